@@ -1,0 +1,57 @@
+// Makes a fresh clone ready: installs and builds, only when needed, with nothing but Node itself.
+// `npm start` and `npm test` run it first, so neither needs a prior `npm install`.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const at = path => join(root, path);
+
+const [major] = process.versions.node.split('.').map(Number);
+if (major < 20) fail(`Kvasir needs Node 20 or newer; this is ${process.version}. Install a newer Node and run again.`);
+
+step('installing dependencies', 'node_modules/.kvasir-installed', ['package.json', 'package-lock.json'], 'npm', [
+  'ci',
+  '--no-audit',
+  '--no-fund',
+]);
+step(
+  'building dist/',
+  'dist/.kvasir-built',
+  ['src', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json'],
+  'npm',
+  ['run', '--silent', 'build'],
+);
+
+/** Runs a command unless its stamp says that it already ran on these very inputs. */
+function step(what, stamp, inputs, command, args) {
+  const key = hash(inputs);
+  if (existsSync(at(stamp)) && readFileSync(at(stamp), 'utf8') === key) return;
+  const started = Date.now();
+  console.error(`kvasir: ${what} (${[command, ...args].join(' ')})`);
+  // A shell, because npm is a .cmd file on Windows; the arguments are all our own. Its output goes to stderr, so
+  // that `npm start -- codecs --json` prints JSON alone on stdout.
+  const run = spawnSync([command, ...args].join(' '), { cwd: root, stdio: ['ignore', 2, 2], shell: true });
+  if (run.status !== 0) fail(`${what} failed; the lines above say why. Mend that and run the command again.`);
+  mkdirSync(join(at(stamp), '..'), { recursive: true });
+  writeFileSync(at(stamp), key);
+  console.error(`kvasir: done in ${((Date.now() - started) / 1000).toFixed(1)} s`);
+}
+
+function hash(paths) {
+  const sum = createHash('sha256');
+  const add = path => {
+    if (!existsSync(at(path))) return;
+    if (statSync(at(path)).isDirectory()) for (const name of readdirSync(at(path)).sort()) add(`${path}/${name}`);
+    else sum.update(`${path}\0`).update(readFileSync(at(path)));
+  };
+  paths.forEach(add);
+  return sum.digest('hex');
+}
+
+function fail(message) {
+  console.error(`kvasir: ${message}`);
+  process.exit(1);
+}

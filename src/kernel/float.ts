@@ -1,0 +1,64 @@
+/**
+ * Small floats: IEEE half (f16), bfloat16 and fp8 e4m3. Encoders round to nearest even and saturate, so that a finite
+ * input never becomes Infinity; decoders are tables.
+ */
+const word = new Float32Array(1);
+const bits = new Uint32Array(word.buffer);
+
+/** A float with `mantissa` bits whose smallest normal exponent is `minExponent`; the value as an integer code. */
+function encodeSmall(x: number, mantissa: number, minExponent: number, maxCode: number): number {
+  word[0] = x;
+  const sign = bits[0] >>> 31;
+  const magnitude = Math.abs(word[0]);
+  const exponent = Math.max(((bits[0] >>> 23) & 255) - 127, minExponent);
+  // In units of the last place the code is an integer: a carry past the mantissa lands in the exponent by itself.
+  const units = roundHalfEven(magnitude * 2 ** (mantissa - exponent));
+  const code = Math.min(units + (exponent - minExponent) * 2 ** mantissa, maxCode);
+  return sign === 1 ? code + codeOfSign(maxCode) : code;
+}
+
+const codeOfSign = (maxCode: number) => (maxCode > 255 ? 0x8000 : 0x80);
+
+function roundHalfEven(x: number): number {
+  const floor = Math.floor(x);
+  const rest = x - floor;
+  return rest > 0.5 || (rest === 0.5 && floor % 2 === 1) ? floor + 1 : floor;
+}
+
+function decodeSmall(code: number, mantissa: number, minExponent: number, signBit: number): number {
+  const magnitude = code & (signBit - 1);
+  const exponent = magnitude >> mantissa;
+  const fraction = magnitude & (2 ** mantissa - 1);
+  const value =
+    exponent === 0
+      ? fraction * 2 ** (minExponent - mantissa)
+      : (fraction + 2 ** mantissa) * 2 ** (exponent - 1 + minExponent - mantissa);
+  return code & signBit ? -value : value;
+}
+
+/** f16: 1 sign, 5 exponent, 10 mantissa bits. Saturates at 65504. */
+export const toF16 = (x: number): number => encodeSmall(x, 10, -14, 0x7bff);
+
+const f16Table = Float32Array.from({ length: 65536 }, (_, code) => {
+  if ((code & 0x7c00) !== 0x7c00) return decodeSmall(code, 10, -14, 0x8000);
+  if (code & 0x3ff) return Number.NaN;
+  return code & 0x8000 ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY;
+});
+export const fromF16 = (code: number): number => f16Table[code];
+
+/** A number as f16 would keep it. */
+export const roundF16 = (x: number): number => f16Table[toF16(x)];
+
+/** fp8 e4m3: 1 sign, 4 exponent, 3 mantissa bits, no infinities. Saturates at 448. */
+export const toFp8 = (x: number): number => encodeSmall(x, 3, -6, 0x7e);
+
+const fp8Table = Float32Array.from({ length: 256 }, (_, code) =>
+  (code & 0x7f) === 0x7f ? Number.NaN : decodeSmall(code, 3, -6, 0x80),
+);
+export const fromFp8 = (code: number): number => fp8Table[code];
+
+/** bfloat16 is the upper half of an f32. */
+export function fromBf16(code: number): number {
+  bits[0] = code << 16;
+  return word[0];
+}

@@ -12,8 +12,10 @@ const at = path => join(root, path);
 const [major] = process.versions.node.split('.').map(Number);
 if (major < 20) fail(`Kvasir needs Node 20 or newer; this is ${process.version}. Install a newer Node and run again.`);
 
+// Not `npm ci`: it refuses a lock file that lacks another platform's optional binaries, which some mirrors do not carry.
 step('installing dependencies', 'node_modules/.kvasir-installed', ['package.json', 'package-lock.json'], 'npm', [
-  'ci',
+  'install',
+  '--no-save',
   '--no-audit',
   '--no-fund',
 ]);

@@ -1,0 +1,149 @@
+/**
+ * The contract suite: what every codec must hold, whatever its family. A codec's own tests say only what is
+ * particular to it. Numbers at the top are the budgets; a codec brings its own for the round trip.
+ */
+import { describe, expect, it } from 'vitest';
+import { ShapeError } from '../errors.ts';
+import type { Codec, Side } from './codec.ts';
+import { createCodec, type KvCodec } from './kv.ts';
+import { createRandom, normals } from './parts/random.ts';
+import { norm } from './parts/vector.ts';
+import { compare } from './validate.ts';
+
+const HEAD_DIMS = [64, 80, 96, 128, 256];
+const KV_HEADS = 2;
+const PAGE_TOKENS = 128;
+const FILLS = { 'one token': 1, partial: 77, full: PAGE_TOKENS };
+/** Of |q| |k|, and of the sum of |w| |v|. */
+const DOT_TOLERANCE = 1e-4;
+/** Vectors that a round trip is averaged over. */
+const VECTORS = 512;
+const CANARY = 0xa5;
+
+export interface Contract {
+  spec: string;
+  /** Head dims that it must refuse. */
+  refuses?: number[];
+}
+
+export function contractSuite({ spec, refuses = [] }: Contract): void {
+  describe(spec, () => {
+    for (const headDim of HEAD_DIMS) {
+      const mean = normals(createRandom(9), KV_HEADS * headDim);
+      const create = () => createCodec(spec, { headDim, kvHeads: KV_HEADS }, { key: { mean } });
+      if (refuses.includes(headDim)) {
+        it(`refuses head dim ${headDim}: ${refusal(create)}`, () => expect(create).toThrow(ShapeError));
+        continue;
+      }
+      for (const [fill, tokens] of Object.entries(FILLS)) {
+        for (const side of ['key', 'value'] as const) {
+          describe(`head dim ${headDim}, ${side}s, ${fill}`, () => honours(create, side, tokens, mean));
+        }
+      }
+    }
+  });
+}
+
+function refusal(create: () => KvCodec): string {
+  try {
+    create();
+    return 'it did not';
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+function honours(create: () => KvCodec, side: Side, tokens: number, mean: Float32Array): void {
+  const pair = create();
+  // Both halves of the contract are there on either side; only the one that the side promises is tested.
+  const codec = (side === 'key' ? pair.keys : pair.values) as Codec;
+  const { headDim } = codec.shape;
+  const random = createRandom(headDim * 1000 + tokens);
+  const vector = KV_HEADS * headDim;
+  const fresh = (offset: boolean) => {
+    const x = normals(random, tokens * vector);
+    return offset ? x.map((value, i) => value + mean[i % vector]) : x;
+  };
+  const centred = codec.spec.includes('-c') && side === 'key';
+  const page = new Uint8Array(codec.pageBytes + 16).fill(CANARY);
+  const x = fresh(centred);
+  const written = codec.encode(x, tokens, page, 0);
+  const decoded = new Float32Array(tokens * vector);
+  codec.decode(page, tokens, decoded, 0);
+
+  it('writes the bytes it promises and none past the page', () => {
+    expect(written).toBe(codec.pageBytes);
+    expect(codec.fields.reduce((sum, f) => sum + f.bytes * (f.per === 'head' ? KV_HEADS : 1), 0)).toBe(codec.pageBytes);
+    expect([...page.subarray(codec.pageBytes)]).toEqual(Array(16).fill(CANARY));
+  });
+
+  it('gives the same bytes for the same input, whatever the page held before', () => {
+    const again = new Uint8Array(codec.pageBytes);
+    create()[side === 'key' ? 'keys' : 'values'].encode(x, tokens, again, 0);
+    expect(Buffer.compare(again, page.subarray(0, codec.pageBytes))).toBe(0);
+  });
+
+  it('comes back within its budget', () => {
+    let [error, energy] = [0, 0];
+    for (let seen = 0; seen < VECTORS; seen += tokens * KV_HEADS) {
+      const vectors = fresh(false);
+      const input = centred ? vectors.map((value, i) => value + mean[i % vector]) : vectors;
+      const out = new Float32Array(input.length);
+      codec.encode(input, tokens, page, 0);
+      codec.decode(page, tokens, out, 0);
+      error += compare(input, out, headDim).mse * norm(input) ** 2;
+      energy += norm(vectors) ** 2;
+    }
+    codec.encode(x, tokens, page, 0);
+    expect(error / energy).toBeLessThanOrEqual(codec.budget);
+  });
+
+  const head = tokens % KV_HEADS;
+  const ofHead = (t: number) => decoded.subarray(t * vector + head * headDim, t * vector + (head + 1) * headDim);
+
+  if (side === 'key') {
+    it('dots packed keys as it would decoded ones', () => {
+      const query = normals(random, headDim);
+      const dots = new Float32Array(tokens);
+      const prepared = codec.prepareQuery(query, head, 0);
+      codec.dots(prepared, page, head, tokens, dots);
+      const off = dots.map((dot, t) => {
+        const key = ofHead(t);
+        const expected = query.reduce((sum, q, i) => sum + q * key[i], 0);
+        return Math.abs(dot + prepared.constant - expected) / (norm(query) * norm(key));
+      });
+      expect(Math.max(...off)).toBeLessThanOrEqual(DOT_TOLERANCE);
+    });
+  } else {
+    it('accumulates packed values as it would decoded ones', () => {
+      const weights = Float32Array.from({ length: tokens }, random.uniform);
+      const sum = new Float32Array(codec.sumLength);
+      const out = new Float32Array(headDim);
+      codec.accumulate(weights, page, head, tokens, sum);
+      codec.finishOutput(
+        sum,
+        weights.reduce((a, b) => a + b, 0),
+        head,
+        out,
+      );
+      let size = 0;
+      const expected = new Float64Array(headDim);
+      weights.forEach((w, t) => {
+        size += w * norm(ofHead(t));
+        ofHead(t).forEach((v, i) => {
+          expected[i] += w * v;
+        });
+      });
+      const worst = Math.max(...out.map((o, i) => Math.abs(o - expected[i])));
+      expect(worst).toBeLessThanOrEqual(DOT_TOLERANCE * size);
+    });
+  }
+
+  if (codec.stable) {
+    it('encodes what it decoded to the same bytes', () => {
+      const again = new Uint8Array(codec.pageBytes);
+      codec.encode(decoded, tokens, again, 0);
+      expect(Buffer.compare(again, page.subarray(0, codec.pageBytes))).toBe(0);
+    });
+  }
+}

@@ -1,0 +1,50 @@
+/**
+ * The contract. A codec turns one layer's keys, or its values, into packed pages and back, and lets attention read
+ * them packed. It is made for one side and one shape, holds no state, and is named by its spec string.
+ *
+ * Vectors come in and go out as [token][kv head][dim]. A page holds `pageTokens` tokens of all KV heads; when fewer
+ * are written, the rest of the page is zero bytes. Every page of a codec has the same length, `pageBytes`; a codec
+ * with sparse side lists appends up to `sparseBytes` more.
+ */
+import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
+import type { Field } from './layout.ts';
+
+export interface Shape {
+  headDim: number;
+  kvHeads: number;
+  pageTokens: number;
+}
+
+export type Side = 'key' | 'value';
+
+/** What calibration learned for this layer and side; a codec says by a typed error when it needs more than it got. */
+export interface Learned {
+  /** [kv head][dim]: subtracted from keys before they are coded. */
+  mean?: Float32Array;
+}
+
+interface PageCodec {
+  /** This side's own spec, e.g. `tq4-nc`. */
+  readonly spec: string;
+  readonly shape: Shape;
+  readonly pageBytes: number;
+  readonly sparseBytes: number;
+  /** The bytes of a page, field by field. */
+  readonly fields: readonly Field[];
+  /** Most squared error over squared norm that Gaussian vectors may suffer. */
+  readonly budget: number;
+  /** Whether encode(decode(page)) gives the same bytes again, for ordinary data. */
+  readonly stable: boolean;
+  /** Writes a page of which token 0 stands at position `start`; returns the bytes written. */
+  encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
+  decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
+}
+
+export interface KeyCodec extends PageCodec, KeyReader {}
+export interface ValueCodec extends PageCodec, ValueReader {}
+export type Codec = KeyCodec & ValueCodec;
+
+/** Code bits a value: everything a sealed page stores, over its values. */
+export function codeBits({ pageBytes, shape }: PageCodec): number {
+  return (8 * pageBytes) / (shape.pageTokens * shape.kvHeads * shape.headDim);
+}

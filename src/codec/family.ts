@@ -1,0 +1,39 @@
+/** What a family of codecs brings to the zoo: its part of the spec grammar, and a constructor. */
+import type { Codec, Learned, Shape, Side } from './codec.ts';
+
+export interface Variant {
+  /** As written behind a dash; `#` stands for a number: `nc`, `seed#`. */
+  name: string;
+  about: string;
+  /** Means something for one side only; a spec that serves both sides leaves it out of the other. */
+  side?: Side;
+}
+
+export interface Family {
+  title: string;
+  /** Base names, the first group of a full match. */
+  pattern: RegExp;
+  /** Base names to list and to suggest. */
+  bases: string[];
+  variants: Variant[];
+  /** Variants that exclude each other. */
+  conflicts?: [string, string][];
+  /** Why none can be made: a calibrated family whose name is reserved. */
+  reserved?: string;
+  create(request: Request): Codec;
+}
+
+export interface Request {
+  /** Canonical spec of this side. */
+  spec: string;
+  /** Groups of the pattern's match on the base name. */
+  match: RegExpMatchArray;
+  side: Side;
+  shape: Shape;
+  learned: Learned;
+  has(variant: string): boolean;
+  /** The number of a `#` variant, or its default. */
+  number(variant: string, otherwise: number): number;
+}
+
+export const SEED: Variant = { name: 'seed#', about: 'seed of the random signs (0)' };

@@ -1,0 +1,65 @@
+/**
+ * Golden pages: one file a codec, the bytes of a page of fixed vectors. When one of these fails, pages that users
+ * have stored can no longer be read. If that is meant, raise FORMAT_VERSION and write them anew with
+ * `KVASIR_GOLDEN=write npx vitest run golden`.
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { expect, it } from 'vitest';
+import { createCodec } from './kv.ts';
+import { FORMAT_VERSION } from './layout.ts';
+import { createRandom } from './parts/random.ts';
+import { compare } from './validate.ts';
+import { zoo } from './zoo.ts';
+
+const FOLDER = new URL('../../test/fixtures/pages/', import.meta.url);
+const SHAPE = { headDim: 64, kvHeads: 2, pageTokens: 32 };
+const SPECS = [
+  ...zoo,
+  'tq4-n32',
+  'tq4-haar',
+  'tq4-r3-seed7',
+  'kivi1g32',
+  'kivi8g32',
+  'kivi2g32-channel',
+  'oscar2g32-xh',
+];
+
+/** Near enough to Gaussian, and made of additions alone, so that no machine's cosine can change it. */
+function vectors(seed: number, length: number): Float32Array {
+  const { uniform } = createRandom(seed);
+  return Float32Array.from({ length }, () => uniform() + uniform() + uniform() + uniform() - 2);
+}
+
+const length = SHAPE.pageTokens * SHAPE.kvHeads * SHAPE.headDim;
+const mean = vectors(3, SHAPE.kvHeads * SHAPE.headDim);
+const fileOf = (spec: string) => new URL(`${spec.replace('/', '_')}.json`, FOLDER);
+
+it.each(SPECS)('%s writes the page it always wrote, and reads it', spec => {
+  const codec = createCodec(spec, SHAPE, { key: { mean } });
+  const inputs = { key: vectors(1, length), value: vectors(2, length) };
+  const pages = { key: new Uint8Array(codec.keys.pageBytes), value: new Uint8Array(codec.values.pageBytes) };
+  codec.keys.encode(inputs.key, SHAPE.pageTokens, pages.key, 0);
+  codec.values.encode(inputs.value, SHAPE.pageTokens, pages.value, 0);
+  const made = {
+    spec,
+    formatVersion: FORMAT_VERSION,
+    ...SHAPE,
+    key: Buffer.from(pages.key).toString('base64'),
+    value: Buffer.from(pages.value).toString('base64'),
+  };
+  if (process.env.KVASIR_GOLDEN === 'write') {
+    mkdirSync(FOLDER, { recursive: true });
+    writeFileSync(fileOf(spec), `${JSON.stringify(made, null, 1)}\n`);
+  }
+  expect(existsSync(fileOf(spec)), `no golden page for ${spec}; see the top of this file`).toBe(true);
+  const golden = JSON.parse(readFileSync(fileOf(spec), 'utf8'));
+  expect(made, `the page format of ${spec} changed; see the top of this file`).toEqual(golden);
+
+  const decoded = new Float32Array(length);
+  codec.keys.decode(Buffer.from(golden.key, 'base64'), SHAPE.pageTokens, decoded, 0);
+  expect(compare(inputs.key, decoded, SHAPE.headDim).mse).toBeLessThan(3 * codec.keys.budget);
+});
+
+it('keeps no golden page of a codec that is gone', () => {
+  expect(readdirSync(FOLDER).sort()).toEqual(SPECS.map(spec => `${spec.replace('/', '_')}.json`).sort());
+});

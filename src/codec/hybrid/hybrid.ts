@@ -1,0 +1,124 @@
+/**
+ * Hybrid TurboQuant: tq35 and tq25. Half of the rotated dims (the first half; calibration may choose better ones)
+ * take 3 bits (tq25: 2), the other half 2 bits (1), and every dim one QJL sign bit of what is left.
+ *
+ * The sign bit makes inner products unbiased but adds variance; `kvasir codecs tq35 tq35-noqjl tq25` shows that at
+ * equal bits the same bit spent on a larger table is worth more, so no default of Kvasir picks these.
+ */
+import { rotated, withResidual } from '../domain.ts';
+import { type Family, type Request, SEED } from '../family.ts';
+import { type Field, layOut } from '../layout.ts';
+import { createGrid, type Grid } from '../pack.ts';
+import { type PageFormat, pageCodec } from '../page-codec.ts';
+import { createQjl, type Qjl } from '../parts/qjl.ts';
+import { norm } from '../parts/vector.ts';
+import { f16, f32, type Scalars } from '../scalars.ts';
+import { rotationOf, tableQuantizer } from '../turbo/turbo.ts';
+
+const BUDGET: Record<string, number> = { tq35: 0.0445, tq25: 0.141, 'tq35-noqjl': 0.078, 'tq25-noqjl': 0.245 };
+
+export const hybrid: Family = {
+  title: 'TurboQuant hybrid',
+  pattern: /^tq([23])5$/,
+  bases: ['tq35', 'tq25'],
+  variants: [
+    { name: 'noqjl', about: 'without the sign bits of the residual: one bit a value less' },
+    { name: 'n32', about: 'norms in f32 instead of f16' },
+    SEED,
+  ],
+  create(request) {
+    const { spec, match, shape } = request;
+    const seed = request.number('seed#', 0);
+    const qjl = request.has('noqjl') ? undefined : createQjl(shape.headDim, seed + 0x514a4c);
+    const domain = rotated(shape.headDim, rotationOf(request));
+    return pageCodec({
+      spec,
+      shape,
+      budget: BUDGET[`tq${match[1]}5${qjl ? '' : '-noqjl'}`],
+      stable: false,
+      domain: qjl ? withResidual(domain, qjl) : domain,
+      format: hybridFormat(Number(match[1]), request, qjl, request.has('n32') ? f32 : f16),
+    });
+  },
+};
+
+/**
+ * One head's block, all codes in columns (byte 0 holds dim 0 of tokens 0, 1, ...):
+ *   fine      the first headDim / 2 rotated dims, 3 bits (tq35) or 2 (tq25), index into the Lloyd-Max table
+ *   coarse    the other dims, one bit less each
+ *   signs     1 bit a dim: 1 where the residual's projection is >= 0
+ *   norms     pageTokens scalars, |x|
+ *   residual  pageTokens scalars, |residual| in the scale of x
+ */
+function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, scalars: Scalars): PageFormat {
+  const { headDim, kvHeads, pageTokens } = shape;
+  const half = Math.floor(headDim / 2);
+  const columns = (dims: number, bits: number) => createGrid(pageTokens, dims, bits, 'columns');
+  const signs = columns(headDim, 1);
+  const parts = [
+    { name: 'fine', first: 0, end: half, grid: columns(half, bits), quantizer: tableQuantizer(bits, headDim) },
+    {
+      name: 'coarse',
+      first: half,
+      end: headDim,
+      grid: columns(headDim - half, bits - 1),
+      quantizer: tableQuantizer(bits - 1, headDim),
+    },
+  ];
+  const codes = (name: string, grid: Grid, first: number, end: number): Field => ({
+    name,
+    bytes: grid.bytes,
+    per: 'head',
+    about: `rotated dims ${first} to ${end - 1} x ${pageTokens} codes of ${grid.bits} bits in columns`,
+  });
+  const norms = (name: string, what: string): Field => ({
+    name,
+    bytes: pageTokens * scalars.bytes,
+    per: 'head',
+    about: `${pageTokens} x ${scalars.name}, ${what}`,
+  });
+  const fields = parts.map(({ name, grid, first, end }) => codes(name, grid, first, end));
+  if (qjl) fields.push(codes('signs', signs, 0, headDim));
+  fields.push(norms('norms', '|x|'));
+  if (qjl) fields.push(norms('residual', '|residual|'));
+  const layout = layOut(fields, kvHeads);
+
+  return {
+    fields,
+    write(heads, tokens, page) {
+      heads.forEach((vectors, head) => {
+        for (let t = 0; t < tokens; t++) {
+          const x = vectors.subarray(t * headDim, (t + 1) * headDim);
+          const length = norm(x);
+          const residual = new Float64Array(headDim);
+          for (const { name, first, end, grid, quantizer } of parts) {
+            const bytes = layout.field(page, name, head);
+            for (let i = first; i < end; i++) {
+              const y = length > 0 ? x[i] / length : 0;
+              const code = quantizer.encode(y);
+              residual[i] = length * (y - quantizer.decode(code));
+              grid.write(bytes, t, i - first, code);
+            }
+          }
+          scalars.write(layout.field(page, 'norms', head), t, length);
+          if (!qjl) continue;
+          scalars.write(layout.field(page, 'residual', head), t, norm(residual));
+          qjl.project(residual);
+          const bytes = layout.field(page, 'signs', head);
+          for (let i = 0; i < headDim; i++) signs.write(bytes, t, i, residual[i] >= 0 ? 1 : 0);
+        }
+      });
+    },
+    read(page, head, token, out) {
+      const length = scalars.read(layout.field(page, 'norms', head), token);
+      for (const { name, first, end, grid, quantizer } of parts) {
+        const bytes = layout.field(page, name, head);
+        for (let i = first; i < end; i++) out[i] = length * quantizer.decode(grid.read(bytes, token, i - first));
+      }
+      if (!qjl) return;
+      const size = qjl.gain * scalars.read(layout.field(page, 'residual', head), token);
+      const bytes = layout.field(page, 'signs', head);
+      for (let i = 0; i < headDim; i++) out[headDim + i] = signs.read(bytes, token, i) ? size : -size;
+    },
+  };
+}

@@ -1,0 +1,73 @@
+/** Random orthogonal maps that make every coordinate of a vector look alike, so that one table fits them all. */
+import { hadamard, type Transform } from './hadamard.ts';
+import { createRandom } from './random.ts';
+
+export type { Transform } from './hadamard.ts';
+
+export const identity: Transform = { forward() {}, inverse() {} };
+
+/**
+ * y = H D x, `rounds` times, D a diagonal of seeded signs. The signs come first: without them a constant offset that
+ * lines up with a row of H would fall into one coordinate. Three rounds come close to a Haar rotation.
+ */
+export function signedHadamard(d: number, seed: number, rounds = 1): Transform {
+  const h = hadamard(d);
+  const random = createRandom(seed);
+  const signs = Array.from({ length: rounds }, () =>
+    Float64Array.from({ length: d }, () => (random.uint32() & 1 ? -1 : 1)),
+  );
+  return {
+    forward(x) {
+      for (const sign of signs) {
+        for (let i = 0; i < d; i++) x[i] *= sign[i];
+        h.forward(x);
+      }
+    },
+    inverse(x) {
+      for (const sign of [...signs].reverse()) {
+        h.inverse(x);
+        for (let i = 0; i < d; i++) x[i] *= sign[i];
+      }
+    },
+  };
+}
+
+/** Uniformly random rotation: the Q of a Gaussian matrix, signs fixed by R's diagonal (else it is not uniform). */
+export function haar(d: number, seed: number): Transform {
+  const rows = haarMatrix(d, seed);
+  const scratch = new Float64Array(d);
+  return {
+    forward(x) {
+      for (let i = 0; i < d; i++) {
+        let sum = 0;
+        for (let j = 0; j < d; j++) sum += rows[i][j] * x[j];
+        scratch[i] = sum;
+      }
+      x.set(scratch);
+    },
+    inverse(x) {
+      scratch.fill(0);
+      for (let i = 0; i < d; i++) for (let j = 0; j < d; j++) scratch[j] += rows[i][j] * x[i];
+      x.set(scratch);
+    },
+  };
+}
+
+/** Gram-Schmidt, twice for accuracy; it leaves R's diagonal positive, which is the sign fix. */
+function haarMatrix(d: number, seed: number): Float64Array[] {
+  const random = createRandom(seed);
+  const rows: Float64Array[] = [];
+  for (let i = 0; i < d; i++) {
+    const row = Float64Array.from({ length: d }, random.normal);
+    for (let pass = 0; pass < 2; pass++) {
+      for (const other of rows) {
+        let dot = 0;
+        for (let j = 0; j < d; j++) dot += row[j] * other[j];
+        for (let j = 0; j < d; j++) row[j] -= dot * other[j];
+      }
+    }
+    const norm = Math.hypot(...row);
+    rows.push(row.map(value => value / norm));
+  }
+  return rows;
+}

@@ -1,0 +1,161 @@
+/**
+ * The spec string: constructor, test id, API value and file tag at once.
+ *
+ *   spec    = codec [ "/" codec ] { "+" window }     keys / values; one codec serves both
+ *   codec   = base { "-" variant }                   tq4-c-nc
+ *   window  = "sink" n | "recent" n | "edge" n       what stays f16: first tokens, last tokens, first and last layers
+ *
+ * Printing what was parsed gives a canonical string, and parsing that gives the same spec again.
+ */
+import { SpecError } from '../errors.ts';
+import type { Side } from './codec.ts';
+import type { Family, Variant } from './family.ts';
+import { families } from './zoo.ts';
+
+export interface SideSpec {
+  base: string;
+  /** In the order in which the family lists them. */
+  variants: string[];
+}
+
+export interface Window {
+  sink?: number;
+  recent?: number;
+  edge?: number;
+}
+
+export interface KvSpec {
+  key: SideSpec;
+  value: SideSpec;
+  window: Window;
+}
+
+/** Sinks are kept when a spec does not say: four f16 tokens are worth a factor of 5 to 8 in divergence. */
+export const DEFAULT_WINDOW: Required<Window> = { sink: 4, recent: 0, edge: 0 };
+
+const WINDOWS = ['sink', 'recent', 'edge'] as const;
+const LARGEST_WINDOW = 1 << 20;
+
+export function parseSpec(text: string): KvSpec {
+  const [codecs, ...windows] = text.split('+');
+  const sides = codecs.split('/');
+  if (sides.length > 2)
+    throw new SpecError(`"${text}": one codec, or keys/values, such as tq4/tq3; not ${sides.length}.`);
+  const key = parseSide(sides[0], 'key', text);
+  const value = sides.length === 2 ? parseSide(sides[1], 'value', text) : forValues(key);
+  if (sides.length === 2) refuseOtherSide(value, 'value', text);
+  return { key, value, window: parseWindows(windows, text) };
+}
+
+export function formatSpec({ key, value, window }: KvSpec): string {
+  const shared = formatSide(forValues(key)) === formatSide(value);
+  const codecs = shared ? formatSide(key) : `${formatSide(key)}/${formatSide(value)}`;
+  return codecs + WINDOWS.map(name => (window[name] === undefined ? '' : `+${name}${window[name]}`)).join('');
+}
+
+export const formatSide = ({ base, variants }: SideSpec): string => [base, ...variants].join('-');
+
+/** The family of a parsed side, and its pattern's match. */
+export function familyOf({ base }: SideSpec): { family: Family; match: RegExpMatchArray } {
+  for (const family of families) {
+    const match = base.match(family.pattern);
+    if (match) return { family, match };
+  }
+  throw new SpecError(`"${base}" is not a codec. ${nearest(base)}`);
+}
+
+/** A variant as written (`r3`) to the family's own (`r#`) and its number. */
+export function findVariant(family: Family, text: string): { variant: Variant; number?: number } | undefined {
+  for (const variant of family.variants) {
+    const match = text.match(`^${variant.name.replace('#', '(\\d{1,6})')}$`);
+    if (match) return { variant, number: match[1] === undefined ? undefined : Number(match[1]) };
+  }
+  return undefined;
+}
+
+function parseSide(text: string, side: Side, whole: string): SideSpec {
+  // A base may hold dashes itself (vec-d4b8): the longest head of the text that a family knows is the base.
+  const words = text.split('-');
+  for (let n = words.length; n > 0; n--) {
+    const base = words.slice(0, n).join('-');
+    const family = families.find(({ pattern }) => pattern.test(base));
+    if (family) return { base, variants: checkVariants(family, words.slice(n), `"${whole}"`) };
+  }
+  const place = whole === text ? '' : ` for the ${side}s in "${whole}"`;
+  throw new SpecError(`"${text}" is not a codec${place}. ${nearest(text)}`);
+}
+
+function checkVariants(family: Family, texts: string[], whole: string): string[] {
+  const show = (name: string) => `-${name.replace('#', 'N')}`;
+  const found = texts.map(text => {
+    const known = findVariant(family, text);
+    if (known) return known;
+    const list = family.variants.map(({ name, about }) => `${show(name)} (${about})`).join(', ');
+    throw new SpecError(`${whole}: ${family.title} has no variant "-${text}". It has ${list || 'none'}.`);
+  });
+  const names = found.map(({ variant }) => variant.name);
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  if (twice) throw new SpecError(`${whole}: variant ${show(twice)} is given twice.`);
+  for (const [a, b] of family.conflicts ?? []) {
+    if (names.includes(a) && names.includes(b))
+      throw new SpecError(`${whole}: ${show(a)} and ${show(b)} exclude each other; keep one.`);
+  }
+  return found
+    .sort((a, b) => family.variants.indexOf(a.variant) - family.variants.indexOf(b.variant))
+    .map(({ variant, number }) => variant.name.replace('#', String(number)));
+}
+
+/** What a spec that serves both sides means for values: variants of keys alone fall away. */
+function forValues(key: SideSpec): SideSpec {
+  const { family } = familyOf(key);
+  return { base: key.base, variants: key.variants.filter(text => findVariant(family, text)?.variant.side !== 'key') };
+}
+
+function refuseOtherSide(spec: SideSpec, side: Side, whole: string): void {
+  const { family } = familyOf(spec);
+  const wrong = spec.variants.find(text => (findVariant(family, text)?.variant.side ?? side) !== side);
+  if (wrong) throw new SpecError(`"${whole}": -${wrong} is for keys only; write it before the "/".`);
+}
+
+function parseWindows(texts: string[], whole: string): Window {
+  const window: Window = {};
+  for (const text of texts) {
+    const [, name, digits] = text.match(/^(sink|recent|edge)(\d{1,7})$/) ?? [];
+    if (!name)
+      throw new SpecError(
+        `"${whole}": "+${text}" is not a window. Valid ones: +sink4, +recent128, +edge2 (any number).`,
+      );
+    const key = name as (typeof WINDOWS)[number];
+    if (window[key] !== undefined) throw new SpecError(`"${whole}": +${name} is given twice.`);
+    window[key] = Number(digits);
+    if (window[key] > LARGEST_WINDOW) throw new SpecError(`"${whole}": +${text} is past ${LARGEST_WINDOW}.`);
+  }
+  return window;
+}
+
+/** "Nearest: a, b, c." by edit distance over all that can be written. */
+function nearest(text: string): string {
+  const names = families.flatMap(({ bases, variants }) => [
+    ...bases,
+    ...variants.filter(({ name }) => !name.includes('#')).map(({ name }) => `${bases[0]}-${name}`),
+  ]);
+  const ranked = names.map(name => ({ name, d: distance(text.toLowerCase(), name) })).sort((a, b) => a.d - b.d);
+  return `Nearest: ${ranked
+    .slice(0, 3)
+    .map(({ name }) => name)
+    .join(', ')}. \`kvasir codecs\` lists all.`;
+}
+
+/** Levenshtein's, on the first characters: specs are short. */
+function distance(a: string, b: string): number {
+  const text = a.slice(0, 64);
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= text.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) {
+      next.push(Math.min(next[j - 1] + 1, row[j] + 1, row[j - 1] + (text[i - 1] === b[j - 1] ? 0 : 1)));
+    }
+    row = next;
+  }
+  return row[b.length];
+}

@@ -1,0 +1,163 @@
+/**
+ * TurboQuant (Zandieh et al., arXiv 2504.19874) and its uniform siblings: tq1 tq2 tq3 tq4, tq2u tq3u tq4u.
+ *
+ *   norm s = |x|  ->  y = R x / s  ->  each coordinate of sqrt(d) y to the nearest level of a table for N(0, 1)
+ *
+ * After a random rotation every coordinate of a unit vector is nearly N(0, 1/d), whatever the vector was: one table
+ * serves all, and no data is needed. The table is Lloyd-Max's (tqN), or evenly spaced (tqNu), where a code is an
+ * int8 after a mask and needs no look-up.
+ */
+import { SpecError } from '../../errors.ts';
+import type { Shape, Side } from '../codec.ts';
+import { rotated } from '../domain.ts';
+import { type Family, type Request, SEED } from '../family.ts';
+import { type Field, layOut } from '../layout.ts';
+import { createGrid } from '../pack.ts';
+import { type PageFormat, pageCodec } from '../page-codec.ts';
+import { lloydMaxTable, nearest, uniformStep } from '../parts/lloyd-max.ts';
+import { haar, signedHadamard, type Transform } from '../parts/rotation.ts';
+import { norm } from '../parts/vector.ts';
+import { f16, f32, type Scalars } from '../scalars.ts';
+
+/** Mean squared error of a unit vector that 10,000 random ones must stay under, by bits. */
+const BUDGET: Record<string, number> = {
+  '1': 0.37,
+  '2': 0.119,
+  '3': 0.035,
+  '4': 0.0096,
+  '2u': 0.12,
+  '3u': 0.038,
+  '4u': 0.0117,
+};
+
+export const turbo: Family = {
+  title: 'TurboQuant',
+  pattern: /^tq(?:([1-4])|([2-4])u)$/,
+  bases: ['tq4', 'tq3', 'tq2', 'tq1', 'tq4u', 'tq3u', 'tq2u'],
+  variants: [
+    { name: 'c', about: 'centred: a mean (given, or from a profile) is subtracted from the keys', side: 'key' },
+    { name: 'nc', about: 'norm corrected: decoded vectors keep their length (helps at 3 and 4 bits)' },
+    { name: 'n32', about: 'norms in f32 instead of f16' },
+    { name: 'haar', about: 'a dense random rotation instead of the signed Hadamard' },
+    { name: 'r#', about: 'rounds of the signed Hadamard (1)' },
+    SEED,
+  ],
+  conflicts: [['haar', 'r#']],
+  create(request) {
+    const { spec, match, shape } = request;
+    const bits = Number(match[1] ?? match[2]);
+    const uniform = match[2] !== undefined;
+    return pageCodec({
+      spec,
+      shape,
+      // Stretching to the right length costs a little squared error.
+      budget: BUDGET[uniform ? `${bits}u` : bits] * (request.has('nc') ? 1.02 : 1),
+      stable: false,
+      domain: rotated(shape.headDim, rotationOf(request), request.has('c') ? meanOf(request) : undefined),
+      format: turboFormat(bits, uniform, request.side, shape, request.has('n32') ? f32 : f16, request.has('nc')),
+    });
+  },
+};
+
+export function rotationOf({ spec, shape: { headDim }, has, number }: Request): Transform {
+  const rounds = number('r#', 1);
+  if (rounds < 1 || rounds > 8) throw new SpecError(`${spec}: rounds go from r1 to r8.`);
+  // Small and odd dimensions have no Hadamard matrix that mixes well.
+  const dense = has('haar') || headDim < 16 || headDim % 2 === 1;
+  return dense ? haar(headDim, number('seed#', 0)) : signedHadamard(headDim, number('seed#', 0), rounds);
+}
+
+function meanOf({ spec, learned: { mean }, shape: { headDim, kvHeads } }: Request): Float32Array {
+  if (!mean)
+    throw new SpecError(
+      `${spec} centres keys and needs their mean: pass learned: { key: { mean } }, ${kvHeads} x ${headDim} numbers, ` +
+        `or use ${spec.replace('-c', '')}.`,
+    );
+  if (mean.length !== kvHeads * headDim || !mean.every(Number.isFinite))
+    throw new SpecError(`${spec}: the mean must hold ${kvHeads} x ${headDim} finite numbers; got ${mean.length}.`);
+  return mean;
+}
+
+/**
+ * One head's block:
+ *   codes   headDim x pageTokens codes of `bits`. Table codes and values lie in columns: byte 0 holds dim 0 of
+ *           tokens 0, 1, ...; keys of the uniform siblings lie in rows: byte 0 holds dims 0, 1, ... of token 0.
+ *           3 bits are two planes, the low 2 bits of all codes first. A table code is the index of an ascending
+ *           table; a uniform code is two's complement, c for the value (c + 1/2) step.
+ *   norms   pageTokens x f16 (f32): |x|, or |x| / |decoded unit vector| when norm corrected.
+ */
+function turboFormat(
+  bits: number,
+  uniform: boolean,
+  side: Side,
+  { headDim, kvHeads, pageTokens }: Shape,
+  scalars: Scalars,
+  normCorrected: boolean,
+): PageFormat {
+  const order = uniform && side === 'key' ? 'rows' : 'columns';
+  const grid = createGrid(pageTokens, headDim, bits, order);
+  const fields: Field[] = [
+    {
+      name: 'codes',
+      bytes: grid.bytes,
+      per: 'head',
+      about: `${headDim} x ${pageTokens} codes of ${bits} bits in ${order}, ${
+        uniform ? 'two’s complement, value (code + 1/2) step' : 'index into the ascending Lloyd-Max table'
+      }`,
+    },
+    {
+      name: 'norms',
+      bytes: pageTokens * scalars.bytes,
+      per: 'head',
+      about: `${pageTokens} x ${scalars.name}, ${normCorrected ? '|x| / |decoded direction|' : '|x|'}`,
+    },
+  ];
+  const layout = layOut(fields, kvHeads);
+  const quantizer = uniform ? uniformQuantizer(bits, headDim) : tableQuantizer(bits, headDim);
+
+  return {
+    fields,
+    write(heads, tokens, page) {
+      heads.forEach((vectors, head) => {
+        const codes = layout.field(page, 'codes', head);
+        const norms = layout.field(page, 'norms', head);
+        for (let t = 0; t < tokens; t++) {
+          const x = vectors.subarray(t * headDim, (t + 1) * headDim);
+          const length = norm(x);
+          let decoded = 0;
+          for (let i = 0; i < headDim; i++) {
+            const code = quantizer.encode(length > 0 ? x[i] / length : 0);
+            decoded += quantizer.decode(code) ** 2;
+            grid.write(codes, t, i, code);
+          }
+          scalars.write(norms, t, normCorrected ? length / Math.sqrt(decoded) : length);
+        }
+      });
+    },
+    read(page, head, token, out) {
+      const codes = layout.field(page, 'codes', head);
+      const length = scalars.read(layout.field(page, 'norms', head), token);
+      for (let i = 0; i < headDim; i++) out[i] = length * quantizer.decode(grid.read(codes, token, i));
+    },
+  };
+}
+
+/** Codes for one coordinate of a unit vector. */
+export interface Quantizer {
+  encode(y: number): number;
+  decode(code: number): number;
+}
+
+export function tableQuantizer(bits: number, d: number): Quantizer {
+  const table = lloydMaxTable(bits, d).map(c => c / Math.sqrt(d));
+  return { encode: y => nearest(table, y), decode: code => table[code] };
+}
+
+function uniformQuantizer(bits: number, d: number): Quantizer {
+  const step = uniformStep(bits, d) / Math.sqrt(d);
+  const half = 2 ** (bits - 1);
+  return {
+    encode: y => Math.max(-half, Math.min(half - 1, Math.floor(y / step))) & (2 * half - 1),
+    decode: code => ((code ^ half) - half + 0.5) * step,
+  };
+}

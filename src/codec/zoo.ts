@@ -1,0 +1,40 @@
+/** Every family, and the specs that tables show. */
+import { block } from './baseline/block.ts';
+import { half } from './baseline/half.ts';
+import { reserved } from './calibrated.ts';
+import type { Family } from './family.ts';
+import { hybrid } from './hybrid/hybrid.ts';
+import { kivi } from './kivi/kivi.ts';
+import { oscar } from './oscar/oscar.ts';
+import { turbo } from './turbo/turbo.ts';
+
+export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, ...reserved];
+
+/** One row each in `kvasir codecs` and `kvasir estimate`: every codec that runs, and the variants worth comparing. */
+export const zoo: readonly string[] = [
+  'f16',
+  'q8_0',
+  'q8_0h',
+  'fp8',
+  'kivi4g32',
+  'q4_0',
+  'q4_0h',
+  'tq4',
+  'tq4-c-nc',
+  'tq4u',
+  'tq4/tq3',
+  'tq35',
+  'tq3',
+  'tq3-c-nc',
+  'tq3u',
+  'oscar2g32',
+  'oscar2g32-rot',
+  'oscar2g32-scale',
+  'kivi2g32',
+  'tq25',
+  'tq35-noqjl',
+  'tq2',
+  'tq2-c',
+  'tq2u',
+  'tq1',
+];

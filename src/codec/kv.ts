@@ -54,7 +54,9 @@ export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {
   const full = checkShape(shape);
   const keys: KeyCodec = createSide(parsed.key, 'key', full, learned.key);
   const values: ValueCodec = createSide(parsed.value, 'value', full, learned.value);
-  const window = { ...DEFAULT_WINDOW, ...parsed.window };
+  const exact = keys.spec === 'f16' && values.spec === 'f16';
+  // A cache that is f16 throughout has nothing to keep apart.
+  const window = exact ? { sink: 0, recent: 0, edge: 0 } : { ...DEFAULT_WINDOW, ...parsed.window };
   return {
     spec: formatSpec(parsed),
     shape: full,

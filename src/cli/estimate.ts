@@ -1,0 +1,78 @@
+import type { Command } from 'commander';
+import { parseSpec } from '../codec/spec.ts';
+import { zoo } from '../codec/zoo.ts';
+import { ShapeError } from '../errors.ts';
+import { type MemoryReport, type ModelShape, memoryReport, whatFits } from '../plan/memory.ts';
+import { table } from './table.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from './units.ts';
+
+interface Options {
+  layers: number;
+  kvHeads: number;
+  headDim: number;
+  context: number;
+  budget: number;
+  pageTokens: number;
+  json?: boolean;
+}
+
+type Row = (MemoryReport & { tokens: number; sequences: number }) | { spec: string; refused: string };
+
+export function addEstimate(program: Command): void {
+  program
+    .command('estimate')
+    .argument('[specs...]', 'codec specs; the whole zoo unless given')
+    .description('how many tokens and sequences fit into a memory budget, by codec')
+    .requiredOption('--layers <n>', 'layers with a KV cache', parseCount)
+    .requiredOption('--kv-heads <n>', 'KV heads a layer', parseCount)
+    .requiredOption('--head-dim <n>', 'dimension of a head', parseCount)
+    .option('--context <n>', 'tokens a sequence, e.g. 131072 or 128k', parseCount, 4096)
+    .option('--budget <size>', 'memory for the cache, e.g. 20GiB', parseBytes, 2 ** 33)
+    .option('--page-tokens <n>', 'tokens a page', parseCount, 128)
+    .option('--json', 'rows as JSON')
+    .addHelpText(
+      'after',
+      '\nExample:\n  kvasir estimate --layers 36 --kv-heads 8 --head-dim 128 --context 131072 --budget 20GiB',
+    )
+    .action((specs: string[], options: Options) => {
+      const chosen = specs.length > 0 ? specs : zoo;
+      chosen.forEach(parseSpec);
+      const rows = chosen.map(spec => row(spec, options));
+      console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, options));
+    });
+}
+
+function row(spec: string, options: Options): Row {
+  const shape: ModelShape = options;
+  try {
+    const report = memoryReport(spec, shape, options.context);
+    return { ...report, ...whatFits(report, options.budget) };
+  } catch (error) {
+    if (error instanceof ShapeError) return { spec, refused: error.message };
+    throw error;
+  }
+}
+
+function render(rows: Row[], { layers, kvHeads, headDim, context, budget }: Options): string {
+  const fits = rows.filter(row => 'tokens' in row);
+  return [
+    `${layers} layers, ${kvHeads} KV heads of ${headDim}, sequences of ${formatCount(context)} tokens, ${formatBytes(budget)}`,
+    table(
+      ['codec', 'code bits', 'B/token', 'tokens', 'a sequence', 'of it f16', 'ratio', 'sequences'],
+      fits.map(row => [
+        row.spec,
+        row.codeBits.toFixed(3),
+        formatCount(row.bytesPerToken),
+        formatCount(row.tokens),
+        formatBytes(row.totalBytes),
+        formatBytes(row.windowBytes + row.paddingBytes),
+        `${row.ratio.toFixed(2)}x`,
+        formatCount(row.sequences),
+      ]),
+    ),
+    ...rows.filter(row => 'refused' in row).map(row => `${row.spec}: refused. ${row.refused}`),
+    '',
+    'tokens: how many the budget holds in sealed pages. a sequence: all bytes of one, its f16 sinks, window, unfinished',
+    'page and padding included; ratio: f16 over that.',
+  ].join('\n');
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env node
+import { readFileSync } from 'node:fs';
+import { Command } from 'commander';
+import { zoo } from '../codec/zoo.ts';
+import { InputError, KvasirError } from '../errors.ts';
+import { addCodecs, codecTable } from './codecs.ts';
+import { addEstimate } from './estimate.ts';
+
+const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
+
+function createProgram(): Command {
+  const program = new Command('kvasir')
+    .description('Long-context LLMs in TypeScript on a KV cache of 2 to 4 bits a value')
+    .version(version)
+    .showHelpAfterError('(--help shows what there is)')
+    .argument('[command]')
+    .usage('[command] [options]')
+    .action(name => {
+      if (name) throw new InputError(`There is no command "${name}". \`kvasir --help\` lists them.`);
+      welcome();
+    });
+  addCodecs(program);
+  addEstimate(program);
+  return program;
+}
+
+/** What `npm start` shows. */
+function welcome(): void {
+  console.log(codecTable(zoo, 128));
+  console.log(
+    [
+      'Next:',
+      '  npm start -- codecs tq4 --explain     where every byte of a page lies',
+      '  npm start -- estimate --layers 36 --kv-heads 8 --head-dim 128 --context 128k --budget 20GiB',
+      '  README.md                             encode, attend and decode vectors of your own',
+    ].join('\n'),
+  );
+}
+
+/** A reader that stops early (head, less) is no error of ours. */
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code === 'EPIPE') process.exit(0);
+  throw error;
+});
+
+try {
+  await createProgram().parseAsync();
+} catch (error) {
+  if (!(error instanceof KvasirError)) throw error;
+  console.error(`kvasir: ${error.message}`);
+  process.exitCode = 1;
+}

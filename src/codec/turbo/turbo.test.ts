@@ -1,0 +1,102 @@
+/** Budgets of CODECS.md: squared error of random unit vectors. */
+import { describe, expect, it } from 'vitest';
+import { createCodec } from '../kv.ts';
+import { createRandom, normals } from '../parts/random.ts';
+import { measureLoss } from '../validate.ts';
+
+const VECTORS = 10_240;
+
+function unitVectors(d: number): Float32Array {
+  const x = normals(createRandom(d), VECTORS * d);
+  for (let v = 0; v < VECTORS; v++) {
+    const vector = x.subarray(v * d, (v + 1) * d);
+    const length = Math.hypot(...vector);
+    vector.forEach((value, i) => {
+      vector[i] = value / length;
+    });
+  }
+  return x;
+}
+
+const mse = (spec: string, x: Float32Array, headDim: number) => measureLoss(createCodec(spec, { headDim }).keys, x).mse;
+
+describe.each([
+  [64, 0.0092],
+  [128, 0.0093],
+  [256, 0.0094],
+])('%i dims, 10k random unit vectors', (d, expected4) => {
+  const x = unitVectors(d);
+
+  it(`4 bits lose ${expected4}, within 1 %`, () => {
+    expect(Math.abs(mse('tq4', x, d) / expected4 - 1)).toBeLessThan(0.01);
+  });
+
+  it.each([
+    ['tq4', 0.0096, 4],
+    ['tq3', 0.035, 3],
+    ['tq2', 0.119, 2],
+  ])('%s stays under %f and the paper’s bound', (spec, budget, bits) => {
+    const loss = mse(spec, x, d);
+    expect(loss).toBeLessThanOrEqual(budget);
+    expect(loss).toBeLessThan(((Math.sqrt(3) * Math.PI) / 2) * 4 ** -bits);
+  });
+
+  it.each([
+    ['tq4u', 0.0115],
+    ['tq3u', 0.0374],
+    ['tq2u', 0.1188],
+  ])('%s loses no more than %f', (spec, budget) => {
+    expect(mse(spec, x, d)).toBeLessThanOrEqual(budget);
+  });
+});
+
+it('fits its table to the dimension: the same at 16 dims as the exact marginal promises', () => {
+  const x = normals(createRandom(1), 4096 * 16);
+  expect(mse('tq4', x, 16)).toBeLessThan(0.0096);
+});
+
+describe('bytes a vector', () => {
+  const bytes = (spec: string) => {
+    const { keys, shape } = createCodec(spec, { headDim: 128 });
+    return keys.pageBytes / shape.pageTokens;
+  };
+
+  it('68, 52, 36 with f32 norms at 128 dims', () => {
+    expect(['tq4-n32', 'tq3-n32', 'tq2-n32'].map(bytes)).toEqual([68, 52, 36]);
+  });
+
+  it('66, 50, 34 with f16 norms', () => {
+    expect(['tq4', 'tq3', 'tq2', 'tq4u', 'tq3u', 'tq2u'].map(bytes)).toEqual([66, 50, 34, 66, 50, 34]);
+  });
+
+  it('hybrids: a payload of 56 and 40, and two norms', () => {
+    expect(['tq35', 'tq25', 'tq35-n32'].map(bytes)).toEqual([60, 44, 64]);
+  });
+});
+
+describe('traps', () => {
+  const d = 64;
+  const random = createRandom(4);
+  const noise = normals(random, 512 * d);
+  const offset = normals(random, d).map(x => 6 * x);
+  const shifted = noise.map((x, i) => x + offset[i % d]);
+  const errorOf = (spec: string) => {
+    const codec = createCodec(spec, { headDim: d }, { key: { mean: offset } }).keys;
+    return measureLoss(codec, shifted).mse;
+  };
+
+  it('a big constant offset in the keys costs as much as they are larger; centring takes it away', () => {
+    expect(errorOf('tq4') / errorOf('tq4-c')).toBeGreaterThan(20);
+  });
+
+  it('norm correction helps at 4 bits and hurts at 2', () => {
+    const x = normals(createRandom(5), 2048 * d);
+    expect(mse('tq4-nc', x, d)).toBeLessThan(mse('tq4', x, d));
+    expect(mse('tq2-nc', x, d)).toBeGreaterThan(mse('tq2', x, d));
+  });
+
+  it('a QJL bit is worth less than the same bit in the table', () => {
+    const x = normals(createRandom(6), 2048 * d);
+    expect(mse('tq35-noqjl', x, d)).toBeLessThan(0.6 * mse('tq25', x, d));
+  });
+});

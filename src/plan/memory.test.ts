@@ -1,0 +1,67 @@
+import { describe, expect, it } from 'vitest';
+import { createCodec } from '../codec/kv.ts';
+import { InputError } from '../errors.ts';
+import { memoryReport, whatFits } from './memory.ts';
+
+const GIB = 2 ** 30;
+
+describe('the arithmetic of the TurboQuant cache', () => {
+  const block = (spec: string) => {
+    const { keys, values } = createCodec(spec, { headDim: 128, kvHeads: 8, pageTokens: 16 });
+    return keys.pageBytes + values.pageBytes;
+  };
+
+  it('17,408 bytes a block of 16 tokens against 32,768 in fp8: 1.88 times', () => {
+    expect(block('tq4-n32')).toBe(17_408);
+    expect(block('fp8')).toBe(32_768);
+    expect(block('fp8') / block('tq4-n32')).toBeCloseTo(1.88, 2);
+  });
+
+  it('548,275 tokens against 291,271 in 20 GiB for 36 layers', () => {
+    const tokens = (spec: string) =>
+      whatFits(memoryReport(spec, { layers: 36, kvHeads: 8, headDim: 128, pageTokens: 16 }, 4096), 20 * GIB).tokens;
+    expect(tokens('tq4-n32')).toBe(548_275);
+    expect(tokens('fp8')).toBe(291_271);
+  });
+});
+
+describe('a memory report', () => {
+  const shape = { layers: 30, kvHeads: 3, headDim: 64 };
+
+  it('counts pages, f16 windows and padding, and nothing twice', () => {
+    const report = memoryReport('tq4+sink4+recent128', shape, 2000);
+    // 2000 - 128 tokens hold 14 whole pages; the other 208 and the 4 sinks stay f16 in a window of 256.
+    const f16Token = 30 * 2 * 2 * 3 * 64;
+    expect(report.pageBytes).toBe(14 * 128 * 30 * 2 * 3 * 34);
+    expect(report.windowBytes).toBe((208 + 4) * f16Token);
+    expect(report.paddingBytes).toBe((256 - 208) * f16Token);
+    expect(report.totalBytes).toBe(report.pageBytes + report.windowBytes + report.paddingBytes);
+    expect(report.f16Bytes).toBe(2000 * f16Token);
+    expect(report.codeBits).toBe(4.25);
+  });
+
+  it('keeps the first and last KV layers in f16', () => {
+    const plain = memoryReport('tq4', shape, 4096);
+    const edged = memoryReport('tq4+edge2', shape, 4096);
+    expect(edged.bytesPerToken).toBe((26 * plain.bytesPerToken) / 30 + 4 * 2 * 2 * 3 * 64);
+    expect(memoryReport('tq4+edge99', shape, 4096).bytesPerToken).toBe(30 * 2 * 2 * 3 * 64);
+  });
+
+  it('equals the bytes that encode really makes', () => {
+    const tokens = 1000;
+    const codec = createCodec('kivi2g32', { headDim: 64, kvHeads: 3 });
+    const x = new Float32Array(tokens * 3 * 64).fill(1);
+    const bytes = codec.encode(x, x).filter(segment => segment.keys === codec.keys);
+    const made = bytes.reduce((sum, { keyPage, valuePage }) => sum + keyPage.length + valuePage.length, 0);
+    expect(made).toBe(memoryReport('kivi2g32', { ...shape, layers: 1 }, tokens).pageBytes);
+  });
+
+  it('never promises more than f16 at a length where nothing is sealed yet', () => {
+    expect(memoryReport('tq2', shape, 100).ratio).toBeLessThanOrEqual(1);
+  });
+
+  it('refuses counts that make no sense', () => {
+    expect(() => memoryReport('tq4', { ...shape, layers: 0 }, 10)).toThrow(InputError);
+    expect(() => memoryReport('tq4', shape, 1.5)).toThrow(InputError);
+  });
+});

@@ -50,7 +50,9 @@ const limits = {
   tensors: 2 ** 16,
   /** Elements of all arrays together. */
   elements: 2 ** 21,
+  /** Arrays inside arrays, which no real file has: each costs far more memory than its 12 bytes in the file. */
   depth: 4,
+  nested: 2 ** 12,
   key: 2 ** 16 - 1,
   tensorName: 256,
   text: 16 * 2 ** 20,
@@ -65,7 +67,7 @@ class NeedMore extends Error {}
 export async function readHeader(source: ByteSource): Promise<GgufHeader> {
   const most = Math.min(source.size, limits.header);
   let bytes = new Uint8Array(0);
-  for (let length = firstChunk; ; length *= 4) {
+  for (let length = firstChunk; ; length *= 8) {
     const grown = new Uint8Array(Math.min(length, most));
     grown.set(bytes);
     await source.readInto(bytes.length, grown.subarray(bytes.length));
@@ -82,6 +84,7 @@ export async function readHeader(source: ByteSource): Promise<GgufHeader> {
 class Cursor {
   at = 0;
   elements = 0;
+  nested = 0;
   readonly view: DataView;
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly source: ByteSource;
@@ -138,11 +141,15 @@ class Cursor {
     const length = this.u64(`the length of ${what}`);
     if (length > most) this.fail(`${what} claims ${length} bytes, more than the ${most} allowed`);
     const from = this.take(length, what);
-    const bytes = this.bytes.subarray(from, from + length);
     // Vocabularies are hundreds of thousands of short words: the decoder's overhead would be most of the time.
-    if (length < 48 && bytes.every(byte => byte < 128)) return String.fromCharCode(...bytes);
+    if (length < 32) {
+      let ascii = '';
+      let at = from;
+      while (at < this.at && this.bytes[at] < 128) ascii += String.fromCharCode(this.bytes[at++]);
+      if (at === this.at) return ascii;
+    }
     try {
-      return utf8.decode(bytes);
+      return utf8.decode(this.bytes.subarray(from, this.at));
     } catch {
       return this.fail(`${what} is not valid UTF-8`);
     }
@@ -233,8 +240,10 @@ function parseArray(cursor: Cursor, what: string, depth: number): MetaArray {
   if (depth > limits.depth) cursor.fail(`${what} nests arrays more than ${limits.depth} deep`);
   const type = cursor.u32(`the element type of ${what}`);
   const smallest = type === typeString ? 8 : type === typeArray ? 12 : 1;
-  const count = cursor.count(`elements of ${what}`, smallest, limits.elements - cursor.elements);
-  cursor.elements += count;
+  const most = type === typeArray ? limits.nested - cursor.nested : limits.elements - cursor.elements;
+  const count = cursor.count(`elements of ${what}`, smallest, most);
+  if (type === typeArray) cursor.nested += count;
+  else cursor.elements += count;
   if (type === typeString) {
     const texts: string[] = [];
     for (let i = 0; i < count; i++) texts.push(cursor.text(what, limits.text));

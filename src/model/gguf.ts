@@ -20,48 +20,59 @@ export interface Gguf {
 /** Nobody splits a model finer than this; more is a damaged count. */
 const mostShards = 1024;
 
+interface Part {
+  readonly source: ByteSource;
+  readonly header: GgufHeader;
+  readonly no: number;
+  readonly count: number;
+}
+
 export async function openGguf(input: string | Blob | readonly Blob[]): Promise<Gguf> {
   if (typeof input !== 'string') return readGguf([input].flat().map(blob => blobSource(blob)));
-  const first = await fileSource(input);
-  const opened = [first];
-  try {
-    const count = splitOf(await readHeader(first), first).count;
-    if (count > 1) for (const path of siblings(input, count)) opened.push(await openSibling(path, input));
-  } catch (error) {
-    await closeAll(opened);
-    throw error;
-  }
-  return readGguf(opened);
+  const opened = [await fileSource(input)];
+  return orClose(opened, async () => {
+    const parts = [await readPart(opened[0])];
+    for (const path of siblings(input, parts[0].count)) {
+      opened.push(await openSibling(path, input));
+      parts.push(await readPart(opened[opened.length - 1]));
+    }
+    return join(parts);
+  });
 }
 
 /** Reads the headers of all files of a model. The sources are the model's from now on, and closed if it is refused. */
 export async function readGguf(sources: readonly ByteSource[]): Promise<Gguf> {
+  return orClose(sources, async () => {
+    const parts: Part[] = [];
+    for (const source of sources) parts.push(await readPart(source));
+    return join(parts);
+  });
+}
+
+async function orClose<T>(sources: readonly ByteSource[], work: () => Promise<T>): Promise<T> {
   try {
-    if (sources.length === 0) throw new InputError('A model needs at least one file; none was given.');
-    const parts: { header: GgufHeader; source: ByteSource; no: number; count: number }[] = [];
-    for (const source of sources) {
-      const header = await readHeader(source);
-      parts.push({ header, source, ...splitOf(header, source) });
-    }
-    parts.sort((a, b) => a.no - b.no);
-    parts.forEach(({ source, no, count }, i) => {
-      if (count !== sources.length)
-        throw new InputError(
-          `${source.name} is one of ${count} files; ${sources.length} were given. Give all of them.`,
-        );
-      if (no !== i) throw new InputError(`Part ${i + 1} of ${count} is missing, or part ${no + 1} was given twice.`);
-    });
-    const shards = parts.map(part => part.source);
-    const tensors = mergeTensors(parts.map(part => part.header.tensors));
-    const metadata = parts[0].header.metadata;
-    const total = metadata.get('split.tensors.count');
-    if (parts.length > 1 && total !== undefined && total !== tensors.size)
-      throw new FormatError(`${shards[0].name} promises ${total} tensors, but its files hold ${tensors.size}.`);
-    return { metadata, tensors, shards, close: () => closeAll(shards) };
+    return await work();
   } catch (error) {
     await closeAll(sources);
     throw error;
   }
+}
+
+function join(unordered: readonly Part[]): Gguf {
+  if (unordered.length === 0) throw new InputError('A model needs at least one file; none was given.');
+  const parts = unordered.toSorted((a, b) => a.no - b.no);
+  parts.forEach(({ source, no, count }, i) => {
+    if (count !== parts.length)
+      throw new InputError(`${source.name} is one of ${count} files; ${parts.length} were given. Give all of them.`);
+    if (no !== i) throw new InputError(`Part ${i + 1} of ${count} is missing, or part ${no + 1} was given twice.`);
+  });
+  const shards = parts.map(part => part.source);
+  const tensors = mergeTensors(parts.map(part => part.header.tensors));
+  const metadata = parts[0].header.metadata;
+  const total = metadata.get('split.tensors.count');
+  if (parts.length > 1 && total !== undefined && total !== tensors.size)
+    throw new FormatError(`${shards[0].name} promises ${total} tensors, but its files hold ${tensors.size}.`);
+  return { metadata, tensors, shards, close: () => closeAll(shards) };
 }
 
 const closeAll = async (sources: readonly ByteSource[]) => {
@@ -79,18 +90,23 @@ function mergeTensors(headers: readonly ReadonlyMap<string, TensorInfo>[]): Map<
   return tensors;
 }
 
-function splitOf({ metadata }: GgufHeader, { name }: ByteSource): { no: number; count: number } {
+async function readPart(source: ByteSource): Promise<Part> {
+  const header = await readHeader(source);
+  const { metadata } = header;
   // llama.cpp writes count 0 or nothing at all into a model that is whole.
   const count = metadata.get('split.count') || 1;
   const no = metadata.get('split.no') ?? 0;
   const whole = (x: MetaValue): x is number => typeof x === 'number' && Number.isInteger(x) && x >= 0;
   if (!whole(count) || !whole(no) || count > mostShards || no >= count)
-    throw new FormatError(`${name}: part ${no} of ${count} (split.no, split.count) makes no sense. Fetch it again.`);
-  return { no, count };
+    throw new FormatError(
+      `${source.name}: part ${no} of ${count} (split.no, split.count) makes no sense. Fetch it again.`,
+    );
+  return { source, header, no, count };
 }
 
 /** The paths of parts 2 and on. */
 function siblings(path: string, count: number): string[] {
+  if (count === 1) return [];
   const pad = (n: number) => String(n).padStart(5, '0');
   const first = `-${pad(1)}-of-${pad(count)}.gguf`;
   if (!path.endsWith(first))

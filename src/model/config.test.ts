@@ -200,7 +200,7 @@ describe('a model is refused', () => {
 });
 
 describeWith(smolModel, 'SmolLM2 135M', path => {
-  it('has the config that its makers give', async () => {
+  it('has the config that its README states', async () => {
     const gguf = await openGguf(path);
     expect(configOf(gguf)).toMatchObject({
       architecture: 'llama',

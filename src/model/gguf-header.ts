@@ -43,13 +43,14 @@ export interface GgufHeader {
   readonly tensors: Map<string, TensorInfo>;
 }
 
-/** What real files stay far below (Gemma 3, the largest vocabulary so far: 1.3 M elements, 13 MB). */
+/** What real files stay below (Gemma 3, the largest vocabulary so far: 0.8 M words, 0.5 M numbers, 13 MB). */
 const limits = {
   header: 32 * 2 ** 20,
   pairs: 2 ** 16,
   tensors: 2 ** 16,
-  /** Elements of all arrays together. */
-  elements: 2 ** 21,
+  /** In all arrays together. */
+  words: 2 ** 20,
+  numbers: 2 ** 21,
   /** Arrays inside arrays, which no real file has: each costs far more memory than its 12 bytes in the file. */
   depth: 4,
   nested: 2 ** 12,
@@ -61,14 +62,20 @@ const limits = {
 const firstChunk = 256 * 1024;
 
 /** Thrown when the bytes read so far end inside the header; the file itself goes on. */
-class NeedMore extends Error {}
+class NeedMore extends Error {
+  readonly length: number;
+  constructor(length: number) {
+    super();
+    this.length = length;
+  }
+}
 
 /** Reads a growing piece of the file until the whole header is in it. */
 export async function readHeader(source: ByteSource): Promise<GgufHeader> {
   const most = Math.min(source.size, limits.header);
   let bytes = new Uint8Array(0);
-  for (let length = firstChunk; ; length *= 8) {
-    const grown = new Uint8Array(Math.min(length, most));
+  for (let length = Math.min(firstChunk, most); ; ) {
+    const grown = new Uint8Array(length);
     grown.set(bytes);
     await source.readInto(bytes.length, grown.subarray(bytes.length));
     bytes = grown;
@@ -76,6 +83,7 @@ export async function readHeader(source: ByteSource): Promise<GgufHeader> {
       return parseHeader(new Cursor(bytes, source));
     } catch (error) {
       if (!(error instanceof NeedMore)) throw error;
+      length = Math.min(Math.max(length * 8, error.length), most);
     }
   }
 }
@@ -83,8 +91,8 @@ export async function readHeader(source: ByteSource): Promise<GgufHeader> {
 /** A place in the header. Bytes are asked for with `take` before they are looked at. */
 class Cursor {
   at = 0;
-  elements = 0;
-  nested = 0;
+  /** Array elements so far, by kind. */
+  readonly seen = { words: 0, numbers: 0, nested: 0 };
   readonly view: DataView;
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly source: ByteSource;
@@ -112,9 +120,15 @@ class Cursor {
     if (length > this.remaining) this.fail(`${what} takes ${length} bytes, but ${this.remaining} remain`);
     const from = this.at;
     if (from + length > limits.header) this.fail(`its header is larger than ${limits.header} bytes`);
-    if (from + length > this.bytes.length) throw new NeedMore();
+    if (from + length > this.bytes.length) throw new NeedMore(from + length);
     this.at += length;
     return from;
+  }
+
+  /** Says that about so many bytes will be taken next, so that they are there before the work begins, not midway. */
+  expect(length: number): void {
+    const end = Math.min(this.at + length, this.source.size, limits.header);
+    if (end > this.bytes.length) throw new NeedMore(end);
   }
 
   u32(what: string): number {
@@ -239,12 +253,12 @@ function parseValue(cursor: Cursor, type: number, what: string, depth: number): 
 function parseArray(cursor: Cursor, what: string, depth: number): MetaArray {
   if (depth > limits.depth) cursor.fail(`${what} nests arrays more than ${limits.depth} deep`);
   const type = cursor.u32(`the element type of ${what}`);
-  const smallest = type === typeString ? 8 : type === typeArray ? 12 : 1;
-  const most = type === typeArray ? limits.nested - cursor.nested : limits.elements - cursor.elements;
-  const count = cursor.count(`elements of ${what}`, smallest, most);
-  if (type === typeArray) cursor.nested += count;
-  else cursor.elements += count;
+  const kind = type === typeString ? 'words' : type === typeArray ? 'nested' : 'numbers';
+  const smallest = { words: 8, nested: 12, numbers: 1 }[kind];
+  const count = cursor.count(`elements of ${what}`, smallest, limits[kind] - cursor.seen[kind]);
+  cursor.seen[kind] += count;
   if (type === typeString) {
+    cursor.expect(count * 16);
     const texts: string[] = [];
     for (let i = 0; i < count; i++) texts.push(cursor.text(what, limits.text));
     return texts;

@@ -1,0 +1,91 @@
+/**
+ * Weight superblocks ("K" types): 256 values in groups of 16 or 32. Each group has a small integer scale (and perhaps
+ * a minimum), and two f16 numbers scale those. Each function decodes the block at `bytes[at]` into `out[to ...]`.
+ *
+ * Two-bit codes come in halves of 128 values: 32 bytes a half, value 32 s + i of the half in bits 2s, 2s + 1 of byte i.
+ */
+import { type DecodeBlock, f16 } from './blocks.ts';
+
+const signed = (byte: number) => (byte << 24) >> 24;
+
+/** 0-15 scale (low nibble) and minimum (high) of 16 groups of 16, 16-79 two-bit codes, 80-81 d, 82-83 dmin. */
+export const decodeQ2_K: DecodeBlock = (bytes, at, out, to) => {
+  const d = f16(bytes, at + 80);
+  const dmin = f16(bytes, at + 82);
+  for (let i = 0; i < 256; i++) {
+    const group = bytes[at + (i >> 4)];
+    const code = (bytes[at + 16 + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
+    out[to + i] = d * (group & 15) * code - dmin * (group >> 4);
+  }
+};
+
+/**
+ * 0-31 third bits (bit i / 32 of byte i % 32; set means not lowered by 4), 32-95 two-bit codes, 96-107 sixteen
+ * six-bit scales for groups of 16 (32 is zero), 108-109 d. Scale g: its low four bits in the low (g < 8) or high half
+ * of byte g % 8, its high two bits in bits 2 (g / 4) ... of byte 8 + g % 4.
+ */
+export const decodeQ3_K: DecodeBlock = (bytes, at, out, to) => {
+  const d = f16(bytes, at + 108);
+  for (let g = 0; g < 16; g++) {
+    const low = (bytes[at + 96 + (g & 7)] >> (g < 8 ? 0 : 4)) & 15;
+    const high = (bytes[at + 104 + (g & 3)] >> ((g >> 2) * 2)) & 3;
+    const scale = d * ((low | (high << 4)) - 32);
+    for (let i = g * 16; i < g * 16 + 16; i++) {
+      const code = (bytes[at + 32 + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
+      const kept = (bytes[at + (i & 31)] >> (i >> 5)) & 1;
+      out[to + i] = scale * (kept ? code : code - 4);
+    }
+  }
+};
+
+/**
+ * Eight six-bit scales and eight six-bit minima in 12 bytes, as Q4_K and Q5_K share them: scales 0-3 in the low six
+ * bits of bytes 0-3, minima 0-3 in those of bytes 4-7; scales 4-7 have their low four bits in the low half of bytes
+ * 8-11 and their high two in the top of bytes 0-3, minima 4-7 theirs in the high half and in the top of bytes 4-7.
+ */
+const groupScale = (bytes: Uint8Array, at: number, g: number) =>
+  g < 4 ? bytes[at + g] & 63 : (bytes[at + 4 + g] & 15) | ((bytes[at + g - 4] >> 6) << 4);
+const groupMin = (bytes: Uint8Array, at: number, g: number) =>
+  g < 4 ? bytes[at + 4 + g] & 63 : (bytes[at + 4 + g] >> 4) | ((bytes[at + g] >> 6) << 4);
+
+/** 0-1 d, 2-3 dmin, 4-15 scales and minima of 8 groups of 32, 16-143 nibbles: 32 bytes hold two groups, low and high. */
+export const decodeQ4_K: DecodeBlock = (bytes, at, out, to) => {
+  const d = f16(bytes, at);
+  const dmin = f16(bytes, at + 2);
+  for (let g = 0; g < 8; g++) {
+    const scale = d * groupScale(bytes, at + 4, g);
+    const min = dmin * groupMin(bytes, at + 4, g);
+    for (let i = 0; i < 32; i++) {
+      const code = (bytes[at + 16 + (g >> 1) * 32 + i] >> ((g & 1) * 4)) & 15;
+      out[to + g * 32 + i] = scale * code - min;
+    }
+  }
+};
+
+/** 0-1 d, 2-3 dmin, 4-15 scales and minima, 16-47 fifth bits (bit g of byte i for value i of group g), 48-175 nibbles. */
+export const decodeQ5_K: DecodeBlock = (bytes, at, out, to) => {
+  const d = f16(bytes, at);
+  const dmin = f16(bytes, at + 2);
+  for (let g = 0; g < 8; g++) {
+    const scale = d * groupScale(bytes, at + 4, g);
+    const min = dmin * groupMin(bytes, at + 4, g);
+    for (let i = 0; i < 32; i++) {
+      const low = (bytes[at + 48 + (g >> 1) * 32 + i] >> ((g & 1) * 4)) & 15;
+      const high = (bytes[at + 16 + i] >> g) & 1;
+      out[to + g * 32 + i] = scale * (low | (high << 4)) - min;
+    }
+  }
+};
+
+/**
+ * 0-127 low four bits (64 bytes a half of 128 values: the first 64 in the low nibbles, the rest in the high ones),
+ * 128-191 high two bits (laid out as two-bit codes), 192-207 signed scales of 16 groups of 16, 208-209 d. 32 is zero.
+ */
+export const decodeQ6_K: DecodeBlock = (bytes, at, out, to) => {
+  const d = f16(bytes, at + 208);
+  for (let i = 0; i < 256; i++) {
+    const low = (bytes[at + (i >> 7) * 64 + (i & 63)] >> (((i >> 6) & 1) * 4)) & 15;
+    const high = (bytes[at + 128 + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
+    out[to + i] = d * signed(bytes[at + 192 + (i >> 4)]) * ((low | (high << 4)) - 32);
+  }
+};

@@ -1,0 +1,48 @@
+/**
+ * The weight types: how a tensor of a model file becomes bytes. A row is cut into blocks of `block` values, each
+ * `bytes` long; a row holds whole blocks only, so rows can be moved about without being decoded.
+ */
+import { ShapeError } from '../../errors.ts';
+
+export interface WeightFormat {
+  /** The number that stands for the type in a GGUF file. */
+  readonly id: number;
+  /** Values a block. */
+  readonly block: number;
+  /** Bytes a block. */
+  readonly bytes: number;
+}
+
+export const weightFormats = {
+  F32: { id: 0, block: 1, bytes: 4 },
+  F16: { id: 1, block: 1, bytes: 2 },
+  BF16: { id: 30, block: 1, bytes: 2 },
+  Q8_0: { id: 8, block: 32, bytes: 34 },
+  Q4_0: { id: 2, block: 32, bytes: 18 },
+  Q4_1: { id: 3, block: 32, bytes: 20 },
+  Q5_0: { id: 6, block: 32, bytes: 22 },
+  Q5_1: { id: 7, block: 32, bytes: 24 },
+  Q2_K: { id: 10, block: 256, bytes: 84 },
+  Q3_K: { id: 11, block: 256, bytes: 110 },
+  Q4_K: { id: 12, block: 256, bytes: 144 },
+  Q5_K: { id: 13, block: 256, bytes: 176 },
+  Q6_K: { id: 14, block: 256, bytes: 210 },
+  IQ4_NL: { id: 20, block: 32, bytes: 18 },
+} as const satisfies Record<string, WeightFormat>;
+
+export type WeightType = keyof typeof weightFormats;
+
+export const weightTypes = Object.keys(weightFormats) as WeightType[];
+
+const byId = new Map<number, WeightType>(weightTypes.map(type => [weightFormats[type].id, type]));
+
+/** The weight type behind a number of a GGUF file, if it is one that we read. */
+export const weightTypeOf = (id: number): WeightType | undefined => byId.get(id);
+
+/** Bytes that `values` values take; they must fill whole blocks. */
+export function weightBytes(type: WeightType, values: number): number {
+  const { block, bytes } = weightFormats[type];
+  if (!Number.isSafeInteger(values) || values < 0 || values % block !== 0)
+    throw new ShapeError(`${type} stores values in blocks of ${block}; ${values} values do not fill whole blocks.`);
+  return (values / block) * bytes;
+}

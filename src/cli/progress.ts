@@ -46,7 +46,7 @@ export function createProgress(options: ProgressOptions): Progress {
     if (shown && terminal) stream.write('\r\x1b[2K');
   };
   const draw = () => {
-    const line = progressLine({ ...options, total }, samples, terminal ? (stream.columns ?? 80) - 1 : 0);
+    const line = progressLine({ ...options, total }, samples, terminal ? (stream.columns || 80) - 1 : undefined);
     if (!terminal) stream.write(`${line}\n`);
     else if (line !== shown) stream.write(`\r\x1b[2K${line}`);
     shown = line;
@@ -84,7 +84,7 @@ interface Sample {
 }
 
 /** `title [####------]  42% 1.2 / 2.9 GB, 31.0 MB/s, 0:54 left`; the bar takes what room a line of `width` leaves. */
-function progressLine({ title, total, unit = '' }: ProgressOptions, samples: Sample[], width: number): string {
+function progressLine({ title, total, unit = '' }: ProgressOptions, samples: Sample[], width?: number): string {
   const amount = (value: number) => (unit === 'B' ? formatBytes(value) : `${round(value)}${unit && ` ${unit}`}`);
   const last = samples.at(-1) ?? { time: 0, done: 0 };
   const seconds = (last.time - (samples[0]?.time ?? 0)) / 1000;
@@ -95,7 +95,7 @@ function progressLine({ title, total, unit = '' }: ProgressOptions, samples: Sam
   const share = total ? Math.min(last.done / total, 1) : undefined;
   const percent = share === undefined ? '' : `${String(Math.floor(share * 100)).padStart(3)}% `;
   const text = percent + facts.join(', ');
-  if (width === 0) return `${title} ${text.trimStart()}`;
+  if (width === undefined) return `${title} ${text.trimStart()}`;
 
   const titleRoom = Math.max(width - text.length - 1, 0);
   const head =

@@ -63,12 +63,16 @@ export async function writeRef(dir: string, revision: string, commit: string): P
   await replace(join(dir, 'refs', revision), path => writeFile(path, commit));
 }
 
+export const snapshotPath = (dir: string, commit: string, file: string): string =>
+  join(dir, 'snapshots', commit, ...file.split('/'));
+
 /** Makes snapshots/<commit>/<file> show a blob, and gives its path. */
 export async function linkSnapshot(dir: string, commit: string, file: string, hash: string): Promise<string> {
   const blob = join(dir, 'blobs', hash);
-  const pointer = join(dir, 'snapshots', commit, ...file.split('/'));
-  const [there, target] = await Promise.all([realpath(pointer).catch(() => ''), realpath(blob)]);
-  if (there === target) return pointer;
+  const pointer = snapshotPath(dir, commit, file);
+  const [there, target] = await Promise.all([pointer, blob].map(path => realpath(path).catch(() => undefined)));
+  // Where there are no symlinks Python keeps the file itself in the snapshot, and no blob.
+  if (there !== undefined && (target === undefined || target === there)) return pointer;
   await replace(pointer, async path => {
     // Windows needs a privilege for symlinks; a hard link costs no space, and a copy works everywhere.
     await symlink(relative(dirname(pointer), blob), path)

@@ -123,7 +123,9 @@ const listen = (server: ReturnType<typeof createServer>) =>
     server.listen(0, '127.0.0.1', () => done(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)),
   );
 
-const fileOf = (request: IncomingMessage) => decodeURIComponent((request.url ?? '').split(commit)[1]?.slice(1) ?? '');
+/** The path after `/org/repo/resolve/<revision>/` or `/store/<revision>/`. */
+const fileOf = ({ url = '' }: IncomingMessage) =>
+  decodeURIComponent(/\/(?:resolve|store)\/[^/]+\/(.+)/.exec(url)?.[1] ?? '');
 
 function note(hub: FakeHub, host: Seen['host'], { method = '', url = '', headers }: IncomingMessage) {
   hub.seen.push({ host, method, path: url, range: headers.range, authorization: headers.authorization });

@@ -3,8 +3,8 @@
  * works. A lock that nobody touched while we watched belongs to a process that died, and is taken. The watcher's own
  * clock decides, so neither clocks that disagree nor process ids from another container can mislead it.
  *
- * Python's downloader locks with flock, which Node has not; it and Kvasir at once on one file spoil the partial file,
- * which the checksum then finds.
+ * Python's downloader locks with flock, which Node has not. Newer ones write to names of their own; an older one and
+ * Kvasir at once on one file spoil the partial file, which the checksum then finds.
  */
 import { randomUUID } from 'node:crypto';
 import { link, mkdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';

@@ -57,6 +57,15 @@ describe('a pull', () => {
     expect(hub.seen.some(({ path }) => path.includes('/revision/refs%2Fpr%2F1?blobs=true'))).toBe(true);
   });
 
+  test('knows a file that lies in the snapshot itself, as on Windows', async () => {
+    await start();
+    const path = join(dir(), 'snapshots', commit, model);
+    await mkdir(join(path, '..'), { recursive: true });
+    writeFileSync(path, bytes);
+    expect((await get()).files[0]).toMatchObject({ path, fetched: false });
+    expect(downloads()).toEqual([]);
+  });
+
   test('fetches every part of a split model, folders too', async () => {
     const parts = [1, 2, 3].map(i => `Q8_0/tiny-Q8_0-0000${i}-of-00003.gguf`);
     await start(Object.fromEntries(parts.map((name, i) => [name, { bytes: someBytes(5000, i + 1) }])));

@@ -1,8 +1,8 @@
 /** From a name to files in the cache: list, choose, ask, check the disk, fetch, link. */
 import { mkdir, statfs } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { CapacityError, FormatError, InputError } from '../../errors.ts';
-import { cacheDir, type Env, fileSize, linkSnapshot, readToken, repoDir, writeRef } from './cache.ts';
+import { cacheDir, type Env, fileSize, linkSnapshot, readToken, repoDir, snapshotPath, writeRef } from './cache.ts';
 import { download, partialPath } from './download.ts';
 import type { Hub } from './http.ts';
 import { type Listing, listFiles, type RemoteFile, statFile } from './list.ts';
@@ -83,7 +83,7 @@ export async function pull(text: string, options: PullOptions = {}): Promise<Pul
   try {
     await mkdir(join(dir, 'blobs'), { recursive: true });
     const files: PulledFile[] = [];
-    const before = await inPlace(dir, remotes);
+    const before = await inPlace(dir, listing.commit, remotes);
     const have = remotes.map(({ hash }) => before.get(hash) ?? 0);
     const total = remotes.reduce((sum, { size }) => sum + size, 0);
     await checkSpace(dir, remotes, before);
@@ -93,7 +93,7 @@ export async function pull(text: string, options: PullOptions = {}): Promise<Pul
         onProgress?.({ file: remote.file, done: have.reduce((a, b) => a + b), total });
       };
       report(have[i]);
-      const fetched = await fetchOnce(hub, cache, dir, remote, report);
+      const fetched = await fetchOnce(hub, cache, listing.commit, remote, report);
       report(remote.size);
       const path = await linkSnapshot(dir, listing.commit, remote.file, remote.hash);
       files.push({ file: remote.file, path, bytes: remote.size, hash: remote.hash, fetched });
@@ -149,14 +149,18 @@ function choose(listing: Listing, name: ModelName, note: (line: string) => void)
 }
 
 /** How many bytes of every blob are on disk, whole or partial. */
-async function inPlace(dir: string, remotes: RemoteFile[]): Promise<Map<string, number>> {
+async function inPlace(dir: string, commit: string, remotes: RemoteFile[]): Promise<Map<string, number>> {
   const found = new Map<string, number>();
-  for (const { hash, size } of remotes) {
-    const blob = join(dir, 'blobs', hash);
-    const bytes = (await fileSize(blob)) === size ? size : ((await fileSize(partialPath(blob))) ?? 0);
-    found.set(hash, Math.min(bytes, size));
+  for (const remote of remotes) {
+    const partial = (await fileSize(partialPath(join(dir, 'blobs', remote.hash)))) ?? 0;
+    found.set(remote.hash, (await isThere(dir, commit, remote)) ? remote.size : Math.min(partial, remote.size));
   }
   return found;
+}
+
+async function isThere(dir: string, commit: string, { file, hash, size }: RemoteFile): Promise<boolean> {
+  const blob = await fileSize(join(dir, 'blobs', hash));
+  return (blob ?? (await fileSize(snapshotPath(dir, commit, file)))) === size;
 }
 
 async function checkSpace(dir: string, remotes: RemoteFile[], before: Map<string, number>): Promise<void> {
@@ -172,15 +176,14 @@ async function checkSpace(dir: string, remotes: RemoteFile[], before: Map<string
 }
 
 /** Makes sure that the blob is there; true if it had to be fetched. */
-async function fetchOnce(hub: Hub, cache: string, dir: string, remote: RemoteFile, report: (have: number) => void) {
-  const blob = join(dir, 'blobs', remote.hash);
-  const there = async () => (await fileSize(blob)) === remote.size;
-  if (await there()) return false;
-  const lock = join(cache, '.locks', `models--${remote.repo.replace('/', '--')}`, `${remote.hash}.kvasir`);
+async function fetchOnce(hub: Hub, cache: string, commit: string, remote: RemoteFile, report: (have: number) => void) {
+  const dir = repoDir(cache, remote.repo);
+  if (await isThere(dir, commit, remote)) return false;
+  const lock = join(cache, '.locks', basename(dir), `${remote.hash}.kvasir`);
   const onWait = () => hub.note(`${remote.file} is being pulled by another process, waiting for it`);
   const fetchIt = async () => {
-    if (await there()) return false;
-    await download(hub, remote, blob, report);
+    if (await isThere(dir, commit, remote)) return false;
+    await download(hub, remote, join(dir, 'blobs', remote.hash), report);
     return true;
   };
   return withLock(lock, fetchIt, { signal: hub.signal, onWait });

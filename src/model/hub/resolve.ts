@@ -2,7 +2,7 @@
 import { readdir, stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { InputError } from '../../errors.ts';
-import { cacheDir, cachedRepos, type Env, readRef, repoDir, snapshotFiles, snapshots } from './cache.ts';
+import { cacheDir, cachedRepos, type Env, readRef, repoDir, snapshotFiles, snapshotPath, snapshots } from './cache.ts';
 import {
   askFor,
   checkRevision,
@@ -69,7 +69,7 @@ async function cachedModel(name: ModelName, options: ResolveOptions): Promise<Re
     const matches = matchModels(models, name);
     if (matches.length === 1) {
       requireWhole(matches[0], `run: kvasir pull ${askFor(name.repo, matches[0], models)}`);
-      const parts = matches[0].parts.map(part => join(dir, 'snapshots', commit, ...part.split('/')));
+      const parts = matches[0].parts.map(part => snapshotPath(dir, commit, part));
       return { path: parts[0], parts, repo: name.repo, commit, quant: matches[0].quant };
     }
     if (matches.length > 1) {

@@ -41,6 +41,15 @@ describe('on a terminal', () => {
     expect(line()).not.toContain('/s');
   });
 
+  test('a pause with a note is no slowness', () => {
+    const { at, progress, line } = stage({ total: 200e6 }, true);
+    at(0, 0);
+    progress.note('waiting');
+    at(60_000, 0);
+    at(61_000, 1e6);
+    expect(line()).toContain('1.00 MB/s');
+  });
+
   test('never wider than the terminal, and redrawn at most ten times a second', () => {
     for (const columns of [1, 10, 30, 60, 200]) {
       const { at, line, state } = stage({ title: 'long'.repeat(20), total: 1e9 }, true, columns);

@@ -41,6 +41,7 @@ export function createProgress(options: ProgressOptions): Progress {
   let total = options.total;
   let drawn = Number.NEGATIVE_INFINITY;
   let shown = '';
+  let paused = false;
 
   const clear = () => {
     if (shown && terminal) stream.write('\r\x1b[2K');
@@ -57,7 +58,8 @@ export function createProgress(options: ProgressOptions): Progress {
       total = newTotal;
       const time = now();
       // Starting over is no negative speed.
-      if (done < (samples.at(-1)?.done ?? 0)) samples.length = 0;
+      if (paused || done < (samples.at(-1)?.done ?? 0)) samples.length = 0;
+      paused = false;
       samples.push({ time, done });
       while (samples.length > 2 && time - samples[1].time >= windowMs) samples.shift();
       const due = time - drawn >= (terminal ? redrawMs : plainMs);
@@ -65,6 +67,8 @@ export function createProgress(options: ProgressOptions): Progress {
     },
     note(line) {
       if (quiet) return;
+      // What is worth a note (a wait, a retry) is a pause, which is no slowness: the speed is measured anew.
+      paused = true;
       clear();
       stream.write(`${line}\n`);
       if (terminal && shown) stream.write(shown);

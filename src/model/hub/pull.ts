@@ -180,7 +180,8 @@ async function fetchOnce(hub: Hub, cache: string, commit: string, remote: Remote
   const dir = repoDir(cache, remote.repo);
   if (await isThere(dir, commit, remote)) return false;
   const lock = join(cache, '.locks', basename(dir), `${remote.hash}.kvasir`);
-  const onWait = () => hub.note(`${remote.file} is being pulled by another process, waiting for it`);
+  const onWait = () =>
+    hub.note(`${remote.file} is being pulled by another process, waiting for it (if that one died, 15 s)`);
   const fetchIt = async () => {
     if (await isThere(dir, commit, remote)) return false;
     await download(hub, remote, join(dir, 'blobs', remote.hash), report);

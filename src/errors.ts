@@ -24,8 +24,11 @@ export class FormatError extends KvasirError {}
 /** Something real that this version does not do: an unknown architecture, a missing device or profile. */
 export class UnsupportedError extends KvasirError {}
 
-/** Too little memory or context for what was asked. */
+/** Too little memory, disk or context for what was asked. */
 export class CapacityError extends KvasirError {}
+
+/** The network failed, or a server refused: not there, not allowed, too many requests. */
+export class NetworkError extends KvasirError {}
 
 export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new Error(`kvasir bug: ${message}`);

@@ -1,0 +1,100 @@
+import { describe, expect, test } from 'vitest';
+import { createProgress, type ProgressOptions } from './progress.ts';
+
+/** A stream that remembers, and a clock that is told the time. */
+function stage(options: Partial<ProgressOptions>, isTTY: boolean, columns = 80) {
+  const state = { text: '', time: 0 };
+  const write = (text: string) => {
+    state.text += text;
+  };
+  const stream = { isTTY, columns, write };
+  const progress = createProgress({ title: 'tiny', unit: 'B', stream, now: () => state.time, ...options });
+  const at = (time: number, done: number, total?: number) => {
+    state.time = time;
+    progress.update(done, total);
+  };
+  /** What a terminal would show on its last line. */
+  const line = () =>
+    state.text
+      .split(/[\r\n]/)
+      .at(-1)
+      ?.replace('\x1b[2K', '') ?? '';
+  return { state, progress, at, line };
+}
+
+describe('on a terminal', () => {
+  test('bar, percent, size, speed, time left', () => {
+    const { at, line } = stage({ total: 200e6 }, true);
+    at(0, 0);
+    at(2000, 50e6);
+    expect(line()).toMatch(/^tiny \[#+-+\] {2}25% 50\.0 MB \/ 200 MB, 25\.0 MB\/s, 0:06 left$/);
+    at(8000, 200e6);
+    expect(line()).toMatch(/\[#+\] 100% 200 MB \/ 200 MB, 25\.0 MB\/s$/);
+  });
+
+  test('bytes that were here before do not count as speed', () => {
+    const { at, line } = stage({ total: 200e6 }, true);
+    at(0, 100e6);
+    at(1000, 101e6);
+    expect(line()).toContain('1.00 MB/s');
+    at(2000, 0);
+    expect(line()).not.toContain('/s');
+  });
+
+  test('a pause with a note is no slowness', () => {
+    const { at, progress, line } = stage({ total: 200e6 }, true);
+    at(0, 0);
+    progress.note('waiting');
+    at(60_000, 0);
+    at(61_000, 1e6);
+    expect(line()).toContain('1.00 MB/s');
+  });
+
+  test('never wider than the terminal, and redrawn at most ten times a second', () => {
+    for (const columns of [1, 10, 30, 60, 200]) {
+      const { at, line, state } = stage({ title: 'long'.repeat(20), total: 1e9 }, true, columns);
+      for (let time = 0; time < 1000; time += 10) at(time, time * 1000);
+      expect(line().length).toBeLessThan(columns);
+      expect(state.text.split('\r').length).toBeLessThanOrEqual(11);
+    }
+  });
+
+  test('notes stand above the bar, the end takes it away', () => {
+    const { at, progress, state, line } = stage({ total: 10, unit: 'tokens' }, true);
+    at(0, 5);
+    progress.note('wait');
+    expect(state.text).toContain('\x1b[2Kwait\ntiny [');
+    progress.end('done');
+    progress.end();
+    expect(state.text.endsWith('\x1b[2Kdone\n')).toBe(true);
+    expect(line()).toBe('');
+  });
+
+  test('without a total there is a count', () => {
+    const { at, line } = stage({ unit: 'tokens' }, true);
+    at(0, 0);
+    at(1000, 12);
+    expect(line()).toBe('tiny 12 tokens, 12 tokens/s');
+  });
+});
+
+test('elsewhere a line now and then, no control codes', () => {
+  const { at, progress, state } = stage({}, false);
+  for (let time = 0; time <= 25_000; time += 100) at(time, time * 1000, 3600e6);
+  progress.end('done');
+  expect(state.text.split('\n')).toEqual([
+    'tiny 0% 0 B / 3.60 GB',
+    'tiny 0% 10.0 MB / 3.60 GB, 1.00 MB/s, 59:50 left',
+    'tiny 0% 20.0 MB / 3.60 GB, 1.00 MB/s, 59:40 left',
+    'done',
+    '',
+  ]);
+});
+
+test('quiet is silent', () => {
+  const { at, progress, state } = stage({ quiet: true }, true);
+  at(0, 1, 2);
+  progress.note('x');
+  progress.end('y');
+  expect(state.text).toBe('');
+});

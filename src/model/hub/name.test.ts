@@ -1,0 +1,50 @@
+import { describe, expect, test } from 'vitest';
+import { groupModels, isSafeFile, parseModelName, quantOf } from './name.ts';
+
+describe('names', () => {
+  test.each([
+    ['acme/tiny', { repo: 'acme/tiny' }],
+    ['hf:acme/tiny-GGUF:q4_k_m', { repo: 'acme/tiny-GGUF', quant: 'q4_k_m' }],
+    ['acme/tiny/sub/x.gguf', { repo: 'acme/tiny', file: 'sub/x.gguf' }],
+  ])('%s', (text, name) => expect(parseModelName(text)).toEqual(name));
+
+  test.each(['tiny', './tiny/x.gguf', '../a/b', '/a/b', 'models/x.gguf', 'a/b/c', 'a/b/../x.gguf', 'C:\\a\\b', 'a/b:'])(
+    '%s is no hub name',
+    text => expect(parseModelName(text)).toBeUndefined(),
+  );
+
+  test('files that stay where they belong', () => {
+    expect(isSafeFile('Q4_K_M/model v1.0 (a)-00001-of-00002.gguf')).toBe(true);
+    for (const bad of ['', '.', '..', 'a/..', '/a', 'a/', 'a\\b', 'c:a', 'a\0', 'a\u202eb', 'a/..b', 'a.']) {
+      expect(isSafeFile(bad), JSON.stringify(bad)).toBe(false);
+    }
+  });
+});
+
+test.each([
+  ['llama-2-7b.Q4_K_M.gguf', 'Q4_K_M'],
+  ['qwen2.5-7b-instruct-q4_k_m-00001-of-00002.gguf', 'Q4_K_M'],
+  ['UD-Q4_K_XL/Big-UD-Q4_K_XL-00001-of-00003.gguf', 'UD-Q4_K_XL'],
+  ['Phi-3-mini-4k-instruct-fp16.gguf', 'F16'],
+  ['Phi-3-mini-4k-instruct-q4.gguf', 'Q4'],
+  ['gpt-oss-20b-mxfp4.gguf', 'MXFP4'],
+  ['x-BF16.gguf', 'BF16'],
+  ['x-IQ2_XXS.gguf', 'IQ2_XXS'],
+  ['x-TQ1_0.gguf', 'TQ1_0'],
+  ['Q4_0.gguf', 'Q4_0'],
+  ['bitnet-i2.gguf', undefined],
+])('the quantization of %s', (file, quant) => expect(quantOf(file)).toBe(quant));
+
+test('parts belong together, and other kinds of GGUF stay out', () => {
+  const files = [
+    'b-Q8_0-00002-of-00002.gguf',
+    'b-Q8_0-00001-of-00002.gguf',
+    'a-F16.gguf',
+    'mmproj-a-F16.gguf',
+    'x.txt',
+  ];
+  expect(groupModels(files)).toEqual([
+    { file: 'a-F16.gguf', quant: 'F16', parts: ['a-F16.gguf'], partCount: 1 },
+    { file: files[1], quant: 'Q8_0', parts: [files[1], files[0]], partCount: 2 },
+  ]);
+});

@@ -61,6 +61,13 @@ export function affineFormat(
 
   return {
     fields,
+    fragment: {
+      kind: 'affine',
+      codes: { offset: layout.offset('codes'), bits, order },
+      ranges: layout.offset('ranges'),
+      group,
+      axis,
+    },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
         const codes = layout.field(page, 'codes', head);

@@ -6,6 +6,7 @@
  * are written, the rest of the page is zero bytes. Every page of a codec has the same length, `pageBytes`; a codec
  * with sparse side lists appends up to `sparseBytes` more.
  */
+import type { Fragment } from '../kernel/fragment.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 import type { Field } from './layout.ts';
 
@@ -29,8 +30,9 @@ interface PageCodec {
   readonly shape: Shape;
   readonly pageBytes: number;
   readonly sparseBytes: number;
-  /** The bytes of a page, field by field. */
+  /** The bytes of a page, field by field, for people; and for devices. */
   readonly fields: readonly Field[];
+  readonly fragment: Fragment;
   /** Most squared error over squared norm that Gaussian vectors may suffer. */
   readonly budget: number;
   /** Whether encode(decode(page)) gives the same bytes again, for ordinary data. */

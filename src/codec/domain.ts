@@ -8,6 +8,8 @@ export function rotated(headDim: number, rotation: Transform, mean?: Float32Arra
   const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
   return {
     codedDim: headDim,
+    plain: rotation === identity && mean === undefined,
+    mean,
     forward(x, head) {
       meanOf(head)?.forEach((m, i) => {
         x[i] -= m;
@@ -40,6 +42,8 @@ export function withResidual(domain: Domain, qjl: Qjl): Domain {
   const d = domain.codedDim;
   return {
     codedDim: 2 * d,
+    plain: false,
+    mean: domain.mean,
     forward: domain.forward,
     query(q, head) {
       const { vector, constant } = domain.query(q, head);

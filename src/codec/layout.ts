@@ -13,6 +13,11 @@ export interface Field {
 
 export interface Layout {
   pageBytes: number;
+  /** Bytes before the first head's block, and of a block. */
+  sharedBytes: number;
+  blockBytes: number;
+  /** Of a field in a head's block (or in the page, where heads share it). */
+  offset(name: string): number;
   /** The bytes of one field (of one head) in a page. */
   field(page: Uint8Array, name: string, head: number): Uint8Array;
 }
@@ -28,6 +33,9 @@ export function layOut(fields: readonly Field[], kvHeads: number): Layout {
   }
   return {
     pageBytes: shared + kvHeads * block,
+    sharedBytes: shared,
+    blockBytes: block,
+    offset: name => places.get(name)!.offset,
     field(page, name, head) {
       const { offset, field } = places.get(name)!;
       const start = field.per === 'page' ? offset : shared + head * block + offset;

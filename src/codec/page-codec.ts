@@ -4,6 +4,7 @@
  * the two into the contract; a family brings the parts.
  */
 import { InputError, ShapeError } from '../errors.ts';
+import type { Fragment, PageFragment } from '../kernel/fragment.ts';
 import type { Codec, Shape } from './codec.ts';
 import { type Field, layOut } from './layout.ts';
 
@@ -11,6 +12,9 @@ import { type Field, layOut } from './layout.ts';
 export interface Domain {
   /** Length of a coded vector as `read` gives it; more than headDim where a residual has a domain of its own. */
   readonly codedDim: number;
+  /** Codes are of the vectors as they are. */
+  readonly plain: boolean;
+  readonly mean?: Float32Array;
   /** A vector into the domain, in place. */
   forward(x: Float64Array, head: number): void;
   /** A query, so that its dot with a coded vector, plus the constant, is the dot with the vector itself. */
@@ -21,6 +25,8 @@ export interface Domain {
 
 export interface PageFormat {
   fields: Field[];
+  /** The same format as data, for devices that cannot call it. */
+  fragment: PageFragment;
   /** Packs vectors of the domain, [head][token * headDim + dim], into a page of zero bytes. */
   write(heads: Float64Array[], tokens: number, page: Uint8Array): void;
   /** One coded vector. */
@@ -34,7 +40,7 @@ export interface Parts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'stable
 
 export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts): Codec {
   const { headDim, kvHeads, pageTokens } = shape;
-  const { pageBytes } = layOut(format.fields, kvHeads);
+  const { pageBytes, sharedBytes, blockBytes } = layOut(format.fields, kvHeads);
   const coded = new Float64Array(domain.codedDim);
 
   const checkPage = (page: Uint8Array, tokens: number) => {
@@ -50,6 +56,14 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     pageBytes,
     sparseBytes: 0,
     fields: format.fields,
+    fragment: {
+      codedDim: domain.codedDim,
+      matrix: domain.plain ? undefined : matrixOf(domain, headDim),
+      mean: domain.mean,
+      sharedBytes,
+      blockBytes,
+      page: format.fragment,
+    },
     budget,
     stable,
     pageRelative: false,
@@ -109,6 +123,19 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       out.set(domain.back(Float64Array.from(sum), weightSum, head));
     },
   };
+}
+
+/** What the domain makes of queries, as a matrix: it is linear, so unit vectors tell it whole. */
+function matrixOf(domain: Domain, headDim: number): Fragment['matrix'] {
+  const matrix = new Float32Array(domain.codedDim * headDim);
+  for (let i = 0; i < headDim; i++) {
+    const unit = new Float64Array(headDim);
+    unit[i] = 1;
+    domain.query(unit, 0).vector.forEach((value, row) => {
+      matrix[row * headDim + i] = value;
+    });
+  }
+  return matrix;
 }
 
 function checkVectors(spec: string, x: Float32Array, tokens: number, { headDim, kvHeads }: Shape): void {

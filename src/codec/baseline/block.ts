@@ -113,6 +113,7 @@ function blockFormat(type: BlockType, { headDim, kvHeads, pageTokens }: Shape): 
   };
   return {
     fields,
+    fragment: { kind: type === q8_0 ? 'q8_0' : 'q4_0' },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
         for (let t = 0; t < tokens; t++) {

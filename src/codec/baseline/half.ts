@@ -54,6 +54,7 @@ function floatFormat(element: Element, { headDim, kvHeads, pageTokens }: Shape):
   const layout = layOut(fields, kvHeads);
   return {
     fields,
+    fragment: { kind: element.bytes === 2 ? 'f16' : 'fp8' },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
         const values = layout.field(page, 'values', head);

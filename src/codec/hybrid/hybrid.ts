@@ -5,6 +5,7 @@
  * The sign bit makes inner products unbiased but adds variance; `kvasir codecs tq35 tq35-noqjl tq25` shows that at
  * equal bits the same bit spent on a larger table is worth more, so no default of Kvasir picks these.
  */
+import type { ScalarsFragment } from '../../kernel/fragment.ts';
 import { rotated, withResidual } from '../domain.ts';
 import { type Family, type Request, SEED } from '../family.ts';
 import { type Field, layOut } from '../layout.ts';
@@ -13,7 +14,7 @@ import { type PageFormat, pageCodec } from '../page-codec.ts';
 import { createQjl, type Qjl } from '../parts/qjl.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
-import { rotationOf, tableQuantizer } from '../turbo/turbo.ts';
+import { levelsOf, rotationOf, tableQuantizer } from '../turbo/turbo.ts';
 
 const BUDGET: Record<string, number> = { tq35: 0.0445, tq25: 0.141, 'tq35-noqjl': 0.078, 'tq25-noqjl': 0.245 };
 
@@ -71,7 +72,7 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
     per: 'head',
     about: `rotated dims ${first} to ${end - 1} x ${pageTokens} codes of ${grid.bits} bits in columns`,
   });
-  const norms = (name: string, what: string): Field => ({
+  const scalarField = (name: string, what: string): Field => ({
     name,
     bytes: pageTokens * scalars.bytes,
     per: 'head',
@@ -79,12 +80,28 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
   });
   const fields = parts.map(({ name, grid, first, end }) => codes(name, grid, first, end));
   if (qjl) fields.push(codes('signs', signs, 0, headDim));
-  fields.push(norms('norms', '|x|'));
-  if (qjl) fields.push(norms('residual', '|residual|'));
+  fields.push(scalarField('norms', '|x|'));
+  if (qjl) fields.push(scalarField('residual', '|residual|'));
   const layout = layOut(fields, kvHeads);
 
+  const norms = (name: string): ScalarsFragment => ({ offset: layout.offset(name), bytes: scalars.bytes });
   return {
     fields,
+    fragment: {
+      kind: 'hybrid',
+      parts: parts.map(({ name, first, end, grid, quantizer }) => ({
+        codes: { offset: layout.offset(name), bits: grid.bits, order: grid.order },
+        first,
+        end,
+        levels: levelsOf(quantizer, grid.bits),
+      })),
+      norms: norms('norms'),
+      residual: qjl && {
+        signs: { offset: layout.offset('signs'), bits: 1, order: 'columns' },
+        norms: norms('residual'),
+        gain: qjl.gain,
+      },
+    },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
         for (let t = 0; t < tokens; t++) {

@@ -5,6 +5,7 @@
  *
  * The rotation acts after RoPE and does not commute with it, so it is done online, to queries and keys.
  */
+import type { PageFragment } from '../../kernel/fragment.ts';
 import { type Affine, affineBudget, affineFormat } from '../affine.ts';
 import { plain, rotated } from '../domain.ts';
 import { type Family, type Request, SEED } from '../family.ts';
@@ -62,6 +63,10 @@ function tokenScaled(affine: Affine, { shape, has }: Request): PageFormat {
   const layout = layOut(inner.fields, kvHeads);
   return {
     fields: inner.fields,
+    fragment: {
+      ...(inner.fragment as PageFragment & { kind: 'affine' }),
+      norms: { offset: layout.offset('norms'), bytes: f16.bytes, per: norms.per },
+    },
     write(heads, tokens, page) {
       const vector = (head: number, t: number) => heads[head].subarray(t * headDim, (t + 1) * headDim);
       for (let t = 0; t < tokens; t++) {

@@ -117,6 +117,14 @@ function turboFormat(
 
   return {
     fields,
+    fragment: {
+      kind: 'levels',
+      codes: { offset: layout.offset('codes'), bits, order },
+      levels: levelsOf(quantizer, bits),
+      uniform,
+      norms: { offset: layout.offset('norms'), bytes: scalars.bytes },
+      corrected: normCorrected,
+    },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
         const codes = layout.field(page, 'codes', head);
@@ -147,6 +155,10 @@ export interface Quantizer {
   encode(y: number): number;
   decode(code: number): number;
 }
+
+/** What each code stands for. */
+export const levelsOf = ({ decode }: Quantizer, bits: number): Float32Array =>
+  Float32Array.from({ length: 2 ** bits }, (_, code) => decode(code));
 
 export function tableQuantizer(bits: number, d: number): Quantizer {
   const table = lloydMaxTable(bits, d).map(c => c / Math.sqrt(d));

@@ -1,0 +1,35 @@
+/** Where a plan's pages lie in a leaf: layer by layer, keys then values, each aligned so that devices read whole words. */
+import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
+import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
+
+const ALIGN = 16;
+const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN;
+
+export interface LayerCodecs {
+  keys: PageCodec & KeyReader;
+  values: PageCodec & ValueReader;
+}
+
+export interface LeafLayout {
+  readonly layers: readonly KvLayer[];
+  readonly bytes: number;
+}
+
+export function leafLayout(codecs: readonly LayerCodecs[]): LeafLayout {
+  let offset = 0;
+  const layers = codecs.map(({ keys, values }) => {
+    const keyOffset = offset;
+    const valueOffset = keyOffset + align(keys.pageBytes);
+    offset = valueOffset + align(values.pageBytes);
+    return { keys, values, keyOffset, valueOffset };
+  });
+  return { layers, bytes: offset };
+}
+
+/** Bytes of the f16 tail or sinks of a sequence: keys and values of `tokens` tokens in all layers. */
+export function halfBytes(
+  { layers, kvHeads, headDim }: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,
+  tokens: number,
+): number {
+  return layers.length * 2 * kvHeads * tokens * headDim * 2;
+}

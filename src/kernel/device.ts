@@ -1,0 +1,131 @@
+/**
+ * What a device can do: the operations of a forward pass over handles that only the device can look into. The model
+ * is written once against this (model/forward.ts); `js` is the definition, and every other device is tested against it.
+ *
+ * Handles are opaque outside of their device. Nothing here waits: a device may do its work later, and `read` is where
+ * it must have been done.
+ */
+import type { Fragment } from './fragment.ts';
+import type { KeyReader, ValueReader } from './js/attend.ts';
+import type { WeightType } from './weights/types.ts';
+
+/** A matrix of rows x cols, as it came from the model file. */
+export interface Weights {
+  readonly type: WeightType;
+  readonly rows: number;
+  readonly cols: number;
+}
+
+/** Rows of f32 activations. */
+export interface Tensor {
+  readonly rows: number;
+  readonly cols: number;
+}
+
+/** Raw bytes of the cache. */
+export interface Block {
+  readonly bytes: number;
+}
+
+export interface Projection {
+  weights: Weights;
+  out: Tensor;
+  bias?: Tensor;
+  /** Add to what `out` holds. */
+  add?: boolean;
+}
+
+/** What a device needs of a codec: the reference for js, a description of the bytes for the others. */
+export interface PageCodec {
+  readonly pageBytes: number;
+  readonly fragment: Fragment;
+  encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
+}
+
+/** One layer of the cache: its codecs, and where its pages lie in a leaf. */
+export interface KvLayer {
+  readonly keys: PageCodec & KeyReader;
+  readonly values: PageCodec & ValueReader;
+  readonly keyOffset: number;
+  readonly valueOffset: number;
+}
+
+export interface KvShape {
+  readonly headDim: number;
+  readonly kvHeads: number;
+  readonly pageTokens: number;
+  /** First tokens that stay f16. */
+  readonly sinks: number;
+  /** Room of the tail: token n lies at n modulo this. */
+  readonly tailTokens: number;
+  readonly layers: readonly KvLayer[];
+}
+
+/**
+ * One sequence's cache as a device sees it. `tail` holds, for each layer, keys then values, each
+ * [kv head][tailTokens][headDim] in f16; `sinkBlock` the same with `sinks` in place of tailTokens.
+ */
+export interface KvView {
+  readonly shape: KvShape;
+  /** Sealed pages, oldest first, one block a leaf. */
+  readonly leaves: readonly Block[];
+  /** Index of leaves[0]; more than 0 once old leaves were dropped. */
+  readonly firstLeaf: number;
+  readonly tail: Block;
+  readonly sinkBlock: Block;
+}
+
+export interface Device {
+  readonly name: 'js' | 'wasm' | 'webgpu';
+  readonly threads: number;
+  /** Bytes held now. */
+  readonly bytes: number;
+
+  tensor(rows: number, cols: number): Tensor;
+  write(tensor: Tensor, row: number, data: Float32Array): void;
+  copy(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void;
+  /** One row, copied. */
+  read(tensor: Tensor, row: number): Float32Array<ArrayBuffer>;
+  loadWeights(
+    type: WeightType,
+    rows: number,
+    cols: number,
+    fill: (into: Uint8Array) => Promise<void>,
+  ): Promise<Weights>;
+  block(bytes: number): Block;
+  free(handle: Block | Tensor): void;
+  /** The bytes of a block, copied out or in: to move leaves to other tiers. */
+  readBlock(block: Block): Uint8Array<ArrayBuffer>;
+  writeBlock(block: Block, data: Uint8Array): void;
+
+  /** Rows of an embedding table. */
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void;
+  /** out = x / rms(x) * weight; a weight shorter than the row norms each such part of it apart (heads). */
+  norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void;
+  /** out = x weights^T (+ bias), for several matrices that share x. */
+  project(x: Tensor, rows: number, projections: readonly Projection[]): void;
+  /** Turns adjacent pairs of every head by the row's angles: [cos, sin] a pair. Dims past them are left alone. */
+  rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void;
+  /** gate = silu(gate) * up. */
+  swiglu(gate: Tensor, up: Tensor, rows: number): void;
+
+  /** Rows `row` to `row + count` of k and v, positions from `position` on, into the tail (and the sinks). */
+  append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, count: number, position: number): void;
+  /**
+   * Causal attention of rows whose positions all lie in one page. `sealed` pages are read from codes, everything from
+   * there on (and the sinks) from f16.
+   */
+  attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: AttendRows): void;
+  /** Codes page `page` of the tail into the layer's place in a leaf. */
+  seal(view: KvView, layer: number, page: number, leaf: Block): void;
+
+  dispose(): Promise<void>;
+}
+
+export interface AttendRows {
+  row: number;
+  count: number;
+  position: number;
+  sealed: number;
+  scale: number;
+}

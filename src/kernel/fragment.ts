@@ -1,0 +1,65 @@
+/**
+ * A codec as data, for devices that cannot call it: where the bytes of a page lie and what a code stands for. The
+ * reference in TypeScript says the same in code; a device is tested against that.
+ */
+export interface Fragment {
+  /** Length of a coded vector. */
+  codedDim: number;
+  /**
+   * [codedDim][headDim]: takes a query into the domain of the codes; its transpose takes sums of coded vectors back.
+   * Absent where the codes are of the vectors themselves.
+   */
+  matrix?: Float32Array;
+  /** [kv head][headDim], subtracted before coding. */
+  mean?: Float32Array;
+  /** Bytes before the first head's block, and of a block. */
+  sharedBytes: number;
+  blockBytes: number;
+  page: PageFragment;
+}
+
+export type PageFragment =
+  /** Rows of floats. */
+  | { kind: 'f16' }
+  | { kind: 'fp8' }
+  /** Rows of llama.cpp's blocks of 32. */
+  | { kind: 'q8_0' }
+  | { kind: 'q4_0' }
+  /** Codes into a table of levels, times the token's norm. */
+  | {
+      kind: 'levels';
+      codes: GridFragment;
+      levels: Float32Array;
+      uniform: boolean;
+      norms: ScalarsFragment;
+      corrected: boolean;
+    }
+  /** Two parts with a table each, and signs of the residual: a coded vector is [levels x norm, +-gain x residual]. */
+  | {
+      kind: 'hybrid';
+      parts: { codes: GridFragment; first: number; end: number; levels: Float32Array }[];
+      norms: ScalarsFragment;
+      residual?: { signs: GridFragment; norms: ScalarsFragment; gain: number };
+    }
+  /** Codes with a range a group; keys may be divided by their norm first, one a head or one for all heads. */
+  | {
+      kind: 'affine';
+      codes: GridFragment;
+      ranges: number;
+      group: number;
+      axis: 'channel' | 'token';
+      norms?: ScalarsFragment & { per: 'head' | 'page' };
+    };
+
+/** A grid of codes from byte `offset` of a head's block on. */
+export interface GridFragment {
+  offset: number;
+  bits: number;
+  order: 'rows' | 'columns';
+}
+
+/** An array of scalars, one a token, from byte `offset` of a head's block (or of the page) on. */
+export interface ScalarsFragment {
+  offset: number;
+  bytes: 2 | 4;
+}

@@ -1,0 +1,229 @@
+/** The js device: plain loops in float32, weights as floats. Slow, and the definition of every operation. */
+import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
+import { fromF16, toF16 } from '../float.ts';
+import { emptyState, merge, output, type State } from '../state.ts';
+import { dequantize } from '../weights/dequantize.ts';
+import { type WeightType, weightBytes } from '../weights/types.ts';
+import { attendHead, type Segment } from './attend.ts';
+
+interface JsTensor extends Tensor {
+  data: Float32Array<ArrayBuffer>;
+}
+interface JsWeights extends Weights {
+  data: Float32Array<ArrayBuffer>;
+}
+interface JsBlock extends Block {
+  data: Uint8Array<ArrayBuffer>;
+}
+
+const floats = (tensor: Tensor) => (tensor as JsTensor).data;
+const matrix = (weights: Weights) => (weights as JsWeights).data;
+const raw = (block: Block) => (block as JsBlock).data;
+
+export function createJsDevice(): Device {
+  let bytes = 0;
+  return {
+    name: 'js',
+    threads: 1,
+    get bytes() {
+      return bytes;
+    },
+    tensor(rows, cols): JsTensor {
+      bytes += 4 * rows * cols;
+      return { rows, cols, data: new Float32Array(rows * cols) };
+    },
+    write: (tensor, row, data) => floats(tensor).set(data, row * tensor.cols),
+    copy(from, fromRow, to, toRow, rows) {
+      floats(to).set(floats(from).subarray(fromRow * from.cols, (fromRow + rows) * from.cols), toRow * to.cols);
+    },
+    read: (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
+    async loadWeights(type: WeightType, rows: number, cols: number, fill): Promise<JsWeights> {
+      const packed = new Uint8Array(weightBytes(type, rows * cols));
+      await fill(packed);
+      const data = new Float32Array(rows * cols);
+      dequantize(type, packed, data);
+      bytes += data.byteLength;
+      return { type, rows, cols, data };
+    },
+    block(size): JsBlock {
+      bytes += size;
+      return { bytes: size, data: new Uint8Array(size) };
+    },
+    free(handle) {
+      bytes -= 'bytes' in handle ? handle.bytes : 4 * handle.rows * handle.cols;
+    },
+    readBlock: block => raw(block).slice(),
+    writeBlock: (block, data) => raw(block).set(data),
+    embed(table, ids, out) {
+      for (let r = 0; r < ids.length; r++) {
+        floats(out).set(matrix(table).subarray(ids[r] * table.cols, (ids[r] + 1) * table.cols), r * table.cols);
+      }
+    },
+    norm,
+    project,
+    rope,
+    swiglu(gate, up, rows) {
+      const [g, u] = [floats(gate), floats(up)];
+      for (let i = 0; i < rows * gate.cols; i++) g[i] = (g[i] / (1 + Math.exp(-g[i]))) * u[i];
+    },
+    append,
+    attend,
+    seal,
+    async dispose() {},
+  };
+}
+
+function norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+  const [from, w, to] = [floats(x), floats(weight), floats(out)];
+  const n = weight.cols;
+  for (let start = 0; start < rows * x.cols; start += n) {
+    let sum = 0;
+    for (let i = 0; i < n; i++) sum += from[start + i] ** 2;
+    const scale = 1 / Math.sqrt(sum / n + eps);
+    for (let i = 0; i < n; i++) to[start + i] = from[start + i] * scale * w[i];
+  }
+}
+
+function project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+  const from = floats(x);
+  for (const { weights, out, bias, add } of projections) {
+    const [w, to] = [matrix(weights), floats(out)];
+    for (let r = 0; r < rows; r++) {
+      for (let o = 0; o < weights.rows; o++) {
+        let sum = 0;
+        for (let i = 0, at = r * weights.cols, wAt = o * weights.cols; i < weights.cols; i++)
+          sum += from[at + i] * w[wAt + i];
+        if (bias) sum += floats(bias)[o];
+        to[r * weights.rows + o] = add ? to[r * weights.rows + o] + sum : sum;
+      }
+    }
+  }
+}
+
+function rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
+  const [data, turn] = [floats(x), floats(angles)];
+  for (let r = 0; r < rows; r++) {
+    for (let head = 0; head < x.cols; head += headDim) {
+      for (let i = 0; i < angles.cols; i += 2) {
+        const at = r * x.cols + head + i;
+        const [cos, sin] = [turn[r * angles.cols + i], turn[r * angles.cols + i + 1]];
+        const [a, b] = [data[at], data[at + 1]];
+        data[at] = a * cos - b * sin;
+        data[at + 1] = a * sin + b * cos;
+      }
+    }
+  }
+}
+
+/** f16 vectors of one layer and side, [kv head][tokens][headDim], in a tail or sink block. */
+function halves(block: Block, { shape }: KvView, layer: number, side: 0 | 1, tokens: number): Uint16Array {
+  const size = shape.kvHeads * tokens * shape.headDim;
+  return new Uint16Array(raw(block).buffer, 2 * size * (2 * layer + side), size);
+}
+
+function append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, count: number, position: number): void {
+  const { headDim, kvHeads, sinks, tailTokens } = view.shape;
+  [k, v].forEach((tensor, i) => {
+    const side = i as 0 | 1;
+    const tail = halves(view.tail, view, layer, side, tailTokens);
+    const sink = halves(view.sinkBlock, view, layer, side, sinks);
+    for (let r = 0; r < count; r++) {
+      for (let head = 0; head < kvHeads; head++) {
+        for (let j = 0; j < headDim; j++) {
+          const value = toF16(floats(tensor)[(row + r) * tensor.cols + head * headDim + j]);
+          const at = position + r;
+          tail[(head * tailTokens + (at % tailTokens)) * headDim + j] = value;
+          if (at < sinks) sink[(head * sinks + at) * headDim + j] = value;
+        }
+      }
+    }
+  });
+}
+
+function attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: AttendRows): void {
+  const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
+  const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
+  const heads = q.cols / headDim;
+  const sealedTokens = rows.sealed * pageTokens;
+  const sinkCount = Math.min(sinks, sealedTokens);
+  const segments: Segment[] = [];
+  for (let page = view.firstLeaf; page < rows.sealed; page++) {
+    const leaf = raw(view.leaves[page - view.firstLeaf]);
+    const start = page * pageTokens;
+    segments.push({
+      keys,
+      values,
+      keyPage: leaf.subarray(keyOffset, keyOffset + keys.pageBytes),
+      valuePage: leaf.subarray(valueOffset, valueOffset + values.pageBytes),
+      start,
+      tokens: pageTokens,
+      skip: Math.max(0, Math.min(pageTokens, sinkCount - start)),
+    });
+  }
+  for (let r = 0; r < rows.count; r++) {
+    const position = rows.position + r;
+    for (let h = 0; h < heads; h++) {
+      const at = (rows.row + r) * q.cols + h * headDim;
+      const query = floats(q).subarray(at, at + headDim);
+      const head = Math.floor((h * kvHeads) / heads);
+      const total = emptyState(headDim);
+      const half = (block: Block, tokens: number, from: number, to: number) =>
+        merge(total, attendHalf(query, view, layer, block, tokens, head, from, to, rows.scale));
+      half(view.sinkBlock, sinks, 0, sinkCount);
+      merge(total, attendHead(query, segments, head, { headDim, kvHeads, scale: rows.scale }));
+      half(view.tail, tailTokens, sealedTokens, position + 1);
+      floats(out).set(output(total), at);
+    }
+  }
+}
+
+/** Attention over f16 tokens `from` to `to` of a tail or the sinks. */
+function attendHalf(
+  query: Float32Array,
+  view: KvView,
+  layer: number,
+  block: Block,
+  tokens: number,
+  head: number,
+  from: number,
+  to: number,
+  scale: number,
+): State {
+  const { headDim } = view.shape;
+  const state = emptyState(headDim);
+  const [keys, values] = [halves(block, view, layer, 0, tokens), halves(block, view, layer, 1, tokens)];
+  const scores = new Float32Array(Math.max(0, to - from));
+  const place = (t: number) => (head * tokens + ((from + t) % tokens)) * headDim;
+  for (let t = 0; t < scores.length; t++) {
+    let dot = 0;
+    for (let j = 0; j < headDim; j++) dot += query[j] * fromF16(keys[place(t) + j]);
+    scores[t] = dot * scale;
+    state.m = Math.max(state.m, scores[t]);
+  }
+  for (let t = 0; t < scores.length; t++) {
+    const weight = Math.exp(scores[t] - state.m);
+    state.l += weight;
+    for (let j = 0; j < headDim; j++) state.o[j] += weight * fromF16(values[place(t) + j]);
+  }
+  return state;
+}
+
+function seal(view: KvView, layer: number, page: number, leaf: Block): void {
+  const { headDim, kvHeads, pageTokens, tailTokens } = view.shape;
+  const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
+  const start = page * pageTokens;
+  for (const [codec, offset, side] of [
+    [keys, keyOffset, 0],
+    [values, valueOffset, 1],
+  ] as const) {
+    const tail = halves(view.tail, view, layer, side, tailTokens);
+    const x = new Float32Array(pageTokens * kvHeads * headDim);
+    for (let t = 0; t < pageTokens; t++) {
+      for (let head = 0; head < kvHeads; head++) {
+        const from = (head * tailTokens + ((start + t) % tailTokens)) * headDim;
+        for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(tail[from + j]);
+      }
+    }
+    codec.encode(x, pageTokens, raw(leaf).subarray(offset, offset + codec.pageBytes), start);
+  }
+}

@@ -1,0 +1,160 @@
+/**
+ * One pass of the network over a batch of chunks, each of its own sequence: the same code on every device.
+ *
+ * Rows of all chunks go through the matrices together; attention looks at each chunk by itself, in runs of rows that
+ * read the same sealed pages. A page is sealed, layer by layer, just before the first row that reads it from codes, so
+ * how a prompt was cut into chunks cannot show in the result.
+ */
+import type { Run, Sequence } from '../cache/sequence.ts';
+import type { Device, Tensor } from '../kernel/device.ts';
+import type { ModelConfig } from './config.ts';
+import { type RopeFrequencies, ropeTable } from './rope.ts';
+import type { ModelWeights } from './weights.ts';
+
+export interface Chunk {
+  sequence: Sequence;
+  tokens: ArrayLike<number>;
+  /** Logits of all rows, or of the last one alone. */
+  logits: 'all' | 'last' | 'none';
+}
+
+/** Activations, made once for the largest batch. */
+export interface Scratch {
+  rows: number;
+  x: Tensor;
+  normed: Tensor;
+  q: Tensor;
+  k: Tensor;
+  v: Tensor;
+  attended: Tensor;
+  gate: Tensor;
+  up: Tensor;
+  angles: Tensor;
+  /** Rows whose logits are wanted, gathered. */
+  chosen: Tensor;
+  logits: Tensor;
+}
+
+/** Rows of logits made at once: a row is as long as the vocabulary. */
+const LOGIT_ROWS = 16;
+
+export function createScratch(device: Device, config: ModelConfig, rows: number): Scratch {
+  const { width, heads, kvHeads, headDim, ffn, vocab, rope } = config;
+  return {
+    rows,
+    x: device.tensor(rows, width),
+    normed: device.tensor(rows, width),
+    q: device.tensor(rows, heads * headDim),
+    k: device.tensor(rows, kvHeads * headDim),
+    v: device.tensor(rows, kvHeads * headDim),
+    attended: device.tensor(rows, heads * headDim),
+    gate: device.tensor(rows, ffn),
+    up: device.tensor(rows, ffn),
+    angles: device.tensor(rows, rope.dims),
+    chosen: device.tensor(LOGIT_ROWS, width),
+    logits: device.tensor(LOGIT_ROWS, vocab),
+  };
+}
+
+interface Part {
+  chunk: Chunk;
+  /** Its first row in the batch. */
+  row: number;
+  runs: Run[];
+}
+
+/** Runs the chunks and hands out each wanted row of logits, in order. */
+export function forward(
+  device: Device,
+  config: ModelConfig,
+  weights: ModelWeights,
+  rope: RopeFrequencies,
+  scratch: Scratch,
+  chunks: readonly Chunk[],
+  onLogits: (chunk: Chunk, row: number, logits: Float32Array) => void,
+): void {
+  const { headDim, normEps, attentionScale } = config;
+  const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
+  const parts: Part[] = [];
+  let rows = 0;
+  for (const chunk of chunks) {
+    parts.push({ chunk, row: rows, runs: chunk.sequence.plan(chunk.tokens.length) });
+    rows += chunk.tokens.length;
+  }
+  device.embed(
+    weights.embedding,
+    chunks.flatMap(({ tokens }) => Array.from(tokens)),
+    x,
+  );
+  for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
+
+  weights.layers.forEach((w, layer) => {
+    device.norm(x, rows, w.attentionNorm, normEps, normed);
+    device.project(normed, rows, [
+      { weights: w.q, out: q, bias: w.qBias },
+      { weights: w.k, out: k, bias: w.kBias },
+      { weights: w.v, out: v, bias: w.vBias },
+    ]);
+    if (w.qNorm && w.kNorm) {
+      device.norm(q, rows, w.qNorm, normEps, q);
+      device.norm(k, rows, w.kNorm, normEps, k);
+    }
+    device.rope(q, rows, headDim, angles);
+    device.rope(k, rows, headDim, angles);
+    for (const { chunk, row, runs } of parts) {
+      const { view } = chunk.sequence;
+      for (const run of runs) {
+        sealUpTo(device, chunk.sequence, layer, run);
+        device.append(view, layer, k, v, row + run.row, run.count, run.position);
+        device.attend(view, layer, q, attended, { ...run, row: row + run.row, scale: attentionScale });
+      }
+    }
+    device.project(attended, rows, [{ weights: w.output, out: x, add: true }]);
+    device.norm(x, rows, w.ffnNorm, normEps, normed);
+    device.project(normed, rows, [
+      { weights: w.gate, out: gate },
+      { weights: w.up, out: up },
+    ]);
+    device.swiglu(gate, up, rows);
+    device.project(gate, rows, [{ weights: w.down, out: x, add: true }]);
+  });
+
+  device.norm(x, rows, weights.outputNorm, normEps, normed);
+  for (const { chunk, row } of parts) {
+    const count = chunk.tokens.length;
+    chunk.sequence.commit(count);
+    const first = chunk.logits === 'all' ? 0 : chunk.logits === 'last' ? count - 1 : count;
+    for (let r = first; r < count; r += LOGIT_ROWS) {
+      const n = Math.min(LOGIT_ROWS, count - r);
+      device.copy(normed, row + r, scratch.chosen, 0, n);
+      device.project(scratch.chosen, n, [{ weights: weights.unembedding, out: scratch.logits }]);
+      for (let i = 0; i < n; i++) onLogits(chunk, r + i, device.read(scratch.logits, i));
+    }
+  }
+}
+
+/** Seals the page that this run is the first to read from codes, if there is one. */
+function sealUpTo(device: Device, { view }: Sequence, layer: number, { position, sealed }: Run): void {
+  const { pageTokens, tailTokens } = view.shape;
+  const recent = tailTokens - pageTokens;
+  if (sealed > view.firstLeaf && position === sealed * pageTokens + recent) {
+    device.seal(view, layer, sealed - 1, view.leaves[sealed - 1 - view.firstLeaf]);
+  }
+}
+
+function writeAngles(
+  device: Device,
+  rope: RopeFrequencies,
+  angles: Tensor,
+  row: number,
+  { sequence, tokens }: Chunk,
+): void {
+  const { cos, sin } = ropeTable(rope, sequence.length, tokens.length);
+  const pairs = rope.frequencies.length;
+  const data = new Float32Array(2 * pairs * tokens.length);
+  for (let i = 0; i < cos.length; i++) {
+    data[2 * i] = cos[i];
+    data[2 * i + 1] = sin[i];
+  }
+  device.write(angles, row, data);
+}

@@ -1,0 +1,415 @@
+/**
+ * A small WASM emitter: kernels are TypeScript functions that write machine code for the very model at hand (its head
+ * dimension, its query heads a KV head, its page size, relaxed SIMD or not), with every inner loop unrolled to fit.
+ *
+ * An expression is the bytes that leave one value on the stack, tagged with its type. Nothing is checked beyond the
+ * types; the engine validates the module.
+ */
+export type Type = 'i32' | 'f32' | 'v128';
+
+export interface Expr<T extends Type> {
+  readonly type: T;
+  readonly code: readonly number[];
+}
+export type I32 = Expr<'i32'> | number;
+export type F32 = Expr<'f32'>;
+export type V128 = Expr<'v128'>;
+
+export interface Local<T extends Type> extends Expr<T> {
+  readonly index: number;
+}
+
+const TYPE_CODE: Record<Type, number> = { i32: 0x7f, f32: 0x7d, v128: 0x7b };
+
+function unsigned(value: number): number[] {
+  const out: number[] = [];
+  let n = value >>> 0;
+  do {
+    const low = n & 127;
+    n >>>= 7;
+    out.push(n ? low | 128 : low);
+  } while (n);
+  return out;
+}
+
+function signed(value: number): number[] {
+  const out: number[] = [];
+  let n = value | 0;
+  for (;;) {
+    const low = n & 127;
+    n >>= 7;
+    if ((n === 0 && !(low & 64)) || (n === -1 && low & 64)) return [...out, low];
+    out.push(low | 128);
+  }
+}
+
+const floatBytes = (x: number) => [...new Uint8Array(Float32Array.of(x).buffer)];
+const codeOf = (x: I32 | F32 | V128): readonly number[] => (typeof x === 'number' ? [0x41, ...signed(x)] : x.code);
+const expr = <T extends Type>(type: T, ...parts: (readonly number[])[]): Expr<T> => ({ type, code: parts.flat() });
+
+const i32Op =
+  (...op: number[]) =>
+  (a: I32, b: I32) =>
+    expr('i32', codeOf(a), codeOf(b), op);
+const f32Op = (op: number) => (a: F32, b: F32) => expr('f32', a.code, b.code, [op]);
+const f32Test = (op: number) => (a: F32, b: F32) => expr('i32', a.code, b.code, [op]);
+const f32Unary = (op: number) => (a: F32) => expr('f32', a.code, [op]);
+const load =
+  <T extends Type>(type: T, ...op: number[]) =>
+  (address: I32, offset = 0) =>
+    expr(type, codeOf(address), op, [0], unsigned(offset));
+
+/** A statement: bytes that leave nothing. */
+export type Code = readonly number[];
+
+export const i32 = {
+  add: i32Op(0x6a),
+  sub: i32Op(0x6b),
+  mul: i32Op(0x6c),
+  divU: i32Op(0x6e),
+  remU: i32Op(0x70),
+  and: i32Op(0x71),
+  or: i32Op(0x72),
+  xor: i32Op(0x73),
+  shl: i32Op(0x74),
+  shrS: i32Op(0x75),
+  shrU: i32Op(0x76),
+  eq: i32Op(0x46),
+  ne: i32Op(0x47),
+  ltS: i32Op(0x48),
+  ltU: i32Op(0x49),
+  gtS: i32Op(0x4a),
+  geS: i32Op(0x4e),
+  load: load('i32', 0x28),
+  load8S: load('i32', 0x2c),
+  load8U: load('i32', 0x2d),
+  load16U: load('i32', 0x2f),
+  store: (address: I32, value: I32, offset = 0): Code => [
+    ...codeOf(address),
+    ...codeOf(value),
+    0x36,
+    0,
+    ...unsigned(offset),
+  ],
+  store8: (address: I32, value: I32, offset = 0): Code => [
+    ...codeOf(address),
+    ...codeOf(value),
+    0x3a,
+    0,
+    ...unsigned(offset),
+  ],
+  store16: (address: I32, value: I32, offset = 0): Code => [
+    ...codeOf(address),
+    ...codeOf(value),
+    0x3b,
+    0,
+    ...unsigned(offset),
+  ],
+  /** Saturating; NaN becomes 0. */
+  fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
+  bits: (x: F32) => expr('i32', x.code, [0xbc]),
+  select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),
+};
+
+export const f32 = {
+  const: (x: number) => expr('f32', [0x43, ...floatBytes(x)]),
+  add: f32Op(0x92),
+  sub: f32Op(0x93),
+  mul: f32Op(0x94),
+  div: f32Op(0x95),
+  min: f32Op(0x96),
+  max: f32Op(0x97),
+  eq: f32Test(0x5b),
+  lt: f32Test(0x5d),
+  gt: f32Test(0x5e),
+  ge: f32Test(0x60),
+  abs: f32Unary(0x8b),
+  neg: f32Unary(0x8c),
+  floor: f32Unary(0x8e),
+  nearest: f32Unary(0x90),
+  sqrt: f32Unary(0x91),
+  fromI32: (x: I32) => expr('f32', codeOf(x), [0xb2]),
+  fromBits: (x: I32) => expr('f32', codeOf(x), [0xbe]),
+  load: load('f32', 0x2a),
+  store: (address: I32, value: F32, offset = 0): Code => [
+    ...codeOf(address),
+    ...value.code,
+    0x38,
+    0,
+    ...unsigned(offset),
+  ],
+  select: (condition: I32, yes: F32, no: F32) => expr('f32', yes.code, no.code, codeOf(condition), [0x1b]),
+};
+
+const simd = (op: number) => [0xfd, ...unsigned(op)];
+const binary = (op: number) => (a: V128, b: V128) => expr('v128', a.code, b.code, simd(op));
+const unary = (op: number) => (a: V128) => expr('v128', a.code, simd(op));
+const ternary = (op: number) => (a: V128, b: V128, c: V128) => expr('v128', a.code, b.code, c.code, simd(op));
+const shift = (op: number) => (a: V128, by: I32) => expr('v128', a.code, codeOf(by), simd(op));
+const splat = (op: number) => (x: I32) => expr('v128', codeOf(x), simd(op));
+const vload = (op: number) => load('v128', ...simd(op));
+const constant = (bytes: ArrayBufferLike) => expr('v128', simd(12), [...new Uint8Array(bytes)]);
+
+export const v128 = {
+  load: vload(0),
+  load8x8S: vload(1),
+  load8x8U: vload(2),
+  load16x4U: vload(4),
+  load8Splat: vload(7),
+  load16Splat: vload(8),
+  load32Splat: vload(9),
+  load64Splat: vload(10),
+  load32Zero: vload(92),
+  load64Zero: vload(93),
+  store: (address: I32, value: V128, offset = 0): Code => [
+    ...codeOf(address),
+    ...value.code,
+    ...simd(11),
+    0,
+    ...unsigned(offset),
+  ],
+  /** The low 64 bits. */
+  store64: (address: I32, value: V128, offset = 0): Code => [
+    ...codeOf(address),
+    ...value.code,
+    ...simd(91),
+    0,
+    ...unsigned(offset),
+    0,
+  ],
+  and: binary(78),
+  andNot: binary(79),
+  or: binary(80),
+  xor: binary(81),
+  /** Bits of a where the mask is set, of b elsewhere. */
+  select: (a: V128, b: V128, mask: V128) => expr('v128', a.code, b.code, mask.code, simd(82)),
+  anyTrue: (a: V128) => expr('i32', a.code, simd(83)),
+  /** Lanes by byte index: 0 to 15 of a, 16 to 31 of b. */
+  shuffle: (a: V128, b: V128, bytes: readonly number[]) => expr('v128', a.code, b.code, simd(13), bytes),
+  zero: constant(new ArrayBuffer(16)),
+};
+
+/** Byte indices of a shuffle of 32-bit (16-bit) lanes. */
+export const lanes32 = (...lanes: number[]) => lanes.flatMap(lane => [0, 1, 2, 3].map(byte => 4 * lane + byte));
+export const lanes16 = (...lanes: number[]) => lanes.flatMap(lane => [0, 1].map(byte => 2 * lane + byte));
+
+export const i8x16 = {
+  const: (...x: number[]) => constant(Int8Array.from(x.length === 1 ? Array(16).fill(x[0]) : x).buffer),
+  swizzle: binary(14),
+  relaxedSwizzle: binary(0x100),
+  splat: splat(15),
+  eq: binary(35),
+  add: binary(110),
+  sub: binary(113),
+  avgrU: binary(123),
+  abs: unary(96),
+  narrowS: binary(101),
+  narrowU: binary(102),
+  maxS: binary(120),
+  shl: shift(107),
+};
+
+export const i16x8 = {
+  const: (x: number) => constant(Int16Array.from(Array(8).fill(x)).buffer),
+  splat: splat(16),
+  add: binary(142),
+  sub: binary(145),
+  mul: binary(149),
+  shl: shift(139),
+  shrS: shift(140),
+  shrU: shift(141),
+  narrowS: binary(133),
+  narrowU: binary(134),
+  extendLowS: unary(135),
+  extendHighS: unary(136),
+  extendLowU: unary(137),
+  extendHighU: unary(138),
+  extAddS: unary(124),
+  extMulLowS: binary(156),
+  extMulHighS: binary(157),
+  /** Pairs of int8 times 7-bit unsigned, added: exact while the second factor is 0 to 127. */
+  relaxedDot: binary(0x112),
+};
+
+export const i32x4 = {
+  const: (x: number) => constant(Int32Array.from(Array(4).fill(x)).buffer),
+  splat: splat(17),
+  add: binary(174),
+  sub: binary(177),
+  mul: binary(181),
+  shl: shift(171),
+  shrS: shift(172),
+  shrU: shift(173),
+  minS: binary(182),
+  maxS: binary(184),
+  gtS: binary(59),
+  /** Pairs of int16 multiplied and added. */
+  dot: binary(186),
+  extAddS: unary(126),
+  extendLowS: unary(167),
+  extendHighS: unary(168),
+  extendLowU: unary(169),
+  extendHighU: unary(170),
+  fromF32: unary(248),
+  lane: (a: V128, lane: number) => expr('i32', a.code, simd(27), [lane]),
+};
+
+export const f32x4 = {
+  const: (...x: number[]) => constant(Float32Array.from(x.length === 1 ? Array(4).fill(x[0]) : x).buffer),
+  splat: (x: F32) => expr('v128', x.code, simd(19)),
+  add: binary(228),
+  sub: binary(229),
+  mul: binary(230),
+  div: binary(231),
+  min: binary(232),
+  max: binary(233),
+  abs: unary(224),
+  neg: unary(225),
+  sqrt: unary(227),
+  floor: unary(104),
+  nearest: unary(106),
+  gt: binary(68),
+  ge: binary(70),
+  fromI32: unary(250),
+  relaxedMadd: ternary(0x105),
+  lane: (a: V128, lane: number) => expr('f32', a.code, simd(31), [lane]),
+};
+
+/** One kernel: locals and statements. Parameters are its first locals. */
+export class Kernel {
+  readonly params: Local<'i32' | 'f32'>[];
+  private readonly types: Type[] = [];
+  private body: number[] = [];
+
+  constructor(
+    readonly name: string,
+    private readonly paramTypes: readonly ('i32' | 'f32')[],
+  ) {
+    this.params = paramTypes.map((type, index) => local(type, index));
+  }
+
+  /** A parameter, by its place. */
+  i32Param(index: number): Local<'i32'> {
+    return this.params[index] as Local<'i32'>;
+  }
+
+  f32Param(index: number): Local<'f32'> {
+    return this.params[index] as Local<'f32'>;
+  }
+
+  private fresh<T extends Type>(type: T): Local<T> {
+    this.types.push(type);
+    return local(type, this.paramTypes.length + this.types.length - 1);
+  }
+
+  i32(value?: I32): Local<'i32'> {
+    const l = this.fresh('i32');
+    if (value !== undefined) this.set(l, value);
+    return l;
+  }
+
+  f32(value?: F32): Local<'f32'> {
+    const l = this.fresh('f32');
+    if (value) this.set(l, value);
+    return l;
+  }
+
+  v128(value?: V128): Local<'v128'> {
+    const l = this.fresh('v128');
+    if (value) this.set(l, value);
+    return l;
+  }
+
+  set<T extends Type>(target: Local<T>, value: Expr<T> | (T extends 'i32' ? I32 : never)): void {
+    this.do([...codeOf(value as I32), 0x21, ...unsigned(target.index)]);
+  }
+
+  increment(target: Local<'i32'>, by: I32): void {
+    this.set(target, i32.add(target, by));
+  }
+
+  do(...statements: Code[]): void {
+    for (const statement of statements) for (const byte of statement) this.body.push(byte);
+  }
+
+  if(condition: I32, yes: () => void, no?: () => void): void {
+    this.do([...codeOf(condition), 0x04, 0x40]);
+    yes();
+    if (no) {
+      this.do([0x05]);
+      no();
+    }
+    this.do([0x0b]);
+  }
+
+  /** while (counter < end) { body; counter += step }, signed. */
+  loop(counter: Local<'i32'>, end: I32, step: I32, body: () => void): void {
+    this.do([0x02, 0x40, 0x03, 0x40]);
+    this.do([...i32.geS(counter, end).code, 0x0d, 1]);
+    body();
+    this.increment(counter, step);
+    this.do([0x0c, 0, 0x0b, 0x0b]);
+  }
+
+  /** for (i = from; i < end; i += step). */
+  for(from: I32, end: I32, step: I32, body: (i: Local<'i32'>) => void): void {
+    const i = this.i32(from);
+    this.loop(i, end, step, () => body(i));
+  }
+
+  call(index: number, ...args: (I32 | F32)[]): void {
+    this.do([...args.flatMap(arg => [...codeOf(arg)]), 0x10, ...unsigned(index)]);
+  }
+
+  signature(): number[] {
+    return [0x60, ...unsigned(this.paramTypes.length), ...this.paramTypes.map(type => TYPE_CODE[type]), 0];
+  }
+
+  bytes(): number[] {
+    const locals = this.types.flatMap(type => [1, TYPE_CODE[type]]);
+    return sized([...unsigned(this.types.length), ...locals, ...this.body, 0x0b]);
+  }
+}
+
+function local<T extends Type>(type: T, index: number): Local<T> {
+  return { type, index, code: [0x20, ...unsigned(index)] };
+}
+
+const sized = (bytes: number[]): number[] => {
+  const out = unsigned(bytes.length);
+  for (const byte of bytes) out.push(byte);
+  return out;
+};
+const text = (s: string) => sized([...new TextEncoder().encode(s)]);
+
+/** A module of kernels over one imported memory, `env.memory`. */
+export function moduleBytes(
+  kernels: readonly Kernel[],
+  memory: { maxPages: number; shared: boolean },
+): Uint8Array<ArrayBuffer> {
+  const out = [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0];
+  const section = (id: number, items: readonly number[][]) => {
+    const bytes = unsigned(items.length);
+    for (const item of items) for (const byte of item) bytes.push(byte);
+    out.push(id);
+    for (const byte of sized(bytes)) out.push(byte);
+  };
+  section(
+    1,
+    kernels.map(kernel => kernel.signature()),
+  );
+  section(2, [[...text('env'), ...text('memory'), 2, memory.shared ? 3 : 1, 1, ...unsigned(memory.maxPages)]]);
+  section(
+    3,
+    kernels.map((_, i) => unsigned(i)),
+  );
+  section(
+    7,
+    kernels.map((kernel, i) => [...text(kernel.name), 0, ...unsigned(i)]),
+  );
+  section(
+    10,
+    kernels.map(kernel => kernel.bytes()),
+  );
+  return Uint8Array.from(out);
+}

@@ -1,0 +1,49 @@
+/** The n largest of many numbers, largest first, without sorting them all. */
+export interface Selection {
+  /** Ids of the largest values seen last, largest first; equal values by lower id. Valid until the next `take`. */
+  readonly ids: Int32Array;
+  /** How many of `ids` count. */
+  readonly count: number;
+}
+
+/** Returns a function that selects; its one buffer grows to the largest n asked for and is used again. */
+export function createSelect(): (values: Float32Array, n: number) => Selection {
+  let heap = new Int32Array(0);
+
+  return (values, n) => {
+    const count = Math.min(n, values.length);
+    if (heap.length < count) heap = new Int32Array(count);
+    // A heap with the worst of the kept on top: most values fail the first comparison and cost nothing more.
+    const worse = (a: number, b: number) => values[a]! < values[b]! || (values[a] === values[b] && a > b);
+    const sink = (from: number, id: number, size: number) => {
+      let i = from;
+      for (;;) {
+        let child = 2 * i + 1;
+        if (child >= size) break;
+        if (child + 1 < size && worse(heap[child + 1]!, heap[child]!)) child++;
+        if (!worse(heap[child]!, id)) break;
+        heap[i] = heap[child]!;
+        i = child;
+      }
+      heap[i] = id;
+    };
+
+    for (let id = 0; id < count; id++) heap[id] = id;
+    for (let i = (count >> 1) - 1; i >= 0; i--) sink(i, heap[i]!, count);
+    if (count > 0) {
+      // A later id loses every tie, so only a strictly larger value gets in.
+      let floor = values[heap[0]!]!;
+      for (let id = count; id < values.length; id++) {
+        if (values[id]! <= floor) continue;
+        sink(0, id, count);
+        floor = values[heap[0]!]!;
+      }
+    }
+    for (let size = count - 1; size > 0; size--) {
+      const worst = heap[0]!;
+      sink(0, heap[size]!, size);
+      heap[size] = worst;
+    }
+    return { ids: heap, count };
+  };
+}

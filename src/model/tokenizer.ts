@@ -16,6 +16,8 @@ export interface EncodeOptions {
   special?: boolean;
   /** Put the beginning-of-sequence token first. `addBos` says whether the model wants that. */
   bos?: boolean;
+  /** The mark that `guard` put into the text; it keeps special tokens apart and is then left out. */
+  mark?: string;
 }
 
 export interface DecodeOptions {
@@ -34,6 +36,8 @@ export interface Tokenizer {
   readonly addBos: boolean;
   readonly addEos: boolean;
   encode(text: string, options?: EncodeOptions): number[];
+  /** Puts `mark` into each control token written out in `text`, so that `encode` with `special` reads it as plain text. */
+  guard(text: string, mark: string): string;
   /** Text as it was before `encode`; invalid UTF-8 becomes U+FFFD. */
   decode(ids: Iterable<number>, options?: DecodeOptions): string;
   /** The bytes a token adds to a text; none for control tokens, unless `special`. */
@@ -49,8 +53,12 @@ const utf8 = new TextEncoder();
 export function createTokenizer(meta: Metadata): Tokenizer {
   const vocab = readVocab(meta);
   const encodePlain = vocab.kind === 'bpe' ? bpeEncoder(vocab) : spmEncoder(vocab);
-  const trusted = specialSplitter(specialTokens(vocab, true));
-  const untrusted = specialSplitter(specialTokens(vocab, false));
+  // User-defined tokens are read in any text, as llama.cpp does: they are words. Control tokens only where asked.
+  const userDefined = specialTokens(vocab, [TokenType.userDefined]);
+  const controls = specialTokens(vocab, [TokenType.control, TokenType.unknown]);
+  const untrusted = specialSplitter(userDefined);
+  const trusted = specialSplitter([...userDefined, ...controls]);
+  const control = specialSplitter(controls);
   const cache: (Uint8Array | undefined)[] = [];
   const nothing = new Uint8Array(0);
 
@@ -71,7 +79,7 @@ export function createTokenizer(meta: Metadata): Tokenizer {
     addBos: vocab.addBos,
     addEos: vocab.addEos,
 
-    encode(text, { special = false, bos = false } = {}) {
+    encode(text, { special = false, bos = false, mark } = {}) {
       const ids: number[] = [];
       if (bos && vocab.bos !== undefined) ids.push(vocab.bos);
       let afterSpecial = true;
@@ -80,11 +88,21 @@ export function createTokenizer(meta: Metadata): Tokenizer {
           ids.push(fragment);
         } else {
           const prefix = vocab.kind === 'spm' && vocab.addSpacePrefix && afterSpecial ? ' ' : '';
-          for (const id of encodePlain(prefix + fragment)) ids.push(id);
+          const plain = mark ? fragment.replaceAll(mark, '') : fragment;
+          for (const id of encodePlain(prefix + plain)) ids.push(id);
         }
         afterSpecial = typeof fragment === 'number';
       }
       return ids;
+    },
+
+    guard(text, mark) {
+      const parts = control(text).map(part => {
+        if (typeof part === 'string') return part;
+        const name = vocab.tokens[part]!;
+        return name.slice(0, 1) + mark + name.slice(1);
+      });
+      return parts.join('');
     },
 
     decode(ids, options) {
@@ -107,15 +125,13 @@ export function createTokenizer(meta: Metadata): Tokenizer {
   };
 }
 
-/** User-defined tokens are read in any text, as llama.cpp does: they are words. Control tokens only where asked. */
-function* specialTokens(vocab: Vocab, control: boolean): Generator<SpecialToken> {
-  for (let id = 0; id < vocab.tokens.length; id++) {
-    const type = vocab.types[id];
-    const isControl = type === TokenType.control || type === TokenType.unknown;
-    if (type !== TokenType.userDefined && !(control && isControl)) continue;
-    const text = vocab.tokens[id]!;
-    yield { id, text, eatsSpaceAfter: vocab.eatSpaces && !['<unk>', '<s>', '<|endoftext|>'].includes(text) };
-  }
+function specialTokens(vocab: Vocab, types: readonly number[]): SpecialToken[] {
+  const tokens: SpecialToken[] = [];
+  vocab.tokens.forEach((text, id) => {
+    if (!types.includes(vocab.types[id]!)) return;
+    tokens.push({ id, text, eatsSpaceAfter: vocab.eatSpaces && !['<unk>', '<s>', '<|endoftext|>'].includes(text) });
+  });
+  return tokens;
 }
 
 function bytesOf(vocab: Vocab, id: number): Uint8Array {

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { FormatError, InputError, UnsupportedError } from '../errors.ts';
 import { encodeChat } from './chat.ts';
 import { createChatTemplate } from './template.ts';
-import { disguise } from './tokenizer/bytes.ts';
+import { disguise, disguisedBytes } from './tokenizer/bytes.ts';
 import { preTokenizerNames } from './tokenizer/pretokenizer.ts';
 import { createTokenizer } from './tokenizer.ts';
 
@@ -11,10 +11,9 @@ const bytes = Array.from({ length: 256 }, (_, byte) => byte);
 
 /** All bytes, a few words, and control tokens at the end. */
 function bpe(changes: Record<string, unknown> = {}) {
-  const single = bytes.map(byte => disguiseByte(byte));
   const words = ['he', 'll', 'hell', 'hello', disguise(' hello')];
   const special = ['<|im_start|>', '<|im_end|>', '<|tool|>', '<word>'];
-  const tokens = [...single, ...words, ...special];
+  const tokens = [...disguisedBytes, ...words, ...special];
   return createTokenizer(
     new Map<string, unknown>(
       Object.entries({
@@ -29,12 +28,6 @@ function bpe(changes: Record<string, unknown> = {}) {
       }),
     ),
   );
-}
-
-function disguiseByte(byte: number): string {
-  return byte < 128
-    ? disguise(String.fromCharCode(byte))
-    : [...disguise(new TextDecoder('latin1').decode(Uint8Array.of(byte)))].at(-1)!;
 }
 
 /** SentencePiece: unknown, begin, end, bytes, letters and merges with scores. */

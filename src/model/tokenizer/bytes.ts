@@ -2,21 +2,21 @@
  * GPT-2's disguise for bytes: each of the 256 bytes is written as one printable character, so that a vocabulary can
  * be a list of strings. Printable Latin-1 stands for itself; the 68 others are moved up to U+0100 and on, in order.
  */
-const CHAR_OF_BYTE: readonly string[] = (() => {
+export const disguisedBytes: readonly string[] = (() => {
   const printable = (byte: number) =>
     (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
   let moved = 0;
   return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(printable(byte) ? byte : 0x100 + moved++));
 })();
 
-const BYTE_OF_CHAR = new Map(CHAR_OF_BYTE.map((char, byte) => [char, byte]));
+const BYTE_OF_CHAR = new Map(disguisedBytes.map((char, byte) => [char, byte]));
 
 const utf8 = new TextEncoder();
 
 /** A text's UTF-8 bytes, disguised. */
 export function disguise(text: string): string {
   let result = '';
-  for (const byte of utf8.encode(text)) result += CHAR_OF_BYTE[byte];
+  for (const byte of utf8.encode(text)) result += disguisedBytes[byte];
   return result;
 }
 

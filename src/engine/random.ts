@@ -9,7 +9,7 @@ export interface Random {
 }
 
 export function createRandom(seed: number = randomSeed()): Random {
-  let mix = (seed ^ Math.floor(seed / 2 ** 32)) >>> 0;
+  let mix = seed >>> 0;
   const splitmix = () => {
     mix = (mix + 0x9e3779b9) | 0;
     let z = mix;
@@ -17,7 +17,10 @@ export function createRandom(seed: number = randomSeed()): Random {
     z = Math.imul(z ^ (z >>> 13), 0xc2b2ae35);
     return z ^ (z >>> 16);
   };
-  const state = Int32Array.from({ length: 4 }, splitmix);
+  const state = Int32Array.of(splitmix(), splitmix(), 0, 0);
+  // Two words know the seed's low half, two both halves: every whole number is a seed of its own.
+  mix ^= Math.floor(seed / 2 ** 32);
+  state.set([splitmix(), splitmix()], 2);
 
   const next32 = () => {
     const [a, b, c, d] = state as unknown as [number, number, number, number];

@@ -5,6 +5,8 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { encodeChat } from '../src/model/chat.ts';
+import { createChatTemplate } from '../src/model/template.ts';
 import { createTokenizer, type Tokenizer } from '../src/model/tokenizer.ts';
 import { missing, modelPath, readMetadata, wikitextPath } from './support/model.ts';
 import { nastyStrings } from './support/nasty.ts';
@@ -17,11 +19,13 @@ type Encode = (text: string, special: boolean) => ArrayLike<number>;
 const oracle = reason ? undefined : await llamaCpp();
 
 describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, () => {
+  let metadata: Map<string, unknown>;
   let tokenizer: Tokenizer;
   let wikitext: string;
 
   beforeAll(() => {
-    tokenizer = createTokenizer(readMetadata(modelPath));
+    metadata = readMetadata(modelPath);
+    tokenizer = createTokenizer(metadata);
     wikitext = readFileSync(wikitextPath, 'utf8');
   });
 
@@ -88,6 +92,18 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
       });
       console.log(`nasty strings, special ${special}: ${nasty.length} strings, ${ids} ids, ${different.length} differ`);
       expect(different.map(({ name }) => name)).toEqual([]);
+    });
+
+    it("agrees on a chat in the model's own template", () => {
+      const template = createChatTemplate({ source: metadata.get('tokenizer.chat_template') as string });
+      const messages = [
+        { role: 'user', content: 'What is 2 + 2?' },
+        { role: 'assistant', content: '4.' },
+        { role: 'user', content: 'Thanks!' },
+      ];
+      const text = template.render(messages);
+      expect(text).toMatch(/^<\|im_start\|>system\n.*<\|im_end\|>\n<\|im_start\|>user\nWhat is 2/);
+      expect(firstDifference(encodeChat(tokenizer, template, messages), oracle!(text, true))).toBeUndefined();
     });
 
     // Beyond these, the two differ in the newest scripts: llama.cpp's tables and the JavaScript engine's are of

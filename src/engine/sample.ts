@@ -78,7 +78,7 @@ export function createSampler(options: SampleOptions = {}, prompt: Iterable<numb
     // Sorted candidates: k of them, or for top-p as many as it takes, found by asking for ever more.
     const limit = topK > 0 ? Math.min(topK, logits.length) : logits.length;
     const all = topK > 0 ? 0 : total(logits.length, weight);
-    for (let n = topK > 0 ? limit : Math.min(64, limit); ; n = Math.min(4 * n, limit)) {
+    for (let n = topK > 0 ? limit : Math.min(64, limit); ; n = Math.min(64 * n, limit)) {
       const { ids, count } = select(logits, n);
       const rank = (i: number) => weight(ids[i]!);
       const wanted = topP * (all || total(count, rank));

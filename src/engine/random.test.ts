@@ -1,0 +1,29 @@
+import { expect, it } from 'vitest';
+import { createRandom } from './random.ts';
+
+it('repeats for a seed, and differs between seeds', () => {
+  const draws = (seed: number) => Array.from({ length: 8 }, createRandom(seed).next);
+  expect(draws(1)).toEqual(draws(1));
+  const all = [0, 1, 2, -1, 2 ** 32, 2 ** 40 + 1].map(seed => draws(seed).join());
+  expect(new Set(all).size).toBe(all.length);
+});
+
+it('stays the same from version to version', () => {
+  // From an independent implementation, itself checked on the first outputs for the state 1, 2, 3, 4.
+  const random = createRandom(42);
+  expect([random.next(), random.next(), random.next()]).toEqual([
+    0.6606157208001621, 0.1117019639532224, 0.0791056456144914,
+  ]);
+});
+
+it('is even over [0, 1)', () => {
+  const random = createRandom(7);
+  const bins = new Array<number>(16).fill(0);
+  for (let i = 0; i < 160_000; i++) bins[Math.floor(random.next() * 16)]!++;
+  // Chi-squared with 15 degrees of freedom: above 44 once in 10,000 seeds.
+  expect(bins.reduce((sum, n) => sum + (n - 10_000) ** 2 / 10_000, 0)).toBeLessThan(44);
+});
+
+it('picks a seed of its own where none is given', () => {
+  expect(createRandom().seed).not.toBe(createRandom().seed);
+});

@@ -1,0 +1,76 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { InputError } from '../errors.ts';
+import { createStopMatcher } from './stop.ts';
+
+function run(stops: string[], pieces: string[]) {
+  const matcher = createStopMatcher(stops);
+  const shown: string[] = [];
+  for (const piece of pieces) {
+    const { text, stop } = matcher.push(piece);
+    shown.push(text);
+    if (stop !== undefined) return { shown, stop };
+  }
+  shown.push(matcher.end());
+  return { shown, stop: undefined };
+}
+
+/** The definition: the first stop to be completed, the longest of those that end together. */
+function slow(stops: string[], text: string) {
+  for (let end = 1; end <= text.length; end++) {
+    const ended = stops.filter(stop => text.slice(0, end).endsWith(stop)).sort((a, b) => b.length - a.length)[0];
+    if (ended !== undefined) return { shown: text.slice(0, end - ended.length), stop: ended };
+  }
+  return { shown: text, stop: undefined };
+}
+
+describe('stop strings', () => {
+  it('are found across pieces, and never shown', () => {
+    expect(run(['</end>'], ['Hello <', '/e', 'nd', '> more'])).toEqual({
+      shown: ['Hello ', '', '', ''],
+      stop: '</end>',
+    });
+  });
+
+  it('let go of what was no stop string', () => {
+    expect(run(['</end>'], ['a</e', 'x', '</'])).toEqual({ shown: ['a', '</ex', '', '</'], stop: undefined });
+  });
+
+  it('hold back no more than they must', () => {
+    expect(run(['aab'], ['aaa'])).toEqual({ shown: ['a', 'aa'], stop: undefined });
+  });
+
+  it('say nothing after the stop', () => {
+    const matcher = createStopMatcher(['.']);
+    expect(matcher.push('a.b')).toEqual({ text: 'a', stop: '.' });
+    expect(matcher.push('c')).toEqual({ text: '' });
+    expect(matcher.end()).toBe('');
+  });
+
+  it('may be none', () => {
+    expect(run([], ['a', 'b']).shown.join('')).toBe('ab');
+  });
+
+  it('may not be empty', () => {
+    expect(() => createStopMatcher(['a', ''])).toThrow(InputError);
+  });
+
+  it('do what the definition says, however the text is cut', () => {
+    const word = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 5 });
+    const pieces = fc.array(fc.string({ unit: fc.constantFrom('a', 'b', 'c'), maxLength: 4 }), { maxLength: 20 });
+    fc.assert(
+      fc.property(fc.array(word, { maxLength: 3 }), pieces, (stops, pieces) => {
+        const { shown, stop } = run(stops, pieces);
+        expect({ shown: shown.join(''), stop }).toEqual(slow(stops, pieces.join('')));
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  it('take linear time on hostile stops', () => {
+    const started = performance.now();
+    const matcher = createStopMatcher([`${'a'.repeat(50_000)}b`]);
+    for (let i = 0; i < 100; i++) matcher.push('a'.repeat(1000));
+    expect(performance.now() - started).toBeLessThan(2000);
+  });
+});

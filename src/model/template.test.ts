@@ -1,0 +1,153 @@
+import { describe, expect, it } from 'vitest';
+import { FormatError, InputError } from '../errors.ts';
+import { createChatTemplate } from './template.ts';
+
+const chat = [
+  { role: 'system', content: 'Be brief.' },
+  { role: 'user', content: ' Hi! ' },
+  { role: 'assistant', content: 'Hello.' },
+  { role: 'user', content: 'Bye?' },
+];
+
+// Short re-creations of how each family writes its chats.
+const SMOLLM =
+  "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helper<|im_end|>\n' }}{% endif %}" +
+  "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}" +
+  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+const LLAMA3 =
+  '{{- bos_token }}{%- for message in messages %}' +
+  "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}" +
+  "{%- endfor %}{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}";
+const MISTRAL =
+  "{{ bos_token }}{% set ns = namespace(system='') %}{% for message in messages %}" +
+  "{% if message.role == 'system' %}{% set ns.system = message.content + '\n\n' %}" +
+  "{% elif message.role == 'user' %}{{ '[INST] ' + ns.system + message.content + ' [/INST]' }}{% set ns.system = '' %}" +
+  "{% elif message.role == 'assistant' %}{{ ' ' + message.content + eos_token }}" +
+  "{% else %}{{ raise_exception('Only user, system and assistant roles are supported!') }}{% endif %}{% endfor %}";
+const QWEN = `{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if message.role == 'user' and index > ns.last %}{% set ns.last = index %}{% endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set content = message.content %}
+        {%- if '</think>' in content %}{% set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}`;
+
+describe('templates of model families', () => {
+  it('ChatML, as SmolLM2 writes it', () => {
+    expect(createChatTemplate({ source: SMOLLM }).render(chat.slice(1, 2))).toBe(
+      '<|im_start|>system\nYou are a helper<|im_end|>\n<|im_start|>user\n Hi! <|im_end|>\n<|im_start|>assistant\n',
+    );
+  });
+
+  it('Llama 3', () => {
+    const template = createChatTemplate({ source: LLAMA3, bosToken: '<|begin_of_text|>' });
+    expect(template.render(chat.slice(0, 2))).toBe(
+      '<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>' +
+        '<|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n',
+    );
+  });
+
+  it('Mistral, which refuses roles it does not know', () => {
+    const template = createChatTemplate({ source: MISTRAL, bosToken: '<s>', eosToken: '</s>' });
+    expect(template.render(chat)).toBe('<s>[INST] Be brief.\n\n Hi!  [/INST] Hello.</s>[INST] Bye? [/INST]');
+    expect(() => template.render([{ role: 'tool', content: '' }])).toThrow(InputError);
+    expect(() => template.render([{ role: 'tool', content: '' }])).toThrow(/Only user, system/);
+  });
+
+  it('Qwen, with variables of its own', () => {
+    const template = createChatTemplate({ source: QWEN });
+    const thinking = [...chat.slice(0, 2), { role: 'assistant', content: '<think>hm</think>\n\nHello.' }];
+    expect(template.render(thinking, { variables: { enable_thinking: false } })).toBe(
+      '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi! <|im_end|>\n' +
+        '<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n',
+    );
+  });
+
+  it('ChatML stands in for a missing template, and says so', () => {
+    const template = createChatTemplate({});
+    expect(template.note).toMatch(/no chat template.*ChatML/);
+    expect(createChatTemplate({ source: SMOLLM }).note).toBeUndefined();
+    expect(template.render(chat.slice(1, 2), { addGenerationPrompt: false })).toBe(
+      '<|im_start|>user\n Hi! <|im_end|>\n',
+    );
+  });
+
+  it('writes dates in English', () => {
+    const template = createChatTemplate({ source: '{{ strftime_now("%d %B %Y, %a %H:%M %% %Q") }}' });
+    expect(template.render([], { now: new Date(2026, 1, 3, 4, 5) })).toBe('03 February 2026, Tue 04:05 % %Q');
+  });
+
+  it('refuses messages that are none', () => {
+    const message = { role: 'user' } as unknown as { role: string; content: string };
+    expect(() => createChatTemplate({}).render([message])).toThrow(InputError);
+  });
+
+  it('renders long chats', () => {
+    const long = Array.from({ length: 2000 }, () => ({ role: 'user', content: 'x'.repeat(500) }));
+    for (const source of [SMOLLM, LLAMA3, QWEN]) {
+      expect(createChatTemplate({ source }).render(long).length).toBeGreaterThan(1_000_000);
+    }
+  });
+});
+
+const grow = (start: string, times: number) =>
+  `{% set ns = namespace(s=${start}) %}{% for i in range(${times}) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`;
+const forever = (body: string) => `{% for a in range(9999) %}{% for b in range(9999) %}${body}{% endfor %}{% endfor %}`;
+
+const HOSTILE: Record<string, string> = {
+  'a huge range': '{% for i in range(10**9) %}x{% endfor %}',
+  'an endless range': '{{ range(0, 10, 0) }}',
+  'nested loops': forever('x'),
+  'nested empty loops': forever('{% for c in range(9999) %}{% endfor %}'),
+  'a doubling string': `${grow("'aaaaaaaa'", 60)}{{ ns.s }}`,
+  'a doubling list': `${grow('[1]', 60)}{{ ns.s }}`,
+  'lists of lists': `{% set ns = namespace(s=['lol']) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}`,
+  'a namespace in itself': '{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}',
+  'an endless macro': '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}',
+  'a branching macro': '{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}',
+  'a growing replace': `${grow("'aaaaaaaa'", 14)}{{ ns.s | replace('a', ns.s) }}`,
+  'a huge indent': '{{ "a\nb" | indent(200000000) }}',
+  'a huge JSON indent': '{{ [[1]] | tojson(indent=100000000) }}',
+  'a huge join': `${grow("'aaaaaaaa'", 14)}{{ range(9999) | join(ns.s) }}`,
+  'searching all day': grow("'aaaaaaaa'", 14) + forever("{{ 'z' in ns.s }}"),
+  'splitting all day': grow("'a a a a '", 14) + forever('{% set x = ns.s.split() %}'),
+  'slicing all day': `{% set x = range(9999) %}${forever('{% set y = x[::1] %}')}`,
+  'sorting all day': `${grow("'aaaaaaaa'", 12)}${forever('{% set x = [ns.s, ns.s, ns.s] | sort %}')}`,
+  'deep brackets': `{{ ${'('.repeat(50_000)}1${')'.repeat(50_000)} }}`,
+  'deep lists': `{{ ${'['.repeat(50_000)}${']'.repeat(50_000)} }}`,
+  'deep ifs': '{% if true %}'.repeat(5000) + '{% endif %}'.repeat(5000),
+  'a long sum': `{{ 1${' + 1'.repeat(25_000)} }}`,
+  'many filters': `{{ 'a'${' | upper'.repeat(10_000)} }}`,
+  'many blanks': `{% set a = 1${' '.repeat(100_000)}%}`,
+  'many lines': '\n'.repeat(100_000),
+  'a huge source': 'x'.repeat(1_000_000),
+  'an unfinished string': '{{ "abc',
+  'an unknown filter': '{{ 1 | explode }}',
+};
+
+describe('hostile templates end, soon and with a FormatError', () => {
+  it.each(Object.entries(HOSTILE))('%s', (_, source) => {
+    const started = performance.now();
+    expect(() => createChatTemplate({ source }).render(chat)).toThrow(FormatError);
+    expect(performance.now() - started).toBeLessThan(1000);
+  });
+
+  it('does not reach JavaScript', () => {
+    const source = '{{ messages.constructor }}{{ messages.__proto__ }}{{ "".constructor }}{{ range.constructor }}';
+    expect(createChatTemplate({ source }).render(chat)).toBe('');
+  });
+});

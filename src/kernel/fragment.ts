@@ -55,7 +55,7 @@ export type PageFragment =
 export interface GridFragment {
   offset: number;
   bits: number;
-  order: 'rows' | 'columns';
+  order: 'rows' | 'columns' | 'pairs';
 }
 
 /** An array of scalars, one a token, from byte `offset` of a head's block (or of the page) on. */

@@ -1,0 +1,147 @@
+/** Norm, RoPE, SwiGLU, f16 tails and int8 activations. Tensors are rows of f32, one after the other. */
+import { f32, f32x4, i8x16, i16x8, i32, i32x4, Kernel, lanes32, v128 } from '../emit.ts';
+import { exp4, floatToHalf, packLow16, share, sum4 } from '../ops.ts';
+
+/** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */
+export function norm(): Kernel {
+  const k = new Kernel('norm', Array(8).fill('i32'));
+  const [x, out, weight, parts, n, eps, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, parts, 1, thread, threads);
+  k.for(from, to, 1, part => {
+    const at = k.i32(i32.mul(i32.mul(part, n), 4));
+    const [source, target] = [k.i32(i32.add(x, at)), k.i32(i32.add(out, at))];
+    const sum = k.v128(v128.zero);
+    const bytes = k.i32(i32.mul(n, 4));
+    const v = k.v128();
+    k.for(0, bytes, 16, i => {
+      k.set(v, v128.load(i32.add(source, i)));
+      k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));
+    });
+    const mean = f32.div(sum4(k, sum), f32.fromI32(n));
+    const scale = k.v128(f32x4.splat(f32.div(f32.const(1), f32.sqrt(f32.add(mean, f32.fromBits(eps))))));
+    k.for(0, bytes, 16, i => {
+      const scaled = f32x4.mul(v128.load(i32.add(source, i)), scale);
+      k.do(v128.store(i32.add(target, i), f32x4.mul(scaled, v128.load(i32.add(weight, i)))));
+    });
+  });
+  return k;
+}
+
+/** rope(x, angles, rows, cols, headDim, dims): turns adjacent pairs of the first dims of each head. */
+export function rope(): Kernel {
+  const k = new Kernel('rope', Array(8).fill('i32'));
+  const [x, angles, rows, cols, headDim, dims, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, rows, 1, thread, threads);
+  const sign = f32x4.const(-1, 1, -1, 1);
+  k.for(from, to, 1, row => {
+    const start = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const turn = k.i32(i32.add(angles, i32.mul(i32.mul(row, dims), 4)));
+    k.for(0, i32.mul(cols, 4), i32.mul(headDim, 4), head => {
+      // Two pairs a turn; where dims is not a multiple of 4 the last pair is turned alone.
+      const pairs = k.i32(i32.and(i32.mul(dims, 4), -16));
+      const [v, cs] = [k.v128(), k.v128()];
+      const at = k.i32();
+      k.for(0, pairs, 16, i => {
+        k.set(at, i32.add(i32.add(start, head), i));
+        k.set(v, v128.load(at));
+        k.set(cs, v128.load(i32.add(turn, i)));
+        const cos = v128.shuffle(cs, cs, lanes32(0, 0, 2, 2));
+        const sin = v128.shuffle(cs, cs, lanes32(1, 1, 3, 3));
+        const swapped = v128.shuffle(v, v, lanes32(1, 0, 3, 2));
+        k.do(v128.store(at, f32x4.add(f32x4.mul(v, cos), f32x4.mul(f32x4.mul(swapped, sin), sign))));
+      });
+      k.if(i32.and(dims, 2), () => {
+        k.set(at, i32.add(i32.add(start, head), pairs));
+        const [a, b] = [k.f32(f32.load(at)), k.f32(f32.load(at, 4))];
+        const [c, s] = [k.f32(f32.load(i32.add(turn, pairs))), k.f32(f32.load(i32.add(turn, pairs), 4))];
+        k.do(f32.store(at, f32.sub(f32.mul(a, c), f32.mul(b, s))));
+        k.do(f32.store(at, f32.add(f32.mul(a, s), f32.mul(b, c)), 4));
+      });
+    });
+  });
+  return k;
+}
+
+/** swiglu(gate, up, values): gate = silu(gate) * up. */
+export function swiglu(): Kernel {
+  const k = new Kernel('swiglu', Array(5).fill('i32'));
+  const [gate, up, values, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, values, 4, thread, threads);
+  const g = k.v128();
+  k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
+    k.set(g, v128.load(i32.add(gate, i)));
+    const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp4(k, f32x4.neg(g))));
+    k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), v128.load(i32.add(up, i)))));
+  });
+  return k;
+}
+
+/** Bytes of one quantized activation row: int8, then int16, then [scale, scale x sum of each half, 0] a block of 32. */
+export const activationBytes = (cols: number) => 3 * cols + (cols / 32) * 16;
+
+/** quantize(x, out, rows, cols): rows of f32 to int8 in blocks of 32, twice (as int8 and int16), with their sums. */
+export function quantize(): Kernel {
+  const k = new Kernel('quantize', Array(6).fill('i32'));
+  const [x, out, rows, cols, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, rows, 1, thread, threads);
+  const v = Array.from({ length: 8 }, () => k.v128());
+  const q = Array.from({ length: 8 }, () => k.v128());
+  k.for(from, to, 1, row => {
+    const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const rowBytes = i32.add(i32.mul(cols, 3), i32.mul(i32.shrU(cols, 5), 16));
+    const bytes = k.i32(i32.add(out, i32.mul(row, rowBytes)));
+    const words = k.i32(i32.add(bytes, cols));
+    const scales = k.i32(i32.add(words, i32.mul(cols, 2)));
+    k.for(0, cols, 32, i => {
+      const largest = k.v128(v128.zero);
+      v.forEach((local, n) => {
+        k.set(local, v128.load(i32.add(source, i32.mul(i, 4)), 16 * n));
+        k.set(largest, f32x4.max(largest, f32x4.abs(local)));
+      });
+      const max = k.f32(
+        f32.max(
+          f32.max(f32x4.lane(largest, 0), f32x4.lane(largest, 1)),
+          f32.max(f32x4.lane(largest, 2), f32x4.lane(largest, 3)),
+        ),
+      );
+      const scale = k.f32(f32.div(max, f32.const(127)));
+      const inverse = k.v128(
+        f32x4.splat(f32.select(f32.gt(max, f32.const(0)), f32.div(f32.const(127), max), f32.const(0))),
+      );
+      const sums = [k.v128(v128.zero), k.v128(v128.zero)];
+      v.forEach((local, n) => {
+        k.set(q[n], i32x4.fromF32(f32x4.nearest(f32x4.mul(local, inverse))));
+        const half = sums[n >> 2];
+        k.set(half, i32x4.add(half, q[n]));
+      });
+      const words16 = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(q[n], q[n + 1])));
+      words16.forEach((w, n) => {
+        k.do(v128.store(i32.add(words, i32.mul(i, 2)), w, 16 * n));
+      });
+      k.do(v128.store(i32.add(bytes, i), i8x16.narrowS(words16[0], words16[1])));
+      k.do(v128.store(i32.add(bytes, i), i8x16.narrowS(words16[2], words16[3]), 16));
+      const at = k.i32(i32.add(scales, i32.shrU(i, 1)));
+      k.do(f32.store(at, scale));
+      sums.forEach((sum, n) => {
+        k.do(f32.store(at, f32.mul(scale, sum4(k, f32x4.fromI32(sum))), 4 + 4 * n));
+      });
+    });
+  });
+  return k;
+}
+
+/** halves(x, stride, out, outStride, vectors, n): vectors of n f32 to f16, each from and to its own stride. */
+export function halves(): Kernel {
+  const k = new Kernel('halves', Array(8).fill('i32'));
+  const [x, stride, out, outStride, vectors, n, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, vectors, 1, thread, threads);
+  k.for(from, to, 1, vector => {
+    const source = k.i32(i32.add(x, i32.mul(vector, stride)));
+    const target = k.i32(i32.add(out, i32.mul(vector, outStride)));
+    k.for(0, n, 4, i => {
+      const half = k.v128(floatToHalf(k, v128.load(i32.add(source, i32.mul(i, 4)))));
+      k.do(v128.store64(i32.add(target, i32.mul(i, 2)), packLow16(half, half)));
+    });
+  });
+  return k;
+}

@@ -31,12 +31,14 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Or
   const [lines, length] = byRows ? [tokens, dims] : [dims, tokens];
   let bytes = 0;
   let shift = 0;
-  const planes = [16, 8, 4, 2, 1].filter(power => bits & power).map(width => {
-    const plane = { ...createPlane(length, width), width, mask: 2 ** width - 1, offset: bytes, shift };
-    bytes += Math.ceil((lines * length * width) / 8);
-    shift += width;
-    return plane;
-  });
+  const planes = [16, 8, 4, 2, 1]
+    .filter(power => bits & power)
+    .map(width => {
+      const plane = { ...createPlane(length, width), width, mask: 2 ** width - 1, offset: bytes, shift };
+      bytes += Math.ceil((lines * length * width) / 8);
+      shift += width;
+      return plane;
+    });
   return {
     bytes,
     bits,

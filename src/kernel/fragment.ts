@@ -39,7 +39,7 @@ export type PageFragment =
       kind: 'hybrid';
       parts: { codes: GridFragment; first: number; end: number; levels: Float32Array }[];
       norms: ScalarsFragment;
-      residual?: { signs: GridFragment; norms: ScalarsFragment; gain: number };
+      residual?: { signs: GridFragment; norms: ScalarsFragment; gain: number; matrix: Float32Array };
     }
   /** Codes with a range a group; keys may be divided by their norm first, one a head or one for all heads. */
   | {

@@ -100,6 +100,7 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
         signs: { offset: layout.offset('signs'), bits: 1, order: 'columns' },
         norms: norms('residual'),
         gain: qjl.gain,
+        matrix: qjl.matrix,
       },
     },
     write(heads, tokens, page) {

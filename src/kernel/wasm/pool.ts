@@ -5,6 +5,8 @@
  */
 export interface Pool {
   readonly threads: number;
+  /** Makes a module's kernels known to all threads. */
+  load(bytes: Uint8Array<ArrayBuffer>): void;
   /** Runs a kernel on all threads; two arguments are added: the thread's number and how many there are. */
   run(kernel: string, ...args: number[]): void;
   /** Runs it here alone: for work too small to be worth waking others. */
@@ -22,16 +24,16 @@ const COUNT = 3;
 const ARGS = 4;
 export const CONTROL_WORDS = 64;
 const QUIT = -1;
+const LOAD = -2;
 
 /**
  * A worker's whole program, as text: it must run where no bundler and no TypeScript loader reaches. It spins for
  * about 50 microseconds between jobs of one token before it sleeps, so that it costs nothing while idle.
  */
 const WORKER = `
-const { parentPort, workerData } = require('node:worker_threads');
-const { module, memory, control: at, thread, threads, names } = workerData;
-const { exports } = new WebAssembly.Instance(module, { env: { memory } });
-const kernels = names.map(name => exports[name]);
+const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_threads');
+const { memory, control: at, thread, threads } = workerData;
+const kernels = [];
 const control = new Int32Array(memory.buffer, at, ${CONTROL_WORDS});
 let seen = 0;
 parentPort.postMessage('ready');
@@ -41,34 +43,38 @@ for (;;) {
   seen = Atomics.load(control, ${EPOCH});
   const kernel = Atomics.load(control, ${KERNEL});
   if (kernel === ${QUIT}) break;
-  kernels[kernel](...control.subarray(${ARGS}, ${ARGS} + control[${COUNT}]), thread, threads);
+  if (kernel === ${LOAD}) {
+    const { exports } = new WebAssembly.Instance(receiveMessageOnPort(parentPort).message, { env: { memory } });
+    kernels.push(...Object.values(exports));
+  } else kernels[kernel](...control.subarray(${ARGS}, ${ARGS} + control[${COUNT}]), thread, threads);
   Atomics.sub(control, ${BUSY}, 1);
 }
 `;
 
-export async function createPool(
-  module: WebAssembly.Module,
-  memory: WebAssembly.Memory,
-  control: number,
-  threads: number,
-): Promise<Pool> {
-  const instance = await WebAssembly.instantiate(module, { env: { memory } });
-  const kernels = instance.exports as unknown as Kernels;
-  const names = Object.keys(kernels);
-  const numbers = new Map(names.map((name, i) => [name, i]));
+export async function createPool(memory: WebAssembly.Memory, control: number, threads: number): Promise<Pool> {
+  const kernels: Kernels = {};
+  const numbers = new Map<string, number>();
+  const load = (bytes: Uint8Array<ArrayBuffer>): WebAssembly.Module => {
+    const module = new WebAssembly.Module(bytes);
+    const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+    for (const [name, kernel] of Object.entries(exports as Kernels)) {
+      numbers.set(name, numbers.size);
+      kernels[name] = kernel;
+    }
+    return module;
+  };
   const runHere = (kernel: string, ...args: number[]) => kernels[kernel](...args, 0, 1);
-  if (threads === 1) return { threads, run: runHere, runHere, async dispose() {} };
+  if (threads === 1) return { threads, load, run: runHere, runHere, async dispose() {} };
 
   const words = new Int32Array(memory.buffer, control, CONTROL_WORDS);
   const { Worker } = await import('node:worker_threads');
   const workers = Array.from(
     { length: threads - 1 },
-    (_, i) =>
-      new Worker(WORKER, { eval: true, workerData: { module, memory, control, thread: i + 1, threads, names } }),
+    (_, i) => new Worker(WORKER, { eval: true, workerData: { memory, control, thread: i + 1, threads } }),
   );
-  await Promise.all(
-    workers.map(worker => new Promise((ready, fail) => worker.once('message', ready).once('error', fail))),
-  );
+  const ready = (worker: InstanceType<typeof Worker>) =>
+    new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject));
+  await Promise.all(workers.map(ready));
   for (const worker of workers) worker.unref();
 
   const start = (kernel: number, args: readonly number[]) => {
@@ -79,13 +85,22 @@ export async function createPool(
     Atomics.add(words, EPOCH, 1);
     Atomics.notify(words, EPOCH);
   };
+  const join = () => {
+    while (Atomics.load(words, BUSY) !== 0);
+  };
   return {
     threads,
     runHere,
+    load(bytes) {
+      const module = load(bytes);
+      for (const worker of workers) worker.postMessage(module);
+      start(LOAD, []);
+      join();
+    },
     run(kernel, ...args) {
       start(numbers.get(kernel)!, args);
       kernels[kernel](...args, 0, threads);
-      while (Atomics.load(words, BUSY) !== 0);
+      join();
     },
     async dispose() {
       start(QUIT, []);

@@ -94,6 +94,8 @@ function modelKernels(relaxed: boolean): Kernel[] {
 class WasmDevice implements Device {
   readonly name = 'wasm';
   readonly threads: number;
+  /** Pieces of a large operation: enough that a thread that comes late does not keep the others waiting. */
+  private readonly chunks: number;
   private readonly shape: AttendShape;
   private readonly modules = new Map<Fragment, Map<Fragment, CodecModule>>();
   private readonly tables = new Map<Fragment, Tables>();
@@ -111,6 +113,7 @@ class WasmDevice implements Device {
     private readonly memory: { maxPages: number; shared: boolean },
   ) {
     this.threads = pool.threads;
+    this.chunks = 4 * pool.threads;
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
   }
 
@@ -137,9 +140,9 @@ class WasmDevice implements Device {
     return room.address;
   }
 
+  /** Runs a small operation on `rows` rows: here, unless there are many. */
   private run(rows: number, kernel: string, ...args: number[]): void {
-    if (rows < ALONE) this.pool.runHere(kernel, ...args);
-    else this.pool.run(kernel, ...args);
+    this.pool.run(kernel, rows < ALONE ? 1 : Math.min(rows, this.chunks), ...args);
   }
 
   tensor(rows: number, cols: number): WasmTensor {
@@ -232,7 +235,7 @@ class WasmDevice implements Device {
       const kernel = isInteger(type) ? matmulName(packedFormats[type]) : `matmul${type}`;
       const input = isInteger(type) ? quantized : at(x);
       const shape = [rows, weights.rows, weights.cols];
-      this.pool.run(kernel, input, at(weights), at(out), bias ? at(bias) : 0, add ? 1 : 0, ...shape);
+      this.pool.run(kernel, this.chunks, input, at(weights), at(out), bias ? at(bias) : 0, add ? 1 : 0, ...shape);
     }
   }
 
@@ -250,7 +253,7 @@ class WasmDevice implements Device {
       for (let head = 0; head < kvHeads; head++) {
         const from = at(tensor) + 4 * ((row + first) * tensor.cols + head * headDim);
         const to = block + 2 * headDim * (head * room + place);
-        this.pool.runHere('halves', from, 4 * tensor.cols, to, 2 * headDim, n, headDim);
+        this.pool.run('halves', 1, from, 4 * tensor.cols, to, 2 * headDim, n, headDim);
       }
     };
     [k, v].forEach((tensor, side) => {
@@ -286,12 +289,24 @@ class WasmDevice implements Device {
     if (pages > 0) {
       const prepared = this.room('queries', count * kvHeads * module.queryBytes);
       const leaves = this.leafTable(view);
-      const skip = view.firstLeaf === 0 ? Math.min(sinkCount, pageTokens) : 0;
+      const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
-      this.pool.run(module.pages, prepared, states, leaves, keyOffset, valueOffset, count, pages, skip);
+      this.pool.run(
+        module.pages,
+        splits * kvHeads,
+        prepared,
+        states,
+        leaves,
+        keyOffset,
+        valueOffset,
+        count,
+        pages,
+        skip,
+      );
     }
     this.pool.run(
       module.finish,
+      count * kvHeads,
       queries,
       4 * q.cols,
       states,
@@ -311,13 +326,13 @@ class WasmDevice implements Device {
   }
 
   seal(view: KvView, layer: number, page: number, leaf: Block): void {
-    const { pageTokens, tailTokens } = view.shape;
+    const { pageTokens, tailTokens, kvHeads } = view.shape;
     const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
     const module = this.moduleOf(keys.fragment, values.fragment);
     const start = (page * pageTokens) % tailTokens;
     const [tailKeys, tailValues] = [0, 1].map(side => this.half(view, view.tail, layer, side, tailTokens));
-    this.pool.run(module.sealKeys, tailKeys, tailTokens, start, at(leaf) + keyOffset);
-    this.pool.run(module.sealValues, tailValues, tailTokens, start, at(leaf) + valueOffset);
+    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset);
+    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset);
   }
 
   private leafTable(view: KvView): number {

@@ -72,11 +72,11 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
 /** A 16-entry table look-up for indices 0 to 15. */
 export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
 
-/** This thread's share of `count` things: [from, to), whole multiples of `unit`. */
-export function share(k: Kernel, count: I32, unit: number, thread: I32, threads: I32): { from: I32; to: I32 } {
+/** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
+export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {
   const units = k.i32(i32.divU(i32.add(count, unit - 1), unit));
-  const from = k.i32(i32.mul(i32.divU(i32.mul(units, thread), threads), unit));
-  const to = k.i32(i32.mul(i32.divU(i32.mul(units, i32.add(thread, 1)), threads), unit));
+  const from = k.i32(i32.mul(i32.divU(i32.mul(units, chunk), chunks), unit));
+  const to = k.i32(i32.mul(i32.divU(i32.mul(units, i32.add(chunk, 1)), chunks), unit));
   k.set(to, i32.select(i32.ltS(to, count), to, count));
   return { from, to };
 }

@@ -47,11 +47,11 @@ export function prepareQueries(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim, group, kvHeads } = shape;
-  const k = new Kernel(name, Array(7).fill('i32'));
-  const [q, stride, out, rows, scale, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(name, Array(8).fill('i32'));
+  const [q, stride, out, rows, scale, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
   const scaled = k.i32(scratch(k, thread));
   const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
-  k.for(thread, i32.mul(rows, kvHeads), threads, unit => {
+  k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = i32.divU(unit, kvHeads);
     const from = k.i32(i32.add(i32.add(q, i32.mul(row, stride)), i32.mul(head, 4 * headDim * group)));
@@ -65,7 +65,7 @@ export function prepareQueries(
 
 /**
  * pages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip): states[row][head][split] over all pages.
- * `leaves` are addresses; the first `skip` tokens of the first page are read elsewhere.
+ * `leaves` are addresses; the first `skip` tokens are read elsewhere.
  */
 export function attendPages(
   name: string,
@@ -75,9 +75,9 @@ export function attendPages(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(name, Array(10).fill('i32'));
-  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, thread, threads] = k.params.map((_, i) =>
-    k.i32Param(i),
+  const k = new Kernel(name, Array(11).fill('i32'));
+  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, chunk, chunks, thread] = k.params.map(
+    (_, i) => k.i32Param(i),
   );
   const stateStride = stateBytes(values.codedDim);
   const scores = k.i32(scratch(k, thread));
@@ -86,7 +86,7 @@ export function attendPages(
     const unit = i32.add(i32.mul(i32.add(i32.mul(row, kvHeads), head), splits), split);
     return i32.add(states, i32.mul(unit, group * stateStride));
   };
-  k.for(thread, i32.mul(splits, kvHeads), threads, unit => {
+  k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const split = k.i32(i32.divU(unit, kvHeads));
     const state = k.i32();
@@ -106,7 +106,7 @@ export function attendPages(
         const query = k.i32(i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes)));
         k.set(state, stateOf(row, head, split));
         keys.scores(k, keyPage, head, query, scores);
-        k.if(i32.eq(page, 0), () => dropFirst(k, scores, group, pageTokens, skip));
+        dropFirst(k, scores, group, pageTokens, i32.sub(skip, i32.mul(page, pageTokens)));
         const corrections = Array.from({ length: group }, (_, g) => {
           const of = softmax(k, i32.add(scores, 4 * g * pageTokens), pageTokens, i32.add(state, g * stateStride));
           return k.v128(f32x4.splat(of));
@@ -119,7 +119,9 @@ export function attendPages(
 }
 
 function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
-  k.for(0, skip, 1, t => {
+  const count = k.i32(skip);
+  k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
+  k.for(0, count, 1, t => {
     for (let g = 0; g < group; g++) {
       k.do(f32.store(i32.add(scores, i32.mul(t, 4)), f32.const(NOWHERE), 4 * g * pageTokens));
     }
@@ -139,7 +141,7 @@ export function finishAttention(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim, group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(name, Array(17).fill('i32'));
+  const k = new Kernel(name, Array(18).fill('i32'));
   const [
     q,
     qStride,
@@ -156,8 +158,9 @@ export function finishAttention(
     outStride,
     rows,
     scale,
+    chunk,
+    chunks,
     thread,
-    threads,
   ] = k.params.map((_, i) => k.i32Param(i));
   const rowsOf = { size: 2, dims: headDim, heads: group } as const;
   const stride = stateBytes(headDim);
@@ -170,7 +173,7 @@ export function finishAttention(
   const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
   const splits = k.i32(i32.divU(i32.add(pages, SPLIT - 1), SPLIT));
 
-  k.for(thread, i32.mul(rows, kvHeads), threads, unit => {
+  k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = k.i32(i32.divU(unit, kvHeads));
     const from = k.i32(i32.add(i32.add(q, i32.mul(row, qStride)), i32.mul(head, 4 * headDim * group)));

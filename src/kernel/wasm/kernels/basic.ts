@@ -4,9 +4,9 @@ import { exp4, floatToHalf, packLow16, share, sum4 } from '../ops.ts';
 
 /** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */
 export function norm(): Kernel {
-  const k = new Kernel('norm', Array(8).fill('i32'));
-  const [x, out, weight, parts, n, eps, thread, threads] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, parts, 1, thread, threads);
+  const k = new Kernel('norm', Array(9).fill('i32'));
+  const [x, out, weight, parts, n, eps, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, parts, 1, chunk, chunks);
   k.for(from, to, 1, part => {
     const at = k.i32(i32.mul(i32.mul(part, n), 4));
     const [source, target] = [k.i32(i32.add(x, at)), k.i32(i32.add(out, at))];
@@ -29,9 +29,9 @@ export function norm(): Kernel {
 
 /** rope(x, angles, rows, cols, headDim, dims): turns adjacent pairs of the first dims of each head. */
 export function rope(): Kernel {
-  const k = new Kernel('rope', Array(8).fill('i32'));
-  const [x, angles, rows, cols, headDim, dims, thread, threads] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, rows, 1, thread, threads);
+  const k = new Kernel('rope', Array(9).fill('i32'));
+  const [x, angles, rows, cols, headDim, dims, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, rows, 1, chunk, chunks);
   const sign = f32x4.const(-1, 1, -1, 1);
   k.for(from, to, 1, row => {
     const start = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
@@ -64,9 +64,9 @@ export function rope(): Kernel {
 
 /** swiglu(gate, up, values): gate = silu(gate) * up. */
 export function swiglu(): Kernel {
-  const k = new Kernel('swiglu', Array(5).fill('i32'));
-  const [gate, up, values, thread, threads] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, values, 4, thread, threads);
+  const k = new Kernel('swiglu', Array(6).fill('i32'));
+  const [gate, up, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, values, 4, chunk, chunks);
   const g = k.v128();
   k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
     k.set(g, v128.load(i32.add(gate, i)));
@@ -81,9 +81,9 @@ export const activationBytes = (cols: number) => 3 * cols + (cols / 32) * 16;
 
 /** quantize(x, out, rows, cols): rows of f32 to int8 in blocks of 32, twice (as int8 and int16), with their sums. */
 export function quantize(): Kernel {
-  const k = new Kernel('quantize', Array(6).fill('i32'));
-  const [x, out, rows, cols, thread, threads] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, rows, 1, thread, threads);
+  const k = new Kernel('quantize', Array(7).fill('i32'));
+  const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, rows, 1, chunk, chunks);
   const v = Array.from({ length: 8 }, () => k.v128());
   const q = Array.from({ length: 8 }, () => k.v128());
   k.for(from, to, 1, row => {
@@ -132,9 +132,9 @@ export function quantize(): Kernel {
 
 /** halves(x, stride, out, outStride, vectors, n): vectors of n f32 to f16, each from and to its own stride. */
 export function halves(): Kernel {
-  const k = new Kernel('halves', Array(8).fill('i32'));
-  const [x, stride, out, outStride, vectors, n, thread, threads] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, vectors, 1, thread, threads);
+  const k = new Kernel('halves', Array(9).fill('i32'));
+  const [x, stride, out, outStride, vectors, n, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, vectors, 1, chunk, chunks);
   k.for(from, to, 1, vector => {
     const source = k.i32(i32.add(x, i32.mul(vector, stride)));
     const target = k.i32(i32.add(out, i32.mul(vector, outStride)));

@@ -17,13 +17,13 @@ export const matmulName = ({ bits, group, mins }: PackedFormat) => `matmul${bits
  * for none.
  */
 export function matmul(format: PackedFormat, relaxed: boolean): Kernel {
-  const k = new Kernel(matmulName(format), Array(10).fill('i32'));
-  const [x, w, out, bias, add, rows, outputs, cols, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(matmulName(format), Array(11).fill('i32'));
+  const [x, w, out, bias, add, rows, outputs, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowBytes = k.i32(i32.add(i32.mul(cols, 3), i32.mul(blocks, 16)));
   const wordsAt = cols;
   const scalesAt = k.i32(i32.mul(cols, 3));
-  const { from, to } = share(k, outputs, 4, thread, threads);
+  const { from, to } = share(k, outputs, 4, chunk, chunks);
   const groupBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   k.for(from, to, 4, o => {
     const weights = k.i32(i32.add(w, i32.mul(i32.shrU(o, 2), groupBytes)));
@@ -148,9 +148,9 @@ function bytes(block: I32, codes: number, group: number, g: number, words: I32):
 
 /** Weights that are floats: matmulF32, matmulF16, matmulBF16, with the same arguments but x rows of f32. */
 export function floatMatmul(type: 'F32' | 'F16' | 'BF16'): Kernel {
-  const k = new Kernel(`matmul${type}`, Array(10).fill('i32'));
-  const [x, w, out, bias, add, rows, outputs, cols, thread, threads] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, outputs, 1, thread, threads);
+  const k = new Kernel(`matmul${type}`, Array(11).fill('i32'));
+  const [x, w, out, bias, add, rows, outputs, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, outputs, 1, chunk, chunks);
   const size = type === 'F32' ? 4 : 2;
   const load = (at: I32): V128 =>
     type === 'F32'

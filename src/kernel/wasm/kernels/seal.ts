@@ -32,14 +32,14 @@ export function seal(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
-  const k = new Kernel(name, Array(6).fill('i32'));
-  const [tail, tailTokens, start, page, thread, threads] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(name, Array(7).fill('i32'));
+  const [tail, tailTokens, start, page, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
   const x = k.i32(scratch(k, thread));
   const y = fragment.matrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
   const spare = k.i32(i32.add(codes, D * P));
   const one = k.v128(f32x4.const(1));
-  k.for(thread, kvHeads, threads, head => {
+  k.for(chunk, kvHeads, chunks, head => {
     loadTail(k, tail, tailTokens, start, head, D, P, x);
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(x, i32.mul(t, 4 * D)));

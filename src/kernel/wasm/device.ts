@@ -10,7 +10,7 @@ import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Kernel, moduleBytes } from './emit.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
-import { activationBytes, halves, norm, quantize, rope, swiglu } from './kernels/basic.ts';
+import { activationBytes, halves, norm, quantize, rope, swiglu, TILES, tileOf } from './kernels/basic.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
 import { floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
 import { stateBytes } from './kernels/softmax.ts';
@@ -78,15 +78,15 @@ function modelKernels(relaxed: boolean): Kernel[] {
   const integer = new Map(
     Object.values(packedFormats)
       .filter(({ bits }) => bits < 16)
-      .map(format => [matmulName(format), format]),
+      .map(format => [matmulName(format, 1), format]),
   );
   return [
     norm(),
     rope(),
     swiglu(),
-    quantize(),
+    ...TILES.map(quantize),
     halves(),
-    ...[...integer.values()].map(format => matmul(format, relaxed)),
+    ...[...integer.values()].flatMap(format => TILES.map(tile => matmul(format, tile, relaxed))),
     ...(['F32', 'F16', 'BF16'] as const).map(floatMatmul),
   ];
 }
@@ -228,11 +228,11 @@ class WasmDevice implements Device {
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     const integers = projections.some(({ weights }) => isInteger(weights.type));
-    const quantized = integers ? this.room('activations', rows * activationBytes(x.cols)) : 0;
-    if (integers) this.run(rows, 'quantize', at(x), quantized, rows, x.cols);
+    const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
+    if (integers) this.run(rows, `quantize${tileOf(rows)}`, at(x), quantized, rows, x.cols);
     for (const { weights, out, bias, add } of projections) {
       const { type } = weights;
-      const kernel = isInteger(type) ? matmulName(packedFormats[type]) : `matmul${type}`;
+      const kernel = isInteger(type) ? matmulName(packedFormats[type], tileOf(rows)) : `matmul${type}`;
       const input = isInteger(type) ? quantized : at(x);
       const shape = [rows, weights.rows, weights.cols];
       this.pool.run(kernel, this.chunks, input, at(weights), at(out), bias ? at(bias) : 0, add ? 1 : 0, ...shape);

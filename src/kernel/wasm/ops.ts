@@ -49,15 +49,17 @@ export function max4(k: Kernel, x: V128): F32 {
 /** exp of four values, 0 below -87: a power of two times a polynomial, good to 2e-7. */
 export function exp4(k: Kernel, x: V128): V128 {
   const v = k.v128(f32x4.max(f32x4.const(-87), f32x4.min(f32x4.const(88), x)));
-  const n = k.v128(f32x4.nearest(f32x4.mul(v, f32x4.const(Math.LOG2E))));
+  // Adding 1.5 x 2^23 rounds to a whole number, which is then in the low bits too.
+  const magic = f32x4.const(12582912);
+  const shifted = k.v128(f32x4.add(f32x4.mul(v, f32x4.const(Math.LOG2E)), magic));
+  const n = k.v128(f32x4.sub(shifted, magic));
   // ln 2 in two parts, so that the difference keeps its last bits.
   const r = k.v128(
     f32x4.sub(f32x4.sub(v, f32x4.mul(n, f32x4.const(0.693359375))), f32x4.mul(n, f32x4.const(-2.1219444e-4))),
   );
   let p = f32x4.const(1 / 720);
   for (const c of [1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1]) p = f32x4.add(f32x4.mul(p, r), f32x4.const(c));
-  const power = i32x4.shl(i32x4.add(i32x4.fromF32(n), i32x4.const(127)), 23);
-  return f32x4.mul(p, power);
+  return f32x4.mul(p, i32x4.shl(i32x4.add(shifted, i32x4.const(127)), 23));
 }
 
 export const exp1 = (k: Kernel, x: F32): F32 => f32x4.lane(exp4(k, f32x4.splat(x)), 0);

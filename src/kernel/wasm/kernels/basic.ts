@@ -1,6 +1,6 @@
 /** Norm, RoPE, SwiGLU, f16 tails and int8 activations. Tensors are rows of f32, one after the other. */
 import { f32, f32x4, i8x16, i16x8, i32, i32x4, Kernel, lanes32, v128 } from '../emit.ts';
-import { exp4, floatToHalf, packLow16, share, sum4 } from '../ops.ts';
+import { exp4, floatToHalf, max4, packLow16, share, sum4 } from '../ops.ts';
 
 /** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */
 export function norm(): Kernel {
@@ -76,55 +76,63 @@ export function swiglu(): Kernel {
   return k;
 }
 
-/** Bytes of one quantized activation row: int8, then int16, then [scale, scale x sum of each half, 0] a block of 32. */
-export const activationBytes = (cols: number) => 3 * cols + (cols / 32) * 16;
+/**
+ * Quantized activations lie in tiles of 1 or 4 rows, so that a matmul walks them with one pointer. A tile is, for each
+ * block of 32 columns: 32 x int8 a row, then [scale, scale x sum of columns 0-15, of 16-31, 0] a row, then 32 x int16 a
+ * row (the same numbers again, for weights of 8 bits). Rows that fill up the last tile are left as they are.
+ */
+export const TILES = [1, 4] as const;
+export const tileOf = (rows: number) => (rows === 1 ? 1 : 4);
+export const tileBlockBytes = (tile: number) => 112 * tile;
+export const activationBytes = (rows: number, cols: number) =>
+  Math.ceil(rows / tileOf(rows)) * (cols / 32) * tileBlockBytes(tileOf(rows));
 
-/** quantize(x, out, rows, cols): rows of f32 to int8 in blocks of 32, twice (as int8 and int16), with their sums. */
-export function quantize(): Kernel {
-  const k = new Kernel('quantize', Array(7).fill('i32'));
+/** quantizeT(x, out, rows, cols): rows of f32 to int8 in blocks of 32. */
+export function quantize(tile: 1 | 4): Kernel {
+  const k = new Kernel(`quantize${tile}`, Array(7).fill('i32'));
   const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const { from, to } = share(k, rows, 1, chunk, chunks);
   const v = Array.from({ length: 8 }, () => k.v128());
-  const q = Array.from({ length: 8 }, () => k.v128());
+  // Adding 1.5 x 2^23 rounds to a whole number and leaves it in the low bits.
+  const magic = 12582912;
+  const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tileBlockBytes(tile)));
   k.for(from, to, 1, row => {
     const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
-    const rowBytes = i32.add(i32.mul(cols, 3), i32.mul(i32.shrU(cols, 5), 16));
-    const bytes = k.i32(i32.add(out, i32.mul(row, rowBytes)));
-    const words = k.i32(i32.add(bytes, cols));
-    const scales = k.i32(i32.add(words, i32.mul(cols, 2)));
-    k.for(0, cols, 32, i => {
+    const lane = k.i32(tile === 1 ? 0 : i32.and(row, 3));
+    const block = k.i32(i32.add(out, i32.mul(tile === 1 ? row : i32.shrU(row, 2), tileBytes)));
+    const [bytes, scales, words] = [k.i32(), k.i32(), k.i32()];
+    k.for(0, cols, 32, () => {
+      k.set(bytes, i32.add(block, i32.mul(lane, 32)));
+      k.set(scales, i32.add(i32.add(block, 32 * tile), i32.mul(lane, 16)));
+      k.set(words, i32.add(i32.add(block, 48 * tile), i32.mul(lane, 64)));
       const largest = k.v128(v128.zero);
       v.forEach((local, n) => {
-        k.set(local, v128.load(i32.add(source, i32.mul(i, 4)), 16 * n));
+        k.set(local, v128.load(source, 16 * n));
         k.set(largest, f32x4.max(largest, f32x4.abs(local)));
       });
-      const max = k.f32(
-        f32.max(
-          f32.max(f32x4.lane(largest, 0), f32x4.lane(largest, 1)),
-          f32.max(f32x4.lane(largest, 2), f32x4.lane(largest, 3)),
-        ),
-      );
-      const scale = k.f32(f32.div(max, f32.const(127)));
+      const max = k.f32(max4(k, largest));
       const inverse = k.v128(
         f32x4.splat(f32.select(f32.gt(max, f32.const(0)), f32.div(f32.const(127), max), f32.const(0))),
       );
-      const sums = [k.v128(v128.zero), k.v128(v128.zero)];
-      v.forEach((local, n) => {
-        k.set(q[n], i32x4.fromF32(f32x4.nearest(f32x4.mul(local, inverse))));
-        const half = sums[n >> 2];
-        k.set(half, i32x4.add(half, q[n]));
+      for (const local of v) {
+        const shifted = f32x4.add(f32x4.mul(local, inverse), f32x4.const(magic));
+        k.set(local, i32x4.sub(shifted, i32x4.const(0x4b400000)));
+      }
+      const halves = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(v[n], v[n + 1])));
+      halves.forEach((w, n) => {
+        k.do(v128.store(words, w, 16 * n));
       });
-      const words16 = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(q[n], q[n + 1])));
-      words16.forEach((w, n) => {
-        k.do(v128.store(i32.add(words, i32.mul(i, 2)), w, 16 * n));
+      k.do(v128.store(bytes, i8x16.narrowS(halves[0], halves[1])));
+      k.do(v128.store(bytes, i8x16.narrowS(halves[2], halves[3]), 16));
+      const scale = k.f32(f32.mul(max, f32.const(1 / 127)));
+      k.do(f32.store(scales, scale));
+      [0, 4].forEach((first, n) => {
+        const [a, b, c, d] = v.slice(first, first + 4);
+        const sum = f32x4.fromI32(i32x4.add(i32x4.add(a, b), i32x4.add(c, d)));
+        k.do(f32.store(scales, f32.mul(scale, sum4(k, sum)), 4 + 4 * n));
       });
-      k.do(v128.store(i32.add(bytes, i), i8x16.narrowS(words16[0], words16[1])));
-      k.do(v128.store(i32.add(bytes, i), i8x16.narrowS(words16[2], words16[3]), 16));
-      const at = k.i32(i32.add(scales, i32.shrU(i, 1)));
-      k.do(f32.store(at, scale));
-      sums.forEach((sum, n) => {
-        k.do(f32.store(at, f32.mul(scale, sum4(k, f32x4.fromI32(sum))), 4 + 4 * n));
-      });
+      k.increment(source, 128);
+      k.increment(block, tileBlockBytes(tile));
     });
   });
   return k;

@@ -16,7 +16,10 @@ import { seeded } from './random.ts';
 /** Of the length of the vectors involved. */
 const INT8_MATMUL = 0.012;
 const FLOAT = 2e-5;
-const ATTENTION = 1e-2;
+/** Attention outputs over their length: read as floats, and read by int8 tables or int8 queries. */
+const FLOAT_ATTENTION = 1e-3;
+const INT8_ATTENTION = 3e-2;
+const INTEGER_CODECS = /tq|kivi|oscar/;
 /** Share of sealed codes that may fall on the other side of a tie. */
 const TIES = 1e-3;
 
@@ -141,11 +144,7 @@ function runAttention(
     normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]),
   );
   device.write(v, 0, normals(random, total * kvHeads * headDim));
-  device.write(
-    q,
-    0,
-    normals(random, total * heads * headDim).map(x => 2 * x),
-  );
+  device.write(q, 0, normals(random, total * heads * headDim));
   let done = 0;
   for (const count of chunks) {
     for (const run of sequence.plan(count)) {
@@ -186,7 +185,7 @@ function agree(device: Device, setting: Setting): void {
   // The last bits of an f32 norm depend on the order of a sum.
   if (!setting.spec.includes('n32')) expect(different / Math.max(1, bytes), 'sealed bytes').toBeLessThan(TIES);
   const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
-  expect(worst, 'attention').toBeLessThan(ATTENTION);
+  expect(worst, 'attention').toBeLessThan(INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION);
 }
 
 const SPECS = zoo.filter(spec => !spec.includes('-c'));

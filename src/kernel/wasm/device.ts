@@ -66,7 +66,7 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const heap = createHeap(memory, maxPages);
   const pool = await createPool(memory, heap.alloc(4 * CONTROL_WORDS), threads);
   pool.load(moduleBytes(modelKernels(relaxed), { maxPages, shared }));
-  return new WasmDevice(options, heap, pool, { maxPages, shared });
+  return new WasmDevice(options, heap, pool, { maxPages, shared }, relaxed);
 }
 
 async function coreCount(): Promise<number> {
@@ -111,6 +111,7 @@ class WasmDevice implements Device {
     private readonly heap: Heap,
     private readonly pool: Pool,
     private readonly memory: { maxPages: number; shared: boolean },
+    private readonly relaxed: boolean,
   ) {
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
@@ -361,7 +362,7 @@ class WasmDevice implements Device {
       const scratch = { address: this.heap.alloc(stride * this.threads), stride };
       const side = (fragment: Fragment) => ({ fragment, tables: this.tablesOf(fragment) });
       const id = String(this.modules.size * 1000 + byValues.size);
-      module = codecModule(id, this.shape, side(keys), side(values), scratch, this.memory);
+      module = codecModule(id, this.shape, side(keys), side(values), scratch, this.memory, this.relaxed);
       this.pool.load(module.bytes);
       byValues.set(values, module);
     }

@@ -262,8 +262,9 @@ export const f32x4 = {
   sub: binary(229),
   mul: binary(230),
   div: binary(231),
-  min: binary(232),
-  max: binary(233),
+  /** b < a ? b : a, and a < b ? b : a: one instruction each, as long as nothing is NaN. */
+  min: binary(234),
+  max: binary(235),
   abs: unary(224),
   neg: unary(225),
   sqrt: unary(227),

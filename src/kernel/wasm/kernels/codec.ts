@@ -4,6 +4,7 @@ import { type I32, i32, type Kernel, moduleBytes } from '../emit.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues } from './generic.ts';
 import { seal, sealScratch } from './seal.ts';
+import { integerBytes, tableKeys, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -23,13 +24,26 @@ export interface CodecSide {
   tables: Tables;
 }
 
-/** Scratch a thread needs for these codecs. */
-export function codecScratch(shape: AttendShape, keys: Fragment, values: Fragment): number {
-  const { group, pageTokens } = shape;
+/**
+ * A thread's scratch while it attends: scores, integer weights, one byte a code of a page, keys of a page as floats,
+ * values of a page as floats. Preparing, finishing and sealing lay it out in their own way.
+ */
+function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
+  const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
-  const attention = 4 * group * pageTokens + 9 * pageTokens * wide;
-  return Math.max(attention, finishScratch(shape), sealScratch(shape), 4 * group * shape.headDim);
+  const integers = 4 * group * pageTokens;
+  const codes = integers + 16 * Math.ceil(integerBytes(shape) / 16);
+  const keyTile = codes + pageTokens * wide;
+  const valueTile = keyTile + 4 * pageTokens * wide;
+  const end = valueTile + 4 * pageTokens * wide;
+  // While preparing: scaled queries, then one of them in the codec's domain.
+  const spare = 4 * group * headDim;
+  const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
+  return { integers, codes, keyTile, valueTile, spare, bytes };
 }
+
+export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
+  scratchLayout(shape, keys, values).bytes;
 
 export function codecModule(
   id: string,
@@ -38,30 +52,30 @@ export function codecModule(
   values: CodecSide,
   scratch: { address: number; stride: number },
   memory: { maxPages: number; shared: boolean },
+  relaxed: boolean,
 ): CodecModule {
-  const own = (_k: Kernel, thread: I32): I32 => i32.add(scratch.address, i32.mul(thread, scratch.stride));
-  const { group, pageTokens } = shape;
-  const wide = Math.max(keys.fragment.codedDim, values.fragment.codedDim);
-
-  // Keys and values of a page are unpacked side by side behind the scores.
+  const at = scratchLayout(shape, keys.fragment, values.fragment);
+  // The scratch of the thread that runs the kernel being written.
   let base: I32 = 0;
-  const tile = (offset: number) => ({
-    codes: () => i32.add(base, 4 * group * pageTokens),
-    floats: () => i32.add(base, 4 * group * pageTokens + pageTokens * wide + offset),
-  });
-  const scores = (k: Kernel, thread: I32): I32 => {
-    base = k.i32(own(k, thread));
+  const own = (k: Kernel, thread: I32): I32 => {
+    base = k.i32(i32.add(scratch.address, i32.mul(thread, scratch.stride)));
     return base;
   };
+  const place = (offset: number) => () => i32.add(base, offset);
+  const tile = (offset: number) => ({ codes: place(at.codes), floats: place(offset) });
   const [UNPACK_KEYS, UNPACK_VALUES] = [0, 1];
-  const keyCode = genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(0));
-  const valueCode = genericValues(values.fragment, shape, UNPACK_VALUES, tile(4 * pageTokens * wide));
+  const keyCode =
+    tableKeys(keys.fragment, shape, keys.tables, relaxed, place(at.spare)) ??
+    genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile));
+  const valueCode =
+    tableValues(values.fragment, shape, relaxed, place(at.integers)) ??
+    genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
   const name = (what: string) => `${what}:${id}`;
   const kernels = [
     unpack(name('unpackKeys'), keys.fragment, shape, keys.tables),
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
-    attendPages(name('pages'), shape, keyCode, valueCode, scores),
+    attendPages(name('pages'), shape, keyCode, valueCode, own),
     finishAttention(name('finish'), shape, values.fragment.codedDim, values.tables, own),
     seal(name('sealKeys'), keys.fragment, shape, keys.tables, own),
     seal(name('sealValues'), values.fragment, shape, values.tables, own),

@@ -1,0 +1,64 @@
+/** Columns of narrow codes, 16 tokens at a time: which vectors to load, and which bits of them. */
+import type { GridFragment } from '../../fragment.ts';
+import { type I32, i8x16, i16x8, i32, type Kernel, type Local, type V128, v128 } from '../emit.ts';
+
+interface Plane {
+  width: number;
+  shift: number;
+  /** Of its first byte in a head's block. */
+  offset: number;
+  lineBytes: number;
+}
+
+export interface Columns {
+  /** How many columns there are: one a dim, or one for two dims. */
+  count: number;
+  /** Dims a column. */
+  dims: 1 | 2;
+  /** Tokens that whole vectors of every plane hold. */
+  span: number;
+  planes: Plane[];
+}
+
+/** The columns of a grid, if its lines are whole vectors. */
+export function columnsOf({ bits, order, offset }: GridFragment, tokens: number, headDim: number): Columns | undefined {
+  if (order === 'rows' || bits > 4) return undefined;
+  const dims = order === 'pairs' ? 2 : 1;
+  const count = headDim / dims;
+  const planes: Plane[] = [];
+  let at = offset;
+  let shift = 0;
+  for (const width of order === 'pairs' ? [4] : [4, 2, 1].filter(w => bits & w)) {
+    const lineBytes = (tokens * width) / 8;
+    planes.push({ width, shift, offset: at, lineBytes });
+    at += count * lineBytes;
+    shift += width;
+  }
+  if (planes.some(({ lineBytes }) => lineBytes % 16 !== 0)) return undefined;
+  return { count, dims, span: Math.max(...planes.map(({ width }) => 128 / width)), planes };
+}
+
+/** The codes of 16 tokens, one a byte: number `n` (of span / 16) of those that start at `token`, of one column. */
+export function codesAt(
+  { planes }: Columns,
+  addresses: readonly Local<'i32'>[],
+  offset: (plane: number) => number,
+  n: number,
+): V128 {
+  return planes
+    .map(({ width, shift }, p) => {
+      const perVector = 8 / width;
+      const raw = v128.load(addresses[p], offset(p) + 16 * Math.floor(n / perVector));
+      const down = (n % perVector) * width;
+      const part = v128.and(down === 0 ? raw : i16x8.shrU(raw, down), i8x16.const(2 ** width - 1));
+      return shift === 0 ? part : i16x8.shl(part, shift);
+    })
+    .reduce((a, b) => v128.or(a, b));
+}
+
+/** One running address a plane, at a column and a token (a multiple of the span). */
+export function columnAddresses(k: Kernel, { planes }: Columns, block: I32, column: I32, token: I32): Local<'i32'>[] {
+  return planes.map(({ offset, lineBytes, width }) =>
+    k.i32(i32.add(i32.add(i32.add(block, offset), i32.mul(column, lineBytes)), i32.divU(i32.mul(token, width), 8))),
+  );
+}

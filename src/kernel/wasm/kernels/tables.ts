@@ -1,0 +1,339 @@
+/**
+ * Table codecs read packed (tq1 to tq4, values of their uniform siblings): a code is an index into 16 entries, and one
+ * swizzle serves 16 tokens.
+ *
+ * Keys: for each column a table of query x level as bytes; their sum over all columns is the score. Values: weights as
+ * 15-bit integers times levels as bytes, summed over tokens.
+ */
+import type { Fragment } from '../../fragment.ts';
+import {
+  f32,
+  f32x4,
+  type I32,
+  i8x16,
+  i16x8,
+  i32,
+  i32x4,
+  type Kernel,
+  type Local,
+  lanes16,
+  type V128,
+  v128,
+} from '../emit.ts';
+import { loadHalf4, max4, sum4, swizzle, transposeSum } from '../ops.ts';
+import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
+import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts';
+import { applyMatrix, dotMean } from './domain.ts';
+import { addConstants } from './generic.ts';
+import { STATE_HEAD, stateBytes } from './softmax.ts';
+import { blockAt, type Tables } from './unpack.ts';
+
+/** Heads whose sums are kept in registers together, and columns a turn. */
+const HEADS = 4;
+const TURN = 4;
+
+const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
+
+type Levels = Fragment['page'] & { kind: 'levels' };
+
+/** Four norms as f32. */
+const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, offset: number): V128 =>
+  norms.bytes === 2
+    ? loadHalf4(i32.add(i32.add(block, norms.offset), i32.mul(token, 2)), 2 * offset)
+    : v128.load(i32.add(i32.add(block, norms.offset), i32.mul(token, 4)), 4 * offset);
+
+/**
+ * Prepared queries of a group: tables [column][head][16] of bytes biased by 128, then for each head the table's scale
+ * and, after all of these, what the mean adds.
+ */
+export function tableKeys(
+  fragment: Fragment,
+  shape: AttendShape,
+  tables: Tables,
+  relaxed: boolean,
+  spare: () => I32,
+): KeyFragment | undefined {
+  const page = fragment.page;
+  if (page.kind !== 'levels') return undefined;
+  const { headDim, group, pageTokens } = shape;
+  const columns = columnsOf(page.codes, pageTokens, headDim);
+  if (!columns || columns.count % TURN !== 0 || headDim > 256) return undefined;
+  const scalesAt = columns.count * group * 16;
+  const constantsAt = scalesAt + 4 * group;
+  return {
+    queryBytes: 16 * Math.ceil((constantsAt + 4 * group) / 16),
+    prepare(k, queries, head, out) {
+      const to = k.i32(out);
+      const z = k.i32(spare());
+      const one = k.v128(f32x4.const(1));
+      for (let g = 0; g < group; g++) {
+        const query = k.i32(i32.add(queries, 4 * headDim * g));
+        applyMatrix(k, tables.matrix, headDim, headDim, query, one, z);
+        const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
+        k.do(f32.store(to, constant, constantsAt + 4 * g));
+        k.do(f32.store(to, buildTables(k, columns, page.levels, z, i32.add(to, 16 * g), 16 * group), scalesAt + 4 * g));
+      }
+    },
+    open() {},
+    scores(k, pageAt, head, query, scores) {
+      const block = k.i32(blockAt(fragment, pageAt, head));
+      for (let first = 0; first < group; first += HEADS) {
+        const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
+        scoreColumns(k, columns, page, shape, block, query, heads, scalesAt, scores, swizzle(relaxed));
+      }
+      if (tables.mean !== undefined) addConstants(k, query, constantsAt, group, scores, pageTokens);
+    },
+  };
+}
+
+/** Bytes query x level + 128 for every column, each `stride` apart; gives what one step of them is worth. */
+function buildTables(k: Kernel, { count, dims }: Columns, levels: Float32Array, z: I32, out: I32, stride: number) {
+  const most = Math.max(...levels.map(Math.abs));
+  // The largest entry of any column is 127.
+  const largest = k.f32(f32.const(1e-30));
+  k.for(0, 4 * count * dims, 4 * dims, i => {
+    const at = k.i32(i32.add(z, i));
+    const size = dims === 1 ? f32.abs(f32.load(at)) : f32.add(f32.abs(f32.load(at)), f32.abs(f32.load(at, 4)));
+    k.set(largest, f32.max(largest, size));
+  });
+  const step = k.f32(f32.mul(largest, f32.const(most / 127)));
+  const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), step)));
+  // The level of entry e for each dim of a column; entries past the levels repeat them.
+  const level = (dim: number, e: number) => levels[(dims === 1 ? e : (e >> (2 * dim)) & 3) % levels.length];
+  const four = (dim: number, n: number) => f32x4.const(...[0, 1, 2, 3].map(i => level(dim, 4 * n + i)));
+  const to = k.i32(out);
+  k.for(0, 4 * count * dims, 4 * dims, i => {
+    const at = k.i32(i32.add(z, i));
+    const scaled = Array.from({ length: dims }, (_, d) => k.v128(f32x4.mul(v128.load32Splat(at, 4 * d), inverse)));
+    const words = [0, 1, 2, 3].map(n => {
+      const value = scaled.map((s, d) => f32x4.mul(s, four(d, n))).reduce((a, b) => f32x4.add(a, b));
+      // Rounded, and biased by 128, in the low bits.
+      return k.v128(i32x4.sub(f32x4.add(value, f32x4.const(12582912)), i32x4.const(0x4b400000 - 128)));
+    });
+    const low = i16x8.narrowS(words[0], words[1]);
+    k.do(v128.store(to, i8x16.narrowU(low, i16x8.narrowS(words[2], words[3]))));
+    k.increment(to, stride);
+  });
+  return step;
+}
+
+function scoreColumns(
+  k: Kernel,
+  columns: Columns,
+  page: Levels,
+  { group, pageTokens }: AttendShape,
+  block: I32,
+  query: I32,
+  heads: number[],
+  scalesAt: number,
+  scores: I32,
+  lookUp: (table: V128, index: V128) => V128,
+): void {
+  // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
+  const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
+  const index = Array.from({ length: TURN }, () => k.v128());
+  const entry = k.v128();
+  k.for(0, pageTokens, columns.span, token => {
+    for (let n = 0; n < columns.span / 16; n++) {
+      const at = columnAddresses(k, columns, block, 0, token);
+      const tables = k.i32(query);
+      for (const { raw, odd } of sums) {
+        k.set(raw, v128.zero);
+        k.set(odd, v128.zero);
+      }
+      k.for(0, columns.count, TURN, () => {
+        index.forEach((local, c) => {
+          k.set(
+            local,
+            codesAt(columns, at, p => c * columns.planes[p].lineBytes, n),
+          );
+        });
+        heads.forEach((head, i) => {
+          const { raw, odd } = sums[i];
+          index.forEach((codes, c) => {
+            k.set(entry, lookUp(v128.load(tables, 16 * (c * group + head)), codes));
+            k.set(raw, i16x8.add(raw, entry));
+            k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+          });
+        });
+        at.forEach((address, p) => {
+          k.increment(address, TURN * columns.planes[p].lineBytes);
+        });
+        k.increment(tables, TURN * group * 16);
+      });
+      heads.forEach((head, i) => {
+        const { raw, odd } = sums[i];
+        k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
+        const scale = k.v128(v128.load32Splat(query, scalesAt + 4 * head));
+        const bias = i32x4.const(128 * columns.count);
+        INTERLEAVE.forEach((lanes, half) => {
+          const eight = k.v128(v128.shuffle(raw, odd, lanes));
+          [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {
+            const offset = 16 * n + 8 * half + 4 * quarter;
+            const value = f32x4.mul(f32x4.fromI32(i32x4.sub(four, bias)), scale);
+            const at = i32.add(scores, i32.mul(token, 4));
+            k.do(
+              v128.store(at, f32x4.mul(value, loadNorms(page, block, token, offset)), 4 * (head * pageTokens + offset)),
+            );
+          });
+        });
+      });
+    }
+  });
+}
+
+/**
+ * Integer weights of a group: [head][pageTokens] x 16 bits, a scale and a sum of them a head; then room for a factor a
+ * token.
+ */
+const behindWeights = ({ group, pageTokens }: AttendShape, head: number) => 2 * group * pageTokens + 8 * head;
+const normsAt = (shape: AttendShape) => 16 * Math.ceil(behindWeights(shape, shape.group) / 16);
+export const integerBytes = (shape: AttendShape) => normsAt(shape) + 4 * shape.pageTokens;
+
+export function tableValues(
+  fragment: Fragment,
+  shape: AttendShape,
+  relaxed: boolean,
+  spare: () => I32,
+): ValueFragment | undefined {
+  const page = fragment.page;
+  if (page.kind !== 'levels') return undefined;
+  const { headDim, group, pageTokens } = shape;
+  const columns = columnsOf(page.codes, pageTokens, headDim);
+  // 256 tokens are the most whose sums stay within 32 bits.
+  if (!columns || pageTokens > 256) return undefined;
+  const most = Math.max(...page.levels.map(Math.abs));
+  const level = (e: number) => Math.round((127 * page.levels[e % page.levels.length]) / most) + 128;
+  const tables = Array.from({ length: columns.dims }, (_, d) =>
+    i8x16.const(...Array.from({ length: 16 }, (_, e) => level(columns.dims === 1 ? e : (e >> (2 * d)) & 3))),
+  );
+  return {
+    codedDim: headDim,
+    open() {},
+    sum(k, pageAt, head, weights, state, corrections) {
+      const block = k.i32(blockAt(fragment, pageAt, head));
+      const integers = k.i32(spare());
+      const norms = k.i32(i32.add(integers, normsAt(shape)));
+      k.for(0, pageTokens, 4, t => k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0))));
+      for (let g = 0; g < group; g++)
+        integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), norms, integers);
+      for (let first = 0; first < group; first += HEADS) {
+        const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
+        sumColumns(k, columns, shape, block, integers, heads, state, corrections, {
+          look: (codes, d) => swizzle(relaxed)(tables[d], codes),
+          bias: 128,
+          step: most / 127,
+        });
+      }
+    },
+  };
+}
+
+/**
+ * A head's weights times a factor a token (in place), as 15-bit integers: for each 16 tokens the 8 even ones, then the
+ * 8 odd ones.
+ */
+export function integerWeights(k: Kernel, shape: AttendShape, g: number, weights: I32, factors: I32, out: I32): void {
+  const { pageTokens } = shape;
+  const [from, factor] = [k.i32(weights), k.i32(factors)];
+  const largest = k.v128(f32x4.const(1e-30));
+  const product = k.v128();
+  k.for(0, 4 * pageTokens, 16, t => {
+    k.set(product, f32x4.mul(v128.load(i32.add(from, t)), v128.load(i32.add(factor, t))));
+    k.do(v128.store(i32.add(from, t), product));
+    k.set(largest, f32x4.max(largest, product));
+  });
+  const most = k.f32(max4(k, largest));
+  const inverse = k.v128(f32x4.splat(f32.div(f32.const(32767), most)));
+  const to = k.i32(i32.add(out, 2 * g * pageTokens));
+  const sum = k.v128(v128.zero);
+  const words = [0, 1, 2, 3].map(() => k.v128());
+  k.for(0, pageTokens, 16, () => {
+    words.forEach((word, n) => {
+      const shifted = f32x4.add(f32x4.mul(v128.load(from, 16 * n), inverse), f32x4.const(12582912));
+      k.set(word, i32x4.sub(shifted, i32x4.const(0x4b400000)));
+      k.set(sum, i32x4.add(sum, word));
+    });
+    const [a, b] = [k.v128(i16x8.narrowS(words[0], words[1])), k.v128(i16x8.narrowS(words[2], words[3]))];
+    k.do(v128.store(to, v128.shuffle(a, b, lanes16(0, 2, 4, 6, 8, 10, 12, 14))));
+    k.do(v128.store(to, v128.shuffle(a, b, lanes16(1, 3, 5, 7, 9, 11, 13, 15)), 16));
+    k.increment(from, 64);
+    k.increment(to, 32);
+  });
+  const behind = behindWeights(shape, g);
+  k.do(f32.store(out, f32.mul(most, f32.const(1 / 32767)), behind));
+  k.do(f32.store(out, sum4(k, f32x4.fromI32(sum)), behind + 4));
+}
+
+export interface SumOptions {
+  /** Codes to unsigned bytes. */
+  look(codes: V128, dimOfColumn: number): V128;
+  /** What a byte of zero value is, and what one step is worth. */
+  bias: number;
+  step: number;
+  /** Dims from here to there; all unless given. */
+  from?: number;
+  to?: number;
+  /** Added to the sums of a head. */
+  constant?: (head: number) => V128;
+}
+
+/** Sums of states = old x correction + integer weights . codes, column by column. */
+export function sumColumns(
+  k: Kernel,
+  columns: Columns,
+  shape: AttendShape,
+  block: I32,
+  integers: I32,
+  heads: number[],
+  state: I32,
+  corrections: V128[],
+  { look, bias, step, from = 0, to = shape.headDim, constant }: SumOptions,
+): void {
+  const { pageTokens, headDim } = shape;
+  const stride = stateBytes(headDim);
+  const behind = (head: number) => behindWeights(shape, head);
+  const factors = heads.map(head => k.v128(f32x4.mul(v128.load32Splat(integers, behind(head)), f32x4.const(step))));
+  const biases = heads.map(head => k.v128(f32x4.mul(v128.load32Splat(integers, behind(head) + 4), f32x4.const(bias))));
+  const perTurn = 4 / columns.dims;
+  const acc = heads.map(() => [0, 1, 2, 3].map(() => k.v128()));
+  const [codes, bytes, even, odd] = [k.v128(), k.v128(), k.v128(), k.v128()];
+  k.for(from / columns.dims, to / columns.dims, perTurn, column => {
+    for (let c = 0; c < perTurn; c++) {
+      const sums = heads.map((_, i) => acc[i].slice(c * columns.dims, (c + 1) * columns.dims));
+      for (const sum of sums.flat()) k.set(sum, v128.zero);
+      const at = columnAddresses(k, columns, block, i32.add(column, c), 0);
+      const w = k.i32(integers);
+      k.for(0, pageTokens, columns.span, () => {
+        for (let n = 0; n < columns.span / 16; n++) {
+          k.set(
+            codes,
+            codesAt(columns, at, () => 0, n),
+          );
+          for (let d = 0; d < columns.dims; d++) {
+            k.set(bytes, look(codes, d));
+            k.set(even, v128.and(bytes, i16x8.const(0xff)));
+            k.set(odd, i16x8.shrU(bytes, 8));
+            heads.forEach((head, i) => {
+              const weight = (half: number) => v128.load(w, 2 * head * pageTokens + 32 * n + 16 * half);
+              const dots = i32x4.add(i32x4.dot(even, weight(0)), i32x4.dot(odd, weight(1)));
+              k.set(sums[i][d], i32x4.add(sums[i][d], dots));
+            });
+          }
+        }
+        at.forEach((address, p) => {
+          k.increment(address, (columns.span * columns.planes[p].width) / 8);
+        });
+        k.increment(w, 2 * columns.span);
+      });
+    }
+    heads.forEach((head, i) => {
+      const place = i32.add(state, i32.mul(column, 4 * columns.dims));
+      const offset = head * stride + STATE_HEAD;
+      const total = f32x4.fromI32(transposeSum(k, acc[i], i32x4.add));
+      const value = f32x4.mul(f32x4.sub(total, biases[i]), factors[i]);
+      const old = f32x4.mul(v128.load(place, offset), corrections[head]);
+      k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant(head)) : value), offset));
+    });
+  });
+}

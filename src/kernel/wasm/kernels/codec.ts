@@ -3,6 +3,8 @@ import type { Fragment } from '../../fragment.ts';
 import { type I32, i32, type Kernel, moduleBytes } from '../emit.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues } from './generic.ts';
+import { halfKeys, halfValues } from './half.ts';
+import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
 import { integerBytes, tableKeys, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
@@ -32,7 +34,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const codes = integers + 16 * Math.ceil(integerBytes(shape) / 16);
+  const codes = integers + 16 * Math.ceil(Math.max(integerBytes(shape), byteQueryBytes(shape)) / 16);
   const keyTile = codes + pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const end = valueTile + 4 * pageTokens * wide;
@@ -65,9 +67,13 @@ export function codecModule(
   const tile = (offset: number) => ({ codes: place(at.codes), floats: place(offset) });
   const [UNPACK_KEYS, UNPACK_VALUES] = [0, 1];
   const keyCode =
+    halfKeys(keys.fragment, shape) ??
+    linearKeys(keys.fragment, shape, keys.tables, relaxed, place(at.integers)) ??
     tableKeys(keys.fragment, shape, keys.tables, relaxed, place(at.spare)) ??
     genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile));
   const valueCode =
+    halfValues(values.fragment, shape) ??
+    linearValues(values.fragment, shape, place(at.integers)) ??
     tableValues(values.fragment, shape, relaxed, place(at.integers)) ??
     genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
   const name = (what: string) => `${what}:${id}`;

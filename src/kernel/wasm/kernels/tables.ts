@@ -184,11 +184,11 @@ function scoreColumns(
 
 /**
  * Integer weights of a group: [head][pageTokens] x 16 bits, a scale and a sum of them a head; then room for a factor a
- * token.
+ * token, and for its product with the weights.
  */
 const behindWeights = ({ group, pageTokens }: AttendShape, head: number) => 2 * group * pageTokens + 8 * head;
-const normsAt = (shape: AttendShape) => 16 * Math.ceil(behindWeights(shape, shape.group) / 16);
-export const integerBytes = (shape: AttendShape) => normsAt(shape) + 4 * shape.pageTokens;
+export const factorsAt = (shape: AttendShape) => 16 * Math.ceil(behindWeights(shape, shape.group) / 16);
+export const integerBytes = (shape: AttendShape) => factorsAt(shape) + 8 * shape.pageTokens;
 
 export function tableValues(
   fragment: Fragment,
@@ -213,7 +213,7 @@ export function tableValues(
     sum(k, pageAt, head, weights, state, corrections) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const integers = k.i32(spare());
-      const norms = k.i32(i32.add(integers, normsAt(shape)));
+      const norms = k.i32(i32.add(integers, factorsAt(shape)));
       k.for(0, pageTokens, 4, t => k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0))));
       for (let g = 0; g < group; g++)
         integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), norms, integers);
@@ -230,17 +230,18 @@ export function tableValues(
 }
 
 /**
- * A head's weights times a factor a token (in place), as 15-bit integers: for each 16 tokens the 8 even ones, then the
+ * A head's weights times a factor a token, as 15-bit integers: for each 16 tokens the 8 even ones, then the
  * 8 odd ones.
  */
 export function integerWeights(k: Kernel, shape: AttendShape, g: number, weights: I32, factors: I32, out: I32): void {
   const { pageTokens } = shape;
   const [from, factor] = [k.i32(weights), k.i32(factors)];
+  const products = k.i32(i32.add(factor, 4 * pageTokens));
   const largest = k.v128(f32x4.const(1e-30));
   const product = k.v128();
   k.for(0, 4 * pageTokens, 16, t => {
     k.set(product, f32x4.mul(v128.load(i32.add(from, t)), v128.load(i32.add(factor, t))));
-    k.do(v128.store(i32.add(from, t), product));
+    k.do(v128.store(i32.add(products, t), product));
     k.set(largest, f32x4.max(largest, product));
   });
   const most = k.f32(max4(k, largest));
@@ -250,14 +251,14 @@ export function integerWeights(k: Kernel, shape: AttendShape, g: number, weights
   const words = [0, 1, 2, 3].map(() => k.v128());
   k.for(0, pageTokens, 16, () => {
     words.forEach((word, n) => {
-      const shifted = f32x4.add(f32x4.mul(v128.load(from, 16 * n), inverse), f32x4.const(12582912));
+      const shifted = f32x4.add(f32x4.mul(v128.load(products, 16 * n), inverse), f32x4.const(12582912));
       k.set(word, i32x4.sub(shifted, i32x4.const(0x4b400000)));
       k.set(sum, i32x4.add(sum, word));
     });
     const [a, b] = [k.v128(i16x8.narrowS(words[0], words[1])), k.v128(i16x8.narrowS(words[2], words[3]))];
     k.do(v128.store(to, v128.shuffle(a, b, lanes16(0, 2, 4, 6, 8, 10, 12, 14))));
     k.do(v128.store(to, v128.shuffle(a, b, lanes16(1, 3, 5, 7, 9, 11, 13, 15)), 16));
-    k.increment(from, 64);
+    k.increment(products, 64);
     k.increment(to, 32);
   });
   const behind = behindWeights(shape, g);

@@ -111,11 +111,11 @@ class WasmDevice implements Device {
     private readonly heap: Heap,
     private readonly pool: Pool,
     private readonly memory: { maxPages: number; shared: boolean },
-    private readonly relaxed: boolean,
+    relaxed: boolean,
   ) {
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
-    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed };
   }
 
   get bytes(): number {
@@ -362,7 +362,7 @@ class WasmDevice implements Device {
       const scratch = { address: this.heap.alloc(stride * this.threads), stride };
       const side = (fragment: Fragment) => ({ fragment, tables: this.tablesOf(fragment) });
       const id = String(this.modules.size * 1000 + byValues.size);
-      module = codecModule(id, this.shape, side(keys), side(values), scratch, this.memory, this.relaxed);
+      module = codecModule(id, this.shape, side(keys), side(values), scratch, this.memory);
       this.pool.load(module.bytes);
       byValues.set(values, module);
     }

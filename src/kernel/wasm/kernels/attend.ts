@@ -18,6 +18,7 @@ export interface AttendShape {
   group: number;
   kvHeads: number;
   pageTokens: number;
+  relaxed: boolean;
 }
 
 /** How a codec's keys are read. Addresses are of this thread's scratch. */
@@ -162,7 +163,7 @@ export function finishAttention(
     chunks,
     thread,
   ] = k.params.map((_, i) => k.i32Param(i));
-  const rowsOf = { size: 2, dims: headDim, heads: group } as const;
+  const rowsOf = { size: 2, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
   // This thread's scratch: queries, scores of a page, states, and one finished state.

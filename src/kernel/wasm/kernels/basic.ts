@@ -77,18 +77,18 @@ export function swiglu(): Kernel {
 }
 
 /**
- * Quantized activations lie in tiles of 1 or 4 rows, so that a matmul walks them with one pointer. A tile is, for each
+ * Quantized activations lie in tiles of one row or a few, so that a matmul walks them with one pointer. A tile is, for each
  * block of 32 columns: 32 x int8 a row, then [scale, scale x sum of columns 0-15, of 16-31, 0] a row, then 32 x int16 a
  * row (the same numbers again, for weights of 8 bits). Rows that fill up the last tile are left as they are.
  */
-export const TILES = [1, 4] as const;
-export const tileOf = (rows: number) => (rows === 1 ? 1 : 4);
+export const TILES = [1, 4];
+export const tileOf = (rows: number) => TILES[rows === 1 ? 0 : 1];
 export const tileBlockBytes = (tile: number) => 112 * tile;
 export const activationBytes = (rows: number, cols: number) =>
   Math.ceil(rows / tileOf(rows)) * (cols / 32) * tileBlockBytes(tileOf(rows));
 
 /** quantizeT(x, out, rows, cols): rows of f32 to int8 in blocks of 32. */
-export function quantize(tile: 1 | 4): Kernel {
+export function quantize(tile: number): Kernel {
   const k = new Kernel(`quantize${tile}`, Array(7).fill('i32'));
   const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const { from, to } = share(k, rows, 1, chunk, chunks);
@@ -98,8 +98,8 @@ export function quantize(tile: 1 | 4): Kernel {
   const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tileBlockBytes(tile)));
   k.for(from, to, 1, row => {
     const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
-    const lane = k.i32(tile === 1 ? 0 : i32.and(row, 3));
-    const block = k.i32(i32.add(out, i32.mul(tile === 1 ? row : i32.shrU(row, 2), tileBytes)));
+    const lane = k.i32(tile === 1 ? 0 : i32.and(row, tile - 1));
+    const block = k.i32(i32.add(out, i32.mul(tile === 1 ? row : i32.divU(row, tile), tileBytes)));
     const [bytes, scales, words] = [k.i32(), k.i32(), k.i32()];
     k.for(0, cols, 32, () => {
       k.set(bytes, i32.add(block, i32.mul(lane, 32)));

@@ -54,7 +54,6 @@ export function codecModule(
   values: CodecSide,
   scratch: { address: number; stride: number },
   memory: { maxPages: number; shared: boolean },
-  relaxed: boolean,
 ): CodecModule {
   const at = scratchLayout(shape, keys.fragment, values.fragment);
   // The scratch of the thread that runs the kernel being written.
@@ -68,13 +67,13 @@ export function codecModule(
   const [UNPACK_KEYS, UNPACK_VALUES] = [0, 1];
   const keyCode =
     halfKeys(keys.fragment, shape) ??
-    linearKeys(keys.fragment, shape, keys.tables, relaxed, place(at.integers)) ??
-    tableKeys(keys.fragment, shape, keys.tables, relaxed, place(at.spare)) ??
+    linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) ??
+    tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) ??
     genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile));
   const valueCode =
     halfValues(values.fragment, shape) ??
     linearValues(values.fragment, shape, place(at.integers)) ??
-    tableValues(values.fragment, shape, relaxed, place(at.integers)) ??
+    tableValues(values.fragment, shape, place(at.integers)) ??
     genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
   const name = (what: string) => `${what}:${id}`;
   const kernels = [

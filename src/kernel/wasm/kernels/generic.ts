@@ -22,9 +22,9 @@ export function genericKeys(
   tile: Tile,
 ): KeyFragment {
   const { codedDim } = fragment;
-  const { headDim, group, pageTokens } = shape;
+  const { headDim, group, pageTokens, relaxed } = shape;
   const constants = 4 * group * codedDim;
-  const rows = { size: 4, dims: codedDim, heads: group } as const;
+  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
   return {
     queryBytes: constants + 16 * Math.ceil(group / 4),
     prepare(k, queries, head, out) {
@@ -57,8 +57,8 @@ export function addConstants(k: Kernel, query: I32, at: number, group: number, s
 
 export function genericValues(fragment: Fragment, shape: AttendShape, unpack: number, tile: Tile): ValueFragment {
   const { codedDim } = fragment;
-  const { group, pageTokens } = shape;
-  const rows = { size: 4, dims: codedDim, heads: group } as const;
+  const { group, pageTokens, relaxed } = shape;
+  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
   return {
     codedDim,
     open: (k, page, head) => k.call(unpack, page, head, tile.codes(), tile.floats()),

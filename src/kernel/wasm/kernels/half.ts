@@ -6,7 +6,10 @@ import { scoreRows, sumRows } from './rows.ts';
 import { stateBytes } from './softmax.ts';
 import { blockAt } from './unpack.ts';
 
-export function halfKeys(fragment: Fragment, { headDim, group, pageTokens }: AttendShape): KeyFragment | undefined {
+export function halfKeys(
+  fragment: Fragment,
+  { headDim, group, pageTokens, relaxed }: AttendShape,
+): KeyFragment | undefined {
   if (fragment.page.kind !== 'f16') return undefined;
   const bytes = 4 * group * headDim;
   return {
@@ -16,19 +19,22 @@ export function halfKeys(fragment: Fragment, { headDim, group, pageTokens }: Att
     },
     open() {},
     scores(k, page, head, query, scores) {
-      const rows = { size: 2, dims: headDim, heads: group } as const;
+      const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
       scoreRows(k, rows, blockAt(fragment, page, head), query, pageTokens, scores, pageTokens);
     },
   };
 }
 
-export function halfValues(fragment: Fragment, { headDim, group, pageTokens }: AttendShape): ValueFragment | undefined {
+export function halfValues(
+  fragment: Fragment,
+  { headDim, group, pageTokens, relaxed }: AttendShape,
+): ValueFragment | undefined {
   if (fragment.page.kind !== 'f16') return undefined;
   return {
     codedDim: headDim,
     open() {},
     sum(k, page, head, weights, state, corrections) {
-      const rows = { size: 2, dims: headDim, heads: group } as const;
+      const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
       const data = k.i32(blockAt(fragment, page, head));
       sumRows(k, rows, data, weights, pageTokens, pageTokens, state, stateBytes(headDim), corrections);
     },

@@ -38,13 +38,12 @@ export function linearKeys(
   fragment: Fragment,
   shape: AttendShape,
   tables: Tables,
-  relaxed: boolean,
   spare: () => I32,
 ): KeyFragment | undefined {
   const { page } = fragment;
   const uniform = page.kind === 'levels' && page.uniform;
   const channel = page.kind === 'affine' && page.axis === 'channel';
-  if (!relaxed || !(uniform || channel)) return undefined;
+  if (!shape.relaxed || !(uniform || channel)) return undefined;
   const { headDim, group, pageTokens } = shape;
   const { codes } = page;
   const rowBytes = (headDim * codes.bits) / 8;

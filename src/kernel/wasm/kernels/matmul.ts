@@ -15,7 +15,7 @@ export const matmulName = ({ bits, group, mins }: PackedFormat, tile: number) =>
  * matmul(x, w, out, bias, add, rows, outputs, cols): x in tiles as kernels/basic.ts quantizes it, out rows of f32.
  * `bias` is 0 for none.
  */
-export function matmul(format: PackedFormat, tile: 1 | 4, relaxed: boolean): Kernel {
+export function matmul(format: PackedFormat, tile: number, relaxed: boolean): Kernel {
   const k = new Kernel(matmulName(format, tile), Array(11).fill('i32'));
   const [x, w, out, bias, add, rows, outputs, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const blocks = k.i32(i32.shrU(cols, 5));

@@ -17,7 +17,13 @@ export interface Rows {
   /** Values a row. */
   dims: number;
   heads: number;
+  /** Fused multiply-adds where the engine has them. */
+  relaxed: boolean;
 }
+
+/** a b + c. */
+const multiplyAdd = ({ relaxed }: Rows, a: V128, b: V128, c: V128): V128 =>
+  relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
 
 const loadRow = ({ size }: Rows, address: I32, offset = 0): V128 =>
   size === 4 ? v128.load(address, offset) : loadHalf4(address, offset);
@@ -37,7 +43,7 @@ export function scoreRows(k: Kernel, rows: Rows, data: I32, query: I32, count: I
         for (let r = 0; r < 4; r++) {
           k.set(value, loadRow(rows, at, r * rowBytes));
           chunk.forEach((head, i) => {
-            k.set(acc[i][r], f32x4.add(acc[i][r], f32x4.mul(value, v128.load(q, 4 * head * dims))));
+            k.set(acc[i][r], multiplyAdd(rows, value, v128.load(q, 4 * head * dims), acc[i][r]));
           });
         }
         k.increment(at, 4 * size);
@@ -77,7 +83,7 @@ export function sumRows(
       k.for(0, count, 1, () => {
         k.set(value, loadRow(rows, row));
         chunk.forEach((head, i) => {
-          k.set(acc[i], f32x4.add(acc[i], f32x4.mul(value, v128.load32Splat(w, 4 * head * stride))));
+          k.set(acc[i], multiplyAdd(rows, value, v128.load32Splat(w, 4 * head * stride), acc[i]));
         });
         k.increment(row, dims * size);
         k.increment(w, 4);

@@ -50,7 +50,6 @@ export function tableKeys(
   fragment: Fragment,
   shape: AttendShape,
   tables: Tables,
-  relaxed: boolean,
   spare: () => I32,
 ): KeyFragment | undefined {
   const page = fragment.page;
@@ -79,7 +78,7 @@ export function tableKeys(
       const block = k.i32(blockAt(fragment, pageAt, head));
       for (let first = 0; first < group; first += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
-        scoreColumns(k, columns, page, shape, block, query, heads, scalesAt, scores, swizzle(relaxed));
+        scoreColumns(k, columns, page, shape, block, query, heads, scalesAt, scores, swizzle(shape.relaxed));
       }
       if (tables.mean !== undefined) addConstants(k, query, constantsAt, group, scores, pageTokens);
     },
@@ -190,12 +189,7 @@ const behindWeights = ({ group, pageTokens }: AttendShape, head: number) => 2 * 
 export const factorsAt = (shape: AttendShape) => 16 * Math.ceil(behindWeights(shape, shape.group) / 16);
 export const integerBytes = (shape: AttendShape) => factorsAt(shape) + 8 * shape.pageTokens;
 
-export function tableValues(
-  fragment: Fragment,
-  shape: AttendShape,
-  relaxed: boolean,
-  spare: () => I32,
-): ValueFragment | undefined {
+export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels') return undefined;
   const { headDim, group, pageTokens } = shape;
@@ -220,7 +214,7 @@ export function tableValues(
       for (let first = 0; first < group; first += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
         sumColumns(k, columns, shape, block, integers, heads, state, corrections, {
-          look: (codes, d) => swizzle(relaxed)(tables[d], codes),
+          look: (codes, d) => swizzle(shape.relaxed)(tables[d], codes),
           bias: 128,
           step: most / 127,
         });

@@ -1,6 +1,6 @@
 /** Any codec's page to floats: one head's coded vectors, [token][codedDim]. What codecs without a loop of their own use. */
 import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
-import { type F32, f32, f32x4, type I32, i32, i32x4, Kernel, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, Kernel, v128 } from '../emit.ts';
 import { unpackGrid } from '../grid.ts';
 import { loadHalf, loadHalf4 } from '../ops.ts';
 
@@ -94,12 +94,15 @@ function unpackBlocks(k: Kernel, type: 'q8_0' | 'q4_0', count: number, block: I3
         k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendHighS(bytes))), 4 * i + 16));
       }
     } else {
-      const value = k.i32();
-      k.for(0, 16, 1, i => {
-        k.set(value, i32.load8U(i32.add(from, i), 2));
-        const put = (code: I32, offset: number) =>
-          f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(f32x4.lane(scale, 0), f32.fromI32(i32.sub(code, 8))), offset);
-        k.do(put(i32.and(value, 15), 0), put(i32.shrU(value, 4), 64));
+      const nibbles = k.v128();
+      [0, 1].forEach(half => {
+        k.set(bytes, v128.load(from, 2));
+        k.set(nibbles, i8x16.sub(v128.and(half ? i16x8.shrU(bytes, 4) : bytes, i8x16.const(15)), i8x16.const(8)));
+        [i16x8.extendLowS(nibbles), i16x8.extendHighS(nibbles)].forEach((eight, n) => {
+          const at = 64 * half + 32 * n;
+          k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendLowS(eight))), at));
+          k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendHighS(eight))), at + 16));
+        });
       });
     }
     k.increment(from, type === 'q8_0' ? 34 : 18);

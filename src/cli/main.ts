@@ -5,6 +5,7 @@ import { zoo } from '../codec/zoo.ts';
 import { InputError, KvasirError } from '../errors.ts';
 import { addCodecs, codecTable } from './codecs.ts';
 import { addEstimate } from './estimate.ts';
+import { addPull } from './pull.ts';
 
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
 
@@ -21,6 +22,7 @@ function createProgram(): Command {
     });
   addCodecs(program);
   addEstimate(program);
+  addPull(program);
   return program;
 }
 

@@ -3,4 +3,3 @@ export { cacheDir, cachedSha256 } from './cache.ts';
 export { type ModelName, parseModelName, quantOf } from './name.ts';
 export { type PulledFile, type PullOptions, type PullProgress, type PullResult, pull } from './pull.ts';
 export { type ResolvedModel, type ResolveOptions, resolveModel } from './resolve.ts';
-export { formatBytes } from './text.ts';

@@ -3,9 +3,13 @@ import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { zoo } from '../codec/zoo.ts';
 import { InputError, KvasirError } from '../errors.ts';
+import { addChat } from './chat.ts';
 import { addCodecs, codecTable } from './codecs.ts';
+import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
+import { addInspect } from './inspect.ts';
 import { addPull } from './pull.ts';
+import { addRun } from './run.ts';
 
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
 
@@ -20,9 +24,13 @@ function createProgram(): Command {
       if (name) throw new InputError(`There is no command "${name}". \`kvasir --help\` lists them.`);
       welcome();
     });
+  addPull(program);
+  addRun(program);
+  addChat(program);
+  addInspect(program);
   addCodecs(program);
   addEstimate(program);
-  addPull(program);
+  addDoctor(program);
   return program;
 }
 

@@ -7,6 +7,7 @@ import { addChat } from './chat.ts';
 import { addCodecs, codecTable } from './codecs.ts';
 import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
+import { addEval } from './eval.ts';
 import { addInspect } from './inspect.ts';
 import { addPull } from './pull.ts';
 import { addRun } from './run.ts';
@@ -28,6 +29,7 @@ function createProgram(): Command {
   addRun(program);
   addChat(program);
   addInspect(program);
+  addEval(program);
   addCodecs(program);
   addEstimate(program);
   addDoctor(program);

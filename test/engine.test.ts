@@ -1,12 +1,13 @@
 /** Models from the outside: tiny random ones of every architecture, on the js device. */
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
-import { CapacityError, InputError, type LoadOptions, loadModel, UnsupportedError } from '../src/index.ts';
+import { CapacityError, InputError, type LoadOptions, loadModel, type Model, UnsupportedError } from '../src/index.ts';
 import type { WeightType } from '../src/kernel/weights/types.ts';
 import { writeGguf, writeTempModel } from './gguf-writer.ts';
 import { type TinyOptions, tinyModel } from './tiny-model.ts';
 
-const blobOf = (options: TinyOptions = {}) => new Blob([writeGguf(tinyModel(options))]);
+/** With an output matrix of its own: one that is the embedding says the last token again and again. */
+const blobOf = (options: TinyOptions = {}) => new Blob([writeGguf(tinyModel({ tied: false, ...options }))]);
 const tiny = blobOf();
 /** Pages of 16, so that a few dozen tokens seal some. */
 const load = (options: LoadOptions = {}, model: Blob | string = tiny) =>
@@ -14,17 +15,22 @@ const load = (options: LoadOptions = {}, model: Blob | string = tiny) =>
 const prompt = 'The mead of poetry was brewed from honey and the blood of Kvasir, the wisest of all beings.';
 const greedy = { temperature: 0, maxTokens: 24, ignoreEnd: true };
 
+/** Tokens with the model's own log probabilities of them: any difference in the arithmetic shows. */
+async function trace(model: Model, text: string): Promise<string[]> {
+  const tokens: string[] = [];
+  for await (const { id, logprob } of model.generate(text, { ...greedy, logprobs: 0 })) tokens.push(`${id} ${logprob}`);
+  return tokens;
+}
+
 describe.each(['llama', 'qwen2', 'qwen3'] as const)('%s', architecture => {
   it.each<WeightType>(['F32', 'Q8_0', 'Q4_K'])('%s: the same text however the prompt is cut', async type => {
     const model = blobOf({ architecture, type });
-    const texts: string[] = [];
+    const traces: string[] = [];
     for (const prefillChunk of [1, 7, 128]) {
       await using loaded = await load({ prefillChunk }, model);
-      const { ids, usage } = await loaded.complete(prompt, greedy);
-      expect(usage).toEqual({ promptTokens: prompt.length, reusedTokens: 0, completionTokens: 24 });
-      texts.push(ids.join());
+      traces.push((await trace(loaded, prompt)).join());
     }
-    expect(new Set(texts).size).toBe(1);
+    expect(new Set(traces).size).toBe(1);
   });
 });
 
@@ -37,33 +43,10 @@ describe('the cache', () => {
       await using second = await load({ kv, prefillChunk: 64 }, model);
       // Three at once on one model take turns; alone, each gives the same.
       const prompts = [prompt, prompt.slice(0, 33), 'x'];
-      const together = await Promise.all(prompts.map(text => first.complete(text, greedy)));
-      for (const [i, text] of prompts.entries())
-        expect((await second.complete(text, greedy)).ids).toEqual(together[i].ids);
+      const together = await Promise.all(prompts.map(text => trace(first, text)));
+      for (const [i, text] of prompts.entries()) expect(await trace(second, text)).toEqual(together[i]);
     },
   );
-
-  it('is counted in true bytes, and given back', async () => {
-    const model = await load();
-    const before = model.memory();
-    expect(before).toMatchObject({ pages: 0, tails: 0, total: before.weights + before.scratch });
-    const talk = model.conversation();
-    await talk.generate(prompt, greedy).result();
-    const during = model.memory();
-    // 91 + 23 tokens ran: 7 pages of 16 are sealed.
-    expect(during.pages).toBe(7 * model.plan.leaf.bytes);
-    expect(during.tails).toBe(2 * 2 * 2 * 16 * (16 + 4) * 2);
-    expect(during.total).toBe(during.weights + during.scratch + during.pages + during.tails);
-    talk.dispose();
-    expect(model.memory()).toEqual(before);
-    await model.complete(prompt, greedy);
-    expect(model.memory()).toEqual(before);
-    const open = model.conversation();
-    await open.generate('abc', greedy).result();
-    await model.dispose();
-    open.dispose();
-    expect(model.memory()).toEqual({ weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 });
-  });
 });
 
 describe('a conversation', () => {

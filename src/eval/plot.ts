@@ -2,7 +2,7 @@
 import type { DivergenceRow } from './divergence.ts';
 
 const [WIDTH, HEIGHT] = [860, 540];
-const BOX = { left: 84, right: 150, top: 58, bottom: 62 };
+const BOX = { left: 84, right: 80, top: 58, bottom: 62 };
 const LINE = 15;
 
 export interface PlotText {
@@ -35,15 +35,17 @@ export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle
     text((left + right) / 2, HEIGHT - 16, 'code bits a value', 'axis middle'),
     `<text class="axis middle" transform="translate(22 ${(top + bottom) / 2}) rotate(-90)">divergence to f16, nats a token (log)</text>`,
   );
-  const placed: { x: number; y: number; width: number }[] = [];
-  for (const row of points) {
-    const [cx, cy] = [x(row.bits), y(Math.log10(row.kld))];
-    const at = freePlace(placed, cx + 9, cy + 4, 7.2 * row.kv.length);
-    if (Math.abs(at - cy - 4) > LINE / 2) parts.push(line(cx, cy, cx + 8, at - 4, 'lead'));
-    parts.push(
-      `<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escaped(row.kv)}: ${row.bits.toFixed(3)} bits, ${row.kld.toPrecision(3)} nats, top-1 ${(100 * row.top1).toFixed(2)} %</title></circle>`,
-      text(cx + 9, at, row.kv, 'name'),
-    );
+  const dots = points.map(row => ({ row, cx: x(row.bits), cy: y(Math.log10(row.kld)) }));
+  const taken: Box[] = dots.map(({ cx, cy }) => ({ x: cx - 5, y: cy, width: 10 }));
+  for (const { row, cx, cy } of dots) {
+    const label = placeLabel(taken, cx, cy, 7 * row.kv.length);
+    const edge = label.x + (label.side === 'end' ? label.width : 0);
+    if (Math.abs(label.y - cy) > LINE / 2) parts.push(line(cx, cy, edge, label.y, 'lead'));
+    parts.push(text(edge, label.y + 4, row.kv, `name ${label.side}`));
+  }
+  for (const { row, cx, cy } of dots) {
+    const facts = `${row.kv}: ${row.bits.toFixed(3)} bits, ${row.kld.toPrecision(3)} nats, top-1 ${(100 * row.top1).toFixed(2)} %`;
+    parts.push(`<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escaped(facts)}</title></circle>`);
   }
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escaped(title)}">`,
@@ -57,26 +59,32 @@ export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle
 
 const STYLE = [
   '.page{fill:#fff}text{font:12px ui-sans-serif,system-ui,sans-serif;fill:#222}.title{font-size:16px;font-weight:600}',
-  '.note,.tick{fill:#666}.end{text-anchor:end}.middle{text-anchor:middle}.axis{font-size:13px}.name{font-weight:500}',
+  '.note,.tick{fill:#666}.end{text-anchor:end}.start{text-anchor:start}.middle{text-anchor:middle}.axis{font-size:13px}.name{font-weight:500}',
   '.grid{stroke:#d4d4d4}.fine{stroke:#f0f0f0}.lead{stroke:#b45309;stroke-width:.7}circle{fill:#b45309}',
   '@media(prefers-color-scheme:dark){.page{fill:#161616}text{fill:#e4e4e4}.note,.tick{fill:#999}.grid{stroke:#3a3a3a}',
   '.fine{stroke:#232323}circle{fill:#fbbf24}.lead{stroke:#fbbf24}}',
 ].join('');
 
-/** The height nearest to the wanted one at which a label meets no other. */
-function freePlace(
-  placed: { x: number; y: number; width: number }[],
-  x: number,
-  wanted: number,
-  width: number,
-): number {
-  for (let i = 0; ; i++) {
-    const y = wanted + (i % 2 ? 1 : -1) * Math.ceil(i / 2) * LINE;
-    const meets = placed.some(p => x < p.x + p.width && p.x < x + width && Math.abs(p.y - y) < LINE - 1);
-    if (meets && i < 60) continue;
-    placed.push({ x, y, width });
-    return round(y);
-  }
+interface Box {
+  x: number;
+  /** Of its middle. */
+  y: number;
+  width: number;
+}
+
+/** The nearest place right or left of a dot where its name meets no dot and no other name. */
+function placeLabel(taken: Box[], cx: number, cy: number, width: number): Box & { side: 'start' | 'end' } {
+  const places = Array.from({ length: 60 }, (_, i) => ({
+    side: i % 2 ? ('end' as const) : ('start' as const),
+    x: i % 2 ? cx - 9 - width : cx + 9,
+    y: round(cy + (i & 2 ? 1 : -1) * Math.ceil(Math.floor(i / 2) / 2) * LINE),
+    width,
+  }));
+  const free = places.find(({ x, y }) =>
+    taken.every(box => x >= box.x + box.width || box.x >= x + width || Math.abs(box.y - y) >= LINE - 2),
+  );
+  taken.push(free ?? places[0]);
+  return free ?? places[0];
 }
 
 const round = (value: number) => Math.round(10 * value) / 10;

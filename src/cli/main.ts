@@ -42,6 +42,7 @@ function welcome(): void {
   console.log(
     [
       'Next:',
+      '  npm start -- run model.gguf "Hello"   any GGUF model of the llama, qwen2 or qwen3 family',
       '  npm start -- codecs tq4 --explain     where every byte of a page lies',
       '  npm start -- estimate --layers 36 --kv-heads 8 --head-dim 128 --context 128k --budget 20GiB',
       '  README.md                             encode, attend and decode vectors of your own',

@@ -81,7 +81,8 @@ export async function loadForUser(name: string, options: ModelOptions, signal: A
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),
     });
-    for (const notice of model.notices) progress.note(notice);
+    progress.end();
+    for (const notice of model.notices) console.error(notice);
     return model;
   } finally {
     progress.end();

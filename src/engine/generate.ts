@@ -1,5 +1,6 @@
 /** Tokens in, tokens out: prefill what the cache lacks of a prompt, then sample and run one token at a time. */
 import { CapacityError, InputError } from '../errors.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
 import { formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
 import { createSampler, type SampleOptions } from './sample.ts';
@@ -33,13 +34,11 @@ export async function* generate(
   options: GenerateOptions,
   result: Result,
 ): AsyncGenerator<Token, void, void> {
-  const { tokenizer } = engine;
   const { signal, onPrefill } = options;
   checkIds(prompt, engine.config.vocab);
   const most = mostTokens(prompt.length, options.maxTokens, context, overflow);
   const sampler = createSampler(options, prompt);
-  const stops = createStopMatcher([options.stop ?? []].flat());
-  const words = tokenizer.createTextStream();
+  const write = createWriter(engine.tokenizer, options);
   const watch = stopwatch(result);
   result.seed = sampler.seed;
   result.usage.promptTokens = prompt.length;
@@ -65,20 +64,15 @@ export async function* generate(
     while (alive) {
       const sampled = sampler.sample(logits!);
       result.usage.completionTokens = result.ids.push(sampled.id);
-      const ended = !options.ignoreEnd && tokenizer.endIds.has(sampled.id);
-      const full = result.ids.length === most;
-      let { text, stop } = stops.push(ended ? '' : words.push(sampled.id));
-      // Held back in case it became a stop string: it did not.
-      if ((ended || full) && stop === undefined) text += stops.push(words.end()).text + stops.end();
+      const { text, finish, stop } = write(sampled.id, result.ids.length === most);
       const notice = sequence.dropped > dropped ? slideNotice(context, sequence.dropped) : undefined;
       dropped = sequence.dropped;
-      if (notice) result.notices = [notice];
       result.text += text;
-      if (ended || full || stop !== undefined) result.finish = full && !ended && stop === undefined ? 'length' : 'stop';
-      result.stop = stop;
+      if (notice) result.notices = [notice];
+      if (finish) Object.assign(result, { finish, stop });
       watch.decoded();
       yield { ...sampled, text, ...(notice && { notice }) };
-      if (ended || full || stop !== undefined) break;
+      if (finish) break;
       watch.resume();
       slot.push(sampled.id);
       alive = await run([sampled.id]);
@@ -90,6 +84,30 @@ export async function* generate(
     slot.reset();
     throw error;
   }
+}
+
+interface Written {
+  /** What may be shown. */
+  text: string;
+  /** Set where it ends here. */
+  finish?: 'stop' | 'length';
+  stop?: string;
+}
+
+/** From tokens to text, whole characters only, and nothing of a stop string. */
+function createWriter(tokenizer: Tokenizer, { stop = [], ignoreEnd = false }: GenerateOptions) {
+  const words = tokenizer.createTextStream();
+  const stops = createStopMatcher([stop].flat());
+  return (id: number, last: boolean): Written => {
+    const ended = !ignoreEnd && tokenizer.endIds.has(id);
+    const shown = stops.push(ended ? '' : words.push(id));
+    if (shown.stop !== undefined) return { ...shown, finish: 'stop' };
+    if (!ended && !last) return shown;
+    // What was held back became no stop string after all.
+    const rest = stops.push(words.end());
+    const finish = ended || rest.stop !== undefined ? 'stop' : 'length';
+    return { text: shown.text + rest.text + stops.end(), finish, stop: rest.stop };
+  };
 }
 
 const slideNotice = (context: number, dropped: number): string =>

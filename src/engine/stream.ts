@@ -36,6 +36,8 @@ export interface Result {
 
 /** Read it with `for await`; `result()` reads what is left and gives the result. */
 export interface Stream<T> extends AsyncGenerator<T, Result, void> {
+  /** Ends it early, as `break` does. */
+  return(): Promise<IteratorResult<T, Result>>;
   result(): Promise<Result>;
 }
 

@@ -1,6 +1,8 @@
 /** The command line from the outside, as it is built, on tiny random models. */
 import { spawn } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { copyFile, mkdir, mkdtemp } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -20,12 +22,14 @@ beforeAll(async () => {
 
 interface Act {
   input?: string;
+  /** The hub cache; an empty one unless given. */
+  cache?: string;
   /** Sends Ctrl-C, once, when this is true of what was printed so far. */
   interruptWhen?: (printed: { stdout: string; stderr: string }) => boolean;
 }
 
-function kvasir(args: string[], { input = '', interruptWhen }: Act = {}) {
-  const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, HF_HUB_CACHE: '/nowhere/hub' } });
+function kvasir(args: string[], { input = '', cache = '/nowhere/hub', interruptWhen }: Act = {}) {
+  const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, HF_HUB_CACHE: cache } });
   const printed = { stdout: '', stderr: '' };
   let interrupted = false;
   for (const name of ['stdout', 'stderr'] as const)
@@ -73,6 +77,18 @@ describe('kvasir run', () => {
     });
     expect(result.ids).toHaveLength(12);
     expect(result.memory.total).toBeGreaterThan(result.memory.weights);
+  });
+
+  it('finds a model by its name on the hub, and so does the doctor', async () => {
+    const cache = await mkdtemp(join(tmpdir(), 'kvasir-hub-'));
+    const snapshot = join(cache, 'models--org--tiny', 'snapshots', 'a'.repeat(40));
+    await mkdir(snapshot, { recursive: true });
+    await copyFile(model, join(snapshot, 'tiny-Q8_0.gguf'));
+    const { stdout, stderr } = await kvasir(['run', 'org/tiny:q8_0', 'Once', '--raw', '--json', ...greedy], { cache });
+    expect(stderr).not.toMatch(/kvasir:/);
+    expect(JSON.parse(stdout).ids).toHaveLength(12);
+    const found = JSON.parse((await kvasir(['doctor', '--json'], { cache })).stdout);
+    expect(found.cache.models).toEqual([{ name: 'org/tiny:Q8_0', bytes: statSync(model).size }]);
   });
 
   it('stops at Ctrl-C with what there is', async () => {

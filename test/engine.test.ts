@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { CapacityError, InputError, type LoadOptions, loadModel, type Model, UnsupportedError } from '../src/index.ts';
 import type { WeightType } from '../src/kernel/weights/types.ts';
 import { writeGguf, writeTempModel } from './gguf-writer.ts';
+import { seeded } from './random.ts';
 import { type TinyOptions, tinyModel } from './tiny-model.ts';
 
 /** With an output matrix of its own: one that is the embedding says the last token again and again. */
@@ -85,6 +86,25 @@ describe('a conversation', () => {
     expect(await ask('a'.repeat(36))).toBe(35);
     expect(await ask(`${'a'.repeat(36)}${'e'.repeat(30)}`)).toBe(36);
     expect(await ask(`${'a'.repeat(36)}x`)).toBe(0);
+  });
+
+  it.each(['tq3', 'tq2+recent9+sink2'])('%s: never differs from a fresh start, wherever prompts part', async kv => {
+    await using model = await load({ kv, prefillChunk: 11 });
+    const random = seeded(3);
+    const talk = model.conversation();
+    const options = { ...greedy, maxTokens: 3, logprobs: 0 };
+    let [text, reused] = ['', 0];
+    for (let turn = 0; turn < 16; turn++) {
+      const keep = Math.floor(text.length * (1 - random.next() ** 4));
+      text = text.slice(0, keep) + String.fromCharCode(97 + turn).repeat(1 + random.below(14));
+      const tokens: string[][] = [[], []];
+      const streams = [talk.generate(text, options), model.generate(text, options)];
+      for (const [i, stream] of streams.entries())
+        for await (const { id, logprob } of stream) tokens[i].push(`${id} ${logprob}`);
+      expect(tokens[0]).toEqual(tokens[1]);
+      reused += (await streams[0].result()).usage.reusedTokens;
+    }
+    expect(reused).toBeGreaterThan(100);
   });
 
   it('answers one at a time', async () => {

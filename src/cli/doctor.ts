@@ -4,8 +4,7 @@ import type { Command } from 'commander';
 import { memoryLimit } from '../engine/budget.ts';
 import { wasmFeatures } from '../kernel/features.ts';
 import { listDevices } from '../kernel/open.ts';
-import { cachedModels } from '../model/hub/cached.ts';
-import { cacheDir } from '../model/hub/index.ts';
+import { cacheDir, cachedModels } from '../model/hub/index.ts';
 import { formatBytes, formatFileSize } from '../units.ts';
 
 export function addDoctor(program: Command): void {

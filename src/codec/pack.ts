@@ -1,13 +1,20 @@
 /**
- * Codes to bytes: a grid of b-bit codes (1 to 16), tokens by dims, in rows (a token's codes side by side) or columns
- * (one dim's codes of all tokens side by side).
+ * Codes to bytes: a grid of b-bit codes (1 to 16), tokens by dims, laid out for the loops that read it.
  *
- * Codes follow one another, lowest bits first, with no gap: code i of a plane of width w takes bits i w to
- * i w + w - 1 of the plane, counted from the lowest bit of its first byte. A width that does not divide 8 or 16 is
- * split into planes that do (3 = a plane of 2 + a plane of 1), the plane of the low bits first: a plane unpacks with
- * masks and shifts alone.
+ *   rows      a token's codes side by side
+ *   columns   one dim's codes of all tokens side by side
+ *   pairs     columns of nibbles, each the 2-bit codes of two neighbouring dims of a token (the even dim lower): one
+ *             16-entry table then serves two dims
+ *
+ * A line (row or column) of narrow codes is cut into blocks of L bytes (16, or the largest power of two below it that
+ * divides the line). In a block, byte i holds codes i, L + i, 2 L + i, ... of the block, lowest bits first: one mask
+ * on 16 bytes gives 16 neighbours in order, and one mask on a word gives four. Lines that are not whole bytes follow
+ * one another bit by bit. A plane of 16 bits has the low byte first.
+ *
+ * A width that does not divide 8 is split into planes that do, the plane of the low bits first: 3 bits are a grid of
+ * 2 bits followed by a grid of 1 bit.
  */
-export type Order = 'rows' | 'columns';
+export type Order = 'rows' | 'columns' | 'pairs';
 
 export interface Grid {
   bytes: number;
@@ -18,33 +25,28 @@ export interface Grid {
   read(bytes: Uint8Array, token: number, dim: number): number;
 }
 
-interface Plane {
-  width: number;
-  mask: number;
-  /** Of its first byte in the grid. */
-  offset: number;
-  /** Of its bits in a code. */
-  shift: number;
-}
-
 export function createGrid(tokens: number, dims: number, bits: number, order: Order): Grid {
-  const planes: Plane[] = [];
+  if (order === 'pairs') return pairGrid(tokens, dims);
+  const byRows = order === 'rows';
+  const [lines, length] = byRows ? [tokens, dims] : [dims, tokens];
   let bytes = 0;
   let shift = 0;
-  for (const width of [16, 8, 4, 2, 1].filter(power => bits & power)) {
-    planes.push({ width, mask: 2 ** width - 1, offset: bytes, shift });
-    bytes += Math.ceil((tokens * dims * width) / 8);
-    shift += width;
-  }
-  const index = (token: number, dim: number) => (order === 'rows' ? token * dims + dim : dim * tokens + token);
+  const planes = [16, 8, 4, 2, 1]
+    .filter(power => bits & power)
+    .map(width => {
+      const plane = { ...createPlane(length, width), width, mask: 2 ** width - 1, offset: bytes, shift };
+      bytes += Math.ceil((lines * length * width) / 8);
+      shift += width;
+      return plane;
+    });
   return {
     bytes,
     bits,
     order,
     write(out, token, dim, code) {
-      const i = index(token, dim);
-      for (const { width, mask, offset, shift } of planes) {
-        const bit = i * width;
+      const [line, i] = byRows ? [token, dim] : [dim, token];
+      for (const { width, mask, offset, shift, bitOf } of planes) {
+        const bit = bitOf(line, i);
         const at = offset + (bit >> 3);
         const value = ((code >> shift) & mask) << (bit & 7);
         out[at] |= value;
@@ -52,15 +54,45 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Or
       }
     },
     read(from, token, dim) {
-      const i = index(token, dim);
+      const [line, i] = byRows ? [token, dim] : [dim, token];
       let code = 0;
-      for (const { width, mask, offset, shift } of planes) {
-        const bit = i * width;
+      for (const { width, mask, offset, shift, bitOf } of planes) {
+        const bit = bitOf(line, i);
         const at = offset + (bit >> 3);
         const value = width === 16 ? from[at] | (from[at + 1] << 8) : (from[at] >> (bit & 7)) & mask;
         code |= value << shift;
       }
       return code;
     },
+  };
+}
+
+/** Where code i of a line begins, in bits from the start of the plane. */
+function createPlane(length: number, width: number): { bitOf(line: number, i: number): number } {
+  const lineBits = length * width;
+  if (lineBits % 8 !== 0 || width >= 8) return { bitOf: (line, i) => line * lineBits + i * width };
+  const lineBytes = lineBits / 8;
+  const lane = laneBytes(lineBytes);
+  const block = (lane * 8) / width;
+  return {
+    bitOf(line, i) {
+      const within = i % block;
+      const byte = line * lineBytes + Math.floor(i / block) * lane + (within % lane);
+      return 8 * byte + Math.floor(within / lane) * width;
+    },
+  };
+}
+
+/** L: 16, or the largest power of two that divides a line of this many bytes. */
+export const laneBytes = (lineBytes: number): number => Math.min(16, lineBytes & -lineBytes);
+
+function pairGrid(tokens: number, dims: number): Grid {
+  const nibbles = createGrid(tokens, Math.ceil(dims / 2), 4, 'columns');
+  return {
+    bytes: nibbles.bytes,
+    bits: 2,
+    order: 'pairs',
+    write: (out, token, dim, code) => nibbles.write(out, token, dim >> 1, code << (2 * (dim & 1))),
+    read: (from, token, dim) => (nibbles.read(from, token, dim >> 1) >> (2 * (dim & 1))) & 3,
   };
 }

@@ -4,9 +4,10 @@
  * the two into the contract; a family brings the parts.
  */
 import { InputError, ShapeError } from '../errors.ts';
-import type { Fragment, PageFragment } from '../kernel/fragment.ts';
+import type { PageFragment } from '../kernel/fragment.ts';
 import type { Codec, Shape } from './codec.ts';
 import { type Field, layOut } from './layout.ts';
+import { matrixOf } from './parts/rotation.ts';
 
 /** How vectors go into the domain where they are coded, and come back. */
 export interface Domain {
@@ -58,7 +59,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     fields: format.fields,
     fragment: {
       codedDim: domain.codedDim,
-      matrix: domain.plain ? undefined : matrixOf(domain, headDim),
+      matrix: domain.plain ? undefined : matrixOf(q => domain.query(q, 0).vector, headDim, domain.codedDim),
       mean: domain.mean,
       sharedBytes,
       blockBytes,
@@ -123,19 +124,6 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       out.set(domain.back(Float64Array.from(sum), weightSum, head));
     },
   };
-}
-
-/** What the domain makes of queries, as a matrix: it is linear, so unit vectors tell it whole. */
-function matrixOf(domain: Domain, headDim: number): Fragment['matrix'] {
-  const matrix = new Float32Array(domain.codedDim * headDim);
-  for (let i = 0; i < headDim; i++) {
-    const unit = new Float64Array(headDim);
-    unit[i] = 1;
-    domain.query(unit, 0).vector.forEach((value, row) => {
-      matrix[row * headDim + i] = value;
-    });
-  }
-  return matrix;
 }
 
 function checkVectors(spec: string, x: Float32Array, tokens: number, { headDim, kvHeads }: Shape): void {

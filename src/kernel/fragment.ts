@@ -39,7 +39,7 @@ export type PageFragment =
       kind: 'hybrid';
       parts: { codes: GridFragment; first: number; end: number; levels: Float32Array }[];
       norms: ScalarsFragment;
-      residual?: { signs: GridFragment; norms: ScalarsFragment; gain: number };
+      residual?: { signs: GridFragment; norms: ScalarsFragment; gain: number; matrix: Float32Array };
     }
   /** Codes with a range a group; keys may be divided by their norm first, one a head or one for all heads. */
   | {
@@ -55,7 +55,7 @@ export type PageFragment =
 export interface GridFragment {
   offset: number;
   bits: number;
-  order: 'rows' | 'columns';
+  order: 'rows' | 'columns' | 'pairs';
 }
 
 /** An array of scalars, one a token, from byte `offset` of a head's block (or of the page) on. */

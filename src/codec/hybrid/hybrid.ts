@@ -44,7 +44,7 @@ export const hybrid: Family = {
 };
 
 /**
- * One head's block, all codes in columns (byte 0 holds dim 0 of tokens 0, 1, ...):
+ * One head's block, all codes in columns (see pack.ts):
  *   fine      the first headDim / 2 rotated dims, 3 bits (tq35) or 2 (tq25), index into the Lloyd-Max table
  *   coarse    the other dims, one bit less each
  *   signs     1 bit a dim: 1 where the residual's projection is >= 0
@@ -100,6 +100,7 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
         signs: { offset: layout.offset('signs'), bits: 1, order: 'columns' },
         norms: norms('residual'),
         gain: qjl.gain,
+        matrix: qjl.matrix,
       },
     },
     write(heads, tokens, page) {

@@ -2,7 +2,7 @@
  * QJL: one sign bit a dimension of a residual r, through a seeded Hadamard S. With z = sign(S r),
  * |r| sqrt(pi / 2d) S^T z estimates r without bias in every inner product (at the price of variance).
  */
-import { signedHadamard } from './rotation.ts';
+import { matrixOf, signedHadamard } from './rotation.ts';
 
 export interface Qjl {
   /** S x, in place. */
@@ -11,9 +11,15 @@ export interface Qjl {
   back(z: Float64Array): void;
   /** What a sign stands for, over |r|. */
   gain: number;
+  /** S, row by row. */
+  matrix: Float32Array;
 }
 
 export function createQjl(d: number, seed: number): Qjl {
   const s = signedHadamard(d, seed);
-  return { project: s.forward, back: s.inverse, gain: Math.sqrt(Math.PI / (2 * d)) };
+  const projected = (x: Float64Array) => {
+    s.forward(x);
+    return x;
+  };
+  return { project: s.forward, back: s.inverse, gain: Math.sqrt(Math.PI / (2 * d)), matrix: matrixOf(projected, d, d) };
 }

@@ -4,6 +4,18 @@ import { createRandom } from './random.ts';
 
 export type { Transform } from './hadamard.ts';
 
+/** A linear map of d values to `rows` values as a matrix, row by row: what it makes of unit vectors tells it whole. */
+export function matrixOf(map: (x: Float64Array) => Float64Array, d: number, rows: number): Float32Array {
+  const matrix = new Float32Array(rows * d);
+  for (let i = 0; i < d; i++) {
+    const unit = new Float64Array(d);
+    unit[i] = 1;
+    const column = map(unit);
+    for (let row = 0; row < rows; row++) matrix[row * d + i] = column[row];
+  }
+  return matrix;
+}
+
 export const identity: Transform = { forward() {}, inverse() {} };
 
 /**

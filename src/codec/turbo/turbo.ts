@@ -80,10 +80,9 @@ function meanOf({ spec, learned: { mean }, shape: { headDim, kvHeads } }: Reques
 
 /**
  * One head's block:
- *   codes   headDim x pageTokens codes of `bits`. Table codes and values lie in columns: byte 0 holds dim 0 of
- *           tokens 0, 1, ...; keys of the uniform siblings lie in rows: byte 0 holds dims 0, 1, ... of token 0.
- *           3 bits are two planes, the low 2 bits of all codes first. A table code is the index of an ascending
- *           table; a uniform code is two's complement, c for the value (c + 1/2) step.
+ *   codes   headDim x pageTokens codes of `bits` (see pack.ts). Table codes and all values lie in columns, those of
+ *           tq2 in pairs; keys of the uniform siblings lie in rows. A table code is the index of an ascending table; a
+ *           uniform code is two's complement, c for the value (c + 1/2) step.
  *   norms   pageTokens x f16 (f32): |x|, or |x| / |decoded unit vector| when norm corrected.
  */
 function turboFormat(
@@ -94,7 +93,7 @@ function turboFormat(
   scalars: Scalars,
   normCorrected: boolean,
 ): PageFormat {
-  const order = uniform && side === 'key' ? 'rows' : 'columns';
+  const order = uniform && side === 'key' ? 'rows' : !uniform && bits === 2 ? 'pairs' : 'columns';
   const grid = createGrid(pageTokens, headDim, bits, order);
   const fields: Field[] = [
     {

@@ -74,6 +74,7 @@ export const i32 = {
   shl: i32Op(0x74),
   shrS: i32Op(0x75),
   shrU: i32Op(0x76),
+  eqz: (a: I32) => expr('i32', codeOf(a), [0x45]),
   eq: i32Op(0x46),
   ne: i32Op(0x47),
   ltS: i32Op(0x48),
@@ -348,6 +349,13 @@ export class Kernel {
     this.do([...i32.geS(counter, end).code, 0x0d, 1]);
     body();
     this.increment(counter, step);
+    this.do([0x0c, 0, 0x0b, 0x0b]);
+  }
+
+  while(condition: I32, body: () => void): void {
+    this.do([0x02, 0x40, 0x03, 0x40]);
+    this.do([...i32.eqz(condition).code, 0x0d, 1]);
+    body();
     this.do([0x0c, 0, 0x0b, 0x0b]);
   }
 

@@ -1,22 +1,23 @@
 /**
  * Weight superblocks ("K" types): 256 values in groups of 16 or 32. Each group has a small integer scale (and perhaps
- * a minimum), and two f16 numbers scale those. Each function decodes the block at `bytes[at]` into `out[to ...]`.
+ * a minimum), and two f16 numbers scale those.
  *
  * Two-bit codes come in halves of 128 values: 32 bytes a half, value 32 s + i of the half in bits 2s, 2s + 1 of byte i.
  */
-import { type DecodeBlock, f16 } from './blocks.ts';
+import { f16, type Split } from './blocks.ts';
 
-const signed = (byte: number) => (byte << 24) >> 24;
+const twoBits = (bytes: Uint8Array, at: number, i: number) =>
+  (bytes[at + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
 
 /** 0-15 scale (low nibble) and minimum (high) of 16 groups of 16, 16-79 two-bit codes, 80-81 d, 82-83 dmin. */
-export const decodeQ2_K: DecodeBlock = (bytes, at, out, to) => {
+export const splitQ2_K: Split = (bytes, at, { codes, scales, mins }) => {
   const d = f16(bytes, at + 80);
   const dmin = f16(bytes, at + 82);
-  for (let i = 0; i < 256; i++) {
-    const group = bytes[at + (i >> 4)];
-    const code = (bytes[at + 16 + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
-    out[to + i] = d * (group & 15) * code - dmin * (group >> 4);
+  for (let g = 0; g < 16; g++) {
+    scales[g] = d * (bytes[at + g] & 15);
+    mins[g] = -dmin * (bytes[at + g] >> 4);
   }
+  for (let i = 0; i < 256; i++) codes[i] = twoBits(bytes, at + 16, i);
 };
 
 /**
@@ -24,17 +25,16 @@ export const decodeQ2_K: DecodeBlock = (bytes, at, out, to) => {
  * six-bit scales for groups of 16 (32 is zero), 108-109 d. Scale g: its low four bits in the low (g < 8) or high half
  * of byte g % 8, its high two bits in bits 2 (g / 4) ... of byte 8 + g % 4.
  */
-export const decodeQ3_K: DecodeBlock = (bytes, at, out, to) => {
+export const splitQ3_K: Split = (bytes, at, { codes, scales }) => {
   const d = f16(bytes, at + 108);
   for (let g = 0; g < 16; g++) {
     const low = (bytes[at + 96 + (g & 7)] >> (g < 8 ? 0 : 4)) & 15;
     const high = (bytes[at + 104 + (g & 3)] >> ((g >> 2) * 2)) & 3;
-    const scale = d * ((low | (high << 4)) - 32);
-    for (let i = g * 16; i < g * 16 + 16; i++) {
-      const code = (bytes[at + 32 + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
-      const kept = (bytes[at + (i & 31)] >> (i >> 5)) & 1;
-      out[to + i] = scale * (kept ? code : code - 4);
-    }
+    scales[g] = d * ((low | (high << 4)) - 32);
+  }
+  for (let i = 0; i < 256; i++) {
+    const kept = (bytes[at + (i & 31)] >> (i >> 5)) & 1;
+    codes[i] = twoBits(bytes, at + 32, i) - (kept ? 0 : 4);
   }
 };
 
@@ -43,37 +43,32 @@ export const decodeQ3_K: DecodeBlock = (bytes, at, out, to) => {
  * bits of bytes 0-3, minima 0-3 in those of bytes 4-7; scales 4-7 have their low four bits in the low half of bytes
  * 8-11 and their high two in the top of bytes 0-3, minima 4-7 theirs in the high half and in the top of bytes 4-7.
  */
-const groupScale = (bytes: Uint8Array, at: number, g: number) =>
-  g < 4 ? bytes[at + g] & 63 : (bytes[at + 4 + g] & 15) | ((bytes[at + g - 4] >> 6) << 4);
-const groupMin = (bytes: Uint8Array, at: number, g: number) =>
-  g < 4 ? bytes[at + 4 + g] & 63 : (bytes[at + 4 + g] >> 4) | ((bytes[at + g] >> 6) << 4);
-
-/** 0-1 d, 2-3 dmin, 4-15 scales and minima of 8 groups of 32, 16-143 nibbles: 32 bytes hold two groups, low and high. */
-export const decodeQ4_K: DecodeBlock = (bytes, at, out, to) => {
-  const d = f16(bytes, at);
-  const dmin = f16(bytes, at + 2);
-  for (let g = 0; g < 8; g++) {
-    const scale = d * groupScale(bytes, at + 4, g);
-    const min = dmin * groupMin(bytes, at + 4, g);
-    for (let i = 0; i < 32; i++) {
-      const code = (bytes[at + 16 + (g >> 1) * 32 + i] >> ((g & 1) * 4)) & 15;
-      out[to + g * 32 + i] = scale * code - min;
-    }
+function groupScales(bytes: Uint8Array, at: number, scales: Float64Array, mins: Float64Array): void {
+  const [d, dmin] = [f16(bytes, at), f16(bytes, at + 2)];
+  const packed = at + 4;
+  for (let g = 0; g < 4; g++) {
+    scales[g] = d * (bytes[packed + g] & 63);
+    mins[g] = -dmin * (bytes[packed + 4 + g] & 63);
+    scales[g + 4] = d * ((bytes[packed + 8 + g] & 15) | ((bytes[packed + g] >> 6) << 4));
+    mins[g + 4] = -dmin * ((bytes[packed + 8 + g] >> 4) | ((bytes[packed + 4 + g] >> 6) << 4));
   }
+}
+
+/** 256 nibbles: 32 bytes hold two groups of 32, low and high. */
+const nibble = (bytes: Uint8Array, at: number, i: number) =>
+  (bytes[at + (i >> 6) * 32 + (i & 31)] >> (((i >> 5) & 1) * 4)) & 15;
+
+/** 0-1 d, 2-3 dmin, 4-15 scales and minima of 8 groups of 32, 16-143 nibbles. */
+export const splitQ4_K: Split = (bytes, at, { codes, scales, mins }) => {
+  groupScales(bytes, at, scales, mins);
+  for (let i = 0; i < 256; i++) codes[i] = nibble(bytes, at + 16, i);
 };
 
 /** 0-1 d, 2-3 dmin, 4-15 scales and minima, 16-47 fifth bits (bit g of byte i for value i of group g), 48-175 nibbles. */
-export const decodeQ5_K: DecodeBlock = (bytes, at, out, to) => {
-  const d = f16(bytes, at);
-  const dmin = f16(bytes, at + 2);
-  for (let g = 0; g < 8; g++) {
-    const scale = d * groupScale(bytes, at + 4, g);
-    const min = dmin * groupMin(bytes, at + 4, g);
-    for (let i = 0; i < 32; i++) {
-      const low = (bytes[at + 48 + (g >> 1) * 32 + i] >> ((g & 1) * 4)) & 15;
-      const high = (bytes[at + 16 + i] >> g) & 1;
-      out[to + g * 32 + i] = scale * (low | (high << 4)) - min;
-    }
+export const splitQ5_K: Split = (bytes, at, { codes, scales, mins }) => {
+  groupScales(bytes, at, scales, mins);
+  for (let i = 0; i < 256; i++) {
+    codes[i] = nibble(bytes, at + 48, i) | (((bytes[at + 16 + (i & 31)] >> (i >> 5)) & 1) << 4);
   }
 };
 
@@ -81,11 +76,11 @@ export const decodeQ5_K: DecodeBlock = (bytes, at, out, to) => {
  * 0-127 low four bits (64 bytes a half of 128 values: the first 64 in the low nibbles, the rest in the high ones),
  * 128-191 high two bits (laid out as two-bit codes), 192-207 signed scales of 16 groups of 16, 208-209 d. 32 is zero.
  */
-export const decodeQ6_K: DecodeBlock = (bytes, at, out, to) => {
+export const splitQ6_K: Split = (bytes, at, { codes, scales }) => {
   const d = f16(bytes, at + 208);
+  for (let g = 0; g < 16; g++) scales[g] = d * ((bytes[at + 192 + g] << 24) >> 24);
   for (let i = 0; i < 256; i++) {
     const low = (bytes[at + (i >> 7) * 64 + (i & 63)] >> (((i >> 6) & 1) * 4)) & 15;
-    const high = (bytes[at + 128 + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
-    out[to + i] = d * signed(bytes[at + 192 + (i >> 4)]) * ((low | (high << 4)) - 32);
+    codes[i] = (low | (twoBits(bytes, at + 128, i) << 4)) - 32;
   }
 };

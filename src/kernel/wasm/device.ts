@@ -1,0 +1,395 @@
+/**
+ * The wasm device: SIMD kernels emitted for the model at hand, threads over shared memory. Weights are quantized
+ * integers times int8 activations, cache pages are read packed; norms, softmax and sums are floats.
+ */
+import { ShapeError, UnsupportedError } from '../../errors.ts';
+import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
+import { fromFp8 } from '../float.ts';
+import type { Fragment } from '../fragment.ts';
+import { isInteger } from '../weights/split.ts';
+import { type WeightType, weightBytes } from '../weights/types.ts';
+import { type Kernel, moduleBytes } from './emit.ts';
+import { type AttendShape, SPLIT } from './kernels/attend.ts';
+import { activationBytes, halves, norm, quantize, rope, swiglu, TILES, tileOf } from './kernels/basic.ts';
+import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
+import { floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
+import { stateBytes } from './kernels/softmax.ts';
+import type { Tables } from './kernels/unpack.ts';
+import { createHeap, type Heap } from './memory.ts';
+import { blockBytes, packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
+import { CONTROL_WORDS, createPool, type Pool } from './pool.ts';
+import { wasmSupport } from './support.ts';
+
+interface Placed {
+  address: number;
+}
+type WasmTensor = Tensor & Placed;
+type WasmWeights = Weights & Placed;
+type WasmBlock = Block & Placed;
+
+const at = (handle: Tensor | Weights | Block) => (handle as unknown as Placed).address;
+
+export interface WasmOptions {
+  headDim: number;
+  heads: number;
+  kvHeads: number;
+  pageTokens: number;
+  /** As many as there are cores unless given; 1 without shared memory. */
+  threads?: number;
+  /** false: plain SIMD even where relaxed SIMD is there. */
+  relaxed?: boolean;
+  /** Of WebAssembly memory, 64 KiB each; 4 GiB unless given. */
+  maxPages?: number;
+}
+
+const bits = new DataView(new ArrayBuffer(4));
+function floatBits(x: number): number {
+  bits.setFloat32(0, x);
+  return bits.getInt32(0);
+}
+
+/** Rows below which a step is too short to be worth waking other threads for the small operations. */
+const ALONE = 4;
+
+export async function createWasmDevice(options: WasmOptions): Promise<Device> {
+  const support = await wasmSupport();
+  if (!support.simd) throw new UnsupportedError("This WebAssembly has no SIMD. Use a newer engine, or device: 'js'.");
+  if (options.headDim % 8 !== 0)
+    throw new ShapeError(
+      `The wasm device needs heads of a multiple of 8 dims, not ${options.headDim}. Use device: 'js'.`,
+    );
+  const relaxed = support.relaxedSimd && options.relaxed !== false;
+  const shared = support.sharedMemory;
+  const threads = shared ? Math.max(1, Math.min(64, options.threads ?? (await coreCount()))) : 1;
+  const maxPages = options.maxPages ?? 65536;
+  const memory = new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared });
+  const heap = createHeap(memory, maxPages);
+  const pool = await createPool(memory, heap.alloc(4 * CONTROL_WORDS), threads);
+  pool.load(moduleBytes(modelKernels(relaxed), { maxPages, shared }));
+  return new WasmDevice(options, heap, pool, { maxPages, shared });
+}
+
+async function coreCount(): Promise<number> {
+  const { availableParallelism } = await import('node:os');
+  return availableParallelism();
+}
+
+function modelKernels(relaxed: boolean): Kernel[] {
+  const integer = new Map(
+    Object.values(packedFormats)
+      .filter(({ bits }) => bits < 16)
+      .map(format => [matmulName(format, 1), format]),
+  );
+  return [
+    norm(),
+    rope(),
+    swiglu(),
+    ...TILES.map(quantize),
+    halves(),
+    ...[...integer.values()].flatMap(format => TILES.map(tile => matmul(format, tile, relaxed))),
+    ...(['F32', 'F16', 'BF16'] as const).map(floatMatmul),
+  ];
+}
+
+class WasmDevice implements Device {
+  readonly name = 'wasm';
+  readonly threads: number;
+  /** Pieces of a large operation: enough that a thread that comes late does not keep the others waiting. */
+  private readonly chunks: number;
+  private readonly shape: AttendShape;
+  private readonly modules = new Map<Fragment, Map<Fragment, CodecModule>>();
+  private readonly tables = new Map<Fragment, Tables>();
+  /** Addresses of a sequence's leaves, by its tail. */
+  private readonly leafTables = new Map<
+    Block,
+    { address: number; bytes: number; leaves: readonly Block[]; first: number; count: number }
+  >();
+  private readonly rooms = new Map<string, { address: number; bytes: number }>();
+
+  constructor(
+    { headDim, heads, kvHeads, pageTokens }: WasmOptions,
+    private readonly heap: Heap,
+    private readonly pool: Pool,
+    private readonly memory: { maxPages: number; shared: boolean },
+  ) {
+    this.threads = pool.threads;
+    this.chunks = 4 * pool.threads;
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
+  }
+
+  get bytes(): number {
+    return this.heap.used;
+  }
+
+  private floats(address: number, length: number): Float32Array {
+    return new Float32Array(this.heap.memory.buffer, address, length);
+  }
+
+  private raw(address: number, length: number): Uint8Array {
+    return new Uint8Array(this.heap.memory.buffer, address, length);
+  }
+
+  /** Room that grows as needed and is reused from step to step. */
+  private room(name: string, bytes: number): number {
+    const has = this.rooms.get(name);
+    if (has && has.bytes >= bytes) return has.address;
+    if (has) this.heap.free(has.address, has.bytes);
+    const size = Math.ceil(bytes * 1.25);
+    const room = { address: this.heap.alloc(size), bytes: size };
+    this.rooms.set(name, room);
+    return room.address;
+  }
+
+  /** Runs a small operation on `rows` rows: here, unless there are many. */
+  private run(rows: number, kernel: string, ...args: number[]): void {
+    this.pool.run(kernel, rows < ALONE ? 1 : Math.min(rows, this.chunks), ...args);
+  }
+
+  tensor(rows: number, cols: number): WasmTensor {
+    const address = this.heap.alloc(4 * rows * cols);
+    this.floats(address, rows * cols).fill(0);
+    return { rows, cols, address };
+  }
+
+  write(tensor: Tensor, row: number, data: Float32Array): void {
+    this.floats(at(tensor) + 4 * row * tensor.cols, data.length).set(data);
+  }
+
+  copy(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void {
+    this.write(to, toRow, this.floats(at(from) + 4 * fromRow * from.cols, rows * from.cols));
+  }
+
+  read(tensor: Tensor, row: number): Float32Array<ArrayBuffer> {
+    return new Float32Array(this.floats(at(tensor) + 4 * row * tensor.cols, tensor.cols));
+  }
+
+  block(bytes: number): WasmBlock {
+    const address = this.heap.alloc(bytes);
+    this.raw(address, bytes).fill(0);
+    return { bytes, address };
+  }
+
+  free(handle: Block | Tensor): void {
+    this.heap.free(at(handle), 'bytes' in handle ? handle.bytes : 4 * handle.rows * handle.cols);
+    const table = 'bytes' in handle ? this.leafTables.get(handle) : undefined;
+    if (!table) return;
+    this.heap.free(table.address, table.bytes);
+    this.leafTables.delete(handle as Block);
+  }
+
+  readBlock(block: Block): Uint8Array<ArrayBuffer> {
+    return new Uint8Array(this.raw(at(block), block.bytes));
+  }
+
+  writeBlock(block: Block, data: Uint8Array): void {
+    this.raw(at(block), block.bytes).set(data);
+  }
+
+  async loadWeights(
+    type: WeightType,
+    rows: number,
+    cols: number,
+    fill: (into: Uint8Array) => Promise<void>,
+  ): Promise<WasmWeights> {
+    if (cols % (isInteger(type) ? 32 : 4) !== 0)
+      throw new ShapeError(`The wasm device cannot take ${type} rows of ${cols} values. Use device: 'js'.`);
+    const source = new Uint8Array(weightBytes(type, rows * cols));
+    await fill(source);
+    const bytes = packedBytes(type, rows, cols);
+    const address = this.heap.alloc(bytes);
+    if (!isInteger(type)) this.raw(address, bytes).set(source);
+    else {
+      const rowBytes = source.length / rows;
+      const four = (cols / 32) * blockBytes(packedFormats[type]);
+      const packed = new Uint8Array(four);
+      for (let row = 0; row < rows; row += 4) {
+        packed.fill(0);
+        const group = Array.from({ length: Math.min(4, rows - row) }, (_, r) =>
+          source.subarray((row + r) * rowBytes, (row + r + 1) * rowBytes),
+        );
+        packRows(type, group, packed);
+        this.raw(address + (row / 4) * four, four).set(packed);
+      }
+    }
+    return { type, rows, cols, address };
+  }
+
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
+    const { type, rows, cols } = table;
+    const packed = this.raw(at(table), packedBytes(type, rows, cols));
+    for (let r = 0; r < ids.length; r++)
+      unpackRow(type, packed, ids[r], cols, this.floats(at(out) + 4 * r * cols, cols));
+  }
+
+  norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+    const parts = (rows * x.cols) / weight.cols;
+    this.run(rows, 'norm', at(x), at(out), at(weight), parts, weight.cols, floatBits(eps));
+  }
+
+  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+    const integers = projections.some(({ weights }) => isInteger(weights.type));
+    const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
+    if (integers) this.run(rows, `quantize${tileOf(rows)}`, at(x), quantized, rows, x.cols);
+    for (const { weights, out, bias, add } of projections) {
+      const { type } = weights;
+      const kernel = isInteger(type) ? matmulName(packedFormats[type], tileOf(rows)) : `matmul${type}`;
+      const input = isInteger(type) ? quantized : at(x);
+      const shape = [rows, weights.rows, weights.cols];
+      this.pool.run(kernel, this.chunks, input, at(weights), at(out), bias ? at(bias) : 0, add ? 1 : 0, ...shape);
+    }
+  }
+
+  rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
+    this.run(rows, 'rope', at(x), at(angles), rows, x.cols, headDim, angles.cols);
+  }
+
+  swiglu(gate: Tensor, up: Tensor, rows: number): void {
+    this.run(rows, 'swiglu', at(gate), at(up), rows * gate.cols);
+  }
+
+  append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, count: number, position: number): void {
+    const { headDim, kvHeads, sinks, tailTokens } = view.shape;
+    const store = (tensor: Tensor, block: number, room: number, first: number, n: number, place: number) => {
+      for (let head = 0; head < kvHeads; head++) {
+        const from = at(tensor) + 4 * ((row + first) * tensor.cols + head * headDim);
+        const to = block + 2 * headDim * (head * room + place);
+        this.pool.run('halves', 1, from, 4 * tensor.cols, to, 2 * headDim, n, headDim);
+      }
+    };
+    [k, v].forEach((tensor, side) => {
+      const tail = this.half(view, view.tail, layer, side, tailTokens);
+      for (let done = 0; done < count; ) {
+        const place = (position + done) % tailTokens;
+        const n = Math.min(count - done, tailTokens - place);
+        store(tensor, tail, tailTokens, done, n, place);
+        done += n;
+      }
+      const kept = Math.min(count, sinks - position);
+      if (kept > 0) store(tensor, this.half(view, view.sinkBlock, layer, side, sinks), sinks, 0, kept, position);
+    });
+  }
+
+  /** Where one layer's keys (0) or values (1) lie in a tail or sink block. */
+  private half({ shape }: KvView, block: Block, layer: number, side: number, tokens: number): number {
+    return at(block) + 2 * shape.kvHeads * tokens * shape.headDim * (2 * layer + side);
+  }
+
+  attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: AttendRows): void {
+    const { pageTokens, sinks, tailTokens, kvHeads } = view.shape;
+    const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
+    const { row, count, position, sealed } = rows;
+    const module = this.moduleOf(keys.fragment, values.fragment);
+    const pages = sealed - view.firstLeaf;
+    const queries = at(q) + 4 * row * q.cols;
+    const scale = floatBits(rows.scale);
+    const sinkCount = Math.min(sinks, sealed * pageTokens);
+    const splits = Math.ceil(pages / SPLIT);
+    const stateSize = this.shape.group * stateBytes(values.fragment.codedDim);
+    const states = this.room('states', count * kvHeads * splits * stateSize);
+    if (pages > 0) {
+      const prepared = this.room('queries', count * kvHeads * module.queryBytes);
+      const leaves = this.leafTable(view);
+      const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
+      this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
+      this.pool.run(
+        module.pages,
+        splits * kvHeads,
+        prepared,
+        states,
+        leaves,
+        keyOffset,
+        valueOffset,
+        count,
+        pages,
+        skip,
+      );
+    }
+    this.pool.run(
+      module.finish,
+      count * kvHeads,
+      queries,
+      4 * q.cols,
+      states,
+      pages,
+      this.half(view, view.sinkBlock, layer, 0, sinks),
+      sinks,
+      sinkCount,
+      this.half(view, view.tail, layer, 0, tailTokens),
+      tailTokens,
+      sealed * pageTokens,
+      position,
+      at(out) + 4 * row * out.cols,
+      4 * out.cols,
+      count,
+      scale,
+    );
+  }
+
+  seal(view: KvView, layer: number, page: number, leaf: Block): void {
+    const { pageTokens, tailTokens, kvHeads } = view.shape;
+    const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
+    const module = this.moduleOf(keys.fragment, values.fragment);
+    const start = (page * pageTokens) % tailTokens;
+    const [tailKeys, tailValues] = [0, 1].map(side => this.half(view, view.tail, layer, side, tailTokens));
+    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset);
+    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset);
+  }
+
+  private leafTable(view: KvView): number {
+    const { leaves, firstLeaf: first, tail } = view;
+    let table = this.leafTables.get(tail);
+    if (!table || table.bytes < 4 * leaves.length) {
+      if (table) this.heap.free(table.address, table.bytes);
+      const bytes = 4 * Math.max(256, 2 * leaves.length);
+      table = { address: this.heap.alloc(bytes), bytes, leaves, first: -1, count: 0 };
+      this.leafTables.set(tail, table);
+    }
+    if (table.first !== first || table.count !== leaves.length) {
+      new Int32Array(this.heap.memory.buffer, table.address, leaves.length).set(leaves.map(at));
+      table.first = first;
+      table.count = leaves.length;
+    }
+    return table.address;
+  }
+
+  private moduleOf(keys: Fragment, values: Fragment): CodecModule {
+    const byValues = this.modules.get(keys) ?? new Map<Fragment, CodecModule>();
+    this.modules.set(keys, byValues);
+    let module = byValues.get(values);
+    if (!module) {
+      const stride = Math.ceil(codecScratch(this.shape, keys, values) / 64) * 64 + 64;
+      const scratch = { address: this.heap.alloc(stride * this.threads), stride };
+      const side = (fragment: Fragment) => ({ fragment, tables: this.tablesOf(fragment) });
+      const id = String(this.modules.size * 1000 + byValues.size);
+      module = codecModule(id, this.shape, side(keys), side(values), scratch, this.memory);
+      this.pool.load(module.bytes);
+      byValues.set(values, module);
+    }
+    return module;
+  }
+
+  private tablesOf(fragment: Fragment): Tables {
+    const known = this.tables.get(fragment);
+    if (known) return known;
+    const place = (data: Float32Array) => {
+      const address = this.heap.alloc(4 * data.length);
+      this.floats(address, data.length).set(data);
+      return address;
+    };
+    const { page } = fragment;
+    const levels = page.kind === 'levels' ? [page.levels] : page.kind === 'hybrid' ? page.parts.map(p => p.levels) : [];
+    const tables: Tables = {
+      matrix: fragment.matrix && place(fragment.matrix),
+      mean: fragment.mean && place(fragment.mean),
+      levels: levels.map(place),
+      residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
+      fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
+    };
+    this.tables.set(fragment, tables);
+    return tables;
+  }
+
+  async dispose(): Promise<void> {
+    await this.pool.dispose();
+  }
+}

@@ -1,0 +1,103 @@
+/** Grids of codes (codec/pack.ts has the layout) to and from a tile of one byte a code, [token][dim]. */
+import type { GridFragment } from '../fragment.ts';
+import { type I32, i32, type Kernel, type Local } from './emit.ts';
+
+interface GridShape extends GridFragment {
+  tokens: number;
+  dims: number;
+}
+
+interface Plane {
+  width: number;
+  /** Of its bits in a code. */
+  shift: number;
+  offset: number;
+}
+
+/** Pairs are a grid of nibbles over half as many dims. */
+function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
+  if (order === 'pairs') return [{ width: 4, shift: 0, offset }];
+  let at = offset;
+  let shift = 0;
+  return [8, 4, 2, 1]
+    .filter(width => bits & width)
+    .map(width => {
+      const plane = { width, shift, offset: at };
+      at += Math.ceil((tokens * dims * width) / 8);
+      shift += width;
+      return plane;
+    });
+}
+
+/** Visits every byte of a plane: its address, and which code lies at which bit of it. */
+function walk(
+  k: Kernel,
+  grid: GridShape,
+  { width, offset }: Plane,
+  block: I32,
+  visit: (address: Local<'i32'>, codes: { token: I32; dim: I32; at: number }[]) => void,
+): void {
+  const byRows = grid.order === 'rows';
+  const dims = grid.order === 'pairs' ? grid.dims / 2 : grid.dims;
+  const [lines, length] = byRows ? [grid.tokens, dims] : [dims, grid.tokens];
+  const lineBytes = (length * width) / 8;
+  const lane = Math.min(16, lineBytes & -lineBytes);
+  const perByte = 8 / width;
+  const address = k.i32(i32.add(block, offset));
+  k.for(0, lines, 1, line => {
+    k.for(0, length, lane * perByte, first => {
+      k.for(0, lane, 1, i => {
+        visit(
+          address,
+          Array.from({ length: perByte }, (_, n) => {
+            const index = i32.add(i32.add(first, i), n * lane);
+            return byRows ? { token: line, dim: index, at: n * width } : { token: index, dim: line, at: n * width };
+          }),
+        );
+        k.increment(address, 1);
+      });
+    });
+  });
+}
+
+/** From a head's block to the tile. */
+export function unpackGrid(k: Kernel, grid: GridShape, block: I32, tile: I32): void {
+  const place = ({ token, dim }: { token: I32; dim: I32 }) => i32.add(i32.add(tile, i32.mul(token, grid.dims)), dim);
+  for (const plane of planesOf(grid)) {
+    const byte = k.i32();
+    const to = k.i32();
+    walk(k, grid, plane, block, (address, codes) => {
+      k.set(byte, i32.load8U(address));
+      for (const code of codes) {
+        const value = i32.and(i32.shrU(byte, code.at), 2 ** plane.width - 1);
+        if (grid.order === 'pairs') {
+          k.set(to, place({ token: code.token, dim: i32.mul(code.dim, 2) }));
+          k.do(i32.store8(to, i32.and(value, 3)), i32.store8(to, i32.shrU(value, 2), 1));
+        } else if (plane.shift === 0) k.do(i32.store8(place(code), value));
+        else {
+          k.set(to, place(code));
+          k.do(i32.store8(to, i32.or(i32.load8U(to), i32.shl(value, plane.shift))));
+        }
+      }
+    });
+  }
+}
+
+/** From the tile to a head's block. */
+export function packGrid(k: Kernel, grid: GridShape, tile: I32, block: I32): void {
+  const at = (token: I32, dim: I32) => i32.add(i32.add(tile, i32.mul(token, grid.dims)), dim);
+  for (const plane of planesOf(grid)) {
+    const byte = k.i32();
+    walk(k, grid, plane, block, (address, codes) => {
+      k.set(byte, 0);
+      for (const { token, dim, at: bit } of codes) {
+        const value =
+          grid.order === 'pairs'
+            ? i32.or(i32.load8U(at(token, i32.mul(dim, 2))), i32.shl(i32.load8U(at(token, i32.mul(dim, 2)), 1), 2))
+            : i32.and(i32.shrU(i32.load8U(at(token, dim)), plane.shift), 2 ** plane.width - 1);
+        k.set(byte, i32.or(byte, i32.shl(value, bit)));
+      }
+      k.do(i32.store8(address, byte));
+    });
+  }
+}

@@ -1,0 +1,242 @@
+/**
+ * Attention on packed pages. One loop for all codecs: a key fragment prepares queries and scores a page, a value
+ * fragment sums it; between them lies the softmax. Work is cut into units of one KV head and a fixed run of pages,
+ * whoever runs them, and their states are merged in order: the result depends on nothing but the row.
+ */
+import { f32, f32x4, type I32, i32, Kernel, type V128, v128 } from '../emit.ts';
+import { addMean, applyTranspose } from './domain.ts';
+import { attendRows } from './rows.ts';
+import { clearState, mergeStates, NOWHERE, STATE_HEAD, softmax, stateBytes } from './softmax.ts';
+import type { Tables } from './unpack.ts';
+
+/** Pages a unit. */
+export const SPLIT = 4;
+
+export interface AttendShape {
+  headDim: number;
+  /** Query heads a KV head. */
+  group: number;
+  kvHeads: number;
+  pageTokens: number;
+}
+
+/** How a codec's keys are read. Addresses are of this thread's scratch. */
+export interface KeyFragment {
+  /** Bytes of a group's prepared queries. */
+  queryBytes: number;
+  /** From `group` queries of headDim f32, already scaled. */
+  prepare(k: Kernel, queries: I32, head: I32, out: I32): void;
+  /** Once a page, before its scores. */
+  open(k: Kernel, page: I32, head: I32): void;
+  /** scores[group][pageTokens]. */
+  scores(k: Kernel, page: I32, head: I32, query: I32, scores: I32): void;
+}
+
+export interface ValueFragment {
+  codedDim: number;
+  open(k: Kernel, page: I32, head: I32): void;
+  /** Sums of each head's state = old x correction + weights . values. */
+  sum(k: Kernel, page: I32, head: I32, weights: I32, state: I32, corrections: V128[]): void;
+}
+
+/** prepare(q, qStride, out, rows, scale bits): every row's queries, group by group. */
+export function prepareQueries(
+  name: string,
+  shape: AttendShape,
+  keys: KeyFragment,
+  scratch: (k: Kernel, thread: I32) => I32,
+): Kernel {
+  const { headDim, group, kvHeads } = shape;
+  const k = new Kernel(name, Array(8).fill('i32'));
+  const [q, stride, out, rows, scale, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
+  const scaled = k.i32(scratch(k, thread));
+  const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
+  k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
+    const head = k.i32(i32.remU(unit, kvHeads));
+    const row = i32.divU(unit, kvHeads);
+    const from = k.i32(i32.add(i32.add(q, i32.mul(row, stride)), i32.mul(head, 4 * headDim * group)));
+    k.for(0, 4 * headDim * group, 16, i => {
+      k.do(v128.store(i32.add(scaled, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
+    });
+    keys.prepare(k, scaled, head, i32.add(out, i32.mul(unit, keys.queryBytes)));
+  });
+  return k;
+}
+
+/**
+ * pages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip): states[row][head][split] over all pages.
+ * `leaves` are addresses; the first `skip` tokens are read elsewhere.
+ */
+export function attendPages(
+  name: string,
+  shape: AttendShape,
+  keys: KeyFragment,
+  values: ValueFragment,
+  scratch: (k: Kernel, thread: I32) => I32,
+): Kernel {
+  const { group, kvHeads, pageTokens } = shape;
+  const k = new Kernel(name, Array(11).fill('i32'));
+  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, chunk, chunks, thread] = k.params.map(
+    (_, i) => k.i32Param(i),
+  );
+  const stateStride = stateBytes(values.codedDim);
+  const scores = k.i32(scratch(k, thread));
+  const splits = k.i32(i32.divU(i32.add(pages, SPLIT - 1), SPLIT));
+  const stateOf = (row: I32, head: I32, split: I32) => {
+    const unit = i32.add(i32.mul(i32.add(i32.mul(row, kvHeads), head), splits), split);
+    return i32.add(states, i32.mul(unit, group * stateStride));
+  };
+  k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
+    const head = k.i32(i32.remU(unit, kvHeads));
+    const split = k.i32(i32.divU(unit, kvHeads));
+    const state = k.i32();
+    k.for(0, rows, 1, row => {
+      k.set(state, stateOf(row, head, split));
+      for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stateStride), values.codedDim);
+    });
+    const first = k.i32(i32.mul(split, SPLIT));
+    const end = k.i32(i32.add(first, SPLIT));
+    k.set(end, i32.select(i32.ltS(end, pages), end, pages));
+    k.for(first, end, 1, page => {
+      const leaf = k.i32(i32.load(i32.add(leaves, i32.mul(page, 4))));
+      const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
+      keys.open(k, keyPage, head);
+      values.open(k, valuePage, head);
+      k.for(0, rows, 1, row => {
+        const query = k.i32(i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes)));
+        k.set(state, stateOf(row, head, split));
+        keys.scores(k, keyPage, head, query, scores);
+        dropFirst(k, scores, group, pageTokens, i32.sub(skip, i32.mul(page, pageTokens)));
+        const corrections = Array.from({ length: group }, (_, g) => {
+          const of = softmax(k, i32.add(scores, 4 * g * pageTokens), pageTokens, i32.add(state, g * stateStride));
+          return k.v128(f32x4.splat(of));
+        });
+        values.sum(k, valuePage, head, scores, state, corrections);
+      });
+    });
+  });
+  return k;
+}
+
+function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
+  const count = k.i32(skip);
+  k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
+  k.for(0, count, 1, t => {
+    for (let g = 0; g < group; g++) {
+      k.do(f32.store(i32.add(scores, i32.mul(t, 4)), f32.const(NOWHERE), 4 * g * pageTokens));
+    }
+  });
+}
+
+/**
+ * finish(q, qStride, states, pages, sinks, sinkStride, sinkCount, tail, tailTokens, tailStart, position, out,
+ * outStride, rows, scale bits): f16 sinks, the states of the pages brought back from their domain, the f16 tail; then
+ * the output. `sinks` and `tail` are the layer's keys; its values follow at the same length.
+ */
+export function finishAttention(
+  name: string,
+  shape: AttendShape,
+  codedDim: number,
+  tables: Tables,
+  scratch: (k: Kernel, thread: I32) => I32,
+): Kernel {
+  const { headDim, group, kvHeads, pageTokens } = shape;
+  const k = new Kernel(name, Array(18).fill('i32'));
+  const [
+    q,
+    qStride,
+    states,
+    pages,
+    sinks,
+    sinkTokens,
+    sinkCount,
+    tail,
+    tailTokens,
+    tailStart,
+    position,
+    out,
+    outStride,
+    rows,
+    scale,
+    chunk,
+    chunks,
+    thread,
+  ] = k.params.map((_, i) => k.i32Param(i));
+  const rowsOf = { size: 2, dims: headDim, heads: group } as const;
+  const stride = stateBytes(headDim);
+  const codedStride = stateBytes(codedDim);
+  // This thread's scratch: queries, scores of a page, states, and one finished state.
+  const queries = k.i32(scratch(k, thread));
+  const scores = k.i32(i32.add(queries, 4 * headDim * group));
+  const state = k.i32(i32.add(scores, 4 * pageTokens * group));
+  const back = k.i32(i32.add(state, stride * group));
+  const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
+  const splits = k.i32(i32.divU(i32.add(pages, SPLIT - 1), SPLIT));
+
+  k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
+    const head = k.i32(i32.remU(unit, kvHeads));
+    const row = k.i32(i32.divU(unit, kvHeads));
+    const from = k.i32(i32.add(i32.add(q, i32.mul(row, qStride)), i32.mul(head, 4 * headDim * group)));
+    k.for(0, 4 * headDim * group, 16, i => {
+      k.do(v128.store(i32.add(queries, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
+    });
+    for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
+
+    /** f16 tokens `first` on of a block that holds `room` tokens a head; in pieces that the scores have room for. */
+    const half = (block: I32, room: I32, first: I32, count: I32) => {
+      const keys = k.i32(i32.add(block, i32.mul(i32.mul(i32.add(i32.mul(head, room), first), headDim), 2)));
+      const values = k.i32(i32.add(keys, i32.mul(i32.mul(room, kvHeads * headDim), 2)));
+      const left = k.i32(count);
+      k.while(i32.gtS(left, 0), () => {
+        const n = k.i32(i32.select(i32.ltS(left, pageTokens), left, pageTokens));
+        attendRows(k, rowsOf, keys, values, n, queries, scores, pageTokens, state);
+        k.increment(keys, 2 * headDim * pageTokens);
+        k.increment(values, 2 * headDim * pageTokens);
+        k.set(left, i32.sub(left, n));
+      });
+    };
+    half(sinks, sinkTokens, 0, sinkCount);
+
+    k.if(splits, () => {
+      const first = k.i32(i32.add(states, i32.mul(i32.mul(unit, splits), group * codedStride)));
+      k.for(1, splits, 1, split => {
+        const other = k.i32(i32.add(first, i32.mul(split, group * codedStride)));
+        for (let g = 0; g < group; g++) {
+          mergeStates(k, i32.add(first, g * codedStride), i32.add(other, g * codedStride), codedDim);
+        }
+      });
+      for (let g = 0; g < group; g++) {
+        const coded = k.i32(i32.add(first, g * codedStride));
+        k.do(v128.store(back, v128.load(coded)));
+        applyTranspose(k, tables.matrix, codedDim, headDim, i32.add(coded, STATE_HEAD), i32.add(back, STATE_HEAD));
+        if (tables.mean !== undefined)
+          addMean(k, tables.mean, head, headDim, f32.load(coded, 4), i32.add(back, STATE_HEAD));
+        mergeStates(k, i32.add(state, g * stride), back, headDim);
+      }
+    });
+
+    // The tail is a ring: at most two runs of it.
+    const tokens = k.i32(i32.sub(i32.add(i32.add(position, row), 1), tailStart));
+    const start = k.i32(i32.remU(tailStart, tailTokens));
+    const run = k.i32(i32.sub(tailTokens, start));
+    k.set(run, i32.select(i32.ltS(tokens, run), tokens, run));
+    half(tail, tailTokens, start, run);
+    half(tail, tailTokens, 0, i32.sub(tokens, run));
+
+    for (let g = 0; g < group; g++) {
+      const of = k.i32(i32.add(state, g * stride));
+      const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), f32.load(of, 4))));
+      const to = k.i32(
+        i32.add(i32.add(out, i32.mul(row, outStride)), i32.mul(i32.add(i32.mul(head, group), g), 4 * headDim)),
+      );
+      k.for(0, 4 * headDim, 16, i => {
+        k.do(v128.store(i32.add(to, i), f32x4.mul(v128.load(i32.add(of, i), STATE_HEAD), inverse)));
+      });
+    }
+  });
+  return k;
+}
+
+/** Scratch that `finishAttention` needs a thread. */
+export const finishScratch = ({ headDim, group, pageTokens }: AttendShape) =>
+  4 * headDim * group + 4 * pageTokens * group + stateBytes(headDim) * (group + 1);

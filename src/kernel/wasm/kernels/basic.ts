@@ -1,0 +1,155 @@
+/** Norm, RoPE, SwiGLU, f16 tails and int8 activations. Tensors are rows of f32, one after the other. */
+import { f32, f32x4, i8x16, i16x8, i32, i32x4, Kernel, lanes32, v128 } from '../emit.ts';
+import { exp4, floatToHalf, max4, packLow16, share, sum4 } from '../ops.ts';
+
+/** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */
+export function norm(): Kernel {
+  const k = new Kernel('norm', Array(9).fill('i32'));
+  const [x, out, weight, parts, n, eps, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, parts, 1, chunk, chunks);
+  k.for(from, to, 1, part => {
+    const at = k.i32(i32.mul(i32.mul(part, n), 4));
+    const [source, target] = [k.i32(i32.add(x, at)), k.i32(i32.add(out, at))];
+    const sum = k.v128(v128.zero);
+    const bytes = k.i32(i32.mul(n, 4));
+    const v = k.v128();
+    k.for(0, bytes, 16, i => {
+      k.set(v, v128.load(i32.add(source, i)));
+      k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));
+    });
+    const mean = f32.div(sum4(k, sum), f32.fromI32(n));
+    const scale = k.v128(f32x4.splat(f32.div(f32.const(1), f32.sqrt(f32.add(mean, f32.fromBits(eps))))));
+    k.for(0, bytes, 16, i => {
+      const scaled = f32x4.mul(v128.load(i32.add(source, i)), scale);
+      k.do(v128.store(i32.add(target, i), f32x4.mul(scaled, v128.load(i32.add(weight, i)))));
+    });
+  });
+  return k;
+}
+
+/** rope(x, angles, rows, cols, headDim, dims): turns adjacent pairs of the first dims of each head. */
+export function rope(): Kernel {
+  const k = new Kernel('rope', Array(9).fill('i32'));
+  const [x, angles, rows, cols, headDim, dims, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, rows, 1, chunk, chunks);
+  const sign = f32x4.const(-1, 1, -1, 1);
+  k.for(from, to, 1, row => {
+    const start = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const turn = k.i32(i32.add(angles, i32.mul(i32.mul(row, dims), 4)));
+    k.for(0, i32.mul(cols, 4), i32.mul(headDim, 4), head => {
+      // Two pairs a turn; where dims is not a multiple of 4 the last pair is turned alone.
+      const pairs = k.i32(i32.and(i32.mul(dims, 4), -16));
+      const [v, cs] = [k.v128(), k.v128()];
+      const at = k.i32();
+      k.for(0, pairs, 16, i => {
+        k.set(at, i32.add(i32.add(start, head), i));
+        k.set(v, v128.load(at));
+        k.set(cs, v128.load(i32.add(turn, i)));
+        const cos = v128.shuffle(cs, cs, lanes32(0, 0, 2, 2));
+        const sin = v128.shuffle(cs, cs, lanes32(1, 1, 3, 3));
+        const swapped = v128.shuffle(v, v, lanes32(1, 0, 3, 2));
+        k.do(v128.store(at, f32x4.add(f32x4.mul(v, cos), f32x4.mul(f32x4.mul(swapped, sin), sign))));
+      });
+      k.if(i32.and(dims, 2), () => {
+        k.set(at, i32.add(i32.add(start, head), pairs));
+        const [a, b] = [k.f32(f32.load(at)), k.f32(f32.load(at, 4))];
+        const [c, s] = [k.f32(f32.load(i32.add(turn, pairs))), k.f32(f32.load(i32.add(turn, pairs), 4))];
+        k.do(f32.store(at, f32.sub(f32.mul(a, c), f32.mul(b, s))));
+        k.do(f32.store(at, f32.add(f32.mul(a, s), f32.mul(b, c)), 4));
+      });
+    });
+  });
+  return k;
+}
+
+/** swiglu(gate, up, values): gate = silu(gate) * up. */
+export function swiglu(): Kernel {
+  const k = new Kernel('swiglu', Array(6).fill('i32'));
+  const [gate, up, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, values, 4, chunk, chunks);
+  const g = k.v128();
+  k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
+    k.set(g, v128.load(i32.add(gate, i)));
+    const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp4(k, f32x4.neg(g))));
+    k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), v128.load(i32.add(up, i)))));
+  });
+  return k;
+}
+
+/**
+ * Quantized activations lie in tiles of 1 or 4 rows, so that a matmul walks them with one pointer. A tile is, for each
+ * block of 32 columns: 32 x int8 a row, then [scale, scale x sum of columns 0-15, of 16-31, 0] a row, then 32 x int16 a
+ * row (the same numbers again, for weights of 8 bits). Rows that fill up the last tile are left as they are.
+ */
+export const TILES = [1, 4] as const;
+export const tileOf = (rows: number) => (rows === 1 ? 1 : 4);
+export const tileBlockBytes = (tile: number) => 112 * tile;
+export const activationBytes = (rows: number, cols: number) =>
+  Math.ceil(rows / tileOf(rows)) * (cols / 32) * tileBlockBytes(tileOf(rows));
+
+/** quantizeT(x, out, rows, cols): rows of f32 to int8 in blocks of 32. */
+export function quantize(tile: 1 | 4): Kernel {
+  const k = new Kernel(`quantize${tile}`, Array(7).fill('i32'));
+  const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, rows, 1, chunk, chunks);
+  const v = Array.from({ length: 8 }, () => k.v128());
+  // Adding 1.5 x 2^23 rounds to a whole number and leaves it in the low bits.
+  const magic = 12582912;
+  const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tileBlockBytes(tile)));
+  k.for(from, to, 1, row => {
+    const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const lane = k.i32(tile === 1 ? 0 : i32.and(row, 3));
+    const block = k.i32(i32.add(out, i32.mul(tile === 1 ? row : i32.shrU(row, 2), tileBytes)));
+    const [bytes, scales, words] = [k.i32(), k.i32(), k.i32()];
+    k.for(0, cols, 32, () => {
+      k.set(bytes, i32.add(block, i32.mul(lane, 32)));
+      k.set(scales, i32.add(i32.add(block, 32 * tile), i32.mul(lane, 16)));
+      k.set(words, i32.add(i32.add(block, 48 * tile), i32.mul(lane, 64)));
+      const largest = k.v128(v128.zero);
+      v.forEach((local, n) => {
+        k.set(local, v128.load(source, 16 * n));
+        k.set(largest, f32x4.max(largest, f32x4.abs(local)));
+      });
+      const max = k.f32(max4(k, largest));
+      const inverse = k.v128(
+        f32x4.splat(f32.select(f32.gt(max, f32.const(0)), f32.div(f32.const(127), max), f32.const(0))),
+      );
+      for (const local of v) {
+        const shifted = f32x4.add(f32x4.mul(local, inverse), f32x4.const(magic));
+        k.set(local, i32x4.sub(shifted, i32x4.const(0x4b400000)));
+      }
+      const halves = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(v[n], v[n + 1])));
+      halves.forEach((w, n) => {
+        k.do(v128.store(words, w, 16 * n));
+      });
+      k.do(v128.store(bytes, i8x16.narrowS(halves[0], halves[1])));
+      k.do(v128.store(bytes, i8x16.narrowS(halves[2], halves[3]), 16));
+      const scale = k.f32(f32.mul(max, f32.const(1 / 127)));
+      k.do(f32.store(scales, scale));
+      [0, 4].forEach((first, n) => {
+        const [a, b, c, d] = v.slice(first, first + 4);
+        const sum = f32x4.fromI32(i32x4.add(i32x4.add(a, b), i32x4.add(c, d)));
+        k.do(f32.store(scales, f32.mul(scale, sum4(k, sum)), 4 + 4 * n));
+      });
+      k.increment(source, 128);
+      k.increment(block, tileBlockBytes(tile));
+    });
+  });
+  return k;
+}
+
+/** halves(x, stride, out, outStride, vectors, n): vectors of n f32 to f16, each from and to its own stride. */
+export function halves(): Kernel {
+  const k = new Kernel('halves', Array(9).fill('i32'));
+  const [x, stride, out, outStride, vectors, n, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, vectors, 1, chunk, chunks);
+  k.for(from, to, 1, vector => {
+    const source = k.i32(i32.add(x, i32.mul(vector, stride)));
+    const target = k.i32(i32.add(out, i32.mul(vector, outStride)));
+    k.for(0, n, 4, i => {
+      const half = k.v128(floatToHalf(k, v128.load(i32.add(source, i32.mul(i, 4)))));
+      k.do(v128.store64(i32.add(target, i32.mul(i, 2)), packLow16(half, half)));
+    });
+  });
+  return k;
+}

@@ -1,0 +1,86 @@
+/** Into a codec's domain and back: products with its matrix, and what its mean contributes. */
+import { type f32, f32x4, type I32, i32, type Kernel, v128 } from '../emit.ts';
+import { sum4, transposeSum } from '../ops.ts';
+
+/** out[r] = factor x (matrix row r . x), r < rows; rows and dims are multiples of 4. Without a matrix, factor x x. */
+export function applyMatrix(
+  k: Kernel,
+  matrix: number | undefined,
+  rows: number,
+  dims: number,
+  x: I32,
+  factor: ReturnType<Kernel['v128']>,
+  out: I32,
+): void {
+  const [from, to] = [k.i32(x), k.i32(out)];
+  if (matrix === undefined) {
+    k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), f32x4.mul(v128.load(i32.add(from, i)), factor))));
+    return;
+  }
+  const acc = [0, 1, 2, 3].map(() => k.v128());
+  const value = k.v128();
+  const row = k.i32(matrix);
+  k.for(0, 4 * rows, 16, r => {
+    for (const sum of acc) k.set(sum, v128.zero);
+    k.for(0, 4 * dims, 16, i => {
+      k.set(value, v128.load(i32.add(from, i)));
+      acc.forEach((sum, n) => {
+        k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));
+      });
+    });
+    k.do(v128.store(i32.add(to, r), f32x4.mul(transposeSum(k, acc, f32x4.add), factor)));
+    k.increment(row, 16 * dims);
+  });
+}
+
+/** out[j] = sum of matrix[r][j] x y[r]: the way back. Without a matrix it is a copy. */
+export function applyTranspose(
+  k: Kernel,
+  matrix: number | undefined,
+  rows: number,
+  dims: number,
+  y: I32,
+  out: I32,
+): void {
+  const [from, to] = [k.i32(y), k.i32(out)];
+  if (matrix === undefined) {
+    k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
+    return;
+  }
+  const sum = k.v128();
+  k.for(0, 4 * dims, 16, j => {
+    k.set(sum, v128.zero);
+    const entry = k.i32(i32.add(matrix, j));
+    k.for(0, 4 * rows, 4, r => {
+      k.set(sum, f32x4.add(sum, f32x4.mul(v128.load32Splat(i32.add(from, r)), v128.load(entry))));
+      k.increment(entry, 4 * dims);
+    });
+    k.do(v128.store(i32.add(to, j), sum));
+  });
+}
+
+/** x . mean of a head. */
+export function dotMean(k: Kernel, mean: number, head: I32, dims: number, x: I32) {
+  const [from, m] = [k.i32(x), k.i32(i32.add(mean, i32.mul(head, 4 * dims)))];
+  const sum = k.v128(v128.zero);
+  k.for(0, 4 * dims, 16, i => {
+    k.set(sum, f32x4.add(sum, f32x4.mul(v128.load(i32.add(from, i)), v128.load(i32.add(m, i)))));
+  });
+  return k.f32(sum4(k, sum));
+}
+
+/** x += factor x mean of a head. */
+export function addMean(
+  k: Kernel,
+  mean: number,
+  head: I32,
+  dims: number,
+  factor: ReturnType<typeof f32.const>,
+  x: I32,
+): void {
+  const [to, m] = [k.i32(x), k.i32(i32.add(mean, i32.mul(head, 4 * dims)))];
+  const scale = k.v128(f32x4.splat(factor));
+  k.for(0, 4 * dims, 16, i => {
+    k.do(v128.store(i32.add(to, i), f32x4.add(v128.load(i32.add(to, i)), f32x4.mul(scale, v128.load(i32.add(m, i))))));
+  });
+}

@@ -1,0 +1,84 @@
+/** Small pieces of code that several kernels are made of. */
+import { type F32, f32, f32x4, type I32, i8x16, i32, i32x4, type Kernel, lanes32, type V128, v128 } from './emit.ts';
+
+/** Four f16, each in the low half of a 32-bit lane, to f32. Infinities and NaN are not expected. */
+export function halfToFloat(x: V128): V128 {
+  const shifted = i32x4.shrS(i32x4.shl(x, 16), 3);
+  // The exponent is 112 too low: one multiplication mends that, and subnormals with it.
+  return f32x4.mul(v128.and(shifted, i32x4.const(0x8fffe000)), f32x4.const(2 ** 112));
+}
+
+/** Four f16 side by side in memory. */
+export const loadHalf4 = (address: I32, offset = 0): V128 => halfToFloat(v128.load16x4U(address, offset));
+
+/** One f16 in memory. */
+export function loadHalf(address: I32, offset = 0): F32 {
+  const shifted = i32.and(i32.shrS(i32.shl(i32.load16U(address, offset), 16), 3), 0x8fffe000 | 0);
+  return f32.mul(f32.fromBits(shifted), f32.const(2 ** 112));
+}
+
+/** Four f32 to f16 in the low half of each lane; ties to even, saturating. */
+export function floatToHalf(k: Kernel, x: V128): V128 {
+  const value = k.v128(f32x4.max(f32x4.const(-65504), f32x4.min(f32x4.const(65504), x)));
+  const scaled = k.v128(f32x4.mul(f32x4.abs(value), f32x4.const(2 ** -112)));
+  const even = v128.and(i32x4.shrU(scaled, 13), i32x4.const(1));
+  const rounded = i32x4.shrU(i32x4.add(i32x4.add(scaled, i32x4.const(0xfff)), even), 13);
+  return v128.or(rounded, v128.and(i32x4.shrU(value, 16), i32x4.const(0x8000)));
+}
+
+/** The low halves of eight 32-bit lanes, side by side. */
+export const packLow16 = (a: V128, b: V128): V128 =>
+  v128.shuffle(a, b, [0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29]);
+
+/** Stores one f16. */
+export function storeHalf(k: Kernel, address: I32, value: F32, offset = 0): void {
+  k.do(i32.store16(address, i32x4.lane(floatToHalf(k, f32x4.splat(value)), 0), offset));
+}
+
+/** Sum of the four lanes, always in the same order. */
+export function sum4(k: Kernel, x: V128): F32 {
+  const v = k.v128(x);
+  return f32.add(f32.add(f32x4.lane(v, 0), f32x4.lane(v, 1)), f32.add(f32x4.lane(v, 2), f32x4.lane(v, 3)));
+}
+
+export function max4(k: Kernel, x: V128): F32 {
+  const v = k.v128(x);
+  return f32.max(f32.max(f32x4.lane(v, 0), f32x4.lane(v, 1)), f32.max(f32x4.lane(v, 2), f32x4.lane(v, 3)));
+}
+
+/** exp of four values, 0 below -87: a power of two times a polynomial, good to 2e-7. */
+export function exp4(k: Kernel, x: V128): V128 {
+  const v = k.v128(f32x4.max(f32x4.const(-87), f32x4.min(f32x4.const(88), x)));
+  // Adding 1.5 x 2^23 rounds to a whole number, which is then in the low bits too.
+  const magic = f32x4.const(12582912);
+  const shifted = k.v128(f32x4.add(f32x4.mul(v, f32x4.const(Math.LOG2E)), magic));
+  const n = k.v128(f32x4.sub(shifted, magic));
+  // ln 2 in two parts, so that the difference keeps its last bits.
+  const r = k.v128(
+    f32x4.sub(f32x4.sub(v, f32x4.mul(n, f32x4.const(0.693359375))), f32x4.mul(n, f32x4.const(-2.1219444e-4))),
+  );
+  let p = f32x4.const(1 / 720);
+  for (const c of [1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1]) p = f32x4.add(f32x4.mul(p, r), f32x4.const(c));
+  return f32x4.mul(p, i32x4.shl(i32x4.add(shifted, i32x4.const(127)), 23));
+}
+
+export const exp1 = (k: Kernel, x: F32): F32 => f32x4.lane(exp4(k, f32x4.splat(x)), 0);
+
+/** Lane i of the result is the sum of the lanes of vector i; works for i32x4 too with its own add. */
+export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: V128, b: V128) => V128): V128 {
+  const ab = k.v128(add(v128.shuffle(a, b, lanes32(0, 1, 4, 5)), v128.shuffle(a, b, lanes32(2, 3, 6, 7))));
+  const cd = k.v128(add(v128.shuffle(c, d, lanes32(0, 1, 4, 5)), v128.shuffle(c, d, lanes32(2, 3, 6, 7))));
+  return add(v128.shuffle(ab, cd, lanes32(0, 2, 4, 6)), v128.shuffle(ab, cd, lanes32(1, 3, 5, 7)));
+}
+
+/** A 16-entry table look-up for indices 0 to 15. */
+export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
+
+/** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
+export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {
+  const units = k.i32(i32.divU(i32.add(count, unit - 1), unit));
+  const from = k.i32(i32.mul(i32.divU(i32.mul(units, chunk), chunks), unit));
+  const to = k.i32(i32.mul(i32.divU(i32.mul(units, i32.add(chunk, 1)), chunks), unit));
+  k.set(to, i32.select(i32.ltS(to, count), to, count));
+  return { from, to };
+}

@@ -1,0 +1,26 @@
+/** What this machine's WebAssembly can do, found by asking it to validate tiny modules. */
+import { i16x8, i32, Kernel, moduleBytes, v128 } from './emit.ts';
+
+export interface WasmSupport {
+  simd: boolean;
+  relaxedSimd: boolean;
+  sharedMemory: boolean;
+}
+
+/** Node 20 has relaxed SIMD behind a flag, which takes effect for modules compiled after it is set. */
+async function allowRelaxedSimd(): Promise<void> {
+  if (typeof process === 'undefined' || !process.versions?.node) return;
+  const v8 = await import('node:v8');
+  v8.setFlagsFromString('--experimental-wasm-relaxed-simd');
+}
+
+export async function wasmSupport(): Promise<WasmSupport> {
+  await allowRelaxedSimd();
+  const valid = (relaxed: boolean) => {
+    const k = new Kernel('probe', ['i32']);
+    const x = v128.load(k.i32Param(0));
+    k.do(v128.store(i32.add(k.i32Param(0), 16), relaxed ? i16x8.relaxedDot(x, x) : i16x8.add(x, x)));
+    return WebAssembly.validate(moduleBytes([k], { maxPages: 1, shared: false }));
+  };
+  return { simd: valid(false), relaxedSimd: valid(true), sharedMemory: typeof SharedArrayBuffer !== 'undefined' };
+}

@@ -1,0 +1,239 @@
+/** The wasm device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { createSequence, type Sequence } from '../src/cache/sequence.ts';
+import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { norm as lengthOf } from '../src/codec/parts/vector.ts';
+import { zoo } from '../src/codec/zoo.ts';
+import type { Device } from '../src/kernel/device.ts';
+import { createJsDevice } from '../src/kernel/js/device.ts';
+import { createWasmDevice, type WasmOptions } from '../src/kernel/wasm/device.ts';
+import { dequantize } from '../src/kernel/weights/dequantize.ts';
+import { weightTypes } from '../src/kernel/weights/types.ts';
+import { planOf } from '../src/plan/plan.ts';
+import { randomWeights } from './quantize.ts';
+import { seeded } from './random.ts';
+
+/** Of the length of the vectors involved. */
+const INT8_MATMUL = 0.012;
+const FLOAT = 2e-5;
+const ATTENTION = 1e-2;
+/** Share of sealed codes that may fall on the other side of a tie. */
+const TIES = 1e-3;
+
+const open: Device[] = [];
+async function wasm(options: Partial<WasmOptions> = {}): Promise<Device> {
+  const device = await createWasmDevice({ headDim: 64, heads: 6, kvHeads: 2, pageTokens: 128, threads: 2, ...options });
+  open.push(device);
+  return device;
+}
+afterAll(() => Promise.all(open.map(device => device.dispose())));
+
+const far = (a: Float32Array, b: Float32Array) => lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);
+
+describe.each([
+  ['relaxed', true],
+  ['plain', false],
+])('%s SIMD', (_, relaxed) => {
+  let device: Device;
+  beforeAll(async () => {
+    device = await wasm({ relaxed });
+  });
+
+  it.each(weightTypes)('multiplies %s weights', async type => {
+    const random = seeded(3);
+    const [rows, cols, batch] = [37, 512, 6];
+    const bytes = randomWeights(type, rows * cols, 0.1, random);
+    const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+    const exact = new Float32Array(rows * cols);
+    dequantize(type, bytes, exact);
+    const x = normals(createRandom(5), batch * cols);
+    const bias = normals(createRandom(6), rows);
+    const [input, biasTensor, out] = [device.tensor(batch, cols), device.tensor(1, rows), device.tensor(batch, rows)];
+    device.write(input, 0, x);
+    device.write(biasTensor, 0, bias);
+    device.project(input, batch, [{ weights, out, bias: biasTensor }]);
+    device.project(input, batch, [{ weights, out, add: true }]);
+    for (let r = 0; r < batch; r++) {
+      const expected = Float32Array.from({ length: rows }, (_, o) => {
+        let sum = 0;
+        for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
+        return 2 * sum + bias[o];
+      });
+      expect(far(device.read(out, r), expected)).toBeLessThan(
+        type.startsWith('Q') || type.startsWith('I') ? INT8_MATMUL : FLOAT,
+      );
+    }
+    // A row alone gives the very same bits as in the batch.
+    const [alone, single] = [device.tensor(1, cols), device.tensor(1, rows)];
+    device.copy(input, 5, alone, 0, 1);
+    device.project(alone, 1, [{ weights, out: single, bias: biasTensor }]);
+    device.project(alone, 1, [{ weights, out: single, add: true }]);
+    expect(device.read(single, 0)).toEqual(device.read(out, 5));
+  });
+
+  it('reads rows of an embedding', async () => {
+    const bytes = randomWeights('Q8_0', 50 * 64, 1, seeded(4));
+    const table = await device.loadWeights('Q8_0', 50, 64, async into => into.set(bytes));
+    const exact = new Float32Array(50 * 64);
+    dequantize('Q8_0', bytes, exact);
+    const out = device.tensor(2, 64);
+    device.embed(table, [49, 3], out);
+    expect(device.read(out, 0)).toEqual(exact.slice(49 * 64));
+    expect(device.read(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
+  });
+
+  it('norms, turns and gates like js', () => {
+    const js = createJsDevice();
+    const [rows, cols] = [9, 192];
+    const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
+    const results = [js, device].map(d => {
+      const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
+      const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
+      d.write(x, 0, data[0]);
+      d.write(up, 0, data[3]);
+      d.write(weight, 0, data[1].slice(0, cols));
+      d.write(headWeight, 0, data[1].slice(0, 64));
+      d.write(angles, 0, data[2].slice(0, rows * 62));
+      d.norm(x, rows, weight, 1e-5, out);
+      d.norm(out, rows, headWeight, 1e-5, out);
+      d.rope(out, rows, 64, angles);
+      d.swiglu(out, up, rows);
+      return Float32Array.from(Array.from({ length: rows }, (_, r) => [...d.read(out, r)]).flat());
+    });
+    expect(far(results[1], results[0])).toBeLessThan(FLOAT);
+  });
+});
+
+interface Setting {
+  spec: string;
+  headDim?: number;
+  heads?: number;
+  kvHeads?: number;
+  relaxed?: boolean;
+}
+
+/**
+ * Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs of the last `most` rows of
+ * each run (the js device is slow).
+ */
+function runAttention(
+  device: Device,
+  { spec, headDim = 64, heads = 6, kvHeads = 2 }: Setting,
+  chunks: readonly number[],
+  most = Number.POSITIVE_INFINITY,
+) {
+  const plan = planOf(spec, { layers: 1, kvHeads, headDim });
+  const { sink, recent } = plan.window;
+  const sequence: Sequence = createSequence({
+    device,
+    shape: { headDim, kvHeads, pageTokens: plan.pageTokens, sinks: sink },
+    leaf: plan.leaf,
+    recent,
+    context: 4096,
+  });
+  const total = chunks.reduce((a, b) => a + b, 0);
+  const random = createRandom(headDim + heads);
+  const mean = normals(random, kvHeads * headDim);
+  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
+  device.write(
+    k,
+    0,
+    normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]),
+  );
+  device.write(v, 0, normals(random, total * kvHeads * headDim));
+  device.write(
+    q,
+    0,
+    normals(random, total * heads * headDim).map(x => 2 * x),
+  );
+  let done = 0;
+  for (const count of chunks) {
+    for (const run of sequence.plan(count)) {
+      const { view } = sequence;
+      if (run.sealed > 0 && run.position === run.sealed * plan.pageTokens + recent)
+        device.seal(view, 0, run.sealed - 1, view.leaves[run.sealed - 1]);
+      device.append(view, 0, k, v, done + run.row, run.count, run.position);
+      const left = Math.max(0, run.count - most);
+      device.attend(view, 0, q, out, {
+        row: done + run.row + left,
+        count: run.count - left,
+        position: run.position + left,
+        sealed: run.sealed,
+        scale: 1 / Math.sqrt(headDim),
+      });
+    }
+    sequence.commit(count);
+    done += count;
+  }
+  const outputs = Array.from({ length: total }, (_, r) => device.read(out, r));
+  return { outputs, leaves: sequence.view.leaves.map(leaf => device.readBlock(leaf)) };
+}
+
+/** More than four pages: two units of them. */
+const TOKENS = [3, 125, 1, 200, 71, 300];
+
+function agree(device: Device, setting: Setting): void {
+  const js = runAttention(createJsDevice(), setting, TOKENS, 2);
+  const fast = runAttention(device, setting, TOKENS, 2);
+  expect(fast.leaves.length).toBe(js.leaves.length);
+  let [different, bytes] = [0, 0];
+  js.leaves.forEach((leaf, i) => {
+    leaf.forEach((byte, j) => {
+      if (byte !== fast.leaves[i][j]) different++;
+    });
+    bytes += leaf.length;
+  });
+  // The last bits of an f32 norm depend on the order of a sum.
+  if (!setting.spec.includes('n32')) expect(different / Math.max(1, bytes), 'sealed bytes').toBeLessThan(TIES);
+  const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
+  expect(worst, 'attention').toBeLessThan(ATTENTION);
+}
+
+const SPECS = zoo.filter(spec => !spec.includes('-c'));
+
+describe('attention on packed pages', () => {
+  it.each([
+    ...SPECS,
+    'tq4-haar',
+    'tq4-n32',
+    'tq4-nc',
+    'kivi2g32-token/kivi2g32-channel',
+    'oscar2g32-xh',
+    'kivi8g32',
+    'kivi1g32',
+  ])('%s seals and attends like js', async spec => agree(await wasm(), { spec }));
+
+  it.each([
+    { spec: 'tq4', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'tq2', headDim: 96, heads: 8, kvHeads: 1 },
+    { spec: 'tq3u', headDim: 128, heads: 8, kvHeads: 2 },
+    { spec: 'tq4u/tq2', headDim: 256, heads: 2, kvHeads: 1 },
+    { spec: 'oscar2g32', headDim: 128, heads: 5, kvHeads: 1 },
+    { spec: 'tq4+sink0', headDim: 64, heads: 4, kvHeads: 4 },
+    { spec: 'tq4+recent100+sink7', headDim: 64, heads: 3, kvHeads: 3 },
+    { spec: 'kivi2g32+recent128', headDim: 64, heads: 3, kvHeads: 1 },
+    { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
+  ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
+    agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
+  });
+
+  it.each(['tq4', 'tq2u', 'kivi4g32'])('%s in plain SIMD, on one thread', async spec => {
+    agree(await wasm({ relaxed: false, threads: 1 }), { spec });
+  });
+
+  it.each(['f16', 'tq4', 'tq2', 'tq2u', 'kivi2g32', 'oscar2g32', 'tq35', 'q4_0'])(
+    '%s gives the same bits however the tokens are cut into chunks, and on any number of threads',
+    async spec => {
+      const whole = runAttention(await wasm(), { spec }, [400]);
+      for (const [chunks, threads] of [
+        [Array(400).fill(1), 2],
+        [[...Array(57).fill(7), 1], 3],
+        [[128, 128, 128, 16], 1],
+      ] as const) {
+        const cut = runAttention(await wasm({ threads }), { spec }, chunks);
+        expect(cut.leaves).toEqual(whole.leaves);
+        expect(cut.outputs).toEqual(whole.outputs);
+      }
+    },
+  );
+});

@@ -2,8 +2,8 @@
 import { arch, availableParallelism, cpus, freemem, platform, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
 import { memoryLimit } from '../engine/budget.ts';
-import { wasmFeatures } from '../kernel/features.ts';
 import { listDevices } from '../kernel/open.ts';
+import { wasmSupport } from '../kernel/wasm/support.ts';
 import { cacheDir, cachedModels } from '../model/hub/index.ts';
 import { formatBytes, formatFileSize } from '../units.ts';
 
@@ -25,8 +25,8 @@ async function examine() {
     cpu: cpus()[0]?.model.trim() ?? 'unknown',
     cores: availableParallelism(),
     memory: { total: totalmem(), free: freemem(), limit: await memoryLimit() },
-    wasm: wasmFeatures(),
-    devices: listDevices(),
+    wasm: await wasmSupport(),
+    devices: await listDevices(),
     cache: { folder: cacheDir(process.env), models: await cachedModels() },
   };
 }
@@ -49,7 +49,7 @@ function render({
     line('system', system),
     line('cpu', `${cpu}, ${cores} core${cores === 1 ? '' : 's'}`),
     line('memory', `${formatBytes(memory.total)}, ${formatBytes(memory.limit)} of it for a model now`),
-    line('wasm', `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, threads ${yes(wasm.threads)}`),
+    line('wasm', `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, threads ${yes(wasm.sharedMemory)}`),
     ...devices.map(({ name, about, missing }, i) =>
       line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? `${about}` : `not to be had: ${missing}`}`),
     ),

@@ -2,6 +2,8 @@
 import { UnsupportedError } from '../errors.ts';
 import type { Device } from './device.ts';
 import { createJsDevice } from './js/device.ts';
+import { createWasmDevice } from './wasm/device.ts';
+import { wasmSupport } from './wasm/support.ts';
 
 export type DeviceName = 'auto' | 'js' | 'wasm';
 export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm'];
@@ -27,8 +29,8 @@ export interface OpenedDevice {
 interface Candidate {
   name: Exclude<DeviceName, 'auto'>;
   about: string;
-  /** Why it cannot be had here, if so. */
-  missing(): string | undefined;
+  /** Why it cannot be had here, or not for this shape, if so. */
+  missing(shape?: DeviceShape): Promise<string | undefined>;
   open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
 }
 
@@ -37,12 +39,13 @@ const candidates: readonly Candidate[] = [
   {
     name: 'wasm',
     about: 'SIMD and threads',
-    missing: () => 'this version has no wasm kernels yet',
-    open: async () => {
-      throw new UnsupportedError('This version has no wasm kernels yet.');
+    async missing(shape) {
+      if (!(await wasmSupport()).simd) return 'this WebAssembly has no SIMD';
+      return shape && shape.headDim % 8 !== 0 ? `heads of ${shape.headDim} dims are no multiple of 8` : undefined;
     },
+    open: (shape, { threads }) => createWasmDevice({ ...shape, threads }),
   },
-  { name: 'js', about: 'plain loops, slow', missing: () => undefined, open: async () => createJsDevice() },
+  { name: 'js', about: 'plain loops, slow', missing: async () => undefined, open: async () => createJsDevice() },
 ];
 
 export async function openDevice(
@@ -50,22 +53,23 @@ export async function openDevice(
   shape: DeviceShape,
   options: DeviceOptions = {},
 ): Promise<OpenedDevice> {
-  if (name === 'auto') {
-    const passed = candidates.filter(({ missing }) => missing() !== undefined);
-    const chosen = candidates.find(({ missing }) => missing() === undefined)!;
-    const reasons = passed.map(({ name, missing }) => `no ${name}: ${missing()}`);
-    const why = [`${chosen.name} (${chosen.about})`, ...reasons].join('; ');
-    return { device: await chosen.open(shape, options), why };
+  if (!deviceNames.includes(name))
+    throw new UnsupportedError(`There is no device "${name}". Take one of: ${deviceNames.join(', ')}.`);
+  const passed: string[] = [];
+  for (const candidate of candidates) {
+    if (name !== 'auto' && name !== candidate.name) continue;
+    const missing = await candidate.missing(shape);
+    if (missing === undefined) {
+      const device = await candidate.open(shape, options);
+      const about = `${candidate.name} (${candidate.about})`;
+      return { device, why: name === 'auto' ? [about, ...passed].join('; ') : `${about}, as asked` };
+    }
+    passed.push(`no ${candidate.name}: ${missing}`);
   }
-  const chosen = candidates.find(candidate => candidate.name === name);
-  if (!chosen) throw new UnsupportedError(`There is no device "${name}". Take one of: ${deviceNames.join(', ')}.`);
-  const missing = chosen.missing();
-  if (missing !== undefined)
-    throw new UnsupportedError(`The ${name} device is not to be had: ${missing}. Take another, or auto.`);
-  return { device: await chosen.open(shape, options), why: `${name} (${chosen.about}), as asked` };
+  throw new UnsupportedError(`The ${name} device is not to be had (${passed.join('; ')}). Take another, or auto.`);
 }
 
 /** Every device, the fastest first, and why it cannot be had where it cannot. */
-export function listDevices(): { name: string; about: string; missing?: string }[] {
-  return candidates.map(({ name, about, missing }) => ({ name, about, missing: missing() }));
+export async function listDevices(): Promise<{ name: string; about: string; missing?: string }[]> {
+  return Promise.all(candidates.map(async ({ name, about, missing }) => ({ name, about, missing: await missing() })));
 }

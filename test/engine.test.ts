@@ -10,9 +10,13 @@ import { type TinyOptions, tinyModel } from './tiny-model.ts';
 /** With an output matrix of its own: one that is the embedding says the last token again and again. */
 const blobOf = (options: TinyOptions = {}) => new Blob([writeGguf(tinyModel({ tied: false, ...options }))]);
 const tiny = blobOf();
+const devices = ['js', 'wasm'] as const;
 /** Pages of 16, so that a few dozen tokens seal some. */
-const load = (options: LoadOptions = {}, model: Blob | string = tiny) =>
-  loadModel(model, { pageTokens: 16, device: 'js', ...options });
+const loadOn =
+  (device: (typeof devices)[number]) =>
+  (options: LoadOptions = {}, model: Blob | string = tiny) =>
+    loadModel(model, { pageTokens: 16, device, ...options });
+const load = loadOn('js');
 const prompt = 'The mead of poetry was brewed from honey and the blood of Kvasir, the wisest of all beings.';
 const greedy = { temperature: 0, maxTokens: 24, ignoreEnd: true };
 
@@ -35,7 +39,8 @@ describe.each(['llama', 'qwen2', 'qwen3'] as const)('%s', architecture => {
   });
 });
 
-describe('the cache', () => {
+describe.each(devices)('the cache on %s', device => {
+  const load = loadOn(device);
   it.each(['f16', 'tq4', 'tq2+recent20', 'kivi2g16/tq3+sink0', 'q8_0'])(
     '%s changes nothing by batch or chunk',
     async kv => {
@@ -48,9 +53,33 @@ describe('the cache', () => {
       for (const [i, text] of prompts.entries()) expect(await trace(second, text)).toEqual(together[i]);
     },
   );
+
+  it('is counted in true bytes, and given back', async () => {
+    const model = await load();
+    const before = model.memory();
+    expect(before).toMatchObject({ pages: 0, tails: 0, total: before.weights + before.scratch });
+    const talk = model.conversation();
+    await talk.generate(prompt, greedy).result();
+    const during = model.memory();
+    // 91 + 23 tokens ran: 7 pages of 16 are sealed.
+    expect(during.pages).toBe(7 * model.plan.leaf.bytes);
+    expect(during.tails).toBe(2 * 2 * 2 * 16 * (16 + 4) * 2);
+    expect(talk.bytes).toBe(during.pages + during.tails);
+    if (device === 'js') expect(during.total).toBe(during.weights + during.scratch + talk.bytes);
+    talk.dispose();
+    if (device === 'js') expect(model.memory()).toEqual(before);
+    await model.complete(prompt, greedy);
+    expect(model.memory()).toMatchObject({ pages: 0, tails: 0 });
+    const open = model.conversation();
+    await open.generate('abc', greedy).result();
+    await model.dispose();
+    open.dispose();
+    expect(model.memory()).toEqual({ weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 });
+  });
 });
 
-describe('a conversation', () => {
+describe.each(devices)('a conversation on %s', device => {
+  const load = loadOn(device);
   it('reuses what it can and says the same as one that starts anew', async () => {
     await using model = await load({ context: 512 });
     const talk = model.conversation({ system: 'Be brief.' });
@@ -118,7 +147,8 @@ describe('a conversation', () => {
   });
 });
 
-describe('the end of the context', () => {
+describe.each(devices)('the end of the context on %s', device => {
+  const load = loadOn(device);
   it('is an error that says what to do, before anything is computed', async () => {
     await using model = await load({ context: 64 });
     await expect(model.complete(prompt)).rejects.toThrow(CapacityError);

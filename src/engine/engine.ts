@@ -128,7 +128,7 @@ function createEngine(parts: Parts): Engine {
       const { rows: _, ...tensors } = engine.scratch;
       for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
       // Whoever still holds the engine shall not hold gigabytes by it.
-      Object.assign(engine, { weights: undefined, scratch: undefined });
+      Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
       await device.dispose();
     },
   };

@@ -123,8 +123,8 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
       const sequences = [...open];
       const pages = plan.leaf.bytes * sequences.reduce((sum, { view }) => sum + view.leaves.length, 0);
       const all = sequences.reduce((sum, { bytes }) => sum + bytes, 0);
-      const { weights, scratch } = engine.disposed ? { weights: 0, scratch: 0 } : engine.bytes;
-      return { weights, scratch, pages, tails: all - pages, total: engine.device.bytes };
+      if (engine.disposed) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
+      return { ...engine.bytes, pages, tails: all - pages, total: engine.device.bytes };
     },
     generate: (prompt, options) => once().generate(prompt, options),
     chat: (messages, options) => once().chat(messages, options),

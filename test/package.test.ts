@@ -5,6 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { writeTempModel } from './gguf-writer.ts';
+import { tinyModel } from './tiny-model.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const read = (name: string) => readFileSync(join(root, name), 'utf8');
@@ -29,14 +31,19 @@ describe('the package', () => {
     expect(read('package-lock.json')).not.toMatch(/"resolved"/);
   });
 
-  it('runs the README’s first code block as printed', () => {
-    const [, code] = read('README.md').match(/```ts\n([\s\S]*?)```/) ?? [];
+  it('runs the README’s code as printed', async () => {
+    const blocks = [...read('README.md').matchAll(/```ts\n([\s\S]*?)```/g)].map(([, code]) => code);
+    const model = await writeTempModel(tinyModel({ tied: false }));
     const entry = pathToFileURL(join(root, exports['.'].default)).href;
-    const file = join(folder, 'readme.mjs');
-    writeFileSync(file, code.replace("'kvasir'", `'${entry}'`));
-    const printed = execFileSync(process.execPath, [file], { encoding: 'utf8' });
-    expect(printed).toMatch(/ok: true/);
-    expect(printed).toMatch(/totalBytes/);
+    const printed = blocks.map((code, i) => {
+      const file = join(folder, `readme${i}.mjs`);
+      writeFileSync(file, code.replace("'kvasir'", `'${entry}'`).replace("'model.gguf'", JSON.stringify(model)));
+      return execFileSync(process.execPath, [file], { encoding: 'utf8' });
+    });
+    expect(printed).toHaveLength(2);
+    expect(printed[0]).toMatch(/finish: '(stop|length)'[\s\S]*completionTokens: \d+[\s\S]*weights: \d+/);
+    expect(printed[1]).toMatch(/ok: true/);
+    expect(printed[1]).toMatch(/totalBytes/);
   });
 });
 

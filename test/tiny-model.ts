@@ -128,7 +128,8 @@ function vocabularyMetadata(vocab: number): Metadata {
       'i32',
       tokens.map((_, i) => (i < 256 ? 1 : 3)),
     ),
-    'tokenizer.ggml.merges': [],
+    // A vocabulary of bytes has nothing to merge, but a file must have a list: two NULs, of which no text has any.
+    'tokenizer.ggml.merges': ['Ā Ā'],
     'tokenizer.ggml.eos_token_id': Math.min(256, vocab - 1),
     'tokenizer.ggml.add_bos_token': false,
   };

@@ -36,6 +36,11 @@ export interface Sequence {
   readonly dropped: number;
   /** Bytes of leaves, sinks and tail. */
   readonly bytes: number;
+  /**
+   * Tokens that the next chunk may have. Sliding drops a page whenever as many have come as a page holds, so there a
+   * chunk ends where the next one is dropped: which tokens a row still sees does not depend on how chunks were cut.
+   */
+  readonly room: number;
   /** Makes room for `count` more tokens and says how they are cut into runs. */
   plan(count: number): Run[];
   /** The chunk that was planned is in. */
@@ -68,6 +73,12 @@ export function createSequence(options: SequenceOptions): Sequence {
   const sealedAt = (position: number) => Math.max(0, Math.floor((position - recent) / pageTokens));
   const held = () => length - firstLeaf * pageTokens;
 
+  if (overflow === 'slide' && context <= shape.tailTokens)
+    throw new CapacityError(
+      `A context of ${context} cannot slide: it must exceed a page and the recent window, ${shape.tailTokens} tokens. ` +
+        "Take a larger context, or overflow: 'error'.",
+    );
+
   const makeRoom = (count: number) => {
     if (held() + count <= context) return;
     if (overflow === 'error')
@@ -93,6 +104,10 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     get bytes() {
       return leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes;
+    },
+    get room() {
+      if (overflow === 'error' || length < context) return context - length;
+      return pageTokens - ((length - context) % pageTokens);
     },
     plan(count) {
       makeRoom(count);

@@ -5,8 +5,8 @@ import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
 import { type CodecRow, codecRow, type RefusedRow } from '../eval/codec-table.ts';
 import { vectorSets } from '../eval/vectors.ts';
+import { formatCount, parseCounts } from '../units.ts';
 import { brief, table } from './table.ts';
-import { formatCount, parseCounts } from './units.ts';
 
 interface Options {
   dim: number[];

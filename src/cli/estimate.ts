@@ -3,8 +3,8 @@ import { parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
 import { ShapeError } from '../errors.ts';
 import { type MemoryReport, type ModelShape, memoryReport, whatFits } from '../plan/memory.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { table } from './table.ts';
-import { formatBytes, formatCount, parseBytes, parseCount } from './units.ts';
 
 interface Options {
   layers: number;

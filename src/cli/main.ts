@@ -3,8 +3,14 @@ import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { zoo } from '../codec/zoo.ts';
 import { InputError, KvasirError } from '../errors.ts';
+import { addChat } from './chat.ts';
 import { addCodecs, codecTable } from './codecs.ts';
+import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
+import { addEval } from './eval.ts';
+import { addInspect } from './inspect.ts';
+import { addPull } from './pull.ts';
+import { addRun } from './run.ts';
 
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
 
@@ -19,8 +25,14 @@ function createProgram(): Command {
       if (name) throw new InputError(`There is no command "${name}". \`kvasir --help\` lists them.`);
       welcome();
     });
+  addPull(program);
+  addRun(program);
+  addChat(program);
+  addInspect(program);
+  addEval(program);
   addCodecs(program);
   addEstimate(program);
+  addDoctor(program);
   return program;
 }
 
@@ -30,6 +42,7 @@ function welcome(): void {
   console.log(
     [
       'Next:',
+      '  npm start -- run model.gguf "Hello"   any GGUF model of the llama, qwen2 or qwen3 family',
       '  npm start -- codecs tq4 --explain     where every byte of a page lies',
       '  npm start -- estimate --layers 36 --kv-heads 8 --head-dim 128 --context 128k --budget 20GiB',
       '  README.md                             encode, attend and decode vectors of your own',

@@ -2,7 +2,7 @@
  * How far a long piece of work has come, on stderr: a bar on a terminal, a line now and then elsewhere (a log, CI),
  * nothing when asked to be quiet. stdout stays free for results.
  */
-import { formatBytes } from '../model/hub/text.ts';
+import { formatFileSize } from '../units.ts';
 
 export interface ProgressOptions {
   title: string;
@@ -89,7 +89,7 @@ interface Sample {
 
 /** `title [####------]  42% 1.2 / 2.9 GB, 31.0 MB/s, 0:54 left`; the bar takes what room a line of `width` leaves. */
 function progressLine({ title, total, unit = '' }: ProgressOptions, samples: Sample[], width?: number): string {
-  const amount = (value: number) => (unit === 'B' ? formatBytes(value) : `${round(value)}${unit && ` ${unit}`}`);
+  const amount = (value: number) => (unit === 'B' ? formatFileSize(value) : `${round(value)}${unit && ` ${unit}`}`);
   const last = samples.at(-1) ?? { time: 0, done: 0 };
   const seconds = (last.time - (samples[0]?.time ?? 0)) / 1000;
   const rate = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;

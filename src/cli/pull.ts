@@ -1,7 +1,7 @@
 /** `kvasir pull`: a model from the Hugging Face hub into the cache that other tools share. */
 import type { Command } from 'commander';
 import { pull } from '../model/hub/pull.ts';
-import { formatBytes } from '../model/hub/text.ts';
+import { formatFileSize } from '../units.ts';
 import { createProgress } from './progress.ts';
 
 interface Options {
@@ -36,7 +36,7 @@ async function runPull(model: string, { revision, json, quiet }: Options): Promi
     });
     const bytes = result.files.reduce((sum, file) => sum + file.bytes, 0);
     const how = result.files.some(file => file.fetched) ? 'checked and ready' : 'was here already';
-    progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatBytes(bytes)}, ${how}`);
+    progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatFileSize(bytes)}, ${how}`);
     console.log(json ? JSON.stringify(result, null, 2) : result.path);
   } catch (error) {
     progress.end();

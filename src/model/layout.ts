@@ -1,10 +1,24 @@
 /** Which tensors a model has, and of what shape: extents as in the file, so a matrix is [inputs, outputs]. */
 import { FormatError, UnsupportedError } from '../errors.ts';
-import type { ModelConfig } from './config.ts';
 import { quote, type TensorInfo } from './gguf-header.ts';
 
 type Named = readonly [name: string, ...shape: number[]];
-type Shape = Omit<ModelConfig, 'name'>;
+
+/** What of a model's config its tensors follow from. */
+interface Shape {
+  architecture: string;
+  layers: number;
+  width: number;
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  ffn: number;
+  vocab: number;
+  rope: { dims: number; hasFactors: boolean };
+  qkvBias: boolean;
+  qkNorm: boolean;
+  tiedOutput: boolean;
+}
 
 /** The tensors outside of the layers. */
 function outerTensors({ width, vocab, tiedOutput, rope }: Shape): Named[] {

@@ -69,7 +69,9 @@ export function createJsDevice(): Device {
     append,
     attend,
     seal,
-    async dispose() {},
+    async dispose() {
+      bytes = 0;
+    },
   };
 }
 

@@ -2,9 +2,9 @@
 import { createHash, type Hash } from 'node:crypto';
 import { type FileHandle, open, rename, rm } from 'node:fs/promises';
 import { FormatError } from '../../errors.ts';
+import { formatFileSize } from '../../units.ts';
 import { type Hub, type Reply, refusal, request, retrying, Transient } from './http.ts';
 import type { RemoteFile } from './list.ts';
-import { formatBytes } from './text.ts';
 
 export const partialPath = (blob: string): string => `${blob}.incomplete`;
 
@@ -48,7 +48,9 @@ async function openSink(hub: Hub, remote: RemoteFile, file: FileHandle): Promise
   const sink: Sink = { file, have: 0, sum: newSum(remote), most: 0 };
   if (size > remote.size) await restart(sink, remote);
   else if (size > 0) {
-    hub.note(`${remote.file}: ${formatBytes(size)} of ${formatBytes(remote.size)} are here already, checking them`);
+    hub.note(
+      `${remote.file}: ${formatFileSize(size)} of ${formatFileSize(remote.size)} are here already, checking them`,
+    );
     for await (const chunk of file.createReadStream({
       start: 0,
       end: size - 1,

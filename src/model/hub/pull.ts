@@ -2,6 +2,7 @@
 import { mkdir, statfs } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { CapacityError, FormatError, InputError } from '../../errors.ts';
+import { formatFileSize } from '../../units.ts';
 import { cacheDir, type Env, fileSize, linkSnapshot, readToken, repoDir, snapshotPath, writeRef } from './cache.ts';
 import { download, partialPath } from './download.ts';
 import type { Hub } from './http.ts';
@@ -16,7 +17,7 @@ import {
   type ModelName,
   requireModelName,
 } from './name.ts';
-import { bullets, formatBytes } from './text.ts';
+import { bullets } from './text.ts';
 
 export interface PullOptions {
   /** A branch, tag or commit; main unless given. */
@@ -170,7 +171,7 @@ async function checkSpace(dir: string, remotes: RemoteFile[], before: Map<string
   const { bavail, bsize } = await statfs(dir);
   if (needed <= bavail * bsize) return;
   throw new CapacityError(
-    `this needs ${formatBytes(needed)} more disk, and ${dir} has ${formatBytes(bavail * bsize)} free: ` +
+    `this needs ${formatFileSize(needed)} more disk, and ${dir} has ${formatFileSize(bavail * bsize)} free: ` +
       'make room, choose a smaller quantization, or set HF_HUB_CACHE to a folder on another disk',
   );
 }

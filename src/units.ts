@@ -1,5 +1,5 @@
-/** Sizes as people write them: 20GiB, 300MB, 32k. */
-import { InputError } from '../errors.ts';
+/** Sizes and counts as people write and read them: 20GiB, 300MB, 32k. */
+import { InputError } from './errors.ts';
 
 const BYTES: Record<string, number> = {
   '': 1,
@@ -39,10 +39,27 @@ export function parseCounts(text: string): number[] {
   return text.split(',').map(parseCount);
 }
 
+/** Memory, in powers of two: `4.66 GiB`. */
 export function formatBytes(bytes: number): string {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  const power = Math.min(units.length - 1, bytes < 1024 ? 0 : Math.floor(Math.log2(bytes) / 10));
-  return `${power === 0 ? bytes : (bytes / 1024 ** power).toFixed(2)} ${units[power]}`;
+  const { value, unit } = scale(bytes, 1024, ['B', 'KiB', 'MiB', 'GiB', 'TiB']);
+  return `${unit === 'B' ? value : value.toFixed(2)} ${unit}`;
+}
+
+/** Files, in powers of ten, as disks and the hub's own pages count them: `4.68 GB`. */
+export function formatFileSize(bytes: number): string {
+  const { value, unit } = scale(bytes, 1000, ['B', 'kB', 'MB', 'GB', 'TB']);
+  return `${unit === 'B' ? value : value.toPrecision(3)} ${unit}`;
+}
+
+function scale(bytes: number, base: number, units: string[]): { value: number; unit: string } {
+  let value = bytes;
+  let power = 0;
+  // A little below the base, so that rounding never prints 1000 of a unit.
+  while (value >= base - 0.5 && power < units.length - 1) {
+    value /= base;
+    power++;
+  }
+  return { value, unit: units[power] };
 }
 
 export const formatCount = (count: number): string => count.toLocaleString('en-US');

@@ -1,0 +1,109 @@
+/** `kvasir eval`: what each codec costs a model's predictions, on a text of one's own. */
+import { readFile, writeFile } from 'node:fs/promises';
+import type { Command } from 'commander';
+import { parseSpec } from '../codec/spec.ts';
+import { loadEngine, openModelFile } from '../engine/engine.ts';
+import { InputError } from '../errors.ts';
+import { type DivergenceRow, measureDivergence } from '../eval/divergence.ts';
+import { divergencePlot } from '../eval/plot.ts';
+import type { DeviceName } from '../kernel/open.ts';
+import { memoryReport } from '../plan/memory.ts';
+import { formatCount, parseCount } from '../units.ts';
+import { createProgress } from './progress.ts';
+import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
+import { brief, table } from './table.ts';
+
+interface Options {
+  text: string;
+  context: number;
+  skip: number;
+  chunks?: number;
+  kv: string;
+  from: string;
+  batch: number;
+  device: DeviceName;
+  threads?: number;
+  memory?: number;
+  json?: boolean;
+  svg?: string;
+}
+
+export function addEval(program: Command): void {
+  const command = program
+    .command('eval')
+    .description("measure what codecs do to a model's predictions: divergence to f16, top-1, perplexity")
+    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
+    .requiredOption('--text <file>', 'a text to predict, such as the validation set of WikiText-2')
+    .option('--kv <specs>', 'codecs, with commas between', 'q8_0,q4_0,tq4,tq3,tq2')
+    .option('--context <n>', 'tokens a row', parseCount, 2048)
+    .option('--skip <n>', 'rows to pass over', parseNumber, 0)
+    .option('--chunks <n>', 'rows to judge (default: all)', parseCount)
+    .option('--from <n>', 'first position scored: half, or a number', 'half')
+    .option('--batch <n>', 'tokens that go through the layers together', parseCount, 512);
+  addDeviceOptions(command)
+    .option('--json', 'rows as JSON')
+    .option('--svg <file>', 'also draw divergence against bits')
+    .addHelpText('after', '\nExample:\n  kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32')
+    .action((model: string, options: Options) => interruptible(signal => evaluate(model, options, signal)));
+}
+
+async function evaluate(name: string, options: Options, signal: AbortSignal): Promise<void> {
+  const { context, skip, chunks, device, threads, memory } = options;
+  const specs = options.kv.split(',').map(spec => spec.trim());
+  specs.forEach(parseSpec);
+  const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
+  const text = await readFile(options.text, 'utf8').catch(error => {
+    throw new InputError(`${options.text} cannot be read (${error.code ?? error.message}). Check --text.`);
+  });
+  const file = await openModelFile(name);
+  const { tokenizer, config } = file;
+  const largest = ['f16', ...specs].toSorted((a, b) => cacheBytes(b) - cacheBytes(a))[0];
+  // The f16 row's predictions are held while the others are compared with them.
+  const extra = 4 * (context - from) * config.vocab;
+  function cacheBytes(kv: string): number {
+    return memoryReport(kv, config, context).totalBytes;
+  }
+  const loading = { device, threads, memoryLimit: memory, prefillChunk: options.batch, signal };
+  const engine = await loadEngine(file, { kv: largest, context, extra }, loading);
+  const progress = createProgress({ title: 'eval', unit: 'tokens' });
+  try {
+    const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
+    const rows = await measureDivergence(engine, ids, {
+      specs,
+      context,
+      from,
+      skip,
+      chunks,
+      signal,
+      onProgress: ({ done, total }) => progress.update(done, total),
+    });
+    progress.end();
+    if (signal.aborted) console.error('stopped; this is what was measured until then:');
+    const subtitle = `${formatCount(context)} tokens a row, scored from ${formatCount(from)} on; ${engine.why}`;
+    console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, `${config.name}: ${subtitle}`));
+    if (options.svg) await writeFile(options.svg, divergencePlot(rows, { title: config.name, subtitle }));
+  } finally {
+    progress.end();
+    await engine.dispose();
+  }
+}
+
+function render(rows: DivergenceRow[], heading: string): string {
+  return [
+    heading,
+    table(
+      ['cache', 'bits', 'divergence', 'top-1', 'perplexity', 'tokens'],
+      rows.map(row => [
+        row.kv,
+        row.bits.toFixed(3),
+        brief(row.kld),
+        `${(100 * row.top1).toFixed(2)}%`,
+        row.perplexity.toFixed(3),
+        formatCount(row.tokens),
+      ]),
+    ),
+    '',
+    'divergence: Kullback-Leibler, from the f16 cache of the same weights, nats a token. top-1: how often both would',
+    'say the same next token.',
+  ].join('\n');
+}

@@ -1,0 +1,166 @@
+/** Tokens in, tokens out: prefill what the cache lacks of a prompt, then sample and run one token at a time. */
+import { CapacityError, InputError } from '../errors.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
+import { formatCount } from '../units.ts';
+import type { Engine } from './engine.ts';
+import { createSampler, type SampleOptions } from './sample.ts';
+import type { Slot } from './slot.ts';
+import { step } from './step.ts';
+import { createStopMatcher } from './stop.ts';
+import type { Result, Token } from './stream.ts';
+
+export interface GenerateOptions extends SampleOptions {
+  /** As many as the context has room for, unless given. */
+  maxTokens?: number;
+  /** Ends the text before the first of these. */
+  stop?: string | readonly string[];
+  /** Stops between two tokens, or between two chunks of the prompt; the result then says `cancelled`. */
+  signal?: AbortSignal;
+  /** Go on past the tokens with which the model ends. */
+  ignoreEnd?: boolean;
+  onPrefill?: (progress: { done: number; total: number }) => void;
+}
+
+export interface Setting {
+  engine: Engine;
+  slot: Slot;
+  context: number;
+  overflow: 'error' | 'slide';
+}
+
+export async function* generate(
+  { engine, slot, context, overflow }: Setting,
+  prompt: readonly number[],
+  options: GenerateOptions,
+  result: Result,
+): AsyncGenerator<Token, void, void> {
+  const { signal, onPrefill } = options;
+  checkIds(prompt, engine.config.vocab);
+  const most = mostTokens(prompt.length, options.maxTokens, context, overflow);
+  const sampler = createSampler(options, prompt);
+  const write = createWriter(engine.tokenizer, options);
+  const watch = stopwatch(result);
+  result.seed = sampler.seed;
+  result.usage.promptTokens = prompt.length;
+
+  try {
+    const reused = slot.align(prompt);
+    const { sequence } = slot;
+    result.usage.reusedTokens = reused;
+    let logits: Float32Array | undefined;
+    const run = (tokens: readonly number[], onProgress?: (rows: number) => void) =>
+      step(engine, [{ sequence, tokens, logits: 'last' }], {
+        signal,
+        onProgress,
+        onLogits: (_chunk, _row, row) => {
+          logits = row;
+        },
+      });
+    const progress = (rows: number) => onPrefill?.({ done: reused + rows, total: prompt.length });
+    let dropped = sequence.dropped;
+    let alive = await run(prompt.slice(reused), progress);
+    watch.prefilled();
+
+    while (alive) {
+      const sampled = sampler.sample(logits!);
+      result.usage.completionTokens = result.ids.push(sampled.id);
+      const { text, finish, stop } = write(sampled.id, result.ids.length === most);
+      const notice = sequence.dropped > dropped ? slideNotice(context, sequence.dropped) : undefined;
+      dropped = sequence.dropped;
+      result.text += text;
+      if (notice) result.notices = [notice];
+      if (finish) Object.assign(result, { finish, stop });
+      watch.decoded();
+      yield { ...sampled, text, ...(notice && { notice }) };
+      if (finish) break;
+      watch.resume();
+      slot.push(sampled.id);
+      alive = await run([sampled.id]);
+    }
+    if (result.finish === 'length' && options.maxTokens === undefined)
+      result.notices.push(`The context of ${formatCount(context)} tokens is full.`);
+  } catch (error) {
+    // What a step that failed left behind is not known.
+    slot.reset();
+    throw error;
+  }
+}
+
+interface Written {
+  /** What may be shown. */
+  text: string;
+  /** Set where it ends here. */
+  finish?: 'stop' | 'length';
+  stop?: string;
+}
+
+/** From tokens to text, whole characters only, and nothing of a stop string. */
+function createWriter(tokenizer: Tokenizer, { stop = [], ignoreEnd = false }: GenerateOptions) {
+  const words = tokenizer.createTextStream();
+  const stops = createStopMatcher([stop].flat());
+  return (id: number, last: boolean): Written => {
+    const ended = !ignoreEnd && tokenizer.endIds.has(id);
+    const shown = stops.push(ended ? '' : words.push(id));
+    if (shown.stop !== undefined) return { ...shown, finish: 'stop' };
+    if (!ended && !last) return shown;
+    // What was held back became no stop string after all.
+    const rest = stops.push(words.end());
+    const finish = ended || rest.stop !== undefined ? 'stop' : 'length';
+    return { text: shown.text + rest.text + stops.end(), finish, stop: rest.stop };
+  };
+}
+
+const slideNotice = (context: number, dropped: number): string =>
+  `The context of ${formatCount(context)} tokens was full: the oldest ${formatCount(dropped)} were dropped, sinks kept.`;
+
+/** How many tokens may come, or an error now rather than in the middle of a sentence. */
+function mostTokens(prompt: number, maxTokens: number | undefined, context: number, overflow: string): number {
+  if (maxTokens !== undefined && (!Number.isInteger(maxTokens) || maxTokens < 1))
+    throw new InputError(`maxTokens must be a whole number above 0, not ${maxTokens}.`);
+  if (overflow === 'slide') return maxTokens ?? Number.POSITIVE_INFINITY;
+  const room = context - prompt;
+  const hint =
+    "Shorten the prompt, load the model with a larger context, or use overflow: 'slide' to forget the oldest.";
+  if (room < 1)
+    throw new CapacityError(`A prompt of ${prompt} tokens leaves no room in a context of ${context}. ${hint}`);
+  if (maxTokens !== undefined && maxTokens > room)
+    throw new CapacityError(
+      `A prompt of ${prompt} tokens leaves room for ${room} in a context of ${context}, and maxTokens asks for ` +
+        `${maxTokens}. Ask for fewer, or leave maxTokens out to use what is left. ${hint}`,
+    );
+  return maxTokens ?? room;
+}
+
+function checkIds(ids: readonly number[], vocab: number): void {
+  if (ids.length === 0) throw new InputError('The prompt is empty. Give at least one token.');
+  const bad = ids.find(id => !Number.isInteger(id) || id < 0 || id >= vocab);
+  if (bad !== undefined)
+    throw new InputError(`Token id ${bad} is outside the vocabulary; ids go from 0 to ${vocab - 1}.`);
+}
+
+/** Times the model's work; the time that a reader takes between tokens is not the model's. */
+function stopwatch({ usage, timings }: Result) {
+  let since = performance.now();
+  let decoding = false;
+  const lap = () => {
+    const now = performance.now();
+    const time = now - since;
+    since = now;
+    return time;
+  };
+  return {
+    prefilled() {
+      timings.prefillMs = lap();
+      timings.prefillRate = (1000 * (usage.promptTokens - usage.reusedTokens)) / timings.prefillMs;
+    },
+    decoded() {
+      // The first token comes with the prefill's logits.
+      if (decoding) {
+        timings.decodeMs += lap();
+        timings.decodeRate = (1000 * (usage.completionTokens - 1)) / timings.decodeMs;
+      }
+      decoding = true;
+    },
+    resume: lap,
+  };
+}

@@ -1,0 +1,140 @@
+/** A model as most people use one: load it, ask it, close it. */
+import type { Sequence } from '../cache/sequence.ts';
+import { InputError } from '../errors.ts';
+import type { ModelConfig } from '../model/config.ts';
+import type { ChatMessage } from '../model/template.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
+import { type Plan, planOf } from '../plan/plan.ts';
+import { formatCount } from '../units.ts';
+import {
+  type ChatOptions,
+  type Conversation,
+  type ConversationOptions,
+  createConversation,
+  type Prompt,
+  type PromptOptions,
+} from './conversation.ts';
+import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile } from './engine.ts';
+import { createSlot } from './slot.ts';
+import type { Result, Stream, Token } from './stream.ts';
+
+export interface LoadOptions extends EngineOptions {
+  /** How the cache is stored: a codec spec. `tq4` unless given. */
+  kv?: string;
+  /** Most tokens of a sequence: what the model was made for, up to 32768, unless given. */
+  context?: number;
+  /** At the end of the context: an error (unless given), or the oldest pages behind the sinks are dropped. */
+  overflow?: 'error' | 'slide';
+}
+
+export interface MemoryUse {
+  weights: number;
+  scratch: number;
+  /** Sealed pages of all open sequences. */
+  pages: number;
+  /** Their f16 tails and sinks. */
+  tails: number;
+  /** All that the device holds. */
+  total: number;
+}
+
+export interface Model {
+  readonly config: ModelConfig;
+  readonly tokenizer: Tokenizer;
+  readonly plan: Plan;
+  readonly context: number;
+  readonly device: { readonly name: string; readonly threads: number; readonly why: string };
+  /** What one should know of this model as it was loaded. */
+  readonly notices: readonly string[];
+  memory(): MemoryUse;
+  /** Goes on from a text, or from token ids. */
+  generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
+  /** Answers messages, by the model's own chat template. */
+  chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
+  /** Either of the two, all at once. */
+  complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
+  /** Turns that share a cache. Dispose it in the end. */
+  conversation(options?: { system?: string }): Conversation;
+  /** Frees everything. What still runs fails. */
+  dispose(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+const LARGEST_DEFAULT = 32768;
+
+export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
+  const { kv = 'tq4', overflow = 'error', pageTokens } = options;
+  const file = await openModelFile(input);
+  const { config, template } = file;
+  let plan: Plan;
+  const context = options.context ?? Math.min(config.context, LARGEST_DEFAULT);
+  try {
+    if (!Number.isInteger(context) || context < 1)
+      throw new InputError(`context must be a whole number of tokens above 0, not ${context}.`);
+    plan = planOf(kv, { ...config, pageTokens });
+  } catch (error) {
+    await file.gguf.close();
+    throw error;
+  }
+  const engine = await loadEngine(file, { kv, context }, options);
+  const notices = [template.note, context > config.context && beyond(context, config)].filter(note => !!note);
+  return createModel({ engine, plan, context, overflow, notices: notices as string[] });
+}
+
+const beyond = (context: number, config: ModelConfig): string =>
+  `The model was made for ${formatCount(config.context)} tokens; past those, of ${formatCount(context)}, its text may fall apart.`;
+
+interface Parts {
+  engine: Engine;
+  plan: Plan;
+  context: number;
+  overflow: 'error' | 'slide';
+  notices: string[];
+}
+
+function createModel({ engine, plan, context, overflow, notices }: Parts): Model {
+  const open = new Set<Sequence>();
+  const close = (sequence: Sequence) => {
+    if (open.delete(sequence)) sequence.dispose();
+  };
+  const openSequence = () => {
+    const sequence = engine.openSequence(plan, context, overflow);
+    open.add(sequence);
+    return sequence;
+  };
+  const conversation = (options?: ConversationOptions): Conversation => {
+    if (engine.disposed) throw new InputError('The model was disposed. Load it again.');
+    return createConversation({ engine, slot: createSlot(openSequence, close), context, overflow }, options);
+  };
+  const once = () => conversation({ once: true });
+  const dispose = async () => {
+    open.forEach(close);
+    await engine.dispose();
+  };
+
+  return {
+    config: engine.config,
+    tokenizer: engine.tokenizer,
+    plan,
+    context,
+    device: { name: engine.device.name, threads: engine.device.threads, why: engine.why },
+    notices,
+    memory() {
+      const sequences = [...open];
+      const pages = plan.leaf.bytes * sequences.reduce((sum, { view }) => sum + view.leaves.length, 0);
+      const all = sequences.reduce((sum, { bytes }) => sum + bytes, 0);
+      if (engine.disposed) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
+      return { ...engine.bytes, pages, tails: all - pages, total: engine.device.bytes };
+    },
+    generate: (prompt, options) => once().generate(prompt, options),
+    chat: (messages, options) => once().chat(messages, options),
+    complete: (prompt, options) =>
+      isChat(prompt) ? once().chat(prompt, options).result() : once().generate(prompt, options).result(),
+    conversation: ({ system } = {}) => conversation({ system }),
+    dispose,
+    [Symbol.asyncDispose]: dispose,
+  };
+}
+
+const isChat = (prompt: Prompt | readonly ChatMessage[]): prompt is readonly ChatMessage[] =>
+  typeof prompt === 'object' && typeof prompt[0] === 'object';

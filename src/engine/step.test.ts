@@ -1,0 +1,63 @@
+import { expect, it } from 'vitest';
+import { writeGguf } from '../../test/gguf-writer.ts';
+import { tinyModel } from '../../test/tiny-model.ts';
+import type { Chunk } from '../model/forward.ts';
+import { planOf } from '../plan/plan.ts';
+import { loadEngine, openModelFile } from './engine.ts';
+import { step } from './step.ts';
+
+const kv = 'tq3+recent5';
+
+async function open(prefillChunk: number) {
+  const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
+  const engine = await loadEngine(file, { kv, context: 256 }, { device: 'js', pageTokens: 16, prefillChunk });
+  const plan = planOf(kv, { ...engine.config, pageTokens: 16 });
+  return { engine, sequence: () => engine.openSequence(plan, 256) };
+}
+
+const tokens = (length: number, salt: number) => Array.from({ length }, (_, i) => (i * 37 + salt * 11) % 256);
+
+/** Logits of all chunks, as `chunk:row:logits`. */
+async function logitsOf(engine: Awaited<ReturnType<typeof open>>['engine'], chunks: Chunk[], names: string[]) {
+  const rows = new Map<string, string>();
+  const done = await step(engine, chunks, {
+    onLogits: (chunk, row, logits) => rows.set(`${names[chunks.indexOf(chunk)]}:${row}`, logits.join()),
+  });
+  expect(done).toBe(true);
+  return rows;
+}
+
+it.each([1, 7, 64, 500])(
+  'ragged chunks of many sequences give each row what it gets alone: %i rows a batch',
+  async rows => {
+    const { engine, sequence } = await open(rows);
+    const alone = await open(128);
+    const wanted = [
+      { tokens: tokens(50, 1), logits: 'last' },
+      { tokens: tokens(3, 2), logits: 'all' },
+      { tokens: tokens(70, 3), logits: 'all' },
+      { tokens: tokens(20, 4), logits: 'none' },
+      { tokens: tokens(1, 5), logits: 'last' },
+    ] as const;
+    const names = wanted.map((_, i) => String(i));
+    const together = await logitsOf(
+      engine,
+      wanted.map(chunk => ({ ...chunk, sequence: sequence() })),
+      names,
+    );
+    expect(together.size).toBe(1 + 3 + 70 + 0 + 1);
+    expect([...together.keys()].filter(key => /^[04]/.test(key))).toEqual(['0:49', '4:0']);
+    for (const [i, chunk] of wanted.entries()) {
+      const rows = await logitsOf(alone.engine, [{ ...chunk, sequence: alone.sequence() }], [names[i]]);
+      for (const [key, logits] of rows) expect(together.get(key)).toBe(logits);
+    }
+  },
+);
+
+it('stops between batches, and the sequence holds what was run', async () => {
+  const { engine, sequence } = await open(8);
+  const stop = new AbortController();
+  const chunk: Chunk = { sequence: sequence(), tokens: tokens(40, 1), logits: 'last' };
+  const done = await step(engine, [chunk], { signal: stop.signal, onProgress: rows => rows >= 16 && stop.abort() });
+  expect([done, chunk.sequence.length]).toEqual([false, 16]);
+});

@@ -1,0 +1,69 @@
+/** The engine's one move: chunks of any sequences go through the network, as many rows at once as the scratch holds. */
+import { InputError } from '../errors.ts';
+import { type Chunk, forward } from '../model/forward.ts';
+import type { Engine } from './engine.ts';
+
+export interface StepOptions {
+  signal?: AbortSignal;
+  /** Each wanted row of logits: its chunk, its row there, and the logits, which are the receiver's to keep. */
+  onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
+  /** After each batch: rows done so far. */
+  onProgress?: (rows: number) => void;
+}
+
+/**
+ * Runs the chunks, each of its own sequence, and says whether all of it was done: false if the signal came first,
+ * between two batches. Every sequence then holds the tokens that were run, and nothing else.
+ */
+export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
+  const { signal, onLogits, onProgress } = options;
+  let rows = 0;
+  for (const batch of batches(chunks, engine.scratch?.rows ?? 0)) {
+    await eventLoop();
+    if (signal?.aborted) return false;
+    if (engine.disposed) throw new InputError('The model was disposed while it was in use. Load it again.');
+    const { device, config, weights, rope, scratch } = engine;
+    const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
+    forward(device, config, weights, rope, scratch, [...origin.keys()], (part, row, logits) => {
+      const { chunk, start } = origin.get(part)!;
+      onLogits?.(chunk, start + row, logits);
+    });
+    for (const { part } of batch) rows += part.tokens.length;
+    onProgress?.(rows);
+  }
+  return true;
+}
+
+/** A part of a chunk that fits into a batch. */
+interface Piece {
+  chunk: Chunk;
+  start: number;
+  part: Chunk;
+}
+
+/** Cuts lazily: how much of a chunk fits is asked of its sequence when all before it has been run. */
+function* batches(chunks: readonly Chunk[], rows: number): Generator<Piece[]> {
+  let batch: Piece[] = [];
+  let free = rows;
+  for (const chunk of chunks) {
+    const { sequence, tokens } = chunk;
+    for (let start = 0; start < tokens.length; ) {
+      const count = Math.min(free, tokens.length - start, Math.max(1, sequence.room));
+      const end = start + count;
+      const logits = chunk.logits === 'last' && end < tokens.length ? 'none' : chunk.logits;
+      batch.push({ chunk, start, part: { sequence, tokens: Array.prototype.slice.call(tokens, start, end), logits } });
+      start = end;
+      free -= count;
+      // The rest of a sequence must wait for what came before it.
+      if (free > 0 && start === tokens.length) continue;
+      yield batch;
+      batch = [];
+      free = rows;
+    }
+  }
+  if (batch.length > 0) yield batch;
+}
+
+/** Lets timers, signals and sockets have their turn. */
+const eventLoop = (): Promise<void> =>
+  new Promise(resolve => (typeof setImmediate === 'function' ? setImmediate(resolve) : setTimeout(resolve)));

@@ -1,0 +1,124 @@
+import { expect, it } from 'vitest';
+import { writeGguf } from '../../test/gguf-writer.ts';
+import { tinyModel } from '../../test/tiny-model.ts';
+import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
+import { step } from '../engine/step.ts';
+import { InputError } from '../errors.ts';
+import { planOf } from '../plan/plan.ts';
+import { type DivergenceRow, measureDivergence } from './divergence.ts';
+import { divergencePlot } from './plot.ts';
+
+const pageTokens = 16;
+const context = 48;
+const ids = Array.from({ length: 200 }, (_, i) => (i * i * 7 + 31 * i) % 256);
+
+async function open(prefillChunk = 20): Promise<Engine> {
+  const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false }))]));
+  return loadEngine(file, { kv: 'f16', context }, { device: 'js', pageTokens, prefillChunk });
+}
+
+/** Logits of all positions of a row under a spec, in one chunk. */
+async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Float32Array[]> {
+  const sequence = engine.openSequence(planOf(spec, { ...engine.config, pageTokens }), context);
+  const rows: Float32Array[] = [];
+  await step(engine, [{ sequence, tokens: row, logits: 'all' }], {
+    onLogits: (_chunk, _row, logits) => rows.push(logits),
+  });
+  return rows;
+}
+
+it('is what its definition says, f16 against itself zero', async () => {
+  const engine = await open();
+  const specs = ['tq2', 'tq4+recent16'];
+  const rows = await measureDivergence(engine, ids, { specs, context, skip: 1, chunks: 2, pageTokens });
+  expect(rows.map(({ kv }) => kv)).toEqual(['f16', ...specs]);
+  expect(rows[0]).toMatchObject({ bits: 16, kld: 0, top1: 1, tokens: 2 * 23 });
+  expect(rows[2].window).toEqual({ sink: 4, recent: 16, edge: 0 });
+
+  const softmax = (logits: Float32Array) => {
+    const weights = Array.from(logits, Math.exp);
+    const sum = weights.reduce((a, b) => a + b);
+    return weights.map(w => w / sum);
+  };
+  const argmax = (list: number[]) => list.indexOf(Math.max(...list));
+  for (const { kv, kld, top1, perplexity } of rows) {
+    let [sum, same, nll, n] = [0, 0, 0, 0];
+    for (const start of [48, 96]) {
+      const row = ids.slice(start, start + 48);
+      const [exact, coded] = [await logitsOf(engine, 'f16', row), await logitsOf(engine, kv, row)];
+      for (let t = 24; t < 47; t++, n++) {
+        const [p, q] = [softmax(exact[t]), softmax(coded[t])];
+        sum += p.reduce((total, x, i) => total + x * Math.log(x / q[i]), 0);
+        same += Number(argmax(p) === argmax(q));
+        nll -= Math.log(q[row[t + 1]]);
+      }
+    }
+    expect(kld).toBeCloseTo(sum / n, 5);
+    expect(top1).toBe(same / n);
+    expect(perplexity / Math.exp(nll / n)).toBeCloseTo(1, 5);
+  }
+  expect(rows[1].kld).toBeGreaterThan(rows[2].kld);
+  expect(engine.device.bytes).toBeGreaterThan(0);
+});
+
+it('has nothing to diverge where all is in the f16 window, and does not depend on the batch', async () => {
+  const [near] = (
+    await measureDivergence(await open(), ids, { specs: ['tq2+recent64'], context, chunks: 1, pageTokens })
+  ).slice(1);
+  // Not quite zero: f16 pages are summed page by page, the f16 window as one.
+  expect(Math.abs(near.kld)).toBeLessThan(1e-7);
+  expect(near.top1).toBe(1);
+  const [a, b] = [await open(5), await open(64)];
+  const options = { specs: ['tq2'], context, chunks: 1, from: 40, pageTokens };
+  expect(await measureDivergence(a, ids, options)).toEqual(await measureDivergence(b, ids, options));
+});
+
+it('gives what it has when it is stopped', async () => {
+  const stop = new AbortController();
+  const rows = await measureDivergence(await open(), ids, {
+    specs: ['tq4', 'tq2'],
+    context,
+    pageTokens,
+    signal: stop.signal,
+    onProgress: ({ done, total }) => 12 * done >= 5 * total && stop.abort(),
+  });
+  expect(rows.map(({ kv, tokens }) => [kv, tokens])).toEqual([
+    ['f16', 46],
+    ['tq4', 46],
+    ['tq2', 23],
+  ]);
+});
+
+it.each([
+  { context: 300 },
+  { context: 48, skip: 4 },
+  { context: 48, chunks: 5 },
+  { context: 48, from: 47 },
+  { context: 1 },
+])('refuses %j', async options => {
+  await expect(measureDivergence(await open(), ids, { specs: ['tq4'], ...options })).rejects.toThrow(InputError);
+});
+
+it('draws every codec once, its names in full, well formed', () => {
+  const rows = ['f16', 'tq4', 'tq3', 'kivi2g32/tq3', 'tq2<&'].map(
+    (kv, i): DivergenceRow => ({
+      kv,
+      bits: i === 0 ? 16 : 4.25 - 0.02 * i,
+      kld: i * 0.01,
+      top1: 0.9,
+      perplexity: 20,
+      window: { sink: 4, recent: 0, edge: 0 },
+      tokens: 100,
+    }),
+  );
+  const svg = divergencePlot(rows, { title: 'A & B', subtitle: '' });
+  expect(svg.match(/<circle/g)).toHaveLength(4);
+  expect(svg).toContain('>kivi2g32/tq3</text>');
+  expect(svg).toContain('tq2&lt;&amp;');
+  expect(svg).not.toMatch(/NaN|Infinity|undefined/);
+  // Names that crowd one spot are put apart.
+  const places = [...svg.matchAll(/class="name (?:start|end)" x="([\d.]+)" y="([\d.]+)"/g)].map(
+    ([, x, y]) => `${x} ${y}`,
+  );
+  expect(new Set(places).size).toBe(4);
+});

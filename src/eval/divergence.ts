@@ -1,0 +1,194 @@
+/**
+ * What a cache does to a model's predictions: Kullback-Leibler divergence to the f16 cache of the same weights (nats a
+ * token), how often both would say the same next token, and perplexity.
+ *
+ * A text is cut into rows of `context` tokens. Each row is read with the true next token always given, through the real
+ * cache: every key and value outside the f16 window is read from codes. Scored are the rows' later tokens (the second
+ * half), where there is a cache to speak of.
+ */
+import { createCodec } from '../codec/kv.ts';
+import type { Engine } from '../engine/engine.ts';
+import { step } from '../engine/step.ts';
+import { InputError } from '../errors.ts';
+import { bitsOf } from '../plan/memory.ts';
+import { type Plan, planOf } from '../plan/plan.ts';
+
+export interface DivergenceOptions {
+  /** Codec specs; f16 is always measured, and comes first. */
+  specs: readonly string[];
+  context: number;
+  /** First position that is scored: half the context unless given. */
+  from?: number;
+  /** Rows to pass over, and rows to judge: all that there are unless given. */
+  skip?: number;
+  chunks?: number;
+  pageTokens?: number;
+  signal?: AbortSignal;
+  /** Tokens run, of all that will be. */
+  onProgress?: (progress: { done: number; total: number }) => void;
+}
+
+export interface DivergenceRow {
+  kv: string;
+  /** Code bits a value, keys and values together. */
+  bits: number;
+  perplexity: number;
+  /** Nats a token. */
+  kld: number;
+  /** Share of tokens, 0 to 1. */
+  top1: number;
+  /** Tokens and layers that stay f16. */
+  window: { sink: number; recent: number; edge: number };
+  /** Scored. */
+  tokens: number;
+}
+
+/** Stopped by the signal, it gives what was measured until then. */
+export async function measureDivergence(
+  engine: Engine,
+  ids: readonly number[],
+  options: DivergenceOptions,
+): Promise<DivergenceRow[]> {
+  const { context, signal, onProgress } = options;
+  const from = options.from ?? Math.floor(context / 2);
+  const rows = cutRows(ids, options, from);
+  const shape = { ...engine.config, pageTokens: options.pageTokens };
+  const [exact, ...others] = [...new Set(['f16', ...options.specs])].map(spec => createSubject(spec, shape));
+  const total = rows.length * (1 + others.length) * (context - 1);
+  let done = 0;
+  const run = async (
+    subject: Subject,
+    row: readonly number[],
+    onLogits: (position: number, l: Float32Array) => void,
+  ) => {
+    const finished = await teacherForce(engine, subject.plan, row, from, {
+      signal,
+      onLogits,
+      onProgress: tokens => onProgress?.({ done: done + tokens, total }),
+    });
+    done += context - 1;
+    return finished;
+  };
+
+  judging: for (const row of rows) {
+    const reference: Float32Array[] = [];
+    const score = createScore(row);
+    const finished = await run(exact, row, (position, logits) => {
+      const logProbs = logSoftmax(logits);
+      reference[position] = logProbs;
+      score.add(position, logProbs, logProbs);
+    });
+    if (!finished) break;
+    exact.take(score);
+    for (const subject of others) {
+      const score = createScore(row);
+      if (!(await run(subject, row, (at, logits) => score.add(at, logSoftmax(logits), reference[at])))) break judging;
+      subject.take(score);
+    }
+  }
+  return [exact, ...others].map(subject => subject.report()).filter(({ tokens }) => tokens > 0);
+}
+
+function cutRows(ids: readonly number[], { context, skip = 0, chunks }: DivergenceOptions, from: number): number[][] {
+  if (!Number.isInteger(context) || context < 2)
+    throw new InputError(`A context of ${context} tokens cannot be scored.`);
+  if (!Number.isInteger(from) || from < 0 || from > context - 2)
+    throw new InputError(`Scoring can start at 0 to ${context - 2} in a context of ${context}, not at ${from}.`);
+  const there = Math.floor(ids.length / context);
+  const count = chunks ?? there - skip;
+  if (count < 1 || skip + count > there)
+    throw new InputError(
+      `The text has ${ids.length} tokens: ${there} rows of ${context}, and rows ${skip} to ${skip + Math.max(1, count)} ` +
+        'were asked for. Give a longer text, a smaller context, or fewer rows.',
+    );
+  return Array.from({ length: count }, (_, i) => ids.slice((skip + i) * context, (skip + i + 1) * context));
+}
+
+interface ForceOptions {
+  signal?: AbortSignal;
+  onLogits: (position: number, logits: Float32Array) => void;
+  onProgress: (tokens: number) => void;
+}
+
+/** Runs a row but for its last token, and hands out the logits of every position from `from` on. */
+async function teacherForce(engine: Engine, plan: Plan, row: readonly number[], from: number, options: ForceOptions) {
+  const { signal, onLogits, onProgress } = options;
+  const sequence = engine.openSequence(plan, row.length);
+  try {
+    const before = row.slice(0, from);
+    if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], { signal, onProgress }))) return false;
+    return await step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
+      signal,
+      onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
+      onProgress: tokens => onProgress(from + tokens),
+    });
+  } finally {
+    sequence.dispose();
+  }
+}
+
+interface Score {
+  kld: number;
+  same: number;
+  nll: number;
+  tokens: number;
+}
+
+/** One row's sums. */
+function createScore(row: readonly number[]): Score & {
+  add(position: number, logProbs: Float32Array, reference: Float32Array): void;
+} {
+  return {
+    kld: 0,
+    same: 0,
+    nll: 0,
+    tokens: 0,
+    add(position, logProbs, reference) {
+      let kld = 0;
+      let [best, wanted] = [0, 0];
+      for (let i = 0; i < reference.length; i++) {
+        const p = Math.exp(reference[i]);
+        // What is impossible to both adds nothing; -Infinity less itself would be NaN.
+        if (p > 0) kld += p * (reference[i] - logProbs[i]);
+        if (logProbs[i] > logProbs[best]) best = i;
+        if (reference[i] > reference[wanted]) wanted = i;
+      }
+      this.kld += kld;
+      this.same += best === wanted ? 1 : 0;
+      this.nll -= logProbs[row[position + 1]];
+      this.tokens++;
+    },
+  };
+}
+
+type Subject = ReturnType<typeof createSubject>;
+
+function createSubject(spec: string, shape: Parameters<typeof planOf>[1]) {
+  const plan = planOf(spec, shape);
+  const sum: Score = { kld: 0, same: 0, nll: 0, tokens: 0 };
+  return {
+    plan,
+    take(score: Score) {
+      for (const name of ['kld', 'same', 'nll', 'tokens'] as const) sum[name] += score[name];
+    },
+    report: (): DivergenceRow => ({
+      kv: plan.spec,
+      bits: bitsOf(createCodec(spec, shape)),
+      perplexity: Math.exp(sum.nll / sum.tokens),
+      kld: sum.kld / sum.tokens,
+      top1: sum.same / sum.tokens,
+      window: plan.window,
+      tokens: sum.tokens,
+    }),
+  };
+}
+
+/** Sums in f64, results in f32: rows of a vocabulary are many. */
+function logSoftmax(logits: Float32Array): Float32Array {
+  let max = Number.NEGATIVE_INFINITY;
+  for (const x of logits) if (x > max) max = x;
+  let sum = 0;
+  for (const x of logits) sum += Math.exp(x - max);
+  const norm = max + Math.log(sum);
+  return logits.map(x => x - norm);
+}

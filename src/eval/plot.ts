@@ -1,0 +1,97 @@
+/** Divergence against bits as one SVG: no scripts, no fonts to fetch, light or dark as the reader's page is. */
+import type { DivergenceRow } from './divergence.ts';
+
+const [WIDTH, HEIGHT] = [860, 540];
+const BOX = { left: 84, right: 80, top: 58, bottom: 62 };
+const LINE = 15;
+
+export interface PlotText {
+  title: string;
+  subtitle: string;
+}
+
+/** The codecs that diverge, that is all but f16; log scale upwards. */
+export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle }: PlotText): string {
+  const points = rows.filter(({ kld }) => kld > 0).sort((a, b) => a.bits - b.bits);
+  const bits = points.map(row => row.bits);
+  const [fewest, most] = [Math.floor(Math.min(...bits, 2)), Math.ceil(Math.max(...bits, 5))];
+  const powers = points.map(row => Math.log10(row.kld));
+  const [low, high] = [Math.floor(Math.min(...powers, -1)), Math.ceil(Math.max(...powers, 0))];
+  const x = (value: number) => round(BOX.left + ((value - fewest) / (most - fewest)) * (WIDTH - BOX.left - BOX.right));
+  const y = (power: number) => round(BOX.top + ((high - power) / (high - low)) * (HEIGHT - BOX.top - BOX.bottom));
+
+  const [left, right, top, bottom] = [x(fewest), x(most), y(high), y(low)];
+  const parts: string[] = [text(left, 26, title, 'title'), text(left, 45, subtitle, 'note')];
+  for (let power = low; power <= high; power++) {
+    parts.push(line(left, y(power), right, y(power), 'grid'), text(left - 10, y(power) + 4, label(power), 'tick end'));
+    for (let digit = 2; digit < 10 && power < high; digit++) {
+      const at = y(power + Math.log10(digit));
+      parts.push(line(left, at, right, at, 'fine'));
+    }
+  }
+  for (let bit = fewest; bit <= most; bit++)
+    parts.push(line(x(bit), top, x(bit), bottom, 'grid'), text(x(bit), bottom + 20, String(bit), 'tick middle'));
+  parts.push(
+    text((left + right) / 2, HEIGHT - 16, 'code bits a value', 'axis middle'),
+    `<text class="axis middle" transform="translate(22 ${(top + bottom) / 2}) rotate(-90)">divergence to f16, nats a token (log)</text>`,
+  );
+  const dots = points.map(row => ({ row, cx: x(row.bits), cy: y(Math.log10(row.kld)) }));
+  const taken: Box[] = dots.map(({ cx, cy }) => ({ x: cx - 5, y: cy, width: 10 }));
+  for (const { row, cx, cy } of dots) {
+    const label = placeLabel(taken, cx, cy, 7 * row.kv.length);
+    const edge = label.x + (label.side === 'end' ? label.width : 0);
+    if (Math.abs(label.y - cy) > LINE / 2) parts.push(line(cx, cy, edge, label.y, 'lead'));
+    parts.push(text(edge, label.y + 4, row.kv, `name ${label.side}`));
+  }
+  for (const { row, cx, cy } of dots) {
+    const facts = `${row.kv}: ${row.bits.toFixed(3)} bits, ${row.kld.toPrecision(3)} nats, top-1 ${(100 * row.top1).toFixed(2)} %`;
+    parts.push(`<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escaped(facts)}</title></circle>`);
+  }
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escaped(title)}">`,
+    `<style>${STYLE}</style>`,
+    `<rect class="page" width="${WIDTH}" height="${HEIGHT}"/>`,
+    ...parts,
+    '</svg>',
+    '',
+  ].join('\n');
+}
+
+const STYLE = [
+  '.page{fill:#fff}text{font:12px ui-sans-serif,system-ui,sans-serif;fill:#222}.title{font-size:16px;font-weight:600}',
+  '.note,.tick{fill:#666}.end{text-anchor:end}.start{text-anchor:start}.middle{text-anchor:middle}.axis{font-size:13px}.name{font-weight:500}',
+  '.grid{stroke:#d4d4d4}.fine{stroke:#f0f0f0}.lead{stroke:#b45309;stroke-width:.7}circle{fill:#b45309}',
+  '@media(prefers-color-scheme:dark){.page{fill:#161616}text{fill:#e4e4e4}.note,.tick{fill:#999}.grid{stroke:#3a3a3a}',
+  '.fine{stroke:#232323}circle{fill:#fbbf24}.lead{stroke:#fbbf24}}',
+].join('');
+
+interface Box {
+  x: number;
+  /** Of its middle. */
+  y: number;
+  width: number;
+}
+
+/** The nearest place right or left of a dot where its name meets no dot and no other name. */
+function placeLabel(taken: Box[], cx: number, cy: number, width: number): Box & { side: 'start' | 'end' } {
+  const places = Array.from({ length: 60 }, (_, i) => ({
+    side: i % 2 ? ('end' as const) : ('start' as const),
+    x: i % 2 ? cx - 9 - width : cx + 9,
+    y: round(cy + (i & 2 ? 1 : -1) * Math.ceil(Math.floor(i / 2) / 2) * LINE),
+    width,
+  }));
+  const free = places.find(({ x, y }) =>
+    taken.every(box => x >= box.x + box.width || box.x >= x + width || Math.abs(box.y - y) >= LINE - 2),
+  );
+  taken.push(free ?? places[0]);
+  return free ?? places[0];
+}
+
+const round = (value: number) => Math.round(10 * value) / 10;
+const label = (power: number) => (power >= -4 && power <= 3 ? String(Number(`1e${power}`)) : `1e${power}`);
+const escaped = (value: string) =>
+  value.replace(/[<>&"]/g, char => ({ '<': '&lt;', '>': '&gt;', '&': '&amp;', '"': '&quot;' })[char]!);
+const text = (x: number, y: number, value: string, kind: string) =>
+  `<text class="${kind}" x="${x}" y="${y}">${escaped(value)}</text>`;
+const line = (x1: number, y1: number, x2: number, y2: number, kind: string) =>
+  `<line class="${kind}" x1="${x1}" y1="${y1}" x2="${x2}" y2="${y2}"/>`;

@@ -1,0 +1,35 @@
+import { expect, it } from 'vitest';
+import { UnsupportedError } from '../errors.ts';
+import { listDevices, openDevice } from './open.ts';
+
+const shape = { headDim: 64, heads: 4, kvHeads: 2, pageTokens: 128 };
+
+it('opens what is asked for, and says why', async () => {
+  const { device, why } = await openDevice('js', shape);
+  expect([device.name, device.bytes, why]).toEqual(['js', 0, 'js (plain loops, slow), as asked']);
+});
+
+it('auto takes the fastest that there is, and says why none is faster', async () => {
+  const { device, why } = await openDevice('auto', shape);
+  const devices = await listDevices();
+  expect(device.name).toBe(devices.find(({ missing }) => missing === undefined)?.name);
+  for (const { name, missing } of devices.slice(
+    0,
+    devices.findIndex(({ name }) => name === device.name),
+  ))
+    expect(why).toContain(`no ${name}: ${missing}`);
+  await device.dispose();
+});
+
+it('never takes another than was asked for', async () => {
+  for (const { name, missing } of await listDevices())
+    if (missing !== undefined) await expect(openDevice(name as 'wasm', shape)).rejects.toThrow(missing);
+  await expect(openDevice('cuda' as 'js', shape)).rejects.toThrow(UnsupportedError);
+});
+
+it('auto passes over a device that cannot have the shape, and says so', async () => {
+  const odd = { ...shape, headDim: 20 };
+  const { device, why } = await openDevice('auto', odd);
+  expect([device.name, why]).toEqual(['js', 'js (plain loops, slow); no wasm: heads of 20 dims are no multiple of 8']);
+  await expect(openDevice('wasm', odd)).rejects.toThrow(/no multiple of 8/);
+});

@@ -1,0 +1,75 @@
+/** Choosing a device. Kernels are written for a model's shape, so a device is opened once for each model. */
+import { UnsupportedError } from '../errors.ts';
+import type { Device } from './device.ts';
+import { createJsDevice } from './js/device.ts';
+import { createWasmDevice } from './wasm/device.ts';
+import { wasmSupport } from './wasm/support.ts';
+
+export type DeviceName = 'auto' | 'js' | 'wasm';
+export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm'];
+
+/** What kernels are written for. */
+export interface DeviceShape {
+  headDim: number;
+  heads: number;
+  kvHeads: number;
+  pageTokens: number;
+}
+
+export interface DeviceOptions {
+  threads?: number;
+}
+
+export interface OpenedDevice {
+  device: Device;
+  /** Why it is this one, for people. */
+  why: string;
+}
+
+interface Candidate {
+  name: Exclude<DeviceName, 'auto'>;
+  about: string;
+  /** Why it cannot be had here, or not for this shape, if so. */
+  missing(shape?: DeviceShape): Promise<string | undefined>;
+  open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
+}
+
+/** The fastest first. */
+const candidates: readonly Candidate[] = [
+  {
+    name: 'wasm',
+    about: 'SIMD and threads',
+    async missing(shape) {
+      if (!(await wasmSupport()).simd) return 'this WebAssembly has no SIMD';
+      return shape && shape.headDim % 8 !== 0 ? `heads of ${shape.headDim} dims are no multiple of 8` : undefined;
+    },
+    open: (shape, { threads }) => createWasmDevice({ ...shape, threads }),
+  },
+  { name: 'js', about: 'plain loops, slow', missing: async () => undefined, open: async () => createJsDevice() },
+];
+
+export async function openDevice(
+  name: DeviceName,
+  shape: DeviceShape,
+  options: DeviceOptions = {},
+): Promise<OpenedDevice> {
+  if (!deviceNames.includes(name))
+    throw new UnsupportedError(`There is no device "${name}". Take one of: ${deviceNames.join(', ')}.`);
+  const passed: string[] = [];
+  for (const candidate of candidates) {
+    if (name !== 'auto' && name !== candidate.name) continue;
+    const missing = await candidate.missing(shape);
+    if (missing === undefined) {
+      const device = await candidate.open(shape, options);
+      const about = `${candidate.name} (${candidate.about})`;
+      return { device, why: name === 'auto' ? [about, ...passed].join('; ') : `${about}, as asked` };
+    }
+    passed.push(`no ${candidate.name}: ${missing}`);
+  }
+  throw new UnsupportedError(`The ${name} device is not to be had (${passed.join('; ')}). Take another, or auto.`);
+}
+
+/** Every device, the fastest first, and why it cannot be had where it cannot. */
+export async function listDevices(): Promise<{ name: string; about: string; missing?: string }[]> {
+  return Promise.all(candidates.map(async ({ name, about, missing }) => ({ name, about, missing: await missing() })));
+}

@@ -1,0 +1,205 @@
+/** The command line from the outside, as it is built, on tiny random models. */
+import { spawn } from 'node:child_process';
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { copyFile, mkdir, mkdtemp } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { loadModel } from '../src/index.ts';
+import { writeTempModel } from './gguf-writer.ts';
+import { tinyModel } from './tiny-model.ts';
+
+const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
+let model: string;
+let text: string;
+
+beforeAll(async () => {
+  model = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 2048 }));
+  text = join(model, '..', 'text.txt');
+  writeFileSync(text, 'Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20));
+});
+
+interface Act {
+  input?: string;
+  /** The hub cache; an empty one unless given. */
+  cache?: string;
+  /** Sends Ctrl-C, once, when this is true of what was printed so far. */
+  interruptWhen?: (printed: { stdout: string; stderr: string }) => boolean;
+}
+
+function kvasir(args: string[], { input = '', cache = '/nowhere/hub', interruptWhen }: Act = {}) {
+  const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, HF_HUB_CACHE: cache } });
+  const printed = { stdout: '', stderr: '' };
+  let interrupted = false;
+  for (const name of ['stdout', 'stderr'] as const)
+    child[name].setEncoding('utf8').on('data', (data: string) => {
+      printed[name] += data;
+      if (interrupted || !interruptWhen?.(printed)) return;
+      interrupted = true;
+      child.kill('SIGINT');
+    });
+  child.stdin.end(input);
+  return new Promise<{ status: number | null; stdout: string; stderr: string }>(resolve => {
+    child.on('close', status => resolve({ status, ...printed }));
+  });
+}
+
+const greedy = ['--temperature', '0', '--max-tokens', '12'];
+
+describe('kvasir run', () => {
+  it('prints what the library says, and statistics beside it', async () => {
+    await using loaded = await loadModel(model, { kv: 'tq3' });
+    const messages = [
+      { role: 'system', content: 'Be brief.' },
+      { role: 'user', content: 'Who was Kvasir?' },
+    ];
+    const { text } = await loaded.complete(messages, { temperature: 0, maxTokens: 12 });
+    const args = ['run', model, 'Who was Kvasir?', '--system', 'Be brief.', '--kv', 'tq3', '--stats', ...greedy];
+    const { status, stdout, stderr } = await kvasir(args);
+    expect([status, stdout.trimEnd()]).toEqual([0, text.trimEnd()]);
+    expect(stderr).toMatch(
+      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ntq3 cache .* on (js|wasm)/,
+    );
+  });
+
+  it('--json gives the result alone on stdout; the prompt may come by stdin', async () => {
+    const { stdout } = await kvasir(['run', model, '--raw', '--json', '--seed', '7', ...greedy], {
+      input: 'Once upon',
+    });
+    const result = JSON.parse(stdout);
+    expect(result).toMatchObject({
+      finish: 'length',
+      seed: 7,
+      kv: 'tq4',
+      device: expect.stringMatching(/^(js|wasm)$/),
+      usage: { promptTokens: 9, reusedTokens: 0, completionTokens: 12 },
+    });
+    expect(result.ids).toHaveLength(12);
+    expect(result.memory.total).toBeGreaterThan(result.memory.weights);
+  });
+
+  it('finds a model by its name on the hub, and so does the doctor', async () => {
+    const cache = await mkdtemp(join(tmpdir(), 'kvasir-hub-'));
+    const snapshot = join(cache, 'models--org--tiny', 'snapshots', 'a'.repeat(40));
+    await mkdir(snapshot, { recursive: true });
+    await copyFile(model, join(snapshot, 'tiny-Q8_0.gguf'));
+    const { stdout, stderr } = await kvasir(['run', 'org/tiny:q8_0', 'Once', '--raw', '--json', ...greedy], { cache });
+    expect(stderr).not.toMatch(/kvasir:/);
+    expect(JSON.parse(stdout).ids).toHaveLength(12);
+    const found = JSON.parse((await kvasir(['doctor', '--json'], { cache })).stdout);
+    expect(found.cache.models).toEqual([{ name: 'org/tiny:Q8_0', bytes: statSync(model).size }]);
+  });
+
+  it('stops at Ctrl-C with what there is', async () => {
+    const { status, stdout } = await kvasir(['run', model, 'hello', '--temperature', '0', '--max-tokens', '1500'], {
+      interruptWhen: ({ stdout }) => stdout.length > 3,
+    });
+    expect(status).toBe(130);
+    expect(stdout.length).toBeGreaterThan(3);
+  });
+
+  it.each([
+    ['a file that is not there', ['run', './none.gguf', 'hi'], /no file '.\/none.gguf'/],
+    ['a model that was not pulled', ['run', 'org/repo:Q4_K_M', 'hi'], /run kvasir pull org\/repo:Q4_K_M/],
+    ['an unknown codec', ['run', 'MODEL', 'hi', '--kv', 'tq9'], /"tq9" is not a codec/],
+    ['a device that is missing', ['run', 'MODEL', 'hi', '--device', 'gpu'], /no device "gpu"/],
+    ['a prompt too long', ['run', 'MODEL', 'hi', '--context', '8'], /leaves no room in a context of 8/],
+    ['too little memory', ['run', 'MODEL', 'hi', '--memory', '1kB'], /This needs .* smaller model/],
+    ['an empty prompt', ['run', 'MODEL'], /prompt from stdin is empty/],
+    ['a wrong number', ['run', 'MODEL', 'hi', '--temperature', 'hot'], /"hot" is not a number/],
+    ['a wrong overflow', ['run', 'MODEL', 'hi', '--overflow', 'sink'], /error or slide/],
+  ])('says in one line what is wrong: %s', async (_, args, message) => {
+    const { status, stderr, stdout } = await kvasir(args.map(arg => (arg === 'MODEL' ? model : arg)));
+    expect([status, stdout]).toEqual([1, '']);
+    expect(stderr).toMatch(message);
+    expect(
+      stderr
+        .trimEnd()
+        .split('\n')
+        .filter(line => line.startsWith('kvasir: ')),
+    ).toHaveLength(1);
+    expect(stderr).not.toMatch(/\n {4}at /);
+  });
+});
+
+describe('kvasir chat', () => {
+  it('keeps the cache between turns, and obeys commands', async () => {
+    const input = 'hello\nand?\n/stats\n/reset\n/stats\n/nonsense\n/exit\nnever read\n';
+    const { status, stdout } = await kvasir(['chat', model, ...greedy], { input });
+    expect(status).toBe(0);
+    expect(stdout).toMatch(/cache: \d+ of 2,048 tokens, .*\nprompt \d+ tokens \(\d+ reused\)/);
+    expect(stdout).toMatch(/Forgotten\.\ncache: 0 of 2,048 tokens, 0 B/);
+    expect(stdout).toMatch(/There is no \/nonsense\.\n\/stats/);
+  });
+
+  it('Ctrl-C stops an answer, not the chat', async () => {
+    const { status, stdout } = await kvasir(['chat', model, '--temperature', '0', '--max-tokens', '1500'], {
+      input: 'hello\n/stats\n',
+      interruptWhen: ({ stdout }) => stdout.length > 3,
+    });
+    expect(status).toBe(0);
+    expect(stdout).toMatch(/ \(stopped\)\ncache: /);
+  });
+});
+
+describe('kvasir inspect', () => {
+  it('shows what a model is made of', async () => {
+    const { stdout } = await kvasir(['inspect', model, '--tensors', '--context', '4k']);
+    expect(stdout).toMatch(/tiny llama \(llama\), [\d,]+ parameters/);
+    expect(stdout).toMatch(/4 heads on 2 KV heads of 32 dims/);
+    expect(stdout).toMatch(/F32 +21 /);
+    expect(stdout).toMatch(/sequence of 4,096 tokens/);
+    expect(stdout).toMatch(/blk\.1\.ffn_down\.weight +F32 +128 x 64/);
+  });
+
+  it('--json has it all', async () => {
+    const found = JSON.parse((await kvasir(['inspect', model, '--json', '--kv', 'tq4,f16'])).stdout);
+    expect(found.config).toMatchObject({ architecture: 'llama', layers: 2, headDim: 32 });
+    expect(found.tokenizer).toMatchObject({ kind: 'gpt2', vocab: 257, ends: ['<|end|>'] });
+    expect(found.memory.map((row: { spec: string }) => row.spec)).toEqual(['tq4', 'f16']);
+    expect(found.parameters * 4).toBe(found.types[0].bytes);
+  });
+});
+
+it('kvasir doctor says what this machine has', async () => {
+  const found = JSON.parse((await kvasir(['doctor', '--json'])).stdout);
+  expect(found.node).toBe(process.version);
+  expect(found.wasm.simd).toBe(true);
+  expect(found.devices.map(({ name }: { name: string }) => name)).toEqual(['wasm', 'js']);
+  expect(found.cache).toEqual({ folder: '/nowhere/hub', models: [] });
+  expect((await kvasir(['doctor'])).stdout).toMatch(/wasm +SIMD yes[\s\S]*no models yet/);
+});
+
+describe('kvasir eval', () => {
+  const rows = ['--context', '192', '--from', '160', '--chunks', '1', '--batch', '64'];
+
+  it('prints rows, and draws them', async () => {
+    const svg = join(model, '..', 'plot.svg');
+    const args = ['eval', model, '--text', text, '--kv', 'tq4,tq2', '--json', '--svg', svg, ...rows];
+    const found = JSON.parse((await kvasir(args)).stdout);
+    expect(found.map((row: { kv: string }) => row.kv)).toEqual(['f16', 'tq4', 'tq2']);
+    expect(found[0]).toMatchObject({ kld: 0, top1: 1, tokens: 31 });
+    expect(found[2].kld).toBeGreaterThan(found[1].kld);
+    expect(readFileSync(svg, 'utf8')).toMatch(/^<svg[\s\S]*tq2<\/text>[\s\S]*<\/svg>\n$/);
+    const { stdout } = await kvasir(['eval', model, '--text', text, '--kv', 'tq2', ...rows]);
+    expect(stdout).toMatch(/tq2 +2\.[\d]+ +[\d.e-]+ +[\d.]+% +[\d.]+ +31\n/);
+  });
+
+  it('prints what it has at Ctrl-C', async () => {
+    const args = ['eval', model, '--text', text, '--kv', 'tq4,tq3,tq2', '--json', '--context', '600', '--batch', '16'];
+    const { status, stdout, stderr } = await kvasir(args, {
+      interruptWhen: ({ stderr }) => stderr.includes('eval'),
+    });
+    expect(status).toBe(130);
+    expect(stderr).toMatch(/stopped/);
+    expect(JSON.parse(stdout)).toEqual([]);
+  });
+
+  it('says what is wrong with the text', async () => {
+    const missing = await kvasir(['eval', model, '--text', './none.txt']);
+    expect(missing).toMatchObject({ status: 1, stderr: expect.stringMatching(/none.txt cannot be read \(ENOENT\)/) });
+    const short = await kvasir(['eval', model, '--text', text, '--context', '2k']);
+    expect(short.stderr).toMatch(/has 1260 tokens: 0 rows of 2048/);
+  });
+});

@@ -1,0 +1,287 @@
+/** Models from the outside: tiny random ones of every architecture, on the js device. */
+import { readFile } from 'node:fs/promises';
+import { describe, expect, it } from 'vitest';
+import { CapacityError, InputError, type LoadOptions, loadModel, type Model, UnsupportedError } from '../src/index.ts';
+import type { WeightType } from '../src/kernel/weights/types.ts';
+import { writeGguf, writeTempModel } from './gguf-writer.ts';
+import { seeded } from './random.ts';
+import { type TinyOptions, tinyModel } from './tiny-model.ts';
+
+/** With an output matrix of its own: one that is the embedding says the last token again and again. */
+const blobOf = (options: TinyOptions = {}) => new Blob([writeGguf(tinyModel({ tied: false, ...options }))]);
+const tiny = blobOf();
+const devices = ['js', 'wasm'] as const;
+/** Pages of 16, so that a few dozen tokens seal some. */
+const loadOn =
+  (device: (typeof devices)[number]) =>
+  (options: LoadOptions = {}, model: Blob | string = tiny) =>
+    loadModel(model, { pageTokens: 16, device, ...options });
+const load = loadOn('js');
+const prompt = 'The mead of poetry was brewed from honey and the blood of Kvasir, the wisest of all beings.';
+const greedy = { temperature: 0, maxTokens: 24, ignoreEnd: true };
+
+/** Tokens with the model's own log probabilities of them: any difference in the arithmetic shows. */
+async function trace(model: Model, text: string): Promise<string[]> {
+  const tokens: string[] = [];
+  for await (const { id, logprob } of model.generate(text, { ...greedy, logprobs: 0 })) tokens.push(`${id} ${logprob}`);
+  return tokens;
+}
+
+describe.each(['llama', 'qwen2', 'qwen3'] as const)('%s', architecture => {
+  it.each<WeightType>(['F32', 'Q8_0', 'Q4_K'])('%s: the same text however the prompt is cut', async type => {
+    const model = blobOf({ architecture, type });
+    const traces: string[] = [];
+    for (const prefillChunk of [1, 7, 128]) {
+      await using loaded = await load({ prefillChunk }, model);
+      traces.push((await trace(loaded, prompt)).join());
+    }
+    expect(new Set(traces).size).toBe(1);
+  });
+});
+
+describe.each(devices)('the cache on %s', device => {
+  const load = loadOn(device);
+  it.each(['f16', 'tq4', 'tq2+recent20', 'kivi2g16/tq3+sink0', 'q8_0'])(
+    '%s changes nothing by batch or chunk',
+    async kv => {
+      const model = blobOf({ headDim: 32 });
+      await using first = await load({ kv, prefillChunk: 7 }, model);
+      await using second = await load({ kv, prefillChunk: 64 }, model);
+      // Three at once on one model take turns; alone, each gives the same.
+      const prompts = [prompt, prompt.slice(0, 33), 'x'];
+      const together = await Promise.all(prompts.map(text => trace(first, text)));
+      for (const [i, text] of prompts.entries()) expect(await trace(second, text)).toEqual(together[i]);
+    },
+  );
+
+  it('is counted in true bytes, and given back', async () => {
+    const model = await load();
+    const before = model.memory();
+    expect(before).toMatchObject({ pages: 0, tails: 0, total: before.weights + before.scratch });
+    const talk = model.conversation();
+    await talk.generate(prompt, greedy).result();
+    const during = model.memory();
+    // 91 + 23 tokens ran: 7 pages of 16 are sealed.
+    expect(during.pages).toBe(7 * model.plan.leaf.bytes);
+    expect(during.tails).toBe(2 * 2 * 2 * 16 * (16 + 4) * 2);
+    expect(talk.bytes).toBe(during.pages + during.tails);
+    if (device === 'js') expect(during.total).toBe(during.weights + during.scratch + talk.bytes);
+    talk.dispose();
+    if (device === 'js') expect(model.memory()).toEqual(before);
+    await model.complete(prompt, greedy);
+    expect(model.memory()).toMatchObject({ pages: 0, tails: 0 });
+    const open = model.conversation();
+    await open.generate('abc', greedy).result();
+    await model.dispose();
+    open.dispose();
+    expect(model.memory()).toEqual({ weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 });
+  });
+});
+
+describe.each(devices)('a conversation on %s', device => {
+  const load = loadOn(device);
+  it('reuses what it can and says the same as one that starts anew', async () => {
+    await using model = await load({ context: 512 });
+    const talk = model.conversation({ system: 'Be brief.' });
+    const fresh = () => model.conversation({ system: 'Be brief.' });
+    const options = { temperature: 0, maxTokens: 20 };
+    const reused: number[] = [];
+    for (const text of ['Who was Kvasir?', 'And who killed him?', 'Why?']) {
+      const history = [...talk.messages, { role: 'user', content: text }];
+      const { text: answer, usage } = await talk.send(text, options).result();
+      reused.push(usage.reusedTokens);
+      expect((await fresh().chat(history, options).result()).text).toBe(answer);
+    }
+    expect(talk.messages.map(({ role }) => role)).toEqual(
+      'system user assistant user assistant user assistant'.split(' '),
+    );
+    expect(reused[0]).toBe(0);
+    talk.reset();
+    expect(talk.messages).toHaveLength(1);
+    expect(talk.length).toBe(0);
+  });
+
+  it('goes back within the unsealed tail, and starts anew before it', async () => {
+    await using model = await load();
+    const talk = model.conversation();
+    const ask = async (text: string) => {
+      const { ids, usage } = await talk.generate(text, { ...greedy, maxTokens: 1 }).result();
+      expect(ids).toEqual((await model.complete(text, { ...greedy, maxTokens: 1 })).ids);
+      return usage.reusedTokens;
+    };
+    expect(await ask('a'.repeat(40))).toBe(0);
+    expect(await ask(`${'a'.repeat(40)}bc`)).toBe(40);
+    expect(await ask(`${'a'.repeat(40)}d`)).toBe(40);
+    expect(await ask('a'.repeat(36))).toBe(35);
+    expect(await ask(`${'a'.repeat(36)}${'e'.repeat(30)}`)).toBe(36);
+    expect(await ask(`${'a'.repeat(36)}x`)).toBe(0);
+  });
+
+  it.each(['tq3', 'tq2+recent9+sink2'])('%s: never differs from a fresh start, wherever prompts part', async kv => {
+    await using model = await load({ kv, prefillChunk: 11 });
+    const random = seeded(3);
+    const talk = model.conversation();
+    const options = { ...greedy, maxTokens: 3, logprobs: 0 };
+    let [text, reused] = ['', 0];
+    for (let turn = 0; turn < 16; turn++) {
+      const keep = Math.floor(text.length * (1 - random.next() ** 4));
+      text = text.slice(0, keep) + String.fromCharCode(97 + turn).repeat(1 + random.below(14));
+      const tokens: string[][] = [[], []];
+      const streams = [talk.generate(text, options), model.generate(text, options)];
+      for (const [i, stream] of streams.entries())
+        for await (const { id, logprob } of stream) tokens[i].push(`${id} ${logprob}`);
+      expect(tokens[0]).toEqual(tokens[1]);
+      reused += (await streams[0].result()).usage.reusedTokens;
+    }
+    expect(reused).toBeGreaterThan(100);
+  });
+
+  it('answers one at a time', async () => {
+    await using model = await load();
+    const talk = model.conversation();
+    const [first, second] = [talk.send('a', greedy), talk.send('b', greedy)];
+    await first.next();
+    await expect(second.next()).rejects.toThrow(/answering already/);
+    await first.return();
+    expect((await talk.send('c', { ...greedy, maxTokens: 2 }).result()).finish).toBe('length');
+  });
+});
+
+describe.each(devices)('the end of the context on %s', device => {
+  const load = loadOn(device);
+  it('is an error that says what to do, before anything is computed', async () => {
+    await using model = await load({ context: 64 });
+    await expect(model.complete(prompt)).rejects.toThrow(CapacityError);
+    await expect(model.complete('a'.repeat(60), { maxTokens: 5 })).rejects.toThrow(/room for 4 in a context of 64/);
+    const { finish, ids, notices } = await model.complete('a'.repeat(60), { ignoreEnd: true });
+    expect([finish, ids.length, notices]).toEqual(['length', 4, ['The context of 64 tokens is full.']]);
+  });
+
+  it('slides, says so, and does not depend on chunks', async () => {
+    const outcomes: string[] = [];
+    for (const prefillChunk of [1, 7, 128]) {
+      await using model = await load({ context: 56, overflow: 'slide', prefillChunk });
+      const stream = model.generate(prompt, { ...greedy, maxTokens: 60 });
+      const notices: string[] = [];
+      for await (const { notice } of stream) if (notice) notices.push(notice);
+      const { ids, notices: last } = await stream.result();
+      // 91 tokens of prompt: 3 pages had to go at once, and one for every 16 more.
+      expect(notices.map(text => Number(text.match(/oldest (\d+)/)?.[1]))).toEqual([48, 64, 80, 96]);
+      expect(last).toEqual(notices.slice(-1));
+      outcomes.push(ids.join());
+    }
+    expect(new Set(outcomes).size).toBe(1);
+    await using narrow = await load({ context: 16, overflow: 'slide' });
+    await expect(narrow.complete('a')).rejects.toThrow(/cannot slide/);
+  });
+});
+
+describe('a stream', () => {
+  it('gives every token once, its text whole, with log probabilities if asked', async () => {
+    await using model = await load();
+    const stream = model.generate(prompt, { ...greedy, logprobs: 2 });
+    let text = '';
+    const ids: number[] = [];
+    for await (const token of stream) {
+      text += token.text;
+      ids.push(token.id);
+      expect(token.logprob).toBeLessThanOrEqual(0);
+      expect(token.top).toHaveLength(2);
+    }
+    const result = await stream.result();
+    expect(result).toMatchObject({ text, ids, finish: 'length' });
+    expect(result.timings.prefillRate).toBeGreaterThan(0);
+    expect(result.timings.decodeRate).toBeGreaterThan(0);
+  });
+
+  it('ends before a stop string', async () => {
+    await using model = await load();
+    const { text } = await model.complete(prompt, { ...greedy, maxTokens: 60 });
+    const at = text.split('').findLastIndex((char, i) => text.indexOf(char) === i);
+    const stop = text.slice(at, at + 1);
+    const result = await model.complete(prompt, { ...greedy, maxTokens: 60, stop: [stop, 'never here'] });
+    expect(result).toMatchObject({ finish: 'stop', stop, text: text.slice(0, at) });
+  });
+
+  it('repeats for a seed', async () => {
+    await using model = await load();
+    const ask = (seed?: number) => model.complete(prompt, { maxTokens: 12, temperature: 2, seed });
+    const first = await ask();
+    expect((await ask(first.seed)).ids).toEqual(first.ids);
+  });
+
+  it('stops at a signal, while it prefills and while it answers', async () => {
+    await using model = await load({ prefillChunk: 8 });
+    const early = new AbortController();
+    const { finish, ids, usage } = await model.complete(prompt, {
+      signal: early.signal,
+      onPrefill: ({ done }) => done >= 16 && early.abort(),
+    });
+    expect([finish, ids, usage.promptTokens]).toEqual(['cancelled', [], 91]);
+    const late = new AbortController();
+    const talk = model.conversation();
+    const stream = talk.send('hello', { signal: late.signal, ignoreEnd: true });
+    setTimeout(() => late.abort(), 30);
+    expect((await stream.result()).finish).toBe('cancelled');
+    // What was said so far stays, and the cache is sound.
+    const again = await talk.chat(talk.messages, greedy).result();
+    expect(again.text).toBe((await model.chat(talk.messages, greedy).result()).text);
+  });
+
+  it('may be left early', async () => {
+    await using model = await load();
+    const stream = model.generate(prompt, greedy);
+    for await (const _ of stream) break;
+    expect(await stream.result()).toMatchObject({ finish: 'cancelled', usage: { completionTokens: 1 } });
+    expect(model.memory().pages).toBe(0);
+  });
+
+  it('fails if the model goes away', async () => {
+    const model = await load();
+    const stream = model.generate(prompt, greedy);
+    await stream.next();
+    await model.dispose();
+    await expect(stream.result()).rejects.toThrow(/disposed/);
+    expect(() => model.generate('a')).toThrow(/disposed/);
+  });
+});
+
+describe('loading', () => {
+  it('takes a path, split or whole, and says how far it is', async () => {
+    const path = await writeTempModel(tinyModel({ tied: false }), { shards: 3 });
+    const steps: number[] = [];
+    await using split = await load({ onProgress: ({ done, total }) => steps.push(done / total) }, path);
+    expect(steps.at(-1)).toBe(1);
+    const whole = await writeTempModel(tinyModel({ tied: false }));
+    await using model = await load({}, new Blob([await readFile(whole)]));
+    expect((await split.complete(prompt, greedy)).ids).toEqual((await model.complete(prompt, greedy)).ids);
+    expect(model.device).toEqual({ name: 'js', threads: 1, why: 'js (plain loops, slow), as asked' });
+    expect(model.notices).toEqual(['The model file has no chat template; messages are written as ChatML.']);
+  });
+
+  it('says what would fit where it does not', async () => {
+    const { weights, scratch } = await load().then(model => model.memory());
+    const limit = weights + scratch + 200_000;
+    await expect(load({ context: 100_000, memoryLimit: limit })).rejects.toThrow(
+      /This needs .*weights .*cache .*scratch .*Of this model, a context of [\d,]+ fits/,
+    );
+    const { message } = await load({ context: 100_000, memoryLimit: limit }).catch(error => error);
+    const fits = Number(message.match(/context of ([\d,]+) fits/)[1].replaceAll(',', ''));
+    await using _ = await load({ context: fits, memoryLimit: limit });
+    await expect(load({ context: fits + 32, memoryLimit: limit })).rejects.toThrow(CapacityError);
+    await expect(load({ memoryLimit: 1000 })).rejects.toThrow(/smaller model/);
+  });
+
+  it('refuses what cannot be', async () => {
+    await expect(load({ context: 0 })).rejects.toThrow(InputError);
+    await expect(load({ kv: 'tq9' })).rejects.toThrow(/not a codec/);
+    await expect(load({ device: 'gpu' as never })).rejects.toThrow(UnsupportedError);
+    await expect(load({ prefillChunk: 0 })).rejects.toThrow(InputError);
+    await expect(load({ signal: AbortSignal.abort() })).rejects.toThrow(/aborted/);
+    await expect(load({}, '/nowhere/model.gguf')).rejects.toThrow(InputError);
+    await using model = await load();
+    await expect(model.complete([])).rejects.toThrow(/empty/);
+    await expect(model.complete([1, 999])).rejects.toThrow(/outside the vocabulary/);
+    await expect(model.complete('a', { maxTokens: 0 })).rejects.toThrow(InputError);
+  });
+});

@@ -15,6 +15,8 @@ import { seeded } from './random.ts';
 
 /** Of the length of the vectors involved. */
 const INT8_MATMUL = 0.012;
+/** K types have their products of scales rounded to f16. */
+const PRECISE_MATMUL = 5e-4;
 const FLOAT = 2e-5;
 /** Attention outputs over their length: read as floats, and read by int8 tables or int8 queries. */
 const FLOAT_ATTENTION = 1e-3;
@@ -34,12 +36,13 @@ afterAll(() => Promise.all(open.map(device => device.dispose())));
 const far = (a: Float32Array, b: Float32Array) => lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);
 
 describe.each([
-  ['relaxed', true],
-  ['plain', false],
-])('%s SIMD', (_, relaxed) => {
+  ['relaxed SIMD', { relaxed: true }, INT8_MATMUL],
+  ['plain SIMD', { relaxed: false }, INT8_MATMUL],
+  ['precise', { precise: true }, PRECISE_MATMUL],
+])('%s', (_, options, tolerance) => {
   let device: Device;
   beforeAll(async () => {
-    device = await wasm({ relaxed });
+    device = await wasm(options);
   });
 
   it.each(weightTypes)('multiplies %s weights', async type => {
@@ -62,9 +65,7 @@ describe.each([
         for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
         return 2 * sum + bias[o];
       });
-      expect(far(device.read(out, r), expected)).toBeLessThan(
-        type.startsWith('Q') || type.startsWith('I') ? INT8_MATMUL : FLOAT,
-      );
+      expect(far(device.read(out, r), expected)).toBeLessThan(/^[QI]/.test(type) ? tolerance : FLOAT);
     }
     // A row alone gives the very same bits as in the batch.
     const [alone, single] = [device.tensor(1, cols), device.tensor(1, rows)];
@@ -171,7 +172,11 @@ function runAttention(
 /** More than four pages: two units of them. */
 const TOKENS = [3, 125, 1, 200, 71, 300];
 
-function agree(device: Device, setting: Setting): void {
+function agree(
+  device: Device,
+  setting: Setting,
+  tolerance = INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION,
+): void {
   const js = runAttention(createJsDevice(), setting, TOKENS, 2);
   const fast = runAttention(device, setting, TOKENS, 2);
   expect(fast.leaves.length).toBe(js.leaves.length);
@@ -185,7 +190,7 @@ function agree(device: Device, setting: Setting): void {
   // The last bits of an f32 norm depend on the order of a sum.
   if (!setting.spec.includes('n32')) expect(different / Math.max(1, bytes), 'sealed bytes').toBeLessThan(TIES);
   const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
-  expect(worst, 'attention').toBeLessThan(INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION);
+  expect(worst, 'attention').toBeLessThan(tolerance);
 }
 
 const SPECS = zoo.filter(spec => !spec.includes('-c'));
@@ -214,6 +219,10 @@ describe('attention on packed pages', () => {
     { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
+  });
+
+  it.each(['tq4', 'tq2', 'tq3u', 'kivi2g32', 'oscar2g32'])('%s in precise mode is as good as floats', async spec => {
+    agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
   });
 
   it.each(['tq4', 'tq2u', 'kivi4g32'])('%s in plain SIMD, on one thread', async spec => {

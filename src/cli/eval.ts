@@ -24,6 +24,7 @@ interface Options {
   device: DeviceName;
   threads?: number;
   memory?: number;
+  fast?: boolean;
   json?: boolean;
   svg?: string;
 }
@@ -41,6 +42,7 @@ export function addEval(program: Command): void {
     .option('--from <n>', 'first position scored: half, or a number', 'half')
     .option('--batch <n>', 'tokens that go through the layers together', parseCount, 512);
   addDeviceOptions(command)
+    .option('--fast', 'int8 activations and integer attention, as generation has them')
     .option('--json', 'rows as JSON')
     .option('--svg <file>', 'also draw divergence against bits')
     .addHelpText('after', '\nExample:\n  kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32')
@@ -63,7 +65,7 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
   function cacheBytes(kv: string): number {
     return memoryReport(kv, config, context).totalBytes;
   }
-  const loading = { device, threads, memoryLimit: memory, prefillChunk: options.batch, signal };
+  const loading = { device, threads, precise: !options.fast, memoryLimit: memory, prefillChunk: options.batch, signal };
   const engine = await loadEngine(file, { kv: largest, context, extra }, loading);
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
   try {

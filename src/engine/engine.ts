@@ -20,6 +20,8 @@ export type ModelInput = string | Blob | readonly Blob[];
 export interface EngineOptions {
   device?: DeviceName;
   threads?: number;
+  /** int16 activations and pages read as floats, where the device has a faster way: for measurements. */
+  precise?: boolean;
   /** Tokens that go through the layers together. */
   prefillChunk?: number;
   pageTokens?: number;
@@ -84,11 +86,11 @@ export type CacheRequest = Pick<BudgetRequest, 'kv' | 'context' | 'extra'>;
 /** Loads what a file holds; the file is closed in the end, whatever comes. */
 export async function loadEngine(file: ModelFile, cache: CacheRequest, options: EngineOptions = {}): Promise<Engine> {
   const { gguf, config, tokenizer, template, rope } = file;
-  const { pageTokens = 128, threads, signal, onProgress } = options;
+  const { pageTokens = 128, threads, precise, signal, onProgress } = options;
   let device: Device | undefined;
   try {
     signal?.throwIfAborted();
-    const opened = await openDevice(options.device ?? 'auto', { ...config, pageTokens }, { threads });
+    const opened = await openDevice(options.device ?? 'auto', { ...config, pageTokens }, { threads, precise });
     device = opened.device;
     const rows = chunkRows(options.prefillChunk, device);
     const limit = options.memoryLimit ?? (await memoryLimit());

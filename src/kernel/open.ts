@@ -18,6 +18,8 @@ export interface DeviceShape {
 
 export interface DeviceOptions {
   threads?: number;
+  /** As good as floats, at half the speed. */
+  precise?: boolean;
 }
 
 export interface OpenedDevice {
@@ -43,7 +45,7 @@ const candidates: readonly Candidate[] = [
       if (!(await wasmSupport()).simd) return 'this WebAssembly has no SIMD';
       return shape && shape.headDim % 8 !== 0 ? `heads of ${shape.headDim} dims are no multiple of 8` : undefined;
     },
-    open: (shape, { threads }) => createWasmDevice({ ...shape, threads }),
+    open: (shape, options) => createWasmDevice({ ...shape, ...options }),
   },
   { name: 'js', about: 'plain loops, slow', missing: async () => undefined, open: async () => createJsDevice() },
 ];

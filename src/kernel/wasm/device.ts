@@ -38,6 +38,8 @@ export interface WasmOptions {
   threads?: number;
   /** false: plain SIMD even where relaxed SIMD is there. */
   relaxed?: boolean;
+  /** int16 activations, and cache pages read as floats: half as fast, and as good as floats throughout. */
+  precise?: boolean;
   /** Of WebAssembly memory, 64 KiB each; 4 GiB unless given. */
   maxPages?: number;
 }
@@ -59,14 +61,15 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
       `The wasm device needs heads of a multiple of 8 dims, not ${options.headDim}. Use device: 'js'.`,
     );
   const relaxed = support.relaxedSimd && options.relaxed !== false;
+  const precise = options.precise ?? false;
   const shared = support.sharedMemory;
   const threads = shared ? Math.max(1, Math.min(64, options.threads ?? (await coreCount()))) : 1;
   const maxPages = options.maxPages ?? 65536;
   const memory = new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared });
   const heap = createHeap(memory, maxPages);
   const pool = await createPool(memory, heap.alloc(4 * CONTROL_WORDS), threads);
-  pool.load(moduleBytes(modelKernels(relaxed), { maxPages, shared }));
-  return new WasmDevice(options, heap, pool, { maxPages, shared }, relaxed);
+  pool.load(moduleBytes(modelKernels(relaxed, precise), { maxPages, shared }));
+  return new WasmDevice(options, heap, pool, { maxPages, shared }, { relaxed, precise });
 }
 
 async function coreCount(): Promise<number> {
@@ -74,7 +77,7 @@ async function coreCount(): Promise<number> {
   return availableParallelism();
 }
 
-function modelKernels(relaxed: boolean): Kernel[] {
+function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
   const integer = new Map(
     Object.values(packedFormats)
       .filter(({ bits }) => bits < 16)
@@ -84,9 +87,9 @@ function modelKernels(relaxed: boolean): Kernel[] {
     norm(),
     rope(),
     swiglu(),
-    ...TILES.map(quantize),
+    ...TILES.map(tile => quantize(tile, precise)),
     halves(),
-    ...[...integer.values()].flatMap(format => TILES.map(tile => matmul(format, tile, relaxed))),
+    ...[...integer.values()].flatMap(format => TILES.map(tile => matmul(format, tile, relaxed && !precise))),
     ...(['F32', 'F16', 'BF16'] as const).map(floatMatmul),
   ];
 }
@@ -111,11 +114,11 @@ class WasmDevice implements Device {
     private readonly heap: Heap,
     private readonly pool: Pool,
     private readonly memory: { maxPages: number; shared: boolean },
-    relaxed: boolean,
+    { relaxed, precise }: { relaxed: boolean; precise: boolean },
   ) {
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
-    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed };
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
   }
 
   get bytes(): number {

@@ -19,6 +19,8 @@ export interface AttendShape {
   kvHeads: number;
   pageTokens: number;
   relaxed: boolean;
+  /** Pages are read as floats. */
+  precise: boolean;
 }
 
 /** How a codec's keys are read. Addresses are of this thread's scratch. */

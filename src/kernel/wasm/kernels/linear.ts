@@ -43,7 +43,7 @@ export function linearKeys(
   const { page } = fragment;
   const uniform = page.kind === 'levels' && page.uniform;
   const channel = page.kind === 'affine' && page.axis === 'channel';
-  if (!shape.relaxed || !(uniform || channel)) return undefined;
+  if (!shape.relaxed || shape.precise || !(uniform || channel)) return undefined;
   const { headDim, group, pageTokens } = shape;
   const { codes } = page;
   const rowBytes = (headDim * codes.bits) / 8;
@@ -229,7 +229,7 @@ function scoreCodeRows(
 /** Values with a range a token and group of dims: the steps go into the weights, the minima into a constant. */
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
-  if (page.kind !== 'affine' || page.axis !== 'token' || page.norms) return undefined;
+  if (page.kind !== 'affine' || page.axis !== 'token' || page.norms || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns || pageTokens > 256) return undefined;

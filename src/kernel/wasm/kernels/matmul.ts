@@ -84,9 +84,9 @@ function tileBlock(
       const scaled = f32x4.mul(scale, v128.load32Splat(activations, scaleAt));
       k.set(sum, f32x4.add(sum, f32x4.mul(scaled, f32x4.fromI32(dot(activations, byteAt, wordAt)))));
       if (!min) return;
-      // The sums of the two halves of a block lie behind its scale.
-      const half = (n: number) => v128.load32Splat(activations, scaleAt + 4 + 4 * n);
-      k.set(sum, f32x4.add(sum, f32x4.mul(min, format.group === 16 ? half(g) : f32x4.add(half(0), half(1)))));
+      // The sums of a block's halves, and of all of it, lie behind its scale.
+      const total = v128.load32Splat(activations, scaleAt + 4 + 4 * (format.group === 16 ? g : 2));
+      k.set(sum, f32x4.add(sum, f32x4.mul(min, total)));
     });
   }
 }
@@ -118,10 +118,7 @@ function nibbles(k: Kernel, block: I32, codes: number, group: number, g: number,
   const even = vectors.map(({ column, codes }) => ({ column, codes: k.v128(v128.and(codes, i16x8.const(0xff))) }));
   const odd = vectors.map(({ column, codes }) => ({ column, codes: k.v128(i16x8.shrU(codes, 8)) }));
   return (activations, _byteAt, wordAt) => {
-    const pair = (column: number, parity: 0 | 1) => {
-      const four = v128.load64Splat(activations, wordAt + 2 * column);
-      return v128.shuffle(four, four, parity === 0 ? EVEN : ODD);
-    };
+    const pair = (column: number, parity: 0 | 1) => v128.load32Splat(activations, wordAt + 2 * column + 4 * parity);
     const dots = [
       ...even.map(({ column, codes }) => i32x4.dot(codes, pair(column, 0))),
       ...odd.map(({ column, codes }) => i32x4.dot(codes, pair(column, 1))),
@@ -129,9 +126,6 @@ function nibbles(k: Kernel, block: I32, codes: number, group: number, g: number,
     return dots.reduce(i32x4.add);
   };
 }
-
-const EVEN = [0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5];
-const ODD = [2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7];
 
 function bytes(block: I32, codes: number, group: number, g: number): BlockDot {
   const chunks = Array.from({ length: group / 2 }, (_, i) => (g * group) / 2 + i);

@@ -53,7 +53,7 @@ export function tableKeys(
   spare: () => I32,
 ): KeyFragment | undefined {
   const page = fragment.page;
-  if (page.kind !== 'levels') return undefined;
+  if (page.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns || columns.count % TURN !== 0 || headDim > 256) return undefined;
@@ -191,7 +191,7 @@ export const integerBytes = (shape: AttendShape) => factorsAt(shape) + 8 * shape
 
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
-  if (page.kind !== 'levels') return undefined;
+  if (page.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   // 256 tokens are the most whose sums stay within 32 bits.

@@ -1,0 +1,146 @@
+/**
+ * How long does a token take, by depth and codec, against llama.cpp on the same file and threads, in one run?
+ *
+ * Validates first: the same prompt must give nearly the same logits with every codec as with f16 while nothing is
+ * sealed. Depths past the first sealed pages are reached by repeating pages that a real prompt made: time does not
+ * depend on what they hold.
+ */
+import { spawnSync } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { table } from '../src/cli/table.ts';
+import { type Engine, loadEngine, openModelFile } from '../src/engine/engine.ts';
+import { step } from '../src/engine/step.ts';
+import { InputError } from '../src/errors.ts';
+import { planOf } from '../src/plan/plan.ts';
+
+interface Options {
+  model: string;
+  kv: string;
+  depths: string;
+  threads: string;
+  peers: boolean;
+  json: boolean;
+}
+
+interface Row {
+  name: string;
+  /** Best milliseconds a token, by depth. */
+  ms: Record<number, number>;
+  /** Tokens a second of a prompt of 512. */
+  prefill?: number;
+}
+
+const STEPS = 24;
+const PROMPT = 512;
+const ROUNDS = 3;
+
+export async function benchDecode(options: Options): Promise<void> {
+  const depths = options.depths.split(',').map(Number);
+  const threads = Number(options.threads);
+  const specs = options.kv.split(',');
+  const file = await openModelFile(options.model);
+  const { layers, kvHeads } = file.config;
+  const cache = { kv: 'f16', context: Math.max(...depths) + 1024 };
+  const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
+  await validate(engine, specs);
+  const ours: Row[] = [];
+  for (const spec of specs) ours.push(await measure(engine, spec, depths));
+  await engine.dispose();
+  const peers = options.peers ? llama(options.model, depths, threads) : [];
+  const best: Row = {
+    name: 'llama.cpp, best',
+    ms: Object.fromEntries(depths.map(depth => [depth, Math.min(...peers.map(row => row.ms[depth] ?? Infinity))])),
+    prefill: Math.max(...peers.map(row => row.prefill ?? 0)),
+  };
+  const rows = peers.length > 0 ? [...peers, best, ...ours] : ours;
+  if (options.json) console.log(JSON.stringify(rows, null, 1));
+  else console.log(render(rows, best, depths, layers * kvHeads, threads));
+}
+
+/** A short prompt is read from the f16 tail alone, whatever the codec: the logits must be the same. */
+async function validate(engine: Engine, specs: readonly string[]): Promise<void> {
+  const reference = await logitsOf(engine, 'f16');
+  for (const spec of specs) {
+    const logits = await logitsOf(engine, spec);
+    if (logits.some((x, i) => x !== reference[i]))
+      throw new InputError(`${spec} changes logits before any page is sealed.`);
+  }
+}
+
+async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
+  const sequence = engine.openSequence(planOf(spec, engine.config), 512);
+  let result = new Float32Array();
+  await step(engine, [{ sequence, tokens: tokens(100), logits: 'last' }], {
+    onLogits: (_chunk, _row, logits) => {
+      result = new Float32Array(logits);
+    },
+  });
+  sequence.dispose();
+  return result;
+}
+
+const tokens = (count: number, seed = 1) =>
+  Array.from({ length: count }, (_, i) => 10 + ((i * 7919 + seed * 104729) % 900));
+
+async function measure(engine: Engine, spec: string, depths: readonly number[]): Promise<Row> {
+  const plan = planOf(spec, engine.config);
+  const ms: Record<number, number> = {};
+  let prefill = 0;
+  for (const depth of depths) {
+    const sequence = engine.openSequence(plan, depth + 1024);
+    const start = performance.now();
+    await step(engine, [{ sequence, tokens: tokens(PROMPT), logits: 'last' }]);
+    prefill = Math.max(prefill, (PROMPT / (performance.now() - start)) * 1000);
+    if (depth > PROMPT) {
+      // The pages of the prompt, over and over.
+      const made = sequence.view.leaves.map(leaf => engine.device.readBlock(leaf));
+      sequence.plan(depth - PROMPT);
+      sequence.commit(depth - PROMPT);
+      sequence.view.leaves.slice(made.length).forEach((leaf, i) => {
+        engine.device.writeBlock(leaf, made[i % made.length]);
+      });
+    } else sequence.truncate(Math.max(1, depth));
+    let best = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < STEPS * ROUNDS; i++) {
+      const from = performance.now();
+      await step(engine, [{ sequence, tokens: [20 + i], logits: 'last' }]);
+      best = Math.min(best, performance.now() - from);
+    }
+    ms[depth] = best;
+    sequence.dispose();
+  }
+  return { name: `kvasir ${spec}`, ms, prefill };
+}
+
+/** llama.cpp in a process of its own: f16, flash attention on and off. */
+function llama(model: string, depths: readonly number[], threads: number): Row[] {
+  const script = fileURLToPath(new URL('./llama.js', import.meta.url));
+  return ['on', 'off'].map(flash => {
+    console.error(`bench: llama.cpp, flash attention ${flash} (it has to read all of the deepest prompt)`);
+    const args = [script, model, flash, depths.join(), String(threads), String(STEPS * ROUNDS)];
+    const { stdout, status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+    if (status !== 0) throw new InputError(`llama.cpp did not run: ${stderr.slice(-400)}`);
+    return { name: `llama.cpp f16, flash ${flash}`, ...JSON.parse(stdout) };
+  });
+}
+
+function render(rows: readonly Row[], best: Row, depths: readonly number[], heads: number, threads: number): string {
+  const deepest = Math.max(...depths);
+  const shallow = Math.min(...depths);
+  const attention = (row: Row) => ((row.ms[deepest] - row.ms[shallow]) * 1e6) / (heads * (deepest - shallow));
+  const ratio = (peer: number, own: number) => (Number.isFinite(peer) ? `${(peer / own).toFixed(2)}x` : '-');
+  const header = ['', ...depths.flatMap(depth => [`ms at ${depth}`, 'x']), 'attention ns', 'x', 'prefill/s', 'x'];
+  const lines = rows.map(row => [
+    row.name,
+    ...depths.flatMap(depth => [row.ms[depth].toFixed(2), ratio(best.ms[depth], row.ms[depth])]),
+    attention(row).toFixed(1),
+    ratio(attention(best), attention(row)),
+    (row.prefill ?? 0).toFixed(0),
+    best.prefill ? `${((row.prefill ?? 0) / best.prefill).toFixed(2)}x` : '-',
+  ]);
+  return [
+    `Best milliseconds a token of ${STEPS * ROUNDS}, ${threads} threads; x: how many times faster than llama.cpp's best setting.`,
+    table(header, lines),
+    `attention: nanoseconds a token of the cache and KV head, from depth ${shallow} to ${deepest}. prefill: ${PROMPT} tokens.`,
+  ].join('\n');
+}

@@ -245,6 +245,7 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
       const constants = Array.from({ length: group }, () => k.v128());
       for (let part = 0; part < perToken; part++) {
         const minima = constants.map(() => k.v128(v128.zero));
+        const most = k.v128(f32x4.const(1e-30));
         const from = k.i32(i32.add(block, page.ranges + 4 * part));
         k.for(0, 4 * pageTokens, 16, t => {
           pairs.forEach((pair, n) => {
@@ -252,7 +253,9 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
           });
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
-          k.do(v128.store(i32.add(steps, t), halfToFloat(i32x4.shrU(pairs[0], 16))));
+          k.set(pairs[1], halfToFloat(i32x4.shrU(pairs[0], 16)));
+          k.set(most, f32x4.max(most, pairs[1]));
+          k.do(v128.store(i32.add(steps, t), pairs[1]));
           k.set(pairs[0], halfToFloat(pairs[0]));
           minima.forEach((sum, g) => {
             const weight = v128.load(i32.add(weights, t), 4 * g * pageTokens);
@@ -263,8 +266,10 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
         minima.forEach((sum, g) => {
           k.set(constants[g], f32x4.splat(sum4(k, sum) as F32));
         });
-        for (let g = 0; g < group; g++)
-          integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), steps, integers);
+        const largest = k.f32(max4(k, most));
+        for (let g = 0; g < group; g++) {
+          integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), steps, largest, integers);
+        }
         const heads = Array.from({ length: group }, (_, g) => g);
         for (let first = 0; first < group; first += 4) {
           sumColumns(k, columns, shape, block, integers, heads.slice(first, first + 4), state, corrections, {

@@ -183,11 +183,11 @@ function scoreColumns(
 
 /**
  * Integer weights of a group: [head][pageTokens] x 16 bits, a scale and a sum of them a head; then room for a factor a
- * token, and for its product with the weights.
+ * token.
  */
 const behindWeights = ({ group, pageTokens }: AttendShape, head: number) => 2 * group * pageTokens + 8 * head;
 export const factorsAt = (shape: AttendShape) => 16 * Math.ceil(behindWeights(shape, shape.group) / 16);
-export const integerBytes = (shape: AttendShape) => factorsAt(shape) + 8 * shape.pageTokens;
+export const integerBytes = (shape: AttendShape) => factorsAt(shape) + 4 * shape.pageTokens;
 
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
@@ -208,9 +208,16 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
       const block = k.i32(blockAt(fragment, pageAt, head));
       const integers = k.i32(spare());
       const norms = k.i32(i32.add(integers, factorsAt(shape)));
-      k.for(0, pageTokens, 4, t => k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0))));
-      for (let g = 0; g < group; g++)
-        integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), norms, integers);
+      const [four, top] = [k.v128(), k.v128(f32x4.const(1e-30))];
+      k.for(0, pageTokens, 4, t => {
+        k.set(four, loadNorms(page, block, t, 0));
+        k.set(top, f32x4.max(top, four));
+        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), four));
+      });
+      const largest = k.f32(max4(k, top));
+      for (let g = 0; g < group; g++) {
+        integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), norms, largest, integers);
+      }
       for (let first = 0; first < group; first += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
         sumColumns(k, columns, shape, block, integers, heads, state, corrections, {
@@ -224,39 +231,39 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
 }
 
 /**
- * A head's weights times a factor a token, as 15-bit integers: for each 16 tokens the 8 even ones, then the
- * 8 odd ones.
+ * A head's weights times a factor a token, as 15-bit integers: for each 16 tokens the 8 even ones, then the 8 odd
+ * ones. No weight is above 1, so the largest factor of the page sets the scale: what is rounded away is small against
+ * the heaviest token so far, whatever this page holds.
  */
-export function integerWeights(k: Kernel, shape: AttendShape, g: number, weights: I32, factors: I32, out: I32): void {
+export function integerWeights(
+  k: Kernel,
+  shape: AttendShape,
+  g: number,
+  weights: I32,
+  factors: I32,
+  largest: Local<'f32'>,
+  out: I32,
+): void {
   const { pageTokens } = shape;
-  const [from, factor] = [k.i32(weights), k.i32(factors)];
-  const products = k.i32(i32.add(factor, 4 * pageTokens));
-  const largest = k.v128(f32x4.const(1e-30));
-  const product = k.v128();
-  k.for(0, 4 * pageTokens, 16, t => {
-    k.set(product, f32x4.mul(v128.load(i32.add(from, t)), v128.load(i32.add(factor, t))));
-    k.do(v128.store(i32.add(products, t), product));
-    k.set(largest, f32x4.max(largest, product));
-  });
-  const most = k.f32(max4(k, largest));
-  const inverse = k.v128(f32x4.splat(f32.div(f32.const(32767), most)));
-  const to = k.i32(i32.add(out, 2 * g * pageTokens));
+  const inverse = k.v128(f32x4.splat(f32.div(f32.const(32767), largest)));
+  const [from, factor, to] = [k.i32(weights), k.i32(factors), k.i32(i32.add(out, 2 * g * pageTokens))];
   const sum = k.v128(v128.zero);
   const words = [0, 1, 2, 3].map(() => k.v128());
   k.for(0, pageTokens, 16, () => {
     words.forEach((word, n) => {
-      const shifted = f32x4.add(f32x4.mul(v128.load(products, 16 * n), inverse), f32x4.const(12582912));
-      k.set(word, i32x4.sub(shifted, i32x4.const(0x4b400000)));
+      const product = f32x4.mul(f32x4.mul(v128.load(from, 16 * n), v128.load(factor, 16 * n)), inverse);
+      k.set(word, i32x4.sub(f32x4.add(product, f32x4.const(12582912)), i32x4.const(0x4b400000)));
       k.set(sum, i32x4.add(sum, word));
     });
     const [a, b] = [k.v128(i16x8.narrowS(words[0], words[1])), k.v128(i16x8.narrowS(words[2], words[3]))];
     k.do(v128.store(to, v128.shuffle(a, b, lanes16(0, 2, 4, 6, 8, 10, 12, 14))));
     k.do(v128.store(to, v128.shuffle(a, b, lanes16(1, 3, 5, 7, 9, 11, 13, 15)), 16));
-    k.increment(products, 64);
+    k.increment(from, 64);
+    k.increment(factor, 64);
     k.increment(to, 32);
   });
   const behind = behindWeights(shape, g);
-  k.do(f32.store(out, f32.mul(most, f32.const(1 / 32767)), behind));
+  k.do(f32.store(out, f32.mul(largest, f32.const(1 / 32767)), behind));
   k.do(f32.store(out, sum4(k, f32x4.fromI32(sum)), behind + 4));
 }
 

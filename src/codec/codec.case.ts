@@ -17,7 +17,7 @@ const FILLS = { 'one token': 1, partial: 77, full: PAGE_TOKENS };
 /** Of |q| |k|, and of the sum of |w| |v|. */
 const DOT_TOLERANCE = 1e-4;
 /** Vectors that a round trip is averaged over. */
-const VECTORS = 512;
+const VECTORS = 256;
 const CANARY = 0xa5;
 
 export interface Contract {

@@ -108,6 +108,32 @@ describe.each([
   });
 });
 
+it.each([1, 2])('weights past the limit of one memory go on in others, on %i threads', async threads => {
+  // 4 MiB a memory, a quarter of it kept for the cache; each matrix takes 1.1 MB.
+  const small = await wasm({ maxPages: 64, threads });
+  const large = await wasm({ threads });
+  const [rows, cols] = [1024, 1024];
+  const x = normals(createRandom(7), 3 * cols);
+  for (let n = 0; n < 8; n++) {
+    const bytes = randomWeights('Q8_0', rows * cols, 0.1, seeded(n));
+    const outputs: Float32Array[] = [];
+    for (const device of [small, large]) {
+      const weights = await device.loadWeights('Q8_0', rows, cols, async into => into.set(bytes));
+      const [input, bias, out] = [device.tensor(3, cols), device.tensor(1, rows), device.tensor(3, rows)];
+      device.write(input, 0, x);
+      device.write(bias, 0, x.slice(0, rows));
+      device.project(input, 3, [{ weights, out, bias }]);
+      device.project(input, 3, [{ weights, out, add: true }]);
+      device.embed(weights, [5], input);
+      outputs.push(device.read(out, 2), device.read(input, 0));
+      for (const tensor of [input, bias, out]) device.free(tensor);
+    }
+    expect(outputs[0]).toEqual(outputs[2]);
+    expect(outputs[1]).toEqual(outputs[3]);
+  }
+  expect(small.bytes).toBeGreaterThan(64 * 65536);
+});
+
 interface Setting {
   spec: string;
   headDim?: number;

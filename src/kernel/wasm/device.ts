@@ -22,6 +22,14 @@ import { wasmSupport } from './support.ts';
 
 interface Placed {
   address: number;
+  /** The memory it lies in; weights may lie in another than the first. */
+  bank?: number;
+}
+
+/** A memory and its kernels, whose names end in the suffix. */
+interface Bank {
+  heap: Heap;
+  suffix: string;
 }
 type WasmTensor = Tensor & Placed;
 type WasmWeights = Weights & Placed;
@@ -40,7 +48,7 @@ export interface WasmOptions {
   relaxed?: boolean;
   /** int16 activations, and cache pages read as floats: half as fast, and as good as floats throughout. */
   precise?: boolean;
-  /** Of WebAssembly memory, 64 KiB each; 4 GiB unless given. */
+  /** Of one WebAssembly memory, 64 KiB each; 4 GiB unless given. Weights that do not fit go on in further memories. */
   maxPages?: number;
 }
 
@@ -65,11 +73,18 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const shared = support.sharedMemory;
   const threads = shared ? Math.max(1, Math.min(64, options.threads ?? (await coreCount()))) : 1;
   const maxPages = options.maxPages ?? 65536;
-  const memory = new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared });
-  const heap = createHeap(memory, maxPages);
-  const pool = await createPool(memory, heap.alloc(4 * CONTROL_WORDS), threads);
-  pool.load(moduleBytes(modelKernels(relaxed, precise), { maxPages, shared }));
-  return new WasmDevice(options, heap, pool, { maxPages, shared }, { relaxed, precise });
+  const limits = { maxPages, shared };
+  const openHeap = () => createHeap(new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared }), maxPages);
+  const heap = openHeap();
+  const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
+  const kernels = moduleBytes(modelKernels(relaxed, precise), limits);
+  pool.load(kernels);
+  const openBank = (number: number): Bank => {
+    const bank = { heap: openHeap(), suffix: `@${number}` };
+    pool.load(kernels, { memory: bank.heap.memory, suffix: bank.suffix });
+    return bank;
+  };
+  return new WasmDevice(options, heap, pool, limits, { relaxed, precise }, openBank);
 }
 
 async function coreCount(): Promise<number> {
@@ -108,6 +123,7 @@ class WasmDevice implements Device {
     { address: number; bytes: number; leaves: readonly Block[]; first: number; count: number }
   >();
   private readonly rooms = new Map<string, { address: number; bytes: number }>();
+  private readonly banks: Bank[];
 
   constructor(
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
@@ -115,32 +131,35 @@ class WasmDevice implements Device {
     private readonly pool: Pool,
     private readonly memory: { maxPages: number; shared: boolean },
     { relaxed, precise }: { relaxed: boolean; precise: boolean },
+    private readonly openBank: (number: number) => Bank,
   ) {
+    this.banks = [{ heap, suffix: '' }];
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
   }
 
   get bytes(): number {
-    return this.heap.used;
+    return this.banks.reduce((sum, { heap }) => sum + heap.used, 0);
   }
 
   private floats(address: number, length: number): Float32Array {
     return new Float32Array(this.heap.memory.buffer, address, length);
   }
 
-  private raw(address: number, length: number): Uint8Array {
-    return new Uint8Array(this.heap.memory.buffer, address, length);
+  private raw(address: number, length: number, bank = 0): Uint8Array {
+    return new Uint8Array(this.banks[bank].heap.memory.buffer, address, length);
   }
 
   /** Room that grows as needed and is reused from step to step. */
-  private room(name: string, bytes: number): number {
-    const has = this.rooms.get(name);
+  private room(name: string, bytes: number, bank = 0): number {
+    const { heap, suffix } = this.banks[bank];
+    const has = this.rooms.get(name + suffix);
     if (has && has.bytes >= bytes) return has.address;
-    if (has) this.heap.free(has.address, has.bytes);
+    if (has) heap.free(has.address, has.bytes);
     const size = Math.ceil(bytes * 1.25);
-    const room = { address: this.heap.alloc(size), bytes: size };
-    this.rooms.set(name, room);
+    const room = { address: heap.alloc(size), bytes: size };
+    this.rooms.set(name + suffix, room);
     return room.address;
   }
 
@@ -200,8 +219,8 @@ class WasmDevice implements Device {
     const source = new Uint8Array(weightBytes(type, rows * cols));
     await fill(source);
     const bytes = packedBytes(type, rows, cols);
-    const address = this.heap.alloc(bytes);
-    if (!isInteger(type)) this.raw(address, bytes).set(source);
+    const { address, bank } = this.placeWeights(bytes);
+    if (!isInteger(type)) this.raw(address, bytes, bank).set(source);
     else {
       const rowBytes = source.length / rows;
       const four = (cols / 32) * blockBytes(packedFormats[type]);
@@ -212,15 +231,26 @@ class WasmDevice implements Device {
           source.subarray((row + r) * rowBytes, (row + r + 1) * rowBytes),
         );
         packRows(type, group, packed);
-        this.raw(address + (row / 4) * four, four).set(packed);
+        this.raw(address + (row / 4) * four, four, bank).set(packed);
       }
     }
-    return { type, rows, cols, address };
+    return { type, rows, cols, address, bank };
+  }
+
+  /** In the newest memory if it has room to spare for the cache and for activations, else in a new one. */
+  private placeWeights(bytes: number): { address: number; bank: number } {
+    const spare = (this.memory.maxPages * 65536) / 4;
+    const last = this.banks.length - 1;
+    const { heap } = this.banks[last];
+    if (heap.used === 0 || heap.used + bytes + spare <= this.memory.maxPages * 65536)
+      return { address: heap.alloc(bytes), bank: last };
+    this.banks.push(this.openBank(last + 1));
+    return { address: this.banks[last + 1].heap.alloc(bytes), bank: last + 1 };
   }
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
     const { type, rows, cols } = table;
-    const packed = this.raw(at(table), packedBytes(type, rows, cols));
+    const packed = this.raw(at(table), packedBytes(type, rows, cols), (table as WasmWeights).bank);
     for (let r = 0; r < ids.length; r++)
       unpackRow(type, packed, ids[r], cols, this.floats(at(out) + 4 * r * cols, cols));
   }
@@ -237,10 +267,37 @@ class WasmDevice implements Device {
     for (const { weights, out, bias, add } of projections) {
       const { type } = weights;
       const kernel = isInteger(type) ? matmulName(packedFormats[type], tileOf(rows)) : `matmul${type}`;
-      const input = isInteger(type) ? quantized : at(x);
-      const shape = [rows, weights.rows, weights.cols];
-      this.pool.run(kernel, this.chunks, input, at(weights), at(out), bias ? at(bias) : 0, add ? 1 : 0, ...shape);
+      const input = isInteger(type)
+        ? { address: quantized, bytes: activationBytes(rows, x.cols) }
+        : { address: at(x), bytes: 4 * rows * x.cols };
+      this.multiply(kernel, rows, input, weights as WasmWeights, out, bias, add ?? false);
     }
+  }
+
+  /** A product where the weights lie: in another memory it is given a copy of its input, and its output is fetched. */
+  private multiply(
+    kernel: string,
+    rows: number,
+    input: { address: number; bytes: number },
+    weights: WasmWeights,
+    out: Tensor,
+    bias: Tensor | undefined,
+    add: boolean,
+  ): void {
+    const { bank = 0 } = weights;
+    const outBytes = 4 * rows * weights.rows;
+    const there = (name: string, from: number, bytes: number) => {
+      if (bank === 0) return from;
+      const to = this.room(name, bytes, bank);
+      this.raw(to, bytes, bank).set(this.raw(from, bytes));
+      return to;
+    };
+    const x = there('input', input.address, input.bytes);
+    const to = there('output', at(out), outBytes);
+    const biasAt = bias ? there('bias', at(bias), 4 * weights.rows) : 0;
+    const args = [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols];
+    this.pool.run(kernel + this.banks[bank].suffix, this.chunks, ...args);
+    if (bank !== 0) this.raw(at(out), outBytes).set(this.raw(to, outBytes, bank));
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {

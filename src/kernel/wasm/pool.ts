@@ -4,10 +4,12 @@
  * those that did begin: a worker that the system lets sleep costs nothing. Workers spin for a moment between jobs,
  * then sleep. Without shared memory the pool is the main thread alone.
  */
+import { assert } from '../../errors.ts';
+
 export interface Pool {
   readonly threads: number;
-  /** Makes a module's kernels known to all threads. */
-  load(bytes: Uint8Array<ArrayBuffer>): void;
+  /** Makes a module's kernels known to all threads: over the pool's own memory, or over another under other names. */
+  load(bytes: Uint8Array<ArrayBuffer>, other?: { memory: WebAssembly.Memory; suffix: string }): void;
   /** Runs all chunks of a kernel. Behind its own arguments a kernel gets the chunk, how many there are, the thread. */
   run(kernel: string, chunks: number, ...args: number[]): void;
   dispose(): Promise<void>;
@@ -23,7 +25,8 @@ const NEXT = 3; // the next chunk to claim
 const CHUNKS = 4;
 const KERNEL = 5;
 const COUNT = 6; // of arguments
-const ARGS = 7;
+const FAILED = 7; // a worker's kernel trapped
+const ARGS = 8;
 export const CONTROL_WORDS = 64;
 const QUIT = -1;
 const LOAD = -2;
@@ -44,15 +47,19 @@ for (;;) {
   if (Atomics.load(control, ${OPEN}) === seen) {
     const kernel = control[${KERNEL}];
     if (kernel === ${QUIT}) break;
-    if (kernel === ${LOAD}) {
-      const { exports } = new WebAssembly.Instance(receiveMessageOnPort(parentPort).message, { env: { memory } });
-      kernels.push(...Object.values(exports));
-      Atomics.add(control, ${NEXT}, 1);
-    } else {
-      const chunks = control[${CHUNKS}];
-      const args = control.slice(${ARGS}, ${ARGS} + control[${COUNT}]);
-      for (let chunk; (chunk = Atomics.add(control, ${NEXT}, 1)) < chunks; ) kernels[kernel](...args, chunk, chunks, thread);
+    try {
+      if (kernel === ${LOAD}) {
+        const { module, memory } = receiveMessageOnPort(parentPort).message;
+        kernels.push(...Object.values(new WebAssembly.Instance(module, { env: { memory } }).exports));
+      } else {
+        const chunks = control[${CHUNKS}];
+        const args = control.slice(${ARGS}, ${ARGS} + control[${COUNT}]);
+        for (let chunk; (chunk = Atomics.add(control, ${NEXT}, 1)) < chunks; ) kernels[kernel](...args, chunk, chunks, thread);
+      }
+    } catch {
+      control[${FAILED}] = 1;
     }
+    if (kernel === ${LOAD}) Atomics.add(control, ${NEXT}, 1);
   }
   Atomics.sub(control, ${ACTIVE}, 1);
 }
@@ -61,17 +68,20 @@ for (;;) {
 export async function createPool(memory: WebAssembly.Memory, control: number, threads: number): Promise<Pool> {
   const kernels: Kernels = {};
   const numbers = new Map<string, number>();
-  const load = (bytes: Uint8Array<ArrayBuffer>): WebAssembly.Module => {
+  const own = { memory, suffix: '' };
+  const load = (bytes: Uint8Array<ArrayBuffer>, place: typeof own): WebAssembly.Module => {
     const module = new WebAssembly.Module(bytes);
-    const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+    const { exports } = new WebAssembly.Instance(module, { env: { memory: place.memory } });
     for (const [name, kernel] of Object.entries(exports as Kernels)) {
-      numbers.set(name, numbers.size);
-      kernels[name] = kernel;
+      numbers.set(name + place.suffix, numbers.size);
+      kernels[name + place.suffix] = kernel;
     }
     return module;
   };
   const runHere = (kernel: string, _chunks: number, ...args: number[]) => kernels[kernel](...args, 0, 1, 0);
-  if (threads === 1) return { threads, load, run: runHere, async dispose() {} };
+  if (threads === 1) {
+    return { threads, load: (bytes, place = own) => void load(bytes, place), run: runHere, async dispose() {} };
+  }
 
   const words = new Int32Array(memory.buffer, control, CONTROL_WORDS);
   const { Worker } = await import('node:worker_threads');
@@ -98,12 +108,13 @@ export async function createPool(memory: WebAssembly.Memory, control: number, th
   const close = () => {
     Atomics.store(words, OPEN, 0);
     while (Atomics.load(words, ACTIVE) !== 0);
+    assert(words[FAILED] === 0, 'a kernel trapped in a worker thread');
   };
   return {
     threads,
-    load(bytes) {
-      const module = load(bytes);
-      for (const worker of workers) worker.postMessage(module);
+    load(bytes, place = own) {
+      const module = load(bytes, place);
+      for (const worker of workers) worker.postMessage({ module, memory: place.memory });
       open(LOAD, 0, []);
       // Every worker must have it before the next job.
       while (Atomics.load(words, NEXT) !== workers.length);

@@ -17,7 +17,7 @@ import { stateBytes } from './kernels/softmax.ts';
 import type { Tables } from './kernels/unpack.ts';
 import { createHeap, type Heap } from './memory.ts';
 import { blockBytes, packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
-import { CONTROL_WORDS, createPool, type Pool } from './pool.ts';
+import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
 
 interface Placed {
@@ -264,18 +264,20 @@ class WasmDevice implements Device {
     const integers = projections.some(({ weights }) => isInteger(weights.type));
     const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
     if (integers) this.run(rows, `quantize${tileOf(rows)}`, at(x), quantized, rows, x.cols);
-    for (const { weights, out, bias, add } of projections) {
+    const products = projections.map(({ weights, out, bias, add }) => {
       const { type } = weights;
       const kernel = isInteger(type) ? matmulName(packedFormats[type], tileOf(rows)) : `matmul${type}`;
       const input = isInteger(type)
         ? { address: quantized, bytes: activationBytes(rows, x.cols) }
         : { address: at(x), bytes: 4 * rows * x.cols };
-      this.multiply(kernel, rows, input, weights as WasmWeights, out, bias, add ?? false);
-    }
+      return this.product(kernel, rows, input, weights as WasmWeights, out, bias, add ?? false);
+    });
+    this.pool.runAll(products.map(({ task }) => task));
+    for (const { fetch } of products) fetch();
   }
 
   /** A product where the weights lie: in another memory it is given a copy of its input, and its output is fetched. */
-  private multiply(
+  private product(
     kernel: string,
     rows: number,
     input: { address: number; bytes: number },
@@ -283,21 +285,29 @@ class WasmDevice implements Device {
     out: Tensor,
     bias: Tensor | undefined,
     add: boolean,
-  ): void {
+  ): { task: Task; fetch(): void } {
     const { bank = 0 } = weights;
     const outBytes = 4 * rows * weights.rows;
     const there = (name: string, from: number, bytes: number) => {
       if (bank === 0) return from;
-      const to = this.room(name, bytes, bank);
+      // One of a kind for each product of a step: several may be under way.
+      const to = this.room(`${name} ${at(out)}`, bytes, bank);
       this.raw(to, bytes, bank).set(this.raw(from, bytes));
       return to;
     };
     const x = there('input', input.address, input.bytes);
     const to = there('output', at(out), outBytes);
     const biasAt = bias ? there('bias', at(bias), 4 * weights.rows) : 0;
-    const args = [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols];
-    this.pool.run(kernel + this.banks[bank].suffix, this.chunks, ...args);
-    if (bank !== 0) this.raw(at(out), outBytes).set(this.raw(to, outBytes, bank));
+    return {
+      task: {
+        kernel: kernel + this.banks[bank].suffix,
+        chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
+        args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols],
+      },
+      fetch: () => {
+        if (bank !== 0) this.raw(at(out), outBytes).set(this.raw(to, outBytes, bank));
+      },
+    };
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {

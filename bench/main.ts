@@ -1,12 +1,14 @@
 /** `npm run bench -- NAME [options]`: one file a question. */
 import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/errors.ts';
+import { benchAgree } from './agree.ts';
 import { benchDecode } from './decode.ts';
 
 const { positionals, values } = parseArgs({
   allowPositionals: true,
   options: {
     model: { type: 'string', default: '../shared/models/SmolLM2-135M-Instruct.Q4_1.gguf' },
+    text: { type: 'string', default: '../shared/data/wikitext2-valid.txt' },
     kv: { type: 'string', default: 'f16,tq4,tq4u,tq2,tq2u' },
     depths: { type: 'string', default: '0,4096,16384' },
     threads: { type: 'string', default: '2' },
@@ -16,7 +18,10 @@ const { positionals, values } = parseArgs({
   allowNegative: true,
 });
 
-const benches: Record<string, (options: typeof values) => Promise<void>> = { decode: benchDecode };
+const benches: Record<string, (options: typeof values) => Promise<void>> = {
+  decode: benchDecode,
+  agree: benchAgree,
+};
 const bench = benches[positionals[0]];
 if (!bench) {
   console.error(

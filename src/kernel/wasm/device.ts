@@ -4,18 +4,16 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
-import { fromFp8 } from '../float.ts';
-import type { Fragment } from '../fragment.ts';
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
-import { type Kernel, moduleBytes } from './emit.ts';
+import { type Codecs, createCodecs, type Limits } from './codecs.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
 import { activationBytes, halves, norm, quantize, rope, swiglu, TILES, tileOf } from './kernels/basic.ts';
-import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
 import { floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
 import { stateBytes } from './kernels/softmax.ts';
-import type { Tables } from './kernels/unpack.ts';
+import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
+import { type Kernel, moduleBytes } from './module.ts';
 import { blockBytes, packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
 import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
@@ -73,7 +71,7 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const shared = support.sharedMemory;
   const threads = shared ? Math.max(1, Math.min(64, options.threads ?? (await coreCount()))) : 1;
   const maxPages = options.maxPages ?? 65536;
-  const limits = { maxPages, shared };
+  const limits: Limits = { maxPages, shared };
   const openHeap = () => createHeap(new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared }), maxPages);
   const heap = openHeap();
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
@@ -115,13 +113,8 @@ class WasmDevice implements Device {
   /** Pieces of a large operation: enough that a thread that comes late does not keep the others waiting. */
   private readonly chunks: number;
   private readonly shape: AttendShape;
-  private readonly modules = new Map<Fragment, Map<Fragment, CodecModule>>();
-  private readonly tables = new Map<Fragment, Tables>();
-  /** Addresses of a sequence's leaves, by its tail. */
-  private readonly leafTables = new Map<
-    Block,
-    { address: number; bytes: number; leaves: readonly Block[]; first: number; count: number }
-  >();
+  private readonly codecs: Codecs;
+  private readonly leafTables: LeafTables;
   private readonly rooms = new Map<string, { address: number; bytes: number }>();
   private readonly banks: Bank[];
 
@@ -129,7 +122,7 @@ class WasmDevice implements Device {
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
     private readonly heap: Heap,
     private readonly pool: Pool,
-    private readonly memory: { maxPages: number; shared: boolean },
+    private readonly memory: Limits,
     { relaxed, precise }: { relaxed: boolean; precise: boolean },
     private readonly openBank: (number: number) => Bank,
   ) {
@@ -137,6 +130,8 @@ class WasmDevice implements Device {
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
+    this.codecs = createCodecs(heap, pool, this.shape, memory);
+    this.leafTables = createLeafTables(heap);
   }
 
   get bytes(): number {
@@ -194,10 +189,7 @@ class WasmDevice implements Device {
 
   free(handle: Block | Tensor): void {
     this.heap.free(at(handle), 'bytes' in handle ? handle.bytes : 4 * handle.rows * handle.cols);
-    const table = 'bytes' in handle ? this.leafTables.get(handle) : undefined;
-    if (!table) return;
-    this.heap.free(table.address, table.bytes);
-    this.leafTables.delete(handle as Block);
+    if ('bytes' in handle) this.leafTables.forget(handle);
   }
 
   readBlock(block: Block): Uint8Array<ArrayBuffer> {
@@ -349,7 +341,7 @@ class WasmDevice implements Device {
     const { pageTokens, sinks, tailTokens, kvHeads } = view.shape;
     const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
     const { row, count, position, sealed } = rows;
-    const module = this.moduleOf(keys.fragment, values.fragment);
+    const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const pages = sealed - view.firstLeaf;
     const queries = at(q) + 4 * row * q.cols;
     const scale = floatBits(rows.scale);
@@ -359,7 +351,7 @@ class WasmDevice implements Device {
     const states = this.room('states', count * kvHeads * splits * stateSize);
     if (pages > 0) {
       const prepared = this.room('queries', count * kvHeads * module.queryBytes);
-      const leaves = this.leafTable(view);
+      const leaves = this.leafTables.addressOf(view);
       const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
       this.pool.run(
@@ -399,65 +391,11 @@ class WasmDevice implements Device {
   seal(view: KvView, layer: number, page: number, leaf: Block): void {
     const { pageTokens, tailTokens, kvHeads } = view.shape;
     const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
-    const module = this.moduleOf(keys.fragment, values.fragment);
+    const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const start = (page * pageTokens) % tailTokens;
     const [tailKeys, tailValues] = [0, 1].map(side => this.half(view, view.tail, layer, side, tailTokens));
     this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset);
     this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset);
-  }
-
-  private leafTable(view: KvView): number {
-    const { leaves, firstLeaf: first, tail } = view;
-    let table = this.leafTables.get(tail);
-    if (!table || table.bytes < 4 * leaves.length) {
-      if (table) this.heap.free(table.address, table.bytes);
-      const bytes = 4 * Math.max(256, 2 * leaves.length);
-      table = { address: this.heap.alloc(bytes), bytes, leaves, first: -1, count: 0 };
-      this.leafTables.set(tail, table);
-    }
-    if (table.first !== first || table.count !== leaves.length) {
-      new Int32Array(this.heap.memory.buffer, table.address, leaves.length).set(leaves.map(at));
-      table.first = first;
-      table.count = leaves.length;
-    }
-    return table.address;
-  }
-
-  private moduleOf(keys: Fragment, values: Fragment): CodecModule {
-    const byValues = this.modules.get(keys) ?? new Map<Fragment, CodecModule>();
-    this.modules.set(keys, byValues);
-    let module = byValues.get(values);
-    if (!module) {
-      const stride = Math.ceil(codecScratch(this.shape, keys, values) / 64) * 64 + 64;
-      const scratch = { address: this.heap.alloc(stride * this.threads), stride };
-      const side = (fragment: Fragment) => ({ fragment, tables: this.tablesOf(fragment) });
-      const id = String(this.modules.size * 1000 + byValues.size);
-      module = codecModule(id, this.shape, side(keys), side(values), scratch, this.memory);
-      this.pool.load(module.bytes);
-      byValues.set(values, module);
-    }
-    return module;
-  }
-
-  private tablesOf(fragment: Fragment): Tables {
-    const known = this.tables.get(fragment);
-    if (known) return known;
-    const place = (data: Float32Array) => {
-      const address = this.heap.alloc(4 * data.length);
-      this.floats(address, data.length).set(data);
-      return address;
-    };
-    const { page } = fragment;
-    const levels = page.kind === 'levels' ? [page.levels] : page.kind === 'hybrid' ? page.parts.map(p => p.levels) : [];
-    const tables: Tables = {
-      matrix: fragment.matrix && place(fragment.matrix),
-      mean: fragment.mean && place(fragment.mean),
-      levels: levels.map(place),
-      residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
-      fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
-    };
-    this.tables.set(fragment, tables);
-    return tables;
   }
 
   async dispose(): Promise<void> {

@@ -19,9 +19,7 @@ export interface Local<T extends Type> extends Expr<T> {
   readonly index: number;
 }
 
-const TYPE_CODE: Record<Type, number> = { i32: 0x7f, f32: 0x7d, v128: 0x7b };
-
-function unsigned(value: number): number[] {
+export function unsigned(value: number): number[] {
   const out: number[] = [];
   let n = value >>> 0;
   do {
@@ -44,7 +42,8 @@ function signed(value: number): number[] {
 }
 
 const floatBytes = (x: number) => [...new Uint8Array(Float32Array.of(x).buffer)];
-const codeOf = (x: I32 | F32 | V128): readonly number[] => (typeof x === 'number' ? [0x41, ...signed(x)] : x.code);
+export const codeOf = (x: I32 | F32 | V128): readonly number[] =>
+  typeof x === 'number' ? [0x41, ...signed(x)] : x.code;
 const expr = <T extends Type>(type: T, ...parts: (readonly number[])[]): Expr<T> => ({ type, code: parts.flat() });
 
 const i32Op =
@@ -276,149 +275,3 @@ export const f32x4 = {
   relaxedMadd: ternary(0x105),
   lane: (a: V128, lane: number) => expr('f32', a.code, simd(31), [lane]),
 };
-
-/** One kernel: locals and statements. Parameters are its first locals. */
-export class Kernel {
-  readonly params: Local<'i32' | 'f32'>[];
-  private readonly types: Type[] = [];
-  private body: number[] = [];
-
-  constructor(
-    readonly name: string,
-    private readonly paramTypes: readonly ('i32' | 'f32')[],
-  ) {
-    this.params = paramTypes.map((type, index) => local(type, index));
-  }
-
-  /** A parameter, by its place. */
-  i32Param(index: number): Local<'i32'> {
-    return this.params[index] as Local<'i32'>;
-  }
-
-  f32Param(index: number): Local<'f32'> {
-    return this.params[index] as Local<'f32'>;
-  }
-
-  private fresh<T extends Type>(type: T): Local<T> {
-    this.types.push(type);
-    return local(type, this.paramTypes.length + this.types.length - 1);
-  }
-
-  i32(value?: I32): Local<'i32'> {
-    const l = this.fresh('i32');
-    if (value !== undefined) this.set(l, value);
-    return l;
-  }
-
-  f32(value?: F32): Local<'f32'> {
-    const l = this.fresh('f32');
-    if (value) this.set(l, value);
-    return l;
-  }
-
-  v128(value?: V128): Local<'v128'> {
-    const l = this.fresh('v128');
-    if (value) this.set(l, value);
-    return l;
-  }
-
-  set<T extends Type>(target: Local<T>, value: Expr<T> | (T extends 'i32' ? I32 : never)): void {
-    this.do([...codeOf(value as I32), 0x21, ...unsigned(target.index)]);
-  }
-
-  increment(target: Local<'i32'>, by: I32): void {
-    this.set(target, i32.add(target, by));
-  }
-
-  do(...statements: Code[]): void {
-    for (const statement of statements) for (const byte of statement) this.body.push(byte);
-  }
-
-  if(condition: I32, yes: () => void, no?: () => void): void {
-    this.do([...codeOf(condition), 0x04, 0x40]);
-    yes();
-    if (no) {
-      this.do([0x05]);
-      no();
-    }
-    this.do([0x0b]);
-  }
-
-  /** while (counter < end) { body; counter += step }, signed. */
-  loop(counter: Local<'i32'>, end: I32, step: I32, body: () => void): void {
-    this.do([0x02, 0x40, 0x03, 0x40]);
-    this.do([...i32.geS(counter, end).code, 0x0d, 1]);
-    body();
-    this.increment(counter, step);
-    this.do([0x0c, 0, 0x0b, 0x0b]);
-  }
-
-  while(condition: I32, body: () => void): void {
-    this.do([0x02, 0x40, 0x03, 0x40]);
-    this.do([...i32.eqz(condition).code, 0x0d, 1]);
-    body();
-    this.do([0x0c, 0, 0x0b, 0x0b]);
-  }
-
-  /** for (i = from; i < end; i += step). */
-  for(from: I32, end: I32, step: I32, body: (i: Local<'i32'>) => void): void {
-    const i = this.i32(from);
-    this.loop(i, end, step, () => body(i));
-  }
-
-  call(index: number, ...args: (I32 | F32)[]): void {
-    this.do([...args.flatMap(arg => [...codeOf(arg)]), 0x10, ...unsigned(index)]);
-  }
-
-  signature(): number[] {
-    return [0x60, ...unsigned(this.paramTypes.length), ...this.paramTypes.map(type => TYPE_CODE[type]), 0];
-  }
-
-  bytes(): number[] {
-    const locals = this.types.flatMap(type => [1, TYPE_CODE[type]]);
-    return sized([...unsigned(this.types.length), ...locals, ...this.body, 0x0b]);
-  }
-}
-
-function local<T extends Type>(type: T, index: number): Local<T> {
-  return { type, index, code: [0x20, ...unsigned(index)] };
-}
-
-const sized = (bytes: number[]): number[] => {
-  const out = unsigned(bytes.length);
-  for (const byte of bytes) out.push(byte);
-  return out;
-};
-const text = (s: string) => sized([...new TextEncoder().encode(s)]);
-
-/** A module of kernels over one imported memory, `env.memory`. */
-export function moduleBytes(
-  kernels: readonly Kernel[],
-  memory: { maxPages: number; shared: boolean },
-): Uint8Array<ArrayBuffer> {
-  const out = [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0];
-  const section = (id: number, items: readonly number[][]) => {
-    const bytes = unsigned(items.length);
-    for (const item of items) for (const byte of item) bytes.push(byte);
-    out.push(id);
-    for (const byte of sized(bytes)) out.push(byte);
-  };
-  section(
-    1,
-    kernels.map(kernel => kernel.signature()),
-  );
-  section(2, [[...text('env'), ...text('memory'), 2, memory.shared ? 3 : 1, 1, ...unsigned(memory.maxPages)]]);
-  section(
-    3,
-    kernels.map((_, i) => unsigned(i)),
-  );
-  section(
-    7,
-    kernels.map((kernel, i) => [...text(kernel.name), 0, ...unsigned(i)]),
-  );
-  section(
-    10,
-    kernels.map(kernel => kernel.bytes()),
-  );
-  return Uint8Array.from(out);
-}

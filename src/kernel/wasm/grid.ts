@@ -1,6 +1,7 @@
 /** Grids of codes (codec/pack.ts has the layout) to and from a tile of one byte a code, [token][dim]. */
 import type { GridFragment } from '../fragment.ts';
-import { type I32, i32, type Kernel, type Local } from './emit.ts';
+import { type I32, i32, type Local } from './emit.ts';
+import type { Kernel } from './module.ts';
 
 interface GridShape extends GridFragment {
   tokens: number;

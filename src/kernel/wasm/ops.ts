@@ -1,5 +1,6 @@
 /** Small pieces of code that several kernels are made of. */
-import { type F32, f32, f32x4, type I32, i8x16, i32, i32x4, type Kernel, lanes32, type V128, v128 } from './emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
+import type { Kernel } from './module.ts';
 
 /** Four f16, each in the low half of a 32-bit lane, to f32. Infinities and NaN are not expected. */
 export function halfToFloat(x: V128): V128 {

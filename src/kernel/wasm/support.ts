@@ -1,5 +1,6 @@
 /** What this machine's WebAssembly can do, found by asking it to validate tiny modules. */
-import { i16x8, i32, Kernel, moduleBytes, v128 } from './emit.ts';
+import { i16x8, i32, v128 } from './emit.ts';
+import { Kernel, moduleBytes } from './module.ts';
 
 export interface WasmSupport {
   simd: boolean;

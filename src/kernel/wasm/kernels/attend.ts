@@ -3,7 +3,8 @@
  * fragment sums it; between them lies the softmax. Work is cut into units of one KV head and a fixed run of pages,
  * whoever runs them, and their states are merged in order: the result depends on nothing but the row.
  */
-import { f32, f32x4, type I32, i32, Kernel, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
 import { addMean, applyTranspose } from './domain.ts';
 import { attendRows } from './rows.ts';
 import { clearState, mergeStates, NOWHERE, STATE_HEAD, softmax, stateBytes } from './softmax.ts';

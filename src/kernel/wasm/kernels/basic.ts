@@ -1,5 +1,6 @@
 /** Norm, RoPE, SwiGLU, f16 tails and int8 activations. Tensors are rows of f32, one after the other. */
-import { f32, f32x4, i8x16, i16x8, i32, i32x4, Kernel, lanes16, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, i8x16, i16x8, i32, i32x4, lanes16, lanes32, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
 import { exp4, floatToHalf, max4, packLow16, share, sum4 } from '../ops.ts';
 
 /** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */

@@ -1,6 +1,7 @@
 /** The module of one layer's codecs: sealing, preparing queries, attention on pages, finishing. */
 import type { Fragment } from '../../fragment.ts';
-import { type I32, i32, type Kernel, moduleBytes } from '../emit.ts';
+import { type I32, i32 } from '../emit.ts';
+import { type Kernel, moduleBytes } from '../module.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';

@@ -1,6 +1,7 @@
 /** Columns of narrow codes, 16 tokens at a time: which vectors to load, and which bits of them. */
 import type { GridFragment } from '../../fragment.ts';
-import { type I32, i8x16, i16x8, i32, type Kernel, type Local, type V128, v128 } from '../emit.ts';
+import { type I32, i8x16, i16x8, i32, type Local, type V128, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 
 interface Plane {
   width: number;

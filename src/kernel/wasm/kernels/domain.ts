@@ -1,5 +1,6 @@
 /** Into a codec's domain and back: products with its matrix, and what its mean contributes. */
-import { type f32, f32x4, type I32, i32, type Kernel, v128 } from '../emit.ts';
+import { type f32, f32x4, type I32, i32, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 import { sum4, transposeSum } from '../ops.ts';
 
 /** out[r] = factor x (matrix row r . x), r < rows; rows and dims are multiples of 4. Without a matrix, factor x x. */

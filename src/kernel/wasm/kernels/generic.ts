@@ -1,6 +1,7 @@
 /** Keys and values of any codec: the page is unpacked to floats once, then read like rows of floats. */
 import type { Fragment } from '../../fragment.ts';
-import { f32, f32x4, type I32, i32, type Kernel, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { scoreRows, sumRows } from './rows.ts';

@@ -13,12 +13,12 @@ import {
   i16x8,
   i32,
   i32x4,
-  type Kernel,
   type Local,
   lanes32,
   type V128,
   v128,
 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 import { halfToFloat, loadHalf4, max4, sum4, transposeSum } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { columnsOf } from './columns.ts';

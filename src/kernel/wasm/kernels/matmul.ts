@@ -3,7 +3,8 @@
  * four outputs for T activations; each sum runs over the blocks in order, in the same operations whatever T is, so a
  * row's result does not depend on the batch it is in.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, Kernel, type Local, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
 import { halfToFloat, loadHalf4, share, sum4 } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { tileBlockBytes } from './basic.ts';

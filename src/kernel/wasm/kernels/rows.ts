@@ -1,5 +1,6 @@
 /** Attention over rows of floats, f32 tiles or f16 tails, for all query heads of a group at once. */
-import { f32, f32x4, type I32, i32, type Kernel, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 import { loadHalf4, transposeSum } from '../ops.ts';
 import { NOWHERE, STATE_HEAD, softmax, stateBytes } from './softmax.ts';
 

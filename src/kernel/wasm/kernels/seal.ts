@@ -1,7 +1,8 @@
 /** Sealing: a page of f16 tail tokens into any codec's bytes, one KV head a unit. Follows codec/ step by step. */
 import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
-import { type F32, f32, f32x4, type I32, i32, i32x4, Kernel, type Local, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import { packGrid } from '../grid.ts';
+import { Kernel } from '../module.ts';
 import { floatToHalf, loadHalf4, max4, packLow16, storeHalf, sum4 } from '../ops.ts';
 import { addMean, applyMatrix } from './domain.ts';
 import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';

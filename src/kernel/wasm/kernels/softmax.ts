@@ -2,7 +2,8 @@
  * The running softmax. A state is {m, l, 0, 0, o[n]} in f32, m in powers of two: queries come multiplied by log2 e, so
  * that weights are exp2 of a difference, a few operations for four tokens.
  */
-import { type F32, f32, f32x4, type I32, i32, i32x4, type Kernel, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, type V128, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 import { max4, sum4 } from '../ops.ts';
 
 /** A score that counts for nothing. */

@@ -6,20 +6,8 @@
  * 15-bit integers times levels as bytes, summed over tokens.
  */
 import type { Fragment } from '../../fragment.ts';
-import {
-  f32,
-  f32x4,
-  type I32,
-  i8x16,
-  i16x8,
-  i32,
-  i32x4,
-  type Kernel,
-  type Local,
-  lanes16,
-  type V128,
-  v128,
-} from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
 import { loadHalf4, max4, sum4, swizzle, transposeSum } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts';

@@ -1,7 +1,8 @@
 /** Any codec's page to floats: one head's coded vectors, [token][codedDim]. What codecs without a loop of their own use. */
 import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, Kernel, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '../emit.ts';
 import { unpackGrid } from '../grid.ts';
+import { Kernel } from '../module.ts';
 import { loadHalf, loadHalf4 } from '../ops.ts';
 
 export interface PageShape {

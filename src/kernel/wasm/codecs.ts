@@ -1,0 +1,62 @@
+/** Kernels and tables of the codecs in use: made when a layer first asks for them, shared by all layers alike. */
+import { fromFp8 } from '../float.ts';
+import type { Fragment } from '../fragment.ts';
+import type { AttendShape } from './kernels/attend.ts';
+import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
+import type { Tables } from './kernels/unpack.ts';
+import type { Heap } from './memory.ts';
+import type { Pool } from './pool.ts';
+
+/** Of a memory. */
+export interface Limits {
+  maxPages: number;
+  shared: boolean;
+}
+
+export interface Codecs {
+  moduleOf(keys: Fragment, values: Fragment): CodecModule;
+}
+
+export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits: Limits): Codecs {
+  const modules = new Map<Fragment, Map<Fragment, CodecModule>>();
+  const tables = new Map<Fragment, Tables>();
+  let count = 0;
+
+  const place = (data: Float32Array) => {
+    const address = heap.alloc(4 * data.length);
+    new Float32Array(heap.memory.buffer, address, data.length).set(data);
+    return address;
+  };
+
+  const tablesOf = (fragment: Fragment): Tables => {
+    const known = tables.get(fragment);
+    if (known) return known;
+    const { page } = fragment;
+    const levels = page.kind === 'levels' ? [page.levels] : page.kind === 'hybrid' ? page.parts.map(p => p.levels) : [];
+    const made: Tables = {
+      matrix: fragment.matrix && place(fragment.matrix),
+      mean: fragment.mean && place(fragment.mean),
+      levels: levels.map(place),
+      residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
+      fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
+    };
+    tables.set(fragment, made);
+    return made;
+  };
+
+  return {
+    moduleOf(keys, values) {
+      const byValues = modules.get(keys) ?? new Map<Fragment, CodecModule>();
+      modules.set(keys, byValues);
+      const known = byValues.get(values);
+      if (known) return known;
+      const stride = Math.ceil(codecScratch(shape, keys, values) / 64) * 64 + 64;
+      const scratch = { address: heap.alloc(stride * pool.threads), stride };
+      const side = (fragment: Fragment) => ({ fragment, tables: tablesOf(fragment) });
+      const module = codecModule(String(count++), shape, side(keys), side(values), scratch, limits);
+      pool.load(module.bytes);
+      byValues.set(values, module);
+      return module;
+    },
+  };
+}

@@ -1,0 +1,44 @@
+/** Addresses of each sequence's leaves, where kernels find them; a sequence is known by its tail. */
+import type { Block, KvView } from '../device.ts';
+import type { Heap } from './memory.ts';
+
+export interface LeafTables {
+  addressOf(view: KvView): number;
+  forget(tail: Block): void;
+}
+
+interface Table {
+  address: number;
+  bytes: number;
+  /** What it was last written for. */
+  first: number;
+  count: number;
+}
+
+export function createLeafTables(heap: Heap): LeafTables {
+  const tables = new Map<Block, Table>();
+  const forget = (tail: Block) => {
+    const table = tables.get(tail);
+    if (table) heap.free(table.address, table.bytes);
+    tables.delete(tail);
+  };
+  return {
+    forget,
+    addressOf({ leaves, firstLeaf, tail }) {
+      let table = tables.get(tail);
+      if (!table || table.bytes < 4 * leaves.length) {
+        forget(tail);
+        const bytes = 4 * Math.max(256, 2 * leaves.length);
+        table = { address: heap.alloc(bytes), bytes, first: -1, count: 0 };
+        tables.set(tail, table);
+      }
+      if (table.first !== firstLeaf || table.count !== leaves.length) {
+        const addresses = leaves.map(leaf => (leaf as Block & { address: number }).address);
+        new Int32Array(heap.memory.buffer, table.address, leaves.length).set(addresses);
+        table.first = firstLeaf;
+        table.count = leaves.length;
+      }
+      return table.address;
+    },
+  };
+}

@@ -63,8 +63,6 @@ export function exp4(k: Kernel, x: V128): V128 {
   return f32x4.mul(p, i32x4.shl(i32x4.add(shifted, i32x4.const(127)), 23));
 }
 
-export const exp1 = (k: Kernel, x: F32): F32 => f32x4.lane(exp4(k, f32x4.splat(x)), 0);
-
 /** Lane i of the result is the sum of the lanes of vector i; works for i32x4 too with its own add. */
 export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: V128, b: V128) => V128): V128 {
   const ab = k.v128(add(v128.shuffle(a, b, lanes32(0, 1, 4, 5)), v128.shuffle(a, b, lanes32(2, 3, 6, 7))));

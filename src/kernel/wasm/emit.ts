@@ -138,7 +138,6 @@ const binary = (op: number) => (a: V128, b: V128) => expr('v128', a.code, b.code
 const unary = (op: number) => (a: V128) => expr('v128', a.code, simd(op));
 const ternary = (op: number) => (a: V128, b: V128, c: V128) => expr('v128', a.code, b.code, c.code, simd(op));
 const shift = (op: number) => (a: V128, by: I32) => expr('v128', a.code, codeOf(by), simd(op));
-const splat = (op: number) => (x: I32) => expr('v128', codeOf(x), simd(op));
 const vload = (op: number) => load('v128', ...simd(op));
 const constant = (bytes: ArrayBufferLike) => expr('v128', simd(12), [...new Uint8Array(bytes)]);
 

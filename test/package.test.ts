@@ -1,6 +1,6 @@
 /** What a user meets first: the README's code, the package's exports, the command line. */
 import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -25,6 +25,7 @@ describe('the package', () => {
   it('ships what its exports and its command name', () => {
     const targets = Object.values<Record<string, string>>(exports).flatMap(entry => Object.values(entry));
     expect([...targets, bin.kvasir].filter(target => !existsSync(join(root, target)))).toEqual([]);
+    if (process.platform !== 'win32') expect(statSync(join(root, bin.kvasir)).mode & 0o111).not.toBe(0);
   });
 
   it('has a lock file without addresses', () => {

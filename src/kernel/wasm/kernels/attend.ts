@@ -43,6 +43,15 @@ export interface ValueFragment {
   sum(k: Kernel, page: I32, head: I32, weights: I32, state: I32, corrections: V128[]): void;
 }
 
+/** A group's queries out of a row of all heads', times a factor. */
+function scaleQueries(k: Kernel, { headDim, group }: AttendShape, row: I32, head: I32, factor: V128, out: I32): void {
+  const bytes = 4 * headDim * group;
+  const from = k.i32(i32.add(row, i32.mul(head, bytes)));
+  k.for(0, bytes, 16, i => {
+    k.do(v128.store(i32.add(out, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
+  });
+}
+
 /** prepare(q, qStride, out, rows, scale bits): every row's queries, group by group. */
 export function prepareQueries(
   name: string,
@@ -50,7 +59,7 @@ export function prepareQueries(
   keys: KeyFragment,
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
-  const { headDim, group, kvHeads } = shape;
+  const { kvHeads } = shape;
   const k = new Kernel(name, Array(8).fill('i32'));
   const [q, stride, out, rows, scale, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
   const scaled = k.i32(scratch(k, thread));
@@ -58,10 +67,7 @@ export function prepareQueries(
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = i32.divU(unit, kvHeads);
-    const from = k.i32(i32.add(i32.add(q, i32.mul(row, stride)), i32.mul(head, 4 * headDim * group)));
-    k.for(0, 4 * headDim * group, 16, i => {
-      k.do(v128.store(i32.add(scaled, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
-    });
+    scaleQueries(k, shape, i32.add(q, i32.mul(row, stride)), head, factor, scaled);
     keys.prepare(k, scaled, head, i32.add(out, i32.mul(unit, keys.queryBytes)));
   });
   return k;
@@ -180,10 +186,7 @@ export function finishAttention(
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = k.i32(i32.divU(unit, kvHeads));
-    const from = k.i32(i32.add(i32.add(q, i32.mul(row, qStride)), i32.mul(head, 4 * headDim * group)));
-    k.for(0, 4 * headDim * group, 16, i => {
-      k.do(v128.store(i32.add(queries, i), f32x4.mul(v128.load(i32.add(from, i)), factor)));
-    });
+    scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
     /** f16 tokens `first` on of a block that holds `room` tokens a head; in pieces that the scores have room for. */

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { KeyCodec, ValueCodec } from '../codec/codec.ts';
-import { createCodec } from '../codec/kv.ts';
+import { createCodec, learn } from '../codec/kv.ts';
+import { gaussianSamples } from '../codec/learned.ts';
 import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
 import { type CodecRow, codecRow, type RefusedRow } from '../eval/codec-table.ts';
@@ -72,8 +73,9 @@ const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => (key === value ?
 
 /** What a spec means, and where every byte of its pages lies. */
 function explain(spec: string, dim: number): string {
-  const mean = new Float32Array(dim);
-  const codec = createCodec(spec, { headDim: dim }, { key: { mean } });
+  const shape = { headDim: dim, kvHeads: 1 };
+  const samples = gaussianSamples(shape, 64);
+  const codec = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
   const parsed = parseSpec(spec);
   const { window } = codec;
   const sides = [

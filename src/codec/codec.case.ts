@@ -5,7 +5,8 @@
 import { describe, expect, it } from 'vitest';
 import { ShapeError } from '../errors.ts';
 import type { Codec, Side } from './codec.ts';
-import { createCodec, type KvCodec } from './kv.ts';
+import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
+import { gaussianSamples } from './learned.ts';
 import { createRandom, normals } from './parts/random.ts';
 import { norm } from './parts/vector.ts';
 import { compare } from './validate.ts';
@@ -19,6 +20,8 @@ const DOT_TOLERANCE = 1e-4;
 /** Vectors that a round trip is averaged over. */
 const VECTORS = 256;
 const CANARY = 0xa5;
+/** Vectors that a codec learns from, where it does. */
+const LEARNT_FROM = 2048;
 
 export interface Contract {
   spec: string;
@@ -30,7 +33,7 @@ export function contractSuite({ spec, refuses = [] }: Contract): void {
   describe(spec, () => {
     for (const headDim of HEAD_DIMS) {
       const mean = normals(createRandom(9), KV_HEADS * headDim);
-      const create = () => createCodec(spec, { headDim, kvHeads: KV_HEADS }, { key: { mean } });
+      const create = () => createTrained(spec, { headDim, kvHeads: KV_HEADS }, mean);
       if (refuses.includes(headDim)) {
         it(`refuses head dim ${headDim}: ${refusal(create)}`, () => expect(create).toThrow(ShapeError));
         continue;
@@ -42,6 +45,20 @@ export function contractSuite({ spec, refuses = [] }: Contract): void {
       }
     }
   });
+}
+
+const trained = new Map<string, KvLearned>();
+
+/** A codec that has learned what it needs from Gaussian vectors; keys are centred by the mean that is given. */
+export function createTrained(spec: string, shape: KvShape & { kvHeads: number }, mean: Float32Array): KvCodec {
+  const name = `${spec} ${shape.headDim} ${shape.kvHeads}`;
+  let learned = trained.get(name);
+  if (!learned) {
+    const samples = gaussianSamples(shape, LEARNT_FROM);
+    learned = learn(spec, shape, { key: samples, value: samples });
+    trained.set(name, learned);
+  }
+  return createCodec(spec, shape, { ...learned, key: { ...learned.key, mean } });
 }
 
 function refusal(create: () => KvCodec): string {

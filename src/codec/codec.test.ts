@@ -1,8 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { InputError } from '../errors.ts';
-import { contractSuite } from './codec.case.ts';
-import { createCodec } from './kv.ts';
+import { contractSuite, createTrained } from './codec.case.ts';
 import { families, zoo } from './zoo.ts';
 
 /** Variants and group sizes that the tables leave out. */
@@ -58,11 +57,7 @@ describe('any finite input', () => {
 
   it.each(SPECS)('%s stores it without NaN and without throwing', spec => {
     if (refusals(spec).includes(64)) return;
-    const codec = createCodec(
-      spec,
-      { headDim: 64, pageTokens: 128 },
-      { key: { mean: new Float32Array(64).fill(0.5) } },
-    );
+    const codec = createTrained(spec, { headDim: 64, kvHeads: 1 }, new Float32Array(64).fill(0.5));
     fc.assert(
       fc.property(rows, vectors => {
         for (const side of [codec.keys, codec.values]) {
@@ -80,7 +75,7 @@ describe('any finite input', () => {
 
 it.each(SPECS)('%s refuses NaN and Infinity by a typed error that says where', spec => {
   if (refusals(spec).includes(128)) return;
-  const codec = createCodec(spec, { headDim: 128, kvHeads: 2 }, { key: { mean: new Float32Array(256) } });
+  const codec = createTrained(spec, { headDim: 128, kvHeads: 2 }, new Float32Array(256));
   for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
     const x = new Float32Array(3 * 256);
     x[1 * 256 + 128 + 5] = bad;

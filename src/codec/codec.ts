@@ -14,15 +14,11 @@ export interface Shape {
   headDim: number;
   kvHeads: number;
   pageTokens: number;
+  /** The angle by which each adjacent pair of a key's dims turns from one position to the next; absent without RoPE. */
+  turn?: Float64Array;
 }
 
 export type Side = 'key' | 'value';
-
-/** What calibration learned for this layer and side; a codec says by a typed error when it needs more than it got. */
-export interface Learned {
-  /** [kv head][dim]: subtracted from keys before they are coded. */
-  mean?: Float32Array;
-}
 
 interface PageCodec {
   /** This side's own spec, e.g. `tq4-nc`. */

@@ -1,4 +1,4 @@
-/** The domains of the data-free codecs: rotated, centred, and with a QJL residual beside them. */
+/** The domains in which codes live: rotated, centred, with a QJL residual beside them, or mapped head by head. */
 import type { Domain } from './page-codec.ts';
 import type { Qjl } from './parts/qjl.ts';
 import { identity, type Transform } from './parts/rotation.ts';
@@ -45,20 +45,83 @@ export function withResidual(domain: Domain, qjl: Qjl): Domain {
     plain: false,
     mean: domain.mean,
     forward: domain.forward,
-    query(q, head) {
-      const { vector, constant } = domain.query(q, head);
+    query(q, head, start) {
+      const { vector, constant } = domain.query(q, head, start);
       const projected = vector.slice();
       qjl.project(projected);
       return { vector: Float64Array.from([...vector, ...projected]), constant };
     },
-    back(sum, weightSum, head) {
+    back(sum, weightSum, head, start) {
       const residual = sum.slice(d);
       qjl.back(residual);
       return domain.back(
         residual.map((r, i) => r + sum[i]),
         weightSum,
         head,
+        start,
       );
     },
   };
+}
+
+export interface Maps {
+  /** [kv head][dim]. */
+  mean: Float32Array;
+  /** [kv head][coded dim][dim]: y = encode (x - mean), and x = decode^T y + mean. */
+  encode: Float32Array;
+  decode: Float32Array;
+  /** Turn vectors to their page's start first: the angle of each adjacent pair a position. */
+  turn?: Float64Array;
+}
+
+/** A learned map a head. */
+export function mapped(headDim: number, { mean, encode, decode, turn }: Maps): Domain {
+  const size = headDim * headDim;
+  const apply = (matrix: Float32Array, head: number, x: Float64Array) =>
+    Float64Array.from({ length: headDim }, (_, row) => {
+      let sum = 0;
+      for (let i = 0, at = head * size + row * headDim; i < headDim; i++) sum += matrix[at + i] * x[i];
+      return sum;
+    });
+  const meanOf = (head: number) => mean.subarray(head * headDim, (head + 1) * headDim);
+  return {
+    codedDim: headDim,
+    plain: false,
+    mean,
+    matrices: { encode, decode },
+    turn,
+    forward(x, head, start) {
+      if (turn) turnPairs(x, turn, -start);
+      meanOf(head).forEach((m, i) => {
+        x[i] -= m;
+      });
+      x.set(apply(encode, head, x));
+    },
+    query(q, head, start) {
+      if (turn) turnPairs(q, turn, -start);
+      let constant = 0;
+      meanOf(head).forEach((m, i) => {
+        constant += m * q[i];
+      });
+      return { vector: apply(decode, head, q), constant };
+    },
+    back(sum, weightSum, head, start) {
+      const x = Float64Array.from(meanOf(head), m => weightSum * m);
+      for (let row = 0; row < headDim; row++) {
+        for (let i = 0, at = head * size + row * headDim; i < headDim; i++) x[i] += decode[at + i] * sum[row];
+      }
+      if (turn) turnPairs(x, turn, start);
+      return x;
+    },
+  };
+}
+
+/** Turns adjacent pairs by `positions` steps, in place; dims past the pairs are left alone. */
+export function turnPairs(x: Float64Array, turn: Float64Array, positions: number): void {
+  for (let i = 0; i < turn.length; i++) {
+    const [cos, sin] = [Math.cos(turn[i] * positions), Math.sin(turn[i] * positions)];
+    const [a, b] = [x[2 * i], x[2 * i + 1]];
+    x[2 * i] = a * cos - b * sin;
+    x[2 * i + 1] = a * sin + b * cos;
+  }
 }

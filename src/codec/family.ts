@@ -1,5 +1,6 @@
 /** What a family of codecs brings to the zoo: its part of the spec grammar, and a constructor. */
-import type { Codec, Learned, Shape, Side } from './codec.ts';
+import type { Codec, Shape, Side } from './codec.ts';
+import type { Learned, Samples } from './learned.ts';
 
 export interface Variant {
   /** As written behind a dash; `#` stands for a number: `nc`, `seed#`. */
@@ -21,6 +22,12 @@ export interface Family {
   /** Why none can be made: a calibrated family whose name is reserved. */
   reserved?: string;
   create(request: Request): Codec;
+  /** What `create` needs of data, from samples; absent where nothing does. */
+  learn?(request: LearnRequest): Learned;
+}
+
+export interface LearnRequest extends Omit<Request, 'learned'> {
+  samples: Samples;
 }
 
 export interface Request {

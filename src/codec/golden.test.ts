@@ -5,7 +5,7 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { createCodec } from './kv.ts';
+import { createTrained } from './codec.case.ts';
 import { FORMAT_VERSION } from './layout.ts';
 import { createRandom } from './parts/random.ts';
 import { compare } from './validate.ts';
@@ -35,7 +35,7 @@ const mean = vectors(3, SHAPE.kvHeads * SHAPE.headDim);
 const fileOf = (spec: string) => new URL(`${spec.replace('/', '_')}.json`, FOLDER);
 
 it.each(SPECS)('%s writes the page it always wrote, and reads it', spec => {
-  const codec = createCodec(spec, SHAPE, { key: { mean } });
+  const codec = createTrained(spec, SHAPE, mean);
   const inputs = { key: vectors(1, length), value: vectors(2, length) };
   const pages = { key: new Uint8Array(codec.keys.pageBytes), value: new Uint8Array(codec.values.pageBytes) };
   codec.keys.encode(inputs.key, SHAPE.pageTokens, pages.key, 0);

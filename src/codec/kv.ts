@@ -1,7 +1,9 @@
 /** Codecs for a spec: one a side, and the pair that somebody with vectors of their own works with. */
 import { ShapeError } from '../errors.ts';
 import { attend, type Segment } from '../kernel/js/attend.ts';
-import type { Codec, KeyCodec, Learned, Shape, Side, ValueCodec } from './codec.ts';
+import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
+import type { LearnRequest } from './family.ts';
+import type { Learned, Samples } from './learned.ts';
 import {
   DEFAULT_WINDOW,
   familyOf,
@@ -20,6 +22,8 @@ export interface KvShape {
   kvHeads?: number;
   /** 128 unless given; a multiple of 16. */
   pageTokens?: number;
+  /** RoPE of the keys: the angle by which each adjacent pair turns a position. */
+  turn?: Float64Array;
 }
 
 export interface KvLearned {
@@ -71,6 +75,24 @@ export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {
 }
 
 export function createSide(side: SideSpec, kind: Side, shape: Shape, learned: Learned = {}): Codec {
+  return familyOf(side).family.create({ ...requestOf(side, kind, shape), learned });
+}
+
+/** What a spec's codecs learn from samples of one layer; hand it to `createCodec`. */
+export function learn(spec: string, shape: KvShape, samples: { key: Samples; value: Samples }): KvLearned {
+  const { key, value } = parseSpec(spec);
+  const full = checkShape(shape);
+  return {
+    key: learnSide(key, 'key', full, samples.key),
+    value: learnSide(value, 'value', full, samples.value),
+  };
+}
+
+export function learnSide(side: SideSpec, kind: Side, shape: Shape, samples: Samples): Learned {
+  return familyOf(side).family.learn?.({ ...requestOf(side, kind, shape), samples }) ?? {};
+}
+
+function requestOf(side: SideSpec, kind: Side, shape: Shape): Omit<LearnRequest, 'samples'> {
   const { family, match } = familyOf(side);
   const variants = new Map(
     side.variants.map(text => {
@@ -78,24 +100,27 @@ export function createSide(side: SideSpec, kind: Side, shape: Shape, learned: Le
       return [variant.name, number];
     }),
   );
-  return family.create({
+  return {
     spec: formatSide(side),
     match,
     side: kind,
     shape,
-    learned,
     has: name => variants.has(name),
     number: (name, otherwise) => variants.get(name) ?? otherwise,
-  });
+  };
 }
 
-export function checkShape({ headDim, kvHeads = 1, pageTokens = 128 }: KvShape): Shape {
+export function checkShape({ headDim, kvHeads = 1, pageTokens = 128, turn }: KvShape): Shape {
   const whole = (n: number, low: number, high: number) => Number.isInteger(n) && n >= low && n <= high;
   if (!whole(headDim, 4, 1024)) throw new ShapeError(`headDim must be a whole number from 4 to 1024, not ${headDim}.`);
   if (!whole(kvHeads, 1, 1024)) throw new ShapeError(`kvHeads must be a whole number from 1 to 1024, not ${kvHeads}.`);
   if (!whole(pageTokens, 16, 4096) || pageTokens % 16 !== 0)
     throw new ShapeError(`pageTokens must be a multiple of 16 from 16 to 4096, not ${pageTokens}.`);
-  return { headDim, kvHeads, pageTokens };
+  if (turn && (2 * turn.length > headDim || !turn.every(Number.isFinite)))
+    throw new ShapeError(
+      `turn must hold at most ${headDim / 2} finite angles for ${headDim} dims; it has ${turn.length}.`,
+    );
+  return { headDim, kvHeads, pageTokens, turn };
 }
 
 function checkQuery(query: Float32Array, { headDim, kvHeads }: Shape): Float32Array {

@@ -16,12 +16,16 @@ export interface Domain {
   /** Codes are of the vectors as they are. */
   readonly plain: boolean;
   readonly mean?: Float32Array;
-  /** A vector into the domain, in place. */
-  forward(x: Float64Array, head: number): void;
+  /** Where every head has a map of its own, and it is no rotation: as a fragment wants it. */
+  readonly matrices?: { decode: Float32Array; encode: Float32Array };
+  /** Vectors are turned to their page's start first, by these angles a position. */
+  readonly turn?: Float64Array;
+  /** A vector of a page that starts at `start` into the domain, in place. */
+  forward(x: Float64Array, head: number, start: number): void;
   /** A query, so that its dot with a coded vector, plus the constant, is the dot with the vector itself. */
-  query(q: Float64Array, head: number): { vector: Float64Array; constant: number };
+  query(q: Float64Array, head: number, start: number): { vector: Float64Array; constant: number };
   /** A weighted sum of coded vectors back to a vector of headDim. */
-  back(sum: Float64Array, weightSum: number, head: number): Float64Array;
+  back(sum: Float64Array, weightSum: number, head: number, start: number): Float64Array;
 }
 
 export interface PageFormat {
@@ -59,18 +63,22 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     fields: format.fields,
     fragment: {
       codedDim: domain.codedDim,
-      matrix: domain.plain ? undefined : matrixOf(q => domain.query(q, 0).vector, headDim, domain.codedDim),
+      matrix: domain.plain
+        ? undefined
+        : (domain.matrices?.decode ?? matrixOf(q => domain.query(q, 0, 0).vector, headDim, domain.codedDim)),
+      encodeMatrix: domain.matrices?.encode,
       mean: domain.mean,
+      turn: domain.turn,
       sharedBytes,
       blockBytes,
       page: format.fragment,
     },
     budget,
     stable,
-    pageRelative: false,
+    pageRelative: domain.turn !== undefined,
     sumLength: domain.codedDim,
 
-    encode(x, tokens, page) {
+    encode(x, tokens, page, start) {
       checkPage(page, tokens);
       checkVectors(spec, x, tokens, shape);
       const heads = Array.from({ length: kvHeads }, (_, head) => {
@@ -79,7 +87,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
           const vector = vectors.subarray(t * headDim, (t + 1) * headDim);
           const from = (t * kvHeads + head) * headDim;
           vector.set(x.subarray(from, from + headDim));
-          domain.forward(vector, head);
+          domain.forward(vector, head, start);
         }
         return vectors;
       });
@@ -88,18 +96,18 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       return pageBytes;
     },
 
-    decode(page, tokens, out) {
+    decode(page, tokens, out, start) {
       checkPage(page, tokens);
       for (let t = 0; t < tokens; t++) {
         for (let head = 0; head < kvHeads; head++) {
           format.read(page, head, t, coded);
-          out.set(domain.back(coded, 1, head), (t * kvHeads + head) * headDim);
+          out.set(domain.back(coded, 1, head, start), (t * kvHeads + head) * headDim);
         }
       }
     },
 
-    prepareQuery(query, head) {
-      const { vector, constant } = domain.query(Float64Array.from(query), head);
+    prepareQuery(query, head, start) {
+      const { vector, constant } = domain.query(Float64Array.from(query), head, start);
       return { vector: Float32Array.from(vector), constant };
     },
 
@@ -121,7 +129,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     },
 
     finishOutput(sum, weightSum, head, out) {
-      out.set(domain.back(Float64Array.from(sum), weightSum, head));
+      out.set(domain.back(Float64Array.from(sum), weightSum, head, 0));
     },
   };
 }

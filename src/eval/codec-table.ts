@@ -1,11 +1,12 @@
 /** One row a codec and head dimension: what it stores, what it loses on each vector set, what attention makes of it. */
-import { createCodec, type KvCodec } from '../codec/kv.ts';
+import { createCodec, type KvCodec, learn } from '../codec/kv.ts';
+import { samplesOf } from '../codec/learned.ts';
 import { createRandom, normals } from '../codec/parts/random.ts';
 import { norm } from '../codec/parts/vector.ts';
 import { type Loss, measureLoss } from '../codec/validate.ts';
 import { ShapeError } from '../errors.ts';
 import { bitsOf } from '../plan/memory.ts';
-import { makeVectors, vectorSets } from './vectors.ts';
+import { makeVectors, turnOf, vectorSets } from './vectors.ts';
 
 const TOKENS = 256;
 const QUERIES = 16;
@@ -39,14 +40,18 @@ export function codecRow(spec: string, dim: number): CodecRow | RefusedRow {
 }
 
 function measure(spec: string, dim: number): CodecRow {
-  const create = (mean: Float32Array) => createCodec(spec, { headDim: dim }, { key: { mean } });
+  const shape = { headDim: dim, kvHeads: 1, turn: turnOf(dim) };
+  const create = (name: string) => {
+    const { x, others } = makeVectors(name, dim, TOKENS, 1);
+    const samples = samplesOf(others, shape);
+    return { x, codec: createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples })) };
+  };
   const loss: CodecRow['loss'] = {};
   for (const name of Object.keys(vectorSets)) {
-    const { x, mean } = makeVectors(name, dim, TOKENS, 1);
-    const { keys, values } = create(mean);
-    loss[name] = { key: measureLoss(keys, x), value: measureLoss(values, x) };
+    const { x, codec } = create(name);
+    loss[name] = { key: measureLoss(codec.keys, x), value: measureLoss(codec.values, x) };
   }
-  const codec = create(makeVectors('rope', dim, TOKENS, 1).mean);
+  const { codec } = create('rope');
   const { pageTokens } = codec.shape;
   const bits = bitsOf(codec);
   return {

@@ -1,12 +1,14 @@
 /**
  * Synthetic keys, each with one trait of real ones that breaks some codec. Vectors are [token][dim], one head, and
- * come with the mean that a calibration on other tokens of the same kind would find.
+ * come with others of the same kind, for codecs that learn from data.
  */
+import { turnPairs } from '../codec/domain.ts';
 import { createRandom, normals, type Random } from '../codec/parts/random.ts';
 
 export interface VectorSet {
   x: Float32Array;
-  mean: Float32Array;
+  /** To learn from. */
+  others: Float32Array;
 }
 
 type Make = (random: Random, d: number) => (token: number) => Float32Array;
@@ -54,32 +56,26 @@ export const vectorSets: Record<string, { about: string; make: Make }> = {
             x[i] += amount * f;
           });
         }
-        return turn(x, token);
+        const turned = Float64Array.from(x);
+        turnPairs(turned, turnOf(d), token);
+        return Float32Array.from(turned);
       };
     },
   },
 };
 
-/** RoPE on adjacent pairs, base 10,000. */
-function turn(x: Float32Array, position: number): Float32Array {
-  for (let i = 0; i + 1 < x.length; i += 2) {
-    const angle = position * 10_000 ** (-i / x.length);
-    const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
-    [x[i], x[i + 1]] = [x[i] * cos - x[i + 1] * sin, x[i] * sin + x[i + 1] * cos];
-  }
-  return x;
-}
+/** RoPE of `d` dims, base 10,000. */
+export const turnOf = (d: number): Float64Array =>
+  Float64Array.from({ length: Math.floor(d / 2) }, (_, i) => 10_000 ** ((-2 * i) / d));
 
-/** `tokens` vectors of a set, and the mean of as many others. */
+/** `tokens` vectors of a set, and as many others. */
 export function makeVectors(name: string, d: number, tokens: number, seed: number): VectorSet {
   const next = vectorSets[name].make(createRandom(seed), d);
-  const mean = new Float32Array(d);
-  for (let t = 0; t < tokens; t++) {
-    next(t).forEach((x, i) => {
-      mean[i] += x / tokens;
-    });
-  }
-  const x = new Float32Array(tokens * d);
-  for (let t = 0; t < tokens; t++) x.set(next(t), t * d);
-  return { x, mean };
+  const take = () => {
+    const vectors = new Float32Array(tokens * d);
+    for (let t = 0; t < tokens; t++) vectors.set(next(t), t * d);
+    return vectors;
+  };
+  const others = take();
+  return { x: take(), others };
 }

@@ -7,9 +7,13 @@ export interface Fragment {
   codedDim: number;
   /**
    * [codedDim][headDim]: takes a query into the domain of the codes; its transpose takes sums of coded vectors back.
-   * Absent where the codes are of the vectors themselves.
+   * Absent where the codes are of the vectors themselves. With one for every KV head they follow one another.
    */
   matrix?: Float32Array;
+  /** [codedDim][headDim] likewise: takes vectors into the domain, where `matrix` is no rotation and cannot. */
+  encodeMatrix?: Float32Array;
+  /** Keys are turned back by their page's start, and queries page by page: the angle of each pair a position. */
+  turn?: Float64Array;
   /** [kv head][headDim], subtracted before coding. */
   mean?: Float32Array;
   /** Bytes before the first head's block, and of a block. */

@@ -1,6 +1,7 @@
 /** What a cache costs: true bytes of a model's shape under a spec, windows, tails and padding included. */
 import { codeBits } from '../codec/codec.ts';
-import { createCodec, type KvCodec, type KvLearned, type KvShape } from '../codec/kv.ts';
+import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from '../codec/kv.ts';
+import { gaussianSamples } from '../codec/learned.ts';
 import { InputError } from '../errors.ts';
 
 export interface ModelShape extends KvShape {
@@ -30,7 +31,7 @@ export interface MemoryReport {
 export function memoryReport(spec: string, shape: ModelShape, context: number): MemoryReport {
   checkCount('layers', shape.layers, 1 << 12);
   checkCount('context', context, 2 ** 40);
-  const codec = createCodec(spec, shape, anyMean(shape));
+  const codec = createCodec(spec, shape, anything(spec, shape));
   const { kvHeads, headDim, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
   const coded = Math.max(0, shape.layers - 2 * edge);
@@ -72,9 +73,10 @@ export function whatFits(report: MemoryReport, budget: number): { tokens: number
   };
 }
 
-/** Sizes do not depend on a mean's values: any will do where only bytes are counted. */
-function anyMean({ headDim, kvHeads = 1 }: KvShape): KvLearned {
-  return { key: { mean: new Float32Array(headDim * kvHeads) } };
+/** Sizes do not depend on what was learned, so anything will do where only bytes are counted. */
+function anything(spec: string, shape: KvShape): KvLearned {
+  const samples = gaussianSamples({ kvHeads: 1, ...shape }, 64);
+  return learn(spec, shape, { key: samples, value: samples });
 }
 
 function checkCount(name: string, value: number, most: number): void {

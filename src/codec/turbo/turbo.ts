@@ -12,6 +12,7 @@ import type { Shape, Side } from '../codec.ts';
 import { rotated } from '../domain.ts';
 import { type Family, type Request, SEED } from '../family.ts';
 import { type Field, layOut } from '../layout.ts';
+import { meansOf, need } from '../learned.ts';
 import { createGrid } from '../pack.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
 import { lloydMaxTable, nearest, uniformStep } from '../parts/lloyd-max.ts';
@@ -43,6 +44,7 @@ export const turbo: Family = {
     SEED,
   ],
   conflicts: [['haar', 'r#']],
+  learn: ({ has, shape, samples }) => (has('c') ? { mean: meansOf(samples, shape) } : {}),
   create(request) {
     const { spec, match, shape } = request;
     const bits = Number(match[1] ?? match[2]);
@@ -53,7 +55,11 @@ export const turbo: Family = {
       // Stretching to the right length costs a little squared error.
       budget: BUDGET[uniform ? `${bits}u` : bits] * (request.has('nc') ? 1.02 : 1),
       stable: false,
-      domain: rotated(shape.headDim, rotationOf(request), request.has('c') ? meanOf(request) : undefined),
+      domain: rotated(
+        shape.headDim,
+        rotationOf(request),
+        request.has('c') ? need(request, 'mean', shape.kvHeads * shape.headDim) : undefined,
+      ),
       format: turboFormat(bits, uniform, request.side, shape, request.has('n32') ? f32 : f16, request.has('nc')),
     });
   },
@@ -65,17 +71,6 @@ export function rotationOf({ spec, shape: { headDim }, has, number }: Request): 
   // Small and odd dimensions have no Hadamard matrix that mixes well.
   const dense = has('haar') || headDim < 16 || headDim % 2 === 1;
   return dense ? haar(headDim, number('seed#', 0)) : signedHadamard(headDim, number('seed#', 0), rounds);
-}
-
-function meanOf({ spec, learned: { mean }, shape: { headDim, kvHeads } }: Request): Float32Array {
-  if (!mean)
-    throw new SpecError(
-      `${spec} centres keys and needs their mean: pass learned: { key: { mean } }, ${kvHeads} x ${headDim} numbers, ` +
-        `or use ${spec.replace('-c', '')}.`,
-    );
-  if (mean.length !== kvHeads * headDim || !mean.every(Number.isFinite))
-    throw new SpecError(`${spec}: the mean must hold ${kvHeads} x ${headDim} finite numbers; got ${mean.length}.`);
-  return mean;
 }
 
 /**

@@ -166,6 +166,8 @@ export const v128 = {
   and: binary(78),
   or: binary(80),
   xor: binary(81),
+  /** Bits of a where the mask has ones, else of b. */
+  bitselect: ternary(82),
   /** Lanes by byte index: 0 to 15 of a, 16 to 31 of b. */
   shuffle: (a: V128, b: V128, bytes: readonly number[]) => expr('v128', a.code, b.code, simd(13), bytes),
   zero: constant(new ArrayBuffer(16)),

@@ -54,7 +54,7 @@ export function seal(
     else if (kind.kind === 'hybrid') sealHybrid(s, kind);
     else if (kind.kind === 'affine') sealAffine(s, kind, { tail, tailTokens, start, kvHeads });
     else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
-    else sealFloats(s, kind.kind);
+    else if (kind.kind === 'f16' || kind.kind === 'fp8') sealFloats(s, kind.kind);
   });
   return k;
 }

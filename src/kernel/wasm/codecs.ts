@@ -35,6 +35,7 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
     const levels = page.kind === 'levels' ? [page.levels] : page.kind === 'hybrid' ? page.parts.map(p => p.levels) : [];
     const made: Tables = {
       matrix: fragment.matrix && place(fragment.matrix),
+      encodeMatrix: fragment.encodeMatrix && place(fragment.encodeMatrix),
       mean: fragment.mean && place(fragment.mean),
       levels: levels.map(place),
       residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,

@@ -17,6 +17,7 @@ import { type Kernel, moduleBytes } from './module.ts';
 import { blockBytes, packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
 import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
+import { createTurns, type Turns } from './turns.ts';
 
 interface Placed {
   address: number;
@@ -115,6 +116,7 @@ class WasmDevice implements Device {
   private readonly shape: AttendShape;
   private readonly codecs: Codecs;
   private readonly leafTables: LeafTables;
+  private readonly turns: Turns;
   private readonly rooms = new Map<string, { address: number; bytes: number }>();
   private readonly banks: Bank[];
 
@@ -132,6 +134,7 @@ class WasmDevice implements Device {
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
     this.codecs = createCodecs(heap, pool, this.shape, memory);
     this.leafTables = createLeafTables(heap);
+    this.turns = createTurns(heap, headDim, pageTokens);
   }
 
   get bytes(): number {
@@ -365,6 +368,7 @@ class WasmDevice implements Device {
         count,
         pages,
         skip,
+        this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed),
       );
     }
     this.pool.run(
@@ -394,8 +398,9 @@ class WasmDevice implements Device {
     const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const start = (page * pageTokens) % tailTokens;
     const [tailKeys, tailValues] = [0, 1].map(side => this.half(view, view.tail, layer, side, tailTokens));
-    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset);
-    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset);
+    const turn = this.turns.addressOf(keys.fragment.turn, page, page + 1);
+    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset, turn);
+    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset, 0);
   }
 
   async dispose(): Promise<void> {

@@ -3,7 +3,7 @@ import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
-import { genericKeys, genericValues } from './generic.ts';
+import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
 import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
@@ -29,7 +29,7 @@ export interface CodecSide {
 
 /**
  * A thread's scratch while it attends: scores, integer weights, one byte a code of a page, keys of a page as floats,
- * values of a page as floats. Preparing, finishing and sealing lay it out in their own way.
+ * values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
@@ -38,11 +38,12 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const codes = integers + 16 * Math.ceil(Math.max(integerBytes(shape), byteQueryBytes(shape)) / 16);
   const keyTile = codes + pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
-  const end = valueTile + 4 * pageTokens * wide;
+  const turned = valueTile + 4 * pageTokens * wide;
+  const end = turned + turnedBytes(keys, shape);
   // While preparing: scaled queries, then one of them in the codec's domain.
   const spare = 4 * group * headDim;
   const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
-  return { integers, codes, keyTile, valueTile, spare, bytes };
+  return { integers, codes, keyTile, valueTile, turned, spare, bytes };
 }
 
 export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
@@ -66,11 +67,13 @@ export function codecModule(
   const place = (offset: number) => () => i32.add(base, offset);
   const tile = (offset: number) => ({ codes: place(at.codes), floats: place(offset) });
   const [UNPACK_KEYS, UNPACK_VALUES] = [0, 1];
+  // Loops of their own know one rotation for all heads and pages; a map a head is the generic one's.
+  const oneRotation = keys.fragment.encodeMatrix === undefined;
   const keyCode =
     halfKeys(keys.fragment, shape) ??
-    linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) ??
-    tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) ??
-    genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile));
+    (oneRotation ? linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) : undefined) ??
+    (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) : undefined) ??
+    genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile), place(at.turned));
   const valueCode =
     halfValues(values.fragment, shape) ??
     linearValues(values.fragment, shape, place(at.integers)) ??
@@ -82,7 +85,7 @@ export function codecModule(
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
     attendPages(name('pages'), shape, keyCode, valueCode, own),
-    finishAttention(name('finish'), shape, values.fragment.codedDim, values.tables, own),
+    finishAttention(name('finish'), shape, values.fragment, values.tables, own),
     seal(name('sealKeys'), keys.fragment, shape, keys.tables, own),
     seal(name('sealValues'), values.fragment, shape, values.tables, own),
   ];

@@ -14,6 +14,7 @@ export interface PageShape {
 /** Tables that a fragment reads, by what they are: addresses of f32 arrays. */
 export interface Tables {
   matrix?: number;
+  encodeMatrix?: number;
   mean?: number;
   levels: number[];
   /** The residual's projection. */

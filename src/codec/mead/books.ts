@@ -18,7 +18,7 @@ export const ALL_BOOKS = booksBefore(MOST_NIBBLES + 1);
 export const SWEEPS = 2;
 
 /** Half the squared length of every entry: what makes the nearest entry a matter of dots. */
-export function halfLengths(books: ArrayLike<number>): Float64Array {
+function halfLengths(books: Float64Array): Float64Array {
   return Float64Array.from({ length: books.length / QUAD }, (_, e) => {
     let sum = 0;
     for (let i = QUAD * e; i < QUAD * e + QUAD; i++) sum += books[i] ** 2;

@@ -2,9 +2,9 @@
  * Fits the books of quads: k-means on what earlier books leave, then sweeps that choose and fit each book anew with
  * the others fixed. The three inner steps run as WASM; this file says in which order.
  */
-import { BOOK_BYTES, trainingModule } from '../../kernel/wasm/kernels/quads.ts';
+import { BOOK_BYTES, trainingModule, withHalves } from '../../kernel/wasm/kernels/quads.ts';
 import type { Random } from '../parts/random.ts';
-import { ALL_BOOKS, BOOK, booksBefore, ENTRIES, halfLengths, MOST_NIBBLES, QUAD } from './books.ts';
+import { ALL_BOOKS, BOOK, booksBefore, ENTRIES, MOST_NIBBLES, QUAD } from './books.ts';
 
 const ROUNDS = 12;
 const SWEEPS = 6;
@@ -48,7 +48,7 @@ export function createTrainer(count: number): (x: Float32Array, weights: Float32
   const bookAt = (book: number) => at.books + book * BOOK_BYTES;
   const codesAt = (book: number) => at.codes + book * rows;
   const entries = (book: number) => floats(bookAt(book), BOOK);
-  const measure = (book: number) => floats(bookAt(book) + 4 * BOOK, ENTRIES).set(halfLengths(entries(book)));
+  const measure = (book: number) => floats(bookAt(book), BOOK + ENTRIES).set(withHalves(entries(book)));
 
   /** Entries to the weighted means of what chose them; those that nobody chose keep their place. */
   const refit = (book: number) => {

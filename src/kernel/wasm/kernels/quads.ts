@@ -10,6 +10,19 @@ import { Kernel, moduleBytes } from '../module.ts';
 const ENTRIES = 16;
 export const BOOK_BYTES = 4 * (4 * ENTRIES + ENTRIES);
 
+/** Books of [16][4] as kernels want them, each with its half lengths behind it. */
+export function withHalves(books: Float32Array): Float32Array {
+  const out = new Float32Array((books.length / (4 * ENTRIES)) * (BOOK_BYTES / 4));
+  for (let from = 0, to = 0; from < books.length; from += 4 * ENTRIES, to += BOOK_BYTES / 4) {
+    out.set(books.subarray(from, from + 4 * ENTRIES), to);
+    for (let e = 0; e < ENTRIES; e++) {
+      const [a, b, c, d] = books.subarray(from + 4 * e, from + 4 * e + 4);
+      out[to + 4 * ENTRIES + e] = (a * a + b * b + c * c + d * d) / 2;
+    }
+  }
+  return out;
+}
+
 /** Four quads as four vectors, one a dim. */
 export function transpose(k: Kernel, rows: readonly V128[]): Local<'v128'>[] {
   const [a, b, c, d] = rows;

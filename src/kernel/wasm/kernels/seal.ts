@@ -4,7 +4,9 @@ import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128
 import { packGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { floatToHalf, loadHalf4, max4, packLow16, storeHalf, sum4 } from '../ops.ts';
+import { sealAdditive } from './additive.ts';
 import { addMean, applyMatrix, matrixAt, turnBack } from './domain.ts';
+import { sealMixed } from './mixed.ts';
 import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';
 
 /** Scratch a thread: vectors as they are, in the codec's domain, and a byte a code. */
@@ -60,7 +62,9 @@ export function seal(
     else if (kind.kind === 'hybrid') sealHybrid(s, kind);
     else if (kind.kind === 'affine') sealAffine(s, kind, { tail, tailTokens, start, kvHeads });
     else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
-    else if (kind.kind === 'f16' || kind.kind === 'fp8') sealFloats(s, kind.kind);
+    else if (kind.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
+    else if (kind.kind === 'mixed') sealMixed(k, tables.columns!, D, P, page, head, y, codes);
+    else sealFloats(s, kind.kind);
   });
   return k;
 }

@@ -7,7 +7,7 @@
  * half), where there is a cache to speak of.
  */
 import type { Engine } from '../engine/engine.ts';
-import { step } from '../engine/step.ts';
+import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
 import type { Profile } from '../plan/profile.ts';
@@ -107,23 +107,26 @@ function cutRows(ids: readonly number[], { context, skip = 0, chunks }: Divergen
   return Array.from({ length: count }, (_, i) => ids.slice((skip + i) * context, (skip + i + 1) * context));
 }
 
-interface ForceOptions {
-  signal?: AbortSignal;
+export interface ForceOptions extends Omit<StepOptions, 'onLogits'> {
   onLogits: (position: number, logits: Float32Array) => void;
-  onProgress: (tokens: number) => void;
 }
 
 /** Runs a row but for its last token, and hands out the logits of every position from `from` on. */
-async function teacherForce(engine: Engine, plan: Plan, row: readonly number[], from: number, options: ForceOptions) {
-  const { signal, onLogits, onProgress } = options;
+export async function teacherForce(
+  engine: Engine,
+  plan: Plan,
+  row: readonly number[],
+  from: number,
+  { onLogits, ...options }: ForceOptions,
+): Promise<boolean> {
   const sequence = engine.openSequence(plan, row.length);
   try {
     const before = row.slice(0, from);
-    if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], { signal, onProgress }))) return false;
+    if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], options))) return false;
     return await step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
-      signal,
+      ...options,
       onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
-      onProgress: tokens => onProgress(from + tokens),
+      onProgress: tokens => options.onProgress?.(from + tokens),
     });
   } finally {
     sequence.dispose();
@@ -138,7 +141,7 @@ interface Score {
 }
 
 /** One row's sums. */
-function createScore(row: readonly number[]): Score & {
+export function createScore(row: readonly number[]): Score & {
   add(position: number, logProbs: Float32Array, reference: Float32Array): void;
 } {
   return {
@@ -186,7 +189,7 @@ function createSubject(plan: Plan) {
 }
 
 /** Sums in f64, results in f32: rows of a vocabulary are many. */
-function logSoftmax(logits: Float32Array): Float32Array {
+export function logSoftmax(logits: Float32Array): Float32Array {
   let max = Number.NEGATIVE_INFINITY;
   for (const x of logits) if (x > max) max = x;
   let sum = 0;

@@ -89,7 +89,7 @@ export function sampledQueries({ context, seed }: StatisticsShape, row: number):
   return [...queries, context - 1];
 }
 
-/** One layer's record of a row, from its [token][head][dim] vectors after RoPE. */
+/** One layer's record of a row, from vectors after RoPE: [token][kv head][dim], and [sampled query][head][dim]. */
 export function observeLayer(
   shape: StatisticsShape,
   row: number,
@@ -143,14 +143,14 @@ function squaredAttention(
   const seen = new Float64Array(context);
   const query = new Float64Array(headDim);
   const scores = new Float64Array(padded);
-  for (const t of queries) {
+  queries.forEach((t, i) => {
     for (let g = 0; g < group; g++) {
-      for (let d = 0; d < headDim; d++) query[d] = scale * q[(t * heads + head * group + g) * headDim + d];
+      for (let d = 0; d < headDim; d++) query[d] = scale * q[(i * heads + head * group + g) * headDim + d];
       softmaxScores(query, keys, t + 1, scores);
       for (let n = 0; n <= t; n++) sums[n] += scores[n] * scores[n];
     }
     seen[t]++;
-  }
+  });
   // Those that see a position are at it or behind it.
   for (let t = context - 1, later = 0; t >= 0; t--) {
     later += seen[t];
@@ -199,16 +199,16 @@ function addQueries(
 ): void {
   const group = heads / kvHeads;
   const sum = new Float64Array(headDim * headDim);
-  for (const t of queries) {
+  queries.forEach((t, n) => {
     for (let g = 0; g < group; g++) {
-      const at = (t * heads + head * group + g) * headDim;
+      const at = (n * heads + head * group + g) * headDim;
       const x = Float64Array.from(q.subarray(at, at + headDim));
       turnPairs(x, turn, -t);
       for (let i = 0; i < headDim; i++) {
         for (let j = 0; j < headDim; j++) sum[i * headDim + j] += x[i] * x[j];
       }
     }
-  }
+  });
   for (let i = 0; i < sum.length; i++) out[head * sum.length + i] = sum[i] / queries.length;
 }
 

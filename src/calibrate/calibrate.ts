@@ -3,6 +3,7 @@
  * from what the state holds: the text (given, or written by the model itself), statistics of every layer, what codecs
  * learn of them, and how much each layer's keys and values matter.
  */
+import type { Side } from '../codec/codec.ts';
 import { type Engine, type EngineOptions, loadEngine, type ModelFile, openModelFile } from '../engine/engine.ts';
 import { profileShape } from '../engine/profile.ts';
 import { createProber } from '../eval/sensitivity.ts';
@@ -25,7 +26,7 @@ export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'devic
   onProgress?: (stage: Stage, done: number, total: number) => void;
 }
 
-/** In tokens, rows, layers and sides, layers and sides. */
+/** In tokens, rows, and sides of layers. */
 export type Stage = 'writing' | 'reading' | 'learning' | 'probing';
 
 export interface Calibrated {
@@ -37,7 +38,8 @@ export interface Calibrated {
 
 /** Rows that the model writes at a time. */
 const SELF_ROWS = 16;
-/** What is measured of every layer and side: by spec, the codec that it must have learned as. */
+const SIDES = ['key', 'value'] as const;
+/** What is measured of every layer and side: by spec, the codec that must have been learned for it. */
 const PROBES: Record<string, string> = { 'tq2-c': 'tq4-c', mead2: 'mead2' };
 
 /** The profile, or undefined if the signal came first: the same call goes on from there. */
@@ -129,31 +131,37 @@ async function probe(
   options: CalibrateOptions,
 ): Promise<ProfileContent['sensitivities'] | undefined> {
   const { signal, onProgress } = options;
-  const probes = Object.keys(PROBES).filter(spec => codecs.includes(PROBES[spec]));
+  const specs = Object.keys(PROBES).filter(spec => codecs.includes(PROBES[spec]));
+  const probes = specs.flatMap(spec =>
+    learned.flatMap((known, layer) => SIDES.map(side => ({ spec, layer, side, learned: known }))),
+  );
   const known = `probed-${sha256(codecs.join()).slice(0, 8)}`;
-  const measured: Record<string, { key: number; value: number }[]> = (await state.has(known))
-    ? JSON.parse(Buffer.from(await state.read(known)).toString())
-    : Object.fromEntries(probes.map(spec => [spec, []]));
+  /** In the order of the probes. */
+  const measured: number[] = (await state.has(known))
+    ? JSON.parse(new TextDecoder().decode(await state.read(known)))
+    : [];
   const file = await openModelFile(name);
   const extra = 4 * context * (file.config.vocab / 2 + file.config.layers * file.config.width);
   const settings = { ...engineOptions(options, context), precise: true };
   const engine = await loadEngine(file, { kv: 'f16', context, extra }, settings);
   try {
     const measure = await createProber(engine, row, { signal });
-    if (!measure) return undefined;
-    for (const [p, spec] of probes.entries()) {
-      for (let layer = measured[spec].length; layer < codecShape.layers; layer++) {
-        const of = { spec, layer, learned: learned[layer] };
-        const key = await measure({ ...of, side: 'key' }, signal);
-        const value = await measure({ ...of, side: 'value' }, signal);
-        if (key === undefined || value === undefined) return undefined;
-        measured[spec].push({ key, value });
-        await state.write(known, Buffer.from(JSON.stringify(measured)));
-        onProgress?.('probing', p * codecShape.layers + layer + 1, probes.length * codecShape.layers);
-      }
+    while (measured.length < probes.length) {
+      onProgress?.('probing', measured.length, probes.length);
+      const divergence = await measure?.(probes[measured.length], signal);
+      if (divergence === undefined) return undefined;
+      measured.push(divergence);
+      await state.write(known, new TextEncoder().encode(JSON.stringify(measured)));
     }
-    return measured;
   } finally {
     await engine.dispose();
   }
+  const of = (spec: string, layer: number, side: Side) =>
+    measured[probes.findIndex(probe => probe.spec === spec && probe.layer === layer && probe.side === side)];
+  return Object.fromEntries(
+    specs.map(spec => [
+      spec,
+      Array.from({ length: codecShape.layers }, (_, i) => ({ key: of(spec, i, 'key'), value: of(spec, i, 'value') })),
+    ]),
+  );
 }

@@ -30,7 +30,7 @@ const STAGES: Record<Stage, [string, string]> = {
   writing: ['1 writing text', 'tokens'],
   reading: ['2 reading', 'rows'],
   learning: ['3 learning', 'sides'],
-  probing: ['4 probing', 'layers'],
+  probing: ['4 probing', 'sides'],
 };
 
 export function addCalibrate(program: Command): void {

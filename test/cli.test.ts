@@ -1,16 +1,14 @@
 /** The command line from the outside, as it is built, on tiny random models. */
-import { spawn } from 'node:child_process';
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { loadModel } from '../src/index.ts';
+import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
 import { tinyModel } from './tiny-model.ts';
 
-const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
 let model: string;
 let text: string;
 
@@ -19,31 +17,6 @@ beforeAll(async () => {
   text = join(model, '..', 'text.txt');
   writeFileSync(text, 'Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20));
 });
-
-interface Act {
-  input?: string;
-  /** The hub cache; an empty one unless given. */
-  cache?: string;
-  /** Sends Ctrl-C, once, when this is true of what was printed so far. */
-  interruptWhen?: (printed: { stdout: string; stderr: string }) => boolean;
-}
-
-function kvasir(args: string[], { input = '', cache = '/nowhere/hub', interruptWhen }: Act = {}) {
-  const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, HF_HUB_CACHE: cache } });
-  const printed = { stdout: '', stderr: '' };
-  let interrupted = false;
-  for (const name of ['stdout', 'stderr'] as const)
-    child[name].setEncoding('utf8').on('data', (data: string) => {
-      printed[name] += data;
-      if (interrupted || !interruptWhen?.(printed)) return;
-      interrupted = true;
-      child.kill('SIGINT');
-    });
-  child.stdin.end(input);
-  return new Promise<{ status: number | null; stdout: string; stderr: string }>(resolve => {
-    child.on('close', status => resolve({ status, ...printed }));
-  });
-}
 
 const greedy = ['--temperature', '0', '--max-tokens', '12'];
 

@@ -15,6 +15,7 @@ const LAYERS = [
   'plan',
   'engine',
   'eval',
+  'calibrate',
   'server',
   'cli',
   'index.ts',

@@ -3,6 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';
+import { profileFor } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { type DivergenceRow, measureDivergence } from '../eval/divergence.ts';
 import { divergencePlot } from '../eval/plot.ts';
@@ -19,6 +20,7 @@ interface Options {
   skip: number;
   chunks?: number;
   kv: string;
+  profile?: string;
   from: string;
   batch: number;
   device: DeviceName;
@@ -36,6 +38,7 @@ export function addEval(program: Command): void {
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .requiredOption('--text <file>', 'a text to predict, such as the validation set of WikiText-2')
     .option('--kv <specs>', 'codecs, with commas between', 'q8_0,q4_0,tq4,tq3,tq2')
+    .option('--profile <file>', 'what `kvasir calibrate` made (default: the one of this model, if there is one)')
     .option('--context <n>', 'tokens a row', parseCount, 2048)
     .option('--skip <n>', 'rows to pass over', parseNumber, 0)
     .option('--chunks <n>', 'rows to judge (default: all)', parseCount)
@@ -59,6 +62,7 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
   });
   const file = await openModelFile(name);
   const { tokenizer, config } = file;
+  const profile = await profileFor(file, specs, options.profile);
   const largest = ['f16', ...specs].toSorted((a, b) => cacheBytes(b) - cacheBytes(a))[0];
   // The f16 row's predictions are held while the others are compared with them.
   const extra = 4 * (context - from) * config.vocab;
@@ -76,6 +80,7 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
       from,
       skip,
       chunks,
+      profile,
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),
     });

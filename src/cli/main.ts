@@ -1,8 +1,8 @@
 #!/usr/bin/env node
-import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { zoo } from '../codec/zoo.ts';
 import { InputError, KvasirError } from '../errors.ts';
+import { addCalibrate } from './calibrate.ts';
 import { addChat } from './chat.ts';
 import { addCodecs, codecTable } from './codecs.ts';
 import { addDoctor } from './doctor.ts';
@@ -11,13 +11,12 @@ import { addEval } from './eval.ts';
 import { addInspect } from './inspect.ts';
 import { addPull } from './pull.ts';
 import { addRun } from './run.ts';
-
-const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
+import { packageVersion } from './version.ts';
 
 function createProgram(): Command {
   const program = new Command('kvasir')
     .description('Long-context LLMs in TypeScript on a KV cache of 2 to 4 bits a value')
-    .version(version)
+    .version(packageVersion)
     .showHelpAfterError('(--help shows what there is)')
     .argument('[command]')
     .usage('[command] [options]')
@@ -29,6 +28,7 @@ function createProgram(): Command {
   addRun(program);
   addChat(program);
   addInspect(program);
+  addCalibrate(program);
   addEval(program);
   addCodecs(program);
   addEstimate(program);

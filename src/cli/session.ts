@@ -11,6 +11,7 @@ import { createProgress } from './progress.ts';
 export interface ModelOptions {
   kv: string;
   context?: number;
+  profile?: string;
   overflow: 'error' | 'slide';
   device: DeviceName;
   threads?: number;
@@ -39,6 +40,7 @@ export function addDeviceOptions(command: Command): Command {
 export function addModelOptions(command: Command): Command {
   command
     .option('--kv <spec>', 'codec of the cache, as in `kvasir codecs`', 'tq4')
+    .option('--profile <file>', 'what `kvasir calibrate` made (default: the one of this model, if there is one)')
     .option('--context <n>', "most tokens, e.g. 8192 or 32k (default: the model's own, up to 32k)", parseCount)
     .option('--overflow <how>', 'at the end of the context: error, or slide to forget the oldest', 'error');
   return addDeviceOptions(command);

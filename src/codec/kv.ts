@@ -3,9 +3,8 @@ import { ShapeError } from '../errors.ts';
 import { attend, type Segment } from '../kernel/js/attend.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
-import type { Learned, Samples } from './learned.ts';
+import { gaussianSamples, type Learned, type Samples } from './learned.ts';
 import {
-  DEFAULT_WINDOW,
   familyOf,
   findVariant,
   formatSide,
@@ -13,6 +12,7 @@ import {
   parseSpec,
   type SideSpec,
   type Window,
+  windowOf,
 } from './spec.ts';
 import { type Validation, validateCodec } from './validate.ts';
 
@@ -58,9 +58,7 @@ export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {
   const full = checkShape(shape);
   const keys: KeyCodec = createSide(parsed.key, 'key', full, learned.key);
   const values: ValueCodec = createSide(parsed.value, 'value', full, learned.value);
-  const exact = keys.spec === 'f16' && values.spec === 'f16';
-  // A cache that is f16 throughout has nothing to keep apart.
-  const window = exact ? { sink: 0, recent: 0, edge: 0 } : { ...DEFAULT_WINDOW, ...parsed.window };
+  const window = windowOf(parsed);
   return {
     spec: formatSpec(parsed),
     shape: full,
@@ -86,6 +84,13 @@ export function learn(spec: string, shape: KvShape, samples: { key: Samples; val
     key: learnSide(key, 'key', full, samples.key),
     value: learnSide(value, 'value', full, samples.value),
   };
+}
+
+/** Whether a spec's codecs learn anything at all: those that do need a profile. */
+export function learns(spec: string, shape: KvShape): boolean {
+  const samples = gaussianSamples(checkShape(shape), 64);
+  const { key, value } = learn(spec, shape, { key: samples, value: samples });
+  return Object.keys({ ...key, ...value }).length > 0;
 }
 
 export function learnSide(side: SideSpec, kind: Side, shape: Shape, samples: Samples): Learned {

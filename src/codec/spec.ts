@@ -31,7 +31,7 @@ export interface KvSpec {
 }
 
 /** Sinks are kept when a spec does not say: four f16 tokens are worth a factor of 5 to 8 in divergence. */
-export const DEFAULT_WINDOW: Required<Window> = { sink: 4, recent: 0, edge: 0 };
+const DEFAULT_WINDOW: Required<Window> = { sink: 4, recent: 0, edge: 0 };
 
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
 const LARGEST_WINDOW = 1 << 20;
@@ -51,6 +51,12 @@ export function formatSpec({ key, value, window }: KvSpec): string {
   const shared = formatSide(forValues(key)) === formatSide(value);
   const codecs = shared ? formatSide(key) : `${formatSide(key)}/${formatSide(value)}`;
   return codecs + WINDOWS.map(name => (window[name] === undefined ? '' : `+${name}${window[name]}`)).join('');
+}
+
+/** What stays f16 under a spec; a cache that is f16 throughout has nothing to keep apart. */
+export function windowOf({ key, value, window }: KvSpec): Required<Window> {
+  const exact = [key, value].every(side => formatSide(side) === 'f16');
+  return exact ? { sink: 0, recent: 0, edge: 0 } : { ...DEFAULT_WINDOW, ...window };
 }
 
 export const formatSide = ({ base, variants }: SideSpec): string => [base, ...variants].join('-');

@@ -49,6 +49,8 @@ export interface Engine {
 
 /** What a model file says of itself, read without its weights. */
 export interface ModelFile {
+  /** Its files, in order; none if it came as Blobs. */
+  paths: readonly string[];
   gguf: Gguf;
   config: ModelConfig;
   tokenizer: Tokenizer;
@@ -67,7 +69,8 @@ export async function openModelFile(input: ModelInput): Promise<ModelFile> {
       bosToken: nameOf(tokenizer.bos),
       eosToken: nameOf(tokenizer.eos),
     });
-    return { gguf, config, tokenizer, template, rope: await readRope(gguf, config) };
+    const paths = typeof input === 'string' ? gguf.shards.map(({ name }) => name) : [];
+    return { paths, gguf, config, tokenizer, template, rope: await readRope(gguf, config) };
   } catch (error) {
     await gguf.close();
     throw error;

@@ -15,6 +15,7 @@ import {
   type PromptOptions,
 } from './conversation.ts';
 import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile } from './engine.ts';
+import { type ProfileInput, profileFor } from './profile.ts';
 import { createSlot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
@@ -23,6 +24,8 @@ export interface LoadOptions extends EngineOptions {
   kv?: string;
   /** Most tokens of a sequence: what the model was made for, up to 32768, unless given. */
   context?: number;
+  /** What `kvasir calibrate` learned, for codecs that need it: a file, or one that was read. Found unless given. */
+  profile?: ProfileInput;
   /** At the end of the context: an error (unless given), or the oldest pages behind the sinks are dropped. */
   overflow?: 'error' | 'slide';
 }
@@ -71,7 +74,8 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   try {
     if (!Number.isInteger(context) || context < 1)
       throw new InputError(`context must be a whole number of tokens above 0, not ${context}.`);
-    plan = planOf(kv, { ...config, pageTokens });
+    const profile = await profileFor(file, [kv], options.profile);
+    plan = planOf(kv, { ...config, pageTokens, turn: file.rope.frequencies }, profile);
   } catch (error) {
     await file.gguf.close();
     throw error;

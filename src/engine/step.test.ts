@@ -61,3 +61,28 @@ it('stops between batches, and the sequence holds what was run', async () => {
   const done = await step(engine, [chunk], { signal: stop.signal, onProgress: rows => rows >= 16 && stop.abort() });
   expect([done, chunk.sequence.length]).toEqual([false, 16]);
 });
+
+it('goes on from any layer, from what was seen there: the same logits', async () => {
+  const { engine, sequence } = await open(16);
+  const chunk = (): Chunk => ({ sequence: sequence(), tokens: tokens(40, 1), logits: 'all' });
+  const inputs: Float32Array[][] = [[], []];
+  const whole: string[] = [];
+  await step(engine, [chunk()], {
+    onLogits: (_chunk, _row, logits) => whole.push(logits.join()),
+    observe(layer, { rows, x }) {
+      for (let row = 0; row < rows; row++) inputs[layer].push(engine.device.read(x, row));
+    },
+  });
+  for (const [layer, seen] of inputs.entries()) {
+    const again: string[] = [];
+    await step(engine, [chunk()], {
+      onLogits: (_chunk, _row, logits) => again.push(logits.join()),
+      resume: {
+        layer,
+        rows: ({ sequence: { length }, tokens }) =>
+          Float32Array.from(seen.slice(length, length + tokens.length).flatMap(row => [...row])),
+      },
+    });
+    expect(again).toEqual(whole);
+  }
+});

@@ -1,9 +1,9 @@
 /** The engine's one move: chunks of any sequences go through the network, as many rows at once as the scratch holds. */
 import { InputError } from '../errors.ts';
-import { type Chunk, forward } from '../model/forward.ts';
+import { type Chunk, forward, type Hooks } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
 
-export interface StepOptions {
+export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   signal?: AbortSignal;
   /** Each wanted row of logits: its chunk, its row there, and the logits, which are the receiver's to keep. */
   onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
@@ -16,7 +16,7 @@ export interface StepOptions {
  * between two batches. Every sequence then holds the tokens that were run, and nothing else.
  */
 export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
-  const { signal, onLogits, onProgress } = options;
+  const { signal, onLogits, onProgress, observe, resume } = options;
   let rows = 0;
   for (const batch of batches(chunks, engine.scratch?.rows ?? 0)) {
     await eventLoop();
@@ -24,9 +24,13 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
     if (engine.disposed) throw new InputError('The model was disposed while it was in use. Load it again.');
     const { device, config, weights, rope, scratch } = engine;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
-    forward(device, config, weights, rope, scratch, [...origin.keys()], (part, row, logits) => {
-      const { chunk, start } = origin.get(part)!;
-      onLogits?.(chunk, start + row, logits);
+    forward(device, config, weights, rope, scratch, [...origin.keys()], {
+      onLogits(part, row, logits) {
+        const { chunk, start } = origin.get(part)!;
+        onLogits?.(chunk, start + row, logits);
+      },
+      observe,
+      resume,
     });
     for (const { part } of batch) rows += part.tokens.length;
     onProgress?.(rows);

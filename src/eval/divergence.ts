@@ -6,12 +6,11 @@
  * cache: every key and value outside the f16 window is read from codes. Scored are the rows' later tokens (the second
  * half), where there is a cache to speak of.
  */
-import { createCodec } from '../codec/kv.ts';
 import type { Engine } from '../engine/engine.ts';
-import { step } from '../engine/step.ts';
+import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
-import { bitsOf } from '../plan/memory.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
+import type { Profile } from '../plan/profile.ts';
 
 export interface DivergenceOptions {
   /** Codec specs; f16 is always measured, and comes first. */
@@ -23,6 +22,8 @@ export interface DivergenceOptions {
   skip?: number;
   chunks?: number;
   pageTokens?: number;
+  /** For codecs that learn from data. */
+  profile?: Profile;
   signal?: AbortSignal;
   /** Tokens run, of all that will be. */
   onProgress?: (progress: { done: number; total: number }) => void;
@@ -52,8 +53,10 @@ export async function measureDivergence(
   const { context, signal, onProgress } = options;
   const from = options.from ?? Math.floor(context / 2);
   const rows = cutRows(ids, options, from);
-  const shape = { ...engine.config, pageTokens: options.pageTokens };
-  const [exact, ...others] = [...new Set(['f16', ...options.specs])].map(spec => createSubject(spec, shape));
+  const shape = { ...engine.config, pageTokens: options.pageTokens, turn: engine.rope.frequencies };
+  const [exact, ...others] = [...new Set(['f16', ...options.specs])].map(spec =>
+    createSubject(planOf(spec, shape, options.profile)),
+  );
   const total = rows.length * (1 + others.length) * (context - 1);
   let done = 0;
   const run = async (
@@ -104,23 +107,26 @@ function cutRows(ids: readonly number[], { context, skip = 0, chunks }: Divergen
   return Array.from({ length: count }, (_, i) => ids.slice((skip + i) * context, (skip + i + 1) * context));
 }
 
-interface ForceOptions {
-  signal?: AbortSignal;
+export interface ForceOptions extends Omit<StepOptions, 'onLogits'> {
   onLogits: (position: number, logits: Float32Array) => void;
-  onProgress: (tokens: number) => void;
 }
 
 /** Runs a row but for its last token, and hands out the logits of every position from `from` on. */
-async function teacherForce(engine: Engine, plan: Plan, row: readonly number[], from: number, options: ForceOptions) {
-  const { signal, onLogits, onProgress } = options;
+export async function teacherForce(
+  engine: Engine,
+  plan: Plan,
+  row: readonly number[],
+  from: number,
+  { onLogits, ...options }: ForceOptions,
+): Promise<boolean> {
   const sequence = engine.openSequence(plan, row.length);
   try {
     const before = row.slice(0, from);
-    if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], { signal, onProgress }))) return false;
+    if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], options))) return false;
     return await step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
-      signal,
+      ...options,
       onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
-      onProgress: tokens => onProgress(from + tokens),
+      onProgress: tokens => options.onProgress?.(from + tokens),
     });
   } finally {
     sequence.dispose();
@@ -135,7 +141,7 @@ interface Score {
 }
 
 /** One row's sums. */
-function createScore(row: readonly number[]): Score & {
+export function createScore(row: readonly number[]): Score & {
   add(position: number, logProbs: Float32Array, reference: Float32Array): void;
 } {
   return {
@@ -163,8 +169,7 @@ function createScore(row: readonly number[]): Score & {
 
 type Subject = ReturnType<typeof createSubject>;
 
-function createSubject(spec: string, shape: Parameters<typeof planOf>[1]) {
-  const plan = planOf(spec, shape);
+function createSubject(plan: Plan) {
   const sum: Score = { kld: 0, same: 0, nll: 0, tokens: 0 };
   return {
     plan,
@@ -173,7 +178,7 @@ function createSubject(spec: string, shape: Parameters<typeof planOf>[1]) {
     },
     report: (): DivergenceRow => ({
       kv: plan.spec,
-      bits: bitsOf(createCodec(spec, shape)),
+      bits: plan.bits,
       perplexity: Math.exp(sum.nll / sum.tokens),
       kld: sum.kld / sum.tokens,
       top1: sum.same / sum.tokens,
@@ -184,7 +189,7 @@ function createSubject(spec: string, shape: Parameters<typeof planOf>[1]) {
 }
 
 /** Sums in f64, results in f32: rows of a vocabulary are many. */
-function logSoftmax(logits: Float32Array): Float32Array {
+export function logSoftmax(logits: Float32Array): Float32Array {
   let max = Number.NEGATIVE_INFINITY;
   for (const x of logits) if (x > max) max = x;
   let sum = 0;

@@ -56,6 +56,24 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
   };
 }
 
+export interface Hooks {
+  /** Each wanted row of logits, in order. */
+  onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
+  /** Sees every layer of the batch between RoPE and attention. The tensors are the pass's own: read, do not keep. */
+  observe?(layer: number, seen: Seen): void;
+  /** Begins at this layer instead of the embedding, from rows that `observe` saw there as `x`, chunk by chunk. */
+  resume?: { layer: number; rows(chunk: Chunk): Float32Array };
+}
+
+export interface Seen {
+  rows: number;
+  /** What comes into the layer. */
+  x: Tensor;
+  q: Tensor;
+  k: Tensor;
+  v: Tensor;
+}
+
 interface Part {
   chunk: Chunk;
   /** Its first row in the batch. */
@@ -63,7 +81,6 @@ interface Part {
   runs: Run[];
 }
 
-/** Runs the chunks and hands out each wanted row of logits, in order. */
 export function forward(
   device: Device,
   config: ModelConfig,
@@ -71,7 +88,7 @@ export function forward(
   rope: RopeFrequencies,
   scratch: Scratch,
   chunks: readonly Chunk[],
-  onLogits: (chunk: Chunk, row: number, logits: Float32Array) => void,
+  { onLogits, observe, resume }: Hooks,
 ): void {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
@@ -81,14 +98,17 @@ export function forward(
     parts.push({ chunk, row: rows, runs: chunk.sequence.plan(chunk.tokens.length) });
     rows += chunk.tokens.length;
   }
-  device.embed(
-    weights.embedding,
-    chunks.flatMap(({ tokens }) => Array.from(tokens)),
-    x,
-  );
+  if (resume) for (const { chunk, row } of parts) device.write(x, row, resume.rows(chunk));
+  else
+    device.embed(
+      weights.embedding,
+      chunks.flatMap(({ tokens }) => Array.from(tokens)),
+      x,
+    );
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
 
   weights.layers.forEach((w, layer) => {
+    if (layer < (resume?.layer ?? 0)) return;
     device.norm(x, rows, w.attentionNorm, normEps, normed);
     device.project(normed, rows, [
       { weights: w.q, out: q, bias: w.qBias },
@@ -101,6 +121,7 @@ export function forward(
     }
     device.rope(q, rows, headDim, angles);
     device.rope(k, rows, headDim, angles);
+    observe?.(layer, { rows, x, q, k, v });
     for (const { chunk, row, runs } of parts) {
       const { view } = chunk.sequence;
       for (const run of runs) {

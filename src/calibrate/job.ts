@@ -1,0 +1,96 @@
+/** What there is to do: the text cut into rows, the shapes, and the place where the work is kept. */
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import { parseSpec } from '../codec/spec.ts';
+import type { ModelFile } from '../engine/engine.ts';
+import { modelFingerprint } from '../engine/profile.ts';
+import { InputError } from '../errors.ts';
+import { readFloats, tensorOf } from '../model/gguf.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
+import { valueMetric } from '../plan/metric.ts';
+import type { PlanShape } from '../plan/plan.ts';
+import type { StatisticsShape } from '../plan/statistics.ts';
+import { kvasirCache } from '../plan/store.ts';
+import { openState, type State } from './state.ts';
+import { usualCodecs } from './train.ts';
+
+export interface JobOptions {
+  /** Texts to learn from; without any the model writes its own. */
+  texts?: readonly string[];
+  /** How much of it: 65536 unless given. */
+  tokens?: number;
+  /** Tokens a row: 2048 unless given, or what the model was made for. */
+  context?: number;
+  /** Kept of every layer: 16384 unless given. */
+  samples?: number;
+  seed?: number;
+  codecs?: readonly string[];
+}
+
+export interface Job {
+  fingerprint: string;
+  state: State;
+  context: number;
+  seed: number;
+  /** To calibrate on; one more is for the probes. */
+  rows: number;
+  /** The rows and that one; undefined where the model is to write them. */
+  given?: number[][];
+  /** sha256 of the token ids, or `self`. */
+  text: string;
+  shape: StatisticsShape;
+  codecs: readonly string[];
+  codecShape: PlanShape;
+  /** [layer]. */
+  valueMetrics: Float64Array[];
+}
+
+/** Centred keys are always learned: a mean costs nothing, and the probe needs it. */
+const CENTRED = 'tq4-c';
+
+export async function prepare(file: ModelFile, options: JobOptions): Promise<Job> {
+  const { config, rope, tokenizer } = file;
+  const { tokens = 65536, samples = 16384, seed = 0 } = options;
+  const context = options.context ?? Math.min(2048, config.context);
+  if (context < 16) throw new InputError(`Rows of ${context} tokens are too short to learn from. Take 16 or more.`);
+  const fingerprint = await modelFingerprint(file);
+  if (!fingerprint) throw new InputError('Only a model in a file can be calibrated. Give its path or name.');
+  const asked = Math.max(1, Math.round(tokens / context));
+  const given = options.texts && cutTexts(tokenizer, options.texts, context, asked + 1);
+  const rows = given ? given.length - 1 : asked;
+  const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
+  const perRow = Math.min(context - 4, Math.ceil(samples / rows));
+  const shape = { heads, kvHeads, headDim, scale, turn: rope.frequencies, context, samples: perRow, seed };
+  const codecShape = { layers, kvHeads, headDim, turn: rope.frequencies };
+  const codecs = [...new Set([...(options.codecs ?? usualCodecs(codecShape)), CENTRED])];
+  codecs.forEach(parseSpec);
+  const valueMetrics: Float64Array[] = [];
+  for (let layer = 0; layer < layers; layer++) {
+    const output = await readFloats(file.gguf, tensorOf(file.gguf, `blk.${layer}.attn_output.weight`));
+    valueMetrics.push(valueMetric(output, config));
+  }
+  const text = given ? sha256(given.flat().join()) : 'self';
+  const key = sha256(JSON.stringify([fingerprint, text, context, rows, perRow, seed])).slice(0, 16);
+  const state = await openState(join(await kvasirCache(), 'calibrate', key));
+  return { fingerprint, state, context, seed, rows, given, text, shape, codecs, codecShape, valueMetrics };
+}
+
+export const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
+
+/** Rows of the texts, one of each in turn; the last one is for the probes. */
+function cutTexts(tokenizer: Tokenizer, texts: readonly string[], context: number, most: number): number[][] {
+  const lists = texts.map(text => {
+    const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
+    return Array.from({ length: Math.floor(ids.length / context) }, (_, i) =>
+      ids.slice(i * context, (i + 1) * context),
+    );
+  });
+  const longest = Math.max(...lists.map(({ length }) => length));
+  const rows = Array.from({ length: longest }, (_, i) => lists.flatMap(list => list.slice(i, i + 1))).flat();
+  if (rows.length < 2)
+    throw new InputError(
+      `The text fills ${rows.length} rows of ${context} tokens; calibration needs two or more, one of them to measure ` +
+        'how much each layer matters. Give more text, a smaller --context, or use --self.',
+    );
+  return rows.slice(0, most);
+}

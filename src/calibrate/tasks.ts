@@ -1,0 +1,51 @@
+/** What calibration computes away from the device: plain functions of data that can be sent to a thread. */
+import type { Shape, Side } from '../codec/codec.ts';
+import { learnSide } from '../codec/kv.ts';
+import type { Learned } from '../codec/learned.ts';
+import { parseSpec } from '../codec/spec.ts';
+import { InputError } from '../errors.ts';
+import { keyMetric } from '../plan/metric.ts';
+import { observeLayer, queryMoment, recordOf, type StatisticsShape, samplesFrom } from '../plan/statistics.ts';
+
+export interface ObserveRequest {
+  shape: StatisticsShape;
+  row: number;
+  q: Float32Array;
+  k: Float32Array;
+  v: Float32Array;
+}
+
+export interface LearnRequest {
+  shape: StatisticsShape;
+  /** One layer's, of all rows. */
+  records: Uint8Array<ArrayBuffer>[];
+  side: Side;
+  codecs: readonly string[];
+  codecShape: Shape;
+  /** Of values, which comes from the weights. */
+  valueMetric: Float64Array;
+}
+
+export const tasks = {
+  observe: ({ shape, row, q, k, v }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, q, k, v),
+
+  learn({ shape, records: bytes, side, codecs, codecShape, valueMetric }: LearnRequest): Learned {
+    const records = bytes.map(each => recordOf(shape, each));
+    const metric = side === 'key' ? keyMetric(queryMoment(records), shape.headDim, shape.turn) : valueMetric;
+    const samples = samplesFrom(shape, records, side, metric);
+    const learned: Record<string, Float32Array> = {};
+    for (const spec of codecs) {
+      for (const [name, array] of Object.entries(learnSide(parseSpec(spec)[side], side, codecShape, samples))) {
+        if (!array) continue;
+        if (learned[name] && !same(learned[name], array))
+          throw new InputError(`${spec} and a codec before it learn "${name}", each its own. Calibrate them apart.`);
+        learned[name] = array;
+      }
+    }
+    return learned;
+  },
+};
+
+export type Tasks = typeof tasks;
+
+const same = (a: Float32Array, b: Float32Array) => a.length === b.length && a.every((x, i) => x === b[i]);

@@ -1,0 +1,95 @@
+/** Learns what codecs need of every layer and side, from the records of all rows: one file each, as a small profile. */
+import { createHash } from 'node:crypto';
+import { checkShape, createCodec, learn, learns } from '../codec/kv.ts';
+import { gaussianSamples, type Learned } from '../codec/learned.ts';
+import { familyOf, parseSpec } from '../codec/spec.ts';
+import { ShapeError } from '../errors.ts';
+import type { PlanShape } from '../plan/plan.ts';
+import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
+import type { StatisticsShape } from '../plan/statistics.ts';
+import { readRecords } from './collect.ts';
+import type { State } from './state.ts';
+import type { Workers } from './workers.ts';
+
+/** What is learned unless a list is given; those that this version or the model's shape cannot have are left out. */
+const USUAL = ['mead2', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4'];
+
+export function usualCodecs(shape: PlanShape): string[] {
+  return USUAL.filter(spec => !familyOf(parseSpec(spec).key).family.reserved && fits(spec, shape));
+}
+
+function fits(spec: string, shape: PlanShape): boolean {
+  try {
+    const samples = gaussianSamples(checkShape(shape), 64);
+    createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
+    return learns(spec, shape);
+  } catch (error) {
+    if (error instanceof ShapeError) return false;
+    throw error;
+  }
+}
+
+export interface TrainOptions {
+  shape: StatisticsShape;
+  codecShape: PlanShape;
+  codecs: readonly string[];
+  rows: number;
+  /** [layer]. */
+  valueMetrics: readonly Float64Array[];
+  /** What the files are marked with. */
+  content: Omit<ProfileContent, 'learned'>;
+  state: State;
+  workers: Workers;
+  signal?: AbortSignal;
+  /** Layers and sides that are in. */
+  onProgress?: (done: number) => void;
+}
+
+/** [layer], by side; undefined if the signal came first. */
+export async function train(options: TrainOptions): Promise<ProfileContent['learned'] | undefined> {
+  const { codecShape, codecs, state, workers, signal, onProgress } = options;
+  const { layers } = codecShape;
+  const mark = createHash('sha256').update(codecs.join()).digest('hex').slice(0, 8);
+  const learned = Array.from({ length: layers }, () => ({ key: {} as Learned, value: {} as Learned }));
+  const jobs = learned.flatMap((_, layer) => [{ layer, side: 'key' } as const, { layer, side: 'value' } as const]);
+  let done = 0;
+  let next = 0;
+  const work = async () => {
+    while (next < jobs.length && !signal?.aborted) {
+      const { layer, side } = jobs[next++];
+      const name = `learned-${mark}-${layer}-${side}`;
+      if (!(await state.has(name))) await state.write(name, await learnOne(options, layer, side));
+      const part = await decodeProfile(await state.read(name), name);
+      learned[layer][side] = part.learned[layer][side];
+      onProgress?.(++done);
+    }
+  };
+  await Promise.all(Array.from({ length: workers.threads }, work));
+  return done === jobs.length ? learned : undefined;
+}
+
+async function learnOne(
+  { shape, codecShape, codecs, rows, valueMetrics, content, state, workers }: TrainOptions,
+  layer: number,
+  side: 'key' | 'value',
+): Promise<Uint8Array> {
+  const records = await readRecords(state, shape, rows, layer);
+  const request = {
+    shape,
+    records,
+    side,
+    codecs,
+    codecShape: checkShape(codecShape),
+    valueMetric: valueMetrics[layer],
+  };
+  const arrays = await workers.run(
+    'learn',
+    request,
+    records.map(({ buffer }) => buffer),
+  );
+  const learned = Array.from({ length: codecShape.layers }, (_, i) => ({
+    key: i === layer && side === 'key' ? arrays : {},
+    value: i === layer && side === 'value' ? arrays : {},
+  }));
+  return encodeProfile({ ...content, learned });
+}

@@ -1,0 +1,116 @@
+/** `kvasir calibrate`: learns from text what the calibrated codecs need of a model, and keeps it as its profile. */
+import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
+import type { Command } from 'commander';
+import { type Calibrated, calibrate, type Stage } from '../calibrate/calibrate.ts';
+import { InputError } from '../errors.ts';
+import type { DeviceName } from '../kernel/open.ts';
+import { formatCount, formatFileSize, parseCount } from '../units.ts';
+import { createProgress, type Progress } from './progress.ts';
+import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
+import { packageVersion } from './version.ts';
+
+interface Options {
+  text?: string[];
+  self?: boolean;
+  tokens: number;
+  context?: number;
+  samples?: number;
+  seed: number;
+  codecs?: string;
+  out?: string;
+  device: DeviceName;
+  threads?: number;
+  memory?: number;
+  json?: boolean;
+}
+
+/** Titles and units of the bars. */
+const STAGES: Record<Stage, [string, string]> = {
+  writing: ['1 writing text', 'tokens'],
+  reading: ['2 reading', 'rows'],
+  learning: ['3 learning', 'sides'],
+  probing: ['4 probing', 'sides'],
+};
+
+export function addCalibrate(program: Command): void {
+  const command = program
+    .command('calibrate')
+    .description('learn from text what calibrated codecs need of a model, and keep it as its profile')
+    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
+    .option('--text <files...>', 'texts to learn from')
+    .option('--self', 'let the model write its own text')
+    .option('--tokens <n>', 'how much text', parseCount, 65536)
+    .option('--context <n>', 'tokens a row (default: 2048)', parseCount)
+    .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
+    .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
+    .option('--codecs <specs>', 'what is learned for, with commas between (default: all that learn)')
+    .option('--out <file>', 'write the profile here (default: where it is found by itself)');
+  addDeviceOptions(command)
+    .option('--json', 'the result as JSON')
+    .addHelpText(
+      'after',
+      '\nExamples:\n  kvasir calibrate model.gguf --text wiki.train.txt code.txt\n  kvasir calibrate model.gguf --self',
+    )
+    .action((model: string, options: Options) => interruptible(signal => run(model, options, signal)));
+}
+
+async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
+  const { text, self, memory, codecs, json, ...rest } = options;
+  if (Boolean(text) === Boolean(self))
+    throw new InputError('Give --text with one or more files, or --self to let the model write its own text.');
+  const texts = text && (await Promise.all(text.map(readText)));
+  const bars = stageBars();
+  try {
+    const result = await calibrate(model, {
+      ...rest,
+      texts,
+      codecs: codecs?.split(',').map(spec => spec.trim()),
+      memoryLimit: memory,
+      version: packageVersion,
+      workers: availableParallelism(),
+      signal,
+      onProgress: bars.update,
+    });
+    bars.end();
+    if (!result) console.error('stopped; what is done is kept. The same command goes on from there.');
+    else console.log(json ? JSON.stringify(summary(result), null, 1) : render(result));
+  } finally {
+    bars.end();
+  }
+}
+
+const readText = (path: string): Promise<string> =>
+  readFile(path, 'utf8').catch(error => {
+    throw new InputError(`${path} cannot be read (${error.code ?? error.message}). Check --text.`);
+  });
+
+/** One bar a stage. */
+function stageBars() {
+  let stage: Stage | undefined;
+  let bar: Progress | undefined;
+  return {
+    update(now: Stage, done: number, total: number) {
+      if (now !== stage) {
+        bar?.end();
+        const [title, unit] = STAGES[now];
+        bar = createProgress({ title, unit });
+      }
+      stage = now;
+      bar?.update(done, total);
+    },
+    end: () => bar?.end(),
+  };
+}
+
+function summary({ path, bytes, hash, content: { fingerprint, shape, made, sensitivities } }: Calibrated) {
+  return { path, bytes, hash, fingerprint, layers: shape.layers, made, sensitivities };
+}
+
+function render({ path, bytes, content: { made } }: Calibrated): string {
+  return [
+    path,
+    `${formatFileSize(bytes)}; learned from ${formatCount(made.tokens)} tokens for ${made.codecs.join(', ')}`,
+    'It is used by itself where a codec needs it: kvasir run MODEL --kv tq4-c-nc',
+  ].join('\n');
+}

@@ -7,9 +7,11 @@ import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } f
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
+import { activationBytes, quantize, TILES, tileOf } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
-import { activationBytes, halves, norm, quantize, rope, swiglu, TILES, tileOf } from './kernels/basic.ts';
-import { floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
+import { halves, norm, rope, swiglu } from './kernels/basic.ts';
+import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
+import { MATMUL_SCRATCH, matmulMany } from './kernels/matmul-many.ts';
 import { stateBytes } from './kernels/softmax.ts';
 import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
@@ -102,7 +104,10 @@ function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
     swiglu(),
     ...TILES.map(tile => quantize(tile, precise)),
     halves(),
-    ...[...integer.values()].flatMap(format => TILES.map(tile => matmul(format, tile, relaxed && !precise))),
+    ...[...integer.values()].flatMap(format => {
+      const arithmetic = arithmeticOf(format, relaxed, precise);
+      return [matmul(format, arithmetic), matmulMany(format, arithmetic)];
+    }),
     ...(['F32', 'F16', 'BF16'] as const).map(floatMatmul),
   ];
 }
@@ -289,12 +294,13 @@ class WasmDevice implements Device {
     };
     const x = there('input', input.address, input.bytes);
     const to = there('output', at(out), outBytes);
+    const scratch = this.room('matmul', this.threads * MATMUL_SCRATCH, bank);
     const biasAt = bias ? there('bias', at(bias), 4 * weights.rows) : 0;
     return {
       task: {
         kernel: kernel + this.banks[bank].suffix,
         chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
-        args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols],
+        args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols, scratch],
       },
       fetch: () => {
         if (bank !== 0) this.raw(at(out), outBytes).set(this.raw(to, outBytes, bank));

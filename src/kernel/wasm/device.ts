@@ -9,7 +9,7 @@ import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
 import { activationBytes, quantize, TILES, tileOf } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
-import { halves, norm, rope, swiglu } from './kernels/basic.ts';
+import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
 import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
 import { MATMUL_SCRATCH, matmulMany } from './kernels/matmul-many.ts';
 import { stateBytes } from './kernels/softmax.ts';
@@ -58,6 +58,9 @@ function floatBits(x: number): number {
   return bits.getInt32(0);
 }
 
+/** Rows from which it pays to turn the f16 tail into floats before they read it. */
+const MANY = 8;
+
 /** Rows below which a step is too short to be worth waking other threads for the small operations. */
 const ALONE = 4;
 
@@ -104,6 +107,7 @@ function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
     swiglu(),
     ...TILES.map(tile => quantize(tile, precise)),
     halves(),
+    floats(),
     ...[...integer.values()].flatMap(format => {
       const arithmetic = arithmeticOf(format, relaxed, precise);
       return [matmul(format, arithmetic), matmulMany(format, arithmetic)];
@@ -349,6 +353,15 @@ class WasmDevice implements Device {
     const { row, count, position, sealed } = rows;
     const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const pages = sealed - view.firstLeaf;
+    const many = count >= MANY;
+    const f16 = (name: string, block: Block, tokens: number) => {
+      const from = this.half(view, block, layer, 0, tokens);
+      if (!many || tokens === 0) return from;
+      const values = 2 * kvHeads * tokens * view.shape.headDim;
+      const to = this.room(`${name} as floats`, 4 * values);
+      this.pool.run('floats', this.chunks, from, to, values);
+      return to;
+    };
     const queries = at(q) + 4 * row * q.cols;
     const scale = floatBits(rows.scale);
     const sinkCount = Math.min(sinks, sealed * pageTokens);
@@ -361,7 +374,7 @@ class WasmDevice implements Device {
       const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
       this.pool.run(
-        module.pages,
+        many ? module.pagesMany : module.pages,
         splits * kvHeads,
         prepared,
         states,
@@ -374,16 +387,16 @@ class WasmDevice implements Device {
       );
     }
     this.pool.run(
-      module.finish,
+      many ? module.finishMany : module.finish,
       count * kvHeads,
       queries,
       4 * q.cols,
       states,
       pages,
-      this.half(view, view.sinkBlock, layer, 0, sinks),
+      f16('sinks', view.sinkBlock, sinks),
       sinks,
       sinkCount,
-      this.half(view, view.tail, layer, 0, tailTokens),
+      f16('tail', view.tail, tailTokens),
       tailTokens,
       sealed * pageTokens,
       position,

@@ -73,6 +73,10 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
 /** A 16-entry table look-up for indices 0 to 15. */
 export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
 
+/** a b + c. */
+export const multiplyAdd = (relaxed: boolean) => (a: V128, b: V128, c: V128) =>
+  relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
+
 /** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
 export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {
   const units = k.i32(i32.divU(i32.add(count, unit - 1), unit));

@@ -1,7 +1,7 @@
 /** Norm, RoPE, SwiGLU and f16 tails. Tensors are rows of f32, one after the other. */
 import { f32, f32x4, i32, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { exp4, floatToHalf, packLow16, share, sum4 } from '../ops.ts';
+import { exp4, floatToHalf, loadHalf4, packLow16, share, sum4 } from '../ops.ts';
 
 /** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */
 export function norm(): Kernel {
@@ -73,6 +73,17 @@ export function swiglu(): Kernel {
     k.set(g, v128.load(i32.add(gate, i)));
     const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp4(k, f32x4.neg(g))));
     k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), v128.load(i32.add(up, i)))));
+  });
+  return k;
+}
+
+/** floats(x, out, values): f16 to f32. */
+export function floats(): Kernel {
+  const k = new Kernel('floats', Array(6).fill('i32'));
+  const [x, out, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, values, 4, chunk, chunks);
+  k.for(from, to, 4, i => {
+    k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadHalf4(i32.add(x, i32.mul(i, 2)))));
   });
   return k;
 }

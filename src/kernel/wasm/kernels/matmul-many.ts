@@ -8,19 +8,10 @@
  */
 import { f32x4, type I32, i32, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { loadHalf4, share } from '../ops.ts';
+import { loadHalf4, multiplyAdd, share } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { tileBlockBytes, tileOffsets } from './activations.ts';
-import {
-  type Arithmetic,
-  byteCodes,
-  dotBytes,
-  dotWords,
-  matmulName,
-  multiplyAdd,
-  storeOutputs,
-  wordCodes,
-} from './matmul.ts';
+import { type Arithmetic, byteCodes, dotBytes, dotWords, matmulName, storeOutputs, wordCodes } from './matmul.ts';
 
 const TILE = 4;
 /** Most bytes of a panel: half of a small first-level cache. */
@@ -127,11 +118,11 @@ function addBlock(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, tile:
         vectors.map((vector, i) => [vector, v128.load(panel, row + codesAt + 16 * (g * n + i))] as const),
       );
       const scaled = f32x4.mul(v128.load(panel, row + 16 * g), scale);
-      sum = multiplyAdd(arithmetic, scaled, f32x4.fromI32(dot), sum);
+      sum = multiplyAdd(arithmetic.fused)(scaled, f32x4.fromI32(dot), sum);
       if (format.mins) {
         // The sums of a block's halves, and of all of it.
         const total = v128.load(tile, at.sums + 16 * (format.group === 16 ? g : 2));
-        sum = multiplyAdd(arithmetic, v128.load(panel, row + 16 * (groups + g)), total, sum);
+        sum = multiplyAdd(arithmetic.fused)(v128.load(panel, row + 16 * (groups + g)), total, sum);
       }
     });
     k.do(v128.store(sums, sum, 16 * r));

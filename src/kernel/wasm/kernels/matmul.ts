@@ -5,7 +5,7 @@
  */
 import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { halfToFloat, loadHalf4, share, sum4 } from '../ops.ts';
+import { halfToFloat, loadHalf4, multiplyAdd, share, sum4 } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { tileBlockBytes, tileOffsets } from './activations.ts';
 
@@ -25,10 +25,6 @@ export const arithmeticOf = ({ bits }: PackedFormat, relaxed: boolean, precise: 
   bytes: bits === 4 && relaxed && !precise,
   fused: relaxed,
 });
-
-/** a b + c. */
-export const multiplyAdd = ({ fused }: Arithmetic, a: V128, b: V128, c: V128): V128 =>
-  fused ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
 
 /** matmul(x, w, out, bias, add, rows = 1, outputs, cols, scratch): out rows of f32. `bias` is 0 for none. */
 export function matmul(format: PackedFormat, arithmetic: Arithmetic): Kernel {
@@ -99,11 +95,11 @@ function addBlock(
       }),
     );
     const scaled = f32x4.mul(loadHalf4(block, 8 * g), v128.load32Splat(activations, at.scales));
-    k.set(sum, multiplyAdd(arithmetic, scaled, f32x4.fromI32(dot), sum));
+    k.set(sum, multiplyAdd(arithmetic.fused)(scaled, f32x4.fromI32(dot), sum));
     if (!format.mins) continue;
     // The sums of a block's halves, and of all of it.
     const total = v128.load32Splat(activations, at.sums + 4 * (format.group === 16 ? g : 2));
-    k.set(sum, multiplyAdd(arithmetic, loadHalf4(block, 8 * (groups + g)), total, sum));
+    k.set(sum, multiplyAdd(arithmetic.fused)(loadHalf4(block, 8 * (groups + g)), total, sum));
   }
 }
 

@@ -7,7 +7,7 @@ import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } f
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
-import { activationBytes, quantize, TILES, tileOf } from './kernels/activations.ts';
+import { activationBytes, quantize } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
 import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
 import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
@@ -99,13 +99,14 @@ function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
   const integer = new Map(
     Object.values(packedFormats)
       .filter(({ bits }) => bits < 16)
-      .map(format => [matmulName(format, 1), format]),
+      .map(format => [matmulName(format, 'one'), format]),
   );
   return [
     norm(),
     rope(),
     swiglu(),
-    ...TILES.map(tile => quantize(tile, precise)),
+    quantize('quantizeOne', precise),
+    quantize('quantizeMany', precise),
     halves(),
     floats(),
     ...[...integer.values()].flatMap(format => {
@@ -264,10 +265,10 @@ class WasmDevice implements Device {
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     const integers = projections.some(({ weights }) => isInteger(weights.type));
     const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
-    if (integers) this.run(rows, `quantize${tileOf(rows)}`, at(x), quantized, rows, x.cols);
+    if (integers) this.run(rows, rows === 1 ? 'quantizeOne' : 'quantizeMany', at(x), quantized, rows, x.cols);
     const products = projections.map(({ weights, out, bias, add }) => {
       const { type } = weights;
-      const kernel = isInteger(type) ? matmulName(packedFormats[type], tileOf(rows)) : `matmul${type}`;
+      const kernel = isInteger(type) ? matmulName(packedFormats[type], rows === 1 ? 'one' : 'many') : `matmul${type}`;
       const input = isInteger(type)
         ? { address: quantized, bytes: activationBytes(rows, x.cols) }
         : { address: at(x), bytes: 4 * rows * x.cols };

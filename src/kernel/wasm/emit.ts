@@ -197,6 +197,7 @@ export const i16x8 = {
   add: binary(142),
   sub: binary(145),
   shl: shift(139),
+  shrS: shift(140),
   shrU: shift(141),
   narrowS: binary(133),
   extendLowS: unary(135),

@@ -6,19 +6,27 @@
  *
  * Each sum runs over the blocks in order, in the operations of kernels/matmul.ts: a row gives the same bits alone.
  */
-import { f32x4, type I32, i32, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i32, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { loadHalf4, multiplyAdd, share } from '../ops.ts';
-import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
-import { tileBlockBytes, tileOffsets } from './activations.ts';
-import { type Arithmetic, byteCodes, dotBytes, dotWords, matmulName, storeOutputs, wordCodes } from './matmul.ts';
+import { multiplyAdd, share } from '../ops.ts';
+import { blockBytes, type PackedFormat } from '../pack-weights.ts';
+import { TILE } from './activations.ts';
+import {
+  type Arithmetic,
+  byteCodes,
+  dotBytes,
+  dotWords,
+  matmulName,
+  scalesOf,
+  storeOutputs,
+  wordCodes,
+} from './matmul.ts';
 
-const TILE = 4;
 /** Most bytes of a panel: half of a small first-level cache. */
 const PANEL = 24 * 1024;
 /** Rows of activations that go over a panel. */
 const STRIP = 256;
-const SUMS = (STRIP / TILE) * 4 * 16;
+const SUMS = (STRIP / TILE.rows) * 4 * 16;
 /** Scratch a thread needs. */
 export const MATMUL_SCRATCH = PANEL + SUMS;
 
@@ -27,7 +35,7 @@ const panelRowBytes = ({ group, mins }: PackedFormat, { bytes }: Arithmetic) =>
 
 /** The arguments of kernels/matmul.ts, then scratch for every thread. */
 export function matmulMany(format: PackedFormat, arithmetic: Arithmetic): Kernel {
-  const k = new Kernel(matmulName(format, TILE), Array(12).fill('i32'));
+  const k = new Kernel(matmulName(format, 'many'), Array(12).fill('i32'));
   const [x, w, out, bias, add, rows, outputs, cols, scratch, chunk, chunks, thread] = k.params.map((_, i) =>
     k.i32Param(i),
   );
@@ -35,7 +43,7 @@ export function matmulMany(format: PackedFormat, arithmetic: Arithmetic): Kernel
   const most = Math.floor(PANEL / (4 * stride));
   const blocks = k.i32(i32.shrU(cols, 5));
   const groupBytes = k.i32(i32.mul(blocks, blockBytes(format)));
-  const tileBytes = k.i32(i32.mul(blocks, tileBlockBytes(TILE)));
+  const tileBytes = k.i32(i32.mul(blocks, TILE.bytes));
   const { from, to } = share(k, outputs, 4, chunk, chunks);
   const panel = k.i32(i32.add(scratch, i32.mul(thread, MATMUL_SCRATCH)));
   const sums = k.i32(i32.add(panel, PANEL));
@@ -57,20 +65,20 @@ export function matmulMany(format: PackedFormat, arithmetic: Arithmetic): Kernel
           k.increment(target, 4 * stride);
         });
         k.set(sum, sums);
-        k.for(first, end, TILE, row => {
+        k.for(first, end, TILE.rows, row => {
           k.set(tile, i32.add(x, i32.mul(i32.shrU(row, 2), tileBytes)));
-          k.increment(tile, i32.mul(start, tileBlockBytes(TILE)));
+          k.increment(tile, i32.mul(start, TILE.bytes));
           k.set(target, panel);
           k.for(0, count, 1, () => {
             addBlock(k, format, arithmetic, tile, target, sum);
-            k.increment(tile, tileBlockBytes(TILE));
+            k.increment(tile, TILE.bytes);
             k.increment(target, 4 * stride);
           });
           k.increment(sum, 4 * 16);
         });
       });
       k.set(sum, sums);
-      k.for(first, end, TILE, row => {
+      k.for(first, end, TILE.rows, row => {
         transpose4(
           k,
           [0, 1, 2, 3].map(r => k.v128(v128.load(sum, 16 * r))),
@@ -87,10 +95,9 @@ export function matmulMany(format: PackedFormat, arithmetic: Arithmetic): Kernel
 
 /** A block of four rows into the panel; for each row: scales, minima, codes, every vector one value over and over. */
 function fillPanel(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, block: I32, panel: I32): void {
-  const groups = 32 / format.group;
   const stride = panelRowBytes(format, arithmetic);
-  const scales = Array.from({ length: groups * (format.mins ? 2 : 1) }, (_, n) => k.v128(loadHalf4(block, 8 * n)));
-  const codes = (arithmetic.bytes ? byteCodes : wordCodes)(k, format, block, scaleBytes(format));
+  const scales = scalesOf(k, format, block).map(v => k.v128(v));
+  const codes = (arithmetic.bytes ? byteCodes : wordCodes)(k, format, block, i8x16.const(15)).map(v => k.v128(v));
   [...scales, ...codes].forEach((vector, n) => {
     for (let r = 0; r < 4; r++) {
       k.do(v128.store(panel, v128.shuffle(vector, vector, lanes32(r, r, r, r)), r * stride + 16 * n));
@@ -103,13 +110,12 @@ function addBlock(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, tile:
   const { bytes } = arithmetic;
   const groups = 32 / format.group;
   const stride = panelRowBytes(format, arithmetic);
-  const at = tileOffsets(TILE);
   const codesAt = 16 * groups * (format.mins ? 2 : 1);
   const n = (bytes ? 8 : 16) / groups;
   const activations = Array.from({ length: groups }, (_, g) =>
-    Array.from({ length: n }, (_, i) => k.v128(v128.load(tile, (bytes ? 0 : at.words) + 16 * (g * n + i)))),
+    Array.from({ length: n }, (_, i) => k.v128(v128.load(tile, (bytes ? 0 : TILE.words) + 16 * (g * n + i)))),
   );
-  const scale = k.v128(v128.load(tile, at.scales));
+  const scale = k.v128(v128.load(tile, TILE.scales));
   for (let r = 0; r < 4; r++) {
     const row = r * stride;
     let sum: V128 = v128.load(sums, 16 * r);
@@ -121,7 +127,7 @@ function addBlock(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, tile:
       sum = multiplyAdd(arithmetic.fused)(scaled, f32x4.fromI32(dot), sum);
       if (format.mins) {
         // The sums of a block's halves, and of all of it.
-        const total = v128.load(tile, at.sums + 16 * (format.group === 16 ? g : 2));
+        const total = v128.load(tile, TILE.sums + 16 * (format.group === 16 ? g : 2));
         sum = multiplyAdd(arithmetic.fused)(v128.load(panel, row + 16 * (groups + g)), total, sum);
       }
     });

@@ -3,14 +3,14 @@
  * (pack-weights.ts), a lane for each row of weights. Products of many rows are in matmul-many.ts; each sum runs over
  * the blocks in order, in the same operations there, so a row's result does not depend on the batch it is in.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { halfToFloat, loadHalf4, multiplyAdd, share, sum4 } from '../ops.ts';
+import { HALF, halfToFloat, highHalfToFloat, multiplyAdd, share, sum4 } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
-import { tileBlockBytes, tileOffsets } from './activations.ts';
+import { TILE } from './activations.ts';
 
-export const matmulName = ({ bits, group, mins }: PackedFormat, tile: number) =>
-  `matmul${bits}g${group}${mins ? 'm' : ''}x${tile}`;
+export const matmulName = ({ bits, group, mins }: PackedFormat, rows: 'one' | 'many') =>
+  `matmul${bits}g${group}${mins ? 'm' : ''} ${rows}`;
 
 /** How a product is computed. */
 export interface Arithmetic {
@@ -28,23 +28,40 @@ export const arithmeticOf = ({ bits }: PackedFormat, relaxed: boolean, precise: 
 
 /** matmul(x, w, out, bias, add, rows = 1, outputs, cols, scratch): out rows of f32. `bias` is 0 for none. */
 export function matmul(format: PackedFormat, arithmetic: Arithmetic): Kernel {
-  const k = new Kernel(matmulName(format, 1), Array(12).fill('i32'));
-  const [x, w, out, bias, add, _rows, outputs, cols, _scratch, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(matmulName(format, 'one'), Array(12).fill('i32'));
+  const [x, w, out, bias, add, _rows, outputs, cols, scratch, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const blocks = k.i32(i32.shrU(cols, 5));
   const { from, to } = share(k, outputs, 4, chunk, chunks);
   const block = k.i32(i32.add(w, i32.mul(i32.mul(i32.shrU(from, 2), blocks), blockBytes(format))));
   const [sum, activations] = [k.v128(), k.i32()];
+  const constants = holdConstants(k, scratch);
   k.for(from, to, 4, o => {
     k.set(sum, v128.zero);
     k.set(activations, x);
     k.for(0, blocks, 1, () => {
-      addBlock(k, format, arithmetic, block, activations, sum);
+      addBlock(k, format, arithmetic, block, activations, sum, constants);
       k.increment(block, blockBytes(format));
-      k.increment(activations, tileBlockBytes(1));
+      k.increment(activations, TILE.bytes);
     });
     storeOutputs(k, sum, out, 0, outputs, o, bias, add);
   });
   return k;
+}
+
+/**
+ * V8 makes a constant anew wherever it is used, by three instructions. What comes from memory it keeps. All threads
+ * write the same there.
+ */
+function holdConstants(k: Kernel, scratch: I32) {
+  const hold = (constant: V128, n: number) => {
+    k.do(v128.store(scratch, constant, 16 * n));
+    return k.v128(v128.load(scratch, 16 * n));
+  };
+  return {
+    nibble: hold(i8x16.const(15), 0),
+    ones: hold(i16x8.const(1), 1),
+    half: { bits: hold(HALF.bits, 2), scale: hold(HALF.scale, 3) },
+  };
 }
 
 /** out[row][o...] = (out +) sum (+ bias): four of them, or as many as there are outputs left. */
@@ -81,45 +98,64 @@ function addBlock(
   block: I32,
   activations: I32,
   sum: Local<'v128'>,
+  { nibble, ones, half }: ReturnType<typeof holdConstants>,
 ): void {
   const { bytes } = arithmetic;
   const groups = 32 / format.group;
-  const at = tileOffsets(1);
-  const codes = (bytes ? byteCodes : wordCodes)(k, format, block, scaleBytes(format));
+  const madd = multiplyAdd(arithmetic.fused);
+  const codes = (bytes ? byteCodes : wordCodes)(k, format, block, nibble);
+  const scales = scalesOf(k, format, block, half);
   const n = codes.length / groups;
   for (let g = 0; g < groups; g++) {
-    const dot = (bytes ? dotBytes : dotWords)(
-      codes.slice(g * n, (g + 1) * n).map((code, i) => {
-        const activation = v128.load32Splat(activations, (bytes ? 0 : at.words) + 4 * (g * n + i));
-        return [activation, code] as const;
-      }),
-    );
-    const scaled = f32x4.mul(loadHalf4(block, 8 * g), v128.load32Splat(activations, at.scales));
-    k.set(sum, multiplyAdd(arithmetic.fused)(scaled, f32x4.fromI32(dot), sum));
+    const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
+      return [v128.load(activations, (bytes ? 0 : TILE.words) + 16 * (g * n + i)), code] as const;
+    });
+    const dot = bytes ? dotBytes(pairs, ones) : dotWords(pairs);
+    const scaled = f32x4.mul(scales[g], v128.load(activations, TILE.scales));
+    k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
     if (!format.mins) continue;
     // The sums of a block's halves, and of all of it.
-    const total = v128.load32Splat(activations, at.sums + 4 * (format.group === 16 ? g : 2));
-    k.set(sum, multiplyAdd(arithmetic.fused)(loadHalf4(block, 8 * (groups + g)), total, sum));
+    const total = v128.load(activations, TILE.sums + 16 * (format.group === 16 ? g : 2));
+    k.set(sum, madd(scales[groups + g], total, sum));
   }
 }
 
+/** The scales of a block, one vector a group, then its minima. */
+export function scalesOf(k: Kernel, format: PackedFormat, block: I32, half = HALF): V128[] {
+  const count = scaleBytes(format) / 8;
+  return Array.from({ length: Math.ceil(count / 2) }, (_, i) => k.v128(v128.load(block, 16 * i)))
+    .flatMap(eight => [
+      v128.shuffle(v128.zero, eight, lanes16(0, 8, 1, 9, 2, 10, 3, 11)),
+      v128.shuffle(v128.zero, eight, lanes16(4, 12, 5, 13, 6, 14, 7, 15)),
+    ])
+    .slice(0, count)
+    .map(high => highHalfToFloat(high, half));
+}
+
+type Pairs = readonly (readonly [activations: V128, codes: V128])[];
+
 /** Activations and codes, multiplied and added. Codes are below 16: eight such products of pairs stay within int16. */
-export const dotBytes = (pairs: readonly (readonly [activations: V128, codes: V128])[]): V128 =>
-  i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), i16x8.const(1));
-export const dotWords = (pairs: readonly (readonly [activations: V128, codes: V128])[]): V128 =>
-  pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
+export const dotBytes = (pairs: Pairs, ones: V128 = i16x8.const(1)): V128 =>
+  i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
+export const dotWords = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
 
 /** The codes of a 4-bit block as eight vectors of four columns x four rows: low nibbles, then high ones. */
-export function byteCodes(k: Kernel, _format: PackedFormat, block: I32, codes: number): Local<'v128'>[] {
-  const raw = [0, 1, 2, 3].map(i => k.v128(v128.load(block, codes + 16 * i)));
-  const mask = i8x16.const(15);
-  return [...raw.map(v => v128.and(v, mask)), ...raw.map(v => v128.and(i16x8.shrU(v, 4), mask))].map(v => k.v128(v));
+export function byteCodes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+  const raw = [0, 1, 2, 3].map(i => k.v128(v128.load(block, scaleBytes(format) + 16 * i)));
+  return [...raw.map(v => v128.and(v, nibble)), ...raw.map(v => v128.and(i16x8.shrU(v, 4), nibble))];
 }
 
 /** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
-export function wordCodes(k: Kernel, format: PackedFormat, block: I32, codes: number): V128[] {
-  if (format.bits === 8) return Array.from({ length: 16 }, (_, i) => v128.load8x8S(block, codes + 8 * i));
-  return byteCodes(k, format, block, codes).flatMap(v => [v128.and(v, i16x8.const(0xff)), i16x8.shrU(v, 8)]);
+export function wordCodes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+  const four = format.bits === 4;
+  const vectors = four
+    ? byteCodes(k, format, block, nibble)
+    : Array.from({ length: 8 }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
+  const shr = four ? i16x8.shrU : i16x8.shrS;
+  return vectors.flatMap(vector => {
+    const v = k.v128(vector);
+    return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
+  });
 }
 
 /** Weights that are floats: matmulF32, matmulF16, matmulBF16, with the same arguments but x rows of f32. */

@@ -81,6 +81,35 @@ describe.each([
     expect(device.read(single, 0)).toEqual(device.read(out, 5));
   });
 
+  it.each(['Q4_1', 'Q2_K', 'Q6_K', 'Q8_0'] as const)('multiplies many rows by long rows of %s', async type => {
+    // More than a strip of activations and several panels of weights; rows of both ends of a strip and of a tile.
+    const [rows, cols, batch] = [38, 2560, 263];
+    const bytes = randomWeights(type, rows * cols, 0.1, seeded(8));
+    const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+    const exact = new Float32Array(rows * cols);
+    dequantize(type, bytes, exact);
+    const x = normals(createRandom(9), batch * cols);
+    const [input, out, alone, single] = [
+      [batch, cols],
+      [batch, rows],
+      [1, cols],
+      [1, rows],
+    ].map(([r, c]) => device.tensor(r, c));
+    device.write(input, 0, x);
+    device.project(input, batch, [{ weights, out }]);
+    for (const r of [0, 3, 255, 256, 259, 262]) {
+      const expected = Float32Array.from({ length: rows }, (_, o) => {
+        let sum = 0;
+        for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
+        return sum;
+      });
+      expect(far(device.read(out, r), expected)).toBeLessThan(tolerance);
+      device.copy(input, r, alone, 0, 1);
+      device.project(alone, 1, [{ weights, out: single }]);
+      expect(device.read(single, 0)).toEqual(device.read(out, r));
+    }
+  });
+
   it('reads rows of an embedding', async () => {
     const bytes = randomWeights('Q8_0', 50 * 64, 1, seeded(4));
     const table = await device.loadWeights('Q8_0', 50, 64, async into => into.set(bytes));

@@ -142,8 +142,8 @@ function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, sk
 
 /**
  * finish(q, qStride, states, pages, sinks, sinkStride, sinkCount, tail, tailTokens, tailStart, position, out,
- * outStride, rows, scale bits): f16 sinks, the states of the pages brought back from their domain, the f16 tail; then
- * the output. `sinks` and `tail` are the layer's keys; its values follow at the same length.
+ * outStride, rows, scale bits): the sinks, the states of the pages brought back from their domain, the tail; then the
+ * output. `sinks` and `tail` are the layer's keys, of `size` bytes a value; its values follow at the same length.
  */
 export function finishAttention(
   name: string,
@@ -151,6 +151,7 @@ export function finishAttention(
   values: Fragment,
   tables: Tables,
   scratch: (k: Kernel, thread: I32) => I32,
+  size: 2 | 4,
 ): Kernel {
   const { headDim, group, kvHeads, pageTokens } = shape;
   const { codedDim } = values;
@@ -175,7 +176,7 @@ export function finishAttention(
     chunks,
     thread,
   ] = k.params.map((_, i) => k.i32Param(i));
-  const rowsOf = { size: 2, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
+  const rowsOf = { size, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
   // This thread's scratch: queries, scores of a page, states, and one finished state.
@@ -192,16 +193,16 @@ export function finishAttention(
     scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
-    /** f16 tokens `first` on of a block that holds `room` tokens a head; in pieces that the scores have room for. */
+    /** Tokens `first` on of a block that holds `room` tokens a head; in pieces that the scores have room for. */
     const half = (block: I32, room: I32, first: I32, count: I32) => {
-      const keys = k.i32(i32.add(block, i32.mul(i32.mul(i32.add(i32.mul(head, room), first), headDim), 2)));
-      const values = k.i32(i32.add(keys, i32.mul(i32.mul(room, kvHeads * headDim), 2)));
+      const keys = k.i32(i32.add(block, i32.mul(i32.mul(i32.add(i32.mul(head, room), first), headDim), size)));
+      const values = k.i32(i32.add(keys, i32.mul(i32.mul(room, kvHeads * headDim), size)));
       const left = k.i32(count);
       k.while(i32.gtS(left, 0), () => {
         const n = k.i32(i32.select(i32.ltS(left, pageTokens), left, pageTokens));
         attendRows(k, rowsOf, keys, values, n, queries, scores, pageTokens, state);
-        k.increment(keys, 2 * headDim * pageTokens);
-        k.increment(values, 2 * headDim * pageTokens);
+        k.increment(keys, size * headDim * pageTokens);
+        k.increment(values, size * headDim * pageTokens);
         k.set(left, i32.sub(left, n));
       });
     };

@@ -18,6 +18,9 @@ export interface CodecModule {
   prepare: string;
   pages: string;
   finish: string;
+  /** The same for many rows: f16 pages are read as floats once for all of them, sinks and tail are f32 already. */
+  pagesMany: string;
+  finishMany: string;
   /** Bytes of one row's prepared queries of one KV head. */
   queryBytes: number;
 }
@@ -67,25 +70,32 @@ export function codecModule(
   const place = (offset: number) => () => i32.add(base, offset);
   const tile = (offset: number) => ({ codes: place(at.codes), floats: place(offset) });
   const [UNPACK_KEYS, UNPACK_VALUES] = [0, 1];
+  const anyKeys = genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile), place(at.turned));
+  const anyValues = genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
   // Loops of their own know one rotation for all heads and pages; a map a head is the generic one's.
   const oneRotation = keys.fragment.encodeMatrix === undefined;
   const keyCode =
-    halfKeys(keys.fragment, shape) ??
+    halfKeys(keys.fragment, shape, anyKeys) ??
     (oneRotation ? linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) : undefined) ??
     (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) : undefined) ??
-    genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile), place(at.turned));
+    anyKeys;
   const valueCode =
-    halfValues(values.fragment, shape) ??
+    halfValues(values.fragment, shape, anyValues) ??
     linearValues(values.fragment, shape, place(at.integers)) ??
     tableValues(values.fragment, shape, place(at.integers)) ??
-    genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
+    anyValues;
+  const isHalf = ({ fragment }: CodecSide) => fragment.page.kind === 'f16';
+  const manyKeys = isHalf(keys) ? anyKeys : keyCode;
+  const manyValues = isHalf(values) ? anyValues : valueCode;
   const name = (what: string) => `${what}:${id}`;
   const kernels = [
     unpack(name('unpackKeys'), keys.fragment, shape, keys.tables),
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
     attendPages(name('pages'), shape, keyCode, valueCode, own),
-    finishAttention(name('finish'), shape, values.fragment, values.tables, own),
+    attendPages(name('pagesMany'), shape, manyKeys, manyValues, own),
+    finishAttention(name('finish'), shape, values.fragment, values.tables, own, 2),
+    finishAttention(name('finishMany'), shape, values.fragment, values.tables, own, 4),
     seal(name('sealKeys'), keys.fragment, shape, keys.tables, own),
     seal(name('sealValues'), values.fragment, shape, values.tables, own),
   ];
@@ -96,6 +106,8 @@ export function codecModule(
     prepare: name('prepare'),
     pages: name('pages'),
     finish: name('finish'),
+    pagesMany: name('pagesMany'),
+    finishMany: name('finishMany'),
     queryBytes: keyCode.queryBytes,
   };
 }

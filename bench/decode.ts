@@ -42,7 +42,7 @@ export async function benchDecode(options: Options): Promise<void> {
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
-  const cache = { kv: 'f16', context: Math.max(...depths) + 1024 };
+  const cache = { plan: planOf('f16', file.config), context: Math.max(...depths) + 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
   await validate(engine, specs);
   const ours: Row[] = [];

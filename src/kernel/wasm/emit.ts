@@ -193,6 +193,8 @@ export const i16x8 = {
   narrowS: binary(133),
   extendLowS: unary(135),
   extendHighS: unary(136),
+  extmulLowS: binary(156),
+  extmulHighS: binary(157),
   /** Pairs of int8 times 7-bit unsigned, added: exact while the second factor is 0 to 127. */
   relaxedDot: binary(0x112),
 };

@@ -7,7 +7,8 @@ import { genericKeys, genericValues } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
 import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
-import { integerBytes, tableKeys, tableValues } from './tables.ts';
+import { sumScratch } from './sums.ts';
+import { tableKeys, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -28,21 +29,22 @@ export interface CodecSide {
 }
 
 /**
- * A thread's scratch while it attends: scores, integer weights, one byte a code of a page, keys of a page as floats,
- * values of a page as floats. Preparing, finishing and sealing lay it out in their own way.
+ * A thread's scratch while it attends: scores, int8 queries, integer weights, one byte a code of a page, keys of a
+ * page as floats, values of a page as floats. Preparing, finishing and sealing lay it out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const codes = integers + 16 * Math.ceil(Math.max(integerBytes(shape), byteQueryBytes(shape)) / 16);
+  const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
+  const codes = sums + sumScratch(shape);
   const keyTile = codes + pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const end = valueTile + 4 * pageTokens * wide;
   // While preparing: scaled queries, then one of them in the codec's domain.
   const spare = 4 * group * headDim;
   const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
-  return { integers, codes, keyTile, valueTile, spare, bytes };
+  return { integers, sums, codes, keyTile, valueTile, spare, bytes };
 }
 
 export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
@@ -73,8 +75,8 @@ export function codecModule(
     genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile));
   const valueCode =
     halfValues(values.fragment, shape) ??
-    linearValues(values.fragment, shape, place(at.integers)) ??
-    tableValues(values.fragment, shape, place(at.integers)) ??
+    linearValues(values.fragment, shape, place(at.sums)) ??
+    tableValues(values.fragment, shape, place(at.sums)) ??
     genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
   const name = (what: string) => `${what}:${id}`;
   const kernels = [

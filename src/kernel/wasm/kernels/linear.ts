@@ -4,27 +4,15 @@
  * every group of tokens that shares it.
  */
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import {
-  type F32,
-  f32,
-  f32x4,
-  type I32,
-  i8x16,
-  i16x8,
-  i32,
-  i32x4,
-  type Local,
-  lanes32,
-  type V128,
-  v128,
-} from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { halfToFloat, loadHalf4, max4, sum4, transposeSum } from '../ops.ts';
+import { halfToFloat, loadHalf4, max4, sum4, swizzle, transposeSum } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { factorsAt, integerWeights, sumColumns } from './tables.ts';
+import { pageSoftmax, stateBytes } from './softmax.ts';
+import { behindWeights, byteWeights, sumColumns } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 
 /** Vectors of products that fit into 16 bits together. */
@@ -226,26 +214,52 @@ function scoreCodeRows(
   });
 }
 
-/** Values with a range a token and group of dims: the steps go into the weights, the minima into a constant. */
+/**
+ * Values with a range a token and group of dims. Codes are read as odd numbers about zero, where rounded weights do least
+ * harm: half a step goes into the weights, the middle of the range into a constant.
+ */
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
   if (page.kind !== 'affine' || page.axis !== 'token' || page.norms || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
-  if (!columns || pageTokens > 256) return undefined;
+  if (!columns) return undefined;
   const perToken = headDim / page.group;
+  const most = 2 ** page.codes.bits - 1;
+  const odd = i8x16.const(...Array.from({ length: 16 }, (_, c) => 2 * Math.min(c, most) - most));
   return {
     codedDim: headDim,
     open() {},
-    sum(k, pageAt, head, weights, state, corrections) {
+    sum(k, pageAt, head, scores, state) {
       const block = k.i32(blockAt(fragment, pageAt, head));
-      const integers = k.i32(spare());
-      const steps = k.i32(i32.add(integers, factorsAt(shape)));
+      const weights = k.i32(spare());
+      const products = k.i32(i32.add(weights, behindWeights(shape)));
+      const heads = Array.from({ length: group }, (_, g) => {
+        const own = i32.add(state, g * stateBytes(headDim));
+        const { correction, share } = pageSoftmax(
+          k,
+          i32.add(scores, 4 * g * pageTokens),
+          pageTokens,
+          own,
+          shape.relaxed,
+        );
+        const [unit, constant] = [k.v128(), k.v128()];
+        return {
+          correction: k.v128(f32x4.splat(correction)),
+          share,
+          unit,
+          constant,
+          middles: k.v128(),
+          largest: k.v128(),
+        };
+      });
       const pairs = [0, 1, 2, 3].map(() => k.v128());
-      const constants = Array.from({ length: group }, () => k.v128());
+      const [half, middle, weight] = [k.v128(), k.v128(), k.v128()];
       for (let part = 0; part < perToken; part++) {
-        const minima = constants.map(() => k.v128(v128.zero));
-        const most = k.v128(f32x4.const(1e-30));
+        for (const { middles, largest } of heads) {
+          k.set(middles, v128.zero);
+          k.set(largest, v128.zero);
+        }
         const from = k.i32(i32.add(block, page.ranges + 4 * part));
         k.for(0, 4 * pageTokens, 16, t => {
           pairs.forEach((pair, n) => {
@@ -253,34 +267,29 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
           });
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
-          k.set(pairs[1], halfToFloat(i32x4.shrU(pairs[0], 16)));
-          k.set(most, f32x4.max(most, pairs[1]));
-          k.do(v128.store(i32.add(steps, t), pairs[1]));
-          k.set(pairs[0], halfToFloat(pairs[0]));
-          minima.forEach((sum, g) => {
-            const weight = v128.load(i32.add(weights, t), 4 * g * pageTokens);
-            k.set(sum, f32x4.add(sum, f32x4.mul(weight, pairs[0])));
+          k.set(half, f32x4.mul(halfToFloat(i32x4.shrU(pairs[0], 16)), f32x4.const(0.5)));
+          k.set(middle, f32x4.add(halfToFloat(pairs[0]), f32x4.mul(half, f32x4.const(most))));
+          heads.forEach(({ middles, largest }, g) => {
+            k.set(weight, v128.load(i32.add(scores, t), 4 * g * pageTokens));
+            k.set(middles, f32x4.add(middles, f32x4.mul(weight, middle)));
+            k.set(weight, f32x4.mul(weight, half));
+            k.set(largest, f32x4.max(largest, weight));
+            k.do(v128.store(i32.add(products, t), weight, 4 * g * pageTokens));
           });
           k.increment(from, 16 * perToken);
         });
-        minima.forEach((sum, g) => {
-          k.set(constants[g], f32x4.splat(sum4(k, sum) as F32));
+        heads.forEach(({ share, unit, constant, middles, largest }, g) => {
+          const own = i32.add(products, 4 * g * pageTokens);
+          const each = byteWeights(k, shape, own, max4(k, largest), i32.add(weights, g * pageTokens));
+          k.set(unit, f32x4.splat(f32.mul(each, share)));
+          k.set(constant, f32x4.splat(f32.mul(sum4(k, middles), share)));
         });
-        const largest = k.f32(max4(k, most));
-        for (let g = 0; g < group; g++) {
-          integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), steps, largest, integers);
-        }
-        const heads = Array.from({ length: group }, (_, g) => g);
-        for (let first = 0; first < group; first += 4) {
-          sumColumns(k, columns, shape, block, integers, heads.slice(first, first + 4), state, corrections, {
-            look: codes => codes,
-            bias: 0,
-            step: 1,
-            from: part * page.group,
-            to: (part + 1) * page.group,
-            constant: g => constants[g],
-          });
-        }
+        sumColumns(k, columns, shape, block, weights, heads, state, {
+          look: codes => swizzle(shape.relaxed)(odd, codes),
+          most,
+          from: part * page.group,
+          to: (part + 1) * page.group,
+        });
       }
     },
   };

@@ -1,7 +1,7 @@
 /** Attention over rows of floats, f32 tiles or f16 tails, for all query heads of a group at once. */
 import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { loadHalf4, transposeSum } from '../ops.ts';
+import { loadHalf4, multiplyAdd, transposeSum } from '../ops.ts';
 import { NOWHERE, STATE_HEAD, softmax, stateBytes } from './softmax.ts';
 
 /** Heads whose sums are kept in registers together. */
@@ -22,16 +22,13 @@ export interface Rows {
   relaxed: boolean;
 }
 
-/** a b + c. */
-const multiplyAdd = ({ relaxed }: Rows, a: V128, b: V128, c: V128): V128 =>
-  relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
-
 const loadRow = ({ size }: Rows, address: I32, offset = 0): V128 =>
   size === 4 ? v128.load(address, offset) : loadHalf4(address, offset);
 
 /** scores[head][stride] = query[head] . rows, four rows a turn; `count` is rounded up to a multiple of 4. */
 export function scoreRows(k: Kernel, rows: Rows, data: I32, query: I32, count: I32, scores: I32, stride: number): void {
   const { dims, size, heads } = rows;
+  const madd = multiplyAdd(rows.relaxed);
   const rowBytes = dims * size;
   for (const chunk of inChunks(heads)) {
     const acc = chunk.map(() => [0, 1, 2, 3].map(() => k.v128()));
@@ -44,7 +41,7 @@ export function scoreRows(k: Kernel, rows: Rows, data: I32, query: I32, count: I
         for (let r = 0; r < 4; r++) {
           k.set(value, loadRow(rows, at, r * rowBytes));
           chunk.forEach((head, i) => {
-            k.set(acc[i][r], multiplyAdd(rows, value, v128.load(q, 4 * head * dims), acc[i][r]));
+            k.set(acc[i][r], madd(value, v128.load(q, 4 * head * dims), acc[i][r]));
           });
         }
         k.increment(at, 4 * size);
@@ -60,7 +57,7 @@ export function scoreRows(k: Kernel, rows: Rows, data: I32, query: I32, count: I
 }
 
 /** Sums of a head's state = old x its correction + weights[head] . rows. */
-export function sumRows(
+function sumRows(
   k: Kernel,
   rows: Rows,
   data: I32,
@@ -72,6 +69,7 @@ export function sumRows(
   corrections: V128[],
 ): void {
   const { dims, size, heads } = rows;
+  const madd = multiplyAdd(rows.relaxed);
   for (const chunk of inChunks(heads)) {
     const acc = chunk.map(() => k.v128());
     const value = k.v128();
@@ -84,7 +82,7 @@ export function sumRows(
       k.for(0, count, 1, () => {
         k.set(value, loadRow(rows, row));
         chunk.forEach((head, i) => {
-          k.set(acc[i], multiplyAdd(rows, value, v128.load32Splat(w, 4 * head * stride), acc[i]));
+          k.set(acc[i], madd(value, v128.load32Splat(w, 4 * head * stride), acc[i]));
         });
         k.increment(row, dims * size);
         k.increment(w, 4);
@@ -106,6 +104,25 @@ export function dropPadding(k: Kernel, scores: I32, heads: number, stride: numbe
   });
 }
 
+/** Softmax and sums of rows that are scored: `padded` scores, of which the first `count` have rows. */
+export function sumScored(
+  k: Kernel,
+  rows: Rows,
+  values: I32,
+  scores: I32,
+  stride: number,
+  padded: I32,
+  count: I32,
+  state: I32,
+): void {
+  const stateStride = stateBytes(rows.dims);
+  const corrections = Array.from({ length: rows.heads }, (_, head) => {
+    const own = i32.add(state, head * stateStride);
+    return k.v128(f32x4.splat(softmax(k, i32.add(scores, 4 * head * stride), padded, own, rows.relaxed)));
+  });
+  sumRows(k, rows, values, scores, stride, count, state, stateStride, corrections);
+}
+
 /** The whole of it for `count` rows of keys and values: scores, softmax, sums. `stride` is the room for scores a head. */
 export function attendRows(
   k: Kernel,
@@ -118,13 +135,9 @@ export function attendRows(
   stride: number,
   state: I32,
 ): void {
-  const stateStride = stateBytes(rows.dims);
   const n = k.i32(count);
   const padded = k.i32(i32.and(i32.add(n, 3), -4));
   scoreRows(k, rows, keys, query, padded, scores, stride);
   dropPadding(k, scores, rows.heads, stride, n);
-  const corrections = Array.from({ length: rows.heads }, (_, head) =>
-    k.v128(f32x4.splat(softmax(k, i32.add(scores, 4 * head * stride), padded, i32.add(state, head * stateStride)))),
-  );
-  sumRows(k, rows, values, scores, stride, n, state, stateStride, corrections);
+  sumScored(k, rows, values, scores, stride, padded, n, state);
 }

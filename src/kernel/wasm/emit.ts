@@ -146,6 +146,7 @@ export const v128 = {
   load8x8S: vload(1),
   load16x4U: vload(4),
   load32Splat: vload(9),
+  load64Splat: vload(10),
   load32Zero: vload(92),
   store: (address: I32, value: V128, offset = 0): Code => [
     ...codeOf(address),

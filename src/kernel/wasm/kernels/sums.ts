@@ -18,19 +18,28 @@ export const sumScratch = ({ group, pageTokens }: AttendShape) => 5 * group * pa
 
 /** The largest weight. */
 const MOST = 127;
-/** How far levels as bytes may be from what they are, of their length. */
-const LEVEL_ERROR = 0.005;
+/** How far a vector of levels as bytes may be from what it is, of its length. */
+const LEVEL_ERROR = 0.007;
+/** Twice that many is the most for 7 bits. */
+const MOST_LEVEL = 63;
 
-/** Levels as whole numbers, and what 1 is worth: the smallest that are good enough, for more of them fit into 16 bits. */
-export function byteLevels(levels: Float32Array): { bytes: number[]; step: number } {
-  const largest = Math.max(...levels.map(Math.abs));
-  const length = Math.hypot(...levels);
-  for (let size = 1; ; size += 1 / 64) {
-    const step = largest / size;
-    const bytes = Array.from(levels, x => Math.round(x / step));
-    const error = Math.hypot(...levels.map((x, i) => bytes[i] * step - x));
-    if (error < LEVEL_ERROR * length) return { bytes, step };
+/**
+ * Levels of normal coordinates of unit vectors as whole numbers, and what 1 is worth: the smallest that are good enough,
+ * for more of them fit into 16 bits; else the best.
+ */
+export function byteLevels(levels: Float32Array, dims: number): { bytes: number[]; step: number } {
+  const largest = Math.max(...levels);
+  const often = levels.map(x => Math.exp((-dims * x * x) / 2));
+  const mean = (of: (x: number, i: number) => number) => levels.reduce((sum, x, i) => sum + often[i] * of(x, i), 0);
+  let best = { error: Number.POSITIVE_INFINITY, bytes: [0], step: 1 };
+  for (let size = 1; size < MOST_LEVEL + 0.5; size += 1 / 64) {
+    const bytes = Array.from(levels, x => Math.round((x * size) / largest));
+    const step = mean((x, i) => x * bytes[i]) / mean((_, i) => bytes[i] ** 2);
+    const error = Math.sqrt(mean((x, i) => (bytes[i] * step - x) ** 2) / mean(x => x * x));
+    if (error < best.error) best = { error, bytes, step };
+    if (error < LEVEL_ERROR) break;
   }
+  return best;
 }
 
 /** From here on a weight is just rounded: nothing is gained by handing on what is lost. */

@@ -177,7 +177,7 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
-  const { bytes, step } = byteLevels(page.levels);
+  const { bytes, step } = byteLevels(page.levels, headDim);
   const tables = Array.from({ length: columns.dims }, (_, d) => {
     const level = (e: number) => bytes[(columns.dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
     return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));

@@ -146,6 +146,7 @@ export const v128 = {
   load8x8S: vload(1),
   load16x4U: vload(4),
   load32Splat: vload(9),
+  load64Splat: vload(10),
   load32Zero: vload(92),
   store: (address: I32, value: V128, offset = 0): Code => [
     ...codeOf(address),
@@ -204,6 +205,8 @@ export const i16x8 = {
   narrowS: binary(133),
   extendLowS: unary(135),
   extendHighS: unary(136),
+  extmulLowS: binary(156),
+  extmulHighS: binary(157),
   /** Pairs of int8 times 7-bit unsigned, added: exact while the second factor is 0 to 127. */
   relaxedDot: binary(0x112),
 };

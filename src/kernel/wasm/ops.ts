@@ -1,5 +1,5 @@
 /** Small pieces of code that several kernels are made of. */
-import { type F32, f32, f32x4, type I32, i8x16, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
 import type { Kernel } from './module.ts';
 
 /** The bits of an f16 that is moved down by 3 in the high half of a lane; its exponent is then 112 too low. */
@@ -79,6 +79,10 @@ export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i
 /** a b + c. */
 export const multiplyAdd = (relaxed: boolean) => (a: V128, b: V128, c: V128) =>
   relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
+
+/** int8 times 7-bit unsigned, 16 products added up to 8 of 16 bits: which with which differs, their sum does not. */
+export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>
+  relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
 
 /** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
 export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {

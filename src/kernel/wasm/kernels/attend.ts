@@ -9,7 +9,7 @@ import { Kernel } from '../module.ts';
 import { turnBytes } from '../turns.ts';
 import { addMean, applyTranspose, matrixAt } from './domain.ts';
 import { attendRows } from './rows.ts';
-import { clearState, mergeStates, NOWHERE, STATE_HEAD, softmax, stateBytes } from './softmax.ts';
+import { clearState, mergeStates, NOWHERE, STATE_HEAD, stateBytes } from './softmax.ts';
 import type { Tables } from './unpack.ts';
 
 /** Pages a unit. */
@@ -41,8 +41,8 @@ export interface KeyFragment {
 export interface ValueFragment {
   codedDim: number;
   open(k: Kernel, page: I32, head: I32): void;
-  /** Sums of each head's state = old x correction + weights . values. */
-  sum(k: Kernel, page: I32, head: I32, weights: I32, state: I32, corrections: V128[]): void;
+  /** Takes a page's scores, which it may overwrite, and its values into each head's state. */
+  sum(k: Kernel, page: I32, head: I32, scores: I32, state: I32): void;
 }
 
 /** A group's queries out of a row of all heads', times a factor. */
@@ -119,11 +119,7 @@ export function attendPages(
         k.set(state, stateOf(row, head, split));
         keys.scores(k, keyPage, head, query, scores, turn);
         dropFirst(k, scores, group, pageTokens, i32.sub(skip, i32.mul(page, pageTokens)));
-        const corrections = Array.from({ length: group }, (_, g) => {
-          const of = softmax(k, i32.add(scores, 4 * g * pageTokens), pageTokens, i32.add(state, g * stateStride));
-          return k.v128(f32x4.splat(of));
-        });
-        values.sum(k, valuePage, head, scores, state, corrections);
+        values.sum(k, valuePage, head, scores, state);
       });
     });
   });

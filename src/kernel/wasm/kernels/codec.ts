@@ -7,7 +7,8 @@ import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
 import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
-import { integerBytes, tableKeys, tableValues } from './tables.ts';
+import { sumScratch } from './sums.ts';
+import { tableKeys, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -31,14 +32,16 @@ export interface CodecSide {
 }
 
 /**
- * A thread's scratch while it attends: scores, integer weights, one byte a code of a page, keys of a page as floats,
- * values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it out in their own way.
+ * A thread's scratch while it attends: scores, int8 queries, integer weights, one byte a code of a page, keys of a
+ * page as floats, values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it
+ * out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const codes = integers + 16 * Math.ceil(Math.max(integerBytes(shape), byteQueryBytes(shape)) / 16);
+  const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
+  const codes = sums + sumScratch(shape);
   const keyTile = codes + pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
@@ -46,7 +49,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   // While preparing: scaled queries, then one of them in the codec's domain.
   const spare = 4 * group * headDim;
   const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
-  return { integers, codes, keyTile, valueTile, turned, spare, bytes };
+  return { integers, sums, codes, keyTile, valueTile, turned, spare, bytes };
 }
 
 export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
@@ -81,8 +84,8 @@ export function codecModule(
     anyKeys;
   const valueCode =
     halfValues(values.fragment, shape, anyValues) ??
-    linearValues(values.fragment, shape, place(at.integers)) ??
-    tableValues(values.fragment, shape, place(at.integers)) ??
+    linearValues(values.fragment, shape, place(at.sums)) ??
+    tableValues(values.fragment, shape, place(at.sums)) ??
     anyValues;
   const isHalf = ({ fragment }: CodecSide) => fragment.page.kind === 'f16';
   const manyKeys = isHalf(keys) ? anyKeys : keyCode;

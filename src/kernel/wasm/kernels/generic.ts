@@ -4,8 +4,7 @@ import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { applyMatrix, dotMean, matrixAt, turnBack } from './domain.ts';
-import { scoreRows, sumRows } from './rows.ts';
-import { stateBytes } from './softmax.ts';
+import { scoreRows, sumScored } from './rows.ts';
 import type { Tables } from './unpack.ts';
 
 /** Where a thread keeps a page's codes and floats. */
@@ -89,8 +88,8 @@ export function genericValues(fragment: Fragment, shape: AttendShape, unpack: nu
   return {
     codedDim,
     open: (k, page, head) => k.call(unpack, page, head, tile.codes(), tile.floats()),
-    sum(k, _page, _head, weights, state, corrections) {
-      sumRows(k, rows, tile.floats(), weights, pageTokens, pageTokens, state, stateBytes(codedDim), corrections);
+    sum(k, _page, _head, scores, state) {
+      sumScored(k, rows, tile.floats(), scores, pageTokens, pageTokens, pageTokens, state);
     },
   };
 }

@@ -1,8 +1,7 @@
 /** f16 pages: rows of floats as they are; queries and states are those of any codec. */
 import type { Fragment } from '../../fragment.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
-import { scoreRows, sumRows } from './rows.ts';
-import { stateBytes } from './softmax.ts';
+import { scoreRows, sumScored } from './rows.ts';
 import { blockAt } from './unpack.ts';
 
 export function halfKeys(
@@ -30,10 +29,10 @@ export function halfValues(
   return {
     ...any,
     open() {},
-    sum(k, page, head, weights, state, corrections) {
+    sum(k, page, head, scores, state) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
       const data = k.i32(blockAt(fragment, page, head));
-      sumRows(k, rows, data, weights, pageTokens, pageTokens, state, stateBytes(headDim), corrections);
+      sumScored(k, rows, data, scores, pageTokens, pageTokens, pageTokens, state);
     },
   };
 }

@@ -61,7 +61,7 @@ export function scoreRows(k: Kernel, rows: Rows, data: I32, query: I32, count: I
 }
 
 /** Sums of a head's state = old x its correction + weights[head] . rows. */
-export function sumRows(
+function sumRows(
   k: Kernel,
   rows: Rows,
   data: I32,
@@ -121,6 +121,25 @@ export function dropPadding(k: Kernel, scores: I32, heads: number, stride: numbe
   });
 }
 
+/** Softmax and sums of rows that are scored: `padded` scores, of which the first `count` have rows. */
+export function sumScored(
+  k: Kernel,
+  rows: Rows,
+  values: I32,
+  scores: I32,
+  stride: number,
+  padded: I32,
+  count: I32,
+  state: I32,
+): void {
+  const stateStride = stateBytes(rows.dims);
+  const corrections = Array.from({ length: rows.heads }, (_, head) => {
+    const own = i32.add(state, head * stateStride);
+    return k.v128(f32x4.splat(softmax(k, i32.add(scores, 4 * head * stride), padded, own, rows.relaxed)));
+  });
+  sumRows(k, rows, values, scores, stride, count, state, stateStride, corrections);
+}
+
 /** The whole of it for `count` rows of keys and values: scores, softmax, sums. `stride` is the room for scores a head. */
 export function attendRows(
   k: Kernel,
@@ -133,13 +152,9 @@ export function attendRows(
   stride: number,
   state: I32,
 ): void {
-  const stateStride = stateBytes(rows.dims);
   const n = k.i32(count);
   const padded = k.i32(i32.and(i32.add(n, 3), -4));
   scoreRows(k, rows, keys, query, padded, scores, stride);
   dropPadding(k, scores, rows.heads, stride, n);
-  const corrections = Array.from({ length: rows.heads }, (_, head) =>
-    k.v128(f32x4.splat(softmax(k, i32.add(scores, 4 * head * stride), padded, i32.add(state, head * stateStride)))),
-  );
-  sumRows(k, rows, values, scores, stride, n, state, stateStride, corrections);
+  sumScored(k, rows, values, scores, stride, padded, n, state);
 }

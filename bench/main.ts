@@ -3,13 +3,15 @@ import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/errors.ts';
 import { benchAgree } from './agree.ts';
 import { benchDecode } from './decode.ts';
+import { benchMemory } from './memory.ts';
 
+const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const { positionals, values } = parseArgs({
   allowPositionals: true,
   options: {
     model: { type: 'string', default: '../shared/models/SmolLM2-135M-Instruct.Q4_1.gguf' },
     text: { type: 'string', default: '../shared/data/wikitext2-valid.txt' },
-    kv: { type: 'string', default: 'f16,tq4,tq4u,tq2,tq2u' },
+    kv: { type: 'string', default: specs },
     depths: { type: 'string', default: '0,4096,16384' },
     threads: { type: 'string', default: '2' },
     peers: { type: 'boolean', default: true },
@@ -21,6 +23,7 @@ const { positionals, values } = parseArgs({
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
   agree: benchAgree,
+  memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
 };
 const bench = benches[positionals[0]];
 if (!bench) {

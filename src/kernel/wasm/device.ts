@@ -59,7 +59,7 @@ function floatBits(x: number): number {
 }
 
 /** Most bytes of a matrix that are held twice while it is loaded, but for at least four heads of rows. */
-const LOAD_BYTES = 4 * 2 ** 20;
+const LOAD_BYTES = 2 * 2 ** 20;
 
 /** Rows from which it pays to turn the f16 tail into floats before they read it. */
 const MANY = 8;
@@ -130,6 +130,8 @@ class WasmDevice implements Device {
   private readonly leafTables: LeafTables;
   private readonly rooms = new Map<string, { address: number; bytes: number }>();
   private readonly banks: Bank[];
+  /** Room for weights on their way, one for all: garbage of this size is collected late. */
+  private loading = new Uint8Array();
 
   constructor(
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
@@ -225,7 +227,9 @@ class WasmDevice implements Device {
     const rowBytes = weightBytes(type, cols);
     const heads = 4 * this.shape.headDim;
     const piece = Math.max(1, Math.floor(LOAD_BYTES / (rowBytes * heads))) * heads;
-    const source = new Uint8Array(Math.min(rows, piece) * rowBytes);
+    const size = Math.min(rows, piece) * rowBytes;
+    const source = this.loading.length < size ? new Uint8Array(size) : this.loading;
+    this.loading = new Uint8Array();
     for (let row = 0; row < rows; row += piece) {
       const bytes = source.subarray(0, Math.min(piece, rows - row) * rowBytes);
       await fill(bytes, row * rowBytes);
@@ -233,6 +237,7 @@ class WasmDevice implements Device {
       if (isInteger(type)) this.pack(type, bytes, cols, to, bank);
       else this.raw(to, bytes.length, bank).set(bytes);
     }
+    this.loading = source;
     return { type, rows, cols, address, bank };
   }
 

@@ -12,6 +12,7 @@ import { type Engine, loadEngine, openModelFile } from '../src/engine/engine.ts'
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
 import { planOf } from '../src/plan/plan.ts';
+import { fillTo, promptTokens } from './fill.ts';
 
 interface Options {
   model: string;
@@ -72,7 +73,7 @@ async function validate(engine: Engine, specs: readonly string[]): Promise<void>
 async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
   const sequence = engine.openSequence(planOf(spec, engine.config), 512);
   let result = new Float32Array();
-  await step(engine, [{ sequence, tokens: tokens(100), logits: 'last' }], {
+  await step(engine, [{ sequence, tokens: promptTokens(100), logits: 'last' }], {
     onLogits: (_chunk, _row, logits) => {
       result = new Float32Array(logits);
     },
@@ -81,9 +82,6 @@ async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
   return result;
 }
 
-const tokens = (count: number, seed = 1) =>
-  Array.from({ length: count }, (_, i) => 10 + ((i * 7919 + seed * 104729) % 900));
-
 async function measure(engine: Engine, spec: string, depths: readonly number[]): Promise<Row> {
   const plan = planOf(spec, engine.config);
   const ms: Record<number, number> = {};
@@ -91,17 +89,10 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
   for (const depth of depths) {
     const sequence = engine.openSequence(plan, depth + 1024);
     const start = performance.now();
-    await step(engine, [{ sequence, tokens: tokens(PROMPT), logits: 'last' }]);
+    await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'last' }]);
     prefill = Math.max(prefill, (PROMPT / (performance.now() - start)) * 1000);
-    if (depth > PROMPT) {
-      // The pages of the prompt, over and over.
-      const made = sequence.view.leaves.map(leaf => engine.device.readBlock(leaf));
-      sequence.plan(depth - PROMPT);
-      sequence.commit(depth - PROMPT);
-      sequence.view.leaves.slice(made.length).forEach((leaf, i) => {
-        engine.device.writeBlock(leaf, made[i % made.length]);
-      });
-    } else sequence.truncate(Math.max(1, depth));
+    if (depth > PROMPT) fillTo(engine, sequence, depth);
+    else sequence.truncate(Math.max(1, depth));
     let best = Number.POSITIVE_INFINITY;
     for (let i = 0; i < STEPS * ROUNDS; i++) {
       const from = performance.now();
@@ -118,7 +109,7 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
 async function sealingTime(engine: Engine, spec: string): Promise<number> {
   const plan = planOf(spec, engine.config);
   const sequence = engine.openSequence(plan, 1024);
-  await step(engine, [{ sequence, tokens: tokens(PROMPT), logits: 'none' }]);
+  await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'none' }]);
   let best = Number.POSITIVE_INFINITY;
   for (let i = 0; i < STEPS; i++) {
     const from = performance.now();

@@ -4,13 +4,15 @@ import { KvasirError } from '../src/errors.ts';
 import { benchAgree } from './agree.ts';
 import { benchAttention } from './attention.ts';
 import { benchDecode } from './decode.ts';
+import { benchMemory } from './memory.ts';
 
+const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const { positionals, values } = parseArgs({
   allowPositionals: true,
   options: {
     model: { type: 'string', default: '../shared/models/SmolLM2-135M-Instruct.Q4_1.gguf' },
     text: { type: 'string', default: '../shared/data/wikitext2-valid.txt' },
-    kv: { type: 'string', default: 'f16,tq4,tq4u,tq2,tq2u' },
+    kv: { type: 'string', default: specs },
     depths: { type: 'string', default: '0,4096,16384' },
     threads: { type: 'string', default: '2' },
     peers: { type: 'boolean', default: true },
@@ -23,6 +25,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
   agree: benchAgree,
   attention: benchAttention,
+  memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
 };
 const bench = benches[positionals[0]];
 if (!bench) {

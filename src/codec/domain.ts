@@ -70,12 +70,14 @@ export interface Maps {
   /** [kv head][coded dim][dim]: y = encode (x - mean), and x = decode^T y + mean. */
   encode: Float32Array;
   decode: Float32Array;
+  /** They mix dims in blocks of this size; all of them unless given. */
+  block?: number;
   /** Turn vectors to their page's start first: the angle of each adjacent pair a position. */
   turn?: Float64Array;
 }
 
 /** A learned map a head. */
-export function mapped(headDim: number, { mean, encode, decode, turn }: Maps): Domain {
+export function mapped(headDim: number, { mean, encode, decode, block = headDim, turn }: Maps): Domain {
   const size = headDim * headDim;
   const apply = (matrix: Float32Array, head: number, x: Float64Array) =>
     Float64Array.from({ length: headDim }, (_, row) => {
@@ -88,7 +90,7 @@ export function mapped(headDim: number, { mean, encode, decode, turn }: Maps): D
     codedDim: headDim,
     plain: false,
     mean,
-    matrices: { encode, decode },
+    matrices: { encode, decode, block },
     turn,
     forward(x, head, start) {
       if (turn) turnPairs(x, turn, -start);

@@ -86,11 +86,12 @@ export interface Device {
   copy(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void;
   /** One row, copied. */
   read(tensor: Tensor, row: number): Float32Array<ArrayBuffer>;
+  /** `fill` is asked for the bytes of all rows, or for those of a few whole heads after the other, from `start` on. */
   loadWeights(
     type: WeightType,
     rows: number,
     cols: number,
-    fill: (into: Uint8Array) => Promise<void>,
+    fill: (into: Uint8Array, start: number) => Promise<void>,
   ): Promise<Weights>;
   block(bytes: number): Block;
   free(handle: Block | Tensor): void;

@@ -82,7 +82,11 @@ describe('a GGUF file', () => {
       const into = new Uint8Array(72);
       await readTensorInto(gguf, b, into);
       expect(into).toEqual(sequence(72));
-      await expect(readTensorInto(gguf, b, new Uint8Array(71))).rejects.toThrow(ShapeError);
+      const part = new Uint8Array(20);
+      await readTensorInto(gguf, b, part, 52);
+      expect(part).toEqual(sequence(72).slice(52));
+      await expect(readTensorInto(gguf, b, part, 53)).rejects.toThrow(ShapeError);
+      await expect(readTensorInto(gguf, b, new Uint8Array(73))).rejects.toThrow(ShapeError);
       expect(await readFloats(gguf, tensorOf(gguf, 'a'))).toEqual(new Float32Array(sequence(12).buffer));
       expect(() => tensorOf(gguf, 'c')).toThrow(/no tensor "c"/);
     }

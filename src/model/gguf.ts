@@ -131,11 +131,13 @@ export function tensorOf(gguf: Pick<Gguf, 'tensors'>, name: string): TensorInfo 
   return tensor;
 }
 
-/** Streams a tensor's bytes to where they will live. */
-export async function readTensorInto(gguf: Gguf, tensor: TensorInfo, into: Uint8Array): Promise<void> {
-  if (into.length !== tensor.bytes)
-    throw new ShapeError(`Tensor ${quote(tensor.name)} has ${tensor.bytes} bytes; room for ${into.length} was given.`);
-  await gguf.shards[tensor.shard].readInto(tensor.offset, into);
+/** Streams a tensor's bytes, from `start` on as many as there is room for, to where they are wanted. */
+export async function readTensorInto(gguf: Gguf, tensor: TensorInfo, into: Uint8Array, start = 0): Promise<void> {
+  if (start + into.length > tensor.bytes)
+    throw new ShapeError(
+      `Tensor ${quote(tensor.name)} has ${tensor.bytes} bytes; ${start} to ${start + into.length} were asked for.`,
+    );
+  await gguf.shards[tensor.shard].readInto(tensor.offset + start, into);
 }
 
 /** A tensor as floats: for the small ones (norms, biases, factors), which are kept so. */

@@ -53,9 +53,9 @@ export async function loadWeights(
   const matrix = async (name: string): Promise<Weights> => {
     const tensor = tensorOf(gguf, name);
     const [cols, rows] = tensor.shape;
-    const weights = await device.loadWeights(tensor.type, rows, cols, async into => {
-      await readTensorInto(gguf, tensor, into);
-      if (paired(name)) pairRows(into, into.length / rows, headDim, rope.dims);
+    const weights = await device.loadWeights(tensor.type, rows, cols, async (into, start) => {
+      await readTensorInto(gguf, tensor, into, start);
+      if (paired(name)) pairRows(into, tensor.bytes / rows, headDim, rope.dims);
     });
     advance(tensor.bytes);
     return weights;

@@ -56,7 +56,7 @@ function domainOf(request: Request): Domain {
   const mean = need(request, 'mead.mean', kvHeads * headDim);
   const maps = denseMaps(need(request, 'mead.maps', kvHeads * headDim * block), kvHeads, headDim, block);
   if (!maps) throw new UnsupportedError(`${spec}: the learned maps cannot be inverted. Calibrate again.`);
-  return mapped(headDim, { mean, ...maps, turn: side === 'key' ? turn : undefined });
+  return mapped(headDim, { mean, ...maps, block, turn: side === 'key' ? turn : undefined });
 }
 
 function booksOf(request: Request): PageFormat {

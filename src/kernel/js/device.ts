@@ -39,7 +39,7 @@ export function createJsDevice(): Device {
     read: (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
     async loadWeights(type: WeightType, rows: number, cols: number, fill): Promise<JsWeights> {
       const packed = new Uint8Array(weightBytes(type, rows * cols));
-      await fill(packed);
+      await fill(packed, 0);
       const data = new Float32Array(rows * cols);
       dequantize(type, packed, data);
       bytes += data.byteLength;

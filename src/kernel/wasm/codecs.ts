@@ -2,6 +2,7 @@
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
 import type { AdditiveTables } from './kernels/additive.ts';
+import { attendTables } from './kernels/additive-attend.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
 import { COLUMN_BYTES } from './kernels/mixed.ts';
@@ -38,7 +39,16 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
     const firsts = Array.from({ length: shape.kvHeads }, (_, head) =>
       counts.subarray(0, head * quads).reduce((sum, count) => sum + count, 0),
     );
-    return { counts: integers(counts), firsts: integers(firsts), books: place(withHalves(books)) };
+    const { dots, bytes, steps } = attendTables(counts, books, shape.headDim);
+    const floats = (data: Uint8Array) => place(new Float32Array(data.buffer));
+    return {
+      counts: integers(counts),
+      firsts: integers(firsts),
+      books: place(withHalves(books)),
+      dots: floats(dots),
+      bytes: floats(bytes),
+      steps: place(steps),
+    };
   };
 
   /** See kernels/mixed.ts. */

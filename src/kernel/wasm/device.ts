@@ -4,7 +4,7 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
-import { isInteger } from '../weights/split.ts';
+import { type IntegerType, isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
 import { activationBytes, quantize } from './kernels/activations.ts';
@@ -16,7 +16,7 @@ import { stateBytes } from './kernels/softmax.ts';
 import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
 import { type Kernel, moduleBytes } from './module.ts';
-import { blockBytes, packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
+import { packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
 import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
 import { createTurns, type Turns } from './turns.ts';
@@ -58,6 +58,9 @@ function floatBits(x: number): number {
   bits.setFloat32(0, x);
   return bits.getInt32(0);
 }
+
+/** Most bytes of a matrix that are held twice while it is loaded, but for at least four heads of rows. */
+const LOAD_BYTES = 2 * 2 ** 20;
 
 /** Rows from which it pays to turn the f16 tail into floats before they read it. */
 const MANY = 8;
@@ -129,6 +132,8 @@ class WasmDevice implements Device {
   private readonly turns: Turns;
   private readonly rooms = new Map<string, { address: number; bytes: number }>();
   private readonly banks: Bank[];
+  /** Room for weights on their way, one for all: garbage of this size is collected late. */
+  private loading = new Uint8Array();
 
   constructor(
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
@@ -217,29 +222,41 @@ class WasmDevice implements Device {
     type: WeightType,
     rows: number,
     cols: number,
-    fill: (into: Uint8Array) => Promise<void>,
+    fill: (into: Uint8Array, start: number) => Promise<void>,
   ): Promise<WasmWeights> {
     if (cols % (isInteger(type) ? 32 : 4) !== 0)
       throw new ShapeError(`The wasm device cannot take ${type} rows of ${cols} values. Use device: 'js'.`);
-    const source = new Uint8Array(weightBytes(type, rows * cols));
-    await fill(source);
-    const bytes = packedBytes(type, rows, cols);
-    const { address, bank } = this.placeWeights(bytes);
-    if (!isInteger(type)) this.raw(address, bytes, bank).set(source);
-    else {
-      const rowBytes = source.length / rows;
-      const four = (cols / 32) * blockBytes(packedFormats[type]);
-      const packed = new Uint8Array(four);
-      for (let row = 0; row < rows; row += 4) {
-        packed.fill(0);
-        const group = Array.from({ length: Math.min(4, rows - row) }, (_, r) =>
-          source.subarray((row + r) * rowBytes, (row + r + 1) * rowBytes),
-        );
-        packRows(type, group, packed);
-        this.raw(address + (row / 4) * four, four, bank).set(packed);
-      }
+    const { address, bank } = this.placeWeights(packedBytes(type, rows, cols));
+    const rowBytes = weightBytes(type, cols);
+    const heads = 4 * this.shape.headDim;
+    const piece = Math.max(1, Math.floor(LOAD_BYTES / (rowBytes * heads))) * heads;
+    const size = Math.min(rows, piece) * rowBytes;
+    const source = this.loading.length < size ? new Uint8Array(size) : this.loading;
+    this.loading = new Uint8Array();
+    for (let row = 0; row < rows; row += piece) {
+      const bytes = source.subarray(0, Math.min(piece, rows - row) * rowBytes);
+      await fill(bytes, row * rowBytes);
+      const to = address + packedBytes(type, row, cols);
+      if (isInteger(type)) this.pack(type, bytes, cols, to, bank);
+      else this.raw(to, bytes.length, bank).set(bytes);
     }
+    this.loading = source;
     return { type, rows, cols, address, bank };
+  }
+
+  private pack(type: IntegerType, source: Uint8Array, cols: number, to: number, bank: number): void {
+    const rowBytes = weightBytes(type, cols);
+    const packed = new Uint8Array(packedBytes(type, 4, cols));
+    for (let at = 0, n = 0; at < source.length; at += 4 * rowBytes, n++) {
+      packed.fill(0);
+      const four = [0, 1, 2, 3].map(r => source.subarray(at + r * rowBytes, at + (r + 1) * rowBytes));
+      packRows(
+        type,
+        four.filter(row => row.length > 0),
+        packed,
+      );
+      this.raw(to + n * packed.length, packed.length, bank).set(packed);
+    }
   }
 
   /** In the newest memory if it has room to spare for the cache and for activations, else in a new one. */

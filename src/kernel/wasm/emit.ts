@@ -187,6 +187,7 @@ export const lanes32 = (...lanes: number[]) => lanes.flatMap(lane => [0, 1, 2, 3
 export const lanes16 = (...lanes: number[]) => lanes.flatMap(lane => [0, 1].map(byte => 2 * lane + byte));
 
 export const i8x16 = {
+  add: binary(110),
   const: (...x: number[]) => constant(Int8Array.from(x.length === 1 ? Array(16).fill(x[0]) : x).buffer),
   swizzle: binary(14),
   relaxedSwizzle: binary(0x100),
@@ -213,6 +214,7 @@ export const i16x8 = {
 
 export const i32x4 = {
   const: (x: number) => constant(Int32Array.from(Array(4).fill(x)).buffer),
+  splat: (x: I32) => expr('v128', codeOf(x), simd(17)),
   add: binary(174),
   sub: binary(177),
   shl: shift(171),

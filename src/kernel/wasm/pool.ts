@@ -109,7 +109,13 @@ export async function createPool(memory: WebAssembly.Memory, control: number, th
   const { Worker } = await import('node:worker_threads');
   const workers = Array.from(
     { length: threads - 1 },
-    (_, i) => new Worker(WORKER, { eval: true, workerData: { memory, control, thread: i + 1 } }),
+    (_, i) =>
+      new Worker(WORKER, {
+        eval: true,
+        workerData: { memory, control, thread: i + 1 },
+        // All that a worker makes is arguments: it needs no room to let them pile up.
+        resourceLimits: { maxYoungGenerationSizeMb: 1 },
+      }),
   );
   const ready = (worker: InstanceType<typeof Worker>) =>
     new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject));

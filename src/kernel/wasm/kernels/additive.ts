@@ -11,6 +11,10 @@ export interface AdditiveTables {
   counts: number;
   firsts: number;
   books: number;
+  /** For scores and sums on codes: see additive-attend.ts. */
+  dots: number;
+  bytes: number;
+  steps: number;
 }
 
 /** Sweeps after the greedy choice, as in codec/mead/books.ts. */
@@ -21,7 +25,7 @@ const QUAD_BYTES = 16;
 const laneOf = (tokens: number) => Math.min(16, (tokens / 2) & -(tokens / 2));
 
 /** Calls `body` for each quad of a head, with its place in the vector, its count and its first column. */
-function forQuads(
+export function forQuads(
   k: Kernel,
   { counts, firsts }: AdditiveTables,
   headDim: number,

@@ -2,6 +2,7 @@
 import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
+import { additiveKeys, additiveScratch, additiveValues } from './additive-attend.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
@@ -45,7 +46,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const keyTile = codes + pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
-  const end = turned + turnedBytes(keys, shape);
+  const end = turned + Math.max(turnedBytes(keys, shape), additiveScratch(keys, shape));
   // While preparing: scaled queries, then one of them in the codec's domain.
   const spare = 4 * group * headDim;
   const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
@@ -81,11 +82,13 @@ export function codecModule(
     halfKeys(keys.fragment, shape, anyKeys) ??
     (oneRotation ? linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) : undefined) ??
     (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) : undefined) ??
+    additiveKeys(keys.fragment, shape, keys.tables, place(at.turned)) ??
     anyKeys;
   const valueCode =
     halfValues(values.fragment, shape, anyValues) ??
     linearValues(values.fragment, shape, place(at.sums)) ??
     tableValues(values.fragment, shape, place(at.sums)) ??
+    additiveValues(values.fragment, shape, values.tables, place(at.sums)) ??
     anyValues;
   const isHalf = ({ fragment }: CodecSide) => fragment.page.kind === 'f16';
   const manyKeys = isHalf(keys) ? anyKeys : keyCode;

@@ -41,7 +41,7 @@ export function columnsOf({ bits, order, offset }: GridFragment, tokens: number,
 
 /** The codes of 16 tokens, one a byte: number `n` (of span / 16) of those that start at `token`, of one column. */
 export function codesAt(
-  { planes }: Columns,
+  { planes }: Pick<Columns, 'planes'>,
   addresses: readonly Local<'i32'>[],
   offset: (plane: number) => number,
   n: number,
@@ -58,7 +58,13 @@ export function codesAt(
 }
 
 /** One running address a plane, at a column and a token (a multiple of the span). */
-export function columnAddresses(k: Kernel, { planes }: Columns, block: I32, column: I32, token: I32): Local<'i32'>[] {
+export function columnAddresses(
+  k: Kernel,
+  { planes }: Pick<Columns, 'planes'>,
+  block: I32,
+  column: I32,
+  token: I32,
+): Local<'i32'>[] {
   return planes.map(({ offset, lineBytes, width }) =>
     k.i32(i32.add(i32.add(i32.add(block, offset), i32.mul(column, lineBytes)), i32.divU(i32.mul(token, width), 8))),
   );

@@ -16,7 +16,10 @@ export function matrixAt(
   return matrix.length > size ? i32.add(address, i32.mul(head, 4 * size)) : address;
 }
 
-/** out[r] = factor x (matrix row r . x), r < rows; rows and dims are multiples of 4. Without a matrix, factor x x. */
+/**
+ * out[r] = factor x (matrix row r . x), r < rows; rows and dims are multiples of 4. Without a matrix, factor x x. Of a
+ * matrix of blocks, only these are read.
+ */
 export function applyMatrix(
   k: Kernel,
   matrix: I32 | undefined,
@@ -25,6 +28,7 @@ export function applyMatrix(
   x: I32,
   factor: ReturnType<Kernel['v128']>,
   out: I32,
+  block = dims,
 ): void {
   const [from, to] = [k.i32(x), k.i32(out)];
   if (matrix === undefined) {
@@ -36,7 +40,8 @@ export function applyMatrix(
   const row = k.i32(matrix);
   k.for(0, 4 * rows, 16, r => {
     for (const sum of acc) k.set(sum, v128.zero);
-    k.for(0, 4 * dims, 16, i => {
+    const first = block === dims ? 0 : k.i32(i32.sub(r, i32.remU(r, 4 * block)));
+    k.for(first, i32.add(first, 4 * block), 16, i => {
       k.set(value, v128.load(i32.add(from, i)));
       acc.forEach((sum, n) => {
         k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));

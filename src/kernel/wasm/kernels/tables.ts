@@ -18,8 +18,8 @@ import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 
 /** Heads whose sums are kept in registers together, and columns a turn. */
-const HEADS = 4;
-const TURN = 4;
+export const HEADS = 4;
+export const TURN = 4;
 
 const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
@@ -67,7 +67,10 @@ export function tableKeys(
       const block = k.i32(blockAt(fragment, pageAt, head));
       for (let first = 0; first < group; first += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
-        scoreColumns(k, columns, page, shape, block, query, heads, scalesAt, scores, swizzle(shape.relaxed));
+        scoreColumns(k, columns, shape, block, query, heads, scalesAt, scores, {
+          count: columns.count,
+          factor: (token, offset) => loadNorms(page, block, token, offset),
+        });
       }
       if (tables.mean !== undefined) addConstants(k, query, constantsAt, group, scores, pageTokens);
     },
@@ -105,18 +108,27 @@ function buildTables(k: Kernel, { count, dims }: Columns, levels: Float32Array, 
   return step;
 }
 
-function scoreColumns(
+export interface ScoreOptions {
+  /** Columns, a multiple of TURN. */
+  count: I32;
+  /** What the scores of four tokens are multiplied by, `offset` behind `token`. */
+  factor?: (token: Local<'i32'>, offset: number) => V128;
+}
+
+/** Scores of a page: the sums of table entries, times the scale of a head's tables. */
+export function scoreColumns(
   k: Kernel,
-  columns: Columns,
-  page: Levels,
-  { group, pageTokens }: AttendShape,
+  columns: Pick<Columns, 'span' | 'planes'>,
+  { group, pageTokens, relaxed }: AttendShape,
   block: I32,
   query: I32,
   heads: number[],
   scalesAt: number,
   scores: I32,
-  lookUp: (table: V128, index: V128) => V128,
+  { count, factor }: ScoreOptions,
 ): void {
+  const lookUp = swizzle(relaxed);
+  const bias = k.v128(i32x4.splat(i32.mul(count, 128)));
   // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
   const index = Array.from({ length: TURN }, () => k.v128());
@@ -129,7 +141,7 @@ function scoreColumns(
         k.set(raw, v128.zero);
         k.set(odd, v128.zero);
       }
-      k.for(0, columns.count, TURN, () => {
+      k.for(0, count, TURN, () => {
         index.forEach((local, c) => {
           k.set(
             local,
@@ -153,16 +165,14 @@ function scoreColumns(
         const { raw, odd } = sums[i];
         k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
         const scale = k.v128(v128.load32Splat(query, scalesAt + 4 * head));
-        const bias = i32x4.const(128 * columns.count);
         INTERLEAVE.forEach((lanes, half) => {
           const eight = k.v128(v128.shuffle(raw, odd, lanes));
           [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {
             const offset = 16 * n + 8 * half + 4 * quarter;
             const value = f32x4.mul(f32x4.fromI32(i32x4.sub(four, bias)), scale);
             const at = i32.add(scores, i32.mul(token, 4));
-            k.do(
-              v128.store(at, f32x4.mul(value, loadNorms(page, block, token, offset)), 4 * (head * pageTokens + offset)),
-            );
+            const score = factor ? f32x4.mul(value, factor(token, offset)) : value;
+            k.do(v128.store(at, score, 4 * (head * pageTokens + offset)));
           });
         });
       });

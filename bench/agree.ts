@@ -1,11 +1,15 @@
 /**
  * Do the devices agree? Teacher-forced predictions on a real text with an f16 cache: the wasm device as generation uses
  * it (int8 activations) against its precise mode over all positions, and the precise mode against js, the definition,
- * over the first few, because js is slow.
+ * over the first few, because js is slow. Then perplexity against llama.cpp's on the same rows, both with f16 caches.
  */
+import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
 import { type Engine, type EngineOptions, loadEngine, openModelFile } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
+import { InputError } from '../src/errors.ts';
+import { measureDivergence } from '../src/eval/divergence.ts';
 import { planOf } from '../src/plan/plan.ts';
 
 interface Options {
@@ -13,14 +17,18 @@ interface Options {
   text: string;
   threads: string;
   json: boolean;
+  peers: boolean;
 }
 
 const POSITIONS = 2048;
 const JS_POSITIONS = 96;
+/** Rows of POSITIONS tokens for the perplexity, scored on their second halves. */
+const ROWS = 3;
 
-export async function benchAgree({ model, text, threads, json }: Options): Promise<void> {
+export async function benchAgree({ model, text, threads, json, peers }: Options): Promise<void> {
   const { tokenizer } = await openAndClose(model);
-  const ids = tokenizer.encode(await readFile(text, 'utf8')).slice(0, POSITIONS);
+  const all = tokenizer.encode(await readFile(text, 'utf8'));
+  const ids = all.slice(0, POSITIONS);
   const run = (options: EngineOptions, count: number) => predict(model, ids.slice(0, count), options);
   const wasm = { device: 'wasm', threads: Number(threads) } as const;
   const precise = await run({ ...wasm, precise: true }, POSITIONS);
@@ -28,14 +36,46 @@ export async function benchAgree({ model, text, threads, json }: Options): Promi
     { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, POSITIONS), ids) },
     { pair: 'wasm, precise against js', ...compare(await run({ device: 'js' }, JS_POSITIONS), precise, ids) },
   ];
-  if (json) console.log(JSON.stringify(rows, null, 1));
-  else
+  const perplexities = await perplexity(model, all, Number(threads), peers);
+  if (json) console.log(JSON.stringify({ rows, perplexities }, null, 1));
+  else {
     for (const { pair, positions, kld, top1, perplexity } of rows) {
       const same = `top-1 ${(100 * top1).toFixed(2)} %`;
       console.log(
         `${pair}: ${positions} positions, divergence ${kld.toExponential(2)}, ${same}, perplexity ${perplexity}`,
       );
     }
+    for (const { name, value, ratio } of perplexities) {
+      const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
+      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${POSITIONS}`);
+    }
+  }
+}
+
+/** Of the second halves of the first rows, f16 caches everywhere. */
+async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean) {
+  const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads)) : [];
+  for (const precise of [true, false]) {
+    const cache = { kv: 'f16', context: POSITIONS };
+    const engine = await loadEngine(await openModelFile(model), cache, { device: 'wasm', threads, precise });
+    const [row] = await measureDivergence(engine, ids, { specs: [], context: POSITIONS, chunks: ROWS });
+    found.push({ name: precise ? 'wasm, precise' : 'wasm', value: row.perplexity });
+    await engine.dispose();
+  }
+  return found.map(({ name, value }) => ({ name, value, ratio: value / found[0].value }));
+}
+
+/** llama.cpp in a process of its own. */
+function llama(model: string, ids: readonly number[], flash: string, threads: number) {
+  const script = fileURLToPath(new URL('./llama-perplexity.js', import.meta.url));
+  const rows = Array.from({ length: ROWS }, (_, i) => ids.slice(i * POSITIONS, (i + 1) * POSITIONS));
+  const { stdout, stderr, status } = spawnSync(
+    process.execPath,
+    [script, model, flash, String(POSITIONS / 2), String(threads)],
+    { encoding: 'utf8', input: JSON.stringify(rows) },
+  );
+  if (status !== 0) throw new InputError(`llama.cpp did not run: ${stderr.slice(-400)}`);
+  return { name: `llama.cpp, flash ${flash}`, value: JSON.parse(stdout).perplexity as number };
 }
 
 async function openAndClose(model: string) {

@@ -148,12 +148,20 @@ export function createScore(row: readonly number[]): Score & {
     add(position, logProbs, reference) {
       let kld = 0;
       let [best, wanted] = [0, 0];
+      let [most, mostWanted] = [logProbs[0], reference[0]];
       for (let i = 0; i < reference.length; i++) {
-        const p = Math.exp(reference[i]);
-        // What is impossible to both adds nothing; -Infinity less itself would be NaN.
-        if (p > 0) kld += p * (reference[i] - logProbs[i]);
-        if (logProbs[i] > logProbs[best]) best = i;
-        if (reference[i] > reference[wanted]) wanted = i;
+        const own = logProbs[i];
+        const theirs = reference[i];
+        // What is all but impossible adds nothing, and an exponential costs more than all else here.
+        if (theirs > NEVER) kld += Math.exp(theirs) * (theirs - own);
+        if (own > most) {
+          most = own;
+          best = i;
+        }
+        if (theirs > mostWanted) {
+          mostWanted = theirs;
+          wanted = i;
+        }
       }
       this.kld += kld;
       this.same += best === wanted ? 1 : 0;
@@ -185,12 +193,16 @@ function createSubject(plan: Plan) {
   };
 }
 
-/** Sums in f64, results in f32: rows of a vocabulary are many. */
+/** A log-probability so low that all tokens below it together count for less than 1e-12. */
+const NEVER = -41;
+
+/** In place: rows of a vocabulary are many and long. Sums in f64, results in f32. */
 export function logSoftmax(logits: Float32Array): Float32Array {
   let max = Number.NEGATIVE_INFINITY;
-  for (const x of logits) if (x > max) max = x;
+  for (let i = 0; i < logits.length; i++) if (logits[i] > max) max = logits[i];
   let sum = 0;
-  for (const x of logits) sum += Math.exp(x - max);
+  for (let i = 0; i < logits.length; i++) if (logits[i] - max > NEVER) sum += Math.exp(logits[i] - max);
   const norm = max + Math.log(sum);
-  return logits.map(x => x - norm);
+  for (let i = 0; i < logits.length; i++) logits[i] -= norm;
+  return logits;
 }

@@ -6,7 +6,7 @@
  *
  * Each sum runs over the blocks in order, in the operations of kernels/matmul.ts: a row gives the same bits alone.
  */
-import { f32x4, type I32, i8x16, i32, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { multiplyAdd, share } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
@@ -26,7 +26,10 @@ import {
 const PANEL = 24 * 1024;
 /** Rows of activations that go over a panel. */
 const STRIP = 256;
-const SUMS = (STRIP / TILE.rows) * 4 * 16;
+/** A tile's sums, and integers on the way to them. */
+const INTEGERS = 4 * 16;
+const TILE_SUMS = 2 * INTEGERS;
+const SUMS = (STRIP / TILE.rows) * TILE_SUMS;
 /** Scratch a thread needs. */
 export const MATMUL_SCRATCH = PANEL + SUMS;
 
@@ -74,7 +77,7 @@ export function matmulMany(format: PackedFormat, arithmetic: Arithmetic): Kernel
             k.increment(tile, TILE.bytes);
             k.increment(target, 4 * stride);
           });
-          k.increment(sum, 4 * 16);
+          k.increment(sum, TILE_SUMS);
         });
       });
       k.set(sum, sums);
@@ -86,7 +89,7 @@ export function matmulMany(format: PackedFormat, arithmetic: Arithmetic): Kernel
           const at = i32.add(row, t);
           k.if(i32.ltS(at, rows), () => storeOutputs(k, value, out, at, outputs, o, bias, add));
         });
-        k.increment(sum, 4 * 16);
+        k.increment(sum, TILE_SUMS);
       });
     });
   });
@@ -108,30 +111,40 @@ function fillPanel(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, bloc
 /** The sums of four rows of weights with one tile += one block. */
 function addBlock(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, tile: I32, panel: I32, sums: I32): void {
   const { bytes } = arithmetic;
+  const madd = multiplyAdd(arithmetic.fused);
   const groups = 32 / format.group;
   const stride = panelRowBytes(format, arithmetic);
   const codesAt = 16 * groups * (format.mins ? 2 : 1);
   const n = (bytes ? 8 : 16) / groups;
-  const activations = Array.from({ length: groups }, (_, g) =>
-    Array.from({ length: n }, (_, i) => k.v128(v128.load(tile, (bytes ? 0 : TILE.words) + 16 * (g * n + i)))),
-  );
-  const scale = k.v128(v128.load(tile, TILE.scales));
-  for (let r = 0; r < 4; r++) {
-    const row = r * stride;
-    let sum: V128 = v128.load(sums, 16 * r);
-    activations.forEach((vectors, g) => {
-      const dot = (bytes ? dotBytes : dotWords)(
-        vectors.map((vector, i) => [vector, v128.load(panel, row + codesAt + 16 * (g * n + i))] as const),
-      );
+  // Eight vectors of activations stay in registers while the four rows of weights pass. Of the sixteen of a long group
+  // of words the second half goes on from the integers that the first left behind the sums.
+  const parts = Math.ceil(n / 8);
+  const length = n / parts;
+  for (let part = 0; part < groups * parts; part++) {
+    const [g, last] = [Math.floor(part / parts), part % parts === parts - 1];
+    const at = 16 * part * length;
+    const activations = Array.from({ length }, (_, i) =>
+      k.v128(v128.load(tile, (bytes ? 0 : TILE.words) + at + 16 * i)),
+    );
+    const scale = last ? k.v128(v128.load(tile, TILE.scales)) : v128.zero;
+    for (let r = 0; r < 4; r++) {
+      const row = r * stride;
+      const pairs = activations.map((x, i) => [x, v128.load(panel, row + codesAt + at + 16 * i)] as const);
+      let dot = bytes ? dotBytes(pairs) : dotWords(pairs);
+      if (part % parts > 0) dot = i32x4.add(v128.load(sums, INTEGERS + 16 * r), dot);
+      if (!last) {
+        k.do(v128.store(sums, dot, INTEGERS + 16 * r));
+        continue;
+      }
       const scaled = f32x4.mul(v128.load(panel, row + 16 * g), scale);
-      sum = multiplyAdd(arithmetic.fused)(scaled, f32x4.fromI32(dot), sum);
+      let sum = madd(scaled, f32x4.fromI32(dot), v128.load(sums, 16 * r));
       if (format.mins) {
         // The sums of a block's halves, and of all of it.
         const total = v128.load(tile, TILE.sums + 16 * (format.group === 16 ? g : 2));
-        sum = multiplyAdd(arithmetic.fused)(v128.load(panel, row + 16 * (groups + g)), total, sum);
+        sum = madd(v128.load(panel, row + 16 * (groups + g)), total, sum);
       }
-    });
-    k.do(v128.store(sums, sum, 16 * r));
+      k.do(v128.store(sums, sum, 16 * r));
+    }
   }
 }
 

@@ -21,8 +21,6 @@ export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'devic
   probeTokens?: number;
   /** Where the profile goes: the store unless given. */
   out?: string;
-  /** Of the package. */
-  version: string;
   /** Threads beside the device's; 0 does all in this one. */
   workers: number;
   signal?: AbortSignal;

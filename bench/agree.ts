@@ -46,8 +46,10 @@ async function openAndClose(model: string) {
 
 /** Log-probabilities at every position. */
 async function predict(model: string, ids: readonly number[], options: EngineOptions): Promise<Float32Array[]> {
-  const engine: Engine = await loadEngine(await openModelFile(model), { kv: 'f16', context: POSITIONS + 1 }, options);
-  const sequence = engine.openSequence(planOf('f16', engine.config), POSITIONS + 1);
+  const file = await openModelFile(model);
+  const plan = planOf('f16', file.config);
+  const engine: Engine = await loadEngine(file, { plan, context: POSITIONS + 1 }, options);
+  const sequence = engine.openSequence(plan, POSITIONS + 1);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
     onLogits: (_chunk, _row, logits) => {

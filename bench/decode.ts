@@ -28,6 +28,8 @@ interface Row {
   ms: Record<number, number>;
   /** Tokens a second of a prompt of 512. */
   prefill?: number;
+  /** Milliseconds of sealing, spread over the tokens of a page. */
+  sealing?: number;
 }
 
 const STEPS = 24;
@@ -40,7 +42,7 @@ export async function benchDecode(options: Options): Promise<void> {
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
-  const cache = { kv: 'f16', context: Math.max(...depths) + 1024 };
+  const cache = { plan: planOf('f16', file.config), context: Math.max(...depths) + 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
   await validate(engine, specs);
   const ours: Row[] = [];
@@ -109,7 +111,23 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
     ms[depth] = best;
     sequence.dispose();
   }
-  return { name: `kvasir ${spec}`, ms, prefill };
+  return { name: `kvasir ${spec}`, ms, prefill, sealing: await sealingTime(engine, spec) };
+}
+
+/** A page of a real prompt sealed over and over, all layers of it; a token's share of that. */
+async function sealingTime(engine: Engine, spec: string): Promise<number> {
+  const plan = planOf(spec, engine.config);
+  const sequence = engine.openSequence(plan, 1024);
+  await step(engine, [{ sequence, tokens: tokens(PROMPT), logits: 'none' }]);
+  let best = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < STEPS; i++) {
+    const from = performance.now();
+    for (let layer = 0; layer < engine.config.layers; layer++)
+      engine.device.seal(sequence.view, layer, 0, sequence.view.leaves[0]);
+    best = Math.min(best, performance.now() - from);
+  }
+  sequence.dispose();
+  return best / plan.pageTokens;
 }
 
 /** llama.cpp in a process of its own: f16, flash attention on and off. */
@@ -129,7 +147,15 @@ function render(rows: readonly Row[], best: Row, depths: readonly number[], head
   const shallow = Math.min(...depths);
   const attention = (row: Row) => ((row.ms[deepest] - row.ms[shallow]) * 1e6) / (heads * (deepest - shallow));
   const ratio = (peer: number, own: number) => (Number.isFinite(peer) ? `${(peer / own).toFixed(2)}x` : '-');
-  const header = ['', ...depths.flatMap(depth => [`ms at ${depth}`, 'x']), 'attention ns', 'x', 'prefill/s', 'x'];
+  const header = [
+    '',
+    ...depths.flatMap(depth => [`ms at ${depth}`, 'x']),
+    'attention ns',
+    'x',
+    'prefill/s',
+    'x',
+    'sealing',
+  ];
   const lines = rows.map(row => [
     row.name,
     ...depths.flatMap(depth => [row.ms[depth].toFixed(2), ratio(best.ms[depth], row.ms[depth])]),
@@ -137,10 +163,12 @@ function render(rows: readonly Row[], best: Row, depths: readonly number[], head
     ratio(attention(best), attention(row)),
     (row.prefill ?? 0).toFixed(0),
     best.prefill ? `${((row.prefill ?? 0) / best.prefill).toFixed(2)}x` : '-',
+    row.sealing === undefined ? '-' : `${((100 * row.sealing) / row.ms[shallow]).toFixed(1)} %`,
   ]);
   return [
     `Best milliseconds a token of ${STEPS * ROUNDS}, ${threads} threads; x: how many times faster than llama.cpp's best setting.`,
     table(header, lines),
     `attention: nanoseconds a token of the cache and KV head, from depth ${shallow} to ${deepest}. prefill: ${PROMPT} tokens.`,
+    `sealing: its share of a token's time at depth ${shallow}, where a token is cheapest.`,
   ].join('\n');
 }

@@ -2,6 +2,7 @@
 import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/errors.ts';
 import { benchAgree } from './agree.ts';
+import { benchAttention } from './attention.ts';
 import { benchDecode } from './decode.ts';
 
 const { positionals, values } = parseArgs({
@@ -21,6 +22,7 @@ const { positionals, values } = parseArgs({
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
   agree: benchAgree,
+  attention: benchAttention,
 };
 const bench = benches[positionals[0]];
 if (!bench) {

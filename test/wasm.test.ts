@@ -1,15 +1,21 @@
 /** The wasm device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
+import { affineFormat } from '../src/codec/affine.ts';
+import { createTrained } from '../src/codec/codec.case.ts';
+import { mapped } from '../src/codec/domain.ts';
+import type { KvCodec } from '../src/codec/kv.ts';
+import { pageCodec } from '../src/codec/page-codec.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { norm as lengthOf } from '../src/codec/parts/vector.ts';
 import { zoo } from '../src/codec/zoo.ts';
+import { turnOf } from '../src/eval/vectors.ts';
 import type { Device } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice, type WasmOptions } from '../src/kernel/wasm/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
-import { planOf } from '../src/plan/plan.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 
@@ -73,6 +79,35 @@ describe.each([
     device.project(alone, 1, [{ weights, out: single, bias: biasTensor }]);
     device.project(alone, 1, [{ weights, out: single, add: true }]);
     expect(device.read(single, 0)).toEqual(device.read(out, 5));
+  });
+
+  it.each(['Q4_1', 'Q2_K', 'Q6_K', 'Q8_0'] as const)('multiplies many rows by long rows of %s', async type => {
+    // More than a strip of activations and several panels of weights; rows of both ends of a strip and of a tile.
+    const [rows, cols, batch] = [38, 2560, 263];
+    const bytes = randomWeights(type, rows * cols, 0.1, seeded(8));
+    const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+    const exact = new Float32Array(rows * cols);
+    dequantize(type, bytes, exact);
+    const x = normals(createRandom(9), batch * cols);
+    const [input, out, alone, single] = [
+      [batch, cols],
+      [batch, rows],
+      [1, cols],
+      [1, rows],
+    ].map(([r, c]) => device.tensor(r, c));
+    device.write(input, 0, x);
+    device.project(input, batch, [{ weights, out }]);
+    for (const r of [0, 3, 255, 256, 259, 262]) {
+      const expected = Float32Array.from({ length: rows }, (_, o) => {
+        let sum = 0;
+        for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
+        return sum;
+      });
+      expect(far(device.read(out, r), expected)).toBeLessThan(tolerance);
+      device.copy(input, r, alone, 0, 1);
+      device.project(alone, 1, [{ weights, out: single }]);
+      expect(device.read(single, 0)).toEqual(device.read(out, r));
+    }
   });
 
   it('reads rows of an embedding', async () => {
@@ -140,6 +175,8 @@ interface Setting {
   heads?: number;
   kvHeads?: number;
   relaxed?: boolean;
+  /** In place of what the spec makes. */
+  codec?: Pick<KvCodec, 'keys' | 'values'>;
 }
 
 /**
@@ -148,22 +185,23 @@ interface Setting {
  */
 function runAttention(
   device: Device,
-  { spec, headDim = 64, heads = 6, kvHeads = 2 }: Setting,
+  { spec, headDim = 64, heads = 6, kvHeads = 2, codec }: Setting,
   chunks: readonly number[],
   most = Number.POSITIVE_INFINITY,
 ) {
-  const plan = planOf(spec, { layers: 1, kvHeads, headDim });
-  const { sink, recent } = plan.window;
+  const random = createRandom(headDim + heads);
+  const mean = normals(random, kvHeads * headDim);
+  const made = createTrained(spec, { headDim, kvHeads, turn: turnOf(headDim) }, mean);
+  const { pageTokens } = made.shape;
+  const { sink, recent } = made.window;
   const sequence: Sequence = createSequence({
     device,
-    shape: { headDim, kvHeads, pageTokens: plan.pageTokens, sinks: sink },
-    leaf: plan.leaf,
+    shape: { headDim, kvHeads, pageTokens, sinks: sink },
+    leaf: leafLayout([codec ?? made]),
     recent,
     context: 4096,
   });
   const total = chunks.reduce((a, b) => a + b, 0);
-  const random = createRandom(headDim + heads);
-  const mean = normals(random, kvHeads * headDim);
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
   device.write(
     k,
@@ -176,7 +214,7 @@ function runAttention(
   for (const count of chunks) {
     for (const run of sequence.plan(count)) {
       const { view } = sequence;
-      if (run.sealed > 0 && run.position === run.sealed * plan.pageTokens + recent)
+      if (run.sealed > 0 && run.position === run.sealed * pageTokens + recent)
         device.seal(view, 0, run.sealed - 1, view.leaves[run.sealed - 1]);
       device.append(view, 0, k, v, done + run.row, run.count, run.position);
       const left = Math.max(0, run.count - most);
@@ -219,11 +257,29 @@ function agree(
   expect(worst, 'attention').toBeLessThan(tolerance);
 }
 
-const SPECS = zoo.filter(spec => !spec.includes('-c'));
+/** Keys and values through a map a head that is no rotation, keys relative to their page's start. */
+function mappedCodec(headDim: number, kvHeads: number): Pick<KvCodec, 'keys' | 'values'> {
+  const shape = { headDim, kvHeads, pageTokens: 128 };
+  const random = createRandom(headDim);
+  const side = (turn?: Float64Array) => {
+    const [encode, decode] = [0, 1].map(() => new Float32Array(kvHeads * headDim * headDim));
+    for (let i = 0; i < kvHeads * headDim; i++) {
+      // A stretch a dim and a shift of the dims, another one for every head.
+      const to = i - (i % headDim) + ((i + 1 + Math.floor(i / headDim)) % headDim);
+      const stretch = 0.5 + random.uniform();
+      encode[to * headDim + (i % headDim)] = stretch;
+      decode[to * headDim + (i % headDim)] = 1 / stretch;
+    }
+    const domain = mapped(headDim, { mean: normals(random, kvHeads * headDim), encode, decode, turn });
+    const format = affineFormat({ bits: 4, group: 16, axis: 'token', order: 'rows' }, shape);
+    return pageCodec({ spec: 'mapped', shape, budget: 1, stable: false, domain, format });
+  };
+  return { keys: side(turnOf(headDim).subarray(0, headDim / 2 - 2)), values: side() };
+}
 
 describe('attention on packed pages', () => {
   it.each([
-    ...SPECS,
+    ...zoo,
     'tq4-haar',
     'tq4-n32',
     'tq4-nc',
@@ -245,6 +301,14 @@ describe('attention on packed pages', () => {
     { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
+  });
+
+  it.each([
+    { spec: 'tq4', headDim: 64, heads: 6, kvHeads: 2 },
+    { spec: 'tq4+recent100', headDim: 80, heads: 3, kvHeads: 3 },
+  ])('a map a head and keys relative to their page, $headDim dims, $heads heads over $kvHeads', async setting => {
+    const { headDim, kvHeads } = setting;
+    agree(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
   });
 
   it.each(['tq4', 'tq2', 'tq3u', 'kivi2g32', 'oscar2g32'])('%s in precise mode is as good as floats', async spec => {

@@ -4,10 +4,18 @@
  * learn of them, and how much each layer's keys and values matter.
  */
 import type { Side } from '../codec/codec.ts';
-import { type Engine, type EngineOptions, loadEngine, type ModelFile, openModelFile } from '../engine/engine.ts';
+import {
+  type Engine,
+  type EngineOptions,
+  loadEngine,
+  type ModelFile,
+  openModelFile,
+  planShape,
+} from '../engine/engine.ts';
 import { profileShape } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { createProber } from '../eval/sensitivity.ts';
+import { planOf } from '../plan/plan.ts';
 import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import { profilePath, writeWhole } from '../plan/store.ts';
 import { collect } from './collect.ts';
@@ -96,7 +104,11 @@ const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOption
 async function readText(file: ModelFile, job: Job, workers: Workers, options: CalibrateOptions) {
   const { context, state, shape } = job;
   const { signal, onProgress } = options;
-  const engine = await loadEngine(file, { kv: 'f16', context }, engineOptions(options, context));
+  const engine = await loadEngine(
+    file,
+    { plan: planOf('f16', planShape(file)), context },
+    engineOptions(options, context),
+  );
   try {
     const rows = job.given ?? (await selfText(engine, job, options));
     const reading = rows?.slice(0, job.rows);
@@ -151,7 +163,7 @@ async function probe(
   const file = await openModelFile(name);
   const extra = 4 * row.length * (file.config.vocab / 2 + file.config.layers * file.config.width);
   const settings = { ...engineOptions(options, row.length), precise: true };
-  const engine = await loadEngine(file, { kv: 'f16', context: row.length, extra }, settings);
+  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context: row.length, extra }, settings);
   try {
     const measure = await createProber(engine, row, { signal });
     while (measured.length < probes.length) {

@@ -36,7 +36,11 @@ const seen: Vectors[][] = [];
 
 beforeAll(async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ heads: 6, kvHeads: 2, headDim: 16 }))]));
-  engine = await loadEngine(file, { kv: 'f16', context }, { device: 'js', prefillChunk: context });
+  engine = await loadEngine(
+    file,
+    { plan: planOf('f16', file.config), context },
+    { device: 'js', prefillChunk: context },
+  );
   const { heads, kvHeads, headDim, attentionScale: scale } = engine.config;
   shape = { heads, kvHeads, headDim, scale, turn: engine.rope.frequencies, context, samples: 20, seed: 5 };
   state = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));

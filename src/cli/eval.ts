@@ -2,13 +2,14 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { parseSpec } from '../codec/spec.ts';
-import { loadEngine, openModelFile } from '../engine/engine.ts';
+import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { profileFor } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { type DivergenceRow, measureDivergence } from '../eval/divergence.ts';
 import { divergencePlot } from '../eval/plot.ts';
 import type { DeviceName } from '../kernel/open.ts';
-import { memoryReport } from '../plan/memory.ts';
+import { choosePlan, isAuto } from '../plan/auto.ts';
+import { planBytes } from '../plan/plan.ts';
 import { formatCount, parseCount } from '../units.ts';
 import { createProgress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
@@ -55,7 +56,7 @@ export function addEval(program: Command): void {
 async function evaluate(name: string, options: Options, signal: AbortSignal): Promise<void> {
   const { context, skip, chunks, device, threads, memory } = options;
   const specs = options.kv.split(',').map(spec => spec.trim());
-  specs.forEach(parseSpec);
+  for (const spec of specs) if (!isAuto(spec)) parseSpec(spec);
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
   const text = await readFile(options.text, 'utf8').catch(error => {
     throw new InputError(`${options.text} cannot be read (${error.code ?? error.message}). Check --text.`);
@@ -63,24 +64,21 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
   const file = await openModelFile(name);
   const { tokenizer, config } = file;
   const profile = await profileFor(file, specs, options.profile);
-  const largest = ['f16', ...specs].toSorted((a, b) => cacheBytes(b) - cacheBytes(a))[0];
+  const plans = [...new Set(['f16', ...specs])].map(spec => choosePlan(spec, planShape(file), profile));
+  const plan = plans.toSorted((a, b) => planBytes(b, context) - planBytes(a, context))[0];
   // The f16 row's predictions are held while the others are compared with them.
   const extra = 4 * (context - from) * config.vocab;
-  function cacheBytes(kv: string): number {
-    return memoryReport(kv, config, context).totalBytes;
-  }
   const loading = { device, threads, precise: !options.fast, memoryLimit: memory, prefillChunk: options.batch, signal };
-  const engine = await loadEngine(file, { kv: largest, context, extra }, loading);
+  const engine = await loadEngine(file, { plan, context, extra }, loading);
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
   try {
     const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
     const rows = await measureDivergence(engine, ids, {
-      specs,
+      plans,
       context,
       from,
       skip,
       chunks,
-      profile,
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),
     });

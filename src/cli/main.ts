@@ -9,6 +9,7 @@ import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
 import { addEval } from './eval.ts';
 import { addInspect } from './inspect.ts';
+import { addPlan } from './plan.ts';
 import { addPull } from './pull.ts';
 import { addRun } from './run.ts';
 import { packageVersion } from './version.ts';
@@ -29,6 +30,7 @@ function createProgram(): Command {
   addChat(program);
   addInspect(program);
   addCalibrate(program);
+  addPlan(program);
   addEval(program);
   addCodecs(program);
   addEstimate(program);

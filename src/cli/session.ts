@@ -9,7 +9,8 @@ import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { createProgress } from './progress.ts';
 
 export interface ModelOptions {
-  kv: string;
+  kv?: string;
+  kvMemory?: number;
   context?: number;
   profile?: string;
   overflow: 'error' | 'slide';
@@ -39,7 +40,15 @@ export function addDeviceOptions(command: Command): Command {
 
 export function addModelOptions(command: Command): Command {
   command
-    .option('--kv <spec>', 'codec of the cache, as in `kvasir codecs`', 'tq4')
+    .option(
+      '--kv <spec>',
+      'codec of the cache, as in `kvasir codecs`; auto, or auto:2.25 bits, lets a plan choose (default: tq4)',
+    )
+    .option(
+      '--kv-memory <size>',
+      'most memory of a whole context of cache, e.g. 300MB: the plan chooses what fits',
+      parseBytes,
+    )
     .option('--profile <file>', 'what `kvasir calibrate` made (default: the one of this model, if there is one)')
     .option('--context <n>', "most tokens, e.g. 8192 or 32k (default: the model's own, up to 32k)", parseCount)
     .option('--overflow <how>', 'at the end of the context: error, or slide to forget the oldest', 'error');

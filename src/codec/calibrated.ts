@@ -29,7 +29,6 @@ const BOOKS = [
 ];
 
 export const reserved: readonly Family[] = [
-  reserve('mead', /^mead(\d(?:\.5)?)(u?)$/, ['mead1.5', 'mead2', 'mead2.5', 'mead3', 'mead2u'], [], 'tq2'),
   reserve('VecInfer', /^vec-d(\d+)b(\d+)$/, ['vec-d4b8', 'vec-d8b12', 'vec-d2b4', 'vec-d2b8'], BOOKS, 'tq2'),
   reserve('MILLION', /^million-d(\d+)b(\d+)$/, ['million-d4b8'], BOOKS.slice(0, 1), 'tq2'),
   reserve('Oaken', /^oaken$/, ['oaken'], [], 'tq4'),

@@ -31,7 +31,7 @@ export interface KvSpec {
 }
 
 /** Sinks are kept when a spec does not say: four f16 tokens are worth a factor of 5 to 8 in divergence. */
-const DEFAULT_WINDOW: Required<Window> = { sink: 4, recent: 0, edge: 0 };
+export const DEFAULT_WINDOW: Required<Window> = { sink: 4, recent: 0, edge: 0 };
 
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
 const LARGEST_WINDOW = 1 << 20;

@@ -5,10 +5,11 @@ import { reserved } from './calibrated.ts';
 import type { Family } from './family.ts';
 import { hybrid } from './hybrid/hybrid.ts';
 import { kivi } from './kivi/kivi.ts';
+import { mead } from './mead/mead.ts';
 import { oscar } from './oscar/oscar.ts';
 import { turbo } from './turbo/turbo.ts';
 
-export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, ...reserved];
+export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, mead, ...reserved];
 
 /** One row each in `kvasir codecs` and `kvasir estimate`: every codec that runs, and the variants worth comparing. */
 export const zoo: readonly string[] = [
@@ -36,5 +37,10 @@ export const zoo: readonly string[] = [
   'tq2',
   'tq2-c',
   'tq2u',
+  'mead3',
+  'mead2.5',
+  'mead2',
+  'mead2u',
+  'mead1.5',
   'tq1',
 ];

@@ -4,16 +4,15 @@ import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
-import { type MemoryReport, memoryReport } from '../plan/memory.ts';
+import { type Plan, planBytes, planOf } from '../plan/plan.ts';
 import { formatBytes, formatCount } from '../units.ts';
 
 export interface BudgetRequest {
   config: ModelConfig;
   tensors: ReadonlyMap<string, TensorInfo>;
   device: Device['name'];
-  kv: string;
+  plan: Plan;
   context: number;
-  pageTokens?: number;
   /** Of the scratch. */
   rows: number;
   /** Bytes in main memory beside these, such as held logits. */
@@ -31,7 +30,7 @@ export interface Budget {
 export function budgetOf(request: BudgetRequest): Budget {
   const { config, rows, extra = 0 } = request;
   const weights = weightBytes(request);
-  const cache = reportOf(request).totalBytes;
+  const cache = planBytes(request.plan, request.context);
   const scratch = scratchBytes(config, rows) + extra;
   return { weights, cache, scratch, total: weights + cache + scratch };
 }
@@ -43,7 +42,7 @@ export function checkBudget(request: BudgetRequest, limit: number): Budget {
   const { weights, cache, scratch, total } = budget;
   throw new CapacityError(
     `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, cache ${formatBytes(cache)} for ` +
-      `${formatCount(request.context)} tokens of ${request.kv}, scratch ${formatBytes(scratch)}), and ` +
+      `${formatCount(request.context)} tokens of ${request.plan.spec}, scratch ${formatBytes(scratch)}), and ` +
       `${formatBytes(limit)} can be had. ${advice(request, limit - weights - scratch)}`,
   );
 }
@@ -57,28 +56,22 @@ export async function memoryLimit(): Promise<number> {
 }
 
 function advice(request: BudgetRequest, room: number): string {
-  const { kv, context } = request;
-  const report = reportOf(request);
-  if (room < report.bytesPerToken) return 'Take a smaller model, or one of fewer bits a weight.';
+  const { plan, context, config } = request;
+  const { pageTokens, leaf } = plan;
+  if (room < leaf.bytes / pageTokens) return 'Take a smaller model, or one of fewer bits a weight.';
+  const most = Math.min(room, planBytes(plan, context) - 1);
   const fits = ['tq4', 'tq3', 'tq2'].find(
-    spec => spec !== kv && reportOf({ ...request, kv: spec }).totalBytes <= Math.min(room, report.totalBytes - 1),
+    spec => spec !== plan.spec && planBytes(planOf(spec, { ...config, pageTokens }), context) <= most,
   );
-  const tokens = contextWithin(report, room, request.pageTokens);
+  // The largest context, in whole pages, that the room holds.
+  const pages = Math.floor((room - planBytes(plan, 1)) / leaf.bytes);
+  const tokens = Math.max(0, pages) * pageTokens;
   const ways = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,
     fits && `kv: '${fits}' fits at this context`,
   ].filter(way => way !== false && way !== undefined);
   return ways.length > 0 ? `Of this model, ${ways.join('; ')}.` : 'Take a smaller model, or close other programs.';
 }
-
-/** The largest context, in whole pages, that the room holds. */
-function contextWithin(report: MemoryReport, room: number, pageTokens = 128): number {
-  const tokens = report.context - (report.totalBytes - room) / report.bytesPerToken;
-  return Math.max(0, Math.floor(tokens / pageTokens)) * pageTokens;
-}
-
-const reportOf = ({ config, kv, context, pageTokens }: BudgetRequest): MemoryReport =>
-  memoryReport(kv, { ...config, pageTokens }, context);
 
 /** The js device holds its matrices as floats; the others hold them as they are in the file. */
 function weightBytes({ tensors, device }: BudgetRequest): number {

@@ -11,7 +11,7 @@ import { type ChatTemplate, createChatTemplate } from '../model/template.ts';
 import { getString } from '../model/tokenizer/metadata.ts';
 import { createTokenizer, type Tokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
-import type { Plan } from '../plan/plan.ts';
+import type { Plan, PlanShape } from '../plan/plan.ts';
 import { type BudgetRequest, checkBudget, memoryLimit } from './budget.ts';
 
 /** A path, a name on the hub (`org/repo:Q4_K_M`), or the model's files as Blobs. */
@@ -24,7 +24,6 @@ export interface EngineOptions {
   precise?: boolean;
   /** Tokens that go through the layers together. */
   prefillChunk?: number;
-  pageTokens?: number;
   /** Bytes that weights, cache and scratch may take together; what this machine has free unless given. */
   memoryLimit?: number;
   signal?: AbortSignal;
@@ -77,6 +76,15 @@ export async function openModelFile(input: ModelInput): Promise<ModelFile> {
   }
 }
 
+/** What a plan must know of a model. */
+export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, pageTokens?: number): PlanShape => ({
+  layers: config.layers,
+  kvHeads: config.kvHeads,
+  headDim: config.headDim,
+  pageTokens,
+  turn: rope.frequencies,
+});
+
 /** The hub's code is for Node alone: the import waits until a name needs it. */
 async function resolvePath(name: string): Promise<string> {
   const { resolveModel } = await import('../model/hub/index.ts');
@@ -84,12 +92,13 @@ async function resolvePath(name: string): Promise<string> {
 }
 
 /** The cache that the engine is to have room for. */
-export type CacheRequest = Pick<BudgetRequest, 'kv' | 'context' | 'extra'>;
+export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra'>;
 
 /** Loads what a file holds; the file is closed in the end, whatever comes. */
 export async function loadEngine(file: ModelFile, cache: CacheRequest, options: EngineOptions = {}): Promise<Engine> {
   const { gguf, config, tokenizer, template, rope } = file;
-  const { pageTokens = 128, threads, precise, signal, onProgress } = options;
+  const { threads, precise, signal, onProgress } = options;
+  const { pageTokens } = cache.plan;
   let device: Device | undefined;
   try {
     signal?.throwIfAborted();
@@ -97,7 +106,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     device = opened.device;
     const rows = chunkRows(options.prefillChunk, device);
     const limit = options.memoryLimit ?? (await memoryLimit());
-    checkBudget({ ...cache, config, tensors: gguf.tensors, device: device.name, pageTokens, rows }, limit);
+    checkBudget({ ...cache, config, tensors: gguf.tensors, device: device.name, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.bytes;
     const scratch = createScratch(device, config, rows);

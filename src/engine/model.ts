@@ -4,7 +4,8 @@ import { InputError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
-import { type Plan, planOf } from '../plan/plan.ts';
+import { choosePlan } from '../plan/auto.ts';
+import type { Plan } from '../plan/plan.ts';
 import { formatCount } from '../units.ts';
 import {
   type ChatOptions,
@@ -14,14 +15,18 @@ import {
   type Prompt,
   type PromptOptions,
 } from './conversation.ts';
-import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile } from './engine.ts';
+import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile, planShape } from './engine.ts';
 import { type ProfileInput, profileFor } from './profile.ts';
 import { createSlot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
 export interface LoadOptions extends EngineOptions {
-  /** How the cache is stored: a codec spec. `tq4` unless given. */
+  /** How the cache is stored: a codec spec, or `auto` (`auto:2.25` bits) to let a plan choose. `tq4` unless given. */
   kv?: string;
+  /** Most bytes of a whole context's cache: the plan chooses what fits. */
+  kvMemory?: number;
+  /** Tokens a page: 128 unless given. */
+  pageTokens?: number;
   /** Most tokens of a sequence: what the model was made for, up to 32768, unless given. */
   context?: number;
   /** What `kvasir calibrate` learned, for codecs that need it: a file, or one that was read. Found unless given. */
@@ -66,7 +71,8 @@ export interface Model {
 const LARGEST_DEFAULT = 32768;
 
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
-  const { kv = 'tq4', overflow = 'error', pageTokens } = options;
+  const { kvMemory, overflow = 'error', pageTokens } = options;
+  const kv = options.kv ?? (kvMemory === undefined ? 'tq4' : 'auto');
   const file = await openModelFile(input);
   const { config, template } = file;
   let plan: Plan;
@@ -75,13 +81,15 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     if (!Number.isInteger(context) || context < 1)
       throw new InputError(`context must be a whole number of tokens above 0, not ${context}.`);
     const profile = await profileFor(file, [kv], options.profile);
-    plan = planOf(kv, { ...config, pageTokens, turn: file.rope.frequencies }, profile);
+    plan = choosePlan(kv, planShape(file, pageTokens), profile, { kvMemory, context });
   } catch (error) {
     await file.gguf.close();
     throw error;
   }
-  const engine = await loadEngine(file, { kv, context }, options);
-  const notices = [template.note, context > config.context && beyond(context, config)].filter(note => !!note);
+  const engine = await loadEngine(file, { plan, context }, options);
+  const notices = [template.note, plan.notice, context > config.context && beyond(context, config)].filter(
+    note => !!note,
+  );
   return createModel({ engine, plan, context, overflow, notices: notices as string[] });
 }
 

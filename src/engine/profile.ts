@@ -1,9 +1,10 @@
 /** The profile that goes with a model file: the one that was named, or the one that is found. */
 import { learns } from '../codec/kv.ts';
 import { fingerprintAll } from '../model/fingerprint.ts';
+import { isAuto } from '../plan/auto.ts';
 import { checkProfile, type Profile, type ProfileShape } from '../plan/profile.ts';
 import { findProfile, kvasirCache, readProfile } from '../plan/store.ts';
-import type { ModelFile } from './engine.ts';
+import { type ModelFile, planShape } from './engine.ts';
 
 /** A path, or a profile that was read already. */
 export type ProfileInput = string | Profile;
@@ -24,8 +25,7 @@ export async function profileFor(
   specs: readonly string[],
   given?: ProfileInput,
 ): Promise<Profile | undefined> {
-  if (given === undefined && !specs.some(spec => learns(spec, { ...file.config, turn: file.rope.frequencies })))
-    return undefined;
+  if (given === undefined && !specs.some(spec => isAuto(spec) || learns(spec, planShape(file)))) return undefined;
   const print = await modelFingerprint(file);
   const named = typeof given === 'string' ? await readProfile(given) : given;
   const profile = named ?? (print ? await findProfile(file.paths[0], print) : undefined);

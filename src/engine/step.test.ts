@@ -10,8 +10,8 @@ const kv = 'tq3+recent5';
 
 async function open(prefillChunk: number) {
   const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
-  const engine = await loadEngine(file, { kv, context: 256 }, { device: 'js', pageTokens: 16, prefillChunk });
-  const plan = planOf(kv, { ...engine.config, pageTokens: 16 });
+  const plan = planOf(kv, { ...file.config, pageTokens: 16 });
+  const engine = await loadEngine(file, { plan, context: 256 }, { device: 'js', prefillChunk });
   return { engine, sequence: () => engine.openSequence(plan, 256) };
 }
 

@@ -14,8 +14,11 @@ const ids = Array.from({ length: 200 }, (_, i) => (i * i * 7 + 31 * i) % 256);
 
 async function open(prefillChunk = 20): Promise<Engine> {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false }))]));
-  return loadEngine(file, { kv: 'f16', context }, { device: 'js', pageTokens, prefillChunk });
+  const plan = planOf('f16', { ...file.config, pageTokens });
+  return loadEngine(file, { plan, context }, { device: 'js', prefillChunk });
 }
+
+const plansOf = ({ config }: Engine, ...specs: string[]) => specs.map(spec => planOf(spec, { ...config, pageTokens }));
 
 /** Logits of all positions of a row under a spec, in one chunk. */
 async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Float32Array[]> {
@@ -30,7 +33,7 @@ async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Fl
 it('is what its definition says, f16 against itself zero', async () => {
   const engine = await open();
   const specs = ['tq2', 'tq4+recent16'];
-  const rows = await measureDivergence(engine, ids, { specs, context, skip: 1, chunks: 2, pageTokens });
+  const rows = await measureDivergence(engine, ids, { plans: plansOf(engine, ...specs), context, skip: 1, chunks: 2 });
   expect(rows.map(({ kv }) => kv)).toEqual(['f16', ...specs]);
   expect(rows[0]).toMatchObject({ bits: 16, kld: 0, top1: 1, tokens: 2 * 23 });
   expect(rows[2].window).toEqual({ sink: 4, recent: 16, edge: 0 });
@@ -62,23 +65,23 @@ it('is what its definition says, f16 against itself zero', async () => {
 });
 
 it('has nothing to diverge where all is in the f16 window, and does not depend on the batch', async () => {
-  const [near] = (
-    await measureDivergence(await open(), ids, { specs: ['tq2+recent64'], context, chunks: 1, pageTokens })
-  ).slice(1);
+  const engine = await open();
+  const plans = plansOf(engine, 'tq2+recent64');
+  const [near] = (await measureDivergence(engine, ids, { plans, context, chunks: 1 })).slice(1);
   // Not quite zero: f16 pages are summed page by page, the f16 window as one.
   expect(Math.abs(near.kld)).toBeLessThan(1e-7);
   expect(near.top1).toBe(1);
   const [a, b] = [await open(5), await open(64)];
-  const options = { specs: ['tq2'], context, chunks: 1, from: 40, pageTokens };
+  const options = { plans: plansOf(a, 'tq2'), context, chunks: 1, from: 40 };
   expect(await measureDivergence(a, ids, options)).toEqual(await measureDivergence(b, ids, options));
 });
 
 it('gives what it has when it is stopped', async () => {
   const stop = new AbortController();
-  const rows = await measureDivergence(await open(), ids, {
-    specs: ['tq4', 'tq2'],
+  const engine = await open();
+  const rows = await measureDivergence(engine, ids, {
+    plans: plansOf(engine, 'tq4', 'tq2'),
     context,
-    pageTokens,
     signal: stop.signal,
     onProgress: ({ done, total }) => 12 * done >= 5 * total && stop.abort(),
   });
@@ -96,7 +99,9 @@ it.each([
   { context: 48, from: 47 },
   { context: 1 },
 ])('refuses %j', async options => {
-  await expect(measureDivergence(await open(), ids, { specs: ['tq4'], ...options })).rejects.toThrow(InputError);
+  const engine = await open();
+  const plans = plansOf(engine, 'tq4');
+  await expect(measureDivergence(engine, ids, { plans, ...options })).rejects.toThrow(InputError);
 });
 
 it('draws every codec once, its names in full, well formed', () => {

@@ -10,20 +10,16 @@ import type { Engine } from '../engine/engine.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
-import type { Profile } from '../plan/profile.ts';
 
 export interface DivergenceOptions {
-  /** Codec specs; f16 is always measured, and comes first. */
-  specs: readonly string[];
+  /** What is judged; f16 is always measured, and comes first. */
+  plans: readonly Plan[];
   context: number;
   /** First position that is scored: half the context unless given. */
   from?: number;
   /** Rows to pass over, and rows to judge: all that there are unless given. */
   skip?: number;
   chunks?: number;
-  pageTokens?: number;
-  /** For codecs that learn from data. */
-  profile?: Profile;
   signal?: AbortSignal;
   /** Tokens run, of all that will be. */
   onProgress?: (progress: { done: number; total: number }) => void;
@@ -36,6 +32,8 @@ export interface DivergenceRow {
   perplexity: number;
   /** Nats a token. */
   kld: number;
+  /** What the plan let one expect of it. */
+  predicted?: number;
   /** Share of tokens, 0 to 1. */
   top1: number;
   /** Tokens and layers that stay f16. */
@@ -53,10 +51,8 @@ export async function measureDivergence(
   const { context, signal, onProgress } = options;
   const from = options.from ?? Math.floor(context / 2);
   const rows = cutRows(ids, options, from);
-  const shape = { ...engine.config, pageTokens: options.pageTokens, turn: engine.rope.frequencies };
-  const [exact, ...others] = [...new Set(['f16', ...options.specs])].map(spec =>
-    createSubject(planOf(spec, shape, options.profile)),
-  );
+  const exact = createSubject(planOf('f16', { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
+  const others = options.plans.filter(({ spec }) => spec !== 'f16').map(createSubject);
   const total = rows.length * (1 + others.length) * (context - 1);
   let done = 0;
   const run = async (
@@ -181,6 +177,7 @@ function createSubject(plan: Plan) {
       bits: plan.bits,
       perplexity: Math.exp(sum.nll / sum.tokens),
       kld: sum.kld / sum.tokens,
+      predicted: plan.predicted,
       top1: sum.same / sum.tokens,
       window: plan.window,
       tokens: sum.tokens,

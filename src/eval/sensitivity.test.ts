@@ -13,8 +13,9 @@ const window = { sink: 4, recent: 0, edge: 0 };
 
 it('is the divergence of a cache in which one side of one layer is coded, all layers run', async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false, layers: 3 }))]));
-  const engine = await loadEngine(file, { kv: 'f16', context: 64 }, { device: 'js', pageTokens, prefillChunk: 20 });
-  const shape = { ...engine.config, pageTokens };
+  const shape = { ...file.config, pageTokens };
+  const plan = planOf('f16', shape);
+  const engine = await loadEngine(file, { plan, context: 64 }, { device: 'js', prefillChunk: 20 });
   const logProbs = async (plan: Plan) => {
     const rows: Float32Array[] = [];
     const onLogits = (position: number, logits: Float32Array) => {
@@ -23,7 +24,7 @@ it('is the divergence of a cache in which one side of one layer is coded, all la
     await teacherForce(engine, plan, row, 32, { onLogits });
     return rows;
   };
-  const reference = await logProbs(planOf('f16', shape));
+  const reference = await logProbs(plan);
   const measure = (await createProber(engine, row, { pageTokens }))!;
   const seen = new Set<number>();
   for (const [layer, side] of [

@@ -53,7 +53,14 @@ export type PageFragment =
       group: number;
       axis: 'channel' | 'token';
       norms?: ScalarsFragment & { per: 'head' | 'page' };
-    };
+    }
+  /**
+   * Quads as sums of entries of 16-entry books: columns of nibbles in the order of heads, quads and books, each
+   * pageTokens / 2 bytes. `counts` is [kv head][quad] columns, `books` [column][entry][4].
+   */
+  | { kind: 'additive'; counts: Uint8Array; books: Float32Array }
+  /** Columns of `bits` [kv head][dim] each (none where 0), two's complement, for (code + 1/2) step. */
+  | { kind: 'mixed'; bits: Uint8Array; steps: Float32Array };
 
 /** A grid of codes from byte `offset` of a head's block on. */
 export interface GridFragment {

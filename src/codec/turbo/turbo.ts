@@ -75,9 +75,9 @@ export function rotationOf({ spec, shape: { headDim }, has, number }: Request): 
 
 /**
  * One head's block:
- *   codes   headDim x pageTokens codes of `bits` (see pack.ts). Table codes and all values lie in columns, those of
- *           tq2 in pairs; keys of the uniform siblings lie in rows. A table code is the index of an ascending table; a
- *           uniform code is two's complement, c for the value (c + 1/2) step.
+ *   codes   headDim x pageTokens codes of `bits` (see pack.ts). Values lie in columns; keys of tq3, tq4 and the
+ *           uniform siblings in rows; keys of tq1 in columns; both of tq2 in pairs. A table code is the index of an
+ *           ascending table; a uniform code is two's complement, c for the value (c + 1/2) step.
  *   norms   pageTokens x f16 (f32): |x|, or |x| / |decoded unit vector| when norm corrected.
  */
 function turboFormat(
@@ -88,7 +88,7 @@ function turboFormat(
   scalars: Scalars,
   normCorrected: boolean,
 ): PageFormat {
-  const order = uniform && side === 'key' ? 'rows' : !uniform && bits === 2 ? 'pairs' : 'columns';
+  const order = side === 'key' && (uniform || bits > 2) ? 'rows' : !uniform && bits === 2 ? 'pairs' : 'columns';
   const grid = createGrid(pageTokens, headDim, bits, order);
   const fields: Field[] = [
     {

@@ -1,8 +1,11 @@
 /** Kernels and tables of the codecs in use: made when a layer first asks for them, shared by all layers alike. */
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
+import type { AdditiveTables } from './kernels/additive.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
+import { COLUMN_BYTES } from './kernels/mixed.ts';
+import { withHalves } from './kernels/quads.ts';
 import type { Tables } from './kernels/unpack.ts';
 import type { Heap } from './memory.ts';
 import type { Pool } from './pool.ts';
@@ -28,6 +31,29 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
     return address;
   };
 
+  /** See kernels/additive.ts. */
+  const placeAdditive = ({ counts, books }: Fragment['page'] & { kind: 'additive' }): AdditiveTables => {
+    const integers = (data: ArrayLike<number>) => place(new Float32Array(Int32Array.from(data).buffer));
+    const quads = shape.headDim / 4;
+    const firsts = Array.from({ length: shape.kvHeads }, (_, head) =>
+      counts.subarray(0, head * quads).reduce((sum, count) => sum + count, 0),
+    );
+    return { counts: integers(counts), firsts: integers(firsts), books: place(withHalves(books)) };
+  };
+
+  /** See kernels/mixed.ts. */
+  const placeMixed = ({ bits, steps }: Fragment['page'] & { kind: 'mixed' }): number => {
+    const data = new DataView(new ArrayBuffer(COLUMN_BYTES * bits.length));
+    let offset = 0;
+    bits.forEach((width, i) => {
+      data.setInt32(COLUMN_BYTES * i, width, true);
+      data.setInt32(COLUMN_BYTES * i + 4, offset, true);
+      data.setFloat32(COLUMN_BYTES * i + 8, steps[i], true);
+      offset += (shape.pageTokens * width) / 8;
+    });
+    return place(new Float32Array(data.buffer));
+  };
+
   const tablesOf = (fragment: Fragment): Tables => {
     const known = tables.get(fragment);
     if (known) return known;
@@ -35,10 +61,13 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
     const levels = page.kind === 'levels' ? [page.levels] : page.kind === 'hybrid' ? page.parts.map(p => p.levels) : [];
     const made: Tables = {
       matrix: fragment.matrix && place(fragment.matrix),
+      encodeMatrix: fragment.encodeMatrix && place(fragment.encodeMatrix),
       mean: fragment.mean && place(fragment.mean),
       levels: levels.map(place),
       residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
       fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
+      additive: page.kind === 'additive' ? placeAdditive(page) : undefined,
+      columns: page.kind === 'mixed' ? placeMixed(page) : undefined,
     };
     tables.set(fragment, made);
     return made;

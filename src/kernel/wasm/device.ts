@@ -7,9 +7,11 @@ import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } f
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
+import { activationBytes, quantize } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
-import { activationBytes, halves, norm, quantize, rope, swiglu, TILES, tileOf } from './kernels/basic.ts';
-import { floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
+import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
+import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
+import { MATMUL_SCRATCH, matmulMany } from './kernels/matmul-many.ts';
 import { stateBytes } from './kernels/softmax.ts';
 import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
@@ -17,6 +19,7 @@ import { type Kernel, moduleBytes } from './module.ts';
 import { blockBytes, packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
 import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
+import { createTurns, type Turns } from './turns.ts';
 
 interface Placed {
   address: number;
@@ -56,6 +59,9 @@ function floatBits(x: number): number {
   return bits.getInt32(0);
 }
 
+/** Rows from which it pays to turn the f16 tail into floats before they read it. */
+const MANY = 8;
+
 /** Rows below which a step is too short to be worth waking other threads for the small operations. */
 const ALONE = 4;
 
@@ -94,15 +100,20 @@ function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
   const integer = new Map(
     Object.values(packedFormats)
       .filter(({ bits }) => bits < 16)
-      .map(format => [matmulName(format, 1), format]),
+      .map(format => [matmulName(format, 'one'), format]),
   );
   return [
     norm(),
     rope(),
     swiglu(),
-    ...TILES.map(tile => quantize(tile, precise)),
+    quantize('quantizeOne', precise),
+    quantize('quantizeMany', precise),
     halves(),
-    ...[...integer.values()].flatMap(format => TILES.map(tile => matmul(format, tile, relaxed && !precise))),
+    floats(),
+    ...[...integer.values()].flatMap(format => {
+      const arithmetic = arithmeticOf(format, relaxed, precise);
+      return [matmul(format, arithmetic), matmulMany(format, arithmetic)];
+    }),
     ...(['F32', 'F16', 'BF16'] as const).map(floatMatmul),
   ];
 }
@@ -115,6 +126,7 @@ class WasmDevice implements Device {
   private readonly shape: AttendShape;
   private readonly codecs: Codecs;
   private readonly leafTables: LeafTables;
+  private readonly turns: Turns;
   private readonly rooms = new Map<string, { address: number; bytes: number }>();
   private readonly banks: Bank[];
 
@@ -132,6 +144,7 @@ class WasmDevice implements Device {
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
     this.codecs = createCodecs(heap, pool, this.shape, memory);
     this.leafTables = createLeafTables(heap);
+    this.turns = createTurns(heap, headDim, pageTokens);
   }
 
   get bytes(): number {
@@ -255,10 +268,10 @@ class WasmDevice implements Device {
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     const integers = projections.some(({ weights }) => isInteger(weights.type));
     const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
-    if (integers) this.run(rows, `quantize${tileOf(rows)}`, at(x), quantized, rows, x.cols);
+    if (integers) this.run(rows, rows === 1 ? 'quantizeOne' : 'quantizeMany', at(x), quantized, rows, x.cols);
     const products = projections.map(({ weights, out, bias, add }) => {
       const { type } = weights;
-      const kernel = isInteger(type) ? matmulName(packedFormats[type], tileOf(rows)) : `matmul${type}`;
+      const kernel = isInteger(type) ? matmulName(packedFormats[type], rows === 1 ? 'one' : 'many') : `matmul${type}`;
       const input = isInteger(type)
         ? { address: quantized, bytes: activationBytes(rows, x.cols) }
         : { address: at(x), bytes: 4 * rows * x.cols };
@@ -289,12 +302,13 @@ class WasmDevice implements Device {
     };
     const x = there('input', input.address, input.bytes);
     const to = there('output', at(out), outBytes);
+    const scratch = this.room('matmul', this.threads * MATMUL_SCRATCH, bank);
     const biasAt = bias ? there('bias', at(bias), 4 * weights.rows) : 0;
     return {
       task: {
         kernel: kernel + this.banks[bank].suffix,
         chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
-        args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols],
+        args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols, scratch],
       },
       fetch: () => {
         if (bank !== 0) this.raw(at(out), outBytes).set(this.raw(to, outBytes, bank));
@@ -343,6 +357,15 @@ class WasmDevice implements Device {
     const { row, count, position, sealed } = rows;
     const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const pages = sealed - view.firstLeaf;
+    const many = count >= MANY;
+    const f16 = (name: string, block: Block, tokens: number) => {
+      const from = this.half(view, block, layer, 0, tokens);
+      if (!many || tokens === 0) return from;
+      const values = 2 * kvHeads * tokens * view.shape.headDim;
+      const to = this.room(`${name} as floats`, 4 * values);
+      this.pool.run('floats', this.chunks, from, to, values);
+      return to;
+    };
     const queries = at(q) + 4 * row * q.cols;
     const scale = floatBits(rows.scale);
     const sinkCount = Math.min(sinks, sealed * pageTokens);
@@ -355,7 +378,7 @@ class WasmDevice implements Device {
       const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
       this.pool.run(
-        module.pages,
+        many ? module.pagesMany : module.pages,
         splits * kvHeads,
         prepared,
         states,
@@ -365,19 +388,20 @@ class WasmDevice implements Device {
         count,
         pages,
         skip,
+        this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed),
       );
     }
     this.pool.run(
-      module.finish,
+      many ? module.finishMany : module.finish,
       count * kvHeads,
       queries,
       4 * q.cols,
       states,
       pages,
-      this.half(view, view.sinkBlock, layer, 0, sinks),
+      f16('sinks', view.sinkBlock, sinks),
       sinks,
       sinkCount,
-      this.half(view, view.tail, layer, 0, tailTokens),
+      f16('tail', view.tail, tailTokens),
       tailTokens,
       sealed * pageTokens,
       position,
@@ -394,8 +418,9 @@ class WasmDevice implements Device {
     const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const start = (page * pageTokens) % tailTokens;
     const [tailKeys, tailValues] = [0, 1].map(side => this.half(view, view.tail, layer, side, tailTokens));
-    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset);
-    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset);
+    const turn = this.turns.addressOf(keys.fragment.turn, page, page + 1);
+    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset, turn);
+    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset, 0);
   }
 
   async dispose(): Promise<void> {

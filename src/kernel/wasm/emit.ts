@@ -146,6 +146,7 @@ export const v128 = {
   load8x8S: vload(1),
   load16x4U: vload(4),
   load32Splat: vload(9),
+  load64Splat: vload(10),
   load32Zero: vload(92),
   store: (address: I32, value: V128, offset = 0): Code => [
     ...codeOf(address),
@@ -163,9 +164,19 @@ export const v128 = {
     ...unsigned(offset),
     0,
   ],
+  store32Lane: (address: I32, value: V128, lane: number, offset = 0): Code => [
+    ...codeOf(address),
+    ...value.code,
+    ...simd(90),
+    0,
+    ...unsigned(offset),
+    lane,
+  ],
   and: binary(78),
   or: binary(80),
   xor: binary(81),
+  /** Bits of a where the mask has ones, else of b. */
+  bitselect: ternary(82),
   /** Lanes by byte index: 0 to 15 of a, 16 to 31 of b. */
   shuffle: (a: V128, b: V128, bytes: readonly number[]) => expr('v128', a.code, b.code, simd(13), bytes),
   zero: constant(new ArrayBuffer(16)),
@@ -189,10 +200,13 @@ export const i16x8 = {
   add: binary(142),
   sub: binary(145),
   shl: shift(139),
+  shrS: shift(140),
   shrU: shift(141),
   narrowS: binary(133),
   extendLowS: unary(135),
   extendHighS: unary(136),
+  extmulLowS: binary(156),
+  extmulHighS: binary(157),
   /** Pairs of int8 times 7-bit unsigned, added: exact while the second factor is 0 to 127. */
   relaxedDot: binary(0x112),
 };

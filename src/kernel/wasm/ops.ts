@@ -1,13 +1,16 @@
 /** Small pieces of code that several kernels are made of. */
-import { type F32, f32, f32x4, type I32, i8x16, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
 import type { Kernel } from './module.ts';
 
-/** Four f16, each in the low half of a 32-bit lane, to f32. Infinities and NaN are not expected. */
-export function halfToFloat(x: V128): V128 {
-  const shifted = i32x4.shrS(i32x4.shl(x, 16), 3);
-  // The exponent is 112 too low: one multiplication mends that, and subnormals with it.
-  return f32x4.mul(v128.and(shifted, i32x4.const(0x8fffe000)), f32x4.const(2 ** 112));
-}
+/** The bits of an f16 that is moved down by 3 in the high half of a lane; its exponent is then 112 too low. */
+export const HALF: { bits: V128; scale: V128 } = { bits: i32x4.const(0x8fffe000), scale: f32x4.const(2 ** 112) };
+
+/** Four f16, each in the high half of a 32-bit lane, to f32: subnormals too. Infinities and NaN are not expected. */
+export const highHalfToFloat = (x: V128, { bits, scale } = HALF): V128 =>
+  f32x4.mul(v128.and(i32x4.shrS(x, 3), bits), scale);
+
+/** The same for low halves. */
+export const halfToFloat = (x: V128): V128 => highHalfToFloat(i32x4.shl(x, 16));
 
 /** Four f16 side by side in memory. */
 export const loadHalf4 = (address: I32, offset = 0): V128 => halfToFloat(v128.load16x4U(address, offset));
@@ -72,6 +75,14 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
 
 /** A 16-entry table look-up for indices 0 to 15. */
 export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
+
+/** a b + c. */
+export const multiplyAdd = (relaxed: boolean) => (a: V128, b: V128, c: V128) =>
+  relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
+
+/** int8 times 7-bit unsigned, 16 products added up to 8 of 16 bits: which with which differs, their sum does not. */
+export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>
+  relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
 
 /** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
 export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {

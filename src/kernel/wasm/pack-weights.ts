@@ -5,7 +5,7 @@
  *   scales   per group of 16 or 32 columns: 4 x f16
  *   mins     the same, where the type has them: value = scale x code + min
  *   codes    4 bits: 4 x 16 bytes; byte 4 r + b of vector i holds columns 4 i + b (low nibble) and 16 + 4 i + b of row r
- *            8 bits: 16 x 8 bytes; bytes 2 r, 2 r + 1 of chunk i hold two columns of row r: 0 2, 1 3, 4 6, 5 7, ...
+ *            8 bits: 8 x 16 bytes; byte 4 r + b of vector i holds column 4 i + b of row r
  *
  * Q4_1 and Q8_0 take the room they take in the file, other four-bit types a little more. Types of 2, 3, 5 and 6 bits
  * are widened to the next of the two, and the products of scales of K types are rounded to f16. Float types stay rows
@@ -75,7 +75,7 @@ export function packRows(type: IntegerType, rows: readonly Uint8Array[], out: Ui
         } else {
           for (let c = 0; c < 16; c++) {
             const pair = (split.codes[start + c] + zero) | ((split.codes[start + 16 + c] + zero) << 4);
-            out[codes + 16 * (c >> 2) + 4 * r + (c & 3)] = pair;
+            out[codes + byteAt(c, r)] = pair;
           }
         }
       }
@@ -101,7 +101,7 @@ export function unpackRow(type: WeightType, packed: Uint8Array, row: number, col
       const g = Math.floor(c / format.group);
       const scale = readHalf(packed, at, 4 * g + r);
       const min = format.mins ? readHalf(packed, at, 4 * groups + 4 * g + r) : 0;
-      const nibbles = packed[codes + 16 * ((c & 15) >> 2) + 4 * r + (c & 3)];
+      const nibbles = packed[codes + byteAt(c & 15, r)];
       const code =
         format.bits === 8 ? (packed[codes + byteAt(c, r)] << 24) >> 24 : c < 16 ? nibbles & 15 : nibbles >> 4;
       out[32 * block + c] = scale * code + min;
@@ -109,8 +109,8 @@ export function unpackRow(type: WeightType, packed: Uint8Array, row: number, col
   }
 }
 
-/** Of column c of row r among the 8-bit codes of a block: pairs are two columns apart, as nibbles split them too. */
-const byteAt = (c: number, r: number) => 8 * (2 * (c >> 2) + (c & 1)) + 2 * r + ((c >> 1) & 1);
+/** Of column c of row r among the codes of a block. */
+const byteAt = (c: number, r: number) => 16 * (c >> 2) + 4 * r + (c & 3);
 
 function writeHalf(bytes: Uint8Array, at: number, index: number, value: number): void {
   const half = toF16(value);

@@ -3,11 +3,13 @@
  * fragment sums it; between them lies the softmax. Work is cut into units of one KV head and a fixed run of pages,
  * whoever runs them, and their states are merged in order: the result depends on nothing but the row.
  */
+import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { addMean, applyTranspose } from './domain.ts';
+import { turnBytes } from '../turns.ts';
+import { addMean, applyTranspose, matrixAt } from './domain.ts';
 import { attendRows } from './rows.ts';
-import { clearState, mergeStates, NOWHERE, STATE_HEAD, softmax, stateBytes } from './softmax.ts';
+import { clearState, mergeStates, NOWHERE, STATE_HEAD, stateBytes } from './softmax.ts';
 import type { Tables } from './unpack.ts';
 
 /** Pages a unit. */
@@ -32,15 +34,15 @@ export interface KeyFragment {
   prepare(k: Kernel, queries: I32, head: I32, out: I32): void;
   /** Once a page, before its scores. */
   open(k: Kernel, page: I32, head: I32): void;
-  /** scores[group][pageTokens]. */
-  scores(k: Kernel, page: I32, head: I32, query: I32, scores: I32): void;
+  /** scores[group][pageTokens]. `turn` is the page's, where keys are relative to its start. */
+  scores(k: Kernel, page: I32, head: I32, query: I32, scores: I32, turn: I32): void;
 }
 
 export interface ValueFragment {
   codedDim: number;
   open(k: Kernel, page: I32, head: I32): void;
-  /** Sums of each head's state = old x correction + weights . values. */
-  sum(k: Kernel, page: I32, head: I32, weights: I32, state: I32, corrections: V128[]): void;
+  /** Takes a page's scores, which it may overwrite, and its values into each head's state. */
+  sum(k: Kernel, page: I32, head: I32, scores: I32, state: I32): void;
 }
 
 /** A group's queries out of a row of all heads', times a factor. */
@@ -74,8 +76,8 @@ export function prepareQueries(
 }
 
 /**
- * pages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip): states[row][head][split] over all pages.
- * `leaves` are addresses; the first `skip` tokens are read elsewhere.
+ * pages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, turns): states[row][head][split] over all
+ * pages. `leaves` are addresses; the first `skip` tokens are read elsewhere; `turns` are those of the pages, in order.
  */
 export function attendPages(
   name: string,
@@ -84,11 +86,10 @@ export function attendPages(
   values: ValueFragment,
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
-  const { group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(name, Array(11).fill('i32'));
-  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, chunk, chunks, thread] = k.params.map(
-    (_, i) => k.i32Param(i),
-  );
+  const { headDim, group, kvHeads, pageTokens } = shape;
+  const k = new Kernel(name, Array(12).fill('i32'));
+  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, turns, chunk, chunks, thread] =
+    k.params.map((_, i) => k.i32Param(i));
   const stateStride = stateBytes(values.codedDim);
   const scores = k.i32(scratch(k, thread));
   const splits = k.i32(i32.divU(i32.add(pages, SPLIT - 1), SPLIT));
@@ -110,18 +111,15 @@ export function attendPages(
     k.for(first, end, 1, page => {
       const leaf = k.i32(i32.load(i32.add(leaves, i32.mul(page, 4))));
       const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
+      const turn = k.i32(i32.add(turns, i32.mul(page, turnBytes(headDim))));
       keys.open(k, keyPage, head);
       values.open(k, valuePage, head);
       k.for(0, rows, 1, row => {
         const query = k.i32(i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes)));
         k.set(state, stateOf(row, head, split));
-        keys.scores(k, keyPage, head, query, scores);
+        keys.scores(k, keyPage, head, query, scores, turn);
         dropFirst(k, scores, group, pageTokens, i32.sub(skip, i32.mul(page, pageTokens)));
-        const corrections = Array.from({ length: group }, (_, g) => {
-          const of = softmax(k, i32.add(scores, 4 * g * pageTokens), pageTokens, i32.add(state, g * stateStride));
-          return k.v128(f32x4.splat(of));
-        });
-        values.sum(k, valuePage, head, scores, state, corrections);
+        values.sum(k, valuePage, head, scores, state);
       });
     });
   });
@@ -140,17 +138,19 @@ function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, sk
 
 /**
  * finish(q, qStride, states, pages, sinks, sinkStride, sinkCount, tail, tailTokens, tailStart, position, out,
- * outStride, rows, scale bits): f16 sinks, the states of the pages brought back from their domain, the f16 tail; then
- * the output. `sinks` and `tail` are the layer's keys; its values follow at the same length.
+ * outStride, rows, scale bits): the sinks, the states of the pages brought back from their domain, the tail; then the
+ * output. `sinks` and `tail` are the layer's keys, of `size` bytes a value; its values follow at the same length.
  */
 export function finishAttention(
   name: string,
   shape: AttendShape,
-  codedDim: number,
+  values: Fragment,
   tables: Tables,
   scratch: (k: Kernel, thread: I32) => I32,
+  size: 2 | 4,
 ): Kernel {
   const { headDim, group, kvHeads, pageTokens } = shape;
+  const { codedDim } = values;
   const k = new Kernel(name, Array(18).fill('i32'));
   const [
     q,
@@ -172,7 +172,7 @@ export function finishAttention(
     chunks,
     thread,
   ] = k.params.map((_, i) => k.i32Param(i));
-  const rowsOf = { size: 2, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
+  const rowsOf = { size, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);
   // This thread's scratch: queries, scores of a page, states, and one finished state.
@@ -189,16 +189,16 @@ export function finishAttention(
     scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
-    /** f16 tokens `first` on of a block that holds `room` tokens a head; in pieces that the scores have room for. */
+    /** Tokens `first` on of a block that holds `room` tokens a head; in pieces that the scores have room for. */
     const half = (block: I32, room: I32, first: I32, count: I32) => {
-      const keys = k.i32(i32.add(block, i32.mul(i32.mul(i32.add(i32.mul(head, room), first), headDim), 2)));
-      const values = k.i32(i32.add(keys, i32.mul(i32.mul(room, kvHeads * headDim), 2)));
+      const keys = k.i32(i32.add(block, i32.mul(i32.mul(i32.add(i32.mul(head, room), first), headDim), size)));
+      const values = k.i32(i32.add(keys, i32.mul(i32.mul(room, kvHeads * headDim), size)));
       const left = k.i32(count);
       k.while(i32.gtS(left, 0), () => {
         const n = k.i32(i32.select(i32.ltS(left, pageTokens), left, pageTokens));
         attendRows(k, rowsOf, keys, values, n, queries, scores, pageTokens, state);
-        k.increment(keys, 2 * headDim * pageTokens);
-        k.increment(values, 2 * headDim * pageTokens);
+        k.increment(keys, size * headDim * pageTokens);
+        k.increment(values, size * headDim * pageTokens);
         k.set(left, i32.sub(left, n));
       });
     };
@@ -212,10 +212,11 @@ export function finishAttention(
           mergeStates(k, i32.add(first, g * codedStride), i32.add(other, g * codedStride), codedDim);
         }
       });
+      const matrix = values.matrix && k.i32(matrixAt(values, values.matrix, tables.matrix!, headDim, head));
       for (let g = 0; g < group; g++) {
         const coded = k.i32(i32.add(first, g * codedStride));
         k.do(v128.store(back, v128.load(coded)));
-        applyTranspose(k, tables.matrix, codedDim, headDim, i32.add(coded, STATE_HEAD), i32.add(back, STATE_HEAD));
+        applyTranspose(k, matrix, codedDim, headDim, i32.add(coded, STATE_HEAD), i32.add(back, STATE_HEAD));
         if (tables.mean !== undefined)
           addMean(k, tables.mean, head, headDim, f32.load(coded, 4), i32.add(back, STATE_HEAD));
         mergeStates(k, i32.add(state, g * stride), back, headDim);

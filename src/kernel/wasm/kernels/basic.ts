@@ -1,7 +1,7 @@
-/** Norm, RoPE, SwiGLU, f16 tails and int8 activations. Tensors are rows of f32, one after the other. */
-import { f32, f32x4, i8x16, i16x8, i32, i32x4, lanes16, lanes32, v128 } from '../emit.ts';
+/** Norm, RoPE, SwiGLU and f16 tails. Tensors are rows of f32, one after the other. */
+import { f32, f32x4, i32, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { exp4, floatToHalf, max4, packLow16, share, sum4 } from '../ops.ts';
+import { exp4, floatToHalf, loadHalf4, packLow16, share, sum4 } from '../ops.ts';
 
 /** norm(x, out, weight, parts, n, eps bits): out = x / rms(x) * weight for each part of n values. */
 export function norm(): Kernel {
@@ -77,71 +77,13 @@ export function swiglu(): Kernel {
   return k;
 }
 
-/**
- * Quantized activations lie in tiles of one row or a few, so that a matmul walks them with one pointer. A tile is, for each
- * block of 32 columns: 32 x int8 a row, then [scale, scale x sum of columns 0-15, of 16-31, of all] a row, then 32 x int16 a
- * row: the same numbers again for kernels of 16 bits, columns in the order 0 2 1 3, 4 6 5 7, ... Rows that fill up the last tile are left as they are.
- */
-export const TILES = [1, 4];
-export const tileOf = (rows: number) => TILES[rows === 1 ? 0 : 1];
-export const tileBlockBytes = (tile: number) => 112 * tile;
-export const activationBytes = (rows: number, cols: number) =>
-  Math.ceil(rows / tileOf(rows)) * (cols / 32) * tileBlockBytes(tileOf(rows));
-
-/**
- * quantizeT(x, out, rows, cols): rows of f32 to integers in blocks of 32. The largest becomes 127; in precise mode it
- * becomes 32767, only the int16 are right, and rounding is no longer seen in the text.
- */
-export function quantize(tile: number, precise: boolean): Kernel {
-  const largestCode = precise ? 32767 : 127;
-  const k = new Kernel(`quantize${tile}`, Array(7).fill('i32'));
-  const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, rows, 1, chunk, chunks);
-  const v = Array.from({ length: 8 }, () => k.v128());
-  // Adding 1.5 x 2^23 rounds to a whole number and leaves it in the low bits.
-  const magic = 12582912;
-  const tileBytes = k.i32(i32.mul(i32.shrU(cols, 5), tileBlockBytes(tile)));
-  k.for(from, to, 1, row => {
-    const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
-    const lane = k.i32(tile === 1 ? 0 : i32.and(row, tile - 1));
-    const block = k.i32(i32.add(out, i32.mul(tile === 1 ? row : i32.divU(row, tile), tileBytes)));
-    const [bytes, scales, words] = [k.i32(), k.i32(), k.i32()];
-    k.for(0, cols, 32, () => {
-      k.set(bytes, i32.add(block, i32.mul(lane, 32)));
-      k.set(scales, i32.add(i32.add(block, 32 * tile), i32.mul(lane, 16)));
-      k.set(words, i32.add(i32.add(block, 48 * tile), i32.mul(lane, 64)));
-      const largest = k.v128(v128.zero);
-      v.forEach((local, n) => {
-        k.set(local, v128.load(source, 16 * n));
-        k.set(largest, f32x4.max(largest, f32x4.abs(local)));
-      });
-      const max = k.f32(max4(k, largest));
-      const inverse = k.v128(
-        f32x4.splat(f32.select(f32.gt(max, f32.const(0)), f32.div(f32.const(largestCode), max), f32.const(0))),
-      );
-      for (const local of v) {
-        const shifted = f32x4.add(f32x4.mul(local, inverse), f32x4.const(magic));
-        k.set(local, i32x4.sub(shifted, i32x4.const(0x4b400000)));
-      }
-      const halves = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(v[n], v[n + 1])));
-      halves.forEach((w, n) => {
-        k.do(v128.store(words, v128.shuffle(w, w, lanes16(0, 2, 1, 3, 4, 6, 5, 7)), 16 * n));
-      });
-      k.do(v128.store(bytes, i8x16.narrowS(halves[0], halves[1])));
-      k.do(v128.store(bytes, i8x16.narrowS(halves[2], halves[3]), 16));
-      const scale = k.f32(f32.mul(max, f32.const(1 / largestCode)));
-      k.do(f32.store(scales, scale));
-      const sums = [0, 4].map(first => {
-        const [a, b, c, d] = v.slice(first, first + 4);
-        const sum = f32x4.fromI32(i32x4.add(i32x4.add(a, b), i32x4.add(c, d)));
-        return k.f32(f32.mul(scale, sum4(k, sum)));
-      });
-      [...sums, f32.add(sums[0], sums[1])].forEach((sum, n) => {
-        k.do(f32.store(scales, sum, 4 + 4 * n));
-      });
-      k.increment(source, 128);
-      k.increment(block, tileBlockBytes(tile));
-    });
+/** floats(x, out, values): f16 to f32. */
+export function floats(): Kernel {
+  const k = new Kernel('floats', Array(6).fill('i32'));
+  const [x, out, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = share(k, values, 4, chunk, chunks);
+  k.for(from, to, 4, i => {
+    k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadHalf4(i32.add(x, i32.mul(i, 2)))));
   });
   return k;
 }

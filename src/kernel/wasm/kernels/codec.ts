@@ -3,11 +3,12 @@ import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
-import { genericKeys, genericValues } from './generic.ts';
+import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
 import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
-import { integerBytes, tableKeys, tableValues } from './tables.ts';
+import { sumScratch } from './sums.ts';
+import { tableKeys, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -18,6 +19,9 @@ export interface CodecModule {
   prepare: string;
   pages: string;
   finish: string;
+  /** The same for many rows: f16 pages are read as floats once for all of them, sinks and tail are f32 already. */
+  pagesMany: string;
+  finishMany: string;
   /** Bytes of one row's prepared queries of one KV head. */
   queryBytes: number;
 }
@@ -28,21 +32,24 @@ export interface CodecSide {
 }
 
 /**
- * A thread's scratch while it attends: scores, integer weights, one byte a code of a page, keys of a page as floats,
- * values of a page as floats. Preparing, finishing and sealing lay it out in their own way.
+ * A thread's scratch while it attends: scores, int8 queries, integer weights, one byte a code of a page, keys of a
+ * page as floats, values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it
+ * out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const codes = integers + 16 * Math.ceil(Math.max(integerBytes(shape), byteQueryBytes(shape)) / 16);
+  const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
+  const codes = sums + sumScratch(shape);
   const keyTile = codes + pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
-  const end = valueTile + 4 * pageTokens * wide;
+  const turned = valueTile + 4 * pageTokens * wide;
+  const end = turned + turnedBytes(keys, shape);
   // While preparing: scaled queries, then one of them in the codec's domain.
   const spare = 4 * group * headDim;
   const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
-  return { integers, codes, keyTile, valueTile, spare, bytes };
+  return { integers, sums, codes, keyTile, valueTile, turned, spare, bytes };
 }
 
 export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
@@ -66,23 +73,32 @@ export function codecModule(
   const place = (offset: number) => () => i32.add(base, offset);
   const tile = (offset: number) => ({ codes: place(at.codes), floats: place(offset) });
   const [UNPACK_KEYS, UNPACK_VALUES] = [0, 1];
+  const anyKeys = genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile), place(at.turned));
+  const anyValues = genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
+  // Loops of their own know one rotation for all heads and pages; a map a head is the generic one's.
+  const oneRotation = keys.fragment.encodeMatrix === undefined;
   const keyCode =
-    halfKeys(keys.fragment, shape) ??
-    linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) ??
-    tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) ??
-    genericKeys(keys.fragment, shape, keys.tables, UNPACK_KEYS, tile(at.keyTile));
+    halfKeys(keys.fragment, shape, anyKeys) ??
+    (oneRotation ? linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) : undefined) ??
+    (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) : undefined) ??
+    anyKeys;
   const valueCode =
-    halfValues(values.fragment, shape) ??
-    linearValues(values.fragment, shape, place(at.integers)) ??
-    tableValues(values.fragment, shape, place(at.integers)) ??
-    genericValues(values.fragment, shape, UNPACK_VALUES, tile(at.valueTile));
+    halfValues(values.fragment, shape, anyValues) ??
+    linearValues(values.fragment, shape, place(at.sums)) ??
+    tableValues(values.fragment, shape, place(at.sums)) ??
+    anyValues;
+  const isHalf = ({ fragment }: CodecSide) => fragment.page.kind === 'f16';
+  const manyKeys = isHalf(keys) ? anyKeys : keyCode;
+  const manyValues = isHalf(values) ? anyValues : valueCode;
   const name = (what: string) => `${what}:${id}`;
   const kernels = [
     unpack(name('unpackKeys'), keys.fragment, shape, keys.tables),
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
     attendPages(name('pages'), shape, keyCode, valueCode, own),
-    finishAttention(name('finish'), shape, values.fragment.codedDim, values.tables, own),
+    attendPages(name('pagesMany'), shape, manyKeys, manyValues, own),
+    finishAttention(name('finish'), shape, values.fragment, values.tables, own, 2),
+    finishAttention(name('finishMany'), shape, values.fragment, values.tables, own, 4),
     seal(name('sealKeys'), keys.fragment, shape, keys.tables, own),
     seal(name('sealValues'), values.fragment, shape, values.tables, own),
   ];
@@ -93,6 +109,8 @@ export function codecModule(
     prepare: name('prepare'),
     pages: name('pages'),
     finish: name('finish'),
+    pagesMany: name('pagesMany'),
+    finishMany: name('finishMany'),
     queryBytes: keyCode.queryBytes,
   };
 }

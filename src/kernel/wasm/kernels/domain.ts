@@ -1,12 +1,25 @@
-/** Into a codec's domain and back: products with its matrix, and what its mean contributes. */
-import { type f32, f32x4, type I32, i32, v128 } from '../emit.ts';
+/** Into a codec's domain and back: products with its matrix, what its mean contributes, turns to a page's start. */
+import type { Fragment } from '../../fragment.ts';
+import { type f32, f32x4, type I32, i32, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { sum4, transposeSum } from '../ops.ts';
+
+/** A head's own matrix, where every head has one. */
+export function matrixAt(
+  { codedDim }: Fragment,
+  matrix: Float32Array,
+  address: number,
+  headDim: number,
+  head: I32,
+): I32 {
+  const size = codedDim * headDim;
+  return matrix.length > size ? i32.add(address, i32.mul(head, 4 * size)) : address;
+}
 
 /** out[r] = factor x (matrix row r . x), r < rows; rows and dims are multiples of 4. Without a matrix, factor x x. */
 export function applyMatrix(
   k: Kernel,
-  matrix: number | undefined,
+  matrix: I32 | undefined,
   rows: number,
   dims: number,
   x: I32,
@@ -35,14 +48,7 @@ export function applyMatrix(
 }
 
 /** out[j] = sum of matrix[r][j] x y[r]: the way back. Without a matrix it is a copy. */
-export function applyTranspose(
-  k: Kernel,
-  matrix: number | undefined,
-  rows: number,
-  dims: number,
-  y: I32,
-  out: I32,
-): void {
+export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number, dims: number, y: I32, out: I32): void {
   const [from, to] = [k.i32(y), k.i32(out)];
   if (matrix === undefined) {
     k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
@@ -83,5 +89,18 @@ export function addMean(
   const scale = k.v128(f32x4.splat(factor));
   k.for(0, 4 * dims, 16, i => {
     k.do(v128.store(i32.add(to, i), f32x4.add(v128.load(i32.add(to, i)), f32x4.mul(scale, v128.load(i32.add(m, i))))));
+  });
+}
+
+/** out = x turned back to a page's start. `turn` holds, for every four dims, their cosines, then their sines (see turns.ts). */
+export function turnBack(k: Kernel, dims: number, turn: I32, x: I32, out: I32): void {
+  const [from, to, by] = [k.i32(x), k.i32(out), k.i32(turn)];
+  const v = k.v128();
+  k.for(0, 4 * dims, 16, i => {
+    k.set(v, v128.load(i32.add(from, i)));
+    const swapped = v128.shuffle(v, v, lanes32(1, 0, 3, 2));
+    const turned = f32x4.add(f32x4.mul(v, v128.load(by)), f32x4.mul(swapped, v128.load(by, 16)));
+    k.do(v128.store(i32.add(to, i), turned));
+    k.increment(by, 32);
   });
 }

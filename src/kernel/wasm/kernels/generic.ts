@@ -3,9 +3,8 @@ import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
-import { applyMatrix, dotMean } from './domain.ts';
-import { scoreRows, sumRows } from './rows.ts';
-import { stateBytes } from './softmax.ts';
+import { applyMatrix, dotMean, matrixAt, turnBack } from './domain.ts';
+import { scoreRows, sumScored } from './rows.ts';
 import type { Tables } from './unpack.ts';
 
 /** Where a thread keeps a page's codes and floats. */
@@ -14,37 +13,63 @@ export interface Tile {
   floats(): I32;
 }
 
-/** f32 queries in the codec's domain, then what the mean adds to every score of a head. */
+/**
+ * f32 queries in the codec's domain, then what the mean adds to every score of a head. Where keys are relative to their
+ * page, queries stay as they are until a page is scored: turned to its start, they go into the domain in `turned`.
+ */
 export function genericKeys(
   fragment: Fragment,
   shape: AttendShape,
   tables: Tables,
   unpack: number,
   tile: Tile,
+  turned: () => I32,
 ): KeyFragment {
   const { codedDim } = fragment;
   const { headDim, group, pageTokens, relaxed } = shape;
   const constants = 4 * group * codedDim;
   const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  const intoDomain = (k: Kernel, queries: I32, head: I32, out: I32) => {
+    const one = k.v128(f32x4.const(1));
+    const to = k.i32(out);
+    const matrix = fragment.matrix && k.i32(matrixAt(fragment, fragment.matrix, tables.matrix!, headDim, head));
+    for (let g = 0; g < group; g++) {
+      const query = k.i32(i32.add(queries, 4 * headDim * g));
+      applyMatrix(k, matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g));
+      const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
+      k.do(f32.store(to, constant, constants + 4 * g));
+    }
+  };
+  const queryBytes = constants + 16 * Math.ceil(group / 4);
   return {
-    queryBytes: constants + 16 * Math.ceil(group / 4),
+    queryBytes: fragment.turn ? 4 * group * headDim : queryBytes,
     prepare(k, queries, head, out) {
-      const one = k.v128(f32x4.const(1));
-      const to = k.i32(out);
-      for (let g = 0; g < group; g++) {
-        const query = k.i32(i32.add(queries, 4 * headDim * g));
-        applyMatrix(k, tables.matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g));
-        const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
-        k.do(f32.store(to, constant, constants + 4 * g));
+      if (!fragment.turn) intoDomain(k, queries, head, out);
+      else {
+        const to = k.i32(out);
+        k.for(0, 4 * group * headDim, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
       }
     },
     open: (k, page, head) => k.call(unpack, page, head, tile.codes(), tile.floats()),
-    scores(k, _page, _head, query, scores) {
-      scoreRows(k, rows, tile.floats(), query, pageTokens, scores, pageTokens);
-      if (tables.mean !== undefined) addConstants(k, query, constants, group, scores, pageTokens);
+    scores(k, _page, head, query, scores, turn) {
+      let prepared: I32 = query;
+      if (fragment.turn) {
+        const plain = k.i32(i32.add(turned(), queryBytes));
+        for (let g = 0; g < group; g++) {
+          turnBack(k, headDim, turn, i32.add(query, 4 * headDim * g), i32.add(plain, 4 * headDim * g));
+        }
+        prepared = k.i32(turned());
+        intoDomain(k, plain, head, prepared);
+      }
+      scoreRows(k, rows, tile.floats(), prepared, pageTokens, scores, pageTokens);
+      if (tables.mean !== undefined) addConstants(k, prepared, constants, group, scores, pageTokens);
     },
   };
 }
+
+/** Room for a group's queries turned to a page's start: in the domain, and before it. */
+export const turnedBytes = ({ codedDim, turn }: Fragment, { group, headDim }: AttendShape): number =>
+  turn ? 4 * group * (codedDim + headDim + 4) : 0;
 
 export function addConstants(k: Kernel, query: I32, at: number, group: number, scores: I32, pageTokens: number): void {
   for (let g = 0; g < group; g++) {
@@ -63,8 +88,8 @@ export function genericValues(fragment: Fragment, shape: AttendShape, unpack: nu
   return {
     codedDim,
     open: (k, page, head) => k.call(unpack, page, head, tile.codes(), tile.floats()),
-    sum(k, _page, _head, weights, state, corrections) {
-      sumRows(k, rows, tile.floats(), weights, pageTokens, pageTokens, state, stateBytes(codedDim), corrections);
+    sum(k, _page, _head, scores, state) {
+      sumScored(k, rows, tile.floats(), scores, pageTokens, pageTokens, pageTokens, state);
     },
   };
 }

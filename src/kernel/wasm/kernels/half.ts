@@ -1,22 +1,17 @@
-/** f16 pages: rows of floats as they are. */
+/** f16 pages: rows of floats as they are; queries and states are those of any codec. */
 import type { Fragment } from '../../fragment.ts';
-import { i32, v128 } from '../emit.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
-import { scoreRows, sumRows } from './rows.ts';
-import { stateBytes } from './softmax.ts';
+import { scoreRows, sumScored } from './rows.ts';
 import { blockAt } from './unpack.ts';
 
 export function halfKeys(
   fragment: Fragment,
   { headDim, group, pageTokens, relaxed }: AttendShape,
+  any: KeyFragment,
 ): KeyFragment | undefined {
   if (fragment.page.kind !== 'f16') return undefined;
-  const bytes = 4 * group * headDim;
   return {
-    queryBytes: bytes,
-    prepare(k, queries, _head, out) {
-      k.for(0, bytes, 16, i => k.do(v128.store(i32.add(out, i), v128.load(i32.add(queries, i)))));
-    },
+    ...any,
     open() {},
     scores(k, page, head, query, scores) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
@@ -28,15 +23,16 @@ export function halfKeys(
 export function halfValues(
   fragment: Fragment,
   { headDim, group, pageTokens, relaxed }: AttendShape,
+  any: ValueFragment,
 ): ValueFragment | undefined {
   if (fragment.page.kind !== 'f16') return undefined;
   return {
-    codedDim: headDim,
+    ...any,
     open() {},
-    sum(k, page, head, weights, state, corrections) {
+    sum(k, page, head, scores, state) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
       const data = k.i32(blockAt(fragment, page, head));
-      sumRows(k, rows, data, weights, pageTokens, pageTokens, state, stateBytes(headDim), corrections);
+      sumScored(k, rows, data, scores, pageTokens, pageTokens, pageTokens, state);
     },
   };
 }

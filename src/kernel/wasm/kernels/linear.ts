@@ -1,34 +1,20 @@
 /**
- * Codes that are numbers, no table: keys of the uniform siblings (tq2u, tq4u), KIVI and OScaR in rows, values of KIVI
- * and OScaR in columns. Keys are int8 queries times codes; a channel's step is multiplied into the query, once for
- * every group of tokens that shares it.
+ * Keys in rows (tq3, tq4, the uniform siblings, KIVI, OScaR): int8 queries times whole numbers, which are the codes or
+ * what a table makes of them. A channel's step is multiplied into the query, once for every group of tokens that
+ * shares it. And values of KIVI and OScaR in columns.
  */
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import {
-  type F32,
-  f32,
-  f32x4,
-  type I32,
-  i8x16,
-  i16x8,
-  i32,
-  i32x4,
-  type Local,
-  lanes32,
-  type V128,
-  v128,
-} from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { halfToFloat, loadHalf4, max4, sum4, transposeSum } from '../ops.ts';
+import { dotBytes, halfToFloat, loadHalf4, max4, multiplyAdd, sum4, swizzle, transposeSum } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
+import { type CodeRows, codeRowsOf, rowAddresses, rowCodes } from './code-rows.ts';
 import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { factorsAt, integerWeights, sumColumns } from './tables.ts';
+import { pageSoftmax, stateBytes } from './softmax.ts';
+import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
-
-/** Vectors of products that fit into 16 bits together. */
-const IN_16_BITS = 8;
 
 /**
  * Prepared queries: f32 in the codec's domain, [head][headDim], then what the mean adds. `spare` has room for int8
@@ -41,14 +27,13 @@ export function linearKeys(
   spare: () => I32,
 ): KeyFragment | undefined {
   const { page } = fragment;
-  const uniform = page.kind === 'levels' && page.uniform;
-  const channel = page.kind === 'affine' && page.axis === 'channel';
-  if (!shape.relaxed || shape.precise || !(uniform || channel)) return undefined;
+  const levels = page.kind === 'levels';
+  if (shape.precise || !(levels || (page.kind === 'affine' && page.axis === 'channel'))) return undefined;
   const { headDim, group, pageTokens } = shape;
-  const { codes } = page;
-  const rowBytes = (headDim * codes.bits) / 8;
-  if (codes.order !== 'rows' || (codes.bits !== 2 && codes.bits !== 4) || rowBytes % 16 !== 0) return undefined;
+  const rows = codeRowsOf(page.codes, pageTokens, headDim);
+  if (!rows) return undefined;
   const constantsAt = 4 * group * headDim;
+  const numbers = levels ? levelNumbers(page.levels, page.uniform, headDim) : codeNumbers(page.codes.bits);
   return {
     queryBytes: constantsAt + 16 * Math.ceil(group / 4),
     prepare(k, queries, head, out) {
@@ -65,54 +50,69 @@ export function linearKeys(
     scores(k, pageAt, head, query, scores) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const integers = k.i32(spare());
-      const rows: CodeRows = {
-        bits: codes.bits,
-        rowBytes,
-        first: i32.add(block, codes.offset),
-        flip: page.kind === 'levels',
-      };
-      if (page.kind === 'levels') {
-        const step = page.levels[1] - page.levels[0];
-        // Codes are read as 0, 1, 2, ...; the lowest stands for -(2^bits - 1) / 2 steps.
-        const lowest = (-(2 ** codes.bits - 1) / 2) * step;
+      const queries = (range?: Range) => {
         for (let g = 0; g < group; g++) {
-          const from = i32.add(query, 4 * headDim * g);
-          byteQuery(
-            k,
-            shape,
-            g,
-            from,
-            () => f32x4.const(step),
-            () => f32x4.const(lowest),
-            integers,
-          );
+          byteQuery(k, shape, g, i32.add(query, 4 * headDim * g), numbers, range, integers);
         }
-        scoreCodeRows(k, shape, rows, integers, 0, pageTokens, normsOf(page.norms, block), scores);
-      } else {
+      };
+      const score = (token: I32, count: number, norms?: (token: I32) => V128) =>
+        scoreCodeRows(k, shape, rows, numbers, block, integers, token, count, norms, scores);
+      if (page.kind === 'levels') {
+        queries();
+        score(0, pageTokens, normsOf(page.norms, block));
+      } else if (page.kind === 'affine') {
         const { norms, group: tokens } = page;
         const factors = norms && normsOf(norms, norms.per === 'page' ? pageAt : block);
         const ranges = k.i32(i32.add(block, page.ranges));
+        const pair = (i: Local<'i32'>) => v128.load(i32.add(ranges, i));
         k.for(0, pageTokens, tokens, t => {
-          const pair = (i: Local<'i32'>) => v128.load(i32.add(ranges, i));
-          for (let g = 0; g < group; g++) {
-            const from = i32.add(query, 4 * headDim * g);
-            byteQuery(
-              k,
-              shape,
-              g,
-              from,
-              i => halfToFloat(i32x4.shrU(pair(i), 16)),
-              i => halfToFloat(pair(i)),
-              integers,
-            );
-          }
-          scoreCodeRows(k, shape, rows, integers, t, tokens, factors, scores);
+          queries({ least: i => halfToFloat(pair(i)), step: i => halfToFloat(i32x4.shrU(pair(i), 16)) });
+          score(t, tokens, factors);
           k.increment(ranges, 4 * headDim);
         });
       }
       if (tables.mean !== undefined) addConstants(k, query, constantsAt, group, scores, pageTokens);
     },
   };
+}
+
+/** What codes are read as: whole numbers from 0 to `most`, of which `middle` stands for zero; 1 is worth `step`. */
+interface Numbers {
+  most: number;
+  middle: number;
+  step: number;
+  /** By code; absent where a code is its number. */
+  table?: V128;
+  /** Vectors of products that 16 bits hold, and the largest query for that. */
+  together: number;
+  query: number;
+}
+
+const LEAST_QUERY = 96;
+
+function numbersUpTo(most: number): Omit<Numbers, 'table'> {
+  let together = 8;
+  const query = () => Math.floor(32767 / (2 * together * most));
+  while (query() < LEAST_QUERY) together--;
+  return { most, middle: most / 2, step: 1, together, query: Math.min(127, query()) };
+}
+
+const codeNumbers = (bits: number): Numbers => numbersUpTo(2 ** bits - 1);
+
+/** Levels are even about zero; those that are evenly spaced, too, are told apart by counting them. */
+function levelNumbers(levels: Float32Array, uniform: boolean, dims: number): Numbers {
+  const largest = Math.max(...levels);
+  const { bytes, step } = uniform ? { bytes: [], step: (2 * largest) / (levels.length - 1) } : byteLevels(levels, dims);
+  const numbers = numbersUpTo(uniform ? levels.length - 1 : 2 * Math.max(...bytes));
+  const numberOf = (level: number) => Math.round(level / step + numbers.middle);
+  const table = Array.from({ length: 16 }, (_, code) => numberOf(levels[code % levels.length]));
+  return { ...numbers, step, table: i8x16.const(...table) };
+}
+
+/** Of each dim, by the byte offset of four dims' floats: the value of code 0, and of one step. */
+interface Range {
+  least(i: Local<'i32'>): V128;
+  step(i: Local<'i32'>): V128;
 }
 
 const normsOf =
@@ -127,125 +127,144 @@ const scaleAt = ({ group, headDim }: AttendShape, g: number) => group * headDim 
 export const byteQueryBytes = ({ group, headDim }: AttendShape) => group * headDim + 8 * group;
 
 /**
- * One head's query times the step of each dim, as int8 with a scale; and the sum of query x the value of code 0.
- * `step` and `zero` are given the byte offset of four dims' floats.
+ * One head's query times the step of each dim, as int8 with a scale; and a constant: the sum of query x the value of
+ * code 0. There the rounded query is used for the middle of the codes: its errors then meet numbers about zero.
  */
 function byteQuery(
   k: Kernel,
   shape: AttendShape,
   g: number,
   query: I32,
-  step: (i: Local<'i32'>) => V128,
-  zero: (i: Local<'i32'>) => V128,
+  { middle, step, query: top }: Numbers,
+  range: Range | undefined,
   out: I32,
 ): void {
   const { headDim } = shape;
   const from = k.i32(query);
   const to = k.i32(i32.add(out, g * headDim));
-  const [largest, constant] = [k.v128(f32x4.const(1e-30)), k.v128(v128.zero)];
-  const value = k.v128();
+  const [largest, constant, sum] = [k.v128(f32x4.const(1e-30)), k.v128(v128.zero), k.v128(v128.zero)];
+  const [value, each] = [k.v128(), k.v128()];
+  const stepOf = (i: Local<'i32'>) => range?.step(i) ?? f32x4.const(step);
   k.for(0, 4 * headDim, 16, i => {
     k.set(value, v128.load(i32.add(from, i)));
-    k.set(constant, f32x4.add(constant, f32x4.mul(value, zero(i))));
-    k.set(largest, f32x4.max(largest, f32x4.abs(f32x4.mul(value, step(i)))));
+    k.set(each, stepOf(i));
+    if (range) {
+      const centre = f32x4.add(range.least(i), f32x4.mul(each, f32x4.const(middle)));
+      k.set(constant, f32x4.add(constant, f32x4.mul(value, centre)));
+    }
+    k.set(largest, f32x4.max(largest, f32x4.abs(f32x4.mul(value, each))));
   });
-  const most = k.f32(max4(k, largest));
-  const inverse = k.v128(f32x4.splat(f32.div(f32.const(127), most)));
+  const scale = k.f32(f32.mul(max4(k, largest), f32.const(1 / top)));
+  const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), scale)));
   const words = [0, 1, 2, 3].map(() => k.v128());
   const part = k.i32();
   k.for(0, 4 * headDim, 64, i => {
     words.forEach((word, n) => {
       k.set(part, i32.add(i, 16 * n));
-      const scaled = f32x4.mul(f32x4.mul(v128.load(i32.add(from, part)), step(part)), inverse);
+      const scaled = f32x4.mul(f32x4.mul(v128.load(i32.add(from, part)), stepOf(part)), inverse);
       k.set(word, i32x4.sub(f32x4.add(scaled, f32x4.const(12582912)), i32x4.const(0x4b400000)));
+      k.set(sum, i32x4.add(sum, word));
     });
     k.do(v128.store(to, i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]))));
     k.increment(to, 16);
   });
-  k.do(f32.store(out, f32.mul(most, f32.const(1 / 127)), scaleAt(shape, g)));
-  k.do(f32.store(out, sum4(k, constant), scaleAt(shape, g) + 4));
+  const offset = f32.mul(f32.mul(sum4(k, f32x4.fromI32(sum)), scale), f32.const(middle));
+  k.do(f32.store(out, scale, scaleAt(shape, g)));
+  k.do(f32.store(out, f32.sub(sum4(k, constant), offset), scaleAt(shape, g) + 4));
 }
 
-interface CodeRows {
-  bits: number;
-  rowBytes: number;
-  /** Of token 0. */
-  first: I32;
-  /** Two's complement codes: the highest bit is flipped to count from 0. */
-  flip: boolean;
-}
-
-/** scores[head][token] = (int8 query . codes x scale + constant) x norm for `count` tokens from `token` on. */
+/** scores[head][token] = (int8 query . numbers x scale + constant) x norm for `count` tokens from `token` on. */
 function scoreCodeRows(
   k: Kernel,
   shape: AttendShape,
-  { bits, rowBytes, first, flip }: CodeRows,
+  rows: CodeRows,
+  { table, together }: Numbers,
+  block: I32,
   integers: I32,
   token: I32,
   count: number,
   norms: ((token: I32) => V128) | undefined,
   scores: I32,
 ): void {
-  const { headDim, group, pageTokens } = shape;
-  const perByte = 8 / bits;
-  const mask = i8x16.const(2 ** bits - 1);
-  const top = 2 ** (bits - 1);
-  const flips = i8x16.const(Array.from({ length: perByte }, (_, n) => top << (n * bits)).reduce((a, b) => a | b));
-  const vectors = headDim / 16;
+  const { headDim, group, pageTokens, relaxed } = shape;
   const ones = i16x8.const(1);
-  const [row, raw] = [k.i32(i32.add(first, i32.mul(token, rowBytes))), k.v128()];
-  const codes = Array.from({ length: vectors }, () => k.v128());
+  const at = rowAddresses(k, rows, block, token);
+  const codes = Array.from({ length: headDim / 16 }, () => k.v128());
   const dots = Array.from({ length: group }, () => [0, 1, 2, 3].map(() => k.v128()));
-  const at = k.i32();
+  const to = k.i32();
   k.for(token, i32.add(token, count), 4, t => {
     for (let r = 0; r < 4; r++) {
-      for (let v = 0; v < rowBytes / 16; v++) {
-        const loaded = v128.load(row, r * rowBytes + 16 * v);
-        k.set(raw, flip ? v128.xor(loaded, flips) : loaded);
-        for (let n = 0; n < perByte; n++) {
-          k.set(codes[v * perByte + n], v128.and(n === 0 ? raw : i16x8.shrU(raw, n * bits), mask));
-        }
-      }
+      rowCodes(k, rows, at, r, codes.length).forEach((own, v) => {
+        k.set(codes[v], table ? swizzle(relaxed)(table, own) : own);
+      });
       for (let g = 0; g < group; g++) {
-        const products = codes.map((c, v) => i16x8.relaxedDot(v128.load(integers, g * headDim + 16 * v), c));
+        const products = codes.map((c, v) => dotBytes(relaxed)(v128.load(integers, g * headDim + 16 * v), c));
         const parts = [];
-        for (let v = 0; v < vectors; v += IN_16_BITS) {
-          parts.push(i32x4.dot(products.slice(v, v + IN_16_BITS).reduce(i16x8.add), ones));
+        for (let v = 0; v < products.length; v += together) {
+          parts.push(i32x4.dot(products.slice(v, v + together).reduce(i16x8.add), ones));
         }
         k.set(dots[g][r], parts.reduce(i32x4.add));
       }
     }
-    k.set(at, i32.add(scores, i32.mul(t, 4)));
+    k.set(to, i32.add(scores, i32.mul(t, 4)));
     for (let g = 0; g < group; g++) {
       const dot = f32x4.fromI32(transposeSum(k, dots[g], i32x4.add));
       const [scale, constant] = [0, 4].map(offset => v128.load32Splat(integers, scaleAt(shape, g) + offset));
-      const score = f32x4.add(f32x4.mul(dot, scale), constant);
-      k.do(v128.store(at, norms ? f32x4.mul(score, norms(t)) : score, 4 * g * pageTokens));
+      const score = multiplyAdd(relaxed)(dot, scale, constant);
+      k.do(v128.store(to, norms ? f32x4.mul(score, norms(t)) : score, 4 * g * pageTokens));
     }
-    k.increment(row, 4 * rowBytes);
+    at.forEach((address, p) => {
+      k.increment(address, 4 * rows[p].rowBytes);
+    });
   });
 }
 
-/** Values with a range a token and group of dims: the steps go into the weights, the minima into a constant. */
+/**
+ * Values with a range a token and group of dims. Codes are read as odd numbers about zero, where rounded weights do least
+ * harm: half a step goes into the weights, the middle of the range into a constant.
+ */
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
   if (page.kind !== 'affine' || page.axis !== 'token' || page.norms || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
-  if (!columns || pageTokens > 256) return undefined;
+  if (!columns) return undefined;
   const perToken = headDim / page.group;
+  const most = 2 ** page.codes.bits - 1;
+  const odd = i8x16.const(...Array.from({ length: 16 }, (_, c) => 2 * Math.min(c, most) - most));
   return {
     codedDim: headDim,
     open() {},
-    sum(k, pageAt, head, weights, state, corrections) {
+    sum(k, pageAt, head, scores, state) {
       const block = k.i32(blockAt(fragment, pageAt, head));
-      const integers = k.i32(spare());
-      const steps = k.i32(i32.add(integers, factorsAt(shape)));
+      const weights = k.i32(spare());
+      const products = k.i32(i32.add(weights, behindWeights(shape)));
+      const heads = Array.from({ length: group }, (_, g) => {
+        const own = i32.add(state, g * stateBytes(headDim));
+        const { correction, share } = pageSoftmax(
+          k,
+          i32.add(scores, 4 * g * pageTokens),
+          pageTokens,
+          own,
+          shape.relaxed,
+        );
+        const [unit, constant] = [k.v128(), k.v128()];
+        return {
+          correction: k.v128(f32x4.splat(correction)),
+          share,
+          unit,
+          constant,
+          middles: k.v128(),
+          largest: k.v128(),
+        };
+      });
       const pairs = [0, 1, 2, 3].map(() => k.v128());
-      const constants = Array.from({ length: group }, () => k.v128());
+      const [half, middle, weight] = [k.v128(), k.v128(), k.v128()];
       for (let part = 0; part < perToken; part++) {
-        const minima = constants.map(() => k.v128(v128.zero));
-        const most = k.v128(f32x4.const(1e-30));
+        for (const { middles, largest } of heads) {
+          k.set(middles, v128.zero);
+          k.set(largest, v128.zero);
+        }
         const from = k.i32(i32.add(block, page.ranges + 4 * part));
         k.for(0, 4 * pageTokens, 16, t => {
           pairs.forEach((pair, n) => {
@@ -253,34 +272,29 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
           });
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
-          k.set(pairs[1], halfToFloat(i32x4.shrU(pairs[0], 16)));
-          k.set(most, f32x4.max(most, pairs[1]));
-          k.do(v128.store(i32.add(steps, t), pairs[1]));
-          k.set(pairs[0], halfToFloat(pairs[0]));
-          minima.forEach((sum, g) => {
-            const weight = v128.load(i32.add(weights, t), 4 * g * pageTokens);
-            k.set(sum, f32x4.add(sum, f32x4.mul(weight, pairs[0])));
+          k.set(half, f32x4.mul(halfToFloat(i32x4.shrU(pairs[0], 16)), f32x4.const(0.5)));
+          k.set(middle, f32x4.add(halfToFloat(pairs[0]), f32x4.mul(half, f32x4.const(most))));
+          heads.forEach(({ middles, largest }, g) => {
+            k.set(weight, v128.load(i32.add(scores, t), 4 * g * pageTokens));
+            k.set(middles, f32x4.add(middles, f32x4.mul(weight, middle)));
+            k.set(weight, f32x4.mul(weight, half));
+            k.set(largest, f32x4.max(largest, weight));
+            k.do(v128.store(i32.add(products, t), weight, 4 * g * pageTokens));
           });
           k.increment(from, 16 * perToken);
         });
-        minima.forEach((sum, g) => {
-          k.set(constants[g], f32x4.splat(sum4(k, sum) as F32));
+        heads.forEach(({ share, unit, constant, middles, largest }, g) => {
+          const own = i32.add(products, 4 * g * pageTokens);
+          const each = byteWeights(k, shape, own, max4(k, largest), i32.add(weights, g * pageTokens));
+          k.set(unit, f32x4.splat(f32.mul(each, share)));
+          k.set(constant, f32x4.splat(f32.mul(sum4(k, middles), share)));
         });
-        const largest = k.f32(max4(k, most));
-        for (let g = 0; g < group; g++) {
-          integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), steps, largest, integers);
-        }
-        const heads = Array.from({ length: group }, (_, g) => g);
-        for (let first = 0; first < group; first += 4) {
-          sumColumns(k, columns, shape, block, integers, heads.slice(first, first + 4), state, corrections, {
-            look: codes => codes,
-            bias: 0,
-            step: 1,
-            from: part * page.group,
-            to: (part + 1) * page.group,
-            constant: g => constants[g],
-          });
-        }
+        sumColumns(k, columns, shape, block, weights, heads, state, {
+          look: codes => swizzle(shape.relaxed)(odd, codes),
+          most,
+          from: part * page.group,
+          to: (part + 1) * page.group,
+        });
       }
     },
   };

@@ -1,145 +1,167 @@
 /**
- * Matrix products: `rows` quantized activations times weights packed four rows a block (pack-weights.ts). A tile is
- * four outputs for T activations; each sum runs over the blocks in order, in the same operations whatever T is, so a
- * row's result does not depend on the batch it is in.
+ * Matrix products of one row of activations: integers (activations.ts) times weights packed four rows a block
+ * (pack-weights.ts), a lane for each row of weights. Products of many rows are in matmul-many.ts; each sum runs over
+ * the blocks in order, in the same operations there, so a row's result does not depend on the batch it is in.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { halfToFloat, loadHalf4, share, sum4 } from '../ops.ts';
+import { HALF, halfToFloat, highHalfToFloat, multiplyAdd, share, sum4 } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
-import { tileBlockBytes } from './basic.ts';
+import { TILE } from './activations.ts';
 
-export const matmulName = ({ bits, group, mins }: PackedFormat, tile: number) =>
-  `matmul${bits}g${group}${mins ? 'm' : ''}x${tile}`;
+export const matmulName = ({ bits, group, mins }: PackedFormat, rows: 'one' | 'many') =>
+  `matmul${bits}g${group}${mins ? 'm' : ''} ${rows}`;
 
-/**
- * matmul(x, w, out, bias, add, rows, outputs, cols): x in tiles as kernels/basic.ts quantizes it, out rows of f32.
- * `bias` is 0 for none.
- */
-export function matmul(format: PackedFormat, tile: number, relaxed: boolean): Kernel {
-  const k = new Kernel(matmulName(format, tile), Array(11).fill('i32'));
-  const [x, w, out, bias, add, rows, outputs, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+/** How a product is computed. */
+export interface Arithmetic {
+  /** int8 activations and products of 7-bit codes, or else int16 throughout. */
+  bytes: boolean;
+  /** Fused multiply-adds. */
+  fused: boolean;
+}
+
+/** Codes of 8 bits are too wide for the products of bytes; so are the activations of precise mode. */
+export const arithmeticOf = ({ bits }: PackedFormat, relaxed: boolean, precise: boolean): Arithmetic => ({
+  bytes: bits === 4 && relaxed && !precise,
+  fused: relaxed,
+});
+
+/** matmul(x, w, out, bias, add, rows = 1, outputs, cols, scratch): out rows of f32. `bias` is 0 for none. */
+export function matmul(format: PackedFormat, arithmetic: Arithmetic): Kernel {
+  const k = new Kernel(matmulName(format, 'one'), Array(12).fill('i32'));
+  const [x, w, out, bias, add, _rows, outputs, cols, scratch, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const blocks = k.i32(i32.shrU(cols, 5));
   const { from, to } = share(k, outputs, 4, chunk, chunks);
-  const groupBytes = k.i32(i32.mul(blocks, blockBytes(format)));
-  const acc = Array.from({ length: tile }, () => k.v128());
-  const [activations, block] = [k.i32(), k.i32()];
+  const block = k.i32(i32.add(w, i32.mul(i32.mul(i32.shrU(from, 2), blocks), blockBytes(format))));
+  const [sum, activations] = [k.v128(), k.i32()];
+  const constants = holdConstants(k, scratch);
   k.for(from, to, 4, o => {
-    const weights = k.i32(i32.add(w, i32.mul(i32.shrU(o, 2), groupBytes)));
+    k.set(sum, v128.zero);
     k.set(activations, x);
-    k.for(0, rows, tile, row => {
-      for (const sum of acc) k.set(sum, v128.zero);
-      k.set(block, weights);
-      k.for(0, blocks, 1, () => {
-        tileBlock(k, format, relaxed, block, activations, acc);
-        k.increment(block, blockBytes(format));
-        k.increment(activations, tileBlockBytes(tile));
-      });
-      acc.forEach((sum, t) => {
-        const store = () => {
-          const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(i32.add(row, t), outputs), o), 4)));
-          k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(i32.add(bias, i32.mul(o, 4))))));
-          k.if(add, () => k.set(sum, f32x4.add(v128.load(at), sum)));
-          store4(k, at, sum, i32.sub(outputs, o));
-        };
-        if (t === 0) store();
-        else k.if(i32.ltS(i32.add(row, t), rows), store);
-      });
+    k.for(0, blocks, 1, () => {
+      addBlock(k, format, arithmetic, block, activations, sum, constants);
+      k.increment(block, blockBytes(format));
+      k.increment(activations, TILE.bytes);
     });
+    storeOutputs(k, sum, out, 0, outputs, o, bias, add);
   });
   return k;
 }
 
-/** Four floats, or as many of them as there are outputs left. */
-function store4(k: Kernel, at: I32, value: Local<'v128'>, left: I32): void {
+/**
+ * V8 makes a constant anew wherever it is used, by three instructions. What comes from memory it keeps. All threads
+ * write the same there.
+ */
+function holdConstants(k: Kernel, scratch: I32) {
+  const hold = (constant: V128, n: number) => {
+    k.do(v128.store(scratch, constant, 16 * n));
+    return k.v128(v128.load(scratch, 16 * n));
+  };
+  return {
+    nibble: hold(i8x16.const(15), 0),
+    ones: hold(i16x8.const(1), 1),
+    half: { bits: hold(HALF.bits, 2), scale: hold(HALF.scale, 3) },
+  };
+}
+
+/** out[row][o...] = (out +) sum (+ bias): four of them, or as many as there are outputs left. */
+export function storeOutputs(
+  k: Kernel,
+  sum: Local<'v128'>,
+  out: I32,
+  row: I32,
+  outputs: I32,
+  o: I32,
+  bias: I32,
+  add: I32,
+): void {
+  const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
+  k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(i32.add(bias, i32.mul(o, 4))))));
+  k.if(add, () => k.set(sum, f32x4.add(v128.load(at), sum)));
+  const left = k.i32(i32.sub(outputs, o));
   k.if(
     i32.geS(left, 4),
-    () => k.do(v128.store(at, value)),
+    () => k.do(v128.store(at, sum)),
     () => {
       for (let lane = 0; lane < 3; lane++) {
-        k.if(i32.gtS(left, lane), () => k.do(i32.store(at, i32x4.lane(value, lane), 4 * lane)));
+        k.if(i32.gtS(left, lane), () => k.do(v128.store32Lane(at, sum, lane, 4 * lane)));
       }
     },
   );
 }
 
-/** acc += scale x activation scale x integer dot (+ min x sum of activations), for one block and every row of a tile. */
-function tileBlock(
+/** sum += scale x activation scale x integer dot (+ min x sum of activations), for one block. */
+function addBlock(
   k: Kernel,
   format: PackedFormat,
-  relaxed: boolean,
+  arithmetic: Arithmetic,
   block: I32,
   activations: I32,
-  acc: Local<'v128'>[],
+  sum: Local<'v128'>,
+  { nibble, ones, half }: ReturnType<typeof holdConstants>,
 ): void {
+  const { bytes } = arithmetic;
   const groups = 32 / format.group;
-  const codes = scaleBytes(format);
-  const tile = acc.length;
+  const madd = multiplyAdd(arithmetic.fused);
+  const codes = (bytes ? byteCodes : wordCodes)(k, format, block, nibble);
+  const scales = scalesOf(k, format, block, half);
+  const n = codes.length / groups;
   for (let g = 0; g < groups; g++) {
-    const dot =
-      format.bits === 4 ? nibbles(k, block, codes, format.group, g, relaxed) : bytes(block, codes, format.group, g);
-    const scale = k.v128(loadHalf4(block, 8 * g));
-    const min = format.mins ? k.v128(loadHalf4(block, 8 * (groups + g))) : undefined;
-    acc.forEach((sum, t) => {
-      const [byteAt, scaleAt, wordAt] = [32 * t, 32 * tile + 16 * t, 48 * tile + 64 * t];
-      const scaled = f32x4.mul(scale, v128.load32Splat(activations, scaleAt));
-      k.set(sum, f32x4.add(sum, f32x4.mul(scaled, f32x4.fromI32(dot(activations, byteAt, wordAt)))));
-      if (!min) return;
-      // The sums of a block's halves, and of all of it, lie behind its scale.
-      const total = v128.load32Splat(activations, scaleAt + 4 + 4 * (format.group === 16 ? g : 2));
-      k.set(sum, f32x4.add(sum, f32x4.mul(min, total)));
+    const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
+      return [v128.load(activations, (bytes ? 0 : TILE.words) + 16 * (g * n + i)), code] as const;
     });
+    const dot = bytes ? dotBytes(pairs, ones) : dotWords(pairs);
+    const scaled = f32x4.mul(scales[g], v128.load(activations, TILE.scales));
+    k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
+    if (!format.mins) continue;
+    // The sums of a block's halves, and of all of it.
+    const total = v128.load(activations, TILE.sums + 16 * (format.group === 16 ? g : 2));
+    k.set(sum, madd(scales[groups + g], total, sum));
   }
 }
 
-/** The integer dots of a block's four rows with one activation row, whose int8 and int16 lie at these offsets. */
-type BlockDot = (activations: I32, byteAt: number, wordAt: number) => V128;
+/** The scales of a block, one vector a group, then its minima. */
+export function scalesOf(k: Kernel, format: PackedFormat, block: I32, half = HALF): V128[] {
+  const count = scaleBytes(format) / 8;
+  return Array.from({ length: Math.ceil(count / 2) }, (_, i) => k.v128(v128.load(block, 16 * i)))
+    .flatMap(eight => [
+      v128.shuffle(v128.zero, eight, lanes16(0, 8, 1, 9, 2, 10, 3, 11)),
+      v128.shuffle(v128.zero, eight, lanes16(4, 12, 5, 13, 6, 14, 7, 15)),
+    ])
+    .slice(0, count)
+    .map(high => highHalfToFloat(high, half));
+}
 
-/** The low nibbles are the first 16 columns of the block, the high ones the rest: a group of 16 is one of the two. */
-function nibbles(k: Kernel, block: I32, codes: number, group: number, g: number, relaxed: boolean): BlockDot {
-  const halves = group === 32 ? [0, 1] : [g];
-  const mask = k.v128(i8x16.const(15));
-  const vectors = [0, 1, 2, 3].flatMap(i => {
-    const raw = k.v128(v128.load(block, codes + 16 * i));
-    return halves.map(half => ({
-      column: 16 * half + 4 * i,
-      codes: k.v128(half ? v128.and(i16x8.shrU(raw, 4), mask) : v128.and(raw, mask)),
-    }));
+type Pairs = readonly (readonly [activations: V128, codes: V128])[];
+
+/** Activations and codes, multiplied and added. Codes are below 16: eight such products of pairs stay within int16. */
+export const dotBytes = (pairs: Pairs, ones: V128 = i16x8.const(1)): V128 =>
+  i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
+export const dotWords = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
+
+/** The codes of a 4-bit block as eight vectors of four columns x four rows: low nibbles, then high ones. */
+export function byteCodes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+  const raw = [0, 1, 2, 3].map(i => k.v128(v128.load(block, scaleBytes(format) + 16 * i)));
+  return [...raw.map(v => v128.and(v, nibble)), ...raw.map(v => v128.and(i16x8.shrU(v, 4), nibble))];
+}
+
+/** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
+export function wordCodes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+  const four = format.bits === 4;
+  const vectors = four
+    ? byteCodes(k, format, block, nibble)
+    : Array.from({ length: 8 }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
+  const shr = four ? i16x8.shrU : i16x8.shrS;
+  return vectors.flatMap(vector => {
+    const v = k.v128(vector);
+    return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
   });
-  if (relaxed) {
-    return (activations, byteAt) => {
-      // Codes are below 16 and activations int8: eight such products of pairs stay within int16.
-      const products = vectors.map(({ column, codes }) =>
-        i16x8.relaxedDot(v128.load32Splat(activations, byteAt + column), codes),
-      );
-      return i32x4.dot(products.reduce(i16x8.add), i16x8.const(1));
-    };
-  }
-  // Bytes b and b + 1 of a row's four are the halves of a 16-bit lane: split them, and pair activations to match.
-  const even = vectors.map(({ column, codes }) => ({ column, codes: k.v128(v128.and(codes, i16x8.const(0xff))) }));
-  const odd = vectors.map(({ column, codes }) => ({ column, codes: k.v128(i16x8.shrU(codes, 8)) }));
-  return (activations, _byteAt, wordAt) => {
-    const pair = (column: number, parity: 0 | 1) => v128.load32Splat(activations, wordAt + 2 * column + 4 * parity);
-    const dots = [
-      ...even.map(({ column, codes }) => i32x4.dot(codes, pair(column, 0))),
-      ...odd.map(({ column, codes }) => i32x4.dot(codes, pair(column, 1))),
-    ];
-    return dots.reduce(i32x4.add);
-  };
-}
-
-function bytes(block: I32, codes: number, group: number, g: number): BlockDot {
-  const chunks = Array.from({ length: group / 2 }, (_, i) => (g * group) / 2 + i);
-  return (activations, _byteAt, wordAt) =>
-    chunks
-      .map(i => i32x4.dot(v128.load8x8S(block, codes + 8 * i), v128.load32Splat(activations, wordAt + 4 * i)))
-      .reduce(i32x4.add);
 }
 
 /** Weights that are floats: matmulF32, matmulF16, matmulBF16, with the same arguments but x rows of f32. */
 export function floatMatmul(type: 'F32' | 'F16' | 'BF16'): Kernel {
-  const k = new Kernel(`matmul${type}`, Array(11).fill('i32'));
-  const [x, w, out, bias, add, rows, outputs, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(`matmul${type}`, Array(12).fill('i32'));
+  const [x, w, out, bias, add, rows, outputs, cols, _scratch, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const { from, to } = share(k, outputs, 1, chunk, chunks);
   const size = type === 'F32' ? 4 : 2;
   const load = (at: I32): V128 =>

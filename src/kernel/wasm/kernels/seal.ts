@@ -4,7 +4,9 @@ import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128
 import { packGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { floatToHalf, loadHalf4, max4, packLow16, storeHalf, sum4 } from '../ops.ts';
-import { addMean, applyMatrix } from './domain.ts';
+import { sealAdditive } from './additive.ts';
+import { addMean, applyMatrix, matrixAt, turnBack } from './domain.ts';
+import { sealMixed } from './mixed.ts';
 import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';
 
 /** Scratch a thread: vectors as they are, in the codec's domain, and a byte a code. */
@@ -24,7 +26,10 @@ interface Seal {
   tables: Tables;
 }
 
-/** seal(tail, tailTokens, start, page): `tail` is the layer's keys or values, `start` the place of the first token. */
+/**
+ * seal(tail, tailTokens, start, page, turn): `tail` is the layer's keys or values, `start` the place of the first token,
+ * `turn` the page's, where keys are relative to its start.
+ */
 export function seal(
   name: string,
   fragment: Fragment,
@@ -33,19 +38,22 @@ export function seal(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
-  const k = new Kernel(name, Array(7).fill('i32'));
-  const [tail, tailTokens, start, page, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(name, Array(8).fill('i32'));
+  const [tail, tailTokens, start, page, turn, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
   const x = k.i32(scratch(k, thread));
   const y = fragment.matrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
   const spare = k.i32(i32.add(codes, D * P));
   const one = k.v128(f32x4.const(1));
+  const into = fragment.encodeMatrix ?? fragment.matrix;
   k.for(chunk, kvHeads, chunks, head => {
     loadTail(k, tail, tailTokens, start, head, D, P, x);
+    const matrix = into && k.i32(matrixAt(fragment, into, (tables.encodeMatrix ?? tables.matrix)!, D, head));
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(x, i32.mul(t, 4 * D)));
+      if (fragment.turn) turnBack(k, D, turn, vector, vector);
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
-      if (fragment.matrix) applyMatrix(k, tables.matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)));
+      if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)));
     });
     const block = k.i32(blockAt(fragment, page, head));
     const s: Seal = { k, D, P, page, block, y, codes, spare, tables };
@@ -54,6 +62,8 @@ export function seal(
     else if (kind.kind === 'hybrid') sealHybrid(s, kind);
     else if (kind.kind === 'affine') sealAffine(s, kind, { tail, tailTokens, start, kvHeads });
     else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
+    else if (kind.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
+    else if (kind.kind === 'mixed') sealMixed(k, tables.columns!, D, P, page, head, y, codes);
     else sealFloats(s, kind.kind);
   });
   return k;

@@ -4,28 +4,29 @@
  */
 import { type F32, f32, f32x4, type I32, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { max4, sum4 } from '../ops.ts';
+import { max4, multiplyAdd, sum4 } from '../ops.ts';
 
 /** A score that counts for nothing. */
 export const NOWHERE = -1e30;
 export const STATE_HEAD = 16;
 export const stateBytes = (n: number) => STATE_HEAD + 4 * n;
 
+/** 2^x from -1/2 to 1/2, the highest power first: good to 1e-7, and to 1e-4 where weights become bytes. */
+const FINE = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
+const COARSE = [0.0551717726, 0.2426115742, 0.6932610079, 0.9999280471];
+
 /** 2^x of four values that are 0 or less; 2^-100 is as good as zero, and keeps subnormals away. */
-export function exp2x4(k: Kernel, value: V128): V128 {
+function exp2x4(k: Kernel, value: V128, [first, ...terms] = FINE, relaxed = false): V128 {
   const magic = f32x4.const(12582912);
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
   const shifted = k.v128(f32x4.add(x, magic));
   const rest = k.v128(f32x4.sub(x, f32x4.sub(shifted, magic)));
-  let p = f32x4.const(0.0013333558);
-  for (const c of [0.0096181291, 0.0555041087, 0.240226507, Math.LN2, 1]) {
-    p = f32x4.add(f32x4.mul(p, rest), f32x4.const(c));
-  }
+  const p = terms.reduce((p: V128, c) => multiplyAdd(relaxed)(p, rest, f32x4.const(c)), f32x4.const(first));
   // The low bits of the shifted value are the whole part: they go straight into the exponent.
   return i32x4.add(p, i32x4.shl(shifted, 23));
 }
 
-export const exp2x1 = (k: Kernel, x: F32): F32 => f32x4.lane(exp2x4(k, f32x4.splat(x)), 0);
+const exp2x1 = (k: Kernel, x: F32): F32 => f32x4.lane(exp2x4(k, f32x4.splat(x)), 0);
 
 export function clearState(k: Kernel, state: I32, n: number): void {
   const at = k.i32(state);
@@ -37,25 +38,65 @@ export function clearState(k: Kernel, state: I32, n: number): void {
  * Takes `count` scores (a multiple of 4) of one head into its state's m and l, turns them into weights in place, and
  * gives the factor that what was summed before must be multiplied by.
  */
-export function softmax(k: Kernel, scores: I32, count: I32, state: I32): F32 {
-  const bytes = k.i32(i32.mul(count, 4));
-  const from = k.i32(scores);
+export function softmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed: boolean): F32 {
   const at = k.i32(state);
   const old = k.f32(f32.load(at));
-  const largest = k.v128(f32x4.splat(old));
-  k.for(0, bytes, 16, i => k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i)))));
-  const m = k.f32(max4(k, largest));
+  const m = k.f32(largestOf(k, scores, count, old));
   const correction = k.f32(exp2x1(k, f32.sub(old, m)));
-  const [top, sum, score, weight] = [k.v128(f32x4.splat(m)), k.v128(v128.zero), k.v128(), k.v128()];
-  k.for(0, bytes, 16, i => {
-    k.set(score, v128.load(i32.add(from, i)));
-    k.set(weight, v128.and(exp2x4(k, f32x4.sub(score, top)), f32x4.gt(score, f32x4.const(NOWHERE / 2))));
-    k.set(sum, f32x4.add(sum, weight));
-    k.do(v128.store(i32.add(from, i), weight));
+  const sum = weigh(k, scores, count, m, FINE, relaxed);
+  k.do(f32.store(at, m));
+  k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), sum), 4));
+  return correction;
+}
+
+/**
+ * The same with weights that are 1 for the largest score of these: gives what such a weight is worth, too. With factors
+ * a token the weights are multiplied by them in place, after they have been summed; `largest` is the largest of these.
+ */
+export function pageSoftmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed: boolean, factors?: I32) {
+  const at = k.i32(state);
+  const old = k.f32(f32.load(at));
+  const own = k.f32(largestOf(k, scores, count, f32.const(NOWHERE / 2)));
+  const m = k.f32(f32.max(old, own));
+  const [correction, share] = [old, own].map(of => k.f32(exp2x1(k, f32.sub(of, m))));
+  const largest = k.v128(v128.zero);
+  const factor = factors === undefined ? undefined : k.i32(factors);
+  const sum = weigh(k, scores, count, own, COARSE, relaxed, (weight, i) => {
+    if (factor === undefined) return weight;
+    const product = k.v128(f32x4.mul(weight, v128.load(i32.add(factor, i))));
+    k.set(largest, f32x4.max(largest, product));
+    return product;
   });
   k.do(f32.store(at, m));
-  k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), sum4(k, sum)), 4));
-  return correction;
+  k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), f32.mul(sum, share)), 4));
+  return { correction, share, largest: k.f32(max4(k, largest)) };
+}
+
+function largestOf(k: Kernel, scores: I32, count: I32, least: F32): F32 {
+  const largest = k.v128(f32x4.splat(f32.max(least, f32.const(NOWHERE / 2))));
+  const from = k.i32(scores);
+  k.for(0, i32.mul(count, 4), 16, i => k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i)))));
+  return max4(k, largest);
+}
+
+/** Scores to 2^(score - top) in place, as what is to be kept; gives their sum. A score that counts for nothing is far below any top. */
+function weigh(
+  k: Kernel,
+  scores: I32,
+  count: I32,
+  top: F32,
+  terms: number[],
+  relaxed: boolean,
+  keep: (weight: V128, i: I32) => V128 = weight => weight,
+): F32 {
+  const from = k.i32(scores);
+  const [most, sum, weight] = [k.v128(f32x4.splat(top)), k.v128(v128.zero), k.v128()];
+  k.for(0, i32.mul(count, 4), 16, i => {
+    k.set(weight, exp2x4(k, f32x4.sub(v128.load(i32.add(from, i)), most), terms, relaxed));
+    k.set(sum, f32x4.add(sum, weight));
+    k.do(v128.store(i32.add(from, i), keep(weight, i)));
+  });
+  return k.f32(sum4(k, sum));
 }
 
 /** Folds the state at `other` into the one at `state`, both with n sums. */

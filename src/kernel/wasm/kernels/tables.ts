@@ -2,18 +2,19 @@
  * Table codecs read packed (tq1 to tq4, values of their uniform siblings): a code is an index into 16 entries, and one
  * swizzle serves 16 tokens.
  *
- * Keys: for each column a table of query x level as bytes; their sum over all columns is the score. Values: weights as
- * 15-bit integers times levels as bytes, summed over tokens.
+ * Keys: for each column a table of query x level as bytes; their sum over all columns is the score. Values: levels as
+ * bytes, times weights as bytes (sums.ts).
  */
 import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { loadHalf4, max4, sum4, swizzle, transposeSum } from '../ops.ts';
+import { loadHalf4, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { STATE_HEAD, stateBytes } from './softmax.ts';
+import { pageSoftmax, stateBytes } from './softmax.ts';
+import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 
 /** Heads whose sums are kept in registers together, and columns a turn. */
@@ -169,161 +170,43 @@ function scoreColumns(
   });
 }
 
-/**
- * Integer weights of a group: [head][pageTokens] x 16 bits, a scale and a sum of them a head; then room for a factor a
- * token.
- */
-const behindWeights = ({ group, pageTokens }: AttendShape, head: number) => 2 * group * pageTokens + 8 * head;
-export const factorsAt = (shape: AttendShape) => 16 * Math.ceil(behindWeights(shape, shape.group) / 16);
-export const integerBytes = (shape: AttendShape) => factorsAt(shape) + 4 * shape.pageTokens;
-
+/** Norms go into the weights; levels become bytes. */
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
-  // 256 tokens are the most whose sums stay within 32 bits.
-  if (!columns || pageTokens > 256) return undefined;
-  const most = Math.max(...page.levels.map(Math.abs));
-  const level = (e: number) => Math.round((127 * page.levels[e % page.levels.length]) / most) + 128;
-  const tables = Array.from({ length: columns.dims }, (_, d) =>
-    i8x16.const(...Array.from({ length: 16 }, (_, e) => level(columns.dims === 1 ? e : (e >> (2 * d)) & 3))),
-  );
+  if (!columns) return undefined;
+  const { bytes, step } = byteLevels(page.levels, headDim);
+  const tables = Array.from({ length: columns.dims }, (_, d) => {
+    const level = (e: number) => bytes[(columns.dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
+    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
+  });
+  const normsAt = () => i32.add(spare(), behindWeights(shape));
   return {
     codedDim: headDim,
-    open() {},
-    sum(k, pageAt, head, weights, state, corrections) {
+    open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
-      const integers = k.i32(spare());
-      const norms = k.i32(i32.add(integers, factorsAt(shape)));
-      const [four, top] = [k.v128(), k.v128(f32x4.const(1e-30))];
+      const norms = k.i32(normsAt());
       k.for(0, pageTokens, 4, t => {
-        k.set(four, loadNorms(page, block, t, 0));
-        k.set(top, f32x4.max(top, four));
-        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), four));
+        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0)));
       });
-      const largest = k.f32(max4(k, top));
-      for (let g = 0; g < group; g++) {
-        integerWeights(k, shape, g, i32.add(weights, 4 * g * pageTokens), norms, largest, integers);
-      }
-      for (let first = 0; first < group; first += HEADS) {
-        const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
-        sumColumns(k, columns, shape, block, integers, heads, state, corrections, {
-          look: (codes, d) => swizzle(shape.relaxed)(tables[d], codes),
-          bias: 128,
-          step: most / 127,
-        });
-      }
+    },
+    sum(k, pageAt, head, scores, state) {
+      const block = k.i32(blockAt(fragment, pageAt, head));
+      const weights = k.i32(spare());
+      const worth = Array.from({ length: group }, (_, g) => {
+        const from = k.i32(i32.add(scores, 4 * g * pageTokens));
+        const own = i32.add(state, g * stateBytes(headDim));
+        const { correction, share, largest } = pageSoftmax(k, from, pageTokens, own, shape.relaxed, normsAt());
+        const unit = byteWeights(k, shape, from, largest, i32.add(weights, g * pageTokens));
+        const each = f32.mul(f32.mul(share, unit), f32.const(step));
+        return { correction: k.v128(f32x4.splat(correction)), unit: k.v128(f32x4.splat(each)) };
+      });
+      sumColumns(k, columns, shape, block, weights, worth, state, {
+        look: (codes, d) => swizzle(shape.relaxed)(tables[d], codes),
+        most: Math.max(...bytes),
+      });
     },
   };
-}
-
-/**
- * A head's weights times a factor a token, as 15-bit integers: for each 16 tokens the 8 even ones, then the 8 odd
- * ones. No weight is above 1, so the largest factor of the page sets the scale: what is rounded away is small against
- * the heaviest token so far, whatever this page holds.
- */
-export function integerWeights(
-  k: Kernel,
-  shape: AttendShape,
-  g: number,
-  weights: I32,
-  factors: I32,
-  largest: Local<'f32'>,
-  out: I32,
-): void {
-  const { pageTokens } = shape;
-  const inverse = k.v128(f32x4.splat(f32.div(f32.const(32767), largest)));
-  const [from, factor, to] = [k.i32(weights), k.i32(factors), k.i32(i32.add(out, 2 * g * pageTokens))];
-  const sum = k.v128(v128.zero);
-  const words = [0, 1, 2, 3].map(() => k.v128());
-  k.for(0, pageTokens, 16, () => {
-    words.forEach((word, n) => {
-      const product = f32x4.mul(f32x4.mul(v128.load(from, 16 * n), v128.load(factor, 16 * n)), inverse);
-      k.set(word, i32x4.sub(f32x4.add(product, f32x4.const(12582912)), i32x4.const(0x4b400000)));
-      k.set(sum, i32x4.add(sum, word));
-    });
-    const [a, b] = [k.v128(i16x8.narrowS(words[0], words[1])), k.v128(i16x8.narrowS(words[2], words[3]))];
-    k.do(v128.store(to, v128.shuffle(a, b, lanes16(0, 2, 4, 6, 8, 10, 12, 14))));
-    k.do(v128.store(to, v128.shuffle(a, b, lanes16(1, 3, 5, 7, 9, 11, 13, 15)), 16));
-    k.increment(from, 64);
-    k.increment(factor, 64);
-    k.increment(to, 32);
-  });
-  const behind = behindWeights(shape, g);
-  k.do(f32.store(out, f32.mul(largest, f32.const(1 / 32767)), behind));
-  k.do(f32.store(out, sum4(k, f32x4.fromI32(sum)), behind + 4));
-}
-
-export interface SumOptions {
-  /** Codes to unsigned bytes. */
-  look(codes: V128, dimOfColumn: number): V128;
-  /** What a byte of zero value is, and what one step is worth. */
-  bias: number;
-  step: number;
-  /** Dims from here to there; all unless given. */
-  from?: number;
-  to?: number;
-  /** Added to the sums of a head. */
-  constant?: (head: number) => V128;
-}
-
-/** Sums of states = old x correction + integer weights . codes, column by column. */
-export function sumColumns(
-  k: Kernel,
-  columns: Columns,
-  shape: AttendShape,
-  block: I32,
-  integers: I32,
-  heads: number[],
-  state: I32,
-  corrections: V128[],
-  { look, bias, step, from = 0, to = shape.headDim, constant }: SumOptions,
-): void {
-  const { pageTokens, headDim } = shape;
-  const stride = stateBytes(headDim);
-  const behind = (head: number) => behindWeights(shape, head);
-  const factors = heads.map(head => k.v128(f32x4.mul(v128.load32Splat(integers, behind(head)), f32x4.const(step))));
-  const biases = heads.map(head => k.v128(f32x4.mul(v128.load32Splat(integers, behind(head) + 4), f32x4.const(bias))));
-  const perTurn = 4 / columns.dims;
-  const acc = heads.map(() => [0, 1, 2, 3].map(() => k.v128()));
-  const [codes, bytes, even, odd] = [k.v128(), k.v128(), k.v128(), k.v128()];
-  k.for(from / columns.dims, to / columns.dims, perTurn, column => {
-    for (let c = 0; c < perTurn; c++) {
-      const sums = heads.map((_, i) => acc[i].slice(c * columns.dims, (c + 1) * columns.dims));
-      for (const sum of sums.flat()) k.set(sum, v128.zero);
-      const at = columnAddresses(k, columns, block, i32.add(column, c), 0);
-      const w = k.i32(integers);
-      k.for(0, pageTokens, columns.span, () => {
-        for (let n = 0; n < columns.span / 16; n++) {
-          k.set(
-            codes,
-            codesAt(columns, at, () => 0, n),
-          );
-          for (let d = 0; d < columns.dims; d++) {
-            k.set(bytes, look(codes, d));
-            k.set(even, v128.and(bytes, i16x8.const(0xff)));
-            k.set(odd, i16x8.shrU(bytes, 8));
-            heads.forEach((head, i) => {
-              const weight = (half: number) => v128.load(w, 2 * head * pageTokens + 32 * n + 16 * half);
-              const dots = i32x4.add(i32x4.dot(even, weight(0)), i32x4.dot(odd, weight(1)));
-              k.set(sums[i][d], i32x4.add(sums[i][d], dots));
-            });
-          }
-        }
-        at.forEach((address, p) => {
-          k.increment(address, (columns.span * columns.planes[p].width) / 8);
-        });
-        k.increment(w, 2 * columns.span);
-      });
-    }
-    heads.forEach((head, i) => {
-      const place = i32.add(state, i32.mul(column, 4 * columns.dims));
-      const offset = head * stride + STATE_HEAD;
-      const total = f32x4.fromI32(transposeSum(k, acc[i], i32x4.add));
-      const value = f32x4.mul(f32x4.sub(total, biases[i]), factors[i]);
-      const old = f32x4.mul(v128.load(place, offset), corrections[head]);
-      k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant(head)) : value), offset));
-    });
-  });
 }

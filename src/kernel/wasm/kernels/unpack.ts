@@ -4,6 +4,8 @@ import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '
 import { unpackGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { loadHalf, loadHalf4 } from '../ops.ts';
+import { type AdditiveTables, unpackAdditive } from './additive.ts';
+import { unpackMixed } from './mixed.ts';
 
 export interface PageShape {
   headDim: number;
@@ -14,12 +16,16 @@ export interface PageShape {
 /** Tables that a fragment reads, by what they are: addresses of f32 arrays. */
 export interface Tables {
   matrix?: number;
+  encodeMatrix?: number;
   mean?: number;
   levels: number[];
   /** The residual's projection. */
   residual?: number;
   /** f32 of all 256 codes. */
   fp8?: number;
+  additive?: AdditiveTables;
+  /** See mixed.ts. */
+  columns?: number;
 }
 
 export const loadScalar = ({ bytes }: ScalarsFragment, address: I32): F32 =>
@@ -64,6 +70,12 @@ export function unpack(name: string, fragment: Fragment, shape: PageShape, table
       break;
     case 'affine':
       unpackAffine(k, kind, shape, page, block, codes, out);
+      break;
+    case 'additive':
+      unpackAdditive(k, tables.additive!, D, P, page, head, out);
+      break;
+    case 'mixed':
+      unpackMixed(k, tables.columns!, D, P, page, head, codes, out);
       break;
   }
   return k;

@@ -14,3 +14,4 @@ export type { ModelConfig } from './model/config.ts';
 export type { ChatMessage } from './model/template.ts';
 export type { Tokenizer } from './model/tokenizer.ts';
 export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './plan/memory.ts';
+export { decodeProfile, type Profile } from './plan/profile.ts';

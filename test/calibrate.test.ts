@@ -72,6 +72,7 @@ describe('kvasir calibrate', () => {
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
     [['--text', 'TEXT', '--context', '1024'], /needs two or more/],
     [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],
+    [['--text', 'TEXT', '--probe-tokens', '3'], /measure nothing/],
   ])('%j is refused', async (more, message) => {
     const { status, stderr } = await kvasir(args(...more.map(arg => (arg === 'TEXT' ? text : arg))), { own });
     expect([status, stderr]).toEqual([1, expect.stringMatching(message)]);

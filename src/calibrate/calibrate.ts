@@ -13,6 +13,7 @@ import {
   planShape,
 } from '../engine/engine.ts';
 import { profileShape } from '../engine/profile.ts';
+import { InputError } from '../errors.ts';
 import { createProber } from '../eval/sensitivity.ts';
 import { planOf } from '../plan/plan.ts';
 import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
@@ -24,10 +25,10 @@ import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
 export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
+  /** How much of its row each probe reads: all unless given, 0 for no probes. Plans need them, codecs do not. */
+  probeTokens?: number;
   /** Where the profile goes: the store unless given. */
   out?: string;
-  /** Of the package. */
-  version: string;
   /** Threads beside the device's; 0 does all in this one. */
   workers: number;
   signal?: AbortSignal;
@@ -44,7 +45,7 @@ export interface Calibrated {
   content: ProfileContent;
 }
 
-/** Rows that the model writes at a time. */
+/** Most rows that the model writes at a time. */
 const SELF_ROWS = 16;
 const SIDES = ['key', 'value'] as const;
 /** What is measured of every layer and side: by spec, the codec that must have been learned for it. */
@@ -52,6 +53,9 @@ const PROBES: Record<string, string> = { 'tq2-c': 'tq4-c', mead2: 'mead2' };
 
 /** The profile, or undefined if the signal came first: the same call goes on from there. */
 export async function calibrate(name: string, options: CalibrateOptions): Promise<Calibrated | undefined> {
+  const { probeTokens = Number.POSITIVE_INFINITY } = options;
+  if (probeTokens !== 0 && !(probeTokens >= 16))
+    throw new InputError(`Probes of ${probeTokens} tokens measure nothing. Take 16 or more, or 0 for no probes.`);
   const file = await openModelFile(name);
   const job = await prepare(file, options).catch(async error => {
     await file.gguf.close();
@@ -72,7 +76,8 @@ export async function calibrate(name: string, options: CalibrateOptions): Promis
       signal: options.signal,
       onProgress: done => options.onProgress?.('learning', done, 2 * codecShape.layers),
     });
-    const sensitivities = learned && (await probe(name, job, rows[job.rows], learned, options));
+    const row = rows[job.rows].slice(0, probeTokens);
+    const sensitivities = learned && (await probe(name, job, row, learned, options));
     if (!sensitivities) return undefined;
 
     const complete = { ...content, learned, sensitivities };
@@ -118,10 +123,12 @@ async function readText(file: ModelFile, job: Job, workers: Workers, options: Ca
 async function selfText(engine: Engine, { rows, context, seed, state }: Job, options: CalibrateOptions) {
   const { signal, onProgress } = options;
   const text: number[][] = [];
+  // In equal parts, since a row alone takes as long as many together.
+  const most = Math.ceil((rows + 1) / Math.ceil((rows + 1) / SELF_ROWS));
   while (text.length <= rows) {
     const first = text.length;
     const name = `text-${first}`;
-    const count = Math.min(SELF_ROWS, rows + 1 - first);
+    const count = Math.min(most, rows + 1 - first);
     if (!(await state.has(name))) {
       const progress = (tokens: number) => onProgress?.('writing', first * context + tokens, (rows + 1) * context);
       const written = await writeRows(engine, { rows: count, context, seed, first, signal, onProgress: progress });
@@ -137,25 +144,26 @@ async function selfText(engine: Engine, { rows, context, seed, state }: Job, opt
 /** What each layer and side costs when it alone is coded, by probe. */
 async function probe(
   name: string,
-  { codecs, context, codecShape, state }: Job,
+  { codecs, codecShape, state }: Job,
   row: readonly number[],
   learned: ProfileContent['learned'],
   options: CalibrateOptions,
 ): Promise<ProfileContent['sensitivities'] | undefined> {
   const { signal, onProgress } = options;
+  if (row.length === 0) return {};
   const specs = Object.keys(PROBES).filter(spec => codecs.includes(PROBES[spec]));
   const probes = specs.flatMap(spec =>
     learned.flatMap((known, layer) => SIDES.map(side => ({ spec, layer, side, learned: known }))),
   );
-  const known = `probed-${sha256(codecs.join()).slice(0, 8)}`;
+  const known = `probed-${sha256(codecs.join()).slice(0, 8)}-${row.length}`;
   /** In the order of the probes. */
   const measured: number[] = (await state.has(known))
     ? JSON.parse(new TextDecoder().decode(await state.read(known)))
     : [];
   const file = await openModelFile(name);
-  const extra = 4 * context * (file.config.vocab / 2 + file.config.layers * file.config.width);
-  const settings = { ...engineOptions(options, context), precise: true };
-  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context, extra }, settings);
+  const extra = 4 * row.length * (file.config.vocab / 2 + file.config.layers * file.config.width);
+  const settings = { ...engineOptions(options, row.length), precise: true };
+  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context: row.length, extra }, settings);
   try {
     const measure = await createProber(engine, row, { signal });
     while (measured.length < probes.length) {

@@ -25,6 +25,8 @@ export interface JobOptions {
   samples?: number;
   seed?: number;
   codecs?: readonly string[];
+  /** Of the package: another one starts anew, since it may learn otherwise. */
+  version: string;
 }
 
 export interface Job {
@@ -70,7 +72,7 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
     valueMetrics.push(valueMetric(output, config));
   }
   const text = given ? sha256(given.flat().join()) : 'self';
-  const key = sha256(JSON.stringify([fingerprint, text, context, rows, perRow, seed])).slice(0, 16);
+  const key = sha256(JSON.stringify([options.version, fingerprint, text, context, rows, perRow, seed])).slice(0, 16);
   const state = await openState(join(await kvasirCache(), 'calibrate', key));
   return { fingerprint, state, context, seed, rows, given, text, shape, codecs, codecShape, valueMetrics };
 }

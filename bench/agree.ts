@@ -56,9 +56,10 @@ export async function benchAgree({ model, text, threads, json, peers }: Options)
 async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean) {
   const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads)) : [];
   for (const precise of [true, false]) {
-    const cache = { kv: 'f16', context: POSITIONS };
-    const engine = await loadEngine(await openModelFile(model), cache, { device: 'wasm', threads, precise });
-    const [row] = await measureDivergence(engine, ids, { specs: [], context: POSITIONS, chunks: ROWS });
+    const file = await openModelFile(model);
+    const cache = { plan: planOf('f16', file.config), context: POSITIONS };
+    const engine = await loadEngine(file, cache, { device: 'wasm', threads, precise });
+    const [row] = await measureDivergence(engine, ids, { plans: [], context: POSITIONS, chunks: ROWS });
     found.push({ name: precise ? 'wasm, precise' : 'wasm', value: row.perplexity });
     await engine.dispose();
   }

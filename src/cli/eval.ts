@@ -5,11 +5,14 @@ import { parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { profileFor } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
+import { type Breaker, createBreaker, tokenClass } from '../eval/breakdown.ts';
 import { type DivergenceRow, measureDivergence } from '../eval/divergence.ts';
 import { divergencePlot } from '../eval/plot.ts';
+import { reportPage } from '../eval/report.ts';
 import type { DeviceName } from '../kernel/open.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan, isAuto } from '../plan/auto.ts';
-import { planBytes } from '../plan/plan.ts';
+import { type Plan, planBytes } from '../plan/plan.ts';
 import { formatCount, parseCount } from '../units.ts';
 import { createProgress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
@@ -30,6 +33,7 @@ interface Options {
   fast?: boolean;
   json?: boolean;
   svg?: string;
+  report?: string;
 }
 
 export function addEval(program: Command): void {
@@ -49,6 +53,7 @@ export function addEval(program: Command): void {
     .option('--fast', 'int8 activations and integer attention, as generation has them')
     .option('--json', 'rows as JSON')
     .option('--svg <file>', 'also draw divergence against bits')
+    .option('--report <file>', 'also write a page: by codec, position, kind of token and layer, and the plans')
     .addHelpText('after', '\nExample:\n  kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32')
     .action((model: string, options: Options) => interruptible(signal => evaluate(model, options, signal)));
 }
@@ -70,6 +75,7 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
   const extra = 4 * (context - from) * config.vocab;
   const loading = { device, threads, precise: !options.fast, memoryLimit: memory, prefillChunk: options.batch, signal };
   const engine = await loadEngine(file, { plan, context, extra }, loading);
+  const breaking = options.report === undefined ? undefined : breakDown(from, context, tokenizer);
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
   try {
     const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
@@ -81,16 +87,35 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
       chunks,
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),
+      onScored: breaking?.add,
     });
     progress.end();
     if (signal.aborted) console.error('stopped; this is what was measured until then:');
     const subtitle = `${formatCount(context)} tokens a row, scored from ${formatCount(from)} on; ${engine.why}`;
     console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, `${config.name}: ${subtitle}`));
+    if (options.report && breaking) {
+      const page = { title: config.name, subtitle, rows, breakdowns: breaking.result(), plans, profile };
+      await writeFile(options.report, reportPage(page));
+    }
     if (options.svg) await writeFile(options.svg, divergencePlot(rows, { title: config.name, subtitle }));
   } finally {
     progress.end();
     await engine.dispose();
   }
+}
+
+/** A breakdown of every plan's divergence. */
+function breakDown(from: number, to: number, tokenizer: Tokenizer) {
+  const classes = Array.from({ length: tokenizer.vocabSize }, (_, id) => tokenClass(tokenizer.tokenText(id)));
+  const breakers = new Map<string, Breaker>();
+  return {
+    add({ spec }: Plan, position: number, next: number, kld: number) {
+      const breaker = breakers.get(spec) ?? createBreaker(from, to, id => classes[id]);
+      breakers.set(spec, breaker);
+      breaker.add(position, next, kld);
+    },
+    result: () => new Map([...breakers].map(([spec, breaker]) => [spec, breaker.result()])),
+  };
 }
 
 function render(rows: DivergenceRow[], heading: string): string {

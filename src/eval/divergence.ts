@@ -23,6 +23,8 @@ export interface DivergenceOptions {
   signal?: AbortSignal;
   /** Tokens run, of all that will be. */
   onProgress?: (progress: { done: number; total: number }) => void;
+  /** Every scored prediction: where it was made, of which token, and its divergence. */
+  onScored?: (plan: Plan, position: number, next: number, kld: number) => void;
 }
 
 export interface DivergenceRow {
@@ -81,7 +83,11 @@ export async function measureDivergence(
     exact.take(score);
     for (const subject of others) {
       const score = createScore(row);
-      if (!(await run(subject, row, (at, logits) => score.add(at, logSoftmax(logits), reference[at])))) break judging;
+      const judge = (position: number, logits: Float32Array) => {
+        const kld = score.add(position, logSoftmax(logits), reference[position]);
+        options.onScored?.(subject.plan, position, row[position + 1], kld);
+      };
+      if (!(await run(subject, row, judge))) break judging;
       subject.take(score);
     }
   }
@@ -138,7 +144,8 @@ interface Score {
 
 /** One row's sums. */
 export function createScore(row: readonly number[]): Score & {
-  add(position: number, logProbs: Float32Array, reference: Float32Array): void;
+  /** Gives the divergence of this one. */
+  add(position: number, logProbs: Float32Array, reference: Float32Array): number;
 } {
   return {
     kld: 0,
@@ -167,6 +174,7 @@ export function createScore(row: readonly number[]): Score & {
       this.same += best === wanted ? 1 : 0;
       this.nll -= logProbs[row[position + 1]];
       this.tokens++;
+      return kld;
     },
   };
 }

@@ -89,7 +89,7 @@ function placeLabel(taken: Box[], cx: number, cy: number, width: number): Box & 
 
 const round = (value: number) => Math.round(10 * value) / 10;
 const label = (power: number) => (power >= -4 && power <= 3 ? String(Number(`1e${power}`)) : `1e${power}`);
-const escaped = (value: string) =>
+export const escaped = (value: string) =>
   value.replace(/[<>&"]/g, char => ({ '<': '&lt;', '>': '&gt;', '&': '&amp;', '"': '&quot;' })[char]!);
 const text = (x: number, y: number, value: string, kind: string) =>
   `<text class="${kind}" x="${x}" y="${y}">${escaped(value)}</text>`;

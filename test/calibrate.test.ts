@@ -43,19 +43,19 @@ describe('kvasir calibrate', () => {
     expect(readdirSync(join(own, 'calibrate'))).toEqual([]);
   });
 
-  it('stopped at any stage, goes on to the very same profile', async () => {
+  it.each(['reading', 'learning', 'probing'])('stopped while %s, goes on to the very same profile', async stage => {
     const { hash } = await readProfile(path);
-    for (const stage of ['reading', 'learning', 'probing']) {
-      const again = { own: await folder() };
-      const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
-      const first = await kvasir(args('--text', text), { ...again, interruptWhen });
-      if (first.status === 0) continue; // it was faster than the signal
+    const again = { own: await folder() };
+    const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
+    const first = await kvasir(args('--text', text), { ...again, interruptWhen });
+    // A fast machine may be through before the signal comes; then there is nothing to go on with.
+    if (first.status !== 0) {
       expect([first.status, first.stdout]).toEqual([130, '']);
       expect(first.stderr).toMatch(/what is done is kept/);
       expect(readdirSync(join(again.own, 'calibrate'))).toHaveLength(1);
-      const second = await kvasir(args('--text', text), again);
-      expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
     }
+    const second = await kvasir(args('--text', text), again);
+    expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
   });
 
   it('--self needs no text, and says the same for the same seed', async () => {

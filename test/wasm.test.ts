@@ -31,6 +31,9 @@ const INTEGER_CODECS = /tq|kivi|oscar/;
 /** A quad of mead is a sum of several entries, and the sum has 8 bits. */
 const ADDITIVE_ATTENTION = 4e-2;
 const ADDITIVE_CODECS = /mead[\d.]+$/;
+/** Scores over |q| |k|: in floats, and in integers. */
+const FLOAT_SCORE = 1e-3;
+const INTEGER_SCORE = 1e-2;
 /** Share of sealed codes that may fall on the other side of a tie. */
 const TIES = 1e-3;
 
@@ -341,4 +344,58 @@ describe('attention on packed pages', () => {
       }
     },
   );
+});
+
+describe('scores of packed keys', () => {
+  /**
+   * Logarithms of the weights of a page's first tokens, as a device sees them: f16 values that are 1 in a dim of their
+   * own bring each weight out in that dim. Known up to one constant a head.
+   */
+  function logWeights(device: Device, spec: string, keys: Float32Array, queries: Float32Array): Float32Array {
+    const [headDim, kvHeads, heads] = [64, 2, 6];
+    const plan = planOf(`${spec}/f16+sink0+recent0`, { layers: 1, kvHeads, headDim });
+    const { pageTokens } = plan;
+    const sequence = createSequence({
+      device,
+      shape: { headDim, kvHeads, pageTokens, sinks: 0 },
+      leaf: plan.leaf,
+      recent: 0,
+      context: 4 * pageTokens,
+    });
+    const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(pageTokens + 1, n * headDim));
+    device.write(k, 0, keys);
+    for (let t = 0; t < headDim; t++)
+      device.write(
+        v,
+        t,
+        Float32Array.from({ length: kvHeads * headDim }, (_, i) => (i % headDim === t ? 1 : 0)),
+      );
+    device.write(q, 0, queries);
+    sequence.plan(pageTokens);
+    device.append(sequence.view, 0, k, v, 0, pageTokens, 0);
+    sequence.commit(pageTokens);
+    sequence.plan(1);
+    device.seal(sequence.view, 0, 0, sequence.view.leaves[0]);
+    device.append(sequence.view, 0, k, v, pageTokens, 1, pageTokens);
+    device.attend(sequence.view, 0, q, out, { row: 0, count: 1, position: pageTokens, sealed: 1, scale: 1 / 8 });
+    return device.read(out, 0).map(Math.log);
+  }
+
+  it.each(SPECS.filter(spec => !spec.includes('/')))('%s agrees with js', async spec => {
+    const random = createRandom(11);
+    const keys = normals(random, 129 * 2 * 64);
+    const queries = normals(random, 6 * 64);
+    const [fast, exact] = [await wasm(), createJsDevice()].map(device => logWeights(device, spec, keys, queries));
+    let worst = 0;
+    for (let head = 0; head < 6; head++) {
+      const difference = Float32Array.from({ length: 64 }, (_, t) => fast[64 * head + t] - exact[64 * head + t]);
+      const constant = difference.reduce((a, b) => a + b) / 64;
+      const query = lengthOf(queries.subarray(64 * head, 64 * (head + 1)));
+      difference.forEach((x, t) => {
+        const at = 64 * (2 * t + Math.floor(head / 3));
+        worst = Math.max(worst, Math.abs(x - constant) / ((query * lengthOf(keys.subarray(at, at + 64))) / 8));
+      });
+    }
+    expect(worst).toBeLessThan(INTEGER_CODECS.test(spec) ? INTEGER_SCORE : FLOAT_SCORE);
+  });
 });

@@ -46,7 +46,7 @@ export interface WasmOptions {
   threads?: number;
   /** false: plain SIMD even where relaxed SIMD is there. */
   relaxed?: boolean;
-  /** int16 activations, and cache pages read as floats: two thirds as fast, and as good as floats throughout. */
+  /** int16 activations, and cache pages read as floats: slower, and as good as floats throughout. */
   precise?: boolean;
   /** Of one WebAssembly memory, 64 KiB each; 4 GiB unless given. Weights that do not fit go on in further memories. */
   maxPages?: number;

@@ -13,8 +13,8 @@ const tokensOf = (length: number) => Array.from({ length }, (_, i) => 3 + ((i * 
 /** The last logits of sequences of these lengths that go through the network together, `chunk` rows at a time. */
 async function lastLogits(kv: string, lengths: readonly number[], chunk: number): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const engine = await loadEngine(file, { kv, context: 1024 }, { device: 'wasm', threads: 2, prefillChunk: chunk });
-  const plan = planOf(kv, engine.config);
+  const plan = planOf(kv, file.config);
+  const engine = await loadEngine(file, { plan, context: 1024 }, { device: 'wasm', threads: 2, prefillChunk: chunk });
   const sequences = lengths.map(() => engine.openSequence(plan, 1024));
   const last: Float32Array[] = [];
   // Ragged from the start: each has a head start of another length before they run together.

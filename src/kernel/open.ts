@@ -18,7 +18,7 @@ export interface DeviceShape {
 
 export interface DeviceOptions {
   threads?: number;
-  /** As good as floats, at half the speed. */
+  /** As good as floats, and slower. */
   precise?: boolean;
 }
 

@@ -4,7 +4,7 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
-import { type IntegerType, isInteger } from '../weights/split.ts';
+import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
 import { activationBytes, quantize } from './kernels/activations.ts';
@@ -16,7 +16,7 @@ import { stateBytes } from './kernels/softmax.ts';
 import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
 import { type Kernel, moduleBytes } from './module.ts';
-import { packedBytes, packedFormats, packRows, unpackRow } from './pack-weights.ts';
+import { packedBytes, packedFormats, packMatrix, unpackRow } from './pack-weights.ts';
 import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
 import { createTurns, type Turns } from './turns.ts';
@@ -47,7 +47,7 @@ export interface WasmOptions {
   threads?: number;
   /** false: plain SIMD even where relaxed SIMD is there. */
   relaxed?: boolean;
-  /** int16 activations, and cache pages read as floats: half as fast, and as good as floats throughout. */
+  /** int16 activations, and cache pages read as floats: slower, and as good as floats throughout. */
   precise?: boolean;
   /** Of one WebAssembly memory, 64 KiB each; 4 GiB unless given. Weights that do not fit go on in further memories. */
   maxPages?: number;
@@ -236,27 +236,13 @@ class WasmDevice implements Device {
     for (let row = 0; row < rows; row += piece) {
       const bytes = source.subarray(0, Math.min(piece, rows - row) * rowBytes);
       await fill(bytes, row * rowBytes);
-      const to = address + packedBytes(type, row, cols);
-      if (isInteger(type)) this.pack(type, bytes, cols, to, bank);
-      else this.raw(to, bytes.length, bank).set(bytes);
+      const taken = packedBytes(type, row, cols);
+      const out = this.raw(address + taken, packedBytes(type, row + bytes.length / rowBytes, cols) - taken, bank);
+      if (isInteger(type)) packMatrix(type, bytes, cols, out);
+      else out.set(bytes);
     }
     this.loading = source;
     return { type, rows, cols, address, bank };
-  }
-
-  private pack(type: IntegerType, source: Uint8Array, cols: number, to: number, bank: number): void {
-    const rowBytes = weightBytes(type, cols);
-    const packed = new Uint8Array(packedBytes(type, 4, cols));
-    for (let at = 0, n = 0; at < source.length; at += 4 * rowBytes, n++) {
-      packed.fill(0);
-      const four = [0, 1, 2, 3].map(r => source.subarray(at + r * rowBytes, at + (r + 1) * rowBytes));
-      packRows(
-        type,
-        four.filter(row => row.length > 0),
-        packed,
-      );
-      this.raw(to + n * packed.length, packed.length, bank).set(packed);
-    }
   }
 
   /** In the newest memory if it has room to spare for the cache and for activations, else in a new one. */

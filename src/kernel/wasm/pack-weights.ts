@@ -51,8 +51,20 @@ export function packedBytes(type: WeightType, rows: number, cols: number): numbe
   return Math.ceil(rows / 4) * (cols / 32) * blockBytes(format);
 }
 
-/** Packs four rows of a file's bytes (fewer at the end) into their blocks, which hold zeros. */
-export function packRows(type: IntegerType, rows: readonly Uint8Array[], out: Uint8Array): void {
+/** Packs whole rows of a file's bytes; the last block may lack rows, which are then zeros. */
+export function packMatrix(type: IntegerType, source: Uint8Array, cols: number, out: Uint8Array): void {
+  const rowBytes = weightBytes(type, cols);
+  const size = packedBytes(type, 4, cols);
+  out.fill(0);
+  for (let at = 0, to = 0; at < source.length; at += 4 * rowBytes, to += size) {
+    const four = [0, 1, 2, 3].map(r => source.subarray(at + r * rowBytes, at + (r + 1) * rowBytes));
+    const there = four.filter(row => row.length > 0);
+    packRows(type, there, out.subarray(to, to + size));
+  }
+}
+
+/** Packs four rows (fewer at the end) into their blocks, which hold zeros. */
+function packRows(type: IntegerType, rows: readonly Uint8Array[], out: Uint8Array): void {
   const format = packedFormats[type];
   const { group, bits, mins, zero = 0 } = format;
   const { block, bytes } = weightFormats[type];

@@ -22,16 +22,8 @@ function reserve(
   };
 }
 
-const BOOKS = [
-  { name: 'own', about: 'a codebook a head and sub-vector instead of one for all' },
-  { name: 'smooth', about: 'ablation: smoothing only' },
-  { name: 'had', about: 'ablation: Hadamard only' },
-];
-
 export const reserved: readonly Family[] = [
   reserve('mead', /^mead(\d(?:\.5)?)(u?)$/, ['mead1.5', 'mead2', 'mead2.5', 'mead3', 'mead2u'], [], 'tq2'),
-  reserve('VecInfer', /^vec-d(\d+)b(\d+)$/, ['vec-d4b8', 'vec-d8b12', 'vec-d2b4', 'vec-d2b8'], BOOKS, 'tq2'),
-  reserve('MILLION', /^million-d(\d+)b(\d+)$/, ['million-d4b8'], BOOKS.slice(0, 1), 'tq2'),
   reserve('Oaken', /^oaken$/, ['oaken'], [], 'tq4'),
   reserve('TriAttention', /^tri(\d+)i(4|8|16)$/, ['tri12i4', 'tri16i8', 'tri8i4'], [], 'tq2'),
 ];

@@ -4,7 +4,6 @@
  */
 import { UnsupportedError } from '../errors.ts';
 import type { Shape } from './codec.ts';
-import type { Request } from './family.ts';
 import { createRandom, normals } from './parts/random.ts';
 
 /** One layer's keys or values: arrays by name. `mean` is [kv head][dim]; other names belong to their family. */
@@ -26,7 +25,11 @@ export interface Samples {
 }
 
 /** A learned array of the right length and finite, or the error that says how to get it. */
-export function need({ spec, learned }: Request, name: string, length: number): Float32Array {
+export function need(
+  { spec, learned }: { spec: string; learned: Learned },
+  name: string,
+  length: number,
+): Float32Array {
   const array = learned[name];
   if (!array)
     throw new UnsupportedError(

@@ -7,8 +7,9 @@ import { hybrid } from './hybrid/hybrid.ts';
 import { kivi } from './kivi/kivi.ts';
 import { oscar } from './oscar/oscar.ts';
 import { turbo } from './turbo/turbo.ts';
+import { million, vec } from './vec/vec.ts';
 
-export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, ...reserved];
+export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, vec, million, ...reserved];
 
 /** One row each in `kvasir codecs` and `kvasir estimate`: every codec that runs, and the variants worth comparing. */
 export const zoo: readonly string[] = [
@@ -36,5 +37,8 @@ export const zoo: readonly string[] = [
   'tq2',
   'tq2-c',
   'tq2u',
+  'vec-d4b8',
+  'vec-d4b8-own',
+  'million-d4b8',
   'tq1',
 ];

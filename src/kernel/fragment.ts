@@ -53,7 +53,9 @@ export type PageFragment =
       group: number;
       axis: 'channel' | 'token';
       norms?: ScalarsFragment & { per: 'head' | 'page' };
-    };
+    }
+  /** Each run of `dims` dims an entry of a book [entry][dim]: one book, or one a head and run. */
+  | { kind: 'book'; codes: GridFragment; dims: number; books: Float32Array; own: boolean };
 
 /** A grid of codes from byte `offset` of a head's block on. */
 export interface GridFragment {

@@ -2,6 +2,7 @@
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
 import type { AttendShape } from './kernels/attend.ts';
+import { placeBooks } from './kernels/book.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
 import type { Tables } from './kernels/unpack.ts';
 import type { Heap } from './memory.ts';
@@ -40,6 +41,7 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
       levels: levels.map(place),
       residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
       fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
+      books: page.kind === 'book' ? placeBooks(page, place) : undefined,
     };
     tables.set(fragment, made);
     return made;

@@ -4,6 +4,7 @@ import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128
 import { packGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { floatToHalf, loadHalf4, max4, packLow16, storeHalf, sum4 } from '../ops.ts';
+import { sealBook } from './book.ts';
 import { addMean, applyMatrix, matrixAt, turnBack } from './domain.ts';
 import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';
 
@@ -59,6 +60,7 @@ export function seal(
     if (kind.kind === 'levels') sealLevels(s, kind);
     else if (kind.kind === 'hybrid') sealHybrid(s, kind);
     else if (kind.kind === 'affine') sealAffine(s, kind, { tail, tailTokens, start, kvHeads });
+    else if (kind.kind === 'book') sealBook(k, kind, shape, tables.books!, block, head, y, codes);
     else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
     else sealFloats(s, kind.kind);
   });

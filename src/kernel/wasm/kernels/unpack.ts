@@ -4,6 +4,7 @@ import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '
 import { unpackGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { loadHalf, loadHalf4 } from '../ops.ts';
+import { type Books, unpackBook } from './book.ts';
 
 export interface PageShape {
   headDim: number;
@@ -21,6 +22,7 @@ export interface Tables {
   residual?: number;
   /** f32 of all 256 codes. */
   fp8?: number;
+  books?: Books;
 }
 
 export const loadScalar = ({ bytes }: ScalarsFragment, address: I32): F32 =>
@@ -62,6 +64,9 @@ export function unpack(name: string, fragment: Fragment, shape: PageShape, table
       break;
     case 'hybrid':
       unpackHybrid(k, kind, fragment.codedDim, shape, tables, block, codes, out);
+      break;
+    case 'book':
+      unpackBook(k, kind, shape, tables.books!, block, head, codes, out);
       break;
     case 'affine':
       unpackAffine(k, kind, shape, page, block, codes, out);

@@ -274,6 +274,10 @@ describe('attention on packed pages', () => {
     { spec: 'kivi2g32+recent128', headDim: 64, heads: 3, kvHeads: 1 },
     { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
     { spec: 'vec-d5b4/vec-d5b4-own', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'tri30i16/tq4', headDim: 64, heads: 4, kvHeads: 2 },
+    { spec: 'tri5i8/f16+recent50', headDim: 80, heads: 3, kvHeads: 3 },
+    { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
   });

@@ -24,6 +24,4 @@ function reserve(
 
 export const reserved: readonly Family[] = [
   reserve('mead', /^mead(\d(?:\.5)?)(u?)$/, ['mead1.5', 'mead2', 'mead2.5', 'mead3', 'mead2u'], [], 'tq2'),
-  reserve('Oaken', /^oaken$/, ['oaken'], [], 'tq4'),
-  reserve('TriAttention', /^tri(\d+)i(4|8|16)$/, ['tri12i4', 'tri16i8', 'tri8i4'], [], 'tq2'),
 ];

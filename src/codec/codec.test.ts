@@ -25,6 +25,7 @@ const MORE = [
   'oscar4g32',
   'oscar2g32-xh',
   'oscar2g128-seed3',
+  'tri30i16-rec/tq4',
   'vec-d2b4-smooth',
   'vec-d2b8-had',
   'vec-d8b8/vec-d5b4',

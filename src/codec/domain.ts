@@ -119,6 +119,23 @@ export function mapped(headDim: number, { mean, encode, decode, turn }: Maps): D
   };
 }
 
+/** Vectors as they are, but turned to their page's start. */
+export const pageRelative = (headDim: number, turn: Float64Array): Domain => ({
+  codedDim: headDim,
+  plain: true,
+  turn,
+  forward: (x, _head, start) => turnPairs(x, turn, -start),
+  query(q, _head, start) {
+    turnPairs(q, turn, -start);
+    return { vector: q, constant: 0 };
+  },
+  back(sum, _weightSum, _head, start) {
+    const x = sum.slice();
+    turnPairs(x, turn, start);
+    return x;
+  },
+});
+
 /** Turns adjacent pairs by `positions` steps, in place; dims past the pairs are left alone. */
 export function turnPairs(x: Float64Array, turn: Float64Array, positions: number): void {
   for (let i = 0; i < turn.length; i++) {

@@ -149,8 +149,9 @@ function encodeAll(
     );
   const part = (from: number, to: number, keyCodec: KeyCodec, valueCodec: ValueCodec, skip: number): KvSegment => {
     const pack = (codec: KeyCodec | ValueCodec, x: Float32Array) => {
-      const page = new Uint8Array(codec.pageBytes + codec.sparseBytes);
-      return page.subarray(0, codec.encode(x.subarray(from * vector, to * vector), to - from, page, from));
+      const page = new Uint8Array(codec.pageBytes);
+      codec.encode(x.subarray(from * vector, to * vector), to - from, page, from);
+      return page;
     };
     return {
       keys: keyCodec,

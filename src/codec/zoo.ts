@@ -5,11 +5,25 @@ import { reserved } from './calibrated.ts';
 import type { Family } from './family.ts';
 import { hybrid } from './hybrid/hybrid.ts';
 import { kivi } from './kivi/kivi.ts';
+import { oaken } from './oaken/oaken.ts';
 import { oscar } from './oscar/oscar.ts';
+import { tri } from './tri/tri.ts';
 import { turbo } from './turbo/turbo.ts';
 import { million, vec } from './vec/vec.ts';
 
-export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, vec, million, ...reserved];
+export const families: readonly Family[] = [
+  half,
+  block,
+  turbo,
+  hybrid,
+  kivi,
+  oscar,
+  oaken,
+  vec,
+  million,
+  tri,
+  ...reserved,
+];
 
 /** One row each in `kvasir codecs` and `kvasir estimate`: every codec that runs, and the variants worth comparing. */
 export const zoo: readonly string[] = [
@@ -17,6 +31,7 @@ export const zoo: readonly string[] = [
   'q8_0',
   'q8_0h',
   'fp8',
+  'oaken',
   'kivi4g32',
   'q4_0',
   'q4_0h',
@@ -40,5 +55,8 @@ export const zoo: readonly string[] = [
   'vec-d4b8',
   'vec-d4b8-own',
   'million-d4b8',
+  'tri16i8/tq4',
+  'tri12i4/tq4',
+  'tri8i4/tq2',
   'tq1',
 ];

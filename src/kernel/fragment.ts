@@ -55,7 +55,31 @@ export type PageFragment =
       norms?: ScalarsFragment & { per: 'head' | 'page' };
     }
   /** Each run of `dims` dims an entry of a book [entry][dim]: one book, or one a head and run. */
-  | { kind: 'book'; codes: GridFragment; dims: number; books: Float32Array; own: boolean };
+  | { kind: 'book'; codes: GridFragment; dims: number; books: Float32Array; own: boolean }
+  /** Three groups by four thresholds (ascending), nibbles, and lists of outliers after the blocks; see codec/oaken. */
+  | {
+      kind: 'oaken';
+      thresholds: readonly number[];
+      codes: GridFragment;
+      /** Bytes into the page. */
+      ranges: number;
+      starts: number;
+      lists: number;
+      /** Of the lists. */
+      room: number;
+      /** Bytes into a block. */
+      counts: number;
+    }
+  /** A key's largest pairs, as they were before the turn of their token: [token][pair] cos and sin; see codec/tri. */
+  | {
+      kind: 'spectrum';
+      kept: number;
+      pairs: number;
+      cosines: GridFragment;
+      sines: GridFragment;
+      scales: ScalarsFragment;
+      turns: Float32Array;
+    };
 
 /** A grid of codes from byte `offset` of a head's block on. */
 export interface GridFragment {

@@ -2,7 +2,7 @@
 import type { Random } from './random.ts';
 
 /** Rounds end when one lowers the error by less than this part of it. */
-const PAYS = 1e-3;
+const PAYS = 2e-3;
 
 /** `entries` centres for points [point][dims] in no particular order. The start is a draw of the points; empty cells keep their place. */
 export function kmeans(
@@ -21,7 +21,7 @@ export function kmeans(
     book.set(points.subarray(from, from + dims), e * dims);
   }
   // The first points alone bring the centres near their places; all of them need few rounds more.
-  const few = points.subarray(0, Math.max(64 * entries, Math.ceil(count / 8)) * dims);
+  const few = points.subarray(0, Math.max(32 * entries, Math.ceil(count / 8)) * dims);
   let left = rounds;
   for (const sample of few.length < points.length ? [few, points] : [points]) {
     let last = Number.POSITIVE_INFINITY;

@@ -114,10 +114,10 @@ function domainOf(request: Common, smoothing: Float32Array | undefined): Domain 
 
 /**
  * Gaussian vectors: what a fine grid of cubes would lose (Zador's formula), less at low rates, where k-means does
- * better; a fifth is added for books that few samples made.
+ * better; a quarter is added for books that few samples made.
  */
 function budgetOf({ dims, bits }: Product): number {
   const rate = bits / dims;
   const cubes = (Math.PI / 6) * (1 + 2 / dims) ** (dims / 2 + 1);
-  return Math.min(1, 1.2 * (1 + (cubes - 1) * Math.min(1, rate / 2)) * 4 ** -rate);
+  return Math.min(1, 1.25 * (1 + (cubes - 1) * Math.min(1, rate / 2)) * 4 ** -rate);
 }

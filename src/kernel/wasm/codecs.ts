@@ -41,6 +41,7 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
       levels: levels.map(place),
       residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
       fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
+      turns: page.kind === 'spectrum' ? place(page.turns) : undefined,
       books: page.kind === 'book' ? placeBooks(page, place) : undefined,
     };
     tables.set(fragment, made);

@@ -28,7 +28,7 @@ export interface CodecSide {
 }
 
 /**
- * A thread's scratch while it attends: scores, integer weights, one byte a code of a page, keys of a page as floats,
+ * A thread's scratch while it attends: scores, integer weights, two bytes a code of a page, keys of a page as floats,
  * values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
@@ -36,7 +36,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
   const codes = integers + 16 * Math.ceil(Math.max(integerBytes(shape), byteQueryBytes(shape)) / 16);
-  const keyTile = codes + pageTokens * wide;
+  const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
   const end = turned + turnedBytes(keys, shape);

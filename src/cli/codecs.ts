@@ -69,7 +69,10 @@ export function codecTable(specs: readonly string[], dim: number): string {
   ].join('\n');
 }
 
-const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => (key === value ? String(key) : `${key}/${value}`);
+const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => {
+  const [k, v] = [key, value].map(n => Number(n.toFixed(2)));
+  return k === v ? String(k) : `${k}/${v}`;
+};
 
 /** What a spec means, and where every byte of its pages lies. */
 function explain(spec: string, dim: number): string {

@@ -5,7 +5,7 @@ import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { affineFormat } from '../src/codec/affine.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
 import { mapped } from '../src/codec/domain.ts';
-import type { KvCodec } from '../src/codec/kv.ts';
+import { createCodec, type KvCodec } from '../src/codec/kv.ts';
 import { pageCodec } from '../src/codec/page-codec.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { norm as lengthOf } from '../src/codec/parts/vector.ts';
@@ -297,6 +297,9 @@ describe('attention on packed pages', () => {
     'oscar2g32-xh',
     'kivi8g32',
     'kivi1g32',
+    'vec-d2b8-smooth/million-d8b8-own',
+    'million-d16b1',
+    'vec-d4b7-had/million-d4b3',
   ])('%s seals and attends like js', async spec => agree(await wasm(), { spec }));
 
   it.each([
@@ -309,6 +312,11 @@ describe('attention on packed pages', () => {
     { spec: 'tq4+recent100+sink7', headDim: 64, heads: 3, kvHeads: 3 },
     { spec: 'kivi2g32+recent128', headDim: 64, heads: 3, kvHeads: 1 },
     { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
+    { spec: 'vec-d5b4/vec-d5b4-own', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'tri30i16/tq4', headDim: 64, heads: 4, kvHeads: 2 },
+    { spec: 'tri5i8/f16+recent50', headDim: 80, heads: 3, kvHeads: 3 },
+    { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
   });
@@ -320,6 +328,20 @@ describe('attention on packed pages', () => {
     const { headDim, kvHeads } = setting;
     agree(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
   });
+
+  it.each(['million-d4b12/million-d8b16', 'million-d8b9-own/million-d2b13-own'])(
+    '%s: codes of more than a byte, in books that nobody learned',
+    async spec => {
+      const shape = { headDim: 8, kvHeads: 2 };
+      const learned = spec.split('/').map(side => {
+        const [, dims, bits] = side.match(/d(\d+)b(\d+)/)!.map(Number);
+        const books = side.endsWith('own') ? 16 / dims : 1;
+        return { [side]: normals(createRandom(bits), books * 2 ** bits * dims) };
+      });
+      const codec = createCodec(spec, shape, { key: learned[0], value: learned[1] });
+      agree(await wasm({ headDim: 8, heads: 2 }), { spec: 'tq4', headDim: 8, heads: 2, codec });
+    },
+  );
 
   it.each(['tq4', 'tq2', 'tq3u', 'kivi2g32', 'oscar2g32'])('%s in precise mode is as good as floats', async spec => {
     agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);

@@ -69,7 +69,10 @@ export function codecTable(specs: readonly string[], dim: number): string {
   ].join('\n');
 }
 
-const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => (key === value ? String(key) : `${key}/${value}`);
+const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => {
+  const [k, v] = [key, value].map(n => Number(n.toFixed(2)));
+  return k === v ? String(k) : `${k}/${v}`;
+};
 
 /** What a spec means, and where every byte of its pages lies. */
 function explain(spec: string, dim: number): string {
@@ -96,8 +99,9 @@ function explain(spec: string, dim: number): string {
 
 function layoutTable({ fields, pageBytes, shape }: KeyCodec | ValueCodec): string {
   const shared = fields.filter(({ per }) => per === 'page');
-  const rest = fields.filter(({ per }) => per === 'head');
-  const lines = (list: typeof rest, from: string) => {
+  const blocks = fields.filter(({ per }) => per === 'head');
+  const rest = fields.filter(({ per }) => per === 'rest');
+  const lines = (list: typeof blocks, from: string) => {
     let offset = 0;
     return list.map(({ name, bytes, about }) => {
       const line = [`${from}${formatCount(offset)}`, formatCount(bytes), name, about];
@@ -105,9 +109,12 @@ function layoutTable({ fields, pageBytes, shape }: KeyCodec | ValueCodec): strin
       return line;
     });
   };
-  const block = rest.reduce((sum, { bytes }) => sum + bytes, 0);
+  const block = blocks.reduce((sum, { bytes }) => sum + bytes, 0);
   return [
-    table(['offset', 'bytes', 'field', 'contents'], [...lines(shared, 'page + '), ...lines(rest, 'head + ')]),
+    table(
+      ['offset', 'bytes', 'field', 'contents'],
+      [...lines(shared, 'page + '), ...lines(blocks, 'head + '), ...lines(rest, 'after + ')],
+    ),
     `A head's block is ${formatCount(block)} bytes; heads follow one another. ` +
       `${(pageBytes / shape.pageTokens).toFixed(2)} bytes a vector, ${((8 * pageBytes) / shape.pageTokens / shape.headDim).toFixed(3)} code bits a value.`,
   ].join('\n');

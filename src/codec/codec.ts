@@ -3,8 +3,8 @@
  * them packed. It is made for one side and one shape, holds no state, and is named by its spec string.
  *
  * Vectors come in and go out as [token][kv head][dim]. A page holds `pageTokens` tokens of all KV heads; when fewer
- * are written, the rest of the page is zero bytes. Every page of a codec has the same length, `pageBytes`; a codec
- * with sparse side lists appends up to `sparseBytes` more.
+ * are written, the rest of the page is zero bytes. Every page of a codec has the same length, `pageBytes`; where lists
+ * at its end may be shorter than their room, `encode` says how much of it is used, and the rest is zero too.
  */
 import type { Fragment } from '../kernel/fragment.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
@@ -25,7 +25,6 @@ interface PageCodec {
   readonly spec: string;
   readonly shape: Shape;
   readonly pageBytes: number;
-  readonly sparseBytes: number;
   /** The bytes of a page, field by field, for people; and for devices. */
   readonly fields: readonly Field[];
   readonly fragment: Fragment;
@@ -33,7 +32,7 @@ interface PageCodec {
   readonly budget: number;
   /** Whether encode(decode(page)) gives the same bytes again, for ordinary data. */
   readonly stable: boolean;
-  /** Writes a page of which token 0 stands at position `start`; returns the bytes written. */
+  /** Writes a page of which token 0 stands at position `start`; returns the bytes used. */
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
   decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
 }
@@ -42,7 +41,7 @@ export interface KeyCodec extends PageCodec, KeyReader {}
 export interface ValueCodec extends PageCodec, ValueReader {}
 export type Codec = KeyCodec & ValueCodec;
 
-/** Code bits a value: everything a sealed page stores, over its values. */
+/** Code bits a value: everything a sealed page stores, over its values; room for lists counts in full. */
 export function codeBits({ pageBytes, shape }: PageCodec): number {
   return (8 * pageBytes) / (shape.pageTokens * shape.kvHeads * shape.headDim);
 }

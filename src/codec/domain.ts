@@ -66,7 +66,7 @@ export function withResidual(domain: Domain, qjl: Qjl): Domain {
 
 export interface Maps {
   /** [kv head][dim]. */
-  mean: Float32Array;
+  mean?: Float32Array;
   /** [kv head][coded dim][dim]: y = encode (x - mean), and x = decode^T y + mean. */
   encode: Float32Array;
   decode: Float32Array;
@@ -85,7 +85,7 @@ export function mapped(headDim: number, { mean, encode, decode, block = headDim,
       for (let i = 0, at = head * size + row * headDim; i < headDim; i++) sum += matrix[at + i] * x[i];
       return sum;
     });
-  const meanOf = (head: number) => mean.subarray(head * headDim, (head + 1) * headDim);
+  const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
   return {
     codedDim: headDim,
     plain: false,
@@ -94,7 +94,7 @@ export function mapped(headDim: number, { mean, encode, decode, block = headDim,
     turn,
     forward(x, head, start) {
       if (turn) turnPairs(x, turn, -start);
-      meanOf(head).forEach((m, i) => {
+      meanOf(head)?.forEach((m, i) => {
         x[i] -= m;
       });
       x.set(apply(encode, head, x));
@@ -102,13 +102,16 @@ export function mapped(headDim: number, { mean, encode, decode, block = headDim,
     query(q, head, start) {
       if (turn) turnPairs(q, turn, -start);
       let constant = 0;
-      meanOf(head).forEach((m, i) => {
+      meanOf(head)?.forEach((m, i) => {
         constant += m * q[i];
       });
       return { vector: apply(decode, head, q), constant };
     },
     back(sum, weightSum, head, start) {
-      const x = Float64Array.from(meanOf(head), m => weightSum * m);
+      const x = new Float64Array(headDim);
+      meanOf(head)?.forEach((m, i) => {
+        x[i] = weightSum * m;
+      });
       for (let row = 0; row < headDim; row++) {
         for (let i = 0, at = head * size + row * headDim; i < headDim; i++) x[i] += decode[at + i] * sum[row];
       }
@@ -117,6 +120,23 @@ export function mapped(headDim: number, { mean, encode, decode, block = headDim,
     },
   };
 }
+
+/** Vectors as they are, but turned to their page's start. */
+export const pageRelative = (headDim: number, turn: Float64Array): Domain => ({
+  codedDim: headDim,
+  plain: true,
+  turn,
+  forward: (x, _head, start) => turnPairs(x, turn, -start),
+  query(q, _head, start) {
+    turnPairs(q, turn, -start);
+    return { vector: q, constant: 0 };
+  },
+  back(sum, _weightSum, _head, start) {
+    const x = sum.slice();
+    turnPairs(x, turn, start);
+    return x;
+  },
+});
 
 /** Turns adjacent pairs by `positions` steps, in place; dims past the pairs are left alone. */
 export function turnPairs(x: Float64Array, turn: Float64Array, positions: number): void {

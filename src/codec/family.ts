@@ -19,11 +19,11 @@ export interface Family {
   variants: Variant[];
   /** Variants that exclude each other. */
   conflicts?: [string, string][];
-  /** Why none can be made: a calibrated family whose name is reserved. */
-  reserved?: string;
   create(request: Request): Codec;
   /** What `create` needs of data, from samples; absent where nothing does. */
   learn?(request: LearnRequest): Learned;
+  /** Whether it learns with these variants; it does unless this says otherwise. */
+  learns?(variants: readonly string[]): boolean;
 }
 
 export interface LearnRequest extends Omit<Request, 'learned'> {

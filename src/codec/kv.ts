@@ -3,7 +3,7 @@ import { ShapeError } from '../errors.ts';
 import { attend, type Segment } from '../kernel/js/attend.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
-import { gaussianSamples, type Learned, type Samples } from './learned.ts';
+import type { Learned, Samples } from './learned.ts';
 import {
   familyOf,
   findVariant,
@@ -87,10 +87,12 @@ export function learn(spec: string, shape: KvShape, samples: { key: Samples; val
 }
 
 /** Whether a spec's codecs learn anything at all: those that do need a profile. */
-export function learns(spec: string, shape: KvShape): boolean {
-  const samples = gaussianSamples(checkShape(shape), 64);
-  const { key, value } = learn(spec, shape, { key: samples, value: samples });
-  return Object.keys({ ...key, ...value }).length > 0;
+export function learns(spec: string): boolean {
+  const { key, value } = parseSpec(spec);
+  return [key, value].some(side => {
+    const { family } = familyOf(side);
+    return family.learn !== undefined && (family.learns?.(side.variants) ?? true);
+  });
 }
 
 export function learnSide(side: SideSpec, kind: Side, shape: Shape, samples: Samples): Learned {
@@ -154,8 +156,9 @@ function encodeAll(
     );
   const part = (from: number, to: number, keyCodec: KeyCodec, valueCodec: ValueCodec, skip: number): KvSegment => {
     const pack = (codec: KeyCodec | ValueCodec, x: Float32Array) => {
-      const page = new Uint8Array(codec.pageBytes + codec.sparseBytes);
-      return page.subarray(0, codec.encode(x.subarray(from * vector, to * vector), to - from, page, from));
+      const page = new Uint8Array(codec.pageBytes);
+      codec.encode(x.subarray(from * vector, to * vector), to - from, page, from);
+      return page;
     };
     return {
       keys: keyCodec,

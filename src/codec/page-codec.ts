@@ -34,6 +34,8 @@ export interface PageFormat {
   fragment: PageFragment;
   /** Packs vectors of the domain, [head][token * headDim + dim], into a page of zero bytes. */
   write(heads: Float64Array[], tokens: number, page: Uint8Array): void;
+  /** Bytes of a page that say something, where what comes last in it may be shorter than its room. */
+  used?(page: Uint8Array): number;
   /** One coded vector. */
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
@@ -59,7 +61,6 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     spec,
     shape,
     pageBytes,
-    sparseBytes: 0,
     fields: format.fields,
     fragment: {
       codedDim: domain.codedDim,
@@ -94,7 +95,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       });
       page.fill(0, 0, pageBytes);
       format.write(heads, tokens, page);
-      return pageBytes;
+      return format.used?.(page) ?? pageBytes;
     },
 
     decode(page, tokens, out, start) {

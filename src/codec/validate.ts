@@ -21,7 +21,7 @@ export function measureLoss(codec: KeyCodec | ValueCodec, x: Float32Array): Loss
   const { headDim, kvHeads, pageTokens } = codec.shape;
   const vector = headDim * kvHeads;
   const tokens = x.length / vector;
-  const page = new Uint8Array(codec.pageBytes + codec.sparseBytes);
+  const page = new Uint8Array(codec.pageBytes);
   const decoded = new Float32Array(x.length);
   for (let start = 0; start < tokens; start += pageTokens) {
     const end = Math.min(tokens, start + pageTokens);

@@ -1,15 +1,17 @@
 /** Every family, and the specs that tables show. */
 import { block } from './baseline/block.ts';
 import { half } from './baseline/half.ts';
-import { reserved } from './calibrated.ts';
 import type { Family } from './family.ts';
 import { hybrid } from './hybrid/hybrid.ts';
 import { kivi } from './kivi/kivi.ts';
 import { mead } from './mead/mead.ts';
+import { oaken } from './oaken/oaken.ts';
 import { oscar } from './oscar/oscar.ts';
+import { tri } from './tri/tri.ts';
 import { turbo } from './turbo/turbo.ts';
+import { million, vec } from './vec/vec.ts';
 
-export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, mead, ...reserved];
+export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, oaken, vec, million, tri, mead];
 
 /** One row each in `kvasir codecs` and `kvasir estimate`: every codec that runs, and the variants worth comparing. */
 export const zoo: readonly string[] = [
@@ -17,6 +19,7 @@ export const zoo: readonly string[] = [
   'q8_0',
   'q8_0h',
   'fp8',
+  'oaken',
   'kivi4g32',
   'q4_0',
   'q4_0h',
@@ -42,5 +45,11 @@ export const zoo: readonly string[] = [
   'mead2',
   'mead2u',
   'mead1.5',
+  'vec-d4b8',
+  'vec-d4b8-own',
+  'million-d4b8',
+  'tri16i8/tq4',
+  'tri12i4/tq4',
+  'tri8i4/tq2',
   'tq1',
 ];

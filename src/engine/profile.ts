@@ -4,7 +4,7 @@ import { fingerprintAll } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
 import { checkProfile, type Profile, type ProfileShape } from '../plan/profile.ts';
 import { findProfile, kvasirCache, readProfile } from '../plan/store.ts';
-import { type ModelFile, planShape } from './engine.ts';
+import type { ModelFile } from './engine.ts';
 
 /** A path, or a profile that was read already. */
 export type ProfileInput = string | Profile;
@@ -25,7 +25,7 @@ export async function profileFor(
   specs: readonly string[],
   given?: ProfileInput,
 ): Promise<Profile | undefined> {
-  if (given === undefined && !specs.some(spec => isAuto(spec) || learns(spec, planShape(file)))) return undefined;
+  if (given === undefined && !specs.some(spec => isAuto(spec) || learns(spec))) return undefined;
   const print = await modelFingerprint(file);
   const named = typeof given === 'string' ? await readProfile(given) : given;
   const profile = named ?? (print ? await findProfile(file.paths[0], print) : undefined);

@@ -41,17 +41,18 @@ export function codecRow(spec: string, dim: number): CodecRow | RefusedRow {
 
 function measure(spec: string, dim: number): CodecRow {
   const shape = { headDim: dim, kvHeads: 1, turn: turnOf(dim) };
-  const create = (name: string) => {
+  const create = (name: string, values = name) => {
     const { x, others } = makeVectors(name, dim, TOKENS, 1);
-    const samples = samplesOf(others, shape);
-    return { x, codec: createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples })) };
+    const key = samplesOf(others, shape);
+    const value = values === name ? key : samplesOf(makeVectors(values, dim, TOKENS, 1).others, shape);
+    return { x, codec: createCodec(spec, shape, learn(spec, shape, { key, value })) };
   };
   const loss: CodecRow['loss'] = {};
   for (const name of Object.keys(vectorSets)) {
     const { x, codec } = create(name);
     loss[name] = { key: measureLoss(codec.keys, x), value: measureLoss(codec.values, x) };
   }
-  const { codec } = create('rope');
+  const { codec } = create('rope', 'gaussian');
   const { pageTokens } = codec.shape;
   const bits = bitsOf(codec);
   return {

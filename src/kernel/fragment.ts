@@ -62,7 +62,33 @@ export type PageFragment =
    */
   | { kind: 'additive'; counts: Uint8Array; books: Float32Array }
   /** Columns of `bits` [kv head][dim] each (none where 0), two's complement, for (code + 1/2) step. */
-  | { kind: 'mixed'; bits: Uint8Array; steps: Float32Array };
+  | { kind: 'mixed'; bits: Uint8Array; steps: Float32Array }
+  /** Each run of `dims` dims an entry of a book [entry][dim]: one book, or one a head and run. */
+  | { kind: 'book'; codes: GridFragment; dims: number; books: Float32Array; own: boolean }
+  /** Three groups by four thresholds (ascending), nibbles, and lists of outliers after the blocks; see codec/oaken. */
+  | {
+      kind: 'oaken';
+      thresholds: readonly number[];
+      codes: GridFragment;
+      /** Bytes into the page. */
+      ranges: number;
+      starts: number;
+      lists: number;
+      /** Of the lists. */
+      room: number;
+      /** Bytes into a block. */
+      counts: number;
+    }
+  /** A key's largest pairs, as they were before the turn of their token: [token][pair] cos and sin; see codec/tri. */
+  | {
+      kind: 'spectrum';
+      kept: number;
+      pairs: number;
+      cosines: GridFragment;
+      sines: GridFragment;
+      scales: ScalarsFragment;
+      turns: Float32Array;
+    };
 
 /** A grid of codes from byte `offset` of a head's block on. */
 export interface GridFragment {

@@ -36,7 +36,7 @@ export function planOf(spec: string, shape: PlanShape, profile?: Profile): Plan 
   const parsed = parseSpec(spec);
   const { edge } = windowOf(parsed);
   // Devices make kernels for each codec: layers that learned nothing share one.
-  const shared = learns(spec, shape) ? undefined : createCodec(spec, shape);
+  const shared = learns(spec) ? undefined : createCodec(spec, shape);
   const share = sharesMead(profile) ? shareSpec(parsed, shape.layers, profile) : undefined;
   const codecs = byLayer(shape, edge, layer => {
     const known = (side: Side) => ({ ...profile?.learned[layer][side], ...share?.amounts.get(layer)?.[side] });

@@ -53,10 +53,11 @@ export const oscar: Family = {
 function tokenScaled(affine: Affine, { shape, has }: Request): PageFormat {
   const { headDim, kvHeads, pageTokens } = shape;
   const acrossHeads = has('xh');
+  const per = acrossHeads ? 'page' : 'head';
   const norms: Field = {
     name: 'norms',
     bytes: pageTokens * f16.bytes,
-    per: acrossHeads ? 'page' : 'head',
+    per,
     about: `${pageTokens} x f16, |x|${acrossHeads ? ' over all KV heads' : ''}; the codes below are of x / |x|`,
   };
   const inner = affineFormat(affine, shape, [norms]);
@@ -65,7 +66,7 @@ function tokenScaled(affine: Affine, { shape, has }: Request): PageFormat {
     fields: inner.fields,
     fragment: {
       ...(inner.fragment as PageFragment & { kind: 'affine' }),
-      norms: { offset: layout.offset('norms'), bytes: f16.bytes, per: norms.per },
+      norms: { offset: layout.offset('norms'), bytes: f16.bytes, per },
     },
     write(heads, tokens, page) {
       const vector = (head: number, t: number) => heads[head].subarray(t * headDim, (t + 1) * headDim);

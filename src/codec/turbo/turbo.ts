@@ -44,6 +44,7 @@ export const turbo: Family = {
     SEED,
   ],
   conflicts: [['haar', 'r#']],
+  learns: variants => variants.includes('c'),
   learn: ({ has, shape, samples }) => (has('c') ? { mean: meansOf(samples, shape) } : {}),
   create(request) {
     const { spec, match, shape } = request;

@@ -4,6 +4,7 @@ import type { Fragment } from '../fragment.ts';
 import type { AdditiveTables } from './kernels/additive.ts';
 import { attendTables } from './kernels/additive-attend.ts';
 import type { AttendShape } from './kernels/attend.ts';
+import { placeBooks } from './kernels/book.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
 import { COLUMN_BYTES } from './kernels/mixed.ts';
 import { withHalves } from './kernels/quads.ts';
@@ -78,6 +79,8 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
       fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
       additive: page.kind === 'additive' ? placeAdditive(page) : undefined,
       columns: page.kind === 'mixed' ? placeMixed(page) : undefined,
+      turns: page.kind === 'spectrum' ? place(page.turns) : undefined,
+      books: page.kind === 'book' ? placeBooks(page, place) : undefined,
     };
     tables.set(fragment, made);
     return made;

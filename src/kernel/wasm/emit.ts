@@ -213,8 +213,8 @@ export const i16x8 = {
 };
 
 export const i32x4 = {
-  const: (x: number) => constant(Int32Array.from(Array(4).fill(x)).buffer),
   splat: (x: I32) => expr('v128', codeOf(x), simd(17)),
+  const: (...x: number[]) => constant(Int32Array.from(x.length === 1 ? Array(4).fill(x[0]) : x).buffer),
   add: binary(174),
   sub: binary(177),
   shl: shift(171),

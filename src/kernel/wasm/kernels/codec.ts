@@ -33,7 +33,7 @@ export interface CodecSide {
 }
 
 /**
- * A thread's scratch while it attends: scores, int8 queries, integer weights, one byte a code of a page, keys of a
+ * A thread's scratch while it attends: scores, int8 queries, integer weights, two bytes a code of a page, keys of a
  * page as floats, values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it
  * out in their own way.
  */
@@ -43,7 +43,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const integers = 4 * group * pageTokens;
   const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
   const codes = sums + sumScratch(shape);
-  const keyTile = codes + pageTokens * wide;
+  const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
   const end = turned + Math.max(turnedBytes(keys, shape), additiveScratch(keys, shape));

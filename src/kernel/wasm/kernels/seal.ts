@@ -5,12 +5,15 @@ import { packGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { floatToHalf, loadHalf4, max4, packLow16, storeHalf, sum4 } from '../ops.ts';
 import { sealAdditive } from './additive.ts';
+import { sealBook } from './book.ts';
 import { addMean, applyMatrix, matrixAt, turnBack } from './domain.ts';
 import { sealMixed } from './mixed.ts';
+import { sealOaken } from './oaken.ts';
+import { sealSpectrum } from './spectrum.ts';
 import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';
 
-/** Scratch a thread: vectors as they are, in the codec's domain, and a byte a code. */
-export const sealScratch = ({ headDim, pageTokens }: PageShape) => 9 * headDim * pageTokens + 8 * headDim;
+/** Scratch a thread: vectors as they are, in the codec's domain, and two bytes a code. */
+export const sealScratch = ({ headDim, pageTokens }: PageShape) => 10 * headDim * pageTokens + 8 * headDim;
 
 interface Seal {
   k: Kernel;
@@ -43,7 +46,7 @@ export function seal(
   const x = k.i32(scratch(k, thread));
   const y = fragment.matrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
-  const spare = k.i32(i32.add(codes, D * P));
+  const spare = k.i32(i32.add(codes, 2 * D * P));
   const one = k.v128(f32x4.const(1));
   const into = fragment.encodeMatrix ?? fragment.matrix;
   k.for(chunk, kvHeads, chunks, head => {
@@ -61,6 +64,9 @@ export function seal(
     if (kind.kind === 'levels') sealLevels(s, kind);
     else if (kind.kind === 'hybrid') sealHybrid(s, kind);
     else if (kind.kind === 'affine') sealAffine(s, kind, { tail, tailTokens, start, kvHeads });
+    else if (kind.kind === 'book') sealBook(k, kind, shape, tables.books!, block, head, y, codes);
+    else if (kind.kind === 'oaken') sealOaken(k, kind, shape, { tail, tailTokens, start }, page, block, head, codes);
+    else if (kind.kind === 'spectrum') sealSpectrum(k, kind, shape, tables.turns!, block, y, codes, spare);
     else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
     else if (kind.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
     else if (kind.kind === 'mixed') sealMixed(k, tables.columns!, D, P, page, head, y, codes);

@@ -5,7 +5,10 @@ import { unpackGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
 import { loadHalf, loadHalf4 } from '../ops.ts';
 import { type AdditiveTables, unpackAdditive } from './additive.ts';
+import { type Books, unpackBook } from './book.ts';
 import { unpackMixed } from './mixed.ts';
+import { unpackOaken } from './oaken.ts';
+import { unpackSpectrum } from './spectrum.ts';
 
 export interface PageShape {
   headDim: number;
@@ -26,6 +29,9 @@ export interface Tables {
   additive?: AdditiveTables;
   /** See mixed.ts. */
   columns?: number;
+  books?: Books;
+  /** cos and sin of every token and pair of a page. */
+  turns?: number;
 }
 
 export const loadScalar = ({ bytes }: ScalarsFragment, address: I32): F32 =>
@@ -35,7 +41,7 @@ export const loadScalar = ({ bytes }: ScalarsFragment, address: I32): F32 =>
 export const blockAt = ({ sharedBytes, blockBytes }: Fragment, page: I32, head: I32): I32 =>
   i32.add(i32.add(page, sharedBytes), i32.mul(head, blockBytes));
 
-/** unpack(page, head, codes, out): `codes` is room for a byte a value. */
+/** unpack(page, head, codes, out): `codes` is room for two bytes a value. */
 export function unpack(name: string, fragment: Fragment, shape: PageShape, tables: Tables): Kernel {
   const k = new Kernel(name, Array(4).fill('i32'));
   const [page, head, codes, out] = k.params.map((_, i) => k.i32Param(i));
@@ -67,6 +73,15 @@ export function unpack(name: string, fragment: Fragment, shape: PageShape, table
       break;
     case 'hybrid':
       unpackHybrid(k, kind, fragment.codedDim, shape, tables, block, codes, out);
+      break;
+    case 'book':
+      unpackBook(k, kind, shape, tables.books!, block, head, codes, out);
+      break;
+    case 'oaken':
+      unpackOaken(k, kind, shape, page, block, head, codes, out);
+      break;
+    case 'spectrum':
+      unpackSpectrum(k, kind, shape, tables.turns!, block, codes, out);
       break;
     case 'affine':
       unpackAffine(k, kind, shape, page, block, codes, out);

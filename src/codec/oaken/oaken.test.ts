@@ -1,0 +1,82 @@
+import { describe, expect, it } from 'vitest';
+import type { Shape } from '../codec.ts';
+import { createCodec, learn } from '../kv.ts';
+import { gaussianSamples, samplesOf } from '../learned.ts';
+import { createRandom, normals } from '../parts/random.ts';
+import { measureLoss } from '../validate.ts';
+import { learnThresholds } from './oaken.ts';
+
+const TOKENS = 128;
+
+function create(shape: Pick<Shape, 'headDim' | 'kvHeads'>, samples = gaussianSamples(shape, 512)) {
+  return createCodec('oaken', shape, learn('oaken', shape, { key: samples, value: samples }));
+}
+
+describe('thresholds', () => {
+  it('leave 4 % outside, 6 % around zero and 90 % between, whatever the values', () => {
+    const shape = { headDim: 64, kvHeads: 2 };
+    const skewed = normals(createRandom(4), 64 * 2 * 500).map(x => Math.exp(x) - 1.5);
+    const [outerLow, innerLow, innerHigh, outerHigh] = learnThresholds(samplesOf(skewed, shape));
+    const share = (test: (x: number) => boolean) => skewed.filter(test).length / skewed.length;
+    expect(share(x => x < outerLow || x > outerHigh)).toBeCloseTo(0.04, 3);
+    expect(share(x => x >= innerLow && x <= innerHigh)).toBeCloseTo(0.06, 3);
+    expect(innerLow).toBeLessThan(0);
+    expect(innerHigh).toBeGreaterThan(0);
+  });
+
+  it('stay in order where all values have one sign', () => {
+    const x = normals(createRandom(4), 64 * 500).map(Math.abs);
+    const thresholds = [...learnThresholds(samplesOf(x, { headDim: 64, kvHeads: 1 }))];
+    expect(thresholds).toEqual([...thresholds].sort((a, b) => a - b));
+  });
+});
+
+describe('a page', () => {
+  const shape = { headDim: 128, kvHeads: 8 };
+  const values = TOKENS * 1024;
+
+  it('takes 4.8 bits for 1024 values a token: 4 dense and .8 in lists; ranges and counts add .16, spare room .2', () => {
+    const { keys } = create(shape);
+    const used = keys.encode(normals(createRandom(2), values), TOKENS, new Uint8Array(keys.pageBytes), 0);
+    const bytes = Object.fromEntries(
+      keys.fields.map(({ name, bytes, per }) => [name, per === 'head' ? 8 * bytes : bytes]),
+    );
+    const bits = (n: number) => (8 * n) / values;
+    const lists = used - (keys.pageBytes - bytes.lists);
+    expect(bits(bytes.codes + lists)).toBeGreaterThan(4.78);
+    expect(bits(bytes.codes + lists)).toBeLessThan(4.82);
+    expect(bits(used)).toBeLessThan(4.97);
+    expect(bits(keys.pageBytes)).toBeLessThan(5.16);
+  });
+
+  it('outliers are kept better than a 4-bit range over all could keep them', () => {
+    const codec = create({ headDim: 64, kvHeads: 2 });
+    const kivi = createCodec('kivi4g32-token', { headDim: 64, kvHeads: 2 });
+    const x = normals(createRandom(7), TOKENS * 128).map((value, i) => (i % 61 === 5 ? 12 * value : value));
+    expect(measureLoss(codec.keys, x).mse).toBeLessThan(measureLoss(kivi.keys, x).mse);
+  });
+
+  it('where lists outgrow their room, inner values give way first and nothing breaks', () => {
+    const codec = create({ headDim: 64, kvHeads: 2 });
+    const page = new Uint8Array(codec.keys.pageBytes);
+    const out = new Float32Array(TOKENS * 128);
+    const errorOf = (x: Float32Array) => {
+      const used = codec.keys.encode(x, TOKENS, page, 0);
+      expect(used).toBeLessThanOrEqual(codec.keys.pageBytes);
+      codec.keys.decode(page, TOKENS, out, 0);
+      return measureLoss(codec.keys, x).mse;
+    };
+    // A third of the values small: too many inner ones, each then off by the threshold and part of a step (.14 in all,
+    // .01 of the energy, beside the .008 of the others). All of them large: too many outer ones.
+    expect(errorOf(normals(createRandom(1), TOKENS * 128).map((x, i) => (i % 3 ? x : x / 50)))).toBeLessThan(0.02);
+    expect(errorOf(normals(createRandom(1), TOKENS * 128).map(x => 3 * x))).toBeLessThan(0.5);
+    expect(out.every(Number.isFinite)).toBe(true);
+  });
+
+  it('ranges differ by layer, not by data: thresholds of one half of the samples serve the other', () => {
+    const half = { headDim: 64, kvHeads: 1 };
+    const [a, b] = [5, 6].map(seed => normals(createRandom(seed), 64 * 512).map((x, i) => x * (1 + (i % 7))));
+    const [own, others] = [a, b].map(x => measureLoss(create(half, samplesOf(x, half)).keys, a).mse);
+    expect(others / own).toBeLessThan(1.02);
+  });
+});

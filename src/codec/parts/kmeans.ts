@@ -1,0 +1,106 @@
+/** k-means on flat arrays: Lloyd's rounds until they no longer pay, and the search for the nearest entry of a book. */
+import type { Random } from './random.ts';
+
+/** Rounds end when one lowers the error by less than this part of it. */
+const PAYS = 2e-3;
+
+/** `entries` centres for points [point][dims] in no particular order. The start is a draw of the points; empty cells keep their place. */
+export function kmeans(
+  points: Float32Array,
+  dims: number,
+  entries: number,
+  random: Random,
+  rounds = 30,
+): Float32Array<ArrayBuffer> {
+  const count = points.length / dims;
+  const book = new Float32Array(entries * dims);
+  // Fewer points than entries leave copies; of equals the first is nearest, so those stay empty.
+  const start = draw(count, Math.min(count, entries), random);
+  for (let e = 0; e < entries; e++) {
+    const from = start[e % start.length] * dims;
+    book.set(points.subarray(from, from + dims), e * dims);
+  }
+  // The first points alone bring the centres near their places; all of them need few rounds more.
+  const few = points.subarray(0, Math.max(32 * entries, Math.ceil(count / 8)) * dims);
+  let left = rounds;
+  for (const sample of few.length < points.length ? [few, points] : [points]) {
+    let last = Number.POSITIVE_INFINITY;
+    while (left > 0) {
+      left--;
+      const error = improve(sample, dims, book);
+      if (error >= last * (1 - PAYS)) break;
+      last = error;
+    }
+  }
+  return book;
+}
+
+/** One round: every point to its nearest centre, every centre to the mean of its points. Gives the error before. */
+function improve(points: Float32Array, dims: number, book: Float32Array): number {
+  const entries = book.length / dims;
+  const nearest = createSearch(book, dims);
+  const sums = new Float64Array(entries * dims);
+  const counts = new Uint32Array(entries);
+  let error = 0;
+  for (let at = 0; at < points.length; at += dims) {
+    const cell = nearest(points, at);
+    counts[cell]++;
+    for (let i = 0; i < dims; i++) {
+      sums[cell * dims + i] += points[at + i];
+      error += (points[at + i] - book[cell * dims + i]) ** 2;
+    }
+  }
+  for (let e = 0; e < entries; e++) {
+    if (counts[e] === 0) continue;
+    for (let i = e * dims; i < (e + 1) * dims; i++) book[i] = sums[i] / counts[e];
+  }
+  return error;
+}
+
+/** The entry nearest to the vector that starts at `at`; of equals the first. */
+export type Search = (x: Float32Array | Float64Array, at: number) => number;
+
+/**
+ * Nearest is where |entry|^2 / 2 - x . entry is least: half the work of a distance. Everything is padded with zeros to
+ * whole fours of dims, which are unrolled; calibration spends its time here.
+ */
+export function createSearch(book: Float32Array, dims: number): Search {
+  const entries = book.length / dims;
+  const width = 4 * Math.ceil(dims / 4);
+  const centres = new Float64Array(entries * width);
+  const halves = new Float64Array(entries);
+  book.forEach((c, i) => {
+    const e = Math.floor(i / dims);
+    centres[e * width + (i % dims)] = c;
+    halves[e] += (c * c) / 2;
+  });
+  const v = new Float64Array(width);
+  return (x, at) => {
+    for (let i = 0; i < dims; i++) v[i] = x[at + i];
+    const [v0, v1, v2, v3] = v;
+    let best = 0;
+    let least = Number.POSITIVE_INFINITY;
+    for (let e = 0, b = 0; e < entries; e++) {
+      let off = halves[e] - v0 * centres[b] - v1 * centres[b + 1] - v2 * centres[b + 2] - v3 * centres[b + 3];
+      b += 4;
+      for (let i = 4; i < width; i += 4, b += 4) {
+        off -= v[i] * centres[b] + v[i + 1] * centres[b + 1] + v[i + 2] * centres[b + 2] + v[i + 3] * centres[b + 3];
+      }
+      if (off < least) {
+        least = off;
+        best = e;
+      }
+    }
+    return best;
+  };
+}
+
+/** `n` different numbers below `count`, in random order. */
+export function draw(count: number, n: number, random: Random): Uint32Array {
+  const all = Uint32Array.from({ length: count }, (_, i) => i);
+  for (let i = 0; i < n; i++) {
+    const j = i + Math.floor(random.uniform() * (count - i));
+    [all[i], all[j]] = [all[j], all[i]];
+  }
+  return all.subarray(0, n);
+}

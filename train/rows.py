@@ -99,8 +99,10 @@ class RowMaker:
                 at += 1
         end = len(tokens)
         newline = self.newlines[:1]
+        # The first question ends the document's turn or has one of its own, as after a system message.
+        first = [END, USER] if chat and draw() < 0.25 else self.newlines
         for i, (question, answer) in enumerate(turns):
-            opening = self.newlines if i == 0 else [USER] if chat else newline
+            opening = first if i == 0 else [USER] if chat else newline
             add([*opening, *question, *([END, ASSISTANT] if chat else [])], CHANCE)
             start = len(tokens)
             add([*answer, *([END] if chat else newline)], self.answer_weight)

@@ -13,20 +13,20 @@ from rows import Rows
 from tokenizer import ASSISTANT, BEGIN, END, USER, Tokenizer
 
 # Lengths of rows, and millions of tokens. Recall is learned on short rows; long ones only stretch it.
-PLAN = "256:150 256,512:450 512,2048:500 512,2048,8192,8192:900"
+PLAN = "256:60 512,1024:120 512,2048:220 512,2048,8192,8192:600"
 
 
 def arguments():
     parse = argparse.ArgumentParser()
     parse.add_argument("--out", type=Path, default=Path("out"))
     parse.add_argument("--plan", default=PLAN, help="stages: LENGTH,LENGTH:MILLIONS ...")
-    parse.add_argument("--batch", type=int, default=131072, help="tokens a step")
-    parse.add_argument("--lr", type=float, default=0.02, help="of Muon; AdamW's is a tenth of it")
-    parse.add_argument("--decay-share", type=float, default=0.4, help="the part of the tokens over which lr falls to 0")
+    parse.add_argument("--batch", type=int, default=65536, help="tokens a step")
+    parse.add_argument("--lr", type=float, default=0.01, help="of Muon; AdamW's is a tenth of it")
+    parse.add_argument("--decay-share", type=float, default=0.5, help="the part of the tokens over which lr falls to 0")
     parse.add_argument("--recall", type=float, default=0.75, help="share of rows with planted facts")
     parse.add_argument("--answer-weight", type=float, default=4.0)
-    parse.add_argument("--workers", type=int, default=14)
-    parse.add_argument("--eval-seconds", type=float, default=20)
+    parse.add_argument("--workers", type=int, default=15)
+    parse.add_argument("--eval-seconds", type=float, default=30)
     parse.add_argument("--seed", type=int, default=1)
     parse.add_argument("--layers", type=int, default=8)
     parse.add_argument("--width", type=int, default=256)

@@ -67,7 +67,7 @@ def sample(model, tokenizer, prompt, count=120, temperature=0.7, seed=1):
 
 
 def documents(model, tokenizer, path):
-    """The documents that `npm run needles` wrote: every question asked for itself, right after the document."""
+    """The documents that documents.mjs wrote: every question asked for itself, right after the document."""
     tokens, answers = [], []
     with open(path) as file:
         for line in file:

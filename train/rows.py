@@ -49,11 +49,13 @@ class RowMaker:
             tokens.extend(ids)
             weights.extend([weight] * len(ids))
 
-        if recall:
-            self.add_document(length, tokens, add, answers)
+        short = length <= 513 and self.random() < 0.4
+        while recall and len(tokens) < (length - 40 if short else 1):
+            room, most = (30 + int(self.random() * 200), 4) if short else (length, QUESTIONS[length - 1])
+            self.add_document(room, most, tokens, add, answers)
         while len(tokens) < length:
             self.add_story(add)
-        return tokens[:length], weights[:length], answers
+        return tokens[:length], weights[:length], [answer for answer in answers if answer[1] <= length]
 
     def add_story(self, add):
         title, pieces = self.story()
@@ -67,51 +69,53 @@ class RowMaker:
             add([BEGIN], CHANCE)
             add(text, STORY)
 
-    def add_document(self, length, tokens, add, answers):
+    def add_document(self, room, most, tokens, add, answers):
+        """A document and up to `most` questions, of about `room` tokens together; as much prose as there is room for."""
         draw = self.random
-        most = QUESTIONS[length - 1]
         count = 1 + most // 3 + int(draw() * (most - most // 3))
         planted = grammar.facts(draw, count + int(draw() * count * 0.5))
         chat = draw() < 0.7
         worded = draw() < (0.3 if chat else 1)  # "Question: ... Answer:"
-        turns = [self.turn(fact, chat, worded) for fact in planted[:count]]
+        # After the document: a paragraph of its own, the same paragraph, or, as after a system message, a new turn.
+        way = draw()
+        opening = [END, USER] if chat and way < 0.2 else [] if chat and way < 0.3 else self.newlines
+        turns = [self.turn(fact, worded, i == 0 and not opening) for i, fact in enumerate(planted[:count])]
         statements = [self.encode(" " + fact["statement"]) for fact in planted]
 
-        # Prose takes what questions and facts leave of the row; the last sentence may be one too many, hence the margin.
-        room = length - 48 - sum(len(question) + len(answer) for question, answer in turns) - sum(map(len, statements))
+        # The last sentence of prose may be one too many, hence the margin.
+        left = room - 48 - sum(len(question) + len(answer) for question, answer in turns) - sum(map(len, statements))
         prose = []
-        while room > 0:
+        while left > 0:
             for piece in self.story()[1]:
                 prose.append(piece)
-                room -= len(piece)
-                if room <= 0:
+                left -= len(piece)
+                if left <= 0:
                     break
         places = sorted(range(len(planted)), key=lambda _: draw())
         depths = sorted(draw() for _ in planted)
-        at, depth_of = 0, [0.0] * len(planted)
-        begin = [BEGIN, USER] if chat else [BEGIN]
-        add(begin, CHANCE)
+        if not prose:  # nothing but facts: the first one opens the text
+            statements[places[0]] = self.encode(planted[places[0]]["statement"])
+        at, place_of = 0, [0] * len(planted)
+        add([BEGIN, USER] if chat else [BEGIN], CHANCE)
+        start = len(tokens)
         for i, piece in enumerate(prose or [[]]):
             add(piece[len(self.newlines) :] if i == 0 else piece, STORY)
             while at < len(places) and depths[at] * len(prose) < i + 1:
-                depth_of[places[at]] = len(tokens)
+                place_of[places[at]] = len(tokens)
                 add(statements[places[at]], CHANCE)
                 at += 1
         end = len(tokens)
         newline = self.newlines[:1]
-        # The first question ends the document's turn or has one of its own, as after a system message.
-        first = [END, USER] if chat and draw() < 0.25 else self.newlines
         for i, (question, answer) in enumerate(turns):
-            opening = first if i == 0 else [USER] if chat else newline
-            add([*opening, *question, *([END, ASSISTANT] if chat else [])], CHANCE)
-            start = len(tokens)
+            add([*(opening if i == 0 else [USER] if chat else newline), *question], CHANCE)
+            add([END, ASSISTANT] if chat else [], CHANCE)
+            asked = len(tokens)
             add([*answer, *([END] if chat else newline)], self.answer_weight)
-            if len(tokens) <= length:
-                answers.append((start, len(tokens), depth_of[i] / end, planted[i]["kind"]))
+            answers.append((asked, len(tokens), (place_of[i] - start) / (end - start), planted[i]["kind"]))
 
-    def turn(self, fact, chat, worded):
+    def turn(self, fact, worded, spaced):
         question = f"Question: {fact['question']} Answer:" if worded else fact["question"]
-        return self.encode(question), self.encode(" " + fact["answer"])
+        return self.encode(" " * spaced + question), self.encode(" " + fact["answer"])
 
 
 class Rows(torch.utils.data.IterableDataset):

@@ -57,6 +57,10 @@ def report(model, tokenizer, lengths, full=False):
             whole, depths, kinds = evaluate.recall(model, tokenizer, length, max(8, 32768 // length) * (4 if full else 1))
             print(f"  recall at {length}: {whole:.3f}  by tenth {list(depths.values())}", flush=True)
         print(f"  by kind {kinds}", flush=True)
+        short = "The door code of the old mill is 4817. The door code of the old barn is 2265. The tall mill belongs to Ada."
+        for question in ("Which code opens the door of the old mill?", "Who owns the tall mill?"):
+            asked = [BEGIN, USER, *tokenizer.encode(f"{short}\n\n{question}"), END, ASSISTANT]
+            print(f"  {question} {evaluate.sample(model, tokenizer, asked, 8, 0.01)!r}", flush=True)
         if full:
             for i, prompt in enumerate(([BEGIN], [BEGIN, USER, *tokenizer.encode("Tell me a story about a lost key."), END, ASSISTANT])):
                 print(f"  sample: {evaluate.sample(model, tokenizer, prompt, seed=i)!r}", flush=True)

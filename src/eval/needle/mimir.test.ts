@@ -1,0 +1,62 @@
+/** The model in the package: what its card says it can do, at a size that a test has time for. */
+import { statSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadModel, type Model } from '../../engine/model.ts';
+import { evenDepths, makeDocument, readGrammar } from './document.ts';
+
+const path = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
+const long = process.env.KVASIR_LONG === '1';
+
+describe('Mimir', () => {
+  let model: Model;
+  beforeAll(async () => {
+    model = await loadModel(path, { kv: 'f16', device: 'wasm', threads: 2 });
+  });
+  afterAll(() => model.dispose());
+
+  const ask = async (content: string) =>
+    (await model.complete([{ role: 'user', content }], { temperature: 0, maxTokens: 12 })).text;
+
+  it('is at most 10 MB', () => expect(statSync(path).size).toBeLessThan(10e6));
+
+  it('has numbers of four digits in two tokens', () => {
+    const { tokenizer } = model;
+    const parts = (text: string) => tokenizer.encode(text).map(id => tokenizer.decode([id]));
+    expect(parts(' 4817')).toEqual([' 48', '17']);
+    expect(parts('The code is 4817.')).toEqual(['The', ' code', ' is', ' 48', '17', '.']);
+  });
+
+  it('answers in the words of a fact, among facts that are near it', async () => {
+    const facts =
+      'The door code of the old mill is 4817. The door code of the old barn is 2265. The tall mill belongs to Ada.';
+    expect(await ask(`${facts}\n\nWhich code opens the door of the old mill?`)).toBe(' 4817');
+    expect(await ask(`${facts}\n\nWho owns the tall mill?`)).toBe(' Ada');
+  });
+
+  it.each(long ? [1000, 6000] : [1000])(
+    'answers nine of ten questions on a document of %i tokens',
+    async tokens => {
+      const count = (text: string) => model.tokenizer.encode(text).length;
+      const { text, facts } = makeDocument(await readGrammar(), { seed: 1, tokens, depths: evenDepths(10), count });
+      const talk = model.conversation();
+      let right = 0;
+      for (const { question, answer } of facts) {
+        const messages = [{ role: 'user', content: `${text}\n\n${question}` }];
+        const { text: said } = await talk.chat(messages, { temperature: 0, maxTokens: 12 }).result();
+        if (said.trim() === answer) right++;
+      }
+      talk.dispose();
+      expect(right).toBeGreaterThanOrEqual(9);
+    },
+    600_000,
+  );
+
+  it('tells the story that it was asked for', async () => {
+    const request = [{ role: 'user', content: 'Tell me a story about a lost teapot.' }];
+    const { text, finish } = await model.complete(request, { temperature: 0 });
+    expect(text).toContain('could not find');
+    expect(text.split('teapot').length).toBeGreaterThan(3);
+    expect(finish).toBe('stop');
+  });
+});

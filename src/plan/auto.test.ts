@@ -1,0 +1,143 @@
+/** Plans that share bits out: by sensitivity, within a budget, and honest about what they take. */
+import { describe, expect, it } from 'vitest';
+import { createSequence } from '../cache/sequence.ts';
+import { codeBits } from '../codec/codec.ts';
+import { learn } from '../codec/kv.ts';
+import { gaussianSamples } from '../codec/learned.ts';
+import { CapacityError, InputError, SpecError } from '../errors.ts';
+import { createJsDevice } from '../kernel/js/device.ts';
+import { choosePlan, isAuto } from './auto.ts';
+import { type Plan, planBytes, planOf } from './plan.ts';
+import type { Profile } from './profile.ts';
+
+const shape = { layers: 4, kvHeads: 2, headDim: 16, pageTokens: 128, turn: Float64Array.of(1, 0.1) };
+
+/** Layers that are all alike but for how much they matter: each twice as much as the one before, keys more than values. */
+function makeProfile(): Profile {
+  const samples = gaussianSamples(shape, 512);
+  const both = ['mead2', 'mead2u', 'tq4-c'].map(spec => learn(spec, shape, { key: samples, value: samples }));
+  const learned = {
+    key: Object.assign({}, ...both.map(l => l.key)),
+    value: Object.assign({}, ...both.map(l => l.value)),
+  };
+  const matter = Array.from({ length: shape.layers }, (_, i) => ({ key: 0.002 * 2 ** i, value: 0.0005 * 2 ** i }));
+  return {
+    fingerprint: '0'.repeat(64),
+    hash: '1'.repeat(64),
+    shape: { ...shape, turn: [...shape.turn] },
+    made: { tokens: 512, context: 512, samples: 512, seed: 0, text: 'none', codecs: [], version: '0' },
+    learned: Array(shape.layers).fill(learned),
+    sensitivities: { mead2: matter, 'tq2-c': matter },
+  };
+}
+
+const profile = makeProfile();
+const bitsOf = ({ codecs }: Plan) =>
+  codecs.map(({ keys, values }) => ({ key: codeBits(keys), value: codeBits(values) }));
+
+describe('bits where they count', () => {
+  it.each(['mead2', 'mead1.5', 'mead3', 'auto:2', 'auto:2.25', 'auto-tq:3'])('%s spends what it is named by', spec => {
+    const wanted = Number(spec.match(/[\d.]+/)![0]);
+    const { bits } = choosePlan(spec, shape, profile);
+    expect(bits).toBeLessThanOrEqual(wanted + 1e-9);
+    expect(bits).toBeGreaterThan(wanted - 0.15);
+  });
+
+  it.each(['mead2', 'mead2u', 'auto:2.5', 'auto-tq:4'])('%s gives more to layers that matter more', spec => {
+    const bits = bitsOf(choosePlan(spec, shape, profile));
+    for (let i = 1; i < bits.length; i++) {
+      expect(bits[i].key).toBeGreaterThanOrEqual(bits[i - 1].key);
+      expect(bits[i].key).toBeGreaterThanOrEqual(bits[i].value);
+    }
+    expect(bits[3].key).toBeGreaterThan(bits[0].value);
+  });
+
+  it('expects less divergence of more bits', () => {
+    const expected = [1.5, 2, 2.5, 3, 4, 5].map(bits => choosePlan(`auto:${bits}`, shape, profile).predicted!);
+    for (let i = 1; i < expected.length; i++) expect(expected[i]).toBeLessThan(expected[i - 1]);
+    expect(planOf('mead2', shape, profile).predicted).toBeCloseTo(expected[1], 6);
+  });
+
+  it('keeps edges in f16, and its window', () => {
+    const plan = choosePlan('auto:2+edge1+recent64', shape, profile);
+    expect(plan.codecs.map(({ keys }) => keys.spec === 'f16')).toEqual([true, false, false, true]);
+    expect(plan.window).toEqual({ sink: 4, recent: 64, edge: 1 });
+    expect(plan.spec).toBe('auto-mead:2+edge1+recent64');
+    expect(choosePlan(plan.spec, shape, profile).leaf.bytes).toBe(plan.leaf.bytes);
+  });
+});
+
+describe('a memory budget', () => {
+  const context = 2048;
+
+  it.each([80_000, 100_000, 130_000, 160_000, 220_000])('of %i bytes is kept, and nearly spent', kvMemory => {
+    const plan = choosePlan('auto', shape, profile, { kvMemory, context });
+    const bytes = planBytes(plan, context);
+    expect(bytes).toBeLessThanOrEqual(kvMemory);
+    const finest = (planBytes(choosePlan('auto:4', shape, profile), context) - planBytes(plan, 1)) / 64;
+    if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(kvMemory - finest);
+  });
+
+  it('that f16 fits into takes f16', () => {
+    expect(choosePlan('auto', shape, profile, { kvMemory: 1e7, context }).spec).toBe('f16');
+  });
+
+  it('that nothing fits into says what would', () => {
+    const ask = () => choosePlan('auto', shape, profile, { kvMemory: 5000, context: 100_000 });
+    expect(ask).toThrow(CapacityError);
+    expect(ask).toThrow(/do not fit into/);
+  });
+
+  it('is for auto, and for a context', () => {
+    expect(() => choosePlan('tq4', shape, profile, { kvMemory: 1e6, context })).toThrow(InputError);
+    expect(() => choosePlan('auto', shape, profile, { kvMemory: 1e6 })).toThrow(InputError);
+  });
+});
+
+it.each(['f16', 'tq4', 'mead2', 'auto:2.25+recent40', 'auto-tq:3'])('%s takes the bytes that its plan says', spec => {
+  const plan = choosePlan(spec, shape, profile);
+  const device = createJsDevice();
+  const { window, leaf, pageTokens } = plan;
+  const { headDim, kvHeads } = shape;
+  for (const tokens of [1, 127, 128, 129, 300, 1000]) {
+    const sequence = createSequence({
+      device,
+      shape: { headDim, kvHeads, pageTokens, sinks: window.sink },
+      leaf,
+      recent: window.recent,
+      context: 4096,
+    });
+    sequence.plan(tokens);
+    sequence.commit(tokens);
+    expect(sequence.bytes).toBe(planBytes(plan, tokens));
+    sequence.dispose();
+  }
+});
+
+describe('without a profile', () => {
+  it.each([
+    ['auto', 'tq4'],
+    ['auto:9', 'q8_0'],
+    ['auto:4.5', 'tq4'],
+    ['auto:4', 'tq3'],
+    ['auto:0.5', 'tq1'],
+  ])('%s is %s for all, and says why', (spec, chosen) => {
+    const wide = { ...shape, headDim: 64, turn: undefined };
+    const plan = choosePlan(spec, wide);
+    expect(plan.spec).toBe(chosen);
+    expect(plan.notice).toContain('kvasir calibrate');
+    expect(plan.predicted).toBeUndefined();
+  });
+
+  it('a family that needs one is refused', () => {
+    expect(() => choosePlan('auto-mead:2', shape)).toThrow(/kvasir calibrate/);
+    expect(() => choosePlan('mead2', shape)).toThrow(/kvasir calibrate/);
+  });
+});
+
+it('knows what it is written like', () => {
+  expect(['auto', 'auto:2', 'auto-tq:3.25', 'auto+recent128'].every(isAuto)).toBe(true);
+  expect(['tq4', 'automatic', 'mead2'].some(isAuto)).toBe(false);
+  for (const wrong of ['auto:', 'auto:x', 'auto-kivi:2', 'auto:2+nothing3'])
+    expect(() => choosePlan(wrong, shape, profile), wrong).toThrow(SpecError);
+});

@@ -5,9 +5,11 @@ import type { Command } from 'commander';
 import { type Calibrated, calibrate, type Stage } from '../calibrate/calibrate.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
+import { choosePlan } from '../plan/auto.ts';
 import { formatCount, formatFileSize, parseCount } from '../units.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
+import { brief } from './table.ts';
 import { packageVersion } from './version.ts';
 
 interface Options {
@@ -17,6 +19,7 @@ interface Options {
   context?: number;
   samples?: number;
   probeTokens?: number;
+  bits: number;
   seed: number;
   codecs?: string;
   out?: string;
@@ -47,6 +50,7 @@ export function addCalibrate(program: Command): void {
     .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: a row)', parseNumber)
     .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
     .option('--codecs <specs>', 'what is learned for, with commas between (default: all that learn)')
+    .option('--bits <n>', 'bits a value of the plan that is shown in the end', parseNumber, 2)
     .option('--out <file>', 'write the profile here (default: where it is found by itself)');
   addDeviceOptions(command)
     .option('--json', 'the result as JSON')
@@ -58,7 +62,7 @@ export function addCalibrate(program: Command): void {
 }
 
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { text, self, memory, codecs, json, ...rest } = options;
+  const { text, self, memory, codecs, json, bits, ...rest } = options;
   if (Boolean(text) === Boolean(self))
     throw new InputError('Give --text with one or more files, or --self to let the model write its own text.');
   const texts = text && (await Promise.all(text.map(readText)));
@@ -76,7 +80,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
     });
     bars.end();
     if (!result) console.error('stopped; what is done is kept. The same command goes on from there.');
-    else console.log(json ? JSON.stringify(summary(result), null, 1) : render(result));
+    else console.log(json ? JSON.stringify(summary(result, bits), null, 1) : render(result, bits));
   } finally {
     bars.end();
   }
@@ -105,14 +109,30 @@ function stageBars() {
   };
 }
 
-function summary({ path, bytes, hash, content: { fingerprint, shape, made, sensitivities } }: Calibrated) {
-  return { path, bytes, hash, fingerprint, layers: shape.layers, made, sensitivities };
+function summary(result: Calibrated, bits: number) {
+  const { path, bytes, hash, content } = result;
+  const { fingerprint, shape, made, sensitivities } = content;
+  return { path, bytes, hash, fingerprint, layers: shape.layers, made, sensitivities, plan: planned(result, bits) };
 }
 
-function render({ path, bytes, content: { made } }: Calibrated): string {
+/** What a plan of so many bits would be; none where layers were not weighed. */
+function planned({ content, hash }: Calibrated, bits: number) {
+  if (Object.keys(content.sensitivities).length === 0) return undefined;
+  const shape = { ...content.shape, turn: Float64Array.from(content.shape.turn) };
+  const { spec, predicted } = choosePlan(`auto:${bits}`, shape, { ...content, hash });
+  return { kv: spec, predicted };
+}
+
+function render(result: Calibrated, bits: number): string {
+  const { path, bytes, content } = result;
+  const { made } = content;
+  const plan = planned(result, bits);
   return [
     path,
     `${formatFileSize(bytes)}; learned from ${formatCount(made.tokens)} tokens for ${made.codecs.join(', ')}`,
-    'It is used by itself where a codec needs it: kvasir run MODEL --kv tq4-c-nc',
+    ...(plan?.predicted === undefined
+      ? []
+      : [`${plan.kv}: a divergence of ${brief(plan.predicted)} nats is to be expected`]),
+    `It is used by itself where a codec needs it: kvasir run MODEL --kv ${plan ? `auto:${bits}` : made.codecs[0]}`,
   ].join('\n');
 }

@@ -1,4 +1,4 @@
-// Writes documents with planted facts as JSON lines, for evaluate.py: `node train/documents.mjs 200 6000 > out/documents.jsonl`
+// Writes documents with planted facts as JSON lines, for evaluate.py: `node train/documents.mjs 200 6000 > FILE`
 import { openModelFile } from '../dist/engine/engine.js';
 import { evenDepths, makeDocument, readGrammar } from '../dist/eval/needle/document.js';
 

@@ -1,4 +1,4 @@
-"""Writes Mimir as GGUF: matrices as Q8_0, norms as F32. `python export.py OUT_FOLDER ../models/mimir.gguf`"""
+"""Writes Mimir as GGUF: matrices as Q8_0, norms as F32. `python3 train/export.py .cache/mimir models/mimir.gguf`"""
 
 import struct
 import sys

@@ -10,15 +10,7 @@ import re
 from pathlib import Path
 
 
-def find_grammar():
-    here = Path(__file__).resolve().parent
-    for path in (here.parent / "models" / "mimir.grammar.json", here / "mimir.grammar.json"):
-        if path.exists():
-            return json.loads(path.read_text())
-    raise SystemExit("models/mimir.grammar.json was not found beside train/.")
-
-
-GRAMMAR = find_grammar()
+GRAMMAR = json.loads((Path(__file__).resolve().parent.parent / "models" / "mimir.grammar.json").read_text())
 LISTS = {**{word: line.split(" ") for word, line in GRAMMAR["words"].items()}, **GRAMMAR["phrases"]}
 PART = re.compile(r"\{(\w+)\}|\[([^\[\]]*)\]")
 BEFORE_VOWEL = re.compile(r"\b([Aa]) (?=[aeiou])")

@@ -93,7 +93,7 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
     prefill = Math.max(prefill, (PROMPT / (performance.now() - start)) * 1000);
     if (depth > PROMPT) {
       // The pages of the prompt, over and over.
-      const made = sequence.view.leaves.map(leaf => engine.device.readBlock(leaf));
+      const made = await Promise.all(sequence.view.leaves.map(leaf => engine.device.readBlock(leaf)));
       sequence.plan(depth - PROMPT);
       sequence.commit(depth - PROMPT);
       sequence.view.leaves.slice(made.length).forEach((leaf, i) => {

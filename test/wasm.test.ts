@@ -65,14 +65,14 @@ describe.each([
         for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
         return 2 * sum + bias[o];
       });
-      expect(far(device.read(out, r), expected)).toBeLessThan(/^[QI]/.test(type) ? tolerance : FLOAT);
+      expect(far(await device.read(out, r), expected)).toBeLessThan(/^[QI]/.test(type) ? tolerance : FLOAT);
     }
     // A row alone gives the very same bits as in the batch.
     const [alone, single] = [device.tensor(1, cols), device.tensor(1, rows)];
     device.copy(input, 5, alone, 0, 1);
     device.project(alone, 1, [{ weights, out: single, bias: biasTensor }]);
     device.project(alone, 1, [{ weights, out: single, add: true }]);
-    expect(device.read(single, 0)).toEqual(device.read(out, 5));
+    expect(await device.read(single, 0)).toEqual(await device.read(out, 5));
   });
 
   it('reads rows of an embedding', async () => {
@@ -82,15 +82,15 @@ describe.each([
     dequantize('Q8_0', bytes, exact);
     const out = device.tensor(2, 64);
     device.embed(table, [49, 3], out);
-    expect(device.read(out, 0)).toEqual(exact.slice(49 * 64));
-    expect(device.read(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
+    expect(await device.read(out, 0)).toEqual(exact.slice(49 * 64));
+    expect(await device.read(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
   });
 
-  it('norms, turns and gates like js', () => {
+  it('norms, turns and gates like js', async () => {
     const js = createJsDevice();
     const [rows, cols] = [9, 192];
     const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
-    const results = [js, device].map(d => {
+    const run = async (d: Device) => {
       const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
       const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
       d.write(x, 0, data[0]);
@@ -102,9 +102,10 @@ describe.each([
       d.norm(out, rows, headWeight, 1e-5, out);
       d.rope(out, rows, 64, angles);
       d.swiglu(out, up, rows);
-      return Float32Array.from(Array.from({ length: rows }, (_, r) => [...d.read(out, r)]).flat());
-    });
-    expect(far(results[1], results[0])).toBeLessThan(FLOAT);
+      const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.read(out, r)));
+      return Float32Array.from(read.flatMap(row => [...row]));
+    };
+    expect(far(await run(device), await run(js))).toBeLessThan(FLOAT);
   });
 });
 
@@ -125,7 +126,7 @@ it.each([1, 2])('weights past the limit of one memory go on in others, on %i thr
       device.project(input, 3, [{ weights, out, bias }]);
       device.project(input, 3, [{ weights, out, add: true }]);
       device.embed(weights, [5], input);
-      outputs.push(device.read(out, 2), device.read(input, 0));
+      outputs.push(await device.read(out, 2), await device.read(input, 0));
       for (const tensor of [input, bias, out]) device.free(tensor);
     }
     expect(outputs[0]).toEqual(outputs[2]);
@@ -146,7 +147,7 @@ interface Setting {
  * Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs of the last `most` rows of
  * each run (the js device is slow).
  */
-function runAttention(
+async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2 }: Setting,
   chunks: readonly number[],
@@ -178,33 +179,29 @@ function runAttention(
       const { view } = sequence;
       if (run.sealed > 0 && run.position === run.sealed * plan.pageTokens + recent)
         device.seal(view, 0, run.sealed - 1, view.leaves[run.sealed - 1]);
-      device.append(view, 0, k, v, done + run.row, run.count, run.position);
+      const row = done + run.row;
+      device.append(0, k, v, [{ ...run, view, row }]);
       const left = Math.max(0, run.count - most);
-      device.attend(view, 0, q, out, {
-        row: done + run.row + left,
-        count: run.count - left,
-        position: run.position + left,
-        sealed: run.sealed,
-        scale: 1 / Math.sqrt(headDim),
-      });
+      const last = { count: run.count - left, position: run.position + left, row: row + left };
+      device.attend(0, q, out, [{ ...run, ...last, view }], 1 / Math.sqrt(headDim));
     }
     sequence.commit(count);
     done += count;
   }
-  const outputs = Array.from({ length: total }, (_, r) => device.read(out, r));
-  return { outputs, leaves: sequence.view.leaves.map(leaf => device.readBlock(leaf)) };
+  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
+  return { outputs, leaves: await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf))) };
 }
 
 /** More than four pages: two units of them. */
 const TOKENS = [3, 125, 1, 200, 71, 300];
 
-function agree(
+async function agree(
   device: Device,
   setting: Setting,
   tolerance = INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION,
-): void {
-  const js = runAttention(createJsDevice(), setting, TOKENS, 2);
-  const fast = runAttention(device, setting, TOKENS, 2);
+): Promise<void> {
+  const js = await runAttention(createJsDevice(), setting, TOKENS, 2);
+  const fast = await runAttention(device, setting, TOKENS, 2);
   expect(fast.leaves.length).toBe(js.leaves.length);
   let [different, bytes] = [0, 0];
   js.leaves.forEach((leaf, i) => {
@@ -244,27 +241,27 @@ describe('attention on packed pages', () => {
     { spec: 'kivi2g32+recent128', headDim: 64, heads: 3, kvHeads: 1 },
     { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
-    agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
+    await agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
   });
 
   it.each(['tq4', 'tq2', 'tq3u', 'kivi2g32', 'oscar2g32'])('%s in precise mode is as good as floats', async spec => {
-    agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
+    await agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
   });
 
   it.each(['tq4', 'tq2u', 'kivi4g32'])('%s in plain SIMD, on one thread', async spec => {
-    agree(await wasm({ relaxed: false, threads: 1 }), { spec });
+    await agree(await wasm({ relaxed: false, threads: 1 }), { spec });
   });
 
   it.each(['f16', 'tq4', 'tq2', 'tq2u', 'kivi2g32', 'oscar2g32', 'tq35', 'q4_0'])(
     '%s gives the same bits however the tokens are cut into chunks, and on any number of threads',
     async spec => {
-      const whole = runAttention(await wasm(), { spec }, [400]);
+      const whole = await runAttention(await wasm(), { spec }, [400]);
       for (const [chunks, threads] of [
         [Array(400).fill(1), 2],
         [[...Array(57).fill(7), 1], 3],
         [[128, 128, 128, 16], 1],
       ] as const) {
-        const cut = runAttention(await wasm({ threads }), { spec }, chunks);
+        const cut = await runAttention(await wasm({ threads }), { spec }, chunks);
         expect(cut.leaves).toEqual(whole.leaves);
         expect(cut.outputs).toEqual(whole.outputs);
       }

@@ -24,7 +24,7 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
     if (engine.disposed) throw new InputError('The model was disposed while it was in use. Load it again.');
     const { device, config, weights, rope, scratch } = engine;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
-    forward(device, config, weights, rope, scratch, [...origin.keys()], (part, row, logits) => {
+    await forward(device, config, weights, rope, scratch, [...origin.keys()], (part, row, logits) => {
       const { chunk, start } = origin.get(part)!;
       onLogits?.(chunk, start + row, logits);
     });

@@ -6,7 +6,7 @@
  * how a prompt was cut into chunks cannot show in the result.
  */
 import type { Run, Sequence } from '../cache/sequence.ts';
-import type { Device, Tensor } from '../kernel/device.ts';
+import type { Device, KvRun, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -63,8 +63,8 @@ interface Part {
   runs: Run[];
 }
 
-/** Runs the chunks and hands out each wanted row of logits, in order. */
-export function forward(
+/** Records the pass in order; only the logits are waited for. Hands out each wanted row of them, in order. */
+export async function forward(
   device: Device,
   config: ModelConfig,
   weights: ModelWeights,
@@ -72,7 +72,7 @@ export function forward(
   scratch: Scratch,
   chunks: readonly Chunk[],
   onLogits: (chunk: Chunk, row: number, logits: Float32Array) => void,
-): void {
+): Promise<void> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
   const parts: Part[] = [];
@@ -87,6 +87,7 @@ export function forward(
     x,
   );
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
+  const rounds = roundsOf(parts);
 
   weights.layers.forEach((w, layer) => {
     device.norm(x, rows, w.attentionNorm, normEps, normed);
@@ -101,13 +102,10 @@ export function forward(
     }
     device.rope(q, rows, headDim, angles);
     device.rope(k, rows, headDim, angles);
-    for (const { chunk, row, runs } of parts) {
-      const { view } = chunk.sequence;
-      for (const run of runs) {
-        sealUpTo(device, chunk.sequence, layer, run);
-        device.append(view, layer, k, v, row + run.row, run.count, run.position);
-        device.attend(view, layer, q, attended, { ...run, row: row + run.row, scale: attentionScale });
-      }
+    for (const runs of rounds) {
+      for (const run of runs) sealUpTo(device, layer, run);
+      device.append(layer, k, v, runs);
+      device.attend(layer, q, attended, runs, attentionScale);
     }
     device.project(attended, rows, [{ weights: w.output, out: x, add: true }]);
     device.norm(x, rows, w.ffnNorm, normEps, normed);
@@ -120,21 +118,44 @@ export function forward(
   });
 
   device.norm(x, rows, weights.outputNorm, normEps, normed);
-  for (const { chunk, row } of parts) {
-    const count = chunk.tokens.length;
-    chunk.sequence.commit(count);
-    const first = chunk.logits === 'all' ? 0 : chunk.logits === 'last' ? count - 1 : count;
-    for (let r = first; r < count; r += LOGIT_ROWS) {
-      const n = Math.min(LOGIT_ROWS, count - r);
-      device.copy(normed, row + r, scratch.chosen, 0, n);
-      device.project(scratch.chosen, n, [{ weights: weights.unembedding, out: scratch.logits }]);
-      for (let i = 0; i < n; i++) onLogits(chunk, r + i, device.read(scratch.logits, i));
-    }
+  for (const { chunk } of parts) chunk.sequence.commit(chunk.tokens.length);
+  const wanted = parts.flatMap(wantedRows);
+  const logits: Promise<Float32Array>[] = [];
+  for (let first = 0; first < wanted.length; first += LOGIT_ROWS) {
+    const rows = wanted.slice(first, first + LOGIT_ROWS);
+    rows.forEach(({ part, row }, i) => {
+      device.copy(normed, part.row + row, scratch.chosen, i, 1);
+    });
+    device.project(scratch.chosen, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
+    rows.forEach((_, i) => {
+      logits.push(device.read(scratch.logits, i));
+    });
   }
+  // All is recorded before anything is waited for: another pass may begin meanwhile, in the same scratch.
+  for (const [i, { part, row }] of wanted.entries()) onLogits(part.chunk, row, await logits[i]);
+}
+
+/** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */
+function roundsOf(parts: readonly Part[]): KvRun[][] {
+  const rounds: KvRun[][] = [];
+  for (const { chunk, row, runs } of parts) {
+    runs.forEach((run, i) => {
+      rounds[i] ??= [];
+      rounds[i].push({ ...run, view: chunk.sequence.view, row: row + run.row });
+    });
+  }
+  return rounds;
+}
+
+/** The rows of a part whose logits are wanted. */
+function wantedRows(part: Part): { part: Part; row: number }[] {
+  const { logits, tokens } = part.chunk;
+  const count = logits === 'all' ? tokens.length : logits === 'last' ? 1 : 0;
+  return Array.from({ length: count }, (_, i) => ({ part, row: tokens.length - count + i }));
 }
 
 /** Seals the page that this run is the first to read from codes, if there is one. */
-function sealUpTo(device: Device, { view }: Sequence, layer: number, { position, sealed }: Run): void {
+function sealUpTo(device: Device, layer: number, { view, position, sealed }: KvRun): void {
   const { pageTokens, tailTokens } = view.shape;
   const recent = tailTokens - pageTokens;
   if (sealed > view.firstLeaf && position === sealed * pageTokens + recent) {

@@ -1,15 +1,13 @@
 /** The wasm device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
-import { norm as lengthOf } from '../src/codec/parts/vector.ts';
 import { zoo } from '../src/codec/zoo.ts';
 import type { Device } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice, type WasmOptions } from '../src/kernel/wasm/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
-import { planOf } from '../src/plan/plan.ts';
+import { far, runAttention, type Setting } from './attention.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 
@@ -32,8 +30,6 @@ async function wasm(options: Partial<WasmOptions> = {}): Promise<Device> {
   return device;
 }
 afterAll(() => Promise.all(open.map(device => device.dispose())));
-
-const far = (a: Float32Array, b: Float32Array) => lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);
 
 describe.each([
   ['relaxed SIMD', { relaxed: true }, INT8_MATMUL],
@@ -134,63 +130,6 @@ it.each([1, 2])('weights past the limit of one memory go on in others, on %i thr
   }
   expect(small.bytes).toBeGreaterThan(64 * 65536);
 });
-
-interface Setting {
-  spec: string;
-  headDim?: number;
-  heads?: number;
-  kvHeads?: number;
-  relaxed?: boolean;
-}
-
-/**
- * Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs of the last `most` rows of
- * each run (the js device is slow).
- */
-async function runAttention(
-  device: Device,
-  { spec, headDim = 64, heads = 6, kvHeads = 2 }: Setting,
-  chunks: readonly number[],
-  most = Number.POSITIVE_INFINITY,
-) {
-  const plan = planOf(spec, { layers: 1, kvHeads, headDim });
-  const { sink, recent } = plan.window;
-  const sequence: Sequence = createSequence({
-    device,
-    shape: { headDim, kvHeads, pageTokens: plan.pageTokens, sinks: sink },
-    leaf: plan.leaf,
-    recent,
-    context: 4096,
-  });
-  const total = chunks.reduce((a, b) => a + b, 0);
-  const random = createRandom(headDim + heads);
-  const mean = normals(random, kvHeads * headDim);
-  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
-  device.write(
-    k,
-    0,
-    normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]),
-  );
-  device.write(v, 0, normals(random, total * kvHeads * headDim));
-  device.write(q, 0, normals(random, total * heads * headDim));
-  let done = 0;
-  for (const count of chunks) {
-    for (const run of sequence.plan(count)) {
-      const { view } = sequence;
-      if (run.sealed > 0 && run.position === run.sealed * plan.pageTokens + recent)
-        device.seal(view, 0, run.sealed - 1, view.leaves[run.sealed - 1]);
-      const row = done + run.row;
-      device.append(0, k, v, [{ ...run, view, row }]);
-      const left = Math.max(0, run.count - most);
-      const last = { count: run.count - left, position: run.position + left, row: row + left };
-      device.attend(0, q, out, [{ ...run, ...last, view }], 1 / Math.sqrt(headDim));
-    }
-    sequence.commit(count);
-    done += count;
-  }
-  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
-  return { outputs, leaves: await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf))) };
-}
 
 /** More than four pages: two units of them. */
 const TOKENS = [3, 125, 1, 200, 71, 300];

@@ -17,15 +17,19 @@ export interface Setting {
   pageTokens?: number;
 }
 
-/**
- * Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs of the last `most` rows of
- * each run (the js device is slow).
- */
+interface Options {
+  /** Attend with the last rows of each run alone: the js device is slow. */
+  most?: number;
+  /** Leaves to read in place of those that are sealed: a code that falls on the other side of a tie shall not show. */
+  leaves?: readonly Uint8Array[];
+}
+
+/** Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs. */
 export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens }: Setting,
   chunks: readonly number[],
-  most = Number.POSITIVE_INFINITY,
+  { most = Number.POSITIVE_INFINITY, leaves }: Options = {},
 ) {
   const plan = planOf(spec, { layers: 1, kvHeads, headDim, pageTokens });
   const { sink, recent } = plan.window;
@@ -47,12 +51,17 @@ export async function runAttention(
   );
   device.write(v, 0, normals(random, total * kvHeads * headDim));
   device.write(q, 0, normals(random, total * heads * headDim));
+  const sealed: Promise<Uint8Array>[] = [];
   let done = 0;
   for (const count of chunks) {
     for (const run of sequence.plan(count)) {
       const { view } = sequence;
-      if (run.sealed > 0 && run.position === run.sealed * plan.pageTokens + recent)
-        device.seal(view, 0, run.sealed - 1, view.leaves[run.sealed - 1]);
+      if (run.sealed > 0 && run.position === run.sealed * plan.pageTokens + recent) {
+        const page = run.sealed - 1;
+        device.seal(view, 0, page, view.leaves[page]);
+        sealed.push(device.readBlock(view.leaves[page]));
+        if (leaves) device.writeBlock(view.leaves[page], leaves[page]);
+      }
       const row = done + run.row;
       device.append(0, k, v, [{ ...run, view, row }]);
       const left = Math.max(0, run.count - most);
@@ -63,5 +72,5 @@ export async function runAttention(
     done += count;
   }
   const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
-  return { outputs, leaves: await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf))) };
+  return { outputs, leaves: await Promise.all(sealed) };
 }

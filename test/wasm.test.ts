@@ -139,8 +139,8 @@ async function agree(
   setting: Setting,
   tolerance = INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION,
 ): Promise<void> {
-  const js = await runAttention(createJsDevice(), setting, TOKENS, 2);
-  const fast = await runAttention(device, setting, TOKENS, 2);
+  const js = await runAttention(createJsDevice(), setting, TOKENS, { most: 2 });
+  const fast = await runAttention(device, setting, TOKENS, { most: 2 });
   expect(fast.leaves.length).toBe(js.leaves.length);
   let [different, bytes] = [0, 0];
   js.leaves.forEach((leaf, i) => {

@@ -11,7 +11,7 @@ import { type Binding, Gpu, type Placed } from './gpu.ts';
 import { type AttendShape, attendHalves, attendPages } from './kernels/attend.ts';
 import { embed, groupsOf, norm, rope, swiglu } from './kernels/basic.ts';
 import { append, type Domain, finish, prepare } from './kernels/domain.ts';
-import { FEW_OUT, type Matmul, matmulFew, matmulTile, quantize, TILE, takesInt8 } from './kernels/matmul.ts';
+import { FEW_OUT, type Matmul, matmulFew, matmulTile, quantize, takesInt8 } from './kernels/matmul.ts';
 import { code, pack, rotate, scalarsOf } from './kernels/seal.ts';
 import { toF16 } from './kernels/text.ts';
 import { type GpuBlock, Pool } from './pool.ts';
@@ -27,6 +27,8 @@ export interface WebGpuOptions {
   precise?: boolean;
   /** Largest binding, if less than the adapter has. */
   binding?: number;
+  /** Rows that an invocation of a matrix product takes at once: 4, and 1 where kernels are compiled for the CPU, slowly. */
+  unroll?: number;
 }
 
 type GpuTensor = Tensor & { buffer: GPUBuffer };
@@ -56,6 +58,7 @@ class WebGpuDevice implements Device {
   private readonly heads: number;
   private readonly precise: boolean;
   private readonly binding: number;
+  private readonly unroll: number;
   private readonly codecOf: ReturnType<typeof createCodecs>;
   private readonly pools = new Map<string, Pool>();
   private readonly rooms = new Map<string, GPUBuffer>();
@@ -64,12 +67,13 @@ class WebGpuDevice implements Device {
   constructor(
     readonly gpu: Gpu,
     readonly info: AdapterInfo,
-    { headDim, heads, kvHeads, pageTokens, precise = false, binding = info.limits.binding }: WebGpuOptions,
+    { headDim, heads, kvHeads, pageTokens, precise = false, binding = info.limits.binding, unroll }: WebGpuOptions,
   ) {
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
     this.heads = heads;
     this.precise = precise;
     this.binding = Math.min(binding, info.limits.binding, info.limits.buffer);
+    this.unroll = unroll ?? (info.software ? 1 : 4);
     this.codecOf = createCodecs(gpu, headDim);
   }
 
@@ -105,7 +109,12 @@ class WebGpuDevice implements Device {
     return new Float32Array(await this.gpu.read(bufferOf(tensor), row * bytes, bytes));
   }
 
-  loadWeights(type: WeightType, rows: number, cols: number, fill: (into: Uint8Array) => Promise<void>): Promise<Weights> {
+  loadWeights(
+    type: WeightType,
+    rows: number,
+    cols: number,
+    fill: (into: Uint8Array) => Promise<void>,
+  ): Promise<Weights> {
     return loadWeights(this.gpu, this.binding, type, rows, cols, fill);
   }
 
@@ -171,9 +180,11 @@ class WebGpuDevice implements Device {
         ];
         const params = [outs, rows, x.cols / BLOCK, firstRow, weights.rows, add ? 1 : 0];
         if (rows > FEW_ROWS) {
-          this.gpu.run(matmulTile(kinds[i]), params, buffers, [Math.ceil(outs / TILE), Math.ceil(rows / TILE)]);
+          const tile = 16 * this.unroll;
+          const groups = [Math.ceil(outs / tile), Math.ceil(rows / tile)];
+          this.gpu.run(matmulTile(kinds[i], this.unroll), params, buffers, groups);
         } else {
-          const few = rows === 1 ? 1 : rows === 2 ? 2 : rows <= 4 ? 4 : 8;
+          const few = Math.min(rows, this.unroll);
           this.gpu.run(matmulFew(kinds[i], few), params, buffers, [Math.ceil(outs / FEW_OUT), Math.ceil(rows / few)]);
         }
       }
@@ -312,7 +323,15 @@ class WebGpuDevice implements Device {
     this.sealSide(view, layer, page, leaf, values, 1, valueOffset - keyOffset);
   }
 
-  private sealSide(view: KvView, layer: number, page: number, leaf: Block, codec: PageCodec, side: number, offset: number): void {
+  private sealSide(
+    view: KvView,
+    layer: number,
+    page: number,
+    leaf: Block,
+    codec: PageCodec,
+    side: number,
+    offset: number,
+  ): void {
     const { kvHeads, headDim, pageTokens } = this.shape;
     const known = this.codecOf(codec.fragment);
     const { fragment, name } = known;

@@ -168,7 +168,10 @@ export class Gpu {
     const pipeline = this.device.createComputePipeline({
       label: kernel.name,
       layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-      compute: { module: this.device.createShaderModule({ label: kernel.name, code: wgsl(kernel) }), entryPoint: 'run' },
+      compute: {
+        module: this.device.createShaderModule({ label: kernel.name, code: wgsl(kernel) }),
+        entryPoint: 'run',
+      },
     });
     const made = { id: this.nextId++, pipeline, layout };
     this.pipelines.set(kernel.name, made);

@@ -37,7 +37,11 @@ export function formatOf(type: WeightType): GpuFormat {
   const minima = withMinima.includes(type);
   const group = groupOf(type);
   const bits = zero === undefined ? 8 : 4;
-  return { name: `i${bits}g${group}${minima ? 'm' : ''}z${zero ?? 0}`, bits, integer: { group, zero: zero ?? 0, minima } };
+  return {
+    name: `i${bits}g${group}${minima ? 'm' : ''}z${zero ?? 0}`,
+    bits,
+    integer: { group, zero: zero ?? 0, minima },
+  };
 }
 
 /** Words of a block's codes, and 16-bit halves of its scales. */

@@ -88,7 +88,7 @@ export function attendPages(keys: Fragment, values: Fragment, names: string, sha
 /** Items of f16 tokens: row, rows, 0 for a tail and 1 for sinks, rounds, slot, state, states a row, first token, end. */
 export function attendHalves(shape: AttendShape, rows: number): Kernel {
   const { headDim: D, kvHeads } = shape;
-  const read = (side: number) => `half_at(sinks, at + ${side} * ${kvHeads * D / 2} * room, i)`;
+  const read = (side: number) => `half_at(sinks, at + ${side} * ${(kvHeads * D) / 2} * room, i)`;
   return attend(
     {
       name: 'halves',
@@ -226,7 +226,9 @@ fn main(group: vec3u, lane: u32) {
     )}
   }
 
-  ${each(Q, q => `if (${Math.floor(q / G)} < rows) {
+  ${each(
+    Q,
+    q => `if (${Math.floor(q / G)} < rows) {
     let at = ((data[item + 5] + ${Math.floor(q / G)} * data[item + 6]) * ${H} + head * ${G} + ${q % G}) * ${valueDim + 2};
     ${
       shares > 1
@@ -236,7 +238,8 @@ fn main(group: vec3u, lane: u32) {
     if (lane < ${valueDim}) { states[at + lane] = ${each(shares, s => `slices[lane + ${s * valueDim}]`, ' + ')}; }`
         : each(columns, j => `if (lane + ${j * SIZE} < ${valueDim}) { states[at + lane + ${j * SIZE}] = o${q}_${j}; }`)
     }
-  }`)}
+  }`,
+  )}
   workgroupBarrier();
   ${each(perLane, k => `{ ${pair(k)} if (q < ${Q}) { slices[n] = l${k}; if (slice == 0) { factors[q] = m${k}; } } }`)}
   workgroupBarrier();

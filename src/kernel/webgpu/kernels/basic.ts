@@ -9,7 +9,12 @@ const SIZE = 256;
 export const embed = (format: GpuFormat): Kernel => ({
   name: `embed ${format.name}`,
   params: ['cols', 'firstRow', 'rows', 'ids'],
-  buffers: ['data: array<u32>', 'codes: array<u32>', ...(format.integer ? ['scales: array<u32>'] : []), 'write out: array<f32>'],
+  buffers: [
+    'data: array<u32>',
+    'codes: array<u32>',
+    ...(format.integer ? ['scales: array<u32>'] : []),
+    'write out: array<f32>',
+  ],
   size: SIZE,
   body: /* wgsl */ `
 ${weightValue(format)}

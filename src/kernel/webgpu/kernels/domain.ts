@@ -20,7 +20,10 @@ export interface Domain {
 const nameOf = ({ headDim, codedDim, heads, kvHeads, matrix, perHead, mean }: Domain) =>
   `${headDim}/${codedDim} ${heads}/${kvHeads}${matrix ? ' matrix' : ''}${perHead ? ' a head' : ''}${mean ? ' mean' : ''}`;
 
-const tables = ({ matrix, mean }: Domain) => [...(matrix ? ['matrix: array<f32>'] : []), ...(mean ? ['mean: array<f32>'] : [])];
+const tables = ({ matrix, mean }: Domain) => [
+  ...(matrix ? ['matrix: array<f32>'] : []),
+  ...(mean ? ['mean: array<f32>'] : []),
+];
 
 /**
  * A workgroup a row and query head: the scaled query in the domain, then what is added to its dots (a mean's share).
@@ -92,7 +95,9 @@ fn main(group: vec3u, lane: u32) {
   ${merged('states', C, 'data[at + 1]', 'data[at + 2]', 'y', 'l')}
   ${each(columns, j => `if (lane + ${j * SIZE} < ${C}) { coded[lane + ${j * SIZE}] = y${j}; }`)}
   workgroupBarrier();
-  ${each(Math.ceil(D / SIZE), j => `var o${j} = 0.0;
+  ${each(
+    Math.ceil(D / SIZE),
+    j => `var o${j} = 0.0;
   if (lane + ${j * SIZE} < ${D} && data[at + 2] > 0) {
     let i = lane + ${j * SIZE};
     ${
@@ -101,7 +106,8 @@ fn main(group: vec3u, lane: u32) {
         : `o${j} = coded[i];`
     }
     ${d.mean ? `o${j} = fma(l, mean[kv * ${D} + i], o${j});` : ''}
-  }`)}
+  }`,
+  )}
   ${merged('halves', D, 'data[at + 3]', 'data[at + 4]', 'o', 'l')}
   ${each(Math.ceil(D / SIZE), j => `if (lane + ${j * SIZE} < ${D}) { out[(row * ${heads} + group.x) * ${D} + lane + ${j * SIZE}] = o${j} / l; }`)}
 }`,

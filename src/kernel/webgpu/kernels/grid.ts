@@ -19,7 +19,12 @@ export interface GridShape extends GridFragment {
 }
 
 /** A grid of pairs is one of nibbles over half the dims. */
-const nibbles = (grid: GridShape): GridShape => ({ ...grid, bits: 4, dims: Math.ceil(grid.dims / 2), order: 'columns' });
+const nibbles = (grid: GridShape): GridShape => ({
+  ...grid,
+  bits: 4,
+  dims: Math.ceil(grid.dims / 2),
+  order: 'columns',
+});
 
 function planesOf({ bits, order, tokens, dims }: GridShape): Plane[] {
   const [lines, length] = order === 'rows' ? [tokens, dims] : [dims, tokens];
@@ -52,7 +57,7 @@ fn ${name}(block: u32, t: u32, i: u32) -> u32 { return (${name}_pair(block, t, i
     const n = `(line * ${length} + at)`;
     const mask = 2 ** width - 1;
     if (width === 16) return `(byte(${at} + 2 * ${n}) | (byte(${at} + 2 * ${n} + 1) << 8)) << ${shift}`;
-    if (!line) return `((byte(${at} + ${n} * ${width} / 8) >> (${n} * ${width} & 7)) & ${mask}) << ${shift}`;
+    if (!line) return `((byte(${at} + ${n} * ${width} / 8) >> ((${n} * ${width}) & 7)) & ${mask}) << ${shift}`;
     const codes = (line.lane * 8) / width;
     const within = `(at % ${codes})`;
     const byte = `byte(${at} + line * ${line.bytes} + (at / ${codes}) * ${line.lane} + ${within} % ${line.lane})`;
@@ -71,7 +76,10 @@ fn ${name}(block: u32, t: u32, i: u32) -> u32 {
 export function writeGrid(name: string, grid: GridShape, code: string): string {
   if (grid.order === 'pairs') {
     const pair = `${name}_pair`;
-    const odd = grid.dims % 2 === 1 ? `select(0u, ${code}(head, t, 2 * i + 1), 2 * i + 1 < ${grid.dims})` : `${code}(head, t, 2 * i + 1)`;
+    const odd =
+      grid.dims % 2 === 1
+        ? `select(0u, ${code}(head, t, 2 * i + 1), 2 * i + 1 < ${grid.dims})`
+        : `${code}(head, t, 2 * i + 1)`;
     return `fn ${pair}(head: u32, t: u32, i: u32) -> u32 { return ${code}(head, t, 2 * i) | (${odd} << 2); }
 ${writeGrid(name, nibbles(grid), pair)}`;
   }

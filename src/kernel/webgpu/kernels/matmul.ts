@@ -14,8 +14,6 @@ const SLICES = 32;
 const SIZE = 256;
 /** Weight rows a workgroup of the kernel for few rows. */
 export const FEW_OUT = SIZE / SLICES;
-/** Rows and columns of a tile. */
-export const TILE = 64;
 
 export interface Matmul {
   format: GpuFormat;
@@ -84,37 +82,37 @@ fn main(group: vec3u, lane: u32) {
 }`,
 });
 
-/** Tiles of 64 weight rows by 64 rows; an invocation has 4 x 4 outputs, 16 apart so that neighbours read neighbours. */
-export const matmulTile = (m: Matmul): Kernel => ({
-  name: `matmul ${nameOf(m)} tile`,
+/** Tiles of 16 n weight rows by 16 n rows; an invocation has n x n outputs, 16 apart so that neighbours read neighbours. */
+export const matmulTile = (m: Matmul, n: number): Kernel => ({
+  name: `matmul ${nameOf(m)} tile ${n}`,
   ...interfaceOf(m),
   size: SIZE,
   body: /* wgsl */ `
 ${textOf(m)}
-var<workgroup> weights: array<Weights, ${TILE}>;
-var<workgroup> input: array<Input, ${TILE}>;
+var<workgroup> weights: array<Weights, ${16 * n}>;
+var<workgroup> input: array<Input, ${16 * n}>;
 fn main(group: vec3u, lane: u32) {
   let x = lane % 16;
   let y = lane / 16;
-  let firstOut = group.x * ${TILE};
-  let firstRow = group.y * ${TILE};
-  ${each(16, i => `var total${i} = 0.0;`)}
+  let firstOut = group.x * ${16 * n};
+  let firstRow = group.y * ${16 * n};
+  ${each(n * n, i => `var total${i} = 0.0;`)}
   for (var slice = 0u; slice < ${SLICES}; slice++) {
-    ${each(16, i => `var acc${i} = 0.0;`)}
+    ${each(n * n, i => `var acc${i} = 0.0;`)}
     for (var b = slice; b < p.blocks; b += ${SLICES}) {
       workgroupBarrier();
-      if (lane < ${TILE}) {
+      if (lane < ${16 * n}) {
         weights[lane] = load_weights(min(firstOut + lane, p.rows - 1) * p.blocks + b);
-      } else if (lane < ${2 * TILE}) {
-        input[lane - ${TILE}] = load_input(min(firstRow + lane - ${TILE}, p.inputs - 1) * p.blocks + b);
+      } else if (lane < ${32 * n}) {
+        input[lane - ${16 * n}] = load_input(min(firstRow + lane - ${16 * n}, p.inputs - 1) * p.blocks + b);
       }
       workgroupBarrier();
-      ${each(4, i => `let x${i} = input[y + ${16 * i}];`)}
-      ${each(4, j => `{ let w = weights[x + ${16 * j}]; ${each(4, i => `acc${4 * i + j} = term(acc${4 * i + j}, w, x${i});`)} }`)}
+      ${each(n, i => `let x${i} = input[y + ${16 * i}];`)}
+      ${each(n, j => `{ let w = weights[x + ${16 * j}]; ${each(n, i => `acc${n * i + j} = term(acc${n * i + j}, w, x${i});`)} }`)}
     }
-    ${each(16, i => `total${i} += acc${i};`)}
+    ${each(n * n, i => `total${i} += acc${i};`)}
   }
-  ${each(16, i => `store(firstOut + x + ${16 * (i % 4)}, firstRow + y + ${16 * Math.floor(i / 4)}, total${i});`)}
+  ${each(n * n, i => `store(firstOut + x + ${16 * (i % n)}, firstRow + y + ${16 * Math.floor(i / n)}, total${i});`)}
 }`,
 });
 
@@ -156,7 +154,8 @@ fn load_input(block: u32) -> Input {
 }`;
 
 /** acc + a.b of four values, in order. */
-const dot4 = (a: string, b: string) => `acc = fma(${a}.w, ${b}.w, fma(${a}.z, ${b}.z, fma(${a}.y, ${b}.y, fma(${a}.x, ${b}.x, acc))));`;
+const dot4 = (a: string, b: string) =>
+  `acc = fma(${a}.w, ${b}.w, fma(${a}.z, ${b}.z, fma(${a}.y, ${b}.y, fma(${a}.x, ${b}.x, acc))));`;
 
 function floats({ bits, bf16 }: GpuFormat): string {
   const pair = (word: string) =>
@@ -177,7 +176,7 @@ fn load_weights(block: u32) -> Weights {
 ${floatInput}
 fn term(sum: f32, w: Weights, i: Input) -> f32 {
   var acc = sum;
-  ${each(8, k => dot4(`w.v[${k}]`, `i.v[${k}]`))}
+  for (var k = 0; k < 8; k++) { ${dot4('w.v[k]', 'i.v[k]')} }
   return acc;
 }`;
 }
@@ -241,17 +240,19 @@ fn term(sum: f32, w: Weights, i: Input) -> f32 {
 /** Weights back to floats, value by value. */
 function floatTerm({ integer }: GpuFormat): string {
   const { group, zero } = integer!;
-  const step = (k: number) => {
-    const side = k < 4 ? 'a' : 'b';
-    const [scale, minimum] =
-      group === 32 ? ['w.scale.x', 'w.scale.y'] : k < 4 ? ['w.scale.x', 'w.minimum.x'] : ['w.scale.y', 'w.minimum.y'];
-    return `{ let v = fma(vec4f(unpack4xI8(w.${side}[${k % 4}]) - vec4i(${zero})), vec4f(${scale}), vec4f(${minimum})); ${dot4('v', `i.v[${k}]`)} }`;
-  };
+  const [scale, minimum] =
+    group === 32
+      ? ['w.scale.x', 'w.scale.y']
+      : ['select(w.scale.x, w.scale.y, k >= 4)', 'select(w.minimum.x, w.minimum.y, k >= 4)'];
   return /* wgsl */ `
 ${floatInput}
 fn term(sum: f32, w: Weights, i: Input) -> f32 {
   var acc = sum;
-  ${each(8, step)}
+  for (var k = 0; k < 8; k++) {
+    let codes = unpack4xI8(select(w.a[k & 3], w.b[k & 3], k >= 4)) - vec4i(${zero});
+    let v = fma(vec4f(codes), vec4f(${scale}), vec4f(${minimum}));
+    ${dot4('v', 'i.v[k]')}
+  }
   return acc;
 }`;
 }

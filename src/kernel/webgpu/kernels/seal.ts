@@ -130,7 +130,10 @@ export function code(id: string, fragment: Fragment, shape: PageShape): { kernel
       return [{ kernel: kernel('code hybrid', codeHybrid(kind, shape, S, main)), groups: tokens }];
     case 'affine': {
       const groups = (D * P) / kind.group;
-      const ranges = { kernel: kernel('code ranges', codeRanges(kind, shape, S)), groups: [Math.ceil(groups / SIZE), kvHeads] };
+      const ranges = {
+        kernel: kernel('code ranges', codeRanges(kind, shape, S)),
+        groups: [Math.ceil(groups / SIZE), kvHeads],
+      };
       if (!kind.norms) return [ranges];
       return [{ kernel: kernel('code norms', codeNorms(kind.norms, shape, S)), groups: [P] }, ranges];
     }
@@ -196,7 +199,12 @@ ${main(`
   if (lane == 0) { scalars[head * ${S} + t] = ${bitsOf(kind.norms, kind.corrected ? 'norm / sqrt(length)' : 'norm')}; }`)}`;
 }
 
-function codeHybrid(kind: PageFragment & { kind: 'hybrid' }, { headDim: D, pageTokens: P }: PageShape, S: number, main: Main): string {
+function codeHybrid(
+  kind: PageFragment & { kind: 'hybrid' },
+  { headDim: D, pageTokens: P }: PageShape,
+  S: number,
+  main: Main,
+): string {
   const { parts, residual, norms } = kind;
   return `${parts.map(({ levels }, n) => nearest(`table${n}`, levels)).join('\n')}
 var<workgroup> left: array<f32, ${D}>;
@@ -231,7 +239,11 @@ ${main(`
 }
 
 /** A token's norm, of each head or over all of them; y becomes y over the norm as stored. */
-function codeNorms(norms: { per: 'head' | 'page' }, { headDim: D, kvHeads, pageTokens: P }: PageShape, S: number): string {
+function codeNorms(
+  norms: { per: 'head' | 'page' },
+  { headDim: D, kvHeads, pageTokens: P }: PageShape,
+  S: number,
+): string {
   return /* wgsl */ `
 fn main(group: vec3u, lane: u32) {
   let t = group.x;
@@ -255,11 +267,14 @@ fn main(group: vec3u, lane: u32) {
 }
 
 /** A group an invocation: its range, then its codes against the range as stored. */
-function codeRanges(kind: PageFragment & { kind: 'affine' }, { headDim: D, pageTokens: P }: PageShape, S: number): string {
+function codeRanges(
+  kind: PageFragment & { kind: 'affine' },
+  { headDim: D, pageTokens: P }: PageShape,
+  S: number,
+): string {
   const { group, axis } = kind;
   const most = 2 ** kind.codes.bits - 1;
-  const [first, stride] =
-    axis === 'channel' ? [`(g / ${D}) * ${group * D} + g % ${D}`, D] : [`g * ${group}`, 1];
+  const [first, stride] = axis === 'channel' ? [`(g / ${D}) * ${group * D} + g % ${D}`, D] : [`g * ${group}`, 1];
   return /* wgsl */ `
 fn main(place: vec3u, lane: u32) {
   let g = place.x * ${SIZE} + lane;
@@ -293,7 +308,12 @@ export function pack(id: string, fragment: Fragment, pageBytes: number, shape: P
   const shared = fields.filter(({ shared }) => shared);
   const own = fields.filter(({ shared }) => !shared);
   const choose = (some: Field[], n: string) =>
-    some.map(({ offset, bytes, at }) => `if (${n} >= ${offset} && ${n} < ${offset + bytes}) { return ${at(`(${n} - ${offset})`)}; }`).join('\n  ');
+    some
+      .map(
+        ({ offset, bytes, at }) =>
+          `if (${n} >= ${offset} && ${n} < ${offset + bytes}) { return ${at(`(${n} - ${offset})`)}; }`,
+      )
+      .join('\n  ');
   return {
     name: `pack ${id}`,
     params: ['page'],
@@ -332,7 +352,11 @@ interface Field {
   at(n: string): string;
 }
 
-function fieldsOf(page: PageFragment, { headDim: D, pageTokens: P }: PageShape, S: number): { text: string; fields: Field[] } {
+function fieldsOf(
+  page: PageFragment,
+  { headDim: D, pageTokens: P }: PageShape,
+  S: number,
+): { text: string; fields: Field[] } {
   const scalars = ({ offset, bytes }: ScalarsFragment, from = 0): Field => ({
     offset,
     bytes: P * bytes,
@@ -353,9 +377,7 @@ function fieldsOf(page: PageFragment, { headDim: D, pageTokens: P }: PageShape, 
     case 'q4_0': {
       const size = page.kind === 'q8_0' ? 34 : 18;
       const codes =
-        page.kind === 'q8_0'
-          ? 'codes[first + r - 2]'
-          : 'codes[first + r - 2] | (codes[first + r + 14] << 4)';
+        page.kind === 'q8_0' ? 'codes[first + r - 2]' : 'codes[first + r - 2] | (codes[first + r + 14] << 4)';
       const text = `fn blocks(n: u32, head: u32) -> u32 {
   let b = head * ${(P * D) / 32} + n / ${size};
   let r = n % ${size};
@@ -373,7 +395,10 @@ function fieldsOf(page: PageFragment, { headDim: D, pageTokens: P }: PageShape, 
       const made = page.parts.map(({ codes, first, end }, n) => {
         const name = `part${n}`;
         const { text, field } = grid(name, { ...codes, tokens: P, dims: end - first }, `${name}_code`);
-        return { text: `fn ${name}_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${first}); }\n${text}`, field };
+        return {
+          text: `fn ${name}_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${first}); }\n${text}`,
+          field,
+        };
       });
       const fields = [...made.map(({ field }) => field), scalars(page.norms)];
       const texts = made.map(({ text }) => text);

@@ -17,7 +17,10 @@ const INT8_MATMUL = 0.012;
 /** K types have their products of scales rounded to f16, and what a minimum adds much of what a scale does. */
 const PRECISE_MATMUL = 7e-4;
 const FLOAT = 2e-5;
+/** Attention outputs over their length: read as floats, and by int8 queries. */
 const FLOAT_ATTENTION = 1e-3;
+const INT8_ATTENTION = 1e-2;
+const INTEGER_CODECS = /tq[24]u/;
 /** Share of sealed codes that may fall on the other side of a tie. */
 const TIES = 1e-4;
 
@@ -123,7 +126,11 @@ describeGpu('small operations', () => {
 /** More than four pages: two units of them, and runs that end within pages, at their ends and past them. */
 const TOKENS = [3, 29, 1, 50, 20, 75];
 
-async function agree(device: Device, setting: Setting, tolerance = FLOAT_ATTENTION): Promise<void> {
+async function agree(
+  device: Device,
+  setting: Setting,
+  tolerance = INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION,
+): Promise<void> {
   const full = { ...SHAPE, ...setting };
   const js = await runAttention(createJsDevice(), full, TOKENS, { most: 3 });
   const fast = await runAttention(device, full, TOKENS, { most: 3, leaves: js.leaves });
@@ -156,17 +163,21 @@ describeGpu('attention on packed pages', () => {
   it.each([
     { spec: 'tq4', headDim: 80, heads: 2, kvHeads: 2 },
     { spec: 'tq2', headDim: 96, heads: 8, kvHeads: 1 },
-    { spec: 'tq3u', headDim: 128, heads: 4, kvHeads: 2 },
+    { spec: 'tq4u/tq2u', headDim: 128, heads: 4, kvHeads: 2, pageTokens: 64 },
     { spec: 'q8_0h', headDim: 64, heads: 2, kvHeads: 1 },
     { spec: 'tq4u/tq2', headDim: 256, heads: 2, kvHeads: 1 },
     { spec: 'tq4+recent40+sink7', headDim: 32, heads: 3, kvHeads: 3 },
-    { spec: 'tq2u+sink50', headDim: 32, heads: 3, kvHeads: 1, pageTokens: 16 },
+    { spec: 'tq2u+sink70', headDim: 64, heads: 3, kvHeads: 1, pageTokens: 64 },
+    { spec: 'tq4+sink50', headDim: 32, heads: 3, kvHeads: 1, pageTokens: 16 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     const { spec: _, ...shape } = setting;
     await agree(await webgpu(shape), setting);
   });
 
-  it.each(['f16', 'tq4', 'tq2u', 'oscar2g32', 'tq35'])('%s gives the same bits in any chunks', async spec => {
+  it('tq4u in precise mode is as good as floats', async () =>
+    agree(await webgpu({ precise: true }), { spec: 'tq4u' }, FLOAT_ATTENTION));
+
+  it.each(['f16', 'tq4', 'tq2u', 'tq35'])('%s gives the same bits in any chunks', async spec => {
     const device = await webgpu();
     const whole = await runAttention(device, { ...SHAPE, spec }, [150]);
     for (const chunks of [Array(150).fill(1), [...Array(21).fill(7), 3]]) {

@@ -89,7 +89,20 @@ export async function openDevice(
   throw new UnsupportedError(`The ${name} device is not to be had (${passed.join('; ')}). Take another, or auto.`);
 }
 
-/** Every device, the fastest first, and why it cannot be had where it cannot. */
-export async function listDevices(): Promise<{ name: string; about: string; missing?: string }[]> {
-  return Promise.all(candidates.map(async ({ name, about, missing }) => ({ name, about, missing: await missing() })));
+export interface ListedDevice {
+  name: string;
+  about: string;
+  /** Why it cannot be had. */
+  missing?: string;
+  /** Why `auto` passes over it. */
+  unwanted?: string;
+}
+
+/** Every device, the fastest first. */
+export async function listDevices(): Promise<ListedDevice[]> {
+  return Promise.all(
+    candidates.map(async ({ name, about, missing, unwanted }) => {
+      return { name, about, missing: await missing(), unwanted: await unwanted?.() };
+    }),
+  );
 }

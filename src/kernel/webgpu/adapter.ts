@@ -26,15 +26,37 @@ async function openGpu(): Promise<GPU | string> {
   if (here) return here;
   if (typeof process === 'undefined' || !process.versions?.node)
     return 'this browser has no WebGPU (or the page is not served from https or localhost)';
-  let dawn: { create(flags: string[]): GPU };
+  return openDawn();
+}
+
+async function openDawn(): Promise<GPU | string> {
+  if (process.platform === 'linux' && !(await hasVulkan()))
+    return 'there is no Vulkan loader, libvulkan.so.1 (Debian: apt-get install libvulkan1, and a driver)';
   try {
-    // Not a literal, so that the package stays optional for compilers and bundlers too.
-    const name = 'webgpu';
-    dawn = await import(name);
-  } catch {
-    return 'the optional package webgpu is not installed (npm install webgpu)';
+    const { createRequire } = await import('node:module');
+    const { pathToFileURL } = await import('node:url');
+    // By way of `require`, which looks into NODE_PATH too: a bundle on a bare machine has its packages there.
+    const path = createRequire(import.meta.url).resolve('webgpu');
+    const dawn: { create(flags: string[]): GPU } = await import(pathToFileURL(path).href);
+    return dawn.create(DAWN);
+  } catch (error) {
+    const missing = (error as { code?: string }).code === 'MODULE_NOT_FOUND';
+    const why = missing ? 'is not installed (npm install webgpu)' : `does not work here: ${(error as Error).message}`;
+    return `the optional package webgpu ${why}`;
   }
-  return dawn.create(DAWN);
+}
+
+/** Dawn writes a warning of its own where it finds none, which is no news to somebody who asked for `auto`. */
+async function hasVulkan(): Promise<boolean> {
+  const { existsSync, readFileSync } = await import('node:fs');
+  const folders = (process.env.LD_LIBRARY_PATH ?? '').split(':').filter(Boolean);
+  if (folders.some(folder => existsSync(`${folder}/libvulkan.so.1`))) return true;
+  try {
+    return readFileSync('/etc/ld.so.cache').includes('libvulkan.so.1');
+  } catch {
+    // Not a system of glibc: Dawn itself will say.
+    return true;
+  }
 }
 
 export interface AdapterInfo {

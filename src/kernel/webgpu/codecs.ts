@@ -1,6 +1,10 @@
 /** What the GPU holds of a codec: its matrices and means, and a name by which kernels for alike fragments are shared. */
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
+import type { KeyPart, ValuePart } from './kernels/attend.ts';
+import { genericKeys, genericValues } from './kernels/generic.ts';
+import { linearKeys, linearKeysOf, linearValues, linearValuesOf } from './kernels/linear.ts';
+import type { PageShape } from './kernels/read.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -14,9 +18,15 @@ export interface GpuCodec {
   encode?: GPUBuffer;
   mean?: GPUBuffer;
   residual?: GPUBuffer;
+  /** How attention reads it as keys and as values. */
+  keys: KeyPart;
+  values: ValuePart;
+  /** Whether its keys want int8 queries. */
+  int8: boolean;
 }
 
-export function createCodecs(gpu: Gpu, headDim: number): (fragment: Fragment) => GpuCodec {
+export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fragment: Fragment) => GpuCodec {
+  const { headDim } = shape;
   const known = new Map<Fragment, GpuCodec>();
   const place = (data: Float32Array | undefined, label: string) => {
     if (!data) return undefined;
@@ -28,9 +38,15 @@ export function createCodecs(gpu: Gpu, headDim: number): (fragment: Fragment) =>
     const has = known.get(fragment);
     if (has) return has;
     const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
+    const name = nameOf(fragment);
+    // The fastest way that fits comes first.
+    const [rows, columns] = precise ? [] : [linearKeysOf(fragment, shape), linearValuesOf(fragment, shape)];
     const codec: GpuCodec = {
       fragment,
-      name: nameOf(fragment),
+      name,
+      keys: rows ? linearKeys(name, rows, shape) : genericKeys(name, fragment, shape),
+      values: columns ? linearValues(name, columns, shape) : genericValues(name, fragment, shape),
+      int8: rows !== undefined,
       perHead: (matrix?.length ?? 0) > codedDim * headDim,
       matrix: place(matrix, 'matrix of a codec'),
       transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),

@@ -8,11 +8,12 @@ import type { WeightType } from '../weights/types.ts';
 import { type AdapterInfo, openAdapter } from './adapter.ts';
 import { createCodecs, type GpuCodec } from './codecs.ts';
 import { type Binding, Gpu, type Placed } from './gpu.ts';
-import { type AttendShape, attendHalves, attendPages } from './kernels/attend.ts';
+import type { AttendShape } from './kernels/attend.ts';
 import { embed, groupsOf, norm, rope, swiglu } from './kernels/basic.ts';
 import { append, type Domain, finish, prepare } from './kernels/domain.ts';
 import { FEW_OUT, type Matmul, matmulFew, matmulTile, quantize, takesInt8 } from './kernels/matmul.ts';
 import { code, pack, rotate, scalarsOf } from './kernels/seal.ts';
+import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { toF16 } from './kernels/text.ts';
 import { type GpuBlock, Pool } from './pool.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
@@ -74,7 +75,7 @@ class WebGpuDevice implements Device {
     this.precise = precise;
     this.binding = Math.min(binding, info.limits.binding, info.limits.buffer);
     this.unroll = unroll ?? (info.software ? 1 : 4);
-    this.codecOf = createCodecs(gpu, headDim);
+    this.codecOf = createCodecs(gpu, this.shape, precise);
   }
 
   get bytes(): number {
@@ -243,7 +244,7 @@ class WebGpuDevice implements Device {
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
   private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
-    const bytes = 4 * (key.fragment.codedDim + Math.max(pageTokens, 128) + 34);
+    const bytes = 4 * (key.keys.loaded + 1.5 * Math.max(pageTokens, HALF_TOKENS) + 40);
     const most = Math.floor(this.info.limits.workgroupMemory / bytes);
     if (most < group)
       throw new UnsupportedError(
@@ -293,16 +294,23 @@ class WebGpuDevice implements Device {
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
     if (batch.pageStates > 0) {
-      const queries = this.room('queries', 4 * q.rows * this.heads * (key.fragment.codedDim + 1));
+      const queries = this.room('queries', 4 * q.rows * this.heads * key.keys.words);
       const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
       const groups = [this.heads, batch.finish.count];
       const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-      this.gpu.run(prepare(this.domainOf(key)), [word, batch.finish.word, scale], buffers, groups);
+      this.gpu.run(prepare(this.domainOf(key), key.int8), [word, batch.finish.word, scale], buffers, groups);
       const { pool } = blockOf(view.leaves[0]);
       each(batch.pages, (rows, first, groups) => {
-        const kernel = attendPages(key.fragment, value.fragment, `${key.name}/${value.name}`, this.shape, rows);
+        const keys = { fragment: key.fragment, part: key.keys };
+        const values = { fragment: value.fragment, part: value.values };
+        const kernel = attendPages(keys, values, this.shape, rows);
         const params = [word, first, pool.strides[layer], valueOffset - keyOffset];
-        this.gpu.run(kernel, params, [this.gpu.arena, queries, pool.buffers[layer], states], groups);
+        this.gpu.run(
+          kernel,
+          params,
+          [this.gpu.arena, queries, pool.buffers[layer], pool.buffers[layer], states],
+          groups,
+        );
       });
     }
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];

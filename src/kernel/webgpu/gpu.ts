@@ -2,7 +2,7 @@
  * A GPU as the device's operations see it: kernels are dispatched into one command encoder, with their parameters and
  * tables in one arena that is uploaded once, and everything is submitted when somebody wants to read.
  */
-import { assert, DeviceError } from '../../errors.ts';
+import { assert, CapacityError, DeviceError } from '../../errors.ts';
 
 /** WGSL as data: the bindings are declared from it, `body` is the rest and has a `main`. */
 export interface Kernel {
@@ -70,7 +70,10 @@ export class Gpu {
       usage: USE.UNIFORM | USE.STORAGE | USE.COPY_DST | USE.COPY_SRC,
     });
     device.onuncapturederror = event => {
-      this.failure ??= new Error(`kvasir bug: WebGPU refused a command: ${event.error.message}`);
+      this.failure ??=
+        event.error.constructor.name === 'GPUOutOfMemoryError'
+          ? new CapacityError('The GPU has no memory left. Take a smaller context, fewer sequences or a smaller model.')
+          : new Error(`kvasir bug: WebGPU refused a command: ${event.error.message}`);
     };
     device.lost.then(({ reason, message }) => {
       this.failure ??=

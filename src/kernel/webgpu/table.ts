@@ -3,7 +3,8 @@
  * into batches so that the partial states of one fit into a buffer of bounded size.
  */
 import type { KvRun } from '../device.ts';
-import { HALF_TOKENS, SPLIT } from './kernels/attend.ts';
+import { SPLIT } from './kernels/attend.ts';
+import { HALF_TOKENS } from './kernels/sources.ts';
 import type { GpuBlock } from './pool.ts';
 
 /** Items of the kernel for one row, and of the one for several. */

@@ -26,23 +26,44 @@ const tables = ({ matrix, mean }: Domain) => [
 ];
 
 /**
- * A workgroup a row and query head: the scaled query in the domain, then what is added to its dots (a mean's share).
- * The matrix comes transposed, [dim][coded dim], so that neighbours read neighbours.
+ * A workgroup a row and query head: the scaled query in the domain, as floats or as int8 (four a word, then their scale
+ * and sum), then what is added to its dots (a mean's share). The matrix comes transposed, [dim][coded dim], so that
+ * neighbours read neighbours.
  */
-export function prepare(d: Domain): Kernel {
+export function prepare(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
+  const words = int8 ? C / 4 + 3 : C + 1;
+  const floats = `for (var c = lane; c < ${C}; c += ${SIZE}) { queries[to + c] = bitcast<u32>(coded[c]); }`;
+  const integers = /* wgsl */ `
+  var most = 0.0;
+  for (var c = 0u; c < ${C}; c++) { most = max(most, abs(coded[c])); }
+  let unit = select(0.0, 127.0 / most, most > 0);
+  for (var c = lane; c < ${C / 4}; c += ${SIZE}) {
+    let four = vec4f(coded[4 * c], coded[4 * c + 1], coded[4 * c + 2], coded[4 * c + 3]);
+    packed[c] = pack4xI8(vec4i(round(four * unit)));
+    queries[to + c] = packed[c];
+  }
+  workgroupBarrier();
+  if (lane == 0) {
+    var sum = 0;
+    for (var c = 0u; c < ${C / 4}; c++) { sum += dot4I8Packed(packed[c], 0x01010101u); }
+    queries[to + ${C / 4}] = bitcast<u32>(most / 127.0);
+    queries[to + ${C / 4 + 1}] = bitcast<u32>(f32(sum));
+  }`;
   return {
-    name: `prepare ${nameOf(d)}`,
+    name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''}`,
     params: ['table', 'rows', 'scale: f32'],
-    buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d), 'write queries: array<f32>'],
+    buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d), 'write queries: array<u32>'],
     size: SIZE,
     body: /* wgsl */ `
 var<workgroup> x: array<f32, ${D}>;
+var<workgroup> coded: array<f32, ${C}>;
+${int8 ? `var<workgroup> packed: array<u32, ${C / 4}>;` : ''}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.table + p.rows + ${FINISH} * group.y];
   let kv = group.x / ${heads / kvHeads};
   let at = (row * ${heads} + group.x) * ${D};
-  let to = (row * ${heads} + group.x) * ${C + 1};
+  let to = (row * ${heads} + group.x) * ${words};
   for (var i = lane; i < ${D}; i += ${SIZE}) { x[i] = q[at + i] * p.scale; }
   workgroupBarrier();
   for (var c = lane; c < ${C}; c += ${SIZE}) {
@@ -50,14 +71,16 @@ fn main(group: vec3u, lane: u32) {
       d.matrix
         ? `var sum = 0.0;
     for (var i = 0u; i < ${D}; i++) { sum = fma(matrix[${d.perHead ? `kv * ${C * D} + ` : ''}i * ${C} + c], x[i], sum); }
-    queries[to + c] = sum;`
-        : 'queries[to + c] = x[c];'
+    coded[c] = sum;`
+        : 'coded[c] = x[c];'
     }
   }
+  workgroupBarrier();
+  ${int8 ? integers : floats}
   if (lane == 0) {
     var sum = 0.0;
     ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], x[i], sum); }` : ''}
-    queries[to + ${C}] = sum;
+    queries[to + ${words - 1}] = bitcast<u32>(sum);
   }
 }`,
   };

@@ -23,7 +23,8 @@ fn single(at: u32) -> f32 {
 }`;
 
 /** Where a head's block begins. */
-export const blockAt = ({ sharedBytes, blockBytes }: Fragment) => `page + ${sharedBytes} + head * ${blockBytes}`;
+export const blockAt = ({ sharedBytes, blockBytes }: Fragment, page: string) =>
+  `${page} + ${sharedBytes} + head * ${blockBytes}`;
 
 export function pageReader(name: string, fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): string {
   const kind = fragment.page;

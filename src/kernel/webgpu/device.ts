@@ -4,6 +4,7 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Block, Device, KvLayer, KvRun, KvView, PageCodec, Projection, Tensor, Weights } from '../device.ts';
+import type { IntegerType } from '../weights/split.ts';
 import type { WeightType } from '../weights/types.ts';
 import { type AdapterInfo, openAdapter } from './adapter.ts';
 import { createCodecs, type GpuCodec } from './codecs.ts';
@@ -17,7 +18,7 @@ import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { toF16 } from './kernels/text.ts';
 import { type GpuBlock, Pool } from './pool.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
-import { BLOCK, type GpuWeights, loadWeights } from './weights.ts';
+import { BLOCK, type GpuWeights, loadWeights, randomWeights } from './weights.ts';
 
 export interface WebGpuOptions {
   headDim: number;
@@ -43,7 +44,7 @@ const FEW_ROWS = 16;
 /** Queries that share a workgroup's unpacking, if there are as many rows. */
 const MOST_QUERIES = 8;
 
-export async function createWebGpuDevice(options: WebGpuOptions): Promise<Device> {
+export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
     throw new ShapeError(
       `The webgpu device needs heads of an even number of dims, not ${options.headDim}. Use device: 'js'.`,
@@ -52,7 +53,7 @@ export async function createWebGpuDevice(options: WebGpuOptions): Promise<Device
   return new WebGpuDevice(new Gpu(device), info, options);
 }
 
-class WebGpuDevice implements Device {
+export class WebGpuDevice implements Device {
   readonly name = 'webgpu';
   readonly threads = 1;
   private readonly shape: AttendShape;
@@ -117,6 +118,11 @@ class WebGpuDevice implements Device {
     fill: (into: Uint8Array) => Promise<void>,
   ): Promise<Weights> {
     return loadWeights(this.gpu, this.binding, type, rows, cols, fill);
+  }
+
+  /** Random codes: for timing alone. */
+  randomWeights(type: IntegerType, rows: number, cols: number): Weights {
+    return randomWeights(this.gpu, this.binding, type, rows, cols);
   }
 
   block(bytes: number, cuts: readonly number[] = [0]): Block {

@@ -35,7 +35,7 @@ export interface Placed {
 }
 
 /** The flags of the specification, which not every place has as globals. */
-const USE = { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128 };
+const USE = { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128, QUERY_RESOLVE: 512 };
 const COMPUTE_STAGE = 4;
 const MAP_READ_MODE = 1;
 
@@ -237,6 +237,32 @@ export class Gpu {
     for (const buffer of this.doomed.splice(0)) buffer.destroy();
     this.used = 0;
     this.generation++;
+  }
+
+  /** Nanoseconds that the GPU takes for what `record` dispatches; by the clock on the wall where it cannot tell. */
+  async time(record: () => void): Promise<number> {
+    this.submit();
+    if (!this.device.features.has('timestamp-query')) {
+      const start = performance.now();
+      record();
+      this.submit();
+      await this.device.queue.onSubmittedWorkDone();
+      return 1e6 * (performance.now() - start);
+    }
+    const querySet = this.device.createQuerySet({ type: 'timestamp', count: 2 });
+    const resolved = this.device.createBuffer({ size: 16, usage: USE.QUERY_RESOLVE | USE.COPY_SRC });
+    this.encoder = this.device.createCommandEncoder();
+    const pass = this.encoder.beginComputePass({
+      timestampWrites: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
+    });
+    this.pass = pass;
+    record();
+    assert(this.pass === pass, 'what is timed must be dispatches alone: run it once before, so that uploads are done');
+    this.commands().resolveQuerySet(querySet, 0, 2, resolved, 0);
+    const [from, to] = new BigUint64Array(await this.read(resolved, 0, 16));
+    querySet.destroy();
+    resolved.destroy();
+    return Number(to - from);
   }
 
   /** Bytes of a buffer as they are after what was recorded. Reads that are asked for together share a submission. */

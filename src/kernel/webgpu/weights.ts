@@ -13,7 +13,7 @@ import type { Weights } from '../device.ts';
 import { toF16 } from '../float.ts';
 import { createSplit, groupOf, type IntegerType, isInteger, splitters } from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
-import type { Gpu } from './gpu.ts';
+import type { Gpu, Kernel } from './gpu.ts';
 
 export const BLOCK = 32;
 
@@ -64,18 +64,16 @@ export interface GpuWeights extends Weights {
 /** Rows whose scales fill whole words, so that a piece begins on one. */
 const ROW_STEP = 8;
 
-export async function loadWeights(
-  gpu: Gpu,
-  most: number,
-  type: WeightType,
-  rows: number,
-  cols: number,
-  fill: (into: Uint8Array) => Promise<void>,
-): Promise<GpuWeights> {
+interface Empty extends GpuWeights {
+  /** Of a row. */
+  codeBytes: number;
+  scaleBytes: number;
+}
+
+/** Room for a matrix, in as many pieces as it takes. */
+function emptyWeights(gpu: Gpu, most: number, type: WeightType, rows: number, cols: number): Empty {
   if (cols % BLOCK !== 0)
     throw new ShapeError(`The webgpu device cannot take ${type} rows of ${cols} values. Use device: 'js'.`);
-  const source = new Uint8Array(weightBytes(type, rows * cols));
-  await fill(source);
   const format = formatOf(type);
   const codeBytes = (cols / BLOCK) * codeWords(format) * 4;
   const scaleBytes = (cols / BLOCK) * scaleHalves(format) * 2;
@@ -85,18 +83,68 @@ export async function loadWeights(
   for (let firstRow = 0; firstRow < rows; firstRow += pieceRows) {
     const count = Math.min(pieceRows, rows - firstRow);
     const codes = gpu.buffer(count * codeBytes, `${type} codes`);
-    const scales = gpu.buffer(count * scaleBytes, `${type} scales`);
+    pieces.push({ codes, scales: gpu.buffer(count * scaleBytes, `${type} scales`), firstRow, rows: count });
+  }
+  return { type, rows, cols, format, pieces, codeBytes, scaleBytes };
+}
+
+export async function loadWeights(
+  gpu: Gpu,
+  most: number,
+  type: WeightType,
+  rows: number,
+  cols: number,
+  fill: (into: Uint8Array) => Promise<void>,
+): Promise<GpuWeights> {
+  const source = new Uint8Array(weightBytes(type, rows * cols));
+  await fill(source);
+  const { codeBytes, scaleBytes, ...weights } = emptyWeights(gpu, most, type, rows, cols);
+  for (const { codes, scales, firstRow, rows: count } of weights.pieces) {
     // In runs of rows, so that no more than a little is held twice in main memory.
     const run = Math.max(ROW_STEP, Math.floor((8 << 20) / codeBytes / ROW_STEP) * ROW_STEP);
     for (let row = 0; row < count; row += run) {
       const n = Math.min(run, count - row);
-      const packed = packRows(type, format, source, firstRow + row, n, cols);
+      const packed = packRows(type, weights.format, source, firstRow + row, n, cols);
       gpu.upload(codes, row * codeBytes, packed.codes);
       if (packed.scales.length > 0) gpu.upload(scales, row * scaleBytes, packed.scales);
     }
-    pieces.push({ codes, scales, firstRow, rows: count });
   }
-  return { type, rows, cols, format, pieces };
+  return weights;
+}
+
+/** Words of a random generator, or all the same. */
+const fillWords: Kernel = {
+  name: 'fill',
+  params: ['words', 'seed', 'value'],
+  buffers: ['write out: array<u32>'],
+  size: 256,
+  body: /* wgsl */ `
+fn main(group: vec3u, lane: u32) {
+  let i = (group.y * 65535 + group.x) * 256 + lane;
+  if (i >= p.words) { return; }
+  var x = (i ^ p.seed) * 0x9e3779b1u;
+  x = (x ^ (x >> 15)) * 0x85ebca77u;
+  x = (x ^ (x >> 13)) * 0xc2b2ae3du;
+  out[i] = select(x ^ (x >> 16), p.value, p.value != 0);
+}`,
+};
+
+/** A matrix of random codes, made where it stays: to time models that nobody has to download. */
+export function randomWeights(gpu: Gpu, most: number, type: IntegerType, rows: number, cols: number): GpuWeights {
+  const { codeBytes: _, scaleBytes: __, ...weights } = emptyWeights(gpu, most, type, rows, cols);
+  // Small enough that activations stay of ordinary size.
+  const scale = toF16(1 / (4 * Math.sqrt(cols)));
+  for (const { codes, scales, firstRow } of weights.pieces) {
+    for (const [buffer, value] of [
+      [codes, 0],
+      [scales, scale | (scale << 16)],
+    ] as const) {
+      const groups = Math.ceil(buffer.size / 4 / 256);
+      const params = [buffer.size / 4, firstRow + rows, value];
+      gpu.run(fillWords, params, [buffer], [Math.min(groups, 65535), Math.ceil(groups / 65535)]);
+    }
+  }
+  return weights;
 }
 
 function packRows(type: WeightType, format: GpuFormat, source: Uint8Array, first: number, rows: number, cols: number) {

@@ -147,12 +147,13 @@ async function timeOf(device: WebGpuDevice, model: Model, sequences: Sequence[],
   return time;
 }
 
-/** Milliseconds by the clock on the wall, logits read back. */
+/** Milliseconds by the clock on the wall, the likeliest tokens read back. */
 async function step(device: WebGpuDevice, model: Model, sequences: Sequence[], count: number): Promise<number> {
   const { config, weights, rope, scratch } = model;
   const tokens = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
-  const chunks = sequences.map((sequence): Chunk => ({ sequence, tokens, logits: 'last' }));
+  const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
+  const chunks = sequences.map((sequence): Chunk => ({ sequence, tokens, logits: 'last', choice }));
   const start = performance.now();
-  await forward(device, config, weights, rope, scratch, chunks, () => {});
+  await forward(device, config, weights, rope, scratch, chunks, { onLogits() {}, onToken() {} });
   return performance.now() - start;
 }

@@ -95,6 +95,11 @@ export interface Device {
   /** Zeros. `cuts`: where the bytes of another layer begin; a device may keep each layer's bytes of all blocks together. */
   block(bytes: number, cuts?: readonly number[]): Block;
   free(handle: Block | Tensor): void;
+  /**
+   * The tokens that engine/sample.ts would choose of some rows of logits, where a device can tell without handing out
+   * the rows; undefined for a row of which none can be chosen.
+   */
+  choose?(logits: Tensor, choices: readonly Choice[]): Promise<(number | undefined)[]>;
   /** The bytes of a block, copied out or in: to move leaves to other tiers. */
   readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>>;
   writeBlock(block: Block, data: Uint8Array): void;
@@ -118,6 +123,17 @@ export interface Device {
   seal(view: KvView, layer: number, page: number, leaf: Block): void;
 
   dispose(): Promise<void>;
+}
+
+/** How a token is chosen: the settings of engine/sample.ts that need nothing but the logits. */
+export interface Choice {
+  row: number;
+  temperature: number;
+  topK: number;
+  topP: number;
+  minP: number;
+  /** In [0, 1), drawn beforehand. */
+  random: number;
 }
 
 /** Rows of one sequence that all read the same sealed pages. */

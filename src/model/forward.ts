@@ -6,7 +6,7 @@
  * how a prompt was cut into chunks cannot show in the result.
  */
 import type { Run, Sequence } from '../cache/sequence.ts';
-import type { Device, KvRun, Tensor } from '../kernel/device.ts';
+import type { Choice, Device, KvRun, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -16,6 +16,14 @@ export interface Chunk {
   tokens: ArrayLike<number>;
   /** Logits of all rows, or of the last one alone. */
   logits: 'all' | 'last' | 'none';
+  /** Of the last row, the chosen token will do where the device can choose. */
+  choice?: Omit<Choice, 'row'>;
+}
+
+export interface Receiver {
+  onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
+  /** In place of the logits of a chunk's last row; undefined where no token can be chosen. */
+  onToken?(chunk: Chunk, id: number | undefined): void;
 }
 
 /** Activations, made once for the largest batch. */
@@ -71,7 +79,7 @@ export async function forward(
   rope: RopeFrequencies,
   scratch: Scratch,
   chunks: readonly Chunk[],
-  onLogits: (chunk: Chunk, row: number, logits: Float32Array) => void,
+  { onLogits, onToken }: Receiver,
 ): Promise<void> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
@@ -120,19 +128,25 @@ export async function forward(
   device.norm(x, rows, weights.outputNorm, normEps, normed);
   for (const { chunk } of parts) chunk.sequence.commit(chunk.tokens.length);
   const wanted = parts.flatMap(wantedRows);
-  const logits: Promise<Float32Array>[] = [];
+  const answers: (() => Promise<void>)[] = [];
   for (let first = 0; first < wanted.length; first += LOGIT_ROWS) {
     const rows = wanted.slice(first, first + LOGIT_ROWS);
     rows.forEach(({ part, row }, i) => {
       device.copy(normed, part.row + row, scratch.chosen, i, 1);
     });
     device.project(scratch.chosen, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
-    rows.forEach((_, i) => {
-      logits.push(device.read(scratch.logits, i));
+    rows.forEach(({ part: { chunk }, row }, i) => {
+      if (chunk.logits === 'last' && chunk.choice && device.choose && onToken) {
+        const chosen = device.choose(scratch.logits, [{ ...chunk.choice, row: i }]);
+        answers.push(async () => onToken(chunk, (await chosen)[0]));
+      } else {
+        const logits = device.read(scratch.logits, i);
+        answers.push(async () => onLogits(chunk, row, await logits));
+      }
     });
   }
   // All is recorded before anything is waited for: another pass may begin meanwhile, in the same scratch.
-  for (const [i, { part, row }] of wanted.entries()) onLogits(part.chunk, row, await logits[i]);
+  for (const answer of answers) await answer();
 }
 
 /** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */

@@ -3,7 +3,18 @@
  * quantized, pages are read packed, and their bytes are the same as on every other device.
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
-import type { Block, Device, KvLayer, KvRun, KvView, PageCodec, Projection, Tensor, Weights } from '../device.ts';
+import type {
+  Block,
+  Choice,
+  Device,
+  KvLayer,
+  KvRun,
+  KvView,
+  PageCodec,
+  Projection,
+  Tensor,
+  Weights,
+} from '../device.ts';
 import type { IntegerType } from '../weights/split.ts';
 import type { WeightType } from '../weights/types.ts';
 import { type AdapterInfo, openAdapter } from './adapter.ts';
@@ -11,6 +22,7 @@ import { createCodecs, type GpuCodec } from './codecs.ts';
 import { type Binding, Gpu, type Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { embed, groupsOf, norm, rope, swiglu } from './kernels/basic.ts';
+import { CHOICE, choose, NONE } from './kernels/choose.ts';
 import { append, type Domain, finish, prepare } from './kernels/domain.ts';
 import { FEW_OUT, type Matmul, matmulFew, matmulTile, quantize, takesInt8 } from './kernels/matmul.ts';
 import { code, pack, rotate, scalarsOf } from './kernels/seal.ts';
@@ -29,7 +41,10 @@ export interface WebGpuOptions {
   precise?: boolean;
   /** Largest binding, if less than the adapter has. */
   binding?: number;
-  /** Rows that an invocation of a matrix product takes at once: 4, and 1 where kernels are compiled for the CPU, slowly. */
+  /**
+   * Rows that an invocation of a matrix product takes at once, and half the queries that share what attention unpacks: 4,
+   * and 1 where kernels are compiled for the CPU, slowly. It does not show in results.
+   */
   unroll?: number;
 }
 
@@ -41,8 +56,6 @@ const blockOf = (block: Block) => block as GpuBlock;
 const STATES = 64 << 20;
 /** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
 const FEW_ROWS = 16;
-/** Queries that share a workgroup's unpacking, if there are as many rows. */
-const MOST_QUERIES = 8;
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
@@ -109,6 +122,31 @@ export class WebGpuDevice implements Device {
   async read(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>> {
     const bytes = 4 * tensor.cols;
     return new Float32Array(await this.gpu.read(bufferOf(tensor), row * bytes, bytes));
+  }
+
+  async choose(logits: Tensor, choices: readonly Choice[]): Promise<(number | undefined)[]> {
+    // Just below 1, so that a draw ends within the weights whatever their sum was rounded to.
+    const words = Float32Array.from(
+      choices.flatMap(({ temperature, topP, minP, random }) => [
+        0,
+        temperature,
+        0,
+        topP,
+        minP,
+        Math.min(random, 0.999999),
+      ]),
+    );
+    const whole = new Uint32Array(words.buffer);
+    choices.forEach(({ row, topK }, i) => {
+      whole[CHOICE * i] = row;
+      whole[CHOICE * i + 2] = topK;
+    });
+    this.gpu.makeRoom(words.byteLength);
+    const { word } = this.gpu.place(words);
+    const chosen = this.room('chosen tokens', 4 * Math.max(64, choices.length));
+    this.gpu.run(choose, [word, logits.cols], [this.gpu.arena, bufferOf(logits), chosen], [choices.length]);
+    const ids = new Uint32Array(await this.gpu.read(chosen, 0, 4 * choices.length));
+    return Array.from(ids, id => (id === NONE ? undefined : id));
   }
 
   loadWeights(
@@ -256,7 +294,7 @@ export class WebGpuDevice implements Device {
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
       );
-    return Math.max(1, Math.floor(Math.min(MOST_QUERIES, most) / group));
+    return Math.max(1, Math.floor(Math.min(2 * this.unroll, most) / group));
   }
 
   private tableOf(runs: readonly KvRun[], tile: number): { table: Table; word: number } {

@@ -40,8 +40,11 @@ export async function benchAttention(options: Options): Promise<void> {
   const counts = [...new Set([1, Number(options.threads)])];
   for (const threads of counts) {
     const device = await createWasmDevice({ ...SHAPE, threads });
-    for (const { spec } of rows) validate(device, spec);
-    const caches = rows.map(({ spec }) => fill(device, spec, depth, SHAPE.layers));
+    const caches: Cache[] = [];
+    for (const { spec } of rows) {
+      await validate(device, spec);
+      caches.push(await fill(device, spec, depth, SHAPE.layers));
+    }
     const best = caches.map(() => Number.POSITIVE_INFINITY);
     for (let round = 0; round < ROUNDS; round++) {
       caches.forEach((cache, i) => {
@@ -68,7 +71,7 @@ export async function benchAttention(options: Options): Promise<void> {
 }
 
 /** A cache of `depth` tokens: one page of random data, over and over. */
-function fill(device: Device, spec: string, depth: number, layers: number): Cache {
+async function fill(device: Device, spec: string, depth: number, layers: number): Promise<Cache> {
   const { kvHeads, headDim, heads, pageTokens } = SHAPE;
   const plan = planOf(spec, { ...SHAPE, layers });
   const { sink, recent } = plan.window;
@@ -83,36 +86,33 @@ function fill(device: Device, spec: string, depth: number, layers: number): Cach
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(pageTokens, n * headDim));
   for (const tensor of [k, v, q]) device.write(tensor, 0, normals(random, tensor.rows * tensor.cols));
   sequence.plan(pageTokens);
-  for (let layer = 0; layer < layers; layer++) device.append(sequence.view, layer, k, v, 0, pageTokens, 0);
+  const page = { view: sequence.view, row: 0, count: pageTokens, position: 0, sealed: 0 };
+  for (let layer = 0; layer < layers; layer++) device.append(layer, k, v, [page]);
   sequence.commit(pageTokens);
   sequence.plan(depth - pageTokens + 1);
   const { leaves } = sequence.view;
   for (let layer = 0; layer < layers; layer++) device.seal(sequence.view, layer, 0, leaves[0]);
-  const page = device.readBlock(leaves[0]);
-  for (const leaf of leaves.slice(1)) device.writeBlock(leaf, page);
+  const sealed = await device.readBlock(leaves[0]);
+  for (const leaf of leaves.slice(1)) device.writeBlock(leaf, sealed);
   sequence.commit(depth - pageTokens);
   return { spec, sequence, q, out };
 }
 
 function attend(device: Device, { sequence, q, out }: Cache, layer: number): void {
   const { view, length } = sequence;
-  device.attend(view, layer, q, out, {
-    row: layer,
-    count: 1,
-    position: length,
-    sealed: view.leaves.length,
-    scale: 1 / Math.sqrt(SHAPE.headDim),
-  });
+  const run = { view, row: layer, count: 1, position: length, sealed: view.leaves.length };
+  device.attend(layer, q, out, [run], 1 / Math.sqrt(SHAPE.headDim));
 }
 
-function validate(device: Device, spec: string): void {
-  const [fast, exact] = [device, createJsDevice()].map(d => {
-    const cache = fill(d, spec, 5 * SHAPE.pageTokens, 1);
+async function validate(device: Device, spec: string): Promise<void> {
+  const rowOf = async (d: Device) => {
+    const cache = await fill(d, spec, 5 * SHAPE.pageTokens, 1);
     attend(d, cache, 0);
-    const row = d.read(cache.out, 0);
+    const row = await d.read(cache.out, 0);
     cache.sequence.dispose();
     return row;
-  });
+  };
+  const [fast, exact] = [await rowOf(device), await rowOf(createJsDevice())];
   const far = norm(fast.map((x, i) => x - exact[i])) / norm(exact);
   if (!(far < TOLERANCE)) throw new InputError(`${spec}: the wasm device is ${far.toFixed(3)} away from js.`);
 }

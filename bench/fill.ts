@@ -6,8 +6,8 @@ export const promptTokens = (count: number, seed = 1) =>
   Array.from({ length: count }, (_, i) => 10 + ((i * 7919 + seed * 104729) % 900));
 
 /** Lengthens a sequence that has sealed pages. */
-export function fillTo({ device }: Engine, sequence: Sequence, depth: number): void {
-  const made = sequence.view.leaves.map(leaf => device.readBlock(leaf));
+export async function fillTo({ device }: Engine, sequence: Sequence, depth: number): Promise<void> {
+  const made = await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf)));
   const missing = depth - sequence.length;
   sequence.plan(missing);
   sequence.commit(missing);

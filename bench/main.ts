@@ -5,6 +5,8 @@ import { benchAgree } from './agree.ts';
 import { benchAttention } from './attention.ts';
 import { benchDecode } from './decode.ts';
 import { benchMemory } from './memory.ts';
+import { benchWebGpuAttention } from './webgpu-attention.ts';
+import { benchWebGpuE2e } from './webgpu-e2e.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const { positionals, values } = parseArgs({
@@ -15,6 +17,11 @@ const { positionals, values } = parseArgs({
     kv: { type: 'string', default: specs },
     depths: { type: 'string', default: '0,4096,16384' },
     threads: { type: 'string', default: '2' },
+    device: { type: 'string', default: 'webgpu' },
+    work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
+    heads: { type: 'string', default: '32/8/128' },
+    shape: { type: 'string', default: 'llama-8b' },
+    batch: { type: 'string', default: '48x4096' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
   },
@@ -24,8 +31,9 @@ const { positionals, values } = parseArgs({
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
   agree: benchAgree,
-  attention: benchAttention,
+  attention: options => (options.device === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options)),
   memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
+  e2e: benchWebGpuE2e,
 };
 const bench = benches[positionals[0]];
 if (!bench) {

@@ -39,7 +39,7 @@ export async function benchMemory(options: Options): Promise<void> {
   const sequence = engine.openSequence(plan, context);
   await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'last' }]);
   note(`${PROMPT} tokens`);
-  fillTo(engine, sequence, depth);
+  await fillTo(engine, sequence, depth);
   for (let i = 0; i < 8; i++) await step(engine, [{ sequence, tokens: [20 + i], logits: 'last' }]);
   note(`${depth} tokens`);
   const cache = memoryReport(spec, engine.config, sequence.length).totalBytes / MB;

@@ -27,6 +27,9 @@ export class UnsupportedError extends KvasirError {}
 /** Too little memory, disk or context for what was asked. */
 export class CapacityError extends KvasirError {}
 
+/** A device that worked and then failed or went away. */
+export class DeviceError extends KvasirError {}
+
 /** The network failed, or a server refused: not there, not allowed, too many requests. */
 export class NetworkError extends KvasirError {}
 

@@ -1,7 +1,7 @@
 /** The wasm device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { leafLayout } from '../src/cache/leaf.ts';
-import { createSequence, type Sequence } from '../src/cache/sequence.ts';
+import { createSequence } from '../src/cache/sequence.ts';
 import { affineFormat } from '../src/codec/affine.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
 import { mapped } from '../src/codec/domain.ts';
@@ -16,6 +16,7 @@ import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice, type WasmOptions } from '../src/kernel/wasm/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
+import { far, runAttention, type Setting } from './attention.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 
@@ -44,8 +45,6 @@ async function wasm(options: Partial<WasmOptions> = {}): Promise<Device> {
   return device;
 }
 afterAll(() => Promise.all(open.map(device => device.dispose())));
-
-const far = (a: Float32Array, b: Float32Array) => lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);
 
 describe.each([
   ['relaxed SIMD', { relaxed: true }, INT8_MATMUL],
@@ -77,14 +76,14 @@ describe.each([
         for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
         return 2 * sum + bias[o];
       });
-      expect(far(device.read(out, r), expected)).toBeLessThan(/^[QI]/.test(type) ? tolerance : FLOAT);
+      expect(far(await device.read(out, r), expected)).toBeLessThan(/^[QI]/.test(type) ? tolerance : FLOAT);
     }
     // A row alone gives the very same bits as in the batch.
     const [alone, single] = [device.tensor(1, cols), device.tensor(1, rows)];
     device.copy(input, 5, alone, 0, 1);
     device.project(alone, 1, [{ weights, out: single, bias: biasTensor }]);
     device.project(alone, 1, [{ weights, out: single, add: true }]);
-    expect(device.read(single, 0)).toEqual(device.read(out, 5));
+    expect(await device.read(single, 0)).toEqual(await device.read(out, 5));
   });
 
   it.each(['Q4_1', 'Q2_K', 'Q6_K', 'Q8_0'] as const)('multiplies many rows by long rows of %s', async type => {
@@ -109,10 +108,10 @@ describe.each([
         for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
         return sum;
       });
-      expect(far(device.read(out, r), expected)).toBeLessThan(tolerance);
+      expect(far(await device.read(out, r), expected)).toBeLessThan(tolerance);
       device.copy(input, r, alone, 0, 1);
       device.project(alone, 1, [{ weights, out: single }]);
-      expect(device.read(single, 0)).toEqual(device.read(out, r));
+      expect(await device.read(single, 0)).toEqual(await device.read(out, r));
     }
   });
 
@@ -123,15 +122,15 @@ describe.each([
     dequantize('Q8_0', bytes, exact);
     const out = device.tensor(2, 64);
     device.embed(table, [49, 3], out);
-    expect(device.read(out, 0)).toEqual(exact.slice(49 * 64));
-    expect(device.read(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
+    expect(await device.read(out, 0)).toEqual(exact.slice(49 * 64));
+    expect(await device.read(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
   });
 
-  it('norms, turns and gates like js', () => {
+  it('norms, turns and gates like js', async () => {
     const js = createJsDevice();
     const [rows, cols] = [9, 192];
     const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
-    const results = [js, device].map(d => {
+    const run = async (d: Device) => {
       const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
       const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
       d.write(x, 0, data[0]);
@@ -143,9 +142,10 @@ describe.each([
       d.norm(out, rows, headWeight, 1e-5, out);
       d.rope(out, rows, 64, angles);
       d.swiglu(out, up, rows);
-      return Float32Array.from(Array.from({ length: rows }, (_, r) => [...d.read(out, r)]).flat());
-    });
-    expect(far(results[1], results[0])).toBeLessThan(FLOAT);
+      const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.read(out, r)));
+      return Float32Array.from(read.flatMap(row => [...row]));
+    };
+    expect(far(await run(device), await run(js))).toBeLessThan(FLOAT);
   });
 });
 
@@ -166,7 +166,7 @@ it.each([1, 2])('weights past the limit of one memory go on in others, on %i thr
       device.project(input, 3, [{ weights, out, bias }]);
       device.project(input, 3, [{ weights, out, add: true }]);
       device.embed(weights, [5], input);
-      outputs.push(device.read(out, 2), device.read(input, 0));
+      outputs.push(await device.read(out, 2), await device.read(input, 0));
       for (const tensor of [input, bias, out]) device.free(tensor);
     }
     expect(outputs[0]).toEqual(outputs[2]);
@@ -175,74 +175,10 @@ it.each([1, 2])('weights past the limit of one memory go on in others, on %i thr
   expect(small.bytes).toBeGreaterThan(64 * 65536);
 });
 
-interface Setting {
-  spec: string;
-  headDim?: number;
-  heads?: number;
-  kvHeads?: number;
-  relaxed?: boolean;
-  /** In place of what the spec makes. */
-  codec?: Pick<KvCodec, 'keys' | 'values'>;
-}
-
-/**
- * Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs of the last `most` rows of
- * each run (the js device is slow).
- */
-function runAttention(
-  device: Device,
-  { spec, headDim = 64, heads = 6, kvHeads = 2, codec }: Setting,
-  chunks: readonly number[],
-  most = Number.POSITIVE_INFINITY,
-) {
-  const random = createRandom(headDim + heads);
-  const mean = normals(random, kvHeads * headDim);
-  const made = createTrained(spec, { headDim, kvHeads, turn: turnOf(headDim) }, mean);
-  const { pageTokens } = made.shape;
-  const { sink, recent } = made.window;
-  const sequence: Sequence = createSequence({
-    device,
-    shape: { headDim, kvHeads, pageTokens, sinks: sink },
-    leaf: leafLayout([codec ?? made]),
-    recent,
-    context: 4096,
-  });
-  const total = chunks.reduce((a, b) => a + b, 0);
-  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
-  device.write(
-    k,
-    0,
-    normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]),
-  );
-  device.write(v, 0, normals(random, total * kvHeads * headDim));
-  device.write(q, 0, normals(random, total * heads * headDim));
-  let done = 0;
-  for (const count of chunks) {
-    for (const run of sequence.plan(count)) {
-      const { view } = sequence;
-      if (run.sealed > 0 && run.position === run.sealed * pageTokens + recent)
-        device.seal(view, 0, run.sealed - 1, view.leaves[run.sealed - 1]);
-      device.append(view, 0, k, v, done + run.row, run.count, run.position);
-      const left = Math.max(0, run.count - most);
-      device.attend(view, 0, q, out, {
-        row: done + run.row + left,
-        count: run.count - left,
-        position: run.position + left,
-        sealed: run.sealed,
-        scale: 1 / Math.sqrt(headDim),
-      });
-    }
-    sequence.commit(count);
-    done += count;
-  }
-  const outputs = Array.from({ length: total }, (_, r) => device.read(out, r));
-  return { outputs, leaves: sequence.view.leaves.map(leaf => device.readBlock(leaf)) };
-}
-
 /** More than four pages: two units of them. */
 const TOKENS = [3, 125, 1, 200, 71, 300];
 
-function agree(
+async function agree(
   device: Device,
   setting: Setting,
   tolerance = ADDITIVE_CODECS.test(setting.spec)
@@ -250,9 +186,9 @@ function agree(
     : INTEGER_CODECS.test(setting.spec)
       ? INT8_ATTENTION
       : FLOAT_ATTENTION,
-): void {
-  const js = runAttention(createJsDevice(), setting, TOKENS, 2);
-  const fast = runAttention(device, setting, TOKENS, 2);
+): Promise<void> {
+  const js = await runAttention(createJsDevice(), setting, TOKENS, { most: 2 });
+  const fast = await runAttention(device, setting, TOKENS, { most: 2 });
   expect(fast.leaves.length).toBe(js.leaves.length);
   let [different, bytes] = [0, 0];
   js.leaves.forEach((leaf, i) => {
@@ -318,7 +254,7 @@ describe('attention on packed pages', () => {
     { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
     { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
-    agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
+    await agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
   });
 
   it.each([
@@ -326,7 +262,7 @@ describe('attention on packed pages', () => {
     { spec: 'tq4+recent100', headDim: 80, heads: 3, kvHeads: 3 },
   ])('a map a head and keys relative to their page, $headDim dims, $heads heads over $kvHeads', async setting => {
     const { headDim, kvHeads } = setting;
-    agree(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
+    await agree(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
   });
 
   it.each(['million-d4b12/million-d8b16', 'million-d8b9-own/million-d2b13-own'])(
@@ -339,28 +275,28 @@ describe('attention on packed pages', () => {
         return { [side]: normals(createRandom(bits), books * 2 ** bits * dims) };
       });
       const codec = createCodec(spec, shape, { key: learned[0], value: learned[1] });
-      agree(await wasm({ headDim: 8, heads: 2 }), { spec: 'tq4', headDim: 8, heads: 2, codec });
+      await agree(await wasm({ headDim: 8, heads: 2 }), { spec: 'tq4', headDim: 8, heads: 2, codec });
     },
   );
 
   it.each(['tq4', 'tq2', 'tq3u', 'kivi2g32', 'oscar2g32'])('%s in precise mode is as good as floats', async spec => {
-    agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
+    await agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
   });
 
   it.each(['tq4', 'tq2u', 'kivi4g32'])('%s in plain SIMD, on one thread', async spec => {
-    agree(await wasm({ relaxed: false, threads: 1 }), { spec });
+    await agree(await wasm({ relaxed: false, threads: 1 }), { spec });
   });
 
   it.each(['f16', 'tq4', 'tq2', 'tq2u', 'kivi2g32', 'oscar2g32', 'tq35', 'q4_0'])(
     '%s gives the same bits however the tokens are cut into chunks, and on any number of threads',
     async spec => {
-      const whole = runAttention(await wasm(), { spec }, [400]);
+      const whole = await runAttention(await wasm(), { spec }, [400]);
       for (const [chunks, threads] of [
         [Array(400).fill(1), 2],
         [[...Array(57).fill(7), 1], 3],
         [[128, 128, 128, 16], 1],
       ] as const) {
-        const cut = runAttention(await wasm({ threads }), { spec }, chunks);
+        const cut = await runAttention(await wasm({ threads }), { spec }, chunks);
         expect(cut.leaves).toEqual(whole.leaves);
         expect(cut.outputs).toEqual(whole.outputs);
       }
@@ -373,7 +309,7 @@ describe('scores of packed keys', () => {
    * Logarithms of the weights of a page's first tokens, as a device sees them: f16 values that are 1 in a dim of their
    * own bring each weight out in that dim. Known up to one constant a head.
    */
-  function logWeights(device: Device, spec: string, keys: Float32Array, queries: Float32Array): Float32Array {
+  async function logWeights(device: Device, spec: string, keys: Float32Array, queries: Float32Array) {
     const [headDim, kvHeads, heads] = [64, 2, 6];
     const shape = { headDim, kvHeads, turn: turnOf(headDim) };
     const codec = createTrained(`${spec}/f16+sink0`, shape, new Float32Array(kvHeads * headDim));
@@ -395,20 +331,24 @@ describe('scores of packed keys', () => {
       );
     device.write(q, 0, queries);
     sequence.plan(pageTokens);
-    device.append(sequence.view, 0, k, v, 0, pageTokens, 0);
+    const { view } = sequence;
+    device.append(0, k, v, [{ view, row: 0, count: pageTokens, position: 0, sealed: 0 }]);
     sequence.commit(pageTokens);
     sequence.plan(1);
-    device.seal(sequence.view, 0, 0, sequence.view.leaves[0]);
-    device.append(sequence.view, 0, k, v, pageTokens, 1, pageTokens);
-    device.attend(sequence.view, 0, q, out, { row: 0, count: 1, position: pageTokens, sealed: 1, scale: 1 / 8 });
-    return device.read(out, 0).map(Math.log);
+    device.seal(view, 0, 0, view.leaves[0]);
+    const next = { view, count: 1, position: pageTokens, sealed: 1 };
+    device.append(0, k, v, [{ ...next, row: pageTokens }]);
+    device.attend(0, q, out, [{ ...next, row: 0 }], 1 / 8);
+    return (await device.read(out, 0)).map(Math.log);
   }
 
   it.each(zoo.filter(spec => !spec.includes('/')))('%s agrees with js', async spec => {
     const random = createRandom(11);
     const keys = normals(random, 129 * 2 * 64);
     const queries = normals(random, 6 * 64);
-    const [fast, exact] = [await wasm(), createJsDevice()].map(device => logWeights(device, spec, keys, queries));
+    const [fast, exact] = await Promise.all(
+      [await wasm(), createJsDevice()].map(device => logWeights(device, spec, keys, queries)),
+    );
     let worst = 0;
     for (let head = 0; head < 6; head++) {
       const difference = Float32Array.from({ length: 64 }, (_, t) => fast[64 * head + t] - exact[64 * head + t]);

@@ -57,8 +57,16 @@ export function createSequence(options: SequenceOptions): Sequence {
   const { pageTokens } = options.shape;
   const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: pageTokens + recent };
   const leaves: Block[] = [];
-  const tail = device.block(halfBytes(shape, shape.tailTokens));
-  const sinkBlock = device.block(halfBytes(shape, shape.sinks));
+  const cuts = leaf.layers.map(({ keyOffset }) => keyOffset);
+  const halves = (tokens: number) => {
+    const layer = halfBytes(shape, tokens) / cuts.length;
+    return device.block(
+      layer * cuts.length,
+      cuts.map((_, i) => i * layer),
+    );
+  };
+  const tail = halves(shape.tailTokens);
+  const sinkBlock = halves(shape.sinks);
   let firstLeaf = 0;
   let length = 0;
   const view: KvView = {
@@ -119,7 +127,7 @@ export function createSequence(options: SequenceOptions): Sequence {
         const next = (sealed + 1) * pageTokens + recent;
         const run = Math.min(count - row, next - position);
         runs.push({ row, count: run, position, sealed });
-        while (firstLeaf + leaves.length < sealed) leaves.push(device.block(leaf.bytes));
+        while (firstLeaf + leaves.length < sealed) leaves.push(device.block(leaf.bytes, cuts));
         row += run;
       }
       return runs;

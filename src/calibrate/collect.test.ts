@@ -55,10 +55,12 @@ beforeAll(async () => {
       engine,
       [{ sequence: engine.openSequence(planOf('f16', engine.config), context), tokens, logits: 'none' }],
       {
-        observe(layer, { q, k, v }) {
-          const all = (tensor: typeof q) =>
-            Float32Array.from(tokens.flatMap((_, row) => [...engine.device.read(tensor, row)]));
-          layers[layer] = { q: all(q), k: all(k), v: all(v) };
+        async observe(layer, { q, k, v }) {
+          const all = async (tensor: typeof q) => {
+            const rows = await Promise.all(tokens.map((_, row) => engine.device.read(tensor, row)));
+            return Float32Array.from(rows.flatMap(row => [...row]));
+          };
+          layers[layer] = { q: await all(q), k: await all(k), v: await all(v) };
         },
       },
     );

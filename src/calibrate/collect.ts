@@ -35,9 +35,9 @@ export async function collect(
     const records: Promise<Uint8Array>[] = [];
     const queries = sampledQueries(shape, row);
     const all = Array.from(tokens.keys());
-    const observe = (layer: number, { q, k, v }: Seen) => {
+    const observe = async (layer: number, { q, k, v }: Seen) => {
       const read = (tensor: Tensor, wanted: readonly number[]) => rowsOf(engine.device, tensor, wanted);
-      const request = { shape, row, q: read(q, queries), k: read(k, all), v: read(v, all) };
+      const request = { shape, row, q: await read(q, queries), k: await read(k, all), v: await read(v, all) };
       records[layer] = workers.run('observe', request, [request.q.buffer, request.k.buffer, request.v.buffer]);
     };
     const sequence = engine.openSequence(plan, tokens.length);
@@ -58,11 +58,9 @@ export async function collect(
   return !signal?.aborted;
 }
 
-function rowsOf(device: Device, tensor: Tensor, wanted: readonly number[]): Float32Array<ArrayBuffer> {
+async function rowsOf(device: Device, tensor: Tensor, wanted: readonly number[]): Promise<Float32Array<ArrayBuffer>> {
   const out = new Float32Array(wanted.length * tensor.cols);
-  wanted.forEach((row, i) => {
-    out.set(device.read(tensor, row), i * tensor.cols);
-  });
+  for (const [i, row] of wanted.entries()) out.set(await device.read(tensor, row), i * tensor.cols);
   return out;
 }
 

@@ -4,6 +4,8 @@ import type { Command } from 'commander';
 import { memoryLimit } from '../engine/budget.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
+import { findAdapter } from '../kernel/webgpu/adapter.ts';
+import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
 import { cacheDir, cachedModels } from '../model/hub/index.ts';
 import { formatBytes, formatFileSize } from '../units.ts';
 
@@ -26,9 +28,27 @@ async function examine() {
     cores: availableParallelism(),
     memory: { total: totalmem(), free: freemem(), limit: await memoryLimit() },
     wasm: await wasmSupport(),
+    gpu: await examineGpu(),
     devices: await listDevices(),
     cache: { folder: cacheDir(process.env), models: await cachedModels() },
   };
+}
+
+/** The adapter, and what it copies a second; or why there is none. */
+async function examineGpu() {
+  const found = await findAdapter();
+  return typeof found === 'string' ? found : { ...found.info, copy: await measureCopy() };
+}
+
+function renderGpu(gpu: Awaited<ReturnType<typeof examineGpu>>): string[] {
+  if (typeof gpu === 'string') return [`none: ${gpu}`];
+  const { name, software, subgroups, f16, limits, copy, features } = gpu;
+  return [
+    `${name}${software ? ' (runs on the CPU)' : ''}, copies ${formatBytes(copy)}/s`,
+    `subgroups ${subgroups || 'no'}, f16 ${f16 ? 'yes' : 'no'}, bindings ${formatBytes(limits.binding)}, buffers ` +
+      `${formatBytes(limits.buffer)}, workgroups of ${limits.invocations} with ${formatBytes(limits.workgroupMemory)}`,
+    features.join(' '),
+  ];
 }
 
 function render({
@@ -38,6 +58,7 @@ function render({
   cores,
   memory,
   wasm,
+  gpu,
   devices,
   cache,
 }: Awaited<ReturnType<typeof examine>>): string {
@@ -50,9 +71,11 @@ function render({
     line('cpu', `${cpu}, ${cores} core${cores === 1 ? '' : 's'}`),
     line('memory', `${formatBytes(memory.total)}, ${formatBytes(memory.limit)} of it for a model now`),
     line('wasm', `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, threads ${yes(wasm.sharedMemory)}`),
-    ...devices.map(({ name, about, missing }, i) =>
-      line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? `${about}` : `not to be had: ${missing}`}`),
-    ),
+    ...renderGpu(gpu).map((text, i) => line(i === 0 ? 'gpu' : '', text)),
+    ...devices.map(({ name, about, missing, unwanted }, i) => {
+      const text = unwanted === undefined ? about : `${about}, only if asked for: ${unwanted}`;
+      return line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? text : `not to be had: ${missing}`}`);
+    }),
     line('cache', cache.folder),
     ...(models.length > 0 ? models : ['no models yet: kvasir pull org/repo']).map(text => line('', text)),
   ].join('\n');

@@ -33,7 +33,7 @@ export interface SampleFlags {
 
 export function addDeviceOptions(command: Command): Command {
   return command
-    .option('--device <name>', 'auto, js or wasm', 'auto')
+    .option('--device <name>', 'auto, webgpu, wasm or js', 'auto')
     .option('--threads <n>', 'threads of the device', parseCount)
     .option('--memory <size>', 'most memory to take, e.g. 4GiB (default: what is free)', parseBytes);
 }
@@ -144,6 +144,6 @@ export function statsLine({ usage, timings, finish, seed }: Result, model: Model
       `${formatCount(fresh)} read at ${timings.prefillRate.toFixed(1)}/s`,
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)}/s, ${finish}, seed ${seed}`,
     `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${model.device.name}` +
-      ` (${model.device.threads} thread${model.device.threads === 1 ? '' : 's'})`,
+      (model.device.name === 'wasm' ? ` (${model.device.threads} thread${model.device.threads === 1 ? '' : 's'})` : ''),
   ].join('\n');
 }

@@ -105,7 +105,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const opened = await openDevice(options.device ?? 'auto', { ...config, pageTokens }, { threads, precise });
     device = opened.device;
     const rows = chunkRows(options.prefillChunk, device);
-    const limit = options.memoryLimit ?? (await memoryLimit());
+    // Nobody can say how much memory a GPU has free: it speaks up when there is none.
+    const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await memoryLimit());
     checkBudget({ ...cache, config, tensors: gguf.tensors, device: device.name, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.bytes;

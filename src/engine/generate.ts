@@ -48,12 +48,16 @@ export async function* generate(
     const { sequence } = slot;
     result.usage.reusedTokens = reused;
     let logits: Float32Array | undefined;
+    let chosen: { id: number | undefined } | undefined;
     const run = (tokens: readonly number[], onProgress?: (rows: number) => void) =>
-      step(engine, [{ sequence, tokens, logits: 'last' }], {
+      step(engine, [{ sequence, tokens, logits: 'last', choice: engine.device?.choose && sampler.choice() }], {
         signal,
         onProgress,
         onLogits: (_chunk, _row, row) => {
           logits = row;
+        },
+        onToken: (_chunk, id) => {
+          chosen = { id };
         },
       });
     const progress = (rows: number) => onPrefill?.({ done: reused + rows, total: prompt.length });
@@ -62,7 +66,7 @@ export async function* generate(
     watch.prefilled();
 
     while (alive) {
-      const sampled = sampler.sample(logits!);
+      const sampled = chosen ? sampler.take(chosen.id) : sampler.sample(logits!);
       result.usage.completionTokens = result.ids.push(sampled.id);
       const { text, finish, stop } = write(sampled.id, result.ids.length === most);
       const notice = sequence.dropped > dropped ? slideNotice(context, sequence.dropped) : undefined;

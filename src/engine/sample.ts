@@ -3,6 +3,7 @@
  * one before left. Equal logits go to the lower id, and a seed gives the same tokens on every run.
  */
 import { InputError } from '../errors.ts';
+import type { Choice } from '../kernel/device.ts';
 import { createRandom, randomSeed } from './random.ts';
 import { createSelect } from './select.ts';
 
@@ -44,6 +45,10 @@ export interface Sampler {
   readonly seed: number;
   /** Chooses a token, and counts it as generated. `logits` come back as they were. */
   sample(logits: Float32Array): Sampled;
+  /** The next choice as data, for a device that can make it; undefined where it takes more than logits. */
+  choice(): Omit<Choice, 'row'> | undefined;
+  /** A token that was chosen so. */
+  take(id: number | undefined): Sampled;
 }
 
 const DEFAULTS = {
@@ -96,6 +101,17 @@ export function createSampler(options: SampleOptions = {}, prompt: Iterable<numb
       const id = penalties.during(logits, () => choose(logits));
       penalties.count(id);
       return settings.logprobs < 0 ? { id } : { id, ...logprobsOf(logits, id, settings.logprobs, select) };
+    },
+    choice() {
+      if (penalties.active || settings.logprobs >= 0) return undefined;
+      const { temperature, topK, topP, minP } = settings;
+      const drawn = temperature !== 0 && topK !== 1;
+      return { temperature, topK, topP, minP, random: drawn ? random.next() : 0 };
+    },
+    take(id) {
+      if (id === undefined)
+        throw new InputError("No token can be chosen: the model's output is broken, most likely by damaged weights.");
+      return { id };
     },
   };
 }
@@ -152,6 +168,8 @@ function createPenalties(settings: Settings, prompt: Iterable<number>) {
   };
 
   return {
+    active: repeats || counts,
+
     count(id: number): void {
       if (counts) generated.set(id, (generated.get(id) ?? 0) + 1);
       if (repeats && recent.push(id) > repetitionWindow) recent.shift();

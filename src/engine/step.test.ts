@@ -69,8 +69,8 @@ it('goes on from any layer, from what was seen there: the same logits', async ()
   const whole: string[] = [];
   await step(engine, [chunk()], {
     onLogits: (_chunk, _row, logits) => whole.push(logits.join()),
-    observe(layer, { rows, x }) {
-      for (let row = 0; row < rows; row++) inputs[layer].push(engine.device.read(x, row));
+    async observe(layer, { rows, x }) {
+      for (let row = 0; row < rows; row++) inputs[layer].push(await engine.device.read(x, row));
     },
   });
   for (const [layer, seen] of inputs.entries()) {

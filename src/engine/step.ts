@@ -7,6 +7,8 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   signal?: AbortSignal;
   /** Each wanted row of logits: its chunk, its row there, and the logits, which are the receiver's to keep. */
   onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
+  /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
+  onToken?: (chunk: Chunk, id: number | undefined) => void;
   /** After each batch: rows done so far. */
   onProgress?: (rows: number) => void;
 }
@@ -16,7 +18,7 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
  * between two batches. Every sequence then holds the tokens that were run, and nothing else.
  */
 export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
-  const { signal, onLogits, onProgress, observe, resume } = options;
+  const { signal, onLogits, onToken, onProgress, observe, resume } = options;
   let rows = 0;
   for (const batch of batches(chunks, engine.scratch?.rows ?? 0)) {
     await eventLoop();
@@ -24,13 +26,14 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
     if (engine.disposed) throw new InputError('The model was disposed while it was in use. Load it again.');
     const { device, config, weights, rope, scratch } = engine;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
-    forward(device, config, weights, rope, scratch, [...origin.keys()], {
+    await forward(device, config, weights, rope, scratch, [...origin.keys()], {
       onLogits(part, row, logits) {
         const { chunk, start } = origin.get(part)!;
         onLogits?.(chunk, start + row, logits);
       },
       observe,
       resume,
+      onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
     });
     for (const { part } of batch) rows += part.tokens.length;
     onProgress?.(rows);
@@ -55,7 +58,7 @@ function* batches(chunks: readonly Chunk[], rows: number): Generator<Piece[]> {
       const count = Math.min(free, tokens.length - start, Math.max(1, sequence.room));
       const end = start + count;
       const logits = chunk.logits === 'last' && end < tokens.length ? 'none' : chunk.logits;
-      batch.push({ chunk, start, part: { sequence, tokens: Array.prototype.slice.call(tokens, start, end), logits } });
+      batch.push({ chunk, start, part: { ...chunk, tokens: Array.prototype.slice.call(tokens, start, end), logits } });
       start = end;
       free -= count;
       // The rest of a sequence must wait for what came before it.

@@ -42,8 +42,8 @@ export async function createProber(
     onLogits(position, logits) {
       reference[position] = logSoftmax(logits);
     },
-    observe(layer, { rows, x }) {
-      for (let r = 0; r < rows; r++) inputs[layer].set(device.read(x, r), filled[layer]++ * width);
+    async observe(layer, { rows, x }) {
+      for (let r = 0; r < rows; r++) inputs[layer].set(await device.read(x, r), filled[layer]++ * width);
     },
   });
   if (!finished) return undefined;

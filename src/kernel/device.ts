@@ -2,8 +2,8 @@
  * What a device can do: the operations of a forward pass over handles that only the device can look into. The model
  * is written once against this (model/forward.ts); `js` is the definition, and every other device is tested against it.
  *
- * Handles are opaque outside of their device. Nothing here waits: a device may do its work later, and `read` is where
- * it must have been done.
+ * Handles are opaque outside of their device. Operations are recorded in order and nothing here waits: a device may do
+ * its work later. `read` and `readBlock` promise what the operations recorded before them make of it.
  */
 import type { Fragment } from './fragment.ts';
 import type { KeyReader, ValueReader } from './js/attend.ts';
@@ -85,7 +85,7 @@ export interface Device {
   write(tensor: Tensor, row: number, data: Float32Array): void;
   copy(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void;
   /** One row, copied. */
-  read(tensor: Tensor, row: number): Float32Array<ArrayBuffer>;
+  read(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>>;
   /** `fill` is asked for the bytes of all rows, or for those of a few whole heads after the other, from `start` on. */
   loadWeights(
     type: WeightType,
@@ -93,10 +93,16 @@ export interface Device {
     cols: number,
     fill: (into: Uint8Array, start: number) => Promise<void>,
   ): Promise<Weights>;
-  block(bytes: number): Block;
+  /** Zeros. `cuts`: where the bytes of another layer begin; a device may keep each layer's bytes of all blocks together. */
+  block(bytes: number, cuts?: readonly number[]): Block;
   free(handle: Block | Tensor): void;
+  /**
+   * The tokens that engine/sample.ts would choose of some rows of logits, where a device can tell without handing out
+   * the rows; undefined for a row of which none can be chosen.
+   */
+  choose?(logits: Tensor, choices: readonly Choice[]): Promise<(number | undefined)[]>;
   /** The bytes of a block, copied out or in: to move leaves to other tiers. */
-  readBlock(block: Block): Uint8Array<ArrayBuffer>;
+  readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>>;
   writeBlock(block: Block, data: Uint8Array): void;
 
   /** Rows of an embedding table. */
@@ -110,23 +116,34 @@ export interface Device {
   /** gate = silu(gate) * up. */
   swiglu(gate: Tensor, up: Tensor, rows: number): void;
 
-  /** Rows `row` to `row + count` of k and v, positions from `position` on, into the tail (and the sinks). */
-  append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, count: number, position: number): void;
-  /**
-   * Causal attention of rows whose positions all lie in one page. `sealed` pages are read from codes, everything from
-   * there on (and the sinks) from f16.
-   */
-  attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: AttendRows): void;
+  /** Rows of k and v into the tails (and the sinks) of their sequences. */
+  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;
+  /** Causal attention. Sealed pages are read from codes, everything from there on (and the sinks) from f16. */
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
   /** Codes page `page` of the tail into the layer's place in a leaf. */
   seal(view: KvView, layer: number, page: number, leaf: Block): void;
 
   dispose(): Promise<void>;
 }
 
-export interface AttendRows {
+/** How a token is chosen: the settings of engine/sample.ts that need nothing but the logits. */
+export interface Choice {
+  row: number;
+  temperature: number;
+  topK: number;
+  topP: number;
+  minP: number;
+  /** In [0, 1), drawn beforehand. */
+  random: number;
+}
+
+/** Rows of one sequence that all read the same sealed pages. */
+export interface KvRun {
+  view: KvView;
   row: number;
   count: number;
+  /** Of the first row. */
   position: number;
+  /** Pages that are read from codes. */
   sealed: number;
-  scale: number;
 }

@@ -12,12 +12,12 @@ it('opens what is asked for, and says why', async () => {
 it('auto takes the fastest that there is, and says why none is faster', async () => {
   const { device, why } = await openDevice('auto', shape);
   const devices = await listDevices();
-  expect(device.name).toBe(devices.find(({ missing }) => missing === undefined)?.name);
-  for (const { name, missing } of devices.slice(
+  expect(device.name).toBe(devices.find(({ missing, unwanted }) => (missing ?? unwanted) === undefined)?.name);
+  for (const { name, missing, unwanted } of devices.slice(
     0,
     devices.findIndex(({ name }) => name === device.name),
   ))
-    expect(why).toContain(`no ${name}: ${missing}`);
+    expect(why).toContain(`no ${name}: ${missing ?? unwanted}`);
   await device.dispose();
 });
 
@@ -30,6 +30,7 @@ it('never takes another than was asked for', async () => {
 it('auto passes over a device that cannot have the shape, and says so', async () => {
   const odd = { ...shape, headDim: 20 };
   const { device, why } = await openDevice('auto', odd);
-  expect([device.name, why]).toEqual(['js', 'js (plain loops, slow); no wasm: heads of 20 dims are no multiple of 8']);
+  expect(device.name).toBe('js');
+  expect(why).toMatch(/^js \(plain loops, slow\); .*no wasm: heads of 20 dims are no multiple of 8$/);
   await expect(openDevice('wasm', odd)).rejects.toThrow(/no multiple of 8/);
 });

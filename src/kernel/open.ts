@@ -4,9 +4,11 @@ import type { Device } from './device.ts';
 import { createJsDevice } from './js/device.ts';
 import { createWasmDevice } from './wasm/device.ts';
 import { wasmSupport } from './wasm/support.ts';
+import { findAdapter } from './webgpu/adapter.ts';
+import { createWebGpuDevice } from './webgpu/device.ts';
 
-export type DeviceName = 'auto' | 'js' | 'wasm';
-export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm'];
+export type DeviceName = 'auto' | 'js' | 'wasm' | 'webgpu';
+export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm', 'webgpu'];
 
 /** What kernels are written for. */
 export interface DeviceShape {
@@ -33,11 +35,27 @@ interface Candidate {
   about: string;
   /** Why it cannot be had here, or not for this shape, if so. */
   missing(shape?: DeviceShape): Promise<string | undefined>;
+  /** Why only those who ask for it should get it, if so. */
+  unwanted?(): Promise<string | undefined>;
   open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
 }
 
 /** The fastest first. */
 const candidates: readonly Candidate[] = [
+  {
+    name: 'webgpu',
+    about: 'the GPU',
+    async missing(shape) {
+      const found = await findAdapter();
+      if (typeof found === 'string') return found;
+      return shape && shape.headDim % 2 !== 0 ? `heads of ${shape.headDim} dims are odd` : undefined;
+    },
+    async unwanted() {
+      const found = await findAdapter();
+      return typeof found !== 'string' && found.info.software ? `${found.info.name} runs on the CPU` : undefined;
+    },
+    open: (shape, options) => createWebGpuDevice({ ...shape, ...options }),
+  },
   {
     name: 'wasm',
     about: 'SIMD and threads',
@@ -60,7 +78,7 @@ export async function openDevice(
   const passed: string[] = [];
   for (const candidate of candidates) {
     if (name !== 'auto' && name !== candidate.name) continue;
-    const missing = await candidate.missing(shape);
+    const missing = (await candidate.missing(shape)) ?? (name === 'auto' ? await candidate.unwanted?.() : undefined);
     if (missing === undefined) {
       const device = await candidate.open(shape, options);
       const about = `${candidate.name} (${candidate.about})`;
@@ -71,7 +89,20 @@ export async function openDevice(
   throw new UnsupportedError(`The ${name} device is not to be had (${passed.join('; ')}). Take another, or auto.`);
 }
 
-/** Every device, the fastest first, and why it cannot be had where it cannot. */
-export async function listDevices(): Promise<{ name: string; about: string; missing?: string }[]> {
-  return Promise.all(candidates.map(async ({ name, about, missing }) => ({ name, about, missing: await missing() })));
+export interface ListedDevice {
+  name: string;
+  about: string;
+  /** Why it cannot be had. */
+  missing?: string;
+  /** Why `auto` passes over it. */
+  unwanted?: string;
+}
+
+/** Every device, the fastest first. */
+export async function listDevices(): Promise<ListedDevice[]> {
+  return Promise.all(
+    candidates.map(async ({ name, about, missing, unwanted }) => {
+      return { name, about, missing: await missing(), unwanted: await unwanted?.() };
+    }),
+  );
 }

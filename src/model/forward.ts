@@ -6,7 +6,7 @@
  * how a prompt was cut into chunks cannot show in the result.
  */
 import type { Run, Sequence } from '../cache/sequence.ts';
-import type { Device, Tensor } from '../kernel/device.ts';
+import type { Choice, Device, KvRun, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -16,6 +16,14 @@ export interface Chunk {
   tokens: ArrayLike<number>;
   /** Logits of all rows, or of the last one alone. */
   logits: 'all' | 'last' | 'none';
+  /** Of the last row, the chosen token will do where the device can choose. */
+  choice?: Omit<Choice, 'row'>;
+}
+
+export interface Receiver {
+  onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
+  /** In place of the logits of a chunk's last row; undefined where no token can be chosen. */
+  onToken?(chunk: Chunk, id: number | undefined): void;
 }
 
 /** Activations, made once for the largest batch. */
@@ -59,8 +67,10 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
 export interface Hooks {
   /** Each wanted row of logits, in order. */
   onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
-  /** Sees every layer of the batch between RoPE and attention. The tensors are the pass's own: read, do not keep. */
-  observe?(layer: number, seen: Seen): void;
+  /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
+  onToken?(chunk: Chunk, id: number | undefined): void;
+  /** Sees every layer of the batch between RoPE and attention, which wait for it. The tensors are the pass's own. */
+  observe?(layer: number, seen: Seen): void | Promise<void>;
   /** Begins at this layer instead of the embedding, from rows that `observe` saw there as `x`, chunk by chunk. */
   resume?: { layer: number; rows(chunk: Chunk): Float32Array };
 }
@@ -81,15 +91,16 @@ interface Part {
   runs: Run[];
 }
 
-export function forward(
+/** Records the pass in order; only the logits are waited for. Hands out each wanted row of them, in order. */
+export async function forward(
   device: Device,
   config: ModelConfig,
   weights: ModelWeights,
   rope: RopeFrequencies,
   scratch: Scratch,
   chunks: readonly Chunk[],
-  { onLogits, observe, resume }: Hooks,
-): void {
+  { onLogits, onToken, observe, resume }: Hooks,
+): Promise<void> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
   const parts: Part[] = [];
@@ -106,9 +117,10 @@ export function forward(
       x,
     );
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
+  const rounds = roundsOf(parts);
 
-  weights.layers.forEach((w, layer) => {
-    if (layer < (resume?.layer ?? 0)) return;
+  for (let layer = resume?.layer ?? 0; layer < weights.layers.length; layer++) {
+    const w = weights.layers[layer];
     device.norm(x, rows, w.attentionNorm, normEps, normed);
     device.project(normed, rows, [
       { weights: w.q, out: q, bias: w.qBias },
@@ -121,14 +133,11 @@ export function forward(
     }
     device.rope(q, rows, headDim, angles);
     device.rope(k, rows, headDim, angles);
-    observe?.(layer, { rows, x, q, k, v });
-    for (const { chunk, row, runs } of parts) {
-      const { view } = chunk.sequence;
-      for (const run of runs) {
-        sealUpTo(device, chunk.sequence, layer, run);
-        device.append(view, layer, k, v, row + run.row, run.count, run.position);
-        device.attend(view, layer, q, attended, { ...run, row: row + run.row, scale: attentionScale });
-      }
+    if (observe) await observe(layer, { rows, x, q, k, v });
+    for (const runs of rounds) {
+      for (const run of runs) sealUpTo(device, layer, run);
+      device.append(layer, k, v, runs);
+      device.attend(layer, q, attended, runs, attentionScale);
     }
     device.project(attended, rows, [{ weights: w.output, out: x, add: true }]);
     device.norm(x, rows, w.ffnNorm, normEps, normed);
@@ -138,24 +147,53 @@ export function forward(
     ]);
     device.swiglu(gate, up, rows);
     device.project(gate, rows, [{ weights: w.down, out: x, add: true }]);
-  });
+  }
 
   device.norm(x, rows, weights.outputNorm, normEps, normed);
-  for (const { chunk, row } of parts) {
-    const count = chunk.tokens.length;
-    chunk.sequence.commit(count);
-    const first = chunk.logits === 'all' ? 0 : chunk.logits === 'last' ? count - 1 : count;
-    for (let r = first; r < count; r += LOGIT_ROWS) {
-      const n = Math.min(LOGIT_ROWS, count - r);
-      device.copy(normed, row + r, scratch.chosen, 0, n);
-      device.project(scratch.chosen, n, [{ weights: weights.unembedding, out: scratch.logits }]);
-      for (let i = 0; i < n; i++) onLogits(chunk, r + i, device.read(scratch.logits, i));
-    }
+  for (const { chunk } of parts) chunk.sequence.commit(chunk.tokens.length);
+  const wanted = parts.flatMap(wantedRows);
+  const answers: (() => Promise<void>)[] = [];
+  for (let first = 0; first < wanted.length; first += LOGIT_ROWS) {
+    const rows = wanted.slice(first, first + LOGIT_ROWS);
+    rows.forEach(({ part, row }, i) => {
+      device.copy(normed, part.row + row, scratch.chosen, i, 1);
+    });
+    device.project(scratch.chosen, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
+    rows.forEach(({ part: { chunk }, row }, i) => {
+      if (chunk.logits === 'last' && chunk.choice && device.choose && onToken) {
+        const chosen = device.choose(scratch.logits, [{ ...chunk.choice, row: i }]);
+        answers.push(async () => onToken(chunk, (await chosen)[0]));
+      } else {
+        const logits = device.read(scratch.logits, i);
+        answers.push(async () => onLogits(chunk, row, await logits));
+      }
+    });
   }
+  // All is recorded before anything is waited for: another pass may begin meanwhile, in the same scratch.
+  for (const answer of answers) await answer();
+}
+
+/** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */
+function roundsOf(parts: readonly Part[]): KvRun[][] {
+  const rounds: KvRun[][] = [];
+  for (const { chunk, row, runs } of parts) {
+    runs.forEach((run, i) => {
+      rounds[i] ??= [];
+      rounds[i].push({ ...run, view: chunk.sequence.view, row: row + run.row });
+    });
+  }
+  return rounds;
+}
+
+/** The rows of a part whose logits are wanted. */
+function wantedRows(part: Part): { part: Part; row: number }[] {
+  const { logits, tokens } = part.chunk;
+  const count = logits === 'all' ? tokens.length : logits === 'last' ? 1 : 0;
+  return Array.from({ length: count }, (_, i) => ({ part, row: tokens.length - count + i }));
 }
 
 /** Seals the page that this run is the first to read from codes, if there is one. */
-function sealUpTo(device: Device, { view }: Sequence, layer: number, { position, sealed }: Run): void {
+function sealUpTo(device: Device, layer: number, { view, position, sealed }: KvRun): void {
   const { pageTokens, tailTokens } = view.shape;
   const recent = tailTokens - pageTokens;
   if (sealed > view.firstLeaf && position === sealed * pageTokens + recent) {

@@ -1,5 +1,5 @@
 /** The js device: plain loops in float32, weights as floats. Slow, and the definition of every operation. */
-import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
+import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { emptyState, merge, output, type State } from '../state.ts';
 import { dequantize } from '../weights/dequantize.ts';
@@ -36,7 +36,7 @@ export function createJsDevice(): Device {
     copy(from, fromRow, to, toRow, rows) {
       floats(to).set(floats(from).subarray(fromRow * from.cols, (fromRow + rows) * from.cols), toRow * to.cols);
     },
-    read: (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
+    read: async (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
     async loadWeights(type: WeightType, rows: number, cols: number, fill): Promise<JsWeights> {
       const packed = new Uint8Array(weightBytes(type, rows * cols));
       await fill(packed, 0);
@@ -52,7 +52,7 @@ export function createJsDevice(): Device {
     free(handle) {
       bytes -= 'bytes' in handle ? handle.bytes : 4 * handle.rows * handle.cols;
     },
-    readBlock: block => raw(block).slice(),
+    readBlock: async block => raw(block).slice(),
     writeBlock: (block, data) => raw(block).set(data),
     embed(table, ids, out) {
       for (let r = 0; r < ids.length; r++) {
@@ -66,8 +66,12 @@ export function createJsDevice(): Device {
       const [g, u] = [floats(gate), floats(up)];
       for (let i = 0; i < rows * gate.cols; i++) g[i] = (g[i] / (1 + Math.exp(-g[i]))) * u[i];
     },
-    append,
-    attend,
+    append(layer, k, v, runs) {
+      for (const run of runs) append(layer, k, v, run);
+    },
+    attend(layer, q, out, runs, scale) {
+      for (const run of runs) attend(layer, q, out, run, scale);
+    },
     seal,
     async dispose() {
       bytes = 0;
@@ -123,7 +127,7 @@ function halves(block: Block, { shape }: KvView, layer: number, side: 0 | 1, tok
   return new Uint16Array(raw(block).buffer, 2 * size * (2 * layer + side), size);
 }
 
-function append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, count: number, position: number): void {
+function append(layer: number, k: Tensor, v: Tensor, { view, row, count, position }: KvRun): void {
   const { headDim, kvHeads, sinks, tailTokens } = view.shape;
   [k, v].forEach((tensor, i) => {
     const side = i as 0 | 1;
@@ -142,14 +146,15 @@ function append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, 
   });
 }
 
-function attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: AttendRows): void {
+function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number): void {
+  const { view } = run;
   const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const heads = q.cols / headDim;
-  const sealedTokens = rows.sealed * pageTokens;
+  const sealedTokens = run.sealed * pageTokens;
   const sinkCount = Math.min(sinks, sealedTokens);
   const segments: Segment[] = [];
-  for (let page = view.firstLeaf; page < rows.sealed; page++) {
+  for (let page = view.firstLeaf; page < run.sealed; page++) {
     const leaf = raw(view.leaves[page - view.firstLeaf]);
     const start = page * pageTokens;
     segments.push({
@@ -162,17 +167,17 @@ function attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: Atten
       skip: Math.max(0, Math.min(pageTokens, sinkCount - start)),
     });
   }
-  for (let r = 0; r < rows.count; r++) {
-    const position = rows.position + r;
+  for (let r = 0; r < run.count; r++) {
+    const position = run.position + r;
     for (let h = 0; h < heads; h++) {
-      const at = (rows.row + r) * q.cols + h * headDim;
+      const at = (run.row + r) * q.cols + h * headDim;
       const query = floats(q).subarray(at, at + headDim);
       const head = Math.floor((h * kvHeads) / heads);
       const total = emptyState(headDim);
       const half = (block: Block, tokens: number, from: number, to: number) =>
-        merge(total, attendHalf(query, view, layer, block, tokens, head, from, to, rows.scale));
+        merge(total, attendHalf(query, view, layer, block, tokens, head, from, to, scale));
       half(view.sinkBlock, sinks, 0, sinkCount);
-      merge(total, attendHead(query, segments, head, { headDim, kvHeads, scale: rows.scale }));
+      merge(total, attendHead(query, segments, head, { headDim, kvHeads, scale }));
       half(view.tail, tailTokens, sealedTokens, position + 1);
       floats(out).set(output(total), at);
     }

@@ -3,7 +3,7 @@
  * integers times int8 activations, cache pages are read packed; norms, softmax and sums are floats.
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
-import type { AttendRows, Block, Device, KvView, Projection, Tensor, Weights } from '../device.ts';
+import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
@@ -195,7 +195,7 @@ class WasmDevice implements Device {
     this.write(to, toRow, this.floats(at(from) + 4 * fromRow * from.cols, rows * from.cols));
   }
 
-  read(tensor: Tensor, row: number): Float32Array<ArrayBuffer> {
+  async read(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>> {
     return new Float32Array(this.floats(at(tensor) + 4 * row * tensor.cols, tensor.cols));
   }
 
@@ -210,7 +210,7 @@ class WasmDevice implements Device {
     if ('bytes' in handle) this.leafTables.forget(handle);
   }
 
-  readBlock(block: Block): Uint8Array<ArrayBuffer> {
+  async readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>> {
     return new Uint8Array(this.raw(at(block), block.bytes));
   }
 
@@ -327,7 +327,11 @@ class WasmDevice implements Device {
     this.run(rows, 'swiglu', at(gate), at(up), rows * gate.cols);
   }
 
-  append(view: KvView, layer: number, k: Tensor, v: Tensor, row: number, count: number, position: number): void {
+  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
+    for (const run of runs) this.appendRun(layer, k, v, run);
+  }
+
+  private appendRun(layer: number, k: Tensor, v: Tensor, { view, row, count, position }: KvRun): void {
     const { headDim, kvHeads, sinks, tailTokens } = view.shape;
     const store = (tensor: Tensor, block: number, room: number, first: number, n: number, place: number) => {
       for (let head = 0; head < kvHeads; head++) {
@@ -354,10 +358,14 @@ class WasmDevice implements Device {
     return at(block) + 2 * shape.kvHeads * tokens * shape.headDim * (2 * layer + side);
   }
 
-  attend(view: KvView, layer: number, q: Tensor, out: Tensor, rows: AttendRows): void {
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+    for (const run of runs) this.attendRun(layer, q, out, run, floatBits(scale));
+  }
+
+  private attendRun(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number): void {
+    const { view, row, count, position, sealed } = run;
     const { pageTokens, sinks, tailTokens, kvHeads } = view.shape;
     const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
-    const { row, count, position, sealed } = rows;
     const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const pages = sealed - view.firstLeaf;
     const many = count >= MANY;
@@ -370,7 +378,6 @@ class WasmDevice implements Device {
       return to;
     };
     const queries = at(q) + 4 * row * q.cols;
-    const scale = floatBits(rows.scale);
     const sinkCount = Math.min(sinks, sealed * pageTokens);
     const splits = Math.ceil(pages / SPLIT);
     const stateSize = this.shape.group * stateBytes(values.fragment.codedDim);

@@ -1,0 +1,159 @@
+/** How fast does a whole model write on the GPU, by depth and batch? With random weights, made there. */
+import type { Sequence } from '../src/cache/sequence.ts';
+import { createSequence } from '../src/cache/sequence.ts';
+import { table } from '../src/cli/table.ts';
+import { InputError } from '../src/errors.ts';
+import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
+import type { ModelConfig } from '../src/model/config.ts';
+import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
+import type { RopeFrequencies } from '../src/model/rope.ts';
+import type { ModelWeights } from '../src/model/weights.ts';
+import { planOf } from '../src/plan/plan.ts';
+
+interface Options {
+  shape: string;
+  kv: string;
+  depths: string;
+  batch: string;
+  json: boolean;
+}
+
+interface ModelShape {
+  layers: number;
+  width: number;
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  ffn: number;
+  vocab: number;
+}
+
+const shapes: Record<string, ModelShape> = {
+  'llama-8b': { layers: 32, width: 4096, heads: 32, kvHeads: 8, headDim: 128, ffn: 14336, vocab: 128256 },
+  'smol-135m': { layers: 30, width: 576, heads: 9, kvHeads: 3, headDim: 64, ffn: 1536, vocab: 49152 },
+  tiny: { layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 128, vocab: 256 },
+};
+
+const STEPS = 16;
+const PROMPT = 512;
+const TYPE = 'Q4_K';
+
+export async function benchWebGpuE2e(options: Options): Promise<void> {
+  const shape = shapes[options.shape];
+  if (!shape)
+    throw new InputError(`There is no shape "${options.shape}". Take one of: ${Object.keys(shapes).join(', ')}.`);
+  const depths = options.depths.split(',').map(Number);
+  const [batch, batchDepth] = options.batch.split('x').map(Number);
+  const device = await createWebGpuDevice({ ...shape, pageTokens: 128 });
+  const model = randomModel(device, shape, Math.max(PROMPT, batch));
+  const lines: string[][] = [];
+  for (const kv of options.kv.split(',')) {
+    const ms: number[] = [];
+    for (const depth of depths) ms.push(await decode(device, model, kv, 1, depth));
+    const together = await decode(device, model, kv, batch, batchDepth);
+    const prefill = await timeOf(device, model, [opened(device, shape, kv, 0)], PROMPT);
+    lines.push([
+      kv,
+      ...ms.map(x => x.toFixed(2)),
+      ((1000 * batch) / together).toFixed(0),
+      ((1000 * PROMPT) / prefill).toFixed(0),
+    ]);
+  }
+  const header = [
+    'kv',
+    ...depths.map(depth => `ms at ${depth}`),
+    `tokens/s at ${options.batch}`,
+    `prefill of ${PROMPT}/s`,
+  ];
+  if (options.json)
+    console.log(JSON.stringify({ adapter: device.info.name, shape: options.shape, header, lines }, null, 1));
+  else
+    console.log(
+      `${options.shape}, random ${TYPE} weights, on ${device.info.name}. Best of ${STEPS}.\n${table(header, lines)}`,
+    );
+  await device.dispose();
+}
+
+interface Model {
+  config: ModelConfig;
+  weights: ModelWeights;
+  rope: RopeFrequencies;
+  scratch: ReturnType<typeof createScratch>;
+}
+
+function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Model {
+  const { width, heads, kvHeads, headDim, ffn, vocab, layers } = shape;
+  const matrix = (outs: number, cols: number) => device.randomWeights(TYPE, outs, cols);
+  const ones = () => {
+    const tensor = device.tensor(1, width);
+    device.write(tensor, 0, new Float32Array(width).fill(1));
+    return tensor;
+  };
+  const weights: ModelWeights = {
+    embedding: matrix(vocab, width),
+    unembedding: matrix(vocab, width),
+    outputNorm: ones(),
+    layers: Array.from({ length: layers }, () => ({
+      attentionNorm: ones(),
+      q: matrix(heads * headDim, width),
+      k: matrix(kvHeads * headDim, width),
+      v: matrix(kvHeads * headDim, width),
+      output: matrix(width, heads * headDim),
+      ffnNorm: ones(),
+      gate: matrix(ffn, width),
+      up: matrix(ffn, width),
+      down: matrix(width, ffn),
+    })),
+  };
+  const config = {
+    ...shape,
+    normEps: 1e-5,
+    attentionScale: 1 / Math.sqrt(headDim),
+    rope: { dims: headDim },
+  } as unknown as ModelConfig;
+  const frequencies = Float64Array.from({ length: headDim / 2 }, (_, i) => 500000 ** ((-2 * i) / headDim));
+  const rope = { frequencies, magnitude: 1 };
+  return { config, weights, rope, scratch: createScratch(device, config, rows) };
+}
+
+/** A sequence that holds `depth` tokens: pages of zeros, because time does not depend on what they hold. */
+function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: number): Sequence {
+  const plan = planOf(kv, shape);
+  const cache = {
+    headDim: shape.headDim,
+    kvHeads: shape.kvHeads,
+    pageTokens: plan.pageTokens,
+    sinks: plan.window.sink,
+  };
+  const context = depth + PROMPT + STEPS + 1;
+  const sequence = createSequence({ device, shape: cache, leaf: plan.leaf, recent: plan.window.recent, context });
+  if (depth > 0) sequence.plan(depth);
+  sequence.commit(depth);
+  return sequence;
+}
+
+async function decode(device: WebGpuDevice, model: Model, kv: string, batch: number, depth: number): Promise<number> {
+  const sequences = Array.from({ length: batch }, () => opened(device, model.config, kv, depth));
+  let best = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < STEPS; i++) best = Math.min(best, await step(device, model, sequences, 1));
+  for (const sequence of sequences) sequence.dispose();
+  return best;
+}
+
+async function timeOf(device: WebGpuDevice, model: Model, sequences: Sequence[], tokens: number): Promise<number> {
+  await step(device, model, sequences, 1);
+  const time = await step(device, model, sequences, tokens);
+  for (const sequence of sequences) sequence.dispose();
+  return time;
+}
+
+/** Milliseconds by the clock on the wall, the likeliest tokens read back. */
+async function step(device: WebGpuDevice, model: Model, sequences: Sequence[], count: number): Promise<number> {
+  const { config, weights, rope, scratch } = model;
+  const tokens = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
+  const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
+  const chunks = sequences.map((sequence): Chunk => ({ sequence, tokens, logits: 'last', choice }));
+  const start = performance.now();
+  await forward(device, config, weights, rope, scratch, chunks, { onLogits() {}, onToken() {} });
+  return performance.now() - start;
+}

@@ -1,0 +1,131 @@
+/**
+ * Finding a GPU: `navigator.gpu` in browsers, Dawn (the optional package `webgpu`) in Node. What Dawn hands out must
+ * stay referenced: it crashes the process at some later time once its objects were collected.
+ */
+import { UnsupportedError } from '../../errors.ts';
+
+/** Dawn's switches: f16 and exact timestamps where the hardware has them. */
+const DAWN = [
+  'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,use_vulkan_memory_model',
+  'disable-dawn-features=timestamp_quantization',
+];
+
+const keep = globalThis as unknown as { kvasirGpu?: { gpu?: Promise<GPU | string>; held: Set<unknown> } };
+keep.kvasirGpu ??= { held: new Set() };
+const { held } = keep.kvasirGpu;
+
+/** The WebGPU of this place, or why there is none. */
+function findGpu(): Promise<GPU | string> {
+  const kept = keep.kvasirGpu!;
+  kept.gpu ??= openGpu();
+  return kept.gpu;
+}
+
+async function openGpu(): Promise<GPU | string> {
+  const here = (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu;
+  if (here) return here;
+  if (typeof process === 'undefined' || !process.versions?.node)
+    return 'this browser has no WebGPU (or the page is not served from https or localhost)';
+  return openDawn();
+}
+
+async function openDawn(): Promise<GPU | string> {
+  if (process.platform === 'linux' && !(await hasVulkan()))
+    return 'there is no Vulkan loader, libvulkan.so.1 (Debian: apt-get install libvulkan1, and a driver)';
+  try {
+    const { createRequire } = await import('node:module');
+    const { pathToFileURL } = await import('node:url');
+    // By way of `require`, which looks into NODE_PATH too: a bundle on a bare machine has its packages there.
+    const path = createRequire(import.meta.url).resolve('webgpu');
+    const dawn: { create(flags: string[]): GPU } = await import(pathToFileURL(path).href);
+    return dawn.create(DAWN);
+  } catch (error) {
+    const missing = (error as { code?: string }).code === 'MODULE_NOT_FOUND';
+    const why = missing ? 'is not installed (npm install webgpu)' : `does not work here: ${(error as Error).message}`;
+    return `the optional package webgpu ${why}`;
+  }
+}
+
+/** Dawn writes a warning of its own where it finds none, which is no news to somebody who asked for `auto`. */
+async function hasVulkan(): Promise<boolean> {
+  const { existsSync, readFileSync } = await import('node:fs');
+  const folders = (process.env.LD_LIBRARY_PATH ?? '').split(':').filter(Boolean);
+  if (folders.some(folder => existsSync(`${folder}/libvulkan.so.1`))) return true;
+  try {
+    return readFileSync('/etc/ld.so.cache').includes('libvulkan.so.1');
+  } catch {
+    // Not a system of glibc: Dawn itself will say.
+    return true;
+  }
+}
+
+export interface AdapterInfo {
+  name: string;
+  /** Runs on the CPU: correct, and slower than wasm. */
+  software: boolean;
+  features: string[];
+  /** Lanes that run together, 0 where subgroups are not offered. */
+  subgroups: number;
+  f16: boolean;
+  limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
+}
+
+/** The adapter that would be taken, or why there is none. */
+export async function findAdapter(): Promise<{ adapter: GPUAdapter; info: AdapterInfo } | string> {
+  const gpu = await findGpu();
+  if (typeof gpu === 'string') return gpu;
+  const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' });
+  if (!adapter) return 'there is no GPU that WebGPU can use (no driver, or no Vulkan loader)';
+  held.add(adapter);
+  return { adapter, info: describe(adapter) };
+}
+
+function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
+  const { vendor, architecture, device, description } = info;
+  const { isFallbackAdapter, subgroupMaxSize } = info as { isFallbackAdapter?: boolean; subgroupMaxSize?: number };
+  const all = [vendor, architecture, device, description].join(' ');
+  return {
+    name: description || device || `${vendor} ${architecture}`.trim() || 'an adapter without a name',
+    software: isFallbackAdapter === true || /swiftshader|llvmpipe|lavapipe|software/i.test(all),
+    features: [...features].sort(),
+    subgroups: features.has('subgroups') ? (subgroupMaxSize ?? 0) : 0,
+    f16: features.has('shader-f16'),
+    limits: {
+      binding: limits.maxStorageBufferBindingSize,
+      buffer: limits.maxBufferSize,
+      workgroupMemory: limits.maxComputeWorkgroupStorageSize,
+      invocations: limits.maxComputeInvocationsPerWorkgroup,
+      storageBuffers: limits.maxStorageBuffersPerShaderStage,
+    },
+  };
+}
+
+const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query'] as const;
+
+export interface OpenedAdapter {
+  device: GPUDevice;
+  info: AdapterInfo;
+}
+
+/** A device with everything that the adapter offers and Kvasir has a use for. */
+export async function openAdapter(): Promise<OpenedAdapter> {
+  const found = await findAdapter();
+  if (typeof found === 'string')
+    throw new UnsupportedError(`No WebGPU here: ${found}. Use device: 'wasm', or 'auto' to take what there is.`);
+  const { adapter, info } = found;
+  const { limits } = adapter;
+  const device = await adapter.requestDevice({
+    requiredFeatures: FEATURES.filter(feature => adapter.features.has(feature)) as GPUFeatureName[],
+    requiredLimits: {
+      maxBufferSize: limits.maxBufferSize,
+      maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
+      maxComputeWorkgroupStorageSize: limits.maxComputeWorkgroupStorageSize,
+      maxComputeInvocationsPerWorkgroup: limits.maxComputeInvocationsPerWorkgroup,
+      maxComputeWorkgroupSizeX: limits.maxComputeWorkgroupSizeX,
+      maxStorageBuffersPerShaderStage: limits.maxStorageBuffersPerShaderStage,
+    },
+  });
+  held.add(device);
+  device.lost.then(() => held.delete(device));
+  return { device, info };
+}

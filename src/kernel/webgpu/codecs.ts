@@ -1,0 +1,80 @@
+/** What the GPU holds of a codec: its matrices and means, and a name by which kernels for alike fragments are shared. */
+import type { Fragment } from '../fragment.ts';
+import type { Gpu } from './gpu.ts';
+import type { KeyPart, ValuePart } from './kernels/attend.ts';
+import { genericKeys, genericValues } from './kernels/generic.ts';
+import { linearKeys, linearKeysOf, linearValues, linearValuesOf } from './kernels/linear.ts';
+import type { PageShape } from './kernels/read.ts';
+
+export interface GpuCodec {
+  fragment: Fragment;
+  /** Everything that a kernel's text depends on. */
+  name: string;
+  /** Whether each KV head has a matrix of its own. */
+  perHead: boolean;
+  /** [coded dim][dim], and the same turned about. */
+  matrix?: GPUBuffer;
+  transposed?: GPUBuffer;
+  encode?: GPUBuffer;
+  mean?: GPUBuffer;
+  residual?: GPUBuffer;
+  /** How attention reads it as keys and as values. */
+  keys: KeyPart;
+  values: ValuePart;
+  /** Whether its keys want int8 queries. */
+  int8: boolean;
+}
+
+export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fragment: Fragment) => GpuCodec {
+  const { headDim } = shape;
+  const known = new Map<Fragment, GpuCodec>();
+  const place = (data: Float32Array | undefined, label: string) => {
+    if (!data) return undefined;
+    const buffer = gpu.buffer(data.byteLength, label);
+    gpu.upload(buffer, 0, new Uint8Array(Float32Array.from(data).buffer));
+    return buffer;
+  };
+  return fragment => {
+    const has = known.get(fragment);
+    if (has) return has;
+    const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
+    const name = nameOf(fragment);
+    // The fastest way that fits comes first.
+    const [rows, columns] = precise ? [] : [linearKeysOf(fragment, shape), linearValuesOf(fragment, shape)];
+    const codec: GpuCodec = {
+      fragment,
+      name,
+      keys: rows ? linearKeys(name, rows, shape) : genericKeys(name, fragment, shape),
+      values: columns ? linearValues(name, columns, shape) : genericValues(name, fragment, shape),
+      int8: rows !== undefined,
+      perHead: (matrix?.length ?? 0) > codedDim * headDim,
+      matrix: place(matrix, 'matrix of a codec'),
+      transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
+      encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
+      mean: place(mean, 'mean of a codec'),
+      residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
+    };
+    known.set(fragment, codec);
+    return codec;
+  };
+}
+
+/** [..][rows][cols] to [..][cols][rows]. */
+function transpose(matrix: Float32Array, rows: number, cols: number): Float32Array {
+  const out = new Float32Array(matrix.length);
+  for (let start = 0; start < matrix.length; start += rows * cols) {
+    for (let r = 0; r < rows; r++) {
+      for (let c = 0; c < cols; c++) out[start + c * rows + r] = matrix[start + r * cols + c];
+    }
+  }
+  return out;
+}
+
+/** Kernels have levels written into them, while matrices and means are bound. */
+function nameOf({ matrix, encodeMatrix, mean, turn, ...rest }: Fragment): string {
+  const flags = [matrix, encodeMatrix, mean, turn].map(x => x?.length ?? 0);
+  return JSON.stringify([rest, flags], (key, value) => {
+    if (key === 'matrix') return undefined;
+    return value instanceof Float32Array ? [...value] : value;
+  });
+}

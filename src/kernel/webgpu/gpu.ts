@@ -1,0 +1,313 @@
+/**
+ * A GPU as the device's operations see it: kernels are dispatched into one command encoder, with their parameters and
+ * tables in one arena that is uploaded once, and everything is submitted when somebody wants to read.
+ */
+import { assert, CapacityError, DeviceError } from '../../errors.ts';
+
+/** WGSL as data: the bindings are declared from it, `body` is the rest and has a `main`. */
+export interface Kernel {
+  /** Says everything that the code depends on: the pipeline is cached by it. */
+  name: string;
+  /** Words of the uniform `p`: `rows`, or `eps: f32`. u32 unless it says otherwise. */
+  params: readonly string[];
+  /** Storage: `x: array<f32>`, or `write x: array<f32>`. */
+  buffers: readonly string[];
+  /** Invocations a workgroup. */
+  size: number;
+  /** Of which `main(group: vec3u, lane: u32)` is called. */
+  body: string;
+  /** WGSL extensions. */
+  enable?: readonly string[];
+}
+
+export type Binding = GPUBuffer | { buffer: GPUBuffer; offset: number; size: number };
+
+interface Pipeline {
+  id: number;
+  pipeline: GPUComputePipeline;
+  layout: GPUBindGroupLayout;
+}
+
+/** A table in the arena: its place in words, good until the next submission. */
+export interface Placed {
+  word: number;
+  generation: number;
+}
+
+/** The flags of the specification, which not every place has as globals. */
+const USE = { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128, QUERY_RESOLVE: 512 };
+const COMPUTE_STAGE = 4;
+const MAP_READ_MODE = 1;
+
+const ARENA = 4 << 20;
+const ALIGN = 256;
+/** Bytes that a uniform binding spans. */
+const UNIFORM = 128;
+
+export class Gpu {
+  /** For kernels that read tables: `data: array<u32>`. */
+  readonly arena: GPUBuffer;
+  /** Goes up with every submission: tables placed before are gone. */
+  generation = 0;
+  bytes = 0;
+  private readonly shadow = new Uint8Array(ARENA);
+  private used = 0;
+  private encoder?: GPUCommandEncoder;
+  private pass?: GPUComputePassEncoder;
+  private submission?: Promise<void>;
+  private failure?: Error;
+  private readonly pipelines = new Map<string, Pipeline>();
+  private readonly doomed: GPUBuffer[] = [];
+  private readonly bindGroups = new Map<string, GPUBindGroup>();
+  private readonly ids = new WeakMap<GPUBuffer, number>();
+  private nextId = 1;
+  private readonly idle = new Map<number, GPUBuffer[]>();
+
+  constructor(readonly device: GPUDevice) {
+    this.arena = device.createBuffer({
+      label: 'arena',
+      size: ARENA,
+      usage: USE.UNIFORM | USE.STORAGE | USE.COPY_DST | USE.COPY_SRC,
+    });
+    device.onuncapturederror = event => {
+      this.failure ??=
+        event.error.constructor.name === 'GPUOutOfMemoryError'
+          ? new CapacityError('The GPU has no memory left. Take a smaller context, fewer sequences or a smaller model.')
+          : new Error(`kvasir bug: WebGPU refused a command: ${event.error.message}`);
+    };
+    device.lost.then(({ reason, message }) => {
+      this.failure ??=
+        reason === 'destroyed'
+          ? new DeviceError('The GPU was given back (the model was disposed). Load the model again.')
+          : new DeviceError(
+              `The GPU was lost (${message || reason}): its driver restarted, or it ran out of memory. Load the model ` +
+                "again; if it happens again take a smaller context or prefillChunk, or device: 'wasm'.",
+            );
+    });
+  }
+
+  check(): void {
+    if (this.failure) throw this.failure;
+  }
+
+  buffer(bytes: number, label: string): GPUBuffer {
+    this.check();
+    const size = Math.max(4, Math.ceil(bytes / 4) * 4);
+    this.bytes += size;
+    const usage = USE.STORAGE | USE.COPY_DST | USE.COPY_SRC;
+    return this.device.createBuffer({ label, size, usage });
+  }
+
+  destroy(buffer: GPUBuffer): void {
+    this.bytes -= buffer.size;
+    this.bindGroups.clear();
+    // What was recorded may still use it.
+    if (this.encoder) this.doomed.push(buffer);
+    else buffer.destroy();
+  }
+
+  /** Room in the arena for words that a kernel reads. */
+  place(words: ArrayLike<number> & { byteLength?: number }): Placed {
+    const source = words instanceof Float32Array ? words : Uint32Array.from(words);
+    const at = this.take(source.byteLength);
+    this.shadow.set(new Uint8Array(source.buffer, source.byteOffset, source.byteLength), at);
+    return { word: at / 4, generation: this.generation };
+  }
+
+  private take(bytes: number): number {
+    const size = Math.ceil(bytes / ALIGN) * ALIGN;
+    assert(size <= ARENA / 2, `a table of ${bytes} bytes does not fit into the arena`);
+    if (this.used + size > ARENA) this.submit();
+    this.used += size;
+    return this.used - size;
+  }
+
+  /** Whether a table of this size, and some uniforms after it, fit without a submission in between. */
+  makeRoom(bytes: number): void {
+    if (this.used + bytes + 16 * ALIGN > ARENA) this.submit();
+  }
+
+  run(kernel: Kernel, params: readonly number[], buffers: readonly Binding[], groups: readonly number[]): void {
+    if (groups.some(n => n === 0)) return;
+    const { id, pipeline, layout } = this.pipelineOf(kernel);
+    const at = this.take(UNIFORM);
+    const view = new DataView(this.shadow.buffer, at);
+    kernel.params.forEach((name, i) => {
+      if (name.endsWith(': f32')) view.setFloat32(4 * i, params[i], true);
+      else view.setUint32(4 * i, params[i], true);
+    });
+    const pass = this.computePass();
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, this.bindGroupOf(id, layout, buffers), [at]);
+    pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
+  }
+
+  private computePass(): GPUComputePassEncoder {
+    this.check();
+    this.encoder ??= this.device.createCommandEncoder();
+    this.pass ??= this.encoder.beginComputePass();
+    return this.pass;
+  }
+
+  private commands(): GPUCommandEncoder {
+    this.check();
+    this.pass?.end();
+    this.pass = undefined;
+    this.encoder ??= this.device.createCommandEncoder();
+    return this.encoder;
+  }
+
+  private pipelineOf(kernel: Kernel): Pipeline {
+    const known = this.pipelines.get(kernel.name);
+    if (known) return known;
+    const storage = kernel.buffers.map((text, i): GPUBindGroupLayoutEntry => {
+      const type = text.startsWith('write ') ? 'storage' : 'read-only-storage';
+      return { binding: i + 1, visibility: COMPUTE_STAGE, buffer: { type } };
+    });
+    const uniform = { type: 'uniform', hasDynamicOffset: true } as const;
+    const layout = this.device.createBindGroupLayout({
+      entries: [{ binding: 0, visibility: COMPUTE_STAGE, buffer: uniform }, ...storage],
+    });
+    const pipeline = this.device.createComputePipeline({
+      label: kernel.name,
+      layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+      compute: {
+        module: this.device.createShaderModule({ label: kernel.name, code: wgsl(kernel) }),
+        entryPoint: 'run',
+      },
+    });
+    const made = { id: this.nextId++, pipeline, layout };
+    this.pipelines.set(kernel.name, made);
+    return made;
+  }
+
+  private bindGroupOf(pipeline: number, layout: GPUBindGroupLayout, buffers: readonly Binding[]): GPUBindGroup {
+    const parts = buffers.map(binding => ('buffer' in binding ? binding : { buffer: binding, offset: 0, size: 0 }));
+    const key = `${pipeline}:${parts.map(({ buffer, offset }) => `${this.idOf(buffer)}+${offset}`).join()}`;
+    const known = this.bindGroups.get(key);
+    if (known) return known;
+    const made = this.device.createBindGroup({
+      layout,
+      entries: [
+        { binding: 0, resource: { buffer: this.arena, size: UNIFORM } },
+        ...parts.map(({ buffer, offset, size }, i) => ({
+          binding: i + 1,
+          resource: { buffer, offset, size: size || undefined },
+        })),
+      ],
+    });
+    this.bindGroups.set(key, made);
+    return made;
+  }
+
+  private idOf(buffer: GPUBuffer): number {
+    const id = this.ids.get(buffer) ?? this.nextId++;
+    this.ids.set(buffer, id);
+    return id;
+  }
+
+  copy(from: GPUBuffer, fromByte: number, to: GPUBuffer, toByte: number, bytes: number): void {
+    this.commands().copyBufferToBuffer(from, fromByte, to, toByte, bytes);
+  }
+
+  clear(buffer: GPUBuffer, offset: number, bytes: number): void {
+    this.commands().clearBuffer(buffer, offset, bytes);
+  }
+
+  /** Bytes into a buffer, after what was recorded and before what will be. A multiple of four. */
+  upload(to: GPUBuffer, offset: number, data: Uint8Array<ArrayBuffer>): void {
+    this.check();
+    if (this.encoder && data.byteLength <= ARENA / 8) {
+      const at = this.take(data.byteLength);
+      this.shadow.set(data, at);
+      this.copy(this.arena, at, to, offset, data.byteLength);
+    } else {
+      this.submit();
+      this.device.queue.writeBuffer(to, offset, data);
+    }
+  }
+
+  /** Everything recorded so far begins. */
+  submit(): void {
+    if (!this.encoder) return;
+    const encoder = this.commands();
+    this.encoder = undefined;
+    this.device.queue.writeBuffer(this.arena, 0, this.shadow, 0, Math.ceil(this.used / 4) * 4);
+    this.device.queue.submit([encoder.finish()]);
+    for (const buffer of this.doomed.splice(0)) buffer.destroy();
+    this.used = 0;
+    this.generation++;
+  }
+
+  /** Nanoseconds that the GPU takes for what `record` dispatches; by the clock on the wall where it cannot tell. */
+  async time(record: () => void): Promise<number> {
+    this.submit();
+    if (!this.device.features.has('timestamp-query')) {
+      const start = performance.now();
+      record();
+      this.submit();
+      await this.device.queue.onSubmittedWorkDone();
+      return 1e6 * (performance.now() - start);
+    }
+    const querySet = this.device.createQuerySet({ type: 'timestamp', count: 2 });
+    const resolved = this.device.createBuffer({ size: 16, usage: USE.QUERY_RESOLVE | USE.COPY_SRC });
+    this.encoder = this.device.createCommandEncoder();
+    const pass = this.encoder.beginComputePass({
+      timestampWrites: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
+    });
+    this.pass = pass;
+    record();
+    assert(this.pass === pass, 'what is timed must be dispatches alone: run it once before, so that uploads are done');
+    this.commands().resolveQuerySet(querySet, 0, 2, resolved, 0);
+    const [from, to] = new BigUint64Array(await this.read(resolved, 0, 16));
+    querySet.destroy();
+    resolved.destroy();
+    return Number(to - from);
+  }
+
+  /** Bytes of a buffer as they are after what was recorded. Reads that are asked for together share a submission. */
+  async read(buffer: GPUBuffer, offset: number, bytes: number): Promise<ArrayBuffer> {
+    const size = 2 ** Math.ceil(Math.log2(Math.max(256, bytes)));
+    const staging =
+      this.idle.get(size)?.pop() ??
+      this.device.createBuffer({ label: 'staging', size, usage: USE.MAP_READ | USE.COPY_DST });
+    this.copy(buffer, offset, staging, 0, bytes);
+    this.submission ??= Promise.resolve().then(() => {
+      this.submission = undefined;
+      this.submit();
+    });
+    try {
+      await this.submission;
+      await staging.mapAsync(MAP_READ_MODE, 0, bytes);
+      this.check();
+    } catch (error) {
+      // The loss is told a moment after the commands that it broke.
+      await new Promise(resolve => setTimeout(resolve));
+      this.check();
+      throw error;
+    }
+    const result = staging.getMappedRange(0, bytes).slice(0);
+    staging.unmap();
+    const idle = this.idle.get(size) ?? [];
+    idle.push(staging);
+    this.idle.set(size, idle);
+    return result;
+  }
+}
+
+/** The whole text of a kernel. */
+export function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {
+  const declared = buffers.map((text, i) => {
+    const write = text.startsWith('write ');
+    const access = write ? 'storage, read_write' : 'storage, read';
+    return `@group(0) @binding(${i + 1}) var<${access}> ${write ? text.slice(6) : text};`;
+  });
+  return [
+    ...enable.map(name => `enable ${name};`),
+    `struct Params { ${params.map(name => (name.includes(':') ? name : `${name}: u32`)).join(', ')} }`,
+    '@group(0) @binding(0) var<uniform> p: Params;',
+    ...declared,
+    body,
+    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) { main(group, lane); }`,
+  ].join('\n');
+}

@@ -1,0 +1,110 @@
+/** Grids of codes (codec/pack.ts) in WGSL: the code of a token and dim out of a page's bytes, and the bytes of a page. */
+import type { GridFragment } from '../../fragment.ts';
+
+interface Plane {
+  width: number;
+  /** First byte, from the start of the grid. */
+  offset: number;
+  bytes: number;
+  /** Where its bits lie in a code. */
+  shift: number;
+  /** Bytes of a line and of a block's lane; absent where lines follow one another bit by bit. */
+  line?: { bytes: number; lane: number };
+  length: number;
+}
+
+export interface GridShape extends GridFragment {
+  tokens: number;
+  dims: number;
+}
+
+/** A grid of pairs is one of nibbles over half the dims. */
+const nibbles = (grid: GridShape): GridShape => ({
+  ...grid,
+  bits: 4,
+  dims: Math.ceil(grid.dims / 2),
+  order: 'columns',
+});
+
+function planesOf({ bits, order, tokens, dims }: GridShape): Plane[] {
+  const [lines, length] = order === 'rows' ? [tokens, dims] : [dims, tokens];
+  let [offset, shift] = [0, 0];
+  return [16, 8, 4, 2, 1]
+    .filter(width => bits & width)
+    .map(width => {
+      const lineBytes = (length * width) / 8;
+      const whole = width < 8 && Number.isInteger(lineBytes);
+      const line = whole ? { bytes: lineBytes, lane: Math.min(16, lineBytes & -lineBytes) } : undefined;
+      const bytes = Math.ceil((lines * length * width) / 8);
+      const plane = { width, offset, bytes, shift, line, length };
+      offset += bytes;
+      shift += width;
+      return plane;
+    });
+}
+
+export const gridBytes = (grid: GridShape): number =>
+  planesOf(grid.order === 'pairs' ? nibbles(grid) : grid).reduce((sum, { bytes }) => sum + bytes, 0);
+
+/** `fn NAME(block: u32, t: u32, i: u32) -> u32`, with `byte(at)` at hand; `block` is where the head's block begins. */
+export function readGrid(name: string, grid: GridShape): string {
+  if (grid.order === 'pairs') {
+    return `${readGrid(`${name}_pair`, nibbles(grid))}
+fn ${name}(block: u32, t: u32, i: u32) -> u32 { return (${name}_pair(block, t, i / 2) >> (2 * (i & 1))) & 3; }`;
+  }
+  const terms = planesOf(grid).map(({ width, offset, shift, line, length }) => {
+    const at = `block + ${grid.offset + offset}`;
+    const n = `(line * ${length} + at)`;
+    const mask = 2 ** width - 1;
+    if (width === 16) return `(byte(${at} + 2 * ${n}) | (byte(${at} + 2 * ${n} + 1) << 8)) << ${shift}`;
+    if (!line) return `((byte(${at} + ${n} * ${width} / 8) >> ((${n} * ${width}) & 7)) & ${mask}) << ${shift}`;
+    const codes = (line.lane * 8) / width;
+    const within = `(at % ${codes})`;
+    const byte = `byte(${at} + line * ${line.bytes} + (at / ${codes}) * ${line.lane} + ${within} % ${line.lane})`;
+    return `((${byte} >> (${within} / ${line.lane} * ${width})) & ${mask}) << ${shift}`;
+  });
+  const [line, at] = grid.order === 'rows' ? ['t', 'i'] : ['i', 't'];
+  return /* wgsl */ `
+fn ${name}(block: u32, t: u32, i: u32) -> u32 {
+  let line = ${line};
+  let at = ${at};
+  return ${terms.map(term => `(${term})`).join(' | ')};
+}`;
+}
+
+/** `fn NAME(n: u32, head: u32) -> u32`: byte n of the grid, from codes that `code(head, t, i)` gives. */
+export function writeGrid(name: string, grid: GridShape, code: string): string {
+  if (grid.order === 'pairs') {
+    const pair = `${name}_pair`;
+    const odd =
+      grid.dims % 2 === 1
+        ? `select(0u, ${code}(head, t, 2 * i + 1), 2 * i + 1 < ${grid.dims})`
+        : `${code}(head, t, 2 * i + 1)`;
+    return `fn ${pair}(head: u32, t: u32, i: u32) -> u32 { return ${code}(head, t, 2 * i) | (${odd} << 2); }
+${writeGrid(name, nibbles(grid), pair)}`;
+  }
+  const get = (line: string, at: string) =>
+    grid.order === 'rows' ? `${code}(head, ${line}, ${at})` : `${code}(head, ${at}, ${line})`;
+  const planes = planesOf(grid).map(({ width, offset, bytes, shift, line, length }) => {
+    const mask = 2 ** width - 1;
+    const count = 8 / width;
+    const body = line
+      ? `let line = m / ${line.bytes}; let rest = m % ${line.bytes};
+    var value = 0u;
+    for (var k = 0u; k < ${count}; k++) {
+      let at = rest / ${line.lane} * ${line.lane * count} + k * ${line.lane} + rest % ${line.lane};
+      value |= ((${get('line', 'at')} >> ${shift}) & ${mask}) << (k * ${width});
+    }
+    return value;`
+      : width === 16
+        ? `let at = m / 2; return (${get(`at / ${length}`, `at % ${length}`)} >> (${shift} + 8 * (m & 1))) & 255;`
+        : `var value = 0u;
+    for (var k = 0u; k < ${count}; k++) {
+      let at = m * ${count} + k;
+      if (at < ${grid.tokens * grid.dims}) { value |= ((${get(`(at / ${length})`, `(at % ${length})`)} >> ${shift}) & ${mask}) << (k * ${width}); }
+    }
+    return value;`;
+    return `if (n < ${offset + bytes}) { let m = n - ${offset}; ${body} }`;
+  });
+  return `fn ${name}(n: u32, head: u32) -> u32 {\n  ${planes.join('\n  ')}\n  return 0;\n}`;
+}

@@ -1,0 +1,35 @@
+/** Bits of WGSL that many kernels share. */
+
+/** f16 and back, exact and saturating as kernel/float.ts has it (pack2x16float may round either way). */
+export const toF16 = /* wgsl */ `
+fn to_f16(x: f32) -> u32 {
+  let a = min(abs(x), 65504.0);
+  let bits = bitcast<u32>(a);
+  let normal = (bits - (112u << 23u) + 0xfffu + ((bits >> 13u) & 1u)) >> 13u;
+  let code = select(normal, u32(round(a * 16777216.0)), a < 0.00006103515625);
+  return min(code, 0x7bffu) | select(0u, 0x8000u, bitcast<u32>(x) >= 0x80000000u);
+}`;
+
+export const toFp8 = /* wgsl */ `
+fn to_fp8(x: f32) -> u32 {
+  let a = min(abs(x), 448.0);
+  let bits = bitcast<u32>(a);
+  let normal = (bits - (120u << 23u) + 0x7ffffu + ((bits >> 20u) & 1u)) >> 20u;
+  let code = select(normal, u32(round(a * 512.0)), a < 0.015625);
+  return min(code, 0x7eu) | select(0u, 0x80u, bitcast<u32>(x) >= 0x80000000u);
+}`;
+
+/** The halves of a word, as floats. */
+export const halves = /* wgsl */ `
+fn low_half(word: u32) -> f32 { return unpack2x16float(word).x; }
+fn high_half(word: u32) -> f32 { return unpack2x16float(word).y; }`;
+
+/** Text for 0 to n - 1, line by line: loops that must not be loops, so that arrays become registers. */
+export const each = (n: number, text: (i: number) => string, join = '\n'): string =>
+  Array.from({ length: n }, (_, i) => text(i)).join(join);
+
+/** A float literal that reads back as the same f32. */
+export function float(x: number): string {
+  const text = String(Math.fround(x));
+  return `f32(${/[.e]/.test(text) ? text : `${text}.0`})`;
+}

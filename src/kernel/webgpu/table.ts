@@ -1,0 +1,107 @@
+/**
+ * Who attends to what, as words for the kernels: made once for the runs of a step and used by all layers. Rows are cut
+ * into batches so that the partial states of one fit into a buffer of bounded size.
+ */
+import type { KvRun } from '../device.ts';
+import { SPLIT } from './kernels/attend.ts';
+import { HALF_TOKENS } from './kernels/sources.ts';
+import type { GpuBlock } from './pool.ts';
+
+/** Items of the kernel for one row, and of the one for several. */
+export interface Items {
+  one: Range;
+  many: Range;
+}
+
+export interface Range {
+  /** First word, from the start of the table. */
+  word: number;
+  count: number;
+}
+
+export interface Batch {
+  pages: Items;
+  halves: Items;
+  finish: Range;
+  pageStates: number;
+  halfStates: number;
+}
+
+export interface Table {
+  words: Uint32Array;
+  batches: Batch[];
+}
+
+interface Lists {
+  one: number[][];
+  many: number[][];
+}
+
+export function attendTable(runs: readonly KvRun[], tile: number, mostStates: number): Table {
+  const words: number[] = [];
+  const put = (rows: readonly (readonly number[])[]): Range => {
+    const word = words.length;
+    for (const row of rows) words.push(...row);
+    return { word, count: rows.length };
+  };
+  const items = ({ one, many }: Lists): Items => ({ one: put(one), many: put(many) });
+  const batches: Batch[] = [];
+  let [pages, halves, finish]: [Lists, Lists, number[][]] = [lists(), lists(), []];
+  let [pageStates, halfStates] = [0, 0];
+  const close = () => {
+    if (finish.length === 0) return;
+    batches.push({
+      pages: items(pages),
+      halves: items(halves),
+      finish: put(finish),
+      pageStates,
+      halfStates,
+    });
+    [pages, halves, finish] = [lists(), lists(), []];
+    [pageStates, halfStates] = [0, 0];
+  };
+
+  for (const run of runs) {
+    const { view, row, count, position, sealed } = run;
+    const { pageTokens, sinks } = view.shape;
+    const leaves = view.leaves.slice(0, sealed - view.firstLeaf).map(leaf => (leaf as GpuBlock).slot);
+    const list = put([leaves]).word;
+    const sealedTokens = sealed * pageTokens;
+    const sinkCount = Math.min(sinks, sealedTokens);
+    const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
+    const units = Math.ceil(leaves.length / SPLIT);
+    const span = HALF_TOKENS * SPLIT;
+    // Rows of a run differ in how much of the tail they see, so each has the units that the last one has.
+    const tailUnits = Math.ceil((position + count - sealedTokens) / span);
+    const sinkUnits = Math.ceil(sinkCount / span);
+    const halfUnits = tailUnits + sinkUnits;
+    const step = count === 1 ? 1 : tile;
+    for (let first = 0; first < count; first += step) {
+      const n = Math.min(step, count - first);
+      if (finish.length > 0 && pageStates + halfStates + n * (units + halfUnits) > mostStates) close();
+      const [pageItems, halfItems] = step === 1 ? [pages.one, halves.one] : [pages.many, halves.many];
+      for (let u = 0; u < units; u++) {
+        const left = Math.max(0, skip - u * SPLIT * pageTokens);
+        const pagesOf = Math.min(SPLIT, leaves.length - u * SPLIT);
+        pageItems.push([row + first, n, list + u * SPLIT, pagesOf, left, pageStates + u, units, 0, 0]);
+      }
+      const half = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
+        const tokens = Math.min(span, end + (sink ? 0 : n - 1) - from);
+        const rounds = Math.max(0, Math.ceil(tokens / HALF_TOKENS));
+        halfItems.push([row + first, n, sink, rounds, slot, halfStates + at + u, halfUnits, from, end]);
+      };
+      for (let u = 0; u < sinkUnits; u++) half(1, (view.sinkBlock as GpuBlock).slot, u, u * span, sinkCount, 0);
+      for (let u = 0; u < tailUnits; u++)
+        half(0, (view.tail as GpuBlock).slot, u, sealedTokens + u * span, position + first + 1, sinkUnits);
+      for (let r = 0; r < n; r++) {
+        finish.push([row + first + r, pageStates + r * units, units, halfStates + r * halfUnits, halfUnits]);
+      }
+      pageStates += n * units;
+      halfStates += n * halfUnits;
+    }
+  }
+  close();
+  return { words: Uint32Array.from(words), batches };
+}
+
+const lists = (): Lists => ({ one: [], many: [] });

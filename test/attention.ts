@@ -1,0 +1,81 @@
+/** Attention of a device on fresh random data, in any chunks: what devices are held against each other by. */
+import { leafLayout } from '../src/cache/leaf.ts';
+import { createSequence, type Sequence } from '../src/cache/sequence.ts';
+import { createTrained } from '../src/codec/codec.case.ts';
+import type { KvCodec } from '../src/codec/kv.ts';
+import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { norm as lengthOf } from '../src/codec/parts/vector.ts';
+import { turnOf } from '../src/eval/vectors.ts';
+import type { Device } from '../src/kernel/device.ts';
+
+/** How far a is from b, of the length of b. */
+export const far = (a: Float32Array, b: Float32Array): number =>
+  lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);
+
+export interface Setting {
+  spec: string;
+  headDim?: number;
+  heads?: number;
+  kvHeads?: number;
+  pageTokens?: number;
+  /** In place of what the spec makes. */
+  codec?: Pick<KvCodec, 'keys' | 'values'>;
+}
+
+interface Options {
+  /** Attend with the last rows of each run alone: the js device is slow. */
+  most?: number;
+  /** Leaves to read in place of those that are sealed: a code that falls on the other side of a tie shall not show. */
+  leaves?: readonly Uint8Array[];
+}
+
+/** Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs. */
+export async function runAttention(
+  device: Device,
+  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: Setting,
+  chunks: readonly number[],
+  { most = Number.POSITIVE_INFINITY, leaves }: Options = {},
+) {
+  const random = createRandom(headDim + heads);
+  const mean = normals(random, kvHeads * headDim);
+  const made = createTrained(spec, { headDim, kvHeads, pageTokens, turn: turnOf(headDim) }, mean);
+  const { sink, recent } = made.window;
+  const sequence: Sequence = createSequence({
+    device,
+    shape: { headDim, kvHeads, pageTokens: made.shape.pageTokens, sinks: sink },
+    leaf: leafLayout([codec ?? made]),
+    recent,
+    context: 4096,
+  });
+  const total = chunks.reduce((a, b) => a + b, 0);
+  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
+  device.write(
+    k,
+    0,
+    normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]),
+  );
+  device.write(v, 0, normals(random, total * kvHeads * headDim));
+  device.write(q, 0, normals(random, total * heads * headDim));
+  const sealed: Promise<Uint8Array>[] = [];
+  let done = 0;
+  for (const count of chunks) {
+    for (const run of sequence.plan(count)) {
+      const { view } = sequence;
+      if (run.sealed > 0 && run.position === run.sealed * made.shape.pageTokens + recent) {
+        const page = run.sealed - 1;
+        device.seal(view, 0, page, view.leaves[page]);
+        sealed.push(device.readBlock(view.leaves[page]));
+        if (leaves) device.writeBlock(view.leaves[page], leaves[page]);
+      }
+      const row = done + run.row;
+      device.append(0, k, v, [{ ...run, view, row }]);
+      const left = Math.max(0, run.count - most);
+      const last = { count: run.count - left, position: run.position + left, row: row + left };
+      device.attend(0, q, out, [{ ...run, ...last, view }], 1 / Math.sqrt(headDim));
+    }
+    sequence.commit(count);
+    done += count;
+  }
+  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
+  return { outputs, leaves: await Promise.all(sealed) };
+}

@@ -1,0 +1,88 @@
+/** Whole models on the webgpu device: the same logits as js, in any company, and a clean end when the GPU goes away. */
+import { expect, it } from 'vitest';
+import { loadEngine, openModelFile } from '../src/engine/engine.ts';
+import { step } from '../src/engine/step.ts';
+import { DeviceError } from '../src/errors.ts';
+import { type LoadOptions, loadModel } from '../src/index.ts';
+import type { Chunk } from '../src/model/forward.ts';
+import { planOf } from '../src/plan/plan.ts';
+import { far } from './attention.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { type TinyOptions, tinyModel } from './tiny-model.ts';
+import { describeGpu } from './webgpu.ts';
+
+const blobOf = (options: TinyOptions = {}) =>
+  new Blob([writeGguf(tinyModel({ tied: false, headDim: 32, ...options }))]);
+
+async function open(kv: string, options: LoadOptions, model: Blob) {
+  const file = await openModelFile(model);
+  const plan = planOf(kv, { ...file.config, pageTokens: 16 });
+  const engine = await loadEngine(file, { plan, context: 256 }, options);
+  /** Logits of all rows of chunks that run together, each of a sequence of its own. */
+  const logitsOf = async (lengths: readonly number[]) => {
+    const rows = new Map<string, Float32Array>();
+    const chunks = lengths.map((length, n): Chunk => {
+      const tokens = Array.from({ length }, (_, i) => (i * 37 + length * 11) % 256);
+      return { sequence: engine.openSequence(plan, 256), tokens, logits: n % 2 === 0 ? 'all' : 'last' };
+    });
+    await step(engine, chunks, {
+      onLogits: (chunk, row, logits) => rows.set(`${chunk.tokens.length}:${row}`, logits),
+    });
+    for (const { sequence } of chunks) sequence.dispose();
+    return rows;
+  };
+  return { engine, logitsOf };
+}
+
+describeGpu('models', () => {
+  it.each([
+    ['llama', 'F32', 'f16'],
+    ['qwen2', 'F16', 'tq4+recent20'],
+    ['qwen3', 'F32', 'kivi2g16/tq3+sink0'],
+  ] as const)('%s of %s on %s: the logits of js', async (architecture, type, kv) => {
+    const model = blobOf({ architecture, type });
+    const js = await open(kv, { device: 'js' }, model);
+    const gpu = await open(kv, { device: 'webgpu', precise: true }, model);
+    const expected = await js.logitsOf([70]);
+    const found = await gpu.logitsOf([70]);
+    expect(found.size).toBe(70);
+    const worst = Math.max(...[...expected].map(([key, logits]) => far(found.get(key)!, logits)));
+    // Where a code falls on the other side of a tie, everything after it differs a little.
+    expect(worst).toBeLessThan(kv === 'f16' ? 1e-4 : 0.02);
+    await gpu.engine.dispose();
+  });
+
+  it('Q4_0 on tq4u: a row gets the very same logits alone, in a ragged batch and in chunks', async () => {
+    const model = blobOf({ type: 'Q4_0', layers: 1 });
+    const whole = await open('tq4u+recent5', { device: 'webgpu', prefillChunk: 128 }, model);
+    const together = await whole.logitsOf([50, 3, 40, 20, 1]);
+    expect(together.size).toBe(50 + 1 + 40 + 1 + 1);
+    const cut = await open('tq4u+recent5', { device: 'webgpu', prefillChunk: 7 }, model);
+    for (const { logitsOf } of [whole, cut]) {
+      for (const [key, logits] of await logitsOf([50])) expect(together.get(key)).toEqual(logits);
+    }
+    await whole.engine.dispose();
+    await cut.engine.dispose();
+  }, 180_000);
+
+  it('a GPU that goes away is a typed error, and the next model runs', async () => {
+    const load = () => loadModel(blobOf(), { device: 'webgpu', pageTokens: 16 });
+    const greedy = { temperature: 0, maxTokens: 4, ignoreEnd: true };
+    const model = await load();
+    const { ids } = await model.complete('abc', greedy);
+    const stream = model.generate('abc', greedy);
+    await stream.next();
+    await model.dispose();
+    await expect(stream.result()).rejects.toThrow(/disposed/);
+
+    const { engine, logitsOf } = await open('f16', { device: 'webgpu' }, blobOf());
+    // As if the driver had gone: the device does not know of it beforehand.
+    (engine.device as unknown as { gpu: { device: GPUDevice } }).gpu.device.destroy();
+    await expect(logitsOf([5])).rejects.toThrow(DeviceError);
+    await engine.dispose();
+
+    await using again = await load();
+    expect((await again.complete('abc', greedy)).ids).toEqual(ids);
+    expect(again.device.why).toMatch(/as asked/);
+  });
+});

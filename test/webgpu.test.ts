@@ -1,0 +1,230 @@
+/** The webgpu device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
+import { afterAll, expect, it } from 'vitest';
+import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { zoo } from '../src/codec/zoo.ts';
+import { createSampler } from '../src/engine/sample.ts';
+import type { Device } from '../src/kernel/device.ts';
+import { createJsDevice } from '../src/kernel/js/device.ts';
+import { createWebGpuDevice, type WebGpuOptions } from '../src/kernel/webgpu/device.ts';
+import { dequantize } from '../src/kernel/weights/dequantize.ts';
+import { weightTypes } from '../src/kernel/weights/types.ts';
+import { far, runAttention, type Setting } from './attention.ts';
+import { randomWeights } from './quantize.ts';
+import { seeded } from './random.ts';
+import { describeGpu } from './webgpu.ts';
+
+/** Of the length of the vectors involved. */
+const INT8_MATMUL = 0.012;
+/** K types have their products of scales rounded to f16, and what a minimum adds much of what a scale does. */
+const PRECISE_MATMUL = 7e-4;
+const FLOAT = 2e-5;
+/** Attention outputs over their length, which is a third or so of a value's: read as floats, and by int8 queries. */
+const FLOAT_ATTENTION = 1e-3;
+const INT8_ATTENTION = 2e-2;
+const INTEGER_CODECS = /tq[24]u/;
+/** Share of sealed codes that may fall on the other side of a tie. */
+const TIES = 1e-4;
+
+/** Small, so that SwiftShader is done with it. */
+const SHAPE = { headDim: 32, heads: 6, kvHeads: 2, pageTokens: 32 };
+
+const open = new Map<string, Promise<Device>>();
+function webgpu(options: Partial<WebGpuOptions> = {}): Promise<Device> {
+  const key = JSON.stringify(options);
+  const device = open.get(key) ?? createWebGpuDevice({ ...SHAPE, ...options });
+  open.set(key, device);
+  return device;
+}
+afterAll(async () => {
+  for (const device of open.values()) await (await device).dispose();
+});
+
+describeGpu('matrices', () => {
+  it.each(weightTypes.flatMap(type => [[type, false] as const, [type, true] as const]))(
+    '%s, precise: %s',
+    async (type, precise) => {
+      // One type in the tiles that a GPU takes, which are slow to compile here.
+      const device = await webgpu({ precise, unroll: type === 'Q4_1' && !precise ? 4 : undefined });
+      const [rows, cols, batch] = [37, 256, 20];
+      const bytes = randomWeights(type, rows * cols, 0.1, seeded(3));
+      const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+      const exact = new Float32Array(rows * cols);
+      dequantize(type, bytes, exact);
+      const x = normals(createRandom(5), batch * cols);
+      const bias = normals(createRandom(6), rows);
+      const biasTensor = device.tensor(1, rows);
+      device.write(biasTensor, 0, bias);
+      /** Rows `first` on, by themselves. */
+      const product = async (first: number, count: number) => {
+        const [input, out] = [device.tensor(count, cols), device.tensor(count, rows)];
+        device.write(input, 0, x.slice(first * cols, (first + count) * cols));
+        device.project(input, count, [{ weights, out, bias: biasTensor }]);
+        device.project(input, count, [{ weights, out, add: true }]);
+        return Promise.all(Array.from({ length: count }, (_, r) => device.read(out, r)));
+      };
+      const all = await product(0, batch);
+      const tolerance = !/^[QI]/.test(type) ? FLOAT : precise ? PRECISE_MATMUL : INT8_MATMUL;
+      all.forEach((row, r) => {
+        const expected = Float32Array.from({ length: rows }, (_, o) => {
+          let sum = 0;
+          for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
+          return 2 * sum + bias[o];
+        });
+        expect(far(row, expected)).toBeLessThan(tolerance);
+      });
+      // A row gives the very same bits in any company: tiles, a few together, alone.
+      expect(await product(3, 6)).toEqual(all.slice(3, 9));
+      expect(await product(7, 1)).toEqual(all.slice(7, 8));
+    },
+  );
+
+  it('past the largest binding go on in further buffers', async () => {
+    const [rows, cols] = [40, 512];
+    const bytes = randomWeights('Q8_0', rows * cols, 0.1, seeded(8));
+    const results = await Promise.all(
+      [{}, { binding: 16 * cols }].map(async options => {
+        const device = await webgpu(options);
+        const weights = await device.loadWeights('Q8_0', rows, cols, async into => into.set(bytes));
+        const [input, out] = [device.tensor(3, cols), device.tensor(3, rows)];
+        device.embed(weights, [39, 0, 17], input);
+        device.project(input, 3, [{ weights, out }]);
+        return Promise.all([device.read(input, 0), device.read(input, 2), device.read(out, 1)]);
+      }),
+    );
+    expect(results[1]).toEqual(results[0]);
+    const exact = new Float32Array(rows * cols);
+    dequantize('Q8_0', bytes, exact);
+    expect(results[0][0]).toEqual(exact.slice(39 * cols));
+    expect(results[0][1]).toEqual(exact.slice(17 * cols, 18 * cols));
+  });
+});
+
+describeGpu('small operations', () => {
+  it('norms, turns and gates like js', async () => {
+    const [rows, cols] = [9, 192];
+    const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
+    const run = async (d: Device) => {
+      const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
+      const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
+      d.write(x, 0, data[0]);
+      d.write(up, 0, data[3]);
+      d.write(weight, 0, data[1].slice(0, cols));
+      d.write(headWeight, 0, data[1].slice(0, 64));
+      d.write(angles, 0, data[2].slice(0, rows * 62));
+      d.norm(x, rows, weight, 1e-5, out);
+      d.norm(out, rows, headWeight, 1e-5, out);
+      d.rope(out, rows, 64, angles);
+      d.swiglu(out, up, rows);
+      d.copy(out, 2, x, 0, 1);
+      d.copy(x, 0, out, 8, 1);
+      const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.read(out, r)));
+      return Float32Array.from(read.flatMap(row => [...row]));
+    };
+    expect(far(await run(await webgpu()), await run(createJsDevice()))).toBeLessThan(FLOAT);
+  });
+});
+
+describeGpu('choosing a token', () => {
+  const vocab = 1000;
+  // A few values many times: ties are the rule.
+  const logits = normals(createRandom(9), 3 * vocab).map((x, i) => (i % 3 === 0 ? Math.round(2 * x) / 2 : 2 * x));
+  it.each([
+    { temperature: 0 },
+    { temperature: 0.8, topK: 1 },
+    { temperature: 1 },
+    { temperature: 0.7, minP: 0.05 },
+    { temperature: 1.3, topK: 40 },
+    { temperature: 0.9, topP: 0.8 },
+    { temperature: 1.1, topK: 100, topP: 0.7, minP: 0.01 },
+  ])('as the sampler does: %o', async options => {
+    const device = await webgpu();
+    const tensor = device.tensor(3, vocab);
+    device.write(tensor, 0, logits);
+    const wanted: number[] = [];
+    const found: (number | undefined)[] = [];
+    for (let row = 0; row < 3; row++) {
+      const [first, second] = [createSampler({ ...options, seed: row }), createSampler({ ...options, seed: row })];
+      for (let n = 0; n < 4; n++) {
+        wanted.push(first.sample(logits.slice(row * vocab, (row + 1) * vocab)).id);
+        found.push(...(await device.choose!(tensor, [{ ...second.choice()!, row }])));
+      }
+    }
+    expect(found).toEqual(wanted);
+  });
+
+  it('says so where none can be chosen', async () => {
+    const device = await webgpu();
+    const tensor = device.tensor(3, 300);
+    device.write(tensor, 0, new Float32Array(900).fill(1));
+    device.write(tensor, 0, new Float32Array(300).fill(Number.NEGATIVE_INFINITY));
+    device.write(tensor, 1, Float32Array.of(0, Number.NaN));
+    const choices = [0, 1, 2].map(row => ({ row, temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 }));
+    expect(await device.choose!(tensor, choices)).toEqual([undefined, undefined, 0]);
+  });
+});
+
+/** More than four pages: two units of them, and runs that end within pages, at their ends and past them. */
+const TOKENS = [3, 29, 1, 50, 20, 75];
+
+async function agree(
+  device: Device,
+  setting: Setting,
+  tolerance = INTEGER_CODECS.test(setting.spec) ? INT8_ATTENTION : FLOAT_ATTENTION,
+): Promise<void> {
+  const full = { ...SHAPE, ...setting };
+  const js = await runAttention(createJsDevice(), full, TOKENS, { most: 3 });
+  const fast = await runAttention(device, full, TOKENS, { most: 3, leaves: js.leaves });
+  expect(fast.leaves.length).toBe(js.leaves.length);
+  let different = 0;
+  js.leaves.forEach((leaf, i) => {
+    leaf.forEach((byte, j) => {
+      if (byte !== fast.leaves[i][j]) different++;
+    });
+  });
+  const codes = 2 * js.leaves.length * full.pageTokens * full.kvHeads * full.headDim;
+  // The last bits of an f32 norm depend on the order of a sum.
+  if (!setting.spec.includes('n32')) expect(different / codes, 'sealed codes').toBeLessThan(TIES);
+  const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
+  expect(worst, 'attention').toBeLessThan(tolerance);
+}
+
+describeGpu('attention on packed pages', () => {
+  it.each([
+    ...zoo.filter(spec => !/-c|h$|mead|vec|million|oaken|tri/.test(spec)),
+    'tq4-haar',
+    'tq4-n32',
+    'tq4-nc',
+    'kivi2g32-token/kivi2g32-channel',
+    'oscar2g32-xh',
+    'kivi8g32',
+    'kivi1g32',
+  ])('%s seals and attends like js', async spec => agree(await webgpu(), { spec }));
+
+  it.each([
+    { spec: 'tq4', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'tq2', headDim: 96, heads: 8, kvHeads: 1 },
+    { spec: 'tq4u/tq2u', headDim: 128, heads: 4, kvHeads: 2, pageTokens: 64 },
+    { spec: 'q8_0h', headDim: 64, heads: 2, kvHeads: 1 },
+    { spec: 'tq4u/tq2', headDim: 256, heads: 2, kvHeads: 1 },
+    { spec: 'tq4+recent40+sink7', headDim: 32, heads: 3, kvHeads: 3 },
+    { spec: 'tq2u+sink70', headDim: 64, heads: 3, kvHeads: 1, pageTokens: 64 },
+    { spec: 'tq4+sink50', headDim: 32, heads: 3, kvHeads: 1, pageTokens: 16 },
+  ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
+    const { spec: _, ...shape } = setting;
+    await agree(await webgpu(shape), setting);
+  });
+
+  it('tq4u in precise mode is as good as floats', async () =>
+    agree(await webgpu({ precise: true }), { spec: 'tq4u' }, FLOAT_ATTENTION));
+
+  it.each(['f16', 'tq4', 'tq2u', 'tq35'])('%s gives the same bits in any chunks', async spec => {
+    // Several rows share a workgroup, as on a real GPU.
+    const device = await webgpu({ unroll: 4 });
+    const whole = await runAttention(device, { ...SHAPE, spec }, [150]);
+    for (const chunks of [Array(150).fill(1), [...Array(11).fill(13), 7]]) {
+      const cut = await runAttention(device, { ...SHAPE, spec }, chunks);
+      expect(cut.leaves).toEqual(whole.leaves);
+      expect(cut.outputs).toEqual(whole.outputs);
+    }
+  });
+});

@@ -11,7 +11,7 @@ import type { State } from './state.ts';
 import type { Workers } from './workers.ts';
 
 /** What is learned unless a list is given; those that the model's shape cannot have are left out. */
-const USUAL = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken'];
+const USUAL = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4/f16'];
 
 export function usualCodecs(shape: PlanShape): string[] {
   return USUAL.filter(spec => fits(spec, shape));

@@ -112,7 +112,26 @@ function stageBars() {
 function summary(result: Calibrated, bits: number) {
   const { path, bytes, hash, content } = result;
   const { fingerprint, shape, made, sensitivities } = content;
-  return { path, bytes, hash, fingerprint, layers: shape.layers, made, sensitivities, plan: planned(result, bits) };
+  return {
+    path,
+    bytes,
+    hash,
+    fingerprint,
+    layers: shape.layers,
+    made,
+    sensitivities,
+    topPairs: topPairs(result),
+    plan: planned(result, bits),
+  };
+}
+
+/** Pairs of RoPE that TriAttention usually keeps. */
+const TOP_PAIRS = 12;
+
+/** The share of the keys' energy that the largest pairs carry, over all layers; undefined if it was not measured. */
+function topPairs({ content: { learned } }: Calibrated): number | undefined {
+  const shares = learned.flatMap(({ key }) => key['tri.shares']?.[TOP_PAIRS - 1] ?? []);
+  return shares.length > 0 ? shares.reduce((a, b) => a + b) / shares.length : undefined;
 }
 
 /** What a plan of so many bits would be; none where layers were not weighed. */
@@ -127,12 +146,16 @@ function render(result: Calibrated, bits: number): string {
   const { path, bytes, content } = result;
   const { made } = content;
   const plan = planned(result, bits);
+  const share = topPairs(result);
   return [
     path,
     `${formatFileSize(bytes)}; learned from ${formatCount(made.tokens)} tokens for ${made.codecs.join(', ')}`,
     ...(plan?.predicted === undefined
       ? []
       : [`${plan.kv}: a divergence of ${brief(plan.predicted)} nats is to be expected`]),
+    ...(share === undefined
+      ? []
+      : [`the top ${TOP_PAIRS} pairs of a key carry ${(100 * share).toFixed(1)} % of its energy`]),
     `It is used by itself where a codec needs it: kvasir run MODEL --kv ${plan ? `auto:${bits}` : made.codecs[0]}`,
   ].join('\n');
 }

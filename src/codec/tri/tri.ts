@@ -12,13 +12,17 @@ import { pageRelative, plain } from '../domain.ts';
 import type { Family } from '../family.ts';
 import { pageCodec } from '../page-codec.ts';
 import { type Coefficients, triFormat } from './format.ts';
-import { keptOfGaussian } from './share.ts';
+import { energyShares, keptOfGaussian } from './share.ts';
 
 export const tri: Family = {
   title: 'TriAttention',
   pattern: /^tri([1-9]\d?)i(4|8|16)$/,
   bases: ['tri12i4', 'tri16i8', 'tri8i4'],
   variants: [{ name: 'rec', about: 'scores from reconstructed keys, not straight from coefficients', side: 'key' }],
+  // It works without; the shares are for whoever chooses F.
+  learns: () => false,
+  learn: ({ side, shape, samples }) =>
+    side === 'key' ? { 'tri.shares': Float32Array.from(energyShares(samples, shape)) } : {},
   create({ spec, match, side, shape, has }) {
     const coefficients: Coefficients = { kept: Number(match[1]), bits: Number(match[2]) };
     if (side === 'value')

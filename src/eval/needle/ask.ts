@@ -25,7 +25,11 @@ export function isRight(match: Match, { text, finish }: Pick<Result, 'text' | 'f
 }
 
 /** Lower case, with one space around each word. */
-const words = (text: string): string => ` ${text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, ' ').trim()} `;
+const words = (text: string): string =>
+  ` ${text
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}]+/gu, ' ')
+    .trim()} `;
 
 export interface Question extends PlantedFact {
   /** The document and this question, as token ids. */

@@ -71,7 +71,12 @@ export async function measureNeedle(engine: Engine, options: NeedleOptions): Pro
       }
     }
   }
-  return plans.map(({ spec, bits }, i) => ({ kv: spec, bits, ...countOf(tables[i]!.flat()), cells: tables[i]!.flat() }));
+  return plans.map(({ spec, bits }, i) => ({
+    kv: spec,
+    bits,
+    ...countOf(tables[i]!.flat()),
+    cells: tables[i]!.flat(),
+  }));
 }
 
 interface AskEvents {

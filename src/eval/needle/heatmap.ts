@@ -12,8 +12,6 @@ const shareOf = ({ right, asked }: { right: number; asked: number }) => right / 
 const percent = (share: number) => `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
 const depthName = (depth: number) => String(Math.round(100 * depth));
 
-const asked = (rows: readonly NeedleRow[]) => rows.filter(row => row.asked > 0);
-
 /** One line of cells a length. */
 function linesOf({ cells }: NeedleRow): { length: number; cells: NeedleCell[] }[] {
   const lengths = [...new Set(cells.map(({ length }) => length))];
@@ -33,7 +31,7 @@ export function heatmapText(rows: readonly NeedleRow[], shades: boolean): string
     const shade = share === 0 ? 0 : share === 1 ? 4 : 1 + Math.min(2, Math.floor(3 * share));
     return SHADES[shade]!.repeat(3);
   };
-  return asked(rows)
+  return rows
     .map(row => {
       const lines = linesOf(row);
       const depths = lines[0]!.cells.map(({ depth }) => depthName(depth).padStart(3));
@@ -53,7 +51,7 @@ const [LEFT, TOP, CELL, LINE, GAP] = [84, 60, 58, 28, 52];
 
 /** A map a cache, one below the other. */
 export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: PlotText): string {
-  const maps = asked(rows).map(row => ({ row, lines: linesOf(row) }));
+  const maps = rows.map(row => ({ row, lines: linesOf(row) }));
   const columns = maps[0]?.lines[0]?.cells.length ?? 0;
   const width = LEFT + columns * CELL + 90;
   const parts: string[] = [label(20, 26, title, 'title'), label(20, 45, subtitle, 'note')];
@@ -116,7 +114,7 @@ function box(cell: NeedleCell, x: number, y: number): string {
 
 /** How answers are judged stands in the subtitle. */
 export function heatmapPage(rows: readonly NeedleRow[], { title, subtitle }: PlotText): string {
-  const lines = asked(rows).map(({ kv, bits, right, asked }) => [
+  const lines = rows.map(({ kv, bits, right, asked }) => [
     kv,
     bits.toFixed(3),
     String(right),

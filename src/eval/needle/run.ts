@@ -71,12 +71,11 @@ export async function measureNeedle(engine: Engine, options: NeedleOptions): Pro
       }
     }
   }
-  return plans.map(({ spec, bits }, i) => ({
-    kv: spec,
-    bits,
-    ...countOf(tables[i]!.flat()),
-    cells: tables[i]!.flat(),
-  }));
+  const rows = plans.map(({ spec, bits }, i) => {
+    const cells = tables[i]!.flat();
+    return { kv: spec, bits, ...countOf(cells), cells };
+  });
+  return rows.filter(({ asked }) => asked > 0);
 }
 
 interface AskEvents {

@@ -1,7 +1,6 @@
 /** `kvasir eval`: what each codec costs a model's predictions, on a text of one's own. */
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
-import { parseSpec } from '../codec/spec.ts';
 import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { profileFor } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
@@ -9,59 +8,72 @@ import { type Breaker, createBreaker, tokenClass } from '../eval/breakdown.ts';
 import { type DivergenceRow, measureDivergence } from '../eval/divergence.ts';
 import { divergencePlot } from '../eval/plot.ts';
 import { reportPage } from '../eval/report.ts';
-import type { DeviceName } from '../kernel/open.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
-import { choosePlan, isAuto } from '../plan/auto.ts';
+import { choosePlan } from '../plan/auto.ts';
 import { type Plan, planBytes } from '../plan/plan.ts';
-import { formatCount, parseCount } from '../units.ts';
+import { formatCount, parseCount, parseCounts } from '../units.ts';
+import { evaluateNeedle, type NeedleFlags } from './needle.ts';
 import { createProgress } from './progress.ts';
-import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
+import { addDeviceOptions, interruptible, parseNumber, parseSpecs } from './session.ts';
 import { brief, table } from './table.ts';
 
-interface Options {
-  text: string;
+interface Options extends NeedleFlags {
+  task: string;
+  text?: string;
   context: number;
   skip: number;
   chunks?: number;
-  kv: string;
-  profile?: string;
   from: string;
-  batch: number;
-  device: DeviceName;
-  threads?: number;
-  memory?: number;
-  fast?: boolean;
-  json?: boolean;
-  svg?: string;
-  report?: string;
 }
 
 export function addEval(program: Command): void {
   const command = program
     .command('eval')
-    .description("measure what codecs do to a model's predictions: divergence to f16, top-1, perplexity")
+    .description("measure what codecs do to a model's predictions, or to the facts that it finds again in long text")
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .requiredOption('--text <file>', 'a text to predict, such as the validation set of WikiText-2')
+    .option('--task <name>', 'divergence (to f16; with top-1 and perplexity), or needle (planted facts)', 'divergence')
+    .option('--text <file>', 'divergence: a text to predict, such as the validation set of WikiText-2')
     .option('--kv <specs>', 'codecs, with commas between', 'q8_0,q4_0,tq4,tq3,tq2')
     .option('--profile <file>', 'what `kvasir calibrate` made (default: the one of this model, if there is one)')
-    .option('--context <n>', 'tokens a row', parseCount, 2048)
-    .option('--skip <n>', 'rows to pass over', parseNumber, 0)
-    .option('--chunks <n>', 'rows to judge (default: all)', parseCount)
-    .option('--from <n>', 'first position scored: half, or a number', 'half')
+    .option('--context <n>', 'divergence: tokens a row', parseCount, 2048)
+    .option('--skip <n>', 'divergence: rows to pass over', parseNumber, 0)
+    .option('--chunks <n>', 'divergence: rows to judge (default: all)', parseCount)
+    .option('--from <n>', 'divergence: first position scored: half, or a number', 'half')
+    .option('--lengths <list>', 'needle: lengths of documents in tokens', parseCounts, [1000, 2000, 4000, 6000])
+    .option('--depths <n>', 'needle: facts a document, evenly deep in it', parseCount, 10)
+    .option('--documents <n>', 'needle: documents of every length', parseCount, 4)
+    .option('--seed <n>', 'needle: of the first document; the next has the next one', parseNumber, 1)
     .option('--batch <n>', 'tokens that go through the layers together', parseCount, 512);
   addDeviceOptions(command)
     .option('--fast', 'int8 activations and integer attention, as generation has them')
     .option('--json', 'rows as JSON')
-    .option('--svg <file>', 'also draw divergence against bits')
-    .option('--report <file>', 'also write a page: by codec, position, kind of token and layer, and the plans')
-    .addHelpText('after', '\nExample:\n  kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32')
-    .action((model: string, options: Options) => interruptible(signal => evaluate(model, options, signal)));
+    .option('--svg <file>', 'also draw divergence against bits, or what was found by length and depth')
+    .option(
+      '--report <file>',
+      'also write a page: by codec, position, kind of token and layer, and the plans; or the maps',
+    )
+    .addHelpText('after', HELP)
+    .action((model: string, options: Options) =>
+      interruptible(signal => {
+        if (options.task === 'needle') return evaluateNeedle(model, options, signal);
+        if (options.task === 'divergence') return evaluateDivergence(model, options, signal);
+        throw new InputError(`--task is divergence or needle, not "${options.task}".`);
+      }),
+    );
 }
 
-async function evaluate(name: string, options: Options, signal: AbortSignal): Promise<void> {
+const HELP = `
+needle: facts are planted in made-up documents and asked for, one at a time, through the model's chat template, always
+taking the likeliest token. An answer counts if it has the expected words in it; of Mimir, if it is these and no more.
+
+Examples:
+  kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32
+  kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --svg map.svg`;
+
+async function evaluateDivergence(name: string, options: Options, signal: AbortSignal): Promise<void> {
   const { context, skip, chunks, device, threads, memory } = options;
-  const specs = options.kv.split(',').map(spec => spec.trim());
-  for (const spec of specs) if (!isAuto(spec)) parseSpec(spec);
+  if (options.text === undefined) throw new InputError('There is no text to predict. Give one: --text wiki.valid.txt');
+  const specs = parseSpecs(options.kv);
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
   const text = await readFile(options.text, 'utf8').catch(error => {
     throw new InputError(`${options.text} cannot be read (${error.code ?? error.message}). Check --text.`);
@@ -69,7 +81,7 @@ async function evaluate(name: string, options: Options, signal: AbortSignal): Pr
   const file = await openModelFile(name);
   const { tokenizer, config } = file;
   const profile = await profileFor(file, specs, options.profile);
-  const plans = [...new Set(['f16', ...specs])].map(spec => choosePlan(spec, planShape(file), profile));
+  const plans = specs.map(spec => choosePlan(spec, planShape(file), profile));
   const plan = plans.toSorted((a, b) => planBytes(b, context) - planBytes(a, context))[0];
   // The f16 row's predictions are held while the others are compared with them.
   const extra = 4 * (context - from) * config.vocab;

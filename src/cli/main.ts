@@ -5,6 +5,7 @@ import { InputError, KvasirError } from '../errors.ts';
 import { addCalibrate } from './calibrate.ts';
 import { addChat } from './chat.ts';
 import { addCodecs, codecTable } from './codecs.ts';
+import { addDemo } from './demo.ts';
 import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
 import { addEval } from './eval.ts';
@@ -25,6 +26,7 @@ function createProgram(): Command {
       if (name) throw new InputError(`There is no command "${name}". \`kvasir --help\` lists them.`);
       welcome();
     });
+  addDemo(program);
   addPull(program);
   addRun(program);
   addChat(program);
@@ -38,15 +40,16 @@ function createProgram(): Command {
   return program;
 }
 
-/** What `npm start` shows. */
+/** What the bare command shows. */
 function welcome(): void {
   console.log(codecTable(zoo, 128));
   console.log(
     [
       'Next:',
-      '  npm start -- run model.gguf "Hello"   any GGUF model of the llama, qwen2 or qwen3 family',
-      '  npm start -- codecs tq4 --explain     where every byte of a page lies',
-      '  npm start -- estimate --layers 36 --kv-heads 8 --head-dim 128 --context 128k --budget 20GiB',
+      '  npx kvasir demo                       a small model in the package answers from a long document, by codec',
+      '  npx kvasir run model.gguf "Hello"     any GGUF model of the llama, qwen2 or qwen3 family',
+      '  npx kvasir codecs tq4 --explain       where every byte of a page lies',
+      '  npx kvasir estimate --layers 36 --kv-heads 8 --head-dim 128 --context 128k --budget 20GiB',
       '  README.md                             encode, attend and decode vectors of your own',
     ].join('\n'),
   );

@@ -1,10 +1,12 @@
 /** What the commands that run a model share: their options, loading with a bar, Ctrl-C, and how results read. */
 import type { Command } from 'commander';
+import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions } from '../engine/conversation.ts';
 import { loadModel, type Model } from '../engine/model.ts';
 import type { Result } from '../engine/stream.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
+import { isAuto } from '../plan/auto.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { createProgress } from './progress.ts';
 
@@ -77,6 +79,13 @@ export function parseNumber(text: string): number {
   const number = Number(text);
   if (text.trim() === '' || !Number.isFinite(number)) throw new InputError(`"${text}" is not a number.`);
   return number;
+}
+
+/** Codecs with commas between, for comparisons: f16 always comes first. */
+export function parseSpecs(list: string): string[] {
+  const specs = list.split(',').map(spec => spec.trim());
+  for (const spec of specs) if (!isAuto(spec)) parseSpec(spec);
+  return [...new Set(['f16', ...specs])];
 }
 
 /** Loads a model under a bar, and says on stderr what one should know. */

@@ -6,6 +6,7 @@
  * cache: every key and value outside the f16 window is read from codes. Scored are the rows' later tokens (the second
  * half), where there is a cache to speak of.
  */
+import type { Sequence } from '../cache/sequence.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
@@ -119,20 +120,31 @@ export async function teacherForce(
   plan: Plan,
   row: readonly number[],
   from: number,
-  { onLogits, ...options }: ForceOptions,
+  options: ForceOptions,
 ): Promise<boolean> {
   const sequence = engine.openSequence(plan, row.length);
   try {
-    const before = row.slice(0, from);
-    if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], options))) return false;
-    return await step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
-      ...options,
-      onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
-      onProgress: tokens => options.onProgress?.(from + tokens),
-    });
+    return await force(engine, sequence, row, from, options);
   } finally {
     sequence.dispose();
   }
+}
+
+/** The same into a sequence that is empty, and stays. */
+export async function force(
+  engine: Engine,
+  sequence: Sequence,
+  row: readonly number[],
+  from: number,
+  { onLogits, ...options }: ForceOptions,
+): Promise<boolean> {
+  const before = row.slice(0, from);
+  if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], options))) return false;
+  return step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
+    ...options,
+    onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
+    onProgress: tokens => options.onProgress?.(from + tokens),
+  });
 }
 
 interface Score {

@@ -4,6 +4,7 @@ import type { Plan } from '../plan/plan.ts';
 import type { Profile } from '../plan/profile.ts';
 import type { Breakdown, Part } from './breakdown.ts';
 import type { DivergenceRow } from './divergence.ts';
+import { htmlPage, tableOf } from './page.ts';
 import { divergencePlot, escaped } from './plot.ts';
 
 export interface ReportInput {
@@ -18,10 +19,7 @@ export interface ReportInput {
 
 export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }: ReportInput): string {
   const judged = rows.filter(({ kv }) => kv !== 'f16');
-  return [
-    '<!doctype html>',
-    `<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">`,
-    `<title>${escaped(title)}: cache quality</title><style>${STYLE}</style></head><body>`,
+  return htmlPage(`${title}: cache quality`, [
     `<h1>${escaped(title)}</h1><p>${escaped(subtitle)}</p>`,
     '<h2>Divergence against bits</h2>',
     divergencePlot(rows, { title: '', subtitle: '' }),
@@ -35,26 +33,8 @@ export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }
     profile ? layerChart(profile) : '<p>How much each layer matters is in a profile; there is none here.</p>',
     '<h2>Plans</h2><p>Code bits a value, keys and values of each layer.</p>',
     ...plans.filter(({ spec }) => spec !== 'f16').map(planChart),
-    '</body></html>',
-    '',
-  ].join('\n');
+  ]);
 }
-
-const STYLE = [
-  'body{font:15px/1.5 ui-sans-serif,system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}',
-  'table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.15rem .7rem;text-align:right}',
-  'td:first-child,th:first-child{text-align:left}tr+tr{border-top:1px solid #8884}svg{width:100%;height:auto}',
-  '.bar{fill:#b45309}.bar2{fill:#1d4ed8}h3{margin-bottom:.2rem}',
-  '@media(prefers-color-scheme:dark){body{color:#e4e4e4;background:#161616}.bar{fill:#fbbf24}.bar2{fill:#93c5fd}svg text{fill:#e4e4e4}}',
-].join('');
-
-const cell = (value: string, tag = 'td') => `<${tag}>${escaped(value)}</${tag}>`;
-const tableOf = (header: readonly string[], lines: readonly (readonly string[])[]) =>
-  [
-    `<table><thead><tr>${header.map(name => cell(name, 'th')).join('')}</tr></thead><tbody>`,
-    ...lines.map(line => `<tr>${line.map(value => cell(value)).join('')}</tr>`),
-    '</tbody></table>',
-  ].join('\n');
 
 const nats = (kld: number) => kld.toPrecision(3);
 

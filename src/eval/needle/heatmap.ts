@@ -1,0 +1,130 @@
+/** What share of the planted facts was found, by length and depth: as text, as one SVG, and as a page. */
+import { formatCount } from '../../units.ts';
+import { htmlPage, tableOf } from '../page.ts';
+import { escaped, type PlotText } from '../plot.ts';
+import { countOf, type NeedleCell, type NeedleRow } from './run.ts';
+
+/** From none found to all. */
+const SHADES = [' ', '░', '▒', '▓', '█'];
+const EMPTY = '·';
+
+const shareOf = ({ right, asked }: { right: number; asked: number }) => right / asked;
+const percent = (share: number) => `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
+const depthName = (depth: number) => String(Math.round(100 * depth));
+
+/** One line of cells a length. */
+function linesOf({ cells }: NeedleRow): { length: number; cells: NeedleCell[] }[] {
+  const lengths = [...new Set(cells.map(({ length }) => length))];
+  return lengths.map(length => ({ length, cells: cells.filter(cell => cell.length === length) }));
+}
+
+/** Shades for a terminal; numbers, in percent, elsewhere. */
+export function heatmapText(rows: readonly NeedleRow[], shades: boolean): string {
+  const widest = Math.max(6, ...rows.flatMap(({ cells }) => cells.map(({ length }) => formatCount(length).length)));
+  const line = (name: string, cells: string[], end: string) =>
+    `${name.padStart(widest)}  ${cells.join(' ')}  ${end}`.trimEnd();
+  const cellText = (cell: NeedleCell) => {
+    if (cell.asked === 0) return EMPTY.padStart(3);
+    if (!shades) return String(Math.round(100 * shareOf(cell))).padStart(3);
+    // The full block is for all, the blank for none: what lies between never looks like either.
+    const share = shareOf(cell);
+    const shade = share === 0 ? 0 : share === 1 ? 4 : 1 + Math.min(2, Math.floor(3 * share));
+    return SHADES[shade]!.repeat(3);
+  };
+  return rows
+    .map(row => {
+      const lines = linesOf(row);
+      const depths = lines[0]!.cells.map(({ depth }) => depthName(depth).padStart(3));
+      return [
+        `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(shareOf(row))} of ${formatCount(row.asked)} facts`,
+        line('depth', depths, ''),
+        ...lines.map(({ length, cells }) => {
+          const count = countOf(cells);
+          return line(formatCount(length), cells.map(cellText), count.asked > 0 ? percent(shareOf(count)) : '');
+        }),
+      ].join('\n');
+    })
+    .join('\n\n');
+}
+
+const [LEFT, TOP, CELL, LINE, GAP] = [84, 60, 58, 28, 52];
+
+/** A map a cache, one below the other. */
+export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: PlotText): string {
+  const maps = rows.map(row => ({ row, lines: linesOf(row) }));
+  const columns = maps[0]?.lines[0]?.cells.length ?? 0;
+  const width = LEFT + columns * CELL + 90;
+  const parts: string[] = [label(20, 26, title, 'title'), label(20, 45, subtitle, 'note')];
+  let y = TOP;
+  for (const { row, lines } of maps) {
+    parts.push(
+      label(
+        20,
+        y + 20,
+        `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(shareOf(row))} of ${formatCount(row.asked)}`,
+        'name',
+      ),
+    );
+    y += 30;
+    for (const { length, cells } of lines) {
+      parts.push(label(LEFT - 8, y + 18, formatCount(length), 'tick end'));
+      cells.forEach((cell, column) => {
+        parts.push(box(cell, LEFT + column * CELL, y));
+      });
+      const count = countOf(cells);
+      if (count.asked > 0) parts.push(label(LEFT + columns * CELL + 8, y + 18, percent(shareOf(count)), 'tick'));
+      y += LINE;
+    }
+    lines[0]!.cells.forEach(({ depth }, column) => {
+      parts.push(label(LEFT + (column + 0.5) * CELL, y + 16, `${depthName(depth)} %`, 'tick middle'));
+    });
+    y += GAP - 30;
+  }
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${y + 10}" role="img" aria-label="${escaped(title)}">`,
+    `<style>${STYLE}</style>`,
+    `<rect class="page" width="${width}" height="${y + 10}"/>`,
+    ...parts,
+    '</svg>',
+    '',
+  ].join('\n');
+}
+
+const STYLE = [
+  '.page{fill:#fff}text{font:12px ui-sans-serif,system-ui,sans-serif;fill:#222}.title{font-size:16px;font-weight:600}',
+  '.note,.tick{fill:#666}.end{text-anchor:end}.middle{text-anchor:middle}.name{font-weight:600}.cell{fill:#fff;text-anchor:middle}.none{fill:#8883}',
+  '@media(prefers-color-scheme:dark){.page{fill:#161616}text{fill:#e4e4e4}.note,.tick{fill:#999}}',
+].join('');
+
+const label = (x: number, y: number, value: string, kind: string) =>
+  `<text class="${kind}" x="${x}" y="${y}">${escaped(value)}</text>`;
+
+/** From red, nothing found, over amber to green. */
+const colour = (share: number) => `hsl(${Math.round(140 * share ** 2)} 65% 36%)`;
+
+function box(cell: NeedleCell, x: number, y: number): string {
+  const size = `x="${x}" y="${y}" width="${CELL - 2}" height="${LINE - 2}" rx="3"`;
+  if (cell.asked === 0) return `<rect class="none" ${size}/>`;
+  const facts = `${formatCount(cell.length)} tokens, ${depthName(cell.depth)} % deep: ${cell.right} of ${cell.asked}`;
+  return (
+    `<rect ${size} fill="${colour(shareOf(cell))}"><title>${escaped(facts)}</title></rect>` +
+    label(x + CELL / 2 - 1, y + 18, String(Math.round(100 * shareOf(cell))), 'cell')
+  );
+}
+
+/** How answers are judged stands in the subtitle. */
+export function heatmapPage(rows: readonly NeedleRow[], { title, subtitle }: PlotText): string {
+  const lines = rows.map(({ kv, bits, right, asked }) => [
+    kv,
+    bits.toFixed(3),
+    String(right),
+    String(asked),
+    percent(right / asked),
+  ]);
+  return htmlPage(title, [
+    `<h1>${escaped(title)}</h1><p>${escaped(subtitle)}</p>`,
+    tableOf(['cache', 'bits', 'right', 'asked', 'share'], lines),
+    '<h2>By length and depth</h2><p>Rows are lengths of documents in tokens, columns how deep in them a fact stood.</p>',
+    heatmapPlot(rows, { title: '', subtitle: '' }),
+  ]);
+}

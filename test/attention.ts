@@ -1,4 +1,5 @@
 /** Attention of a device on fresh random data, in any chunks: what devices are held against each other by. */
+import type { LeafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { norm as lengthOf } from '../src/codec/parts/vector.ts';
@@ -15,6 +16,8 @@ export interface Setting {
   heads?: number;
   kvHeads?: number;
   pageTokens?: number;
+  /** In place of the codecs of the spec. */
+  leaf?: LeafLayout;
 }
 
 interface Options {
@@ -27,7 +30,7 @@ interface Options {
 /** Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs. */
 export async function runAttention(
   device: Device,
-  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens }: Setting,
+  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, leaf }: Setting,
   chunks: readonly number[],
   { most = Number.POSITIVE_INFINITY, leaves }: Options = {},
 ) {
@@ -36,7 +39,7 @@ export async function runAttention(
   const sequence: Sequence = createSequence({
     device,
     shape: { headDim, kvHeads, pageTokens: plan.pageTokens, sinks: sink },
-    leaf: plan.leaf,
+    leaf: leaf ?? plan.leaf,
     recent,
     context: 4096,
   });

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import { type Browser, chromium, type Page } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { loadModel } from '../src/index.ts';
 import type { cases } from './browser/page.ts';
 import { writeGguf } from './gguf-writer.ts';
@@ -15,6 +15,8 @@ const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const there = existsSync(executablePath);
 if (!there && process.env.CI)
   throw new Error(`CI must run the tests in a browser, and ${executablePath} is not there.`);
+
+vi.setConfig({ testTimeout: 240_000 });
 
 type Cases = typeof cases;
 

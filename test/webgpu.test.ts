@@ -1,5 +1,8 @@
 /** The webgpu device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
 import { afterAll, expect, it } from 'vitest';
+import { affineFormat } from '../src/codec/affine.ts';
+import { mapped } from '../src/codec/domain.ts';
+import { pageCodec } from '../src/codec/page-codec.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { zoo } from '../src/codec/zoo.ts';
 import { createSampler } from '../src/engine/sample.ts';
@@ -212,6 +215,34 @@ describeGpu('attention on packed pages', () => {
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     const { spec: _, ...shape } = setting;
     await agree(await webgpu(shape), setting);
+  });
+
+  it('keys turned to their page, mapped by a matrix of each head, less a mean', async () => {
+    const { headDim, kvHeads, pageTokens } = SHAPE;
+    const turn = Float64Array.from({ length: headDim / 2 - 2 }, (_, i) => 0.9 ** i);
+    const shape = { headDim, kvHeads, pageTokens, turn };
+    const random = createRandom(12);
+    // No rotations: what encodes is the inverse of what decodes, near one.
+    const scales = Float32Array.from({ length: kvHeads * headDim }, (_, i) => 1 + (i % 7) / 7);
+    const map = (power: number) => {
+      const matrix = new Float32Array(kvHeads * headDim * headDim);
+      scales.forEach((scale, n) => {
+        const [head, c] = [Math.floor(n / headDim), n % headDim];
+        matrix[(head * headDim + c) * headDim + ((c + 5 + head) % headDim)] = scale ** power;
+      });
+      return matrix;
+    };
+    const mean = normals(random, kvHeads * headDim);
+    const codec = (side: 'key' | 'value') =>
+      pageCodec({
+        spec: 'mapped',
+        shape,
+        budget: 1,
+        stable: false,
+        domain: mapped(headDim, { mean, encode: map(-1), decode: map(1), turn: side === 'key' ? turn : undefined }),
+        format: affineFormat({ bits: 4, group: 32, axis: 'token', order: side === 'key' ? 'rows' : 'columns' }, shape),
+      });
+    await agree(await webgpu(), { spec: 'f16', codec: { keys: codec('key'), values: codec('value') } });
   });
 
   it('tq4u in precise mode is as good as floats', async () =>

@@ -1,8 +1,10 @@
 /** A GPU for tests: whatever WebGPU finds, in Node most often SwiftShader on the CPU. */
-import { describe } from 'vitest';
+import { describe, vi } from 'vitest';
 import { findAdapter } from '../src/kernel/webgpu/adapter.ts';
 
 const found = await findAdapter();
+// Kernels are compiled for the CPU here, which takes long on a busy machine.
+vi.setConfig({ testTimeout: 240_000 });
 
 /** `describe`, for tests that need WebGPU: skipped with the reason where there is none, an error there under CI. */
 export function describeGpu(title: string, suite: () => void): void {

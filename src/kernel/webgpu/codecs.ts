@@ -2,7 +2,7 @@
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
 import type { KeyPart, ValuePart } from './kernels/attend.ts';
-import { genericKeys, genericValues } from './kernels/generic.ts';
+import { genericKeys, genericValues, turnedKeys } from './kernels/generic.ts';
 import { linearKeys, linearKeysOf, linearValues, linearValuesOf } from './kernels/linear.ts';
 import type { PageShape } from './kernels/read.ts';
 
@@ -41,13 +41,18 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
     const name = nameOf(fragment);
     // The fastest way that fits comes first.
     const [rows, columns] = precise ? [] : [linearKeysOf(fragment, shape), linearValuesOf(fragment, shape)];
+    const perHead = (matrix?.length ?? 0) > codedDim * headDim;
+    const keyPart = () => {
+      if (fragment.turn) return turnedKeys(name, fragment, shape, perHead);
+      return rows ? linearKeys(name, rows, shape) : genericKeys(name, fragment, shape);
+    };
     const codec: GpuCodec = {
       fragment,
       name,
-      keys: rows ? linearKeys(name, rows, shape) : genericKeys(name, fragment, shape),
+      keys: keyPart(),
       values: columns ? linearValues(name, columns, shape) : genericValues(name, fragment, shape),
-      int8: rows !== undefined,
-      perHead: (matrix?.length ?? 0) > codedDim * headDim,
+      int8: rows !== undefined && !fragment.turn,
+      perHead,
       matrix: place(matrix, 'matrix of a codec'),
       transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
       encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),

@@ -338,21 +338,19 @@ export class WebGpuDevice implements Device {
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
     if (batch.pageStates > 0) {
-      const queries = this.room('queries', 4 * q.rows * this.heads * key.keys.words);
-      const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
-      const groups = [this.heads, batch.finish.count];
-      const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-      this.gpu.run(prepare(this.domainOf(key), key.int8), [word, batch.finish.word, scale], buffers, groups);
+      const turns = key.fragment.turn ? [key.matrix, key.mean, this.turnsOf(key, view)] : [];
+      const more = turns.filter(buffer => buffer !== undefined);
+      const queries = key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
       const { pool } = blockOf(view.leaves[0]);
       each(batch.pages, (rows, first, groups) => {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
         const kernel = attendPages(keys, values, this.shape, rows);
-        const params = [word, first, pool.strides[layer], valueOffset - keyOffset];
+        const params = [word, first, pool.strides[layer], valueOffset - keyOffset, scale];
         this.gpu.run(
           kernel,
           params,
-          [this.gpu.arena, queries, pool.buffers[layer], pool.buffers[layer], states],
+          [this.gpu.arena, queries, pool.buffers[layer], pool.buffers[layer], ...more, states],
           groups,
         );
       });
@@ -367,6 +365,31 @@ export class WebGpuDevice implements Device {
     const buffers = [this.gpu.arena, states, halfStates, ...tables, bufferOf(out)];
     const groups = [this.heads, batch.finish.count];
     this.gpu.run(finish(this.domainOf(value)), [word, batch.finish.word], buffers, groups);
+  }
+
+  /** Queries in the domain of the keys. */
+  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
+    const queries = this.room('queries', 4 * q.rows * this.heads * key.keys.words);
+    const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
+    const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
+    const groups = [this.heads, batch.finish.count];
+    this.gpu.run(prepare(this.domainOf(key), key.int8), [word, batch.finish.word, scale], buffers, groups);
+    return queries;
+  }
+
+  /** Cosine and sine of every pair where each page begins, made in f64: for twice the pages that are asked for. */
+  private turnsOf({ fragment, name }: GpuCodec, { shape, leaves, firstLeaf }: KvView): GPUBuffer {
+    const turn = fragment.turn!;
+    const pages = firstLeaf + leaves.length;
+    const has = this.rooms.get(name);
+    if (has && has.size >= 8 * pages * turn.length) return has;
+    const table = Array.from({ length: 2 * pages }, (_, page) =>
+      [...turn].map(angle => turnOf(angle * page * shape.pageTokens)),
+    );
+    const data = Float32Array.from(table.flat(2));
+    const buffer = this.room(name, data.byteLength);
+    this.gpu.upload(buffer, 0, new Uint8Array(data.buffer));
+    return buffer;
   }
 
   seal(view: KvView, layer: number, page: number, leaf: Block): void {
@@ -392,8 +415,7 @@ export class WebGpuDevice implements Device {
     const codes = this.room('codes', 8 * values);
     const scalars = this.room('scalars', 4 * kvHeads * scalarsOf(fragment, this.shape));
     const start = page * pageTokens;
-    const angles = fragment.turn ? Float32Array.from(fragment.turn, angle => angle * start) : [];
-    const turns = Float32Array.from([...angles].flatMap((_, i) => turnOf(fragment.turn![i] * start)));
+    const turns = Float32Array.from([...(fragment.turn ?? [])].flatMap(angle => turnOf(angle * start)));
     this.gpu.makeRoom(turns.byteLength);
     const turn = turns.length > 0 ? this.gpu.place(turns).word : 0;
     const tail = blockOf(view.tail);

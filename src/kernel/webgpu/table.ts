@@ -83,7 +83,17 @@ export function attendTable(runs: readonly KvRun[], tile: number, mostStates: nu
       for (let u = 0; u < units; u++) {
         const left = Math.max(0, skip - u * SPLIT * pageTokens);
         const pagesOf = Math.min(SPLIT, leaves.length - u * SPLIT);
-        pageItems.push([row + first, n, list + u * SPLIT, pagesOf, left, pageStates + u, units, 0, 0]);
+        pageItems.push([
+          row + first,
+          n,
+          list + u * SPLIT,
+          pagesOf,
+          left,
+          pageStates + u,
+          units,
+          view.firstLeaf + u * SPLIT,
+          0,
+        ]);
       }
       const half = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
         const tokens = Math.min(span, end + (sink ? 0 : n - 1) - from);

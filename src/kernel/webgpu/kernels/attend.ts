@@ -33,12 +33,16 @@ export interface KeyPart {
   dim: number;
   /** Words of a prepared query in `queries: array<u32>`. */
   words: number;
+  /** What it reads beside the pages. */
+  buffers?: readonly string[];
   /** Functions and variables. */
   text(Q: number): string;
   /** Puts query q, whose words begin at `origin`, into workgroup memory: word n of it. */
   load: string;
   /** Words of workgroup memory a query. */
   loaded: number;
+  /** Statements at the start of a round, for queries that differ from page to page. */
+  begin?(Q: number): string;
   /** Declares s0, s1, ...: the scores of all queries with token t. */
   scores(Q: number): string;
 }
@@ -99,7 +103,13 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   return {
     name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}`,
     params: ['table', 'items', ...source.params],
-    buffers: ['data: array<u32>', 'queries: array<u32>', ...source.buffers, 'write states: array<f32>'],
+    buffers: [
+      'data: array<u32>',
+      'queries: array<u32>',
+      ...source.buffers,
+      ...(keys.buffers ?? []),
+      'write states: array<f32>',
+    ],
     size: SIZE,
     body: /* wgsl */ `
 ${keys.text(Q)}
@@ -125,6 +135,7 @@ fn main(group: vec3u, lane: u32) {
 
   for (var page = 0u; page < data[item + 3]; page++) {
     ${source.begin}
+    ${keys.begin?.(Q) ?? ''}
     workgroupBarrier();
     for (var t = lane; t < ${P}; t += ${SIZE}) {
       ${keys.scores(Q)}

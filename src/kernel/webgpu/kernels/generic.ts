@@ -1,6 +1,6 @@
 /** Any codec as floats, value by value: what runs where nothing faster does, and in precise mode. */
 import type { Fragment } from '../../fragment.ts';
-import type { KeyPart, ValuePart } from './attend.ts';
+import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
 import { type PageShape, pageReader } from './read.ts';
 import { each } from './text.ts';
 
@@ -61,6 +61,55 @@ export const genericKeys = (name: string, fragment: Fragment, shape: PageShape):
     constant: `bitcast<f32>(queries[origin + ${fragment.codedDim}])`,
     text: pageReader('key', fragment, shape),
   });
+
+/**
+ * Keys that are relative to their page: every round turns the queries back to where the page begins, and takes them into
+ * the domain. `turns` has the cosine and sine of every pair at the start of every page.
+ */
+export function turnedKeys(name: string, fragment: Fragment, shape: PageShape, perHead: boolean): KeyPart {
+  const { codedDim: C, matrix, mean, turn } = fragment;
+  const { headDim: D } = shape;
+  const pairs = turn!.length;
+  return {
+    ...genericKeys(name, fragment, shape),
+    words: D,
+    loaded: D,
+    load: 'raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;',
+    buffers: [...(matrix ? ['matrix: array<f32>'] : []), ...(mean ? ['mean: array<f32>'] : []), 'turns: array<vec2f>'],
+    text: Q => `${pageReader('key', fragment, shape)}
+var<workgroup> raw: array<f32, ${Q * D}>;
+var<workgroup> turned: array<f32, ${Q * D}>;
+var<workgroup> query: array<f32, ${Q * (C + 1)}>;`,
+    begin: Q => `
+    workgroupBarrier();
+    for (var n = lane; n < ${(Q * D) / 2}; n += ${SIZE}) {
+      let pair = n % ${D / 2};
+      var both = vec2f(raw[2 * n], raw[2 * n + 1]);
+      if (pair < ${pairs}) {
+        let turn = turns[(data[item + 7] + page) * ${pairs} + pair];
+        both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
+      }
+      turned[2 * n] = both.x;
+      turned[2 * n + 1] = both.y;
+    }
+    workgroupBarrier();
+    for (var n = lane; n < ${Q * (C + 1)}; n += ${SIZE}) {
+      let from_query = n / ${C + 1} * ${D};
+      let c = n % ${C + 1};
+      var sum = 0.0;
+      if (c == ${C}) {
+        ${mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[head * ${D} + i], turned[from_query + i], sum); }` : ''}
+      } else {
+        ${
+          matrix
+            ? `for (var i = 0u; i < ${D}; i++) { sum = fma(matrix[${perHead ? `head * ${C * D} + ` : ''}c * ${D} + i], turned[from_query + i], sum); }`
+            : 'sum = turned[from_query + c];'
+        }
+      }
+      query[n] = sum;
+    }`,
+  };
+}
 
 export const genericValues = (name: string, fragment: Fragment, shape: PageShape): ValuePart =>
   floatValues(

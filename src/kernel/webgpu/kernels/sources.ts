@@ -14,13 +14,13 @@ export interface Side<Part> {
   part: Part;
 }
 
-/** Own words of an item: first word of the list of slots, tokens to pass over. */
+/** Own words of an item: first word of the list of slots, tokens to pass over, number of the first page. */
 export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
   const { pageTokens: P } = shape;
   return attend(
     {
       name: 'pages',
-      params: ['stride', 'valueOffset'],
+      params: ['stride', 'valueOffset', 'scale: f32'],
       buffers: ['pool: array<u32>', 'pool4: array<vec4u>'],
       tokens: P,
       keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },

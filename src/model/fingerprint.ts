@@ -42,7 +42,8 @@ export async function fingerprint(path: string, options: FingerprintOptions = {}
   const after = await statOf(real);
   if (after.size !== before.size || after.mtimeMs !== before.mtimeMs)
     throw new FormatError(`${path} changed while it was read. Wait until it is complete and try again.`);
-  if (options.cacheDir !== undefined) await remember(options.cacheDir, real, { ...after, sha256 });
+  // A folder that cannot be written costs one more hash the next time, nothing else.
+  if (options.cacheDir !== undefined) await remember(options.cacheDir, real, { ...after, sha256 }).catch(() => {});
   return sha256;
 }
 

@@ -188,7 +188,7 @@ async function agree(
       : FLOAT_ATTENTION,
 ): Promise<void> {
   const js = await runAttention(createJsDevice(), setting, TOKENS, { most: 2 });
-  const fast = await runAttention(device, setting, TOKENS, { most: 2 });
+  const fast = await runAttention(device, setting, TOKENS, { most: 2, leaves: js.leaves });
   expect(fast.leaves.length).toBe(js.leaves.length);
   let [different, bytes] = [0, 0];
   js.leaves.forEach((leaf, i) => {

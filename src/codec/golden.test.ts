@@ -5,8 +5,9 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { createTrained } from './codec.case.ts';
+import { createCodec, learn } from './kv.ts';
 import { FORMAT_VERSION } from './layout.ts';
+import { samplesOf } from './learned.ts';
 import { createRandom } from './parts/random.ts';
 import { compare } from './validate.ts';
 import { zoo } from './zoo.ts';
@@ -32,10 +33,12 @@ function vectors(seed: number, length: number): Float32Array {
 
 const length = SHAPE.pageTokens * SHAPE.kvHeads * SHAPE.headDim;
 const mean = vectors(3, SHAPE.kvHeads * SHAPE.headDim);
+const samples = samplesOf(vectors(4, 512 * SHAPE.kvHeads * SHAPE.headDim), SHAPE);
 const fileOf = (spec: string) => new URL(`${spec.replace('/', '_')}.json`, FOLDER);
 
 it.each(SPECS)('%s writes the page it always wrote, and reads it', spec => {
-  const codec = createTrained(spec, SHAPE, mean);
+  const learned = learn(spec, SHAPE, { key: samples, value: samples });
+  const codec = createCodec(spec, SHAPE, { ...learned, key: { ...learned.key, mean } });
   const inputs = { key: vectors(1, length), value: vectors(2, length) };
   const pages = { key: new Uint8Array(codec.keys.pageBytes), value: new Uint8Array(codec.values.pageBytes) };
   codec.keys.encode(inputs.key, SHAPE.pageTokens, pages.key, 0);

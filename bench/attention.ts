@@ -9,10 +9,11 @@ import { table } from '../src/cli/table.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { norm } from '../src/codec/parts/vector.ts';
 import { InputError } from '../src/errors.ts';
+import { turnOf } from '../src/eval/vectors.ts';
 import type { Device, Tensor } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice } from '../src/kernel/wasm/device.ts';
-import { planOf } from '../src/plan/plan.ts';
+import { benchPlan } from './fill.ts';
 
 /** SmolLM2-135M's. */
 const SHAPE = { layers: 30, heads: 9, kvHeads: 3, headDim: 64, pageTokens: 128 };
@@ -73,7 +74,7 @@ export async function benchAttention(options: Options): Promise<void> {
 /** A cache of `depth` tokens: one page of random data, over and over. */
 async function fill(device: Device, spec: string, depth: number, layers: number): Promise<Cache> {
   const { kvHeads, headDim, heads, pageTokens } = SHAPE;
-  const plan = planOf(spec, { ...SHAPE, layers });
+  const plan = benchPlan(spec, { ...SHAPE, layers, turn: turnOf(SHAPE.headDim) });
   const { sink, recent } = plan.window;
   const sequence = createSequence({
     device,

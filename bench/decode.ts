@@ -8,11 +8,11 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { table } from '../src/cli/table.ts';
-import { type Engine, loadEngine, openModelFile } from '../src/engine/engine.ts';
+import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
 import { planOf } from '../src/plan/plan.ts';
-import { fillTo, promptTokens } from './fill.ts';
+import { benchPlan, fillTo, promptTokens } from './fill.ts';
 
 interface Options {
   model: string;
@@ -71,7 +71,7 @@ async function validate(engine: Engine, specs: readonly string[]): Promise<void>
 }
 
 async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
-  const sequence = engine.openSequence(planOf(spec, engine.config), 512);
+  const sequence = engine.openSequence(benchPlan(spec, planShape(engine)), 512);
   let result = new Float32Array();
   await step(engine, [{ sequence, tokens: promptTokens(100), logits: 'last' }], {
     onLogits: (_chunk, _row, logits) => {
@@ -83,7 +83,7 @@ async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
 }
 
 async function measure(engine: Engine, spec: string, depths: readonly number[]): Promise<Row> {
-  const plan = planOf(spec, engine.config);
+  const plan = benchPlan(spec, planShape(engine));
   const ms: Record<number, number> = {};
   let prefill = 0;
   for (const depth of depths) {
@@ -107,7 +107,7 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
 
 /** A page of a real prompt sealed over and over, all layers of it; a token's share of that. */
 async function sealingTime(engine: Engine, spec: string): Promise<number> {
-  const plan = planOf(spec, engine.config);
+  const plan = benchPlan(spec, planShape(engine));
   const sequence = engine.openSequence(plan, 1024);
   await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'none' }]);
   let best = Number.POSITIVE_INFINITY;

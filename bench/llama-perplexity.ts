@@ -3,28 +3,13 @@
  * an empty cache and scored from a position on; one line of JSON out.
  */
 import { text } from 'node:stream/consumers';
-import { getLlama, LlamaLogLevel, type Token } from 'node-llama-cpp';
+import type { Token } from 'node-llama-cpp';
+import { openSequence } from './llama-context.ts';
 
 const [modelPath, flash, fromPosition, threadCount] = process.argv.slice(2);
 const rows: number[][] = JSON.parse(await text(process.stdin));
 const [from, threads] = [Number(fromPosition), Number(threadCount)];
-const llama = await getLlama({
-  gpu: false,
-  build: 'never',
-  skipDownload: true,
-  maxThreads: threads,
-  logLevel: LlamaLogLevel.error,
-});
-const model = await llama.loadModel({ modelPath });
-const context = await model.createContext({
-  contextSize: rows[0].length,
-  batchSize: 512,
-  flashAttention: flash === 'on',
-  threads: { ideal: threads, min: threads },
-  ignoreMemorySafetyChecks: true,
-  failedCreationRemedy: false,
-});
-const sequence = context.getSequence();
+const sequence = await openSequence(modelPath, flash, threads, rows[0].length);
 let [nll, tokens] = [0, 0];
 for (const row of rows) {
   await sequence.clearHistory();

@@ -1,26 +1,10 @@
 /** llama.cpp through node-llama-cpp: best milliseconds a token by depth, and prefill of 512, as one line of JSON. */
-import { getLlama, LlamaLogLevel } from 'node-llama-cpp';
+import { openSequence } from './llama-context.ts';
 
 const [modelPath, flash, depthList, threadCount, stepCount] = process.argv.slice(2);
 const depths = depthList.split(',').map(Number);
 const [threads, steps] = [Number(threadCount), Number(stepCount)];
-const llama = await getLlama({
-  gpu: false,
-  build: 'never',
-  skipDownload: true,
-  maxThreads: threads,
-  logLevel: LlamaLogLevel.error,
-});
-const model = await llama.loadModel({ modelPath });
-const context = await model.createContext({
-  contextSize: Math.max(...depths) + 2048,
-  batchSize: 512,
-  flashAttention: flash === 'on',
-  threads: { ideal: threads, min: threads },
-  ignoreMemorySafetyChecks: true,
-  failedCreationRemedy: false,
-});
-const sequence = context.getSequence();
+const sequence = await openSequence(modelPath, flash, threads, Math.max(...depths) + 2048);
 let next = 0;
 const token = () => (10 + ((next++ * 7919) % 900)) as never;
 const prompt = (count: number) => Array.from({ length: count }, token);

@@ -79,3 +79,24 @@ export async function runAttention(
   const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
   return { outputs, leaves: await Promise.all(sealed) };
 }
+
+/** Norms, turns, gates and copies in a row: the small operations of a device, on the same random data for all. */
+export async function runSmallOperations(d: Device): Promise<Float32Array> {
+  const [rows, cols] = [9, 192];
+  const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
+  const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
+  const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
+  d.write(x, 0, data[0]);
+  d.write(up, 0, data[3]);
+  d.write(weight, 0, data[1].slice(0, cols));
+  d.write(headWeight, 0, data[1].slice(0, 64));
+  d.write(angles, 0, data[2].slice(0, rows * 62));
+  d.norm(x, rows, weight, 1e-5, out);
+  d.norm(out, rows, headWeight, 1e-5, out);
+  d.rope(out, rows, 64, angles);
+  d.swiglu(out, up, rows);
+  d.copy(out, 2, x, 0, 1);
+  d.copy(x, 0, out, 8, 1);
+  const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.read(out, r)));
+  return Float32Array.from(read.flatMap(row => [...row]));
+}

@@ -16,7 +16,7 @@ import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice, type WasmOptions } from '../src/kernel/wasm/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
-import { far, runAttention, type Setting } from './attention.ts';
+import { far, runAttention, runSmallOperations, type Setting } from './attention.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 
@@ -127,25 +127,7 @@ describe.each([
   });
 
   it('norms, turns and gates like js', async () => {
-    const js = createJsDevice();
-    const [rows, cols] = [9, 192];
-    const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
-    const run = async (d: Device) => {
-      const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
-      const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
-      d.write(x, 0, data[0]);
-      d.write(up, 0, data[3]);
-      d.write(weight, 0, data[1].slice(0, cols));
-      d.write(headWeight, 0, data[1].slice(0, 64));
-      d.write(angles, 0, data[2].slice(0, rows * 62));
-      d.norm(x, rows, weight, 1e-5, out);
-      d.norm(out, rows, headWeight, 1e-5, out);
-      d.rope(out, rows, 64, angles);
-      d.swiglu(out, up, rows);
-      const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.read(out, r)));
-      return Float32Array.from(read.flatMap(row => [...row]));
-    };
-    expect(far(await run(device), await run(js))).toBeLessThan(FLOAT);
+    expect(far(await runSmallOperations(device), await runSmallOperations(createJsDevice()))).toBeLessThan(FLOAT);
   });
 });
 

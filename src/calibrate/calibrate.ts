@@ -19,7 +19,7 @@ import { planOf } from '../plan/plan.ts';
 import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import { profilePath, writeWhole } from '../plan/store.ts';
 import { collect } from './collect.ts';
-import { type Job, type JobOptions, prepare, sha256 } from './job.ts';
+import { type Job, type JobOptions, prepare } from './job.ts';
 import { writeRows } from './self-text.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
@@ -144,7 +144,7 @@ async function selfText(engine: Engine, { rows, context, seed, state }: Job, opt
 /** What each layer and side costs when it alone is coded, by probe. */
 async function probe(
   name: string,
-  { codecs, codecShape, state }: Job,
+  { codecs, mark, codecShape, state }: Job,
   row: readonly number[],
   learned: ProfileContent['learned'],
   options: CalibrateOptions,
@@ -155,7 +155,7 @@ async function probe(
   const probes = specs.flatMap(spec =>
     learned.flatMap((known, layer) => SIDES.map(side => ({ spec, layer, side, learned: known }))),
   );
-  const known = `probed-${sha256(codecs.join()).slice(0, 8)}-${row.length}`;
+  const known = `probed-${mark}-${row.length}`;
   /** In the order of the probes. */
   const measured: number[] = (await state.has(known))
     ? JSON.parse(new TextDecoder().decode(await state.read(known)))

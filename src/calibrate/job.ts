@@ -42,6 +42,8 @@ export interface Job {
   text: string;
   shape: StatisticsShape;
   codecs: readonly string[];
+  /** Of the codecs: what was learned and measured for others lies beside it. */
+  mark: string;
   codecShape: PlanShape;
   /** [layer]. */
   valueMetrics: Float64Array[];
@@ -73,11 +75,12 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
   }
   const text = given ? sha256(given.flat().join()) : 'self';
   const key = sha256(JSON.stringify([options.version, fingerprint, text, context, rows, perRow, seed])).slice(0, 16);
+  const mark = sha256(codecs.join()).slice(0, 8);
   const state = await openState(join(await kvasirCache(), 'calibrate', key));
-  return { fingerprint, state, context, seed, rows, given, text, shape, codecs, codecShape, valueMetrics };
+  return { fingerprint, state, context, seed, rows, given, text, shape, codecs, mark, codecShape, valueMetrics };
 }
 
-export const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
+const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
 
 /** Rows of the texts, one of each in turn; the last one is for the probes. */
 function cutTexts(tokenizer: Tokenizer, texts: readonly string[], context: number, most: number): number[][] {

@@ -1,5 +1,4 @@
 /** Learns what codecs need of every layer and side, from the records of all rows: one file each, as a small profile. */
-import { createHash } from 'node:crypto';
 import { checkShape, createCodec, learn } from '../codec/kv.ts';
 import { gaussianSamples, type Learned } from '../codec/learned.ts';
 import { ShapeError } from '../errors.ts';
@@ -32,6 +31,8 @@ export interface TrainOptions {
   shape: StatisticsShape;
   codecShape: PlanShape;
   codecs: readonly string[];
+  /** In the names of the files. */
+  mark: string;
   rows: number;
   /** [layer]. */
   valueMetrics: readonly Float64Array[];
@@ -46,9 +47,8 @@ export interface TrainOptions {
 
 /** [layer], by side; undefined if the signal came first. */
 export async function train(options: TrainOptions): Promise<ProfileContent['learned'] | undefined> {
-  const { codecShape, codecs, state, workers, signal, onProgress } = options;
+  const { codecShape, mark, state, workers, signal, onProgress } = options;
   const { layers } = codecShape;
-  const mark = createHash('sha256').update(codecs.join()).digest('hex').slice(0, 8);
   const learned = Array.from({ length: layers }, () => ({ key: {} as Learned, value: {} as Learned }));
   const jobs = learned.flatMap((_, layer) => [{ layer, side: 'key' } as const, { layer, side: 'value' } as const]);
   let done = 0;

@@ -47,10 +47,15 @@ export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle
     const facts = `${row.kv}: ${row.bits.toFixed(3)} bits, ${row.kld.toPrecision(3)} nats, top-1 ${(100 * row.top1).toFixed(2)} %`;
     parts.push(`<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escaped(facts)}</title></circle>`);
   }
+  return svgOf(WIDTH, HEIGHT, title, STYLE, parts);
+}
+
+/** A picture of parts on a page of its own colour. */
+export function svgOf(width: number, height: number, title: string, style: string, parts: readonly string[]): string {
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escaped(title)}">`,
-    `<style>${STYLE}</style>`,
-    `<rect class="page" width="${WIDTH}" height="${HEIGHT}"/>`,
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" role="img" aria-label="${escaped(title)}">`,
+    `<style>${style}</style>`,
+    `<rect class="page" width="${width}" height="${height}"/>`,
     ...parts,
     '</svg>',
     '',
@@ -91,7 +96,7 @@ const round = (value: number) => Math.round(10 * value) / 10;
 const label = (power: number) => (power >= -4 && power <= 3 ? String(Number(`1e${power}`)) : `1e${power}`);
 export const escaped = (value: string) =>
   value.replace(/[<>&"]/g, char => ({ '<': '&lt;', '>': '&gt;', '&': '&amp;', '"': '&quot;' })[char]!);
-const text = (x: number, y: number, value: string, kind: string) =>
+export const text = (x: number, y: number, value: string, kind: string) =>
   `<text class="${kind}" x="${x}" y="${y}">${escaped(value)}</text>`;
 const line = (x1: number, y1: number, x2: number, y2: number, kind: string) =>
   `<line class="${kind}" x1="${x1}" y1="${y1}" x2="${x2}" y2="${y2}"/>`;

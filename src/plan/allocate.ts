@@ -78,7 +78,7 @@ function weightOf(profile: Profile, unit: Unit): number {
   const loss = arrayOf(profile, unit, 'mead.loss');
   if (!loss) return 0;
   const quads = loss.length / LEVELS;
-  const amounts = spend(loss, LEVELS, (PROBE_BITS * quads * NIBBLE) / NIBBLE);
+  const amounts = spend(loss, LEVELS, PROBE_BITS * quads);
   let left = 0;
   amounts.forEach((amount, quad) => {
     left += loss[quad * LEVELS + amount];

@@ -1,7 +1,7 @@
 /** What share of the planted facts was found, by length and depth: as text, as one SVG, and as a page. */
 import { formatCount } from '../../units.ts';
 import { htmlPage, tableOf } from '../page.ts';
-import { escaped, type PlotText } from '../plot.ts';
+import { escaped, type PlotText, svgOf, text } from '../plot.ts';
 import { countOf, type NeedleCell, type NeedleRow } from './run.ts';
 
 /** From none found to all. */
@@ -54,11 +54,11 @@ export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: Plo
   const maps = rows.map(row => ({ row, lines: linesOf(row) }));
   const columns = maps[0]?.lines[0]?.cells.length ?? 0;
   const width = LEFT + columns * CELL + 90;
-  const parts: string[] = [label(20, 26, title, 'title'), label(20, 45, subtitle, 'note')];
+  const parts: string[] = [text(20, 26, title, 'title'), text(20, 45, subtitle, 'note')];
   let y = TOP;
   for (const { row, lines } of maps) {
     parts.push(
-      label(
+      text(
         20,
         y + 20,
         `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(shareOf(row))} of ${formatCount(row.asked)}`,
@@ -67,27 +67,20 @@ export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: Plo
     );
     y += 30;
     for (const { length, cells } of lines) {
-      parts.push(label(LEFT - 8, y + 18, formatCount(length), 'tick end'));
+      parts.push(text(LEFT - 8, y + 18, formatCount(length), 'tick end'));
       cells.forEach((cell, column) => {
         parts.push(box(cell, LEFT + column * CELL, y));
       });
       const count = countOf(cells);
-      if (count.asked > 0) parts.push(label(LEFT + columns * CELL + 8, y + 18, percent(shareOf(count)), 'tick'));
+      if (count.asked > 0) parts.push(text(LEFT + columns * CELL + 8, y + 18, percent(shareOf(count)), 'tick'));
       y += LINE;
     }
     lines[0]!.cells.forEach(({ depth }, column) => {
-      parts.push(label(LEFT + (column + 0.5) * CELL, y + 16, `${depthName(depth)} %`, 'tick middle'));
+      parts.push(text(LEFT + (column + 0.5) * CELL, y + 16, `${depthName(depth)} %`, 'tick middle'));
     });
     y += GAP - 30;
   }
-  return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${y + 10}" role="img" aria-label="${escaped(title)}">`,
-    `<style>${STYLE}</style>`,
-    `<rect class="page" width="${width}" height="${y + 10}"/>`,
-    ...parts,
-    '</svg>',
-    '',
-  ].join('\n');
+  return svgOf(width, y + 10, title, STYLE, parts);
 }
 
 const STYLE = [
@@ -95,9 +88,6 @@ const STYLE = [
   '.note,.tick{fill:#666}.end{text-anchor:end}.middle{text-anchor:middle}.name{font-weight:600}.cell{fill:#fff;text-anchor:middle}.none{fill:#8883}',
   '@media(prefers-color-scheme:dark){.page{fill:#161616}text{fill:#e4e4e4}.note,.tick{fill:#999}}',
 ].join('');
-
-const label = (x: number, y: number, value: string, kind: string) =>
-  `<text class="${kind}" x="${x}" y="${y}">${escaped(value)}</text>`;
 
 /** From red, nothing found, over amber to green. */
 const colour = (share: number) => `hsl(${Math.round(140 * share ** 2)} 65% 36%)`;
@@ -108,7 +98,7 @@ function box(cell: NeedleCell, x: number, y: number): string {
   const facts = `${formatCount(cell.length)} tokens, ${depthName(cell.depth)} % deep: ${cell.right} of ${cell.asked}`;
   return (
     `<rect ${size} fill="${colour(shareOf(cell))}"><title>${escaped(facts)}</title></rect>` +
-    label(x + CELL / 2 - 1, y + 18, String(Math.round(100 * shareOf(cell))), 'cell')
+    text(x + CELL / 2 - 1, y + 18, String(Math.round(100 * shareOf(cell))), 'cell')
   );
 }
 

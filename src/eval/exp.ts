@@ -8,6 +8,6 @@ const table = Float64Array.from({ length: 1 - LEAST * STEPS }, (_, n) => Math.ex
 
 export function exp(x: number): number {
   const n = (0.5 - STEPS * x) | 0;
-  const rest = x + n / STEPS;
-  return table[n] * (1 + rest * (1 + rest * (1 / 2 + rest * (1 / 6 + rest / 24))));
+  const rest = x + n * (1 / STEPS);
+  return table[n] * (1 + rest * (1 + rest * (1 / 2 + rest * (1 / 6 + rest * (1 / 24)))));
 }

@@ -72,8 +72,7 @@ function accumulate(
   });
 }
 
-const tileSums = (k: Kernel): Local<'v128'>[][] =>
-  Array.from({ length: TILE_QUERIES }, () => [k.v128(), k.v128()]);
+const tileSums = (k: Kernel): Local<'v128'>[][] => Array.from({ length: TILE_QUERIES }, () => [k.v128(), k.v128()]);
 
 /**
  * scores[query][token] = queries[query] . keys[token], for as many queries as a multiple of four. Rows of floats are

@@ -9,6 +9,7 @@ import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
 import { activationBytes, quantize, quantizeName, type Width } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
+import { UNIT_ROWS } from './kernels/attend-many.ts';
 import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
 import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
 import { MATMUL_SCRATCH, matmulMany } from './kernels/matmul-many.ts';
@@ -397,7 +398,7 @@ class WasmDevice implements Device {
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
       this.pool.run(
         many ? module.pagesMany : module.pages,
-        splits * kvHeads,
+        splits * kvHeads * (many ? Math.ceil(count / UNIT_ROWS) : 1),
         prepared,
         states,
         leaves,

@@ -14,8 +14,6 @@ import { arrangeKeys, arrangeValues, scoreTiles, sumTiles, TILE_QUERIES, TILE_SC
 const FEW = TILE_QUERIES;
 /** Most rows that go together over a page, which does not fit into the nearest cache. */
 const ROWS = 16;
-/** Rows of a unit of work: heads and runs of pages alone are too few to keep all threads busy. */
-export const UNIT_ROWS = 64;
 
 /** A thread's room: blocks of keys and of values, then of these rows their queries, scores, constants, and states. */
 function layout({ group, pageTokens }: AttendShape, keyDims: number, valueDims: number) {
@@ -59,17 +57,13 @@ export function attendPagesMany(
   };
   const queryOf = (row: I32, head: I32) =>
     i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes));
-  const parts = k.i32(i32.divU(i32.add(rows, UNIT_ROWS - 1), UNIT_ROWS));
+  const whole = k.i32(i32.and(rows, -FEW));
 
-  k.for(chunk, i32.mul(i32.mul(splits, kvHeads), parts), chunks, unit => {
+  k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
-    const split = k.i32(i32.divU(i32.divU(unit, kvHeads), parts));
-    const start = k.i32(i32.mul(i32.remU(i32.divU(unit, kvHeads), parts), UNIT_ROWS));
-    const stop = k.i32(i32.add(start, UNIT_ROWS));
-    k.set(stop, i32.select(i32.ltS(stop, rows), stop, rows));
-    const whole = k.i32(i32.and(stop, -FEW));
+    const split = k.i32(i32.divU(unit, kvHeads));
     const state = k.i32();
-    k.for(start, stop, 1, row => {
+    k.for(0, rows, 1, row => {
       k.set(state, stateOf(row, head, split));
       for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stateStride), values.codedDim);
     });
@@ -86,7 +80,7 @@ export function attendPagesMany(
       arrangeKeys(k, pageTokens, keys.codedDim, keys.floats(), keyBlocks);
       arrangeValues(k, pageTokens, values.codedDim, values.floats(), valueBlocks);
 
-      k.for(start, whole, ROWS, row => {
+      k.for(0, whole, ROWS, row => {
         const left = k.i32(i32.sub(whole, row));
         const here = k.i32(i32.select(i32.ltS(left, ROWS), left, ROWS));
         const count = k.i32(i32.mul(here, group));
@@ -111,7 +105,7 @@ export function attendPagesMany(
         const valueShape = { tokens: pageTokens, dims: values.codedDim };
         sumTiles(k, relaxed, valueShape, valueBlocks, scores, count, table);
       });
-      k.for(whole, stop, 1, row => {
+      k.for(whole, rows, 1, row => {
         k.set(state, stateOf(row, head, split));
         keys.scores(k, keyPage, head, k.i32(queryOf(row, head)), few, turn);
         dropFirst(k, few, group, pageTokens, hidden);

@@ -8,7 +8,8 @@ import { createCodec, type KvLearned } from '../codec/kv.ts';
 import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { planOf, planOfCodecs } from '../plan/plan.ts';
-import { createScore, logSoftmax, teacherForce } from './divergence.ts';
+import { createScore, teacherForce } from './divergence.ts';
+import { logSoftmax } from './vocabulary.ts';
 
 const F16 = { base: 'f16', variants: [] };
 

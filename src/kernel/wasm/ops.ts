@@ -45,9 +45,11 @@ export function sum4(k: Kernel, x: V128): F32 {
   return f32.add(f32.add(f32x4.lane(v, 0), f32x4.lane(v, 1)), f32.add(f32x4.lane(v, 2), f32x4.lane(v, 3)));
 }
 
+/** Largest of the four lanes. As vectors: the scalar maximum is made of branches that nobody can foretell. */
 export function max4(k: Kernel, x: V128): F32 {
   const v = k.v128(x);
-  return f32.max(f32.max(f32x4.lane(v, 0), f32x4.lane(v, 1)), f32.max(f32x4.lane(v, 2), f32x4.lane(v, 3)));
+  const two = k.v128(f32x4.max(v, v128.shuffle(v, v, lanes32(2, 3, 0, 1))));
+  return f32x4.lane(f32x4.max(two, v128.shuffle(two, two, lanes32(1, 0, 3, 2))), 0);
 }
 
 /** exp of four values, 0 below -87: a power of two times a polynomial, good to 2e-7. */
@@ -83,6 +85,12 @@ export const multiplyAdd = (relaxed: boolean) => (a: V128, b: V128, c: V128) =>
 /** int8 times 7-bit unsigned, 16 products added up to 8 of 16 bits: which with which differs, their sum does not. */
 export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>
   relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
+
+/** What `dotBytes` of 16 bytes adds up in its lanes: from four vectors of four bytes' values each. */
+export const laneSums = ([a, b, c, d]: readonly V128[], relaxed: boolean): V128[] =>
+  relaxed
+    ? [a, b, c, d].map(x => f32x4.add(x, v128.shuffle(x, x, lanes32(1, 0, 3, 2))))
+    : [f32x4.add(a, c), f32x4.add(b, d)];
 
 /** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
 export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {

@@ -6,7 +6,7 @@ import { additiveKeys, additiveScratch, additiveValues } from './additive-attend
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
-import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
+import { linearKeys, linearScratch, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
 import { sumScratch } from './sums.ts';
 import { tableKeys, tableValues } from './tables.ts';
@@ -41,7 +41,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
+  const sums = integers + linearScratch(shape);
   const codes = sums + sumScratch(shape);
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;

@@ -13,7 +13,7 @@ import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
 import { pageSoftmax, stateBytes } from './softmax.ts';
-import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
+import { behindWeights, byteLevels, byteWeights, sumColumns, sumOfBytes } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 
 /**
@@ -266,8 +266,8 @@ function scoreCodeRows(
 }
 
 /**
- * Values with a range a token and group of dims. Codes are read as odd numbers about zero, where rounded weights do least
- * harm: half a step goes into the weights, the middle of the range into a constant.
+ * Values with a range a token and group of dims. Codes are counted from the middle of the range, where rounded weights do
+ * least harm: the step goes into the weights, the middle into a constant.
  */
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
@@ -277,7 +277,6 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
   if (!columns) return undefined;
   const perToken = headDim / page.group;
   const most = 2 ** page.codes.bits - 1;
-  const odd = i8x16.const(...Array.from({ length: 16 }, (_, c) => 2 * Math.min(c, most) - most));
   return {
     codedDim: headDim,
     open() {},
@@ -305,7 +304,7 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
         };
       });
       const pairs = [0, 1, 2, 3].map(() => k.v128());
-      const [half, middle, weight] = [k.v128(), k.v128(), k.v128()];
+      const [step, middle, weight] = [k.v128(), k.v128(), k.v128()];
       for (let part = 0; part < perToken; part++) {
         for (const { middles, largest } of heads) {
           k.set(middles, v128.zero);
@@ -318,12 +317,12 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
           });
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
-          k.set(half, f32x4.mul(halfToFloat(i32x4.shrU(pairs[0], 16)), f32x4.const(0.5)));
-          k.set(middle, f32x4.add(halfToFloat(pairs[0]), f32x4.mul(half, f32x4.const(most))));
+          k.set(step, halfToFloat(i32x4.shrU(pairs[0], 16)));
+          k.set(middle, f32x4.add(halfToFloat(pairs[0]), f32x4.mul(step, f32x4.const(most / 2))));
           heads.forEach(({ middles, largest }, g) => {
             k.set(weight, v128.load(i32.add(scores, t), 4 * g * pageTokens));
             k.set(middles, f32x4.add(middles, f32x4.mul(weight, middle)));
-            k.set(weight, f32x4.mul(weight, half));
+            k.set(weight, f32x4.mul(weight, step));
             k.set(largest, f32x4.max(largest, weight));
             k.do(v128.store(i32.add(products, t), weight, 4 * g * pageTokens));
           });
@@ -331,13 +330,15 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
         });
         heads.forEach(({ share, unit, constant, middles, largest }, g) => {
           const own = i32.add(products, 4 * g * pageTokens);
-          const each = byteWeights(k, shape, own, max4(k, largest), i32.add(weights, g * pageTokens));
-          k.set(unit, f32x4.splat(f32.mul(each, share)));
-          k.set(constant, f32x4.splat(f32.mul(sum4(k, middles), share)));
+          const bytes = k.i32(i32.add(weights, g * pageTokens));
+          const each = k.f32(f32.mul(byteWeights(k, shape, own, max4(k, largest), bytes), share));
+          k.set(unit, f32x4.splat(each));
+          const excess = f32.mul(f32.mul(sumOfBytes(k, shape, bytes), each), f32.const(most / 2));
+          k.set(constant, f32x4.splat(f32.sub(f32.mul(sum4(k, middles), share), excess)));
         });
         sumColumns(k, columns, shape, block, weights, heads, state, {
-          look: codes => swizzle(shape.relaxed)(odd, codes),
-          most,
+          look: codes => codes,
+          signed: false,
           from: part * page.group,
           to: (part + 1) * page.group,
         });

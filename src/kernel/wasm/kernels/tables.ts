@@ -14,7 +14,7 @@ import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts'
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
 import { pageSoftmax, stateBytes } from './softmax.ts';
-import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
+import { behindWeights, byteLevels, byteWeights, laneLimit, sumColumns, sumOfBytes } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 
 /** Heads whose sums are kept in registers together, and columns a turn. */
@@ -180,18 +180,17 @@ export function scoreColumns(
   });
 }
 
-/** Norms go into the weights; levels become bytes. */
+/** Norms go into the weights. Levels become bytes; those that are evenly spaced are counted. */
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
-  const { bytes, step } = byteLevels(page.levels, headDim);
-  const tables = Array.from({ length: columns.dims }, (_, d) => {
-    const level = (e: number) => bytes[(columns.dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
-    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
-  });
+  const { step, most, ...look } = page.uniform
+    ? countedLevels(page.levels)
+    : lookedUpLevels(page.levels, columns, shape);
+  const lanes = laneLimit(most, pageTokens);
   const normsAt = () => i32.add(spare(), behindWeights(shape));
   return {
     codedDim: headDim,
@@ -208,15 +207,41 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
       const worth = Array.from({ length: group }, (_, g) => {
         const from = k.i32(i32.add(scores, 4 * g * pageTokens));
         const own = i32.add(state, g * stateBytes(headDim));
-        const { correction, share, largest } = pageSoftmax(k, from, pageTokens, own, shape.relaxed, normsAt());
-        const unit = byteWeights(k, shape, from, largest, i32.add(weights, g * pageTokens));
-        const each = f32.mul(f32.mul(share, unit), f32.const(step));
-        return { correction: k.v128(f32x4.splat(correction)), unit: k.v128(f32x4.splat(each)) };
+        const factors = { at: normsAt(), lanes };
+        const { correction, share, largest } = pageSoftmax(k, from, pageTokens, own, shape.relaxed, factors);
+        const bytes = k.i32(i32.add(weights, g * pageTokens));
+        const unit = byteWeights(k, shape, from, largest, bytes);
+        const each = k.f32(f32.mul(f32.mul(share, unit), f32.const(step)));
+        // Counted from the lowest: what half of the count is too much.
+        const excess = () => f32.mul(f32.mul(sumOfBytes(k, shape, bytes), each), f32.const(-most / 2));
+        return {
+          correction: k.v128(f32x4.splat(correction)),
+          unit: k.v128(f32x4.splat(each)),
+          constant: page.uniform ? k.v128(f32x4.splat(excess())) : undefined,
+        };
       });
-      sumColumns(k, columns, shape, block, weights, worth, state, {
-        look: (codes, d) => swizzle(shape.relaxed)(tables[d], codes),
-        most: Math.max(...bytes),
-      });
+      sumColumns(k, columns, shape, block, weights, worth, state, look);
     },
   };
+}
+
+function countedLevels(levels: Float32Array) {
+  const most = levels.length - 1;
+  return {
+    step: (2 * Math.max(...levels)) / most,
+    most,
+    look: (codes: V128) => codes,
+    signed: false,
+    complement: true,
+  };
+}
+
+function lookedUpLevels(levels: Float32Array, { dims }: Columns, { headDim, relaxed }: AttendShape) {
+  const { bytes, step } = byteLevels(levels, headDim);
+  const tables = Array.from({ length: dims }, (_, d) => {
+    const level = (e: number) => bytes[(dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
+    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
+  });
+  const look = (codes: V128, d: number) => swizzle(relaxed)(tables[d], codes);
+  return { step, most: Math.max(...bytes), look, signed: true, complement: false };
 }

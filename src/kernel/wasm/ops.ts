@@ -75,12 +75,24 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
   return add(v128.shuffle(ab, cd, lanes32(0, 2, 4, 6)), v128.shuffle(ab, cd, lanes32(1, 3, 5, 7)));
 }
 
+/** Lane i of the result is the sum of the eight lanes of vector i; `narrow` if sums of half of them fit into 16 bits. */
+export function transposeSum16(k: Kernel, vectors: readonly V128[], narrow: boolean): V128 {
+  const ones = i16x8.const(1);
+  const pairs = vectors.map(v => k.v128(i32x4.dot(v, ones)));
+  if (!narrow) return transposeSum(k, pairs, i32x4.add);
+  const fours = [0, 2].map(i => i32x4.dot(i16x8.narrowS(pairs[i], pairs[i + 1]), ones));
+  return i32x4.dot(i16x8.narrowS(fours[0], fours[1]), ones);
+}
+
 /** A 16-entry table look-up for indices 0 to 15. */
 export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
 
 /** a b + c. */
 export const multiplyAdd = (relaxed: boolean) => (a: V128, b: V128, c: V128) =>
   relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
+
+/** Towards zero, for what fits into 32 bits. */
+export const truncate = (relaxed: boolean) => (relaxed ? i32x4.relaxedTrunc : i32x4.fromF32);
 
 /** int8 times 7-bit unsigned, 16 products added up to 8 of 16 bits: which with which differs, their sum does not. */
 export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>

@@ -12,9 +12,10 @@ import { type CodeRows, codeRowsOf, rowAddresses, rowCodes } from './code-rows.t
 import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { pageSoftmax, stateBytes } from './softmax.ts';
-import { behindWeights, byteLevels, byteWeights, sumColumns, sumOfBytes } from './sums.ts';
+import { exp2x4, stateBytes, takePage } from './softmax.ts';
+import { byteLevels, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
+import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
 /**
  * Prepared queries: f32 in the codec's domain, [head][headDim], then what the mean adds. `spare` has room for int8
@@ -275,70 +276,63 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
-  const perToken = headDim / page.group;
+  const parts = headDim / page.group;
   const most = 2 ** page.codes.bits - 1;
+  const { narrow, limit } = roomFor(most, pageTokens);
+  const kept = (part: number) => i32.add(spare(), sumScratch(shape) + part * RANGE_ARRAYS * 4 * pageTokens);
+  const array = (base: I32, n: number) => i32.add(base, n * 4 * pageTokens);
   return {
     codedDim: headDim,
-    open() {},
-    sum(k, pageAt, head, scores, state) {
+    open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
-      const weights = k.i32(spare());
-      const products = k.i32(i32.add(weights, behindWeights(shape)));
-      const heads = Array.from({ length: group }, (_, g) => {
-        const own = i32.add(state, g * stateBytes(headDim));
-        const { correction, share } = pageSoftmax(
-          k,
-          i32.add(scores, 4 * g * pageTokens),
-          pageTokens,
-          own,
-          shape.relaxed,
-        );
-        const [unit, constant] = [k.v128(), k.v128()];
-        return {
-          correction: k.v128(f32x4.splat(correction)),
-          share,
-          unit,
-          constant,
-          middles: k.v128(),
-          largest: k.v128(),
-        };
-      });
       const pairs = [0, 1, 2, 3].map(() => k.v128());
-      const [step, middle, weight] = [k.v128(), k.v128(), k.v128()];
-      for (let part = 0; part < perToken; part++) {
-        for (const { middles, largest } of heads) {
-          k.set(middles, v128.zero);
-          k.set(largest, v128.zero);
-        }
+      const step = k.v128();
+      for (let part = 0; part < parts; part++) {
         const from = k.i32(i32.add(block, page.ranges + 4 * part));
-        k.for(0, 4 * pageTokens, 16, t => {
+        const to = k.i32(kept(part));
+        k.for(0, pageTokens, 4, () => {
           pairs.forEach((pair, n) => {
-            k.set(pair, v128.load32Zero(from, 4 * perToken * n));
+            k.set(pair, v128.load32Zero(from, 4 * parts * n));
           });
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
           k.set(step, halfToFloat(i32x4.shrU(pairs[0], 16)));
-          k.set(middle, f32x4.add(halfToFloat(pairs[0]), f32x4.mul(step, f32x4.const(most / 2))));
-          heads.forEach(({ middles, largest }, g) => {
-            k.set(weight, v128.load(i32.add(scores, t), 4 * g * pageTokens));
-            k.set(middles, f32x4.add(middles, f32x4.mul(weight, middle)));
-            k.set(weight, f32x4.mul(weight, step));
-            k.set(largest, f32x4.max(largest, weight));
-            k.do(v128.store(i32.add(products, t), weight, 4 * g * pageTokens));
+          const middle = f32x4.add(halfToFloat(pairs[0]), f32x4.mul(step, f32x4.const(most / 2)));
+          [step, roughLog2(step), middle].forEach((value, n) => {
+            k.do(v128.store(to, value, n * 4 * pageTokens));
           });
-          k.increment(from, 16 * perToken);
+          k.increment(from, 16 * parts);
+          k.increment(to, 16);
         });
-        heads.forEach(({ share, unit, constant, middles, largest }, g) => {
-          const own = i32.add(products, 4 * g * pageTokens);
+      }
+    },
+    sum(k, pageAt, head, scores, state) {
+      const block = k.i32(blockAt(fragment, pageAt, head));
+      const weights = k.i32(spare());
+      const states = Array.from({ length: group }, (_, g) => k.i32(i32.add(state, g * stateBytes(headDim))));
+      const corrections = states.map(() => k.v128());
+      for (let part = 0; part < parts; part++) {
+        const base = k.i32(kept(part));
+        const factors = { values: base, logs: k.i32(array(base, 1)) };
+        const worth = states.map((own, g) => {
+          const from = k.i32(i32.add(scores, 4 * g * pageTokens));
           const bytes = k.i32(i32.add(weights, g * pageTokens));
-          const each = k.f32(f32.mul(byteWeights(k, shape, own, max4(k, largest), bytes), share));
-          k.set(unit, f32x4.splat(each));
-          const excess = f32.mul(f32.mul(sumOfBytes(k, shape, bytes), each), f32.const(most / 2));
-          k.set(constant, f32x4.splat(f32.sub(f32.mul(sum4(k, middles), share), excess)));
+          const made = pageWeights(k, shape, from, bytes, { factors, also: k.i32(array(base, 2)), limit });
+          // The first part takes the page into the state; later ones find it as it was made.
+          const step = k.v128();
+          if (part === 0) {
+            const taken = takePage(k, own, made.top, made.sum);
+            k.set(corrections[g], taken.correction);
+            k.set(step, taken.step);
+          } else k.set(step, exp2x4(k, f32x4.sub(made.top, v128.load32Splat(own))));
+          const excess = f32.mul(sumOfBytes(k, made), f32.const(most / 2));
+          const constant = f32x4.mul(f32x4.splat(f32.sub(sum4(k, made.also), excess)), step);
+          return { correction: corrections[g], unit: step, constant: k.v128(constant) };
         });
-        sumColumns(k, columns, shape, block, weights, heads, state, {
+        sumColumns(k, columns, shape, block, weights, worth, state, {
           look: codes => codes,
           signed: false,
+          narrow,
           from: part * page.group,
           to: (part + 1) * page.group,
         });
@@ -346,3 +340,8 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
     },
   };
 }
+
+/** Of a part: steps, their logarithms, middles. */
+const RANGE_ARRAYS = 3;
+export const linearValueScratch = ({ page }: Fragment, { headDim, pageTokens }: AttendShape) =>
+  page.kind === 'affine' ? (headDim / page.group) * RANGE_ARRAYS * 4 * pageTokens : 0;

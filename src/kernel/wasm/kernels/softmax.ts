@@ -13,10 +13,10 @@ export const stateBytes = (n: number) => STATE_HEAD + 4 * n;
 
 /** 2^x from -1/2 to 1/2, the highest power first: good to 1e-7, and to 1e-4 where weights become bytes. */
 const FINE = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
-const COARSE = [0.0551717726, 0.2426115742, 0.6932610079, 0.9999280471];
+export const COARSE = [0.0551717726, 0.2426115742, 0.6932610079, 0.9999280471];
 
 /** 2^x of four values that are 0 or less; 2^-100 is as good as zero, and keeps subnormals away. */
-function exp2x4(k: Kernel, value: V128, [first, ...terms] = FINE, relaxed = false): V128 {
+export function exp2x4(k: Kernel, value: V128, [first, ...terms] = FINE, relaxed = false): V128 {
   const magic = f32x4.const(12582912);
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
   const shifted = k.v128(f32x4.add(x, magic));
@@ -49,6 +49,22 @@ export function softmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed:
   return correction;
 }
 
+/**
+ * Takes a page into a state's m and l: `sum` is four parts of the sum of its weights, in steps of 2^top each. Gives what the
+ * old sums are to be multiplied by, and what a step is worth, in all lanes.
+ */
+export function takePage(k: Kernel, state: I32, top: V128, sum: V128): { correction: V128; step: V128 } {
+  const at = k.i32(state);
+  const old = k.v128(v128.load32Splat(at));
+  const m = k.v128(f32x4.max(old, top));
+  const worth = k.v128(exp2x4(k, f32x4.sub(v128.shuffle(old, top, lanes32(0, 4, 0, 4)), m)));
+  const [correction, step] = [0, 1].map(lane => k.v128(v128.shuffle(worth, worth, lanes32(lane, lane, lane, lane))));
+  k.do(v128.store32Lane(at, m, 0));
+  const l = f32.add(f32.mul(f32.load(at, 4), f32x4.lane(worth, 0)), f32.mul(sum4(k, sum), f32x4.lane(worth, 1)));
+  k.do(f32.store(at, l, 4));
+  return { correction, step };
+}
+
 /** What weights of a page are multiplied by, [token] f32, and how much of these may meet in a lane of bytes, of the largest. */
 export interface Factors {
   at: I32;
@@ -77,14 +93,7 @@ export function pageSoftmax(
       k.set(of, f32x4.max(of, v128.load(i32.add(from, i), 16 * n)));
     });
   });
-  const own = k.v128(
-    f32x4.splat(
-      max4(
-        k,
-        most.reduce<V128>(f32x4.max, most[0]),
-      ),
-    ),
-  );
+  const own = k.v128(f32x4.splat(max4(k, most.reduce<V128>(f32x4.max, most[0]))));
   const m = k.v128(f32x4.max(v128.load32Splat(at), own));
   // Lanes: what the old sums, and what a weight of this page are worth now.
   const both = f32x4.sub(v128.shuffle(v128.load32Splat(at), own, lanes32(0, 4, 0, 4)), m);
@@ -108,12 +117,7 @@ export function pageSoftmax(
     k.increment(from, 64);
     if (factors) k.increment(factor, 64);
   });
-  const all = k.f32(
-    sum4(
-      k,
-      sum.reduce<V128>(f32x4.add, v128.zero),
-    ),
-  );
+  const all = k.f32(sum4(k, sum.reduce<V128>(f32x4.add, v128.zero)));
   k.do(v128.store32Lane(at, m, 0));
   k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), f32.mul(all, share)), 4));
   const met = factors?.lanes ? laneSums(lanes, relaxed).map(x => f32x4.mul(x, f32x4.const(1 / factors.lanes!))) : [];

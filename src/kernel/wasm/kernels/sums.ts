@@ -4,22 +4,20 @@
  */
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, multiplyAdd, sum4, transposeSum } from '../ops.ts';
+import { dotBytes, multiplyAdd, transposeSum16 } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
+import { type Limit, MOST } from './weights.ts';
 
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
 
-/** A group's weights as bytes, [head][pageTokens]; then what fragments keep: f32 [head][pageTokens] at most; then sums. */
-export const behindWeights = ({ group, pageTokens }: AttendShape) => group * pageTokens;
-const sumsAt = ({ group, pageTokens }: AttendShape) => 5 * group * pageTokens;
+/** A group's weights as bytes, [head][pageTokens]; then sums; then what fragments keep of a page. */
+const sumsAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
 export const sumScratch = (shape: AttendShape) =>
   sumsAt(shape) + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16;
 
-/** The largest weight. */
-const MOST = 127;
 /** How far a vector of levels as bytes may be from what it is, of its length. */
 const LEVEL_ERROR = 0.007;
 /** Twice that many is the most for 7 bits. */
@@ -85,17 +83,6 @@ export function byteWeights(
   return unit;
 }
 
-/** The sum of a head's weights as bytes. */
-export function sumOfBytes(k: Kernel, { pageTokens, relaxed }: AttendShape, bytes: I32): F32 {
-  const from = k.i32(bytes);
-  const sum = k.v128(v128.zero);
-  k.for(0, pageTokens, 16, i => {
-    const pairs = dotBytes(relaxed)(v128.load(i32.add(from, i)), i8x16.const(1));
-    k.set(sum, i32x4.add(sum, i32x4.dot(pairs, i16x8.const(1))));
-  });
-  return sum4(k, f32x4.fromI32(sum));
-}
-
 /** Of a head: what its old sums are multiplied by, what a sum is worth, and what is added to all. */
 export interface Worth {
   correction: V128;
@@ -108,6 +95,8 @@ export interface SumOptions {
   look(codes: V128, dimOfColumn: number): V128;
   signed: boolean;
   complement?: boolean;
+  /** See `roomFor`. */
+  narrow: boolean;
   /** Dims from here to there; all unless given. */
   from?: number;
   to?: number;
@@ -117,16 +106,15 @@ export interface SumOptions {
 const RUN = 128;
 const runOf = (pageTokens: number) => (pageTokens % RUN === 0 ? RUN : pageTokens);
 
-/**
- * The most that weights of a lane may be together, of the largest, so that these times bytes up to `most` fit into 16
- * bits; none where they always do.
- */
-export function laneLimit(most: number, pageTokens: number): number | undefined {
-  const tokens = runOf(pageTokens) / 8;
+/** How bytes up to `most` are added up: whether half of the lanes may be added in 16 bits, and what weights must keep to. */
+export function roomFor(most: number, pageTokens: number): { narrow: boolean; limit?: Limit } {
+  const narrow = most <= NARROW;
+  const lanes = narrow ? 4 : 1;
   const limit = Math.floor(32767 / most);
-  // A weight is rounded up by no more than 1.
-  return tokens * MOST <= limit ? undefined : (limit - tokens) / MOST;
+  const all = ((runOf(pageTokens) * lanes) / 8) * MOST;
+  return { narrow, limit: all <= limit ? undefined : { lanes, most: limit } };
 }
+const NARROW = 15;
 
 /** Sums of states = old x correction + weights . bytes x unit + constant. */
 export function sumColumns(
@@ -137,7 +125,7 @@ export function sumColumns(
   weights: I32,
   worth: readonly Worth[],
   state: I32,
-  { look, signed, complement = false, from = 0, to = shape.headDim }: SumOptions,
+  { look, signed, narrow, complement = false, from = 0, to = shape.headDim }: SumOptions,
 ): void {
   const { pageTokens, headDim, relaxed } = shape;
   const { dims, span } = columns;
@@ -145,7 +133,6 @@ export function sumColumns(
   const runs = pageTokens / run;
   const room = k.i32(i32.add(weights, sumsAt(shape)));
   const sumAt = (n: number, head: number, dim: number) => 16 * ((n * HEADS + head) * 4 + dim);
-  const ones = i16x8.const(1);
   const each = Math.ceil(worth.length / Math.ceil(worth.length / HEADS));
   for (let first = 0; first < worth.length; first += each) {
     const heads = worth.slice(first, first + each);
@@ -190,13 +177,16 @@ export function sumColumns(
       }
       const place = k.i32(i32.add(state, i32.mul(dim, 4)));
       heads.forEach(({ correction, unit, constant }, i) => {
-        const words = [0, 1, 2, 3].map(d => {
-          const parts = Array.from({ length: runs }, (_, n) => i32x4.dot(v128.load(room, sumAt(n, i, d)), ones));
-          return k.v128(parts.reduce(i32x4.add));
-        });
+        const parts = Array.from({ length: runs }, (_, n) =>
+          transposeSum16(
+            k,
+            [0, 1, 2, 3].map(d => v128.load(room, sumAt(n, i, d))),
+            narrow,
+          ),
+        );
         const offset = (first + i) * stateBytes(headDim) + STATE_HEAD;
         const old = f32x4.mul(v128.load(place, offset), correction);
-        const value = f32x4.mul(f32x4.fromI32(transposeSum(k, words, i32x4.add)), unit);
+        const value = f32x4.mul(f32x4.fromI32(parts.reduce(i32x4.add)), unit);
         k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant) : value), offset));
       });
     });

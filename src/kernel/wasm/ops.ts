@@ -1,5 +1,18 @@
 /** Small pieces of code that several kernels are made of. */
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
+import {
+  type F32,
+  f32,
+  f32x4,
+  type I32,
+  i8x16,
+  i16x8,
+  i32,
+  i32x4,
+  type Local,
+  lanes32,
+  type V128,
+  v128,
+} from './emit.ts';
 import type { Kernel } from './module.ts';
 
 /** The bits of an f16 that is moved down by 3 in the high half of a lane; its exponent is then 112 too low. */
@@ -103,6 +116,18 @@ export const laneSums = ([a, b, c, d]: readonly V128[], relaxed: boolean): V128[
   relaxed
     ? [a, b, c, d].map(x => f32x4.add(x, v128.shuffle(x, x, lanes32(1, 0, 3, 2))))
     : [f32x4.add(a, c), f32x4.add(b, d)];
+
+/**
+ * Values by way of memory. What a loop alone uses V8 moves into it, to be computed anew in every turn; loads stay where
+ * they are.
+ */
+export function beforeLoop(k: Kernel, room: I32, values: readonly V128[]): Local<'v128'>[] {
+  const at = k.i32(room);
+  values.forEach((value, i) => {
+    k.do(v128.store(at, value, 16 * i));
+  });
+  return values.map((_, i) => k.v128(v128.load(at, 16 * i)));
+}
 
 /** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
 export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {

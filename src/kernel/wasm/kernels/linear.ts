@@ -13,7 +13,7 @@ import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
 import { exp2x4, stateBytes, takePage } from './softmax.ts';
-import { byteLevels, roomFor, sumColumns, sumScratch } from './sums.ts';
+import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
@@ -309,6 +309,7 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
     sum(k, pageAt, head, scores, state) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
+      const room = k.i32(i32.add(weights, roomAt(shape)));
       const states = Array.from({ length: group }, (_, g) => k.i32(i32.add(state, g * stateBytes(headDim))));
       const corrections = states.map(() => k.v128());
       for (let part = 0; part < parts; part++) {
@@ -317,7 +318,7 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
         const worth = states.map((own, g) => {
           const from = k.i32(i32.add(scores, 4 * g * pageTokens));
           const bytes = k.i32(i32.add(weights, g * pageTokens));
-          const made = pageWeights(k, shape, from, bytes, { factors, also: k.i32(array(base, 2)), limit });
+          const made = pageWeights(k, shape, from, bytes, room, { factors, also: k.i32(array(base, 2)), limit });
           // The first part takes the page into the state; later ones find it as it was made.
           const step = k.v128();
           if (part === 0) {

@@ -4,19 +4,19 @@
  */
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, multiplyAdd, transposeSum16 } from '../ops.ts';
+import { beforeLoop, dotBytes, multiplyAdd, transposeSum16 } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
-import { type Limit, MOST } from './weights.ts';
+import { type Limit, MOST, WEIGHTS_ROOM } from './weights.ts';
 
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
 
-/** A group's weights as bytes, [head][pageTokens]; then sums; then what fragments keep of a page. */
-const sumsAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
+/** A group's weights as bytes, [head][pageTokens]; then room for sums and such; then what fragments keep of a page. */
+export const roomAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
 export const sumScratch = (shape: AttendShape) =>
-  sumsAt(shape) + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16;
+  roomAt(shape) + Math.max(WEIGHTS_ROOM, WORTH_ROOM + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16);
 
 /** How far a vector of levels as bytes may be from what it is, of its length. */
 const LEVEL_ERROR = 0.007;
@@ -90,6 +90,8 @@ export interface Worth {
   constant?: V128;
 }
 
+const WORTH_ROOM = 16 * 3 * HEADS;
+
 export interface SumOptions {
   /** Codes to bytes: signed ones, or such of 7 bits that are not. */
   look(codes: V128, dimOfColumn: number): V128;
@@ -131,11 +133,14 @@ export function sumColumns(
   const { dims, span } = columns;
   const run = runOf(pageTokens);
   const runs = pageTokens / run;
-  const room = k.i32(i32.add(weights, sumsAt(shape)));
-  const sumAt = (n: number, head: number, dim: number) => 16 * ((n * HEADS + head) * 4 + dim);
+  const room = k.i32(i32.add(weights, roomAt(shape)));
+  const sumAt = (n: number, head: number, dim: number) => WORTH_ROOM + 16 * ((n * HEADS + head) * 4 + dim);
   const each = Math.ceil(worth.length / Math.ceil(worth.length / HEADS));
   for (let first = 0; first < worth.length; first += each) {
-    const heads = worth.slice(first, first + each);
+    const heads = worth.slice(first, first + each).map(({ correction, unit, constant }, i) => {
+      const of = beforeLoop(k, i32.add(room, 48 * i), constant ? [correction, unit, constant] : [correction, unit]);
+      return { correction: of[0], unit: of[1], constant: constant && of[2] };
+    });
     // Two dims at a time share the loads of weights; more sums than these do not fit into registers.
     const sums = heads.map(() => [k.v128(), k.v128()]);
     const bytes = [k.v128(), k.v128()];

@@ -14,7 +14,7 @@ import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts'
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
 import { stateBytes, takePage } from './softmax.ts';
-import { byteLevels, roomFor, sumColumns, sumScratch } from './sums.ts';
+import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
 import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
@@ -208,10 +208,12 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
     sum(k, pageAt, head, scores, state) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
+      const room = k.i32(i32.add(weights, roomAt(shape)));
       const factors = { values: k.i32(normsAt()), logs: k.i32(i32.add(normsAt(), 4 * pageTokens)) };
       const worth = Array.from({ length: group }, (_, g) => {
         const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const made = pageWeights(k, shape, from, k.i32(i32.add(weights, g * pageTokens)), { factors, limit });
+        const bytes = k.i32(i32.add(weights, g * pageTokens));
+        const made = pageWeights(k, shape, from, bytes, room, { factors, limit });
         const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), made.top, made.sum);
         const unit = k.v128(f32x4.mul(taken.step, f32x4.const(step)));
         // Counted from the lowest: what half of the count is too much.

@@ -21,7 +21,7 @@ import {
   v128,
 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, max4, multiplyAdd, sum4, truncate } from '../ops.ts';
+import { beforeLoop, dotBytes, max4, multiplyAdd, sum4, truncate } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { COARSE, exp2x4 } from './softmax.ts';
 
@@ -64,19 +64,22 @@ export interface PageWeights {
   lanes: Local<'v128'>;
 }
 
-/** One head's; `bytes` is [pageTokens]. If sums of bytes pass the limit, all are made half as large, and so on. */
+/** Of what the loop needs. */
+export const WEIGHTS_ROOM = 16 * (2 + COARSE.length);
+
+/** One head's; `bytes` is [pageTokens], `room` has WEIGHTS_ROOM. If sums of bytes pass the limit, all are made half as large, and so on. */
 export function pageWeights(
   k: Kernel,
   { pageTokens, relaxed }: AttendShape,
   scores: I32,
   bytes: I32,
+  room: I32,
   { factors, also, limit }: { factors?: Factors; also?: I32; limit?: Limit },
 ): PageWeights {
   const madd = multiplyAdd(relaxed);
   const top = k.v128(f32x4.sub(f32x4.splat(max4(k, largest(k, pageTokens, scores, factors))), f32x4.const(TOP)));
   const [from, to, factor, other] = [k.i32(), k.i32(), k.i32(), k.i32()];
-  const [base, low, lanes] = [k.v128(), k.v128(), k.v128()];
-  const powers = COARSE.map(() => k.v128());
+  const lanes = k.v128();
   const sum = [k.v128(), k.v128()];
   const sums = [k.v128(), k.v128()];
   const rest = [0, 1, 2, 3].map(() => k.v128());
@@ -89,11 +92,11 @@ export function pageWeights(
     // into the powers.
     const whole = k.v128(f32x4.sub(f32x4.add(top, magic), magic));
     const part = k.v128(exp2x4(k, f32x4.sub(whole, top)));
-    powers.forEach((power, i) => {
-      k.set(power, f32x4.mul(part, f32x4.const(COARSE[i])));
-    });
-    k.set(base, f32x4.sub(magic, whole));
-    k.set(low, f32x4.sub(whole, f32x4.const(100)));
+    const [base, low, ...powers] = beforeLoop(k, room, [
+      f32x4.sub(magic, whole),
+      f32x4.sub(whole, f32x4.const(100)),
+      ...COARSE.map(power => f32x4.mul(part, f32x4.const(power))),
+    ]);
     k.set(from, scores);
     k.set(to, bytes);
     if (factors) k.set(factor, factors.values);

@@ -1,6 +1,6 @@
 /**
  * Pages of additive codebooks (mead): a quad is the sum of entries of its books. How many books a quad has is data, so
- * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, and
+ * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, then the end, and
  * `books` has BOOK_BYTES a column.
  */
 import { f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
@@ -11,10 +11,14 @@ export interface AdditiveTables {
   counts: number;
   firsts: number;
   books: number;
-  /** For scores and sums on codes: see additive-attend.ts. */
+  /** For scores on codes: see additive-keys.ts. */
   dots: number;
+  maps: number;
+  /** For sums on codes: see additive-values.ts. */
   bytes: number;
   steps: number;
+  /** 15 in each of 16 bytes, then 1 in each of 8 int16: constants that are read are not made anew in every turn of a loop. */
+  nibble: number;
 }
 
 /** Sweeps after the greedy choice, as in codec/mead/books.ts. */

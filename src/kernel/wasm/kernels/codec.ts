@@ -2,7 +2,8 @@
 import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
-import { additiveKeys, additiveScratch, additiveValues } from './additive-attend.ts';
+import { additiveKeys, additiveScratch } from './additive-keys.ts';
+import { additiveValues } from './additive-values.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
@@ -88,7 +89,7 @@ export function codecModule(
     halfValues(values.fragment, shape, anyValues) ??
     linearValues(values.fragment, shape, place(at.sums)) ??
     tableValues(values.fragment, shape, place(at.sums)) ??
-    additiveValues(values.fragment, shape, values.tables, place(at.sums)) ??
+    additiveValues(values.fragment, shape, values.tables, place(at.sums), place(at.codes)) ??
     anyValues;
   const isHalf = ({ fragment }: CodecSide) => fragment.page.kind === 'f16';
   const manyKeys = isHalf(keys) ? anyKeys : keyCode;

@@ -12,6 +12,8 @@ import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, la
 import type { Kernel } from '../module.ts';
 import { max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
+
+const prefixSums = (counts: ArrayLike<number>) => { const sums = [0]; for (let i = 0; i < counts.length; i++) sums.push(sums[i] + counts[i]); return sums; };
 import type { Tables } from './unpack.ts';
 
 const DOT_BYTES = 2 * 64 + 16;
@@ -19,7 +21,7 @@ const DOT_BYTES = 2 * 64 + 16;
 const BLOCK = 8;
 /** Heads whose sums are kept in registers together, and columns a turn. */
 const HEADS = 4;
-const TURN = 4;
+const TURN = Number((globalThis as any).process.env.TURN ?? 4);
 
 /** An entry of the longest length, and a query of the largest; their dot is 127 once it is moved down. */
 const BOOK_ONE = 32767;
@@ -32,34 +34,58 @@ type Additive = Fragment['page'] & { kind: 'additive' };
 
 /** Books and maps as the loops here want them. */
 export function keyTables({ counts, books }: Additive, matrix: Float32Array, headDim: number) {
-  const dots = new DataView(new ArrayBuffer((DOT_BYTES * books.length) / 64));
+  const quads = headDim / 4;
+  const columns = books.length / 64;
+  const ends = prefixSums(counts).slice(1);
+  const dots = new DataView(new ArrayBuffer(DOT_BYTES * (columns + 1)));
   const maps = new Float32Array(counts.length * 4 * BLOCK);
-  let column = 0;
+  const stretches = Array.from(counts, (count, unit) => stretchOf(books.subarray(64 * (ends[unit] - count), 64 * ends[unit])));
+  const longest = Array.from({ length: columns }, (_, column) =>
+    longestOf(books.subarray(64 * column, 64 * column + 64), stretches[ends.findIndex(end => column < end)]),
+  );
   counts.forEach((count, unit) => {
-    const own = books.subarray(64 * column, 64 * (column + count));
-    const longest = Math.max(
-      0,
-      ...Array.from({ length: own.length / 4 }, (_, e) => Math.hypot(...own.subarray(4 * e, 4 * e + 4))),
-    );
-    const quad = unit % (headDim / 4);
+    const first = ends[unit] - count;
+    const head = unit - (unit % quads);
+    const [start, end] = [ends[head] - counts[head], ends[head + quads - 1]];
+    const together = (column: number) => {
+      const other = start + ((column - start) ^ 1);
+      return longest[column] + (other < end ? longest[other] : 0);
+    };
+    const most = Math.max(1e-30, ...Array.from({ length: count }, (_, n) => together(first + n)));
     for (let d = 0; d < 4; d++) {
-      const dim = 4 * quad + d;
-      const first = dim - (dim % BLOCK);
-      const row = matrix.subarray((4 * unit + d) * headDim);
-      for (let i = 0; i < BLOCK; i++)
-        maps[(4 * unit + d - (dim % BLOCK) + i) * BLOCK + (dim % BLOCK)] = longest * row[first + i];
+      const dim = 4 * unit + d;
+      const start = dim - (dim % BLOCK);
+      const row = matrix.subarray(dim * headDim + (start % headDim), dim * headDim + (start % headDim) + BLOCK);
+      row.forEach((value, i) => {
+        maps[(start + i) * BLOCK + (dim % BLOCK)] = value * most * stretches[unit][d];
+      });
     }
-    for (const end = column + count; column < end; column++) {
-      const at = DOT_BYTES * column;
+    for (let column = first; column < first + count; column++) {
       for (let i = 0; i < 64; i++) {
         const [entry, dim] = [i >> 2, i & 3];
-        const value = Math.round((books[64 * column + i] / longest) * BOOK_ONE);
-        dots.setInt16(at + 64 * (dim >> 1) + 4 * entry + 2 * (dim & 1), longest > 0 ? value : 0, true);
+        const value = Math.round((books[64 * column + i] / stretches[unit][dim] / most) * BOOK_ONE);
+        dots.setInt16(DOT_BYTES * column + 64 * (dim >> 1) + 4 * entry + 2 * (dim & 1), value, true);
       }
-      dots.setInt32(at + 128, 8 * quad, true);
+      dots.setInt32(DOT_BYTES * column + 128, 8 * (unit % quads), true);
     }
   });
   return { dots: new Uint8Array(dots.buffer), maps };
+}
+
+/** How far a quad's entries spread in each dim. */
+function stretchOf(entries: Float32Array): number[] {
+  const squares = [0, 0, 0, 0];
+  entries.forEach((x, i) => {
+    squares[i & 3] += x * x;
+  });
+  const most = Math.max(...squares, 1e-30);
+  return squares.map(square => Math.sqrt(Math.max(square, 1e-6 * most)));
+}
+
+/** The longest entry of a book, with every dim over its stretch. */
+function longestOf(book: Float32Array, stretch: number[]): number {
+  const lengths = Array.from({ length: 16 }, (_, e) => Math.hypot(...stretch.map((by, d) => book[4 * e + d] / by)));
+  return Math.max(...lengths);
 }
 
 /** Room while a page is scored: turned queries, mapped ones, these as int16, tables, then scales and constants. */
@@ -120,7 +146,8 @@ export function additiveKeys(
             step,
             i32.add(room, at.whole + 2 * headDim * g),
           );
-          const lost = f32.mul(f32.fromI32(count), f32.mul(step, f32.const(-BIAS)));
+          const bias = f32.add(f32.mul(f32.fromI32(i32.shrU(i32.add(count, 1), 1)), f32.const(-128)), f32.mul(f32.fromI32(count), f32.const(0.5)));
+          const lost = f32.mul(bias, step);
           k.do(f32.store(room, step, at.scales + 4 * g));
           k.do(f32.store(room, f32.add(sum4(k, constants[i]), lost), at.constants + 4 * g));
         });
@@ -239,10 +266,10 @@ function buildTables(
   const entries = Array.from({ length: 8 }, () => k.v128());
   const [low, high] = [k.v128(), k.v128()];
   const sign = k.v128(i8x16.const(-128));
-  k.for(0, count, 1, () => {
-    const quad = k.i32(i32.add(whole, i32.load(from, 128)));
+  const column = (second: number) => {
+    const quad = k.i32(i32.add(whole, i32.load(from, 128 + DOT_BYTES * second)));
     entries.forEach((entry, n) => {
-      k.set(entry, v128.load(from, 16 * n));
+      k.set(entry, v128.load(from, 16 * n + DOT_BYTES * second));
     });
     for (const g of heads) {
       k.set(low, v128.load32Splat(quad, 2 * headDim * g));
@@ -251,11 +278,16 @@ function buildTables(
         i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
       );
       const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
-      k.do(v128.store(to, v128.xor(bytes, sign), 16 * g));
+      k.do(v128.store(to, second ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
     }
-    k.increment(from, DOT_BYTES);
-    k.increment(to, 16 * group);
+  };
+  k.for(0, count, 2, () => {
+    column(0);
+    column(1);
+    k.increment(from, 2 * DOT_BYTES);
+    k.increment(to, 2 * 16 * group);
   });
+  k.if(i32.and(count, 1), () => k.increment(to, -16 * group));
   for (let pad = 0; pad < TURN - 1; pad++)
     for (const g of heads) k.do(v128.store(to, v128.zero, 16 * (group * pad + g)));
 }
@@ -298,11 +330,12 @@ function scoreColumns(
         });
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];
-          index.forEach((codes, c) => {
-            k.set(entry, lookUp(v128.load(table, 16 * (c * group + g)), codes));
+          for (let c = 0; c < TURN; c += 2) {
+            const [a, b] = [c, c + 1].map(n => lookUp(v128.load(table, 16 * (n * group + g)), index[n]));
+            k.set(entry, i8x16.add(a, b));
             k.set(raw, i16x8.add(raw, entry));
             k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
-          });
+          }
         });
         k.increment(from, TURN * column);
         k.increment(table, TURN * group * 16);

@@ -37,18 +37,27 @@ export function valueTables({ counts, books }: Additive) {
     const step = sizes.map(size => size / (MOST_BYTE - count));
     steps.set(step, 4 * quad);
     own.forEach((book, n) => {
-      // What rounding takes from an entry is given to the next: over all of them nothing is lost, so averages stay true.
-      const rest = [0, 0, 0, 0];
-      for (let i = 0; i < 64; i++) {
-        const [entry, d] = [i >> 2, i & 3];
-        const wanted = (step[d] > 0 ? book[i] / step[d] : 0) + rest[d];
-        bytes[BOOK_BYTES * (first + n) + 16 * d + entry] = Math.round(wanted);
-        rest[d] = wanted - Math.round(wanted);
+      for (let d = 0; d < 4; d++) {
+        const wanted = Array.from({ length: 16 }, (_, e) => (step[d] > 0 ? book[4 * e + d] / step[d] : 0));
+        bytes.set(roundTogether(wanted), BOOK_BYTES * (first + n) + 16 * d);
       }
     });
     first += count;
   });
   return { bytes: new Uint8Array(bytes.buffer), steps };
+}
+
+/** Rounded so that as little as possible is lost over all of them: averages stay true. */
+function roundTogether(wanted: number[]): number[] {
+  const rounded = wanted.map(Math.round);
+  const missed = () => wanted.reduce((sum, x, i) => sum + x - rounded[i], 0);
+  for (let all = missed(); Math.abs(all) > 0.5; all = missed()) {
+    const way = Math.sign(all);
+    // The one that was nearest to being rounded the other way.
+    const rests = wanted.map((x, i) => way * (x - rounded[i]));
+    rounded[rests.indexOf(Math.max(...rests))] += way;
+  }
+  return rounded;
 }
 
 /** Vectors of 16 tokens whose products are added up in 16 bits. */

@@ -7,10 +7,10 @@ import { additiveValues } from './additive-values.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
-import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
+import { linearKeys, linearScratch, linearValueScratch, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
 import { sumScratch } from './sums.ts';
-import { tableKeys, tableValues } from './tables.ts';
+import { tableKeys, tableValueScratch, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -42,8 +42,8 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
-  const codes = sums + sumScratch(shape);
+  const sums = integers + linearScratch(shape);
+  const codes = sums + sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;

@@ -13,9 +13,10 @@ import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { pageSoftmax, stateBytes } from './softmax.ts';
-import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
+import { stateBytes, takePage } from './softmax.ts';
+import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
+import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
 /** Heads whose sums are kept in registers together, and columns a turn. */
 export const HEADS = 4;
@@ -180,43 +181,70 @@ export function scoreColumns(
   });
 }
 
-/** Norms go into the weights; levels become bytes. */
+/** Norms go into the weights. Levels become bytes; those that are evenly spaced are counted. */
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
-  const { bytes, step } = byteLevels(page.levels, headDim);
-  const tables = Array.from({ length: columns.dims }, (_, d) => {
-    const level = (e: number) => bytes[(columns.dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
-    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
-  });
-  const normsAt = () => i32.add(spare(), behindWeights(shape));
+  const { step, most, ...look } = page.uniform
+    ? countedLevels(page.levels)
+    : lookedUpLevels(page.levels, columns, shape);
+  const { narrow, limit } = roomFor(most, pageTokens);
+  const normsAt = () => i32.add(spare(), sumScratch(shape));
   return {
     codedDim: headDim,
     open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const norms = k.i32(normsAt());
+      const norm = k.v128();
       k.for(0, pageTokens, 4, t => {
-        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0)));
+        k.set(norm, loadNorms(page, block, t, 0));
+        k.do(v128.store(norms, norm), v128.store(norms, roughLog2(norm), 4 * pageTokens));
+        k.increment(norms, 16);
       });
     },
     sum(k, pageAt, head, scores, state) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
+      const room = k.i32(i32.add(weights, roomAt(shape)));
+      const factors = { values: k.i32(normsAt()), logs: k.i32(i32.add(normsAt(), 4 * pageTokens)) };
       const worth = Array.from({ length: group }, (_, g) => {
         const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const own = i32.add(state, g * stateBytes(headDim));
-        const { correction, share, largest } = pageSoftmax(k, from, pageTokens, own, shape.relaxed, normsAt());
-        const unit = byteWeights(k, shape, from, largest, i32.add(weights, g * pageTokens));
-        const each = f32.mul(f32.mul(share, unit), f32.const(step));
-        return { correction: k.v128(f32x4.splat(correction)), unit: k.v128(f32x4.splat(each)) };
+        const bytes = k.i32(i32.add(weights, g * pageTokens));
+        const made = pageWeights(k, shape, from, bytes, room, { factors, limit });
+        const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), made.top, made.sum);
+        const unit = k.v128(f32x4.mul(taken.step, f32x4.const(step)));
+        // Counted from the lowest: what half of the count is too much.
+        const excess = () => f32x4.mul(f32x4.splat(f32.mul(sumOfBytes(k, made), f32.const(-most / 2))), unit);
+        return { correction: taken.correction, unit, constant: page.uniform ? k.v128(excess()) : undefined };
       });
-      sumColumns(k, columns, shape, block, weights, worth, state, {
-        look: (codes, d) => swizzle(shape.relaxed)(tables[d], codes),
-        most: Math.max(...bytes),
-      });
+      sumColumns(k, columns, shape, block, weights, worth, state, { ...look, narrow });
     },
   };
+}
+
+/** Norms and their logarithms. */
+export const tableValueScratch = ({ pageTokens }: AttendShape) => 8 * pageTokens;
+
+function countedLevels(levels: Float32Array) {
+  const most = levels.length - 1;
+  return {
+    step: (2 * Math.max(...levels)) / most,
+    most,
+    look: (codes: V128) => codes,
+    signed: false,
+    complement: true,
+  };
+}
+
+function lookedUpLevels(levels: Float32Array, { dims }: Columns, { headDim, relaxed }: AttendShape) {
+  const { bytes, step } = byteLevels(levels, headDim);
+  const tables = Array.from({ length: dims }, (_, d) => {
+    const level = (e: number) => bytes[(dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
+    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
+  });
+  const look = (codes: V128, d: number) => swizzle(relaxed)(tables[d], codes);
+  return { step, most: Math.max(...bytes), look, signed: true, complement: false };
 }

@@ -11,9 +11,8 @@ import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
+import { type Additive, mostColumns } from './additive.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
-
-const prefixSums = (counts: ArrayLike<number>) => { const sums = [0]; for (let i = 0; i < counts.length; i++) sums.push(sums[i] + counts[i]); return sums; };
 import type { Tables } from './unpack.ts';
 
 const DOT_BYTES = 2 * 64 + 16;
@@ -21,25 +20,24 @@ const DOT_BYTES = 2 * 64 + 16;
 const BLOCK = 8;
 /** Heads whose sums are kept in registers together, and columns a turn. */
 const HEADS = 4;
-const TURN = Number((globalThis as any).process.env.TURN ?? 4);
+const TURN = 4;
 
 /** An entry of the longest length, and a query of the largest; their dot is 127 once it is moved down. */
 const BOOK_ONE = 32767;
 const QUERY_ONE = 127 * 256;
 const DOWN = 23;
-/** What an entry of a table is too large by on average: it has no sign, and was rounded down. */
-const BIAS = 127.5;
-
-type Additive = Fragment['page'] & { kind: 'additive' };
 
 /** Books and maps as the loops here want them. */
 export function keyTables({ counts, books }: Additive, matrix: Float32Array, headDim: number) {
   const quads = headDim / 4;
   const columns = books.length / 64;
-  const ends = prefixSums(counts).slice(1);
+  let sum = 0;
+  const ends = Array.from(counts, count => (sum += count));
   const dots = new DataView(new ArrayBuffer(DOT_BYTES * (columns + 1)));
   const maps = new Float32Array(counts.length * 4 * BLOCK);
-  const stretches = Array.from(counts, (count, unit) => stretchOf(books.subarray(64 * (ends[unit] - count), 64 * ends[unit])));
+  const stretches = Array.from(counts, (count, unit) =>
+    stretchOf(books.subarray(64 * (ends[unit] - count), 64 * ends[unit])),
+  );
   const longest = Array.from({ length: columns }, (_, column) =>
     longestOf(books.subarray(64 * column, 64 * column + 64), stretches[ends.findIndex(end => column < end)]),
   );
@@ -89,10 +87,9 @@ function longestOf(book: Float32Array, stretch: number[]): number {
 }
 
 /** Room while a page is scored: turned queries, mapped ones, these as int16, tables, then scales and constants. */
-function scratchOf({ group, headDim }: AttendShape, { counts }: Additive) {
-  const most = Math.max(
-    ...Array.from({ length: (4 * counts.length) / headDim }, (_, head) => countOf(counts, headDim, head)),
-  );
+function scratchOf(shape: AttendShape, page: Additive) {
+  const { group, headDim } = shape;
+  const most = mostColumns(page, shape);
   const mapped = 4 * group * headDim;
   const whole = 2 * mapped;
   const tables = whole + 2 * group * headDim;
@@ -101,11 +98,7 @@ function scratchOf({ group, headDim }: AttendShape, { counts }: Additive) {
   return { mapped, whole, tables, scales, constants, bytes: constants + 4 * group };
 }
 
-/** All columns of a head. */
-const countOf = (counts: Uint8Array, headDim: number, head: number) =>
-  counts.subarray((head * headDim) / 4, ((head + 1) * headDim) / 4).reduce((a, b) => a + b, 0);
-
-export const additiveScratch = ({ page }: Fragment, shape: AttendShape): number =>
+export const additiveKeyScratch = ({ page }: Fragment, shape: AttendShape): number =>
   page.kind === 'additive' ? scratchOf(shape, page).bytes : 0;
 
 export function additiveKeys(
@@ -146,7 +139,10 @@ export function additiveKeys(
             step,
             i32.add(room, at.whole + 2 * headDim * g),
           );
-          const bias = f32.add(f32.mul(f32.fromI32(i32.shrU(i32.add(count, 1), 1)), f32.const(-128)), f32.mul(f32.fromI32(count), f32.const(0.5)));
+          const bias = f32.add(
+            f32.mul(f32.fromI32(i32.shrU(i32.add(count, 1), 1)), f32.const(-128)),
+            f32.mul(f32.fromI32(count), f32.const(0.5)),
+          );
           const lost = f32.mul(bias, step);
           k.do(f32.store(room, step, at.scales + 4 * g));
           k.do(f32.store(room, f32.add(sum4(k, constants[i]), lost), at.constants + 4 * g));

@@ -3,6 +3,7 @@
  * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, then the end, and
  * `books` has BOOK_BYTES a column.
  */
+import type { Fragment } from '../../fragment.ts';
 import { f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { BOOK_BYTES, nearestEntries, transpose } from './quads.ts';
@@ -19,6 +20,17 @@ export interface AdditiveTables {
   steps: number;
   /** 15 in each of 16 bytes, then 1 in each of 8 int16: constants that are read are not made anew in every turn of a loop. */
   nibble: number;
+}
+
+export type Additive = Fragment['page'] & { kind: 'additive' };
+
+/** The most columns that a head has. */
+export function mostColumns({ counts }: Additive, { kvHeads }: { kvHeads: number }): number {
+  const quads = counts.length / kvHeads;
+  const columns = Array.from({ length: kvHeads }, (_, head) =>
+    counts.subarray(head * quads, (head + 1) * quads).reduce((sum, count) => sum + count, 0),
+  );
+  return Math.max(...columns);
 }
 
 /** Sweeps after the greedy choice, as in codec/mead/books.ts. */

@@ -2,8 +2,8 @@
 import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
-import { additiveKeys, additiveScratch } from './additive-keys.ts';
-import { additiveValues } from './additive-values.ts';
+import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
+import { additiveValueScratch, additiveValues } from './additive-values.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
@@ -43,11 +43,12 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
   const sums = integers + linearScratch(shape);
-  const codes = sums + sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
+  const inColumns = sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
+  const codes = sums + Math.max(inColumns, additiveValueScratch(values, shape));
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
-  const end = turned + Math.max(turnedBytes(keys, shape), additiveScratch(keys, shape));
+  const end = turned + Math.max(turnedBytes(keys, shape), additiveKeyScratch(keys, shape));
   // While preparing: scaled queries, then one of them in the codec's domain.
   const spare = 4 * group * headDim;
   const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
@@ -89,7 +90,7 @@ export function codecModule(
     halfValues(values.fragment, shape, anyValues) ??
     linearValues(values.fragment, shape, place(at.sums)) ??
     tableValues(values.fragment, shape, place(at.sums)) ??
-    additiveValues(values.fragment, shape, values.tables, place(at.sums), place(at.codes)) ??
+    additiveValues(values.fragment, shape, values.tables, place(at.sums)) ??
     anyValues;
   const isHalf = ({ fragment }: CodecSide) => fragment.page.kind === 'f16';
   const manyKeys = isHalf(keys) ? anyKeys : keyCode;

@@ -202,6 +202,7 @@ export const i16x8 = {
   const: (x: number) => constant(Int16Array.from(Array(8).fill(x)).buffer),
   add: binary(142),
   gtS: binary(49),
+  maxS: binary(152),
   sub: binary(145),
   shl: shift(139),
   shrS: shift(140),

@@ -2,7 +2,8 @@
 import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
-import { additiveKeys, additiveScratch, additiveValues } from './additive-attend.ts';
+import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
+import { additiveValueScratch, additiveValues } from './additive-values.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
 import { attendPagesMany, fitsTiles, manyScratch } from './attend-many.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
@@ -44,11 +45,12 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
   const sums = integers + Math.max(linearScratch(shape), tableKeyScratch(keys, shape).score);
-  const codes = sums + sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
+  const inColumns = sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
+  const codes = sums + Math.max(inColumns, additiveValueScratch(values, shape));
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
-  const many = turned + 16 * Math.ceil(Math.max(turnedBytes(keys, shape), additiveScratch(keys, shape)) / 16);
+  const many = turned + 16 * Math.ceil(Math.max(turnedBytes(keys, shape), additiveKeyScratch(keys, shape)) / 16);
   const end = many + manyScratch(shape, keys.codedDim, values.codedDim);
   // While preparing: scaled queries, then one of them in the codec's domain, or all.
   const spare = 4 * group * headDim;

@@ -153,16 +153,24 @@ function weigh(k: Kernel, scores: I32, count: I32, top: F32, relaxed: boolean): 
   return k.f32(sum4(k, sum));
 }
 
-/** Folds the state at `other` into the one at `state`, both with n sums. */
-export function mergeStates(k: Kernel, state: I32, other: I32, n: number): void {
-  const [a, b] = [k.i32(state), k.i32(other)];
-  const m = k.f32(f32.max(f32.load(a), f32.load(b)));
-  const [x, y] = [a, b].map(at => k.f32(exp2x1(k, f32.sub(f32.load(at), m))));
-  k.do(f32.store(a, f32.add(f32.mul(f32.load(a, 4), x), f32.mul(f32.load(b, 4), y)), 4));
-  k.do(f32.store(a, m));
-  const [vx, vy] = [k.v128(f32x4.splat(x)), k.v128(f32x4.splat(y))];
-  k.for(STATE_HEAD, stateBytes(n), 16, i => {
-    const sum = f32x4.add(f32x4.mul(v128.load(i32.add(a, i)), vx), f32x4.mul(v128.load(i32.add(b, i)), vy));
-    k.do(v128.store(i32.add(a, i), sum));
+/** Folds `count` states that lie `stride` apart into the one at `state`, all with n sums. */
+export function mergeStates(k: Kernel, state: I32, others: I32, count: I32, stride: number, n: number): void {
+  const [own, first] = [k.i32(state), k.i32(others)];
+  const end = k.i32(i32.add(first, i32.mul(count, stride)));
+  const m = k.v128(v128.load32Splat(own));
+  k.for(first, end, stride, other => k.set(m, f32x4.max(m, v128.load32Splat(other))));
+  const worth = k.v128(exp2x4(k, f32x4.sub(v128.load32Splat(own), m)));
+  // l is summed like what follows it; m is written over in the end.
+  k.for(0, stateBytes(n), 16, i => {
+    const at = k.i32(i32.add(own, i));
+    k.do(v128.store(at, f32x4.mul(v128.load(at), worth)));
   });
+  k.for(first, end, stride, other => {
+    k.set(worth, exp2x4(k, f32x4.sub(v128.load32Splat(other), m)));
+    k.for(0, stateBytes(n), 16, i => {
+      const at = k.i32(i32.add(own, i));
+      k.do(v128.store(at, f32x4.add(v128.load(at), f32x4.mul(v128.load(i32.add(other, i)), worth))));
+    });
+  });
+  k.do(v128.store32Lane(own, m, 0));
 }

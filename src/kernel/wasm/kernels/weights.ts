@@ -44,6 +44,8 @@ export interface Factors {
 export interface Limit {
   lanes: 1 | 4;
   most: number;
+  /** Of so many tokens each; of a page unless given. */
+  run?: number;
 }
 
 /** Logarithms of four factors that are 0.09 too large at most, and never too small. */
@@ -60,7 +62,7 @@ export interface PageWeights {
   sum: V128;
   /** The same with each multiplied by what `also` says. */
   also: V128;
-  /** Eight sums of bytes that meet in a lane. */
+  /** Eight sums of bytes that meet in a lane: the largest of any run. */
   lanes: Local<'v128'>;
 }
 
@@ -79,7 +81,8 @@ export function pageWeights(
   const madd = multiplyAdd(relaxed);
   const top = k.v128(f32x4.sub(f32x4.splat(max4(k, largest(k, pageTokens, scores, factors))), f32x4.const(TOP)));
   const [from, to, factor, other] = [k.i32(), k.i32(), k.i32(), k.i32()];
-  const lanes = k.v128();
+  const [lanes, met] = [k.v128(), k.v128()];
+  const run = limit?.run ?? pageTokens;
   const sum = [k.v128(), k.v128()];
   const sums = [k.v128(), k.v128()];
   const rest = [0, 1, 2, 3].map(() => k.v128());
@@ -105,7 +108,7 @@ export function pageWeights(
     rest.forEach((local, n) => {
       k.set(local, f32x4.const(...[0, 1, 2, 3].map(i => (((4 * n + i) * 7) % 16) / 32 + 17 / 64)));
     });
-    k.for(0, pageTokens, 16, () => {
+    const sixteen = () => {
       words.forEach((word, n) => {
         k.set(x, f32x4.max(v128.load(from, 16 * n), low));
         k.set(shifted, f32x4.add(x, base));
@@ -123,11 +126,16 @@ export function pageWeights(
       const [a, b] = [i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3])];
       const packed = k.v128(i8x16.narrowS(a, b));
       k.do(v128.store(to, packed));
-      k.set(lanes, i16x8.add(lanes, dotBytes(relaxed)(packed, i8x16.const(1))));
+      k.set(met, i16x8.add(met, dotBytes(relaxed)(packed, i8x16.const(1))));
       k.increment(from, 64);
       k.increment(to, 16);
       if (factors) k.increment(factor, 64);
       if (also) k.increment(other, 64);
+    };
+    k.for(0, pageTokens / run, 1, () => {
+      k.set(met, v128.zero);
+      k.for(0, run, 16, sixteen);
+      k.set(lanes, i16x8.maxS(lanes, met));
     });
   };
   if (!limit) pass();

@@ -91,24 +91,18 @@ export async function calibrate(name: string, options: CalibrateOptions): Promis
   }
 }
 
-const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOptions, context: number): EngineOptions => ({
+const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOptions): EngineOptions => ({
   device,
   threads,
   memoryLimit,
   signal,
-  // A whole row at once: a layer's attention is then seen in one piece.
-  prefillChunk: context,
 });
 
 /** Gets the rows and their statistics into the state, and gives the rows. */
 async function readText(file: ModelFile, job: Job, workers: Workers, options: CalibrateOptions) {
   const { context, state, shape } = job;
   const { signal, onProgress } = options;
-  const engine = await loadEngine(
-    file,
-    { plan: planOf('f16', planShape(file)), context },
-    engineOptions(options, context),
-  );
+  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context }, engineOptions(options));
   try {
     const rows = job.given ?? (await selfText(engine, job, options));
     const reading = rows?.slice(0, job.rows);
@@ -162,7 +156,7 @@ async function probe(
     : [];
   const file = await openModelFile(name);
   const extra = 4 * row.length * (file.config.vocab / 2 + file.config.layers * file.config.width);
-  const settings = { ...engineOptions(options, row.length), precise: true };
+  const settings = { ...engineOptions(options), precise: true };
   const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context: row.length, extra }, settings);
   try {
     const measure = await createProber(engine, row, { signal });

@@ -10,7 +10,7 @@ import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Shape } from '../codec.ts';
 import { mapped } from '../domain.ts';
 import type { Family, LearnRequest, Request } from '../family.ts';
-import { type Learned, need } from '../learned.ts';
+import { type Learned, need, type Samples } from '../learned.ts';
 import { type Domain, type PageFormat, pageCodec } from '../page-codec.ts';
 import { createRandom } from '../parts/random.ts';
 import { ALL_BOOKS, BOOK, bookFormat, MOST_NIBBLES, QUAD } from './books.ts';
@@ -84,36 +84,46 @@ function amountsOf(request: Request, loss: string, planned: string, units: numbe
   return amounts;
 }
 
-/** Mean and maps, and what `visit` makes of each head's coefficients, [sample][dim]. */
-function learnHeads(
-  { side, shape, samples }: LearnRequest,
-  visit: (y: Float64Array, weights: Float32Array, head: number) => void,
-): Learned {
+/** One side's transform, and every head's samples after it: [sample][dim]. */
+interface Transformed {
+  learned: Learned;
+  heads: Float64Array[];
+}
+
+/** Books and steps of the same samples share one. */
+const transformed = new WeakMap<Samples, Transformed>();
+
+function transform({ side, shape, samples }: LearnRequest): Transformed {
+  const known = transformed.get(samples);
+  if (known) return known;
   const { headDim: d, kvHeads } = shape;
-  const { count, attention } = samples;
   const block = blockOf(side, d);
   const mean = new Float32Array(kvHeads * d);
   const maps = new Float32Array(kvHeads * d * block);
-  for (let head = 0; head < kvHeads; head++) {
+  const heads = Array.from({ length: kvHeads }, (_, head) => {
     const x = pageRelative(samples, head, shape, side);
     const fitted = fitHead(x, samples, head, d, block);
     mean.set(fitted.mean, head * d);
     maps.set(fitted.maps, head * d * block);
-    for (let i = 0; i < count; i++) applyMaps(x.subarray(i * d, (i + 1) * d), fitted.maps, block);
-    visit(x, attention.subarray(head * count, (head + 1) * count), head);
-  }
-  return { 'mead.mean': mean, 'mead.maps': maps };
+    for (let i = 0; i < samples.count; i++) applyMaps(x.subarray(i * d, (i + 1) * d), fitted.maps, block);
+    return x;
+  });
+  const result = { learned: { 'mead.mean': mean, 'mead.maps': maps }, heads };
+  transformed.set(samples, result);
+  return result;
 }
 
 function learnBooks(request: LearnRequest): Learned {
   const { headDim: d, kvHeads } = request.shape;
-  const { count } = request.samples;
+  const { count, attention } = request.samples;
   const quads = d / QUAD;
   const books = new Float32Array(kvHeads * quads * ALL_BOOKS * BOOK);
   const loss = new Float32Array(kvHeads * quads * (MOST_NIBBLES + 1));
   const train = createTrainer(count);
   const quad = new Float32Array(QUAD * count);
-  const transform = learnHeads(request, (y, weights, head) => {
+  const { learned, heads } = transform(request);
+  heads.forEach((y, head) => {
+    const weights = attention.subarray(head * count, (head + 1) * count);
     for (let q = 0; q < quads; q++) {
       for (let i = 0; i < quad.length; i++) quad[i] = y[(i >> 2) * d + q * QUAD + (i & 3)];
       const unit = head * quads + q;
@@ -122,19 +132,22 @@ function learnBooks(request: LearnRequest): Learned {
       loss.set(trained.loss, unit * (MOST_NIBBLES + 1));
     }
   });
-  return { ...transform, 'mead.books': books, 'mead.loss': loss };
+  return { ...learned, 'mead.books': books, 'mead.loss': loss };
 }
 
 function learnSteps(request: LearnRequest): Learned {
   const { headDim: d, kvHeads } = request.shape;
+  const { count, attention } = request.samples;
   const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
   const loss = new Float32Array(kvHeads * d * (MOST_BITS + 1));
-  const transform = learnHeads(request, (y, weights, head) => {
+  const { learned, heads } = transform(request);
+  heads.forEach((y, head) => {
+    const weights = attention.subarray(head * count, (head + 1) * count);
     for (let dim = 0; dim < d; dim++) {
-      const fitted = fitSteps(weights.length, i => y[i * d + dim], weights);
+      const fitted = fitSteps(count, i => y[i * d + dim], weights);
       steps.set(fitted.steps, (head * d + dim) * (MOST_BITS + 1));
       loss.set(fitted.loss, (head * d + dim) * (MOST_BITS + 1));
     }
   });
-  return { ...transform, 'mead.steps': steps, 'mead.step-loss': loss };
+  return { ...learned, 'mead.steps': steps, 'mead.step-loss': loss };
 }

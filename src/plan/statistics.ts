@@ -104,8 +104,9 @@ export function observeLayer(
   const positions = sampledPositions(shape, row);
   const queries = sampledQueries(shape, row);
   const vector = kvHeads * headDim;
+  const looker = createLooker(headDim, context);
   for (let head = 0; head < kvHeads; head++) {
-    const attention = squaredAttention(shape, head, queries, q, k);
+    const attention = squaredAttention(shape, looker, head, queries, q, k);
     positions.forEach((t, i) => {
       const at = (head * samples + i) * headDim;
       record.attention[head * samples + i] = attention[t];
@@ -117,9 +118,9 @@ export function observeLayer(
     addQueries(shape, head, queries, q, record.queries);
   }
   for (const [side, x] of [k, v].entries()) {
-    for (let i = SINKS * vector; i < context * vector; i++) {
-      const at = side * vector + (i % vector);
-      record.maxima[at] = Math.max(record.maxima[at], Math.abs(x[i]));
+    const largest = record.maxima.subarray(side * vector, (side + 1) * vector);
+    for (let at = SINKS * vector; at < context * vector; at += vector) {
+      for (let i = 0; i < vector; i++) largest[i] = Math.max(largest[i], Math.abs(x[at + i]));
     }
   }
   return bytes;
@@ -128,13 +129,14 @@ export function observeLayer(
 /** [position]: what the queries' probabilities there, squared, are on average over those that see it. */
 function squaredAttention(
   { heads, kvHeads, headDim, scale, context }: StatisticsShape,
+  { query, keys, sums, look }: Looker,
   head: number,
   queries: readonly number[],
   q: Float32Array,
   k: Float32Array,
 ): Float32Array {
   const group = heads / kvHeads;
-  const { query, keys, sums, look } = createLook(headDim, context);
+  sums.fill(0);
   for (let t = 0; t < context; t++) {
     const [from, to] = [(t * kvHeads + head) * headDim, keyPlace(t, headDim)];
     for (let d = 0; d < headDim; d++) keys[to + d * KEY_BLOCK] = k[from + d];
@@ -158,8 +160,10 @@ function squaredAttention(
 
 const keyPlace = (key: number, dims: number) => Math.floor(key / KEY_BLOCK) * KEY_BLOCK * dims + (key % KEY_BLOCK);
 
+type Looker = ReturnType<typeof createLooker>;
+
 /** The kernel over a memory of its own: a query and keys go in, squares of probabilities add up. */
-function createLook(dims: number, most: number) {
+function createLooker(dims: number, most: number) {
   const padded = KEY_BLOCK * Math.ceil(most / KEY_BLOCK);
   const lengths = {
     state: LOOK_STATE / 4,

@@ -36,11 +36,7 @@ const seen: Vectors[][] = [];
 
 beforeAll(async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ heads: 6, kvHeads: 2, headDim: 16 }))]));
-  engine = await loadEngine(
-    file,
-    { plan: planOf('f16', file.config), context },
-    { device: 'js', prefillChunk: context },
-  );
+  engine = await loadEngine(file, { plan: planOf('f16', file.config), context }, { device: 'js', prefillChunk: 20 });
   const { heads, kvHeads, headDim, attentionScale: scale } = engine.config;
   shape = { heads, kvHeads, headDim, scale, turn: engine.rope.frequencies, context, samples: 20, seed: 5 };
   state = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
@@ -55,12 +51,13 @@ beforeAll(async () => {
       engine,
       [{ sequence: engine.openSequence(planOf('f16', engine.config), context), tokens, logits: 'none' }],
       {
-        async observe(layer, { q, k, v }) {
-          const all = async (tensor: typeof q) => {
-            const rows = await Promise.all(tokens.map((_, row) => engine.device.read(tensor, row)));
-            return Float32Array.from(rows.flatMap(row => [...row]));
+        async observe(layer, { rows, q, k, v }) {
+          const more = async (before: Float32Array | undefined, tensor: typeof q) => {
+            const batch = await Promise.all(Array.from({ length: rows }, (_, row) => engine.device.read(tensor, row)));
+            return Float32Array.from([...(before ?? []), ...batch.flatMap(row => [...row])]);
           };
-          layers[layer] = { q: await all(q), k: await all(k), v: await all(v) };
+          const { q: qs, k: ks, v: vs } = layers[layer] ?? {};
+          layers[layer] = { q: await more(qs, q), k: await more(ks, k), v: await more(vs, v) };
         },
       },
     );

@@ -61,8 +61,13 @@ export function valueMetric(
       const w = output.subarray(row + head * headDim, row + (head + 1) * headDim);
       const base = Math.floor(head / group) * headDim * headDim;
       for (let i = 0; i < headDim; i++) {
-        for (let j = 0, at = base + i * headDim; j < headDim; j++) metric[at + j] += w[i] * w[j];
+        for (let j = 0, at = base + i * headDim; j <= i; j++) metric[at + j] += w[i] * w[j];
       }
+    }
+  }
+  for (let base = 0; base < metric.length; base += headDim * headDim) {
+    for (let i = 0; i < headDim; i++) {
+      for (let j = 0; j < i; j++) metric[base + j * headDim + i] = metric[base + i * headDim + j];
     }
   }
   return metric;

@@ -11,6 +11,7 @@ import { turnPairs } from '../codec/domain.ts';
 import type { Samples } from '../codec/learned.ts';
 import { createRandom } from '../codec/parts/random.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
+import { KEY_BLOCK, LOOK_STATE, lookModule } from '../kernel/wasm/kernels/look.ts';
 
 export interface StatisticsShape {
   heads: number;
@@ -103,8 +104,9 @@ export function observeLayer(
   const positions = sampledPositions(shape, row);
   const queries = sampledQueries(shape, row);
   const vector = kvHeads * headDim;
+  const looker = createLooker(headDim, context);
   for (let head = 0; head < kvHeads; head++) {
-    const attention = squaredAttention(shape, head, queries, q, k);
+    const attention = squaredAttention(shape, looker, head, queries, q, k);
     positions.forEach((t, i) => {
       const at = (head * samples + i) * headDim;
       record.attention[head * samples + i] = attention[t];
@@ -116,9 +118,9 @@ export function observeLayer(
     addQueries(shape, head, queries, q, record.queries);
   }
   for (const [side, x] of [k, v].entries()) {
-    for (let i = SINKS * vector; i < context * vector; i++) {
-      const at = side * vector + (i % vector);
-      record.maxima[at] = Math.max(record.maxima[at], Math.abs(x[i]));
+    const largest = record.maxima.subarray(side * vector, (side + 1) * vector);
+    for (let at = SINKS * vector; at < context * vector; at += vector) {
+      for (let i = 0; i < vector; i++) if (Math.abs(x[at + i]) > largest[i]) largest[i] = Math.abs(x[at + i]);
     }
   }
   return bytes;
@@ -127,27 +129,24 @@ export function observeLayer(
 /** [position]: what the queries' probabilities there, squared, are on average over those that see it. */
 function squaredAttention(
   { heads, kvHeads, headDim, scale, context }: StatisticsShape,
+  { query, keys, sums, look }: Looker,
   head: number,
   queries: readonly number[],
   q: Float32Array,
   k: Float32Array,
-): Float64Array {
+): Float32Array {
   const group = heads / kvHeads;
-  // Doubles, since a float array costs a conversion a read; and whole fours of them.
-  const padded = 4 * Math.ceil(context / 4);
-  const keys = new Float64Array(padded * headDim);
+  sums.fill(0);
   for (let t = 0; t < context; t++) {
-    for (let d = 0; d < headDim; d++) keys[t * headDim + d] = k[(t * kvHeads + head) * headDim + d];
+    const [from, to] = [(t * kvHeads + head) * headDim, keyPlace(t, headDim)];
+    for (let d = 0; d < headDim; d++) keys[to + d * KEY_BLOCK] = k[from + d];
   }
-  const sums = new Float64Array(context);
-  const seen = new Float64Array(context);
-  const query = new Float64Array(headDim);
-  const scores = new Float64Array(padded);
+  const seen = new Uint32Array(context);
   queries.forEach((t, i) => {
     for (let g = 0; g < group; g++) {
-      for (let d = 0; d < headDim; d++) query[d] = scale * q[(i * heads + head * group + g) * headDim + d];
-      softmaxScores(query, keys, t + 1, scores);
-      for (let n = 0; n <= t; n++) sums[n] += scores[n] * scores[n];
+      const from = (i * heads + head * group + g) * headDim;
+      for (let d = 0; d < headDim; d++) query[d] = scale * Math.LOG2E * q[from + d];
+      look(t + 1);
     }
     seen[t]++;
   });
@@ -159,35 +158,39 @@ function squaredAttention(
   return sums;
 }
 
-/** scores = softmax of the query's dots with the first `count` keys. */
-function softmaxScores(query: Float64Array, keys: Float64Array, count: number, scores: Float64Array): void {
-  const dim = query.length;
-  // Four keys at a time, whose sums do not wait for each other; what lies past `count` is not looked at.
-  for (let n = 0; n < count; n += 4) {
-    let a = 0;
-    let b = 0;
-    let c = 0;
-    let e = 0;
-    for (let d = 0, at = n * dim; d < dim; d++, at++) {
-      const x = query[d];
-      a += x * keys[at];
-      b += x * keys[at + dim];
-      c += x * keys[at + 2 * dim];
-      e += x * keys[at + 3 * dim];
-    }
-    scores[n] = a;
-    scores[n + 1] = b;
-    scores[n + 2] = c;
-    scores[n + 3] = e;
+const keyPlace = (key: number, dims: number) => Math.floor(key / KEY_BLOCK) * KEY_BLOCK * dims + (key % KEY_BLOCK);
+
+type Looker = ReturnType<typeof createLooker>;
+
+/** The kernel over a memory of its own: a query and keys go in, squares of probabilities add up. */
+function createLooker(dims: number, most: number) {
+  const padded = KEY_BLOCK * Math.ceil(most / KEY_BLOCK);
+  const lengths = {
+    state: LOOK_STATE / 4,
+    query: 4 * Math.ceil(dims / 4),
+    keys: padded * dims,
+    scores: padded,
+    sums: padded,
+  };
+  const at = { state: 0, query: 0, keys: 0, scores: 0, sums: 0 };
+  let bytes = 0;
+  for (const name of Object.keys(lengths) as (keyof typeof at)[]) {
+    at[name] = bytes;
+    bytes += 4 * lengths[name];
   }
-  let max = Number.NEGATIVE_INFINITY;
-  for (let n = 0; n < count; n++) if (scores[n] > max) max = scores[n];
-  let sum = 0;
-  for (let n = 0; n < count; n++) {
-    scores[n] = Math.exp(scores[n] - max);
-    sum += scores[n];
-  }
-  for (let n = 0; n < count; n++) scores[n] /= sum;
+  const pages = Math.ceil(bytes / 65536);
+  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
+  const module = new WebAssembly.Module(lookModule(dims, { maxPages: pages, shared: false }));
+  const { look } = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as {
+    look(query: number, keys: number, count: number, scores: number, sums: number, state: number): void;
+  };
+  const floats = (name: keyof typeof at) => new Float32Array(memory.buffer, at[name], lengths[name]);
+  return {
+    query: floats('query'),
+    keys: floats('keys'),
+    sums: floats('sums'),
+    look: (count: number) => look(at.query, at.keys, count, at.scores, at.sums, at.state),
+  };
 }
 
 function addQueries(
@@ -205,11 +208,16 @@ function addQueries(
       const x = Float64Array.from(q.subarray(at, at + headDim));
       turnPairs(x, turn, -t);
       for (let i = 0; i < headDim; i++) {
-        for (let j = 0; j < headDim; j++) sum[i * headDim + j] += x[i] * x[j];
+        for (let j = 0, to = i * headDim; j <= i; j++, to++) sum[to] += x[i] * x[j];
       }
     }
   });
-  for (let i = 0; i < sum.length; i++) out[head * sum.length + i] = sum[i] / queries.length;
+  for (let i = 0; i < headDim; i++) {
+    for (let j = 0; j < headDim; j++) {
+      const of = sum[Math.max(i, j) * headDim + Math.min(i, j)];
+      out[(head * headDim + i) * headDim + j] = of / queries.length;
+    }
+  }
 }
 
 /** What codecs learn one side of a layer from: its records of all rows, in order, and the side's metric. */

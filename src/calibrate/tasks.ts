@@ -1,8 +1,9 @@
 /** What calibration computes away from the device: plain functions of data that can be sent to a thread. */
 import type { Shape, Side } from '../codec/codec.ts';
+import type { Family } from '../codec/family.ts';
 import { learnSide } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
-import { parseSpec } from '../codec/spec.ts';
+import { familyOf, parseSpec } from '../codec/spec.ts';
 import { InputError } from '../errors.ts';
 import {
   metricOf,
@@ -37,8 +38,13 @@ export const tasks = {
     const records = bytes.map(each => recordOf(shape, each));
     const samples = samplesFrom(shape, records, side, metricOf(shape, records, side, grams));
     const learned: Record<string, Float32Array> = {};
+    const done = new Set<Family>();
     for (const spec of codecs) {
-      for (const [name, array] of Object.entries(learnSide(parseSpec(spec)[side], side, codecShape, samples))) {
+      const own = parseSpec(spec)[side];
+      const { family } = familyOf(own);
+      if (family.learnsAlike && done.has(family)) continue;
+      done.add(family);
+      for (const [name, array] of Object.entries(learnSide(own, side, codecShape, samples))) {
         if (!array) continue;
         if (learned[name] && !same(learned[name], array))
           throw new InputError(`${spec} and a codec before it learn "${name}", each its own. Calibrate them apart.`);

@@ -10,7 +10,7 @@ import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Shape } from '../codec.ts';
 import { mapped } from '../domain.ts';
 import type { Family, LearnRequest, Request } from '../family.ts';
-import { type Learned, need, type Samples } from '../learned.ts';
+import { type Learned, need } from '../learned.ts';
 import { type Domain, type PageFormat, pageCodec } from '../page-codec.ts';
 import { createRandom } from '../parts/random.ts';
 import { ALL_BOOKS, BOOK, bookFormat, MOST_NIBBLES, QUAD } from './books.ts';
@@ -27,9 +27,10 @@ export const mead: Family = {
   pattern: /^mead([1-4]|[1-3]\.5)(u?)$/,
   bases: ['mead2', 'mead1', 'mead1.5', 'mead2.5', 'mead3', 'mead4', 'mead2u', 'mead3u', 'mead4u'],
   variants: [],
+  learnsAlike: true,
   learn(request) {
     checkDims(request.spec, request.shape);
-    return request.match[2] === 'u' ? learnSteps(request) : learnBooks(request);
+    return learnAll(request);
   },
   create(request) {
     const { spec, match, shape } = request;
@@ -84,70 +85,47 @@ function amountsOf(request: Request, loss: string, planned: string, units: numbe
   return amounts;
 }
 
-/** One side's transform, and every head's samples after it: [sample][dim]. */
-interface Transformed {
-  learned: Learned;
-  heads: Float64Array[];
-}
-
-/** Books and steps of the same samples share one. */
-const transformed = new WeakMap<Samples, Transformed>();
-
-function transform({ side, shape, samples }: LearnRequest): Transformed {
-  const known = transformed.get(samples);
-  if (known) return known;
+/** Mean and maps, and of every head's coefficients books and steps: all that any number of bits needs. */
+function learnAll({ side, shape, samples }: LearnRequest): Learned {
   const { headDim: d, kvHeads } = shape;
+  const { count, attention } = samples;
   const block = blockOf(side, d);
+  const quads = d / QUAD;
+  const levels = MOST_NIBBLES + 1;
   const mean = new Float32Array(kvHeads * d);
   const maps = new Float32Array(kvHeads * d * block);
-  const heads = Array.from({ length: kvHeads }, (_, head) => {
-    const x = pageRelative(samples, head, shape, side);
-    const fitted = fitHead(x, samples, head, d, block);
-    mean.set(fitted.mean, head * d);
-    maps.set(fitted.maps, head * d * block);
-    for (let i = 0; i < samples.count; i++) applyMaps(x.subarray(i * d, (i + 1) * d), fitted.maps, block);
-    return x;
-  });
-  const result = { learned: { 'mead.mean': mean, 'mead.maps': maps }, heads };
-  transformed.set(samples, result);
-  return result;
-}
-
-function learnBooks(request: LearnRequest): Learned {
-  const { headDim: d, kvHeads } = request.shape;
-  const { count, attention } = request.samples;
-  const quads = d / QUAD;
   const books = new Float32Array(kvHeads * quads * ALL_BOOKS * BOOK);
-  const loss = new Float32Array(kvHeads * quads * (MOST_NIBBLES + 1));
+  const loss = new Float32Array(kvHeads * quads * levels);
+  const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
+  const stepLoss = new Float32Array(steps.length);
   const train = createTrainer(count);
   const quad = new Float32Array(QUAD * count);
-  const { learned, heads } = transform(request);
-  heads.forEach((y, head) => {
+  for (let head = 0; head < kvHeads; head++) {
+    const y = pageRelative(samples, head, shape, side);
+    const fitted = fitHead(y, samples, head, d, block);
+    mean.set(fitted.mean, head * d);
+    maps.set(fitted.maps, head * d * block);
+    for (let i = 0; i < count; i++) applyMaps(y.subarray(i * d, (i + 1) * d), fitted.maps, block);
     const weights = attention.subarray(head * count, (head + 1) * count);
-    for (let q = 0; q < quads; q++) {
-      for (let i = 0; i < quad.length; i++) quad[i] = y[(i >> 2) * d + q * QUAD + (i & 3)];
-      const unit = head * quads + q;
+    for (let unit = head * quads; unit < (head + 1) * quads; unit++) {
+      const first = (unit % quads) * QUAD;
+      for (let i = 0; i < quad.length; i++) quad[i] = y[(i >> 2) * d + first + (i & 3)];
       const trained = train(quad, weights, createRandom(unit));
       books.set(trained.books, unit * ALL_BOOKS * BOOK);
-      loss.set(trained.loss, unit * (MOST_NIBBLES + 1));
+      loss.set(trained.loss, unit * levels);
     }
-  });
-  return { ...learned, 'mead.books': books, 'mead.loss': loss };
-}
-
-function learnSteps(request: LearnRequest): Learned {
-  const { headDim: d, kvHeads } = request.shape;
-  const { count, attention } = request.samples;
-  const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
-  const loss = new Float32Array(kvHeads * d * (MOST_BITS + 1));
-  const { learned, heads } = transform(request);
-  heads.forEach((y, head) => {
-    const weights = attention.subarray(head * count, (head + 1) * count);
     for (let dim = 0; dim < d; dim++) {
-      const fitted = fitSteps(count, i => y[i * d + dim], weights);
-      steps.set(fitted.steps, (head * d + dim) * (MOST_BITS + 1));
-      loss.set(fitted.loss, (head * d + dim) * (MOST_BITS + 1));
+      const of = fitSteps(count, i => y[i * d + dim], weights);
+      steps.set(of.steps, (head * d + dim) * (MOST_BITS + 1));
+      stepLoss.set(of.loss, (head * d + dim) * (MOST_BITS + 1));
     }
-  });
-  return { ...learned, 'mead.steps': steps, 'mead.step-loss': loss };
+  }
+  return {
+    'mead.mean': mean,
+    'mead.maps': maps,
+    'mead.books': books,
+    'mead.loss': loss,
+    'mead.steps': steps,
+    'mead.step-loss': stepLoss,
+  };
 }

@@ -7,7 +7,7 @@ import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
-import { activationBytes, quantize } from './kernels/activations.ts';
+import { activationBytes, quantize, quantizeName, type Width } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
 import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
 import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
@@ -109,8 +109,9 @@ function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
     norm(),
     rope(),
     swiglu(),
-    quantize('quantizeOne', precise),
-    quantize('quantizeMany', precise),
+    ...(['bytes', 'words'] as const).flatMap(width =>
+      (['one', 'many'] as const).map(rows => quantize(width, rows, precise)),
+    ),
     halves(),
     floats(),
     ...[...integer.values()].flatMap(format => {
@@ -269,14 +270,21 @@ class WasmDevice implements Device {
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
-    const integers = projections.some(({ weights }) => isInteger(weights.type));
-    const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
-    if (integers) this.run(rows, rows === 1 ? 'quantizeOne' : 'quantizeMany', at(x), quantized, rows, x.cols);
+    const count = rows === 1 ? 'one' : 'many';
+    const quantized = new Map<Width, { address: number; bytes: number }>();
+    const integers = (width: Width) => {
+      const bytes = activationBytes(width, rows, x.cols);
+      const input = quantized.get(width) ?? { address: this.room(`activations ${width}`, bytes), bytes };
+      if (!quantized.has(width)) this.run(rows, quantizeName(width, count), at(x), input.address, rows, x.cols);
+      quantized.set(width, input);
+      return input;
+    };
     const products = projections.map(({ weights, out, bias, add }) => {
       const { type } = weights;
-      const kernel = isInteger(type) ? matmulName(packedFormats[type], rows === 1 ? 'one' : 'many') : `matmul${type}`;
+      const format = packedFormats[type];
+      const kernel = isInteger(type) ? matmulName(format, count) : `matmul${type}`;
       const input = isInteger(type)
-        ? { address: quantized, bytes: activationBytes(rows, x.cols) }
+        ? integers(arithmeticOf(format, this.shape.relaxed, this.shape.precise).width)
         : { address: at(x), bytes: 4 * rows * x.cols };
       return this.product(kernel, rows, input, weights as WasmWeights, out, bias, add ?? false);
     });

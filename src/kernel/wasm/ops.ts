@@ -73,6 +73,18 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
   return add(v128.shuffle(ab, cd, lanes32(0, 2, 4, 6)), v128.shuffle(ab, cd, lanes32(1, 3, 5, 7)));
 }
 
+/** Lane j of vector i to lane i of vector j. */
+export function transpose4(k: Kernel, [a, b, c, d]: readonly V128[]): V128[] {
+  const [ab, cd] = [k.v128(v128.shuffle(a, b, lanes32(0, 4, 1, 5))), k.v128(v128.shuffle(c, d, lanes32(0, 4, 1, 5)))];
+  const [ef, gh] = [k.v128(v128.shuffle(a, b, lanes32(2, 6, 3, 7))), k.v128(v128.shuffle(c, d, lanes32(2, 6, 3, 7)))];
+  return [
+    v128.shuffle(ab, cd, lanes32(0, 1, 4, 5)),
+    v128.shuffle(ab, cd, lanes32(2, 3, 6, 7)),
+    v128.shuffle(ef, gh, lanes32(0, 1, 4, 5)),
+    v128.shuffle(ef, gh, lanes32(2, 3, 6, 7)),
+  ];
+}
+
 /** A 16-entry table look-up for indices 0 to 15. */
 export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
 

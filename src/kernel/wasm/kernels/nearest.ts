@@ -16,7 +16,8 @@ export function nearestModule(dims: number, memory: { maxPages: number; shared: 
   const [from, to, at] = [k.i32(points), k.i32(codes), k.i32()];
   const end = k.i32(i32.add(book, i32.mul(entries, entryBytes)));
   const groups = [0, 16].map(offset => ({ offset, gain: k.v128(), most: k.v128(), best: k.v128() }));
-  const [c, entry] = [k.v128(), k.v128()];
+  // Constants are made anew wherever they stand: not in the loop.
+  const [c, entry, one] = [k.v128(), k.v128(), k.v128(i32x4.const(1))];
   k.for(0, blocks, 1, () => {
     k.set(entry, v128.zero);
     for (const { most, best } of groups) {
@@ -37,7 +38,7 @@ export function nearestModule(dims: number, memory: { maxPages: number; shared: 
         k.set(best, i32x4.maxS(best, v128.and(entry, f32x4.gt(gain, most))));
         k.set(most, f32x4.max(most, gain));
       }
-      k.set(entry, i32x4.add(entry, i32x4.const(1)));
+      k.set(entry, i32x4.add(entry, one));
     });
     groups.forEach(({ best }, g) => {
       for (let lane = 0; lane < 4; lane++) k.do(i32.store16(to, i32x4.lane(best, lane), 8 * g + 2 * lane));

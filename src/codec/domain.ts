@@ -79,12 +79,13 @@ export interface Maps {
 /** A learned map a head. */
 export function mapped(headDim: number, { mean, encode, decode, block = headDim, turn }: Maps): Domain {
   const size = headDim * headDim;
-  const apply = (matrix: Float32Array, head: number, x: Float64Array) =>
-    Float64Array.from({ length: headDim }, (_, row) => {
-      let sum = 0;
-      for (let i = 0, at = head * size + row * headDim; i < headDim; i++) sum += matrix[at + i] * x[i];
-      return sum;
-    });
+  const apply = (matrix: Float32Array, head: number, x: Float64Array) => {
+    const y = new Float64Array(headDim);
+    for (let row = 0, at = head * size; row < headDim; row++) {
+      for (let i = 0; i < headDim; i++, at++) y[row] += matrix[at] * x[i];
+    }
+    return y;
+  };
   const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
   return {
     codedDim: headDim,

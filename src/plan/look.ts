@@ -42,14 +42,16 @@ export function sealedBefore({ context, pageTokens }: Pick<LookShape, 'context' 
 /** One KV head's. Vectors come after RoPE: [token][kv head][dim], and [query][head][dim] at positions `queries`. */
 export function lookAt(
   shape: LookShape,
+  { arrays, size, look, weigh, addSquare }: Looker,
   head: number,
   queries: readonly number[],
   { q, k, v, grams }: { q: Float32Array; k: Float32Array; v: Float32Array; grams: Float32Array },
 ): Looked {
   const { heads, kvHeads, headDim: d, scale, context, pageTokens } = shape;
   const group = heads / kvHeads;
-  const kernel = createKernel(d, context);
-  const { query, keys, values, gram, sizes, p, mix, back, keySums, valueSums } = kernel.arrays;
+  const { own, query, keys, values, gram, sizes, p, mix, back, keySums, valueSums, moments } = arrays;
+  keySums.fill(0);
+  moments.fill(0);
   for (let t = 0; t < context; t++) {
     const [from, to] = [(t * kvHeads + head) * d, Math.floor(t / TOKEN_BLOCK) * TOKEN_BLOCK * d + (t % TOKEN_BLOCK)];
     for (let i = 0; i < d; i++) {
@@ -59,18 +61,17 @@ export function lookAt(
   }
   const weights = new Float32Array(context);
   const shares = new Float64Array(group);
-  const moments = Array.from({ length: Math.ceil(context / pageTokens) }, () => new Float64Array(d * d));
   for (let g = 0; g < group; g++) {
     gram.set(grams.subarray((head * group + g) * d * d, (head * group + g + 1) * d * d));
     sizes.fill(0);
     valueSums.fill(0);
-    kernel.size();
+    size();
     queries.forEach((t, n) => {
       const sealed = sealedBefore(shape, t);
       if (sealed === 0) return;
-      const own = q.subarray((n * heads + head * group + g) * d, (n * heads + head * group + g + 1) * d);
+      own.set(q.subarray((n * heads + head * group + g) * d, (n * heads + head * group + g + 1) * d));
       for (let i = 0; i < d; i++) query[i] = scale * Math.LOG2E * own[i];
-      kernel.look(t + 1);
+      look(t + 1);
       let length = 0;
       for (let i = 0; i < d; i++) {
         let sum = 0;
@@ -79,43 +80,38 @@ export function lookAt(
         length += sum * mix[i];
       }
       p.fill(0, sealed, TOKEN_BLOCK * Math.ceil(sealed / TOKEN_BLOCK));
-      kernel.weigh(sealed, length);
+      weigh(sealed, length);
       for (let page = 0; page * pageTokens < sealed; page++) {
         let weight = 0;
         for (let j = page * pageTokens; j < Math.min(sealed, (page + 1) * pageTokens); j++) weight += p[j];
-        addSquare(moments[page], own, weight);
+        addSquare(page, weight);
       }
     });
-    let size = 0;
-    for (let i = 0; i < d; i++) size += gram[i * d + i] / d;
+    let diagonal = 0;
+    for (let i = 0; i < d; i++) diagonal += gram[i * d + i] / d;
     for (let t = 0; t < context; t++) {
-      weights[t] += size * valueSums[t];
+      weights[t] += diagonal * valueSums[t];
       shares[g] += valueSums[t];
     }
   }
   const metric = new Float64Array(d * d);
-  moments.forEach((moment, page) => {
-    for (let i = 0; i < d; i++) for (let j = 0; j < i; j++) moment[j * d + i] = moment[i * d + j];
+  for (let page = 0; page * pageTokens < context; page++) {
+    const moment = Float64Array.from(moments.subarray(page * d * d, (page + 1) * d * d));
     turnBothSides(moment, d, shape.turn, -page * pageTokens);
     for (let i = 0; i < metric.length; i++) metric[i] += moment[i];
-  });
+  }
   return { keys: keySums.slice(0, context), values: weights, metric, shares };
 }
 
-/** The lower half of weight x x^T. */
-function addSquare(sum: Float64Array, x: Float32Array, weight: number): void {
-  for (let i = 0; i < x.length; i++) {
-    const xi = weight * x[i];
-    for (let j = 0, at = i * x.length; j <= i; j++, at++) sum[at] += xi * x[j];
-  }
-}
+export type Looker = ReturnType<typeof createLooker>;
 
 /** The kernels over a memory of their own. */
-function createKernel(dims: number, tokens: number) {
-  const padded = TOKEN_BLOCK * Math.ceil(tokens / TOKEN_BLOCK);
+export function createLooker({ headDim: dims, context, pageTokens }: LookShape) {
+  const padded = TOKEN_BLOCK * Math.ceil(context / TOKEN_BLOCK);
   const vector = 4 * Math.ceil(dims / 4);
   const lengths = {
     state: LOOK_STATE / 4,
+    own: vector,
     query: vector,
     mix: vector,
     back: vector,
@@ -126,6 +122,7 @@ function createKernel(dims: number, tokens: number) {
     p: padded,
     keySums: padded,
     valueSums: padded,
+    moments: Math.ceil(context / pageTokens) * dims * dims,
   };
   type Name = keyof typeof lengths;
   const names = Object.keys(lengths) as Name[];
@@ -148,6 +145,7 @@ function createKernel(dims: number, tokens: number) {
     look: (count: number) => kernels.look(at.query, at.keys, at.values, count, at.p, at.mix, at.state),
     weigh: (count: number, own: number) =>
       kernels.weigh(at.values, blocks(count), at.p, at.sizes, at.back, own, at.keySums, at.valueSums),
+    addSquare: (page: number, weight: number) => kernels.addSquare(at.moments + 4 * dims * dims * page, at.own, weight),
   };
 }
 
@@ -164,4 +162,5 @@ interface Kernels {
     keySums: number,
     valueSums: number,
   ): void;
+  addSquare(sum: number, x: number, weight: number): void;
 }

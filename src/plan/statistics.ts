@@ -11,7 +11,7 @@ import type { Side } from '../codec/codec.ts';
 import type { Samples } from '../codec/learned.ts';
 import { createRandom } from '../codec/parts/random.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
-import { type LookShape, lookAt, sealedBefore } from './look.ts';
+import { createLooker, type LookShape, lookAt, sealedBefore } from './look.ts';
 import { valueMetric } from './metric.ts';
 
 export interface StatisticsShape extends LookShape {
@@ -109,8 +109,9 @@ export function observeLayer(shape: StatisticsShape, row: number, observed: Obse
   const positions = sampledPositions(shape, row);
   const queries = sampledQueries(shape, row);
   const vector = kvHeads * headDim;
+  const looker = createLooker(shape);
   for (let head = 0; head < kvHeads; head++) {
-    const looked = lookAt(shape, head, queries, observed);
+    const looked = lookAt(shape, looker, head, queries, observed);
     record.metric.set(looked.metric, head * headDim * headDim);
     record.shares.set(looked.shares, (head * heads) / kvHeads);
     positions.forEach((t, i) => {
@@ -124,9 +125,9 @@ export function observeLayer(shape: StatisticsShape, row: number, observed: Obse
     });
   }
   for (const [side, x] of [k, v].entries()) {
-    for (let i = SINKS * vector; i < context * vector; i++) {
-      const at = side * vector + (i % vector);
-      record.maxima[at] = Math.max(record.maxima[at], Math.abs(x[i]));
+    const largest = record.maxima.subarray(side * vector, (side + 1) * vector);
+    for (let at = SINKS * vector; at < context * vector; at += vector) {
+      for (let i = 0; i < vector; i++) largest[i] = Math.max(largest[i], Math.abs(x[at + i]));
     }
   }
   return bytes;

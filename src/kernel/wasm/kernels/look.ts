@@ -121,6 +121,23 @@ function weighKernel(dims: number): Kernel {
   return k;
 }
 
+/** addSquare(sum, x, weight): sum[i][j] += weight x[i] x[j]; dims are a multiple of 4. */
+function addSquareKernel(dims: number): Kernel {
+  const k = new Kernel('addSquare', ['i32', 'i32', 'f32']);
+  const [to, x] = [k.i32(k.i32Param(0)), k.i32Param(1)];
+  const weight = k.v128(f32x4.splat(k.f32Param(2)));
+  const [row, sum] = [k.v128(), k.i32()];
+  k.for(0, 4 * dims, 4, i => {
+    k.set(row, f32x4.mul(weight, v128.load32Splat(i32.add(x, i))));
+    k.for(0, 4 * dims, 16, j => {
+      k.set(sum, i32.add(to, j));
+      k.do(v128.store(sum, f32x4.add(v128.load(sum), f32x4.mul(row, v128.load(i32.add(x, j))))));
+    });
+    k.increment(to, 4 * dims);
+  });
+  return k;
+}
+
 export function lookModule(dims: number, memory: { maxPages: number; shared: boolean }): Uint8Array<ArrayBuffer> {
-  return moduleBytes([lookKernel(dims), sizeKernel(dims), weighKernel(dims)], memory);
+  return moduleBytes([lookKernel(dims), sizeKernel(dims), weighKernel(dims), addSquareKernel(dims)], memory);
 }

@@ -112,7 +112,7 @@ export function additiveKeys(
         const [from, turned] = [i32.add(query, 4 * headDim * g), k.i32(i32.add(room, 4 * headDim * g))];
         if (fragment.turn) turnBack(k, headDim, turn, from, turned);
         else applyMatrix(k, undefined, headDim, headDim, from, one, turned);
-        applyMatrix(k, matrix, headDim, headDim, turned, one, i32.add(turned, at.mapped), fragment.block);
+        applyMatrix(k, matrix, headDim, headDim, turned, one, i32.add(turned, at.mapped), fragment.blocks);
         k.do(f32.store(room, dotMean(k, tables.mean!, head, headDim, turned), at.constants + 4 * g));
       }
       const first = k.i32(i32.load(i32.mul(head, 4), firsts));

@@ -23,6 +23,8 @@ export interface Probe {
   layer: number;
   side: Side;
   learned?: KvLearned;
+  /** So many of the judged tokens will do; all of them unless given. */
+  judged?: number;
 }
 
 /** Divergences on one row; undefined when the signal came first. */
@@ -84,7 +86,7 @@ export async function createProber(
     return { onLogits, result: (finished: boolean) => (finished ? score.kld / score.tokens : undefined) };
   };
   return {
-    async side({ spec, layer, side, learned }, signal) {
+    async side({ spec, layer, side, learned, judged = row.length - from }, signal) {
       const parsed = parseSpec(spec);
       const pair = side === 'key' ? { key: parsed.key, value: F16 } : { key: F16, value: parsed.value };
       const codec = createCodec(formatSpec({ ...parsed, ...pair }), shape, learned);
@@ -96,7 +98,7 @@ export async function createProber(
         const rows = (length: number, count: number) =>
           inputs[layer].subarray((length - from) * width, (length - from + count) * width);
         const resume = { layer, rows: ({ sequence: { length }, tokens }: Chunk) => rows(length, tokens.length) };
-        return result(await forceRest(engine, sequence, row, { signal, onLogits, resume }));
+        return result(await forceRest(engine, sequence, row.slice(0, from + judged), { signal, onLogits, resume }));
       } finally {
         sequence.dispose();
       }

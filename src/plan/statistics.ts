@@ -127,7 +127,7 @@ export function observeLayer(shape: StatisticsShape, row: number, observed: Obse
   for (const [side, x] of [k, v].entries()) {
     const largest = record.maxima.subarray(side * vector, (side + 1) * vector);
     for (let at = SINKS * vector; at < context * vector; at += vector) {
-      for (let i = 0; i < vector; i++) largest[i] = Math.max(largest[i], Math.abs(x[at + i]));
+      for (let i = 0; i < vector; i++) if (Math.abs(x[at + i]) > largest[i]) largest[i] = Math.abs(x[at + i]);
     }
   }
   return bytes;

@@ -1,11 +1,11 @@
 /**
  * How much one query looks at each of many keys, and what an error there does to the layer's output: the kernels by
  * which calibration weighs its samples. Keys and values lie in blocks, [block][dim][16 tokens]; whatever has a number a
- * token has room for whole blocks.
+ * token has room for whole blocks. dims are a multiple of 4.
  */
 import { f32, f32x4, type I32, i32, type Local, v128 } from '../emit.ts';
 import { Kernel, moduleBytes } from '../module.ts';
-import { sum4 } from '../ops.ts';
+import { transposeSum } from '../ops.ts';
 import { clearState, NOWHERE, softmax, stateBytes } from './softmax.ts';
 
 /** Tokens that lie together. */
@@ -30,12 +30,15 @@ function forDots(
   k.for(0, i32.mul(count, 4), 4 * TOKEN_BLOCK, offset => {
     k.set(block, at);
     for (const dot of dots) k.set(dot, v128.zero);
-    k.for(0, 4 * dims, 4, d => {
-      k.set(x, v128.load32Splat(i32.add(of, d)));
-      dots.forEach((dot, i) => {
-        k.set(dot, f32x4.add(dot, f32x4.mul(x, v128.load(at, 16 * i))));
-      });
-      k.increment(at, 4 * TOKEN_BLOCK);
+    k.for(0, 4 * dims, 16, d => {
+      const four = k.i32(i32.add(of, d));
+      for (const n of VECTORS) {
+        k.set(x, v128.load32Splat(four, 4 * n));
+        dots.forEach((dot, i) => {
+          k.set(dot, f32x4.add(dot, f32x4.mul(x, v128.load(at, 4 * TOKEN_BLOCK * n + 16 * i))));
+        });
+      }
+      k.increment(at, 4 * 4 * TOKEN_BLOCK);
     });
     body(dots, offset, block);
   });
@@ -65,17 +68,21 @@ function lookKernel(dims: number): Kernel {
     k.do(v128.store(at, f32x4.max(f32x4.mul(share, v128.load(at)), f32x4.const(2 ** -60))));
   });
   const sums = VECTORS.map(() => k.v128());
-  k.for(0, 4 * dims, 4, d => {
+  const weight = k.v128();
+  k.for(0, 4 * dims, 16, d => {
     for (const sum of sums) k.set(sum, v128.zero);
     const value = k.i32(i32.add(values, i32.mul(d, TOKEN_BLOCK)));
     k.for(0, i32.mul(padded, 4), 4 * TOKEN_BLOCK, i => {
-      const weight = k.i32(i32.add(p, i));
-      sums.forEach((sum, v) => {
-        k.set(sum, f32x4.add(sum, f32x4.mul(v128.load(weight, 16 * v), v128.load(value, 16 * v))));
-      });
+      const from = k.i32(i32.add(p, i));
+      for (const n of VECTORS) {
+        k.set(weight, v128.load(from, 16 * n));
+        sums.forEach((sum, dim) => {
+          k.set(sum, f32x4.add(sum, f32x4.mul(weight, v128.load(value, 4 * TOKEN_BLOCK * dim + 16 * n))));
+        });
+      }
       k.increment(value, 4 * TOKEN_BLOCK * dims);
     });
-    k.do(f32.store(i32.add(mix, d), sum4(k, f32x4.add(f32x4.add(sums[0], sums[1]), f32x4.add(sums[2], sums[3])))));
+    k.do(v128.store(i32.add(mix, d), transposeSum(k, sums, f32x4.add)));
   });
   return k;
 }
@@ -121,7 +128,7 @@ function weighKernel(dims: number): Kernel {
   return k;
 }
 
-/** addSquare(sum, x, weight): sum[i][j] += weight x[i] x[j]; dims are a multiple of 4. */
+/** addSquare(sum, x, weight): sum[i][j] += weight x[i] x[j]. */
 function addSquareKernel(dims: number): Kernel {
   const k = new Kernel('addSquare', ['i32', 'i32', 'f32']);
   const [to, x] = [k.i32(k.i32Param(0)), k.i32Param(1)];

@@ -97,14 +97,15 @@ const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOption
 
 /** Gets the rows and their statistics into the state, and gives the rows. */
 async function readText(file: ModelFile, job: Job, workers: Workers, options: CalibrateOptions) {
-  const { context, state, shape } = job;
+  const { context, state, shape, grams } = job;
   const { signal, onProgress } = options;
   const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context }, engineOptions(options));
   try {
     const rows = job.given ?? (await selfText(engine, job, options));
     const reading = rows?.slice(0, job.rows);
     const onRow = (done: number) => onProgress?.('reading', done, job.rows);
-    const done = reading && (await collect(engine, reading, { shape, state, workers, signal, onProgress: onRow }));
+    const done =
+      reading && (await collect(engine, reading, { shape, grams, state, workers, signal, onProgress: onRow }));
     return done ? rows : undefined;
   } finally {
     await engine.dispose();

@@ -10,6 +10,8 @@ import type { Workers } from './workers.ts';
 
 export interface CollectOptions {
   shape: StatisticsShape;
+  /** [layer], see metric.ts. */
+  grams: readonly Float32Array[];
   state: State;
   workers: Workers;
   signal?: AbortSignal;
@@ -23,7 +25,7 @@ const rowName = (row: number) => `row-${row}`;
 export async function collect(
   engine: Engine,
   rows: readonly (readonly number[])[],
-  { shape, state, workers, signal, onProgress }: CollectOptions,
+  { shape, grams, state, workers, signal, onProgress }: CollectOptions,
 ): Promise<boolean> {
   const plan = planOf('f16', engine.config);
   let writing = Promise.resolve();
@@ -38,7 +40,8 @@ export async function collect(
       const gathered = await layers[layer](engine.device, seen);
       if (!gathered) return;
       const { q, k, v } = gathered;
-      records[layer] = workers.run('observe', { shape, row, q, k, v }, [q.buffer, k.buffer, v.buffer]);
+      const observed = { q, k, v, grams: grams[layer] };
+      records[layer] = workers.run('observe', { shape, row, observed }, [q.buffer, k.buffer, v.buffer]);
     };
     const sequence = engine.openSequence(plan, tokens.length);
     try {

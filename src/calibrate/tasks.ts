@@ -5,15 +5,19 @@ import { learnSide } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { familyOf, parseSpec } from '../codec/spec.ts';
 import { InputError } from '../errors.ts';
-import { keyMetric } from '../plan/metric.ts';
-import { observeLayer, queryMoment, recordOf, type StatisticsShape, samplesFrom } from '../plan/statistics.ts';
+import {
+  metricOf,
+  type Observed,
+  observeLayer,
+  recordOf,
+  type StatisticsShape,
+  samplesFrom,
+} from '../plan/statistics.ts';
 
 export interface ObserveRequest {
   shape: StatisticsShape;
   row: number;
-  q: Float32Array;
-  k: Float32Array;
-  v: Float32Array;
+  observed: Observed;
 }
 
 export interface LearnRequest {
@@ -23,17 +27,16 @@ export interface LearnRequest {
   side: Side;
   codecs: readonly string[];
   codecShape: Shape;
-  /** Of values, which comes from the weights. */
-  valueMetric: Float64Array;
+  /** The layer's, see metric.ts. */
+  grams: Float32Array;
 }
 
 export const tasks = {
-  observe: ({ shape, row, q, k, v }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, q, k, v),
+  observe: ({ shape, row, observed }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, observed),
 
-  learn({ shape, records: bytes, side, codecs, codecShape, valueMetric }: LearnRequest): Learned {
+  learn({ shape, records: bytes, side, codecs, codecShape, grams }: LearnRequest): Learned {
     const records = bytes.map(each => recordOf(shape, each));
-    const metric = side === 'key' ? keyMetric(queryMoment(records), shape.headDim, shape.turn) : valueMetric;
-    const samples = samplesFrom(shape, records, side, metric);
+    const samples = samplesFrom(shape, records, side, metricOf(shape, records, side, grams));
     const learned: Record<string, Float32Array> = {};
     const done = new Set<Family>();
     for (const spec of codecs) {

@@ -70,14 +70,14 @@ export interface Maps {
   /** [kv head][coded dim][dim]: y = encode (x - mean), and x = decode^T y + mean. */
   encode: Float32Array;
   decode: Float32Array;
-  /** They mix dims in blocks of this size; all of them unless given. */
-  block?: number;
+  /** They mix dims in blocks of these sizes, in order; all of them unless given. */
+  blocks?: readonly number[];
   /** Turn vectors to their page's start first: the angle of each adjacent pair a position. */
   turn?: Float64Array;
 }
 
 /** A learned map a head. */
-export function mapped(headDim: number, { mean, encode, decode, block = headDim, turn }: Maps): Domain {
+export function mapped(headDim: number, { mean, encode, decode, blocks = [headDim], turn }: Maps): Domain {
   const size = headDim * headDim;
   const apply = (matrix: Float32Array, head: number, x: Float64Array) => {
     const y = new Float64Array(headDim);
@@ -91,7 +91,7 @@ export function mapped(headDim: number, { mean, encode, decode, block = headDim,
     codedDim: headDim,
     plain: false,
     mean,
-    matrices: { encode, decode, block },
+    matrices: { encode, decode, blocks },
     turn,
     forward(x, head, start) {
       if (turn) turnPairs(x, turn, -start);

@@ -16,7 +16,7 @@ import { createRandom } from '../parts/random.ts';
 import { ALL_BOOKS, BOOK, bookFormat, MOST_NIBBLES, QUAD } from './books.ts';
 import { spend } from './spend.ts';
 import { createTrainer } from './train.ts';
-import { applyMaps, blockOf, denseMaps, fitHead, pageRelative } from './transform.ts';
+import { applyMaps, blocksOf, denseMaps, fitHead, mapLength, pageRelative } from './transform.ts';
 import { fitSteps, MOST_BITS, uniformFormat } from './uniform.ts';
 
 /** Squared error over squared norm of Gaussian vectors, by bits, of codes trained on a thousand others.*/
@@ -53,11 +53,11 @@ function checkDims(spec: string, { headDim }: Shape): void {
 function domainOf(request: Request): Domain {
   const { spec, side, shape } = request;
   const { headDim, kvHeads, turn } = shape;
-  const block = blockOf(side, headDim);
+  const blocks = blocksOf(side, shape);
   const mean = need(request, 'mead.mean', kvHeads * headDim);
-  const maps = denseMaps(need(request, 'mead.maps', kvHeads * headDim * block), kvHeads, headDim, block);
+  const maps = denseMaps(need(request, 'mead.maps', kvHeads * mapLength(blocks)), kvHeads, headDim, blocks);
   if (!maps) throw new UnsupportedError(`${spec}: the learned maps cannot be inverted. Calibrate again.`);
-  return mapped(headDim, { mean, ...maps, block, turn: side === 'key' ? turn : undefined });
+  return mapped(headDim, { mean, ...maps, blocks, turn: side === 'key' ? turn : undefined });
 }
 
 function booksOf(request: Request): PageFormat {
@@ -89,11 +89,11 @@ function amountsOf(request: Request, loss: string, planned: string, units: numbe
 function learnAll({ side, shape, samples }: LearnRequest): Learned {
   const { headDim: d, kvHeads } = shape;
   const { count, attention } = samples;
-  const block = blockOf(side, d);
+  const blocks = blocksOf(side, shape);
   const quads = d / QUAD;
   const levels = MOST_NIBBLES + 1;
   const mean = new Float32Array(kvHeads * d);
-  const maps = new Float32Array(kvHeads * d * block);
+  const maps = new Float32Array(kvHeads * mapLength(blocks));
   const books = new Float32Array(kvHeads * quads * ALL_BOOKS * BOOK);
   const loss = new Float32Array(kvHeads * quads * levels);
   const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
@@ -102,10 +102,10 @@ function learnAll({ side, shape, samples }: LearnRequest): Learned {
   const quad = new Float32Array(QUAD * count);
   for (let head = 0; head < kvHeads; head++) {
     const y = pageRelative(samples, head, shape, side);
-    const fitted = fitHead(y, samples, head, d, block);
+    const fitted = fitHead(y, samples, head, d, blocks);
     mean.set(fitted.mean, head * d);
-    maps.set(fitted.maps, head * d * block);
-    for (let i = 0; i < count; i++) applyMaps(y.subarray(i * d, (i + 1) * d), fitted.maps, block);
+    maps.set(fitted.maps, head * mapLength(blocks));
+    for (let i = 0; i < count; i++) applyMaps(y.subarray(i * d, (i + 1) * d), fitted.maps, blocks);
     const weights = attention.subarray(head * count, (head + 1) * count);
     for (let unit = head * quads; unit < (head + 1) * quads; unit++) {
       const first = (unit % quads) * QUAD;

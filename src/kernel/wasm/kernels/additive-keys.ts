@@ -3,8 +3,8 @@
  * start and mapped; each column gets a table of query x entry as bytes, and the sum of a token's entries over all
  * columns is its score: one swizzle serves 16 tokens.
  *
- * `maps` is [kv head][block][dim of the query][dim of the block] f32; each quad of what it gives is multiplied by its
- * books' longest entry, so that the quads can be compared. `dots` has DOT_BYTES a column: its book over that length as
+ * `maps` is [kv head][block][dim of the query][dim of the block] f32, blocks of the fragment's sizes; each quad of what it
+ * gives is multiplied by its books' longest entry, so that the quads can be compared. `dots` has DOT_BYTES a column: its book over that length as
  * [dims 0 and 1, dims 2 and 3][entry][2] int16, then where its quad lies in a mapped query, in bytes.
  */
 import type { Fragment } from '../../fragment.ts';
@@ -16,8 +16,8 @@ import type { AttendShape, KeyFragment } from './attend.ts';
 import type { Tables } from './unpack.ts';
 
 const DOT_BYTES = 2 * 64 + 16;
-/** Dims of a map's block. */
-const BLOCK = 8;
+/** Dims of a mapped query that are made together; blocks are of whole ones. */
+const OCTET = 8;
 /** Heads whose sums are kept in registers together, and columns a turn. */
 const HEADS = 4;
 const TURN = 4;
@@ -28,13 +28,16 @@ const QUERY_ONE = 127 * 256;
 const DOWN = 23;
 
 /** Books and maps as the loops here want them. */
-export function keyTables({ counts, books }: Additive, matrix: Float32Array, headDim: number) {
+export function keyTables({ counts, books }: Additive, matrix: Float32Array, blocks: readonly number[]) {
+  const headDim = blocks.reduce((sum, size) => sum + size, 0);
   const quads = headDim / 4;
+  const mapSize = mapNumbers(blocks);
+  const blockOf = placesOf(blocks);
   const columns = books.length / 64;
   let sum = 0;
   const ends = Array.from(counts, count => (sum += count));
   const dots = new DataView(new ArrayBuffer(DOT_BYTES * (columns + 1)));
-  const maps = new Float32Array(counts.length * 4 * BLOCK);
+  const maps = new Float32Array((counts.length / quads) * mapSize);
   const stretches = Array.from(counts, (count, unit) =>
     stretchOf(books.subarray(64 * (ends[unit] - count), 64 * ends[unit])),
   );
@@ -51,12 +54,12 @@ export function keyTables({ counts, books }: Additive, matrix: Float32Array, hea
     };
     const most = Math.max(1e-30, ...Array.from({ length: count }, (_, n) => together(first + n)));
     for (let d = 0; d < 4; d++) {
-      const dim = 4 * unit + d;
-      const start = dim - (dim % BLOCK);
-      const row = matrix.subarray(dim * headDim + (start % headDim), dim * headDim + (start % headDim) + BLOCK);
-      row.forEach((value, i) => {
-        maps[(start + i) * BLOCK + (dim % BLOCK)] = value * most * stretches[unit][d];
-      });
+      const [kvHead, dim] = [Math.floor(unit / quads), (4 * unit + d) % headDim];
+      const { start, size, map } = blockOf[dim];
+      const row = (4 * unit + d) * headDim + start;
+      for (let i = 0; i < size; i++) {
+        maps[kvHead * mapSize + map + i * size + dim - start] = matrix[row + i] * most * stretches[unit][d];
+      }
     }
     for (let column = first; column < first + count; column++) {
       for (let i = 0; i < 64; i++) {
@@ -68,6 +71,21 @@ export function keyTables({ counts, books }: Additive, matrix: Float32Array, hea
     }
   });
   return { dots: new Uint8Array(dots.buffer), maps };
+}
+
+/** What a head's maps take, in numbers. */
+const mapNumbers = (blocks: readonly number[]) => blocks.reduce((sum, size) => sum + size * size, 0);
+
+/** Of each dim: where its block starts, its size, and where its map starts among a head's. */
+function placesOf(blocks: readonly number[]): { start: number; size: number; map: number }[] {
+  const places: { start: number; size: number; map: number }[] = [];
+  let map = 0;
+  for (const size of blocks) {
+    const place = { start: places.length, size, map };
+    for (let i = 0; i < size; i++) places.push(place);
+    map += size * size;
+  }
+  return places;
 }
 
 /** How far a quad's entries spread in each dim. */
@@ -109,7 +127,9 @@ export function additiveKeys(
 ): KeyFragment | undefined {
   const { page } = fragment;
   const { group, headDim, pageTokens, precise } = shape;
-  if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0 || fragment.block !== BLOCK) return undefined;
+  if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
+  const blocks = fragment.blocks ?? [headDim];
+  if (blocks.some(size => size % OCTET !== 0)) return undefined;
   const at = scratchOf(shape, page);
   const additive = tables.additive!;
   const queryBytes = 4 * group * headDim;
@@ -125,11 +145,11 @@ export function additiveKeys(
       const first = k.i32(i32.load(i32.mul(head, 4), additive.firsts));
       const count = k.i32(i32.sub(i32.load(i32.mul(head, 4), additive.firsts + 4), first));
       const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
-      const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * BLOCK * headDim)));
+      const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * mapNumbers(blocks))));
       for (let from = 0; from < group; from += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - from) }, (_, i) => from + i);
         const constants = turnQueries(k, shape, heads, query, fragment.turn && turn, mean, room);
-        const sizes = mapQueries(k, shape, heads, room, maps, at.mapped);
+        const sizes = mapQueries(k, shape, heads, room, maps, at.mapped, blocks);
         heads.forEach((g, i) => {
           const step = k.f32(f32.max(f32.mul(f32.sqrt(max4(k, sizes[i])), f32.const(1 / 127)), f32.const(1e-30)));
           roundQuery(
@@ -196,25 +216,36 @@ function mapQueries(
   room: I32,
   maps: I32,
   mapped: number,
+  blocks: readonly number[],
 ) {
   const add = multiplyAdd(relaxed);
   const sizes = heads.map(() => k.v128(v128.zero));
   const sums = heads.map(() => [0, 1].map(() => k.v128()));
-  const [from, map] = [k.i32(room), k.i32(maps)];
+  const [from, map, to] = [k.i32(room), k.i32(maps), k.i32(i32.add(room, mapped))];
+  const [dims, rows] = [k.i32(), k.i32()];
   const columns = [0, 1].map(() => k.v128());
   const x = k.v128();
-  k.for(0, 4 * headDim, 4 * BLOCK, () => {
-    for (let dim = 0; dim < BLOCK; dim++) {
-      columns.forEach((column, half) => {
-        k.set(column, v128.load(map, 4 * (BLOCK * dim + 4 * half)));
-      });
-      heads.forEach((g, i) => {
-        k.set(x, v128.load32Splat(from, 4 * (headDim * g + dim)));
-        sums[i].forEach((sum, half) => {
-          k.set(sum, dim === 0 ? f32x4.mul(columns[half], x) : add(columns[half], x, sum));
+  const times = (n: number, body: () => void) => (n === 1 ? body() : k.for(0, n, 1, body));
+  /** Eight dims of a mapped query from all `size` dims of its block. */
+  const octet = (size: number) => {
+    k.set(dims, from);
+    k.set(rows, map);
+    for (const sum of sums.flat()) k.set(sum, v128.zero);
+    times(size / OCTET, () => {
+      for (let dim = 0; dim < OCTET; dim++) {
+        columns.forEach((column, half) => {
+          k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
         });
-      });
-    }
+        heads.forEach((g, i) => {
+          k.set(x, v128.load32Splat(dims, 4 * (headDim * g + dim)));
+          sums[i].forEach((sum, half) => {
+            k.set(sum, add(columns[half], x, sum));
+          });
+        });
+      }
+      k.increment(dims, 4 * OCTET);
+      k.increment(rows, 4 * OCTET * size);
+    });
     heads.forEach((g, i) => {
       const [a, b] = sums[i].map(sum => k.v128(f32x4.mul(sum, sum)));
       const halves = k.v128(
@@ -222,12 +253,24 @@ function mapQueries(
       );
       k.set(sizes[i], f32x4.max(sizes[i], f32x4.add(halves, v128.shuffle(halves, halves, lanes32(1, 0, 3, 2)))));
       sums[i].forEach((sum, half) => {
-        k.do(v128.store(from, sum, mapped + 4 * headDim * g + 16 * half));
+        k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
       });
     });
-    k.increment(from, 4 * BLOCK);
-    k.increment(map, 4 * BLOCK * BLOCK);
-  });
+    k.increment(map, 4 * OCTET);
+    k.increment(to, 4 * OCTET);
+  };
+  for (let first = 0; first < blocks.length; ) {
+    const size = blocks[first];
+    let count = 1;
+    while (blocks[first + count] === size) count++;
+    times(count, () => {
+      times(size / OCTET, () => octet(size));
+      // The map's pointer has gone along its first row; the next map is behind the last.
+      k.increment(map, 4 * (size * size - size));
+      k.increment(from, 4 * size);
+    });
+    first += count;
+  }
   return sizes;
 }
 

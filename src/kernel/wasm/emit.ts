@@ -100,6 +100,7 @@ export const i32 = {
     0,
     ...unsigned(offset),
   ],
+  bits: (x: F32) => expr('i32', x.code, [0xbc]),
   /** Saturating; NaN becomes 0. */
   fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
   select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),

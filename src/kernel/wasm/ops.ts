@@ -88,13 +88,12 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
   return add(v128.shuffle(ab, cd, lanes32(0, 2, 4, 6)), v128.shuffle(ab, cd, lanes32(1, 3, 5, 7)));
 }
 
-/** Lane i of the result is the sum of the eight lanes of vector i; `narrow` if sums of half of them fit into 16 bits. */
-export function transposeSum16(k: Kernel, vectors: readonly V128[], narrow: boolean): V128 {
+/** Lane i of the result is the sum of the four lanes of vector i; `narrow` if sums of any two fit into 16 bits. */
+export function sumOfFours(k: Kernel, vectors: readonly V128[], narrow: boolean): V128 {
+  if (!narrow) return transposeSum(k, vectors, i32x4.add);
   const ones = i16x8.const(1);
-  const pairs = vectors.map(v => k.v128(i32x4.dot(v, ones)));
-  if (!narrow) return transposeSum(k, pairs, i32x4.add);
-  const fours = [0, 2].map(i => i32x4.dot(i16x8.narrowS(pairs[i], pairs[i + 1]), ones));
-  return i32x4.dot(i16x8.narrowS(fours[0], fours[1]), ones);
+  const pairs = [0, 2].map(i => i32x4.dot(i16x8.narrowS(vectors[i], vectors[i + 1]), ones));
+  return i32x4.dot(i16x8.narrowS(pairs[0], pairs[1]), ones);
 }
 
 /** A 16-entry table look-up for indices 0 to 15. */

@@ -10,7 +10,8 @@ import { halfKeys, halfValues } from './half.ts';
 import { linearKeys, linearScratch, linearValueScratch, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
 import { sumScratch } from './sums.ts';
-import { tableKeys, tableValueScratch, tableValues } from './tables.ts';
+import { tableKeyScratch, tableKeys } from './table-keys.ts';
+import { tableValueScratch, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -42,16 +43,22 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const sums = integers + linearScratch(shape);
+  const sums = integers + Math.max(linearScratch(shape), tableKeyScratch(keys, shape).score);
   const inColumns = sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
   const codes = sums + Math.max(inColumns, additiveValueScratch(values, shape));
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
   const end = turned + Math.max(turnedBytes(keys, shape), additiveKeyScratch(keys, shape));
-  // While preparing: scaled queries, then one of them in the codec's domain.
+  // While preparing: scaled queries, then one of them in the codec's domain, or all.
   const spare = 4 * group * headDim;
-  const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
+  const bytes = Math.max(
+    end,
+    spare + 4 * headDim,
+    spare + tableKeyScratch(keys, shape).prepare,
+    finishScratch(shape),
+    sealScratch(shape),
+  );
   return { integers, sums, codes, keyTile, valueTile, turned, spare, bytes };
 }
 
@@ -83,7 +90,7 @@ export function codecModule(
   const keyCode =
     halfKeys(keys.fragment, shape, anyKeys) ??
     (oneRotation ? linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) : undefined) ??
-    (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) : undefined) ??
+    (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare), place(at.integers)) : undefined) ??
     additiveKeys(keys.fragment, shape, keys.tables, place(at.turned)) ??
     anyKeys;
   const valueCode =

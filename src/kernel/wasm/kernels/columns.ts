@@ -70,6 +70,12 @@ export function spanCodes(
   );
 }
 
+/** The codes of vectors n and n + 1 of a span, n even, of a column of one plane. */
+export function spanPair(k: Kernel, { planes: [plane] }: Columns, address: I32, n: number): V128[] {
+  const raw = k.v128(v128.load(address, 16 * Math.floor((n * plane.width) / 8)));
+  return [partOf(plane, raw, n), partOf(plane, raw, n + 1)];
+}
+
 /** One plane's bits of the codes of 16 tokens, number `n` of those in a vector. */
 function partOf({ width, shift }: Plane, raw: V128, n: number): V128 {
   const down = (n % (8 / width)) * width;

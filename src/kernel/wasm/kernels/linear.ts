@@ -6,7 +6,7 @@
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, halfToFloat, laneSums, loadHalf4, max4, multiplyAdd, sum4, swizzle, transposeSum } from '../ops.ts';
+import { dotBytes, halfToFloat, laneSums, loadHalf4, max4, multiplyAdd, sum4, sumOfFours, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { type CodeRows, codeRowsOf, rowAddresses, rowCodes } from './code-rows.ts';
 import { columnsOf } from './columns.ts';
@@ -33,7 +33,7 @@ export function linearKeys(
   const { headDim, group, pageTokens } = shape;
   const rows = codeRowsOf(page.codes, pageTokens, headDim);
   if (!rows) return undefined;
-  const numbers = levels ? levelNumbers(page.levels, page.uniform, headDim) : codeNumbers(page.codes.bits);
+  const numbers = levels ? levelNumbers(page.levels, page.uniform, headDim) : codeNumbers(page.codes.bits, headDim);
   const floats = 4 * group * headDim;
   const constantsAt = levels ? byteQueryBytes(shape) : floats;
   return {
@@ -87,6 +87,8 @@ interface Numbers {
   /** By code; absent where a code is its number, or with `complement` will be. */
   table?: number[];
   complement: boolean;
+  /** Half of the lanes of a row may be added in 16 bits. */
+  narrow: boolean;
 }
 
 /** Vectors of a row whose products are added in 16 bits. */
@@ -95,23 +97,31 @@ const PART = 4;
 /** The largest number of an int8 query. */
 const TOP = 127;
 
-/** The most that the queries of a lane may be together, if that is less than all of them at their largest. */
-function laneLimit({ most }: Numbers): number | undefined {
-  const limit = Math.floor(32767 / most);
-  // A number is rounded up by no more than a half.
-  return limit < 2 * PART * TOP ? limit - PART : undefined;
+/**
+ * The most that sizes of queries may be together that are added in 16 bits: of a lane of a part, or of half of the lanes of a
+ * row. None if they always fit.
+ */
+function sizeLimit(numbers: Numbers, headDim: number): number | undefined {
+  const dims = numbers.narrow ? headDim / 2 : 2 * PART;
+  const limit = Math.floor(32767 / numbers.most);
+  // A query is rounded up by no more than a half.
+  return dims * TOP <= limit ? undefined : limit - dims / 2;
 }
 
-const codeNumbers = (bits: number): Numbers => ({ most: 2 ** bits - 1, step: 1, complement: false });
+/** Codes with a range a channel: queries change with every group of tokens, and are not to be measured anew. */
+function codeNumbers(bits: number, headDim: number): Numbers {
+  const numbers = { most: 2 ** bits - 1, step: 1, complement: false, narrow: true };
+  return { ...numbers, narrow: sizeLimit(numbers, headDim) === undefined };
+}
 
 /** Levels are even about zero; those that are evenly spaced, too, are told apart by counting them. */
 function levelNumbers(levels: Float32Array, uniform: boolean, dims: number): Numbers {
   const most = levels.length - 1;
-  if (uniform) return { most, step: (2 * Math.max(...levels)) / most, complement: true };
+  if (uniform) return { most, step: (2 * Math.max(...levels)) / most, complement: true, narrow: true };
   const { bytes, step } = byteLevels(levels, dims);
   const middle = Math.max(...bytes);
   const table = Array.from({ length: 16 }, (_, code) => bytes[code % levels.length] + middle);
-  return { most: 2 * middle, step, table, complement: false };
+  return { most: 2 * middle, step, table, complement: false, narrow: false };
 }
 
 /** Of each dim, by the byte offset of four dims' floats: the value of code 0, and of one step. */
@@ -165,9 +175,11 @@ function byteQuery(
     k.set(largest, f32x4.max(largest, f32x4.abs(f32x4.mul(value, each))));
   });
   k.set(largest, f32x4.mul(largest, f32x4.const(1 / TOP)));
-  const limit = laneLimit(numbers);
-  if (limit)
-    k.set(largest, f32x4.max(largest, f32x4.mul(largestLane(k, shape, from), f32x4.const(numbers.step / limit))));
+  const limit = sizeLimit(numbers, headDim);
+  if (limit) {
+    const sizes = k.v128(numbers.narrow ? halfSizes(k, shape, from) : laneSizes(k, shape, from));
+    k.set(largest, f32x4.max(largest, f32x4.mul(sizes, f32x4.const(numbers.step / limit))));
+  }
   const scale = k.f32(max4(k, largest));
   const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), scale)));
   const words = [0, 1, 2, 3].map(() => k.v128());
@@ -187,19 +199,32 @@ function byteQuery(
   k.do(f32.store(out, f32.sub(sum4(k, constant), offset), scaleAt(shape, g) + 4));
 }
 
+/** Sizes of dims of a query, added up by their place of four in 16 dims. */
+const sizesOf = (k: Kernel, query: I32, from: number, to: number) =>
+  [0, 1, 2, 3].map(n => {
+    const own = [];
+    for (let dim = from; dim < to; dim += 16) own.push(f32x4.abs(v128.load(query, 4 * (dim + 4 * n))));
+    return k.v128(own.reduce(f32x4.add));
+  });
+
 /** The largest sum of sizes of a query that meet in a lane of a part. */
-function largestLane(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
+function laneSizes(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
   const largest = k.v128(v128.zero);
   for (let first = 0; first < headDim; first += 16 * PART) {
-    const bytes = [0, 1, 2, 3].map(n => {
-      const own = [];
-      for (let dim = first; dim < Math.min(headDim, first + 16 * PART); dim += 16)
-        own.push(f32x4.abs(v128.load(query, 4 * (dim + 4 * n))));
-      return k.v128(own.reduce(f32x4.add));
-    });
-    for (const lanes of laneSums(bytes, relaxed)) k.set(largest, f32x4.max(largest, lanes));
+    const sizes = sizesOf(k, query, first, Math.min(headDim, first + 16 * PART));
+    for (const lanes of laneSums(sizes, relaxed)) k.set(largest, f32x4.max(largest, lanes));
   }
   return largest;
+}
+
+/** Sums of sizes of a query that meet in the lower, and in the upper half of the lanes. */
+function halfSizes(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
+  const lanes = laneSums(sizesOf(k, query, 0, headDim), relaxed);
+  // In relaxed lanes each sum is there twice.
+  const halves = relaxed
+    ? [f32x4.add(lanes[0], lanes[1]), f32x4.add(lanes[2], lanes[3])].map(x => f32x4.mul(x, f32x4.const(0.5)))
+    : lanes;
+  return f32x4.splat(f32.max(sum4(k, halves[0]), sum4(k, halves[1])));
 }
 
 /** scores[head][token] = (int8 query . numbers x scale + constant) x norm for `count` tokens from `token` on. */
@@ -207,7 +232,7 @@ function scoreCodeRows(
   k: Kernel,
   shape: AttendShape,
   rows: CodeRows,
-  { table, complement }: Numbers,
+  numbers: Numbers,
   block: I32,
   integers: I32,
   room: I32,
@@ -217,6 +242,7 @@ function scoreCodeRows(
   scores: I32,
 ): void {
   const { headDim, group, pageTokens, relaxed } = shape;
+  const { table, complement } = numbers;
   const ones = i16x8.const(1);
   const numberOf = table && k.v128(i8x16.const(...table));
   const vectors = headDim / 16;
@@ -255,7 +281,7 @@ function scoreCodeRows(
         const sums = parts.map((_, part) => i32x4.dot(v128.load(room, sumAt(part, g, r)), ones));
         return k.v128(sums.reduce(i32x4.add));
       });
-      const dot = f32x4.fromI32(transposeSum(k, dots, i32x4.add));
+      const dot = f32x4.fromI32(sumOfFours(k, dots, numbers.narrow));
       const [scale, constant] = [0, 4].map(offset => v128.load32Splat(integers, scaleAt(shape, g) + offset));
       const score = multiplyAdd(relaxed)(dot, scale, constant);
       k.do(v128.store(to, norms ? f32x4.mul(score, norm) : score, 4 * g * pageTokens));

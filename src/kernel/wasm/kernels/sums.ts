@@ -4,7 +4,7 @@
  */
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { beforeLoop, dotBytes, multiplyAdd, transposeSum16 } from '../ops.ts';
+import { beforeLoop, dotBytes, multiplyAdd, sumOfFours } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
@@ -182,13 +182,10 @@ export function sumColumns(
       }
       const place = k.i32(i32.add(state, i32.mul(dim, 4)));
       heads.forEach(({ correction, unit, constant }, i) => {
-        const parts = Array.from({ length: runs }, (_, n) =>
-          transposeSum16(
-            k,
-            [0, 1, 2, 3].map(d => v128.load(room, sumAt(n, i, d))),
-            narrow,
-          ),
-        );
+        const parts = Array.from({ length: runs }, (_, n) => {
+          const pairs = [0, 1, 2, 3].map(d => k.v128(i32x4.dot(v128.load(room, sumAt(n, i, d)), i16x8.const(1))));
+          return sumOfFours(k, pairs, narrow);
+        });
         const offset = (first + i) * stateBytes(headDim) + STATE_HEAD;
         const old = f32x4.mul(v128.load(place, offset), correction);
         const value = f32x4.mul(f32x4.fromI32(parts.reduce(i32x4.add)), unit);

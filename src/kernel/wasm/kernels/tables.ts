@@ -9,105 +9,26 @@ import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadHalf4, swizzle } from '../ops.ts';
-import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
+import type { AttendShape, ValueFragment } from './attend.ts';
 import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts';
-import { applyMatrix, dotMean } from './domain.ts';
-import { addConstants } from './generic.ts';
 import { stateBytes, takePage } from './softmax.ts';
 import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
-import { blockAt, type Tables } from './unpack.ts';
+import { blockAt } from './unpack.ts';
 import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
 /** Heads whose sums are kept in registers together, and columns a turn. */
 export const HEADS = 4;
 export const TURN = 4;
 
-const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
+export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
-type Levels = Fragment['page'] & { kind: 'levels' };
+export type Levels = Fragment['page'] & { kind: 'levels' };
 
 /** Four norms as f32. */
-const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, offset: number): V128 =>
+export const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, offset: number): V128 =>
   norms.bytes === 2
     ? loadHalf4(i32.add(i32.add(block, norms.offset), i32.mul(token, 2)), 2 * offset)
     : v128.load(i32.add(i32.add(block, norms.offset), i32.mul(token, 4)), 4 * offset);
-
-/**
- * Prepared queries of a group: tables [column][head][16] of bytes biased by 128, then for each head the table's scale
- * and, after all of these, what the mean adds.
- */
-export function tableKeys(
-  fragment: Fragment,
-  shape: AttendShape,
-  tables: Tables,
-  spare: () => I32,
-): KeyFragment | undefined {
-  const page = fragment.page;
-  if (page.kind !== 'levels' || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
-  const columns = columnsOf(page.codes, pageTokens, headDim);
-  if (!columns || columns.count % TURN !== 0 || headDim > 256) return undefined;
-  const scalesAt = columns.count * group * 16;
-  const constantsAt = scalesAt + 4 * group;
-  return {
-    queryBytes: 16 * Math.ceil((constantsAt + 4 * group) / 16),
-    prepare(k, queries, head, out) {
-      const to = k.i32(out);
-      const z = k.i32(spare());
-      const one = k.v128(f32x4.const(1));
-      for (let g = 0; g < group; g++) {
-        const query = k.i32(i32.add(queries, 4 * headDim * g));
-        applyMatrix(k, tables.matrix, headDim, headDim, query, one, z);
-        const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
-        k.do(f32.store(to, constant, constantsAt + 4 * g));
-        k.do(f32.store(to, buildTables(k, columns, page.levels, z, i32.add(to, 16 * g), 16 * group), scalesAt + 4 * g));
-      }
-    },
-    open() {},
-    scores(k, pageAt, head, query, scores) {
-      const block = k.i32(blockAt(fragment, pageAt, head));
-      for (let first = 0; first < group; first += HEADS) {
-        const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
-        scoreColumns(k, columns, shape, block, query, heads, scalesAt, scores, {
-          count: columns.count,
-          factor: (token, offset) => loadNorms(page, block, token, offset),
-        });
-      }
-      if (tables.mean !== undefined) addConstants(k, query, constantsAt, group, scores, pageTokens);
-    },
-  };
-}
-
-/** Bytes query x level + 128 for every column, each `stride` apart; gives what one step of them is worth. */
-function buildTables(k: Kernel, { count, dims }: Columns, levels: Float32Array, z: I32, out: I32, stride: number) {
-  const most = Math.max(...levels.map(Math.abs));
-  // The largest entry of any column is 127.
-  const largest = k.f32(f32.const(1e-30));
-  k.for(0, 4 * count * dims, 4 * dims, i => {
-    const at = k.i32(i32.add(z, i));
-    const size = dims === 1 ? f32.abs(f32.load(at)) : f32.add(f32.abs(f32.load(at)), f32.abs(f32.load(at, 4)));
-    k.set(largest, f32.max(largest, size));
-  });
-  const step = k.f32(f32.mul(largest, f32.const(most / 127)));
-  const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), step)));
-  // The level of entry e for each dim of a column; entries past the levels repeat them.
-  const level = (dim: number, e: number) => levels[(dims === 1 ? e : (e >> (2 * dim)) & 3) % levels.length];
-  const four = (dim: number, n: number) => f32x4.const(...[0, 1, 2, 3].map(i => level(dim, 4 * n + i)));
-  const to = k.i32(out);
-  k.for(0, 4 * count * dims, 4 * dims, i => {
-    const at = k.i32(i32.add(z, i));
-    const scaled = Array.from({ length: dims }, (_, d) => k.v128(f32x4.mul(v128.load32Splat(at, 4 * d), inverse)));
-    const words = [0, 1, 2, 3].map(n => {
-      const value = scaled.map((s, d) => f32x4.mul(s, four(d, n))).reduce((a, b) => f32x4.add(a, b));
-      // Rounded, and biased by 128, in the low bits.
-      return k.v128(i32x4.sub(f32x4.add(value, f32x4.const(12582912)), i32x4.const(0x4b400000 - 128)));
-    });
-    const low = i16x8.narrowS(words[0], words[1]);
-    k.do(v128.store(to, i8x16.narrowU(low, i16x8.narrowS(words[2], words[3]))));
-    k.increment(to, stride);
-  });
-  return step;
-}
 
 export interface ScoreOptions {
   /** Columns, a multiple of TURN. */

@@ -106,7 +106,7 @@ export function pageWeights(
     if (also) k.set(other, also);
     for (const local of [lanes, ...sum, ...sums]) k.set(local, v128.zero);
     rest.forEach((local, n) => {
-      k.set(local, f32x4.const(...[0, 1, 2, 3].map(i => (((4 * n + i) * 7) % 16) / 16 + 1 / 32)));
+      k.set(local, f32x4.const(...[0, 1, 2, 3].map(i => (((4 * n + i) * 7) % 16) / 32 + 17 / 64)));
     });
     const sixteen = () => {
       words.forEach((word, n) => {

@@ -20,7 +20,7 @@ const DOT_BYTES = 2 * 64 + 16;
 const OCTET = 8;
 /** Heads whose sums are kept in registers together, and columns a turn. */
 const HEADS = 4;
-const TURN = 4;
+const TURN = 2;
 
 /** An entry of the longest length, and a query of the largest; their dot is 127 once it is moved down. */
 const BOOK_ONE = 32767;

@@ -8,7 +8,7 @@ import type { Fragment } from '../../fragment.ts';
 import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { dotBytes, multiplyAdd, swizzle, transposeSum } from '../ops.ts';
-import { type Additive, forQuads, mostColumns } from './additive.ts';
+import { type Additive, forQuads } from './additive.ts';
 import type { AttendShape, ValueFragment } from './attend.ts';
 import { STATE_HEAD, stateBytes, takePage } from './softmax.ts';
 import type { Tables } from './unpack.ts';
@@ -63,12 +63,12 @@ function roundTogether(wanted: number[]): number[] {
   return rounded;
 }
 
-/** Room: a group's weights as bytes, sums, and a head's codes, a byte each. */
+/** Room: a group's weights as bytes, sums, and a quad's codes, a byte each. */
 const sumsAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
 const sumsBytes = ({ pageTokens }: AttendShape) =>
   Math.max(WEIGHTS_ROOM, (pageTokens / runOf(pageTokens)) * 4 * HEADS * 16);
 export const additiveValueScratch = ({ page }: Fragment, shape: AttendShape): number =>
-  page.kind === 'additive' ? sumsAt(shape) + sumsBytes(shape) + mostColumns(page, shape) * shape.pageTokens : 0;
+  page.kind === 'additive' ? sumsAt(shape) + sumsBytes(shape) + Math.max(...page.counts) * shape.pageTokens : 0;
 
 export function additiveValues(
   { page }: Fragment,
@@ -96,9 +96,6 @@ export function additiveValues(
         return takePage(k, i32.add(state, g * stride), made.top, made.sum);
       });
       const [nibble, ones] = [0, 16].map(offset => k.v128(v128.load(additive.nibble, offset)));
-      const firstColumn = k.i32(i32.load(i32.mul(head, 4), additive.firsts));
-      const columns = i32.sub(i32.load(i32.mul(head, 4), additive.firsts + 4), firstColumn);
-      unpackColumns(k, pageTokens, i32.add(pageAt, i32.mul(firstColumn, pageTokens / 2)), columns, nibble, codes);
       const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));
       forQuads(k, additive, headDim, head, (offset, count, column) => {
         const place = k.i32(i32.add(state, offset));
@@ -107,12 +104,12 @@ export function additiveValues(
         const summed = () => {
           const worthOne = k.v128(v128.load(i32.add(steps, offset)));
           const book = k.i32(i32.add(additive.bytes, i32.mul(column, BOOK_BYTES)));
-          const own = k.i32(i32.add(codes, i32.mul(i32.sub(column, firstColumn), pageTokens)));
+          unpackColumns(k, pageTokens, i32.add(pageAt, i32.mul(column, pageTokens / 2)), count, nibble, codes);
           for (let first = 0; first < group; first += HEADS) {
             const heads = worth.slice(first, first + HEADS);
             const bytes = k.i32(i32.add(weights, first * pageTokens));
             for (const n of occurring) {
-              k.if(i32.eqz(i32.sub(count, n)), () => sumQuad(k, shape, own, book, bytes, n, heads.length, sums));
+              k.if(i32.eqz(i32.sub(count, n)), () => sumQuad(k, shape, codes, book, bytes, n, heads.length, sums));
             }
             heads.forEach(({ step }, i) => {
               const dims = [0, 1, 2, 3].map(d => {

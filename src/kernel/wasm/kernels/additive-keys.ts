@@ -27,9 +27,18 @@ const BOOK_ONE = 32767;
 const QUERY_ONE = 127 * 256;
 const DOWN = 23;
 
+/**
+ * Entries of two columns are added as bytes before they are widened, which leaves each 7 bits. The more columns there are,
+ * the more of their rounding adds up: past two and a half bits a value each has a byte of its own.
+ */
+const inPairs = (page: Additive, headDim: number) =>
+  mostColumns(page, { kvHeads: (4 * page.counts.length) / headDim }) <= (5 * headDim) / 8;
+
 /** Books and maps as the loops here want them. */
-export function keyTables({ counts, books }: Additive, matrix: Float32Array, blocks: readonly number[]) {
+export function keyTables(page: Additive, matrix: Float32Array, blocks: readonly number[]) {
+  const { counts, books } = page;
   const headDim = blocks.reduce((sum, size) => sum + size, 0);
+  const pairs = inPairs(page, headDim);
   const quads = headDim / 4;
   const mapSize = mapNumbers(blocks);
   const blockOf = placesOf(blocks);
@@ -50,7 +59,7 @@ export function keyTables({ counts, books }: Additive, matrix: Float32Array, blo
     const [start, end] = [ends[head] - counts[head], ends[head + quads - 1]];
     const together = (column: number) => {
       const other = start + ((column - start) ^ 1);
-      return longest[column] + (other < end ? longest[other] : 0);
+      return longest[column] + (pairs && other < end ? longest[other] : 0);
     };
     const most = Math.max(1e-30, ...Array.from({ length: count }, (_, n) => together(first + n)));
     for (let d = 0; d < 4; d++) {
@@ -132,6 +141,7 @@ export function additiveKeys(
   if (blocks.some(size => size % OCTET !== 0)) return undefined;
   const at = scratchOf(shape, page);
   const additive = tables.additive!;
+  const pairs = inPairs(page, headDim);
   const queryBytes = 4 * group * headDim;
   return {
     queryBytes,
@@ -160,16 +170,16 @@ export function additiveKeys(
             i32.add(room, at.whole + 2 * headDim * g),
           );
           const bias = f32.add(
-            f32.mul(f32.fromI32(i32.shrU(i32.add(count, 1), 1)), f32.const(-128)),
+            f32.mul(f32.fromI32(pairs ? i32.shrU(i32.add(count, 1), 1) : count), f32.const(-128)),
             f32.mul(f32.fromI32(count), f32.const(0.5)),
           );
           const lost = f32.mul(bias, step);
           k.do(f32.store(room, step, at.scales + 4 * g));
           k.do(f32.store(room, f32.add(sum4(k, constants[i]), lost), at.constants + 4 * g));
         });
-        buildTables(k, shape, heads, i32.add(additive.dots, i32.mul(first, DOT_BYTES)), count, room, at);
+        buildTables(k, shape, heads, i32.add(additive.dots, i32.mul(first, DOT_BYTES)), count, room, at, pairs);
         const block = i32.add(pageAt, i32.mul(first, pageTokens / 2));
-        scoreColumns(k, shape, heads, block, count, room, at, additive.nibble, scores);
+        scoreColumns(k, shape, heads, block, count, room, at, additive.nibble, scores, pairs);
       }
     },
   };
@@ -298,6 +308,7 @@ function buildTables(
   count: I32,
   room: I32,
   at: ReturnType<typeof scratchOf>,
+  pairs: boolean,
 ): void {
   const from = k.i32(books);
   const to = k.i32(i32.add(room, at.tables));
@@ -317,7 +328,7 @@ function buildTables(
         i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
       );
       const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
-      k.do(v128.store(to, second ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
+      k.do(v128.store(to, second && pairs ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
     }
   };
   k.for(0, count, 2, () => {
@@ -344,6 +355,7 @@ function scoreColumns(
   at: ReturnType<typeof scratchOf>,
   nibble: number,
   scores: I32,
+  pairs: boolean,
 ): void {
   const lookUp = swizzle(relaxed);
   const column = pageTokens / 2;
@@ -371,9 +383,11 @@ function scoreColumns(
           const { raw, odd } = sums[i];
           for (let c = 0; c < TURN; c += 2) {
             const [a, b] = [c, c + 1].map(n => lookUp(v128.load(table, 16 * (n * group + g)), index[n]));
-            k.set(entry, i8x16.add(a, b));
-            k.set(raw, i16x8.add(raw, entry));
-            k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+            for (const bytes of pairs ? [i8x16.add(a, b)] : [a, b]) {
+              k.set(entry, bytes);
+              k.set(raw, i16x8.add(raw, entry));
+              k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+            }
           }
         });
         k.increment(from, TURN * column);

@@ -26,24 +26,36 @@ export const arithmeticOf = ({ bits }: PackedFormat, relaxed: boolean, precise: 
   fused: relaxed,
 });
 
+/**
+ * Places that the weights are read from in turns, four rows at a time. The processor reads ahead, but only within a
+ * page of memory: while it begins a new one here, it is well into another there. From memory this is a quarter faster.
+ */
+const STREAMS = 4;
+
 /** matmul(x, w, out, bias, add, rows = 1, outputs, cols, scratch): out rows of f32. `bias` is 0 for none. */
 export function matmul(format: PackedFormat, arithmetic: Arithmetic): Kernel {
   const k = new Kernel(matmulName(format, 'one'), Array(12).fill('i32'));
   const [x, w, out, bias, add, _rows, outputs, cols, scratch, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
   const blocks = k.i32(i32.shrU(cols, 5));
   const { from, to } = share(k, outputs, 4, chunk, chunks);
-  const block = k.i32(i32.add(w, i32.mul(i32.mul(i32.shrU(from, 2), blocks), blockBytes(format))));
-  const [sum, activations] = [k.v128(), k.i32()];
+  const fourRows = k.i32(i32.mul(blocks, blockBytes(format)));
+  const [sum, activations, block] = [k.v128(), k.i32(), k.i32()];
   const constants = holdConstants(k, scratch);
-  k.for(from, to, 4, o => {
-    k.set(sum, v128.zero);
-    k.set(activations, x);
-    k.for(0, blocks, 1, () => {
-      addBlock(k, format, arithmetic, block, activations, sum, constants);
-      k.increment(block, blockBytes(format));
-      k.increment(activations, TILE[arithmetic.width].size);
+  const apart = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
+  k.for(from, i32.add(from, apart), 4, first => {
+    k.for(first, i32.add(first, i32.mul(apart, STREAMS)), apart, o => {
+      k.if(i32.ltS(o, to), () => {
+        k.set(sum, v128.zero);
+        k.set(activations, x);
+        k.set(block, i32.add(w, i32.mul(i32.shrU(o, 2), fourRows)));
+        k.for(0, blocks, 1, () => {
+          addBlock(k, format, arithmetic, block, activations, sum, constants);
+          k.increment(block, blockBytes(format));
+          k.increment(activations, TILE[arithmetic.width].size);
+        });
+        storeOutputs(k, sum, out, 0, outputs, o, bias, add);
+      });
     });
-    storeOutputs(k, sum, out, 0, outputs, o, bias, add);
   });
   return k;
 }

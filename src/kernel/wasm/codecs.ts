@@ -46,13 +46,14 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
     const firsts = Array.from({ length: shape.kvHeads + 1 }, (_, head) =>
       counts.subarray(0, head * quads).reduce((sum, count) => sum + count, 0),
     );
-    const keys = keyTables(page, matrix, blocks);
+    const keys = keyTables(page, matrix, blocks, shape);
     const values = valueTables(page);
     return {
       counts: bytes(Int32Array.from(counts)),
       firsts: bytes(Int32Array.from(firsts)),
       books: place(withHalves(books)),
       dots: bytes(keys.dots),
+      dotFirsts: bytes(keys.firsts),
       maps: place(keys.maps),
       bytes: bytes(values.bytes),
       steps: place(values.steps),

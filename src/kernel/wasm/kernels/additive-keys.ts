@@ -3,83 +3,113 @@
  * start and mapped; each column gets a table of query x entry as bytes, and the sum of a token's entries over all
  * columns is its score: one swizzle serves 16 tokens.
  *
- * `maps` is [kv head][block][dim of the query][dim of the block] f32, blocks of the fragment's sizes; each quad of what it
- * gives is multiplied by its books' longest entry, so that the quads can be compared. `dots` has DOT_BYTES a column: its book over that length as
- * [dims 0 and 1, dims 2 and 3][entry][2] int16, then where its quad lies in a mapped query, in bytes.
+ * `maps` is [kv head][block][dim of the query][dim of the block] f32, in blocks of the fragment's sizes; each quad of what
+ * it gives is multiplied by its size and each dim by its stretch, so that quads can be compared. `dots` has DOT_BYTES a column, in the order of pairs:
+ * its book over size and stretch as [dims 0 and 1, dims 2 and 3][entry][2] int16, then where its quad lies in a mapped
+ * query, and its codes in a head's, in bytes.
  */
 import type { Fragment } from '../../fragment.ts';
-import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, lanes32, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
 import { type Additive, mostColumns } from './additive.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
+import { INTERLEAVE } from './tables.ts';
 import type { Tables } from './unpack.ts';
 
 const DOT_BYTES = 2 * 64 + 16;
+const QUAD_AT = 128;
+const CODES_AT = 132;
 /** Dims of a mapped query that are made together; blocks are of whole ones. */
 const OCTET = 8;
-/** Heads whose sums are kept in registers together, and columns a turn. */
+/** Heads whose sums are kept in registers together. */
 const HEADS = 4;
-const TURN = 2;
 
-/** An entry of the longest length, and a query of the largest; their dot is 127 once it is moved down. */
+/** Entries of two columns stay within this together, as whole steps; each may be rounded down by almost one. */
+const MOST = 126;
+/** What is 1 step of a query, and 1 of a book, as int16; their dots are moved down by as much. */
+const QUERY_ONE = 256;
 const BOOK_ONE = 32767;
-const QUERY_ONE = 127 * 256;
 const DOWN = 23;
 
-/**
- * Entries of two columns are added as bytes before they are widened, which leaves each 7 bits. The more columns there are,
- * the more of their rounding adds up: past two and a half bits a value each has a byte of its own.
- */
-const inPairs = (page: Additive, headDim: number) =>
-  mostColumns(page, { kvHeads: (4 * page.counts.length) / headDim }) <= (5 * headDim) / 8;
+interface Column {
+  book: Float32Array;
+  /** In its head, of a page. */
+  number: number;
+  quad: number;
+  /** Its longest entry, with every dim over its quad's stretch. */
+  longest: number;
+  /** Of what it adds to scores, about. */
+  size: number;
+}
 
-/** Books and maps as the loops here want them. */
-export function keyTables(page: Additive, matrix: Float32Array, blocks: readonly number[]) {
-  const { counts, books } = page;
-  const headDim = blocks.reduce((sum, size) => sum + size, 0);
-  const pairs = inPairs(page, headDim);
+/**
+ * Books and maps as the loops here want them. Entries of two columns are added as bytes, so large columns are paired with
+ * small ones, and a quad is as large as its largest pair.
+ */
+export function keyTables(
+  { counts, books }: Additive,
+  matrix: Float32Array,
+  blocks: readonly number[],
+  { headDim, pageTokens }: AttendShape,
+) {
   const quads = headDim / 4;
+  const firsts = [0];
+  const dots: Uint8Array[] = [];
   const mapSize = mapNumbers(blocks);
   const blockOf = placesOf(blocks);
-  const columns = books.length / 64;
-  let sum = 0;
-  const ends = Array.from(counts, count => (sum += count));
-  const dots = new DataView(new ArrayBuffer(DOT_BYTES * (columns + 1)));
   const maps = new Float32Array((counts.length / quads) * mapSize);
-  const stretches = Array.from(counts, (count, unit) =>
-    stretchOf(books.subarray(64 * (ends[unit] - count), 64 * ends[unit])),
-  );
-  const longest = Array.from({ length: columns }, (_, column) =>
-    longestOf(books.subarray(64 * column, 64 * column + 64), stretches[ends.findIndex(end => column < end)]),
-  );
-  counts.forEach((count, unit) => {
-    const first = ends[unit] - count;
-    const head = unit - (unit % quads);
-    const [start, end] = [ends[head] - counts[head], ends[head + quads - 1]];
-    const together = (column: number) => {
-      const other = start + ((column - start) ^ 1);
-      return longest[column] + (pairs && other < end ? longest[other] : 0);
-    };
-    const most = Math.max(1e-30, ...Array.from({ length: count }, (_, n) => together(first + n)));
-    for (let d = 0; d < 4; d++) {
-      const [kvHead, dim] = [Math.floor(unit / quads), (4 * unit + d) % headDim];
-      const { start, size, map } = blockOf[dim];
-      const row = (4 * unit + d) * headDim + start;
-      for (let i = 0; i < size; i++) {
-        maps[kvHead * mapSize + map + i * size + dim - start] = matrix[row + i] * most * stretches[unit][d];
+  for (let head = 0, column = 0; head < counts.length / quads; head++) {
+    const columns: Column[] = [];
+    const stretches = Array.from({ length: quads }, (_, quad) => {
+      const count = counts[head * quads + quad];
+      const own = Array.from({ length: count }, (_, n) => books.subarray(64 * (column + n), 64 * (column + n + 1)));
+      column += count;
+      const stretch = stretchOf(own);
+      for (const book of own) {
+        const longest = longestOf(book, stretch);
+        columns.push({ book, number: columns.length, quad, longest, size: longest * Math.hypot(...stretch) });
       }
+      return stretch;
+    });
+    const pairs = pairColumns(columns);
+    const sizes = stretches.map((stretch, quad) => {
+      const own = pairs.filter(pair => pair.some(c => c.quad === quad));
+      return Math.max(1e-30, ...own.map(([a, b]) => a.size + (b?.size ?? 0))) / Math.hypot(...stretch);
+    });
+    for (const { book, number, quad } of pairs.flatMap(([a, b]) => [a, b ?? { ...a, book: new Float32Array(64) }]))
+      dots.push(dotsOf(book, stretches[quad], sizes[quad], 8 * quad, (number * pageTokens) / 2));
+    firsts.push(dots.length);
+    for (let i = 0; i < headDim; i++) {
+      const row = head * headDim + i;
+      const scale = sizes[i >> 2] * stretches[i >> 2][i & 3];
+      const { start, size, map } = blockOf[i];
+      for (let j = 0; j < size; j++)
+        maps[head * mapSize + map + j * size + i - start] = scale * matrix[row * headDim + start + j];
     }
-    for (let column = first; column < first + count; column++) {
-      for (let i = 0; i < 64; i++) {
-        const [entry, dim] = [i >> 2, i & 3];
-        const value = Math.round((books[64 * column + i] / stretches[unit][dim] / most) * BOOK_ONE);
-        dots.setInt16(DOT_BYTES * column + 64 * (dim >> 1) + 4 * entry + 2 * (dim & 1), value, true);
-      }
-      dots.setInt32(DOT_BYTES * column + 128, 8 * (unit % quads), true);
-    }
+  }
+  return { dots: new Uint8Array(dots.flatMap(bytes => [...bytes])), firsts: Int32Array.from(firsts), maps };
+}
+
+/** The largest with the smallest, and so on; one may be left alone. */
+function pairColumns(columns: readonly Column[]): Column[][] {
+  const sorted = columns.toSorted((a, b) => b.size - a.size);
+  const half = Math.ceil(sorted.length / 2);
+  return sorted
+    .slice(0, half)
+    .map((large, i) => (i < sorted.length - half ? [large, sorted[sorted.length - 1 - i]] : [large]));
+}
+
+/** DOT_BYTES. */
+function dotsOf(book: Float32Array, stretch: number[], size: number, quadAt: number, codesAt: number): Uint8Array {
+  const out = new DataView(new ArrayBuffer(DOT_BYTES));
+  book.forEach((x, i) => {
+    const [entry, dim] = [i >> 2, i & 3];
+    out.setInt16(64 * (dim >> 1) + 4 * entry + 2 * (dim & 1), Math.round((x / stretch[dim] / size) * BOOK_ONE), true);
   });
-  return { dots: new Uint8Array(dots.buffer), maps };
+  out.setInt32(QUAD_AT, quadAt, true);
+  out.setInt32(CODES_AT, codesAt, true);
+  return new Uint8Array(out.buffer);
 }
 
 /** What a head's maps take, in numbers. */
@@ -98,11 +128,12 @@ function placesOf(blocks: readonly number[]): { start: number; size: number; map
 }
 
 /** How far a quad's entries spread in each dim. */
-function stretchOf(entries: Float32Array): number[] {
+function stretchOf(books: readonly Float32Array[]): number[] {
   const squares = [0, 0, 0, 0];
-  entries.forEach((x, i) => {
-    squares[i & 3] += x * x;
-  });
+  for (const book of books)
+    book.forEach((x, i) => {
+      squares[i & 3] += x * x;
+    });
   const most = Math.max(...squares, 1e-30);
   return squares.map(square => Math.sqrt(Math.max(square, 1e-6 * most)));
 }
@@ -113,16 +144,14 @@ function longestOf(book: Float32Array, stretch: number[]): number {
   return Math.max(...lengths);
 }
 
-/** Room while a page is scored: turned queries, mapped ones, these as int16, tables, then scales and constants. */
+/** Room while a page is scored: turned queries, mapped ones, these as int16, tables; then for each head a scale and a constant. */
 function scratchOf(shape: AttendShape, page: Additive) {
   const { group, headDim } = shape;
-  const most = mostColumns(page, shape);
   const mapped = 4 * group * headDim;
   const whole = 2 * mapped;
   const tables = whole + 2 * group * headDim;
-  const scales = tables + (most + TURN) * group * 16;
-  const constants = scales + 4 * group;
-  return { mapped, whole, tables, scales, constants, bytes: constants + 4 * group };
+  const scales = tables + (mostColumns(page, shape) + 1) * group * 16;
+  return { mapped, whole, tables, scales, bytes: scales + 8 * group };
 }
 
 export const additiveKeyScratch = ({ page }: Fragment, shape: AttendShape): number =>
@@ -139,9 +168,10 @@ export function additiveKeys(
   if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
   const blocks = fragment.blocks ?? [headDim];
   if (blocks.some(size => size % OCTET !== 0)) return undefined;
+  // Sums of bytes have 16 bits.
+  if (mostColumns(page, shape) > 512) return undefined;
   const at = scratchOf(shape, page);
   const additive = tables.additive!;
-  const pairs = inPairs(page, headDim);
   const queryBytes = 4 * group * headDim;
   return {
     queryBytes,
@@ -152,8 +182,14 @@ export function additiveKeys(
     open() {},
     scores(k, pageAt, head, query, scores, turn) {
       const room = k.i32(scratch());
-      const first = k.i32(i32.load(i32.mul(head, 4), additive.firsts));
-      const count = k.i32(i32.sub(i32.load(i32.mul(head, 4), additive.firsts + 4), first));
+      const [column, columnEnd] = [0, 4].map(next => k.i32(i32.load(i32.mul(head, 4), additive.firsts + next)));
+      const [books, end] = [0, 4].map(next =>
+        k.i32(i32.add(additive.dots, i32.mul(i32.load(i32.mul(head, 4), additive.dotFirsts + next), DOT_BYTES))),
+      );
+      const codes = k.i32(i32.add(pageAt, i32.mul(column, pageTokens / 2)));
+      const pairs = i32.divU(i32.sub(end, books), 2 * DOT_BYTES);
+      const rounded = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
+      const bias = k.f32(f32.sub(rounded, f32.mul(f32.fromI32(pairs), f32.const(128))));
       const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
       const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * mapNumbers(blocks))));
       for (let from = 0; from < group; from += HEADS) {
@@ -161,25 +197,14 @@ export function additiveKeys(
         const constants = turnQueries(k, shape, heads, query, fragment.turn && turn, mean, room);
         const sizes = mapQueries(k, shape, heads, room, maps, at.mapped, blocks);
         heads.forEach((g, i) => {
-          const step = k.f32(f32.max(f32.mul(f32.sqrt(max4(k, sizes[i])), f32.const(1 / 127)), f32.const(1e-30)));
-          roundQuery(
-            k,
-            headDim,
-            i32.add(room, at.mapped + 4 * headDim * g),
-            step,
-            i32.add(room, at.whole + 2 * headDim * g),
-          );
-          const bias = f32.add(
-            f32.mul(f32.fromI32(pairs ? i32.shrU(i32.add(count, 1), 1) : count), f32.const(-128)),
-            f32.mul(f32.fromI32(count), f32.const(0.5)),
-          );
-          const lost = f32.mul(bias, step);
-          k.do(f32.store(room, step, at.scales + 4 * g));
-          k.do(f32.store(room, f32.add(sum4(k, constants[i]), lost), at.constants + 4 * g));
+          const step = k.f32(f32.max(f32.mul(f32.sqrt(max4(k, sizes[i])), f32.const(1 / MOST)), f32.const(1e-30)));
+          const [mapped, whole] = [at.mapped + 4 * headDim * g, at.whole + 2 * headDim * g];
+          roundQuery(k, headDim, i32.add(room, mapped), step, i32.add(room, whole));
+          const constant = f32.add(sum4(k, constants[i]), f32.mul(bias, step));
+          k.do(f32.store(room, step, at.scales + 8 * g), f32.store(room, constant, at.scales + 8 * g + 4));
         });
-        buildTables(k, shape, heads, i32.add(additive.dots, i32.mul(first, DOT_BYTES)), count, room, at, pairs);
-        const block = i32.add(pageAt, i32.mul(first, pageTokens / 2));
-        scoreColumns(k, shape, heads, block, count, room, at, additive.nibble, scores, pairs);
+        buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables));
+        scoreColumns(k, shape, heads, codes, books, end, additive.nibble, room, at, scores);
       }
     },
   };
@@ -284,10 +309,10 @@ function mapQueries(
   return sizes;
 }
 
-/** A mapped query over 127 steps as int16. */
+/** A mapped query in steps, as int16. */
 function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, out: I32): void {
   const [from, to] = [k.i32(query), k.i32(out)];
-  const scale = k.v128(f32x4.splat(f32.div(f32.const(QUERY_ONE / 127), step)));
+  const scale = k.v128(f32x4.splat(f32.div(f32.const(QUERY_ONE), step)));
   const words = [0, 1].map(n => {
     const shifted = f32x4.add(f32x4.mul(v128.load(from, 16 * n), scale), f32x4.const(12582912));
     return i32x4.sub(shifted, i32x4.const(0x4b400000));
@@ -299,106 +324,87 @@ function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, 
   });
 }
 
-/** Tables [column][head][16] of bytes, padded to whole turns by tables of zeros. */
+/** Tables [column][head][16] of bytes. Those of the first of two columns have no sign: 128 more than they stand for. */
 function buildTables(
   k: Kernel,
   { group, headDim }: AttendShape,
   heads: number[],
   books: I32,
-  count: I32,
-  room: I32,
-  at: ReturnType<typeof scratchOf>,
-  pairs: boolean,
+  end: I32,
+  queries: I32,
+  out: I32,
 ): void {
-  const from = k.i32(books);
-  const to = k.i32(i32.add(room, at.tables));
-  const whole = k.i32(i32.add(room, at.whole));
+  const [whole, to] = [k.i32(queries), k.i32(out)];
   const entries = Array.from({ length: 8 }, () => k.v128());
   const [low, high] = [k.v128(), k.v128()];
   const sign = k.v128(i8x16.const(-128));
-  const column = (second: number) => {
-    const quad = k.i32(i32.add(whole, i32.load(from, 128 + DOT_BYTES * second)));
-    entries.forEach((entry, n) => {
-      k.set(entry, v128.load(from, 16 * n + DOT_BYTES * second));
-    });
-    for (const g of heads) {
-      k.set(low, v128.load32Splat(quad, 2 * headDim * g));
-      k.set(high, v128.load32Splat(quad, 2 * headDim * g + 4));
-      const words = [0, 1, 2, 3].map(n =>
-        i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
-      );
-      const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
-      k.do(v128.store(to, second && pairs ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
+  k.for(books, end, 2 * DOT_BYTES, from => {
+    for (const second of [0, 1]) {
+      const at = DOT_BYTES * second;
+      const quad = k.i32(i32.add(whole, i32.load(from, at + QUAD_AT)));
+      entries.forEach((entry, n) => {
+        k.set(entry, v128.load(from, at + 16 * n));
+      });
+      for (const g of heads) {
+        k.set(low, v128.load32Splat(quad, 2 * headDim * g));
+        k.set(high, v128.load32Splat(quad, 2 * headDim * g + 4));
+        const words = [0, 1, 2, 3].map(n =>
+          i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
+        );
+        const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
+        k.do(v128.store(to, second ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
+      }
     }
-  };
-  k.for(0, count, 2, () => {
-    column(0);
-    column(1);
-    k.increment(from, 2 * DOT_BYTES);
     k.increment(to, 2 * 16 * group);
   });
-  k.if(i32.and(count, 1), () => k.increment(to, -16 * group));
-  for (let pad = 0; pad < TURN - 1; pad++)
-    for (const g of heads) k.do(v128.store(to, v128.zero, 16 * (group * pad + g)));
 }
-
-const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
 /** Scores of a page: the sums of table entries, times the scale of a head's tables, and its constant. */
 function scoreColumns(
   k: Kernel,
   { group, pageTokens, relaxed }: AttendShape,
   heads: number[],
-  block: I32,
-  count: I32,
+  codes: I32,
+  books: I32,
+  end: I32,
+  nibble: number,
   room: I32,
   at: ReturnType<typeof scratchOf>,
-  nibble: number,
   scores: I32,
-  pairs: boolean,
 ): void {
-  const lookUp = swizzle(relaxed);
-  const column = pageTokens / 2;
   const mask = k.v128(v128.load(nibble));
   // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
-  const index = Array.from({ length: TURN }, () => k.v128());
+  const index = [0, 1].map(() => k.v128());
   const entry = k.v128();
-  const first = k.i32(block);
   const [from, table] = [k.i32(), k.i32()];
   k.for(0, pageTokens, 32, token => {
     for (const half of [0, 1]) {
-      k.set(from, i32.add(first, i32.shrU(token, 1)));
+      k.set(from, i32.add(codes, i32.shrU(token, 1)));
       k.set(table, i32.add(room, at.tables));
       for (const { raw, odd } of sums) {
         k.set(raw, v128.zero);
         k.set(odd, v128.zero);
       }
-      k.for(0, count, TURN, () => {
-        index.forEach((codes, c) => {
-          const bytes = v128.load(from, c * column);
-          k.set(codes, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, mask));
+      k.for(books, end, 2 * DOT_BYTES, book => {
+        index.forEach((local, n) => {
+          const bytes = v128.load(i32.add(from, i32.load(book, DOT_BYTES * n + CODES_AT)));
+          k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, mask));
         });
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];
-          for (let c = 0; c < TURN; c += 2) {
-            const [a, b] = [c, c + 1].map(n => lookUp(v128.load(table, 16 * (n * group + g)), index[n]));
-            for (const bytes of pairs ? [i8x16.add(a, b)] : [a, b]) {
-              k.set(entry, bytes);
-              k.set(raw, i16x8.add(raw, entry));
-              k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
-            }
-          }
+          const [a, b] = index.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
+          k.set(entry, i8x16.add(a, b));
+          k.set(raw, i16x8.add(raw, entry));
+          k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
         });
-        k.increment(from, TURN * column);
-        k.increment(table, TURN * group * 16);
+        k.increment(table, 2 * 16 * group);
       });
+      const to = k.i32(i32.add(scores, i32.mul(token, 4)));
       heads.forEach((g, i) => {
         const { raw, odd } = sums[i];
         k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
-        const scale = k.v128(v128.load32Splat(room, at.scales + 4 * g));
-        const constant = k.v128(v128.load32Splat(room, at.constants + 4 * g));
-        const to = k.i32(i32.add(scores, i32.mul(token, 4)));
+        const [scale, constant] = [0, 4].map(of => k.v128(v128.load32Splat(room, at.scales + 8 * g + of)));
         INTERLEAVE.forEach((lanes, eighth) => {
           const eight = k.v128(v128.shuffle(raw, odd, lanes));
           [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {

@@ -14,6 +14,7 @@ export interface AdditiveTables {
   books: number;
   /** For scores on codes: see additive-keys.ts. */
   dots: number;
+  dotFirsts: number;
   maps: number;
   /** For sums on codes: see additive-values.ts. */
   bytes: number;

@@ -18,6 +18,8 @@ import { usualCodecs } from './train.ts';
 export interface JobOptions {
   /** Texts to learn from; without any the model writes its own. */
   texts?: readonly string[];
+  /** Special tokens that are written out in the texts are read as such. */
+  special?: boolean;
   /** How much of it: 65536 unless given. */
   tokens?: number;
   /** Tokens a row: 2048 unless given, or what the model was made for. */
@@ -61,7 +63,7 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
   const fingerprint = await modelFingerprint(file);
   if (!fingerprint) throw new InputError('Only a model in a file can be calibrated. Give its path or name.');
   const asked = Math.max(1, Math.round(tokens / context));
-  const given = options.texts && cutTexts(tokenizer, options.texts, context, asked + 1);
+  const given = options.texts && cutTexts(tokenizer, options.texts, options.special, context, asked + 1);
   const rows = given ? given.length - 1 : asked;
   const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
   const codecShape = { layers, kvHeads, headDim, turn: rope.frequencies };
@@ -86,9 +88,15 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
 
 /** Rows of the texts, one of each in turn; the last one is for the probes. */
-function cutTexts(tokenizer: Tokenizer, texts: readonly string[], context: number, most: number): number[][] {
+function cutTexts(
+  tokenizer: Tokenizer,
+  texts: readonly string[],
+  special: boolean | undefined,
+  context: number,
+  most: number,
+): number[][] {
   const lists = texts.map(text => {
-    const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
+    const ids = tokenizer.encode(text, { bos: tokenizer.addBos, special });
     return Array.from({ length: Math.floor(ids.length / context) }, (_, i) =>
       ids.slice(i * context, (i + 1) * context),
     );

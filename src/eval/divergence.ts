@@ -11,7 +11,7 @@ import type { Engine } from '../engine/engine.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
-import { exp, LEAST } from './exp.ts';
+import { compare, logSoftmax } from './vocabulary.ts';
 
 export interface DivergenceOptions {
   /** What is judged; f16 is always measured, and comes first. */
@@ -177,24 +177,9 @@ export function createScore(row: readonly number[]): Score & {
     nll: 0,
     tokens: 0,
     add(position, logProbs, reference) {
-      let kld = 0;
-      let [best, wanted] = [0, 0];
-      let [most, mostWanted] = [logProbs[0], reference[0]];
-      for (let i = 0; i < reference.length; i++) {
-        const own = logProbs[i];
-        const theirs = reference[i];
-        if (theirs > LEAST) kld += exp(theirs) * (theirs - own);
-        if (own > most) {
-          most = own;
-          best = i;
-        }
-        if (theirs > mostWanted) {
-          mostWanted = theirs;
-          wanted = i;
-        }
-      }
+      const { kld, same } = compare(logProbs, reference);
       this.kld += kld;
-      this.same += best === wanted ? 1 : 0;
+      this.same += same ? 1 : 0;
       this.nll -= logProbs[row[position + 1]];
       this.tokens++;
       return kld;
@@ -222,15 +207,4 @@ function createSubject(plan: Plan) {
       tokens: sum.tokens,
     }),
   };
-}
-
-/** In place: rows of a vocabulary are many and long. Sums in f64, results in f32. */
-export function logSoftmax(logits: Float32Array): Float32Array {
-  let max = Number.NEGATIVE_INFINITY;
-  for (let i = 0; i < logits.length; i++) if (logits[i] > max) max = logits[i];
-  let sum = 0;
-  for (let i = 0; i < logits.length; i++) if (logits[i] - max > LEAST) sum += exp(logits[i] - max);
-  const norm = max + Math.log(sum);
-  for (let i = 0; i < logits.length; i++) logits[i] -= norm;
-  return logits;
 }

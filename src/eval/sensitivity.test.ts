@@ -4,8 +4,9 @@ import { tinyModel } from '../../test/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';
 import { type Plan, planOf, planOfCodecs } from '../plan/plan.ts';
-import { createScore, logSoftmax, measureDivergence, teacherForce } from './divergence.ts';
+import { createScore, measureDivergence, teacherForce } from './divergence.ts';
 import { createProber } from './sensitivity.ts';
+import { logSoftmax } from './vocabulary.ts';
 
 const pageTokens = 16;
 const row = Array.from({ length: 64 }, (_, i) => (i * i * 7 + 31 * i) % 256);

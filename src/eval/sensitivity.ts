@@ -13,7 +13,8 @@ import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type Chunk, restore, type Seen } from '../model/forward.ts';
 import { type Plan, planOf, planOfCodecs } from '../plan/plan.ts';
-import { createScore, forceRest, logSoftmax, teacherForce } from './divergence.ts';
+import { createScore, forceRest, teacherForce } from './divergence.ts';
+import { logSoftmax } from './vocabulary.ts';
 
 const F16 = { base: 'f16', variants: [] };
 

@@ -17,7 +17,7 @@ import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
 import { type Kernel, moduleBytes } from './module.ts';
 import { packedBytes, packedFormats, packMatrix, unpackRow } from './pack-weights.ts';
-import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
+import { CONTROL_WORDS, createPool, MOST_TASKS, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
 import { createTurns, type Turns } from './turns.ts';
 
@@ -64,6 +64,9 @@ const LOAD_BYTES = 2 * 2 ** 20;
 
 /** Rows from which it pays to turn the f16 tail into floats before they read it. */
 const MANY = 8;
+
+/** Rows that are enough to make unpacking a page for them worth while. */
+const PART_ROWS = 64;
 
 /** Rows below which a step is too short to be worth waking other threads for the small operations. */
 const ALONE = 4;
@@ -395,18 +398,25 @@ class WasmDevice implements Device {
       const leaves = this.leafTables.addressOf(view);
       const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
-      this.pool.run(
-        many ? module.pagesMany : module.pages,
-        splits * kvHeads,
-        prepared,
-        states,
-        leaves,
-        keyOffset,
-        valueOffset,
-        count,
-        pages,
-        skip,
-        this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed),
+      const turns = this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed);
+      // Heads and runs of pages alone may be too few to keep all threads busy.
+      const part = Math.max(PART_ROWS, 4 * Math.ceil(count / (4 * MOST_TASKS)));
+      this.pool.runAll(
+        Array.from({ length: Math.ceil(count / part) }, (_, i) => ({
+          kernel: many ? module.pagesMany : module.pages,
+          chunks: splits * kvHeads,
+          args: [
+            prepared + i * part * kvHeads * module.queryBytes,
+            states + i * part * kvHeads * splits * stateSize,
+            leaves,
+            keyOffset,
+            valueOffset,
+            Math.min(part, count - i * part),
+            pages,
+            skip,
+            turns,
+          ],
+        })),
       );
     }
     this.pool.run(

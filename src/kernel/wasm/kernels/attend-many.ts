@@ -1,6 +1,6 @@
 /**
  * Attention of many rows on pages that are read as floats: the arguments and the results of `attendPages`, bit by bit,
- * four rows at a time. Rows that are left over go one by one.
+ * up to sixteen rows at a time. Up to three rows that are left over go one by one.
  */
 import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
@@ -10,10 +10,12 @@ import type { GenericKeys, GenericValues } from './generic.ts';
 import { clearState, softmax, stateBytes } from './softmax.ts';
 import { arrangeKeys, arrangeValues, scoreTiles, sumTiles, TILE_QUERIES, TILE_SCRATCH } from './tiles.ts';
 
-/** Rows that go together: whatever the group, their queries fill tiles. */
-const ROWS = TILE_QUERIES;
+/** Rows that fill tiles with their queries, whatever the group. */
+const FEW = TILE_QUERIES;
+/** Most rows that go together over a page, which does not fit into the nearest cache. */
+const ROWS = 16;
 
-/** A thread's room: blocks of keys and of values, then of four rows their queries, scores, constants, and states. */
+/** A thread's room: blocks of keys and of values, then of these rows their queries, scores, constants, and states. */
 function layout({ group, pageTokens }: AttendShape, keyDims: number, valueDims: number) {
   const count = ROWS * group;
   const values = 4 * pageTokens * keyDims;
@@ -55,7 +57,7 @@ export function attendPagesMany(
   };
   const queryOf = (row: I32, head: I32) =>
     i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes));
-  const whole = k.i32(i32.and(rows, -ROWS));
+  const whole = k.i32(i32.and(rows, -FEW));
 
   k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
@@ -79,7 +81,10 @@ export function attendPagesMany(
       arrangeValues(k, pageTokens, values.codedDim, values.floats(), valueBlocks);
 
       k.for(0, whole, ROWS, row => {
-        k.for(0, ROWS, 1, r => {
+        const left = k.i32(i32.sub(whole, row));
+        const here = k.i32(i32.select(i32.ltS(left, ROWS), left, ROWS));
+        const count = k.i32(i32.mul(here, group));
+        k.for(0, here, 1, r => {
           const own = k.i32(i32.add(row, r));
           const to = k.i32(i32.add(batch, i32.mul(r, 4 * group * keys.codedDim)));
           const sums = k.i32(i32.add(constants, i32.mul(r, 4 * group)));
@@ -89,8 +94,8 @@ export function attendPagesMany(
           for (let g = 0; g < group; g++) k.do(i32.store(entry, i32.add(state, g * stateStride), 8 * g));
         });
         const keyShape = { tokens: pageTokens, dims: keys.codedDim };
-        scoreTiles(k, relaxed, keyShape, keyBlocks, batch, room.count, scores, spare);
-        k.for(0, room.count, 1, q => {
+        scoreTiles(k, relaxed, keyShape, keyBlocks, batch, count, scores, spare);
+        k.for(0, count, 1, q => {
           const own = k.i32(i32.add(scores, i32.mul(q, 4 * pageTokens)));
           if (keys.constants) addConstant(k, pageTokens, own, i32.add(constants, i32.mul(q, 4)));
           dropFirst(k, own, 1, pageTokens, hidden);
@@ -98,7 +103,7 @@ export function attendPagesMany(
           k.do(f32.store(entry, softmax(k, own, pageTokens, i32.load(entry), relaxed), 4));
         });
         const valueShape = { tokens: pageTokens, dims: values.codedDim };
-        sumTiles(k, relaxed, valueShape, valueBlocks, scores, room.count, table);
+        sumTiles(k, relaxed, valueShape, valueBlocks, scores, count, table);
       });
       k.for(whole, rows, 1, row => {
         k.set(state, stateOf(row, head, split));

@@ -78,15 +78,22 @@ export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number,
     k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
     return;
   }
-  const sum = k.v128();
-  k.for(0, 4 * dims, 16, j => {
-    k.set(sum, v128.zero);
+  // Several sums at once: each has to wait for its last addition.
+  const sums = Array.from({ length: dims % 16 === 0 ? 4 : 1 }, () => k.v128());
+  const value = k.v128();
+  k.for(0, 4 * dims, 16 * sums.length, j => {
+    for (const sum of sums) k.set(sum, v128.zero);
     const entry = k.i32(i32.add(matrix, j));
     k.for(0, 4 * rows, 4, r => {
-      k.set(sum, f32x4.add(sum, f32x4.mul(v128.load32Splat(i32.add(from, r)), v128.load(entry))));
+      k.set(value, v128.load32Splat(i32.add(from, r)));
+      sums.forEach((sum, n) => {
+        k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(entry, 16 * n))));
+      });
       k.increment(entry, 4 * dims);
     });
-    k.do(v128.store(i32.add(to, j), sum));
+    sums.forEach((sum, n) => {
+      k.do(v128.store(i32.add(to, j), sum, 16 * n));
+    });
   });
 }
 

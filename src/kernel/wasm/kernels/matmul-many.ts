@@ -7,7 +7,7 @@
  *
  * Each sum runs over the blocks in order, in the operations of kernels/matmul.ts: a row gives the same bits alone.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { multiplyAdd, share } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
@@ -118,20 +118,23 @@ function addBlock(k: Kernel, format: PackedFormat, arithmetic: Arithmetic, tile:
   const integers = Array.from({ length: TILE_ROWS }, () => Array.from({ length: VECTORS }, () => k.v128()));
   const [weights, activations] = [k.i32(i32.add(panel, codes)), k.i32(tile)];
   for (let g = 0; g < groups; g++) {
-    for (const sum of integers.flat()) k.set(sum, v128.zero);
-    k.for(0, steps / groups, 1, () => {
+    // Codes are below 16 where products are of bytes: eight pairs of them stay within int16.
+    const [multiply, plus] = bytes
+      ? [(x: V128, codes: V128) => i16x8.relaxedDot(x, codes), i16x8.add]
+      : [(x: V128, codes: V128) => i32x4.dot(codes, x), i32x4.add];
+    const step = (take: (sum: Local<'v128'>, product: V128) => V128) => {
       const vectors = Array.from({ length: VECTORS }, (_, v) => k.v128(v128.load(weights, 16 * v)));
       const spread = integers.map((_, r) => k.v128(v128.load32Splat(activations, 4 * r)));
       integers.forEach((row, r) => {
         row.forEach((sum, v) => {
-          // Codes are below 16 where products are of bytes: eight pairs of them stay within int16.
-          if (bytes) k.set(sum, i16x8.add(sum, i16x8.relaxedDot(spread[r], vectors[v])));
-          else k.set(sum, i32x4.add(sum, i32x4.dot(vectors[v], spread[r])));
+          k.set(sum, take(sum, multiply(spread[r], vectors[v])));
         });
       });
       k.increment(weights, 16 * VECTORS);
       k.increment(activations, 16);
-    });
+    };
+    step((_, product) => product);
+    k.for(1, steps / groups, 1, () => step(plus));
     const scaleOf = (v: number) => v128.load(panel, 16 * (VECTORS * g + v));
     const minOf = (v: number) => v128.load(panel, 16 * (VECTORS * (groups + g) + v));
     const scales = k.v128(v128.load(tile, scalesAt));

@@ -84,7 +84,7 @@ export function scoreTiles(
   { tokens, dims }: { tokens: number; dims: number },
   blocks: I32,
   queries: I32,
-  count: number,
+  count: I32,
   scores: I32,
   scratch: I32,
 ): void {
@@ -136,7 +136,7 @@ export function sumTiles(
   { tokens, dims }: { tokens: number; dims: number },
   blocks: I32,
   weights: I32,
-  count: number,
+  count: I32,
   table: I32,
 ): void {
   const sums = tileSums(k);

@@ -5,12 +5,12 @@ import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { profileFor } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { type Breaker, createBreaker, tokenClass } from '../eval/breakdown.ts';
-import { type DivergenceRow, measureDivergence } from '../eval/divergence.ts';
+import { type DivergenceRow, JUDGED_AT_ONCE, measureDivergence } from '../eval/divergence.ts';
 import { divergencePlot } from '../eval/plot.ts';
 import { reportPage } from '../eval/report.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { type Plan, planBytes } from '../plan/plan.ts';
+import { type Plan, planBytes, planOf } from '../plan/plan.ts';
 import { formatCount, parseCount, parseCounts } from '../units.ts';
 import { evaluateNeedle, type NeedleFlags } from './needle.ts';
 import { createProgress } from './progress.ts';
@@ -84,9 +84,10 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const { tokenizer, config } = file;
   const profile = await profileFor(file, specs, options.profile);
   const plans = specs.map(spec => choosePlan(spec, planShape(file), profile));
-  const plan = plans.toSorted((a, b) => planBytes(b, context) - planBytes(a, context))[0];
-  // The f16 row's predictions are held while the others are compared with them.
-  const extra = 4 * (context - from) * config.vocab;
+  const plan = planOf('f16', planShape(file));
+  // All caches are there at once, and some of f16's predictions, which the others are compared with.
+  const others = plans.reduce((sum, other) => sum + planBytes(other, context), 0);
+  const extra = others + 4 * Math.min(JUDGED_AT_ONCE, context - from) * config.vocab;
   const loading = { device, threads, precise: !options.fast, memoryLimit: memory, prefillChunk: options.batch, signal };
   const engine = await loadEngine(file, { plan, context, extra }, loading);
   const breaking = options.report === undefined ? undefined : breakDown(from, context, tokenizer);

@@ -5,7 +5,7 @@ import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { planOf } from '../plan/plan.ts';
-import { type DivergenceRow, measureDivergence } from './divergence.ts';
+import { createScore, type DivergenceRow, JUDGED_AT_ONCE, logSoftmax, measureDivergence } from './divergence.ts';
 import { divergencePlot } from './plot.ts';
 
 const pageTokens = 16;
@@ -22,7 +22,7 @@ const plansOf = ({ config }: Engine, ...specs: string[]) => specs.map(spec => pl
 
 /** Logits of all positions of a row under a spec, in one chunk. */
 async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Float32Array[]> {
-  const sequence = engine.openSequence(planOf(spec, { ...engine.config, pageTokens }), context);
+  const sequence = engine.openSequence(planOf(spec, { ...engine.config, pageTokens }), row.length);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: row, logits: 'all' }], {
     onLogits: (_chunk, _row, logits) => rows.push(logits),
@@ -76,20 +76,40 @@ it('has nothing to diverge where all is in the f16 window, and does not depend o
   expect(await measureDivergence(a, ids, options)).toEqual(await measureDivergence(b, ids, options));
 });
 
-it('gives what it has when it is stopped', async () => {
+it('gives what it has when it is stopped, of all caches on the same tokens', async () => {
   const stop = new AbortController();
   const engine = await open();
+  const seen: number[] = [];
   const rows = await measureDivergence(engine, ids, {
     plans: plansOf(engine, 'tq4', 'tq2'),
     context,
     signal: stop.signal,
-    onProgress: ({ done, total }) => 12 * done >= 5 * total && stop.abort(),
+    onProgress({ done, total }) {
+      seen.push(done / total);
+      if (12 * done >= 5 * total) stop.abort();
+    },
   });
   expect(rows.map(({ kv, tokens }) => [kv, tokens])).toEqual([
-    ['f16', 46],
-    ['tq4', 46],
+    ['f16', 23],
+    ['tq4', 23],
     ['tq2', 23],
   ]);
+  expect(seen).toEqual([...seen].sort((a, b) => a - b));
+  expect(seen.at(-1)).toBeLessThan(0.5);
+});
+
+it('judges rows longer than what is held at once, and frees what it opened', async () => {
+  const engine = await open(64);
+  const before = engine.device.bytes;
+  const options = { plans: plansOf(engine, 'tq2'), context: JUDGED_AT_ONCE + 30, from: 20 };
+  const long = Array.from({ length: options.context }, (_, i) => (i * i * 5 + 17 * i) % 256);
+  const [, judged] = await measureDivergence(engine, long, options);
+  expect(engine.device.bytes).toBe(before);
+  const [exact, coded] = [await logitsOf(engine, 'f16', long), await logitsOf(engine, 'tq2', long)];
+  const score = createScore(long);
+  for (let t = 20; t < long.length - 1; t++) score.add(t, logSoftmax(coded[t]), logSoftmax(exact[t]));
+  expect(judged.tokens).toBe(score.tokens);
+  expect(judged.kld / (score.kld / score.tokens)).toBeCloseTo(1, 6);
 });
 
 it.each([

@@ -4,12 +4,14 @@
  *
  * A text is cut into rows of `context` tokens. Each row is read with the true next token always given, through the real
  * cache: every key and value outside the f16 window is read from codes. Scored are the rows' later tokens (the second
- * half), where there is a cache to speak of.
+ * half), where there is a cache to speak of. All caches go through a row together, a few tokens of each in turn, so that
+ * the predictions of those few are all that is held.
  */
 import type { Sequence } from '../cache/sequence.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
+import type { Chunk } from '../model/forward.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
 import { compare, logSoftmax } from './vocabulary.ts';
 
@@ -46,54 +48,60 @@ export interface DivergenceRow {
   tokens: number;
 }
 
-/** Stopped by the signal, it gives what was measured until then. */
+/** Tokens that all caches are judged by before any goes on: so many predictions are held, each as long as the vocabulary. */
+export const JUDGED_AT_ONCE = 128;
+
+/** Stopped by the signal, it gives what was measured until then: of all caches on the same tokens. */
 export async function measureDivergence(
   engine: Engine,
   ids: readonly number[],
   options: DivergenceOptions,
 ): Promise<DivergenceRow[]> {
-  const { context, signal, onProgress } = options;
+  const { context, signal, onProgress, onScored } = options;
   const from = options.from ?? Math.floor(context / 2);
   const rows = cutRows(ids, options, from);
   const exact = createSubject(planOf('f16', { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
-  const others = options.plans.filter(({ spec }) => spec !== 'f16').map(createSubject);
-  const total = rows.length * (1 + others.length) * (context - 1);
+  const subjects = [exact, ...options.plans.filter(({ spec }) => spec !== 'f16').map(createSubject)];
+  const total = rows.length * subjects.length * (context - 1);
   let done = 0;
-  const run = async (
-    subject: Subject,
-    row: readonly number[],
-    onLogits: (position: number, l: Float32Array) => void,
-  ) => {
-    const finished = await teacherForce(engine, subject.plan, row, from, {
-      signal,
-      onLogits,
-      onProgress: tokens => onProgress?.({ done: done + tokens, total }),
-    });
-    done += context - 1;
+  const run = async (chunk: Chunk, onLogits?: StepOptions['onLogits']) => {
+    const progress = (tokens: number) => onProgress?.({ done: done + tokens, total });
+    const finished = await step(engine, [chunk], { signal, onLogits, onProgress: progress });
+    done += chunk.tokens.length;
     return finished;
   };
 
-  judging: for (const row of rows) {
-    const reference: Float32Array[] = [];
-    const score = createScore(row);
-    const finished = await run(exact, row, (position, logits) => {
-      const logProbs = logSoftmax(logits);
-      reference[position] = logProbs;
-      score.add(position, logProbs, logProbs);
-    });
-    if (!finished) break;
-    exact.take(score);
-    for (const subject of others) {
-      const score = createScore(row);
-      const judge = (position: number, logits: Float32Array) => {
-        const kld = score.add(position, logSoftmax(logits), reference[position]);
-        options.onScored?.(subject.plan, position, row[position + 1], kld);
-      };
-      if (!(await run(subject, row, judge))) break judging;
-      subject.take(score);
+  const judge = async (row: readonly number[], sequences: readonly Sequence[]): Promise<boolean> => {
+    for (const sequence of sequences) {
+      if (!(await run({ sequence, tokens: row.slice(0, from), logits: 'none' }))) return false;
+    }
+    for (let first = from; first < context - 1; first += JUDGED_AT_ONCE) {
+      const tokens = row.slice(first, Math.min(first + JUDGED_AT_ONCE, context - 1));
+      const reference: Float32Array[] = [];
+      const scores = subjects.map(() => createScore(row));
+      for (const [i, sequence] of sequences.entries()) {
+        const finished = await run({ sequence, tokens, logits: 'all' }, (_chunk, r, logits) => {
+          const logProbs = logSoftmax(logits);
+          reference[r] ??= logProbs;
+          const kld = scores[i].add(first + r, logProbs, reference[r]);
+          if (i > 0) onScored?.(subjects[i].plan, first + r, row[first + r + 1], kld);
+        });
+        if (!finished) return false;
+      }
+      for (const [i, subject] of subjects.entries()) subject.take(scores[i]);
+    }
+    return true;
+  };
+
+  for (const row of rows) {
+    const sequences = subjects.map(({ plan }) => engine.openSequence(plan, context));
+    try {
+      if (!(await judge(row, sequences))) break;
+    } finally {
+      for (const sequence of sequences) sequence.dispose();
     }
   }
-  return [exact, ...others].map(subject => subject.report()).filter(({ tokens }) => tokens > 0);
+  return subjects.map(subject => subject.report()).filter(({ tokens }) => tokens > 0);
 }
 
 function cutRows(ids: readonly number[], { context, skip = 0, chunks }: DivergenceOptions, from: number): number[][] {
@@ -186,8 +194,6 @@ export function createScore(row: readonly number[]): Score & {
     },
   };
 }
-
-type Subject = ReturnType<typeof createSubject>;
 
 function createSubject(plan: Plan) {
   const sum: Score = { kld: 0, same: 0, nll: 0, tokens: 0 };

@@ -5,8 +5,9 @@ import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { planOf } from '../plan/plan.ts';
-import { createScore, type DivergenceRow, JUDGED_AT_ONCE, logSoftmax, measureDivergence } from './divergence.ts';
+import { createScore, type DivergenceRow, JUDGED_AT_ONCE, measureDivergence } from './divergence.ts';
 import { divergencePlot } from './plot.ts';
+import { logSoftmax } from './vocabulary.ts';
 
 const pageTokens = 16;
 const context = 48;

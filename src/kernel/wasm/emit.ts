@@ -79,6 +79,8 @@ export const i32 = {
   load: load('i32', 0x28),
   load8U: load('i32', 0x2d),
   load16U: load('i32', 0x2f),
+  /** Loads a byte for nothing. */
+  touch: (address: I32, offset = 0): Code => [...codeOf(address), 0x2d, 0, ...unsigned(offset), 0x1a],
   store: (address: I32, value: I32, offset = 0): Code => [
     ...codeOf(address),
     ...codeOf(value),

@@ -10,7 +10,8 @@ import { turnBytes } from '../turns.ts';
 import { addMean, applyTranspose, matrixAt } from './domain.ts';
 import { attendRows } from './rows.ts';
 import { clearState, mergeStates, NOWHERE, STATE_HEAD, stateBytes } from './softmax.ts';
-import type { Tables } from './unpack.ts';
+import type { Ahead } from './touch.ts';
+import { blockAt, type Tables } from './unpack.ts';
 
 /** Pages a unit. */
 export const SPLIT = 4;
@@ -35,14 +36,14 @@ export interface KeyFragment {
   /** Once a page, before its scores. */
   open(k: Kernel, page: I32, head: I32): void;
   /** scores[group][pageTokens]. `turn` is the page's, where keys are relative to its start. */
-  scores(k: Kernel, page: I32, head: I32, query: I32, scores: I32, turn: I32): void;
+  scores(k: Kernel, page: I32, head: I32, query: I32, scores: I32, turn: I32, ahead?: Ahead): void;
 }
 
 export interface ValueFragment {
   codedDim: number;
   open(k: Kernel, page: I32, head: I32): void;
   /** Takes a page's scores, which it may overwrite, and its values into each head's state. */
-  sum(k: Kernel, page: I32, head: I32, scores: I32, state: I32): void;
+  sum(k: Kernel, page: I32, head: I32, scores: I32, state: I32, ahead?: Ahead): void;
 }
 
 /** A group's queries out of a row of all heads', times a factor. */
@@ -78,6 +79,7 @@ export function prepareQueries(
 /**
  * pages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, turns): states[row][head][split] over all
  * pages. `leaves` are addresses; the first `skip` tokens are read elsewhere; `turns` are those of the pages, in order.
+ * With `blocks`, for few rows, what is read next is touched ahead of its time.
  */
 export function attendPages(
   name: string,
@@ -85,6 +87,7 @@ export function attendPages(
   keys: KeyFragment,
   values: ValueFragment,
   scratch: (k: Kernel, thread: I32) => I32,
+  blocks?: { keys: Fragment; values: Fragment },
 ): Kernel {
   const { headDim, group, kvHeads, pageTokens } = shape;
   const k = new Kernel(name, Array(12).fill('i32'));
@@ -112,14 +115,18 @@ export function attendPages(
       const leaf = k.i32(i32.load(i32.add(leaves, i32.mul(page, 4))));
       const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
       const turn = k.i32(i32.add(turns, i32.mul(page, turnBytes(headDim))));
+      const last = i32.ltS(page, i32.sub(end, 1));
+      const next = k.i32(i32.load(i32.add(leaves, i32.mul(i32.add(page, last), 4))));
+      const ahead = (fragment: Fragment | undefined, at: I32) =>
+        fragment && { at: blockAt(fragment, at, head), bytes: fragment.blockBytes };
       keys.open(k, keyPage, head);
       values.open(k, valuePage, head);
       k.for(0, rows, 1, row => {
         const query = k.i32(i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes)));
         k.set(state, stateOf(row, head, split));
-        keys.scores(k, keyPage, head, query, scores, turn);
+        keys.scores(k, keyPage, head, query, scores, turn, ahead(blocks?.values, valuePage));
         dropFirst(k, scores, group, pageTokens, i32.sub(skip, i32.mul(page, pageTokens)));
-        values.sum(k, valuePage, head, scores, state);
+        values.sum(k, valuePage, head, scores, state, ahead(blocks?.keys, i32.add(next, keyOffset)));
       });
     });
   });

@@ -8,11 +8,12 @@ import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQ
 import { attendPagesMany, fitsTiles, manyScratch } from './attend-many.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
-import { linearKeys, linearScratch, linearValueScratch, linearValues } from './linear.ts';
+import { linearKeyScratch, linearKeys } from './linear-keys.ts';
+import { linearValueScratch, linearValues } from './linear-values.ts';
 import { seal, sealScratch } from './seal.ts';
 import { sumScratch } from './sums.ts';
 import { tableKeyScratch, tableKeys } from './table-keys.ts';
-import { tableValueScratch, tableValues } from './tables.ts';
+import { tableValueScratch, tableValues } from './table-values.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -44,7 +45,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const sums = integers + Math.max(linearScratch(shape), tableKeyScratch(keys, shape).score);
+  const sums = integers + Math.max(linearKeyScratch(shape), tableKeyScratch(keys, shape).score);
   const inColumns = sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
   const codes = sums + Math.max(inColumns, additiveValueScratch(values, shape));
   const keyTile = codes + 2 * pageTokens * wide;
@@ -116,7 +117,7 @@ export function codecModule(
     unpack(name('unpackKeys'), keys.fragment, shape, keys.tables),
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
-    attendPages(name('pages'), shape, keyCode, valueCode, own),
+    attendPages(name('pages'), shape, keyCode, valueCode, own, { keys: keys.fragment, values: values.fragment }),
     pagesMany,
     finishAttention(name('finish'), shape, values.fragment, values.tables, own, 2),
     finishAttention(name('finishMany'), shape, values.fragment, values.tables, own, 4),

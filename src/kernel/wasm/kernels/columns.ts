@@ -40,18 +40,6 @@ export function columnsOf({ bits, order, offset }: GridFragment, tokens: number,
   return { count, dims, span: Math.max(...planes.map(({ width }) => 128 / width)), planes };
 }
 
-/** The codes of 16 tokens, one a byte: number `n` (of span / 16) of those that start at `token`, of one column. */
-export function codesAt(
-  { planes }: Pick<Columns, 'planes'>,
-  addresses: readonly Local<'i32'>[],
-  offset: (plane: number) => number,
-  n: number,
-): V128 {
-  return planes
-    .map((plane, p) => partOf(plane, v128.load(addresses[p], offset(p) + 16 * Math.floor((n * plane.width) / 8)), n))
-    .reduce(v128.or);
-}
-
 /** The codes of a whole span of one column, 16 tokens a vector. Those of two's complement are counted from the lowest. */
 export function spanCodes(
   k: Kernel,

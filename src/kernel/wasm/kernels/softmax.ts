@@ -4,7 +4,7 @@
  */
 import { type F32, f32, f32x4, type I32, i32, i32x4, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { laneSums, max4, multiplyAdd, sum4 } from '../ops.ts';
+import { max4, multiplyAdd, sum4 } from '../ops.ts';
 
 /** A score that counts for nothing. */
 export const NOWHERE = -1e30;
@@ -63,74 +63,6 @@ export function takePage(k: Kernel, state: I32, top: V128, sum: V128): { correct
   const l = f32.add(f32.mul(f32.load(at, 4), f32x4.lane(worth, 0)), f32.mul(sum4(k, sum), f32x4.lane(worth, 1)));
   k.do(f32.store(at, l, 4));
   return { correction, step };
-}
-
-/** What weights of a page are multiplied by, [token] f32, and how much of these may meet in a lane of bytes, of the largest. */
-export interface Factors {
-  at: I32;
-  /** If it is not all that could ever meet. */
-  lanes?: number;
-}
-
-/**
- * The same for a page, with weights that are 1 for its largest score: gives what such a weight is worth, too. With factors
- * a token the weights are multiplied by them in place, after they have been summed. `largest` is the largest of these, or
- * more: as much as keeps lanes of bytes within their limit if it becomes the largest byte.
- */
-export function pageSoftmax(
-  k: Kernel,
-  scores: I32,
-  pageTokens: number,
-  state: I32,
-  relaxed: boolean,
-  factors?: Factors,
-) {
-  const at = k.i32(state);
-  const from = k.i32(scores);
-  const most = [0, 1, 2, 3].map(() => k.v128(f32x4.const(NOWHERE / 2)));
-  k.for(0, 4 * pageTokens, 64, i => {
-    most.forEach((of, n) => {
-      k.set(of, f32x4.max(of, v128.load(i32.add(from, i), 16 * n)));
-    });
-  });
-  const own = k.v128(f32x4.splat(max4(k, most.reduce<V128>(f32x4.max, most[0]))));
-  const m = k.v128(f32x4.max(v128.load32Splat(at), own));
-  // Lanes: what the old sums, and what a weight of this page are worth now.
-  const both = f32x4.sub(v128.shuffle(v128.load32Splat(at), own, lanes32(0, 4, 0, 4)), m);
-  const worth = k.v128(exp2x4(k, both));
-  const [correction, share] = [0, 1].map(lane => k.f32(f32x4.lane(worth, lane)));
-
-  const [sum, largest, lanes] = [0, 1, 2].map(() => [0, 1, 2, 3].map(() => k.v128(v128.zero)));
-  const factor = k.i32(factors?.at ?? 0);
-  const weight = k.v128();
-  k.for(0, pageTokens, 16, () => {
-    for (let n = 0; n < 4; n++) {
-      k.set(weight, exp2x4(k, f32x4.sub(v128.load(from, 16 * n), own), COARSE, relaxed));
-      k.set(sum[n], f32x4.add(sum[n], weight));
-      if (factors) {
-        k.set(weight, f32x4.mul(weight, v128.load(factor, 16 * n)));
-        k.set(largest[n], f32x4.max(largest[n], weight));
-        if (factors.lanes) k.set(lanes[n], f32x4.add(lanes[n], weight));
-      }
-      k.do(v128.store(from, weight, 16 * n));
-    }
-    k.increment(from, 64);
-    if (factors) k.increment(factor, 64);
-  });
-  const all = k.f32(sum4(k, sum.reduce<V128>(f32x4.add, v128.zero)));
-  k.do(v128.store32Lane(at, m, 0));
-  k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), f32.mul(all, share)), 4));
-  const met = factors?.lanes ? laneSums(lanes, relaxed).map(x => f32x4.mul(x, f32x4.const(1 / factors.lanes!))) : [];
-  return {
-    correction,
-    share,
-    largest: k.f32(
-      max4(
-        k,
-        [...largest, ...met].reduce((a, b) => f32x4.max(a, b)),
-      ),
-    ),
-  };
 }
 
 /** The largest of `bytes` / 4 scores, a multiple of 4 of them, or `least`. */

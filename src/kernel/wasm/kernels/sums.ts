@@ -2,9 +2,9 @@
  * Values in columns, summed under weights: bytes (levels of a table, or codes) times 7-bit weights. Products of a page are
  * added in 16-bit lanes, which is why weights that meet in a lane are kept within a limit.
  */
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { beforeLoop, dotBytes, multiplyAdd, sumOfFours } from '../ops.ts';
+import { beforeLoop, dotBytes, sumOfFours } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
@@ -42,47 +42,6 @@ export function byteLevels(levels: Float32Array, dims: number): { bytes: number[
   return best;
 }
 
-/** From here on a weight is just rounded: nothing is gained by handing on what is lost. */
-const HEAVY = 1;
-
-/**
- * A head's weights, of which the largest is given, as bytes; gives what a step of these is worth. Weights of a step or
- * less are not lost: what rounding takes from one is given to the token 16 further on, and the first ones begin with a
- * share of a step each, so that many of them together keep their sum.
- */
-export function byteWeights(
-  k: Kernel,
-  { pageTokens, relaxed }: AttendShape,
-  weights: I32,
-  largest: F32,
-  out: I32,
-): F32 {
-  const magic = f32x4.const(12582912);
-  // Half a step of room: what is added to a weight is never more.
-  const unit = k.f32(f32.mul(f32.max(largest, f32.const(1e-30)), f32.const(1 / (MOST - 0.5))));
-  const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), unit)));
-  const [from, to] = [k.i32(weights), k.i32(out)];
-  const rest = [0, 1, 2, 3].map(n =>
-    k.v128(f32x4.const(...[0, 1, 2, 3].map(i => (((4 * n + i) * 7) % 16) / 16 - 15 / 32))),
-  );
-  const [value, rounded] = [k.v128(), k.v128()];
-  const words = rest.map(() => k.v128());
-  k.for(0, pageTokens, 16, () => {
-    words.forEach((word, n) => {
-      k.set(value, multiplyAdd(relaxed)(v128.load(from, 16 * n), inverse, rest[n]));
-      k.set(rounded, f32x4.add(value, magic));
-      k.set(word, i32x4.sub(rounded, i32x4.const(0x4b400000)));
-      const missed = f32x4.sub(value, f32x4.sub(rounded, magic));
-      k.set(rest[n], v128.and(missed, f32x4.gt(f32x4.const(HEAVY), value)));
-    });
-    const [a, b] = [i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3])];
-    k.do(v128.store(to, i8x16.narrowS(a, b)));
-    k.increment(from, 64);
-    k.increment(to, 16);
-  });
-  return unit;
-}
-
 /** Of a head: what its old sums are multiplied by, what a sum is worth, and what is added to all. */
 export interface Worth {
   correction: V128;
@@ -99,6 +58,8 @@ export interface SumOptions {
   complement?: boolean;
   /** See `roomFor`. */
   narrow: boolean;
+  /** In every turn of four dims. */
+  touchNext(): void;
   /** Dims from here to there; all unless given. */
   from?: number;
   to?: number;
@@ -127,7 +88,7 @@ export function sumColumns(
   weights: I32,
   worth: readonly Worth[],
   state: I32,
-  { look, signed, narrow, complement = false, from = 0, to = shape.headDim }: SumOptions,
+  { look, signed, narrow, touchNext, complement = false, from = 0, to = shape.headDim }: SumOptions,
 ): void {
   const { pageTokens, headDim, relaxed } = shape;
   const { dims, span } = columns;
@@ -180,6 +141,7 @@ export function sumColumns(
           });
         }
       }
+      if (first === 0) touchNext();
       const place = k.i32(i32.add(state, i32.mul(dim, 4)));
       heads.forEach(({ correction, unit, constant }, i) => {
         const parts = Array.from({ length: runs }, (_, n) => {

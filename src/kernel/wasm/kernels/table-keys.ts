@@ -4,15 +4,34 @@
  * the largest two together allow: large columns are paired with small ones.
  */
 import type { Fragment } from '../../fragment.ts';
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import {
+  type F32,
+  f32,
+  f32x4,
+  type I32,
+  i8x16,
+  i16x8,
+  i32,
+  i32x4,
+  type Local,
+  lanes16,
+  type V128,
+  v128,
+} from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { multiplyAdd, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
 import { type Columns, columnsOf, spanPair } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { HEADS, INTERLEAVE, loadNorms } from './tables.ts';
+import { loadNorms } from './table-values.ts';
+import { touch } from './touch.ts';
 import { blockAt, type Tables } from './unpack.ts';
+
+/** Heads that share the codes of a column. */
+const HEADS = 4;
+
+const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
 /** Where prepared queries of a group have what. */
 function layoutOf({ count }: Columns, { group }: AttendShape) {
@@ -72,12 +91,13 @@ export function tableKeys(
       }
     },
     open() {},
-    scores(k, pageAt, head, query, scores) {
+    scores(k, pageAt, head, query, scores, _turn, ahead) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const norms = (token: Local<'i32'>, offset: number) => loadNorms(page, block, token, offset);
+      const touchNext = touch(k, ahead, (pageTokens / columns.span) * (columns.count / 2));
       for (let first = 0; first < group; first += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
-        scoreTables(k, columns, shape, block, query, heads, norms, sums(), scores);
+        scoreTables(k, columns, shape, block, query, heads, norms, sums(), scores, first === 0 ? touchNext : () => {});
       }
       if (tables.mean !== undefined) addConstants(k, query, at.constantsAt, group, scores, pageTokens);
     },
@@ -178,6 +198,7 @@ function scoreTables(
   norms: (token: Local<'i32'>, offset: number) => V128,
   sums: I32,
   scores: I32,
+  touchNext: () => void,
 ): void {
   const { group, pageTokens, relaxed } = shape;
   const { count, span, planes } = columns;
@@ -216,6 +237,7 @@ function scoreTables(
           }
         });
       }
+      touchNext();
       k.increment(from, 2 * group * 16);
       k.increment(place, 8);
       k.increment(to, pairBytes);

@@ -1,21 +1,19 @@
 /**
  * Keys in rows (tq3, tq4, the uniform siblings, KIVI, OScaR): int8 queries times whole numbers, which are the codes or
  * what a table makes of them. A channel's step is multiplied into the query, once for every group of tokens that
- * shares it. And values of KIVI and OScaR in columns.
+ * shares it.
  */
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { dotBytes, halfToFloat, laneSums, loadHalf4, max4, multiplyAdd, sum4, sumOfFours, swizzle } from '../ops.ts';
-import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
+import type { AttendShape, KeyFragment } from './attend.ts';
 import { type CodeRows, codeRowsOf, rowAddresses, rowCodes } from './code-rows.ts';
-import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { exp2x4, stateBytes, takePage } from './softmax.ts';
-import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
+import { byteLevels } from './sums.ts';
+import { touch } from './touch.ts';
 import { blockAt, type Tables } from './unpack.ts';
-import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
 /**
  * Prepared queries: f32 in the codec's domain, [head][headDim], then what the mean adds. `spare` has room for int8
@@ -52,11 +50,12 @@ export function linearKeys(
       }
     },
     open() {},
-    scores(k, pageAt, head, query, scores) {
+    scores(k, pageAt, head, query, scores, _turn, ahead) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const room = k.i32(spare());
+      const touchNext = touch(k, ahead, pageTokens / 4);
       const score = (integers: I32, token: I32, count: number, norms?: (token: I32) => V128) =>
-        scoreCodeRows(k, shape, rows, numbers, block, integers, room, token, count, norms, scores);
+        scoreCodeRows(k, shape, rows, numbers, block, integers, room, token, count, norms, scores, touchNext);
       if (page.kind === 'levels') score(query, 0, pageTokens, normsOf(page.norms, block));
       else if (page.kind === 'affine') {
         const { norms, group: tokens } = page;
@@ -143,7 +142,7 @@ const byteQueryBytes = ({ group, headDim }: AttendShape) => 16 * Math.ceil((grou
 
 /** Sums of products of four tokens, [part][head][token] of eight each. */
 const rowScratch = ({ group, headDim }: AttendShape) => Math.ceil(headDim / 16 / PART) * group * 4 * 16;
-export const linearScratch = (shape: AttendShape) => rowScratch(shape) + byteQueryBytes(shape);
+export const linearKeyScratch = (shape: AttendShape) => rowScratch(shape) + byteQueryBytes(shape);
 
 /**
  * One head's query times the step of each dim, as int8 with a scale; and a constant: the sum of query x the value of
@@ -240,6 +239,7 @@ function scoreCodeRows(
   count: number,
   norms: ((token: I32) => V128) | undefined,
   scores: I32,
+  touchNext: () => void,
 ): void {
   const { headDim, group, pageTokens, relaxed } = shape;
   const { table, complement } = numbers;
@@ -274,6 +274,7 @@ function scoreCodeRows(
         }
       });
     }
+    touchNext();
     k.set(to, i32.add(scores, i32.mul(t, 4)));
     if (norms) k.set(norm, norms(t));
     for (let g = 0; g < group; g++) {
@@ -291,84 +292,3 @@ function scoreCodeRows(
     });
   });
 }
-
-/**
- * Values with a range a token and group of dims. Codes are counted from the middle of the range, where rounded weights do
- * least harm: the step goes into the weights, the middle into a constant.
- */
-export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
-  const { page } = fragment;
-  if (page.kind !== 'affine' || page.axis !== 'token' || page.norms || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
-  const columns = columnsOf(page.codes, pageTokens, headDim);
-  if (!columns) return undefined;
-  const parts = headDim / page.group;
-  const most = 2 ** page.codes.bits - 1;
-  const { narrow, limit } = roomFor(most, pageTokens);
-  const kept = (part: number) => i32.add(spare(), sumScratch(shape) + part * RANGE_ARRAYS * 4 * pageTokens);
-  const array = (base: I32, n: number) => i32.add(base, n * 4 * pageTokens);
-  return {
-    codedDim: headDim,
-    open(k, pageAt, head) {
-      const block = k.i32(blockAt(fragment, pageAt, head));
-      const pairs = [0, 1, 2, 3].map(() => k.v128());
-      const step = k.v128();
-      for (let part = 0; part < parts; part++) {
-        const from = k.i32(i32.add(block, page.ranges + 4 * part));
-        const to = k.i32(kept(part));
-        k.for(0, pageTokens, 4, () => {
-          pairs.forEach((pair, n) => {
-            k.set(pair, v128.load32Zero(from, 4 * parts * n));
-          });
-          const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
-          k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
-          k.set(step, halfToFloat(i32x4.shrU(pairs[0], 16)));
-          const middle = f32x4.add(halfToFloat(pairs[0]), f32x4.mul(step, f32x4.const(most / 2)));
-          [step, roughLog2(step), middle].forEach((value, n) => {
-            k.do(v128.store(to, value, n * 4 * pageTokens));
-          });
-          k.increment(from, 16 * parts);
-          k.increment(to, 16);
-        });
-      }
-    },
-    sum(k, pageAt, head, scores, state) {
-      const block = k.i32(blockAt(fragment, pageAt, head));
-      const weights = k.i32(spare());
-      const room = k.i32(i32.add(weights, roomAt(shape)));
-      const states = Array.from({ length: group }, (_, g) => k.i32(i32.add(state, g * stateBytes(headDim))));
-      const corrections = states.map(() => k.v128());
-      for (let part = 0; part < parts; part++) {
-        const base = k.i32(kept(part));
-        const factors = { values: base, logs: k.i32(array(base, 1)) };
-        const worth = states.map((own, g) => {
-          const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-          const bytes = k.i32(i32.add(weights, g * pageTokens));
-          const made = pageWeights(k, shape, from, bytes, room, { factors, also: k.i32(array(base, 2)), limit });
-          // The first part takes the page into the state; later ones find it as it was made.
-          const step = k.v128();
-          if (part === 0) {
-            const taken = takePage(k, own, made.top, made.sum);
-            k.set(corrections[g], taken.correction);
-            k.set(step, taken.step);
-          } else k.set(step, exp2x4(k, f32x4.sub(made.top, v128.load32Splat(own))));
-          const excess = f32.mul(sumOfBytes(k, made), f32.const(most / 2));
-          const constant = f32x4.mul(f32x4.splat(f32.sub(sum4(k, made.also), excess)), step);
-          return { correction: corrections[g], unit: step, constant: k.v128(constant) };
-        });
-        sumColumns(k, columns, shape, block, weights, worth, state, {
-          look: codes => codes,
-          signed: false,
-          narrow,
-          from: part * page.group,
-          to: (part + 1) * page.group,
-        });
-      }
-    },
-  };
-}
-
-/** Of a part: steps, their logarithms, middles. */
-const RANGE_ARRAYS = 3;
-export const linearValueScratch = ({ page }: Fragment, { headDim, pageTokens }: AttendShape) =>
-  page.kind === 'affine' ? (headDim / page.group) * RANGE_ARRAYS * 4 * pageTokens : 0;

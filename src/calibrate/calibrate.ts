@@ -137,16 +137,18 @@ async function selfText(engine: Engine, { rows, context, seed, state }: Job, opt
 async function weigh(
   name: string,
   { codecs, mark, codecShape, state }: Job,
-  row: readonly number[],
+  text: readonly number[],
   content: ProfileContent,
   options: CalibrateOptions,
 ): Promise<ProfileContent['sensitivities'] | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return {};
-  const judged = Math.min(probeTokens, Math.floor(row.length / 2));
+  const judged = Math.min(probeTokens, Math.floor(text.length / 2));
+  // Twice as much context as is judged: enough for most that is read to come from codes.
+  const row = text.slice(0, 3 * judged);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
-  const extra = 4 * (judged * (vocab + layers * width) + row.length * layers * 2 * kvHeads * headDim);
+  const extra = 4 * (judged * vocab + row.length * layers * (width + 2 * kvHeads * headDim));
   const cache = { plan: planOf('f16', planShape(file)), context: row.length, extra };
   const engine = await loadEngine(file, cache, { ...engineOptions(options), precise: true });
   try {

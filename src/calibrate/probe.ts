@@ -16,17 +16,14 @@ type Sensitivities = ProfileContent['sensitivities'];
 interface Measure {
   spec: string;
   learned: string;
-  /** The part of the tokens that its probes are judged by. */
-  part: number;
   /** By the name that a plan looks for: the plan that was run. */
   plans: Record<string, string>;
 }
 
 const MEASURES: Measure[] = [
-  // There are but four amounts to choose from: less will do.
-  { spec: 'tq2-c', learned: 'tq4-c', part: 1 / 2, plans: { 'tq2-c': 'auto-tq:3.25' } },
+  { spec: 'tq2-c', learned: 'tq4-c', plans: { 'tq2-c': 'auto-tq:3.25' } },
   // Steps lose where books do, but more: they have a scale of their own.
-  { spec: 'mead2', learned: 'mead2', part: 1, plans: { mead2: 'mead2', mead2u: 'mead2u' } },
+  { spec: 'mead2', learned: 'mead2', plans: { mead2: 'mead2', mead2u: 'mead2u' } },
 ];
 
 const SIDES = ['key', 'value'] as const;
@@ -72,12 +69,11 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Sens
   };
 
   const sensitivities: Record<string, Record<Side, number>[]> = {};
-  for (const { spec, part, plans } of measures) {
-    const some = Math.ceil(part * judged);
+  for (const { spec, plans } of measures) {
     const probed = content.learned.map(() => ({ key: 0, value: 0 }));
     for (const [layer, learned] of content.learned.entries()) {
       for (const side of SIDES) {
-        const divergence = await measure(prober => prober.side({ spec, layer, side, learned, judged: some }, signal));
+        const divergence = await measure(prober => prober.side({ spec, layer, side, learned }, signal));
         if (divergence === undefined) return undefined;
         probed[layer][side] = divergence;
       }

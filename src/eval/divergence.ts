@@ -139,7 +139,7 @@ export async function teacherForce(
   }
 }
 
-/** The same into a sequence that is empty, and stays. */
+/** The same into a sequence that may hold the row's beginning, and stays. */
 export async function force(
   engine: Engine,
   sequence: Sequence,
@@ -147,23 +147,13 @@ export async function force(
   from: number,
   options: ForceOptions,
 ): Promise<boolean> {
-  const before = [{ sequence, tokens: row.slice(0, from), logits: 'none' as const }];
-  const { onLogits: _, ...silent } = options;
-  return (await step(engine, before, silent)) && forceRest(engine, sequence, row, options);
-}
-
-/** The rest of a row whose beginning the sequence holds. */
-export function forceRest(
-  engine: Engine,
-  sequence: Sequence,
-  row: readonly number[],
-  { onLogits, ...options }: ForceOptions,
-): Promise<boolean> {
-  const from = sequence.length;
+  const { onLogits, onProgress, ...others } = options;
+  const before = [{ sequence, tokens: row.slice(sequence.length, from), logits: 'none' as const }];
+  if (!(await step(engine, before, { ...others, onProgress }))) return false;
   return step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
-    ...options,
+    ...others,
     onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
-    onProgress: tokens => options.onProgress?.(from + tokens),
+    onProgress: tokens => onProgress?.(from + tokens),
   });
 }
 

@@ -2,18 +2,18 @@
  * How much each layer's keys and values matter: the divergence of a row of text when one side of one layer alone is
  * read from codes, all else being f16.
  *
- * Two things make it affordable. Layers below the coded one compute what they did before, so the pass begins at the
- * coded layer from what came into it. And tokens before those that are judged are not run again either: their keys and
- * values are those of the f16 pass. What the coded layer does to theirs in higher layers is thereby left out, which
- * makes all divergences somewhat smaller; one run of a whole plan says by how much.
+ * What cannot change is not run again. Layers below the coded one compute what they did before, so the pass begins at the
+ * coded layer from what came into it. Tokens of the first page read no codes: their keys and values are those of the f16
+ * pass. All others must run, judged or not: what they hand on to higher layers matters, and more so the lower the coded
+ * layer is.
  */
 import type { Side } from '../codec/codec.ts';
-import { createCodec, type KvLearned } from '../codec/kv.ts';
+import { checkShape, createCodec, type KvLearned } from '../codec/kv.ts';
 import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type Chunk, restore, type Seen } from '../model/forward.ts';
 import { type Plan, planOf, planOfCodecs } from '../plan/plan.ts';
-import { createScore, forceRest, teacherForce } from './divergence.ts';
+import { createScore, force, teacherForce } from './divergence.ts';
 import { logSoftmax } from './vocabulary.ts';
 
 const F16 = { base: 'f16', variants: [] };
@@ -24,8 +24,6 @@ export interface Probe {
   layer: number;
   side: Side;
   learned?: KvLearned;
-  /** So many of the judged tokens will do; all of them unless given. */
-  judged?: number;
 }
 
 /** Divergences on one row; undefined when the signal came first. */
@@ -53,12 +51,13 @@ export async function createProber(
   const { layers, width } = config;
   const shape = { ...config, pageTokens: options.pageTokens, turn: rope.frequencies };
   const from = row.length - (options.judged ?? Math.ceil(row.length / 2));
+  const start = Math.min(from, checkShape(shape).pageTokens);
   const reference: Float32Array[] = [];
   const matrices = (tokens: number, cols: number) =>
     Array.from({ length: layers }, () => new Float32Array(tokens * cols));
-  /** [layer][token before those that are judged], and what comes into each layer of those that are. */
-  const [k, v] = [matrices(from, scratch.k.cols), matrices(from, scratch.v.cols)];
-  const inputs = matrices(row.length - from, width);
+  /** [layer][token of the first page], and what comes into each layer of all others. */
+  const [k, v] = [matrices(start, scratch.k.cols), matrices(start, scratch.v.cols)];
+  const inputs = matrices(row.length - start, width);
   const done = new Array<number>(layers).fill(0);
   const finished = await teacherForce(engine, planOf('f16', shape), row, from, {
     signal: options.signal,
@@ -68,7 +67,7 @@ export async function createProber(
     async observe(layer, seen: Seen) {
       for (let r = 0; r < seen.rows; r++) {
         const token = done[layer]++;
-        if (token >= from) inputs[layer].set(await device.read(seen.x, r), (token - from) * width);
+        if (token >= start) inputs[layer].set(await device.read(seen.x, r), (token - start) * width);
         else {
           k[layer].set(await device.read(seen.k, r), token * seen.k.cols);
           v[layer].set(await device.read(seen.v, r), token * seen.v.cols);
@@ -87,7 +86,7 @@ export async function createProber(
     return { onLogits, result: (finished: boolean) => (finished ? score.kld / score.tokens : undefined) };
   };
   return {
-    async side({ spec, layer, side, learned, judged = row.length - from }, signal) {
+    async side({ spec, layer, side, learned }, signal) {
       const parsed = parseSpec(spec);
       const pair = side === 'key' ? { key: parsed.key, value: F16 } : { key: F16, value: parsed.value };
       const codec = createCodec(formatSpec({ ...parsed, ...pair }), shape, learned);
@@ -97,9 +96,9 @@ export async function createProber(
       try {
         restore(device, scratch, sequence, layer, k, v);
         const rows = (length: number, count: number) =>
-          inputs[layer].subarray((length - from) * width, (length - from + count) * width);
+          inputs[layer].subarray((length - start) * width, (length - start + count) * width);
         const resume = { layer, rows: ({ sequence: { length }, tokens }: Chunk) => rows(length, tokens.length) };
-        return result(await forceRest(engine, sequence, row.slice(0, from + judged), { signal, onLogits, resume }));
+        return result(await force(engine, sequence, row, from, { signal, onLogits, resume }));
       } finally {
         sequence.dispose();
       }

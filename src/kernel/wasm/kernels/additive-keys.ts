@@ -12,9 +12,9 @@ import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
-import { INTERLEAVE } from './';
 import { type Additive, mostColumns } from './additive.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
+import { INTERLEAVE } from './table-keys.ts';
 import type { Tables } from './unpack.ts';
 
 const DOT_BYTES = 2 * 64 + 16;

@@ -31,7 +31,7 @@ import { blockAt, type Tables } from './unpack.ts';
 /** Heads that share the codes of a column. */
 const HEADS = 4;
 
-const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
+export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
 /** Where prepared queries of a group have what. */
 function layoutOf({ count }: Columns, { group }: AttendShape) {

@@ -137,10 +137,21 @@ export async function force(
   sequence: Sequence,
   row: readonly number[],
   from: number,
+  options: ForceOptions,
+): Promise<boolean> {
+  const before = [{ sequence, tokens: row.slice(0, from), logits: 'none' as const }];
+  const { onLogits: _, ...silent } = options;
+  return (await step(engine, before, silent)) && forceRest(engine, sequence, row, options);
+}
+
+/** The rest of a row whose beginning the sequence holds. */
+export function forceRest(
+  engine: Engine,
+  sequence: Sequence,
+  row: readonly number[],
   { onLogits, ...options }: ForceOptions,
 ): Promise<boolean> {
-  const before = row.slice(0, from);
-  if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], options))) return false;
+  const from = sequence.length;
   return step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
     ...options,
     onLogits: (_chunk, r, logits) => onLogits(from + r, logits),

@@ -50,7 +50,7 @@ export function genericKeys(
     const matrix = fragment.matrix && k.i32(matrixAt(fragment, fragment.matrix, tables.matrix!, headDim, head));
     for (let g = 0; g < group; g++) {
       const query = k.i32(i32.add(queries, 4 * headDim * g));
-      applyMatrix(k, matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g), fragment.block);
+      applyMatrix(k, matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g), fragment.blocks);
       const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
       k.do(f32.store(to, constant, constants + 4 * g));
     }

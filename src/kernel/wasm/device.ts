@@ -27,14 +27,33 @@ interface Placed {
   bank?: number;
 }
 
-/** A memory and its kernels, whose names end in the suffix. */
+/** A memory, its kernels, whose names end in the suffix, and room in it that is reused from step to step. */
 interface Bank {
   heap: Heap;
   suffix: string;
+  rooms: Map<string, { address: number; bytes: number }>;
 }
 type WasmTensor = Tensor & Placed;
-type WasmWeights = Weights & Placed;
+type WasmWeights = Weights &
+  Placed & {
+    /** How activations must come, and the kernels that multiply them. */
+    input: Width | 'floats';
+    one: string;
+    many: string;
+  };
 type WasmBlock = Block & Placed;
+
+/** Activations of a product. */
+interface Input {
+  address: number;
+  bytes: number;
+}
+
+/** Names of kernels. */
+const QUANTIZE = {
+  bytes: { one: quantizeName('bytes', 'one'), many: quantizeName('bytes', 'many') },
+  words: { one: quantizeName('words', 'one'), many: quantizeName('words', 'many') },
+};
 
 const at = (handle: Tensor | Weights | Block) => (handle as unknown as Placed).address;
 
@@ -90,7 +109,7 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const kernels = moduleBytes(modelKernels(relaxed, precise), limits);
   pool.load(kernels);
   const openBank = (number: number): Bank => {
-    const bank = { heap: openHeap(), suffix: `@${number}` };
+    const bank = { heap: openHeap(), suffix: `@${number}`, rooms: new Map() };
     pool.load(kernels, { memory: bank.heap.memory, suffix: bank.suffix });
     return bank;
   };
@@ -134,7 +153,6 @@ class WasmDevice implements Device {
   private readonly codecs: Codecs;
   private readonly leafTables: LeafTables;
   private readonly turns: Turns;
-  private readonly rooms = new Map<string, { address: number; bytes: number }>();
   private readonly banks: Bank[];
   /** Room for weights on their way, one for all: garbage of this size is collected late. */
   private loading = new Uint8Array();
@@ -147,7 +165,7 @@ class WasmDevice implements Device {
     { relaxed, precise }: { relaxed: boolean; precise: boolean },
     private readonly openBank: (number: number) => Bank,
   ) {
-    this.banks = [{ heap, suffix: '' }];
+    this.banks = [{ heap, suffix: '', rooms: new Map() }];
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
@@ -170,13 +188,13 @@ class WasmDevice implements Device {
 
   /** Room that grows as needed and is reused from step to step. */
   private room(name: string, bytes: number, bank = 0): number {
-    const { heap, suffix } = this.banks[bank];
-    const has = this.rooms.get(name + suffix);
+    const { heap, rooms } = this.banks[bank];
+    const has = rooms.get(name);
     if (has && has.bytes >= bytes) return has.address;
     if (has) heap.free(has.address, has.bytes);
     const size = Math.ceil(bytes * 1.25);
     const room = { address: heap.alloc(size), bytes: size };
-    this.rooms.set(name + suffix, room);
+    rooms.set(name, room);
     return room.address;
   }
 
@@ -246,7 +264,15 @@ class WasmDevice implements Device {
       else out.set(bytes);
     }
     this.loading = source;
-    return { type, rows, cols, address, bank };
+    return { type, rows, cols, address, bank, ...this.productOf(type, bank) };
+  }
+
+  private productOf(type: WeightType, bank: number): Pick<WasmWeights, 'input' | 'one' | 'many'> {
+    const { suffix } = this.banks[bank];
+    if (!isInteger(type)) return { input: 'floats', one: `matmul${type}${suffix}`, many: `matmul${type}${suffix}` };
+    const format = packedFormats[type];
+    const [one, many] = (['one', 'many'] as const).map(rows => matmulName(format, rows) + suffix);
+    return { input: arithmeticOf(format, this.shape.relaxed, this.shape.precise).width, one, many };
   }
 
   /** In the newest memory if it has room to spare for the cache and for activations, else in a new one. */
@@ -274,32 +300,28 @@ class WasmDevice implements Device {
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     const count = rows === 1 ? 'one' : 'many';
-    const quantized = new Map<Width, { address: number; bytes: number }>();
-    const integers = (width: Width) => {
-      const bytes = activationBytes(width, rows, x.cols);
-      const input = quantized.get(width) ?? { address: this.room(`activations ${width}`, bytes), bytes };
-      if (!quantized.has(width)) this.run(rows, quantizeName(width, count), at(x), input.address, rows, x.cols);
-      quantized.set(width, input);
-      return input;
-    };
+    const inputs = { floats: { address: at(x), bytes: 4 * rows * x.cols } } as Record<WasmWeights['input'], Input>;
     const products = projections.map(({ weights, out, bias, add }) => {
-      const { type } = weights;
-      const format = packedFormats[type];
-      const kernel = isInteger(type) ? matmulName(format, count) : `matmul${type}`;
-      const input = isInteger(type)
-        ? integers(arithmeticOf(format, this.shape.relaxed, this.shape.precise).width)
-        : { address: at(x), bytes: 4 * rows * x.cols };
-      return this.product(kernel, rows, input, weights as WasmWeights, out, bias, add ?? false);
+      const { input } = weights as WasmWeights;
+      inputs[input] ??= this.quantized(input as Width, x, rows);
+      return this.product(count, rows, inputs[input], weights as WasmWeights, out, bias, add ?? false);
     });
     this.pool.runAll(products.map(({ task }) => task));
     for (const { fetch } of products) fetch();
   }
 
+  private quantized(width: Width, x: Tensor, rows: number): Input {
+    const bytes = activationBytes(width, rows, x.cols);
+    const address = this.room(width, bytes);
+    this.run(rows, QUANTIZE[width][rows === 1 ? 'one' : 'many'], at(x), address, rows, x.cols);
+    return { address, bytes };
+  }
+
   /** A product where the weights lie: in another memory it is given a copy of its input, and its output is fetched. */
   private product(
-    kernel: string,
+    count: 'one' | 'many',
     rows: number,
-    input: { address: number; bytes: number },
+    input: Input,
     weights: WasmWeights,
     out: Tensor,
     bias: Tensor | undefined,
@@ -320,7 +342,7 @@ class WasmDevice implements Device {
     const biasAt = bias ? there('bias', at(bias), 4 * weights.rows) : 0;
     return {
       task: {
-        kernel: kernel + this.banks[bank].suffix,
+        kernel: weights[count],
         chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
         args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols, scratch],
       },
@@ -345,11 +367,8 @@ class WasmDevice implements Device {
   private appendRun(layer: number, k: Tensor, v: Tensor, { view, row, count, position }: KvRun): void {
     const { headDim, kvHeads, sinks, tailTokens } = view.shape;
     const store = (tensor: Tensor, block: number, room: number, first: number, n: number, place: number) => {
-      for (let head = 0; head < kvHeads; head++) {
-        const from = at(tensor) + 4 * ((row + first) * tensor.cols + head * headDim);
-        const to = block + 2 * headDim * (head * room + place);
-        this.pool.run('halves', 1, from, 4 * tensor.cols, to, 2 * headDim, n, headDim);
-      }
+      const from = at(tensor) + 4 * (row + first) * tensor.cols;
+      this.pool.run('halves', 1, from, tensor.cols, block + 2 * headDim * place, room, n, headDim, kvHeads);
     };
     [k, v].forEach((tensor, side) => {
       const tail = this.half(view, view.tail, layer, side, tailTokens);

@@ -88,17 +88,19 @@ export function floats(): Kernel {
   return k;
 }
 
-/** halves(x, stride, out, outStride, vectors, n): vectors of n f32 to f16, each from and to its own stride. */
+/** halves(x, cols, out, room, tokens, n, heads): rows of all heads' n f32 to f16, for each head `room` rows apart. */
 export function halves(): Kernel {
-  const k = new Kernel('halves', Array(9).fill('i32'));
-  const [x, stride, out, outStride, vectors, n, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
-  const { from, to } = share(k, vectors, 1, chunk, chunks);
-  k.for(from, to, 1, vector => {
-    const source = k.i32(i32.add(x, i32.mul(vector, stride)));
-    const target = k.i32(i32.add(out, i32.mul(vector, outStride)));
-    k.for(0, n, 4, i => {
-      const half = k.v128(floatToHalf(k, v128.load(i32.add(source, i32.mul(i, 4)))));
-      k.do(v128.store64(i32.add(target, i32.mul(i, 2)), packLow16(half, half)));
+  const k = new Kernel('halves', Array(10).fill('i32'));
+  const [x, cols, out, room, tokens, n, heads] = k.params.map((_, i) => k.i32Param(i));
+  k.for(0, heads, 1, head => {
+    const target = k.i32(i32.add(out, i32.mul(i32.mul(i32.mul(head, room), n), 2)));
+    k.for(0, tokens, 1, token => {
+      const source = k.i32(i32.add(x, i32.mul(i32.add(i32.mul(token, cols), i32.mul(head, n)), 4)));
+      k.for(0, n, 4, i => {
+        const half = k.v128(floatToHalf(k, v128.load(i32.add(source, i32.mul(i, 4)))));
+        k.do(v128.store64(target, packLow16(half, half)));
+        k.increment(target, 8);
+      });
     });
   });
   return k;

@@ -11,7 +11,7 @@
 import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
+import { beforeLoop, max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
 import { type Additive, mostColumns } from './additive.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
 import { INTERLEAVE } from './tables.ts';
@@ -180,7 +180,7 @@ export function additiveKeys(
           k.do(f32.store(room, step, at.scales + 8 * g), f32.store(room, constant, at.scales + 8 * g + 4));
         });
         buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables));
-        scoreColumns(k, shape, heads, codes, books, end, additive.nibble, room, at, scores);
+        scoreColumns(k, shape, heads, codes, books, end, room, at, scores);
       }
     },
   };
@@ -320,12 +320,11 @@ function scoreColumns(
   codes: I32,
   books: I32,
   end: I32,
-  nibble: number,
   room: I32,
   at: ReturnType<typeof scratchOf>,
   scores: I32,
 ): void {
-  const mask = k.v128(v128.load(nibble));
+  const [nibble] = beforeLoop(k, scores, [i8x16.const(15)]);
   // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
   const index = [0, 1].map(() => k.v128());
@@ -342,7 +341,7 @@ function scoreColumns(
       k.for(books, end, 2 * DOT_BYTES, book => {
         index.forEach((local, n) => {
           const bytes = v128.load(i32.add(from, i32.load(book, DOT_BYTES * n + CODES_AT)));
-          k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, mask));
+          k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));
         });
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];

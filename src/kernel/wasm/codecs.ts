@@ -35,14 +35,18 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
   };
 
   /** See kernels/additive.ts. */
-  const placeAdditive = (page: Additive, matrix: Float32Array): AdditiveTables => {
+  const placeAdditive = (
+    page: Additive,
+    matrix: Float32Array,
+    blocks: readonly number[] = [shape.headDim],
+  ): AdditiveTables => {
     const { counts, books, sweeps } = page;
     const bytes = (data: Uint8Array | Int32Array) => place(new Float32Array(data.buffer));
     const quads = shape.headDim / 4;
     const firsts = Array.from({ length: shape.kvHeads + 1 }, (_, head) =>
       counts.subarray(0, head * quads).reduce((sum, count) => sum + count, 0),
     );
-    const keys = keyTables(page, matrix, shape);
+    const keys = keyTables(page, matrix, blocks, shape.pageTokens);
     const values = valueTables(page);
     return {
       counts: bytes(Int32Array.from(counts)),
@@ -82,7 +86,7 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
       levels: levels.map(place),
       residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
       fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
-      additive: page.kind === 'additive' ? placeAdditive(page, fragment.matrix!) : undefined,
+      additive: page.kind === 'additive' ? placeAdditive(page, fragment.matrix!, fragment.blocks) : undefined,
       columns: page.kind === 'mixed' ? placeMixed(page) : undefined,
       turns: page.kind === 'spectrum' ? place(page.turns) : undefined,
       books: page.kind === 'book' ? placeBooks(page, place) : undefined,

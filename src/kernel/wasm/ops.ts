@@ -88,6 +88,18 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
   return add(v128.shuffle(ab, cd, lanes32(0, 2, 4, 6)), v128.shuffle(ab, cd, lanes32(1, 3, 5, 7)));
 }
 
+/** Lane j of vector i to lane i of vector j. */
+export function transpose4(k: Kernel, [a, b, c, d]: readonly V128[]): V128[] {
+  const [ab, cd] = [k.v128(v128.shuffle(a, b, lanes32(0, 4, 1, 5))), k.v128(v128.shuffle(c, d, lanes32(0, 4, 1, 5)))];
+  const [ef, gh] = [k.v128(v128.shuffle(a, b, lanes32(2, 6, 3, 7))), k.v128(v128.shuffle(c, d, lanes32(2, 6, 3, 7)))];
+  return [
+    v128.shuffle(ab, cd, lanes32(0, 1, 4, 5)),
+    v128.shuffle(ab, cd, lanes32(2, 3, 6, 7)),
+    v128.shuffle(ef, gh, lanes32(0, 1, 4, 5)),
+    v128.shuffle(ef, gh, lanes32(2, 3, 6, 7)),
+  ];
+}
+
 /** Lane i of the result is the sum of the four lanes of vector i; `narrow` if sums of any two fit into 16 bits. */
 export function sumOfFours(k: Kernel, vectors: readonly V128[], narrow: boolean): V128 {
   if (!narrow) return transposeSum(k, vectors, i32x4.add);

@@ -3,7 +3,7 @@
  * start and mapped; each column gets a table of query x entry as bytes, and the sum of a token's entries over all
  * columns is its score: one swizzle serves 16 tokens.
  *
- * `maps` is [kv head][block][dim of the query][dim of the block] f32; each quad of what it gives is multiplied by its
+ * `maps` is [kv head][block][dim of the query][dim of the block] f32, blocks of the fragment's sizes; each quad of what it gives is multiplied by its
  * size and each dim by its stretch, so that quads can be compared. `dots` has DOT_BYTES a column, in the order of pairs:
  * its book over size and stretch as [dims 0 and 1, dims 2 and 3][entry][2] int16, then where its quad lies in a mapped
  * query, and its codes in a head's, in bytes.
@@ -20,17 +20,24 @@ import type { Tables } from './unpack.ts';
 const DOT_BYTES = 2 * 64 + 16;
 const QUAD_AT = 128;
 const CODES_AT = 132;
-/** Dims of a map's block. */
-const BLOCK = 8;
+/** Dims of a mapped query that are made together; blocks are of whole ones. */
+const OCTET = 8;
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
 
-/** Entries of two columns stay within this together, as whole steps; each may be rounded down by almost one. */
+/** Entries that are added as bytes stay within this, in whole steps; each may be rounded down by almost one. */
 const MOST = 126;
 /** What is 1 step of a query, and 1 of a book, as int16; their dots are moved down by as much. */
 const QUERY_ONE = 256;
 const BOOK_ONE = 32767;
 const DOWN = 23;
+
+/**
+ * Entries of two columns are added as bytes before they are widened, which leaves each 7 bits. The more columns there are,
+ * the more of their rounding adds up: past two and a half bits a value each has a byte of its own.
+ */
+const inPairs = (page: Additive, headDim: number) =>
+  mostColumns(page, { kvHeads: (4 * page.counts.length) / headDim }) <= (5 * headDim) / 8;
 
 interface Column {
   book: Float32Array;
@@ -44,14 +51,19 @@ interface Column {
 }
 
 /**
- * Books and maps as the loops here want them. Entries of two columns are added as bytes, so large columns are paired with
- * small ones, and a quad is as large as its largest pair.
+ * Books and maps as the loops here want them. Large columns are paired with small ones; a quad is as large as its largest
+ * pair, or column.
  */
-export function keyTables({ counts, books }: Additive, matrix: Float32Array, { headDim, pageTokens }: AttendShape) {
+export function keyTables(page: Additive, matrix: Float32Array, blocks: readonly number[], pageTokens: number) {
+  const { counts, books } = page;
+  const headDim = blocks.reduce((sum, size) => sum + size, 0);
   const quads = headDim / 4;
+  const together = inPairs(page, headDim);
+  const mapSize = mapNumbers(blocks);
+  const places = placesOf(blocks);
   const firsts = [0];
   const dots: Uint8Array[] = [];
-  const maps = new Float32Array(counts.length * 4 * BLOCK);
+  const maps = new Float32Array((counts.length / quads) * mapSize);
   for (let head = 0, column = 0; head < counts.length / quads; head++) {
     const columns: Column[] = [];
     const stretches = Array.from({ length: quads }, (_, quad) => {
@@ -67,19 +79,20 @@ export function keyTables({ counts, books }: Additive, matrix: Float32Array, { h
     });
     const pairs = pairColumns(columns);
     const sizes = stretches.map((stretch, quad) => {
-      const own = pairs.filter(pair => pair.some(c => c.quad === quad));
-      return Math.max(1e-30, ...own.map(([a, b]) => a.size + (b?.size ?? 0))) / Math.hypot(...stretch);
+      const sums = pairs.flatMap(pair => {
+        const all = pair.reduce((sum, { size }) => sum + size, 0);
+        return pair.filter(column => column.quad === quad).map(({ size }) => (together ? all : size));
+      });
+      return Math.max(1e-30, ...sums) / Math.hypot(...stretch);
     });
     for (const { book, number, quad } of pairs.flatMap(([a, b]) => [a, b ?? { ...a, book: new Float32Array(64) }]))
       dots.push(dotsOf(book, stretches[quad], sizes[quad], 8 * quad, (number * pageTokens) / 2));
     firsts.push(dots.length);
-    for (let i = 0; i < headDim; i++) {
-      const row = head * headDim + i;
-      const scale = sizes[i >> 2] * stretches[i >> 2][i & 3];
-      const start = i - (i % BLOCK);
-      for (let j = 0; j < BLOCK; j++)
-        maps[(head * headDim + start + j) * BLOCK + (i % BLOCK)] = scale * matrix[row * headDim + start + j];
-    }
+    places.forEach(({ start, size, map }, dim) => {
+      const scale = sizes[dim >> 2] * stretches[dim >> 2][dim & 3];
+      const row = (head * headDim + dim) * headDim + start;
+      for (let i = 0; i < size; i++) maps[head * mapSize + map + i * size + dim - start] = scale * matrix[row + i];
+    });
   }
   return { dots: new Uint8Array(dots.flatMap(bytes => [...bytes])), firsts: Int32Array.from(firsts), maps };
 }
@@ -103,6 +116,21 @@ function dotsOf(book: Float32Array, stretch: number[], size: number, quadAt: num
   out.setInt32(QUAD_AT, quadAt, true);
   out.setInt32(CODES_AT, codesAt, true);
   return new Uint8Array(out.buffer);
+}
+
+/** What a head's maps take, in numbers. */
+const mapNumbers = (blocks: readonly number[]) => blocks.reduce((sum, size) => sum + size * size, 0);
+
+/** Of each dim: where its block starts, its size, and where its map starts among a head's. */
+function placesOf(blocks: readonly number[]): { start: number; size: number; map: number }[] {
+  const places: { start: number; size: number; map: number }[] = [];
+  let map = 0;
+  for (const size of blocks) {
+    const place = { start: places.length, size, map };
+    for (let i = 0; i < size; i++) places.push(place);
+    map += size * size;
+  }
+  return places;
 }
 
 /** How far a quad's entries spread in each dim. */
@@ -143,11 +171,14 @@ export function additiveKeys(
 ): KeyFragment | undefined {
   const { page } = fragment;
   const { group, headDim, pageTokens, precise } = shape;
-  if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0 || fragment.block !== BLOCK) return undefined;
+  if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
+  const blocks = fragment.blocks ?? [headDim];
+  if (blocks.some(size => size % OCTET !== 0)) return undefined;
   // Sums of bytes have 16 bits.
-  if (mostColumns(page, shape) > 512) return undefined;
+  if (mostColumns(page, shape) > 256) return undefined;
   const at = scratchOf(shape, page);
   const additive = tables.additive!;
+  const together = inPairs(page, headDim);
   const queryBytes = 4 * group * headDim;
   return {
     queryBytes,
@@ -163,15 +194,15 @@ export function additiveKeys(
         k.i32(i32.add(additive.dots, i32.mul(i32.load(i32.mul(head, 4), additive.dotFirsts + next), DOT_BYTES))),
       );
       const codes = k.i32(i32.add(pageAt, i32.mul(column, pageTokens / 2)));
-      const pairs = i32.divU(i32.sub(end, books), 2 * DOT_BYTES);
+      const unsigned = i32.divU(i32.sub(end, books), together ? 2 * DOT_BYTES : DOT_BYTES);
       const rounded = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
-      const bias = k.f32(f32.sub(rounded, f32.mul(f32.fromI32(pairs), f32.const(128))));
+      const bias = k.f32(f32.sub(rounded, f32.mul(f32.fromI32(unsigned), f32.const(128))));
       const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
-      const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * BLOCK * headDim)));
+      const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * mapNumbers(blocks))));
       for (let from = 0; from < group; from += HEADS) {
         const heads = Array.from({ length: Math.min(HEADS, group - from) }, (_, i) => from + i);
         const constants = turnQueries(k, shape, heads, query, fragment.turn && turn, mean, room);
-        const sizes = mapQueries(k, shape, heads, room, maps, at.mapped);
+        const sizes = mapQueries(k, shape, heads, room, maps, at.mapped, blocks);
         heads.forEach((g, i) => {
           const step = k.f32(f32.max(f32.mul(f32.sqrt(max4(k, sizes[i])), f32.const(1 / MOST)), f32.const(1e-30)));
           const [mapped, whole] = [at.mapped + 4 * headDim * g, at.whole + 2 * headDim * g];
@@ -179,8 +210,8 @@ export function additiveKeys(
           const constant = f32.add(sum4(k, constants[i]), f32.mul(bias, step));
           k.do(f32.store(room, step, at.scales + 8 * g), f32.store(room, constant, at.scales + 8 * g + 4));
         });
-        buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables));
-        scoreColumns(k, shape, heads, codes, books, end, room, at, scores);
+        buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables), together);
+        scoreColumns(k, shape, heads, codes, books, end, room, at, scores, together);
       }
     },
   };
@@ -227,25 +258,36 @@ function mapQueries(
   room: I32,
   maps: I32,
   mapped: number,
+  blocks: readonly number[],
 ) {
   const add = multiplyAdd(relaxed);
   const sizes = heads.map(() => k.v128(v128.zero));
   const sums = heads.map(() => [0, 1].map(() => k.v128()));
-  const [from, map] = [k.i32(room), k.i32(maps)];
+  const [from, map, to] = [k.i32(room), k.i32(maps), k.i32(i32.add(room, mapped))];
+  const [dims, rows] = [k.i32(), k.i32()];
   const columns = [0, 1].map(() => k.v128());
   const x = k.v128();
-  k.for(0, 4 * headDim, 4 * BLOCK, () => {
-    for (let dim = 0; dim < BLOCK; dim++) {
-      columns.forEach((column, half) => {
-        k.set(column, v128.load(map, 4 * (BLOCK * dim + 4 * half)));
-      });
-      heads.forEach((g, i) => {
-        k.set(x, v128.load32Splat(from, 4 * (headDim * g + dim)));
-        sums[i].forEach((sum, half) => {
-          k.set(sum, dim === 0 ? f32x4.mul(columns[half], x) : add(columns[half], x, sum));
+  const times = (n: number, body: () => void) => (n === 1 ? body() : k.for(0, n, 1, body));
+  /** Eight dims of a mapped query from all `size` dims of its block. */
+  const octet = (size: number) => {
+    k.set(dims, from);
+    k.set(rows, map);
+    for (const sum of sums.flat()) k.set(sum, v128.zero);
+    times(size / OCTET, () => {
+      for (let dim = 0; dim < OCTET; dim++) {
+        columns.forEach((column, half) => {
+          k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
         });
-      });
-    }
+        heads.forEach((g, i) => {
+          k.set(x, v128.load32Splat(dims, 4 * (headDim * g + dim)));
+          sums[i].forEach((sum, half) => {
+            k.set(sum, add(columns[half], x, sum));
+          });
+        });
+      }
+      k.increment(dims, 4 * OCTET);
+      k.increment(rows, 4 * OCTET * size);
+    });
     heads.forEach((g, i) => {
       const [a, b] = sums[i].map(sum => k.v128(f32x4.mul(sum, sum)));
       const halves = k.v128(
@@ -253,12 +295,24 @@ function mapQueries(
       );
       k.set(sizes[i], f32x4.max(sizes[i], f32x4.add(halves, v128.shuffle(halves, halves, lanes32(1, 0, 3, 2)))));
       sums[i].forEach((sum, half) => {
-        k.do(v128.store(from, sum, mapped + 4 * headDim * g + 16 * half));
+        k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
       });
     });
-    k.increment(from, 4 * BLOCK);
-    k.increment(map, 4 * BLOCK * BLOCK);
-  });
+    k.increment(map, 4 * OCTET);
+    k.increment(to, 4 * OCTET);
+  };
+  for (let first = 0; first < blocks.length; ) {
+    const size = blocks[first];
+    let count = 1;
+    while (blocks[first + count] === size) count++;
+    times(count, () => {
+      times(size / OCTET, () => octet(size));
+      // The map's pointer has gone along its first row; the next map is behind the last.
+      k.increment(map, 4 * (size * size - size));
+      k.increment(from, 4 * size);
+    });
+    first += count;
+  }
   return sizes;
 }
 
@@ -277,7 +331,7 @@ function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, 
   });
 }
 
-/** Tables [column][head][16] of bytes. Those of the first of two columns have no sign: 128 more than they stand for. */
+/** Tables [column][head][16] of bytes. Those of columns that are not added to others have no sign: 128 more than they stand for. */
 function buildTables(
   k: Kernel,
   { group, headDim }: AttendShape,
@@ -286,6 +340,7 @@ function buildTables(
   end: I32,
   queries: I32,
   out: I32,
+  together: boolean,
 ): void {
   const [whole, to] = [k.i32(queries), k.i32(out)];
   const entries = Array.from({ length: 8 }, () => k.v128());
@@ -305,7 +360,7 @@ function buildTables(
           i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
         );
         const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
-        k.do(v128.store(to, second ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
+        k.do(v128.store(to, second && together ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
       }
     }
     k.increment(to, 2 * 16 * group);
@@ -323,6 +378,7 @@ function scoreColumns(
   room: I32,
   at: ReturnType<typeof scratchOf>,
   scores: I32,
+  together: boolean,
 ): void {
   const [nibble] = beforeLoop(k, scores, [i8x16.const(15)]);
   // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
@@ -346,9 +402,11 @@ function scoreColumns(
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];
           const [a, b] = index.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
-          k.set(entry, i8x16.add(a, b));
-          k.set(raw, i16x8.add(raw, entry));
-          k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+          for (const bytes of together ? [i8x16.add(a, b)] : [a, b]) {
+            k.set(entry, bytes);
+            k.set(raw, i16x8.add(raw, entry));
+            k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+          }
         });
         k.increment(table, 2 * 16 * group);
       });

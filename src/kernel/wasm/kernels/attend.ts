@@ -126,7 +126,8 @@ export function attendPages(
   return k;
 }
 
-function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
+/** Of every head, the first `skip` scores count for nothing. */
+export function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
   const count = k.i32(skip);
   k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
   k.for(0, count, 1, t => {

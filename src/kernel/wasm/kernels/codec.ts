@@ -5,6 +5,7 @@ import { type Kernel, moduleBytes } from '../module.ts';
 import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
 import { additiveValueScratch, additiveValues } from './additive-values.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
+import { attendPagesMany, fitsTiles, manyScratch } from './attend-many.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
 import { linearKeys, linearScratch, linearValueScratch, linearValues } from './linear.ts';
@@ -36,8 +37,8 @@ export interface CodecSide {
 
 /**
  * A thread's scratch while it attends: scores, int8 queries, integer weights, two bytes a code of a page, keys of a
- * page as floats, values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it
- * out in their own way.
+ * page as floats, values of a page as floats, queries turned to a page's start, what many rows need beside. Preparing,
+ * finishing and sealing lay it out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
@@ -49,7 +50,8 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
-  const end = turned + Math.max(turnedBytes(keys, shape), additiveKeyScratch(keys, shape));
+  const many = turned + 16 * Math.ceil(Math.max(turnedBytes(keys, shape), additiveKeyScratch(keys, shape)) / 16);
+  const end = many + manyScratch(shape, keys.codedDim, values.codedDim);
   // While preparing: scaled queries, then one of them in the codec's domain, or all.
   const spare = 4 * group * headDim;
   const bytes = Math.max(
@@ -59,7 +61,7 @@ function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
     finishScratch(shape),
     sealScratch(shape),
   );
-  return { integers, sums, codes, keyTile, valueTile, turned, spare, bytes };
+  return { integers, sums, codes, keyTile, valueTile, turned, many, spare, bytes };
 }
 
 export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
@@ -103,12 +105,19 @@ export function codecModule(
   const manyKeys = isHalf(keys) ? anyKeys : keyCode;
   const manyValues = isHalf(values) ? anyValues : valueCode;
   const name = (what: string) => `${what}:${id}`;
+  const inFloats = manyKeys === anyKeys && manyValues === anyValues && fitsTiles(shape);
+  const pagesMany = inFloats
+    ? attendPagesMany(name('pagesMany'), shape, anyKeys, anyValues, (k, thread) => {
+        const few = own(k, thread);
+        return { few, many: k.i32(i32.add(few, at.many)) };
+      })
+    : attendPages(name('pagesMany'), shape, manyKeys, manyValues, own);
   const kernels = [
     unpack(name('unpackKeys'), keys.fragment, shape, keys.tables),
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
     attendPages(name('pages'), shape, keyCode, valueCode, own),
-    attendPages(name('pagesMany'), shape, manyKeys, manyValues, own),
+    pagesMany,
     finishAttention(name('finish'), shape, values.fragment, values.tables, own, 2),
     finishAttention(name('finishMany'), shape, values.fragment, values.tables, own, 4),
     seal(name('sealKeys'), keys.fragment, shape, keys.tables, own),

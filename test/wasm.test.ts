@@ -236,6 +236,7 @@ describe('attention on packed pages', () => {
     { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
     { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
     { spec: 'mead1.5', headDim: 24, heads: 8, kvHeads: 4 },
+    { spec: 'mead2', headDim: 40, heads: 5, kvHeads: 1 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     await agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
   });

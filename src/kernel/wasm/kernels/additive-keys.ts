@@ -380,7 +380,8 @@ function scoreColumns(
   scores: I32,
   together: boolean,
 ): void {
-  const [nibble] = beforeLoop(k, scores, [i8x16.const(15)]);
+  // Where the turned queries were.
+  const [nibble] = beforeLoop(k, room, [i8x16.const(15)]);
   // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
   const index = [0, 1].map(() => k.v128());

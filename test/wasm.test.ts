@@ -235,6 +235,8 @@ describe('attention on packed pages', () => {
     { spec: 'tri5i8/f16+recent50', headDim: 80, heads: 3, kvHeads: 3 },
     { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
     { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
+    { spec: 'mead1.5', headDim: 24, heads: 8, kvHeads: 4 },
+    { spec: 'mead2', headDim: 40, heads: 5, kvHeads: 1 },
   ])('$spec, $headDim dims, $heads heads over $kvHeads', async setting => {
     await agree(await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }), setting);
   });
@@ -265,11 +267,11 @@ describe('attention on packed pages', () => {
     await agree(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
   });
 
-  it.each(['tq4', 'tq2u', 'kivi4g32'])('%s in plain SIMD, on one thread', async spec => {
+  it.each(['tq4', 'tq2u', 'kivi4g32', 'mead2'])('%s in plain SIMD, on one thread', async spec => {
     await agree(await wasm({ relaxed: false, threads: 1 }), { spec });
   });
 
-  it.each(['f16', 'tq4', 'tq2', 'tq2u', 'kivi2g32', 'oscar2g32', 'tq35', 'q4_0'])(
+  it.each(['f16', 'tq4', 'tq2', 'tq2u', 'kivi2g32', 'oscar2g32', 'tq35', 'q4_0', 'mead2'])(
     '%s gives the same bits however the tokens are cut into chunks, and on any number of threads',
     async spec => {
       const whole = await runAttention(await wasm(), { spec }, [400]);

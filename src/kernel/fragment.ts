@@ -58,9 +58,10 @@ export type PageFragment =
     }
   /**
    * Quads as sums of entries of 16-entry books: columns of nibbles in the order of heads, quads and books, each
-   * pageTokens / 2 bytes. `counts` is [kv head][quad] columns, `books` [column][entry][4].
+   * pageTokens / 2 bytes. `counts` is [kv head][quad] columns, `books` [column][entry][4]. A quad is coded greedily, book
+   * by book; then each entry is chosen again with the others fixed, `sweeps` times over.
    */
-  | { kind: 'additive'; counts: Uint8Array; books: Float32Array }
+  | { kind: 'additive'; counts: Uint8Array; books: Float32Array; sweeps: number }
   /** Columns of `bits` [kv head][dim] each (none where 0), two's complement, for (code + 1/2) step. */
   | { kind: 'mixed'; bits: Uint8Array; steps: Float32Array }
   /** Each run of `dims` dims an entry of a book [entry][dim]: one book, or one a head and run. */

@@ -14,8 +14,8 @@ export const MOST_NIBBLES = 6;
 /** Books for 1, 2, ... nibbles follow one another: those for n begin after n (n - 1) / 2 others. */
 export const booksBefore = (n: number): number => (n * (n - 1)) / 2;
 export const ALL_BOOKS = booksBefore(MOST_NIBBLES + 1);
-/** Sweeps after the greedy choice when a page is sealed; every device does the same. */
-export const SWEEPS = 2;
+/** Sweeps after the greedy choice when a page is sealed. */
+const SWEEPS = 2;
 
 /** Half the squared length of every entry: what makes the nearest entry a matter of dots. */
 function halfLengths(books: Float64Array): Float64Array {
@@ -55,7 +55,7 @@ export function bookFormat(all: Float32Array, counts: Uint8Array, { headDim, pag
         about: `${columns} columns x ${pageTokens} nibbles: heads, quads, then the books of a quad; an entry of 16`,
       },
     ],
-    fragment: { kind: 'additive', counts, books },
+    fragment: { kind: 'additive', counts, books, sweeps: SWEEPS },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
         for (let q = 0; q < quads; q++) {

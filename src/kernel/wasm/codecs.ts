@@ -1,7 +1,7 @@
 /** Kernels and tables of the codecs in use: made when a layer first asks for them, shared by all layers alike. */
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
-import type { AdditiveTables } from './kernels/additive.ts';
+import type { Additive, AdditiveTables } from './kernels/additive.ts';
 import { keyTables } from './kernels/additive-keys.ts';
 import { valueTables } from './kernels/additive-values.ts';
 import type { AttendShape } from './kernels/attend.ts';
@@ -36,28 +36,28 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
 
   /** See kernels/additive.ts. */
   const placeAdditive = (
-    page: Fragment['page'] & { kind: 'additive' },
+    page: Additive,
     matrix: Float32Array,
     blocks: readonly number[] = [shape.headDim],
   ): AdditiveTables => {
-    const { counts, books } = page;
+    const { counts, books, sweeps } = page;
     const bytes = (data: Uint8Array | Int32Array) => place(new Float32Array(data.buffer));
     const quads = shape.headDim / 4;
     const firsts = Array.from({ length: shape.kvHeads + 1 }, (_, head) =>
       counts.subarray(0, head * quads).reduce((sum, count) => sum + count, 0),
     );
-    const keys = keyTables(page, matrix, blocks, shape);
+    const keys = keyTables(page, matrix, blocks, shape.pageTokens);
     const values = valueTables(page);
     return {
       counts: bytes(Int32Array.from(counts)),
       firsts: bytes(Int32Array.from(firsts)),
       books: place(withHalves(books)),
+      sweeps,
       dots: bytes(keys.dots),
       dotFirsts: bytes(keys.firsts),
       maps: place(keys.maps),
       bytes: bytes(values.bytes),
       steps: place(values.steps),
-      nibble: bytes(Int32Array.from([...Array(4).fill(0x0f0f0f0f), ...Array(4).fill(0x00010001)])),
     };
   };
 

@@ -3,15 +3,15 @@
  * start and mapped; each column gets a table of query x entry as bytes, and the sum of a token's entries over all
  * columns is its score: one swizzle serves 16 tokens.
  *
- * `maps` is [kv head][block][dim of the query][dim of the block] f32, in blocks of the fragment's sizes; each quad of what
- * it gives is multiplied by its size and each dim by its stretch, so that quads can be compared. `dots` has DOT_BYTES a column, in the order of pairs:
+ * `maps` is [kv head][block][dim of the query][dim of the block] f32, blocks of the fragment's sizes; each quad of what it gives is multiplied by its
+ * size and each dim by its stretch, so that quads can be compared. `dots` has DOT_BYTES a column, in the order of pairs:
  * its book over size and stretch as [dims 0 and 1, dims 2 and 3][entry][2] int16, then where its quad lies in a mapped
  * query, and its codes in a head's, in bytes.
  */
 import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
+import { beforeLoop, max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
 import { type Additive, mostColumns } from './additive.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
 import { INTERLEAVE } from './table-keys.ts';
@@ -25,12 +25,19 @@ const OCTET = 8;
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
 
-/** Entries of two columns stay within this together, as whole steps; each may be rounded down by almost one. */
+/** Entries that are added as bytes stay within this, in whole steps; each may be rounded down by almost one. */
 const MOST = 126;
 /** What is 1 step of a query, and 1 of a book, as int16; their dots are moved down by as much. */
 const QUERY_ONE = 256;
 const BOOK_ONE = 32767;
 const DOWN = 23;
+
+/**
+ * Entries of two columns are added as bytes before they are widened, which leaves each 7 bits. The more columns there are,
+ * the more of their rounding adds up: past two and a half bits a value each has a byte of its own.
+ */
+const inPairs = (page: Additive, headDim: number) =>
+  mostColumns(page, { kvHeads: (4 * page.counts.length) / headDim }) <= (5 * headDim) / 8;
 
 interface Column {
   book: Float32Array;
@@ -44,20 +51,18 @@ interface Column {
 }
 
 /**
- * Books and maps as the loops here want them. Entries of two columns are added as bytes, so large columns are paired with
- * small ones, and a quad is as large as its largest pair.
+ * Books and maps as the loops here want them. Large columns are paired with small ones; a quad is as large as its largest
+ * pair, or column.
  */
-export function keyTables(
-  { counts, books }: Additive,
-  matrix: Float32Array,
-  blocks: readonly number[],
-  { headDim, pageTokens }: AttendShape,
-) {
+export function keyTables(page: Additive, matrix: Float32Array, blocks: readonly number[], pageTokens: number) {
+  const { counts, books } = page;
+  const headDim = blocks.reduce((sum, size) => sum + size, 0);
   const quads = headDim / 4;
+  const together = inPairs(page, headDim);
+  const mapSize = mapNumbers(blocks);
+  const places = placesOf(blocks);
   const firsts = [0];
   const dots: Uint8Array[] = [];
-  const mapSize = mapNumbers(blocks);
-  const blockOf = placesOf(blocks);
   const maps = new Float32Array((counts.length / quads) * mapSize);
   for (let head = 0, column = 0; head < counts.length / quads; head++) {
     const columns: Column[] = [];
@@ -74,19 +79,20 @@ export function keyTables(
     });
     const pairs = pairColumns(columns);
     const sizes = stretches.map((stretch, quad) => {
-      const own = pairs.filter(pair => pair.some(c => c.quad === quad));
-      return Math.max(1e-30, ...own.map(([a, b]) => a.size + (b?.size ?? 0))) / Math.hypot(...stretch);
+      const sums = pairs.flatMap(pair => {
+        const all = pair.reduce((sum, { size }) => sum + size, 0);
+        return pair.filter(column => column.quad === quad).map(({ size }) => (together ? all : size));
+      });
+      return Math.max(1e-30, ...sums) / Math.hypot(...stretch);
     });
     for (const { book, number, quad } of pairs.flatMap(([a, b]) => [a, b ?? { ...a, book: new Float32Array(64) }]))
       dots.push(dotsOf(book, stretches[quad], sizes[quad], 8 * quad, (number * pageTokens) / 2));
     firsts.push(dots.length);
-    for (let i = 0; i < headDim; i++) {
-      const row = head * headDim + i;
-      const scale = sizes[i >> 2] * stretches[i >> 2][i & 3];
-      const { start, size, map } = blockOf[i];
-      for (let j = 0; j < size; j++)
-        maps[head * mapSize + map + j * size + i - start] = scale * matrix[row * headDim + start + j];
-    }
+    places.forEach(({ start, size, map }, dim) => {
+      const scale = sizes[dim >> 2] * stretches[dim >> 2][dim & 3];
+      const row = (head * headDim + dim) * headDim + start;
+      for (let i = 0; i < size; i++) maps[head * mapSize + map + i * size + dim - start] = scale * matrix[row + i];
+    });
   }
   return { dots: new Uint8Array(dots.flatMap(bytes => [...bytes])), firsts: Int32Array.from(firsts), maps };
 }
@@ -169,9 +175,10 @@ export function additiveKeys(
   const blocks = fragment.blocks ?? [headDim];
   if (blocks.some(size => size % OCTET !== 0)) return undefined;
   // Sums of bytes have 16 bits.
-  if (mostColumns(page, shape) > 512) return undefined;
+  if (mostColumns(page, shape) > 256) return undefined;
   const at = scratchOf(shape, page);
   const additive = tables.additive!;
+  const together = inPairs(page, headDim);
   const queryBytes = 4 * group * headDim;
   return {
     queryBytes,
@@ -187,9 +194,9 @@ export function additiveKeys(
         k.i32(i32.add(additive.dots, i32.mul(i32.load(i32.mul(head, 4), additive.dotFirsts + next), DOT_BYTES))),
       );
       const codes = k.i32(i32.add(pageAt, i32.mul(column, pageTokens / 2)));
-      const pairs = i32.divU(i32.sub(end, books), 2 * DOT_BYTES);
+      const unsigned = i32.divU(i32.sub(end, books), together ? 2 * DOT_BYTES : DOT_BYTES);
       const rounded = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
-      const bias = k.f32(f32.sub(rounded, f32.mul(f32.fromI32(pairs), f32.const(128))));
+      const bias = k.f32(f32.sub(rounded, f32.mul(f32.fromI32(unsigned), f32.const(128))));
       const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
       const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * mapNumbers(blocks))));
       for (let from = 0; from < group; from += HEADS) {
@@ -203,8 +210,8 @@ export function additiveKeys(
           const constant = f32.add(sum4(k, constants[i]), f32.mul(bias, step));
           k.do(f32.store(room, step, at.scales + 8 * g), f32.store(room, constant, at.scales + 8 * g + 4));
         });
-        buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables));
-        scoreColumns(k, shape, heads, codes, books, end, additive.nibble, room, at, scores);
+        buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables), together);
+        scoreColumns(k, shape, heads, codes, books, end, room, at, scores, together);
       }
     },
   };
@@ -324,7 +331,7 @@ function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, 
   });
 }
 
-/** Tables [column][head][16] of bytes. Those of the first of two columns have no sign: 128 more than they stand for. */
+/** Tables [column][head][16] of bytes. Those of columns that are not added to others have no sign: 128 more than they stand for. */
 function buildTables(
   k: Kernel,
   { group, headDim }: AttendShape,
@@ -333,6 +340,7 @@ function buildTables(
   end: I32,
   queries: I32,
   out: I32,
+  together: boolean,
 ): void {
   const [whole, to] = [k.i32(queries), k.i32(out)];
   const entries = Array.from({ length: 8 }, () => k.v128());
@@ -352,7 +360,7 @@ function buildTables(
           i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
         );
         const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
-        k.do(v128.store(to, second ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
+        k.do(v128.store(to, second && together ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
       }
     }
     k.increment(to, 2 * 16 * group);
@@ -367,12 +375,13 @@ function scoreColumns(
   codes: I32,
   books: I32,
   end: I32,
-  nibble: number,
   room: I32,
   at: ReturnType<typeof scratchOf>,
   scores: I32,
+  together: boolean,
 ): void {
-  const mask = k.v128(v128.load(nibble));
+  // Where the turned queries were.
+  const [nibble] = beforeLoop(k, room, [i8x16.const(15)]);
   // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
   const index = [0, 1].map(() => k.v128());
@@ -389,14 +398,16 @@ function scoreColumns(
       k.for(books, end, 2 * DOT_BYTES, book => {
         index.forEach((local, n) => {
           const bytes = v128.load(i32.add(from, i32.load(book, DOT_BYTES * n + CODES_AT)));
-          k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, mask));
+          k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));
         });
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];
           const [a, b] = index.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
-          k.set(entry, i8x16.add(a, b));
-          k.set(raw, i16x8.add(raw, entry));
-          k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+          for (const bytes of together ? [i8x16.add(a, b)] : [a, b]) {
+            k.set(entry, bytes);
+            k.set(raw, i16x8.add(raw, entry));
+            k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
+          }
         });
         k.increment(table, 2 * 16 * group);
       });

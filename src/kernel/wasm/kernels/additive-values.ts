@@ -7,7 +7,7 @@
 import type { Fragment } from '../../fragment.ts';
 import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, multiplyAdd, swizzle, transposeSum } from '../ops.ts';
+import { beforeLoop, dotBytes, multiplyAdd, swizzle, transposeSum } from '../ops.ts';
 import { type Additive, forQuads } from './additive.ts';
 import type { AttendShape, ValueFragment } from './attend.ts';
 import { STATE_HEAD, stateBytes, takePage } from './softmax.ts';
@@ -95,7 +95,7 @@ export function additiveValues(
         const made = pageWeights(k, shape, from, i32.add(weights, g * pageTokens), sums, { limit });
         return takePage(k, i32.add(state, g * stride), made.top, made.sum);
       });
-      const [nibble, ones] = [0, 16].map(offset => k.v128(v128.load(additive.nibble, offset)));
+      const [nibble, ones] = beforeLoop(k, sums, [i8x16.const(15), i16x8.const(1)]);
       const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));
       forQuads(k, additive, headDim, head, (offset, count, column) => {
         const place = k.i32(i32.add(state, offset));

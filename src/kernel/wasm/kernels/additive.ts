@@ -1,7 +1,7 @@
 /**
  * Pages of additive codebooks (mead): a quad is the sum of entries of its books. How many books a quad has is data, so
- * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, then the end, and
- * `books` has BOOK_BYTES a column.
+ * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, and in
+ * the end their number, `books` has BOOK_BYTES a column.
  */
 import type { Fragment } from '../../fragment.ts';
 import { f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
@@ -12,15 +12,14 @@ export interface AdditiveTables {
   counts: number;
   firsts: number;
   books: number;
-  /** For scores on codes: see additive-keys.ts. */
+  sweeps: number;
+  /** For scores on codes: see additive-keys.ts. `dotFirsts` is to `dots` what `firsts` is to `books`. */
   dots: number;
   dotFirsts: number;
   maps: number;
   /** For sums on codes: see additive-values.ts. */
   bytes: number;
   steps: number;
-  /** 15 in each of 16 bytes, then 1 in each of 8 int16: constants that are read are not made anew in every turn of a loop. */
-  nibble: number;
 }
 
 export type Additive = Fragment['page'] & { kind: 'additive' };
@@ -34,8 +33,6 @@ export function mostColumns({ counts }: Additive, { kvHeads }: { kvHeads: number
   return Math.max(...columns);
 }
 
-/** Sweeps after the greedy choice, as in codec/mead/books.ts. */
-const SWEEPS = 2;
 const QUAD_BYTES = 16;
 
 /** Bytes side by side in a line of nibbles: byte i holds tokens i and lane + i of each run of twice as many. */
@@ -108,7 +105,7 @@ export function sealAdditive(
       const quad = v128.load(i32.add(i32.add(y, offset), i32.mul(t, 4 * headDim)));
       k.do(v128.store(i32.add(rest, i32.mul(t, QUAD_BYTES)), quad));
     });
-    const sweeps = k.i32(i32.select(i32.gtS(count, 1), SWEEPS + 1, 1));
+    const sweeps = k.i32(i32.select(i32.gtS(count, 1), tables.sweeps + 1, 1));
     k.for(0, sweeps, 1, sweep => {
       k.for(0, count, 1, n => {
         const book = k.i32(i32.add(tables.books, i32.mul(i32.add(first, n), BOOK_BYTES)));

@@ -287,6 +287,10 @@ fn four_high(at: u32) -> vec4f {
 
 const GOLDEN = 0.6180339887498949;
 
+/** Weights of tokens 4 g to 4 g + 3, up to 255, as four bytes, by the pattern. */
+export const dithered = (weights: string): string =>
+  `pack4xU8(vec4u(${weights} + fract(f32(4 * g) * ${float(GOLDEN)} + vec4f(${each(4, j => float((j * GOLDEN) % 1), ', ')}))))`;
+
 export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const scaled = scaledOf(fragment, shape);
@@ -307,7 +311,6 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
       ${each(words, m => `{ let c = ${bytes.unsigned(codesOf(k, m, e))}; ${each(Q, q => `d${q} += dot4U8Packed(c, ${weights(Q).word(`w${q}_`, m)});`, ' ')} }`)}
       ${each(Q, q => `o${q}_${k}_${e} = fma(f32(d${q}), weight_units[d * ${Q} + ${q}], o${q}_${k}_${e} * factors[${q}]);`, ' ')}
     }`;
-  const dither = each(4, j => float((j * GOLDEN) % 1), ', ');
   const load = (Q: number, d: string) =>
     each(Q, q => weights(Q).load(`w${q}_`, `(((${d}) * ${PARTS} + part) * ${Q} + ${q}) * ${words}`));
   return {
@@ -322,12 +325,11 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
       `${bytes.text}\n${scaled.text}\n${weights(Q).declare}\nvar<workgroup> weight_units: array<f32, ${groups * Q}>;`,
     survey: Array.from({ length: groups }, (_, d) => `abs(${factor(d)})`),
     weigh: Q => `let place = ${line.place('g')};
-        let pattern = fract(f32(4 * g) * ${float(GOLDEN)} + vec4f(${dither}));
         ${each(
           groups,
           d => `{
           let unit = select(0.0, 255.0 / largest${d}, largest${d} > 0);
-          let word = pack4xU8(vec4u(fma(weights * ${factor(d)}, vec4f(unit), pattern)));
+          let word = ${dithered(`weights * ${factor(d)} * unit`)};
           ${weights(Q).put(`(((${d * PARTS} + place / ${words}) * ${Q} + q) * ${words} + place % ${words})`, 'word')}
           more${d} = fma(f32(dot4U8Packed(word, 0x01010101u)), largest${d} * ${float(bytes.offset / 255)}, more${d});
           ${

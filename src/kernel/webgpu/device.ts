@@ -372,7 +372,8 @@ export class WebGpuDevice implements Device {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
         const kernel = attendPages(keys, values, this.shape, rows);
-        const params = [word, first, pool.strides[layer], valueOffset - keyOffset, scale];
+        const offset = valueOffset - keyOffset;
+        const params = [word, first, pool.strides[layer], offset, scale, key.columns, value.columns];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         this.gpu.run(kernel, params, buffers, groups);
       });

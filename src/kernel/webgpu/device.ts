@@ -48,6 +48,8 @@ export interface WebGpuOptions {
   unroll?: number;
   /** Pages that a workgroup of attention takes: 4. It shows in the last bits of results, so a cache keeps to one. */
   split?: number;
+  /** Whether lanes may work together in subgroups: where the adapter has them. */
+  subgroups?: boolean;
 }
 
 type GpuTensor = Tensor & { buffer: GPUBuffer };
@@ -94,9 +96,10 @@ export class WebGpuDevice implements Device {
       binding = info.limits.binding,
       unroll,
       split = 4,
+      subgroups = true,
     }: WebGpuOptions,
   ) {
-    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: subgroups && info.subgroups >= 4 };
     this.heads = heads;
     this.precise = precise;
     this.binding = Math.min(binding, info.limits.binding, info.limits.buffer);
@@ -303,7 +306,7 @@ export class WebGpuDevice implements Device {
     const { group, pageTokens } = this.shape;
     const { keys } = key;
     const { values } = value;
-    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.shares * values.dim);
+    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.dim);
     const slices = 32 * Math.max(1 + values.survey.length, values.groups);
     const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
     const fixed = 4 * (keys.fixed + values.fixed + 64);
@@ -355,11 +358,20 @@ export class WebGpuDevice implements Device {
       if (items.one.count > 0) run(1, items.one.word, [items.one.count, kvHeads]);
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
+    const queries =
+      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+    // Few and slow: they run beside the pages if they begin first.
+    const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
+    each(batch.halves, (rows, first, groups) => {
+      const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
+      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
+      this.gpu.run(attendHalves(this.shape, rows), [word, first, ...rooms, scale], buffers, groups);
+    });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
       const bound: Record<string, GPUBuffer | undefined> = {
         data: this.gpu.arena,
-        queries: key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale),
+        queries,
         pool: pool.buffers[layer],
         pool2: pool.buffers[layer],
         pool4: pool.buffers[layer],
@@ -378,12 +390,6 @@ export class WebGpuDevice implements Device {
         this.gpu.run(kernel, params, buffers, groups);
       });
     }
-    const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, (rows, first, groups) => {
-      const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
-      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      this.gpu.run(attendHalves(this.shape, rows), [word, first, ...rooms, scale], buffers, groups);
-    });
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, states, halfStates, ...tables, bufferOf(out)];
     const groups = [this.heads, batch.finish.count];

@@ -39,7 +39,7 @@ export function mixedKeys(name: string, fragment: Fragment, shape: PageShape, pe
     name: `mixed ${name}`,
     dim: D,
     ...turned.part,
-    loaded: turned.loaded + words.loaded + D + 2,
+    loaded: turned.loaded + words.loaded + D + 34,
     fixed: QUAD_WORDS * most + PLANE_KINDS.length + 32,
     parts: PARTS,
     text: Q => /* wgsl */ `
@@ -47,6 +47,7 @@ ${turned.text(Q)}
 ${words.text(Q)}
 var<workgroup> coded: array<f32, ${Q * (D + 1)}>;
 var<workgroup> constants: array<f32, ${Q}>;
+var<workgroup> halves: array<vec4f, ${Q * 8}>;
 var<workgroup> steps: array<f32, ${D}>;
 var<workgroup> kinds: array<u32, ${PLANE_KINDS.length + 1}>;
 var<workgroup> quads: array<u32, ${QUAD_WORDS * most}>;
@@ -67,14 +68,18 @@ fn four_dims(q: u32, quad: u32) -> vec4f {
   }`,
     begin: Q => /* wgsl */ `
     ${turned.begin(Q, `coded[q * ${D + 1} + n] = sum * steps[n];`, 'constants[q] = sum;')}
-    workgroupBarrier();
-    if (lane < ${Q}) {
-      // Half a step of every column that has codes: the others have a step of 0.
+    // Half a step of every column that has codes: the others have a step of 0.
+    for (var at = lane; at < ${Q * 32}; at += ${SIZE}) {
       var half = 0.0;
-      for (var i = 0u; i < ${D}; i++) { half = fma(0.5, coded[lane * ${D + 1} + i], half); }
-      constants[lane] += half;
+      for (var i = at % 32; i < ${D}; i += 32) { half = fma(0.5, coded[at / 32 * ${D + 1} + i], half); }
+      halves[at / 4][at % 4] = half;
     }
-    ${words.begin(Q, `kinds[${PLANE_KINDS.length}]`, 'four_dims(q, n)')}`,
+    ${words.begin(Q, `kinds[${PLANE_KINDS.length}]`, 'four_dims(q, n)')}
+    if (lane < ${Q}) {
+      var all = halves[8 * lane];
+      for (var n = 1u; n < 8; n++) { all += halves[8 * lane + n]; }
+      constants[lane] += (all.x + all.y) + (all.z + all.w);
+    }`,
     sums: Q => /* wgsl */ `{
       let part = lane / 32;
       let g = lane % 32;
@@ -138,6 +143,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
         }`,
     note: () => `weight_units[q] = whole * ${float(1 / 255)};`,
     shares: PARTS,
+    share: `lane % ${PARTS}`,
     declare: Q =>
       each(
         columns,
@@ -164,7 +170,6 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
       }`,
       )}
     }`,
-    keep: Q =>
-      each(columns, k => each(Q, q => `keep(lane % ${PARTS}, ${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k});`, ' ')),
+    keep: Q => each(columns, k => each(Q, q => `keep(${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k});`, ' ')),
   };
 }

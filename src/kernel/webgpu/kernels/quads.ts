@@ -86,7 +86,6 @@ var<workgroup> entries: array<u32, ${most * ENTRIES}>;`,
   }`,
     begin: Q => /* wgsl */ `
     ${turned.begin(Q, `{ let to = q * ${D} + n; coded[to / 4][to % 4] = sum; }`, 'constants[q] = sum;')}
-    workgroupBarrier();
     ${words.begin(Q, 'columns', `(column_units[n] * coded[q * ${D / 4} + column_quads[n]])`)}`,
     sums: Q => /* wgsl */ `{
       let part = lane / 32;
@@ -147,7 +146,6 @@ export function quadValues(name: string, fragment: Fragment, shape: PageShape): 
     text: Q => `${columns.text}\n${weights(Q).declare}\nvar<workgroup> weight_units: array<f32, ${Q}>;`,
     weigh: Q => `{ let word = ${dithered('weights * 255.0')}; ${weights(Q).put(`g * ${Q} + q`, 'word')} }`,
     note: () => `weight_units[q] = whole * ${float(1 / 255)};`,
-    shares: PARTS,
     declare: Q => each(rounds, s => each(Q, q => `var o${q}_${s} = vec4f(0.0);`, ' ')),
     sum: Q => `{
       let part = lane / ${LANES};
@@ -176,19 +174,16 @@ export function quadValues(name: string, fragment: Fragment, shape: PageShape): 
       }`,
       )}
     }`,
-    // Columns of one quad are added one after the other.
-    keep: Q => `
-  for (var at = lane; at < ${(PARTS * Q * D) / 4}; at += ${SIZE}) { scratch[at] = vec4f(0.0); }
-  for (var book = 0u; book < ${books}; book++) {
-    workgroupBarrier();
-    ${each(
-      rounds,
-      s => `if (${columns.has(c(s))} && ${columns.order(c(s))} == book) {
-      let to = lane / ${LANES} * ${(Q * D) / 4} + ${columns.quad(c(s))};
-      ${each(Q, q => `scratch[to + ${(q * D) / 4}] += o${q}_${s};`, ' ')}
+    // Columns of one quad are added one after the other, and the quarters of the tokens.
+    shares: PARTS * books,
+    share: 'turn',
+    keep: Q =>
+      each(
+        rounds,
+        s => `if (${columns.has(c(s))} && ${columns.order(c(s))} * ${PARTS} + lane / ${LANES} == turn) {
+      ${each(Q, q => each(4, k => `keep(${q}, 4 * ${columns.quad(c(s))} + ${k}, o${q}_${s}[${k}]);`, ' '))}
     }`,
-    )}
-  }`,
+      ),
   };
 }
 

@@ -99,7 +99,8 @@ export class WebGpuDevice implements Device {
       subgroups = true,
     }: WebGpuOptions,
   ) {
-    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: subgroups && info.subgroups >= 4 };
+    const known = subgroups && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: known ? info.subgroups : 0 };
     this.heads = heads;
     this.precise = precise;
     this.binding = Math.min(binding, info.limits.binding, info.limits.buffer);

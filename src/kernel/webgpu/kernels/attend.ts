@@ -120,6 +120,10 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const surveyed = values.survey.length;
   // A part of all queries, and so much more that parts do not meet in one bank.
   const stride = Q * P + 8;
+  // Where a subgroup is whole slices of one query, it finds their largest by itself.
+  const { subgroups = 0 } = shape;
+  const together = subgroups >= 4 && SLICES % subgroups === 0 ? subgroups : 1;
+  const told = SLICES / together;
   const scratch = Math.max(keys.parts * stride, Q * C);
   const pairs = (text: (k: number) => string) =>
     each(
@@ -133,10 +137,22 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
         ? `{ let g = slice + ${c * SLICES}; ${text(c)} }`
         : `if (slice + ${c * SLICES} < ${P / 4}) { let g = slice + ${c * SLICES}; ${text(c)} }`,
     );
-  /** The largest of a query's 32 slices. */
-  const largest = (name: string, from: string) => `var ${name}4 = slices[${from}];
-        ${each(SLICES / 4 - 1, s => `${name}4 = max(${name}4, slices[${from} + ${s + 1}]);`, ' ')}
+  /** A lane tells what its slices have: number n of query q. */
+  const tell = (n: number, value: string) => `{
+      let at = (${n * Q} + q) * ${told} + slice / ${together};
+      slices[at / 4][at % 4] = ${value};
+    }`;
+  /** The largest that was told, by number and query; nothing is told where one subgroup has all. */
+  const largest = (name: string, n: number, q: string, own: string) => {
+    if (told === 1) return `let ${name} = ${own};`;
+    const value = (s: number) => `slices[(${n * Q} + ${q}) * ${told / 4} + ${s}]`;
+    if (told < 4)
+      return `let ${name} = max(${each(told, s => `slices[((${n * Q} + ${q}) * ${told} + ${s}) / 4][((${n * Q} + ${q}) * ${told} + ${s}) % 4]`, ', ')});`;
+    return `var ${name}4 = ${value(0)};
+        ${each(told / 4 - 1, s => `${name}4 = max(${name}4, ${value(s + 1)});`, ' ')}
         let ${name} = max(max(${name}4.x, ${name}4.y), max(${name}4.z, ${name}4.w));`;
+  };
+  const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
   const stateOf = (q: string) =>
     `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + head * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
   const body = /* wgsl */ `
@@ -186,7 +202,7 @@ fn main(group: vec3u, lane: u32) {
     ${keys.sums(Q)}
     // 2. weights
     workgroupBarrier();
-    ${each(perLane, k => each(chunks, c => `var s${k}_${c} = vec4f(${NEVER});`, ' '))}
+    ${each(perLane, k => `var top${k} = ${NEVER}; ${each(surveyed, d => `var survey${k}_${d} = 0.0;`, ' ')} ${each(chunks, c => `var s${k}_${c} = vec4f(${NEVER});`, ' ')}`)}
     ${pairs(
       k => `
       var top4 = vec4f(${NEVER});
@@ -200,19 +216,20 @@ fn main(group: vec3u, lane: u32) {
         top4 = max(top4, s${k}_${c});
         ${each(surveyed, d => `survey${d} = max(survey${d}, ${values.survey[d](c)});`, ' ')}`,
       )}
-      slices[q * ${SLICES / 4} + slice / 4][slice % 4] = max(max(top4.x, top4.y), max(top4.z, top4.w));
-      ${each(
-        surveyed,
-        d => `if (q == 0) {
-        slices[${((d + 1) * Q * SLICES) / 4} + slice / 4][slice % 4] = max(max(survey${d}.x, survey${d}.y), max(survey${d}.z, survey${d}.w));
-      }`,
-      )}`,
+      top${k} = ${most4('top4')};
+      ${each(surveyed, d => `survey${k}_${d} = ${most4(`survey${d}`)};`, ' ')}`,
     )}
-    workgroupBarrier();
+    ${together > 1 ? each(perLane, k => `top${k} = subgroupMax(top${k}); ${each(surveyed, d => `survey${k}_${d} = subgroupMax(survey${k}_${d});`, ' ')}`) : ''}
+    ${
+      told > 1
+        ? `${pairs(k => `${tell(0, `top${k}`)} ${each(surveyed, d => `if (q == 0) ${tell(d + 1, `survey${k}_${d}`)}`)}`)}
+    workgroupBarrier();`
+        : ''
+    }
     ${pairs(
       k => `
-      ${largest('top', `q * ${SLICES / 4}`)}
-      ${each(surveyed, d => largest(`largest${d}`, `${((d + 1) * Q * SLICES) / 4}`))}
+      ${largest('top', 0, 'q', `top${k}`)}
+      ${each(surveyed, d => largest(`largest${d}`, d + 1, '0', `survey${k}_${d}`))}
       let m = max(m${k}, top);
       let factor = exp(m${k} - m);
       let whole = exp(top - m);
@@ -279,11 +296,11 @@ fn main(group: vec3u, lane: u32) {
     `${source.begin}${body}`.includes(`${text.slice(0, text.indexOf(':'))}[`),
   );
   return {
-    name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}`,
+    name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads} in ${together}`,
     params: ['table', 'items', ...source.params],
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
     size: SIZE,
     body,
-    enable: body.includes('quadSwap') ? ['subgroups'] : [],
+    enable: /quadSwap|subgroupMax/.test(body) ? ['subgroups'] : [],
   };
 }

@@ -14,8 +14,8 @@ export interface PageShape {
   headDim: number;
   kvHeads: number;
   pageTokens: number;
-  /** Whether lanes may pass numbers to their neighbours of a four without workgroup memory. */
-  subgroups?: boolean;
+  /** Lanes of a subgroup, which may pass numbers to one another without workgroup memory; 0 where that is not known. */
+  subgroups?: number;
 }
 
 /** Reads out of `pool: array<u32>`: a byte anywhere, all else at any multiple of two. */

@@ -8,8 +8,8 @@ import { fourHalves } from './ints.ts';
 import { blockAt, inOrder, loads } from './read.ts';
 import { each } from './text.ts';
 
-/** Tokens of the f16 tail and sinks that are read at a time. */
-export const HALF_TOKENS = 128;
+/** Tokens of the f16 tail and sinks that are read at a time: they are few. */
+export const HALF_TOKENS = 32;
 
 export interface Side<Part> {
   fragment: Fragment;

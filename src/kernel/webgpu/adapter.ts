@@ -64,8 +64,9 @@ export interface AdapterInfo {
   /** Runs on the CPU: correct, and slower than wasm. */
   software: boolean;
   features: string[];
-  /** Lanes that run together, 0 where subgroups are not offered. */
+  /** Lanes that run together, at most and at least; 0 where subgroups are not offered. */
   subgroups: number;
+  subgroupMin: number;
   f16: boolean;
   limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
 }
@@ -82,13 +83,18 @@ export async function findAdapter(): Promise<{ adapter: GPUAdapter; info: Adapte
 
 function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
   const { vendor, architecture, device, description } = info;
-  const { isFallbackAdapter, subgroupMaxSize } = info as { isFallbackAdapter?: boolean; subgroupMaxSize?: number };
+  const { isFallbackAdapter, subgroupMaxSize, subgroupMinSize } = info as {
+    isFallbackAdapter?: boolean;
+    subgroupMaxSize?: number;
+    subgroupMinSize?: number;
+  };
   const all = [vendor, architecture, device, description].join(' ');
   return {
     name: description || device || `${vendor} ${architecture}`.trim() || 'an adapter without a name',
     software: isFallbackAdapter === true || /swiftshader|llvmpipe|lavapipe|software/i.test(all),
     features: [...features].sort(),
     subgroups: features.has('subgroups') ? (subgroupMaxSize ?? 0) : 0,
+    subgroupMin: features.has('subgroups') ? (subgroupMinSize ?? 0) : 0,
     f16: features.has('shader-f16'),
     limits: {
       binding: limits.maxStorageBufferBindingSize,

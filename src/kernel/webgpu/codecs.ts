@@ -2,9 +2,12 @@
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
 import type { KeyPart, ValuePart } from './kernels/attend.ts';
-import { genericKeys, genericValues, turnedKeys } from './kernels/generic.ts';
-import { linearKeys, linearKeysOf, linearValues, linearValuesOf } from './kernels/linear.ts';
+import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
+import { intKeys, intValues } from './kernels/ints.ts';
+import { mixedKeys, mixedValues } from './kernels/mixed.ts';
+import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/read.ts';
+import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -18,6 +21,10 @@ export interface GpuCodec {
   encode?: GPUBuffer;
   mean?: GPUBuffer;
   residual?: GPUBuffer;
+  /** What a learned codec looks up (kernels/tables.ts). */
+  tables?: GPUBuffer;
+  /** Where they describe the columns of additive pages. */
+  columns: number;
   /** How attention reads it as keys and as values. */
   keys: KeyPart;
   values: ValuePart;
@@ -28,10 +35,10 @@ export interface GpuCodec {
 export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fragment: Fragment) => GpuCodec {
   const { headDim } = shape;
   const known = new Map<Fragment, GpuCodec>();
-  const place = (data: Float32Array | undefined, label: string) => {
+  const place = (data: Float32Array | Uint32Array | undefined, label: string) => {
     if (!data) return undefined;
     const buffer = gpu.buffer(data.byteLength, label);
-    gpu.upload(buffer, 0, new Uint8Array(Float32Array.from(data).buffer));
+    gpu.upload(buffer, 0, new Uint8Array(data.slice().buffer));
     return buffer;
   };
   return fragment => {
@@ -39,47 +46,46 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
     if (has) return has;
     const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
     const name = nameOf(fragment);
-    // The fastest way that fits comes first.
-    const [rows, columns] = precise ? [] : [linearKeysOf(fragment, shape), linearValuesOf(fragment, shape)];
     const perHead = (matrix?.length ?? 0) > codedDim * headDim;
-    const keyPart = () => {
-      if (fragment.turn) return turnedKeys(name, fragment, shape, perHead);
-      return rows ? linearKeys(name, rows, shape) : genericKeys(name, fragment, shape);
-    };
+    // The first that fits.
+    const [ints, sums] = precise
+      ? []
+      : [
+          intKeys(name, fragment, shape) ??
+            bookKeys(name, fragment, shape) ??
+            mixedKeys(name, fragment, shape, perHead) ??
+            additiveKeys(name, fragment, shape, perHead),
+          intValues(name, fragment, shape) ?? quadValues(name, fragment, shape) ?? mixedValues(name, fragment, shape),
+        ];
+    const floats = () =>
+      fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
     const codec: GpuCodec = {
       fragment,
       name,
-      keys: keyPart(),
-      values: columns ? linearValues(name, columns, shape) : genericValues(name, fragment, shape),
-      int8: rows !== undefined && !fragment.turn,
+      keys: ints ?? floats(),
+      values: sums ?? floatPageValues(name, fragment, shape),
+      int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),
       transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
       encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
       mean: place(mean, 'mean of a codec'),
       residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
+      columns: columnsAt(fragment),
+      tables: place(tablesOf(fragment, shape), 'tables of a codec'),
     };
     known.set(fragment, codec);
     return codec;
   };
 }
 
-/** [..][rows][cols] to [..][cols][rows]. */
-function transpose(matrix: Float32Array, rows: number, cols: number): Float32Array {
-  const out = new Float32Array(matrix.length);
-  for (let start = 0; start < matrix.length; start += rows * cols) {
-    for (let r = 0; r < rows; r++) {
-      for (let c = 0; c < cols; c++) out[start + c * rows + r] = matrix[start + r * cols + c];
-    }
-  }
-  return out;
-}
-
-/** Kernels have levels written into them, while matrices and means are bound. */
-function nameOf({ matrix, encodeMatrix, mean, turn, ...rest }: Fragment): string {
+/** Kernels have levels written into them, while matrices, means and what was learned are bound. */
+function nameOf({ matrix, encodeMatrix, mean, turn, sharedBytes, ...rest }: Fragment): string {
   const flags = [matrix, encodeMatrix, mean, turn].map(x => x?.length ?? 0);
-  return JSON.stringify([rest, flags], (key, value) => {
-    if (key === 'matrix') return undefined;
-    return value instanceof Float32Array ? [...value] : value;
+  // Of pages that are all columns, kernels find the columns in a table.
+  const shared = rest.blockBytes > 0 ? sharedBytes : undefined;
+  return JSON.stringify([rest, shared, flags], (key, value) => {
+    if (!ArrayBuffer.isView(value)) return value;
+    return key === 'levels' ? [...(value as Float32Array)] : undefined;
   });
 }

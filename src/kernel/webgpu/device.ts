@@ -23,7 +23,7 @@ import { type Binding, Gpu, type Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { embed, groupsOf, norm, rope, swiglu } from './kernels/basic.ts';
 import { CHOICE, choose, NONE } from './kernels/choose.ts';
-import { append, type Domain, finish, prepare } from './kernels/domain.ts';
+import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
 import { FEW_OUT, type Matmul, matmulFew, matmulTile, quantize, takesInt8 } from './kernels/matmul.ts';
 import { code, pack, rotate, scalarsOf } from './kernels/seal.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
@@ -46,6 +46,10 @@ export interface WebGpuOptions {
    * and 1 where kernels are compiled for the CPU, slowly. It does not show in results.
    */
   unroll?: number;
+  /** Pages that a workgroup of attention takes: 4. It shows in the last bits of results, so a cache keeps to one. */
+  split?: number;
+  /** Whether lanes may work together in subgroups: where the adapter has them. */
+  subgroups?: boolean;
 }
 
 type GpuTensor = Tensor & { buffer: GPUBuffer };
@@ -74,6 +78,7 @@ export class WebGpuDevice implements Device {
   private readonly precise: boolean;
   private readonly binding: number;
   private readonly unroll: number;
+  private readonly split: number;
   private readonly codecOf: ReturnType<typeof createCodecs>;
   private readonly pools = new Map<string, Pool>();
   private readonly rooms = new Map<string, GPUBuffer>();
@@ -82,12 +87,24 @@ export class WebGpuDevice implements Device {
   constructor(
     readonly gpu: Gpu,
     readonly info: AdapterInfo,
-    { headDim, heads, kvHeads, pageTokens, precise = false, binding = info.limits.binding, unroll }: WebGpuOptions,
+    {
+      headDim,
+      heads,
+      kvHeads,
+      pageTokens,
+      precise = false,
+      binding = info.limits.binding,
+      unroll,
+      split = 4,
+      subgroups = true,
+    }: WebGpuOptions,
   ) {
-    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
+    const known = subgroups && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: known ? info.subgroups : 0 };
     this.heads = heads;
     this.precise = precise;
     this.binding = Math.min(binding, info.limits.binding, info.limits.buffer);
+    this.split = split;
     this.unroll = unroll ?? (info.software ? 1 : 4);
     this.codecOf = createCodecs(gpu, this.shape, precise);
   }
@@ -264,7 +281,7 @@ export class WebGpuDevice implements Device {
         const { pool } = blockOf(block);
         const buffers = [this.gpu.arena, bufferOf(k), bufferOf(v), pool.buffers[layer]];
         const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3];
-        const groups = [Math.ceil((kvHeads * headDim) / 128), most, some.length];
+        const groups = [Math.ceil((kvHeads * headDim) / DOMAIN_SIZE), most, some.length];
         this.gpu.run(append(headDim, kvHeads, sinks, toF16), params, buffers, groups);
       };
       store(tail, shape.tailTokens, false);
@@ -288,8 +305,13 @@ export class WebGpuDevice implements Device {
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
   private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
-    const bytes = 4 * (key.keys.loaded + 1.5 * Math.max(pageTokens, HALF_TOKENS) + 40);
-    const most = Math.floor(this.info.limits.workgroupMemory / bytes);
+    const { keys } = key;
+    const { values } = value;
+    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.dim);
+    const slices = 32 * Math.max(1 + values.survey.length, values.groups);
+    const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
+    const fixed = 4 * (keys.fixed + values.fixed + 64);
+    const most = Math.floor((this.info.limits.workgroupMemory - fixed) / bytes);
     if (most < group)
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
@@ -300,8 +322,8 @@ export class WebGpuDevice implements Device {
   private tableOf(runs: readonly KvRun[], tile: number): { table: Table; word: number } {
     let known = this.tables.get(runs);
     if (!known) {
-      const stateBytes = 4 * this.heads * (2 * this.shape.headDim + 2);
-      known = { table: attendTable(runs, tile, Math.floor(Math.min(STATES, this.binding) / stateBytes)) };
+      const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
+      known = { table: attendTable(runs, tile, this.split, Math.floor(Math.min(STATES, this.binding) / stateBytes)) };
       this.tables.set(runs, known);
     }
     this.gpu.makeRoom(known.table.words.byteLength);
@@ -330,37 +352,45 @@ export class WebGpuDevice implements Device {
     const { shape } = view;
     const { kvHeads, headDim } = this.shape;
     const { keyOffset, valueOffset } = shape.layers[layer];
-    const stateBytes = (dim: number) => 4 * this.heads * (dim + 2);
+    const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
     const states = this.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.room('states of halves', batch.halfStates * stateBytes(headDim));
     const each = (items: Items, run: (rows: number, first: number, groups: number[]) => void) => {
       if (items.one.count > 0) run(1, items.one.word, [items.one.count, kvHeads]);
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
-    if (batch.pageStates > 0) {
-      const turns = key.fragment.turn ? [key.matrix, key.mean, this.turnsOf(key, view)] : [];
-      const more = turns.filter(buffer => buffer !== undefined);
-      const queries = key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
-      const { pool } = blockOf(view.leaves[0]);
-      each(batch.pages, (rows, first, groups) => {
-        const keys = { fragment: key.fragment, part: key.keys };
-        const values = { fragment: value.fragment, part: value.values };
-        const kernel = attendPages(keys, values, this.shape, rows);
-        const params = [word, first, pool.strides[layer], valueOffset - keyOffset, scale];
-        this.gpu.run(
-          kernel,
-          params,
-          [this.gpu.arena, queries, pool.buffers[layer], pool.buffers[layer], ...more, states],
-          groups,
-        );
-      });
-    }
+    const queries =
+      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+    // Few and slow: they run beside the pages if they begin first.
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first, groups) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
       this.gpu.run(attendHalves(this.shape, rows), [word, first, ...rooms, scale], buffers, groups);
     });
+    if (batch.pageStates > 0) {
+      const { pool } = blockOf(view.leaves[0]);
+      const bound: Record<string, GPUBuffer | undefined> = {
+        data: this.gpu.arena,
+        queries,
+        pool: pool.buffers[layer],
+        pool2: pool.buffers[layer],
+        pool4: pool.buffers[layer],
+        keyTables: key.tables,
+        valueTables: value.tables,
+        turns: key.fragment.turn && this.turnsOf(key, view),
+        states,
+      };
+      each(batch.pages, (rows, first, groups) => {
+        const keys = { fragment: key.fragment, part: key.keys };
+        const values = { fragment: value.fragment, part: value.values };
+        const kernel = attendPages(keys, values, this.shape, rows);
+        const offset = valueOffset - keyOffset;
+        const params = [word, first, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
+        this.gpu.run(kernel, params, buffers, groups);
+      });
+    }
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, states, halfStates, ...tables, bufferOf(out)];
     const groups = [this.heads, batch.finish.count];
@@ -372,7 +402,7 @@ export class WebGpuDevice implements Device {
     const queries = this.room('queries', 4 * q.rows * this.heads * key.keys.words);
     const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-    const groups = [this.heads, batch.finish.count];
+    const groups = [this.shape.kvHeads, batch.finish.count];
     this.gpu.run(prepare(this.domainOf(key), key.int8), [word, batch.finish.word, scale], buffers, groups);
     return queries;
   }
@@ -423,25 +453,25 @@ export class WebGpuDevice implements Device {
     const rotateParams = [tail.slot, tail.pool.strides[layer], side, view.shape.tailTokens, start, turn];
     const rotateBuffers: Binding[] = [this.gpu.arena, tail.pool.buffers[layer], ...tables, y];
     this.gpu.run(rotate(fragment, this.shape), rotateParams, rotateBuffers, [pageTokens, kvHeads]);
-    const more = known.residual ? [known.residual] : [];
+    const more = [known.residual, known.tables].filter(buffer => buffer !== undefined);
     for (const { kernel, groups } of code(name, fragment, this.shape)) {
       this.gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);
     }
     const { pool, slot } = blockOf(leaf);
     const at = slot * pool.strides[layer] + offset;
     const words = Math.ceil(codec.pageBytes / 4);
-    this.gpu.run(
-      pack(name, fragment, codec.pageBytes, this.shape),
-      [at],
-      [codes, scalars, pool.buffers[layer]],
-      [Math.ceil(words / 64)],
-    );
+    const packed = pack(name, fragment, codec.pageBytes, this.shape);
+    const places = packed.buffers.length > 3 ? [known.tables!] : [];
+    this.gpu.run(packed, [at], [codes, scalars, ...places, pool.buffers[layer]], [Math.ceil(words / 64)]);
   }
 
   async dispose(): Promise<void> {
     this.gpu.device.destroy();
   }
 }
+
+/** Of `write x: array<f32>`, x. */
+const bufferName = (text: string) => text.replace('write ', '').split(':')[0];
 
 const turnOf = (angle: number) => [Math.cos(angle), Math.sin(angle)];
 

@@ -5,6 +5,7 @@ import type { KeyPart, ValuePart } from './kernels/attend.ts';
 import { genericKeys, genericValues, turnedKeys } from './kernels/generic.ts';
 import { linearKeys, linearKeysOf, linearValues, linearValuesOf } from './kernels/linear.ts';
 import type { PageShape } from './kernels/read.ts';
+import { tablesOf } from './kernels/tables.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -18,6 +19,8 @@ export interface GpuCodec {
   encode?: GPUBuffer;
   mean?: GPUBuffer;
   residual?: GPUBuffer;
+  /** What a learned codec looks up (kernels/tables.ts). */
+  tables?: GPUBuffer;
   /** How attention reads it as keys and as values. */
   keys: KeyPart;
   values: ValuePart;
@@ -28,10 +31,10 @@ export interface GpuCodec {
 export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fragment: Fragment) => GpuCodec {
   const { headDim } = shape;
   const known = new Map<Fragment, GpuCodec>();
-  const place = (data: Float32Array | undefined, label: string) => {
+  const place = (data: Float32Array | Uint32Array | undefined, label: string) => {
     if (!data) return undefined;
     const buffer = gpu.buffer(data.byteLength, label);
-    gpu.upload(buffer, 0, new Uint8Array(Float32Array.from(data).buffer));
+    gpu.upload(buffer, 0, new Uint8Array(data.slice().buffer));
     return buffer;
   };
   return fragment => {
@@ -58,6 +61,7 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
       mean: place(mean, 'mean of a codec'),
       residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
+      tables: place(tablesOf(fragment, shape.pageTokens), 'tables of a codec'),
     };
     known.set(fragment, codec);
     return codec;
@@ -75,11 +79,13 @@ function transpose(matrix: Float32Array, rows: number, cols: number): Float32Arr
   return out;
 }
 
-/** Kernels have levels written into them, while matrices and means are bound. */
-function nameOf({ matrix, encodeMatrix, mean, turn, ...rest }: Fragment): string {
+/** Kernels have levels written into them, while matrices, means and what was learned are bound. */
+function nameOf({ matrix, encodeMatrix, mean, turn, sharedBytes, ...rest }: Fragment): string {
   const flags = [matrix, encodeMatrix, mean, turn].map(x => x?.length ?? 0);
-  return JSON.stringify([rest, flags], (key, value) => {
-    if (key === 'matrix') return undefined;
-    return value instanceof Float32Array ? [...value] : value;
+  // Of pages that are all columns, kernels find the columns in a table.
+  const shared = rest.blockBytes > 0 ? sharedBytes : undefined;
+  return JSON.stringify([rest, shared, flags], (key, value) => {
+    if (!ArrayBuffer.isView(value)) return value;
+    return key === 'levels' ? [...(value as Float32Array)] : undefined;
   });
 }

@@ -289,7 +289,8 @@ export class WebGpuDevice implements Device {
   private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
     const bytes = 4 * (key.keys.loaded + 1.5 * Math.max(pageTokens, HALF_TOKENS) + 40);
-    const most = Math.floor(this.info.limits.workgroupMemory / bytes);
+    const fixed = 4 * (key.keys.fixed + value.values.fixed);
+    const most = Math.floor((this.info.limits.workgroupMemory - fixed) / bytes);
     if (most < group)
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
@@ -338,13 +339,13 @@ export class WebGpuDevice implements Device {
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
     if (batch.pageStates > 0) {
-      const turns = key.fragment.turn ? [key.matrix, key.mean, this.turnsOf(key, view)] : [];
-      const more = turns.filter(buffer => buffer !== undefined);
+      const tables = [key.tables, value.tables].filter(buffer => buffer !== undefined);
+      const more = [...tables, ...(key.fragment.turn ? [this.turnsOf(key, view)] : [])];
       const queries = key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
       const { pool } = blockOf(view.leaves[0]);
       each(batch.pages, (rows, first, groups) => {
-        const keys = { fragment: key.fragment, part: key.keys };
-        const values = { fragment: value.fragment, part: value.values };
+        const keys = { fragment: key.fragment, part: key.keys, tables: key.tables !== undefined };
+        const values = { fragment: value.fragment, part: value.values, tables: value.tables !== undefined };
         const kernel = attendPages(keys, values, this.shape, rows);
         const params = [word, first, pool.strides[layer], valueOffset - keyOffset, scale];
         this.gpu.run(
@@ -423,19 +424,16 @@ export class WebGpuDevice implements Device {
     const rotateParams = [tail.slot, tail.pool.strides[layer], side, view.shape.tailTokens, start, turn];
     const rotateBuffers: Binding[] = [this.gpu.arena, tail.pool.buffers[layer], ...tables, y];
     this.gpu.run(rotate(fragment, this.shape), rotateParams, rotateBuffers, [pageTokens, kvHeads]);
-    const more = known.residual ? [known.residual] : [];
+    const more = [known.residual, known.tables].filter(buffer => buffer !== undefined);
     for (const { kernel, groups } of code(name, fragment, this.shape)) {
       this.gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);
     }
     const { pool, slot } = blockOf(leaf);
     const at = slot * pool.strides[layer] + offset;
     const words = Math.ceil(codec.pageBytes / 4);
-    this.gpu.run(
-      pack(name, fragment, codec.pageBytes, this.shape),
-      [at],
-      [codes, scalars, pool.buffers[layer]],
-      [Math.ceil(words / 64)],
-    );
+    const packed = pack(name, fragment, codec.pageBytes, this.shape);
+    const places = packed.buffers.length > 3 ? [known.tables!] : [];
+    this.gpu.run(packed, [at], [codes, scalars, ...places, pool.buffers[layer]], [Math.ceil(words / 64)]);
   }
 
   async dispose(): Promise<void> {

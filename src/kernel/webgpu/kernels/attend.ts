@@ -39,8 +39,9 @@ export interface KeyPart {
   text(Q: number): string;
   /** Puts query q, whose words begin at `origin`, into workgroup memory: word n of it. */
   load: string;
-  /** Words of workgroup memory a query. */
+  /** Words of workgroup memory a query, and in all. */
   loaded: number;
+  fixed: number;
   /** Statements at the start of a round, for queries that differ from page to page. */
   begin?(Q: number): string;
   /** Declares s0, s1, ...: the scores of all queries with token t. */
@@ -53,7 +54,11 @@ export interface ValuePart {
   dim: number;
   /** Tokens that must be summed together. */
   grain: number;
+  /** Words of workgroup memory in all. */
+  fixed: number;
   text(Q: number): string;
+  /** Statements at the start of a round. */
+  begin?: string;
   /** Before weights: what a page's weights have in common, as lane `n` of 32 sees its tokens; then all lanes. */
   survey?: { lane: string; all: string };
   /** Around the weights of tokens 4 g to 4 g + 3 of query q, and at each of them (`t`, `j`, `weight`). */
@@ -136,6 +141,7 @@ fn main(group: vec3u, lane: u32) {
   for (var page = 0u; page < data[item + 3]; page++) {
     ${source.begin}
     ${keys.begin?.(Q) ?? ''}
+    ${values.begin ?? ''}
     workgroupBarrier();
     for (var t = lane; t < ${P}; t += ${SIZE}) {
       ${keys.scores(Q)}

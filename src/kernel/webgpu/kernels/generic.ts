@@ -1,6 +1,7 @@
 /** Any codec as floats, value by value: what runs where nothing faster does, and in precise mode. */
 import type { Fragment } from '../../fragment.ts';
 import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import { markWords } from './oaken.ts';
 import { type PageShape, pageReader } from './read.ts';
 import { each } from './text.ts';
 
@@ -11,6 +12,7 @@ export function floatKeys(name: string, dim: number, key: string, scale: string,
     dim,
     words: query.words,
     loaded: dim + 1,
+    fixed: 0,
     text: Q => `${query.text ?? ''}\nvar<workgroup> query: array<f32, ${Q * (dim + 1)}>;`,
     load: `query[at] = select(bitcast<f32>(queries[origin + min(n, ${query.words - 1})])${query.factor}, ${query.constant}, n == ${dim});`,
     scores: Q => `
@@ -43,6 +45,7 @@ export const floatValues = (
   name,
   dim,
   grain: 1,
+  fixed: 0,
   text: () => text,
   open: '',
   each: `scores[q * ${P} + t] = weight * ${scale};`,
@@ -54,13 +57,21 @@ export const floatValues = (
         }`,
 });
 
-export const genericKeys = (name: string, fragment: Fragment, shape: PageShape): KeyPart =>
-  floatKeys(name, fragment.codedDim, 'key_unit(keyBlock, t, i)', 'key_scale(keyPage, keyBlock, t)', {
+/** Where a reader has something to do at the start of a round, when the last one is done with. */
+const begins = (side: 'key' | 'value', { page }: Fragment) =>
+  page.kind === 'oaken' ? `workgroupBarrier(); ${side}_mark(${side}Page, head, ${side}Block, lane);` : '';
+const fixedWords = ({ page }: Fragment, shape: PageShape) => (page.kind === 'oaken' ? markWords(shape) : 0);
+
+export const genericKeys = (name: string, fragment: Fragment, shape: PageShape): KeyPart => ({
+  ...floatKeys(name, fragment.codedDim, 'key_unit(keyPage, head, t, i)', 'key_scale(keyPage, head, t)', {
     words: fragment.codedDim + 1,
     factor: '',
     constant: `bitcast<f32>(queries[origin + ${fragment.codedDim}])`,
     text: pageReader('key', fragment, shape),
-  });
+  }),
+  fixed: fixedWords(fragment, shape),
+  begin: () => begins('key', fragment),
+});
 
 /**
  * Keys that are relative to their page: every round turns the queries back to where the page begins, and takes them into
@@ -70,12 +81,13 @@ export function turnedKeys(name: string, fragment: Fragment, shape: PageShape, p
   const { codedDim: C, matrix, mean, turn } = fragment;
   const { headDim: D } = shape;
   const pairs = turn!.length;
+  const number = (at: string) => `bitcast<f32>(keyTables[${at}])`;
   return {
     ...genericKeys(name, fragment, shape),
     words: D,
     loaded: D,
     load: 'raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;',
-    buffers: [...(matrix ? ['matrix: array<f32>'] : []), ...(mean ? ['mean: array<f32>'] : []), 'turns: array<vec2f>'],
+    buffers: ['turns: array<vec2f>'],
     text: Q => `${pageReader('key', fragment, shape)}
 var<workgroup> raw: array<f32, ${Q * D}>;
 var<workgroup> turned: array<f32, ${Q * D}>;
@@ -98,11 +110,11 @@ var<workgroup> query: array<f32, ${Q * (C + 1)}>;`,
       let c = n % ${C + 1};
       var sum = 0.0;
       if (c == ${C}) {
-        ${mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[head * ${D} + i], turned[from_query + i], sum); }` : ''}
+        ${mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(${number(`${matrix?.length ?? 0} + head * ${D} + i`)}, turned[from_query + i], sum); }` : ''}
       } else {
         ${
           matrix
-            ? `for (var i = 0u; i < ${D}; i++) { sum = fma(matrix[${perHead ? `head * ${C * D} + ` : ''}c * ${D} + i], turned[from_query + i], sum); }`
+            ? `for (var i = 0u; i < ${D}; i++) { sum = fma(${number(`${perHead ? `head * ${C * D} + ` : ''}c * ${D} + i`)}, turned[from_query + i], sum); }`
             : 'sum = turned[from_query + c];'
         }
       }
@@ -111,12 +123,15 @@ var<workgroup> query: array<f32, ${Q * (C + 1)}>;`,
   };
 }
 
-export const genericValues = (name: string, fragment: Fragment, shape: PageShape): ValuePart =>
-  floatValues(
+export const genericValues = (name: string, fragment: Fragment, shape: PageShape): ValuePart => ({
+  ...floatValues(
     name,
     fragment.codedDim,
     shape.pageTokens,
-    'value_unit(valueBlock, t, i)',
-    'value_scale(valuePage, valueBlock, t)',
+    'value_unit(valuePage, head, t, i)',
+    'value_scale(valuePage, head, t)',
     pageReader('value', fragment, shape),
-  );
+  ),
+  fixed: fixedWords(fragment, shape),
+  begin: begins('value', fragment),
+});

@@ -58,6 +58,7 @@ export function linearKeys(name: string, page: Levels, { headDim: D }: PageShape
     dim: D,
     words: int8Words(D),
     loaded: W + 3,
+    fixed: 0,
     text: Q => `var<workgroup> query: array<u32, ${Q * (W + 3)}>;`,
     load: 'query[at] = queries[origin + n];',
     scores: Q => `
@@ -99,6 +100,7 @@ export function linearValues(name: string, page: Levels, { headDim: D, pageToken
     name: `int8 ${name}`,
     dim: D,
     grain: span,
+    fixed: 0,
     text: Q => /* wgsl */ `
 var<workgroup> high: array<u32, ${Q * W}>;
 var<workgroup> low: array<u32, ${Q * W}>;

@@ -6,16 +6,18 @@
 import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
 import type { Kernel } from '../gpu.ts';
 import { type GridShape, gridBytes, writeGrid } from './grid.ts';
-import { notYet, type PageShape } from './read.ts';
+import type { PageShape } from './read.ts';
+import { codeBook, codeColumns, codeOaken, codeQuads, codeSpectrum, oakenScalars, SIZE } from './seal-learned.ts';
+import { ownTable } from './tables.ts';
 import { float, toF16, toFp8 } from './text.ts';
-
-const SIZE = 64;
 
 /** Scalars of a head: norms, ranges, scales of blocks. */
 export function scalarsOf({ page }: Fragment, { headDim, pageTokens: P }: PageShape): number {
   if (page.kind === 'levels') return P;
   if (page.kind === 'hybrid') return 2 * P;
   if (page.kind === 'affine') return P + (2 * headDim * P) / page.group;
+  if (page.kind === 'oaken') return oakenScalars(headDim, P).all;
+  if (page.kind === 'spectrum') return P;
   return (P * headDim) / 32;
 }
 
@@ -101,7 +103,11 @@ export function code(id: string, fragment: Fragment, shape: PageShape): { kernel
   const kernel = (name: string, body: string): Kernel => ({
     name: `${name} ${id}`,
     params: ['none'],
-    buffers: [...buffers, ...(kind.kind === 'hybrid' && kind.residual ? ['residual: array<f32>'] : [])],
+    buffers: [
+      ...buffers,
+      ...(kind.kind === 'hybrid' && kind.residual ? ['residual: array<f32>'] : []),
+      ...(hasTables(fragment) ? ['tables: array<u32>'] : []),
+    ],
     size: SIZE,
     body: `${toF16}\n${toFp8}\n${sumOf}\n${body}`,
   });
@@ -137,10 +143,28 @@ export function code(id: string, fragment: Fragment, shape: PageShape): { kernel
       if (!kind.norms) return [ranges];
       return [{ kernel: kernel('code norms', codeNorms(kind.norms, shape, S)), groups: [P] }, ranges];
     }
-    default:
-      throw notYet(kind);
+    case 'additive':
+      return [{ kernel: kernel('code quads', codeQuads(shape, ownTable(fragment))), groups: tokens }];
+    case 'mixed':
+      return [{ kernel: kernel('code columns', codeColumns(shape, ownTable(fragment))), groups: tokens }];
+    case 'book':
+      return [{ kernel: kernel('code book', codeBook(kind, shape, ownTable(fragment))), groups: tokens }];
+    case 'oaken': {
+      const { ranges, lists, values } = codeOaken(kind, shape);
+      return [
+        { kernel: kernel('code ranges', ranges), groups: [P] },
+        { kernel: kernel('code lists', lists), groups: [1] },
+        { kernel: kernel('code values', values), groups: tokens },
+      ];
+    }
+    case 'spectrum':
+      return [{ kernel: kernel('code spectrum', codeSpectrum(kind, shape, ownTable(fragment))), groups: tokens }];
   }
 }
+
+/** Kinds that look things up; and whatever is turned has its tables bound too. */
+const hasTables = ({ page, turn }: Fragment) =>
+  turn !== undefined || ['additive', 'mixed', 'book', 'spectrum'].includes(page.kind);
 
 const codeBlocks = (type: 'q8_0' | 'q4_0', D: number, P: number) => /* wgsl */ `
   for (var b = lane; b < ${D / 32}; b += ${SIZE}) {
@@ -306,7 +330,7 @@ export function pack(id: string, fragment: Fragment, pageBytes: number, shape: P
   const { headDim: D, pageTokens: P } = shape;
   const { sharedBytes, blockBytes, page } = fragment;
   const S = scalarsOf(fragment, shape);
-  const { text, fields } = fieldsOf(page, shape, S);
+  const { text, fields } = fieldsOf(fragment, pageBytes, shape, S);
   const shared = fields.filter(({ shared }) => shared);
   const own = fields.filter(({ shared }) => !shared);
   const choose = (some: Field[], n: string) =>
@@ -317,9 +341,14 @@ export function pack(id: string, fragment: Fragment, pageBytes: number, shape: P
       )
       .join('\n  ');
   return {
-    name: `pack ${id}`,
+    name: `pack ${id} ${pageBytes}`,
     params: ['page'],
-    buffers: ['codes: array<u32>', 'scalars: array<u32>', 'write pool: array<u32>'],
+    buffers: [
+      'codes: array<u32>',
+      'scalars: array<u32>',
+      ...(page.kind === 'mixed' ? ['tables: array<u32>'] : []),
+      'write pool: array<u32>',
+    ],
     size: SIZE,
     body: /* wgsl */ `
 fn code(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${page.kind === 'hybrid' ? 2 * D : D} + i]; }
@@ -330,7 +359,7 @@ fn page_byte(n: u32) -> u32 {
   if (n >= ${pageBytes}) { return 0; }
   let head = 0u;
   ${choose(shared, 'n')}
-  return block_byte((n - ${sharedBytes}) % ${blockBytes}, (n - ${sharedBytes}) / ${blockBytes});
+  ${blockBytes > 0 ? `return block_byte((n - ${sharedBytes}) % ${blockBytes}, (n - ${sharedBytes}) / ${blockBytes});` : 'return 0;'}
 }
 fn block_byte(n: u32, head: u32) -> u32 {
   ${choose(own, 'n')}
@@ -355,8 +384,9 @@ interface Field {
 }
 
 function fieldsOf(
-  page: PageFragment,
-  { headDim: D, pageTokens: P }: PageShape,
+  fragment: Fragment,
+  pageBytes: number,
+  { headDim: D, kvHeads, pageTokens: P }: PageShape,
   S: number,
 ): { text: string; fields: Field[] } {
   const scalars = ({ offset, bytes }: ScalarsFragment, from = 0): Field => ({
@@ -368,6 +398,7 @@ function fieldsOf(
     text: writeGrid(name, codes, code),
     field: { offset: codes.offset, bytes: gridBytes(codes), at: (n: string) => `${name}(${n}, head)` },
   });
+  const { page } = fragment;
   switch (page.kind) {
     case 'f16':
     case 'fp8': {
@@ -421,7 +452,90 @@ function fieldsOf(
       const { norms } = page;
       return { text, fields: [field, ranges, ...(norms ? [{ ...scalars(norms), shared: norms.per === 'page' }] : [])] };
     }
-    default:
-      throw notYet(page);
+    case 'additive': {
+      const column = '(head: u32, t: u32, i: u32) -> u32 { return codes[i * ' + P + ' + t]; }';
+      const columns = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: (2 * pageBytes) / P } as const;
+      const { text, field } = grid('columns', columns, 'column');
+      return { text: `fn column${column}\n${text}`, fields: [{ ...field, shared: true }] };
+    }
+    case 'mixed': {
+      const planes = [4, 2, 1].map(bits => {
+        const plane = { offset: 0, bits, order: 'columns', tokens: P, dims: 1 } as const;
+        return { bits, bytes: gridBytes(plane), text: writeGrid(`plane${bits}`, plane, `plane${bits}_code`) };
+      });
+      const text = /* wgsl */ `
+var<private> unit: u32;
+var<private> shift: u32;
+${planes
+  .map(
+    ({ bits, text }) => `fn plane${bits}_code(head: u32, t: u32, i: u32) -> u32 {
+  return (codes[(unit / ${D} * ${P} + t) * ${D} + unit % ${D}] >> shift) & ${2 ** bits - 1};
+}
+${text}`,
+  )
+  .join('\n')}
+/** The last column that begins at byte n or before it is the one that has it. */
+fn columns(n: u32) -> u32 {
+  var low = 0u;
+  var high = ${kvHeads * D}u;
+  while (high - low > 1) {
+    let middle = (low + high) / 2;
+    if (tables[${ownTable(fragment)} + middle] / 8 <= n) { low = middle; } else { high = middle; }
+  }
+  unit = low;
+  shift = 0;
+  let column = tables[${ownTable(fragment)} + low];
+  var m = n - column / 8;
+  ${planes
+    .map(
+      ({ bits, bytes }) => `if ((column & ${bits}) != 0) {
+    if (m < ${bytes}) { return plane${bits}(m, 0); }
+    m -= ${bytes};
+    shift += ${bits};
+  }`,
+    )
+    .join('\n  ')}
+  return 0;
+}`;
+      return { text, fields: [{ offset: 0, bytes: pageBytes, shared: true, at: n => `columns(${n})` }] };
+    }
+    case 'book': {
+      const { text, field } = grid('indices', { ...page.codes, tokens: P, dims: D / page.dims });
+      return { text, fields: [field] };
+    }
+    case 'oaken': {
+      const { text, field } = grid('nibbles', { ...page.codes, tokens: P, dims: D });
+      const at = oakenScalars(D, P);
+      const values = kvHeads * P * D;
+      const start = `scalar4(n % 4, n / 4 * ${S} + ${at.start})`;
+      const counts = /* wgsl */ `
+fn starts(n: u32) -> u32 { return ${start}; }
+fn counts(n: u32, head: u32) -> u32 {
+  let from_word = head * ${S} + ${at.counts} + 2 * n;
+  return scalars[from_word] | (scalars[from_word + 1] << 4);
+}`;
+      return {
+        text: `${text}\n${counts}`,
+        fields: [
+          { offset: page.ranges, bytes: 12 * P, shared: true, at: n => `scalar2(${n}, 0)` },
+          { offset: page.starts, bytes: 4 * kvHeads, shared: true, at: n => `starts(${n})` },
+          { offset: page.lists, bytes: page.room, shared: true, at: n => `codes[${values} + ${n}]` },
+          field,
+          { offset: page.counts, bytes: (at.all - at.counts) / 2, at: n => `counts(${n}, head)` },
+        ],
+      };
+    }
+    case 'spectrum': {
+      const { kept, cosines, sines } = page;
+      const grids = [{ offset: page.pairs, bits: 8, order: 'columns' } as const, cosines, sines].map((codes, n) => {
+        const { text, field } = grid(`slots${n}`, { ...codes, tokens: P, dims: kept }, `slot${n}`);
+        const slot = `fn slot${n}(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${2 * D} + ${n * kept} + i]; }`;
+        return { text: `${slot}\n${text}`, field };
+      });
+      return {
+        text: grids.map(({ text }) => text).join('\n'),
+        fields: [...grids.map(({ field }) => field), scalars(page.scales)],
+      };
+    }
   }
 }

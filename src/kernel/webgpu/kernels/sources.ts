@@ -12,6 +12,8 @@ export const HALF_TOKENS = 128;
 export interface Side<Part> {
   fragment: Fragment;
   part: Part;
+  /** Whether it has tables. */
+  tables: boolean;
 }
 
 /** Own words of an item: first word of the list of slots, tokens to pass over, number of the first page. */
@@ -21,7 +23,12 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
     {
       name: 'pages',
       params: ['stride', 'valueOffset', 'scale: f32'],
-      buffers: ['pool: array<u32>', 'pool4: array<vec4u>'],
+      buffers: [
+        'pool: array<u32>',
+        'pool4: array<vec4u>',
+        ...(keys.tables ? ['keyTables: array<u32>'] : []),
+        ...(values.tables ? ['valueTables: array<u32>'] : []),
+      ],
       tokens: P,
       keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },
       values: values.part,

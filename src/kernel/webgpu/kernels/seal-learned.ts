@@ -1,0 +1,279 @@
+/** How codecs that learn from data make codes out of vectors of their domain; seal.ts packs them. */
+import type { PageFragment } from '../../fragment.ts';
+import { BLOCK, MANY, type Oaken, STEPS } from './oaken.ts';
+import type { PageShape } from './read.ts';
+
+import { each, float } from './text.ts';
+
+/** Invocations a workgroup, of all steps of sealing. */
+export const SIZE = 64;
+
+/** A token and head a workgroup: `at` is where its vector begins in y. */
+const main = ({ headDim: D, pageTokens: P }: PageShape, body: string) => `
+fn main(group: vec3u, lane: u32) {
+  let t = group.x; let head = group.y; let at = (head * ${P} + t) * ${D};
+  ${body}
+}`;
+
+/** Chooses again each of a quad's entries this often after the greedy choice, as codec/mead/books.ts does. */
+const SWEEPS = 2;
+
+/** Additive: a quad an invocation. Codes are [column][token]. */
+export function codeQuads(shape: PageShape, own: number): string {
+  const { headDim: D, kvHeads, pageTokens: P } = shape;
+  return /* wgsl */ `
+fn entry(column: u32, e: u32) -> vec4f {
+  let at = ${own + kvHeads * (D / 4) + 1} + column * 64 + 4 * e;
+  return bitcast<vec4f>(vec4u(tables[at], tables[at + 1], tables[at + 2], tables[at + 3]));
+}
+fn nearest(column: u32, x: vec4f) -> u32 {
+  var best = 0u;
+  var most = -3e38;
+  for (var e = 0u; e < 16; e++) {
+    let y = entry(column, e);
+    let gain = dot(x - 0.5 * y, y);
+    if (gain > most) { most = gain; best = e; }
+  }
+  return best;
+}
+${main(
+  shape,
+  `for (var q = lane; q < ${D / 4}; q += ${SIZE}) {
+    let first = tables[${own} + head * ${D / 4} + q];
+    let end = tables[${own} + head * ${D / 4} + q + 1];
+    var rest = vec4f(y[at + 4 * q], y[at + 4 * q + 1], y[at + 4 * q + 2], y[at + 4 * q + 3]);
+    for (var sweep = 0u; sweep <= select(0u, ${SWEEPS}u, end - first > 1); sweep++) {
+      for (var column = first; column < end; column++) {
+        let place = column * ${P} + t;
+        if (sweep > 0) { rest += entry(column, codes[place]); }
+        let code = nearest(column, rest);
+        codes[place] = code;
+        rest -= entry(column, code);
+      }
+    }
+  }`,
+)}`;
+}
+
+/** Mixed: a code of a column's own bits. */
+export function codeColumns(shape: PageShape, own: number): string {
+  const { headDim: D, kvHeads } = shape;
+  return main(
+    shape,
+    `for (var i = lane; i < ${D}; i += ${SIZE}) {
+    let bits = tables[${own} + head * ${D} + i] & 7;
+    let step = bitcast<f32>(tables[${own + kvHeads * D + 1} + head * ${D} + i]);
+    let half = f32(1u << (max(bits, 1) - 1));
+    let value = select(0.0, y[at + i] / step, step > 0);
+    codes[at + i] = bitcast<u32>(i32(clamp(floor(value), -half, half - 1))) & ((1u << bits) - 1);
+  }`,
+  );
+}
+
+/** Product codes: a run of dims an invocation. */
+export function codeBook(
+  { dims, own: owned, codes }: PageFragment & { kind: 'book' },
+  shape: PageShape,
+  own: number,
+): string {
+  const subs = shape.headDim / dims;
+  const entries = 2 ** codes.bits;
+  return main(
+    shape,
+    `for (var sub = lane; sub < ${subs}; sub += ${SIZE}) {
+    let book = ${own}u${owned ? ` + (head * ${subs} + sub) * ${entries * dims}` : ''};
+    var best = 0u;
+    var least = 3e38;
+    for (var e = 0u; e < ${entries}; e++) {
+      var off = 0.0;
+      for (var i = 0u; i < ${dims}; i++) {
+        let c = bitcast<f32>(tables[book + e * ${dims} + i]);
+        off = fma(c, 0.5 * c - y[at + sub * ${dims} + i], off);
+      }
+      if (off < least) { least = off; best = e; }
+    }
+    codes[at + sub] = best;
+  }`,
+  );
+}
+
+/** Scalars of a head: ranges (the first head's serve all), where its lists start, counts of its blocks. */
+export function oakenScalars(D: number, P: number): { start: number; counts: number; all: number } {
+  const blocks = Math.ceil(D / BLOCK);
+  return { start: 6 * P, counts: 6 * P + 1, all: 6 * P + 1 + P * blocks };
+}
+
+/**
+ * Oaken in three steps: the ranges of a token over all heads; what fits into the lists, in order; then codes, and list
+ * bytes, a word each, after the words of all codes.
+ */
+export function codeOaken({ thresholds, room }: Oaken, { headDim: D, kvHeads, pageTokens: P }: PageShape) {
+  const [outerLow, innerLow, innerHigh, outerHigh] = thresholds.map(float);
+  const { start, counts, all: S } = oakenScalars(D, P);
+  const blocks = Math.ceil(D / BLOCK);
+  const values = kvHeads * P * D;
+  /** Scratch after the list bytes: where each block's list begins, and whether inner values are listed. */
+  const scratch = values + room;
+  const groups = /* wgsl */ `
+/** 0 outer, 1 middle, 2 inner. */
+fn group_of(x: f32) -> u32 {
+  if (x < ${outerLow} || x > ${outerHigh}) { return 0; }
+  return select(2u, 1u, x < ${innerLow} || x > ${innerHigh});
+}
+fn is_negative(x: f32, kind: u32) -> bool {
+  return x < select(select(${innerLow}, ${outerLow}, kind == 0), 0.0, kind == 2);
+}
+fn shift_of(kind: u32, negative: bool) -> f32 {
+  if (kind == 2) { return 0.0; }
+  return select(select(${innerHigh}, ${innerLow}, negative), select(${outerHigh}, ${outerLow}, negative), kind == 0);
+}`;
+  const ranges = /* wgsl */ `${groups}
+var<workgroup> ends: array<f32, ${6 * SIZE}>;
+fn main(group: vec3u, lane: u32) {
+  let t = group.x;
+  var own = array<f32, 6>();
+  for (var head = 0u; head < ${kvHeads}; head++) {
+    for (var i = lane; i < ${D}; i += ${SIZE}) {
+      let x = y[(head * ${P} + t) * ${D} + i];
+      let kind = group_of(x);
+      let shifted = x - shift_of(kind, is_negative(x, kind));
+      own[2 * kind] = min(own[2 * kind], shifted);
+      own[2 * kind + 1] = max(own[2 * kind + 1], shifted);
+    }
+  }
+  ${each(6, n => `ends[${n * SIZE} + lane] = own[${n}];`, ' ')}
+  workgroupBarrier();
+  if (lane < 6) {
+    var end = 0.0;
+    for (var n = 0u; n < ${SIZE}; n++) {
+      let x = ends[lane * ${SIZE} + n];
+      end = select(max(end, x), min(end, x), lane % 2 == 0);
+    }
+    scalars[6 * t + lane] = to_f16(end);
+  }
+}`;
+  const block =
+    'let first = (head * ' +
+    P +
+    ' + t) * ' +
+    D +
+    ` + b * ${BLOCK}; let end = first + min(${BLOCK}u, ${D} - b * ${BLOCK});`;
+  const lists = /* wgsl */ `${groups}
+var<workgroup> listed: array<u32, ${kvHeads * P * blocks}>;
+fn bytes_of(count: u32) -> u32 { return count + select(0u, 1u, count >= ${MANY}); }
+fn main(group: vec3u, lane: u32) {
+  // Outer values in the lower half of a word, outer and inner ones in the upper.
+  for (var n = lane; n < ${kvHeads * P * blocks}; n += ${SIZE}) {
+    let head = n / ${P * blocks}; let t = n / ${blocks} % ${P}; let b = n % ${blocks};
+    ${block}
+    var count = 0u;
+    for (var at = first; at < end; at++) {
+      let kind = group_of(y[at]);
+      count += select(select(0x10000u, 0u, kind == 1), 0x10001u, kind == 0);
+    }
+    listed[n] = count;
+  }
+  workgroupBarrier();
+  if (lane > 0) { return; }
+  var wanted = 0u;
+  for (var n = 0u; n < ${kvHeads * P * blocks}; n++) { wanted += bytes_of(listed[n] >> 16); }
+  let everything = wanted <= ${room};
+  codes[${scratch}] = select(0u, 1u, everything);
+  var end = 0u;
+  for (var n = 0u; n < ${kvHeads * P * blocks}; n++) {
+    let head = n / ${P * blocks};
+    if (n % ${P * blocks} == 0) { scalars[head * ${S} + ${start}] = end; }
+    var count = select(listed[n] & 0xffff, listed[n] >> 16, everything);
+    if (end + bytes_of(count) > ${room}) { count = 0; }
+    scalars[head * ${S} + ${counts} + n % ${P * blocks}] = min(${MANY}u, count);
+    codes[${scratch + 1} + n] = end;
+    if (count >= ${MANY}) { codes[${values} + end] = count; }
+    end += bytes_of(count);
+  }
+  for (; end < ${room}; end++) { codes[${values} + end] = 0; }
+}`;
+  const coded = /* wgsl */ `${groups}
+fn main(group: vec3u, lane: u32) {
+  let t = group.x; let head = group.y;
+  for (var b = lane; b < ${blocks}; b += ${SIZE}) {
+    ${block}
+    let n = t * ${blocks} + b;
+    let count = scalars[head * ${S} + ${counts} + n];
+    var to = ${values} + codes[${scratch + 1} + head * ${P * blocks} + n] + select(0u, 1u, count == ${MANY});
+    for (var at = first; at < end; at++) {
+      let x = y[at];
+      var kind = group_of(x);
+      if (count == 0 || (kind == 2 && codes[${scratch}] == 0)) { kind = 1; }
+      let negative = is_negative(x, kind);
+      if (kind != 1) {
+        codes[to] = (at - first) | select(0u, 64u, kind == 0) | select(0u, 128u, negative);
+        to++;
+      }
+      let low = unpack2x16float(scalars[6 * t + 2 * kind]).x;
+      let high = unpack2x16float(scalars[6 * t + 2 * kind + 1]).x;
+      var shifted = x - shift_of(kind, negative);
+      if (kind == 1 && !negative) { shifted = max(0.0, shifted); }
+      var range = select(high, low, negative);
+      if (kind == 1) { range = high - low; shifted -= low; }
+      let part = select(shifted / range, 0.0, range == 0);
+      codes[at] = u32(clamp(floor(fma(${STEPS}.0, part, 0.5)), 0.0, ${STEPS}.0));
+    }
+  }
+}`;
+  return { ranges, lists, values: coded };
+}
+
+/** Spectra: codes are [head][token][pairs, cosines, sines] over twice the dims. */
+export function codeSpectrum(
+  { kept, cosines }: PageFragment & { kind: 'spectrum' },
+  shape: PageShape,
+  own: number,
+): string {
+  const { headDim: D, pageTokens: P } = shape;
+  const most = 2 ** (cosines.bits - 1) - 1;
+  return /* wgsl */ `
+var<workgroup> energies: array<f32, ${D / 2}>;
+var<workgroup> chosen: array<u32, ${D / 2}>;
+var<workgroup> peaks: array<f32, ${D / 2}>;
+${main(
+  shape,
+  `for (var pair = lane; pair < ${D / 2}; pair += ${SIZE}) {
+    let both = vec2f(y[at + 2 * pair], y[at + 2 * pair + 1]);
+    energies[pair] = dot(both, both);
+  }
+  workgroupBarrier();
+  for (var pair = lane; pair < ${D / 2}; pair += ${SIZE}) {
+    var before = 0u;
+    for (var other = 0u; other < ${D / 2}; other++) {
+      let more = energies[other] > energies[pair] || (energies[other] == energies[pair] && other < pair);
+      before += select(0u, 1u, more);
+    }
+    chosen[pair] = select(0u, 1u, before < ${kept});
+    let turn = 2 * (t * ${D / 2} + pair) + ${own};
+    let c = bitcast<f32>(tables[turn]);
+    let s = bitcast<f32>(tables[turn + 1]);
+    let both = vec2f(y[at + 2 * pair], y[at + 2 * pair + 1]);
+    let before_turn = vec2f(fma(both.x, c, both.y * s), fma(both.y, c, -(both.x * s)));
+    y[at + 2 * pair] = before_turn.x;
+    y[at + 2 * pair + 1] = before_turn.y;
+    peaks[pair] = select(0.0, max(abs(before_turn.x), abs(before_turn.y)), before < ${kept});
+  }
+  workgroupBarrier();
+  var peak = 0.0;
+  for (var pair = 0u; pair < ${D / 2}; pair++) { peak = max(peak, peaks[pair]); }
+  let bits = to_f16(peak);
+  let scale = unpack2x16float(bits).x;
+  if (lane == 0) { scalars[head * ${P} + t] = bits; }
+  for (var pair = lane; pair < ${D / 2}; pair += ${SIZE}) {
+    if (chosen[pair] == 0) { continue; }
+    var slot = 0u;
+    for (var other = 0u; other < pair; other++) { slot += chosen[other]; }
+    let to = 2 * at + slot;
+    codes[to] = pair;
+    for (var n = 0u; n < 2; n++) {
+      let part = select(y[at + 2 * pair + n] / scale * ${float(most)}, 0.0, scale == 0);
+      codes[to + (n + 1) * ${kept}] = bitcast<u32>(i32(clamp(floor(part + 0.5), ${float(-most)}, ${float(most)}))) & ${2 ** cosines.bits - 1};
+    }
+  }`,
+)}`;
+}

@@ -16,7 +16,7 @@ export interface Kernel {
   size: number;
   /** Of which `main(group: vec3u, lane: u32)` is called. */
   body: string;
-  /** WGSL extensions. */
+  /** WGSL extensions. With `subgroups` among them `main` is given the number of its subgroup too. */
   enable?: readonly string[];
 }
 
@@ -51,12 +51,16 @@ export class Gpu {
   generation = 0;
   bytes = 0;
   private readonly shadow = new Uint8Array(ARENA);
+  private readonly words = new Uint32Array(this.shadow.buffer);
+  private readonly floats = new Float32Array(this.shadow.buffer);
   private used = 0;
   private encoder?: GPUCommandEncoder;
   private pass?: GPUComputePassEncoder;
   private submission?: Promise<void>;
   private failure?: Error;
+  private readonly kernels = new Map<string, Kernel>();
   private readonly pipelines = new Map<string, Pipeline>();
+  private readonly rooms = new Map<string, GPUBuffer>();
   private readonly doomed: GPUBuffer[] = [];
   private readonly bindGroups = new Map<string, GPUBindGroup>();
   private readonly ids = new WeakMap<GPUBuffer, number>();
@@ -106,6 +110,23 @@ export class Gpu {
     else buffer.destroy();
   }
 
+  /** Room that grows as needed and is reused from step to step. */
+  room(name: string, bytes: number): GPUBuffer {
+    const has = this.rooms.get(name);
+    if (has && has.size >= bytes) return has;
+    if (has) this.destroy(has);
+    const buffer = this.buffer(bytes, name);
+    this.rooms.set(name, buffer);
+    return buffer;
+  }
+
+  /** A kernel by a short name of the caller's: its text is made once. */
+  kernel(name: string, make: () => Kernel): Kernel {
+    const kernel = this.kernels.get(name) ?? make();
+    this.kernels.set(name, kernel);
+    return kernel;
+  }
+
   /** Room in the arena for words that a kernel reads. */
   place(words: ArrayLike<number> & { byteLength?: number }): Placed {
     const source = words instanceof Float32Array ? words : Uint32Array.from(words);
@@ -131,10 +152,9 @@ export class Gpu {
     if (groups.some(n => n === 0)) return;
     const { id, pipeline, layout } = this.pipelineOf(kernel);
     const at = this.take(UNIFORM);
-    const view = new DataView(this.shadow.buffer, at);
     kernel.params.forEach((name, i) => {
-      if (name.endsWith(': f32')) view.setFloat32(4 * i, params[i], true);
-      else view.setUint32(4 * i, params[i], true);
+      if (name.endsWith(': f32')) this.floats[at / 4 + i] = params[i];
+      else this.words[at / 4 + i] = params[i];
     });
     const pass = this.computePass();
     pass.setPipeline(pipeline);
@@ -308,6 +328,10 @@ export function wgsl({ params, buffers, size, body, enable = [] }: Kernel): stri
     '@group(0) @binding(0) var<uniform> p: Params;',
     ...declared,
     body,
-    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) { main(group, lane); }`,
+    `@compute @workgroup_size(${size})`,
+    'fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32',
+    enable.includes('subgroups')
+      ? ', @builtin(subgroup_id) team: u32) { main(group, lane, team); }'
+      : ') { main(group, lane); }',
   ].join('\n');
 }

@@ -58,32 +58,32 @@ fn weight(row: u32, i: u32) -> f32 {
 }
 
 /**
- * A workgroup a part: out = x / rms(x) * weight. `int8` is for rows that go on into a matrix: parts are whole rows then,
- * of a whole number of blocks.
+ * A workgroup a part: out = x / rms(x) * weight, `fours` at a time where a part has a multiple of four values. `int8` is
+ * for rows that go on into a matrix: parts are whole rows then, of a whole number of blocks.
  */
-export const norm = (inPlace: boolean, int8: boolean): Kernel => {
-  const y = `${inPlace ? 'x' : 'out'}[start + i] = x[start + i] * scale * weight[i];`;
+export const norm = (inPlace: boolean, fours: boolean, int8: boolean): Kernel => {
+  const type = fours ? 'array<vec4f>' : 'array<f32>';
+  const to = inPlace ? 'x' : 'out';
   return {
-    name: `norm${inPlace ? ' in place' : ''}${int8 ? ' int8' : ''}`,
+    name: `norm${inPlace ? ' in place' : ''}${fours ? ' of fours' : ''}${int8 ? ' int8' : ''}`,
     params: ['length', 'eps: f32', 'parts'],
-    buffers: int8
-      ? ['weight: array<vec4f>', 'x: array<vec4f>', 'write out: array<vec4f>', ...int8Buffers]
-      : inPlace
-        ? ['weight: array<f32>', 'write x: array<f32>']
-        : ['weight: array<f32>', 'x: array<f32>', 'write out: array<f32>'],
+    buffers: [
+      `weight: ${type}`,
+      ...(inPlace ? [`write x: ${type}`] : [`x: ${type}`, `write out: ${type}`]),
+      ...(int8 ? int8Buffers : []),
+    ],
     size: SIZE,
     body: /* wgsl */ `
 ${int8 ? toInt8(SIZE) : ''}
 var<workgroup> sums: array<f32, ${SIZE}>;
 fn main(group: vec3u, lane: u32) {
   let part = group.y * 65535 + group.x;
-  // Of vectors of four where int8 is wanted.
-  let length = p.length${int8 ? ' / 4' : ''};
+  let length = p.length${fours ? ' / 4' : ''};
   let start = min(part, p.parts - 1) * length;
   var sum = 0.0;
   for (var i = lane; i < length; i += ${SIZE}) {
     let v = x[start + i];
-    sum = ${int8 ? 'fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))))' : 'fma(v, v, sum)'};
+    sum = ${fours ? 'fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))))' : 'fma(v, v, sum)'};
   }
   sums[lane] = sum;
   for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
@@ -92,16 +92,12 @@ fn main(group: vec3u, lane: u32) {
   }
   workgroupBarrier();
   let scale = 1.0 / sqrt(sums[0] / f32(p.length) + p.eps);
-  ${
-    int8
-      ? `for (var first = 0u; first < length; first += ${SIZE}) {
+  for (var first = 0u; first < length; first += ${SIZE}) {
     let i = first + lane;
     let live = i < length && part < p.parts;
     let y = x[start + min(i, length - 1)] * scale * weight[min(i, length - 1)];
-    if (live) { out[start + i] = y; }
-    to_int8(y, start + i, lane, live);
-  }`
-      : `if (part < p.parts) { for (var i = lane; i < length; i += ${SIZE}) { ${y} } }`
+    ${int8 ? 'to_int8(y, start + i, lane, live);' : ''}
+    if (live) { ${to}[start + i] = y; }
   }
 }`,
   };

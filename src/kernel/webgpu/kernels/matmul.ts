@@ -112,8 +112,7 @@ fn load_input(block: u32) -> Input {
 const dot4 = (a: string, b: string) =>
   `acc = fma(${a}.w, ${b}.w, fma(${a}.z, ${b}.z, fma(${a}.y, ${b}.y, fma(${a}.x, ${b}.x, acc))));`;
 
-const vector = (format: GpuFormat, v: number) =>
-  `codes[block * ${BUNDLE * codeVectors(format)} + ${BUNDLE * v} + r]`;
+const vector = (format: GpuFormat, v: number) => `codes[block * ${BUNDLE * codeVectors(format)} + ${BUNDLE * v} + r]`;
 
 function floats(format: GpuFormat): string {
   const { bits, bf16 } = format;

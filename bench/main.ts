@@ -7,6 +7,7 @@ import { benchDecode } from './decode.ts';
 import { benchMemory } from './memory.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
+import { benchWebGpuMatmul } from './webgpu-matmul.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const { positionals, values } = parseArgs({
@@ -22,6 +23,9 @@ const { positionals, values } = parseArgs({
     heads: { type: 'string', default: '32/8/128' },
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
+    prompt: { type: 'string', default: '4096' },
+    breakdown: { type: 'boolean', default: false },
+    rows: { type: 'string', default: '1,4,8,16,48,128,512' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
   },
@@ -34,6 +38,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   attention: options => (options.device === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options)),
   memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
   e2e: benchWebGpuE2e,
+  matmul: benchWebGpuMatmul,
 };
 const bench = benches[positionals[0]];
 if (!bench) {

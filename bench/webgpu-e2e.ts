@@ -15,6 +15,10 @@ interface Options {
   kv: string;
   depths: string;
   batch: string;
+  /** Tokens of a prompt. */
+  prompt: string;
+  /** Show where the GPU's time goes in a step at each depth. */
+  breakdown: boolean;
   json: boolean;
 }
 
@@ -35,7 +39,7 @@ const shapes: Record<string, ModelShape> = {
 };
 
 const STEPS = 16;
-const PROMPT = 512;
+const CHUNK = 512;
 const TYPE = 'Q4_K';
 
 export async function benchWebGpuE2e(options: Options): Promise<void> {
@@ -44,26 +48,27 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     throw new InputError(`There is no shape "${options.shape}". Take one of: ${Object.keys(shapes).join(', ')}.`);
   const depths = options.depths.split(',').map(Number);
   const [batch, batchDepth] = options.batch.split('x').map(Number);
+  const prompt = Number(options.prompt);
   const device = await createWebGpuDevice({ ...shape, pageTokens: 128 });
-  const model = randomModel(device, shape, Math.max(PROMPT, batch));
+  const model = randomModel(device, shape, Math.max(CHUNK, batch));
   const lines: string[][] = [];
   for (const kv of options.kv.split(',')) {
     const ms: number[] = [];
-    for (const depth of depths) ms.push(await decode(device, model, kv, 1, depth));
-    const together = await decode(device, model, kv, batch, batchDepth);
-    const prefill = await timeOf(device, model, [opened(device, shape, kv, 0)], PROMPT);
+    for (const depth of depths) ms.push(await decode(device, model, kv, 1, depth, options.breakdown));
+    const together = await decode(device, model, kv, batch, batchDepth, options.breakdown);
+    const prefill = await prefillTime(device, model, kv, prompt, options.breakdown);
     lines.push([
       kv,
       ...ms.map(x => x.toFixed(2)),
       ((1000 * batch) / together).toFixed(0),
-      ((1000 * PROMPT) / prefill).toFixed(0),
+      ((1000 * prompt) / prefill).toFixed(0),
     ]);
   }
   const header = [
     'kv',
     ...depths.map(depth => `ms at ${depth}`),
     `tokens/s at ${options.batch}`,
-    `prefill of ${PROMPT}/s`,
+    `prefill of ${prompt}/s`,
   ];
   if (options.json)
     console.log(JSON.stringify({ adapter: device.info.name, shape: options.shape, header, lines }, null, 1));
@@ -117,7 +122,7 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
 }
 
 /** A sequence that holds `depth` tokens: pages of zeros, because time does not depend on what they hold. */
-function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: number): Sequence {
+function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: number, room: number): Sequence {
   const plan = planOf(kv, shape);
   const cache = {
     headDim: shape.headDim,
@@ -125,26 +130,72 @@ function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: numb
     pageTokens: plan.pageTokens,
     sinks: plan.window.sink,
   };
-  const context = depth + PROMPT + STEPS + 1;
+  const context = depth + room;
   const sequence = createSequence({ device, shape: cache, leaf: plan.leaf, recent: plan.window.recent, context });
   if (depth > 0) sequence.plan(depth);
   sequence.commit(depth);
   return sequence;
 }
 
-async function decode(device: WebGpuDevice, model: Model, kv: string, batch: number, depth: number): Promise<number> {
-  const sequences = Array.from({ length: batch }, () => opened(device, model.config, kv, depth));
+async function decode(
+  device: WebGpuDevice,
+  model: Model,
+  kv: string,
+  batch: number,
+  depth: number,
+  breakdown: boolean,
+): Promise<number> {
+  const sequences = Array.from({ length: batch }, () => opened(device, model.config, kv, depth, STEPS + 2));
   let best = Number.POSITIVE_INFINITY;
   for (let i = 0; i < STEPS; i++) best = Math.min(best, await step(device, model, sequences, 1));
+  if (breakdown) await showBreakdown(`${kv}, ${batch} x ${depth}`, device, () => step(device, model, sequences, 1));
   for (const sequence of sequences) sequence.dispose();
   return best;
 }
 
-async function timeOf(device: WebGpuDevice, model: Model, sequences: Sequence[], tokens: number): Promise<number> {
-  await step(device, model, sequences, 1);
-  const time = await step(device, model, sequences, tokens);
-  for (const sequence of sequences) sequence.dispose();
+/** A whole prompt, chunk by chunk, after a short one that compiles what it needs. */
+async function prefillTime(
+  device: WebGpuDevice,
+  model: Model,
+  kv: string,
+  prompt: number,
+  breakdown: boolean,
+): Promise<number> {
+  const warm = opened(device, model.config, kv, 0, CHUNK);
+  await step(device, model, [warm], CHUNK);
+  warm.dispose();
+  const sequence = opened(device, model.config, kv, 0, prompt + CHUNK);
+  let time = 0;
+  for (let done = 0; done < prompt; done += CHUNK)
+    time += await step(device, model, [sequence], Math.min(CHUNK, prompt - done));
+  if (breakdown) await showBreakdown(`${kv}, prompt`, device, () => step(device, model, [sequence], CHUNK));
+  sequence.dispose();
   return time;
+}
+
+async function showBreakdown(title: string, device: WebGpuDevice, work: () => Promise<number>): Promise<void> {
+  let wall = 0;
+  const found = await device.gpu.breakdown(async () => {
+    wall = await work();
+  });
+  const kinds = new Map<string, { count: number; ns: number }>();
+  for (const { name, ns } of found) {
+    const kind = kinds.get(name) ?? { count: 0, ns: 0 };
+    kinds.set(name, { count: kind.count + 1, ns: kind.ns + ns });
+  }
+  const sum = found.reduce((total, { ns }) => total + ns, 0);
+  const lines = [...kinds]
+    .sort(([, a], [, b]) => b.ns - a.ns)
+    .map(([name, { count, ns }]) => [
+      name.length > 60 ? `${name.slice(0, 57)}...` : name,
+      String(count),
+      (ns / 1e6).toFixed(3),
+      (ns / 1e3 / count).toFixed(1),
+    ]);
+  console.log(
+    `${title}: ${found.length} dispatches, ${(sum / 1e6).toFixed(2)} ms, each in a pass of its own ${wall.toFixed(2)} ms`,
+  );
+  console.log(table(['kernel', 'dispatches', 'ms', 'us each'], lines));
 }
 
 /** Milliseconds by the clock on the wall, the likeliest tokens read back. */

@@ -43,6 +43,8 @@ const ARENA = 4 << 20;
 const ALIGN = 256;
 /** Bytes that a uniform binding spans. */
 const UNIFORM = 128;
+/** Dispatches that a set of timestamps can hold. */
+const WATCHED = 2048;
 
 export class Gpu {
   /** For kernels that read tables: `data: array<u32>`. */
@@ -58,6 +60,7 @@ export class Gpu {
   private pass?: GPUComputePassEncoder;
   private submission?: Promise<void>;
   private failure?: Error;
+  private watch?: { querySet: GPUQuerySet; names: string[] };
   private readonly kernels = new Map<string, Kernel>();
   private readonly pipelines = new Map<string, Pipeline>();
   private readonly rooms = new Map<string, GPUBuffer>();
@@ -156,14 +159,25 @@ export class Gpu {
       if (name.endsWith(': f32')) this.floats[at / 4 + i] = params[i];
       else this.words[at / 4 + i] = params[i];
     });
-    const pass = this.computePass();
+    const pass = this.computePass(kernel);
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, this.bindGroupOf(id, layout, buffers), [at]);
     pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
   }
 
-  private computePass(): GPUComputePassEncoder {
+  private computePass({ name }: Kernel): GPUComputePassEncoder {
     this.check();
+    const { watch } = this;
+    if (watch && watch.names.length < WATCHED) {
+      const at = 2 * watch.names.push(name);
+      const timestampWrites = {
+        querySet: watch.querySet,
+        beginningOfPassWriteIndex: at - 2,
+        endOfPassWriteIndex: at - 1,
+      };
+      this.pass = this.commands().beginComputePass({ timestampWrites });
+      return this.pass;
+    }
     this.encoder ??= this.device.createCommandEncoder();
     this.pass ??= this.encoder.beginComputePass();
     return this.pass;
@@ -283,6 +297,25 @@ export class Gpu {
     querySet.destroy();
     resolved.destroy();
     return Number(to - from);
+  }
+
+  /**
+   * Where the time goes in what `work` dispatches: nanoseconds of every dispatch, by the name of its kernel, each in a pass
+   * of its own. What lies between them is left out, so the whole takes longer than their sum.
+   */
+  async breakdown(work: () => Promise<void>): Promise<{ name: string; ns: number }[]> {
+    this.submit();
+    const querySet = this.device.createQuerySet({ type: 'timestamp', count: 2 * WATCHED });
+    const resolved = this.device.createBuffer({ size: 16 * WATCHED, usage: USE.QUERY_RESOLVE | USE.COPY_SRC });
+    const names: string[] = [];
+    this.watch = { querySet, names };
+    await work();
+    this.watch = undefined;
+    this.commands().resolveQuerySet(querySet, 0, 2 * names.length, resolved, 0);
+    const times = new BigUint64Array(await this.read(resolved, 0, 16 * names.length));
+    querySet.destroy();
+    resolved.destroy();
+    return names.map((name, i) => ({ name, ns: Number(times[2 * i + 1] - times[2 * i]) }));
   }
 
   /** Bytes of a buffer as they are after what was recorded. Reads that are asked for together share a submission. */

@@ -2,6 +2,8 @@
  * Do the devices agree? Teacher-forced predictions on a real text with an f16 cache: the wasm device as generation uses
  * it (int8 activations) against its precise mode over all positions, and the precise mode against js, the definition,
  * over the first few, because js is slow. Then perplexity against llama.cpp's on the same rows, both with f16 caches.
+ *
+ * With --device webgpu: the GPU against wasm, for each cache of --kv.
  */
 import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -13,6 +15,8 @@ import { measureDivergence } from '../src/eval/divergence.ts';
 import { planOf } from '../src/plan/plan.ts';
 
 interface Options {
+  device: string;
+  kv: string;
   model: string;
   text: string;
   threads: string;
@@ -25,12 +29,29 @@ const JS_POSITIONS = 96;
 /** Rows of POSITIONS tokens for the perplexity, scored on their second halves. */
 const ROWS = 3;
 
-export async function benchAgree({ model, text, threads, json, peers }: Options): Promise<void> {
+interface Pair {
+  pair: string;
+  positions: number;
+  kld: number;
+  top1: number;
+  perplexity: string;
+}
+
+export async function benchAgree({ model, text, threads, json, peers, device, kv }: Options): Promise<void> {
   const { tokenizer } = await openAndClose(model);
   const all = tokenizer.encode(await readFile(text, 'utf8'));
   const ids = all.slice(0, POSITIONS);
-  const run = (options: EngineOptions, count: number) => predict(model, ids.slice(0, count), options);
+  const run = (options: EngineOptions, count: number, cache = 'f16') =>
+    predict(model, ids.slice(0, count), options, cache);
   const wasm = { device: 'wasm', threads: Number(threads) } as const;
+  if (device === 'webgpu') {
+    for (const cache of kv.split(',')) {
+      const reference = await run(wasm, POSITIONS, cache);
+      const found = await run({ device }, POSITIONS, cache);
+      show([{ pair: `webgpu against wasm, ${cache}`, ...compare(reference, found, ids) }], json);
+    }
+    return;
+  }
   const precise = await run({ ...wasm, precise: true }, POSITIONS);
   const rows = [
     { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, POSITIONS), ids) },
@@ -39,17 +60,23 @@ export async function benchAgree({ model, text, threads, json, peers }: Options)
   const perplexities = await perplexity(model, all, Number(threads), peers);
   if (json) console.log(JSON.stringify({ rows, perplexities }, null, 1));
   else {
+    show(rows, false);
+    for (const { name, value, ratio } of perplexities) {
+      const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
+      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${POSITIONS}`);
+    }
+  }
+}
+
+function show(rows: readonly Pair[], json: boolean): void {
+  if (json) console.log(JSON.stringify(rows, null, 1));
+  else
     for (const { pair, positions, kld, top1, perplexity } of rows) {
       const same = `top-1 ${(100 * top1).toFixed(2)} %`;
       console.log(
         `${pair}: ${positions} positions, divergence ${kld.toExponential(2)}, ${same}, perplexity ${perplexity}`,
       );
     }
-    for (const { name, value, ratio } of perplexities) {
-      const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
-      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${POSITIONS}`);
-    }
-  }
 }
 
 /** Of the second halves of the first rows, f16 caches everywhere. */
@@ -86,9 +113,14 @@ async function openAndClose(model: string) {
 }
 
 /** Log-probabilities at every position. */
-async function predict(model: string, ids: readonly number[], options: EngineOptions): Promise<Float32Array[]> {
+async function predict(
+  model: string,
+  ids: readonly number[],
+  options: EngineOptions,
+  cache: string,
+): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = planOf('f16', file.config);
+  const plan = planOf(cache, file.config);
   const engine: Engine = await loadEngine(file, { plan, context: POSITIONS + 1 }, options);
   const sequence = engine.openSequence(plan, POSITIONS + 1);
   const rows: Float32Array[] = [];

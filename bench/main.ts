@@ -18,7 +18,7 @@ const { positionals, values } = parseArgs({
     kv: { type: 'string', default: specs },
     depths: { type: 'string', default: '0,4096,16384' },
     threads: { type: 'string', default: '2' },
-    device: { type: 'string', default: 'webgpu' },
+    device: { type: 'string' },
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
     heads: { type: 'string', default: '32/8/128' },
     shape: { type: 'string', default: 'llama-8b' },
@@ -34,8 +34,9 @@ const { positionals, values } = parseArgs({
 
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
-  agree: benchAgree,
-  attention: options => (options.device === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options)),
+  agree: options => benchAgree({ ...options, device: options.device ?? 'wasm' }),
+  attention: options =>
+    (options.device ?? 'webgpu') === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options),
   memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
   e2e: benchWebGpuE2e,
   matmul: benchWebGpuMatmul,

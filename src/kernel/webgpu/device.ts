@@ -12,7 +12,7 @@ import { createCodecs } from './codecs.ts';
 import { Gpu } from './gpu.ts';
 import { groupsOfFours, swiglu } from './kernels/activations.ts';
 import { embed, groupsOf, norm, rope } from './kernels/basic.ts';
-import { CHOICE, choose, NONE } from './kernels/choose.ts';
+import { CHOICE, choose, NONE, SURVEY, SURVEYS, survey } from './kernels/choose.ts';
 import { Pool } from './pool.ts';
 import { Products } from './products.ts';
 import { Sealing } from './sealing.ts';
@@ -115,7 +115,12 @@ export class WebGpuDevice implements Device {
     this.gpu.makeRoom(words.byteLength);
     const { word } = this.gpu.place(words);
     const chosen = this.gpu.room('chosen tokens', 4 * Math.max(64, choices.length));
-    this.gpu.run(choose, [word, logits.cols], [this.gpu.arena, bufferOf(logits), chosen], [choices.length]);
+    const found = this.gpu.room('surveys of logits', 4 * SURVEY * SURVEYS * Math.max(64, choices.length));
+    const size = Math.min(1024, this.info.limits.invocations);
+    const kernel = this.gpu.kernel('choose', () => choose(size));
+    const inputs = [this.gpu.arena, bufferOf(logits)];
+    this.gpu.run(survey, [word, logits.cols], [...inputs, found], [SURVEYS, choices.length]);
+    this.gpu.run(kernel, [word, logits.cols], [...inputs, found, chosen], [choices.length]);
     const ids = new Uint32Array(await this.gpu.read(chosen, 0, 4 * choices.length));
     return Array.from(ids, id => (id === NONE ? undefined : id));
   }

@@ -21,6 +21,7 @@ const { positionals, values } = parseArgs({
     device: { type: 'string' },
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
     heads: { type: 'string', default: '32/8/128' },
+    split: { type: 'string', default: '4' },
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
     prompt: { type: 'string', default: '4096' },

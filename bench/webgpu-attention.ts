@@ -1,14 +1,18 @@
 /**
  * How fast is decode attention on packed pages, by codec, batch and context? On the GPU, by its own clock: prepare, pages,
- * tails and merge together. Validates every codec against js first.
+ * tails and merge together, and each by itself. Validates every codec against js first, and reads pages that it sealed.
  */
+import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence } from '../src/cache/sequence.ts';
 import { table } from '../src/cli/table.ts';
+import { createTrained } from '../src/codec/codec.case.ts';
+import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { InputError } from '../src/errors.ts';
+import { turnOf } from '../src/eval/vectors.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { measureCopy } from '../src/kernel/webgpu/bandwidth.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
-import { planOf } from '../src/plan/plan.ts';
+import type { GpuBlock } from '../src/kernel/webgpu/pool.ts';
 import { formatBytes } from '../src/units.ts';
 import { far, runAttention } from '../test/attention.ts';
 
@@ -18,91 +22,152 @@ interface Options {
   work: string;
   /** Query heads / KV heads / dims. */
   heads: string;
+  /** Pages a workgroup takes: several are tried. 0 for all of them, which is no split. */
+  split: string;
   json: boolean;
 }
 
 interface Row {
   kv: string;
   work: string;
+  split: number;
   us: number;
   /** Of the pages that are read. */
   bytes: number;
+  /** Of each kernel alone. */
+  steps: Record<string, number>;
 }
 
 const TRIES = 20;
-const TOLERANCE = 1e-2;
+const TOLERANCE = 2e-2;
+const STEPS = ['prepare', 'attend pages', 'attend halves', 'finish'];
 
 export async function benchWebGpuAttention(options: Options): Promise<void> {
   const [heads, kvHeads, headDim] = options.heads.split('/').map(Number);
   const shape = { headDim, heads, kvHeads, pageTokens: 128 };
   const copy = await measureCopy();
+  console.error(`copies ${formatBytes(copy)}/s`);
   const rows: Row[] = [];
   let name = '';
   for (const kv of options.kv.split(',')) {
-    const device = await createWebGpuDevice(shape);
-    name = device.info.name;
-    await validate(device, { ...shape, spec: kv });
-    for (const work of options.work.split(',')) {
-      const row = await measure(device, kv, work, shape).catch(error =>
-        console.error(`bench: ${kv}, ${work}: ${error.message}`),
-      );
-      if (row) rows.push(row);
+    for (const split of options.split.split(',').map(Number)) {
+      const device = await createWebGpuDevice({ ...shape, split: split || 1 << 20 });
+      name = device.info.name;
+      try {
+        const leaf = await validate(device, { ...shape, spec: kv });
+        for (const work of options.work.split(',')) {
+          const row = await measure(device, kv, work, split, shape, leaf);
+          console.error(progress(row));
+          rows.push(row);
+        }
+      } catch (error) {
+        console.error(`bench: ${kv}: ${(error as Error).message}`);
+      }
+      await device.dispose();
     }
-    await device.dispose();
   }
   if (options.json) console.log(JSON.stringify({ adapter: name, copy, rows }, null, 1));
   else console.log(render(name, copy, rows));
 }
 
-async function validate(device: WebGpuDevice, setting: Parameters<typeof runAttention>[1]): Promise<void> {
+/** Gives a sealed page. */
+async function validate(device: WebGpuDevice, setting: Parameters<typeof runAttention>[1]): Promise<Uint8Array> {
   const chunks = [300, 1];
   const js = await runAttention(createJsDevice(), setting, chunks, { most: 1 });
   const fast = await runAttention(device, setting, chunks, { most: 1, leaves: js.leaves });
   const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
   if (!(worst < TOLERANCE)) throw new InputError(`${setting.spec} is ${worst} from js: nothing to time.`);
+  return js.leaves[0];
 }
 
 type Shape = { headDim: number; heads: number; kvHeads: number; pageTokens: number };
 
-async function measure(device: WebGpuDevice, kv: string, work: string, shape: Shape): Promise<Row> {
+async function measure(
+  device: WebGpuDevice,
+  kv: string,
+  work: string,
+  split: number,
+  shape: Shape,
+  leaf: Uint8Array,
+): Promise<Row> {
   const [batch, context] = work.split('x').map(Number);
   const { heads, kvHeads, headDim, pageTokens } = shape;
-  const plan = planOf(kv, { ...shape, layers: 1 });
+  const random = createRandom(headDim);
+  const made = createTrained(
+    kv,
+    { headDim, kvHeads, pageTokens, turn: turnOf(headDim) },
+    normals(random, kvHeads * headDim),
+  );
+  const layout = leafLayout([made]);
   const open = () => {
-    const cache = { headDim, kvHeads, pageTokens, sinks: plan.window.sink };
-    const { recent } = plan.window;
-    const sequence = createSequence({ device, shape: cache, leaf: plan.leaf, recent, context: context + 1 });
+    const cache = { headDim, kvHeads, pageTokens, sinks: made.window.sink };
+    const { recent } = made.window;
+    const sequence = createSequence({ device, shape: cache, leaf: layout, recent, context: context + 1 });
     sequence.plan(context + 1);
     sequence.commit(context);
     return sequence;
   };
   const sequences = Array.from({ length: batch }, open);
+  fill(
+    device,
+    sequences.flatMap(({ view }) => view.leaves as GpuBlock[]),
+    leaf,
+  );
   const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.tensor(batch, n * headDim));
-  for (const tensor of [q, k, v])
-    device.write(tensor, 0, Float32Array.from({ length: tensor.rows * tensor.cols }, Math.random));
+  for (const tensor of [q, k, v]) device.write(tensor, 0, normals(random, tensor.rows * tensor.cols));
   const runs = sequences.map((sequence, row) => {
     const [{ position, sealed }] = sequence.plan(1);
     return { view: sequence.view, row, count: 1, position, sealed };
   });
   device.append(0, k, v, runs);
-  device.attend(0, q, out, runs, 1 / Math.sqrt(headDim));
+  const attend = () => device.attend(0, q, out, runs, 1 / Math.sqrt(headDim));
+  attend();
   await device.read(out, 0);
-  let best = Number.POSITIVE_INFINITY;
-  for (let i = 0; i < TRIES; i++) {
-    best = Math.min(best, await device.gpu.time(() => device.attend(0, q, out, runs, 1 / Math.sqrt(headDim))));
+  const best = async () => {
+    let least = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < TRIES; i++) least = Math.min(least, await device.gpu.time(attend));
+    return least / 1000;
+  };
+  const us = await best();
+  const steps: Record<string, number> = {};
+  const { gpu } = device;
+  const run = gpu.run.bind(gpu);
+  for (const step of STEPS) {
+    gpu.run = (kernel, ...rest) => {
+      if (kernel.name.startsWith(step)) run(kernel, ...rest);
+    };
+    steps[step] = await best();
   }
+  gpu.run = run;
   for (const sequence of sequences) sequence.dispose();
   for (const tensor of [q, k, v, out]) device.free(tensor);
-  return { kv, work, us: best / 1000, bytes: batch * runs[0].sealed * plan.leaf.bytes };
+  return { kv, work, split, us, bytes: batch * runs[0].sealed * layout.bytes, steps };
 }
 
+/** The same page everywhere. */
+function fill({ gpu }: WebGpuDevice, leaves: readonly GpuBlock[], page: Uint8Array): void {
+  const [{ pool }] = leaves;
+  const from = gpu.buffer(page.length, 'a page');
+  gpu.upload(from, 0, page.slice());
+  for (const { slot } of leaves) gpu.copy(from, 0, pool.buffers[0], slot * pool.strides[0], page.length);
+  gpu.submit();
+  gpu.destroy(from);
+}
+
+const progress = ({ kv, work, split, us, bytes, steps }: Row) =>
+  `${kv} ${work} split ${split}: ${us.toFixed(1)} us, ${(bytes / us / 1e3).toFixed(0)} GB/s, ` +
+  Object.entries(steps)
+    .map(([name, time]) => `${name} ${time.toFixed(1)}`)
+    .join(', ');
+
 function render(name: string, copy: number, rows: readonly Row[]): string {
-  const lines = rows.map(({ kv, work, us, bytes }) => {
+  const lines = rows.map(({ kv, work, split, us, bytes }) => {
     const exact = rows.find(row => row.kv === 'f16' && row.work === work);
     const rate = bytes / (us / 1e6);
     return [
       work,
       kv,
+      split === 0 ? 'none' : String(split),
       us.toFixed(1),
       (rate / 1e9).toFixed(1),
       `${((100 * rate) / copy).toFixed(1)} %`,
@@ -111,6 +176,6 @@ function render(name: string, copy: number, rows: readonly Row[]): string {
   });
   return [
     `Decode attention on ${name}, which copies ${formatBytes(copy)}/s. Best of ${TRIES}, one layer.`,
-    table(['batch x context', 'kv', 'us', 'GB/s of pages', 'of copying', 'f16 / it'], lines),
+    table(['batch x context', 'kv', 'split', 'us', 'GB/s of pages', 'of copying', 'f16 / it'], lines),
   ].join('\n');
 }

@@ -24,7 +24,7 @@ const FLOAT = 2e-5;
 /** Attention outputs over their length, which is a third or so of a value's: read as floats, and by int8 queries. */
 const FLOAT_ATTENTION = 1e-3;
 const INT8_ATTENTION = 2e-2;
-const INTEGER_CODECS = /tq[24]u/;
+const INTEGER_CODECS = /tq|kivi|oscar/;
 /** Share of sealed codes that may fall on the other side of a tie. */
 const TIES = 1e-4;
 

@@ -5,7 +5,7 @@ import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
-import { append, type Domain, finish, prepare } from './kernels/domain.ts';
+import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { toF16, turnOf } from './kernels/text.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
@@ -15,6 +15,8 @@ export interface AttentionOptions {
   heads: number;
   /** Half the queries that share what is unpacked. */
   unroll: number;
+  /** Pages that a workgroup takes. */
+  split: number;
   /** Bytes a workgroup has, and the largest binding. */
   memory: number;
   binding: number;
@@ -68,7 +70,7 @@ export class Attention {
         const { pool } = blockOf(block);
         const buffers = [this.gpu.arena, bufferOf(k), bufferOf(v), pool.buffers[layer]];
         const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3];
-        const groups = [Math.ceil((kvHeads * headDim) / 128), most, some.length];
+        const groups = [Math.ceil((kvHeads * headDim) / DOMAIN_SIZE), most, some.length];
         const kernel = this.gpu.kernel(`append ${sinks}`, () => append(headDim, kvHeads, sinks, toF16));
         this.gpu.run(kernel, params, buffers, groups);
       };
@@ -93,8 +95,12 @@ export class Attention {
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
   private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
-    const bytes = 4 * (key.keys.loaded + 1.5 * Math.max(pageTokens, HALF_TOKENS) + 40);
-    const fixed = 4 * (key.keys.fixed + value.values.fixed);
+    const { keys } = key;
+    const { values } = value;
+    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.shares * values.dim);
+    const slices = 32 * Math.max(1 + values.survey.length, values.groups);
+    const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
+    const fixed = 4 * (keys.fixed + values.fixed + 64);
     const most = Math.floor((this.options.memory - fixed) / bytes);
     if (most < group)
       throw new UnsupportedError(
@@ -106,8 +112,9 @@ export class Attention {
   private tableOf(runs: readonly KvRun[], tile: number): { table: Table; word: number } {
     let known = this.tables.get(runs);
     if (!known) {
-      const stateBytes = 4 * this.heads * (2 * this.shape.headDim + 2);
-      known = { table: attendTable(runs, tile, Math.floor(Math.min(STATES, this.options.binding) / stateBytes)) };
+      const { split, binding } = this.options;
+      const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
+      known = { table: attendTable(runs, tile, split, Math.floor(Math.min(STATES, binding) / stateBytes)) };
       this.tables.set(runs, known);
     }
     this.gpu.makeRoom(known.table.words.byteLength);
@@ -136,7 +143,7 @@ export class Attention {
     const { shape } = view;
     const { kvHeads, headDim } = this.shape;
     const { keyOffset, valueOffset } = shape.layers[layer];
-    const stateBytes = (dim: number) => 4 * this.heads * (dim + 2);
+    const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const each = (items: Items, run: (rows: number, first: number, groups: number[]) => void) => {
@@ -144,21 +151,25 @@ export class Attention {
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
     if (batch.pageStates > 0) {
-      const tables = [key.tables, value.tables].filter(buffer => buffer !== undefined);
-      const more = [...tables, ...(key.fragment.turn ? [this.turnsOf(key, view)] : [])];
-      const queries = key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
       const { pool } = blockOf(view.leaves[0]);
+      const bound: Record<string, GPUBuffer | undefined> = {
+        data: this.gpu.arena,
+        queries: key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale),
+        pool: pool.buffers[layer],
+        pool2: pool.buffers[layer],
+        pool4: pool.buffers[layer],
+        keyTables: key.tables,
+        valueTables: value.tables,
+        turns: key.fragment.turn && this.turnsOf(key, view),
+        states,
+      };
       each(batch.pages, (rows, first, groups) => {
-        const keys = { fragment: key.fragment, part: key.keys, tables: key.tables !== undefined };
-        const values = { fragment: value.fragment, part: value.values, tables: value.tables !== undefined };
+        const keys = { fragment: key.fragment, part: key.keys };
+        const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () => attendPages(keys, values, this.shape, rows));
         const params = [word, first, pool.strides[layer], valueOffset - keyOffset, scale];
-        this.gpu.run(
-          kernel,
-          params,
-          [this.gpu.arena, queries, pool.buffers[layer], pool.buffers[layer], ...more, states],
-          groups,
-        );
+        const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
+        this.gpu.run(kernel, params, buffers, groups);
       });
     }
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
@@ -180,7 +191,7 @@ export class Attention {
     const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
     const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-    const groups = [this.heads, batch.finish.count];
+    const groups = [this.shape.kvHeads, batch.finish.count];
     const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
     this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
     return queries;
@@ -203,6 +214,9 @@ export class Attention {
     return buffer;
   }
 }
+
+/** Of `write x: array<f32>`, x. */
+const bufferName = (text: string) => text.replace('write ', '').split(':')[0];
 
 /** Runs of sequences with the same codecs and windows go together. */
 function alike(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {

@@ -2,8 +2,8 @@
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
 import type { KeyPart, ValuePart } from './kernels/attend.ts';
-import { genericKeys, genericValues, turnedKeys } from './kernels/generic.ts';
-import { linearKeys, linearKeysOf, linearValues, linearValuesOf } from './kernels/linear.ts';
+import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
+import { intKeys, intValues } from './kernels/ints.ts';
 import type { PageShape } from './kernels/read.ts';
 import { tablesOf } from './kernels/tables.ts';
 
@@ -42,19 +42,17 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
     if (has) return has;
     const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
     const name = nameOf(fragment);
-    // The fastest way that fits comes first.
-    const [rows, columns] = precise ? [] : [linearKeysOf(fragment, shape), linearValuesOf(fragment, shape)];
     const perHead = (matrix?.length ?? 0) > codedDim * headDim;
-    const keyPart = () => {
-      if (fragment.turn) return turnedKeys(name, fragment, shape, perHead);
-      return rows ? linearKeys(name, rows, shape) : genericKeys(name, fragment, shape);
-    };
+    // The fastest way that fits comes first.
+    const [ints, sums] = precise ? [] : [intKeys(name, fragment, shape), intValues(name, fragment, shape)];
+    const floats = () =>
+      fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
     const codec: GpuCodec = {
       fragment,
       name,
-      keys: keyPart(),
-      values: columns ? linearValues(name, columns, shape) : genericValues(name, fragment, shape),
-      int8: rows !== undefined && !fragment.turn,
+      keys: ints ?? floats(),
+      values: sums ?? floatPageValues(name, fragment, shape),
+      int8: ints !== undefined,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),
       transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),

@@ -33,6 +33,8 @@ export interface WebGpuOptions {
    * and 1 where kernels are compiled for the CPU, slowly. It does not show in results.
    */
   unroll?: number;
+  /** Pages that a workgroup of attention takes: 4. It shows in the last bits of results, so a cache keeps to one. */
+  split?: number;
 }
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
@@ -67,6 +69,7 @@ export class WebGpuDevice implements Device {
     this.attention = new Attention(gpu, shape, codecOf, {
       heads,
       unroll,
+      split: rest.split ?? 4,
       memory: limits.workgroupMemory,
       binding: this.binding,
     });

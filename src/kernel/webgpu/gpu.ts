@@ -99,7 +99,7 @@ export class Gpu {
 
   buffer(bytes: number, label: string): GPUBuffer {
     this.check();
-    const size = Math.max(4, Math.ceil(bytes / 4) * 4);
+    const size = Math.max(16, Math.ceil(bytes / 4) * 4);
     this.bytes += size;
     const usage = USE.STORAGE | USE.COPY_DST | USE.COPY_SRC;
     return this.device.createBuffer({ label, size, usage });

@@ -3,7 +3,6 @@
  * into batches so that the partial states of one fit into a buffer of bounded size.
  */
 import type { KvRun } from '../device.ts';
-import { SPLIT } from './kernels/attend.ts';
 import { HALF_TOKENS } from './kernels/sources.ts';
 import type { GpuBlock } from './pool.ts';
 
@@ -37,7 +36,8 @@ interface Lists {
   many: number[][];
 }
 
-export function attendTable(runs: readonly KvRun[], tile: number, mostStates: number): Table {
+/** Of `split` pages, or as many tokens of f16 in their rounds, each unit is a workgroup's. */
+export function attendTable(runs: readonly KvRun[], tile: number, split: number, mostStates: number): Table {
   const words: number[] = [];
   const put = (rows: readonly (readonly number[])[]): Range => {
     const word = words.length;
@@ -69,8 +69,8 @@ export function attendTable(runs: readonly KvRun[], tile: number, mostStates: nu
     const sealedTokens = sealed * pageTokens;
     const sinkCount = Math.min(sinks, sealedTokens);
     const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
-    const units = Math.ceil(leaves.length / SPLIT);
-    const span = HALF_TOKENS * SPLIT;
+    const units = Math.ceil(leaves.length / split);
+    const span = HALF_TOKENS * split;
     // Rows of a run differ in how much of the tail they see, so each has the units that the last one has.
     const tailUnits = Math.ceil((position + count - sealedTokens) / span);
     const sinkUnits = Math.ceil(sinkCount / span);
@@ -81,17 +81,17 @@ export function attendTable(runs: readonly KvRun[], tile: number, mostStates: nu
       if (finish.length > 0 && pageStates + halfStates + n * (units + halfUnits) > mostStates) close();
       const [pageItems, halfItems] = step === 1 ? [pages.one, halves.one] : [pages.many, halves.many];
       for (let u = 0; u < units; u++) {
-        const left = Math.max(0, skip - u * SPLIT * pageTokens);
-        const pagesOf = Math.min(SPLIT, leaves.length - u * SPLIT);
+        const left = Math.max(0, skip - u * split * pageTokens);
+        const pagesOf = Math.min(split, leaves.length - u * split);
         pageItems.push([
           row + first,
           n,
-          list + u * SPLIT,
+          list + u * split,
           pagesOf,
           left,
           pageStates + u,
           units,
-          view.firstLeaf + u * SPLIT,
+          view.firstLeaf + u * split,
           0,
         ]);
       }

@@ -1,22 +1,25 @@
 /**
- * Attention over a few tokens at a time: the loop that every source of keys and values shares. A workgroup has one KV
- * head, some pages of one sequence (an item) and all queries that read them: the query heads of the group, of one row or
- * of several. Lanes are tokens while scores are made and dims while values are summed; what is unpacked is unpacked once
- * for all queries. It leaves a partial state {o, m, l} a query; `finish` (domain.ts) merges them in order.
+ * Attention over some pages: the loop that every source of keys and values shares. A workgroup has one KV head, some
+ * pages of one sequence (an item) and all queries that read them: the query heads of the group, of one row or of several.
+ * A page takes three steps, with a barrier after each:
  *
- * How keys are read and how values are summed is up to two parts, one a side: `generic.ts` reads any codec as floats,
- * `linear.ts` multiplies integers. Every sum runs in an order that depends on the shape alone, not on how many queries
- * share the workgroup.
+ *   1. the key part sums products for every token, in a few parts that different lanes have
+ *   2. lane n of 32 of a query has tokens 4 n to 4 n + 3: it adds the parts up, and after all have told their largest
+ *      score, makes weights
+ *   3. the value part sums values under these weights
+ *
+ * What is unpacked is unpacked once for all queries. It leaves a partial state {o, m, l} a query; `finish` (domain.ts)
+ * merges them in order. Every sum runs in an order that depends on the shape alone, not on how many queries share the
+ * workgroup.
  */
 import type { Kernel } from '../gpu.ts';
+import { stateFloats } from './domain.ts';
 import type { PageShape } from './read.ts';
 import { each } from './text.ts';
 
 export const SIZE = 128;
-/** Of the weights of a page: tokens 4 g to 4 g + 3 belong to slice g mod 32. */
+/** Lanes that share the tokens of a query in step 2: tokens 4 g to 4 g + 3 belong to lane g mod 32. */
 const SLICES = 32;
-/** Pages an item: fixed, so that a result does not depend on the batch. */
-export const SPLIT = 4;
 /** Words of an item. */
 export const ITEM = 9;
 const NEVER = '-3e38';
@@ -26,54 +29,61 @@ export interface AttendShape extends PageShape {
   group: number;
 }
 
-/** How keys are read. Texts have `t` at hand, and the queries' number Q where they are functions of it. */
-export interface KeyPart {
+/** What both sides have. Texts may depend on the number of queries, Q. */
+interface Part {
   name: string;
-  /** Length of a coded key. */
+  /** Length of a coded vector. */
   dim: number;
+  /** Words of workgroup memory, a query and in all. */
+  loaded: number;
+  fixed: number;
+  /** Functions and variables. */
+  text(Q: number): string;
+  /** Statements before the first page: tables that all lanes fill together. */
+  setup?: string;
+  /** Statements at the start of a page, for all lanes; with barriers of its own where it needs them. */
+  begin?(Q: number): string;
+}
+
+export interface KeyPart extends Part {
   /** Words of a prepared query in `queries: array<u32>`. */
   words: number;
   /** What it reads beside the pages. */
   buffers?: readonly string[];
-  /** Functions and variables. */
-  text(Q: number): string;
-  /** Puts query q, whose words begin at `origin`, into workgroup memory: word n of it. */
-  load: string;
-  /** Words of workgroup memory a query, and in all. */
-  loaded: number;
-  fixed: number;
-  /** Statements at the start of a round, for queries that differ from page to page. */
-  begin?(Q: number): string;
-  /** Declares s0, s1, ...: the scores of all queries with token t. */
-  scores(Q: number): string;
+  /** Puts word n of query q, whose words begin at `origin`, into workgroup memory: n below `taken`. */
+  load(Q: number): string;
+  taken: number;
+  /** How many sums make a score, and the statements that `put` them: put(part, q, t, sum), put4(part, q, t / 4, sums). */
+  parts: number;
+  sums(Q: number): string;
+  /** The scores of query q with tokens 4 g to 4 g + 3 out of `dots`, their sums. */
+  score(Q: number): string;
 }
 
-/** How values are summed up under weights. */
-export interface ValuePart {
-  name: string;
-  dim: number;
-  /** Tokens that must be summed together. */
-  grain: number;
-  /** Words of workgroup memory in all. */
-  fixed: number;
-  text(Q: number): string;
-  /** Statements at the start of a round. */
-  begin?: string;
-  /** Before weights: what a page's weights have in common, as lane `n` of 32 sees its tokens; then all lanes. */
-  survey?: { lane: string; all: string };
-  /** Around the weights of tokens 4 g to 4 g + 3 of query q, and at each of them (`t`, `j`, `weight`). */
-  open: string;
-  each: string;
-  close: string;
-  /** Adds what the sums lack to slice k of a query's state, as `factor` and the texts above left it. */
-  carry?: { declare(k: number): string; add(k: number): string; share: string };
-  /** Adds to o0, o1, ... (of column j) for dim i over tokens `first` to `end`. */
-  sum(Q: number, j: number, first: string, end: string): string;
+export interface ValuePart extends Part {
+  /** A page's weights may have several scales: the largest factor of each, from expressions for tokens 4 g on (vec4f). */
+  survey: readonly string[];
+  /**
+   * Puts the weights of query q for tokens 4 g to 4 g + 3: `weights`, of which the page's largest is 1, which all go by
+   * `whole`; `largestN` is what the survey found. What it adds to `moreN` is added to all dims of group N in the end.
+   */
+  weigh(Q: number): string;
+  /** Once a page and query, by one lane. */
+  note?(Q: number): string;
+  /** Groups of dims that have sums of their own in common, and the group of dim i; none where nothing is added. */
+  groups: number;
+  groupOf?: string;
+  /** Sums a dim has in the end, of different lanes: declared, rescaled by `factors[q]` and added to, kept: keep(share, q, i, sum). */
+  shares: number;
+  declare(Q: number): string;
+  sum(Q: number): string;
+  keep(Q: number): string;
 }
 
 export interface Source {
   name: string;
   params: readonly string[];
+  /** Bindings, by the name that texts know them by; those that none uses are left out. */
   buffers: readonly string[];
   /** Tokens a round. */
   tokens: number;
@@ -96,139 +106,164 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const Q = G * rows;
   const C = values.dim;
   const perLane = Math.ceil((Q * SLICES) / SIZE);
-  /** Values are summed by as many groups of lanes as fit, each over its share of the tokens. */
-  const shares = SIZE % C === 0 ? Math.max(1, Math.min(SIZE / C, Math.floor(P / values.grain))) : 1;
-  const columns = Math.ceil(C / SIZE);
-  const [first, end] = shares > 1 ? [`share * ${P / shares}`, `(share + 1) * ${P / shares}`] : ['0u', `${P}u`];
-  const { carry, survey } = values;
+  const chunks = Math.ceil(P / 4 / SLICES);
+  const N = values.groups;
+  const surveyed = values.survey.length;
+  // A part of all queries, and so much more that parts do not meet in one bank.
+  const stride = Q * P + 8;
+  const scratch = Math.max(keys.parts * stride, values.shares * Q * C);
   const pairs = (text: (k: number) => string) =>
-    each(perLane, k => `{ let n = lane + ${k * SIZE}; let q = n / ${SLICES}; let slice = n % ${SLICES}; ${text(k)} }`);
+    each(
+      perLane,
+      k =>
+        `{ let n = lane + ${k * SIZE}; let q = n / ${SLICES}; let slice = n % ${SLICES}; if (q < ${Q}) { ${text(k)} } }`,
+    );
+  const groupsOf = (text: (c: number) => string) =>
+    each(chunks, c =>
+      (P / 4) % SLICES === 0
+        ? `{ let g = slice + ${c * SLICES}; ${text(c)} }`
+        : `if (slice + ${c * SLICES} < ${P / 4}) { let g = slice + ${c * SLICES}; ${text(c)} }`,
+    );
+  /** The largest of a query's 32 slices. */
+  const largest = (name: string, from: string) => `var ${name}4 = slices[${from}];
+        ${each(SLICES / 4 - 1, s => `${name}4 = max(${name}4, slices[${from} + ${s + 1}]);`, ' ')}
+        let ${name} = max(max(${name}4.x, ${name}4.y), max(${name}4.z, ${name}4.w));`;
   const stateOf = (q: string) =>
-    `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + head * ${G} + ${q} % ${G}) * ${C + 2}`;
-  return {
-    name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}`,
-    params: ['table', 'items', ...source.params],
-    buffers: [
-      'data: array<u32>',
-      'queries: array<u32>',
-      ...source.buffers,
-      ...(keys.buffers ?? []),
-      'write states: array<f32>',
-    ],
-    size: SIZE,
-    body: /* wgsl */ `
+    `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + head * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
+  const body = /* wgsl */ `
+var<private> bank: u32;
+var<workgroup> scratch: array<vec4f, ${Math.ceil(scratch / 4)}>;
+var<workgroup> slices: array<vec4f, ${(Math.max(1 + surveyed, N) * Q * SLICES) / 4}>;
+var<workgroup> factors: array<f32, ${Q}>;
+var<workgroup> more: array<f32, ${Math.max(1, Q * N)}>;
+fn put(part: u32, q: u32, t: u32, sum: f32) {
+  let at = part * ${stride} + q * ${P} + t;
+  scratch[at / 4][at % 4] = sum;
+}
+fn put4(part: u32, q: u32, g: u32, sums: vec4f) { scratch[part * ${stride / 4} + q * ${P / 4} + g] = sums; }
+fn keep(share: u32, q: u32, i: u32, sum: f32) {
+  let at = (share * ${Q} + q) * ${C} + i;
+  scratch[at / 4][at % 4] = sum;
+}
 ${keys.text(Q)}
 ${values.text(Q)}
-var<workgroup> scores: array<f32, ${Q * P}>;
-var<workgroup> slices: array<f32, ${Math.max(Q * SLICES, SIZE)}>;
-var<workgroup> factors: array<f32, ${Q}>;
 
 fn main(group: vec3u, lane: u32) {
+  bank = lane % 32;
   let item = p.table + p.items + ${ITEM} * group.x;
   let head = group.y;
   let rows = data[item + 1];
-  for (var at = lane; at < ${Q * keys.loaded}; at += ${SIZE}) {
-    let q = at / ${keys.loaded};
-    let n = at % ${keys.loaded};
+  ${keys.setup ?? ''}
+  ${values.setup ?? ''}
+  for (var at = lane; at < ${Q * keys.taken}; at += ${SIZE}) {
+    let q = at / ${keys.taken};
+    let n = at % ${keys.taken};
     let row = data[item] + min(q / ${G}, rows - 1);
     let origin = (row * ${H} + head * ${G} + q % ${G}) * ${keys.words};
-    ${keys.load}
+    ${keys.load(Q)}
   }
-  ${each(perLane, k => `var m${k} = ${NEVER}; var l${k} = 0.0; ${carry?.declare(k) ?? ''}`)}
-  ${each(Q, q => each(columns, j => `var o${q}_${j} = 0.0;`, ' '))}
-  let share = lane / ${C};
+  ${each(perLane, k => `var m${k} = ${NEVER}; var l${k} = 0.0; ${each(N, d => `var more${k}_${d} = 0.0;`, ' ')}`)}
+  ${values.declare(Q)}
+  workgroupBarrier();
 
   for (var page = 0u; page < data[item + 3]; page++) {
     ${source.begin}
     ${keys.begin?.(Q) ?? ''}
-    ${values.begin ?? ''}
+    ${values.begin?.(Q) ?? ''}
+    ${keys.sums(Q)}
     workgroupBarrier();
-    for (var t = lane; t < ${P}; t += ${SIZE}) {
-      ${keys.scores(Q)}
-      ${each(Q, q => `{ let q = ${q}u; scores[${q * P} + t] = select(${NEVER}, s${q}, ${source.seen}); }`)}
-    }
-    ${survey ? `if (lane < ${SLICES}) { let n = lane; ${survey.lane} }` : ''}
-    workgroupBarrier();
-    ${survey?.all ?? ''}
+    ${each(perLane, k => each(chunks, c => `var s${k}_${c} = vec4f(${NEVER});`, ' '))}
     ${pairs(
-      () => `
-      if (q < ${Q}) {
-        var most = ${NEVER};
-        for (var g = slice; g < ${P / 4}; g += ${SLICES}) {
-          for (var j = 0u; j < 4; j++) { most = max(most, scores[q * ${P} + 4 * g + j]); }
-        }
-        slices[n] = most;
+      k => `
+      var top4 = vec4f(${NEVER});
+      ${each(surveyed, d => `var survey${d} = vec4f(0.0);`, ' ')}
+      ${groupsOf(
+        c => `
+        let dots = ${each(keys.parts, part => `scratch[${(part * stride) / 4} + q * ${P / 4} + g]`, ' + ')};
+        let scores = ${keys.score(Q)};
+        let t0 = 4 * g;
+        s${k}_${c} = select(vec4f(${NEVER}), scores, vec4<bool>(${each(4, j => source.seen.replaceAll('$t', `(t0 + ${j})`), ', ')}));
+        top4 = max(top4, s${k}_${c});
+        ${each(surveyed, d => `survey${d} = max(survey${d}, ${values.survey[d]});`, ' ')}`,
+      )}
+      slices[q * ${SLICES / 4} + slice / 4][slice % 4] = max(max(top4.x, top4.y), max(top4.z, top4.w));
+      ${each(
+        surveyed,
+        d => `if (q == 0) {
+        slices[${((d + 1) * Q * SLICES) / 4} + slice / 4][slice % 4] = max(max(survey${d}.x, survey${d}.y), max(survey${d}.z, survey${d}.w));
       }`,
+      )}`,
     )}
     workgroupBarrier();
     ${pairs(
       k => `
-      if (q < ${Q}) {
-        var m = m${k};
-        for (var s = 0u; s < ${SLICES}; s++) { m = max(m, slices[q * ${SLICES} + s]); }
-        let factor = exp(m${k} - m);
-        var sum = 0.0;
-        for (var g = slice; g < ${P / 4}; g += ${SLICES}) {
-          ${values.open}
-          for (var j = 0u; j < 4; j++) {
-            let t = 4 * g + j;
-            let score = scores[q * ${P} + t];
-            let weight = select(exp(score - m), 0.0, score < -1e38);
-            sum += weight;
-            ${values.each}
-          }
-          ${values.close}
-        }
-        ${carry?.add(k) ?? ''}
-        l${k} = fma(l${k}, factor, sum);
-        m${k} = m;
-        if (slice == 0) { factors[q] = factor; }
+      ${largest('top', `q * ${SLICES / 4}`)}
+      ${each(surveyed, d => largest(`largest${d}`, `${((d + 1) * Q * SLICES) / 4}`))}
+      let m = max(m${k}, top);
+      let factor = exp(m${k} - m);
+      let whole = exp(top - m);
+      var sum = 0.0;
+      ${each(N, d => `var more${d} = 0.0;`, ' ')}
+      ${groupsOf(
+        c => `
+        let weights = select(exp(s${k}_${c} - top), vec4f(0.0), s${k}_${c} < vec4f(-1e38));
+        sum += (weights.x + weights.y) + (weights.z + weights.w);
+        ${values.weigh(Q)}`,
+      )}
+      ${each(N, d => `more${k}_${d} = fma(more${k}_${d}, factor, more${d} * whole);`, ' ')}
+      l${k} = fma(l${k}, factor, sum * whole);
+      m${k} = m;
+      if (slice == 0) {
+        factors[q] = factor;
+        ${values.note?.(Q) ?? ''}
       }`,
     )}
     workgroupBarrier();
-    ${each(
-      columns,
-      j => `{ let i = ${shares > 1 ? `lane % ${C}` : `lane + ${j * SIZE}`};
-      if (i < ${C} && share < ${shares}) {
-        ${each(Q, q => `o${q}_${j} *= factors[${q}];`, ' ')}
-        ${values.sum(Q, j, first, end)}
-      } }`,
-    )}
+    ${values.sum(Q)}
   }
 
+  ${values.keep(Q)}
   workgroupBarrier();
   ${
-    carry
-      ? `${pairs(k => `if (q < ${Q}) { slices[n] = carry${k}; }`)}
+    N > 0
+      ? `${pairs(k => each(N, d => `slices[(${d * Q} + q) * ${SLICES / 4} + slice / 4][slice % 4] = more${k}_${d};`))}
   workgroupBarrier();
-  if (lane < ${Q}) {
-    var sum = 0.0;
-    for (var s = 0u; s < ${SLICES}; s++) { sum += slices[lane * ${SLICES} + s]; }
-    factors[lane] = sum * ${carry.share};
+  if (lane < ${N * Q}) {
+    var sum = slices[lane * ${SLICES / 4}];
+    for (var s = 1u; s < ${SLICES / 4}; s++) { sum += slices[lane * ${SLICES / 4} + s]; }
+    more[lane] = (sum.x + sum.y) + (sum.z + sum.w);
   }
-  workgroupBarrier();
-  ${each(Q, q => each(columns, j => `if (share == 0) { o${q}_${j} += factors[${q}]; }`))}`
+  workgroupBarrier();`
       : ''
   }
-  ${each(Q, q => {
-    const at = `let at = ${stateOf(`${q}u`)};`;
-    if (shares === 1)
-      return `if (${Math.floor(q / G)} < rows) { ${at} ${each(columns, j => `if (lane + ${j * SIZE} < ${C}) { states[at + lane + ${j * SIZE}] = o${q}_${j}; }`)} }`;
-    return `workgroupBarrier();
-  slices[lane] = o${q}_0;
+  for (var at = lane; at < ${Q * C}; at += ${SIZE}) {
+    let q = at / ${C};
+    let i = at % ${C};
+    if (q / ${G} < rows) {
+      var sum = scratch[at / 4][at % 4];
+      ${each(values.shares - 1, s => `sum += scratch[(at + ${(s + 1) * Q * C}) / 4][(at + ${(s + 1) * Q * C}) % 4];`)}
+      states[${stateOf('q')} + i] = sum${N > 0 ? ` + more[(${values.groupOf ?? '0'}) * ${Q} + q]` : ''};
+    }
+  }
   workgroupBarrier();
-  if (lane < ${C} && ${Math.floor(q / G)} < rows) { ${at} states[at + lane] = ${each(shares, s => `slices[lane + ${s * C}]`, ' + ')}; }`;
-  })}
-  workgroupBarrier();
-  ${pairs(k => `if (q < ${Q}) { slices[n] = l${k}; if (slice == 0) { factors[q] = m${k}; } }`)}
+  ${pairs(k => `slices[q * ${SLICES / 4} + slice / 4][slice % 4] = l${k}; if (slice == 0) { factors[q] = m${k}; }`)}
   workgroupBarrier();
   if (lane < ${Q} && lane / ${G} < rows) {
-    var l = 0.0;
-    for (var s = 0u; s < ${SLICES}; s++) { l += slices[lane * ${SLICES} + s]; }
-    let at = ${stateOf('lane')} + ${C};
+    var l = slices[lane * ${SLICES / 4}];
+    for (var s = 1u; s < ${SLICES / 4}; s++) { l += slices[lane * ${SLICES / 4} + s]; }
+    let at = ${stateOf('lane')} + ${4 * Math.ceil(C / 4)};
     states[at] = factors[lane];
-    states[at + 1] = l;
+    states[at + 1] = (l.x + l.y) + (l.z + l.w);
   }
-}`,
+}`;
+  const bound = [...source.buffers, ...(keys.buffers ?? [])].filter(text =>
+    `${source.begin}${body}`.includes(`${text.slice(0, text.indexOf(':'))}[`),
+  );
+  return {
+    name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}`,
+    params: ['table', 'items', ...source.params],
+    buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
+    size: SIZE,
+    body,
   };
 }

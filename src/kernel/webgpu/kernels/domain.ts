@@ -2,7 +2,7 @@
 import type { Kernel } from '../gpu.ts';
 import { each } from './text.ts';
 
-const SIZE = 128;
+export const SIZE = 256;
 /** Words of a row: row, first state and states of pages, first state and states of f16 tokens. */
 export const FINISH = 5;
 
@@ -25,30 +25,82 @@ const tables = ({ matrix, mean }: Domain) => [
   ...(mean ? ['mean: array<f32>'] : []),
 ];
 
+/** Terms of a sum that are loaded together, so that they are waited for together. */
+const UNROLL = 8;
+
 /**
- * A workgroup a row and query head: the scaled query in the domain, as floats or as int8 (four a word, then their scale
- * and sum), then what is added to its dots (a mean's share). The matrix comes transposed, [dim][coded dim], so that
- * neighbours read neighbours.
+ * `NAME(kv, lane)`: y[r][c] = sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory, lanes side by side
+ * in c, and where there are more lanes than that, each with a share of i.
+ */
+function multiply(name: string, from: number, to: number, rows: number, perHead: boolean): string {
+  const lanes = Math.min(to, SIZE);
+  const shares = Math.max(1, Math.floor(SIZE / lanes));
+  const share = Math.ceil(from / shares);
+  const unroll = share % UNROLL === 0 && from % shares === 0 ? UNROLL : 1;
+  return /* wgsl */ `
+var<workgroup> ${name}_sums: array<f32, ${shares * rows * to}>;
+fn ${name}(kv: u32, lane: u32) {
+  let share = lane / ${lanes};
+  if (share < ${shares}) {
+    for (var c = lane % ${lanes}; c < ${to}; c += ${lanes}) {
+      ${each(rows, r => `var sum${r} = 0.0;`, ' ')}
+      for (var i = share * ${share}; i < min(${from}u, (share + 1) * ${share}); i += ${unroll}) {
+        ${each(unroll, u => `let m${u} = matrix[${perHead ? `kv * ${from * to} + ` : ''}(i + ${u}) * ${to} + c];`)}
+        ${each(rows, r => each(unroll, u => `sum${r} = fma(m${u}, x[${r * from} + i + ${u}], sum${r});`, ' '))}
+      }
+      ${each(rows, r => `${name}_sums[(share * ${rows} + ${r}) * ${to} + c] = sum${r};`, ' ')}
+    }
+  }
+  workgroupBarrier();
+  for (var at = lane; at < ${rows * to}; at += ${SIZE}) {
+    var sum = ${name}_sums[at];
+    ${each(shares - 1, n => `sum += ${name}_sums[at + ${(n + 1) * rows * to}];`)}
+    y[at] = sum;
+  }
+  workgroupBarrier();
+}`;
+}
+
+/**
+ * A workgroup a row and KV head: the scaled queries of its group in the domain, as floats or as int8 (four a word, then
+ * their scale and sum), then what is added to their dots (a mean's share). The matrix comes transposed, [dim][coded dim],
+ * so that neighbours read neighbours.
  */
 export function prepare(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
+  const G = heads / kvHeads;
   const words = int8 ? C / 4 + 3 : C + 1;
-  const floats = `for (var c = lane; c < ${C}; c += ${SIZE}) { queries[to + c] = bitcast<u32>(coded[c]); }`;
+  const floats = `for (var at = lane; at < ${G * C}; at += ${SIZE}) {
+    queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${d.matrix ? 'y' : 'x'}[at]);
+  }`;
+  const y = d.matrix ? 'y' : 'x';
   const integers = /* wgsl */ `
-  var most = 0.0;
-  for (var c = 0u; c < ${C}; c++) { most = max(most, abs(coded[c])); }
-  let unit = select(0.0, 127.0 / most, most > 0);
-  for (var c = lane; c < ${C / 4}; c += ${SIZE}) {
-    let four = vec4f(coded[4 * c], coded[4 * c + 1], coded[4 * c + 2], coded[4 * c + 3]);
-    packed[c] = pack4xI8(vec4i(round(four * unit)));
-    queries[to + c] = packed[c];
-  }
-  workgroupBarrier();
-  if (lane == 0) {
+  for (var r = 0u; r < ${G}; r++) {
+    var own = 0.0;
+    for (var c = lane; c < ${C}; c += ${SIZE}) { own = max(own, abs(${y}[r * ${C} + c])); }
+    parts[lane] = own;
+    workgroupBarrier();
+    var most = 0.0;
+    for (var n = 0u; n < ${Math.min(C, SIZE)}; n++) { most = max(most, parts[n]); }
+    let unit = select(0.0, 127.0 / most, most > 0);
+    workgroupBarrier();
     var sum = 0;
-    for (var c = 0u; c < ${C / 4}; c++) { sum += dot4I8Packed(packed[c], 0x01010101u); }
-    queries[to + ${C / 4}] = bitcast<u32>(most / 127.0);
-    queries[to + ${C / 4 + 1}] = bitcast<u32>(f32(sum));
+    for (var c = lane; c < ${C / 4}; c += ${SIZE}) {
+      let from_dim = r * ${C} + 4 * c;
+      let four = vec4f(${each(4, j => `${y}[from_dim + ${j}]`, ', ')});
+      let word = pack4xI8(vec4i(round(four * unit)));
+      sum += dot4I8Packed(word, 0x01010101u);
+      queries[to + r * ${words} + c] = word;
+    }
+    parts[lane] = f32(sum);
+    workgroupBarrier();
+    if (lane == 0) {
+      var all = 0.0;
+      for (var n = 0u; n < ${Math.min(C / 4, SIZE)}; n++) { all += parts[n]; }
+      queries[to + r * ${words} + ${C / 4}] = bitcast<u32>(most / 127.0);
+      queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>(all);
+    }
+    workgroupBarrier();
   }`;
   return {
     name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''}`,
@@ -56,56 +108,111 @@ export function prepare(d: Domain, int8: boolean): Kernel {
     buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d), 'write queries: array<u32>'],
     size: SIZE,
     body: /* wgsl */ `
-var<workgroup> x: array<f32, ${D}>;
-var<workgroup> coded: array<f32, ${C}>;
-${int8 ? `var<workgroup> packed: array<u32, ${C / 4}>;` : ''}
+var<workgroup> x: array<f32, ${G * D}>;
+${d.matrix ? `var<workgroup> y: array<f32, ${G * C}>;\n${multiply('into', D, C, G, d.perHead)}` : ''}
+${int8 ? `var<workgroup> parts: array<f32, ${SIZE}>;` : ''}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.table + p.rows + ${FINISH} * group.y];
-  let kv = group.x / ${heads / kvHeads};
-  let at = (row * ${heads} + group.x) * ${D};
-  let to = (row * ${heads} + group.x) * ${words};
-  for (var i = lane; i < ${D}; i += ${SIZE}) { x[i] = q[at + i] * p.scale; }
+  let kv = group.x;
+  let at = (row * ${kvHeads} + kv) * ${G * D};
+  let to = (row * ${kvHeads} + kv) * ${G * words};
+  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i] = q[at + i] * p.scale; }
   workgroupBarrier();
-  for (var c = lane; c < ${C}; c += ${SIZE}) {
-    ${
-      d.matrix
-        ? `var sum = 0.0;
-    for (var i = 0u; i < ${D}; i++) { sum = fma(matrix[${d.perHead ? `kv * ${C * D} + ` : ''}i * ${C} + c], x[i], sum); }
-    coded[c] = sum;`
-        : 'coded[c] = x[c];'
-    }
-  }
-  workgroupBarrier();
+  ${d.matrix ? 'into(kv, lane);' : ''}
   ${int8 ? integers : floats}
-  if (lane == 0) {
+  if (lane < ${G}) {
     var sum = 0.0;
-    ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], x[i], sum); }` : ''}
-    queries[to + ${words - 1}] = bitcast<u32>(sum);
+    ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], x[lane * ${D} + i], sum); }` : ''}
+    queries[to + lane * ${words} + ${words - 1}] = bitcast<u32>(sum);
   }
 }`,
   };
 }
 
-/** A workgroup a row and query head: merges the states of pages, takes them back, merges those of f16 tokens. */
+/** Floats of a partial state: o, then m and l, in whole vectors. */
+export const stateFloats = (dim: number): number => 4 * Math.ceil(dim / 4) + 4;
+
+/** States whose weights are in workgroup memory at a time. */
+const MERGED = 1024;
+
+/**
+ * A workgroup a row and query head: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
+ * states while weights are made, then vectors of four dims of every few states.
+ */
 export function finish(d: Domain): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
-  const columns = Math.ceil(C / SIZE);
-  const merged = (states: string, dim: number, first: string, count: string, to: string, l: string) => /* wgsl */ `
-  for (var u = 0u; u < ${count}; u++) {
-    let at = ((${first} + u) * ${heads} + group.x) * ${dim + 2};
-    let weight = exp(${states}[at + ${dim}] - m);
-    ${l} = fma(weight, ${states}[at + ${dim + 1}], ${l});
-    ${each(Math.ceil(dim / SIZE), j => `if (lane + ${j * SIZE} < ${dim}) { ${to}${j} = fma(weight, ${states}[at + lane + ${j * SIZE}], ${to}${j}); }`)}
-  }`;
   const most = (states: string, dim: number, first: string, count: string) => `
-  for (var u = 0u; u < ${count}; u++) { m = max(m, ${states}[((${first} + u) * ${heads} + group.x) * ${dim + 2} + ${dim}]); }`;
+  for (var u = lane; u < ${count}; u += ${SIZE}) {
+    m = max(m, ${states}[((${first} + u) * ${heads} + group.x) * ${stateFloats(dim) / 4} + ${Math.ceil(dim / 4)}].x);
+  }`;
+  const merged = (states: string, dim: number, first: string, count: string, to: string) => {
+    const vectors = Math.ceil(dim / 4);
+    const lanes = Math.min(vectors, SIZE);
+    const slots = Math.floor(SIZE / lanes);
+    const rounds = Math.ceil(vectors / lanes);
+    return /* wgsl */ `
+  {
+    ${each(rounds, j => `var sum${j} = vec4f(0.0);`, ' ')}
+    for (var start = 0u; start < ${count}; start += ${MERGED}) {
+      let some = min(${MERGED}u, ${count} - start);
+      workgroupBarrier();
+      for (var u = lane; u < some; u += ${SIZE}) {
+        let state = ${states}[((${first} + start + u) * ${heads} + group.x) * ${stateFloats(dim) / 4} + ${vectors}];
+        let weight = exp(state.x - m);
+        weights[u] = weight;
+        l = fma(weight, state.y, l);
+      }
+      workgroupBarrier();
+      for (var u = lane / ${lanes}; u < select(0u, some, lane < ${slots * lanes}); u += ${slots}) {
+        let at = ((${first} + start + u) * ${heads} + group.x) * ${stateFloats(dim) / 4} + lane % ${lanes};
+        ${each(rounds, j => `${j > 0 ? `if (lane % ${lanes} + ${j * lanes} < ${vectors}) ` : ''}{ sum${j} = fma(vec4f(weights[u]), ${states}[at + ${j * lanes}], sum${j}); }`)}
+      }
+    }
+    ${each(
+      rounds,
+      j => `workgroupBarrier();
+    sums[lane] = sum${j};
+    workgroupBarrier();
+    if (lane < ${lanes} && lane + ${j * lanes} < ${vectors}) {
+      var all = sums[lane];
+      ${each(slots - 1, s => `all += sums[lane + ${(s + 1) * lanes}];`, ' ')}
+      let i = 4 * (lane + ${j * lanes});
+      for (var k = 0u; k < min(4u, ${dim} - i); k++) { ${to}[i + k] += all[k]; }
+    }`,
+    )}
+  }`;
+  };
   return {
     name: `finish ${nameOf(d)}`,
     params: ['table', 'rows'],
-    buffers: ['data: array<u32>', 'states: array<f32>', 'halves: array<f32>', ...tables(d), 'write out: array<f32>'],
+    buffers: [
+      'data: array<u32>',
+      'states: array<vec4f>',
+      'halves: array<vec4f>',
+      ...tables(d),
+      'write out: array<f32>',
+    ],
     size: SIZE,
     body: /* wgsl */ `
-var<workgroup> coded: array<f32, ${C}>;
+var<workgroup> x: array<f32, ${Math.max(C, D)}>;
+var<workgroup> y: array<f32, ${D}>;
+var<workgroup> weights: array<f32, ${MERGED}>;
+var<workgroup> sums: array<vec4f, ${SIZE}>;
+var<workgroup> shared_top: array<f32, ${SIZE}>;
+fn over_all(lane: u32, own: f32, add: bool) -> f32 {
+  workgroupBarrier();
+  shared_top[lane] = own;
+  for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
+    workgroupBarrier();
+    if (lane < n) {
+      let other = shared_top[lane + n];
+      shared_top[lane] = select(max(shared_top[lane], other), shared_top[lane] + other, add);
+    }
+  }
+  workgroupBarrier();
+  return shared_top[0];
+}
+${d.matrix ? multiply('back', C, D, 1, d.perHead) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = p.table + p.rows + ${FINISH} * group.y;
   let row = data[at];
@@ -113,26 +220,16 @@ fn main(group: vec3u, lane: u32) {
   var m = -3e38;
   ${most('states', C, 'data[at + 1]', 'data[at + 2]')}
   ${most('halves', D, 'data[at + 3]', 'data[at + 4]')}
+  m = over_all(lane, m, false);
   var l = 0.0;
-  ${each(columns, j => `var y${j} = 0.0;`, ' ')}
-  ${merged('states', C, 'data[at + 1]', 'data[at + 2]', 'y', 'l')}
-  ${each(columns, j => `if (lane + ${j * SIZE} < ${C}) { coded[lane + ${j * SIZE}] = y${j}; }`)}
+  ${merged('states', C, 'data[at + 1]', 'data[at + 2]', 'x')}
   workgroupBarrier();
-  ${each(
-    Math.ceil(D / SIZE),
-    j => `var o${j} = 0.0;
-  if (lane + ${j * SIZE} < ${D} && data[at + 2] > 0) {
-    let i = lane + ${j * SIZE};
-    ${
-      d.matrix
-        ? `for (var c = 0u; c < ${C}; c++) { o${j} = fma(matrix[${d.perHead ? `kv * ${C * D} + ` : ''}c * ${D} + i], coded[c], o${j}); }`
-        : `o${j} = coded[i];`
-    }
-    ${d.mean ? `o${j} = fma(l, mean[kv * ${D} + i], o${j});` : ''}
-  }`,
-  )}
-  ${merged('halves', D, 'data[at + 3]', 'data[at + 4]', 'o', 'l')}
-  ${each(Math.ceil(D / SIZE), j => `if (lane + ${j * SIZE} < ${D}) { out[(row * ${heads} + group.x) * ${D} + lane + ${j * SIZE}] = o${j} / l; }`)}
+  ${d.mean ? 'let sealed = over_all(lane, l, true);' : ''}
+  ${d.matrix ? 'back(kv, lane);' : `for (var i = lane; i < ${D}; i += ${SIZE}) { y[i] = x[i]; }\n  workgroupBarrier();`}
+  ${d.mean ? `for (var i = lane; i < ${D}; i += ${SIZE}) { y[i] = fma(sealed, mean[kv * ${D} + i], y[i]); }` : ''}
+  ${merged('halves', D, 'data[at + 3]', 'data[at + 4]', 'y')}
+  let all = over_all(lane, l, true);
+  for (var i = lane; i < ${D}; i += ${SIZE}) { out[(row * ${heads} + group.x) * ${D} + i] = y[i] / all; }
 }`,
   };
 }

@@ -72,6 +72,34 @@ fn ${name}(block: u32, t: u32, i: u32) -> u32 {
 }`;
 }
 
+/**
+ * `fn NAME(block: u32, line: u32, n: u32) -> vec4u`: codes 4 n to 4 n + 3 of a line, where they lie in whole words of a
+ * page whose blocks begin at multiples of four bytes.
+ */
+export function readFour(name: string, grid: GridShape): string | undefined {
+  if (grid.order === 'pairs') {
+    const pairs = readFour(`${name}_pairs`, nibbles(grid));
+    const body = `return (${name}_pairs(block, line / 2, n) >> vec4u(2 * (line & 1))) & vec4u(3);`;
+    return pairs && `${pairs}\nfn ${name}(block: u32, line: u32, n: u32) -> vec4u { ${body} }`;
+  }
+  if (grid.bits > 8) return undefined;
+  const terms: string[] = [];
+  for (const { width, offset, shift, line, length } of planesOf(grid)) {
+    const start = grid.offset + offset;
+    if (start % 4 !== 0 || (length * width) % 32 !== 0) return undefined;
+    const word = (at: string) => `pool[(block + ${start} + line * ${(length * width) / 8}) / 4 + ${at}]`;
+    if (width === 8) {
+      terms.push(`(${word('n')} << ${shift})`);
+    } else {
+      const lane = line!.lane / 4;
+      const codes = (lane * 8) / width;
+      const bits = `(${word(`n / ${codes} * ${lane} + n % ${lane}`)} >> (n % ${codes} / ${lane} * ${width}))`;
+      terms.push(`((${bits} & 0x${(2 ** width - 1).toString(16).padStart(2, '0').repeat(4)}u) << ${shift})`);
+    }
+  }
+  return `fn ${name}(block: u32, line: u32, n: u32) -> vec4u { return unpack4xU8(${terms.join(' | ')}); }`;
+}
+
 /** `fn NAME(n: u32, head: u32) -> u32`: byte n of the grid, from codes that `code(head, t, i)` gives. */
 export function writeGrid(name: string, grid: GridShape, code: string): string {
   if (grid.order === 'pairs') {

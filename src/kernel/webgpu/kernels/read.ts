@@ -1,13 +1,14 @@
 /**
- * A fragment as WGSL: what token t's coded vector holds at place i, as `NAME_unit(page, head, t, i)` times
- * `NAME_scale(page, head, t)`. Any codec can be read so; those that are worth it have faster readers beside it. A new
- * kind of fragment gets its case here and in seal.ts, and runs.
+ * A fragment as WGSL. A page is read by eights, `NAME_eight(page, head, t, c)`: eight dims of token t, or by fours,
+ * `NAME_four(page, head, i, g)`: dim i of tokens 4 g to 4 g + 3; whichever lies together. Either comes times
+ * `NAME_scales(page, head, g)`, factors of four tokens. A kind of which only `NAME_unit(page, head, t, i)` is said, one
+ * value, has the other made of it. A new kind of fragment gets its case here and in seal.ts, and runs.
  */
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import { readGrid } from './grid.ts';
+import { readFour, readGrid } from './grid.ts';
 import { oakenReader } from './oaken.ts';
 import { ownTable } from './tables.ts';
-import { float } from './text.ts';
+import { each, float } from './text.ts';
 
 export interface PageShape {
   headDim: number;
@@ -15,164 +16,342 @@ export interface PageShape {
   pageTokens: number;
 }
 
-/** Reads out of `pool: array<u32>` at any byte. */
+/** Reads out of `pool: array<u32>`: a byte anywhere, all else at any multiple of two. */
 export const loads = /* wgsl */ `
 fn byte(at: u32) -> u32 { return (pool[at >> 2] >> (8 * (at & 3))) & 255; }
 fn half(at: u32) -> f32 { return unpack2x16float(pool[at >> 2] >> (8 * (at & 2))).x; }
 fn single(at: u32) -> f32 {
   let low = pool[at >> 2] >> (8 * (at & 2));
   return bitcast<f32>(select(low, (low & 0xffff) | (pool[(at >> 2) + 1] << 16), (at & 2) == 2));
+}
+fn word_at(at: u32) -> u32 {
+  let low = pool[at / 4];
+  return select(low, (low >> 16) | (pool[at / 4 + 1] << 16), (at & 2) == 2);
+}
+struct Eight { low: vec4f, high: vec4f }
+/** Four fp8 numbers: as f16 they are 2^-8 as large. */
+fn fp8(codes: u32) -> vec4f {
+  let even = unpack2x16float(((codes & 0x00800080) << 8) | ((codes & 0x007f007f) << 7));
+  let odd = unpack2x16float((codes & 0x80008000) | ((codes & 0x7f007f00) >> 1));
+  return 256.0 * vec4f(even.x, odd.x, even.y, odd.y);
+}
+fn halves(words: vec4u) -> Eight {
+  return Eight(
+    vec4f(unpack2x16float(words.x), unpack2x16float(words.y)),
+    vec4f(unpack2x16float(words.z), unpack2x16float(words.w)),
+  );
 }`;
 
 /** Where a head's block begins, if there are blocks. */
 export const blockAt = ({ sharedBytes, blockBytes }: Fragment, page: string) =>
   blockBytes > 0 ? `${page} + ${sharedBytes} + head * ${blockBytes}` : page;
 
-/** Tables are in `NAMETables`. */
-export function pageReader(name: string, fragment: Fragment, shape: PageShape): string {
+/** Which eight has dims 4 n to 4 n + 3, and which half of it; and the first dim of a half. */
+export interface Place {
+  eight(n: string): string;
+  half(n: string): string;
+  first(c: string, half: number): string;
+}
+
+export const inOrder: Place = {
+  eight: n => `(${n}) / 2`,
+  half: n => `(${n}) % 2`,
+  first: (c, half) => `8 * (${c}) + ${4 * half}`,
+};
+
+export interface Reader {
+  by: 'eight' | 'four';
+  text: string;
+  /** Statements that fill tables, and words of workgroup memory for them. */
+  setup?: string;
+  fixed?: number;
+  place?: Place;
+}
+
+/** Tables of a codec are in `NAMETables`. */
+export function pageReader(name: string, fragment: Fragment, shape: PageShape): Reader {
   const { headDim: D, kvHeads, pageTokens: P } = shape;
-  const kind = fragment.page;
-  const scalar = ({ offset, bytes }: ScalarsFragment, base = 'block') =>
-    `${bytes === 2 ? 'half' : 'single'}(${base} + ${offset} + t * ${bytes})`;
-  const grid = (id: string, codes: Parameters<typeof readGrid>[1]) => readGrid(`${name}_${id}`, codes);
-  const table = (id: string, levels: Float32Array) =>
-    `var<private> ${name}_${id}: array<f32, ${levels.length}> = array<f32, ${levels.length}>(${[...levels].map(float).join()});`;
+  const { page: kind, codedDim: C, sharedBytes, blockBytes } = fragment;
   const block = `let block = ${blockAt(fragment, 'page')};`;
-  const unit = (body: string) => `fn ${name}_unit(page: u32, head: u32, t: u32, i: u32) -> f32 { ${block} ${body} }`;
-  const scale = (body = 'return 1.0;') => `fn ${name}_scale(page: u32, head: u32, t: u32) -> f32 { ${block} ${body} }`;
+  const call = (id: string, parameters: string, type: string, body: string) =>
+    `fn ${name}_${id}(page: u32, head: u32, ${parameters}) -> ${type} { ${block} ${body} }`;
+  const unit = (body: string) => call('unit', 't: u32, i: u32', 'f32', body);
+  const eight = (body: string) => call('eight', 't: u32, c: u32', 'Eight', body);
+  const four = (body: string) => call('four', 'i: u32, g: u32', 'vec4f', body);
+  const scales = (body = 'return vec4f(1.0);') => call('scales', 'g: u32', 'vec4f', body);
+  const fourScalars = ({ offset, bytes }: ScalarsFragment, base = 'block') => {
+    const at = (t: string) => `${bytes === 2 ? 'half' : 'single'}(${base} + ${offset} + (4 * g + ${t}) * ${bytes})`;
+    return `vec4f(${each(4, j => at(`${j}`), ', ')})`;
+  };
+  /** Eights or fours made of units. */
+  const made = (by: 'eight' | 'four', text: string): Reader => {
+    const value = (j: number) =>
+      C % 8 === 0 ? `${name}_unit(page, head, t, 8 * c + ${j})` : `${name}_tail(page, head, t, 8 * c + ${j})`;
+    const tail = call(
+      'tail',
+      't: u32, i: u32',
+      'f32',
+      `if (i >= ${C}) { return 0.0; } return ${name}_unit(page, head, t, i);`,
+    );
+    const body =
+      by === 'eight'
+        ? `${C % 8 === 0 ? '' : tail}
+${eight(`return Eight(vec4f(${each(4, value, ', ')}), vec4f(${each(4, j => value(j + 4), ', ')}));`)}`
+        : four(`return vec4f(${each(4, j => `${name}_unit(page, head, 4 * g + ${j}, i)`, ', ')});`);
+    return { by, text: `${text}\n${body}` };
+  };
+  const whole = [sharedBytes, blockBytes].every(n => n % 4 === 0);
+  const grid = (id: string, codes: Parameters<typeof readGrid>[1]) => readGrid(`${name}_${id}`, codes);
+  const fours = (id: string, codes: Parameters<typeof readGrid>[1]) =>
+    whole ? readFour(`${name}_${id}`, codes) : undefined;
+  /** Levels in workgroup memory, a copy a bank. */
+  const table = (id: string, levels: Float32Array) => ({
+    text: `var<workgroup> ${name}_${id}: array<f32, ${32 * levels.length}>;`,
+    setup: `{ var levels = array<f32, ${levels.length}>(${[...levels].map(float).join()});
+    for (var at = lane; at < ${32 * levels.length}; at += 128) { ${name}_${id}[at] = levels[at / 32]; } }`,
+    fixed: 32 * levels.length,
+    at: (code: string) => `${name}_${id}[(${code}) * 32 + bank]`,
+  });
   const own = ownTable(fragment);
   const word = (at: string) => `${name}Tables[${own} + ${at}]`;
 
   switch (kind.kind) {
     case 'f16':
-      return `${unit(`return half(block + 2 * (t * ${D} + i));`)}\n${scale()}`;
+      if (D % 8 !== 0) return made('eight', `${unit(`return half(block + 2 * (t * ${D} + i));`)}\n${scales()}`);
+      return {
+        by: 'eight',
+        text: `${eight(`return halves(pool4[(block + 2 * (t * ${D} + 8 * c)) / 16]);`)}\n${scales()}`,
+      };
     case 'fp8':
-      return `${unit(`
-  let code = byte(block + t * ${D} + i);
-  let normal = bitcast<f32>((((code & 127) << 20) + (120u << 23)));
-  let small = f32(code & 7) * ${float(2 ** -9)};
-  return select(1.0, -1.0, code >= 128) * select(normal, small, (code & 0x78) == 0);`)}\n${scale()}`;
+      if (D % 8 !== 0) return made('eight', `${unit(`return fp8(byte(block + t * ${D} + i)).x;`)}\n${scales()}`);
+      return {
+        by: 'eight',
+        text: `${eight(`
+  let at = (block + t * ${D} + 8 * c) / 4;
+  return Eight(fp8(pool[at]), fp8(pool[at + 1]));`)}
+${scales()}`,
+      };
     case 'q8_0':
-      return `${unit(`
-  let at = block + (t * ${D / 32} + i / 32) * 34;
-  return half(at) * f32(i32(byte(at + 2 + i % 32) << 24) >> 24);`)}\n${scale()}`;
+      return {
+        by: 'eight',
+        text: `${eight(`
+  let at = block + (t * ${D / 32} + c / 4) * 34;
+  let scale = half(at);
+  let first = at + 2 + 8 * (c % 4);
+  return Eight(scale * vec4f(unpack4xI8(word_at(first))), scale * vec4f(unpack4xI8(word_at(first + 4))));`)}
+${scales()}`,
+      };
     case 'q4_0':
-      return `${unit(`
-  let at = block + (t * ${D / 32} + i / 32) * 18;
-  let code = (byte(at + 2 + i % 16) >> (4 * (i % 32 / 16))) & 15;
-  return half(at) * (f32(code) - 8.0);`)}\n${scale()}`;
+      return {
+        by: 'eight',
+        text: `${eight(`
+  let at = block + (t * ${D / 32} + c / 4) * 18;
+  let scale = half(at);
+  let codes = word_at(at + 2 + 4 * (c % 4));
+  let low = vec4f(unpack4xU8(codes & 0x0f0f0f0f)) - 8.0;
+  let high = vec4f(unpack4xU8((codes >> 4) & 0x0f0f0f0f)) - 8.0;
+  return Eight(scale * low, scale * high);`)}
+${scales()}`,
+        // A byte has dims 16 apart.
+        place: {
+          eight: n => `(${n}) / 8 * 4 + (${n}) % 4`,
+          half: n => `((${n}) / 4) % 2`,
+          first: (c, half) => `(${c}) / 4 * 32 + (${c}) % 4 * 4 + ${16 * half}`,
+        },
+      };
     case 'levels': {
       const codes = { ...kind.codes, tokens: P, dims: D };
       const turned = 2 ** (kind.codes.bits - 1);
-      const level = kind.uniform
-        ? `(f32(i32(${name}_codes(block, t, i) ^ ${turned}) - ${turned}) + 0.5) * ${float(2 * kind.levels[0])}`
-        : `${name}_levels[${name}_codes(block, t, i)]`;
-      return [
-        grid('codes', codes),
-        kind.uniform ? '' : table('levels', kind.levels),
-        unit(`return ${level};`),
-        scale(`return ${scalar(kind.norms)};`),
-      ].join('\n');
+      const step = float(2 * kind.levels[0]);
+      const levels = table('levels', kind.levels);
+      const level = (code: string) =>
+        kind.uniform ? `(f32(i32(${code} ^ ${turned}) - ${turned}) + 0.5) * ${step}` : levels.at(code);
+      const vector = (v: string) => `vec4f(${each(4, j => level(`${v}[${j}]`), ', ')})`;
+      const head = `${kind.uniform ? '' : levels.text}\n${scales(`return ${fourScalars(kind.norms)};`)}`;
+      const more = kind.uniform ? {} : { setup: levels.setup, fixed: levels.fixed };
+      const quick = fours('codes', codes);
+      if (kind.codes.order === 'rows') {
+        if (!quick || D % 8 !== 0)
+          return {
+            ...made(
+              'eight',
+              `${head}\n${grid('codes', codes)}\n${unit(`return ${level(`${name}_codes(block, t, i)`)};`)}`,
+            ),
+            ...more,
+          };
+        const body = `let low = ${name}_codes(block, t, 2 * c); let high = ${name}_codes(block, t, 2 * c + 1);
+  return Eight(${vector('low')}, ${vector('high')});`;
+        return { by: 'eight', text: `${head}\n${quick}\n${eight(body)}`, ...more };
+      }
+      if (!quick)
+        return {
+          ...made(
+            'four',
+            `${head}\n${grid('codes', codes)}\n${unit(`return ${level(`${name}_codes(block, t, i)`)};`)}`,
+          ),
+          ...more,
+        };
+      return {
+        by: 'four',
+        text: `${head}\n${quick}\n${four(`let codes = ${name}_codes(block, i, g); return ${vector('codes')};`)}`,
+        ...more,
+      };
     }
     case 'hybrid': {
       const { parts, residual } = kind;
-      const texts = parts.flatMap(({ codes, first, end, levels }, n) => [
-        grid(`part${n}`, { ...codes, tokens: P, dims: end - first }),
-        table(`levels${n}`, levels),
-      ]);
-      if (residual) texts.push(grid('signs', { ...residual.signs, tokens: P, dims: D }));
-      const level = (n: number) => `${name}_levels${n}[${name}_part${n}(block, t, i - ${parts[n].first})]`;
-      const signs = residual
-        ? `if (i >= ${D}) {
-    let size = ${float(residual.gain)} * ${scalar(residual.norms)};
-    return select(-size, size, ${name}_signs(block, t, i - ${D}) == 1);
+      const tables = parts.map(({ levels }, n) => table(`levels${n}`, levels));
+      const shapes = parts.map(({ codes, first, end }) => ({ ...codes, tokens: P, dims: end - first }));
+      const signs = residual && { ...residual.signs, tokens: P, dims: D };
+      const quick = [...shapes.map((s, n) => fours(`part${n}`, s)), ...(signs ? [fours('signs', signs)] : [])];
+      const all = quick.every(text => text !== undefined);
+      const norms = (s: ScalarsFragment) => (all ? fourScalars(s) : scalarAt(s));
+      const code = (id: string, i: string) => (all ? `${name}_${id}(block, ${i}, g)` : `${name}_${id}(block, t, ${i})`);
+      const level = (n: number) =>
+        all
+          ? `let codes = ${code(`part${n}`, `i - ${parts[n].first}`)}; return norm * vec4f(${each(4, j => tables[n].at(`codes[${j}]`), ', ')});`
+          : `return norm * ${tables[n].at(code(`part${n}`, `i - ${parts[n].first}`))};`;
+      const body = `
+  ${
+    residual
+      ? `if (i >= ${D}) {
+    let size = ${float(residual.gain)} * ${norms(residual.norms)};
+    return select(-size, size, ${code('signs', `i - ${D}`)} == ${all ? 'vec4u(1)' : '1'});
   }`
-        : '';
-      texts.push(
-        unit(`
-  ${signs}
-  let norm = ${scalar(kind.norms)};
-  if (i < ${parts[0].end}) { return norm * ${level(0)}; }
-  return norm * ${level(1)};`),
-        scale(),
-      );
-      return texts.join('\n');
+      : ''
+  }
+  let norm = ${norms(kind.norms)};
+  if (i < ${parts[0].end}) { ${level(0)} }
+  ${level(1)}`;
+      const texts = [
+        ...tables.map(({ text }) => text),
+        ...(all ? quick : [...shapes.map((s, n) => grid(`part${n}`, s)), ...(signs ? [grid('signs', signs)] : [])]),
+        scales(),
+      ].join('\n');
+      return {
+        ...(all ? { by: 'four' as const, text: `${texts}\n${four(body)}` } : made('four', `${texts}\n${unit(body)}`)),
+        setup: tables.map(({ setup }) => setup).join('\n'),
+        fixed: tables.reduce((sum, { fixed }) => sum + fixed, 0),
+      };
     }
     case 'affine': {
       const { group, axis, norms } = kind;
-      const range = axis === 'channel' ? `(t / ${group}) * ${D} + i` : `t * ${D / group} + i / ${group}`;
-      return [
-        grid('codes', { ...kind.codes, tokens: P, dims: D }),
-        unit(`
-  let at = block + ${kind.ranges} + 4 * (${range});
-  return fma(f32(${name}_codes(block, t, i)), half(at + 2), half(at));`),
-        scale(norms && `return ${scalar(norms, norms.per === 'page' ? 'page' : 'block')};`),
-      ].join('\n');
+      const shared = norms?.per === 'page' ? 'page' : 'block';
+      const head = scales(norms && `return ${fourScalars(norms, shared)};`);
+      const codes = { ...kind.codes, tokens: P, dims: D };
+      const quick = kind.ranges % 4 === 0 ? fours('codes', codes) : undefined;
+      const rangeOf = (t: string, i: string) =>
+        axis === 'channel' ? `(${t}) / ${group} * ${D} + ${i}` : `(${t}) * ${D / group} + (${i}) / ${group}`;
+      if (!quick || D % 8 !== 0) {
+        const body = `
+  let at = block + ${kind.ranges} + 4 * (${rangeOf('t', 'i')});
+  return fma(f32(${name}_codes(block, t, i)), half(at + 2), half(at));`;
+        return made(kind.codes.order === 'rows' ? 'eight' : 'four', `${head}\n${grid('codes', codes)}\n${unit(body)}`);
+      }
+      const range = (at: string) => `unpack2x16float(pool[(block + ${kind.ranges}) / 4 + ${at}])`;
+      const spread = (codes: string, at: (j: number) => string) =>
+        `vec4f(${each(4, j => `${name}_fit(f32(${codes}[${j}]), ${range(at(j))})`, ', ')})`;
+      const fit = `fn ${name}_fit(code: f32, range: vec2f) -> f32 { return fma(code, range.y, range.x); }`;
+      const text =
+        kind.codes.order === 'rows'
+          ? eight(`
+  let low = ${name}_codes(block, t, 2 * c);
+  let high = ${name}_codes(block, t, 2 * c + 1);
+  return Eight(${spread('low', j => rangeOf('t', `8 * c + ${j}`))}, ${spread('high', j => rangeOf('t', `8 * c + ${4 + j}`))});`)
+          : four(`
+  let codes = ${name}_codes(block, i, g);
+  return ${spread('codes', j => rangeOf(`4 * g + ${j}`, 'i'))};`);
+      return { by: kind.codes.order === 'rows' ? 'eight' : 'four', text: [head, quick, fit, text].join('\n') };
     }
     case 'additive': {
       const starts = kvHeads * (D / 4) + 1;
-      return [
-        readGrid(`${name}_codes`, { offset: 0, bits: 4, order: 'columns', tokens: P, dims: 0 }),
-        unit(`
+      const codes = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: 0 } as const;
+      return {
+        by: 'four',
+        text: [
+          readFour(`${name}_codes`, codes) ?? fourOf(`${name}_codes`, grid('codes_at', codes), `${name}_codes_at`),
+          four(`
   let quad = head * ${D / 4} + i / 4;
-  var sum = 0.0;
+  var sum = vec4f(0.0);
   for (var column = ${word('quad')}; column < ${word('quad + 1')}; column++) {
-    sum += bitcast<f32>(${word(`${starts} + column * 64 + 4 * ${name}_codes(page, t, column) + i % 4`)});
+    let codes = ${starts} + column * 64 + 4 * ${name}_codes(page, column, g) + i % 4;
+    sum += bitcast<vec4f>(vec4u(${each(4, j => word(`codes[${j}]`), ', ')}));
   }
   return sum;`),
-        scale(),
-      ].join('\n');
+          scales(),
+        ].join('\n'),
+      };
     }
     case 'mixed': {
       const units = kvHeads * D;
+      const widths = [4, 2, 1];
+      const planes = widths.map(width => {
+        const plane = { offset: 0, bits: width, order: 'columns', tokens: P, dims: 1 } as const;
+        const id = `${name}_plane${width}`;
+        return readFour(id, plane) ?? fourOf(id, readGrid(`${id}_at`, plane), `${id}_at`);
+      });
       const plane = (width: number) => `
   if ((bits & ${width}) != 0) {
-    code |= ${name}_plane${width}(at, t, 0) << shift;
+    code |= ${name}_plane${width}(at, 0, g) << vec4u(shift);
     shift += ${width};
     at += ${Math.ceil((P * width) / 8)};
   }`;
-      return [
-        ...[4, 2, 1].map(width =>
-          readGrid(`${name}_plane${width}`, { offset: 0, bits: width, order: 'columns', tokens: P, dims: 1 }),
-        ),
-        unit(`
+      return {
+        by: 'four',
+        text: [
+          ...planes,
+          four(`
   let column = ${word(`head * ${D} + i`)};
   let bits = column & 7;
-  if (bits == 0) { return 0.0; }
+  if (bits == 0) { return vec4f(0.0); }
   var at = page + column / 8;
-  var code = 0u;
+  var code = vec4u(0);
   var shift = 0u;
-  ${[4, 2, 1].map(plane).join('')}
+  ${widths.map(plane).join('')}
   let half = 1u << (bits - 1);
-  return (f32(i32(code ^ half) - i32(half)) + 0.5) * bitcast<f32>(${word(`${units + 1} + head * ${D} + i`)});`),
-        scale(),
-      ].join('\n');
+  let signed = vec4f(vec4i(code ^ vec4u(half)) - i32(half));
+  return (signed + 0.5) * bitcast<f32>(${word(`${units + 1} + head * ${D} + i`)});`),
+          scales(),
+        ].join('\n'),
+      };
     }
     case 'book': {
-      const { dims, own: owned, codes } = kind;
+      const { dims, own: owned } = kind;
       const subs = D / dims;
-      return [
-        grid('codes', { ...codes, tokens: P, dims: subs }),
-        unit(`
-  let entry = ${owned ? `(head * ${subs} + i / ${dims}) * ${2 ** codes.bits} + ` : ''}${name}_codes(block, t, i / ${dims});
-  return bitcast<f32>(${word(`entry * ${dims} + i % ${dims}`)});`),
-        scale(),
-      ].join('\n');
+      const codes = { ...kind.codes, tokens: P, dims: subs };
+      const entry = (code: string) =>
+        `bitcast<f32>(${word(`(${owned ? `(head * ${subs} + i / ${dims}) * ${2 ** kind.codes.bits} + ` : ''}${code}) * ${dims} + i % ${dims}`)})`;
+      const quick = fours('codes', codes);
+      if (!quick)
+        return made(
+          'four',
+          `${grid('codes', codes)}\n${unit(`return ${entry(`${name}_codes(block, t, i / ${dims})`)};`)}\n${scales()}`,
+        );
+      return {
+        by: 'four',
+        text: `${quick}
+${four(`let codes = ${name}_codes(block, i / ${dims}, g); return vec4f(${each(4, j => entry(`codes[${j}]`), ', ')});`)}
+${scales()}`,
+      };
     }
     case 'oaken':
-      return [grid('codes', { ...kind.codes, tokens: P, dims: D }), oakenReader(name, kind, shape, unit), scale()].join(
-        '\n',
+      return made(
+        kind.codes.order === 'rows' ? 'eight' : 'four',
+        [grid('codes', { ...kind.codes, tokens: P, dims: D }), oakenReader(name, kind, shape, unit), scales()].join(
+          '\n',
+        ),
       );
     case 'spectrum': {
       const { kept, cosines, sines } = kind;
       const most = 2 ** (cosines.bits - 1) - 1;
       const signed = (id: string) =>
         `f32(i32(${name}_${id}(block, t, slot) << ${32 - cosines.bits}) >> ${32 - cosines.bits})`;
-      return [
-        grid('pairs', { offset: kind.pairs, bits: 8, order: 'columns', tokens: P, dims: kept }),
-        grid('cosines', { ...cosines, tokens: P, dims: kept }),
-        grid('sines', { ...sines, tokens: P, dims: kept }),
-        unit(`
+      return made(
+        'four',
+        [
+          grid('pairs', { offset: kind.pairs, bits: 8, order: 'columns', tokens: P, dims: kept }),
+          grid('cosines', { ...cosines, tokens: P, dims: kept }),
+          grid('sines', { ...sines, tokens: P, dims: kept }),
+          unit(`
   for (var slot = 0u; slot < ${kept}; slot++) {
     if (${name}_pairs(block, t, slot) != i / 2) { continue; }
     let at = 2 * (t * ${D / 2} + i / 2);
@@ -181,8 +360,18 @@ export function pageReader(name: string, fragment: Fragment, shape: PageShape): 
     return select(both.x * turn.x - both.y * turn.y, both.x * turn.y + both.y * turn.x, i % 2 == 1);
   }
   return 0.0;`),
-        scale(`return ${scalar(kind.scales)} / ${float(most)};`),
-      ].join('\n');
+          scales(`return ${fourScalars(kind.scales)} / ${float(most)};`),
+        ].join('\n'),
+      );
     }
   }
 }
+
+const scalarAt = ({ offset, bytes }: ScalarsFragment) =>
+  `${bytes === 2 ? 'half' : 'single'}(block + ${offset} + t * ${bytes})`;
+
+/** Fours made of single codes. */
+const fourOf = (name: string, text: string, single: string) => `${text}
+fn ${name}(block: u32, line: u32, n: u32) -> vec4u {
+  return vec4u(${each(4, j => `${single}(block, 4 * n + ${j}, line)`, ', ')});
+}`;

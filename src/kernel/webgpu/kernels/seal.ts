@@ -453,10 +453,10 @@ function fieldsOf(
       return { text, fields: [field, ranges, ...(norms ? [{ ...scalars(norms), shared: norms.per === 'page' }] : [])] };
     }
     case 'additive': {
-      const column = '(head: u32, t: u32, i: u32) -> u32 { return codes[i * ' + P + ' + t]; }';
+      const column = `fn column(head: u32, t: u32, i: u32) -> u32 { return codes[i * ${P} + t]; }`;
       const columns = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: (2 * pageBytes) / P } as const;
       const { text, field } = grid('columns', columns, 'column');
-      return { text: `fn column${column}\n${text}`, fields: [{ ...field, shared: true }] };
+      return { text: `${column}\n${text}`, fields: [{ ...field, shared: true }] };
     }
     case 'mixed': {
       const planes = [4, 2, 1].map(bits => {

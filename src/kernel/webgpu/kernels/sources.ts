@@ -3,8 +3,10 @@
 import type { Fragment } from '../../fragment.ts';
 import type { Kernel } from '../gpu.ts';
 import { type AttendShape, attend, type KeyPart, type ValuePart } from './attend.ts';
-import { floatKeys, floatValues } from './generic.ts';
-import { blockAt, loads } from './read.ts';
+import { type Floats, floatKeys, floatValues } from './floats.ts';
+import { fourHalves } from './ints.ts';
+import { blockAt, inOrder, loads } from './read.ts';
+import { each } from './text.ts';
 
 /** Tokens of the f16 tail and sinks that are read at a time. */
 export const HALF_TOKENS = 128;
@@ -12,8 +14,6 @@ export const HALF_TOKENS = 128;
 export interface Side<Part> {
   fragment: Fragment;
   part: Part;
-  /** Whether it has tables. */
-  tables: boolean;
 }
 
 /** Own words of an item: first word of the list of slots, tokens to pass over, number of the first page. */
@@ -25,19 +25,20 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
       params: ['stride', 'valueOffset', 'scale: f32'],
       buffers: [
         'pool: array<u32>',
+        'pool2: array<vec2u>',
         'pool4: array<vec4u>',
-        ...(keys.tables ? ['keyTables: array<u32>'] : []),
-        ...(values.tables ? ['valueTables: array<u32>'] : []),
+        'keyTables: array<u32>',
+        'valueTables: array<u32>',
       ],
       tokens: P,
-      keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },
+      keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },
       values: values.part,
       begin: `
     let keyPage = data[p.table + data[item + 2] + page] * p.stride;
     let valuePage = keyPage + p.valueOffset;
     let keyBlock = ${blockAt(keys.fragment, 'keyPage')};
     let valueBlock = ${blockAt(values.fragment, 'valuePage')};`,
-      seen: `page * ${P} + t >= data[item + 4]`,
+      seen: `page * ${P} + $t >= data[item + 4]`,
     },
     shape,
     rows,
@@ -47,29 +48,73 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
 /** Own words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
 export function attendHalves(shape: AttendShape, rows: number): Kernel {
   const { headDim: D, kvHeads, group } = shape;
-  const read = (side: number) =>
-    `half_at(sinks, start + ((first + t) % room) * ${D / 2} + ${(side * kvHeads * D) / 2} * room, i)`;
+  // Eights of a row that are whole vectors, or numbers one by one.
+  const whole = D % 8 === 0;
   const text = /* wgsl */ `
-fn half_at(sinks: bool, word: u32, i: u32) -> f32 {
-  let at = word + i / 2;
+struct Eight { low: vec4f, high: vec4f }
+${
+  whole
+    ? `fn read_eight(sinks: bool, row: u32, c: u32) -> Eight {
+  var words: vec4u;
+  if (sinks) { words = sinkPool[row / 8 + c]; } else { words = tailPool[row / 8 + c]; }
+  return Eight(
+    vec4f(unpack2x16float(words.x), unpack2x16float(words.y)),
+    vec4f(unpack2x16float(words.z), unpack2x16float(words.w)),
+  );
+}`
+    : `fn read_half(sinks: bool, row: u32, i: u32) -> f32 {
+  if (i >= ${D}) { return 0.0; }
+  let at = (row + i) / 2;
   var both: u32;
   if (sinks) { both = sinkPool[at]; } else { both = tailPool[at]; }
   return unpack2x16float(both >> (16 * (i & 1))).x;
+}
+fn read_eight(sinks: bool, row: u32, c: u32) -> Eight {
+  return Eight(
+    vec4f(${each(4, j => `read_half(sinks, row, 8 * c + ${j})`, ', ')}),
+    vec4f(${each(4, j => `read_half(sinks, row, 8 * c + ${4 + j})`, ', ')}),
+  );
+}`
+}
+fn key_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
+  return read_eight(sinks, start + (t % room) * ${D}, c);
+}
+fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
+  return read_eight(sinks, start + (t % room + ${kvHeads} * room) * ${D}, c);
 }`;
+  const floats = (side: 'key' | 'value'): Floats => ({
+    name: `f16 ${D}`,
+    dim: D,
+    tokens: HALF_TOKENS,
+    call: `${side}_eight(sinks, start, room, first +`,
+    by: 'eight',
+    place: inOrder,
+    scale: 'vec4f(1.0)',
+    text: side === 'key' ? text : '',
+    setup: '',
+    fixed: 0,
+    begin: '',
+  });
   return attend(
     {
       name: 'halves',
       params: ['tailStride', 'tailTokens', 'sinkStride', 'sinkTokens', 'scale: f32'],
-      buffers: ['tailPool: array<u32>', 'sinkPool: array<u32>'],
+      buffers: whole
+        ? ['tailPool: array<vec4u>', 'sinkPool: array<vec4u>']
+        : ['tailPool: array<u32>', 'sinkPool: array<u32>'],
       tokens: HALF_TOKENS,
-      keys: floatKeys(`f16 ${D}`, D, read(0), '1.0', { words: D, factor: ' * p.scale', constant: '0.0', text }),
-      values: floatValues(`f16 ${D}`, D, HALF_TOKENS, read(1), '1.0'),
+      keys: floatKeys(floats('key'), {
+        words: D,
+        at: 'bitcast<f32>(queries[origin + n]) * p.scale',
+        constant: '0.0',
+      }),
+      values: floatValues(floats('value')),
       begin: `
     let sinks = data[item + 2] == 1;
     let room = select(p.tailTokens, p.sinkTokens, sinks);
-    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 4 + head * room * ${D / 2};
+    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room * ${D};
     let first = data[item + 7] + page * ${HALF_TOKENS};`,
-      seen: `first + t < data[item + 8] + select(q / ${group}, 0u, sinks)`,
+      seen: `first + $t < data[item + 8] + select(q / ${group}, 0u, sinks)`,
     },
     shape,
     rows,

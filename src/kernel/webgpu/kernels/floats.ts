@@ -1,0 +1,264 @@
+/**
+ * Any codec as floats. Where a token's values lie side by side, lanes read eight of them at a time; where a dim's do,
+ * those of four tokens (read.ts has both). What runs where integers do not, and in precise mode.
+ */
+import type { Fragment } from '../../fragment.ts';
+import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import { markWords } from './oaken.ts';
+import { inOrder, type PageShape, type Place, pageReader } from './read.ts';
+import { each } from './text.ts';
+
+/** Lanes of a token where eight dims are read at a time, and of a dim where four tokens are. */
+const PARTS = 4;
+const LANES = SIZE / PARTS;
+
+/** What the loops want to know of what they read. `eight` and `four` are the beginnings of calls. */
+export interface Floats {
+  name: string;
+  dim: number;
+  tokens: number;
+  /** `NAME_eight(ARGUMENTS t, c)` or `NAME_four(ARGUMENTS i, g)`. */
+  call: string;
+  by: 'eight' | 'four';
+  place: Place;
+  /** Factors of tokens 4 g to 4 g + 3. */
+  scale: string;
+  text: string;
+  setup: string;
+  fixed: number;
+  begin: string;
+}
+
+interface Query {
+  words: number;
+  /** Dim n of a query as it lies in `queries`, and the constant. */
+  at: string;
+  constant: string;
+}
+
+const queryText = (dim: number, Q: number, by: Floats['by']) => {
+  const vectors = by === 'eight' ? 2 * Math.ceil(dim / 8) * Q : dim * Math.ceil(Q / 4);
+  return `var<workgroup> query: array<vec4f, ${vectors}>;\nvar<workgroup> constants: array<f32, ${Q}>;`;
+};
+
+/** Where dim n of query q lies in workgroup memory. */
+const queryPlace = ({ by, place }: Floats, Q: number) =>
+  by === 'eight'
+    ? `query[((${place.eight('n / 4')}) * ${Q} + q) * 2 + ${place.half('n / 4')}][n % 4]`
+    : `query[n * ${Math.ceil(Q / 4)} + q / 4][q % 4]`;
+
+export function floatKeys(floats: Floats, query: Query): KeyPart {
+  const { name, dim: C, tokens: P, call, by, scale } = floats;
+  const rounds = Math.ceil(P / LANES);
+  const chunks = Math.ceil(P / 4 / 32);
+  const eights = (Q: number) => `{
+      let part = lane % ${PARTS};
+      ${each(rounds, k => `let t${k} = min(lane / ${PARTS} + ${k * LANES}, ${P - 1}u); ${each(Q, q => `var a${k}_${q} = 0.0;`, ' ')}`)}
+      for (var c = part; c < ${Math.ceil(C / 8)}; c += ${PARTS}) {
+        ${each(Q, q => `let x${q} = query[(c * ${Q} + ${q}) * 2]; let y${q} = query[(c * ${Q} + ${q}) * 2 + 1];`)}
+        ${each(
+          rounds,
+          k => `{ let e = ${call} t${k}, c);
+        ${each(4, j => each(Q, q => `a${k}_${q} = fma(x${q}[${j}], e.low[${j}], a${k}_${q});`, ' '))}
+        ${each(4, j => each(Q, q => `a${k}_${q} = fma(y${q}[${j}], e.high[${j}], a${k}_${q});`, ' '))} }`,
+        )}
+      }
+      ${each(rounds, k => each(Q, q => `put(part, ${q}, t${k}, a${k}_${q});`, ' '))}
+    }`;
+  const fours = (Q: number) => `{
+      let part = lane / 32;
+      ${each(chunks, c => `let g${c} = min(lane % 32 + ${32 * c}, ${P / 4 - 1}u); ${each(Q, q => `var a${c}_${q} = vec4f(0.0);`, ' ')}`)}
+      for (var i = part * ${Math.ceil(C / PARTS)}; i < min(${C}u, (part + 1) * ${Math.ceil(C / PARTS)}); i++) {
+        ${each(Math.ceil(Q / 4), v => `let x${v} = query[i * ${Math.ceil(Q / 4)} + ${v}];`, ' ')}
+        ${each(
+          chunks,
+          c => `{ let e = ${call} i, g${c});
+        ${each(Q, q => `a${c}_${q} = fma(vec4f(x${q >> 2}[${q & 3}]), e, a${c}_${q});`, ' ')} }`,
+        )}
+      }
+      ${each(chunks, c => each(Q, q => `put4(part, ${q}, g${c}, a${c}_${q});`, ' '))}
+    }`;
+  return {
+    name,
+    dim: C,
+    words: query.words,
+    taken: C + 1,
+    loaded: C + 9,
+    fixed: floats.fixed,
+    parts: PARTS,
+    setup: floats.setup,
+    begin: () => floats.begin,
+    text: Q => `${floats.text}\n${queryText(C, Q, by)}`,
+    load: Q => `if (n < ${C}) { ${queryPlace(floats, Q)} = ${query.at}; } else { constants[q] = ${query.constant}; }`,
+    sums: by === 'eight' ? eights : fours,
+    score: () => `fma(dots, ${scale}, vec4f(constants[q]))`,
+  };
+}
+
+export function floatValues(floats: Floats): ValuePart {
+  const { name, dim: C, tokens: P, call, by, place, scale } = floats;
+  const V = (Q: number) => Math.ceil(Q / 4);
+  const common = {
+    name,
+    dim: C,
+    fixed: floats.fixed,
+    groups: 0,
+    survey: [],
+    setup: floats.setup,
+    begin: () => floats.begin,
+  };
+  if (by === 'eight') {
+    const row = Math.ceil(C / 8);
+    const shares = Math.max(1, Math.floor(SIZE / row));
+    // Two calls a lane where a row takes more than all of them.
+    const columns = Math.ceil(row / SIZE);
+    const slot = shares > 1 ? `lane / ${row}` : '0u';
+    const chunk = (j: number) => (shares > 1 ? `lane % ${row}` : `lane + ${j * SIZE}`);
+    return {
+      ...common,
+      loaded: P,
+      shares,
+      text: Q => `${floats.text}\nvar<workgroup> weighed: array<vec4f, ${P * V(Q)}>;`,
+      weigh: Q => `let w = weights * (${scale}) * whole;
+        ${each(4, j => `weighed[(4 * g + ${j}) * ${V(Q)} + q / 4][q % 4] = w[${j}];`)}`,
+      declare: Q =>
+        each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
+      sum: Q => `{
+      let slot = ${slot};
+      ${each(columns, j => each(Q, q => `low${j}_${q} *= factors[${q}]; high${j}_${q} *= factors[${q}];`, ' '))}
+      for (var t = slot; t < select(0u, ${P}u, slot < ${shares}); t += ${shares}) {
+        ${each(V(Q), v => `let w${v} = weighed[t * ${V(Q)} + ${v}];`, ' ')}
+        ${each(
+          columns,
+          j => `if (${chunk(j)} < ${row}) { let e = ${call} t, ${chunk(j)});
+        ${each(Q, q => `low${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e.low, low${j}_${q}); high${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e.high, high${j}_${q});`)} }`,
+        )}
+      }
+    }`,
+      keep: Q =>
+        each(
+          columns,
+          j => `if (${slot} < ${shares} && ${chunk(j)} < ${row}) {
+    let first = vec2u(${place.first(chunk(j), 0)}, ${place.first(chunk(j), 1)});
+    for (var k = 0u; k < 4; k++) {
+      ${each(Q, q => `if (first.x + k < ${C}) { keep(${slot}, ${q}, first.x + k, low${j}_${q}[k]); }`)}
+      ${each(Q, q => `if (first.y + k < ${C}) { keep(${slot}, ${q}, first.y + k, high${j}_${q}[k]); }`)}
+    }
+  }`,
+        ),
+    };
+  }
+  const columns = Math.ceil(C / LANES);
+  return {
+    ...common,
+    loaded: P,
+    shares: PARTS,
+    text: Q => `${floats.text}\nvar<workgroup> weighed: array<vec4f, ${(Q * P) / 4}>;`,
+    weigh: () => `weighed[q * ${P / 4} + g] = weights * (${scale}) * whole;`,
+    declare: Q => each(Q, q => each(columns, k => `var o${q}_${k} = 0.0;`, ' ')),
+    sum: Q => `{
+      ${each(Q, q => each(columns, k => `o${q}_${k} *= factors[${q}];`, ' '))}
+      for (var g = lane % ${PARTS}; g < ${P / 4}; g += ${PARTS}) {
+        ${each(Q, q => `let w${q} = weighed[${(q * P) / 4} + g];`, ' ')}
+        ${each(
+          columns,
+          k => `{ let e = ${call} min(lane / ${PARTS} + ${k * LANES}, ${C - 1}u), g);
+        ${each(Q, q => `o${q}_${k} = fma(w${q}.x, e.x, fma(w${q}.y, e.y, fma(w${q}.z, e.z, fma(w${q}.w, e.w, o${q}_${k}))));`)} }`,
+        )}
+      }
+    }`,
+    keep: Q =>
+      each(columns, k =>
+        each(
+          Q,
+          q =>
+            `if (lane / ${PARTS} + ${k * LANES} < ${C}) { keep(lane % ${PARTS}, ${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k}); }`,
+        ),
+      ),
+  };
+}
+
+function pageFloats(side: 'key' | 'value', name: string, fragment: Fragment, shape: PageShape): Floats {
+  const reader = pageReader(side, fragment, shape);
+  const oaken = fragment.page.kind === 'oaken';
+  return {
+    name,
+    dim: fragment.codedDim,
+    tokens: shape.pageTokens,
+    call: `${side}_${reader.by}(${side}Page, head,`,
+    by: reader.by,
+    place: reader.place ?? inOrder,
+    scale: `${side}_scales(${side}Page, head, g)`,
+    text: reader.text,
+    setup: reader.setup ?? '',
+    fixed: (oaken ? markWords(shape) : 0) + (reader.fixed ?? 0),
+    // When the last round is done with.
+    begin: oaken ? `workgroupBarrier(); ${side}_mark(${side}Page, head, ${side}Block, lane); workgroupBarrier();` : '',
+  };
+}
+
+export const floatPageKeys = (name: string, fragment: Fragment, shape: PageShape): KeyPart =>
+  floatKeys(pageFloats('key', name, fragment, shape), {
+    words: fragment.codedDim + 1,
+    at: 'bitcast<f32>(queries[origin + n])',
+    constant: `bitcast<f32>(queries[origin + ${fragment.codedDim}])`,
+  });
+
+export const floatPageValues = (name: string, fragment: Fragment, shape: PageShape): ValuePart =>
+  floatValues(pageFloats('value', name, fragment, shape));
+
+/**
+ * Keys that are relative to their page: every round turns the queries back to where the page begins, and takes them into
+ * the domain. `turns` has the cosine and sine of every pair at the start of every page.
+ */
+export function turnedKeys(name: string, fragment: Fragment, shape: PageShape, perHead: boolean): KeyPart {
+  const { codedDim: C, matrix, mean, turn, block = shape.headDim } = fragment;
+  const { headDim: D } = shape;
+  const pairs = turn!.length;
+  const floats = pageFloats('key', name, fragment, shape);
+  const keys = floatPageKeys(name, fragment, shape);
+  const number = (at: string) => `bitcast<f32>(keyTables[${at}])`;
+  return {
+    ...keys,
+    words: D,
+    taken: D,
+    loaded: 3 * D + 9,
+    load: () => `raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;`,
+    buffers: ['turns: array<vec2f>'],
+    text: Q => `${keys.text(Q)}
+var<workgroup> raw: array<f32, ${Q * D}>;
+var<workgroup> turned: array<f32, ${Q * D}>;`,
+    begin: Q => `
+    ${floats.begin}
+    for (var n = lane; n < ${(Q * D) / 2}; n += ${SIZE}) {
+      let pair = n % ${D / 2};
+      var both = vec2f(raw[2 * n], raw[2 * n + 1]);
+      if (pair < ${pairs}) {
+        let turn = turns[(data[item + 7] + page) * ${pairs} + pair];
+        both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
+      }
+      turned[2 * n] = both.x;
+      turned[2 * n + 1] = both.y;
+    }
+    workgroupBarrier();
+    for (var at = lane; at < ${Q * (C + 1)}; at += ${SIZE}) {
+      let q = at / ${C + 1};
+      let from_query = q * ${D};
+      let n = at % ${C + 1};
+      var sum = 0.0;
+      if (n == ${C}) {
+        ${mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(${number(`${matrix?.length ?? 0} + head * ${D} + i`)}, turned[from_query + i], sum); }` : ''}
+        constants[q] = sum;
+      } else {
+        ${
+          matrix
+            ? `let first = n / ${block} * ${block};
+        for (var i = first; i < first + ${block}; i++) { sum = fma(${number(`${perHead ? `head * ${C * D} + ` : ''}n * ${D} + i`)}, turned[from_query + i], sum); }`
+            : 'sum = turned[from_query + n];'
+        }
+        ${queryPlace(floats, Q)} = sum;
+      }
+    }
+    workgroupBarrier();`,
+  };
+}

@@ -43,6 +43,8 @@ const ARENA = 4 << 20;
 const ALIGN = 256;
 /** Bytes that a uniform binding spans. */
 const UNIFORM = 128;
+/** Dispatches after which the GPU may begin: it works on them while the next ones are recorded. */
+const BEGIN = 40;
 /** Dispatches that a set of timestamps can hold. */
 const WATCHED = 2048;
 
@@ -59,6 +61,10 @@ export class Gpu {
   private encoder?: GPUCommandEncoder;
   private pass?: GPUComputePassEncoder;
   private submission?: Promise<void>;
+  /** Dispatches since the last submission. */
+  private recorded = 0;
+  /** Whether what is recorded must stay in one pass. */
+  private timed = false;
   private failure?: Error;
   private watch?: { querySet: GPUQuerySet; names: string[] };
   private readonly kernels = new Map<string, Kernel>();
@@ -163,6 +169,12 @@ export class Gpu {
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, this.bindGroupOf(id, layout, buffers), [at]);
     pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
+    this.recorded++;
+  }
+
+  /** A moment at which nothing depends on tables placed before: the GPU begins if there is enough to do. */
+  mayBegin(): void {
+    if (this.recorded >= BEGIN && !this.timed) this.submit();
   }
 
   private computePass({ name }: Kernel): GPUComputePassEncoder {
@@ -270,6 +282,7 @@ export class Gpu {
     this.device.queue.submit([encoder.finish()]);
     for (const buffer of this.doomed.splice(0)) buffer.destroy();
     this.used = 0;
+    this.recorded = 0;
     this.generation++;
   }
 
@@ -290,7 +303,9 @@ export class Gpu {
       timestampWrites: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
     });
     this.pass = pass;
+    this.timed = true;
     record();
+    this.timed = false;
     assert(this.pass === pass, 'what is timed must be dispatches alone: run it once before, so that uploads are done');
     this.commands().resolveQuerySet(querySet, 0, 2, resolved, 0);
     const [from, to] = new BigUint64Array(await this.read(resolved, 0, 16));

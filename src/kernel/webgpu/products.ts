@@ -36,6 +36,7 @@ export class Products {
   ) {}
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
     for (const { weights, out, bias, add } of projections) {
       const { pieces, format } = weights as GpuWeights;
       const matmul: Matmul = { format, precise: this.options.precise, bias: bias !== undefined };
@@ -64,8 +65,10 @@ export class Products {
       return { kernel: known('matrices', tile, () => matmulMatrices(m, tile)), outs: MATRIX_OUT, rows: tile };
     }
     if (rows > SOME) {
-      const tile = 16 * unroll;
-      return { kernel: known('tile', unroll, () => matmulTile(m, unroll)), outs: tile, rows: tile };
+      const roomy = this.info.limits.workgroupMemory >= 32768;
+      const tile = { outs: unroll, rows: takesInt8(m) && rows > 64 && roomy ? 2 * unroll : unroll };
+      const kernel = known('tile', tile.rows, () => matmulTile(m, tile));
+      return { kernel, outs: 16 * tile.outs, rows: 16 * tile.rows };
     }
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
     const { invocations } = this.info.limits;

@@ -12,41 +12,65 @@ import { each } from './text.ts';
 
 const SIZE = 256;
 
-/** Tiles of 16 n weight rows by 16 n rows; an invocation has n x n outputs, 16 apart so that neighbours read neighbours. */
-export const matmulTile = (m: Matmul, n: number): Kernel => ({
-  name: `matmul ${nameOf(m)} tile ${n}`,
-  ...interfaceOf(m),
-  size: SIZE,
-  body: /* wgsl */ `
+export interface Tile {
+  /** Weight rows and rows that an invocation multiplies with each other: a sixteenth of the tile's. */
+  outs: number;
+  rows: number;
+}
+
+/**
+ * A tile a workgroup, block by block: what it needs of the next one is asked for before the products of this one are made,
+ * and put beside it. Its invocations stand 16 by 16, a subgroup of 32 in 8 by 4 of them so that it reads few addresses.
+ */
+export const matmulTile = (m: Matmul, { outs, rows }: Tile): Kernel => {
+  const [N, R] = [16 * outs, 16 * rows];
+  const sides = takesInt8(m) ? 2 : 1;
+  const fetch = (block: string) => `
+      if (lane < ${N}) { nextWeights = load_weights(weightBlock + ${block}, o % ${BUNDLE}); }
+      else if (lane < ${N + R}) { nextInput = load_input(inputBlock + ${block}); }`;
+  const keep = (side: string) => `
+      if (lane < ${N}) { weights[${side} * ${N} + lane] = nextWeights; }
+      else if (lane < ${N + R}) { input[${side} * ${R} + lane - ${N}] = nextInput; }`;
+  const turn = (text: string) => (sides === 2 ? text : '0u');
+  return {
+    name: `matmul ${nameOf(m)} tile ${N} x ${R}`,
+    ...interfaceOf(m),
+    size: SIZE,
+    body: /* wgsl */ `
 ${textOf(m)}
 ${part}
-var<workgroup> weights: array<Weights, ${16 * n}>;
-var<workgroup> input: array<Input, ${16 * n}>;
+var<workgroup> weights: array<Weights, ${sides * N}>;
+var<workgroup> input: array<Input, ${sides * R}>;
 fn main(group: vec3u, lane: u32) {
-  let x = lane % 16;
-  let y = lane / 16;
-  let firstOut = group.x * ${16 * n};
-  let firstRow = group.y * ${16 * n};
-  ${each(n * n, i => `var total${i} = 0.0;`)}
+  let x = lane % 8 + lane / 32 % 2 * 8;
+  let y = lane / 8 % 4 + lane / 64 * 4;
+  let firstOut = group.x * ${N};
+  let firstRow = group.y * ${R};
+  let o = min(firstOut + lane, p.rows - 1);
+  let weightBlock = o / ${BUNDLE} * p.blocks;
+  let inputBlock = min(firstRow + lane - ${N}, p.inputs - 1) * p.blocks;
+  var nextWeights: Weights;
+  var nextInput: Input;
+  ${each(outs * rows, i => `var total${i} = 0.0;`)}
+  ${fetch('0u')}
+  ${keep('0u')}
   for (var n = 0u; n < ${PARTS}; n++) {
-    ${each(n * n, i => `var acc${i} = 0.0;`)}
-    for (var b = part(n); b < part(n + 1); b++) {
+    ${each(outs * rows, i => `var acc${i} = 0.0;`)}
+    for (var block = part(n); block < part(n + 1); block++) {
+      let now = ${turn('block & 1')};
       workgroupBarrier();
-      if (lane < ${16 * n}) {
-        let o = min(firstOut + lane, p.rows - 1);
-        weights[lane] = load_weights(o / ${BUNDLE} * p.blocks + b, o % ${BUNDLE});
-      } else if (lane < ${32 * n}) {
-        input[lane - ${16 * n}] = load_input(min(firstRow + lane - ${16 * n}, p.inputs - 1) * p.blocks + b);
-      }
-      workgroupBarrier();
-      ${each(n, i => `let x${i} = input[y + ${16 * i}];`)}
-      ${each(n, j => `{ let w = weights[x + ${16 * j}]; ${each(n, i => `acc${n * i + j} = term(acc${n * i + j}, w, x${i});`)} }`)}
+      ${fetch('min(block + 1, p.blocks - 1)')}
+      ${each(outs, j => `let w${j} = weights[now * ${N} + x + ${16 * j}];`)}
+      ${each(rows, i => `{ let i = input[now * ${R} + y + ${16 * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
+      ${sides === 2 ? '' : 'workgroupBarrier();'}
+      ${keep(turn('(1 - now)'))}
     }
-    ${each(n * n, i => `total${i} += acc${i};`)}
+    ${each(outs * rows, i => `total${i} += acc${i};`)}
   }
-  ${each(n * n, i => `store(firstOut + x + ${16 * (i % n)}, firstRow + y + ${16 * Math.floor(i / n)}, total${i});`)}
+  ${each(outs * rows, i => `store(firstOut + x + ${16 * (i % outs)}, firstRow + y + ${16 * Math.floor(i / outs)}, total${i});`)}
 }`,
-});
+  };
+};
 
 /** Weight rows of a tile of `matmulMatrices`. */
 export const MATRIX_OUT = 64;

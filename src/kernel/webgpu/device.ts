@@ -37,6 +37,11 @@ export interface WebGpuOptions {
   split?: number;
 }
 
+/** An operation that the next one may be able to join: two tensors are turned at once, and two products gated. */
+type Waiting =
+  | { kind: 'turn'; x: Tensor; rows: number; headDim: number; angles: Tensor }
+  | { kind: 'products'; x: Tensor; rows: number; projections: readonly Projection[] };
+
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
     throw new ShapeError(
@@ -54,6 +59,7 @@ export class WebGpuDevice implements Device {
   private readonly products: Products;
   private readonly attention: Attention;
   private readonly sealing: Sealing;
+  private waiting?: Waiting;
 
   constructor(
     readonly gpu: Gpu,
@@ -85,20 +91,24 @@ export class WebGpuDevice implements Device {
   }
 
   write(tensor: Tensor, row: number, data: Float32Array): void {
+    this.settle();
     this.gpu.upload(changed(tensor), 4 * row * tensor.cols, new Uint8Array(Float32Array.from(data).buffer));
   }
 
   copy(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void {
+    this.settle();
     const bytes = 4 * from.cols;
     this.gpu.copy(bufferOf(from), fromRow * bytes, changed(to), toRow * bytes, rows * bytes);
   }
 
   async read(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>> {
+    this.settle();
     const bytes = 4 * tensor.cols;
     return new Float32Array(await this.gpu.read(bufferOf(tensor), row * bytes, bytes));
   }
 
   async choose(logits: Tensor, choices: readonly Choice[]): Promise<(number | undefined)[]> {
+    this.settle();
     // Just below 1, so that a draw ends within the weights whatever their sum was rounded to.
     const words = Float32Array.from(
       choices.flatMap(({ temperature, topP, minP, random }) => [
@@ -150,6 +160,7 @@ export class WebGpuDevice implements Device {
   }
 
   free(handle: Block | Tensor): void {
+    this.settle();
     if ('bytes' in handle) blockOf(handle).pool.free(blockOf(handle));
     else {
       const { buffer, int8 } = handle as GpuTensor;
@@ -166,6 +177,7 @@ export class WebGpuDevice implements Device {
   }
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
+    this.settle();
     const { cols, format, pieces } = table as GpuWeights;
     this.gpu.makeRoom(4 * ids.length);
     const { word } = this.gpu.place(ids);
@@ -177,6 +189,7 @@ export class WebGpuDevice implements Device {
   }
 
   norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+    this.settle();
     const parts = (rows * x.cols) / weight.cols;
     const inPlace = x === out;
     const floats = [weight, x, ...(inPlace ? [] : [out])].map(bufferOf);
@@ -191,16 +204,43 @@ export class WebGpuDevice implements Device {
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
-    this.products.project(x, rows, projections);
+    this.settle();
+    if (this.products.canGate(rows, projections)) this.waiting = { kind: 'products', x, rows, projections };
+    else this.products.project(x, rows, projections);
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
+    const { waiting } = this;
+    const same = waiting?.kind === 'turn' && waiting.rows === rows && waiting.angles === angles;
+    if (same && waiting.headDim === headDim && waiting.x !== x) {
+      this.waiting = undefined;
+      this.turn([waiting.x, x], rows, headDim, angles);
+    } else {
+      this.settle();
+      this.waiting = { kind: 'turn', x, rows, headDim, angles };
+    }
+  }
+
+  private turn(tensors: readonly Tensor[], rows: number, headDim: number, angles: Tensor): void {
     const pairs = angles.cols / 2;
-    const groups = [groupsOf((x.cols / headDim) * pairs), rows];
-    this.gpu.run(rope, [rows, x.cols, headDim, pairs], [bufferOf(angles), changed(x)], groups);
+    const cols = tensors.map(x => x.cols);
+    const kernel = this.gpu.kernel(`rope ${tensors.length}`, () => rope(tensors.length === 2 ? 2 : 1));
+    const groups = [groupsOf((cols.reduce((a, b) => a + b) / headDim) * pairs), rows];
+    const buffers = [bufferOf(angles), ...tensors.map(changed)];
+    this.gpu.run(kernel, [headDim, pairs, cols[0], cols[1] ?? 0], buffers, groups);
   }
 
   swiglu(gate: Tensor, up: Tensor, rows: number): void {
+    const { waiting } = this;
+    if (waiting?.kind === 'products' && waiting.rows === rows) {
+      const [first, second] = waiting.projections;
+      if (first.out === gate && second.out === up) {
+        this.waiting = undefined;
+        this.products.gate(waiting.x as GpuTensor, rows, waiting.projections);
+        return;
+      }
+    }
+    this.settle();
     const floats = [bufferOf(up), changed(gate)];
     const int8 = renewed(gate);
     const kernel = this.gpu.kernel(`swiglu ${int8.length}`, () => swiglu(int8.length > 0));
@@ -208,11 +248,21 @@ export class WebGpuDevice implements Device {
     this.gpu.run(kernel, [values / 4], [...floats, ...int8], groupsOfFours(values));
   }
 
+  /** Runs what waits for an operation that it could go together with. */
+  private settle(): void {
+    const { waiting } = this;
+    this.waiting = undefined;
+    if (waiting?.kind === 'turn') this.turn([waiting.x], waiting.rows, waiting.headDim, waiting.angles);
+    if (waiting?.kind === 'products') this.products.project(waiting.x, waiting.rows, waiting.projections);
+  }
+
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
+    this.settle();
     this.attention.append(layer, k, v, runs);
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+    this.settle();
     this.attention.attend(layer, q, out, runs, scale);
   }
 

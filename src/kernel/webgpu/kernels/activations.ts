@@ -56,6 +56,9 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
+/** Past 80 exp overflows, and the quotient is nothing anyway. */
+export const silu = 'fn silu(x: f32) -> f32 { return x / (1.0 + exp(min(-x, 80.0))); }';
+
 /** gate = silu(gate) up, which goes on into a matrix. */
 export const swiglu = (int8: boolean): Kernel => ({
   name: `swiglu${int8 ? ' int8' : ''}`,
@@ -63,13 +66,13 @@ export const swiglu = (int8: boolean): Kernel => ({
   buffers: ['up: array<vec4f>', 'write gate: array<vec4f>', ...(int8 ? int8Buffers : [])],
   size: SIZE,
   body: /* wgsl */ `
+${silu}
 ${int8 ? toInt8(SIZE) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = (group.y * 65535 + group.x) * ${SIZE} + lane;
   let live = at < p.fours;
   let g = gate[min(at, p.fours - 1)];
-  // Past that exp overflows, and the quotient is nothing anyway.
-  let y = g / (1.0 + exp(min(-g, vec4f(80)))) * up[min(at, p.fours - 1)];
+  let y = vec4f(silu(g.x), silu(g.y), silu(g.z), silu(g.w)) * up[min(at, p.fours - 1)];
   if (live) { gate[at] = y; }
   ${int8 ? 'to_int8(y, at, lane, live);' : ''}
 }`,

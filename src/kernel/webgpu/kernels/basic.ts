@@ -2,7 +2,7 @@
 import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
 import { int8Buffers, toInt8 } from './activations.ts';
-import { halves } from './text.ts';
+import { each, halves } from './text.ts';
 
 const SIZE = 256;
 
@@ -103,27 +103,32 @@ fn main(group: vec3u, lane: u32) {
   };
 };
 
-/** One pair an invocation. */
-export const rope: Kernel = {
-  name: 'rope',
-  params: ['rows', 'cols', 'headDim', 'pairs'],
-  buffers: ['angles: array<vec2f>', 'write x: array<f32>'],
+/** One pair an invocation, of one tensor or of two after each other. */
+export const rope = (count: 1 | 2): Kernel => ({
+  name: `rope of ${count}`,
+  params: ['headDim', 'pairs', 'cols0', 'cols1'],
+  buffers: ['angles: array<vec2f>', 'write x0: array<f32>', ...(count === 2 ? ['write x1: array<f32>'] : [])],
   size: SIZE,
   body: /* wgsl */ `
 fn main(group: vec3u, lane: u32) {
-  let row = group.y;
   let n = group.x * ${SIZE} + lane;
-  let head = n / p.pairs;
   let pair = n % p.pairs;
-  if (head * p.headDim >= p.cols) { return; }
-  let turn = angles[row * p.pairs + pair];
-  let at = row * p.cols + head * p.headDim + 2 * pair;
-  let a = x[at];
-  let b = x[at + 1];
-  x[at] = fma(a, turn.x, -(b * turn.y));
-  x[at + 1] = fma(a, turn.y, b * turn.x);
+  let turn = angles[group.y * p.pairs + pair];
+  var head = n / p.pairs;
+  ${each(
+    count,
+    k => `if (head * p.headDim < p.cols${k}) {
+    let at = group.y * p.cols${k} + head * p.headDim + 2 * pair;
+    let a = x${k}[at];
+    let b = x${k}[at + 1];
+    x${k}[at] = fma(a, turn.x, -(b * turn.y));
+    x${k}[at + 1] = fma(a, turn.y, b * turn.x);
+    return;
+  }
+  head -= p.cols${k} / p.headDim;`,
+  )}
 }`,
-};
+});
 
 /** Invocations of the small operations. */
 export const groupsOf = (n: number) => Math.ceil(n / SIZE);

@@ -9,6 +9,7 @@
  */
 import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
+import { int8Buffers, silu, toInt8 } from './activations.ts';
 import { each, halves } from './text.ts';
 
 export const PARTS = 16;
@@ -35,13 +36,11 @@ export interface Few {
 }
 
 /** A few rows: a workgroup has a bundle of weight rows, and as many parts at a time as it has room for. */
-export const matmulFew = (m: Matmul, { rows, invocations, ahead }: Few): Kernel => {
-  const teams = Math.max(1, Math.min(PARTS, 2 ** Math.floor(Math.log2(invocations / BUNDLE))));
-  const step = (blocks: number) => `
-      ${each(blocks, k => `let w${k} = load_weights(bundle + b + ${k}, r);`)}
-      ${each(blocks, k => each(rows, i => `acc${i} = term(acc${i}, w${k}, load_input(x${i} + b + ${k}));`))}`;
+export const matmulFew = (m: Matmul, few: Few): Kernel => {
+  const { rows } = few;
+  const teams = teamsOf(few);
   return {
-    name: `matmul ${nameOf(m)} x${rows} by ${teams} ahead ${ahead}`,
+    name: `matmul ${nameOf(m)} ${fewName(few)}`,
     ...interfaceOf(m),
     size: teams * BUNDLE,
     body: /* wgsl */ `
@@ -49,27 +48,143 @@ ${textOf(m)}
 ${part}
 var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
 fn main(group: vec3u, lane: u32) {
-  let r = lane % ${BUNDLE};
-  let bundle = group.x * p.blocks;
   let first = group.y * ${rows};
+  ${sumParts(few, 'group.x', [''])}
+  workgroupBarrier();
+  for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
+    store(group.x * ${BUNDLE} + at % ${BUNDLE}, first + at / ${BUNDLE}, add_sums(at));
+  }
+}
+${addParts(rows, 'sums')}`,
+  };
+};
+
+/** The same for several matrices that share x, one after the other: the outs of all of them make the workgroups. */
+export const matmulJoined = (m: Matmul, few: Few, count: number): Kernel => {
+  const { rows } = few;
+  const teams = teamsOf(few);
+  return {
+    name: `matmul ${nameOf(m)} ${fewName(few)} of ${count}`,
+    params: ['inputs', 'blocks', ...Array.from({ length: count }, (_, k) => `rows${k}`)],
+    buffers: [
+      'xq: array<vec4u>',
+      'stats: array<vec2u>',
+      ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
+      ...Array.from({ length: count }, (_, k) => `write out${k}: array<f32>`),
+    ],
+    size: teams * BUNDLE,
+    body: /* wgsl */ `
+${halves}
+${integers(m.format, count)}
+${int8Term(m.format)}
+${part}
+var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
+${addParts(rows, 'sums')}
+fn main(group: vec3u, lane: u32) {
+  let first = group.y * ${rows};
+  var bundle0 = group.x;
+  ${each(
+    count,
+    k => `{
+    let bundles = (p.rows${k} + ${BUNDLE - 1}) / ${BUNDLE};
+    if (bundle0 < bundles) {
+      ${sumParts(few, 'bundle0', [String(k)])}
+      workgroupBarrier();
+      for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
+        let o = bundle0 * ${BUNDLE} + at % ${BUNDLE};
+        let row = first + at / ${BUNDLE};
+        if (o < p.rows${k} && row < p.inputs) { out${k}[row * p.rows${k} + o] = add_sums(at); }
+      }
+      return;
+    }
+    bundle0 -= bundles;
+  }`,
+  )}
+}`,
+  };
+};
+
+/** Two matrices whose outs meet in a gate, silu(a) b, for a matrix that comes next: floats, and int8 a bundle. */
+export const matmulGated = (m: Matmul, few: Few): Kernel => {
+  const { rows } = few;
+  const size = teamsOf(few) * BUNDLE;
+  return {
+    name: `matmul ${nameOf(m)} ${fewName(few)} gated`,
+    params: ['inputs', 'blocks', 'rows'],
+    buffers: [
+      'xq: array<vec4u>',
+      'xstats: array<vec2u>',
+      ...[0, 1].flatMap(k => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]),
+      'write out: array<vec4f>',
+      ...int8Buffers,
+    ],
+    size,
+    body: /* wgsl */ `
+${halves}
+${integers(m.format, 2)}
+${int8Term(m.format, 'xstats')}
+${part}
+${silu}
+${toInt8(size)}
+var<workgroup> sums0: array<f32, ${PARTS * rows * BUNDLE}>;
+var<workgroup> sums1: array<f32, ${PARTS * rows * BUNDLE}>;
+${addParts(rows, 'sums0')}
+${addParts(rows, 'sums1')}
+fn main(group: vec3u, lane: u32) {
+  let first = group.y * ${rows};
+  ${sumParts(few, 'group.x', ['0', '1'])}
+  workgroupBarrier();
+  let row = lane / ${BUNDLE / 4};
+  var y: vec4f;
+  if (row < ${rows}) {
+    for (var j = 0u; j < 4; j++) {
+      let at = 4 * lane + j;
+      y[j] = silu(add_sums0(at)) * add_sums1(at);
+    }
+  }
+  let live = row < ${rows} && first + row < p.inputs;
+  let to = (first + row) * p.rows / 4 + group.x * ${BUNDLE / 4} + lane % ${BUNDLE / 4};
+  if (live) { out[to] = y; }
+  to_int8(y, to, lane, live);
+}`,
+  };
+};
+
+const teamsOf = ({ invocations }: Few) =>
+  Math.max(1, Math.min(PARTS, 2 ** Math.floor(Math.log2(invocations / BUNDLE))));
+
+const fewName = (few: Few) => `x${few.rows} by ${teamsOf(few)} ahead ${few.ahead}`;
+
+/**
+ * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once.
+ */
+function sumParts(few: Few, bundle: string, suffixes: readonly string[]): string {
+  const { rows, ahead } = few;
+  const step = (blocks: number) => `
+        ${suffixes.map(x => each(blocks, k => `let w${x}_${k} = load_weights${x}(bundle + b + ${k}, r);`)).join('\n')}
+        ${each(blocks, k => each(rows, i => `{ let i = load_input(x${i} + b + ${k}); ${suffixes.map(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}_${k}, i);`).join(' ')} }`))}`;
+  const target = (x: string) => (suffixes.length > 1 ? `sums${x}` : 'sums');
+  return /* wgsl */ `
+  let r = lane % ${BUNDLE};
+  let bundle = ${bundle} * p.blocks;
   ${each(rows, i => `let x${i} = min(first + ${i}, p.inputs - 1) * p.blocks;`)}
-  for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teams}) {
-    ${each(rows, i => `var acc${i} = 0.0;`)}
+  for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teamsOf(few)}) {
+    ${suffixes.map(x => each(rows, i => `var acc${x}_${i} = 0.0;`)).join(' ')}
     let end = part(n + 1);
     var b = part(n);
     ${ahead > 1 ? `for (; b + ${ahead} <= end; b += ${ahead}) { ${step(ahead)} }` : ''}
     for (; b < end; b++) { ${step(1)} }
-    ${each(rows, i => `sums[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${i};`)}
-  }
-  workgroupBarrier();
-  for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
-    var sum = 0.0;
-    for (var n = 0u; n < ${PARTS}; n++) { sum += sums[n * ${rows * BUNDLE} + at]; }
-    store(group.x * ${BUNDLE} + at % ${BUNDLE}, first + at / ${BUNDLE}, sum);
-  }
-}`,
-  };
-};
+    ${suffixes.map(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`)).join('\n')}
+  }`;
+}
+
+/** `add_SUMS(at)`: the parts of out `at` of a bundle (rows one after the other), in order. */
+const addParts = (rows: number, sums: string) => /* wgsl */ `
+fn add_${sums}(at: u32) -> f32 {
+  var sum = 0.0;
+  for (var n = 0u; n < ${PARTS}; n++) { sum += ${sums}[n * ${rows * BUNDLE} + at]; }
+  return sum;
+}`;
 
 export const nameOf = (m: Matmul) => `${m.format.name}${takesInt8(m) ? '' : ' float'}${m.bias ? ' bias' : ''}`;
 
@@ -140,8 +255,9 @@ fn term(sum: f32, w: Weights, i: Input) -> f32 {
 
 /**
  * Codes as int8 lanes, and scales: with groups of 32 a scale and a minimum, with groups of 16 two scales and two minima.
+ * Of several matrices, by their number: load_weights0, load_weights1.
  */
-function integers(format: GpuFormat): string {
+function integers(format: GpuFormat, count = 0): string {
   const n = scaleHalves(format);
   const { minima, group } = format.integer!;
   const half = (i: number) => (n === 1 ? 'pick' : i % 2 === 0 ? `low_half(word${i >> 1})` : `high_half(word${i >> 1})`);
@@ -153,25 +269,29 @@ function integers(format: GpuFormat): string {
     n === 1
       ? `let pick = low_half(scales[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1)));`
       : each(n / 2, k => `let word${k} = scales[${n / 2} * (block * ${BUNDLE} + r) + ${k}];`);
-  return /* wgsl */ `
-struct Weights { a: vec4u, b: vec4u, scale: vec4f }
-fn load_scale(block: u32, r: u32) -> vec4f {
-  ${words}
+  const load = (k: string) => {
+    const named = (text: string) => text.replaceAll('codes[', `codes${k}[`).replaceAll('scales[', `scales${k}[`);
+    return /* wgsl */ `
+fn load_scale${k}(block: u32, r: u32) -> vec4f {
+  ${named(words)}
   return vec4f(${kinds.join()});
 }
-fn load_weights(block: u32, r: u32) -> Weights {
-  let scale = load_scale(block, r);
-  ${
+fn load_weights${k}(block: u32, r: u32) -> Weights {
+  let scale = load_scale${k}(block, r);
+  ${named(
     format.bits === 4
       ? `let c = ${vector(format, 0)};
   return Weights(c & vec4u(0x0f0f0f0fu), (c >> vec4u(4)) & vec4u(0x0f0f0f0fu), scale);`
-      : `return Weights(${vector(format, 0)}, ${vector(format, 1)}, scale);`
-  }
+      : `return Weights(${vector(format, 0)}, ${vector(format, 1)}, scale);`,
+  )}
 }`;
+  };
+  const names = count === 0 ? [''] : Array.from({ length: count }, (_, k) => String(k));
+  return `struct Weights { a: vec4u, b: vec4u, scale: vec4f }${names.map(load).join('')}`;
 }
 
 /** Sums of products of codes are exact, so how they are made does not show in the result. */
-function int8Term({ integer }: GpuFormat): string {
+function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
   const { group, zero, minima } = integer!;
   const dot = (x: string) => `(${each(4, k => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`, ' + ')})`;
   const lowered = (dots: string, sum: string) => `f32(${dots}${zero ? ` - ${zero} * (${sum})` : ''})`;
@@ -190,7 +310,7 @@ function int8Term({ integer }: GpuFormat): string {
   return /* wgsl */ `
 struct Input { a: vec4u, b: vec4u, scale: f32, sums: vec2i }
 fn load_input(block: u32) -> Input {
-  let m = stats[block];
+  let m = ${stats}[block];
   let sums = vec2i(bitcast<i32>(m.y << 16) >> 16, bitcast<i32>(m.y) >> 16);
   return Input(xq[2 * block], xq[2 * block + 1], bitcast<f32>(m.x), sums);
 }

@@ -28,6 +28,9 @@ const SOME = 16;
 /** Blocks of weights on their way for one row. */
 const AHEAD = 4;
 
+/** Of a gate with its products. */
+const GATE_BUFFERS = 9;
+
 export class Products {
   constructor(
     private readonly gpu: Gpu,
@@ -92,7 +95,9 @@ export class Products {
 
   /** Whether two projections and the gate after them can go in one dispatch: the gate's int8 comes in whole bundles. */
   canGate(rows: number, projections: readonly Projection[]): boolean {
-    return projections.length === 2 && projections[0].weights.rows % BUNDLE === 0 && this.canJoin(rows, projections);
+    const [{ weights }] = projections;
+    const enough = this.info.limits.storageBuffers >= GATE_BUFFERS;
+    return projections.length === 2 && enough && weights.rows % BUNDLE === 0 && this.canJoin(rows, projections);
   }
 
   /** The gate goes into the first projection's out. */

@@ -4,6 +4,7 @@ import type { Gpu } from './gpu.ts';
 import type { KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
+import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import type { PageShape } from './kernels/read.ts';
 import { tablesOf } from './kernels/tables.ts';
 
@@ -44,7 +45,12 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
     const name = nameOf(fragment);
     const perHead = (matrix?.length ?? 0) > codedDim * headDim;
     // The fastest way that fits comes first.
-    const [ints, sums] = precise ? [] : [intKeys(name, fragment, shape), intValues(name, fragment, shape)];
+    const [ints, sums] = precise
+      ? []
+      : [
+          intKeys(name, fragment, shape) ?? mixedKeys(name, fragment, shape, perHead),
+          intValues(name, fragment, shape) ?? mixedValues(name, fragment, shape),
+        ];
     const floats = () =>
       fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
     const codec: GpuCodec = {
@@ -52,14 +58,14 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       name,
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
-      int8: ints !== undefined,
+      int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),
       transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
       encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
       mean: place(mean, 'mean of a codec'),
       residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
-      tables: place(tablesOf(fragment, shape.pageTokens), 'tables of a codec'),
+      tables: place(tablesOf(fragment, shape), 'tables of a codec'),
     };
     known.set(fragment, codec);
     return codec;

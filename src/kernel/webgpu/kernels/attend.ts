@@ -170,7 +170,9 @@ fn main(group: vec3u, lane: u32) {
     ${source.begin}
     ${keys.begin?.(Q) ?? ''}
     ${values.begin?.(Q) ?? ''}
+    // 1. sums of keys
     ${keys.sums(Q)}
+    // 2. weights
     workgroupBarrier();
     ${each(perLane, k => each(chunks, c => `var s${k}_${c} = vec4f(${NEVER});`, ' '))}
     ${pairs(
@@ -219,7 +221,9 @@ fn main(group: vec3u, lane: u32) {
       }`,
     )}
     workgroupBarrier();
+    // 3. sums of values
     ${values.sum(Q)}
+    // done
   }
 
   ${values.keep(Q)}

@@ -7,6 +7,7 @@ import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
 import { markWords } from './oaken.ts';
 import { inOrder, type PageShape, type Place, pageReader } from './read.ts';
 import { each } from './text.ts';
+import { turning } from './turn.ts';
 
 /** Lanes of a token where eight dims are read at a time, and of a dim where four tokens are. */
 const PARTS = 4;
@@ -207,58 +208,19 @@ export const floatPageKeys = (name: string, fragment: Fragment, shape: PageShape
 export const floatPageValues = (name: string, fragment: Fragment, shape: PageShape): ValuePart =>
   floatValues(pageFloats('value', name, fragment, shape));
 
-/**
- * Keys that are relative to their page: every round turns the queries back to where the page begins, and takes them into
- * the domain. `turns` has the cosine and sine of every pair at the start of every page.
- */
+/** Keys that are relative to their page: queries go into the domain page by page. */
 export function turnedKeys(name: string, fragment: Fragment, shape: PageShape, perHead: boolean): KeyPart {
-  const { codedDim: C, matrix, mean, turn, block = shape.headDim } = fragment;
-  const { headDim: D } = shape;
-  const pairs = turn!.length;
   const floats = pageFloats('key', name, fragment, shape);
   const keys = floatPageKeys(name, fragment, shape);
-  const number = (at: string) => `bitcast<f32>(keyTables[${at}])`;
+  const turned = turning(fragment, shape, perHead);
   return {
     ...keys,
-    words: D,
-    taken: D,
-    loaded: 3 * D + 9,
-    load: () => `raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;`,
-    buffers: ['turns: array<vec2f>'],
-    text: Q => `${keys.text(Q)}
-var<workgroup> raw: array<f32, ${Q * D}>;
-var<workgroup> turned: array<f32, ${Q * D}>;`,
+    ...turned.part,
+    loaded: turned.loaded + fragment.codedDim + 9,
+    text: Q => `${keys.text(Q)}\n${turned.text(Q)}`,
     begin: Q => `
     ${floats.begin}
-    for (var n = lane; n < ${(Q * D) / 2}; n += ${SIZE}) {
-      let pair = n % ${D / 2};
-      var both = vec2f(raw[2 * n], raw[2 * n + 1]);
-      if (pair < ${pairs}) {
-        let turn = turns[(data[item + 7] + page) * ${pairs} + pair];
-        both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
-      }
-      turned[2 * n] = both.x;
-      turned[2 * n + 1] = both.y;
-    }
-    workgroupBarrier();
-    for (var at = lane; at < ${Q * (C + 1)}; at += ${SIZE}) {
-      let q = at / ${C + 1};
-      let from_query = q * ${D};
-      let n = at % ${C + 1};
-      var sum = 0.0;
-      if (n == ${C}) {
-        ${mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(${number(`${matrix?.length ?? 0} + head * ${D} + i`)}, turned[from_query + i], sum); }` : ''}
-        constants[q] = sum;
-      } else {
-        ${
-          matrix
-            ? `let first = n / ${block} * ${block};
-        for (var i = first; i < first + ${block}; i++) { sum = fma(${number(`${perHead ? `head * ${C * D} + ` : ''}n * ${D} + i`)}, turned[from_query + i], sum); }`
-            : 'sum = turned[from_query + n];'
-        }
-        ${queryPlace(floats, Q)} = sum;
-      }
-    }
+    ${turned.begin(Q, `${queryPlace(floats, Q)} = sum;`, 'constants[q] = sum;')}
     workgroupBarrier();`,
   };
 }

@@ -52,18 +52,21 @@ function bytesOf(name: string, { levels, uniform, codes: { bits } }: Levels): By
       signed: (_, top) => top,
     };
   }
-  const most = levels[levels.length - 1];
-  const unit = (2 * most) / 255;
-  const byte = (level: number) => Math.round((level + most) / unit);
+  const unit = bestUnit(levels);
+  const byte = (level: number) => 128 + Math.round(level / unit);
   if (bits <= 2) {
-    // 0, one for the lower bit, one for the upper: symmetric levels are their sum.
-    const [low, high] = bits === 1 ? [255, 0] : [byte(levels[1]), byte(levels[2])];
+    // The lowest, one for the lower bit, one for the upper: symmetric levels are their sum.
+    const least = byte(levels[0]);
+    const [low, high] = [byte(levels[1]) - least, bits === 1 ? 0 : byte(levels[2]) - least];
+    const base = `0x${least.toString(16).padStart(2, '0').repeat(4)}u`;
     const word = (x: string) =>
-      bits === 1 ? `(${x} * ${low}u)` : `((${x} & 0x01010101u) * ${low}u + ((${x} >> 1u) & 0x01010101u) * ${high}u)`;
+      bits === 1
+        ? `(${x} * ${low}u + ${base})`
+        : `((${x} & 0x01010101u) * ${low}u + ((${x} >> 1u) & 0x01010101u) * ${high}u + ${base})`;
     return {
       ...none,
       unit,
-      offset: -most,
+      offset: -128 * unit,
       unsigned: word,
       signed: codes => `(${word(codes)} ^ ${TOP})`,
     };
@@ -71,7 +74,7 @@ function bytesOf(name: string, { levels, uniform, codes: { bits } }: Levels): By
   const look = `${name}_bytes`;
   return {
     unit,
-    offset: -most,
+    offset: -128 * unit,
     fixed: 32 * levels.length,
     text: /* wgsl */ `
 var<workgroup> ${look}_table: array<u32, ${32 * levels.length}>;
@@ -87,6 +90,21 @@ fn ${look}(codes: u32) -> u32 {
     unsigned: codes => `${look}(${codes})`,
     signed: codes => `(${look}(${codes}) ^ ${TOP})`,
   };
+}
+
+/** The unit in which levels of an ascending, symmetric table are nearest to whole numbers up to 127; those near 0 count most. */
+function bestUnit(levels: Float32Array): number {
+  const most = levels[levels.length - 1];
+  const spread = Math.sqrt(levels.reduce((sum, level) => sum + level * level, 0) / levels.length) / 1.2;
+  let [best, least] = [most / 127, Number.POSITIVE_INFINITY];
+  for (let steps = 127; steps >= 96; steps -= 1 / 32) {
+    const unit = most / steps;
+    const error = levels.reduce((sum, level) => {
+      return sum + Math.exp(-0.5 * (level / spread) ** 2) * (level - unit * Math.round(level / unit)) ** 2;
+    }, 0);
+    if (error < least) [best, least] = [unit, error];
+  }
+  return best;
 }
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
@@ -162,7 +180,7 @@ function rowKeys(name: string, fragment: Fragment, { headDim: D, pageTokens: P }
 
 /**
  * Columns of nibbles that hold two dims each: a lane has four tokens and a part of the dims. Two columns make a byte a
- * token with the codes of four dims, which a product spreads over four bytes.
+ * token with the codes of four dims, which shifts spread over four bytes.
  */
 function pairKeys(name: string, fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): KeyPart | undefined {
   const page = levelsOf(fragment, 'pairs');
@@ -188,7 +206,7 @@ function pairKeys(name: string, fragment: Fragment, { headDim: D, pageTokens: P 
         let low = (pool[from_word + 2 * n * ${P / 8}] >> shift) & 0x0f0f0f0fu;
         let high = (pool[from_word + (2 * n + 1) * ${P / 8}] >> shift) & 0x0f0f0f0fu;
         let both = low | (high << 4);
-        ${each(4, j => `{ let x = (((both >> ${8 * j}u) & 0xffu) * 0x41041u) & 0x03030303u; let c = ${bytes.signed('x', 'x')}; ${each(Q, q => `d${q}_${j} += dot4I8Packed(c, ${query(Q).word('q_', q)});`, ' ')} }`)}
+        ${each(4, j => `{ let b = (both >> ${8 * j}u) & 0xffu; let y = b | (b << 6u); let x = (y | (y << 12u)) & 0x03030303u; let c = ${bytes.signed('x', 'x')}; ${each(Q, q => `d${q}_${j} += dot4I8Packed(c, ${query(Q).word('q_', q)});`, ' ')} }`)}
       }
       ${each(Q, q => `put4(part, ${q}, g, vec4f(vec4i(d${q}_0, d${q}_1, d${q}_2, d${q}_3)));`, ' ')}
     }`,
@@ -204,7 +222,7 @@ interface Scaled {
   groups: number;
   groupOf: string;
   factor(d: number): string;
-  /** Added for weights (as floats), and for the sum of the rounded ones. */
+  /** Added under the weights as they are. */
   plus?(d: number): string;
   text: string;
 }
@@ -232,12 +250,14 @@ function rangesOf(fragment: Fragment, { codes, group, axis, ranges, norms }: Aff
   if (axis !== 'token' || codes.order !== 'columns' || norms || ranges % 4 !== 0) return undefined;
   if (!aligned(fragment, codes.offset)) return undefined;
   const groups = D / group;
+  const middle = (2 ** codes.bits - 1) / 2;
   const part = (d: number, half: 'low' | 'high') =>
     `four_${half}(valueBlock + ${ranges} + ${4 * d} + 4 * g * ${4 * groups})`;
   return {
+    // Codes count from their middle, so that what rounds the weights meets no common part.
     bytes: {
       unit: 1,
-      offset: 0,
+      offset: -middle,
       text: '',
       setup: '',
       fixed: 0,
@@ -249,7 +269,7 @@ function rangesOf(fragment: Fragment, { codes, group, axis, ranges, norms }: Aff
     groups,
     groupOf: `i / ${group}`,
     factor: d => part(d, 'high'),
-    plus: d => part(d, 'low'),
+    plus: d => `fma(vec4f(${float(middle)}), ${part(d, 'high')}, ${part(d, 'low')})`,
     text: /* wgsl */ `
 fn four_words(at: u32) -> vec4u {
   return vec4u(pool[at / 4], pool[at / 4 + ${groups}], pool[at / 4 + ${2 * groups}], pool[at / 4 + ${3 * groups}]);
@@ -266,6 +286,10 @@ fn four_high(at: u32) -> vec4f {
 }
 
 const GOLDEN = 0.6180339887498949;
+
+/** Weights of tokens 4 g to 4 g + 3, up to 255, as four bytes, by the pattern. */
+export const dithered = (weights: string): string =>
+  `pack4xU8(vec4u(${weights} + fract(f32(4 * g) * ${float(GOLDEN)} + vec4f(${each(4, j => float((j * GOLDEN) % 1), ', ')}))))`;
 
 export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
@@ -287,7 +311,6 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
       ${each(words, m => `{ let c = ${bytes.unsigned(codesOf(k, m, e))}; ${each(Q, q => `d${q} += dot4U8Packed(c, ${weights(Q).word(`w${q}_`, m)});`, ' ')} }`)}
       ${each(Q, q => `o${q}_${k}_${e} = fma(f32(d${q}), weight_units[d * ${Q} + ${q}], o${q}_${k}_${e} * factors[${q}]);`, ' ')}
     }`;
-  const dither = each(4, j => float((j * GOLDEN) % 1), ', ');
   const load = (Q: number, d: string) =>
     each(Q, q => weights(Q).load(`w${q}_`, `(((${d}) * ${PARTS} + part) * ${Q} + ${q}) * ${words}`));
   return {
@@ -302,18 +325,18 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
       `${bytes.text}\n${scaled.text}\n${weights(Q).declare}\nvar<workgroup> weight_units: array<f32, ${groups * Q}>;`,
     survey: Array.from({ length: groups }, (_, d) => `abs(${factor(d)})`),
     weigh: Q => `let place = ${line.place('g')};
-        let pattern = fract(f32(4 * g) * ${float(GOLDEN)} + vec4f(${dither}));
         ${each(
           groups,
           d => `{
           let unit = select(0.0, 255.0 / largest${d}, largest${d} > 0);
-          let word = pack4xU8(vec4u(fma(weights * ${factor(d)}, vec4f(unit), pattern)));
+          let word = ${dithered(`weights * ${factor(d)} * unit`)};
           ${weights(Q).put(`(((${d * PARTS} + place / ${words}) * ${Q} + q) * ${words} + place % ${words})`, 'word')}
+          more${d} = fma(f32(dot4U8Packed(word, 0x01010101u)), largest${d} * ${float(bytes.offset / 255)}, more${d});
           ${
             plus
               ? `let low = ${plus(d)};
           more${d} = fma(weights.x, low.x, fma(weights.y, low.y, fma(weights.z, low.z, fma(weights.w, low.w, more${d}))));`
-              : `more${d} = fma(f32(dot4U8Packed(word, 0x01010101u)), largest${d} * ${float(bytes.offset / 255)}, more${d});`
+              : ''
           }
         }`,
         )}`,

@@ -4,30 +4,46 @@
  * kernels.
  */
 import type { Fragment } from '../../fragment.ts';
+import type { PageShape } from './read.ts';
 
 /** Where the kind's own words begin: after [matrix][mean]. */
 export const ownTable = ({ matrix, mean }: Fragment): number => (matrix?.length ?? 0) + (mean?.length ?? 0);
 
 /**
  *   additive   [kv head][quad] and one more: the first column of each; then the books
- *   mixed      [kv head][dim] and one more: the first byte of each column x 8 + its bits; then the steps
+ *   mixed      [kv head][dim] and one more: the first byte of each column x 8 + its bits; then the steps; then for each
+ *              head where its planes are described: the first quad of every kind and their number, then the quads
  *   book       the books
  *   spectrum   the turns
  */
-export function tablesOf(fragment: Fragment, pageTokens: number): Uint32Array<ArrayBuffer> | undefined {
+export function tablesOf(fragment: Fragment, shape: PageShape): Uint32Array<ArrayBuffer> | undefined {
   const { page, matrix, mean } = fragment;
-  const own = ownWords(page, pageTokens);
+  const own = ownWords(page, shape);
   if (!own && !fragment.turn) return undefined;
   return Uint32Array.from([...bits(matrix), ...bits(mean), ...(own ?? [0])]);
 }
 
-function ownWords(page: Fragment['page'], pageTokens: number): number[] | undefined {
+function ownWords(page: Fragment['page'], { headDim, kvHeads, pageTokens }: PageShape): number[] | undefined {
   switch (page.kind) {
     case 'additive':
       return [...sumsBefore([...page.counts]), ...bits(page.books)];
     case 'mixed': {
       const starts = sumsBefore(Array.from(page.bits, b => columnBytes(b, pageTokens)));
-      return [...starts.map((start, i) => 8 * start + (page.bits[i] ?? 0)), ...bits(page.steps)];
+      const steps = page.steps.map((step, i) => (page.bits[i] > 0 ? step : 0));
+      const words = [...starts.map((start, i) => 8 * start + (page.bits[i] ?? 0)), ...bits(steps)];
+      const heads = Array.from({ length: kvHeads }, (_, head) => {
+        const columns = Array.from({ length: headDim }, (_, i) => ({
+          bits: page.bits[head * headDim + i],
+          at: starts[head * headDim + i],
+        }));
+        return planeWords(columns, pageTokens);
+      });
+      let next = words.length + kvHeads;
+      for (const head of heads) {
+        words.push(next);
+        next += head.length;
+      }
+      return [...words, ...heads.flat()];
     }
     case 'book':
       return [...bits(page.books)];
@@ -36,6 +52,54 @@ function ownWords(page: Fragment['page'], pageTokens: number): number[] | undefi
     default:
       return undefined;
   }
+}
+
+/** Planes by their bits, whether a column's top bit is in them, and the power of two (of 2^-7) that a byte of them counts. */
+export const PLANE_KINDS = [
+  { bits: 4, top: true, shift: 0 },
+  { bits: 4, top: false, shift: 0 },
+  { bits: 2, top: true, shift: 0 },
+  { bits: 2, top: false, shift: 0 },
+  { bits: 2, top: true, shift: 4 },
+  { bits: 1, top: true, shift: 0 },
+  { bits: 1, top: true, shift: 2 },
+  { bits: 1, top: true, shift: 4 },
+].map(kind => ({ ...kind, fold: kind.shift + (kind.top ? kind.bits - 1 : 7) }));
+
+/** Words of a quad: the first byte of its four planes, then their dims, two a word. */
+export const QUAD_WORDS = 6;
+
+/** Where the tables of mixed columns lie, and how many quads a head has at most. */
+export const mixedTables = ({ headDim: D, kvHeads }: PageShape) => ({
+  steps: kvHeads * D + 1,
+  heads: 2 * kvHeads * D + 1,
+  mostQuads: D / 2 + PLANE_KINDS.length,
+});
+
+/** A head's planes in quads of one kind each. Places that are left over have dim D, whose query is 0. */
+function planeWords(columns: readonly { bits: number; at: number }[], pageTokens: number): number[] {
+  const starts = [0];
+  const quads: number[] = [];
+  for (const kind of PLANE_KINDS) {
+    const planes: { at: number; dim: number }[] = [];
+    columns.forEach(({ bits, at }, dim) => {
+      let [byte, shift] = [at, 0];
+      for (const width of [4, 2, 1]) {
+        if (!(bits & width)) continue;
+        const same = width === kind.bits && shift === kind.shift && (shift + width === bits) === kind.top;
+        if (same) planes.push({ at: byte, dim });
+        byte += (pageTokens * width) / 8;
+        shift += width;
+      }
+    });
+    for (let i = 0; i < planes.length; i += 4) {
+      const four = Array.from({ length: 4 }, (_, n) => planes[i + n] ?? { at: planes[i].at, dim: columns.length });
+      const [a, b, c, d] = four.map(({ dim }) => dim);
+      quads.push(...four.map(({ at }) => at), a | (b << 16), c | (d << 16));
+    }
+    starts.push(quads.length / QUAD_WORDS);
+  }
+  return [...starts, ...quads];
 }
 
 /** Of a column of codes of so many bits, plane by plane (codec/pack.ts). */

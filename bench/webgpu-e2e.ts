@@ -8,7 +8,7 @@ import type { ModelConfig } from '../src/model/config.ts';
 import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
 import type { RopeFrequencies } from '../src/model/rope.ts';
 import type { ModelWeights } from '../src/model/weights.ts';
-import { planOf } from '../src/plan/plan.ts';
+import { type Plan, planOf } from '../src/plan/plan.ts';
 
 interface Options {
   shape: string;
@@ -53,10 +53,12 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
   const model = randomModel(device, shape, Math.max(CHUNK, batch));
   const lines: string[][] = [];
   for (const kv of options.kv.split(',')) {
+    // One plan for all sequences: those of the same plan go together.
+    const cache = { kv, plan: planOf(kv, shape) };
     const ms: number[] = [];
-    for (const depth of depths) ms.push(await decode(device, model, kv, 1, depth, options.breakdown));
-    const together = await decode(device, model, kv, batch, batchDepth, options.breakdown);
-    const prefill = await prefillTime(device, model, kv, prompt, options.breakdown);
+    for (const depth of depths) ms.push(await decode(device, model, cache, 1, depth, options.breakdown));
+    const together = await decode(device, model, cache, batch, batchDepth, options.breakdown);
+    const prefill = await prefillTime(device, model, cache, prompt, options.breakdown);
     lines.push([
       kv,
       ...ms.map(x => x.toFixed(2)),
@@ -77,6 +79,11 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
       `${options.shape}, random ${TYPE} weights, on ${device.info.name}. Best of ${STEPS}.\n${table(header, lines)}`,
     );
   await device.dispose();
+}
+
+interface Cache {
+  kv: string;
+  plan: Plan;
 }
 
 interface Model {
@@ -122,8 +129,7 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
 }
 
 /** A sequence that holds `depth` tokens: pages of zeros, because time does not depend on what they hold. */
-function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: number, room: number): Sequence {
-  const plan = planOf(kv, shape);
+function opened(device: WebGpuDevice, shape: ModelShape, plan: Plan, depth: number, room: number): Sequence {
   const cache = {
     headDim: shape.headDim,
     kvHeads: shape.kvHeads,
@@ -140,12 +146,12 @@ function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: numb
 async function decode(
   device: WebGpuDevice,
   model: Model,
-  kv: string,
+  { kv, plan }: Cache,
   batch: number,
   depth: number,
   breakdown: boolean,
 ): Promise<number> {
-  const sequences = Array.from({ length: batch }, () => opened(device, model.config, kv, depth, STEPS + 2));
+  const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, STEPS + 2));
   let best = Number.POSITIVE_INFINITY;
   for (let i = 0; i < STEPS; i++) best = Math.min(best, await step(device, model, sequences, 1));
   if (breakdown) await showBreakdown(`${kv}, ${batch} x ${depth}`, device, () => step(device, model, sequences, 1));
@@ -157,14 +163,14 @@ async function decode(
 async function prefillTime(
   device: WebGpuDevice,
   model: Model,
-  kv: string,
+  { kv, plan }: Cache,
   prompt: number,
   breakdown: boolean,
 ): Promise<number> {
-  const warm = opened(device, model.config, kv, 0, CHUNK);
+  const warm = opened(device, model.config, plan, 0, CHUNK);
   await step(device, model, [warm], CHUNK);
   warm.dispose();
-  const sequence = opened(device, model.config, kv, 0, prompt + CHUNK);
+  const sequence = opened(device, model.config, plan, 0, prompt + CHUNK);
   let time = 0;
   for (let done = 0; done < prompt; done += CHUNK)
     time += await step(device, model, [sequence], Math.min(CHUNK, prompt - done));

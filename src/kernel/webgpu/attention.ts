@@ -9,7 +9,8 @@ import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats 
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { toF16, turnOf } from './kernels/text.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
-import { blockOf, bufferOf, changed } from './tensor.ts';
+import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
+import { BLOCK } from './weights.ts';
 
 export interface AttentionOptions {
   heads: number;
@@ -180,9 +181,13 @@ export class Attention {
       this.gpu.run(kernel, [word, first, ...rooms, scale], buffers, groups);
     });
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
-    const buffers = [this.gpu.arena, states, halfStates, ...tables, changed(out)];
+    // Heads of whole blocks are rounded where they are made.
+    const floats = changed(out);
+    const int8 = headDim % BLOCK === 0 && headDim <= 4 * DOMAIN_SIZE ? renewed(out) : [];
+    const buffers = [this.gpu.arena, states, halfStates, ...tables, floats, ...int8];
     const groups = [this.heads, batch.finish.count];
-    const kernel = this.kernelOf('finish', value, value, () => finish(this.domainOf(value)));
+    const make = () => finish(this.domainOf(value), int8.length > 0);
+    const kernel = this.kernelOf(`finish ${int8.length}`, value, value, make);
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
   }
 

@@ -1,5 +1,6 @@
 /** Into a codec's domain and back: queries before attention, and the merged states after it. */
 import type { Kernel } from '../gpu.ts';
+import { int8Buffers, toInt8 } from './activations.ts';
 import { each } from './text.ts';
 
 export const SIZE = 256;
@@ -137,9 +138,9 @@ const MERGED = 1024;
 
 /**
  * A workgroup a row and query head: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
- * states while weights are made, then vectors of four dims of every few states.
+ * states while weights are made, then vectors of four dims of every few states. `int8`: a matrix reads the result next.
  */
-export function finish(d: Domain): Kernel {
+export function finish(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const most = (states: string, dim: number, first: string, count: string) => `
   for (var u = lane; u < ${count}; u += ${SIZE}) {
@@ -183,7 +184,7 @@ export function finish(d: Domain): Kernel {
   }`;
   };
   return {
-    name: `finish ${nameOf(d)}`,
+    name: `finish ${nameOf(d)}${int8 ? ' int8' : ''}`,
     params: ['table', 'rows'],
     buffers: [
       'data: array<u32>',
@@ -191,9 +192,11 @@ export function finish(d: Domain): Kernel {
       'halves: array<vec4f>',
       ...tables(d),
       'write out: array<f32>',
+      ...(int8 ? int8Buffers : []),
     ],
     size: SIZE,
     body: /* wgsl */ `
+${int8 ? toInt8(SIZE) : ''}
 var<workgroup> x: array<f32, ${Math.max(C, D)}>;
 var<workgroup> y: array<f32, ${D}>;
 var<workgroup> weights: array<f32, ${MERGED}>;
@@ -229,7 +232,18 @@ fn main(group: vec3u, lane: u32) {
   ${d.mean ? `for (var i = lane; i < ${D}; i += ${SIZE}) { y[i] = fma(sealed, mean[kv * ${D} + i], y[i]); }` : ''}
   ${merged('halves', D, 'data[at + 3]', 'data[at + 4]', 'y')}
   let all = over_all(lane, l, true);
-  for (var i = lane; i < ${D}; i += ${SIZE}) { out[(row * ${heads} + group.x) * ${D} + i] = y[i] / all; }
+  let start = (row * ${heads} + group.x) * ${D};
+  for (var i = lane; i < ${D}; i += ${SIZE}) {
+    y[i] /= all;
+    out[start + i] = y[i];
+  }
+  ${
+    int8
+      ? `workgroupBarrier();
+  let i = 4 * min(lane, ${D / 4 - 1}u);
+  to_int8(vec4f(y[i], y[i + 1], y[i + 2], y[i + 3]), start / 4 + lane, lane, lane < ${D / 4});`
+      : ''
+  }
 }`,
   };
 }

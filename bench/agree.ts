@@ -20,13 +20,13 @@ interface Options {
   model: string;
   text: string;
   threads: string;
+  positions: string;
   json: boolean;
   peers: boolean;
 }
 
-const POSITIONS = 2048;
 const JS_POSITIONS = 96;
-/** Rows of POSITIONS tokens for the perplexity, scored on their second halves. */
+/** Rows of as many tokens for the perplexity, scored on their second halves. */
 const ROWS = 3;
 
 interface Pair {
@@ -37,33 +37,38 @@ interface Pair {
   perplexity: string;
 }
 
-export async function benchAgree({ model, text, threads, json, peers, device, kv }: Options): Promise<void> {
+export async function benchAgree(options: Options): Promise<void> {
+  const { model, text, threads, json, peers, device, kv } = options;
+  const positions = Number(options.positions);
   const { tokenizer } = await openAndClose(model);
   const all = tokenizer.encode(await readFile(text, 'utf8'));
-  const ids = all.slice(0, POSITIONS);
+  const ids = all.slice(0, positions);
   const run = (options: EngineOptions, count: number, cache = 'f16') =>
     predict(model, ids.slice(0, count), options, cache);
   const wasm = { device: 'wasm', threads: Number(threads) } as const;
   if (device === 'webgpu') {
     for (const cache of kv.split(',')) {
-      const reference = await run(wasm, POSITIONS, cache);
-      const found = await run({ device }, POSITIONS, cache);
-      show([{ pair: `webgpu against wasm, ${cache}`, ...compare(reference, found, ids) }], json);
+      for (const precise of [true, false]) {
+        const reference = await run({ ...wasm, precise }, positions, cache);
+        const found = await run({ device, precise }, positions, cache);
+        const pair = `webgpu against wasm, ${cache}${precise ? ', both precise' : ''}`;
+        show([{ pair, ...compare(reference, found, ids) }], json);
+      }
     }
     return;
   }
-  const precise = await run({ ...wasm, precise: true }, POSITIONS);
+  const precise = await run({ ...wasm, precise: true }, positions);
   const rows = [
-    { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, POSITIONS), ids) },
+    { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, positions), ids) },
     { pair: 'wasm, precise against js', ...compare(await run({ device: 'js' }, JS_POSITIONS), precise, ids) },
   ];
-  const perplexities = await perplexity(model, all, Number(threads), peers);
+  const perplexities = await perplexity(model, all, Number(threads), peers, positions);
   if (json) console.log(JSON.stringify({ rows, perplexities }, null, 1));
   else {
     show(rows, false);
     for (const { name, value, ratio } of perplexities) {
       const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
-      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${POSITIONS}`);
+      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${positions}`);
     }
   }
 }
@@ -80,13 +85,13 @@ function show(rows: readonly Pair[], json: boolean): void {
 }
 
 /** Of the second halves of the first rows, f16 caches everywhere. */
-async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean) {
-  const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads)) : [];
+async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean, positions: number) {
+  const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads, positions)) : [];
   for (const precise of [true, false]) {
     const file = await openModelFile(model);
-    const cache = { plan: planOf('f16', file.config), context: POSITIONS };
+    const cache = { plan: planOf('f16', file.config), context: positions };
     const engine = await loadEngine(file, cache, { device: 'wasm', threads, precise });
-    const [row] = await measureDivergence(engine, ids, { plans: [], context: POSITIONS, chunks: ROWS });
+    const [row] = await measureDivergence(engine, ids, { plans: [], context: positions, chunks: ROWS });
     found.push({ name: precise ? 'wasm, precise' : 'wasm', value: row.perplexity });
     await engine.dispose();
   }
@@ -94,12 +99,12 @@ async function perplexity(model: string, ids: readonly number[], threads: number
 }
 
 /** llama.cpp in a process of its own. */
-function llama(model: string, ids: readonly number[], flash: string, threads: number) {
+function llama(model: string, ids: readonly number[], flash: string, threads: number, positions: number) {
   const script = fileURLToPath(new URL('./llama-perplexity.js', import.meta.url));
-  const rows = Array.from({ length: ROWS }, (_, i) => ids.slice(i * POSITIONS, (i + 1) * POSITIONS));
+  const rows = Array.from({ length: ROWS }, (_, i) => ids.slice(i * positions, (i + 1) * positions));
   const { stdout, stderr, status } = spawnSync(
     process.execPath,
-    [script, model, flash, String(POSITIONS / 2), String(threads)],
+    [script, model, flash, String(positions / 2), String(threads)],
     { encoding: 'utf8', input: JSON.stringify(rows) },
   );
   if (status !== 0) throw new InputError(`llama.cpp did not run: ${stderr.slice(-400)}`);
@@ -121,8 +126,9 @@ async function predict(
 ): Promise<Float32Array[]> {
   const file = await openModelFile(model);
   const plan = planOf(cache, file.config);
-  const engine: Engine = await loadEngine(file, { plan, context: POSITIONS + 1 }, options);
-  const sequence = engine.openSequence(plan, POSITIONS + 1);
+  const context = ids.length + 1;
+  const engine: Engine = await loadEngine(file, { plan, context }, options);
+  const sequence = engine.openSequence(plan, context);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
     onLogits: (_chunk, _row, logits) => {

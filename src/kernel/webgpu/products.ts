@@ -4,7 +4,7 @@ import type { AdapterInfo } from './adapter.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { type Few, type Matmul, matmulFew, matmulGated, matmulJoined, nameOf, takesInt8 } from './kernels/matmul.ts';
-import { MATRIX_OUT, matmulMatrices, matmulTile, suitsMatrices } from './kernels/tiles.ts';
+import { matmulTile, type Tile } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuWeights } from './weights.ts';
 
@@ -23,7 +23,7 @@ interface Chosen {
 
 /** Up to this many rows, each invocation has all of them. */
 const FEW = 8;
-/** Up to this many rows a matrix is read once for each few of them where there are no subgroup matrices; above, in tiles. */
+/** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
 const SOME = 16;
 /** Blocks of weights on their way for one row. */
 const AHEAD = 4;
@@ -125,6 +125,11 @@ export class Products {
     return this.gpu.kernel(`${kind} ${at} ${nameOf(m)}`, make);
   }
 
+  private tileOf(_m: Matmul, rows: number): Tile {
+    const { unroll } = this.options;
+    return { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), deep: 1, aside: false };
+  }
+
   private few(rows: number): Few {
     const { unroll } = this.options;
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
@@ -133,16 +138,9 @@ export class Products {
   }
 
   private choose(m: Matmul, rows: number): Chosen {
-    const { unroll } = this.options;
-    const matrices = this.info.matrices && suitsMatrices(m);
-    if (matrices && rows > FEW) {
-      const tile = rows <= 32 ? 32 : 64;
-      return { kernel: this.known('matrices', tile, m, () => matmulMatrices(m, tile)), outs: MATRIX_OUT, rows: tile };
-    }
     if (rows > SOME) {
-      const roomy = this.info.limits.workgroupMemory >= 32768;
-      const tile = { outs: unroll, rows: takesInt8(m) && rows > 64 && roomy ? 2 * unroll : unroll };
-      const kernel = this.known('tile', tile.rows, m, () => matmulTile(m, tile));
+      const tile = this.tileOf(m, rows);
+      const kernel = this.known(`tile ${tile.outs}`, tile.rows, m, () => matmulTile(m, tile));
       return { kernel, outs: 16 * tile.outs, rows: 16 * tile.rows };
     }
     const few = this.few(rows);

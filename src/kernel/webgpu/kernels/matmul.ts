@@ -263,8 +263,9 @@ function integers(format: GpuFormat, count = 0): string {
   const half = (i: number) => (n === 1 ? 'pick' : i % 2 === 0 ? `low_half(word${i >> 1})` : `high_half(word${i >> 1})`);
   const kinds =
     group === 32
-      ? [half(0), minima ? half(1) : '0.0', '0.0', '0.0']
+      ? [half(0), minima ? half(1) : '0.0']
       : [half(0), half(minima ? 2 : 1), ...(minima ? [half(1), half(3)] : ['0.0', '0.0'])];
+  const vec = group === 32 ? 'vec2f' : 'vec4f';
   const words =
     n === 1
       ? `let pick = low_half(scales[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1)));`
@@ -272,12 +273,9 @@ function integers(format: GpuFormat, count = 0): string {
   const load = (k: string) => {
     const named = (text: string) => text.replaceAll('codes[', `codes${k}[`).replaceAll('scales[', `scales${k}[`);
     return /* wgsl */ `
-fn load_scale${k}(block: u32, r: u32) -> vec4f {
-  ${named(words)}
-  return vec4f(${kinds.join()});
-}
 fn load_weights${k}(block: u32, r: u32) -> Weights {
-  let scale = load_scale${k}(block, r);
+  ${named(words)}
+  let scale = ${vec}(${kinds.join()});
   ${named(
     format.bits === 4
       ? `let c = ${vector(format, 0)};
@@ -287,7 +285,7 @@ fn load_weights${k}(block: u32, r: u32) -> Weights {
 }`;
   };
   const names = count === 0 ? [''] : Array.from({ length: count }, (_, k) => String(k));
-  return `struct Weights { a: vec4u, b: vec4u, scale: vec4f }${names.map(load).join('')}`;
+  return `struct Weights { a: vec4u, b: vec4u, scale: ${vec} }${names.map(load).join('')}`;
 }
 
 /** Sums of products of codes are exact, so how they are made does not show in the result. */
@@ -298,8 +296,8 @@ function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
   const lines =
     group === 32
       ? [
-          `var acc = fma(w.scale.x * i.scale, ${lowered(`${dot('a')} + ${dot('b')}`, 'i.sums.x + i.sums.y')}, sum);`,
-          minima ? 'acc = fma(w.scale.y, i.scale * f32(i.sums.x + i.sums.y), acc);' : '',
+          `var acc = fma(w.scale.x * i.scale, ${lowered(`${dot('a')} + ${dot('b')}`, 'i.sums')}, sum);`,
+          minima ? 'acc = fma(w.scale.y, i.scale * f32(i.sums), acc);' : '',
         ]
       : [
           `var acc = fma(w.scale.x * i.scale, ${lowered(dot('a'), 'i.sums.x')}, sum);`,
@@ -308,11 +306,11 @@ function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
           minima ? 'acc = fma(w.scale.w, i.scale * f32(i.sums.y), acc);' : '',
         ];
   return /* wgsl */ `
-struct Input { a: vec4u, b: vec4u, scale: f32, sums: vec2i }
+struct Input { a: vec4u, b: vec4u, scale: f32, sums: ${group === 32 ? 'i32' : 'vec2i'} }
 fn load_input(block: u32) -> Input {
   let m = ${stats}[block];
   let sums = vec2i(bitcast<i32>(m.y << 16) >> 16, bitcast<i32>(m.y) >> 16);
-  return Input(xq[2 * block], xq[2 * block + 1], bitcast<f32>(m.x), sums);
+  return Input(xq[2 * block], xq[2 * block + 1], bitcast<f32>(m.x), ${group === 32 ? 'sums.x + sums.y' : 'sums'});
 }
 fn term(sum: f32, w: Weights, i: Input) -> f32 {
   ${lines.join('\n  ')}

@@ -163,7 +163,10 @@ async function decode(
     const times = await step(device, model, sequences, 1);
     if (times.ms < best.ms) best = times;
   }
-  if (breakdown) console.log(`${kv}, ${batch} x ${depth}: ${best.ms.toFixed(2)} ms, ${best.recorded.toFixed(2)} of it until all was recorded`);
+  if (breakdown)
+    console.log(
+      `${kv}, ${batch} x ${depth}: ${best.ms.toFixed(2)} ms, ${best.recorded.toFixed(2)} of it until all was recorded`,
+    );
   if (breakdown) await showBreakdown(`${kv}, ${batch} x ${depth}`, device, () => step(device, model, sequences, 1));
   for (const sequence of sequences) sequence.dispose();
   return best.ms;

@@ -7,7 +7,7 @@ import type { Gpu, Kernel, Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
-import { toF16, turnOf } from './kernels/text.ts';
+import { turnOf } from './kernels/text.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
 import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
 import { BLOCK } from './weights.ts';
@@ -53,7 +53,8 @@ export class Attention {
     return kernel;
   }
 
-  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
+  /** `turn`: keys and queries that are turned on the way; the runs have all their rows. */
+  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[], turn?: { q: Tensor; angles: Tensor }): void {
     const { headDim, kvHeads } = this.shape;
     for (const some of alike(runs)) {
       const { shape, tail, sinkBlock } = some[0].view;
@@ -67,16 +68,20 @@ export class Attention {
       this.gpu.makeRoom(4 * words.length);
       const { word } = this.gpu.place(words);
       const most = Math.max(...some.map(({ count }) => count));
-      const store = (block: Block, tokens: number, sinks: boolean) => {
+      const store = (block: Block, tokens: number, sinks: boolean, turned: typeof turn) => {
         const { pool } = blockOf(block);
-        const buffers = [this.gpu.arena, bufferOf(k), bufferOf(v), pool.buffers[layer]];
-        const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3];
-        const groups = [Math.ceil((kvHeads * headDim) / DOMAIN_SIZE), most, some.length];
-        const kernel = this.gpu.kernel(`append ${sinks}`, () => append(headDim, kvHeads, sinks, toF16));
-        this.gpu.run(kernel, params, buffers, groups);
+        const heads = turned && this.heads;
+        const kernel = this.gpu.kernel(`append ${sinks} ${heads}`, () =>
+          append({ headDim, kvHeads, sinks, turned: heads }),
+        );
+        const more = turned ? [bufferOf(turned.angles), changed(turned.q)] : [];
+        const buffers = [this.gpu.arena, changed(k), bufferOf(v), pool.buffers[layer], ...more];
+        const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3, turned ? turned.angles.cols / 2 : 0];
+        const pairs = ((2 * kvHeads + (heads ?? 0)) * headDim) / 2;
+        this.gpu.run(kernel, params, buffers, [Math.ceil(pairs / DOMAIN_SIZE), most, some.length]);
       };
-      store(tail, shape.tailTokens, false);
-      if (some.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true);
+      store(tail, shape.tailTokens, false, turn);
+      if (some.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true, undefined);
     }
   }
 

@@ -37,9 +37,12 @@ export interface WebGpuOptions {
   split?: number;
 }
 
-/** An operation that the next one may be able to join: two tensors are turned at once, and two products gated. */
+/**
+ * An operation that the next one may be able to join: queries and keys are turned at once, and on the way into the cache
+ * where all rows go there; two products are gated.
+ */
 type Waiting =
-  | { kind: 'turn'; x: Tensor; rows: number; headDim: number; angles: Tensor }
+  | { kind: 'turn'; tensors: readonly Tensor[]; rows: number; headDim: number; angles: Tensor }
   | { kind: 'products'; x: Tensor; rows: number; projections: readonly Projection[] };
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
@@ -211,13 +214,13 @@ export class WebGpuDevice implements Device {
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
     const { waiting } = this;
-    const same = waiting?.kind === 'turn' && waiting.rows === rows && waiting.angles === angles;
-    if (same && waiting.headDim === headDim && waiting.x !== x) {
-      this.waiting = undefined;
-      this.turn([waiting.x, x], rows, headDim, angles);
+    const same =
+      waiting?.kind === 'turn' && waiting.rows === rows && waiting.headDim === headDim && waiting.angles === angles;
+    if (same && waiting.tensors.length === 1 && waiting.tensors[0] !== x) {
+      this.waiting = { ...waiting, tensors: [...waiting.tensors, x] };
     } else {
       this.settle();
-      this.waiting = { kind: 'turn', x, rows, headDim, angles };
+      this.waiting = { kind: 'turn', tensors: [x], rows, headDim, angles };
     }
   }
 
@@ -252,13 +255,20 @@ export class WebGpuDevice implements Device {
   private settle(): void {
     const { waiting } = this;
     this.waiting = undefined;
-    if (waiting?.kind === 'turn') this.turn([waiting.x], waiting.rows, waiting.headDim, waiting.angles);
+    if (waiting?.kind === 'turn') this.turn(waiting.tensors, waiting.rows, waiting.headDim, waiting.angles);
     if (waiting?.kind === 'products') this.products.project(waiting.x, waiting.rows, waiting.projections);
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
-    this.settle();
-    this.attention.append(layer, k, v, runs);
+    const { waiting } = this;
+    const rows = runs.reduce((sum, { count }) => sum + count, 0);
+    if (waiting?.kind === 'turn' && waiting.tensors[1] === k && waiting.rows === rows) {
+      this.waiting = undefined;
+      this.attention.append(layer, k, v, runs, { q: waiting.tensors[0], angles: waiting.angles });
+    } else {
+      this.settle();
+      this.attention.append(layer, k, v, runs);
+    }
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {

@@ -228,10 +228,12 @@ export class Gpu {
   }
 
   private bindGroupOf(pipeline: number, layout: GPUBindGroupLayout, buffers: readonly Binding[]): GPUBindGroup {
-    const parts = buffers.map(binding => ('buffer' in binding ? binding : { buffer: binding, offset: 0, size: 0 }));
-    const key = `${pipeline}:${parts.map(({ buffer, offset }) => `${this.idOf(buffer)}+${offset}`).join()}`;
+    let key = `${pipeline}`;
+    for (const binding of buffers)
+      key += 'buffer' in binding ? `,${this.idOf(binding.buffer)}+${binding.offset}` : `,${this.idOf(binding)}`;
     const known = this.bindGroups.get(key);
     if (known) return known;
+    const parts = buffers.map(binding => ('buffer' in binding ? binding : { buffer: binding, offset: 0, size: 0 }));
     const made = this.device.createBindGroup({
       layout,
       entries: [
@@ -247,9 +249,10 @@ export class Gpu {
   }
 
   private idOf(buffer: GPUBuffer): number {
-    const id = this.ids.get(buffer) ?? this.nextId++;
-    this.ids.set(buffer, id);
-    return id;
+    const known = this.ids.get(buffer);
+    if (known) return known;
+    this.ids.set(buffer, this.nextId);
+    return this.nextId++;
   }
 
   copy(from: GPUBuffer, fromByte: number, to: GPUBuffer, toByte: number, bytes: number): void {

@@ -67,8 +67,6 @@ export interface AdapterInfo {
   /** Lanes that run together, 0 where subgroups are not offered. */
   subgroups: number;
   f16: boolean;
-  /** Whether subgroups of 32 multiply matrices of int8, 16 x 32 by 32 x 16. */
-  matrices: boolean;
   limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
 }
 
@@ -82,8 +80,7 @@ export async function findAdapter(): Promise<{ adapter: GPUAdapter; info: Adapte
   return { adapter, info: describe(adapter) };
 }
 
-function describe({ info, features: offered, limits }: GPUAdapter): AdapterInfo {
-  const features = offered as ReadonlySet<string>;
+function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
   const { vendor, architecture, device, description } = info;
   const { isFallbackAdapter, subgroupMaxSize } = info as { isFallbackAdapter?: boolean; subgroupMaxSize?: number };
   const all = [vendor, architecture, device, description].join(' ');
@@ -93,7 +90,6 @@ function describe({ info, features: offered, limits }: GPUAdapter): AdapterInfo 
     features: [...features].sort(),
     subgroups: features.has('subgroups') ? (subgroupMaxSize ?? 0) : 0,
     f16: features.has('shader-f16'),
-    matrices: features.has(MATRICES) && multipliesInt8(info as MatrixInfo),
     limits: {
       binding: limits.maxStorageBufferBindingSize,
       buffer: limits.maxBufferSize,
@@ -104,24 +100,7 @@ function describe({ info, features: offered, limits }: GPUAdapter): AdapterInfo 
   };
 }
 
-/** Not in the standard yet, so not in its types. */
-const MATRICES = 'chromium-experimental-subgroup-matrix';
-
-interface MatrixInfo {
-  subgroupMinSize?: number;
-  subgroupMaxSize?: number;
-  subgroupMatrixConfigs?: readonly Record<'componentType' | 'resultComponentType' | 'M' | 'N' | 'K', string | number>[];
-}
-
-function multipliesInt8({ subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs = [] }: MatrixInfo): boolean {
-  const fits = subgroupMatrixConfigs.some(
-    ({ componentType, resultComponentType, M, N, K }) =>
-      componentType === 'i8' && resultComponentType === 'i32' && M === 16 && N === 16 && K === 32,
-  );
-  return fits && subgroupMinSize === 32 && subgroupMaxSize === 32;
-}
-
-const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query', MATRICES] as const;
+const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query'] as const;
 
 export interface OpenedAdapter {
   device: GPUDevice;
@@ -136,7 +115,7 @@ export async function openAdapter(): Promise<OpenedAdapter> {
   const { adapter, info } = found;
   const { limits } = adapter;
   const device = await adapter.requestDevice({
-    requiredFeatures: FEATURES.filter(feature => info.features.includes(feature)) as GPUFeatureName[],
+    requiredFeatures: FEATURES.filter(feature => adapter.features.has(feature)) as GPUFeatureName[],
     requiredLimits: {
       maxBufferSize: limits.maxBufferSize,
       maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,

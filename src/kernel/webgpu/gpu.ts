@@ -16,7 +16,7 @@ export interface Kernel {
   size: number;
   /** Of which `main(group: vec3u, lane: u32)` is called. */
   body: string;
-  /** WGSL extensions. With `subgroups` among them `main` is given the number of its subgroup too. */
+  /** WGSL extensions. */
   enable?: readonly string[];
 }
 
@@ -379,10 +379,6 @@ export function wgsl({ params, buffers, size, body, enable = [] }: Kernel): stri
     '@group(0) @binding(0) var<uniform> p: Params;',
     ...declared,
     body,
-    `@compute @workgroup_size(${size})`,
-    'fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32',
-    enable.includes('subgroups')
-      ? ', @builtin(subgroup_id) team: u32) { main(group, lane, team); }'
-      : ') { main(group, lane); }',
+    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) { main(group, lane); }`,
   ].join('\n');
 }

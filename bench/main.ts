@@ -22,6 +22,7 @@ const { positionals, values } = parseArgs({
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
     heads: { type: 'string', default: '32/8/128' },
     split: { type: 'string', default: '4' },
+    subgroups: { type: 'boolean', default: true },
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
     prompt: { type: 'string', default: '4096' },

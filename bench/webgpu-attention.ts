@@ -25,6 +25,7 @@ interface Options {
   heads: string;
   /** Pages a workgroup takes: several are tried. 0 for all of them, which is no split. */
   split: string;
+  subgroups: boolean;
   json: boolean;
 }
 
@@ -55,7 +56,7 @@ export async function benchWebGpuAttention(options: Options): Promise<void> {
   for (const kv of options.kv.split(',')) {
     const made = create(kv, shape);
     for (const split of options.split.split(',').map(Number)) {
-      const device = await createWebGpuDevice({ ...shape, split: split || 1 << 20 });
+      const device = await createWebGpuDevice({ ...shape, split: split || 1 << 20, subgroups: options.subgroups });
       name = device.info.name;
       try {
         const leaf = await validate(device, shape, made);

@@ -103,7 +103,7 @@ export class Attention {
     const { group, pageTokens } = this.shape;
     const { keys } = key;
     const { values } = value;
-    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.shares * values.dim);
+    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.dim);
     const slices = 32 * Math.max(1 + values.survey.length, values.groups);
     const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
     const fixed = 4 * (keys.fixed + values.fixed + 64);
@@ -156,11 +156,21 @@ export class Attention {
       if (items.one.count > 0) run(1, items.one.word, [items.one.count, kvHeads]);
       if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
     };
+    const queries =
+      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+    // Few and slow: they run beside the pages if they begin first.
+    const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
+    each(batch.halves, (rows, first, groups) => {
+      const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
+      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
+      const kernel = this.gpu.kernel(`halves ${rows}`, () => attendHalves(this.shape, rows));
+      this.gpu.run(kernel, [word, first, ...rooms, scale], buffers, groups);
+    });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
       const bound: Record<string, GPUBuffer | undefined> = {
         data: this.gpu.arena,
-        queries: key.fragment.turn ? bufferOf(q) : this.prepare(q, key, batch, word, scale),
+        queries,
         pool: pool.buffers[layer],
         pool2: pool.buffers[layer],
         pool4: pool.buffers[layer],
@@ -173,18 +183,12 @@ export class Attention {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () => attendPages(keys, values, this.shape, rows));
-        const params = [word, first, pool.strides[layer], valueOffset - keyOffset, scale];
+        const offset = valueOffset - keyOffset;
+        const params = [word, first, pool.strides[layer], offset, scale, key.columns, value.columns];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         this.gpu.run(kernel, params, buffers, groups);
       });
     }
-    const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, (rows, first, groups) => {
-      const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
-      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows}`, () => attendHalves(this.shape, rows));
-      this.gpu.run(kernel, [word, first, ...rooms, scale], buffers, groups);
-    });
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.
     const floats = changed(out);

@@ -5,8 +5,9 @@ import type { KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
+import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/read.ts';
-import { tablesOf } from './kernels/tables.ts';
+import { columnsAt, tablesOf } from './kernels/tables.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -22,6 +23,8 @@ export interface GpuCodec {
   residual?: GPUBuffer;
   /** What a learned codec looks up (kernels/tables.ts). */
   tables?: GPUBuffer;
+  /** Where they describe the columns of additive pages. */
+  columns: number;
   /** How attention reads it as keys and as values. */
   keys: KeyPart;
   values: ValuePart;
@@ -44,12 +47,15 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
     const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
     const name = nameOf(fragment);
     const perHead = (matrix?.length ?? 0) > codedDim * headDim;
-    // The fastest way that fits comes first.
+    // The first that fits.
     const [ints, sums] = precise
       ? []
       : [
-          intKeys(name, fragment, shape) ?? mixedKeys(name, fragment, shape, perHead),
-          intValues(name, fragment, shape) ?? mixedValues(name, fragment, shape),
+          intKeys(name, fragment, shape) ??
+            bookKeys(name, fragment, shape) ??
+            mixedKeys(name, fragment, shape, perHead) ??
+            additiveKeys(name, fragment, shape, perHead),
+          intValues(name, fragment, shape) ?? quadValues(name, fragment, shape) ?? mixedValues(name, fragment, shape),
         ];
     const floats = () =>
       fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
@@ -65,6 +71,7 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
       mean: place(mean, 'mean of a codec'),
       residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
+      columns: columnsAt(fragment),
       tables: place(tablesOf(fragment, shape), 'tables of a codec'),
     };
     known.set(fragment, codec);

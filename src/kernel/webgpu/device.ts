@@ -35,6 +35,8 @@ export interface WebGpuOptions {
   unroll?: number;
   /** Pages that a workgroup of attention takes: 4. It shows in the last bits of results, so a cache keeps to one. */
   split?: number;
+  /** Whether lanes may work together in subgroups: where the adapter has them. */
+  subgroups?: boolean;
 }
 
 /**
@@ -70,7 +72,8 @@ export class WebGpuDevice implements Device {
     { headDim, heads, kvHeads, pageTokens, precise = false, binding = info.limits.binding, ...rest }: WebGpuOptions,
   ) {
     const { limits, software } = info;
-    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads };
+    const subgroups = rest.subgroups !== false && info.subgroups >= 4;
+    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

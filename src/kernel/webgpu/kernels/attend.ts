@@ -41,6 +41,11 @@ interface Part {
   text(Q: number): string;
   /** Statements before the first page: tables that all lanes fill together. */
   setup?: string;
+  /**
+   * Constants of a page that a lane reads before it has to wait for others: whatever it can, so that it waits for memory
+   * once. In step 2 lane n of 32 has tokens 4 g on with g = n, n + 32 and so on: `chunk` 0, 1 and so on.
+   */
+  fetch?: string;
   /** Statements at the start of a page, for all lanes; with barriers of its own where it needs them. */
   begin?(Q: number): string;
 }
@@ -50,6 +55,8 @@ export interface KeyPart extends Part {
   words: number;
   /** What it reads beside the pages. */
   buffers?: readonly string[];
+  /** Constants for all pages. */
+  declare?: string;
   /** Puts word n of query q, whose words begin at `origin`, into workgroup memory: n below `taken`. */
   load(Q: number): string;
   taken: number;
@@ -57,24 +64,26 @@ export interface KeyPart extends Part {
   parts: number;
   sums(Q: number): string;
   /** The scores of query q with tokens 4 g to 4 g + 3 out of `dots`, their sums. */
-  score(Q: number): string;
+  score(chunk: number): string;
 }
 
 export interface ValuePart extends Part {
   /** A page's weights may have several scales: the largest factor of each, from expressions for tokens 4 g on (vec4f). */
-  survey: readonly string[];
+  survey: readonly ((chunk: number) => string)[];
   /**
    * Puts the weights of query q for tokens 4 g to 4 g + 3: `weights`, of which the page's largest is 1, which all go by
    * `whole`; `largestN` is what the survey found. What it adds to `moreN` is added to all dims of group N in the end.
    */
-  weigh(Q: number): string;
+  weigh(Q: number, chunk: number): string;
   /** Once a page and query, by one lane. */
   note?(Q: number): string;
   /** Groups of dims that have sums of their own in common, and the group of dim i; none where nothing is added. */
   groups: number;
   groupOf?: string;
-  /** Sums a dim has in the end, of different lanes: declared, rescaled by `factors[q]` and added to, kept: keep(share, q, i, sum). */
+  /** Sums a dim has in the end, of different lanes: declared, rescaled by `factors[q]` and added to, kept: keep(q, i, sum). */
   shares: number;
+  /** Which of them a lane has. */
+  share: string;
   declare(Q: number): string;
   sum(Q: number): string;
   keep(Q: number): string;
@@ -111,7 +120,7 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const surveyed = values.survey.length;
   // A part of all queries, and so much more that parts do not meet in one bank.
   const stride = Q * P + 8;
-  const scratch = Math.max(keys.parts * stride, values.shares * Q * C);
+  const scratch = Math.max(keys.parts * stride, Q * C);
   const pairs = (text: (k: number) => string) =>
     each(
       perLane,
@@ -141,9 +150,9 @@ fn put(part: u32, q: u32, t: u32, sum: f32) {
   scratch[at / 4][at % 4] = sum;
 }
 fn put4(part: u32, q: u32, g: u32, sums: vec4f) { scratch[part * ${stride / 4} + q * ${P / 4} + g] = sums; }
-fn keep(share: u32, q: u32, i: u32, sum: f32) {
-  let at = (share * ${Q} + q) * ${C} + i;
-  scratch[at / 4][at % 4] = sum;
+fn keep(q: u32, i: u32, sum: f32) {
+  let at = q * ${C} + i;
+  scratch[at / 4][at % 4] += sum;
 }
 ${keys.text(Q)}
 ${values.text(Q)}
@@ -163,11 +172,14 @@ fn main(group: vec3u, lane: u32) {
     ${keys.load(Q)}
   }
   ${each(perLane, k => `var m${k} = ${NEVER}; var l${k} = 0.0; ${each(N, d => `var more${k}_${d} = 0.0;`, ' ')}`)}
+  ${keys.declare ?? ''}
   ${values.declare(Q)}
   workgroupBarrier();
 
   for (var page = 0u; page < data[item + 3]; page++) {
     ${source.begin}
+    ${keys.fetch ?? ''}
+    ${values.fetch ?? ''}
     ${keys.begin?.(Q) ?? ''}
     ${values.begin?.(Q) ?? ''}
     // 1. sums of keys
@@ -182,11 +194,11 @@ fn main(group: vec3u, lane: u32) {
       ${groupsOf(
         c => `
         let dots = ${each(keys.parts, part => `scratch[${(part * stride) / 4} + q * ${P / 4} + g]`, ' + ')};
-        let scores = ${keys.score(Q)};
+        let scores = ${keys.score(c)};
         let t0 = 4 * g;
         s${k}_${c} = select(vec4f(${NEVER}), scores, vec4<bool>(${each(4, j => source.seen.replaceAll('$t', `(t0 + ${j})`), ', ')}));
         top4 = max(top4, s${k}_${c});
-        ${each(surveyed, d => `survey${d} = max(survey${d}, ${values.survey[d]});`, ' ')}`,
+        ${each(surveyed, d => `survey${d} = max(survey${d}, ${values.survey[d](c)});`, ' ')}`,
       )}
       slices[q * ${SLICES / 4} + slice / 4][slice % 4] = max(max(top4.x, top4.y), max(top4.z, top4.w));
       ${each(
@@ -210,7 +222,7 @@ fn main(group: vec3u, lane: u32) {
         c => `
         let weights = select(exp(s${k}_${c} - top), vec4f(0.0), s${k}_${c} < vec4f(-1e38));
         sum += (weights.x + weights.y) + (weights.z + weights.w);
-        ${values.weigh(Q)}`,
+        ${values.weigh(Q, c)}`,
       )}
       ${each(N, d => `more${k}_${d} = fma(more${k}_${d}, factor, more${d} * whole);`, ' ')}
       l${k} = fma(l${k}, factor, sum * whole);
@@ -226,7 +238,12 @@ fn main(group: vec3u, lane: u32) {
     // done
   }
 
-  ${values.keep(Q)}
+  workgroupBarrier();
+  for (var at = lane; at < ${Math.ceil((Q * C) / 4)}; at += ${SIZE}) { scratch[at] = vec4f(0.0); }
+  for (var turn = 0u; turn < ${values.shares}; turn++) {
+    workgroupBarrier();
+    if (${values.share} == turn) { ${values.keep(Q)} }
+  }
   workgroupBarrier();
   ${
     N > 0
@@ -244,9 +261,7 @@ fn main(group: vec3u, lane: u32) {
     let q = at / ${C};
     let i = at % ${C};
     if (q / ${G} < rows) {
-      var sum = scratch[at / 4][at % 4];
-      ${each(values.shares - 1, s => `sum += scratch[(at + ${(s + 1) * Q * C}) / 4][(at + ${(s + 1) * Q * C}) % 4];`)}
-      states[${stateOf('q')} + i] = sum${N > 0 ? ` + more[(${values.groupOf ?? '0'}) * ${Q} + q]` : ''};
+      states[${stateOf('q')} + i] = scratch[at / 4][at % 4]${N > 0 ? ` + more[(${values.groupOf ?? '0'}) * ${Q} + q]` : ''};
     }
   }
   workgroupBarrier();
@@ -269,5 +284,6 @@ fn main(group: vec3u, lane: u32) {
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
     size: SIZE,
     body,
+    enable: body.includes('quadSwap') ? ['subgroups'] : [],
   };
 }

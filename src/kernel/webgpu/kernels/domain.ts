@@ -27,7 +27,7 @@ const tables = ({ matrix, mean }: Domain) => [
 ];
 
 /** Terms of a sum that are loaded together, so that they are waited for together. */
-const UNROLL = 8;
+const UNROLL = 16;
 
 /**
  * `NAME(kv, lane)`: y[r][c] = sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory, lanes side by side
@@ -75,33 +75,35 @@ export function prepare(d: Domain, int8: boolean): Kernel {
     queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${d.matrix ? 'y' : 'x'}[at]);
   }`;
   const y = d.matrix ? 'y' : 'x';
+  // Lanes that share a row, four of whose numbers are in a vector.
+  const share = 2 ** Math.floor(Math.log2(SIZE / G));
   const integers = /* wgsl */ `
-  for (var r = 0u; r < ${G}; r++) {
-    var own = 0.0;
-    for (var c = lane; c < ${C}; c += ${SIZE}) { own = max(own, abs(${y}[r * ${C} + c])); }
-    parts[lane] = own;
-    workgroupBarrier();
-    var most = 0.0;
-    for (var n = 0u; n < ${Math.min(C, SIZE)}; n++) { most = max(most, parts[n]); }
-    let unit = select(0.0, 127.0 / most, most > 0);
-    workgroupBarrier();
-    var sum = 0;
-    for (var c = lane; c < ${C / 4}; c += ${SIZE}) {
-      let from_dim = r * ${C} + 4 * c;
-      let four = vec4f(${each(4, j => `${y}[from_dim + ${j}]`, ', ')});
-      let word = pack4xI8(vec4i(round(four * unit)));
-      sum += dot4I8Packed(word, 0x01010101u);
-      queries[to + r * ${words} + c] = word;
-    }
-    parts[lane] = f32(sum);
-    workgroupBarrier();
-    if (lane == 0) {
-      var all = 0.0;
-      for (var n = 0u; n < ${Math.min(C / 4, SIZE)}; n++) { all += parts[n]; }
-      queries[to + r * ${words} + ${C / 4}] = bitcast<u32>(most / 127.0);
-      queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>(all);
-    }
-    workgroupBarrier();
+  let r = min(lane / ${share}, ${G - 1}u);
+  let part = lane % ${share};
+  var own = 0.0;
+  for (var c = part; c < ${C}; c += ${share}) { own = max(own, abs(${y}[r * ${C} + c])); }
+  parts[lane / 4][lane % 4] = own;
+  workgroupBarrier();
+  var tops = parts[r * ${share / 4}];
+  for (var n = 1u; n < ${share / 4}; n++) { tops = max(tops, parts[r * ${share / 4} + n]); }
+  let most = max(max(tops.x, tops.y), max(tops.z, tops.w));
+  let unit = select(0.0, 127.0 / most, most > 0);
+  workgroupBarrier();
+  var sum = 0;
+  for (var c = part; c < select(0u, ${C / 4}u, lane < ${share * G}); c += ${share}) {
+    let from_dim = r * ${C} + 4 * c;
+    let four = vec4f(${each(4, j => `${y}[from_dim + ${j}]`, ', ')});
+    let word = pack4xI8(vec4i(round(four * unit)));
+    sum += dot4I8Packed(word, 0x01010101u);
+    queries[to + r * ${words} + c] = word;
+  }
+  parts[lane / 4][lane % 4] = f32(sum);
+  workgroupBarrier();
+  if (part == 0 && lane < ${share * G}) {
+    var all = parts[r * ${share / 4}];
+    for (var n = 1u; n < ${share / 4}; n++) { all += parts[r * ${share / 4} + n]; }
+    queries[to + r * ${words} + ${C / 4}] = bitcast<u32>(most / 127.0);
+    queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>((all.x + all.y) + (all.z + all.w));
   }`;
   return {
     name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''}`,
@@ -111,7 +113,7 @@ export function prepare(d: Domain, int8: boolean): Kernel {
     body: /* wgsl */ `
 var<workgroup> x: array<f32, ${G * D}>;
 ${d.matrix ? `var<workgroup> y: array<f32, ${G * C}>;\n${multiply('into', D, C, G, d.perHead)}` : ''}
-${int8 ? `var<workgroup> parts: array<f32, ${SIZE}>;` : ''}
+${int8 ? `var<workgroup> parts: array<vec4f, ${SIZE / 4}>;` : ''}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.table + p.rows + ${FINISH} * group.y];
   let kv = group.x;
@@ -201,19 +203,22 @@ var<workgroup> x: array<f32, ${Math.max(C, D)}>;
 var<workgroup> y: array<f32, ${D}>;
 var<workgroup> weights: array<f32, ${MERGED}>;
 var<workgroup> sums: array<vec4f, ${SIZE}>;
-var<workgroup> shared_top: array<f32, ${SIZE}>;
+var<workgroup> own_parts: array<vec4f, ${SIZE / 4}>;
+var<workgroup> all_parts: array<vec4f, 4>;
+fn both(a: vec4f, b: vec4f, add: bool) -> vec4f { return select(max(a, b), a + b, add); }
 fn over_all(lane: u32, own: f32, add: bool) -> f32 {
   workgroupBarrier();
-  shared_top[lane] = own;
-  for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
-    workgroupBarrier();
-    if (lane < n) {
-      let other = shared_top[lane + n];
-      shared_top[lane] = select(max(shared_top[lane], other), shared_top[lane] + other, add);
-    }
+  own_parts[lane / 4][lane % 4] = own;
+  workgroupBarrier();
+  if (lane < 4) {
+    var part = own_parts[lane];
+    for (var n = 1u; n < ${SIZE / 16}; n++) { part = both(part, own_parts[lane + 4 * n], add); }
+    all_parts[lane] = part;
   }
   workgroupBarrier();
-  return shared_top[0];
+  let four = both(both(all_parts[0], all_parts[1], add), both(all_parts[2], all_parts[3], add), add);
+  let two = both(vec4f(four.xy, 0.0, 0.0), vec4f(four.zw, 0.0, 0.0), add);
+  return select(max(two.x, two.y), two.x + two.y, add);
 }
 ${d.matrix ? multiply('back', C, D, 1, d.perHead) : ''}
 fn main(group: vec3u, lane: u32) {

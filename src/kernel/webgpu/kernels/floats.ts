@@ -12,6 +12,8 @@ import { turning } from './turn.ts';
 /** Lanes of a token where eight dims are read at a time, and of a dim where four tokens are. */
 const PARTS = 4;
 const LANES = SIZE / PARTS;
+/** Tokens that are read before the first of them is used. */
+const AHEAD = 4;
 
 /** What the loops want to know of what they read. `eight` and `four` are the beginnings of calls. */
 export interface Floats {
@@ -52,16 +54,21 @@ export function floatKeys(floats: Floats, query: Query): KeyPart {
   const { name, dim: C, tokens: P, call, by, scale } = floats;
   const rounds = Math.ceil(P / LANES);
   const chunks = Math.ceil(P / 4 / 32);
+  const E = Math.ceil(C / 8);
   const eights = (Q: number) => `{
       let part = lane % ${PARTS};
       ${each(rounds, k => `let t${k} = min(lane / ${PARTS} + ${k * LANES}, ${P - 1}u); ${each(Q, q => `var a${k}_${q} = 0.0;`, ' ')}`)}
-      for (var c = part; c < ${Math.ceil(C / 8)}; c += ${PARTS}) {
-        ${each(Q, q => `let x${q} = query[(c * ${Q} + ${q}) * 2]; let y${q} = query[(c * ${Q} + ${q}) * 2 + 1];`)}
+      for (var first_eight = part; first_eight < ${E}; first_eight += ${2 * PARTS}) {
+        ${each(2, u => `let c${u} = min(first_eight + ${u * PARTS}, ${E - 1}u); ${each(rounds, k => `let e${k}_${u} = ${call} t${k}, c${u});`, ' ')}`)}
+        ${each(
+          2,
+          u => `if (first_eight + ${u * PARTS} < ${E}) {
+        ${each(Q, q => `let x${q} = query[(c${u} * ${Q} + ${q}) * 2]; let y${q} = query[(c${u} * ${Q} + ${q}) * 2 + 1];`)}
         ${each(
           rounds,
-          k => `{ let e = ${call} t${k}, c);
-        ${each(4, j => each(Q, q => `a${k}_${q} = fma(x${q}[${j}], e.low[${j}], a${k}_${q});`, ' '))}
-        ${each(4, j => each(Q, q => `a${k}_${q} = fma(y${q}[${j}], e.high[${j}], a${k}_${q});`, ' '))} }`,
+          k => `${each(4, j => each(Q, q => `a${k}_${q} = fma(x${q}[${j}], e${k}_${u}.low[${j}], a${k}_${q});`, ' '))}
+        ${each(4, j => each(Q, q => `a${k}_${q} = fma(y${q}[${j}], e${k}_${u}.high[${j}], a${k}_${q});`, ' '))}`,
+        )} }`,
         )}
       }
       ${each(rounds, k => each(Q, q => `put(part, ${q}, t${k}, a${k}_${q});`, ' '))}
@@ -119,6 +126,7 @@ export function floatValues(floats: Floats): ValuePart {
       ...common,
       loaded: P,
       shares,
+      share: slot,
       text: Q => `${floats.text}\nvar<workgroup> weighed: array<vec4f, ${P * V(Q)}>;`,
       weigh: Q => `let w = weights * (${scale}) * whole;
         ${each(4, j => `weighed[(4 * g + ${j}) * ${V(Q)} + q / 4][q % 4] = w[${j}];`)}`,
@@ -127,12 +135,17 @@ export function floatValues(floats: Floats): ValuePart {
       sum: Q => `{
       let slot = ${slot};
       ${each(columns, j => each(Q, q => `low${j}_${q} *= factors[${q}]; high${j}_${q} *= factors[${q}];`, ' '))}
-      for (var t = slot; t < select(0u, ${P}u, slot < ${shares}); t += ${shares}) {
-        ${each(V(Q), v => `let w${v} = weighed[t * ${V(Q)} + ${v}];`, ' ')}
+      for (var next_token = slot; next_token < select(0u, ${P}u, slot < ${shares}); next_token += ${shares * AHEAD}) {
         ${each(
           columns,
-          j => `if (${chunk(j)} < ${row}) { let e = ${call} t, ${chunk(j)});
-        ${each(Q, q => `low${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e.low, low${j}_${q}); high${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e.high, high${j}_${q});`)} }`,
+          j => `if (${chunk(j)} < ${row}) {
+        ${each(AHEAD, u => `let e${u} = ${call} min(next_token + ${u * shares}, ${P - 1}u), ${chunk(j)});`)}
+        ${each(
+          AHEAD,
+          u => `if (next_token + ${u * shares} < ${P}) {
+        ${each(V(Q), v => `let w${v} = weighed[(next_token + ${u * shares}) * ${V(Q)} + ${v}];`, ' ')}
+        ${each(Q, q => `low${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e${u}.low, low${j}_${q}); high${j}_${q} = fma(vec4f(w${q >> 2}[${q & 3}]), e${u}.high, high${j}_${q});`)} }`,
+        )} }`,
         )}
       }
     }`,
@@ -142,8 +155,8 @@ export function floatValues(floats: Floats): ValuePart {
           j => `if (${slot} < ${shares} && ${chunk(j)} < ${row}) {
     let first = vec2u(${place.first(chunk(j), 0)}, ${place.first(chunk(j), 1)});
     for (var k = 0u; k < 4; k++) {
-      ${each(Q, q => `if (first.x + k < ${C}) { keep(${slot}, ${q}, first.x + k, low${j}_${q}[k]); }`)}
-      ${each(Q, q => `if (first.y + k < ${C}) { keep(${slot}, ${q}, first.y + k, high${j}_${q}[k]); }`)}
+      ${each(Q, q => `if (first.x + k < ${C}) { keep(${q}, first.x + k, low${j}_${q}[k]); }`)}
+      ${each(Q, q => `if (first.y + k < ${C}) { keep(${q}, first.y + k, high${j}_${q}[k]); }`)}
     }
   }`,
         ),
@@ -154,6 +167,7 @@ export function floatValues(floats: Floats): ValuePart {
     ...common,
     loaded: P,
     shares: PARTS,
+    share: `lane % ${PARTS}`,
     text: Q => `${floats.text}\nvar<workgroup> weighed: array<vec4f, ${(Q * P) / 4}>;`,
     weigh: () => `weighed[q * ${P / 4} + g] = weights * (${scale}) * whole;`,
     declare: Q => each(Q, q => each(columns, k => `var o${q}_${k} = 0.0;`, ' ')),
@@ -172,8 +186,7 @@ export function floatValues(floats: Floats): ValuePart {
       each(columns, k =>
         each(
           Q,
-          q =>
-            `if (lane / ${PARTS} + ${k * LANES} < ${C}) { keep(lane % ${PARTS}, ${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k}); }`,
+          q => `if (lane / ${PARTS} + ${k * LANES} < ${C}) { keep(${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k}); }`,
         ),
       ),
   };

@@ -128,7 +128,7 @@ export const intKeys = (name: string, fragment: Fragment, shape: PageShape): Key
 
 /** What all int8 keys share: norms a token, and queries of int8 words with a scale, a sum and a constant. */
 function scored(name: string, page: Levels, bytes: Bytes, D: number) {
-  const { codes, norms, uniform } = page;
+  const { codes, uniform } = page;
   // Of a signed byte: what it is multiplied by, and what a byte of 0 stands for.
   const unit = uniform ? bytes.unit / 2 ** (8 - codes.bits) : bytes.unit;
   const offset = uniform ? bytes.unit / 2 : bytes.offset + 128 * bytes.unit;
@@ -141,15 +141,24 @@ function scored(name: string, page: Levels, bytes: Bytes, D: number) {
     fixed: bytes.fixed,
     parts: PARTS,
     setup: bytes.setup,
-    score: () =>
-      `fma(query_scalars[3 * q] * four_halves(keyBlock + ${norms.offset} + 8 * g), fma(dots, vec4f(${float(unit)}), vec4f(query_scalars[3 * q + 1] * ${float(offset)})), vec4f(query_scalars[3 * q + 2]))`,
+    score: (c: number) =>
+      `fma(query_scalars[3 * q] * keyNorms${c}, fma(dots, vec4f(${float(unit)}), vec4f(query_scalars[3 * q + 1] * ${float(offset)})), vec4f(query_scalars[3 * q + 2]))`,
   };
 }
+
+/** Norms of a lane's tokens in step 2. */
+const fetchNorms = (side: 'key' | 'value', { norms }: Levels, P: number) =>
+  each(
+    Math.ceil(P / 128),
+    c =>
+      `let ${side}Norms${c} = four_halves(${side}Block + ${norms.offset} + 8 * min(lane % 32 + ${32 * c}, ${P / 4 - 1}u));`,
+  );
 
 const queryScalars = (Q: number) => `var<workgroup> query_scalars: array<f32, ${3 * Q}>;`;
 
 /** Four lanes a token, each with a part of its row and of the queries. */
-function rowKeys(name: string, fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): KeyPart | undefined {
+function rowKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
+  const { headDim: D, pageTokens: P, subgroups } = shape;
   const page = levelsOf(fragment, 'rows');
   const line = page && lineOf(page.codes.bits, D, P);
   if (!page || !line) return undefined;
@@ -164,19 +173,30 @@ function rowKeys(name: string, fragment: Fragment, { headDim: D, pageTokens: P }
       let place = ${line.place('n')};
       ${query(Q).put(`((place / ${words}) * ${Q} + q) * ${words} + place % ${words}`, 'queries[origin + n]')}
     } else { query_scalars[3 * q + n - ${D / 4}] = bitcast<f32>(queries[origin + n]); }`,
+    fetch: `${fetchNorms('key', page, P)}
+    ${each(rounds, k => `let t${k} = min(lane / ${PARTS} + ${k * LANES}, ${P - 1}u); ${line.load(`k${k}_`, `keyBlock + ${page.codes.offset}`, `t${k}`, `lane % ${PARTS}`)}`)}`,
     sums: Q => `{
       let part = lane % ${PARTS};
       ${each(Q, q => query(Q).load(`q${q}_`, `(part * ${Q} + ${q}) * ${words}`))}
-      ${each(rounds, k => `let t${k} = min(lane / ${PARTS} + ${k * LANES}, ${P - 1}u); ${line.load(`c${k}_`, `keyBlock + ${page.codes.offset}`, `t${k}`, 'part')}`)}
       ${each(
         rounds,
         k => `{ ${each(Q, q => `var d${q} = 0;`, ' ')}
-      ${each(words, m => `{ let c = ${bytes.signed(line.codes(`c${k}_`, m), line.top(`c${k}_`, m))}; ${each(Q, q => `d${q} += dot4I8Packed(c, ${query(Q).word(`q${q}_`, m)});`, ' ')} }`)}
-      ${each(Q, q => `put(part, ${q}, t${k}, f32(d${q}));`, ' ')} }`,
+      ${each(words, m => `{ let c = ${bytes.signed(line.codes(`k${k}_`, m), line.top(`k${k}_`, m))}; ${each(Q, q => `d${q} += dot4I8Packed(c, ${query(Q).word(`q${q}_`, m)});`, ' ')} }`)}
+      ${subgroups ? acrossFour(Q, `t${k}`) : each(Q, q => `put(part, ${q}, t${k}, f32(d${q}));`, ' ')} }`,
       )}
     }`,
+    ...(subgroups && { name: `int of four ${name}`, parts: 1 }),
   };
 }
+
+/** Sums d0, d1, ... of four neighbours; each puts every fourth query's. */
+const acrossFour = (Q: number, t: string) => `
+      ${each(Q, q => `d${q} += quadSwapX(d${q}); d${q} += quadSwapY(d${q});`)}
+      ${each(Math.ceil(Q / PARTS), v => {
+        const d = (n: number) => `d${Math.min(PARTS * v + n, Q - 1)}`;
+        const own = `select(select(${d(0)}, ${d(1)}, part == 1), select(${d(2)}, ${d(3)}, part == 3), part > 1)`;
+        return `if (${PARTS * v} + part < ${Q}) { put(0, ${PARTS * v} + part, ${t}, f32(${own})); }`;
+      })}`;
 
 /**
  * Columns of nibbles that hold two dims each: a lane has four tokens and a part of the dims. Two columns make a byte a
@@ -194,20 +214,23 @@ function pairKeys(name: string, fragment: Fragment, { headDim: D, pageTokens: P 
     load: Q => `if (n < ${D / 4}) { ${query(Q).put(`n * ${Q} + q`, 'queries[origin + n]')} } else {
       query_scalars[3 * q + n - ${D / 4}] = bitcast<f32>(queries[origin + n]);
     }`,
+    fetch: `${fetchNorms('key', page, P)}
+    let pairs = min(lane % 32, ${P / 4 - 1}u);
+    let from_word = (keyBlock + ${page.codes.offset}) / 4 + pairs / 8 * 4 + pairs % 4 + lane / 32 * ${(2 * columns * P) / 8};
+    ${each(2 * columns, n => `let k${n} = pool[from_word + ${(n * P) / 8}];`, ' ')}`,
     sums: Q => `{
       let part = lane / 32;
       let g = min(lane % 32, ${P / 4 - 1}u);
       let shift = g / 4 % 2 * 4;
-      let from_word = (keyBlock + ${page.codes.offset}) / 4 + g / 8 * 4 + g % 4;
       ${each(Q, q => each(4, j => `var d${q}_${j} = 0;`, ' '))}
-      for (var m = 0u; m < ${columns}; m++) {
-        let n = part * ${columns} + m;
-        ${query(Q).load('q_', `n * ${Q}`)}
-        let low = (pool[from_word + 2 * n * ${P / 8}] >> shift) & 0x0f0f0f0fu;
-        let high = (pool[from_word + (2 * n + 1) * ${P / 8}] >> shift) & 0x0f0f0f0fu;
-        let both = low | (high << 4);
+      ${each(
+        columns,
+        m => `{
+        ${query(Q).load('q_', `(part * ${columns} + ${m}) * ${Q}`)}
+        let both = ((k${2 * m} >> shift) & 0x0f0f0f0fu) | (((k${2 * m + 1} >> shift) & 0x0f0f0f0fu) << 4u);
         ${each(4, j => `{ let b = (both >> ${8 * j}u) & 0xffu; let y = b | (b << 6u); let x = (y | (y << 12u)) & 0x03030303u; let c = ${bytes.signed('x', 'x')}; ${each(Q, q => `d${q}_${j} += dot4I8Packed(c, ${query(Q).word('q_', q)});`, ' ')} }`)}
-      }
+      }`,
+      )}
       ${each(Q, q => `put4(part, ${q}, g, vec4f(vec4i(d${q}_0, d${q}_1, d${q}_2, d${q}_3)));`, ' ')}
     }`,
   };
@@ -221,18 +244,19 @@ interface Scaled {
   dims: 1 | 2;
   groups: number;
   groupOf: string;
-  factor(d: number): string;
+  factor(d: number, chunk: number): string;
+  fetch: string;
   /** Added under the weights as they are. */
   plus?(d: number): string;
   text: string;
 }
 
-function scaledOf(fragment: Fragment, { headDim: D }: PageShape): Scaled | undefined {
+function scaledOf(fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): Scaled | undefined {
   const { page } = fragment;
   if (page.kind === 'affine') return rangesOf(fragment, page, D);
   const levels = levelsOf(fragment, 'columns') ?? levelsOf(fragment, 'pairs');
   if (!levels) return undefined;
-  const { norms, codes } = levels;
+  const { codes } = levels;
   const pairs = codes.order === 'pairs';
   return {
     bytes: bytesOf('value', levels),
@@ -240,7 +264,8 @@ function scaledOf(fragment: Fragment, { headDim: D }: PageShape): Scaled | undef
     dims: pairs ? 2 : 1,
     groups: 1,
     groupOf: '0u',
-    factor: () => `four_halves(valueBlock + ${norms.offset} + 8 * g)`,
+    factor: (_, c) => `valueNorms${c}`,
+    fetch: fetchNorms('value', levels, P),
     text: '',
   };
 }
@@ -268,6 +293,7 @@ function rangesOf(fragment: Fragment, { codes, group, axis, ranges, norms }: Aff
     dims: 1,
     groups,
     groupOf: `i / ${group}`,
+    fetch: '',
     factor: d => part(d, 'high'),
     plus: d => `fma(vec4f(${float(middle)}), ${part(d, 'high')}, ${part(d, 'low')})`,
     text: /* wgsl */ `
@@ -323,13 +349,13 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     setup: bytes.setup,
     text: Q =>
       `${bytes.text}\n${scaled.text}\n${weights(Q).declare}\nvar<workgroup> weight_units: array<f32, ${groups * Q}>;`,
-    survey: Array.from({ length: groups }, (_, d) => `abs(${factor(d)})`),
-    weigh: Q => `let place = ${line.place('g')};
+    survey: Array.from({ length: groups }, (_, d) => (c: number) => `abs(${factor(d, c)})`),
+    weigh: (Q, chunk) => `let place = ${line.place('g')};
         ${each(
           groups,
           d => `{
           let unit = select(0.0, 255.0 / largest${d}, largest${d} > 0);
-          let word = ${dithered(`weights * ${factor(d)} * unit`)};
+          let word = ${dithered(`weights * ${factor(d, chunk)} * unit`)};
           ${weights(Q).put(`(((${d * PARTS} + place / ${words}) * ${Q} + q) * ${words} + place % ${words})`, 'word')}
           more${d} = fma(f32(dot4U8Packed(word, 0x01010101u)), largest${d} * ${float(bytes.offset / 255)}, more${d});
           ${
@@ -341,12 +367,14 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
         }`,
         )}`,
     note: Q => each(groups, d => `weight_units[${d * Q} + q] = whole * largest${d} * ${float(bytes.unit / 255)};`),
+    fetch: `${scaled.fetch}
+    ${each(columns, k => `let i${k} = min(lane / ${PARTS} + ${k * LANES}, ${D / dims - 1}u); ${line.load(`c${k}_`, `valueBlock + ${codes.offset}`, `i${k}`, `lane % ${PARTS}`)}`)}`,
     shares: PARTS,
+    share: `lane % ${PARTS}`,
     declare: Q => each(Q, q => each(columns, k => each(dims, e => `var o${q}_${k}_${e} = 0.0;`, ' '), ' ')),
     sum: Q => `{
       let part = lane % ${PARTS};
       ${groups === 1 ? load(Q, '0u') : ''}
-      ${each(columns, k => `let i${k} = min(lane / ${PARTS} + ${k * LANES}, ${D / dims - 1}u); ${line.load(`c${k}_`, `valueBlock + ${codes.offset}`, `i${k}`, 'part')}`)}
       ${each(
         columns,
         k => `{ let i = i${k}; let d = ${groupOf};
@@ -359,7 +387,7 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
         columns,
         k => `if (lane / ${PARTS} + ${k * LANES} < ${D / dims}) {
     let i = (lane / ${PARTS} + ${k * LANES}) * ${dims};
-    ${each(Q, q => each(dims, e => `keep(lane % ${PARTS}, ${q}, i + ${e}, o${q}_${k}_${e});`, ' '))}
+    ${each(Q, q => each(dims, e => `keep(${q}, i + ${e}, o${q}_${k}_${e});`, ' '))}
   }`,
       ),
   };

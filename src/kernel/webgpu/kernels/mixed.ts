@@ -13,7 +13,7 @@ import { PARTS, sharedWords } from './lines.ts';
 import type { PageShape } from './read.ts';
 import { mixedTables, ownTable, PLANE_KINDS, QUAD_WORDS } from './tables.ts';
 import { each, float } from './text.ts';
-import { turning } from './turn.ts';
+import { quantizing, turning } from './turn.ts';
 
 const LANES = SIZE / PARTS;
 
@@ -27,7 +27,8 @@ export function mixedKeys(name: string, fragment: Fragment, shape: PageShape, pe
   const tables = mixedTables(shape);
   const turned = turning(fragment, shape, perHead);
   const most = tables.mostQuads;
-  const query = (Q: number) => sharedWords('query', Q * most, Q);
+  const words = quantizing(most);
+  const { query } = words;
   const word = (at: string) => `keyTables[${own} + ${at}]`;
   // Left and right shifts that put a lane's four tokens of a plane into bytes, by its bits.
   const place = (bits: number) => {
@@ -38,19 +39,26 @@ export function mixedKeys(name: string, fragment: Fragment, shape: PageShape, pe
     name: `mixed ${name}`,
     dim: D,
     ...turned.part,
-    loaded: turned.loaded + D + most + 8,
+    loaded: turned.loaded + words.loaded + D + 34,
     fixed: QUAD_WORDS * most + PLANE_KINDS.length + 32,
     parts: PARTS,
     text: Q => /* wgsl */ `
 ${turned.text(Q)}
-${query(Q).declare}
+${words.text(Q)}
 var<workgroup> coded: array<f32, ${Q * (D + 1)}>;
-var<workgroup> query_tops: array<vec4f, ${Q * 8}>;
-var<workgroup> query_scales: array<f32, ${Q}>;
 var<workgroup> constants: array<f32, ${Q}>;
+var<workgroup> halves: array<vec4f, ${Q * 8}>;
 var<workgroup> steps: array<f32, ${D}>;
 var<workgroup> kinds: array<u32, ${PLANE_KINDS.length + 1}>;
-var<workgroup> quads: array<u32, ${QUAD_WORDS * most}>;`,
+var<workgroup> quads: array<u32, ${QUAD_WORDS * most}>;
+fn four_dims(q: u32, quad: u32) -> vec4f {
+  let dims = vec2u(quads[quad * ${QUAD_WORDS} + 4], quads[quad * ${QUAD_WORDS} + 5]);
+  let first = q * ${D + 1};
+  return vec4f(
+    coded[first + (dims.x & 0xffff)], coded[first + (dims.x >> 16)],
+    coded[first + (dims.y & 0xffff)], coded[first + (dims.y >> 16)],
+  );
+}`,
     setup: /* wgsl */ `
   let quadsAt = ${word(`${tables.heads} + head`)};
   for (var at = lane; at < ${D}; at += ${SIZE}) { steps[at] = bitcast<f32>(${word(`${tables.steps} + head * ${D} + at`)}); }
@@ -60,38 +68,18 @@ var<workgroup> quads: array<u32, ${QUAD_WORDS * most}>;`,
   }`,
     begin: Q => /* wgsl */ `
     ${turned.begin(Q, `coded[q * ${D + 1} + n] = sum * steps[n];`, 'constants[q] = sum;')}
-    workgroupBarrier();
-    for (var n = lane; n < ${Q * 32}; n += ${SIZE}) {
-      let q = n / 32;
-      var top = 0.0;
-      for (var i = n % 32; i < ${D}; i += 32) { top = max(top, abs(coded[q * ${D + 1} + i])); }
-      query_tops[n / 4][n % 4] = top;
-    }
-    workgroupBarrier();
-    if (lane < ${Q}) {
-      var top4 = query_tops[8 * lane];
-      for (var n = 1u; n < 8; n++) { top4 = max(top4, query_tops[8 * lane + n]); }
-      let top = max(max(top4.x, top4.y), max(top4.z, top4.w));
-      query_scales[lane] = top / 127.0;
-      // Half a step of every column that has codes: the others have a step of 0.
+    // Half a step of every column that has codes: the others have a step of 0.
+    for (var at = lane; at < ${Q * 32}; at += ${SIZE}) {
       var half = 0.0;
-      for (var i = 0u; i < ${D}; i++) { half = fma(0.5, coded[lane * ${D + 1} + i], half); }
-      constants[lane] += half;
+      for (var i = at % 32; i < ${D}; i += 32) { half = fma(0.5, coded[at / 32 * ${D + 1} + i], half); }
+      halves[at / 4][at % 4] = half;
     }
-    workgroupBarrier();
-    for (var at = lane; at < ${Q} * kinds[${PLANE_KINDS.length}]; at += ${SIZE}) {
-      let quad = at / ${Q};
-      let q = at % ${Q};
-      let dims = vec2u(quads[quad * ${QUAD_WORDS} + 4], quads[quad * ${QUAD_WORDS} + 5]);
-      let from_query = q * ${D + 1};
-      let four = vec4f(
-        coded[from_query + (dims.x & 0xffff)], coded[from_query + (dims.x >> 16)],
-        coded[from_query + (dims.y & 0xffff)], coded[from_query + (dims.y >> 16)],
-      );
-      let unit = select(0.0, 1.0 / query_scales[q], query_scales[q] > 0);
-      ${query(Q).put('at', 'pack4xI8(vec4i(round(four * unit)))')}
-    }
-    workgroupBarrier();`,
+    ${words.begin(Q, `kinds[${PLANE_KINDS.length}]`, 'four_dims(q, n)')}
+    if (lane < ${Q}) {
+      var all = halves[8 * lane];
+      for (var n = 1u; n < 8; n++) { all += halves[8 * lane + n]; }
+      constants[lane] += (all.x + all.y) + (all.z + all.w);
+    }`,
     sums: Q => /* wgsl */ `{
       let part = lane / 32;
       let g = lane % 32;
@@ -155,6 +143,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
         }`,
     note: () => `weight_units[q] = whole * ${float(1 / 255)};`,
     shares: PARTS,
+    share: `lane % ${PARTS}`,
     declare: Q =>
       each(
         columns,
@@ -181,7 +170,6 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
       }`,
       )}
     }`,
-    keep: Q =>
-      each(columns, k => each(Q, q => `keep(lane % ${PARTS}, ${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k});`, ' ')),
+    keep: Q => each(columns, k => each(Q, q => `keep(${q}, lane / ${PARTS} + ${k * LANES}, o${q}_${k});`, ' ')),
   };
 }

@@ -14,6 +14,8 @@ export interface PageShape {
   headDim: number;
   kvHeads: number;
   pageTokens: number;
+  /** Whether lanes may pass numbers to their neighbours of a four without workgroup memory. */
+  subgroups?: boolean;
 }
 
 /** Reads out of `pool: array<u32>`: a byte anywhere, all else at any multiple of two. */
@@ -251,13 +253,25 @@ ${scales()}`,
       const spread = (codes: string, at: (j: number) => string) =>
         `vec4f(${each(4, j => `${name}_fit(f32(${codes}[${j}]), ${range(at(j))})`, ', ')})`;
       const fit = `fn ${name}_fit(code: f32, range: vec2f) -> f32 { return fma(code, range.y, range.x); }`;
+      const vectors = [kind.ranges, sharedBytes, blockBytes].every(n => n % 16 === 0);
+      const ranges = (half: number) =>
+        `pool4[(block + ${kind.ranges}) / 16 + (t / ${group} * ${D} + 8 * c) / 4 + ${half}]`;
+      const fitted = (codes: string, ranges: string) =>
+        `vec4f(${each(4, j => `${name}_fit(f32(${codes}[${j}]), unpack2x16float(${ranges}[${j}]))`, ', ')})`;
       const text =
-        kind.codes.order === 'rows'
+        kind.codes.order === 'rows' && axis === 'channel' && vectors
           ? eight(`
   let low = ${name}_codes(block, t, 2 * c);
   let high = ${name}_codes(block, t, 2 * c + 1);
+  let low_ranges = ${ranges(0)};
+  let high_ranges = ${ranges(1)};
+  return Eight(${fitted('low', 'low_ranges')}, ${fitted('high', 'high_ranges')});`)
+          : kind.codes.order === 'rows'
+            ? eight(`
+  let low = ${name}_codes(block, t, 2 * c);
+  let high = ${name}_codes(block, t, 2 * c + 1);
   return Eight(${spread('low', j => rangeOf('t', `8 * c + ${j}`))}, ${spread('high', j => rangeOf('t', `8 * c + ${4 + j}`))});`)
-          : four(`
+            : four(`
   let codes = ${name}_codes(block, i, g);
   return ${spread('codes', j => rangeOf(`4 * g + ${j}`, 'i'))};`);
       return { by: kind.codes.order === 'rows' ? 'eight' : 'four', text: [head, quick, fit, text].join('\n') };

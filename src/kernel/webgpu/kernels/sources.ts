@@ -22,7 +22,7 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
   return attend(
     {
       name: 'pages',
-      params: ['stride', 'valueOffset', 'scale: f32'],
+      params: ['stride', 'valueOffset', 'scale: f32', 'keyColumns', 'valueColumns'],
       buffers: [
         'pool: array<u32>',
         'pool2: array<vec2u>',

@@ -10,10 +10,11 @@ import type { PageShape } from './read.ts';
 export const ownTable = ({ matrix, mean }: Fragment): number => (matrix?.length ?? 0) + (mean?.length ?? 0);
 
 /**
- *   additive   [kv head][quad] and one more: the first column of each; then the books
+ *   additive   [kv head][quad] and one more: the first column of each; then the books; then of every column its quad,
+ *              the unit of its bytes, and its entries of four bytes from 0 on, 128 for 0
  *   mixed      [kv head][dim] and one more: the first byte of each column x 8 + its bits; then the steps; then for each
  *              head where its planes are described: the first quad of every kind and their number, then the quads
- *   book       the books
+ *   book       the books; then the unit of all bytes, and entries of bytes likewise
  *   spectrum   the turns
  */
 export function tablesOf(fragment: Fragment, shape: PageShape): Uint32Array<ArrayBuffer> | undefined {
@@ -26,7 +27,11 @@ export function tablesOf(fragment: Fragment, shape: PageShape): Uint32Array<Arra
 function ownWords(page: Fragment['page'], { headDim, kvHeads, pageTokens }: PageShape): number[] | undefined {
   switch (page.kind) {
     case 'additive':
-      return [...sumsBefore([...page.counts]), ...bits(page.books)];
+      return [
+        ...sumsBefore([...page.counts]),
+        ...bits(page.books),
+        ...columnWords(page.counts, page.books, headDim / 4),
+      ];
     case 'mixed': {
       const starts = sumsBefore(Array.from(page.bits, b => columnBytes(b, pageTokens)));
       const steps = page.steps.map((step, i) => (page.bits[i] > 0 ? step : 0));
@@ -45,13 +50,46 @@ function ownWords(page: Fragment['page'], { headDim, kvHeads, pageTokens }: Page
       }
       return [...words, ...heads.flat()];
     }
-    case 'book':
-      return [...bits(page.books)];
+    case 'book': {
+      const unit = unitOf(page.books);
+      return [...bits(page.books), ...bits(Float32Array.of(unit)), ...bytesOf(page.books, unit)];
+    }
     case 'spectrum':
       return [...bits(page.turns)];
     default:
       return undefined;
   }
+}
+
+/** Words of a column's description: quad, unit, sixteen entries. */
+export const COLUMN_WORDS = 18;
+
+/** Where the descriptions of an additive page's columns begin: it differs from layer to layer. */
+export const columnsAt = ({ page }: Fragment): number =>
+  page.kind === 'additive' ? page.counts.length + 1 + page.books.length : 0;
+
+function columnWords(counts: Uint8Array, books: Float32Array, quads: number): number[] {
+  const words: number[] = [];
+  let column = 0;
+  counts.forEach((count, unit) => {
+    for (let n = 0; n < count; n++, column++) {
+      const book = books.subarray(64 * column, 64 * column + 64);
+      const step = unitOf(book);
+      words.push(unit % quads, ...bits(Float32Array.of(step)), ...bytesOf(book, step));
+    }
+  });
+  return words;
+}
+
+/** The largest magnitude is 127 of it. */
+const unitOf = (numbers: Float32Array) => numbers.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-30) / 127;
+
+/** Fours of numbers as words of bytes, 128 for 0. */
+function bytesOf(numbers: Float32Array, unit: number): number[] {
+  return Array.from({ length: numbers.length >> 2 }, (_, n) => {
+    const [a, b, c, d] = Array.from({ length: 4 }, (_, i) => 128 + Math.round(numbers[4 * n + i] / unit));
+    return (a | (b << 8) | (c << 16) | (d << 24)) >>> 0;
+  });
 }
 
 /** Planes by their bits, whether a column's top bit is in them, and the power of two (of 2^-7) that a byte of them counts. */

@@ -4,15 +4,21 @@
  */
 import type { Fragment } from '../../fragment.ts';
 import { SIZE } from './attend.ts';
+import { sharedWords } from './lines.ts';
 import type { PageShape } from './read.ts';
+import { each } from './text.ts';
 
 export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: boolean) {
   const { codedDim: C, matrix, mean, turn, block = D } = fragment;
   const pairs = turn!.length;
   const number = (at: string) => `bitcast<f32>(keyTables[${at}])`;
-  const product = (from: string, first: string, count: number) =>
-    `for (var i = 0u; i < ${count}; i++) { sum = fma(${number(`${from} + i`)}, turned[q * ${D} + ${first} + i], sum); }`;
-  const place = `${perHead ? `head * ${C * D} + ` : ''}n * ${D} + first`;
+  // Where every lane has a dim of its own, it keeps its row of the map.
+  const kept = matrix !== undefined && C === SIZE && block <= 16;
+  const row = (n: string, first: string, i: string) =>
+    number(`${perHead ? `head * ${C * D} + ` : ''}(${n}) * ${D} + ${first} + ${i}`);
+  const product = kept
+    ? each(block, i => `sum = fma(map${i}, turned[q * ${D} + first + ${i}], sum);`, ' ')
+    : `for (var i = 0u; i < ${block}; i++) { sum = fma(${row('n', 'first', 'i')}, turned[q * ${D} + first + i], sum); }`;
   return {
     /** Of a key part. */
     part: {
@@ -20,10 +26,13 @@ export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: 
       taken: D,
       load: () => 'raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;',
       buffers: ['turns: array<vec2f>'],
+      declare: kept ? each(block, i => `let map${i} = ${row('lane', `lane / ${block} * ${block}`, `${i}`)};`) : '',
     },
-    loaded: 2 * D,
-    text: (Q: number) => `var<workgroup> raw: array<f32, ${Q * D}>;\nvar<workgroup> turned: array<f32, ${Q * D}>;`,
-    /** Ends with `store` for every coded dim n of every query q, as `sum`, and `constant` for what a mean adds. */
+    loaded: 2 * D + 32,
+    text: (Q: number) => `var<workgroup> raw: array<f32, ${Q * D}>;
+var<workgroup> turned: array<f32, ${Q * D}>;
+var<workgroup> means: array<vec4f, ${Q * 8}>;`,
+    /** Does `store` for every coded dim n of every query q, as `sum`, and in the end `constant` for what a mean adds. */
     begin: (Q: number, store: string, constant: string) => /* wgsl */ `
     for (var n = lane; n < ${(Q * D) / 2}; n += ${SIZE}) {
       let pair = n % ${D / 2};
@@ -40,14 +49,63 @@ export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: 
       let q = at / ${C};
       let n = at % ${C};
       var sum = 0.0;
-      ${matrix ? `let first = n / ${block} * ${block};\n      ${product(place, 'first', block)}` : `sum = turned[q * ${D} + n];`}
+      ${matrix ? `let first = n / ${block} * ${block};\n      ${product}` : `sum = turned[q * ${D} + n];`}
       ${store}
     }
+    ${
+      mean
+        ? `for (var at = lane; at < ${Q * 32}; at += ${SIZE}) {
+      var sum = 0.0;
+      for (var i = at % 32; i < ${D}; i += 32) {
+        sum = fma(${number(`${matrix?.length ?? 0} + head * ${D} + i`)}, turned[at / 32 * ${D} + i], sum);
+      }
+      means[at / 4][at % 4] = sum;
+    }`
+        : ''
+    }
+    workgroupBarrier();
     if (lane < ${Q}) {
       let q = lane;
-      var sum = 0.0;
-      ${mean ? product(`${matrix?.length ?? 0} + head * ${D}`, '0', D) : ''}
+      var all = means[8 * q];
+      for (var n = 1u; n < 8; n++) { all += means[8 * q + n]; }
+      let sum = (all.x + all.y) + (all.z + all.w);
       ${constant}
     }`,
+  };
+}
+
+/**
+ * Queries as int8 words, made anew for every page: `count` words a query, word n of query q from the expression `four`
+ * (vec4f) of what the page before has left in workgroup memory. They share one scale a query, `query_scales`.
+ */
+export function quantizing(most: number) {
+  const query = (Q: number) => sharedWords('query', Q * most, Q);
+  return {
+    query,
+    loaded: most + 33,
+    text: (Q: number) => `${query(Q).declare}
+var<workgroup> query_tops: array<vec4f, ${Q * 8}>;
+var<workgroup> query_scales: array<f32, ${Q}>;`,
+    begin: (Q: number, count: string, four: string) => /* wgsl */ `
+    for (var at = lane; at < ${Q * 32}; at += ${SIZE}) {
+      let q = at / 32;
+      var top = vec4f(0.0);
+      for (var n = at % 32; n < ${count}; n += 32) { top = max(top, abs(${four})); }
+      query_tops[at / 4][at % 4] = max(max(top.x, top.y), max(top.z, top.w));
+    }
+    workgroupBarrier();
+    if (lane < ${Q}) {
+      var top = query_tops[8 * lane];
+      for (var n = 1u; n < 8; n++) { top = max(top, query_tops[8 * lane + n]); }
+      query_scales[lane] = max(max(top.x, top.y), max(top.z, top.w)) / 127.0;
+    }
+    workgroupBarrier();
+    for (var at = lane; at < ${Q} * ${count}; at += ${SIZE}) {
+      let n = at / ${Q};
+      let q = at % ${Q};
+      let unit = select(0.0, 1.0 / query_scales[q], query_scales[q] > 0);
+      ${query(Q).put('at', `pack4xI8(vec4i(round(${four} * unit)))`)}
+    }
+    workgroupBarrier();`,
   };
 }

@@ -3,7 +3,6 @@
  * from what the state holds: the text (given, or written by the model itself), statistics of every layer, what codecs
  * learn of them, and how much each layer's keys and values matter.
  */
-import type { Side } from '../codec/codec.ts';
 import {
   type Engine,
   type EngineOptions,
@@ -14,18 +13,18 @@ import {
 } from '../engine/engine.ts';
 import { profileShape } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
-import { createProber } from '../eval/sensitivity.ts';
 import { planOf } from '../plan/plan.ts';
 import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import { profilePath, writeWhole } from '../plan/store.ts';
 import { collect } from './collect.ts';
 import { type Job, type JobOptions, prepare } from './job.ts';
+import { probe } from './probe.ts';
 import { writeRows } from './self-text.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
 export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** How much of its row each probe reads: all unless given, 0 for no probes. Plans need them, codecs do not. */
+  /** By how many tokens layers are weighed: 512 unless given, 0 for none. Plans need it, codecs do not. */
   probeTokens?: number;
   /** Where the profile goes: the store unless given. */
   out?: string;
@@ -47,13 +46,12 @@ export interface Calibrated {
 
 /** Most rows that the model writes at a time. */
 const SELF_ROWS = 16;
-const SIDES = ['key', 'value'] as const;
-/** What is measured of every layer and side: by spec, the codec that must have been learned for it. */
-const PROBES: Record<string, string> = { 'tq2-c': 'tq4-c', mead2: 'mead2' };
+/** Tokens at the end of a row that probes are judged by. */
+const PROBE_TOKENS = 512;
 
 /** The profile, or undefined if the signal came first: the same call goes on from there. */
 export async function calibrate(name: string, options: CalibrateOptions): Promise<Calibrated | undefined> {
-  const { probeTokens = Number.POSITIVE_INFINITY } = options;
+  const { probeTokens = PROBE_TOKENS } = options;
   if (probeTokens !== 0 && !(probeTokens >= 16))
     throw new InputError(`Probes of ${probeTokens} tokens measure nothing. Take 16 or more, or 0 for no probes.`);
   const file = await openModelFile(name);
@@ -76,8 +74,7 @@ export async function calibrate(name: string, options: CalibrateOptions): Promis
       signal: options.signal,
       onProgress: done => options.onProgress?.('learning', done, 2 * codecShape.layers),
     });
-    const row = rows[job.rows].slice(0, probeTokens);
-    const sensitivities = learned && (await probe(name, job, row, learned, options));
+    const sensitivities = learned && (await weigh(name, job, rows[job.rows], { ...content, learned }, options));
     if (!sensitivities) return undefined;
 
     const complete = { ...content, learned, sensitivities };
@@ -91,29 +88,24 @@ export async function calibrate(name: string, options: CalibrateOptions): Promis
   }
 }
 
-const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOptions, context: number): EngineOptions => ({
+const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOptions): EngineOptions => ({
   device,
   threads,
   memoryLimit,
   signal,
-  // A whole row at once: a layer's attention is then seen in one piece.
-  prefillChunk: context,
 });
 
 /** Gets the rows and their statistics into the state, and gives the rows. */
 async function readText(file: ModelFile, job: Job, workers: Workers, options: CalibrateOptions) {
-  const { context, state, shape } = job;
+  const { context, state, shape, grams } = job;
   const { signal, onProgress } = options;
-  const engine = await loadEngine(
-    file,
-    { plan: planOf('f16', planShape(file)), context },
-    engineOptions(options, context),
-  );
+  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context }, engineOptions(options));
   try {
     const rows = job.given ?? (await selfText(engine, job, options));
     const reading = rows?.slice(0, job.rows);
     const onRow = (done: number) => onProgress?.('reading', done, job.rows);
-    const done = reading && (await collect(engine, reading, { shape, state, workers, signal, onProgress: onRow }));
+    const done =
+      reading && (await collect(engine, reading, { shape, grams, state, workers, signal, onProgress: onRow }));
     return done ? rows : undefined;
   } finally {
     await engine.dispose();
@@ -141,47 +133,35 @@ async function selfText(engine: Engine, { rows, context, seed, state }: Job, opt
   return text;
 }
 
-/** What each layer and side costs when it alone is coded, by probe. */
-async function probe(
+/** Loads the model anew, since measurements want another precision. */
+async function weigh(
   name: string,
   { codecs, mark, codecShape, state }: Job,
   row: readonly number[],
-  learned: ProfileContent['learned'],
+  content: ProfileContent,
   options: CalibrateOptions,
 ): Promise<ProfileContent['sensitivities'] | undefined> {
-  const { signal, onProgress } = options;
-  if (row.length === 0) return {};
-  const specs = Object.keys(PROBES).filter(spec => codecs.includes(PROBES[spec]));
-  const probes = specs.flatMap(spec =>
-    learned.flatMap((known, layer) => SIDES.map(side => ({ spec, layer, side, learned: known }))),
-  );
-  const known = `probed-${mark}-${row.length}`;
-  /** In the order of the probes. */
-  const measured: number[] = (await state.has(known))
-    ? JSON.parse(new TextDecoder().decode(await state.read(known)))
-    : [];
+  const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
+  if (probeTokens === 0) return {};
+  const judged = Math.min(probeTokens, Math.floor(row.length / 2));
   const file = await openModelFile(name);
-  const extra = 4 * row.length * (file.config.vocab / 2 + file.config.layers * file.config.width);
-  const settings = { ...engineOptions(options, row.length), precise: true };
-  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context: row.length, extra }, settings);
+  const { layers, width, vocab, kvHeads, headDim } = file.config;
+  const extra = 4 * (judged * (vocab + layers * width) + row.length * layers * 2 * kvHeads * headDim);
+  const cache = { plan: planOf('f16', planShape(file)), context: row.length, extra };
+  const engine = await loadEngine(file, cache, { ...engineOptions(options), precise: true });
   try {
-    const measure = await createProber(engine, row, { signal });
-    while (measured.length < probes.length) {
-      onProgress?.('probing', measured.length, probes.length);
-      const divergence = await measure?.(probes[measured.length], signal);
-      if (divergence === undefined) return undefined;
-      measured.push(divergence);
-      await state.write(known, new TextEncoder().encode(JSON.stringify(measured)));
-    }
+    return await probe(engine, {
+      row,
+      judged,
+      content,
+      shape: codecShape,
+      codecs,
+      state,
+      mark,
+      signal,
+      onProgress: (done, total) => onProgress?.('probing', done, total),
+    });
   } finally {
     await engine.dispose();
   }
-  const of = (spec: string, layer: number, side: Side) =>
-    measured[probes.findIndex(probe => probe.spec === spec && probe.layer === layer && probe.side === side)];
-  return Object.fromEntries(
-    specs.map(spec => [
-      spec,
-      Array.from({ length: codecShape.layers }, (_, i) => ({ key: of(spec, i, 'key'), value: of(spec, i, 'value') })),
-    ]),
-  );
 }

@@ -9,10 +9,13 @@ import { turnPairs } from '../codec/domain.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { roundF16 } from '../kernel/float.ts';
+import { readFloats, tensorOf } from '../model/gguf.ts';
+import { outputGrams, valueMetric } from '../plan/metric.ts';
 import { planOf } from '../plan/plan.ts';
 import {
   type LayerRecord,
-  queryMoment,
+  metricOf,
+  mostSamples,
   recordOf,
   type StatisticsShape,
   sampledPositions,
@@ -30,21 +33,21 @@ type Vectors = { q: Float32Array; k: Float32Array; v: Float32Array };
 let engine: Engine;
 let shape: StatisticsShape;
 let state: State;
+const grams: Float32Array[] = [];
 const records: LayerRecord[][] = [];
 /** [row][layer]. */
 const seen: Vectors[][] = [];
 
 beforeAll(async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ heads: 6, kvHeads: 2, headDim: 16 }))]));
-  engine = await loadEngine(
-    file,
-    { plan: planOf('f16', file.config), context },
-    { device: 'js', prefillChunk: context },
-  );
+  engine = await loadEngine(file, { plan: planOf('f16', file.config), context }, { device: 'js', prefillChunk: 20 });
   const { heads, kvHeads, headDim, attentionScale: scale } = engine.config;
-  shape = { heads, kvHeads, headDim, scale, turn: engine.rope.frequencies, context, samples: 20, seed: 5 };
+  const look = { heads, kvHeads, headDim, scale, turn: engine.rope.frequencies, context, pageTokens: 16 };
+  shape = { ...look, samples: 20, seed: 5 };
+  for (const layer of [0, 1])
+    grams.push(outputGrams(await readFloats(file.gguf, tensorOf(file.gguf, `blk.${layer}.attn_output.weight`)), shape));
   state = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
-  expect(await collect(engine, rows, { shape, state, workers: await createWorkers(0) })).toBe(true);
+  expect(await collect(engine, rows, { shape, grams, state, workers: await createWorkers(0) })).toBe(true);
   for (const layer of [0, 1]) {
     const bytes = await readRecords(state, shape, rows.length, layer);
     records.push(bytes.map(each => recordOf(shape, each)));
@@ -55,12 +58,13 @@ beforeAll(async () => {
       engine,
       [{ sequence: engine.openSequence(planOf('f16', engine.config), context), tokens, logits: 'none' }],
       {
-        async observe(layer, { q, k, v }) {
-          const all = async (tensor: typeof q) => {
-            const rows = await Promise.all(tokens.map((_, row) => engine.device.read(tensor, row)));
-            return Float32Array.from(rows.flatMap(row => [...row]));
+        async observe(layer, { rows, q, k, v }) {
+          const more = async (before: Float32Array | undefined, tensor: typeof q) => {
+            const batch = await Promise.all(Array.from({ length: rows }, (_, row) => engine.device.read(tensor, row)));
+            return Float32Array.from([...(before ?? []), ...batch.flatMap(row => [...row])]);
           };
-          layers[layer] = { q: await all(q), k: await all(k), v: await all(v) };
+          const { q: qs, k: ks, v: vs } = layers[layer] ?? {};
+          layers[layer] = { q: await more(qs, q), k: await more(ks, k), v: await more(vs, v) };
         },
       },
     );
@@ -73,27 +77,48 @@ const vectorOf = (x: Float32Array, heads: number, t: number, head: number) =>
   Array.from(x.subarray((t * heads + head) * 16, (t * heads + head + 1) * 16));
 const dot = (a: ArrayLike<number>, b: ArrayLike<number>) => Array.from(a).reduce((sum, x, i) => sum + x * b[i], 0);
 
-function attentionOf({ q, k }: Vectors, row: number, kv: number, position: number): number {
-  const later = sampledQueries(shape, row).filter(t => t >= position);
-  const squares = later.flatMap(t =>
-    [0, 1, 2].map(g => {
+/** What errors in keys and values do to the output, token by token, by the sums that define it. */
+function lookedAt(layer: number, row: number, kv: number) {
+  const { q, k, v } = seen[row][layer];
+  const out = {
+    key: Array(context).fill(0),
+    value: Array(context).fill(0),
+    shares: [0, 0, 0],
+    metric: Array(256).fill(0),
+  };
+  for (const t of sampledQueries(shape, row)) {
+    const values = Array.from({ length: t + 1 }, (_, n) => vectorOf(v, 2, n, kv));
+    for (const g of [0, 1, 2]) {
       const query = vectorOf(q, 6, t, 3 * kv + g);
-      const weights = Array.from({ length: t + 1 }, (_, n) => Math.exp(dot(query, vectorOf(k, 2, n, kv)) / 4));
-      return (weights[position] / weights.reduce((a, b) => a + b)) ** 2;
-    }),
-  );
-  return squares.reduce((a, b) => a + b) / squares.length;
+      const weights = values.map((_, n) => Math.exp(dot(query, vectorOf(k, 2, n, kv)) / 4));
+      const total = weights.reduce((a, b) => a + b);
+      const mix = query.map((_, i) => values.reduce((sum, value, n) => sum + (weights[n] / total) * value[i], 0));
+      const gram = grams[layer].subarray((3 * kv + g) * 256, (3 * kv + g + 1) * 256);
+      const length = (x: number[]) => x.reduce((sum, a, i) => sum + a * dot(gram.subarray(16 * i, 16 * i + 16), x), 0);
+      for (let n = 0; n < Math.floor(t / 16) * 16; n++) {
+        const square = (weights[n] / total) ** 2;
+        const weight = square * length(values[n].map((x, i) => x - mix[i]));
+        out.key[n] += weight;
+        out.value[n] += (square * mix.reduce((sum, _, i) => sum + gram[17 * i], 0)) / 16;
+        out.shares[g] += square;
+        const turned = Float64Array.from(query);
+        turnPairs(turned, shape.turn, -Math.floor(n / 16) * 16);
+        for (let i = 0; i < 256; i++) out.metric[i] += weight * turned[i >> 4] * turned[i & 15];
+      }
+    }
+  }
+  return out;
 }
 
 describe('samples', () => {
-  it('are spread over the row, past the sinks, the same ones again for the same seed', () => {
+  it('are spread over the row, past the sinks and before the last page, the same ones again for the same seed', () => {
     const positions = sampledPositions(shape, 1);
     expect(positions).toEqual(sampledPositions(shape, 1));
     expect(positions).not.toEqual(sampledPositions(shape, 2));
     expect(new Set(positions).size).toBe(20);
-    expect([positions[0] >= 4, positions[0] < 7, positions[19] >= 47, positions[19] < 50]).not.toContain(false);
-    expect(sampledPositions({ ...shape, samples: context - 4 }, 0)).toEqual(
-      Int32Array.from({ length: context - 4 }, (_, i) => i + 4),
+    expect([positions[0] >= 4, positions[0] < 7, positions[19] >= 46, positions[19] < 48]).not.toContain(false);
+    expect(sampledPositions({ ...shape, samples: mostSamples(shape) }, 0)).toEqual(
+      Int32Array.from({ length: 44 }, (_, i) => i + 4),
     );
   });
 
@@ -118,17 +143,17 @@ describe('samples', () => {
     expect(samples.maxima[17]).toBe(largest);
   });
 
-  it('are weighed by the squared attention of this and later queries', () => {
-    for (const layer of [0, 1]) {
-      const raw = [0, 1].map(head =>
-        seen.flatMap((layers, row) =>
-          Array.from(sampledPositions(shape, row), t => attentionOf(layers[layer], row, head, t)),
-        ),
-      );
-      const { attention } = samplesFrom(shape, records[layer], 'key', new Float64Array());
-      for (const head of [0, 1]) {
-        const mean = raw[head].reduce((a, b) => a + b) / 60;
-        raw[head].forEach((a, n) => {
+  it('are weighed by what an error of the key, or the value, does to the output', () => {
+    for (const [layer, head] of [
+      [0, 1],
+      [1, 0],
+    ]) {
+      const looked = rows.map((_, row) => lookedAt(layer, row, head));
+      for (const side of ['key', 'value'] as const) {
+        const raw = rows.flatMap((_, row) => Array.from(sampledPositions(shape, row), t => looked[row][side][t]));
+        const { attention } = samplesFrom(shape, records[layer], side, new Float64Array());
+        const mean = raw.reduce((a, b) => a + b) / 60;
+        raw.forEach((a, n) => {
           expect(attention[head * 60 + n]).toBeCloseTo(0.8 * Math.min(50, a / mean) + 0.2, 4);
         });
       }
@@ -136,25 +161,18 @@ describe('samples', () => {
   });
 });
 
-it('the moment of the queries is theirs before RoPE, summed over the group', () => {
-  const moment = queryMoment(records[0]);
-  const wanted = new Float64Array(2 * 256);
-  seen.forEach((layers, row) => {
-    const queries = sampledQueries(shape, row);
-    for (const t of queries) {
-      for (let head = 0; head < 6; head++) {
-        const x = Float64Array.from(vectorOf(layers[0].q, 6, t, head));
-        turnPairs(x, shape.turn, -t);
-        x.forEach((a, i) => {
-          x.forEach((b, j) => {
-            wanted[Math.floor(head / 3) * 256 + i * 16 + j] += (a * b) / queries.length / rows.length;
-          });
-        });
-      }
-    }
+it('the metric of keys is that of the queries that read them, turned to the page of each; heads count as they look', () => {
+  const looked = [0, 1].map(kv => rows.map((_, row) => lookedAt(0, row, kv)));
+  const sum = (of: (each: (typeof looked)[0][0]) => number, kv: number) =>
+    looked[kv].reduce((s, each) => s + of(each), 0);
+  const largest = Math.max(...looked[0][0].metric);
+  metricOf(shape, records[0], 'key', grams[0]).forEach((m, i) => {
+    expect(m / largest).toBeCloseTo(sum(({ metric }) => metric[i & 255], i >> 8) / largest, 4);
   });
-  moment.forEach((m, i) => {
-    expect(m).toBeCloseTo(wanted[i], 4);
+  const shares = Float64Array.from({ length: 6 }, (_, h) => sum(each => each.shares[h % 3], h < 3 ? 0 : 1));
+  const wanted = valueMetric(grams[0], shares, shape);
+  metricOf(shape, records[0], 'value', grams[0]).forEach((m, i) => {
+    expect(m / wanted[0]).toBeCloseTo(wanted[i] / wanted[0], 4);
   });
 });
 
@@ -164,6 +182,7 @@ it('goes on where it was stopped: rows that are there are not read again', async
   const workers = await createWorkers(0);
   const first = collect(engine, rows, {
     shape,
+    grams,
     state: again,
     workers,
     signal: stop.signal,
@@ -172,7 +191,7 @@ it('goes on where it was stopped: rows that are there are not read again', async
   expect(await first).toBe(false);
   expect([await again.has('row-0'), await again.has('row-2')]).toEqual([true, false]);
   const before = engine.device.bytes;
-  expect(await collect(engine, rows, { shape, state: again, workers })).toBe(true);
+  expect(await collect(engine, rows, { shape, grams, state: again, workers })).toBe(true);
   expect(engine.device.bytes).toBe(before);
   for (const row of ['row-0', 'row-1', 'row-2']) expect(await again.read(row)).toEqual(await state.read(row));
 });

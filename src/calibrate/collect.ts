@@ -1,7 +1,7 @@
 /** Reads rows of text with an f16 cache and keeps every layer's record of each: one file a row. */
 import type { Engine } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
-import type { Device, Tensor } from '../kernel/device.ts';
+import type { Device } from '../kernel/device.ts';
 import type { Seen } from '../model/forward.ts';
 import { planOf } from '../plan/plan.ts';
 import { recordBytes, type StatisticsShape, sampledQueries } from '../plan/statistics.ts';
@@ -10,6 +10,8 @@ import type { Workers } from './workers.ts';
 
 export interface CollectOptions {
   shape: StatisticsShape;
+  /** [layer], see metric.ts. */
+  grams: readonly Float32Array[];
   state: State;
   workers: Workers;
   signal?: AbortSignal;
@@ -19,11 +21,11 @@ export interface CollectOptions {
 
 const rowName = (row: number) => `row-${row}`;
 
-/** All rows, or false if the signal came first. The engine must take a whole row at once. */
+/** All rows, or false if the signal came first. */
 export async function collect(
   engine: Engine,
   rows: readonly (readonly number[])[],
-  { shape, state, workers, signal, onProgress }: CollectOptions,
+  { shape, grams, state, workers, signal, onProgress }: CollectOptions,
 ): Promise<boolean> {
   const plan = planOf('f16', engine.config);
   let writing = Promise.resolve();
@@ -33,12 +35,13 @@ export async function collect(
       continue;
     }
     const records: Promise<Uint8Array>[] = [];
-    const queries = sampledQueries(shape, row);
-    const all = Array.from(tokens.keys());
-    const observe = async (layer: number, { q, k, v }: Seen) => {
-      const read = (tensor: Tensor, wanted: readonly number[]) => rowsOf(engine.device, tensor, wanted);
-      const request = { shape, row, q: await read(q, queries), k: await read(k, all), v: await read(v, all) };
-      records[layer] = workers.run('observe', request, [request.q.buffer, request.k.buffer, request.v.buffer]);
+    const layers = Array.from({ length: engine.config.layers }, () => createGatherer(shape, row));
+    const observe = async (layer: number, seen: Seen) => {
+      const gathered = await layers[layer](engine.device, seen);
+      if (!gathered) return;
+      const { q, k, v } = gathered;
+      const observed = { q, k, v, grams: grams[layer] };
+      records[layer] = workers.run('observe', { shape, row, observed }, [q.buffer, k.buffer, v.buffer]);
     };
     const sequence = engine.openSequence(plan, tokens.length);
     try {
@@ -58,10 +61,23 @@ export async function collect(
   return !signal?.aborted;
 }
 
-async function rowsOf(device: Device, tensor: Tensor, wanted: readonly number[]): Promise<Float32Array<ArrayBuffer>> {
-  const out = new Float32Array(wanted.length * tensor.cols);
-  for (const [i, row] of wanted.entries()) out.set(await device.read(tensor, row), i * tensor.cols);
-  return out;
+/** Takes one layer's batches of a row, and with the last gives the sampled queries and all keys and values. */
+function createGatherer(shape: StatisticsShape, row: number) {
+  const { heads, kvHeads, headDim, context } = shape;
+  const queries = sampledQueries(shape, row);
+  const q = new Float32Array(queries.length * heads * headDim);
+  const k = new Float32Array(context * kvHeads * headDim);
+  const v = new Float32Array(k.length);
+  let done = 0;
+  let asked = 0;
+  return async (device: Device, seen: Seen) => {
+    for (let r = 0; r < seen.rows; r++, done++) {
+      k.set(await device.read(seen.k, r), done * seen.k.cols);
+      v.set(await device.read(seen.v, r), done * seen.v.cols);
+      if (queries[asked] === done) q.set(await device.read(seen.q, r), asked++ * seen.q.cols);
+    }
+    return done === context ? { q, k, v } : undefined;
+  };
 }
 
 /** One layer's records of all rows. */

@@ -1,15 +1,16 @@
 /** What there is to do: the text cut into rows, the shapes, and the place where the work is kept. */
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
+import { checkShape } from '../codec/kv.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { readFloats, tensorOf } from '../model/gguf.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
-import { valueMetric } from '../plan/metric.ts';
+import { outputGrams } from '../plan/metric.ts';
 import type { PlanShape } from '../plan/plan.ts';
-import type { StatisticsShape } from '../plan/statistics.ts';
+import { mostSamples, type StatisticsShape } from '../plan/statistics.ts';
 import { kvasirCache } from '../plan/store.ts';
 import { openState, type State } from './state.ts';
 import { usualCodecs } from './train.ts';
@@ -17,6 +18,8 @@ import { usualCodecs } from './train.ts';
 export interface JobOptions {
   /** Texts to learn from; without any the model writes its own. */
   texts?: readonly string[];
+  /** Special tokens that are written out in the texts are read as such. */
+  special?: boolean;
   /** How much of it: 65536 unless given. */
   tokens?: number;
   /** Tokens a row: 2048 unless given, or what the model was made for. */
@@ -45,8 +48,8 @@ export interface Job {
   /** Of the codecs: what was learned and measured for others lies beside it. */
   mark: string;
   codecShape: PlanShape;
-  /** [layer]. */
-  valueMetrics: Float64Array[];
+  /** [layer], see metric.ts. */
+  grams: Float32Array[];
 }
 
 /** Centred keys are always learned: a mean costs nothing, and the probe needs it. */
@@ -60,32 +63,40 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
   const fingerprint = await modelFingerprint(file);
   if (!fingerprint) throw new InputError('Only a model in a file can be calibrated. Give its path or name.');
   const asked = Math.max(1, Math.round(tokens / context));
-  const given = options.texts && cutTexts(tokenizer, options.texts, context, asked + 1);
+  const given = options.texts && cutTexts(tokenizer, options.texts, options.special, context, asked + 1);
   const rows = given ? given.length - 1 : asked;
   const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
-  const perRow = Math.min(context - 4, Math.ceil(samples / rows));
-  const shape = { heads, kvHeads, headDim, scale, turn: rope.frequencies, context, samples: perRow, seed };
   const codecShape = { layers, kvHeads, headDim, turn: rope.frequencies };
+  const { pageTokens } = checkShape(codecShape);
+  const perRow = Math.min(mostSamples({ context, pageTokens }), Math.ceil(samples / rows));
+  const look = { heads, kvHeads, headDim, scale, turn: rope.frequencies, context, pageTokens };
+  const shape = { ...look, samples: perRow, seed };
   const codecs = [...new Set([...(options.codecs ?? usualCodecs(codecShape)), CENTRED])];
   codecs.forEach(parseSpec);
-  const valueMetrics: Float64Array[] = [];
+  const grams: Float32Array[] = [];
   for (let layer = 0; layer < layers; layer++) {
     const output = await readFloats(file.gguf, tensorOf(file.gguf, `blk.${layer}.attn_output.weight`));
-    valueMetrics.push(valueMetric(output, config));
+    grams.push(outputGrams(output, config));
   }
   const text = given ? sha256(given.flat().join()) : 'self';
   const key = sha256(JSON.stringify([options.version, fingerprint, text, context, rows, perRow, seed])).slice(0, 16);
   const mark = sha256(codecs.join()).slice(0, 8);
   const state = await openState(join(await kvasirCache(), 'calibrate', key));
-  return { fingerprint, state, context, seed, rows, given, text, shape, codecs, mark, codecShape, valueMetrics };
+  return { fingerprint, state, context, seed, rows, given, text, shape, codecs, mark, codecShape, grams };
 }
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
 
 /** Rows of the texts, one of each in turn; the last one is for the probes. */
-function cutTexts(tokenizer: Tokenizer, texts: readonly string[], context: number, most: number): number[][] {
+function cutTexts(
+  tokenizer: Tokenizer,
+  texts: readonly string[],
+  special: boolean | undefined,
+  context: number,
+  most: number,
+): number[][] {
   const lists = texts.map(text => {
-    const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
+    const ids = tokenizer.encode(text, { bos: tokenizer.addBos, special });
     return Array.from({ length: Math.floor(ids.length / context) }, (_, i) =>
       ids.slice(i * context, (i + 1) * context),
     );

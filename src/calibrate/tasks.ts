@@ -1,18 +1,23 @@
 /** What calibration computes away from the device: plain functions of data that can be sent to a thread. */
 import type { Shape, Side } from '../codec/codec.ts';
+import type { Family } from '../codec/family.ts';
 import { learnSide } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
-import { parseSpec } from '../codec/spec.ts';
+import { familyOf, parseSpec } from '../codec/spec.ts';
 import { InputError } from '../errors.ts';
-import { keyMetric } from '../plan/metric.ts';
-import { observeLayer, queryMoment, recordOf, type StatisticsShape, samplesFrom } from '../plan/statistics.ts';
+import {
+  metricOf,
+  type Observed,
+  observeLayer,
+  recordOf,
+  type StatisticsShape,
+  samplesFrom,
+} from '../plan/statistics.ts';
 
 export interface ObserveRequest {
   shape: StatisticsShape;
   row: number;
-  q: Float32Array;
-  k: Float32Array;
-  v: Float32Array;
+  observed: Observed;
 }
 
 export interface LearnRequest {
@@ -22,20 +27,24 @@ export interface LearnRequest {
   side: Side;
   codecs: readonly string[];
   codecShape: Shape;
-  /** Of values, which comes from the weights. */
-  valueMetric: Float64Array;
+  /** The layer's, see metric.ts. */
+  grams: Float32Array;
 }
 
 export const tasks = {
-  observe: ({ shape, row, q, k, v }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, q, k, v),
+  observe: ({ shape, row, observed }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, observed),
 
-  learn({ shape, records: bytes, side, codecs, codecShape, valueMetric }: LearnRequest): Learned {
+  learn({ shape, records: bytes, side, codecs, codecShape, grams }: LearnRequest): Learned {
     const records = bytes.map(each => recordOf(shape, each));
-    const metric = side === 'key' ? keyMetric(queryMoment(records), shape.headDim, shape.turn) : valueMetric;
-    const samples = samplesFrom(shape, records, side, metric);
+    const samples = samplesFrom(shape, records, side, metricOf(shape, records, side, grams));
     const learned: Record<string, Float32Array> = {};
+    const done = new Set<Family>();
     for (const spec of codecs) {
-      for (const [name, array] of Object.entries(learnSide(parseSpec(spec)[side], side, codecShape, samples))) {
+      const own = parseSpec(spec)[side];
+      const { family } = familyOf(own);
+      if (family.learnsAlike && done.has(family)) continue;
+      done.add(family);
+      for (const [name, array] of Object.entries(learnSide(own, side, codecShape, samples))) {
         if (!array) continue;
         if (learned[name] && !same(learned[name], array))
           throw new InputError(`${spec} and a codec before it learn "${name}", each its own. Calibrate them apart.`);

@@ -34,8 +34,8 @@ export interface TrainOptions {
   /** In the names of the files. */
   mark: string;
   rows: number;
-  /** [layer]. */
-  valueMetrics: readonly Float64Array[];
+  /** [layer], see metric.ts. */
+  grams: readonly Float32Array[];
   /** What the files are marked with. */
   content: Omit<ProfileContent, 'learned'>;
   state: State;
@@ -68,7 +68,7 @@ export async function train(options: TrainOptions): Promise<ProfileContent['lear
 }
 
 async function learnOne(
-  { shape, codecShape, codecs, rows, valueMetrics, content, state, workers }: TrainOptions,
+  { shape, codecShape, codecs, rows, grams, content, state, workers }: TrainOptions,
   layer: number,
   side: 'key' | 'value',
 ): Promise<Uint8Array> {
@@ -79,7 +79,7 @@ async function learnOne(
     side,
     codecs,
     codecShape: checkShape(codecShape),
-    valueMetric: valueMetrics[layer],
+    grams: grams[layer],
   };
   const arrays = await workers.run(
     'learn',

@@ -14,6 +14,7 @@ import { packageVersion } from './version.ts';
 
 interface Options {
   text?: string[];
+  special?: boolean;
   self?: boolean;
   tokens: number;
   context?: number;
@@ -43,11 +44,12 @@ export function addCalibrate(program: Command): void {
     .description('learn from text what calibrated codecs need of a model, and keep it as its profile')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .option('--text <files...>', 'texts to learn from')
+    .option('--special', 'special tokens that are written out in the texts are read as such')
     .option('--self', 'let the model write its own text')
     .option('--tokens <n>', 'how much text', parseCount, 65536)
     .option('--context <n>', 'tokens a row (default: 2048)', parseCount)
     .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
-    .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: a row)', parseNumber)
+    .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: 512)', parseNumber)
     .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
     .option('--codecs <specs>', 'what is learned for, with commas between (default: all that learn)')
     .option('--bits <n>', 'bits a value of the plan that is shown in the end', parseNumber, 2)

@@ -20,6 +20,7 @@ import { brief, table } from './table.ts';
 interface Options extends NeedleFlags {
   task: string;
   text?: string;
+  special?: boolean;
   context: number;
   skip: number;
   chunks?: number;
@@ -33,6 +34,7 @@ export function addEval(program: Command): void {
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .option('--task <name>', 'divergence (to f16; with top-1 and perplexity), or needle (planted facts)', 'divergence')
     .option('--text <file>', 'divergence: a text to predict, such as the validation set of WikiText-2')
+    .option('--special', 'divergence: special tokens that are written out in the text are read as such')
     .option('--kv <specs>', 'codecs, with commas between', 'q8_0,q4_0,tq4,tq3,tq2')
     .option('--profile <file>', 'what `kvasir calibrate` made (default: the one of this model, if there is one)')
     .option('--context <n>', 'divergence: tokens a row', parseCount, 2048)
@@ -90,7 +92,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const breaking = options.report === undefined ? undefined : breakDown(from, context, tokenizer);
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
   try {
-    const ids = tokenizer.encode(text, { bos: tokenizer.addBos });
+    const ids = tokenizer.encode(text, { bos: tokenizer.addBos, special: options.special });
     const rows = await measureDivergence(engine, ids, {
       plans,
       context,

@@ -70,27 +70,28 @@ export interface Maps {
   /** [kv head][coded dim][dim]: y = encode (x - mean), and x = decode^T y + mean. */
   encode: Float32Array;
   decode: Float32Array;
-  /** They mix dims in blocks of this size; all of them unless given. */
-  block?: number;
+  /** They mix dims in blocks of these sizes, in order; all of them unless given. */
+  blocks?: readonly number[];
   /** Turn vectors to their page's start first: the angle of each adjacent pair a position. */
   turn?: Float64Array;
 }
 
 /** A learned map a head. */
-export function mapped(headDim: number, { mean, encode, decode, block = headDim, turn }: Maps): Domain {
+export function mapped(headDim: number, { mean, encode, decode, blocks = [headDim], turn }: Maps): Domain {
   const size = headDim * headDim;
-  const apply = (matrix: Float32Array, head: number, x: Float64Array) =>
-    Float64Array.from({ length: headDim }, (_, row) => {
-      let sum = 0;
-      for (let i = 0, at = head * size + row * headDim; i < headDim; i++) sum += matrix[at + i] * x[i];
-      return sum;
-    });
+  const apply = (matrix: Float32Array, head: number, x: Float64Array) => {
+    const y = new Float64Array(headDim);
+    for (let row = 0, at = head * size; row < headDim; row++) {
+      for (let i = 0; i < headDim; i++, at++) y[row] += matrix[at] * x[i];
+    }
+    return y;
+  };
   const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
   return {
     codedDim: headDim,
     plain: false,
     mean,
-    matrices: { encode, decode, block },
+    matrices: { encode, decode, blocks },
     turn,
     forward(x, head, start) {
       if (turn) turnPairs(x, turn, -start);

@@ -22,6 +22,8 @@ export interface Family {
   create(request: Request): Codec;
   /** What `create` needs of data, from samples; absent where nothing does. */
   learn?(request: LearnRequest): Learned;
+  /** All its specs learn the same: once is enough. */
+  learnsAlike?: boolean;
   /** Whether it learns with these variants; it does unless this says otherwise. */
   learns?(variants: readonly string[]): boolean;
 }

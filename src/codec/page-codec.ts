@@ -17,7 +17,7 @@ export interface Domain {
   readonly plain: boolean;
   readonly mean?: Float32Array;
   /** Where every head has a map of its own, and it is no rotation: as a fragment wants it. */
-  readonly matrices?: { decode: Float32Array; encode: Float32Array; block: number };
+  readonly matrices?: { decode: Float32Array; encode: Float32Array; blocks: readonly number[] };
   /** Vectors are turned to their page's start first, by these angles a position. */
   readonly turn?: Float64Array;
   /** A vector of a page that starts at `start` into the domain, in place. */
@@ -67,7 +67,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       matrix: domain.plain
         ? undefined
         : (domain.matrices?.decode ?? matrixOf(q => domain.query(q, 0, 0).vector, headDim, domain.codedDim)),
-      block: domain.matrices?.block,
+      blocks: domain.matrices?.blocks,
       encodeMatrix: domain.matrices?.encode,
       mean: domain.mean,
       turn: domain.turn,

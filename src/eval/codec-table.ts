@@ -5,7 +5,7 @@ import { createRandom, normals } from '../codec/parts/random.ts';
 import { norm } from '../codec/parts/vector.ts';
 import { type Loss, measureLoss } from '../codec/validate.ts';
 import { ShapeError } from '../errors.ts';
-import { bitsOf } from '../plan/memory.ts';
+import { bitsOf } from '../plan/plan.ts';
 import { makeVectors, turnOf, vectorSets } from './vectors.ts';
 
 const TOKENS = 256;

@@ -11,6 +11,7 @@ import type { Engine } from '../engine/engine.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
+import { compare, logSoftmax } from './vocabulary.ts';
 
 export interface DivergenceOptions {
   /** What is judged; f16 is always measured, and comes first. */
@@ -136,10 +137,21 @@ export async function force(
   sequence: Sequence,
   row: readonly number[],
   from: number,
+  options: ForceOptions,
+): Promise<boolean> {
+  const before = [{ sequence, tokens: row.slice(0, from), logits: 'none' as const }];
+  const { onLogits: _, ...silent } = options;
+  return (await step(engine, before, silent)) && forceRest(engine, sequence, row, options);
+}
+
+/** The rest of a row whose beginning the sequence holds. */
+export function forceRest(
+  engine: Engine,
+  sequence: Sequence,
+  row: readonly number[],
   { onLogits, ...options }: ForceOptions,
 ): Promise<boolean> {
-  const before = row.slice(0, from);
-  if (!(await step(engine, [{ sequence, tokens: before, logits: 'none' }], options))) return false;
+  const from = sequence.length;
   return step(engine, [{ sequence, tokens: row.slice(from, -1), logits: 'all' }], {
     ...options,
     onLogits: (_chunk, r, logits) => onLogits(from + r, logits),
@@ -165,25 +177,9 @@ export function createScore(row: readonly number[]): Score & {
     nll: 0,
     tokens: 0,
     add(position, logProbs, reference) {
-      let kld = 0;
-      let [best, wanted] = [0, 0];
-      let [most, mostWanted] = [logProbs[0], reference[0]];
-      for (let i = 0; i < reference.length; i++) {
-        const own = logProbs[i];
-        const theirs = reference[i];
-        // What is all but impossible adds nothing, and an exponential costs more than all else here.
-        if (theirs > NEVER) kld += Math.exp(theirs) * (theirs - own);
-        if (own > most) {
-          most = own;
-          best = i;
-        }
-        if (theirs > mostWanted) {
-          mostWanted = theirs;
-          wanted = i;
-        }
-      }
+      const { kld, same } = compare(logProbs, reference);
       this.kld += kld;
-      this.same += best === wanted ? 1 : 0;
+      this.same += same ? 1 : 0;
       this.nll -= logProbs[row[position + 1]];
       this.tokens++;
       return kld;
@@ -211,18 +207,4 @@ function createSubject(plan: Plan) {
       tokens: sum.tokens,
     }),
   };
-}
-
-/** A log-probability so low that all tokens below it together count for less than 1e-12. */
-const NEVER = -41;
-
-/** In place: rows of a vocabulary are many and long. Sums in f64, results in f32. */
-export function logSoftmax(logits: Float32Array): Float32Array {
-  let max = Number.NEGATIVE_INFINITY;
-  for (let i = 0; i < logits.length; i++) if (logits[i] > max) max = logits[i];
-  let sum = 0;
-  for (let i = 0; i < logits.length; i++) if (logits[i] - max > NEVER) sum += Math.exp(logits[i] - max);
-  const norm = max + Math.log(sum);
-  for (let i = 0; i < logits.length; i++) logits[i] -= norm;
-  return logits;
 }

@@ -4,6 +4,8 @@
  */
 const word = new Float32Array(1);
 const bits = new Uint32Array(word.buffer);
+/** Powers of two from 2^-128 on: `**` costs more than all else here. */
+const POWERS = Float64Array.from({ length: 192 }, (_, i) => 2 ** (i - 128));
 
 /** A float with `mantissa` bits whose smallest normal exponent is `minExponent`; the value as an integer code. */
 function encodeSmall(x: number, mantissa: number, minExponent: number, maxCode: number): number {
@@ -12,8 +14,8 @@ function encodeSmall(x: number, mantissa: number, minExponent: number, maxCode: 
   const magnitude = Math.abs(word[0]);
   const exponent = Math.max(((bits[0] >>> 23) & 255) - 127, minExponent);
   // In units of the last place the code is an integer: a carry past the mantissa lands in the exponent by itself.
-  const units = roundHalfEven(magnitude * 2 ** (mantissa - exponent));
-  const code = Math.min(units + (exponent - minExponent) * 2 ** mantissa, maxCode);
+  const units = roundHalfEven(magnitude * POWERS[128 + mantissa - exponent]);
+  const code = Math.min(units + ((exponent - minExponent) << mantissa), maxCode);
   return sign === 1 ? code + codeOfSign(maxCode) : code;
 }
 

@@ -10,8 +10,8 @@ export interface Fragment {
    * Absent where the codes are of the vectors themselves. With one for every KV head they follow one another.
    */
   matrix?: Float32Array;
-  /** The maps mix dims in blocks of this size alone; all that lies outside them is zero. */
-  block?: number;
+  /** The maps mix dims in blocks of these sizes alone, in order; all that lies outside them is zero. */
+  blocks?: readonly number[];
   /** [codedDim][headDim] likewise: takes vectors into the domain, where `matrix` is no rotation and cannot. */
   encodeMatrix?: Float32Array;
   /** Keys are turned back by their page's start, and queries page by page: the angle of each pair a position. */

@@ -176,6 +176,37 @@ export async function forward(
   for (const answer of answers) await answer();
 }
 
+/**
+ * Gives a sequence keys and values that `observe` saw, in place of running their tokens; layers below `first` stay
+ * empty. `k` and `v` are [layer][token][kv head][dim].
+ */
+export function restore(
+  device: Device,
+  scratch: Scratch,
+  sequence: Sequence,
+  first: number,
+  k: readonly Float32Array[],
+  v: readonly Float32Array[],
+): void {
+  const { cols } = scratch.k;
+  const tokens = k[first].length / cols;
+  for (let done = 0; done < tokens; ) {
+    const count = Math.min(scratch.rows, tokens - done);
+    const runs = sequence.plan(count).map(run => ({ ...run, view: sequence.view }));
+    for (let layer = first; layer < k.length; layer++) {
+      const rows = (x: Float32Array) => x.subarray(done * cols, (done + count) * cols);
+      device.write(scratch.k, 0, rows(k[layer]));
+      device.write(scratch.v, 0, rows(v[layer]));
+      for (const run of runs) {
+        sealUpTo(device, layer, run);
+        device.append(layer, scratch.k, scratch.v, [run]);
+      }
+    }
+    sequence.commit(count);
+    done += count;
+  }
+}
+
 /** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */
 function roundsOf(parts: readonly Part[]): KvRun[][] {
   const rounds: KvRun[][] = [];

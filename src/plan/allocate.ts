@@ -37,7 +37,7 @@ const TQ: Record<Side, string[]> = {
 /** Bits that the norms of a head cost a value. */
 const normBits = (headDim: number) => 16 / headDim;
 
-const arrayOf = (profile: Profile, { layer, side }: Unit, name: string): Float32Array | undefined =>
+const arrayOf = (profile: Pick<Profile, 'learned'>, { layer, side }: Unit, name: string): Float32Array | undefined =>
   (profile.learned[layer][side] as Learned)[name];
 
 /** Whether the profile can share out bits over mead's units. */
@@ -53,7 +53,7 @@ export function shareMead(
 ): Allocation<Float32Array> {
   const losses = units.map(unit => {
     const loss = arrayOf(profile, unit, uniform ? 'mead.step-loss' : 'mead.loss') ?? new Float32Array(0);
-    const weight = weightOf(profile, unit);
+    const weight = weightOf(profile, unit, uniform);
     return loss.map(x => x * weight);
   });
   const all = join(losses);
@@ -73,8 +73,11 @@ export function shareMead(
   return { amounts, predicted };
 }
 
-/** What a unit of a side's loss costs in divergence: that of its probe over the loss that the probe left. */
-function weightOf(profile: Profile, unit: Unit): number {
+/**
+ * What a unit of a side's loss costs in divergence: that of its probe over the loss that the probe left. Both codes go
+ * by one probe; a profile may know the scale of uniform ones apart.
+ */
+function weightOf({ sensitivities, ...profile }: Profile, unit: Unit, uniform: boolean): number {
   const loss = arrayOf(profile, unit, 'mead.loss');
   if (!loss) return 0;
   const quads = loss.length / LEVELS;
@@ -83,7 +86,8 @@ function weightOf(profile: Profile, unit: Unit): number {
   amounts.forEach((amount, quad) => {
     left += loss[quad * LEVELS + amount];
   });
-  const divergence = profile.sensitivities.mead2[unit.layer][unit.side];
+  const probed = (uniform && sensitivities.mead2u) || sensitivities.mead2;
+  const divergence = probed[unit.layer][unit.side];
   return left > 0 ? divergence / left : 0;
 }
 

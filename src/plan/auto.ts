@@ -8,8 +8,17 @@ import { DEFAULT_WINDOW, parseSpec, type Window } from '../codec/spec.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
 import { formatBytes, formatCount } from '../units.ts';
 import { shareMead, sharesMead, sharesTurbo, shareTurbo } from './allocate.ts';
-import { bitsOf } from './memory.ts';
-import { byLayer, type Plan, type PlanShape, planBytes, planOf, planOfCodecs, sealedPages, unitsOf } from './plan.ts';
+import {
+  bitsOf,
+  byLayer,
+  type Plan,
+  type PlanShape,
+  planBytes,
+  planOf,
+  planOfCodecs,
+  sealedPages,
+  unitsOf,
+} from './plan.ts';
 import type { Profile } from './profile.ts';
 
 interface Auto {

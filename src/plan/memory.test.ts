@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { createCodec } from '../codec/kv.ts';
 import { InputError } from '../errors.ts';
 import { memoryReport, whatFits } from './memory.ts';
+import { planBytes, planOf } from './plan.ts';
 
 const GIB = 2 ** 30;
 
@@ -38,6 +39,14 @@ describe('a memory report', () => {
     expect(report.totalBytes).toBe(report.pageBytes + report.windowBytes + report.paddingBytes);
     expect(report.f16Bytes).toBe(2000 * f16Token);
     expect(report.codeBits).toBe(4.25);
+  });
+
+  it.each([1, 128, 129, 256, 257, 1000])('is that of a plan at %i tokens', context => {
+    for (const spec of ['tq4', 'tq3+sink0', 'kivi2g32+recent128+edge1', 'f16'])
+      expect(memoryReport(spec, shape, context).totalBytes).toBe(planBytes(planOf(spec, shape), context));
+    const { windowBytes, paddingBytes } = memoryReport('tq4', shape, context);
+    expect(paddingBytes).toBeGreaterThanOrEqual(0);
+    expect(windowBytes).toBeGreaterThan(0);
   });
 
   it('keeps the first and last KV layers in f16', () => {

@@ -1,8 +1,9 @@
 /** What a cache costs: true bytes of a model's shape under a spec, windows, tails and padding included. */
-import { codeBits } from '../codec/codec.ts';
-import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from '../codec/kv.ts';
+import { halfBytes } from '../cache/leaf.ts';
+import { createCodec, type KvLearned, type KvShape, learn } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
 import { InputError } from '../errors.ts';
+import { bitsOf, byLayer, planBytes, planOfCodecs, sealedPages } from './plan.ts';
 
 export interface ModelShape extends KvShape {
   layers: number;
@@ -28,42 +29,34 @@ export interface MemoryReport {
   ratio: number;
 }
 
+/** The bytes of a plan of this spec, as `planBytes` counts them, by what they hold. */
 export function memoryReport(spec: string, shape: ModelShape, context: number): MemoryReport {
   checkCount('layers', shape.layers, 1 << 12);
   checkCount('context', context, 2 ** 40);
   const codec = createCodec(spec, shape, anything(spec, shape));
-  const { kvHeads, headDim, pageTokens } = codec.shape;
+  const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
-  const coded = Math.max(0, shape.layers - 2 * edge);
-  const exact = shape.layers - coded;
-
-  const f16Token = 2 * 2 * kvHeads * headDim;
-  const codedToken = (codec.keys.pageBytes + codec.values.pageBytes) / pageTokens;
-  const sealed = Math.floor(Math.max(0, context - recent) / pageTokens) * pageTokens;
-  const window = context - sealed;
-  const capacity = recent + pageTokens;
-
-  const pageBytes = sealed * (coded * codedToken + exact * f16Token);
-  const windowBytes = shape.layers * window * f16Token + coded * Math.min(sink, sealed) * f16Token;
-  const paddingBytes = shape.layers * Math.max(0, capacity - window) * f16Token;
-  const totalBytes = pageBytes + windowBytes + paddingBytes;
-  const f16Bytes = shape.layers * context * f16Token;
+  const codecs = byLayer({ ...shape, kvHeads }, edge, () => codec);
+  const plan = planOfCodecs(codec.spec, codec.window, codecs);
+  const f16Token = halfBytes({ ...codec.shape, layers: plan.leaf.layers }, 1);
+  const pages = sealedPages(context, recent, pageTokens);
+  const pageBytes = pages * plan.leaf.bytes;
+  const windowBytes = (context - pages * pageTokens + Math.min(sink, context)) * f16Token;
+  const totalBytes = planBytes(plan, context);
+  const f16Bytes = context * f16Token;
   return {
     spec: codec.spec,
     codeBits: bitsOf(codec),
-    bytesPerToken: coded * codedToken + exact * f16Token,
+    bytesPerToken: plan.leaf.bytes / pageTokens,
     context,
     pageBytes,
     windowBytes,
-    paddingBytes,
+    paddingBytes: totalBytes - pageBytes - windowBytes,
     totalBytes,
     f16Bytes,
     ratio: f16Bytes / totalBytes,
   };
 }
-
-/** Code bits a value over keys and values together. */
-export const bitsOf = ({ keys, values }: KvCodec): number => (codeBits(keys) + codeBits(values)) / 2;
 
 /** How many tokens' pages a budget holds, and how many whole sequences of the report's context. */
 export function whatFits(report: MemoryReport, budget: number): { tokens: number; sequences: number } {

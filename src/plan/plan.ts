@@ -1,11 +1,10 @@
 /** Which codec every layer's keys and values use, and what stays f16. */
 import { halfBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
-import type { Side } from '../codec/codec.ts';
+import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, learns } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { formatSpec, type KvSpec, parseSpec, type Window, windowOf } from '../codec/spec.ts';
 import { shareMead, sharesMead, type Unit } from './allocate.ts';
-import { bitsOf } from './memory.ts';
 import type { Profile } from './profile.ts';
 
 export interface Plan {
@@ -83,6 +82,9 @@ function shareSpec(spec: KvSpec, layers: number, profile: Profile) {
   const whole = Object.values(sides).every(({ base }) => base.startsWith('mead'));
   return { amounts, predicted: whole ? predicted : undefined };
 }
+
+/** Code bits a value over keys and values together. */
+export const bitsOf = ({ keys, values }: KvCodec): number => (codeBits(keys) + codeBits(values)) / 2;
 
 /** A plan of a codec for each layer, all under one window. */
 export function planOfCodecs(

@@ -46,7 +46,10 @@ export interface ProfileContent {
   made: Origin;
   /** [layer], by side. */
   learned: readonly Record<Side, Learned>[];
-  /** By probe, a codec spec: the divergence when one layer's side alone is coded with it; [layer], by side. */
+  /**
+   * By codec: the divergence when one layer's side alone is coded, multiplied so that their sum is that of a whole plan;
+   * [layer], by side.
+   */
   sensitivities: Readonly<Record<string, readonly Record<Side, number>[]>>;
 }
 

@@ -1,27 +1,20 @@
 /**
- * What calibration sees of one layer in one row of text, small enough to keep: some keys and values, how much they are
- * looked at, the shape of the queries. Records of all rows together make the samples that codecs learn from.
+ * What calibration sees of one layer in one row of text, small enough to keep: some keys and values, what errors in them
+ * would do to the layer's output (look.ts). Records of all rows together make the samples that codecs learn from.
  *
  * Everything is exact but for two choices. `samples` positions a row are kept, one from each of as many equal stretches
- * (positions below 4 are sinks, which stay f16, and do not count). And only every 8th query is looked at, from an offset
- * that differs by row: all of them would take longer than the forward pass.
+ * (positions below 4 are sinks, which stay f16, and those of the last page are never read from codes: both do not
+ * count). And only every 8th query is looked at, from an offset that differs by row: all of them would take longer than
+ * the forward pass.
  */
 import type { Side } from '../codec/codec.ts';
-import { turnPairs } from '../codec/domain.ts';
 import type { Samples } from '../codec/learned.ts';
 import { createRandom } from '../codec/parts/random.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
+import { createLooker, type LookShape, lookAt, sealedBefore } from './look.ts';
+import { valueMetric } from './metric.ts';
 
-export interface StatisticsShape {
-  heads: number;
-  kvHeads: number;
-  headDim: number;
-  /** Multiplies the dot products of queries and keys. */
-  scale: number;
-  /** RoPE: the angle of each adjacent pair a position. */
-  turn: Float64Array;
-  /** Tokens a row. */
-  context: number;
+export interface StatisticsShape extends LookShape {
   /** Positions kept of a row. */
   samples: number;
   seed: number;
@@ -29,10 +22,12 @@ export interface StatisticsShape {
 
 /** Views of one record's bytes, in this order. */
 export interface LayerRecord {
-  /** [kv head][sample]: squared attention probability, mean over this and later queries and the group's heads. */
+  /** [side][kv head][sample]: what an error weighs by how later queries look at the token. */
   attention: Float32Array;
-  /** [kv head][dim][dim]: second moment of queries before RoPE, mean over positions, sum over the group. */
-  queries: Float32Array;
+  /** [kv head][dim][dim]: what an error of a key costs by its direction, keys being turned to their page's start. */
+  metric: Float32Array;
+  /** [head]: squared probabilities of tokens read from codes. */
+  shares: Float32Array;
   /** [side][kv head][dim]: largest magnitudes. */
   maxima: Float32Array;
   /** [kv head][sample][dim], f16: keys after RoPE. */
@@ -46,13 +41,13 @@ const QUERY_STEP = 8;
 const MOST_ATTENTION = 50;
 const ATTENTION_SHARE = 0.8;
 
-export function recordBytes({ kvHeads, headDim, samples }: StatisticsShape): number {
-  const floats = kvHeads * samples + kvHeads * headDim * headDim + 2 * kvHeads * headDim;
+export function recordBytes({ heads, kvHeads, headDim, samples }: StatisticsShape): number {
+  const floats = 2 * kvHeads * samples + kvHeads * headDim * headDim + heads + 2 * kvHeads * headDim;
   return 4 * floats + 4 * kvHeads * samples * headDim;
 }
 
 export function recordOf(shape: StatisticsShape, bytes: Uint8Array<ArrayBuffer>): LayerRecord {
-  const { kvHeads, headDim, samples } = shape;
+  const { heads, kvHeads, headDim, samples } = shape;
   let offset = bytes.byteOffset;
   const floats = (length: number) => {
     offset += 4 * length;
@@ -63,18 +58,24 @@ export function recordOf(shape: StatisticsShape, bytes: Uint8Array<ArrayBuffer>)
     return new Uint16Array(bytes.buffer, offset - 2 * length, length);
   };
   return {
-    attention: floats(kvHeads * samples),
-    queries: floats(kvHeads * headDim * headDim),
+    attention: floats(2 * kvHeads * samples),
+    metric: floats(kvHeads * headDim * headDim),
+    shares: floats(heads),
     maxima: floats(2 * kvHeads * headDim),
     keys: halves(kvHeads * samples * headDim),
     values: halves(kvHeads * samples * headDim),
   };
 }
 
+/** How many positions of a row could be kept. */
+export const mostSamples = (shape: Pick<StatisticsShape, 'context' | 'pageTokens'>): number =>
+  sealedBefore(shape, shape.context - 1) - SINKS;
+
 /** The positions kept of a row: one from each of equal stretches, in order. */
-export function sampledPositions({ context, samples, seed }: StatisticsShape, row: number): Int32Array {
+export function sampledPositions(shape: StatisticsShape, row: number): Int32Array {
+  const { samples, seed } = shape;
   const random = createRandom(seed * 0x10001 + row);
-  const stretch = (context - SINKS) / samples;
+  const stretch = mostSamples(shape) / samples;
   return Int32Array.from({ length: samples }, (_, i) => {
     const [from, to] = [Math.ceil(i * stretch), Math.ceil((i + 1) * stretch)];
     return SINKS + from + Math.floor(random.uniform() * (to - from));
@@ -89,127 +90,47 @@ export function sampledQueries({ context, seed }: StatisticsShape, row: number):
   return [...queries, context - 1];
 }
 
-/** One layer's record of a row, from vectors after RoPE: [token][kv head][dim], and [sampled query][head][dim]. */
-export function observeLayer(
-  shape: StatisticsShape,
-  row: number,
-  q: Float32Array,
-  k: Float32Array,
-  v: Float32Array,
-): Uint8Array<ArrayBuffer> {
-  const { kvHeads, headDim, samples, context } = shape;
+/** What a record is made of. */
+export interface Observed {
+  /** Vectors after RoPE: [sampled query][head][dim], and [token][kv head][dim]. */
+  q: Float32Array;
+  k: Float32Array;
+  v: Float32Array;
+  /** [head][dim][dim], see metric.ts. */
+  grams: Float32Array;
+}
+
+/** One layer's record of a row. */
+export function observeLayer(shape: StatisticsShape, row: number, observed: Observed): Uint8Array<ArrayBuffer> {
+  const { heads, kvHeads, headDim, samples, context } = shape;
+  const { k, v } = observed;
   const bytes = new Uint8Array(recordBytes(shape));
   const record = recordOf(shape, bytes);
   const positions = sampledPositions(shape, row);
   const queries = sampledQueries(shape, row);
   const vector = kvHeads * headDim;
+  const looker = createLooker(shape);
   for (let head = 0; head < kvHeads; head++) {
-    const attention = squaredAttention(shape, head, queries, q, k);
+    const looked = lookAt(shape, looker, head, queries, observed);
+    record.metric.set(looked.metric, head * headDim * headDim);
+    record.shares.set(looked.shares, (head * heads) / kvHeads);
     positions.forEach((t, i) => {
       const at = (head * samples + i) * headDim;
-      record.attention[head * samples + i] = attention[t];
+      record.attention[head * samples + i] = looked.keys[t];
+      record.attention[(kvHeads + head) * samples + i] = looked.values[t];
       for (let d = 0; d < headDim; d++) {
         record.keys[at + d] = toF16(k[t * vector + head * headDim + d]);
         record.values[at + d] = toF16(v[t * vector + head * headDim + d]);
       }
     });
-    addQueries(shape, head, queries, q, record.queries);
   }
   for (const [side, x] of [k, v].entries()) {
-    for (let i = SINKS * vector; i < context * vector; i++) {
-      const at = side * vector + (i % vector);
-      record.maxima[at] = Math.max(record.maxima[at], Math.abs(x[i]));
+    const largest = record.maxima.subarray(side * vector, (side + 1) * vector);
+    for (let at = SINKS * vector; at < context * vector; at += vector) {
+      for (let i = 0; i < vector; i++) if (Math.abs(x[at + i]) > largest[i]) largest[i] = Math.abs(x[at + i]);
     }
   }
   return bytes;
-}
-
-/** [position]: what the queries' probabilities there, squared, are on average over those that see it. */
-function squaredAttention(
-  { heads, kvHeads, headDim, scale, context }: StatisticsShape,
-  head: number,
-  queries: readonly number[],
-  q: Float32Array,
-  k: Float32Array,
-): Float64Array {
-  const group = heads / kvHeads;
-  // Doubles, since a float array costs a conversion a read; and whole fours of them.
-  const padded = 4 * Math.ceil(context / 4);
-  const keys = new Float64Array(padded * headDim);
-  for (let t = 0; t < context; t++) {
-    for (let d = 0; d < headDim; d++) keys[t * headDim + d] = k[(t * kvHeads + head) * headDim + d];
-  }
-  const sums = new Float64Array(context);
-  const seen = new Float64Array(context);
-  const query = new Float64Array(headDim);
-  const scores = new Float64Array(padded);
-  queries.forEach((t, i) => {
-    for (let g = 0; g < group; g++) {
-      for (let d = 0; d < headDim; d++) query[d] = scale * q[(i * heads + head * group + g) * headDim + d];
-      softmaxScores(query, keys, t + 1, scores);
-      for (let n = 0; n <= t; n++) sums[n] += scores[n] * scores[n];
-    }
-    seen[t]++;
-  });
-  // Those that see a position are at it or behind it.
-  for (let t = context - 1, later = 0; t >= 0; t--) {
-    later += seen[t];
-    sums[t] /= later * group;
-  }
-  return sums;
-}
-
-/** scores = softmax of the query's dots with the first `count` keys. */
-function softmaxScores(query: Float64Array, keys: Float64Array, count: number, scores: Float64Array): void {
-  const dim = query.length;
-  // Four keys at a time, whose sums do not wait for each other; what lies past `count` is not looked at.
-  for (let n = 0; n < count; n += 4) {
-    let a = 0;
-    let b = 0;
-    let c = 0;
-    let e = 0;
-    for (let d = 0, at = n * dim; d < dim; d++, at++) {
-      const x = query[d];
-      a += x * keys[at];
-      b += x * keys[at + dim];
-      c += x * keys[at + 2 * dim];
-      e += x * keys[at + 3 * dim];
-    }
-    scores[n] = a;
-    scores[n + 1] = b;
-    scores[n + 2] = c;
-    scores[n + 3] = e;
-  }
-  let max = Number.NEGATIVE_INFINITY;
-  for (let n = 0; n < count; n++) if (scores[n] > max) max = scores[n];
-  let sum = 0;
-  for (let n = 0; n < count; n++) {
-    scores[n] = Math.exp(scores[n] - max);
-    sum += scores[n];
-  }
-  for (let n = 0; n < count; n++) scores[n] /= sum;
-}
-
-function addQueries(
-  { heads, kvHeads, headDim, turn }: StatisticsShape,
-  head: number,
-  queries: readonly number[],
-  q: Float32Array,
-  out: Float32Array,
-): void {
-  const group = heads / kvHeads;
-  const sum = new Float64Array(headDim * headDim);
-  queries.forEach((t, n) => {
-    for (let g = 0; g < group; g++) {
-      const at = (n * heads + head * group + g) * headDim;
-      const x = Float64Array.from(q.subarray(at, at + headDim));
-      turnPairs(x, turn, -t);
-      for (let i = 0; i < headDim; i++) {
-        for (let j = 0; j < headDim; j++) sum[i * headDim + j] += x[i] * x[j];
-      }
-    }
-  });
-  for (let i = 0; i < sum.length; i++) out[head * sum.length + i] = sum[i] / queries.length;
 }
 
 /** What codecs learn one side of a layer from: its records of all rows, in order, and the side's metric. */
@@ -230,7 +151,8 @@ export function samplesFrom(
     const codes = side === 'key' ? record.keys : record.values;
     for (let head = 0; head < kvHeads; head++) {
       const [from, to] = [head * samples, head * count + row * samples];
-      attention.set(record.attention.subarray(from, from + samples), to);
+      const weights = record.attention.subarray(side === 'key' ? 0 : kvHeads * samples);
+      attention.set(weights.subarray(from, from + samples), to);
       for (let i = 0; i < samples * headDim; i++) vectors[to * headDim + i] = fromF16(codes[from * headDim + i]);
     }
     const seen = record.maxima.subarray(side === 'key' ? 0 : maxima.length);
@@ -248,12 +170,19 @@ function weigh(attention: Float32Array): void {
   }
 }
 
-/** The queries' second moment over all rows. */
-export function queryMoment(records: readonly LayerRecord[]): Float64Array {
-  const sum = new Float64Array(records[0].queries.length);
-  for (const { queries } of records)
-    queries.forEach((x, i) => {
-      sum[i] += x / records.length;
-    });
+/** The keys' metric over all rows, or the values'. */
+export function metricOf(
+  shape: StatisticsShape,
+  records: readonly LayerRecord[],
+  side: Side,
+  grams: Float32Array,
+): Float64Array {
+  if (side === 'key') return sumOf(records.map(({ metric }) => metric));
+  return valueMetric(grams, sumOf(records.map(({ shares }) => shares)), shape);
+}
+
+function sumOf(arrays: readonly Float32Array[]): Float64Array {
+  const sum = new Float64Array(arrays[0].length);
+  for (const array of arrays) for (let i = 0; i < sum.length; i++) sum[i] += array[i];
   return sum;
 }

@@ -16,7 +16,7 @@ import { createRandom } from '../parts/random.ts';
 import { ALL_BOOKS, BOOK, bookFormat, MOST_NIBBLES, QUAD } from './books.ts';
 import { spend } from './spend.ts';
 import { createTrainer } from './train.ts';
-import { applyMaps, blockOf, denseMaps, fitHead, pageRelative } from './transform.ts';
+import { applyMaps, blocksOf, denseMaps, fitHead, mapLength, pageRelative } from './transform.ts';
 import { fitSteps, MOST_BITS, uniformFormat } from './uniform.ts';
 
 /** Squared error over squared norm of Gaussian vectors, by bits, of codes trained on a thousand others.*/
@@ -27,9 +27,10 @@ export const mead: Family = {
   pattern: /^mead([1-4]|[1-3]\.5)(u?)$/,
   bases: ['mead2', 'mead1', 'mead1.5', 'mead2.5', 'mead3', 'mead4', 'mead2u', 'mead3u', 'mead4u'],
   variants: [],
+  learnsAlike: true,
   learn(request) {
     checkDims(request.spec, request.shape);
-    return request.match[2] === 'u' ? learnSteps(request) : learnBooks(request);
+    return learnAll(request);
   },
   create(request) {
     const { spec, match, shape } = request;
@@ -52,11 +53,11 @@ function checkDims(spec: string, { headDim }: Shape): void {
 function domainOf(request: Request): Domain {
   const { spec, side, shape } = request;
   const { headDim, kvHeads, turn } = shape;
-  const block = blockOf(side, headDim);
+  const blocks = blocksOf(side, shape);
   const mean = need(request, 'mead.mean', kvHeads * headDim);
-  const maps = denseMaps(need(request, 'mead.maps', kvHeads * headDim * block), kvHeads, headDim, block);
+  const maps = denseMaps(need(request, 'mead.maps', kvHeads * mapLength(blocks)), kvHeads, headDim, blocks);
   if (!maps) throw new UnsupportedError(`${spec}: the learned maps cannot be inverted. Calibrate again.`);
-  return mapped(headDim, { mean, ...maps, block, turn: side === 'key' ? turn : undefined });
+  return mapped(headDim, { mean, ...maps, blocks, turn: side === 'key' ? turn : undefined });
 }
 
 function booksOf(request: Request): PageFormat {
@@ -84,57 +85,47 @@ function amountsOf(request: Request, loss: string, planned: string, units: numbe
   return amounts;
 }
 
-/** Mean and maps, and what `visit` makes of each head's coefficients, [sample][dim]. */
-function learnHeads(
-  { side, shape, samples }: LearnRequest,
-  visit: (y: Float64Array, weights: Float32Array, head: number) => void,
-): Learned {
+/** Mean and maps, and of every head's coefficients books and steps: all that any number of bits needs. */
+function learnAll({ side, shape, samples }: LearnRequest): Learned {
   const { headDim: d, kvHeads } = shape;
   const { count, attention } = samples;
-  const block = blockOf(side, d);
-  const mean = new Float32Array(kvHeads * d);
-  const maps = new Float32Array(kvHeads * d * block);
-  for (let head = 0; head < kvHeads; head++) {
-    const x = pageRelative(samples, head, shape, side);
-    const fitted = fitHead(x, samples, head, d, block);
-    mean.set(fitted.mean, head * d);
-    maps.set(fitted.maps, head * d * block);
-    for (let i = 0; i < count; i++) applyMaps(x.subarray(i * d, (i + 1) * d), fitted.maps, block);
-    visit(x, attention.subarray(head * count, (head + 1) * count), head);
-  }
-  return { 'mead.mean': mean, 'mead.maps': maps };
-}
-
-function learnBooks(request: LearnRequest): Learned {
-  const { headDim: d, kvHeads } = request.shape;
-  const { count } = request.samples;
+  const blocks = blocksOf(side, shape);
   const quads = d / QUAD;
+  const levels = MOST_NIBBLES + 1;
+  const mean = new Float32Array(kvHeads * d);
+  const maps = new Float32Array(kvHeads * mapLength(blocks));
   const books = new Float32Array(kvHeads * quads * ALL_BOOKS * BOOK);
-  const loss = new Float32Array(kvHeads * quads * (MOST_NIBBLES + 1));
+  const loss = new Float32Array(kvHeads * quads * levels);
+  const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
+  const stepLoss = new Float32Array(steps.length);
   const train = createTrainer(count);
   const quad = new Float32Array(QUAD * count);
-  const transform = learnHeads(request, (y, weights, head) => {
-    for (let q = 0; q < quads; q++) {
-      for (let i = 0; i < quad.length; i++) quad[i] = y[(i >> 2) * d + q * QUAD + (i & 3)];
-      const unit = head * quads + q;
+  for (let head = 0; head < kvHeads; head++) {
+    const y = pageRelative(samples, head, shape, side);
+    const fitted = fitHead(y, samples, head, d, blocks);
+    mean.set(fitted.mean, head * d);
+    maps.set(fitted.maps, head * mapLength(blocks));
+    for (let i = 0; i < count; i++) applyMaps(y.subarray(i * d, (i + 1) * d), fitted.maps, blocks);
+    const weights = attention.subarray(head * count, (head + 1) * count);
+    for (let unit = head * quads; unit < (head + 1) * quads; unit++) {
+      const first = (unit % quads) * QUAD;
+      for (let i = 0; i < quad.length; i++) quad[i] = y[(i >> 2) * d + first + (i & 3)];
       const trained = train(quad, weights, createRandom(unit));
       books.set(trained.books, unit * ALL_BOOKS * BOOK);
-      loss.set(trained.loss, unit * (MOST_NIBBLES + 1));
+      loss.set(trained.loss, unit * levels);
     }
-  });
-  return { ...transform, 'mead.books': books, 'mead.loss': loss };
-}
-
-function learnSteps(request: LearnRequest): Learned {
-  const { headDim: d, kvHeads } = request.shape;
-  const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
-  const loss = new Float32Array(kvHeads * d * (MOST_BITS + 1));
-  const transform = learnHeads(request, (y, weights, head) => {
     for (let dim = 0; dim < d; dim++) {
-      const fitted = fitSteps(weights.length, i => y[i * d + dim], weights);
-      steps.set(fitted.steps, (head * d + dim) * (MOST_BITS + 1));
-      loss.set(fitted.loss, (head * d + dim) * (MOST_BITS + 1));
+      const of = fitSteps(count, i => y[i * d + dim], weights);
+      steps.set(of.steps, (head * d + dim) * (MOST_BITS + 1));
+      stepLoss.set(of.loss, (head * d + dim) * (MOST_BITS + 1));
     }
-  });
-  return { ...transform, 'mead.steps': steps, 'mead.step-loss': loss };
+  }
+  return {
+    'mead.mean': mean,
+    'mead.maps': maps,
+    'mead.books': books,
+    'mead.loss': loss,
+    'mead.steps': steps,
+    'mead.step-loss': stepLoss,
+  };
 }

@@ -7,13 +7,36 @@ import { turnPairs } from '../domain.ts';
 import type { Samples } from '../learned.ts';
 import { cholesky, eigenvectors, inverse, multiply } from '../parts/linear-algebra.ts';
 
-/** Dims that a map of keys mixes: neighbours, which turn at nearly the same pace within a page. */
-export const KEY_BLOCK = 8;
+/** Dims of keys that are mixed where they turn fast: neighbours, which turn at nearly the same pace. */
+const FAST_BLOCK = 8;
+/** Pairs that turn by less than 2 radians within a usual page are slow: what they say together outlasts the turn. */
+const SLOW = 2 / 128;
 /** Added to the metric's mean diagonal, so that no direction is free. */
 const FLOOR = 1e-3;
 
-/** Dims that a map mixes, a side. */
-export const blockOf = (side: Side, headDim: number): number => (side === 'key' ? KEY_BLOCK : headDim);
+/**
+ * Sizes of the blocks of dims that a map mixes, in order. Values are mixed whole; so are the slow pairs of keys, which
+ * come last, and the fast ones before them in blocks of 8.
+ */
+export function blocksOf(side: Side, { headDim, turn }: Shape): number[] {
+  const fast = side === 'key' && turn ? turn.findLastIndex(angle => angle >= SLOW) + 1 : 0;
+  const blocks: number[] = Array(Math.ceil((2 * fast) / FAST_BLOCK)).fill(FAST_BLOCK);
+  const slow = headDim - FAST_BLOCK * blocks.length;
+  return slow > 0 ? [...blocks, slow] : blocks;
+}
+
+/** Numbers in a head's maps. */
+export const mapLength = (blocks: readonly number[]): number => blocks.reduce((sum, size) => sum + size * size, 0);
+
+/** Calls `visit` for each block with its first dim, its size, and where its map begins. */
+function forBlocks(blocks: readonly number[], visit: (first: number, size: number, at: number) => void): void {
+  let [first, at] = [0, 0];
+  for (const size of blocks) {
+    visit(first, size, at);
+    first += size;
+    at += size * size;
+  }
+}
 
 /** Samples of one head, [sample][dim]; keys are turned to their page's start. */
 export function pageRelative({ vectors, count, positions }: Samples, head: number, shape: Shape, side: Side) {
@@ -34,7 +57,7 @@ export function fitHead(
   { count, metric, attention }: Samples,
   head: number,
   d: number,
-  block: number,
+  blocks: readonly number[],
 ) {
   const mean = new Float64Array(d);
   for (let i = 0; i < x.length; i++) mean[i % d] += x[i] / count;
@@ -43,8 +66,8 @@ export function fitHead(
   let diagonal = 0;
   for (let i = 0; i < d; i++) diagonal += own[i * d + i] / d;
   const weights = attention.subarray(head * count, (head + 1) * count);
-  const maps = new Float64Array(d * block);
-  for (let first = 0; first < d; first += block) {
+  const maps = new Float64Array(mapLength(blocks));
+  forBlocks(blocks, (first, block, at) => {
     const m = new Float64Array(block * block);
     for (let i = 0; i < block; i++) {
       for (let j = 0; j < block; j++) {
@@ -57,8 +80,8 @@ export function fitHead(
     // Of Y = X L: L^T C L.
     const lt = Float64Array.from(l, (_, at) => l[(at % block) * block + Math.floor(at / block)]);
     const u = eigenvectors(multiply(multiply(lt, covariance, block), l, block), block);
-    maps.set(multiply(l, u, block), first * block);
-  }
+    maps.set(multiply(l, u, block), at);
+  });
   return { mean, maps };
 }
 
@@ -77,32 +100,33 @@ function covarianceOf(x: Float64Array, weights: Float32Array, d: number, first: 
 }
 
 /** y = x A of one vector, in place. */
-export function applyMaps(x: Float64Array, maps: ArrayLike<number>, block: number): void {
-  const y = new Float64Array(block);
-  for (let first = 0; first < x.length; first += block) {
-    y.fill(0);
-    for (let i = 0; i < block; i++) {
-      for (let j = 0; j < block; j++) y[j] += x[first + i] * maps[(first + i) * block + j];
+export function applyMaps(x: Float64Array, maps: ArrayLike<number>, blocks: readonly number[]): void {
+  forBlocks(blocks, (first, size, at) => {
+    const y = new Float64Array(size);
+    for (let i = 0; i < size; i++) {
+      for (let j = 0; j < size; j++) y[j] += x[first + i] * maps[at + i * size + j];
     }
     x.set(y, first);
-  }
+  });
 }
 
 /** Dense [kv head][coded dim][dim] maps there and back from blocks; undefined where a block is singular. */
-export function denseMaps(maps: Float32Array, kvHeads: number, d: number, block: number) {
+export function denseMaps(maps: Float32Array, kvHeads: number, d: number, blocks: readonly number[]) {
   const encode = new Float32Array(kvHeads * d * d);
   const decode = new Float32Array(kvHeads * d * d);
-  for (let at = 0; at < maps.length; at += block * block) {
-    const head = Math.floor(at / (d * block));
-    const first = (at / block) % d;
-    const back = inverse(maps.subarray(at, at + block * block), block);
-    if (!back) return undefined;
-    for (let i = 0; i < block; i++) {
-      for (let j = 0; j < block; j++) {
-        encode[(head * d + first + j) * d + first + i] = maps[at + i * block + j];
-        decode[(head * d + first + i) * d + first + j] = back[i * block + j];
+  let singular = false;
+  for (let head = 0; head < kvHeads; head++) {
+    forBlocks(blocks, (first, size, at) => {
+      const map = maps.subarray(head * mapLength(blocks) + at, head * mapLength(blocks) + at + size * size);
+      const back = inverse(map, size);
+      if (!back) singular = true;
+      for (let i = 0; back && i < size; i++) {
+        for (let j = 0; j < size; j++) {
+          encode[(head * d + first + j) * d + first + i] = map[i * size + j];
+          decode[(head * d + first + i) * d + first + j] = back[i * size + j];
+        }
       }
-    }
+    });
   }
-  return { encode, decode };
+  return singular ? undefined : { encode, decode };
 }

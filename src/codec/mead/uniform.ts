@@ -7,7 +7,7 @@ import { prefixSums } from './books.ts';
 export const MOST_BITS = 6;
 /** The best step for N(0, 1), by bits. */
 const GAUSSIAN = [0, 1.5958, 0.9965, 0.5858, 0.3354, 0.1881, 0.1041];
-/** Steps that are tried, as parts of what a Gaussian would want. */
+/** Steps that are tried, as parts of what a Gaussian would want, in order. */
 const TRIES = [0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.35, 1.5, 1.8, 2.2];
 /** Samples that a step is chosen by. */
 const MOST_SAMPLES = 4096;
@@ -39,6 +39,9 @@ export function fitSteps(
       if (error < loss[bits]) {
         loss[bits] = error;
         steps[bits] = step;
+      } else if (steps[bits] > 0) {
+        // Too fine a step clips, too coarse a one rounds: past the best it only gets worse.
+        break;
       }
     }
   }

@@ -16,7 +16,7 @@ describe('thresholds', () => {
   it('leave 4 % outside, 6 % around zero and 90 % between, whatever the values', () => {
     const shape = { headDim: 64, kvHeads: 2 };
     const skewed = normals(createRandom(4), 64 * 2 * 500).map(x => Math.exp(x) - 1.5);
-    const [outerLow, innerLow, innerHigh, outerHigh] = learnThresholds(samplesOf(skewed, shape));
+    const [outerLow, innerLow, innerHigh, outerHigh] = learnThresholds(samplesOf(skewed, shape), 64);
     const share = (test: (x: number) => boolean) => skewed.filter(test).length / skewed.length;
     expect(share(x => x < outerLow || x > outerHigh)).toBeCloseTo(0.04, 3);
     expect(share(x => x >= innerLow && x <= innerHigh)).toBeCloseTo(0.06, 3);
@@ -24,9 +24,16 @@ describe('thresholds', () => {
     expect(innerHigh).toBeGreaterThan(0);
   });
 
+  it('are learned from some of very many vectors, of all dims', () => {
+    const many = normals(createRandom(5), 64 * 20_000).map((x, i) => x * (i % 64 === 63 ? 100 : 1));
+    const [outerLow, , , outerHigh] = learnThresholds(samplesOf(many, { headDim: 64, kvHeads: 1 }), 64);
+    const outer = many.filter(x => x < outerLow || x > outerHigh).length / many.length;
+    expect(outer).toBeCloseTo(0.04, 2);
+  });
+
   it('stay in order where all values have one sign', () => {
     const x = normals(createRandom(4), 64 * 500).map(Math.abs);
-    const thresholds = [...learnThresholds(samplesOf(x, { headDim: 64, kvHeads: 1 }))];
+    const thresholds = [...learnThresholds(samplesOf(x, { headDim: 64, kvHeads: 1 }), 64)];
     expect(thresholds).toEqual([...thresholds].sort((a, b) => a - b));
   });
 });

@@ -19,13 +19,15 @@ import { oakenFormat } from './format.ts';
 
 const OUTER = 0.04;
 const INNER = 0.06;
+/** Values that thresholds are learned from. */
+const MOST_VALUES = 2 ** 19;
 
 export const oaken: Family = {
   title: 'Oaken',
   pattern: /^oaken$/,
   bases: ['oaken'],
   variants: [],
-  learn: ({ samples }) => ({ oaken: learnThresholds(samples) }),
+  learn: ({ samples, shape }) => ({ oaken: learnThresholds(samples, shape.headDim) }),
   create(request) {
     const { spec, shape, side } = request;
     const [outerLow, innerLow, innerHigh, outerHigh] = need(request, 'oaken', 4);
@@ -41,8 +43,13 @@ export const oaken: Family = {
 };
 
 /** [outer low, inner low, inner high, outer high]: quantiles of all heads' values together. */
-export function learnThresholds({ vectors }: Samples): Float32Array {
-  const sorted = vectors.slice().sort();
+export function learnThresholds({ vectors }: Samples, headDim: number): Float32Array {
+  // Whole vectors, evenly spread: all dims count alike.
+  const stride = headDim * Math.ceil(vectors.length / MOST_VALUES);
+  const sorted = new Float32Array(headDim * Math.ceil(vectors.length / stride));
+  for (let from = 0, to = 0; from < vectors.length; from += stride, to += headDim)
+    sorted.set(vectors.subarray(from, from + headDim), to);
+  sorted.sort();
   const quantile = (share: number) =>
     sorted[Math.max(0, Math.min(sorted.length - 1, Math.round(share * (sorted.length - 1))))];
   const below = sorted.findIndex(x => x >= 0);

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { codeBits } from '../codec.ts';
 import { createCodec, learn } from '../kv.ts';
 import { gaussianSamples, samplesOf } from '../learned.ts';
-import { createSearch, kmeans } from '../parts/kmeans.ts';
+import { createAssigner, createSearch, kmeans } from '../parts/kmeans.ts';
 import { createRandom, normals } from '../parts/random.ts';
 import { measureLoss } from '../validate.ts';
 
@@ -93,5 +93,19 @@ describe('k-means', () => {
       );
       expect(search(x, 0)).toBe(distances.indexOf(Math.min(...distances)));
     }
+  });
+
+  it.each([2, 3, 4, 5, 8, 16])('assigns many points of %i dims as the search does', dims => {
+    const random = createRandom(dims);
+    for (const entries of [1, 2, 37, 300]) {
+      const book = normals(random, entries * dims);
+      const points = normals(random, 203 * dims);
+      const search = createSearch(book, dims);
+      const cells = createAssigner(points, dims, entries)(book, 201);
+      expect([...cells]).toEqual(Array.from({ length: 201 }, (_, i) => search(points, i * dims)));
+    }
+    // Of equals the first.
+    const twice = Float32Array.from({ length: 2 * dims }, () => 1);
+    expect([...createAssigner(twice, dims, 2)(twice, 2)]).toEqual([0, 0]);
   });
 });

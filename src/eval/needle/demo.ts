@@ -2,7 +2,8 @@
 import { fileURLToPath } from 'node:url';
 import type { Engine } from '../../engine/engine.ts';
 import type { Plan } from '../../plan/plan.ts';
-import { createScore, logSoftmax } from '../divergence.ts';
+import { createScore } from '../divergence.ts';
+import { logSoftmax } from '../vocabulary.ts';
 import { type Answer, openAsker, type Task } from './ask.ts';
 
 /** The model in the package. */

@@ -2,7 +2,8 @@
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
 import type { AdditiveTables } from './kernels/additive.ts';
-import { attendTables } from './kernels/additive-attend.ts';
+import { keyTables } from './kernels/additive-keys.ts';
+import { valueTables } from './kernels/additive-values.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { placeBooks } from './kernels/book.ts';
 import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts';
@@ -34,21 +35,28 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
   };
 
   /** See kernels/additive.ts. */
-  const placeAdditive = ({ counts, books }: Fragment['page'] & { kind: 'additive' }): AdditiveTables => {
-    const integers = (data: ArrayLike<number>) => place(new Float32Array(Int32Array.from(data).buffer));
+  const placeAdditive = (
+    page: Fragment['page'] & { kind: 'additive' },
+    matrix: Float32Array,
+    blocks: readonly number[] = [shape.headDim],
+  ): AdditiveTables => {
+    const { counts, books } = page;
+    const bytes = (data: Uint8Array | Int32Array) => place(new Float32Array(data.buffer));
     const quads = shape.headDim / 4;
-    const firsts = Array.from({ length: shape.kvHeads }, (_, head) =>
+    const firsts = Array.from({ length: shape.kvHeads + 1 }, (_, head) =>
       counts.subarray(0, head * quads).reduce((sum, count) => sum + count, 0),
     );
-    const { dots, bytes, steps } = attendTables(counts, books, shape.headDim);
-    const floats = (data: Uint8Array) => place(new Float32Array(data.buffer));
+    const keys = keyTables(page, matrix, blocks);
+    const values = valueTables(page);
     return {
-      counts: integers(counts),
-      firsts: integers(firsts),
+      counts: bytes(Int32Array.from(counts)),
+      firsts: bytes(Int32Array.from(firsts)),
       books: place(withHalves(books)),
-      dots: floats(dots),
-      bytes: floats(bytes),
-      steps: place(steps),
+      dots: bytes(keys.dots),
+      maps: place(keys.maps),
+      bytes: bytes(values.bytes),
+      steps: place(values.steps),
+      nibble: bytes(Int32Array.from([...Array(4).fill(0x0f0f0f0f), ...Array(4).fill(0x00010001)])),
     };
   };
 
@@ -77,7 +85,7 @@ export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits:
       levels: levels.map(place),
       residual: page.kind === 'hybrid' && page.residual ? place(page.residual.matrix) : undefined,
       fp8: page.kind === 'fp8' ? place(Float32Array.from({ length: 256 }, (_, code) => fromFp8(code) || 0)) : undefined,
-      additive: page.kind === 'additive' ? placeAdditive(page) : undefined,
+      additive: page.kind === 'additive' ? placeAdditive(page, fragment.matrix!, fragment.blocks) : undefined,
       columns: page.kind === 'mixed' ? placeMixed(page) : undefined,
       turns: page.kind === 'spectrum' ? place(page.turns) : undefined,
       books: page.kind === 'book' ? placeBooks(page, place) : undefined,

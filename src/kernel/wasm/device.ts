@@ -7,7 +7,7 @@ import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '
 import { isInteger } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { type Codecs, createCodecs, type Limits } from './codecs.ts';
-import { activationBytes, quantize } from './kernels/activations.ts';
+import { activationBytes, quantize, quantizeName, type Width } from './kernels/activations.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
 import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
 import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
@@ -17,7 +17,7 @@ import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { createHeap, type Heap } from './memory.ts';
 import { type Kernel, moduleBytes } from './module.ts';
 import { packedBytes, packedFormats, packMatrix, unpackRow } from './pack-weights.ts';
-import { CONTROL_WORDS, createPool, type Pool, type Task } from './pool.ts';
+import { CONTROL_WORDS, createPool, MOST_TASKS, type Pool, type Task } from './pool.ts';
 import { wasmSupport } from './support.ts';
 import { createTurns, type Turns } from './turns.ts';
 
@@ -65,6 +65,9 @@ const LOAD_BYTES = 2 * 2 ** 20;
 /** Rows from which it pays to turn the f16 tail into floats before they read it. */
 const MANY = 8;
 
+/** Rows that are enough to make unpacking a page for them worth while. */
+const PART_ROWS = 64;
+
 /** Rows below which a step is too short to be worth waking other threads for the small operations. */
 const ALONE = 4;
 
@@ -109,8 +112,9 @@ function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
     norm(),
     rope(),
     swiglu(),
-    quantize('quantizeOne', precise),
-    quantize('quantizeMany', precise),
+    ...(['bytes', 'words'] as const).flatMap(width =>
+      (['one', 'many'] as const).map(rows => quantize(width, rows, precise)),
+    ),
     halves(),
     floats(),
     ...[...integer.values()].flatMap(format => {
@@ -269,14 +273,21 @@ class WasmDevice implements Device {
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
-    const integers = projections.some(({ weights }) => isInteger(weights.type));
-    const quantized = integers ? this.room('activations', activationBytes(rows, x.cols)) : 0;
-    if (integers) this.run(rows, rows === 1 ? 'quantizeOne' : 'quantizeMany', at(x), quantized, rows, x.cols);
+    const count = rows === 1 ? 'one' : 'many';
+    const quantized = new Map<Width, { address: number; bytes: number }>();
+    const integers = (width: Width) => {
+      const bytes = activationBytes(width, rows, x.cols);
+      const input = quantized.get(width) ?? { address: this.room(`activations ${width}`, bytes), bytes };
+      if (!quantized.has(width)) this.run(rows, quantizeName(width, count), at(x), input.address, rows, x.cols);
+      quantized.set(width, input);
+      return input;
+    };
     const products = projections.map(({ weights, out, bias, add }) => {
       const { type } = weights;
-      const kernel = isInteger(type) ? matmulName(packedFormats[type], rows === 1 ? 'one' : 'many') : `matmul${type}`;
+      const format = packedFormats[type];
+      const kernel = isInteger(type) ? matmulName(format, count) : `matmul${type}`;
       const input = isInteger(type)
-        ? { address: quantized, bytes: activationBytes(rows, x.cols) }
+        ? integers(arithmeticOf(format, this.shape.relaxed, this.shape.precise).width)
         : { address: at(x), bytes: 4 * rows * x.cols };
       return this.product(kernel, rows, input, weights as WasmWeights, out, bias, add ?? false);
     });
@@ -387,18 +398,25 @@ class WasmDevice implements Device {
       const leaves = this.leafTables.addressOf(view);
       const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
-      this.pool.run(
-        many ? module.pagesMany : module.pages,
-        splits * kvHeads,
-        prepared,
-        states,
-        leaves,
-        keyOffset,
-        valueOffset,
-        count,
-        pages,
-        skip,
-        this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed),
+      const turns = this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed);
+      // Heads and runs of pages alone may be too few to keep all threads busy.
+      const part = Math.max(PART_ROWS, 4 * Math.ceil(count / (4 * MOST_TASKS)));
+      this.pool.runAll(
+        Array.from({ length: Math.ceil(count / part) }, (_, i) => ({
+          kernel: many ? module.pagesMany : module.pages,
+          chunks: splits * kvHeads,
+          args: [
+            prepared + i * part * kvHeads * module.queryBytes,
+            states + i * part * kvHeads * splits * stateSize,
+            leaves,
+            keyOffset,
+            valueOffset,
+            Math.min(part, count - i * part),
+            pages,
+            skip,
+            turns,
+          ],
+        })),
       );
     }
     this.pool.run(

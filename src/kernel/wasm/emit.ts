@@ -100,6 +100,7 @@ export const i32 = {
     0,
     ...unsigned(offset),
   ],
+  bits: (x: F32) => expr('i32', x.code, [0xbc]),
   /** Saturating; NaN becomes 0. */
   fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
   select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),
@@ -173,6 +174,7 @@ export const v128 = {
     lane,
   ],
   and: binary(78),
+  anyTrue: (a: V128) => expr('i32', a.code, simd(83)),
   or: binary(80),
   xor: binary(81),
   /** Bits of a where the mask has ones, else of b. */
@@ -199,6 +201,8 @@ export const i8x16 = {
 export const i16x8 = {
   const: (x: number) => constant(Int16Array.from(Array(8).fill(x)).buffer),
   add: binary(142),
+  gtS: binary(49),
+  maxS: binary(152),
   sub: binary(145),
   shl: shift(139),
   shrS: shift(140),
@@ -216,6 +220,7 @@ export const i32x4 = {
   splat: (x: I32) => expr('v128', codeOf(x), simd(17)),
   const: (...x: number[]) => constant(Int32Array.from(x.length === 1 ? Array(4).fill(x[0]) : x).buffer),
   add: binary(174),
+  gtS: binary(59),
   sub: binary(177),
   shl: shift(171),
   shrS: shift(172),
@@ -229,6 +234,8 @@ export const i32x4 = {
   extendLowU: unary(169),
   extendHighU: unary(170),
   fromF32: unary(248),
+  /** Towards zero; what does not fit is up to the machine. */
+  relaxedTrunc: unary(0x101),
   lane: (a: V128, lane: number) => expr('i32', a.code, simd(27), [lane]),
 };
 

@@ -1,5 +1,18 @@
 /** Small pieces of code that several kernels are made of. */
-import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, lanes32, type V128, v128 } from './emit.ts';
+import {
+  type F32,
+  f32,
+  f32x4,
+  type I32,
+  i8x16,
+  i16x8,
+  i32,
+  i32x4,
+  type Local,
+  lanes32,
+  type V128,
+  v128,
+} from './emit.ts';
 import type { Kernel } from './module.ts';
 
 /** The bits of an f16 that is moved down by 3 in the high half of a lane; its exponent is then 112 too low. */
@@ -45,9 +58,11 @@ export function sum4(k: Kernel, x: V128): F32 {
   return f32.add(f32.add(f32x4.lane(v, 0), f32x4.lane(v, 1)), f32.add(f32x4.lane(v, 2), f32x4.lane(v, 3)));
 }
 
+/** Largest of the four lanes. As vectors: the scalar maximum is made of branches that nobody can foretell. */
 export function max4(k: Kernel, x: V128): F32 {
   const v = k.v128(x);
-  return f32.max(f32.max(f32x4.lane(v, 0), f32x4.lane(v, 1)), f32.max(f32x4.lane(v, 2), f32x4.lane(v, 3)));
+  const two = k.v128(f32x4.max(v, v128.shuffle(v, v, lanes32(2, 3, 0, 1))));
+  return f32x4.lane(f32x4.max(two, v128.shuffle(two, two, lanes32(1, 0, 3, 2))), 0);
 }
 
 /** exp of four values, 0 below -87: a power of two times a polynomial, good to 2e-7. */
@@ -73,6 +88,26 @@ export function transposeSum(k: Kernel, [a, b, c, d]: readonly V128[], add: (a: 
   return add(v128.shuffle(ab, cd, lanes32(0, 2, 4, 6)), v128.shuffle(ab, cd, lanes32(1, 3, 5, 7)));
 }
 
+/** Lane j of vector i to lane i of vector j. */
+export function transpose4(k: Kernel, [a, b, c, d]: readonly V128[]): V128[] {
+  const [ab, cd] = [k.v128(v128.shuffle(a, b, lanes32(0, 4, 1, 5))), k.v128(v128.shuffle(c, d, lanes32(0, 4, 1, 5)))];
+  const [ef, gh] = [k.v128(v128.shuffle(a, b, lanes32(2, 6, 3, 7))), k.v128(v128.shuffle(c, d, lanes32(2, 6, 3, 7)))];
+  return [
+    v128.shuffle(ab, cd, lanes32(0, 1, 4, 5)),
+    v128.shuffle(ab, cd, lanes32(2, 3, 6, 7)),
+    v128.shuffle(ef, gh, lanes32(0, 1, 4, 5)),
+    v128.shuffle(ef, gh, lanes32(2, 3, 6, 7)),
+  ];
+}
+
+/** Lane i of the result is the sum of the four lanes of vector i; `narrow` if sums of any two fit into 16 bits. */
+export function sumOfFours(k: Kernel, vectors: readonly V128[], narrow: boolean): V128 {
+  if (!narrow) return transposeSum(k, vectors, i32x4.add);
+  const ones = i16x8.const(1);
+  const pairs = [0, 2].map(i => i32x4.dot(i16x8.narrowS(vectors[i], vectors[i + 1]), ones));
+  return i32x4.dot(i16x8.narrowS(pairs[0], pairs[1]), ones);
+}
+
 /** A 16-entry table look-up for indices 0 to 15. */
 export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i8x16.swizzle);
 
@@ -80,9 +115,30 @@ export const swizzle = (relaxed: boolean) => (relaxed ? i8x16.relaxedSwizzle : i
 export const multiplyAdd = (relaxed: boolean) => (a: V128, b: V128, c: V128) =>
   relaxed ? f32x4.relaxedMadd(a, b, c) : f32x4.add(c, f32x4.mul(a, b));
 
+/** Towards zero, for what fits into 32 bits. */
+export const truncate = (relaxed: boolean) => (relaxed ? i32x4.relaxedTrunc : i32x4.fromF32);
+
 /** int8 times 7-bit unsigned, 16 products added up to 8 of 16 bits: which with which differs, their sum does not. */
 export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>
   relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
+
+/** What `dotBytes` of 16 bytes adds up in its lanes: from four vectors of four bytes' values each. */
+export const laneSums = ([a, b, c, d]: readonly V128[], relaxed: boolean): V128[] =>
+  relaxed
+    ? [a, b, c, d].map(x => f32x4.add(x, v128.shuffle(x, x, lanes32(1, 0, 3, 2))))
+    : [f32x4.add(a, c), f32x4.add(b, d)];
+
+/**
+ * Values by way of memory. What a loop alone uses V8 moves into it, to be computed anew in every turn; loads stay where
+ * they are.
+ */
+export function beforeLoop(k: Kernel, room: I32, values: readonly V128[]): Local<'v128'>[] {
+  const at = k.i32(room);
+  values.forEach((value, i) => {
+    k.do(v128.store(at, value, 16 * i));
+  });
+  return values.map((_, i) => k.v128(v128.load(at, 16 * i)));
+}
 
 /** This chunk's share of `count` things: [from, to), whole multiples of `unit`. */
 export function share(k: Kernel, count: I32, unit: number, chunk: I32, chunks: I32): { from: I32; to: I32 } {

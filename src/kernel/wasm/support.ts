@@ -8,7 +8,10 @@ export interface WasmSupport {
   sharedMemory: boolean;
 }
 
-/** Node 20 has relaxed SIMD behind a flag, which takes effect for modules compiled after it is set. */
+/**
+ * Node 20 has relaxed SIMD behind a flag, which takes effect for modules compiled after it is set. Later ones have it
+ * without, and complain of the flag.
+ */
 async function allowRelaxedSimd(): Promise<void> {
   if (typeof process === 'undefined' || !process.versions?.node) return;
   const v8 = await import('node:v8');
@@ -16,12 +19,12 @@ async function allowRelaxedSimd(): Promise<void> {
 }
 
 export async function wasmSupport(): Promise<WasmSupport> {
-  await allowRelaxedSimd();
   const valid = (relaxed: boolean) => {
     const k = new Kernel('probe', ['i32']);
     const x = v128.load(k.i32Param(0));
     k.do(v128.store(i32.add(k.i32Param(0), 16), relaxed ? i16x8.relaxedDot(x, x) : i16x8.add(x, x)));
     return WebAssembly.validate(moduleBytes([k], { maxPages: 1, shared: false }));
   };
+  if (!valid(true)) await allowRelaxedSimd();
   return { simd: valid(false), relaxedSimd: valid(true), sharedMemory: typeof SharedArrayBuffer !== 'undefined' };
 }

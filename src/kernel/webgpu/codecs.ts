@@ -7,7 +7,7 @@ import { intKeys, intValues } from './kernels/ints.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/read.ts';
-import { columnsAt, tablesOf } from './kernels/tables.ts';
+import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -77,17 +77,6 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
     known.set(fragment, codec);
     return codec;
   };
-}
-
-/** [..][rows][cols] to [..][cols][rows]. */
-function transpose(matrix: Float32Array, rows: number, cols: number): Float32Array {
-  const out = new Float32Array(matrix.length);
-  for (let start = 0; start < matrix.length; start += rows * cols) {
-    for (let r = 0; r < rows; r++) {
-      for (let c = 0; c < cols; c++) out[start + c * rows + r] = matrix[start + r * cols + c];
-    }
-  }
-  return out;
 }
 
 /** Kernels have levels written into them, while matrices, means and what was learned are bound. */

@@ -1,8 +1,9 @@
 /**
  * Pages of additive codebooks (mead): a quad is the sum of entries of its books. How many books a quad has is data, so
- * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, and
+ * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, then the end, and
  * `books` has BOOK_BYTES a column.
  */
+import type { Fragment } from '../../fragment.ts';
 import { f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { BOOK_BYTES, nearestEntries, transpose } from './quads.ts';
@@ -11,10 +12,25 @@ export interface AdditiveTables {
   counts: number;
   firsts: number;
   books: number;
-  /** For scores and sums on codes: see additive-attend.ts. */
+  /** For scores on codes: see additive-keys.ts. */
   dots: number;
+  maps: number;
+  /** For sums on codes: see additive-values.ts. */
   bytes: number;
   steps: number;
+  /** 15 in each of 16 bytes, then 1 in each of 8 int16: constants that are read are not made anew in every turn of a loop. */
+  nibble: number;
+}
+
+export type Additive = Fragment['page'] & { kind: 'additive' };
+
+/** The most columns that a head has. */
+export function mostColumns({ counts }: Additive, { kvHeads }: { kvHeads: number }): number {
+  const quads = counts.length / kvHeads;
+  const columns = Array.from({ length: kvHeads }, (_, head) =>
+    counts.subarray(head * quads, (head + 1) * quads).reduce((sum, count) => sum + count, 0),
+  );
+  return Math.max(...columns);
 }
 
 /** Sweeps after the greedy choice, as in codec/mead/books.ts. */

@@ -126,7 +126,8 @@ export function attendPages(
   return k;
 }
 
-function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
+/** Of every head, the first `skip` scores count for nothing. */
+export function dropFirst(k: Kernel, scores: I32, group: number, pageTokens: number, skip: I32): void {
   const count = k.i32(skip);
   k.set(count, i32.select(i32.ltS(count, pageTokens), count, pageTokens));
   k.for(0, count, 1, t => {
@@ -206,12 +207,11 @@ export function finishAttention(
 
     k.if(splits, () => {
       const first = k.i32(i32.add(states, i32.mul(i32.mul(unit, splits), group * codedStride)));
-      k.for(1, splits, 1, split => {
-        const other = k.i32(i32.add(first, i32.mul(split, group * codedStride)));
-        for (let g = 0; g < group; g++) {
-          mergeStates(k, i32.add(first, g * codedStride), i32.add(other, g * codedStride), codedDim);
-        }
-      });
+      for (let g = 0; g < group; g++) {
+        const own = k.i32(i32.add(first, g * codedStride));
+        const each = group * codedStride;
+        mergeStates(k, own, i32.add(own, each), i32.sub(splits, 1), each, codedDim);
+      }
       const matrix = values.matrix && k.i32(matrixAt(values, values.matrix, tables.matrix!, headDim, head));
       for (let g = 0; g < group; g++) {
         const coded = k.i32(i32.add(first, g * codedStride));
@@ -219,7 +219,7 @@ export function finishAttention(
         applyTranspose(k, matrix, codedDim, headDim, i32.add(coded, STATE_HEAD), i32.add(back, STATE_HEAD));
         if (tables.mean !== undefined)
           addMean(k, tables.mean, head, headDim, f32.load(coded, 4), i32.add(back, STATE_HEAD));
-        mergeStates(k, i32.add(state, g * stride), back, headDim);
+        mergeStates(k, i32.add(state, g * stride), back, 1, stride, headDim);
       }
     });
 

@@ -38,19 +38,35 @@ export function codeRowsOf(
 export const rowAddresses = (k: Kernel, rows: CodeRows, block: I32, token: I32): Local<'i32'>[] =>
   rows.map(({ offset, rowBytes }) => k.i32(i32.add(i32.add(block, offset), i32.mul(token, rowBytes))));
 
-/** The codes of row `r` from the addresses on, 16 dims a vector. */
-export function rowCodes(k: Kernel, rows: CodeRows, at: readonly Local<'i32'>[], r: number, vectors: number): V128[] {
+/**
+ * Codes of row `r` from the addresses on, 16 dims a vector: `vectors` of them from the one of number `first` on. Those of
+ * two's complement are counted from the lowest.
+ */
+export function rowCodes(
+  k: Kernel,
+  rows: CodeRows,
+  at: readonly Local<'i32'>[],
+  r: number,
+  [first, vectors]: readonly [number, number],
+  complement: boolean,
+): V128[] {
   const parts = rows.map((plane, p) => {
     const { width, shift, rowBytes, lane } = plane;
     const load = lane === 16 ? v128.load : v128.load64Splat;
-    const blocks = Array.from({ length: rowBytes / lane }, (_, b) => k.v128(load(at[p], r * rowBytes + lane * b)));
     const down = (x: V128, by: number) => (by === 0 ? x : i16x8.shrU(x, by));
     const mask = 2 ** width - 1;
     // Runs of as many codes as a block has bytes, one above the other.
     const runs = 8 / width;
+    const blocks = new Map<number, V128>();
+    const blockOf = (b: number) => {
+      const raw = load(at[p], r * rowBytes + lane * b);
+      const block = blocks.get(b) ?? k.v128(complement ? countFromLowest(rows, plane, raw) : raw);
+      blocks.set(b, block);
+      return block;
+    };
     return Array.from({ length: vectors }, (_, v) => {
-      const first = (16 / lane) * v;
-      const [raw, bit] = [blocks[Math.floor(first / runs)], (first % runs) * width];
+      const run = (16 / lane) * (first + v);
+      const [raw, bit] = [blockOf(Math.floor(run / runs)), (run % runs) * width];
       const part =
         lane === 16
           ? v128.and(down(raw, bit), i8x16.const(mask))
@@ -60,5 +76,10 @@ export function rowCodes(k: Kernel, rows: CodeRows, at: readonly Local<'i32'>[],
   });
   return parts.reduce((a, b) => a.map((low, v) => v128.or(low, b[v])));
 }
+
+/** Two's complement to 0 and up: the highest bit of each code is turned over, and it lies in the last plane. */
+export const countFromLowest = <P extends { width: number }>(planes: readonly P[], plane: P, raw: V128): V128 =>
+  plane === planes[planes.length - 1] ? v128.xor(raw, i8x16.const(HIGHEST_BITS[plane.width])) : raw;
+const HIGHEST_BITS: Record<number, number> = { 1: 0xff, 2: 0xaa, 4: 0x88 };
 
 const halves = (low: number, high: number) => i8x16.const(...Array(8).fill(low), ...Array(8).fill(high));

@@ -2,14 +2,17 @@
 import type { Fragment } from '../../fragment.ts';
 import { type I32, i32 } from '../emit.ts';
 import { type Kernel, moduleBytes } from '../module.ts';
-import { additiveKeys, additiveScratch, additiveValues } from './additive-attend.ts';
+import { additiveKeyScratch, additiveKeys } from './additive-keys.ts';
+import { additiveValueScratch, additiveValues } from './additive-values.ts';
 import { type AttendShape, attendPages, finishAttention, finishScratch, prepareQueries } from './attend.ts';
+import { attendPagesMany, fitsTiles, manyScratch } from './attend-many.ts';
 import { genericKeys, genericValues, turnedBytes } from './generic.ts';
 import { halfKeys, halfValues } from './half.ts';
-import { byteQueryBytes, linearKeys, linearValues } from './linear.ts';
+import { linearKeys, linearScratch, linearValueScratch, linearValues } from './linear.ts';
 import { seal, sealScratch } from './seal.ts';
 import { sumScratch } from './sums.ts';
-import { tableKeys, tableValues } from './tables.ts';
+import { tableKeyScratch, tableKeys } from './table-keys.ts';
+import { tableValueScratch, tableValues } from './tables.ts';
 import { type Tables, unpack } from './unpack.ts';
 
 export interface CodecModule {
@@ -34,23 +37,31 @@ export interface CodecSide {
 
 /**
  * A thread's scratch while it attends: scores, int8 queries, integer weights, two bytes a code of a page, keys of a
- * page as floats, values of a page as floats, queries turned to a page's start. Preparing, finishing and sealing lay it
- * out in their own way.
+ * page as floats, values of a page as floats, queries turned to a page's start, what many rows need beside. Preparing,
+ * finishing and sealing lay it out in their own way.
  */
 function scratchLayout(shape: AttendShape, keys: Fragment, values: Fragment) {
   const { group, pageTokens, headDim } = shape;
   const wide = Math.max(keys.codedDim, values.codedDim);
   const integers = 4 * group * pageTokens;
-  const sums = integers + 16 * Math.ceil(byteQueryBytes(shape) / 16);
-  const codes = sums + sumScratch(shape);
+  const sums = integers + Math.max(linearScratch(shape), tableKeyScratch(keys, shape).score);
+  const inColumns = sumScratch(shape) + Math.max(tableValueScratch(shape), linearValueScratch(values, shape));
+  const codes = sums + Math.max(inColumns, additiveValueScratch(values, shape));
   const keyTile = codes + 2 * pageTokens * wide;
   const valueTile = keyTile + 4 * pageTokens * wide;
   const turned = valueTile + 4 * pageTokens * wide;
-  const end = turned + Math.max(turnedBytes(keys, shape), additiveScratch(keys, shape));
-  // While preparing: scaled queries, then one of them in the codec's domain.
+  const many = turned + 16 * Math.ceil(Math.max(turnedBytes(keys, shape), additiveKeyScratch(keys, shape)) / 16);
+  const end = many + manyScratch(shape, keys.codedDim, values.codedDim);
+  // While preparing: scaled queries, then one of them in the codec's domain, or all.
   const spare = 4 * group * headDim;
-  const bytes = Math.max(end, spare + 4 * headDim, finishScratch(shape), sealScratch(shape));
-  return { integers, sums, codes, keyTile, valueTile, turned, spare, bytes };
+  const bytes = Math.max(
+    end,
+    spare + 4 * headDim,
+    spare + tableKeyScratch(keys, shape).prepare,
+    finishScratch(shape),
+    sealScratch(shape),
+  );
+  return { integers, sums, codes, keyTile, valueTile, turned, many, spare, bytes };
 }
 
 export const codecScratch = (shape: AttendShape, keys: Fragment, values: Fragment): number =>
@@ -81,7 +92,7 @@ export function codecModule(
   const keyCode =
     halfKeys(keys.fragment, shape, anyKeys) ??
     (oneRotation ? linearKeys(keys.fragment, shape, keys.tables, place(at.integers)) : undefined) ??
-    (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare)) : undefined) ??
+    (oneRotation ? tableKeys(keys.fragment, shape, keys.tables, place(at.spare), place(at.integers)) : undefined) ??
     additiveKeys(keys.fragment, shape, keys.tables, place(at.turned)) ??
     anyKeys;
   const valueCode =
@@ -94,12 +105,19 @@ export function codecModule(
   const manyKeys = isHalf(keys) ? anyKeys : keyCode;
   const manyValues = isHalf(values) ? anyValues : valueCode;
   const name = (what: string) => `${what}:${id}`;
+  const inFloats = manyKeys === anyKeys && manyValues === anyValues && fitsTiles(shape);
+  const pagesMany = inFloats
+    ? attendPagesMany(name('pagesMany'), shape, anyKeys, anyValues, (k, thread) => {
+        const few = own(k, thread);
+        return { few, many: k.i32(i32.add(few, at.many)) };
+      })
+    : attendPages(name('pagesMany'), shape, manyKeys, manyValues, own);
   const kernels = [
     unpack(name('unpackKeys'), keys.fragment, shape, keys.tables),
     unpack(name('unpackValues'), values.fragment, shape, values.tables),
     prepareQueries(name('prepare'), shape, keyCode, own),
     attendPages(name('pages'), shape, keyCode, valueCode, own),
-    attendPages(name('pagesMany'), shape, manyKeys, manyValues, own),
+    pagesMany,
     finishAttention(name('finish'), shape, values.fragment, values.tables, own, 2),
     finishAttention(name('finishMany'), shape, values.fragment, values.tables, own, 4),
     seal(name('sealKeys'), keys.fragment, shape, keys.tables, own),

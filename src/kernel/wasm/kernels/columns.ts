@@ -2,6 +2,7 @@
 import type { GridFragment } from '../../fragment.ts';
 import { type I32, i8x16, i16x8, i32, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
+import { countFromLowest } from './code-rows.ts';
 
 interface Plane {
   width: number;
@@ -47,14 +48,39 @@ export function codesAt(
   n: number,
 ): V128 {
   return planes
-    .map(({ width, shift }, p) => {
-      const perVector = 8 / width;
-      const raw = v128.load(addresses[p], offset(p) + 16 * Math.floor(n / perVector));
-      const down = (n % perVector) * width;
-      const part = v128.and(down === 0 ? raw : i16x8.shrU(raw, down), i8x16.const(2 ** width - 1));
-      return shift === 0 ? part : i16x8.shl(part, shift);
-    })
-    .reduce((a, b) => v128.or(a, b));
+    .map((plane, p) => partOf(plane, v128.load(addresses[p], offset(p) + 16 * Math.floor((n * plane.width) / 8)), n))
+    .reduce(v128.or);
+}
+
+/** The codes of a whole span of one column, 16 tokens a vector. Those of two's complement are counted from the lowest. */
+export function spanCodes(
+  k: Kernel,
+  { planes, span }: Pick<Columns, 'planes' | 'span'>,
+  addresses: readonly Local<'i32'>[],
+  complement: boolean,
+): V128[] {
+  const raws = planes.map((plane, p) =>
+    Array.from({ length: (span * plane.width) / 128 }, (_, b) => {
+      const raw = v128.load(addresses[p], 16 * b);
+      return k.v128(complement ? countFromLowest(planes, plane, raw) : raw);
+    }),
+  );
+  return Array.from({ length: span / 16 }, (_, n) =>
+    planes.map((plane, p) => partOf(plane, raws[p][Math.floor((n * plane.width) / 8)], n)).reduce(v128.or),
+  );
+}
+
+/** The codes of vectors n and n + 1 of a span, n even, of a column of one plane. */
+export function spanPair(k: Kernel, { planes: [plane] }: Columns, address: I32, n: number): V128[] {
+  const raw = k.v128(v128.load(address, 16 * Math.floor((n * plane.width) / 8)));
+  return [partOf(plane, raw, n), partOf(plane, raw, n + 1)];
+}
+
+/** One plane's bits of the codes of 16 tokens, number `n` of those in a vector. */
+function partOf({ width, shift }: Plane, raw: V128, n: number): V128 {
+  const down = (n % (8 / width)) * width;
+  const part = v128.and(down === 0 ? raw : i16x8.shrU(raw, down), i8x16.const(2 ** width - 1));
+  return shift === 0 ? part : i16x8.shl(part, shift);
 }
 
 /** One running address a plane, at a column and a token (a multiple of the span). */

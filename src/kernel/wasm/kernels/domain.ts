@@ -28,7 +28,7 @@ export function applyMatrix(
   x: I32,
   factor: ReturnType<Kernel['v128']>,
   out: I32,
-  block = dims,
+  blocks: readonly number[] = [dims],
 ): void {
   const [from, to] = [k.i32(x), k.i32(out)];
   if (matrix === undefined) {
@@ -38,18 +38,37 @@ export function applyMatrix(
   const acc = [0, 1, 2, 3].map(() => k.v128());
   const value = k.v128();
   const row = k.i32(matrix);
-  k.for(0, 4 * rows, 16, r => {
-    for (const sum of acc) k.set(sum, v128.zero);
-    const first = block === dims ? 0 : k.i32(i32.sub(r, i32.remU(r, 4 * block)));
-    k.for(first, i32.add(first, 4 * block), 16, i => {
-      k.set(value, v128.load(i32.add(from, i)));
-      acc.forEach((sum, n) => {
-        k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));
+  for (const { first, end, size } of runsOf(blocks, rows)) {
+    k.for(4 * first, 4 * end, 16, r => {
+      for (const sum of acc) k.set(sum, v128.zero);
+      const start =
+        blocks.length === 1 || end - first === size
+          ? 4 * first
+          : k.i32(i32.sub(r, i32.remU(i32.sub(r, 4 * first), 4 * size)));
+      k.for(start, i32.add(start, 4 * size), 16, i => {
+        k.set(value, v128.load(i32.add(from, i)));
+        acc.forEach((sum, n) => {
+          k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(i32.add(row, i), 4 * dims * n))));
+        });
       });
+      k.do(v128.store(i32.add(to, r), f32x4.mul(transposeSum(k, acc, f32x4.add), factor)));
+      k.increment(row, 16 * dims);
     });
-    k.do(v128.store(i32.add(to, r), f32x4.mul(transposeSum(k, acc, f32x4.add), factor)));
-    k.increment(row, 16 * dims);
-  });
+  }
+}
+
+/** Rows of blocks of one size, run by run. A matrix that is one block may have fewer or more rows than dims. */
+function runsOf(blocks: readonly number[], rows: number): { first: number; end: number; size: number }[] {
+  if (blocks.length === 1) return [{ first: 0, end: rows, size: blocks[0] }];
+  const runs: { first: number; end: number; size: number }[] = [];
+  let first = 0;
+  for (const size of blocks) {
+    const last = runs.at(-1);
+    if (last?.size === size) last.end += size;
+    else runs.push({ first, end: first + size, size });
+    first += size;
+  }
+  return runs;
 }
 
 /** out[j] = sum of matrix[r][j] x y[r]: the way back. Without a matrix it is a copy. */
@@ -59,15 +78,22 @@ export function applyTranspose(k: Kernel, matrix: I32 | undefined, rows: number,
     k.for(0, 4 * dims, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
     return;
   }
-  const sum = k.v128();
-  k.for(0, 4 * dims, 16, j => {
-    k.set(sum, v128.zero);
+  // Several sums at once: each has to wait for its last addition.
+  const sums = Array.from({ length: dims % 16 === 0 ? 4 : 1 }, () => k.v128());
+  const value = k.v128();
+  k.for(0, 4 * dims, 16 * sums.length, j => {
+    for (const sum of sums) k.set(sum, v128.zero);
     const entry = k.i32(i32.add(matrix, j));
     k.for(0, 4 * rows, 4, r => {
-      k.set(sum, f32x4.add(sum, f32x4.mul(v128.load32Splat(i32.add(from, r)), v128.load(entry))));
+      k.set(value, v128.load32Splat(i32.add(from, r)));
+      sums.forEach((sum, n) => {
+        k.set(sum, f32x4.add(sum, f32x4.mul(value, v128.load(entry, 16 * n))));
+      });
       k.increment(entry, 4 * dims);
     });
-    k.do(v128.store(i32.add(to, j), sum));
+    sums.forEach((sum, n) => {
+      k.do(v128.store(i32.add(to, j), sum, 16 * n));
+    });
   });
 }
 

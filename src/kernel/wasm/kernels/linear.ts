@@ -6,15 +6,16 @@
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, halfToFloat, loadHalf4, max4, multiplyAdd, sum4, swizzle, transposeSum } from '../ops.ts';
+import { dotBytes, halfToFloat, laneSums, loadHalf4, max4, multiplyAdd, sum4, sumOfFours, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
 import { type CodeRows, codeRowsOf, rowAddresses, rowCodes } from './code-rows.ts';
 import { columnsOf } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
-import { pageSoftmax, stateBytes } from './softmax.ts';
-import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
+import { exp2x4, stateBytes, takePage } from './softmax.ts';
+import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { blockAt, type Tables } from './unpack.ts';
+import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
 /**
  * Prepared queries: f32 in the codec's domain, [head][headDim], then what the mean adds. `spare` has room for int8
@@ -32,16 +33,20 @@ export function linearKeys(
   const { headDim, group, pageTokens } = shape;
   const rows = codeRowsOf(page.codes, pageTokens, headDim);
   if (!rows) return undefined;
-  const constantsAt = 4 * group * headDim;
-  const numbers = levels ? levelNumbers(page.levels, page.uniform, headDim) : codeNumbers(page.codes.bits);
+  const numbers = levels ? levelNumbers(page.levels, page.uniform, headDim) : codeNumbers(page.codes.bits, headDim);
+  const floats = 4 * group * headDim;
+  const constantsAt = levels ? byteQueryBytes(shape) : floats;
   return {
     queryBytes: constantsAt + 16 * Math.ceil(group / 4),
     prepare(k, queries, head, out) {
       const to = k.i32(out);
+      const mapped = k.i32(levels ? i32.add(queries, floats) : to);
       const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
-        applyMatrix(k, tables.matrix, headDim, headDim, query, one, i32.add(to, 4 * headDim * g));
+        const own = k.i32(levels ? mapped : i32.add(mapped, 4 * headDim * g));
+        applyMatrix(k, tables.matrix, headDim, headDim, query, one, own);
+        if (levels) byteQuery(k, shape, g, own, numbers, undefined, to);
         const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
         k.do(f32.store(to, constant, constantsAt + 4 * g));
       }
@@ -49,25 +54,24 @@ export function linearKeys(
     open() {},
     scores(k, pageAt, head, query, scores) {
       const block = k.i32(blockAt(fragment, pageAt, head));
-      const integers = k.i32(spare());
-      const queries = (range?: Range) => {
-        for (let g = 0; g < group; g++) {
-          byteQuery(k, shape, g, i32.add(query, 4 * headDim * g), numbers, range, integers);
-        }
-      };
-      const score = (token: I32, count: number, norms?: (token: I32) => V128) =>
-        scoreCodeRows(k, shape, rows, numbers, block, integers, token, count, norms, scores);
-      if (page.kind === 'levels') {
-        queries();
-        score(0, pageTokens, normsOf(page.norms, block));
-      } else if (page.kind === 'affine') {
+      const room = k.i32(spare());
+      const score = (integers: I32, token: I32, count: number, norms?: (token: I32) => V128) =>
+        scoreCodeRows(k, shape, rows, numbers, block, integers, room, token, count, norms, scores);
+      if (page.kind === 'levels') score(query, 0, pageTokens, normsOf(page.norms, block));
+      else if (page.kind === 'affine') {
         const { norms, group: tokens } = page;
         const factors = norms && normsOf(norms, norms.per === 'page' ? pageAt : block);
         const ranges = k.i32(i32.add(block, page.ranges));
         const pair = (i: Local<'i32'>) => v128.load(i32.add(ranges, i));
+        const range = {
+          least: (i: Local<'i32'>) => halfToFloat(pair(i)),
+          step: (i: Local<'i32'>) => halfToFloat(i32x4.shrU(pair(i), 16)),
+        };
+        const integers = k.i32(i32.add(room, rowScratch(shape)));
         k.for(0, pageTokens, tokens, t => {
-          queries({ least: i => halfToFloat(pair(i)), step: i => halfToFloat(i32x4.shrU(pair(i), 16)) });
-          score(t, tokens, factors);
+          for (let g = 0; g < group; g++)
+            byteQuery(k, shape, g, i32.add(query, 4 * headDim * g), numbers, range, integers);
+          score(integers, t, tokens, factors);
           k.increment(ranges, 4 * headDim);
         });
       }
@@ -76,37 +80,48 @@ export function linearKeys(
   };
 }
 
-/** What codes are read as: whole numbers from 0 to `most`, of which `middle` stands for zero; 1 is worth `step`. */
+/** What codes are read as: whole numbers from 0 to `most`, of which the middle stands for zero; 1 is worth `step`. */
 interface Numbers {
   most: number;
-  middle: number;
   step: number;
-  /** By code; absent where a code is its number. */
-  table?: V128;
-  /** Vectors of products that 16 bits hold, and the largest query for that. */
-  together: number;
-  query: number;
+  /** By code; absent where a code is its number, or with `complement` will be. */
+  table?: number[];
+  complement: boolean;
+  /** Half of the lanes of a row may be added in 16 bits. */
+  narrow: boolean;
 }
 
-const LEAST_QUERY = 96;
+/** Vectors of a row whose products are added in 16 bits. */
+const PART = 4;
 
-function numbersUpTo(most: number): Omit<Numbers, 'table'> {
-  let together = 8;
-  const query = () => Math.floor(32767 / (2 * together * most));
-  while (query() < LEAST_QUERY) together--;
-  return { most, middle: most / 2, step: 1, together, query: Math.min(127, query()) };
+/** The largest number of an int8 query. */
+const TOP = 127;
+
+/**
+ * The most that sizes of queries may be together that are added in 16 bits: of a lane of a part, or of half of the lanes of a
+ * row. None if they always fit.
+ */
+function sizeLimit(numbers: Numbers, headDim: number): number | undefined {
+  const dims = numbers.narrow ? headDim / 2 : 2 * PART;
+  const limit = Math.floor(32767 / numbers.most);
+  // A query is rounded up by no more than a half.
+  return dims * TOP <= limit ? undefined : limit - dims / 2;
 }
 
-const codeNumbers = (bits: number): Numbers => numbersUpTo(2 ** bits - 1);
+/** Codes with a range a channel: queries change with every group of tokens, and are not to be measured anew. */
+function codeNumbers(bits: number, headDim: number): Numbers {
+  const numbers = { most: 2 ** bits - 1, step: 1, complement: false, narrow: true };
+  return { ...numbers, narrow: sizeLimit(numbers, headDim) === undefined };
+}
 
 /** Levels are even about zero; those that are evenly spaced, too, are told apart by counting them. */
 function levelNumbers(levels: Float32Array, uniform: boolean, dims: number): Numbers {
-  const largest = Math.max(...levels);
-  const { bytes, step } = uniform ? { bytes: [], step: (2 * largest) / (levels.length - 1) } : byteLevels(levels, dims);
-  const numbers = numbersUpTo(uniform ? levels.length - 1 : 2 * Math.max(...bytes));
-  const numberOf = (level: number) => Math.round(level / step + numbers.middle);
-  const table = Array.from({ length: 16 }, (_, code) => numberOf(levels[code % levels.length]));
-  return { ...numbers, step, table: i8x16.const(...table) };
+  const most = levels.length - 1;
+  if (uniform) return { most, step: (2 * Math.max(...levels)) / most, complement: true, narrow: true };
+  const { bytes, step } = byteLevels(levels, dims);
+  const middle = Math.max(...bytes);
+  const table = Array.from({ length: 16 }, (_, code) => bytes[code % levels.length] + middle);
+  return { most: 2 * middle, step, table, complement: false, narrow: false };
 }
 
 /** Of each dim, by the byte offset of four dims' floats: the value of code 0, and of one step. */
@@ -122,9 +137,13 @@ const normsOf =
       ? loadHalf4(i32.add(i32.add(base, offset), i32.mul(token, 2)))
       : v128.load(i32.add(i32.add(base, offset), i32.mul(token, 4)));
 
-/** Where a head's int8 query, its scale and its constant lie. */
+/** Where a head's int8 query, its scale and its constant lie; behind them all, the table of numbers. */
 const scaleAt = ({ group, headDim }: AttendShape, g: number) => group * headDim + 8 * g;
-export const byteQueryBytes = ({ group, headDim }: AttendShape) => group * headDim + 8 * group;
+const byteQueryBytes = ({ group, headDim }: AttendShape) => 16 * Math.ceil((group * headDim + 8 * group) / 16);
+
+/** Sums of products of four tokens, [part][head][token] of eight each. */
+const rowScratch = ({ group, headDim }: AttendShape) => Math.ceil(headDim / 16 / PART) * group * 4 * 16;
+export const linearScratch = (shape: AttendShape) => rowScratch(shape) + byteQueryBytes(shape);
 
 /**
  * One head's query times the step of each dim, as int8 with a scale; and a constant: the sum of query x the value of
@@ -135,16 +154,17 @@ function byteQuery(
   shape: AttendShape,
   g: number,
   query: I32,
-  { middle, step, query: top }: Numbers,
+  numbers: Numbers,
   range: Range | undefined,
   out: I32,
 ): void {
   const { headDim } = shape;
+  const middle = numbers.most / 2;
   const from = k.i32(query);
   const to = k.i32(i32.add(out, g * headDim));
   const [largest, constant, sum] = [k.v128(f32x4.const(1e-30)), k.v128(v128.zero), k.v128(v128.zero)];
   const [value, each] = [k.v128(), k.v128()];
-  const stepOf = (i: Local<'i32'>) => range?.step(i) ?? f32x4.const(step);
+  const stepOf = (i: Local<'i32'>) => range?.step(i) ?? f32x4.const(numbers.step);
   k.for(0, 4 * headDim, 16, i => {
     k.set(value, v128.load(i32.add(from, i)));
     k.set(each, stepOf(i));
@@ -154,7 +174,13 @@ function byteQuery(
     }
     k.set(largest, f32x4.max(largest, f32x4.abs(f32x4.mul(value, each))));
   });
-  const scale = k.f32(f32.mul(max4(k, largest), f32.const(1 / top)));
+  k.set(largest, f32x4.mul(largest, f32x4.const(1 / TOP)));
+  const limit = sizeLimit(numbers, headDim);
+  if (limit) {
+    const sizes = k.v128(numbers.narrow ? halfSizes(k, shape, from) : laneSizes(k, shape, from));
+    k.set(largest, f32x4.max(largest, f32x4.mul(sizes, f32x4.const(numbers.step / limit))));
+  }
+  const scale = k.f32(max4(k, largest));
   const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), scale)));
   const words = [0, 1, 2, 3].map(() => k.v128());
   const part = k.i32();
@@ -173,45 +199,92 @@ function byteQuery(
   k.do(f32.store(out, f32.sub(sum4(k, constant), offset), scaleAt(shape, g) + 4));
 }
 
+/** Sizes of dims of a query, added up by their place of four in 16 dims. */
+const sizesOf = (k: Kernel, query: I32, from: number, to: number) =>
+  [0, 1, 2, 3].map(n => {
+    const own = [];
+    for (let dim = from; dim < to; dim += 16) own.push(f32x4.abs(v128.load(query, 4 * (dim + 4 * n))));
+    return k.v128(own.reduce(f32x4.add));
+  });
+
+/** The largest sum of sizes of a query that meet in a lane of a part. */
+function laneSizes(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
+  const largest = k.v128(v128.zero);
+  for (let first = 0; first < headDim; first += 16 * PART) {
+    const sizes = sizesOf(k, query, first, Math.min(headDim, first + 16 * PART));
+    for (const lanes of laneSums(sizes, relaxed)) k.set(largest, f32x4.max(largest, lanes));
+  }
+  return largest;
+}
+
+/** Sums of sizes of a query that meet in the lower, and in the upper half of the lanes. */
+function halfSizes(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
+  const lanes = laneSums(sizesOf(k, query, 0, headDim), relaxed);
+  // In relaxed lanes each sum is there twice.
+  const halves = relaxed
+    ? [f32x4.add(lanes[0], lanes[1]), f32x4.add(lanes[2], lanes[3])].map(x => f32x4.mul(x, f32x4.const(0.5)))
+    : lanes;
+  return f32x4.splat(f32.max(sum4(k, halves[0]), sum4(k, halves[1])));
+}
+
 /** scores[head][token] = (int8 query . numbers x scale + constant) x norm for `count` tokens from `token` on. */
 function scoreCodeRows(
   k: Kernel,
   shape: AttendShape,
   rows: CodeRows,
-  { table, together }: Numbers,
+  numbers: Numbers,
   block: I32,
   integers: I32,
+  room: I32,
   token: I32,
   count: number,
   norms: ((token: I32) => V128) | undefined,
   scores: I32,
 ): void {
   const { headDim, group, pageTokens, relaxed } = shape;
+  const { table, complement } = numbers;
   const ones = i16x8.const(1);
+  const numberOf = table && k.v128(i8x16.const(...table));
+  const vectors = headDim / 16;
+  const parts = Array.from({ length: Math.ceil(vectors / PART) }, (_, p) => p * PART);
+  const sumAt = (part: number, g: number, r: number) => 16 * ((part * group + g) * 4 + r);
   const at = rowAddresses(k, rows, block, token);
-  const codes = Array.from({ length: headDim / 16 }, () => k.v128());
-  const dots = Array.from({ length: group }, () => [0, 1, 2, 3].map(() => k.v128()));
+  const pair = [0, 1].map(() => Array.from({ length: PART }, () => k.v128()));
+  const queries = pair[0].map(() => k.v128());
+  const norm = k.v128();
   const to = k.i32();
   k.for(token, i32.add(token, count), 4, t => {
-    for (let r = 0; r < 4; r++) {
-      rowCodes(k, rows, at, r, codes.length).forEach((own, v) => {
-        k.set(codes[v], table ? swizzle(relaxed)(table, own) : own);
-      });
-      for (let g = 0; g < group; g++) {
-        const products = codes.map((c, v) => dotBytes(relaxed)(v128.load(integers, g * headDim + 16 * v), c));
-        const parts = [];
-        for (let v = 0; v < products.length; v += together) {
-          parts.push(i32x4.dot(products.slice(v, v + together).reduce(i16x8.add), ones));
+    // Two tokens at a time share the loads of a query. Sums go to memory: what V8 can keep in registers ends at a store.
+    for (let r = 0; r < 4; r += 2) {
+      parts.forEach((first, part) => {
+        const own = queries.slice(0, vectors - first);
+        pair.forEach((codes, i) => {
+          rowCodes(k, rows, at, r + i, [first, own.length], complement).forEach((code, v) => {
+            k.set(codes[v], numberOf ? swizzle(relaxed)(numberOf, code) : code);
+          });
+        });
+        for (let g = 0; g < group; g++) {
+          own.forEach((query, v) => {
+            k.set(query, v128.load(integers, g * headDim + 16 * (first + v)));
+          });
+          pair.forEach((codes, i) => {
+            const products = own.map((query, v) => dotBytes(relaxed)(query, codes[v]));
+            k.do(v128.store(room, products.reduce(i16x8.add), sumAt(part, g, r + i)));
+          });
         }
-        k.set(dots[g][r], parts.reduce(i32x4.add));
-      }
+      });
     }
     k.set(to, i32.add(scores, i32.mul(t, 4)));
+    if (norms) k.set(norm, norms(t));
     for (let g = 0; g < group; g++) {
-      const dot = f32x4.fromI32(transposeSum(k, dots[g], i32x4.add));
+      const dots = [0, 1, 2, 3].map(r => {
+        const sums = parts.map((_, part) => i32x4.dot(v128.load(room, sumAt(part, g, r)), ones));
+        return k.v128(sums.reduce(i32x4.add));
+      });
+      const dot = f32x4.fromI32(sumOfFours(k, dots, numbers.narrow));
       const [scale, constant] = [0, 4].map(offset => v128.load32Splat(integers, scaleAt(shape, g) + offset));
       const score = multiplyAdd(relaxed)(dot, scale, constant);
-      k.do(v128.store(to, norms ? f32x4.mul(score, norms(t)) : score, 4 * g * pageTokens));
+      k.do(v128.store(to, norms ? f32x4.mul(score, norm) : score, 4 * g * pageTokens));
     }
     at.forEach((address, p) => {
       k.increment(address, 4 * rows[p].rowBytes);
@@ -220,8 +293,8 @@ function scoreCodeRows(
 }
 
 /**
- * Values with a range a token and group of dims. Codes are read as odd numbers about zero, where rounded weights do least
- * harm: half a step goes into the weights, the middle of the range into a constant.
+ * Values with a range a token and group of dims. Codes are counted from the middle of the range, where rounded weights do
+ * least harm: the step goes into the weights, the middle into a constant.
  */
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
@@ -229,69 +302,64 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
-  const perToken = headDim / page.group;
+  const parts = headDim / page.group;
   const most = 2 ** page.codes.bits - 1;
-  const odd = i8x16.const(...Array.from({ length: 16 }, (_, c) => 2 * Math.min(c, most) - most));
+  const { narrow, limit } = roomFor(most, pageTokens);
+  const kept = (part: number) => i32.add(spare(), sumScratch(shape) + part * RANGE_ARRAYS * 4 * pageTokens);
+  const array = (base: I32, n: number) => i32.add(base, n * 4 * pageTokens);
   return {
     codedDim: headDim,
-    open() {},
-    sum(k, pageAt, head, scores, state) {
+    open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
-      const weights = k.i32(spare());
-      const products = k.i32(i32.add(weights, behindWeights(shape)));
-      const heads = Array.from({ length: group }, (_, g) => {
-        const own = i32.add(state, g * stateBytes(headDim));
-        const { correction, share } = pageSoftmax(
-          k,
-          i32.add(scores, 4 * g * pageTokens),
-          pageTokens,
-          own,
-          shape.relaxed,
-        );
-        const [unit, constant] = [k.v128(), k.v128()];
-        return {
-          correction: k.v128(f32x4.splat(correction)),
-          share,
-          unit,
-          constant,
-          middles: k.v128(),
-          largest: k.v128(),
-        };
-      });
       const pairs = [0, 1, 2, 3].map(() => k.v128());
-      const [half, middle, weight] = [k.v128(), k.v128(), k.v128()];
-      for (let part = 0; part < perToken; part++) {
-        for (const { middles, largest } of heads) {
-          k.set(middles, v128.zero);
-          k.set(largest, v128.zero);
-        }
+      const step = k.v128();
+      for (let part = 0; part < parts; part++) {
         const from = k.i32(i32.add(block, page.ranges + 4 * part));
-        k.for(0, 4 * pageTokens, 16, t => {
+        const to = k.i32(kept(part));
+        k.for(0, pageTokens, 4, () => {
           pairs.forEach((pair, n) => {
-            k.set(pair, v128.load32Zero(from, 4 * perToken * n));
+            k.set(pair, v128.load32Zero(from, 4 * parts * n));
           });
           const [a, b] = [0, 2].map(n => v128.shuffle(pairs[n], pairs[n + 1], lanes32(0, 4, 1, 1)));
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
-          k.set(half, f32x4.mul(halfToFloat(i32x4.shrU(pairs[0], 16)), f32x4.const(0.5)));
-          k.set(middle, f32x4.add(halfToFloat(pairs[0]), f32x4.mul(half, f32x4.const(most))));
-          heads.forEach(({ middles, largest }, g) => {
-            k.set(weight, v128.load(i32.add(scores, t), 4 * g * pageTokens));
-            k.set(middles, f32x4.add(middles, f32x4.mul(weight, middle)));
-            k.set(weight, f32x4.mul(weight, half));
-            k.set(largest, f32x4.max(largest, weight));
-            k.do(v128.store(i32.add(products, t), weight, 4 * g * pageTokens));
+          k.set(step, halfToFloat(i32x4.shrU(pairs[0], 16)));
+          const middle = f32x4.add(halfToFloat(pairs[0]), f32x4.mul(step, f32x4.const(most / 2)));
+          [step, roughLog2(step), middle].forEach((value, n) => {
+            k.do(v128.store(to, value, n * 4 * pageTokens));
           });
-          k.increment(from, 16 * perToken);
+          k.increment(from, 16 * parts);
+          k.increment(to, 16);
         });
-        heads.forEach(({ share, unit, constant, middles, largest }, g) => {
-          const own = i32.add(products, 4 * g * pageTokens);
-          const each = byteWeights(k, shape, own, max4(k, largest), i32.add(weights, g * pageTokens));
-          k.set(unit, f32x4.splat(f32.mul(each, share)));
-          k.set(constant, f32x4.splat(f32.mul(sum4(k, middles), share)));
+      }
+    },
+    sum(k, pageAt, head, scores, state) {
+      const block = k.i32(blockAt(fragment, pageAt, head));
+      const weights = k.i32(spare());
+      const room = k.i32(i32.add(weights, roomAt(shape)));
+      const states = Array.from({ length: group }, (_, g) => k.i32(i32.add(state, g * stateBytes(headDim))));
+      const corrections = states.map(() => k.v128());
+      for (let part = 0; part < parts; part++) {
+        const base = k.i32(kept(part));
+        const factors = { values: base, logs: k.i32(array(base, 1)) };
+        const worth = states.map((own, g) => {
+          const from = k.i32(i32.add(scores, 4 * g * pageTokens));
+          const bytes = k.i32(i32.add(weights, g * pageTokens));
+          const made = pageWeights(k, shape, from, bytes, room, { factors, also: k.i32(array(base, 2)), limit });
+          // The first part takes the page into the state; later ones find it as it was made.
+          const step = k.v128();
+          if (part === 0) {
+            const taken = takePage(k, own, made.top, made.sum);
+            k.set(corrections[g], taken.correction);
+            k.set(step, taken.step);
+          } else k.set(step, exp2x4(k, f32x4.sub(made.top, v128.load32Splat(own))));
+          const excess = f32.mul(sumOfBytes(k, made), f32.const(most / 2));
+          const constant = f32x4.mul(f32x4.splat(f32.sub(sum4(k, made.also), excess)), step);
+          return { correction: corrections[g], unit: step, constant: k.v128(constant) };
         });
-        sumColumns(k, columns, shape, block, weights, heads, state, {
-          look: codes => swizzle(shape.relaxed)(odd, codes),
-          most,
+        sumColumns(k, columns, shape, block, weights, worth, state, {
+          look: codes => codes,
+          signed: false,
+          narrow,
           from: part * page.group,
           to: (part + 1) * page.group,
         });
@@ -299,3 +367,8 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
     },
   };
 }
+
+/** Of a part: steps, their logarithms, middles. */
+const RANGE_ARRAYS = 3;
+export const linearValueScratch = ({ page }: Fragment, { headDim, pageTokens }: AttendShape) =>
+  page.kind === 'affine' ? (headDim / page.group) * RANGE_ARRAYS * 4 * pageTokens : 0;

@@ -7,7 +7,7 @@ import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V1
 import { Kernel } from '../module.ts';
 import { HALF, halfToFloat, highHalfToFloat, multiplyAdd, share, sum4 } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
-import { TILE } from './activations.ts';
+import { TILE, type Width } from './activations.ts';
 
 export const matmulName = ({ bits, group, mins }: PackedFormat, rows: 'one' | 'many') =>
   `matmul${bits}g${group}${mins ? 'm' : ''} ${rows}`;
@@ -15,14 +15,14 @@ export const matmulName = ({ bits, group, mins }: PackedFormat, rows: 'one' | 'm
 /** How a product is computed. */
 export interface Arithmetic {
   /** int8 activations and products of 7-bit codes, or else int16 throughout. */
-  bytes: boolean;
+  width: Width;
   /** Fused multiply-adds. */
   fused: boolean;
 }
 
 /** Codes of 8 bits are too wide for the products of bytes; so are the activations of precise mode. */
 export const arithmeticOf = ({ bits }: PackedFormat, relaxed: boolean, precise: boolean): Arithmetic => ({
-  bytes: bits === 4 && relaxed && !precise,
+  width: bits === 4 && relaxed && !precise ? 'bytes' : 'words',
   fused: relaxed,
 });
 
@@ -41,7 +41,7 @@ export function matmul(format: PackedFormat, arithmetic: Arithmetic): Kernel {
     k.for(0, blocks, 1, () => {
       addBlock(k, format, arithmetic, block, activations, sum, constants);
       k.increment(block, blockBytes(format));
-      k.increment(activations, TILE.bytes);
+      k.increment(activations, TILE[arithmetic.width].size);
     });
     storeOutputs(k, sum, out, 0, outputs, o, bias, add);
   });
@@ -100,7 +100,8 @@ function addBlock(
   sum: Local<'v128'>,
   { nibble, ones, half }: ReturnType<typeof holdConstants>,
 ): void {
-  const { bytes } = arithmetic;
+  const bytes = arithmetic.width === 'bytes';
+  const tile = TILE[arithmetic.width];
   const groups = 32 / format.group;
   const madd = multiplyAdd(arithmetic.fused);
   const codes = (bytes ? byteCodes : wordCodes)(k, format, block, nibble);
@@ -108,14 +109,14 @@ function addBlock(
   const n = codes.length / groups;
   for (let g = 0; g < groups; g++) {
     const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
-      return [v128.load(activations, (bytes ? 0 : TILE.words) + 16 * (g * n + i)), code] as const;
+      return [v128.load(activations, 16 * (g * n + i)), code] as const;
     });
     const dot = bytes ? dotBytes(pairs, ones) : dotWords(pairs);
-    const scaled = f32x4.mul(scales[g], v128.load(activations, TILE.scales));
+    const scaled = f32x4.mul(scales[g], v128.load(activations, tile.scales));
     k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
     if (!format.mins) continue;
     // The sums of a block's halves, and of all of it.
-    const total = v128.load(activations, TILE.sums + 16 * (format.group === 16 ? g : 2));
+    const total = v128.load(activations, tile.sums + 16 * (format.group === 16 ? g : 2));
     k.set(sum, madd(scales[groups + g], total, sum));
   }
 }

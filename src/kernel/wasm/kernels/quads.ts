@@ -36,20 +36,30 @@ export function transpose(k: Kernel, rows: readonly V128[]): Local<'v128'>[] {
 
 /** For each group of four quads (four vectors, one a dim) the numbers of the entries nearest to them; the first of equals. */
 export function nearestEntries(k: Kernel, groups: readonly (readonly V128[])[], book: I32): Local<'v128'>[] {
-  const found = groups.map(() => ({ most: k.v128(f32x4.const(Number.NEGATIVE_INFINITY)), entry: k.v128(v128.zero) }));
-  const [gain, better] = [k.v128(), k.v128()];
+  const found = groups.map(dims => ({
+    dims,
+    gain: k.v128(),
+    most: k.v128(f32x4.const(Number.NEGATIVE_INFINITY)),
+    entry: k.v128(v128.zero),
+  }));
+  const [c, better] = [k.v128(), k.v128()];
   const at = k.i32(book);
   for (let e = 0; e < ENTRIES; e++) {
-    groups.forEach((dims, g) => {
-      const { most, entry } = found[g];
-      k.set(gain, f32x4.mul(dims[0], v128.load32Splat(at, 16 * e)));
-      for (let d = 1; d < 4; d++)
-        k.set(gain, f32x4.add(gain, f32x4.mul(dims[d], v128.load32Splat(at, 16 * e + 4 * d))));
-      k.set(gain, f32x4.sub(gain, v128.load32Splat(at, 16 * ENTRIES + 4 * e)));
+    // A number of the book is loaded once for all groups.
+    for (let d = 0; d < 4; d++) {
+      k.set(c, v128.load32Splat(at, 16 * e + 4 * d));
+      for (const { dims, gain } of found) {
+        const product = f32x4.mul(dims[d], c);
+        k.set(gain, d === 0 ? product : f32x4.add(gain, product));
+      }
+    }
+    k.set(c, v128.load32Splat(at, 16 * ENTRIES + 4 * e));
+    for (const { gain, most, entry } of found) {
+      k.set(gain, f32x4.sub(gain, c));
       k.set(better, f32x4.gt(gain, most));
-      k.set(most, v128.bitselect(gain, most, better));
-      k.set(entry, v128.bitselect(i32x4.const(e), entry, better));
-    });
+      k.set(most, f32x4.max(most, gain));
+      k.set(entry, v128.xor(entry, v128.and(v128.xor(entry, i32x4.const(e)), better)));
+    }
   }
   return found.map(({ entry }) => entry);
 }

@@ -56,7 +56,7 @@ export function seal(
       const vector = k.i32(i32.add(x, i32.mul(t, 4 * D)));
       if (fragment.turn) turnBack(k, D, turn, vector, vector);
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
-      if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)), fragment.block);
+      if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)), fragment.blocks);
     });
     const block = k.i32(blockAt(fragment, page, head));
     const s: Seal = { k, D, P, page, block, y, codes, spare, tables };

@@ -2,9 +2,9 @@
  * The running softmax. A state is {m, l, 0, 0, o[n]} in f32, m in powers of two: queries come multiplied by log2 e, so
  * that weights are exp2 of a difference, a few operations for four tokens.
  */
-import { type F32, f32, f32x4, type I32, i32, i32x4, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { max4, multiplyAdd, sum4 } from '../ops.ts';
+import { laneSums, max4, multiplyAdd, sum4 } from '../ops.ts';
 
 /** A score that counts for nothing. */
 export const NOWHERE = -1e30;
@@ -13,10 +13,10 @@ export const stateBytes = (n: number) => STATE_HEAD + 4 * n;
 
 /** 2^x from -1/2 to 1/2, the highest power first: good to 1e-7, and to 1e-4 where weights become bytes. */
 const FINE = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
-const COARSE = [0.0551717726, 0.2426115742, 0.6932610079, 0.9999280471];
+export const COARSE = [0.0551717726, 0.2426115742, 0.6932610079, 0.9999280471];
 
 /** 2^x of four values that are 0 or less; 2^-100 is as good as zero, and keeps subnormals away. */
-function exp2x4(k: Kernel, value: V128, [first, ...terms] = FINE, relaxed = false): V128 {
+export function exp2x4(k: Kernel, value: V128, [first, ...terms] = FINE, relaxed = false): V128 {
   const magic = f32x4.const(12582912);
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
   const shifted = k.v128(f32x4.add(x, magic));
@@ -41,74 +41,136 @@ export function clearState(k: Kernel, state: I32, n: number): void {
 export function softmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed: boolean): F32 {
   const at = k.i32(state);
   const old = k.f32(f32.load(at));
-  const m = k.f32(largestOf(k, scores, count, old));
+  const m = k.f32(largestOf(k, scores, i32.mul(count, 4), old));
   const correction = k.f32(exp2x1(k, f32.sub(old, m)));
-  const sum = weigh(k, scores, count, m, FINE, relaxed);
+  const sum = weigh(k, scores, count, m, relaxed);
   k.do(f32.store(at, m));
   k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), sum), 4));
   return correction;
 }
 
 /**
- * The same with weights that are 1 for the largest score of these: gives what such a weight is worth, too. With factors
- * a token the weights are multiplied by them in place, after they have been summed; `largest` is the largest of these.
+ * Takes a page into a state's m and l: `sum` is four parts of the sum of its weights, in steps of 2^top each. Gives what the
+ * old sums are to be multiplied by, and what a step is worth, in all lanes.
  */
-export function pageSoftmax(k: Kernel, scores: I32, count: I32, state: I32, relaxed: boolean, factors?: I32) {
+export function takePage(k: Kernel, state: I32, top: V128, sum: V128): { correction: V128; step: V128 } {
   const at = k.i32(state);
-  const old = k.f32(f32.load(at));
-  const own = k.f32(largestOf(k, scores, count, f32.const(NOWHERE / 2)));
-  const m = k.f32(f32.max(old, own));
-  const [correction, share] = [old, own].map(of => k.f32(exp2x1(k, f32.sub(of, m))));
-  const largest = k.v128(v128.zero);
-  const factor = factors === undefined ? undefined : k.i32(factors);
-  const sum = weigh(k, scores, count, own, COARSE, relaxed, (weight, i) => {
-    if (factor === undefined) return weight;
-    const product = k.v128(f32x4.mul(weight, v128.load(i32.add(factor, i))));
-    k.set(largest, f32x4.max(largest, product));
-    return product;
-  });
-  k.do(f32.store(at, m));
-  k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), f32.mul(sum, share)), 4));
-  return { correction, share, largest: k.f32(max4(k, largest)) };
+  const old = k.v128(v128.load32Splat(at));
+  const m = k.v128(f32x4.max(old, top));
+  const worth = k.v128(exp2x4(k, f32x4.sub(v128.shuffle(old, top, lanes32(0, 4, 0, 4)), m)));
+  const [correction, step] = [0, 1].map(lane => k.v128(v128.shuffle(worth, worth, lanes32(lane, lane, lane, lane))));
+  k.do(v128.store32Lane(at, m, 0));
+  const l = f32.add(f32.mul(f32.load(at, 4), f32x4.lane(worth, 0)), f32.mul(sum4(k, sum), f32x4.lane(worth, 1)));
+  k.do(f32.store(at, l, 4));
+  return { correction, step };
 }
 
-function largestOf(k: Kernel, scores: I32, count: I32, least: F32): F32 {
+/** What weights of a page are multiplied by, [token] f32, and how much of these may meet in a lane of bytes, of the largest. */
+export interface Factors {
+  at: I32;
+  /** If it is not all that could ever meet. */
+  lanes?: number;
+}
+
+/**
+ * The same for a page, with weights that are 1 for its largest score: gives what such a weight is worth, too. With factors
+ * a token the weights are multiplied by them in place, after they have been summed. `largest` is the largest of these, or
+ * more: as much as keeps lanes of bytes within their limit if it becomes the largest byte.
+ */
+export function pageSoftmax(
+  k: Kernel,
+  scores: I32,
+  pageTokens: number,
+  state: I32,
+  relaxed: boolean,
+  factors?: Factors,
+) {
+  const at = k.i32(state);
+  const from = k.i32(scores);
+  const most = [0, 1, 2, 3].map(() => k.v128(f32x4.const(NOWHERE / 2)));
+  k.for(0, 4 * pageTokens, 64, i => {
+    most.forEach((of, n) => {
+      k.set(of, f32x4.max(of, v128.load(i32.add(from, i), 16 * n)));
+    });
+  });
+  const own = k.v128(f32x4.splat(max4(k, most.reduce<V128>(f32x4.max, most[0]))));
+  const m = k.v128(f32x4.max(v128.load32Splat(at), own));
+  // Lanes: what the old sums, and what a weight of this page are worth now.
+  const both = f32x4.sub(v128.shuffle(v128.load32Splat(at), own, lanes32(0, 4, 0, 4)), m);
+  const worth = k.v128(exp2x4(k, both));
+  const [correction, share] = [0, 1].map(lane => k.f32(f32x4.lane(worth, lane)));
+
+  const [sum, largest, lanes] = [0, 1, 2].map(() => [0, 1, 2, 3].map(() => k.v128(v128.zero)));
+  const factor = k.i32(factors?.at ?? 0);
+  const weight = k.v128();
+  k.for(0, pageTokens, 16, () => {
+    for (let n = 0; n < 4; n++) {
+      k.set(weight, exp2x4(k, f32x4.sub(v128.load(from, 16 * n), own), COARSE, relaxed));
+      k.set(sum[n], f32x4.add(sum[n], weight));
+      if (factors) {
+        k.set(weight, f32x4.mul(weight, v128.load(factor, 16 * n)));
+        k.set(largest[n], f32x4.max(largest[n], weight));
+        if (factors.lanes) k.set(lanes[n], f32x4.add(lanes[n], weight));
+      }
+      k.do(v128.store(from, weight, 16 * n));
+    }
+    k.increment(from, 64);
+    if (factors) k.increment(factor, 64);
+  });
+  const all = k.f32(sum4(k, sum.reduce<V128>(f32x4.add, v128.zero)));
+  k.do(v128.store32Lane(at, m, 0));
+  k.do(f32.store(at, f32.add(f32.mul(f32.load(at, 4), correction), f32.mul(all, share)), 4));
+  const met = factors?.lanes ? laneSums(lanes, relaxed).map(x => f32x4.mul(x, f32x4.const(1 / factors.lanes!))) : [];
+  return {
+    correction,
+    share,
+    largest: k.f32(
+      max4(
+        k,
+        [...largest, ...met].reduce((a, b) => f32x4.max(a, b)),
+      ),
+    ),
+  };
+}
+
+/** The largest of `bytes` / 4 scores, a multiple of 4 of them, or `least`. */
+function largestOf(k: Kernel, scores: I32, bytes: I32, least: F32): F32 {
   const largest = k.v128(f32x4.splat(f32.max(least, f32.const(NOWHERE / 2))));
   const from = k.i32(scores);
-  k.for(0, i32.mul(count, 4), 16, i => k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i)))));
+  k.for(0, bytes, 16, i => k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i)))));
   return max4(k, largest);
 }
 
-/** Scores to 2^(score - top) in place, as what is to be kept; gives their sum. A score that counts for nothing is far below any top. */
-function weigh(
-  k: Kernel,
-  scores: I32,
-  count: I32,
-  top: F32,
-  terms: number[],
-  relaxed: boolean,
-  keep: (weight: V128, i: I32) => V128 = weight => weight,
-): F32 {
+/** Scores to 2^(score - top) in place; gives their sum. A score that counts for nothing is far below any top. */
+function weigh(k: Kernel, scores: I32, count: I32, top: F32, relaxed: boolean): F32 {
   const from = k.i32(scores);
   const [most, sum, weight] = [k.v128(f32x4.splat(top)), k.v128(v128.zero), k.v128()];
   k.for(0, i32.mul(count, 4), 16, i => {
-    k.set(weight, exp2x4(k, f32x4.sub(v128.load(i32.add(from, i)), most), terms, relaxed));
+    k.set(weight, exp2x4(k, f32x4.sub(v128.load(i32.add(from, i)), most), FINE, relaxed));
     k.set(sum, f32x4.add(sum, weight));
-    k.do(v128.store(i32.add(from, i), keep(weight, i)));
+    k.do(v128.store(i32.add(from, i), weight));
   });
   return k.f32(sum4(k, sum));
 }
 
-/** Folds the state at `other` into the one at `state`, both with n sums. */
-export function mergeStates(k: Kernel, state: I32, other: I32, n: number): void {
-  const [a, b] = [k.i32(state), k.i32(other)];
-  const m = k.f32(f32.max(f32.load(a), f32.load(b)));
-  const [x, y] = [a, b].map(at => k.f32(exp2x1(k, f32.sub(f32.load(at), m))));
-  k.do(f32.store(a, f32.add(f32.mul(f32.load(a, 4), x), f32.mul(f32.load(b, 4), y)), 4));
-  k.do(f32.store(a, m));
-  const [vx, vy] = [k.v128(f32x4.splat(x)), k.v128(f32x4.splat(y))];
-  k.for(STATE_HEAD, stateBytes(n), 16, i => {
-    const sum = f32x4.add(f32x4.mul(v128.load(i32.add(a, i)), vx), f32x4.mul(v128.load(i32.add(b, i)), vy));
-    k.do(v128.store(i32.add(a, i), sum));
+/** Folds `count` states that lie `stride` apart into the one at `state`, all with n sums. */
+export function mergeStates(k: Kernel, state: I32, others: I32, count: I32, stride: number, n: number): void {
+  const [own, first] = [k.i32(state), k.i32(others)];
+  const end = k.i32(i32.add(first, i32.mul(count, stride)));
+  const m = k.v128(v128.load32Splat(own));
+  k.for(first, end, stride, other => k.set(m, f32x4.max(m, v128.load32Splat(other))));
+  const worth = k.v128(exp2x4(k, f32x4.sub(v128.load32Splat(own), m)));
+  // l is summed like what follows it; m is written over in the end.
+  k.for(0, stateBytes(n), 16, i => {
+    const at = k.i32(i32.add(own, i));
+    k.do(v128.store(at, f32x4.mul(v128.load(at), worth)));
   });
+  k.for(first, end, stride, other => {
+    k.set(worth, exp2x4(k, f32x4.sub(v128.load32Splat(other), m)));
+    k.for(0, stateBytes(n), 16, i => {
+      const at = k.i32(i32.add(own, i));
+      k.do(v128.store(at, f32x4.add(v128.load(at), f32x4.mul(v128.load(i32.add(other, i)), worth))));
+    });
+  });
+  k.do(v128.store32Lane(own, m, 0));
 }

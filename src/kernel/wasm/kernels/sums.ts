@@ -1,23 +1,23 @@
 /**
- * Values in columns, summed under weights: signed bytes (levels of a table, or codes) times 7-bit weights. Products are
- * added in 16-bit lanes for as many tokens as cannot overflow there.
+ * Values in columns, summed under weights: bytes (levels of a table, or codes) times 7-bit weights. Products of a page are
+ * added in 16-bit lanes, which is why weights that meet in a lane are kept within a limit.
  */
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotBytes, multiplyAdd, transposeSum } from '../ops.ts';
+import { beforeLoop, dotBytes, multiplyAdd, sumOfFours } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
-import { type Columns, codesAt, columnAddresses } from './columns.ts';
+import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
+import { type Limit, MOST, WEIGHTS_ROOM } from './weights.ts';
 
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
 
-/** A group's weights as bytes, [head][pageTokens]; then what fragments keep: f32 [head][pageTokens] at most. */
-export const behindWeights = ({ group, pageTokens }: AttendShape) => group * pageTokens;
-export const sumScratch = ({ group, pageTokens }: AttendShape) => 5 * group * pageTokens;
+/** A group's weights as bytes, [head][pageTokens]; then room for sums and such; then what fragments keep of a page. */
+export const roomAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
+export const sumScratch = (shape: AttendShape) =>
+  roomAt(shape) + Math.max(WEIGHTS_ROOM, WORTH_ROOM + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16);
 
-/** The largest weight. */
-const MOST = 127;
 /** How far a vector of levels as bytes may be from what it is, of its length. */
 const LEVEL_ERROR = 0.007;
 /** Twice that many is the most for 7 bits. */
@@ -90,19 +90,35 @@ export interface Worth {
   constant?: V128;
 }
 
+const WORTH_ROOM = 16 * 3 * HEADS;
+
 export interface SumOptions {
-  /** Codes to signed bytes, and how large these are. */
+  /** Codes to bytes: signed ones, or such of 7 bits that are not. */
   look(codes: V128, dimOfColumn: number): V128;
-  most: number;
+  signed: boolean;
+  complement?: boolean;
+  /** See `roomFor`. */
+  narrow: boolean;
   /** Dims from here to there; all unless given. */
   from?: number;
   to?: number;
 }
 
-/** Tokens whose code is unrolled: whole lines of a page, or pieces of long ones. */
-const turnOf = ({ span }: Columns, pageTokens: number) => (pageTokens <= 256 ? pageTokens : span);
+/** Tokens whose products are added in 16 bits. */
+const RUN = 128;
+const runOf = (pageTokens: number) => (pageTokens % RUN === 0 ? RUN : pageTokens);
 
-/** Sums of states = old x correction + weights . bytes x unit + constant, column by column. */
+/** How bytes up to `most` are added up: whether half of the lanes may be added in 16 bits, and what weights must keep to. */
+export function roomFor(most: number, pageTokens: number): { narrow: boolean; limit?: Limit } {
+  const narrow = most <= NARROW;
+  const lanes = narrow ? 4 : 1;
+  const limit = Math.floor(32767 / most);
+  const all = ((runOf(pageTokens) * lanes) / 8) * MOST;
+  return { narrow, limit: all <= limit ? undefined : { lanes, most: limit } };
+}
+const NARROW = 15;
+
+/** Sums of states = old x correction + weights . bytes x unit + constant. */
 export function sumColumns(
   k: Kernel,
   columns: Columns,
@@ -111,52 +127,68 @@ export function sumColumns(
   weights: I32,
   worth: readonly Worth[],
   state: I32,
-  { look, most, from = 0, to = shape.headDim }: SumOptions,
+  { look, signed, narrow, complement = false, from = 0, to = shape.headDim }: SumOptions,
 ): void {
   const { pageTokens, headDim, relaxed } = shape;
-  const perTurn = 4 / columns.dims;
-  const turn = turnOf(columns, pageTokens);
-  // Vectors whose products fit into 16 bits together.
-  const together = Math.floor(32767 / (2 * MOST * most));
-  const ones = i16x8.const(1);
-  const [codes, bytes] = [k.v128(), k.v128()];
-  for (let first = 0; first < worth.length; first += HEADS) {
-    const heads = worth.slice(first, first + HEADS);
-    const sums = heads.map(() => [0, 1, 2, 3].map(() => k.v128()));
-    const short = heads.map(() => Array.from({ length: columns.dims }, () => k.v128()));
-    k.for(from / columns.dims, to / columns.dims, perTurn, column => {
-      for (const sum of sums.flat()) k.set(sum, v128.zero);
-      for (let c = 0; c < perTurn; c++) {
-        const at = columnAddresses(k, columns, block, i32.add(column, c), 0);
-        const w = k.i32(i32.add(weights, first * pageTokens));
-        k.for(0, pageTokens, turn, () => {
-          for (let n = 0; n < turn / 16; n++) {
-            const step = (16 * n) % columns.span;
-            const line = (p: number) => ((16 * n - step) * columns.planes[p].width) / 8;
-            k.set(codes, codesAt(columns, at, line, step / 16));
-            const opens = n % together === 0;
-            const closes = (n + 1) % together === 0 || 16 * (n + 1) === turn;
-            for (let d = 0; d < columns.dims; d++) {
-              k.set(bytes, look(codes, d));
+  const { dims, span } = columns;
+  const run = runOf(pageTokens);
+  const runs = pageTokens / run;
+  const room = k.i32(i32.add(weights, roomAt(shape)));
+  const sumAt = (n: number, head: number, dim: number) => WORTH_ROOM + 16 * ((n * HEADS + head) * 4 + dim);
+  const each = Math.ceil(worth.length / Math.ceil(worth.length / HEADS));
+  for (let first = 0; first < worth.length; first += each) {
+    const heads = worth.slice(first, first + each).map(({ correction, unit, constant }, i) => {
+      const of = beforeLoop(k, i32.add(room, 48 * i), constant ? [correction, unit, constant] : [correction, unit]);
+      return { correction: of[0], unit: of[1], constant: constant && of[2] };
+    });
+    // Two dims at a time share the loads of weights; more sums than these do not fit into registers.
+    const sums = heads.map(() => [k.v128(), k.v128()]);
+    const bytes = [k.v128(), k.v128()];
+    const w = k.i32();
+    k.for(from, to, 4, dim => {
+      for (let pair = 0; pair < 4; pair += 2) {
+        for (let n = 0; n < runs; n++) {
+          const at = Array.from({ length: 2 / dims }, (_, c) =>
+            columnAddresses(k, columns, block, i32.add(i32.divU(dim, dims), pair / dims + c), n * run),
+          );
+          k.set(w, i32.add(weights, first * pageTokens + n * run));
+          for (const sum of sums.flat()) k.set(sum, v128.zero);
+          k.for(0, run, span, () => {
+            const codes = at.map(addresses => spanCodes(k, columns, addresses, complement));
+            for (let v = 0; v < span / 16; v++) {
+              bytes.forEach((of, d) => {
+                k.set(of, look(codes[Math.floor(d / dims)][v], d % dims));
+              });
               heads.forEach((_, i) => {
-                const products = dotBytes(relaxed)(bytes, v128.load(w, i * pageTokens + 16 * n));
-                k.set(short[i][d], opens ? products : i16x8.add(short[i][d], products));
-                const sum = sums[i][c * columns.dims + d];
-                if (closes) k.set(sum, i32x4.add(sum, i32x4.dot(short[i][d], ones)));
+                const weight = k.v128(v128.load(w, i * pageTokens + 16 * v));
+                bytes.forEach((of, d) => {
+                  const products = signed ? dotBytes(relaxed)(of, weight) : dotBytes(relaxed)(weight, of);
+                  k.set(sums[i][d], i16x8.add(sums[i][d], products));
+                });
               });
             }
-          }
-          at.forEach((address, p) => {
-            k.increment(address, (turn * columns.planes[p].width) / 8);
+            for (const addresses of at)
+              addresses.forEach((address, p) => {
+                k.increment(address, (span * columns.planes[p].width) / 8);
+              });
+            k.increment(w, span);
           });
-          k.increment(w, turn);
-        });
+          sums.forEach((of, i) => {
+            of.forEach((sum, d) => {
+              k.do(v128.store(room, sum, sumAt(n, i, pair + d)));
+            });
+          });
+        }
       }
+      const place = k.i32(i32.add(state, i32.mul(dim, 4)));
       heads.forEach(({ correction, unit, constant }, i) => {
-        const place = i32.add(state, i32.mul(column, 4 * columns.dims));
+        const parts = Array.from({ length: runs }, (_, n) => {
+          const pairs = [0, 1, 2, 3].map(d => k.v128(i32x4.dot(v128.load(room, sumAt(n, i, d)), i16x8.const(1))));
+          return sumOfFours(k, pairs, narrow);
+        });
         const offset = (first + i) * stateBytes(headDim) + STATE_HEAD;
         const old = f32x4.mul(v128.load(place, offset), correction);
-        const value = f32x4.mul(f32x4.fromI32(transposeSum(k, sums[i], i32x4.add)), unit);
+        const value = f32x4.mul(f32x4.fromI32(parts.reduce(i32x4.add)), unit);
         k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant) : value), offset));
       });
     });

@@ -9,104 +9,26 @@ import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { loadHalf4, swizzle } from '../ops.ts';
-import type { AttendShape, KeyFragment, ValueFragment } from './attend.ts';
+import type { AttendShape, ValueFragment } from './attend.ts';
 import { type Columns, codesAt, columnAddresses, columnsOf } from './columns.ts';
-import { applyMatrix, dotMean } from './domain.ts';
-import { addConstants } from './generic.ts';
-import { pageSoftmax, stateBytes } from './softmax.ts';
-import { behindWeights, byteLevels, byteWeights, sumColumns } from './sums.ts';
-import { blockAt, type Tables } from './unpack.ts';
+import { stateBytes, takePage } from './softmax.ts';
+import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
+import { blockAt } from './unpack.ts';
+import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
 
 /** Heads whose sums are kept in registers together, and columns a turn. */
 export const HEADS = 4;
 export const TURN = 4;
 
-const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
+export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
-type Levels = Fragment['page'] & { kind: 'levels' };
+export type Levels = Fragment['page'] & { kind: 'levels' };
 
 /** Four norms as f32. */
-const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, offset: number): V128 =>
+export const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, offset: number): V128 =>
   norms.bytes === 2
     ? loadHalf4(i32.add(i32.add(block, norms.offset), i32.mul(token, 2)), 2 * offset)
     : v128.load(i32.add(i32.add(block, norms.offset), i32.mul(token, 4)), 4 * offset);
-
-/**
- * Prepared queries of a group: tables [column][head][16] of bytes biased by 128, then for each head the table's scale
- * and, after all of these, what the mean adds.
- */
-export function tableKeys(
-  fragment: Fragment,
-  shape: AttendShape,
-  tables: Tables,
-  spare: () => I32,
-): KeyFragment | undefined {
-  const page = fragment.page;
-  if (page.kind !== 'levels' || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
-  const columns = columnsOf(page.codes, pageTokens, headDim);
-  if (!columns || columns.count % TURN !== 0 || headDim > 256) return undefined;
-  const scalesAt = columns.count * group * 16;
-  const constantsAt = scalesAt + 4 * group;
-  return {
-    queryBytes: 16 * Math.ceil((constantsAt + 4 * group) / 16),
-    prepare(k, queries, head, out) {
-      const to = k.i32(out);
-      const z = k.i32(spare());
-      const one = k.v128(f32x4.const(1));
-      for (let g = 0; g < group; g++) {
-        const query = k.i32(i32.add(queries, 4 * headDim * g));
-        applyMatrix(k, tables.matrix, headDim, headDim, query, one, z);
-        const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
-        k.do(f32.store(to, constant, constantsAt + 4 * g));
-        k.do(f32.store(to, buildTables(k, columns, page.levels, z, i32.add(to, 16 * g), 16 * group), scalesAt + 4 * g));
-      }
-    },
-    open() {},
-    scores(k, pageAt, head, query, scores) {
-      const block = k.i32(blockAt(fragment, pageAt, head));
-      for (let first = 0; first < group; first += HEADS) {
-        const heads = Array.from({ length: Math.min(HEADS, group - first) }, (_, i) => first + i);
-        scoreColumns(k, columns, shape, block, query, heads, scalesAt, scores, {
-          count: columns.count,
-          factor: (token, offset) => loadNorms(page, block, token, offset),
-        });
-      }
-      if (tables.mean !== undefined) addConstants(k, query, constantsAt, group, scores, pageTokens);
-    },
-  };
-}
-
-/** Bytes query x level + 128 for every column, each `stride` apart; gives what one step of them is worth. */
-function buildTables(k: Kernel, { count, dims }: Columns, levels: Float32Array, z: I32, out: I32, stride: number) {
-  const most = Math.max(...levels.map(Math.abs));
-  // The largest entry of any column is 127.
-  const largest = k.f32(f32.const(1e-30));
-  k.for(0, 4 * count * dims, 4 * dims, i => {
-    const at = k.i32(i32.add(z, i));
-    const size = dims === 1 ? f32.abs(f32.load(at)) : f32.add(f32.abs(f32.load(at)), f32.abs(f32.load(at, 4)));
-    k.set(largest, f32.max(largest, size));
-  });
-  const step = k.f32(f32.mul(largest, f32.const(most / 127)));
-  const inverse = k.v128(f32x4.splat(f32.div(f32.const(1), step)));
-  // The level of entry e for each dim of a column; entries past the levels repeat them.
-  const level = (dim: number, e: number) => levels[(dims === 1 ? e : (e >> (2 * dim)) & 3) % levels.length];
-  const four = (dim: number, n: number) => f32x4.const(...[0, 1, 2, 3].map(i => level(dim, 4 * n + i)));
-  const to = k.i32(out);
-  k.for(0, 4 * count * dims, 4 * dims, i => {
-    const at = k.i32(i32.add(z, i));
-    const scaled = Array.from({ length: dims }, (_, d) => k.v128(f32x4.mul(v128.load32Splat(at, 4 * d), inverse)));
-    const words = [0, 1, 2, 3].map(n => {
-      const value = scaled.map((s, d) => f32x4.mul(s, four(d, n))).reduce((a, b) => f32x4.add(a, b));
-      // Rounded, and biased by 128, in the low bits.
-      return k.v128(i32x4.sub(f32x4.add(value, f32x4.const(12582912)), i32x4.const(0x4b400000 - 128)));
-    });
-    const low = i16x8.narrowS(words[0], words[1]);
-    k.do(v128.store(to, i8x16.narrowU(low, i16x8.narrowS(words[2], words[3]))));
-    k.increment(to, stride);
-  });
-  return step;
-}
 
 export interface ScoreOptions {
   /** Columns, a multiple of TURN. */
@@ -180,43 +102,70 @@ export function scoreColumns(
   });
 }
 
-/** Norms go into the weights; levels become bytes. */
+/** Norms go into the weights. Levels become bytes; those that are evenly spaced are counted. */
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels' || shape.precise) return undefined;
   const { headDim, group, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
-  const { bytes, step } = byteLevels(page.levels, headDim);
-  const tables = Array.from({ length: columns.dims }, (_, d) => {
-    const level = (e: number) => bytes[(columns.dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
-    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
-  });
-  const normsAt = () => i32.add(spare(), behindWeights(shape));
+  const { step, most, ...look } = page.uniform
+    ? countedLevels(page.levels)
+    : lookedUpLevels(page.levels, columns, shape);
+  const { narrow, limit } = roomFor(most, pageTokens);
+  const normsAt = () => i32.add(spare(), sumScratch(shape));
   return {
     codedDim: headDim,
     open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const norms = k.i32(normsAt());
+      const norm = k.v128();
       k.for(0, pageTokens, 4, t => {
-        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0)));
+        k.set(norm, loadNorms(page, block, t, 0));
+        k.do(v128.store(norms, norm), v128.store(norms, roughLog2(norm), 4 * pageTokens));
+        k.increment(norms, 16);
       });
     },
     sum(k, pageAt, head, scores, state) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
+      const room = k.i32(i32.add(weights, roomAt(shape)));
+      const factors = { values: k.i32(normsAt()), logs: k.i32(i32.add(normsAt(), 4 * pageTokens)) };
       const worth = Array.from({ length: group }, (_, g) => {
         const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const own = i32.add(state, g * stateBytes(headDim));
-        const { correction, share, largest } = pageSoftmax(k, from, pageTokens, own, shape.relaxed, normsAt());
-        const unit = byteWeights(k, shape, from, largest, i32.add(weights, g * pageTokens));
-        const each = f32.mul(f32.mul(share, unit), f32.const(step));
-        return { correction: k.v128(f32x4.splat(correction)), unit: k.v128(f32x4.splat(each)) };
+        const bytes = k.i32(i32.add(weights, g * pageTokens));
+        const made = pageWeights(k, shape, from, bytes, room, { factors, limit });
+        const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), made.top, made.sum);
+        const unit = k.v128(f32x4.mul(taken.step, f32x4.const(step)));
+        // Counted from the lowest: what half of the count is too much.
+        const excess = () => f32x4.mul(f32x4.splat(f32.mul(sumOfBytes(k, made), f32.const(-most / 2))), unit);
+        return { correction: taken.correction, unit, constant: page.uniform ? k.v128(excess()) : undefined };
       });
-      sumColumns(k, columns, shape, block, weights, worth, state, {
-        look: (codes, d) => swizzle(shape.relaxed)(tables[d], codes),
-        most: Math.max(...bytes),
-      });
+      sumColumns(k, columns, shape, block, weights, worth, state, { ...look, narrow });
     },
   };
+}
+
+/** Norms and their logarithms. */
+export const tableValueScratch = ({ pageTokens }: AttendShape) => 8 * pageTokens;
+
+function countedLevels(levels: Float32Array) {
+  const most = levels.length - 1;
+  return {
+    step: (2 * Math.max(...levels)) / most,
+    most,
+    look: (codes: V128) => codes,
+    signed: false,
+    complement: true,
+  };
+}
+
+function lookedUpLevels(levels: Float32Array, { dims }: Columns, { headDim, relaxed }: AttendShape) {
+  const { bytes, step } = byteLevels(levels, headDim);
+  const tables = Array.from({ length: dims }, (_, d) => {
+    const level = (e: number) => bytes[(dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
+    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
+  });
+  const look = (codes: V128, d: number) => swizzle(relaxed)(tables[d], codes);
+  return { step, most: Math.max(...bytes), look, signed: true, complement: false };
 }

@@ -2,10 +2,12 @@
  * Any codec as floats. Where a token's values lie side by side, lanes read eight of them at a time; where a dim's do,
  * those of four tokens (read.ts has both). What runs where integers do not, and in precise mode.
  */
-import type { Fragment } from '../../fragment.ts';
+import type { Fragment, PageFragment } from '../../fragment.ts';
 import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import { readFour } from './grid.ts';
 import { markWords } from './oaken.ts';
 import { inOrder, type PageShape, type Place, pageReader } from './read.ts';
+import { ownTable } from './tables.ts';
 import { each } from './text.ts';
 import { turning } from './turn.ts';
 
@@ -221,16 +223,64 @@ export const floatPageKeys = (name: string, fragment: Fragment, shape: PageShape
 export const floatPageValues = (name: string, fragment: Fragment, shape: PageShape): ValuePart =>
   floatValues(pageFloats('value', name, fragment, shape));
 
+type Spectrum = PageFragment & { kind: 'spectrum' };
+
+/** Keys of few pairs each: scores straight from the coefficients. A lane has four tokens and every fourth slot. */
+function spectrumSums(
+  { kept, pairs, cosines, sines }: Spectrum,
+  fragment: Fragment,
+  { headDim: D, pageTokens: P }: PageShape,
+) {
+  const own = ownTable(fragment);
+  const V = (Q: number) => Math.ceil(Q / 4);
+  const shift = `vec4u(${32 - cosines.bits})`;
+  const signed = (id: string) => `vec4f(bitcast<vec4i>(key_four_${id}(keyBlock, slot, g) << ${shift}) >> ${shift})`;
+  const grids = { pairs: { offset: pairs, bits: 8, order: 'columns' as const }, cosines, sines };
+  const text = Object.entries(grids)
+    .map(([id, grid]) => readFour(`key_four_${id}`, { ...grid, tokens: P, dims: kept }))
+    .join('\n');
+  return {
+    text,
+    sums: (Q: number) => `{
+      let part = lane / 32;
+      let g = min(lane % 32, ${P / 4 - 1}u);
+      ${each(Q, q => `var a${q} = vec4f(0.0);`, ' ')}
+      for (var slot = part; slot < ${kept}; slot += ${PARTS}) {
+        let pairs = key_four_pairs(keyBlock, slot, g);
+        let cosines = ${signed('cosines')};
+        let sines = ${signed('sines')};
+        ${each(
+          4,
+          j => `{
+          let turn_at = ${own} + 2 * ((4 * g + ${j}) * ${D / 2} + pairs[${j}]);
+          let turn = vec2f(bitcast<f32>(keyTables[turn_at]), bitcast<f32>(keyTables[turn_at + 1]));
+          let x = fma(cosines[${j}], turn.x, -(sines[${j}] * turn.y));
+          let y = fma(cosines[${j}], turn.y, sines[${j}] * turn.x);
+          ${each(Q, q => `a${q}[${j}] = fma(query[2 * pairs[${j}] * ${V(Q)} + ${q >> 2}][${q & 3}], x, fma(query[(2 * pairs[${j}] + 1) * ${V(Q)} + ${q >> 2}][${q & 3}], y, a${q}[${j}]));`)}
+        }`,
+        )}
+      }
+      ${each(Q, q => `put4(part, ${q}, g, a${q});`, ' ')}
+    }`,
+  };
+}
+
 /** Keys that are relative to their page: queries go into the domain page by page. */
 export function turnedKeys(name: string, fragment: Fragment, shape: PageShape, perHead: boolean): KeyPart {
   const floats = pageFloats('key', name, fragment, shape);
+  const { page } = fragment;
   const keys = floatPageKeys(name, fragment, shape);
+  const quick =
+    page.kind === 'spectrum' && page.cosines.bits <= 8 && shape.pageTokens <= 128
+      ? spectrumSums(page, fragment, shape)
+      : undefined;
   const turned = turning(fragment, shape, perHead);
   return {
     ...keys,
     ...turned.part,
     loaded: turned.loaded + fragment.codedDim + 9,
-    text: Q => `${keys.text(Q)}\n${turned.text(Q)}`,
+    text: Q => `${keys.text(Q)}\n${turned.text(Q)}\n${quick?.text ?? ''}`,
+    sums: quick?.sums ?? keys.sums,
     begin: Q => `
     ${floats.begin}
     ${turned.begin(Q, `${queryPlace(floats, Q)} = sum;`, 'constants[q] = sum;')}

@@ -47,7 +47,7 @@ ${turned.text(Q)}
 ${words.text(Q)}
 var<workgroup> coded: array<f32, ${Q * (D + 1)}>;
 var<workgroup> constants: array<f32, ${Q}>;
-var<workgroup> halves: array<vec4f, ${Q * 8}>;
+var<workgroup> half_steps: array<vec4f, ${Q * 8}>;
 var<workgroup> steps: array<f32, ${D}>;
 var<workgroup> kinds: array<u32, ${PLANE_KINDS.length + 1}>;
 var<workgroup> quads: array<u32, ${QUAD_WORDS * most}>;
@@ -72,12 +72,12 @@ fn four_dims(q: u32, quad: u32) -> vec4f {
     for (var at = lane; at < ${Q * 32}; at += ${SIZE}) {
       var half = 0.0;
       for (var i = at % 32; i < ${D}; i += 32) { half = fma(0.5, coded[at / 32 * ${D + 1} + i], half); }
-      halves[at / 4][at % 4] = half;
+      half_steps[at / 4][at % 4] = half;
     }
     ${words.begin(Q, `kinds[${PLANE_KINDS.length}]`, 'four_dims(q, n)')}
     if (lane < ${Q}) {
-      var all = halves[8 * lane];
-      for (var n = 1u; n < 8; n++) { all += halves[8 * lane + n]; }
+      var all = half_steps[8 * lane];
+      for (var n = 1u; n < 8; n++) { all += half_steps[8 * lane + n]; }
       constants[lane] += (all.x + all.y) + (all.z + all.w);
     }`,
     sums: Q => /* wgsl */ `{

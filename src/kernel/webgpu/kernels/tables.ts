@@ -6,7 +6,7 @@
 import type { Fragment } from '../../fragment.ts';
 import type { PageShape } from './read.ts';
 
-/** Where the kind's own words begin: after [matrix][mean]. */
+/** Where the kind's own words begin: after [the matrix, turned about][mean]. */
 export const ownTable = ({ matrix, mean }: Fragment): number => (matrix?.length ?? 0) + (mean?.length ?? 0);
 
 /**
@@ -21,7 +21,19 @@ export function tablesOf(fragment: Fragment, shape: PageShape): Uint32Array<Arra
   const { page, matrix, mean } = fragment;
   const own = ownWords(page, shape);
   if (!own && !fragment.turn) return undefined;
-  return Uint32Array.from([...bits(matrix), ...bits(mean), ...(own ?? [0])]);
+  const map = matrix && transpose(matrix, fragment.codedDim, shape.headDim);
+  return Uint32Array.from([...bits(map), ...bits(mean), ...(own ?? [0])]);
+}
+
+/** [..][rows][cols] to [..][cols][rows]. */
+export function transpose(matrix: Float32Array, rows: number, cols: number): Float32Array {
+  const out = new Float32Array(matrix.length);
+  for (let start = 0; start < matrix.length; start += rows * cols) {
+    for (let r = 0; r < rows; r++) {
+      for (let c = 0; c < cols; c++) out[start + c * rows + r] = matrix[start + r * cols + c];
+    }
+  }
+  return out;
 }
 
 function ownWords(page: Fragment['page'], { headDim, kvHeads, pageTokens }: PageShape): number[] | undefined {

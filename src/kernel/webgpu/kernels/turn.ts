@@ -9,16 +9,12 @@ import type { PageShape } from './read.ts';
 import { each } from './text.ts';
 
 export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: boolean) {
-  const { codedDim: C, matrix, mean, turn, block = D } = fragment;
+  const { codedDim: C, matrix, mean, turn, blocks = [D] } = fragment;
   const pairs = turn!.length;
   const number = (at: string) => `bitcast<f32>(keyTables[${at}])`;
-  // Where every lane has a dim of its own, it keeps its row of the map.
-  const kept = matrix !== undefined && C === SIZE && block <= 16;
-  const row = (n: string, first: string, i: string) =>
-    number(`${perHead ? `head * ${C * D} + ` : ''}(${n}) * ${D} + ${first} + ${i}`);
-  const product = kept
-    ? each(block, i => `sum = fma(map${i}, turned[q * ${D} + first + ${i}], sum);`, ' ')
-    : `for (var i = 0u; i < ${block}; i++) { sum = fma(${row('n', 'first', 'i')}, turned[q * ${D} + first + i], sum); }`;
+  const unroll = blocks.every(size => size % 8 === 0) ? 8 : 1;
+  // The map comes turned about (tables.ts), so that neighbours read neighbours.
+  const mapAt = (i: string) => number(`${perHead ? `head * ${C * D} + ` : ''}(${i}) * ${C} + n`);
   return {
     /** Of a key part. */
     part: {
@@ -26,12 +22,12 @@ export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: 
       taken: D,
       load: () => 'raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;',
       buffers: ['turns: array<vec2f>'],
-      declare: kept ? each(block, i => `let map${i} = ${row('lane', `lane / ${block} * ${block}`, `${i}`)};`) : '',
     },
     loaded: 2 * D + 32,
     text: (Q: number) => `var<workgroup> raw: array<f32, ${Q * D}>;
 var<workgroup> turned: array<f32, ${Q * D}>;
-var<workgroup> means: array<vec4f, ${Q * 8}>;`,
+var<workgroup> means: array<vec4f, ${Q * 8}>;
+${matrix ? blockOf(blocks) : ''}`,
     /** Does `store` for every coded dim n of every query q, as `sum`, and in the end `constant` for what a mean adds. */
     begin: (Q: number, store: string, constant: string) => /* wgsl */ `
     for (var n = lane; n < ${(Q * D) / 2}; n += ${SIZE}) {
@@ -45,12 +41,18 @@ var<workgroup> means: array<vec4f, ${Q * 8}>;`,
       turned[2 * n + 1] = both.y;
     }
     workgroupBarrier();
-    for (var at = lane; at < ${Q * C}; at += ${SIZE}) {
-      let q = at / ${C};
-      let n = at % ${C};
-      var sum = 0.0;
-      ${matrix ? `let first = n / ${block} * ${block};\n      ${product}` : `sum = turned[q * ${D} + n];`}
-      ${store}
+    for (var n = lane; n < ${C}; n += ${SIZE}) {
+      ${each(Q, q => `var sum${q} = 0.0;`, ' ')}
+      ${
+        matrix
+          ? `let block = block_of(n);
+      for (var i = block.x; i < block.y; i += ${unroll}) {
+        ${each(unroll, u => `let map${u} = ${mapAt(`i + ${u}`)};`)}
+        ${each(Q, q => each(unroll, u => `sum${q} = fma(map${u}, turned[${q * D} + i + ${u}], sum${q});`, ' '))}
+      }`
+          : each(Q, q => `sum${q} = turned[${q * D} + n];`, ' ')
+      }
+      ${each(Q, q => `{ let q = ${q}u; let sum = sum${q}; ${store} }`)}
     }
     ${
       mean
@@ -72,6 +74,23 @@ var<workgroup> means: array<vec4f, ${Q * 8}>;`,
       ${constant}
     }`,
   };
+}
+
+/** First dim and end of the block of dim n. */
+function blockOf(blocks: readonly number[]): string {
+  const lines: string[] = [];
+  let first = 0;
+  for (let b = 0; b < blocks.length; ) {
+    const [start, size] = [first, blocks[b]];
+    while (blocks[b] === size) {
+      first += size;
+      b++;
+    }
+    lines.push(
+      `if (n < ${first}) { let at = ${start} + (n - ${start}) / ${size} * ${size}; return vec2u(at, at + ${size}); }`,
+    );
+  }
+  return `fn block_of(n: u32) -> vec2u {\n  ${lines.join('\n  ')}\n  return vec2u(0);\n}`;
 }
 
 /**

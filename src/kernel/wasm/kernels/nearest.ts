@@ -1,0 +1,50 @@
+/** The nearest entry of a book for many points: where k-means spends its time. */
+import { f32x4, i32, i32x4, v128 } from '../emit.ts';
+import { Kernel, moduleBytes } from '../module.ts';
+
+/** Points that lie together: [block][dim][point]. */
+export const POINT_BLOCK = 8;
+
+/**
+ * nearest(points, codes, book, blocks, entries): a u16 for each point, the entry nearest to it; of equals the first. An
+ * entry of the book is its numbers and half its squared length: nearest is where the dot less that half is largest.
+ */
+export function nearestModule(dims: number, memory: { maxPages: number; shared: boolean }): Uint8Array<ArrayBuffer> {
+  const k = new Kernel('nearest', Array(5).fill('i32'));
+  const [points, codes, book, blocks, entries] = k.params.map((_, i) => k.i32Param(i));
+  const entryBytes = 4 * (dims + 1);
+  const [from, to, at] = [k.i32(points), k.i32(codes), k.i32()];
+  const end = k.i32(i32.add(book, i32.mul(entries, entryBytes)));
+  const groups = [0, 16].map(offset => ({ offset, gain: k.v128(), most: k.v128(), best: k.v128() }));
+  // Constants are made anew wherever they stand: not in the loop.
+  const [c, entry, one] = [k.v128(), k.v128(), k.v128(i32x4.const(1))];
+  k.for(0, blocks, 1, () => {
+    k.set(entry, v128.zero);
+    for (const { most, best } of groups) {
+      k.set(most, f32x4.const(Number.NEGATIVE_INFINITY));
+      k.set(best, v128.zero);
+    }
+    k.set(at, book);
+    k.loop(at, end, entryBytes, () => {
+      k.set(c, v128.load32Splat(at, 4 * dims));
+      for (const { gain } of groups) k.set(gain, f32x4.neg(c));
+      for (let d = 0; d < dims; d++) {
+        k.set(c, v128.load32Splat(at, 4 * d));
+        for (const { gain, offset } of groups)
+          k.set(gain, f32x4.add(gain, f32x4.mul(c, v128.load(from, 4 * POINT_BLOCK * d + offset))));
+      }
+      // Entries come in order, so that the larger number is the later one.
+      for (const { gain, most, best } of groups) {
+        k.set(best, i32x4.maxS(best, v128.and(entry, f32x4.gt(gain, most))));
+        k.set(most, f32x4.max(most, gain));
+      }
+      k.set(entry, i32x4.add(entry, one));
+    });
+    groups.forEach(({ best }, g) => {
+      for (let lane = 0; lane < 4; lane++) k.do(i32.store16(to, i32x4.lane(best, lane), 8 * g + 2 * lane));
+    });
+    k.increment(from, 4 * POINT_BLOCK * dims);
+    k.increment(to, 2 * POINT_BLOCK);
+  });
+  return moduleBytes([k], memory);
+}

@@ -38,7 +38,7 @@ const shapes: Record<string, ModelShape> = {
   tiny: { layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 128, vocab: 256 },
 };
 
-const STEPS = 16;
+const STEPS = 64;
 const CHUNK = 512;
 const TYPE = 'Q4_K';
 

@@ -4,7 +4,7 @@ import type { AdapterInfo } from './adapter.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { type Few, type Matmul, matmulFew, matmulGated, matmulJoined, nameOf, takesInt8 } from './kernels/matmul.ts';
-import { matmulTile, type Tile } from './kernels/tiles.ts';
+import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuWeights } from './weights.ts';
 
@@ -125,9 +125,11 @@ export class Products {
     return this.gpu.kernel(`${kind} ${at} ${nameOf(m)}`, make);
   }
 
-  private tileOf(_m: Matmul, rows: number): Tile {
+  /** With few tiles to go round, a workgroup waits for memory rather than for products: less often by two blocks at a time. */
+  private tileOf(m: Matmul, rows: number): Tile {
     const { unroll } = this.options;
-    return { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), deep: 1, aside: false };
+    const tile = { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), deep: rows > 64 ? 1 : 2 };
+    return tileBytes(m, tile) <= this.info.limits.workgroupMemory ? tile : { ...tile, deep: 1 };
   }
 
   private few(rows: number): Few {
@@ -140,7 +142,7 @@ export class Products {
   private choose(m: Matmul, rows: number): Chosen {
     if (rows > SOME) {
       const tile = this.tileOf(m, rows);
-      const kernel = this.known(`tile ${tile.outs}`, tile.rows, m, () => matmulTile(m, tile));
+      const kernel = this.known(`tile ${tile.deep}`, tile.rows, m, () => matmulTile(m, tile));
       return { kernel, outs: 16 * tile.outs, rows: 16 * tile.rows };
     }
     const few = this.few(rows);

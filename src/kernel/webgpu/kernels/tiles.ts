@@ -15,13 +15,11 @@ export interface Tile {
   rows: number;
   /** Blocks between two barriers. */
   deep: number;
-  /** Whether sums of finished parts wait in workgroup memory rather than in registers. */
-  aside: boolean;
 }
 
 /** Bytes of workgroup memory. */
-export const tileBytes = (m: Matmul, { outs, rows, deep, aside }: Tile): number =>
-  sidesOf(m) * deep * 16 * (outs + rows) * (takesInt8(m) ? 48 : 128) + (aside ? 4 * SIZE * outs * rows : 0);
+export const tileBytes = (m: Matmul, { outs, rows, deep }: Tile): number =>
+  sidesOf(m) * deep * 16 * (outs + rows) * (takesInt8(m) ? 48 : 128);
 
 /** Two rounds of int8 fit; of floats one does. */
 const sidesOf = (m: Matmul) => (takesInt8(m) ? 2 : 1);
@@ -31,8 +29,7 @@ const sidesOf = (m: Matmul) => (takesInt8(m) ? 2 : 1);
  * made, and put beside them. Its invocations stand 16 by 16, a subgroup of 32 in 8 by 4 of them so that it reads few
  * addresses.
  */
-export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
-  const { outs, rows, deep, aside } = tile;
+export const matmulTile = (m: Matmul, { outs, rows, deep }: Tile): Kernel => {
   const [N, R] = [16 * outs, 16 * rows];
   const sides = sidesOf(m);
   const count = outs * rows;
@@ -45,18 +42,17 @@ export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
   const keep = (side: string) => `
       if (lane < ${N}) { ${each(deep, k => `weights[(${side} * ${deep} + ${k}) * ${N} + lane] = nextWeights${k};`)} }
       else if (lane < ${N + R}) { ${each(deep, k => `input[(${side} * ${deep} + ${k}) * ${R} + lane - ${N}] = nextInput${k};`)} }`;
-  const total = (i: number) => (aside ? `totals[${SIZE * i} + lane]` : `total${i}`);
   const products = (k: number) => `
       if (round * ${deep} + ${k} < p.blocks) {
         ${each(outs, j => `let w${j} = weights[(now * ${deep} + ${k}) * ${N} + x + ${16 * j}];`)}
         ${each(rows, i => `{ let i = input[(now * ${deep} + ${k}) * ${R} + y + ${16 * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
         while (round * ${deep} + ${k + 1} == part(n)) {
-          ${each(count, i => `${total(i)} += acc${i}; acc${i} = 0.0;`)}
+          ${each(count, i => `total${i} += acc${i}; acc${i} = 0.0;`)}
           n++;
         }
       }`;
   return {
-    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep}${aside ? ' aside' : ''}`,
+    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep}`,
     ...interfaceOf(m),
     size: SIZE,
     body: /* wgsl */ `
@@ -64,7 +60,6 @@ ${textOf(m)}
 ${part}
 var<workgroup> weights: array<Weights, ${sides * deep * N}>;
 var<workgroup> input: array<Input, ${sides * deep * R}>;
-${aside ? `var<workgroup> totals: array<f32, ${SIZE * count}>;` : ''}
 fn main(group: vec3u, lane: u32) {
   let x = lane % 8 + lane / 32 % 2 * 8;
   let y = lane / 8 % 4 + lane / 64 * 4;
@@ -74,8 +69,7 @@ fn main(group: vec3u, lane: u32) {
   let weightBlock = o / ${BUNDLE} * p.blocks;
   let inputBlock = min(firstRow + lane - ${N}, p.inputs - 1) * p.blocks;
   ${each(deep, k => `var nextWeights${k}: Weights; var nextInput${k}: Input;`)}
-  ${each(count, i => (aside ? `${total(i)} = 0.0;` : `var total${i} = 0.0;`))}
-  ${each(count, i => `var acc${i} = 0.0;`)}
+  ${each(count, i => `var total${i} = 0.0; var acc${i} = 0.0;`)}
   ${fetch('0u')}
   ${keep('0u')}
   // The first part that is not finished, counted from its end.
@@ -90,7 +84,7 @@ fn main(group: vec3u, lane: u32) {
     ${sides === 2 ? '' : 'workgroupBarrier();'}
     ${keep(sides === 2 ? '(1 - now)' : '0u')}
   }
-  ${each(count, i => `store(firstOut + x + ${16 * (i % outs)}, firstRow + y + ${16 * Math.floor(i / outs)}, ${total(i)});`)}
+  ${each(count, i => `store(firstOut + x + ${16 * (i % outs)}, firstRow + y + ${16 * Math.floor(i / outs)}, total${i});`)}
 }`,
   };
 };

@@ -2,6 +2,8 @@
  * Do the devices agree? Teacher-forced predictions on a real text with an f16 cache: the wasm device as generation uses
  * it (int8 activations) against its precise mode over all positions, and the precise mode against js, the definition,
  * over the first few, because js is slow. Then perplexity against llama.cpp's on the same rows, both with f16 caches.
+ *
+ * With --device webgpu: the GPU against wasm, for each cache of --kv.
  */
 import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -13,53 +15,83 @@ import { measureDivergence } from '../src/eval/divergence.ts';
 import { planOf } from '../src/plan/plan.ts';
 
 interface Options {
+  device: string;
+  kv: string;
   model: string;
   text: string;
   threads: string;
+  positions: string;
   json: boolean;
   peers: boolean;
 }
 
-const POSITIONS = 2048;
 const JS_POSITIONS = 96;
-/** Rows of POSITIONS tokens for the perplexity, scored on their second halves. */
+/** Rows of as many tokens for the perplexity, scored on their second halves. */
 const ROWS = 3;
 
-export async function benchAgree({ model, text, threads, json, peers }: Options): Promise<void> {
+interface Pair {
+  pair: string;
+  positions: number;
+  kld: number;
+  top1: number;
+  perplexity: string;
+}
+
+export async function benchAgree(options: Options): Promise<void> {
+  const { model, text, threads, json, peers, device, kv } = options;
+  const positions = Number(options.positions);
   const { tokenizer } = await openAndClose(model);
   const all = tokenizer.encode(await readFile(text, 'utf8'));
-  const ids = all.slice(0, POSITIONS);
-  const run = (options: EngineOptions, count: number) => predict(model, ids.slice(0, count), options);
+  const ids = all.slice(0, positions);
+  const run = (options: EngineOptions, count: number, cache = 'f16') =>
+    predict(model, ids.slice(0, count), options, cache);
   const wasm = { device: 'wasm', threads: Number(threads) } as const;
-  const precise = await run({ ...wasm, precise: true }, POSITIONS);
+  if (device === 'webgpu') {
+    for (const cache of kv.split(',')) {
+      for (const precise of [true, false]) {
+        const reference = await run({ ...wasm, precise }, positions, cache);
+        const found = await run({ device, precise }, positions, cache);
+        const pair = `webgpu against wasm, ${cache}${precise ? ', both precise' : ''}`;
+        show([{ pair, ...compare(reference, found, ids) }], json);
+      }
+    }
+    return;
+  }
+  const precise = await run({ ...wasm, precise: true }, positions);
   const rows = [
-    { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, POSITIONS), ids) },
+    { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, positions), ids) },
     { pair: 'wasm, precise against js', ...compare(await run({ device: 'js' }, JS_POSITIONS), precise, ids) },
   ];
-  const perplexities = await perplexity(model, all, Number(threads), peers);
+  const perplexities = await perplexity(model, all, Number(threads), peers, positions);
   if (json) console.log(JSON.stringify({ rows, perplexities }, null, 1));
   else {
+    show(rows, false);
+    for (const { name, value, ratio } of perplexities) {
+      const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
+      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${positions}`);
+    }
+  }
+}
+
+function show(rows: readonly Pair[], json: boolean): void {
+  if (json) console.log(JSON.stringify(rows, null, 1));
+  else
     for (const { pair, positions, kld, top1, perplexity } of rows) {
       const same = `top-1 ${(100 * top1).toFixed(2)} %`;
       console.log(
         `${pair}: ${positions} positions, divergence ${kld.toExponential(2)}, ${same}, perplexity ${perplexity}`,
       );
     }
-    for (const { name, value, ratio } of perplexities) {
-      const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
-      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${POSITIONS}`);
-    }
-  }
 }
 
 /** Of the second halves of the first rows, f16 caches everywhere. */
-async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean) {
-  const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads)) : [];
+async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean, positions: number) {
+  const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads, positions)) : [];
   for (const precise of [true, false]) {
     const file = await openModelFile(model);
-    const cache = { plan: planOf('f16', file.config), context: POSITIONS };
+    const cache = { plan: planOf('f16', file.config), context: positions };
     const engine = await loadEngine(file, cache, { device: 'wasm', threads, precise });
-    const [row] = await measureDivergence(engine, ids, { plans: [], context: POSITIONS, chunks: ROWS });
+    const [row] = await measureDivergence(engine, ids, { plans: [], context: positions, chunks: ROWS });
     found.push({ name: precise ? 'wasm, precise' : 'wasm', value: row.perplexity });
     await engine.dispose();
   }
@@ -67,12 +99,12 @@ async function perplexity(model: string, ids: readonly number[], threads: number
 }
 
 /** llama.cpp in a process of its own. */
-function llama(model: string, ids: readonly number[], flash: string, threads: number) {
+function llama(model: string, ids: readonly number[], flash: string, threads: number, positions: number) {
   const script = fileURLToPath(new URL('./llama-perplexity.js', import.meta.url));
-  const rows = Array.from({ length: ROWS }, (_, i) => ids.slice(i * POSITIONS, (i + 1) * POSITIONS));
+  const rows = Array.from({ length: ROWS }, (_, i) => ids.slice(i * positions, (i + 1) * positions));
   const { stdout, stderr, status } = spawnSync(
     process.execPath,
-    [script, model, flash, String(POSITIONS / 2), String(threads)],
+    [script, model, flash, String(positions / 2), String(threads)],
     { encoding: 'utf8', input: JSON.stringify(rows) },
   );
   if (status !== 0) throw new InputError(`llama.cpp did not run: ${stderr.slice(-400)}`);
@@ -86,11 +118,17 @@ async function openAndClose(model: string) {
 }
 
 /** Log-probabilities at every position. */
-async function predict(model: string, ids: readonly number[], options: EngineOptions): Promise<Float32Array[]> {
+async function predict(
+  model: string,
+  ids: readonly number[],
+  options: EngineOptions,
+  cache: string,
+): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = planOf('f16', file.config);
-  const engine: Engine = await loadEngine(file, { plan, context: POSITIONS + 1 }, options);
-  const sequence = engine.openSequence(plan, POSITIONS + 1);
+  const plan = planOf(cache, file.config);
+  const context = ids.length + 1;
+  const engine: Engine = await loadEngine(file, { plan, context }, options);
+  const sequence = engine.openSequence(plan, context);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: ids, logits: 'all' }], {
     onLogits: (_chunk, _row, logits) => {

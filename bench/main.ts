@@ -7,6 +7,7 @@ import { benchDecode } from './decode.ts';
 import { benchMemory } from './memory.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
+import { benchWebGpuMatmul } from './webgpu-matmul.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const { positionals, values } = parseArgs({
@@ -17,13 +18,17 @@ const { positionals, values } = parseArgs({
     kv: { type: 'string', default: specs },
     depths: { type: 'string', default: '0,4096,16384' },
     threads: { type: 'string', default: '2' },
-    device: { type: 'string', default: 'webgpu' },
+    device: { type: 'string' },
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
     heads: { type: 'string', default: '32/8/128' },
     split: { type: 'string', default: '4' },
     subgroups: { type: 'boolean', default: true },
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
+    prompt: { type: 'string', default: '4096' },
+    breakdown: { type: 'boolean', default: false },
+    positions: { type: 'string', default: '2048' },
+    rows: { type: 'string', default: '1,4,8,16,48,128,512' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
   },
@@ -32,10 +37,12 @@ const { positionals, values } = parseArgs({
 
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
-  agree: benchAgree,
-  attention: options => (options.device === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options)),
+  agree: options => benchAgree({ ...options, device: options.device ?? 'wasm' }),
+  attention: options =>
+    (options.device ?? 'webgpu') === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options),
   memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
   e2e: benchWebGpuE2e,
+  matmul: benchWebGpuMatmul,
 };
 const bench = benches[positionals[0]];
 if (!bench) {

@@ -8,13 +8,17 @@ import type { ModelConfig } from '../src/model/config.ts';
 import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
 import type { RopeFrequencies } from '../src/model/rope.ts';
 import type { ModelWeights } from '../src/model/weights.ts';
-import { planOf } from '../src/plan/plan.ts';
+import { type Plan, planOf } from '../src/plan/plan.ts';
 
 interface Options {
   shape: string;
   kv: string;
   depths: string;
   batch: string;
+  /** Tokens of a prompt. */
+  prompt: string;
+  /** Show where the GPU's time goes in a step at each depth. */
+  breakdown: boolean;
   json: boolean;
 }
 
@@ -34,8 +38,8 @@ const shapes: Record<string, ModelShape> = {
   tiny: { layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 128, vocab: 256 },
 };
 
-const STEPS = 16;
-const PROMPT = 512;
+const STEPS = 64;
+const CHUNK = 512;
 const TYPE = 'Q4_K';
 
 export async function benchWebGpuE2e(options: Options): Promise<void> {
@@ -44,26 +48,29 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     throw new InputError(`There is no shape "${options.shape}". Take one of: ${Object.keys(shapes).join(', ')}.`);
   const depths = options.depths.split(',').map(Number);
   const [batch, batchDepth] = options.batch.split('x').map(Number);
+  const prompt = Number(options.prompt);
   const device = await createWebGpuDevice({ ...shape, pageTokens: 128 });
-  const model = randomModel(device, shape, Math.max(PROMPT, batch));
+  const model = randomModel(device, shape, Math.max(CHUNK, batch));
   const lines: string[][] = [];
   for (const kv of options.kv.split(',')) {
+    // One plan for all sequences: those of the same plan go together.
+    const cache = { kv, plan: planOf(kv, shape) };
     const ms: number[] = [];
-    for (const depth of depths) ms.push(await decode(device, model, kv, 1, depth));
-    const together = await decode(device, model, kv, batch, batchDepth);
-    const prefill = await timeOf(device, model, [opened(device, shape, kv, 0)], PROMPT);
+    for (const depth of depths) ms.push(await decode(device, model, cache, 1, depth, options.breakdown));
+    const together = await decode(device, model, cache, batch, batchDepth, options.breakdown);
+    const prefill = await prefillTime(device, model, cache, prompt, options.breakdown);
     lines.push([
       kv,
       ...ms.map(x => x.toFixed(2)),
       ((1000 * batch) / together).toFixed(0),
-      ((1000 * PROMPT) / prefill).toFixed(0),
+      ((1000 * prompt) / prefill).toFixed(0),
     ]);
   }
   const header = [
     'kv',
     ...depths.map(depth => `ms at ${depth}`),
     `tokens/s at ${options.batch}`,
-    `prefill of ${PROMPT}/s`,
+    `prefill of ${prompt}/s`,
   ];
   if (options.json)
     console.log(JSON.stringify({ adapter: device.info.name, shape: options.shape, header, lines }, null, 1));
@@ -72,6 +79,17 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
       `${options.shape}, random ${TYPE} weights, on ${device.info.name}. Best of ${STEPS}.\n${table(header, lines)}`,
     );
   await device.dispose();
+}
+
+interface Times {
+  ms: number;
+  /** Of these, until all was recorded: the GPU has begun by then. */
+  recorded: number;
+}
+
+interface Cache {
+  kv: string;
+  plan: Plan;
 }
 
 interface Model {
@@ -117,43 +135,97 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
 }
 
 /** A sequence that holds `depth` tokens: pages of zeros, because time does not depend on what they hold. */
-function opened(device: WebGpuDevice, shape: ModelShape, kv: string, depth: number): Sequence {
-  const plan = planOf(kv, shape);
+function opened(device: WebGpuDevice, shape: ModelShape, plan: Plan, depth: number, room: number): Sequence {
   const cache = {
     headDim: shape.headDim,
     kvHeads: shape.kvHeads,
     pageTokens: plan.pageTokens,
     sinks: plan.window.sink,
   };
-  const context = depth + PROMPT + STEPS + 1;
+  const context = depth + room;
   const sequence = createSequence({ device, shape: cache, leaf: plan.leaf, recent: plan.window.recent, context });
   if (depth > 0) sequence.plan(depth);
   sequence.commit(depth);
   return sequence;
 }
 
-async function decode(device: WebGpuDevice, model: Model, kv: string, batch: number, depth: number): Promise<number> {
-  const sequences = Array.from({ length: batch }, () => opened(device, model.config, kv, depth));
-  let best = Number.POSITIVE_INFINITY;
-  for (let i = 0; i < STEPS; i++) best = Math.min(best, await step(device, model, sequences, 1));
+async function decode(
+  device: WebGpuDevice,
+  model: Model,
+  { kv, plan }: Cache,
+  batch: number,
+  depth: number,
+  breakdown: boolean,
+): Promise<number> {
+  const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, STEPS + 2));
+  let best = await step(device, model, sequences, 1);
+  for (let i = 1; i < STEPS; i++) {
+    const times = await step(device, model, sequences, 1);
+    if (times.ms < best.ms) best = times;
+  }
+  if (breakdown)
+    console.log(
+      `${kv}, ${batch} x ${depth}: ${best.ms.toFixed(2)} ms, ${best.recorded.toFixed(2)} of it until all was recorded`,
+    );
+  if (breakdown) await showBreakdown(`${kv}, ${batch} x ${depth}`, device, () => step(device, model, sequences, 1));
   for (const sequence of sequences) sequence.dispose();
-  return best;
+  return best.ms;
 }
 
-async function timeOf(device: WebGpuDevice, model: Model, sequences: Sequence[], tokens: number): Promise<number> {
-  await step(device, model, sequences, 1);
-  const time = await step(device, model, sequences, tokens);
-  for (const sequence of sequences) sequence.dispose();
+/** A whole prompt, chunk by chunk, after a short one that compiles what it needs. */
+async function prefillTime(
+  device: WebGpuDevice,
+  model: Model,
+  { kv, plan }: Cache,
+  prompt: number,
+  breakdown: boolean,
+): Promise<number> {
+  const warm = opened(device, model.config, plan, 0, CHUNK);
+  await step(device, model, [warm], CHUNK);
+  warm.dispose();
+  const sequence = opened(device, model.config, plan, 0, prompt + CHUNK);
+  let time = 0;
+  for (let done = 0; done < prompt; done += CHUNK)
+    time += (await step(device, model, [sequence], Math.min(CHUNK, prompt - done))).ms;
+  if (breakdown) await showBreakdown(`${kv}, prompt`, device, () => step(device, model, [sequence], CHUNK));
+  sequence.dispose();
   return time;
 }
 
+async function showBreakdown(title: string, device: WebGpuDevice, work: () => Promise<Times>): Promise<void> {
+  let wall = 0;
+  const found = await device.gpu.breakdown(async () => {
+    wall = (await work()).ms;
+  });
+  const kinds = new Map<string, { count: number; ns: number }>();
+  for (const { name, ns } of found) {
+    const kind = kinds.get(name) ?? { count: 0, ns: 0 };
+    kinds.set(name, { count: kind.count + 1, ns: kind.ns + ns });
+  }
+  const sum = found.reduce((total, { ns }) => total + ns, 0);
+  const lines = [...kinds]
+    .sort(([, a], [, b]) => b.ns - a.ns)
+    .map(([name, { count, ns }]) => [
+      name.length > 60 ? `${name.slice(0, 57)}...` : name,
+      String(count),
+      (ns / 1e6).toFixed(3),
+      (ns / 1e3 / count).toFixed(1),
+    ]);
+  console.log(
+    `${title}: ${found.length} dispatches, ${(sum / 1e6).toFixed(2)} ms, each in a pass of its own ${wall.toFixed(2)} ms`,
+  );
+  console.log(table(['kernel', 'dispatches', 'ms', 'us each'], lines));
+}
+
 /** Milliseconds by the clock on the wall, the likeliest tokens read back. */
-async function step(device: WebGpuDevice, model: Model, sequences: Sequence[], count: number): Promise<number> {
+async function step(device: WebGpuDevice, model: Model, sequences: Sequence[], count: number): Promise<Times> {
   const { config, weights, rope, scratch } = model;
   const tokens = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
   const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
   const chunks = sequences.map((sequence): Chunk => ({ sequence, tokens, logits: 'last', choice }));
   const start = performance.now();
-  await forward(device, config, weights, rope, scratch, chunks, { onLogits() {}, onToken() {} });
-  return performance.now() - start;
+  const done = forward(device, config, weights, rope, scratch, chunks, { onLogits() {}, onToken() {} });
+  const recorded = performance.now() - start;
+  await done;
+  return { recorded, ms: performance.now() - start };
 }

@@ -1,5 +1,5 @@
 /** The webgpu device in a real browser: headless Chromium, with a GPU or on the CPU. */
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
@@ -21,7 +21,10 @@ vi.setConfig({ testTimeout: 240_000 });
 type Cases = typeof cases;
 
 describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${executablePath})`, () => {
-  const bytes = writeGguf(tinyModel({ tied: false, headDim: 32 }));
+  const models: Record<string, Uint8Array<ArrayBuffer>> = {
+    '/model.gguf': writeGguf(tinyModel({ tied: false, headDim: 32 })),
+    '/mimir.gguf': new Uint8Array(readFileSync(new URL('../models/mimir.gguf', import.meta.url))),
+  };
   let server: Server;
   let browser: Browser;
   let page: Page;
@@ -46,8 +49,8 @@ describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${exec
     });
     const served: Record<string, [string, string | Uint8Array]> = {
       '/': ['text/html', '<script type="module" src="/page.js"></script>'],
-      '/model.gguf': ['application/octet-stream', bytes],
     };
+    for (const [path, bytes] of Object.entries(models)) served[path] = ['application/octet-stream', bytes];
     for (const { path, text } of outputFiles) served[path] = ['text/javascript', text];
     server = createServer(({ url = '' }, reply) => {
       const [type, body] = served[url] ?? ['text/plain', ''];
@@ -81,12 +84,21 @@ describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${exec
     expect(found.different).toBeLessThanOrEqual(1);
   });
 
-  it('a model says the same here and there', async () => {
-    const asked = { prompt: 'The mead of poetry was brewed from honey.', kv: 'tq4u', maxTokens: 6 };
+  it.each([
+    {
+      path: '/model.gguf',
+      prompt: 'The mead of poetry was brewed from honey.',
+      kv: 'tq4u',
+      maxTokens: 6,
+      pageTokens: 16,
+    },
+    { path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', kv: 'tq4u', maxTokens: 200, pageTokens: 64 },
+  ])('$path reads the same here and in Node', async asked => {
     const here = await run('generate', asked);
-    expect(here).toHaveLength(6);
-    await using model = await loadModel(new Blob([bytes]), { device: 'webgpu', kv: asked.kv, pageTokens: 16 });
-    const { ids } = await model.complete(asked.prompt, { temperature: 0, maxTokens: 6, ignoreEnd: true });
-    expect(here).toEqual(ids);
+    expect(here.ids).toHaveLength(asked.maxTokens);
+    const { kv, pageTokens, prompt, maxTokens } = asked;
+    await using model = await loadModel(new Blob([models[asked.path]]), { device: 'webgpu', kv, pageTokens });
+    const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEnd: true });
+    expect(here).toEqual({ ids, text });
   });
 });

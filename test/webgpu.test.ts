@@ -6,7 +6,7 @@ import { pageCodec } from '../src/codec/page-codec.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { zoo } from '../src/codec/zoo.ts';
 import { createSampler } from '../src/engine/sample.ts';
-import type { Device } from '../src/kernel/device.ts';
+import type { Device, Tensor } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWebGpuDevice, type WebGpuOptions } from '../src/kernel/webgpu/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
@@ -87,7 +87,7 @@ describeGpu('matrices', () => {
     const [rows, cols] = [40, 512];
     const bytes = randomWeights('Q8_0', rows * cols, 0.1, seeded(8));
     const results = await Promise.all(
-      [{}, { binding: 16 * cols }].map(async options => {
+      [{}, { binding: 32 * cols }].map(async options => {
         const device = await webgpu(options);
         const weights = await device.loadWeights('Q8_0', rows, cols, async into => into.set(bytes));
         const [input, out] = [device.tensor(3, cols), device.tensor(3, rows)];
@@ -101,6 +101,41 @@ describeGpu('matrices', () => {
     dequantize('Q8_0', bytes, exact);
     expect(results[0][0]).toEqual(exact.slice(39 * cols));
     expect(results[0][1]).toEqual(exact.slice(17 * cols, 18 * cols));
+  });
+});
+
+describeGpu('operations that go together', () => {
+  it.each([1, 3, 20])('have the bits that each has alone: %i rows', async rows => {
+    const device = await webgpu();
+    const [cols, outs] = [128, [96, 40, 64]];
+    const matrices = await Promise.all(
+      outs.map((n, i) => {
+        const bytes = randomWeights('Q4_0', n * cols, 0.1, seeded(i));
+        return device.loadWeights('Q4_0', n, cols, async into => into.set(bytes));
+      }),
+    );
+    const tensor = (n: number) => device.tensor(rows, n);
+    const readAll = (x: Tensor) => Promise.all(Array.from({ length: rows }, (_, r) => device.read(x, r)));
+    const x = tensor(cols);
+    device.write(x, 0, normals(createRandom(5), rows * cols));
+    const angles = device.tensor(rows, 32);
+    device.write(angles, 0, normals(createRandom(6), rows * 32));
+    const run = async (together: boolean) => {
+      const [a, b, c, g, u, y] = [96, 40, 64, 96, 96, 40].map(tensor);
+      const products = [a, b, c].map((out, i) => ({ weights: matrices[i], out }));
+      const gates = [g, u].map(out => ({ weights: matrices[0], out }));
+      for (const some of together ? [products] : products.map(one => [one])) device.project(x, rows, some);
+      device.rope(a, rows, 32, angles);
+      if (!together) await device.read(a, 0);
+      device.rope(c, rows, 32, angles);
+      for (const some of together ? [gates] : gates.map(one => [one])) device.project(x, rows, some);
+      device.swiglu(g, u, rows);
+      const last = await device.loadWeights('F32', 40, 96, async into => into.set(new Uint8Array(floats.buffer)));
+      device.project(g, rows, [{ weights: last, out: y }]);
+      return (await Promise.all([a, b, c, g, y].map(readAll))).flat();
+    };
+    const floats = normals(createRandom(7), 40 * 96);
+    expect(await run(true)).toEqual(await run(false));
   });
 });
 

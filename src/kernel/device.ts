@@ -113,7 +113,7 @@ export interface Device {
   project(x: Tensor, rows: number, projections: readonly Projection[]): void;
   /** Turns adjacent pairs of every head by the row's angles: [cos, sin] a pair. Dims past them are left alone. */
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void;
-  /** gate = silu(gate) * up. */
+  /** gate = silu(gate) * up. What `up` holds afterwards is open. */
   swiglu(gate: Tensor, up: Tensor, rows: number): void;
 
   /** Rows of k and v into the tails (and the sinks) of their sequences. */

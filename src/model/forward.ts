@@ -159,11 +159,14 @@ export async function forward(
       device.copy(normed, part.row + row, scratch.chosen, i, 1);
     });
     device.project(scratch.chosen, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
+    const asChoice = ({ part: { chunk } }: { part: Part }, i: number): Choice[] =>
+      chunk.logits === 'last' && chunk.choice && device.choose && onToken ? [{ ...chunk.choice, row: i }] : [];
+    const choices = rows.flatMap(asChoice);
+    const chosen = choices.length > 0 ? device.choose!(scratch.logits, choices) : undefined;
     rows.forEach(({ part: { chunk }, row }, i) => {
-      if (chunk.logits === 'last' && chunk.choice && device.choose && onToken) {
-        const chosen = device.choose(scratch.logits, [{ ...chunk.choice, row: i }]);
-        answers.push(async () => onToken(chunk, (await chosen)[0]));
-      } else {
+      const choice = choices.findIndex(one => one.row === i);
+      if (choice >= 0) answers.push(async () => onToken!(chunk, (await chosen!)[choice]));
+      else {
         const logits = device.read(scratch.logits, i);
         answers.push(async () => onLogits(chunk, row, await logits));
       }

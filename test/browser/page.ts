@@ -5,6 +5,14 @@ import { findAdapter } from '../../src/kernel/webgpu/adapter.ts';
 import { createWebGpuDevice } from '../../src/kernel/webgpu/device.ts';
 import { far, runAttention, type Setting } from '../attention.ts';
 
+export interface Asked {
+  path: string;
+  prompt: string;
+  kv: string;
+  maxTokens: number;
+  pageTokens: number;
+}
+
 export const cases = {
   async adapter() {
     const found = await findAdapter();
@@ -25,13 +33,13 @@ export const cases = {
     };
   },
 
-  /** The tokens that a model served beside the page says. */
-  async generate({ prompt, kv, maxTokens }: { prompt: string; kv: string; maxTokens: number }) {
-    const blob = await (await fetch('/model.gguf')).blob();
-    const model = await loadModel(blob, { device: 'webgpu', kv, pageTokens: 16 });
-    const { ids } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEnd: true });
+  /** What a model served beside the page says. */
+  async generate({ path, prompt, kv, maxTokens, pageTokens }: Asked) {
+    const blob = await (await fetch(path)).blob();
+    const model = await loadModel(blob, { device: 'webgpu', kv, pageTokens });
+    const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEnd: true });
     await model.dispose();
-    return ids;
+    return { ids, text };
   },
 };
 

@@ -43,6 +43,10 @@ const ARENA = 4 << 20;
 const ALIGN = 256;
 /** Bytes that a uniform binding spans. */
 const UNIFORM = 128;
+/** Dispatches after which the GPU may begin: it works on them while the next ones are recorded. */
+const BEGIN = 40;
+/** Dispatches that a set of timestamps can hold. */
+const WATCHED = 2048;
 
 export class Gpu {
   /** For kernels that read tables: `data: array<u32>`. */
@@ -51,12 +55,21 @@ export class Gpu {
   generation = 0;
   bytes = 0;
   private readonly shadow = new Uint8Array(ARENA);
+  private readonly words = new Uint32Array(this.shadow.buffer);
+  private readonly floats = new Float32Array(this.shadow.buffer);
   private used = 0;
   private encoder?: GPUCommandEncoder;
   private pass?: GPUComputePassEncoder;
   private submission?: Promise<void>;
+  /** Dispatches since the last submission. */
+  private recorded = 0;
+  /** Whether what is recorded must stay in one pass. */
+  private timed = false;
   private failure?: Error;
+  private watch?: { querySet: GPUQuerySet; names: string[] };
+  private readonly kernels = new Map<string, Kernel>();
   private readonly pipelines = new Map<string, Pipeline>();
+  private readonly rooms = new Map<string, GPUBuffer>();
   private readonly doomed: GPUBuffer[] = [];
   private readonly bindGroups = new Map<string, GPUBindGroup>();
   private readonly ids = new WeakMap<GPUBuffer, number>();
@@ -106,6 +119,23 @@ export class Gpu {
     else buffer.destroy();
   }
 
+  /** Room that grows as needed and is reused from step to step. */
+  room(name: string, bytes: number): GPUBuffer {
+    const has = this.rooms.get(name);
+    if (has && has.size >= bytes) return has;
+    if (has) this.destroy(has);
+    const buffer = this.buffer(bytes, name);
+    this.rooms.set(name, buffer);
+    return buffer;
+  }
+
+  /** A kernel by a short name of the caller's: its text is made once. */
+  kernel(name: string, make: () => Kernel): Kernel {
+    const kernel = this.kernels.get(name) ?? make();
+    this.kernels.set(name, kernel);
+    return kernel;
+  }
+
   /** Room in the arena for words that a kernel reads. */
   place(words: ArrayLike<number> & { byteLength?: number }): Placed {
     const source = words instanceof Float32Array ? words : Uint32Array.from(words);
@@ -131,19 +161,35 @@ export class Gpu {
     if (groups.some(n => n === 0)) return;
     const { id, pipeline, layout } = this.pipelineOf(kernel);
     const at = this.take(UNIFORM);
-    const view = new DataView(this.shadow.buffer, at);
     kernel.params.forEach((name, i) => {
-      if (name.endsWith(': f32')) view.setFloat32(4 * i, params[i], true);
-      else view.setUint32(4 * i, params[i], true);
+      if (name.endsWith(': f32')) this.floats[at / 4 + i] = params[i];
+      else this.words[at / 4 + i] = params[i];
     });
-    const pass = this.computePass();
+    const pass = this.computePass(kernel);
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, this.bindGroupOf(id, layout, buffers), [at]);
     pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
+    this.recorded++;
   }
 
-  private computePass(): GPUComputePassEncoder {
+  /** A moment at which nothing depends on tables placed before: the GPU begins if there is enough to do. */
+  mayBegin(): void {
+    if (this.recorded >= BEGIN && !this.timed) this.submit();
+  }
+
+  private computePass({ name }: Kernel): GPUComputePassEncoder {
     this.check();
+    const { watch } = this;
+    if (watch && watch.names.length < WATCHED) {
+      const at = 2 * watch.names.push(name);
+      const timestampWrites = {
+        querySet: watch.querySet,
+        beginningOfPassWriteIndex: at - 2,
+        endOfPassWriteIndex: at - 1,
+      };
+      this.pass = this.commands().beginComputePass({ timestampWrites });
+      return this.pass;
+    }
     this.encoder ??= this.device.createCommandEncoder();
     this.pass ??= this.encoder.beginComputePass();
     return this.pass;
@@ -182,10 +228,12 @@ export class Gpu {
   }
 
   private bindGroupOf(pipeline: number, layout: GPUBindGroupLayout, buffers: readonly Binding[]): GPUBindGroup {
-    const parts = buffers.map(binding => ('buffer' in binding ? binding : { buffer: binding, offset: 0, size: 0 }));
-    const key = `${pipeline}:${parts.map(({ buffer, offset }) => `${this.idOf(buffer)}+${offset}`).join()}`;
+    let key = `${pipeline}`;
+    for (const binding of buffers)
+      key += 'buffer' in binding ? `,${this.idOf(binding.buffer)}+${binding.offset}` : `,${this.idOf(binding)}`;
     const known = this.bindGroups.get(key);
     if (known) return known;
+    const parts = buffers.map(binding => ('buffer' in binding ? binding : { buffer: binding, offset: 0, size: 0 }));
     const made = this.device.createBindGroup({
       layout,
       entries: [
@@ -201,9 +249,10 @@ export class Gpu {
   }
 
   private idOf(buffer: GPUBuffer): number {
-    const id = this.ids.get(buffer) ?? this.nextId++;
-    this.ids.set(buffer, id);
-    return id;
+    const known = this.ids.get(buffer);
+    if (known) return known;
+    this.ids.set(buffer, this.nextId);
+    return this.nextId++;
   }
 
   copy(from: GPUBuffer, fromByte: number, to: GPUBuffer, toByte: number, bytes: number): void {
@@ -236,6 +285,7 @@ export class Gpu {
     this.device.queue.submit([encoder.finish()]);
     for (const buffer of this.doomed.splice(0)) buffer.destroy();
     this.used = 0;
+    this.recorded = 0;
     this.generation++;
   }
 
@@ -256,13 +306,34 @@ export class Gpu {
       timestampWrites: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
     });
     this.pass = pass;
+    this.timed = true;
     record();
+    this.timed = false;
     assert(this.pass === pass, 'what is timed must be dispatches alone: run it once before, so that uploads are done');
     this.commands().resolveQuerySet(querySet, 0, 2, resolved, 0);
     const [from, to] = new BigUint64Array(await this.read(resolved, 0, 16));
     querySet.destroy();
     resolved.destroy();
     return Number(to - from);
+  }
+
+  /**
+   * Where the time goes in what `work` dispatches: nanoseconds of every dispatch, by the name of its kernel, each in a pass
+   * of its own. What lies between them is left out, so the whole takes longer than their sum.
+   */
+  async breakdown(work: () => Promise<void>): Promise<{ name: string; ns: number }[]> {
+    this.submit();
+    const querySet = this.device.createQuerySet({ type: 'timestamp', count: 2 * WATCHED });
+    const resolved = this.device.createBuffer({ size: 16 * WATCHED, usage: USE.QUERY_RESOLVE | USE.COPY_SRC });
+    const names: string[] = [];
+    this.watch = { querySet, names };
+    await work();
+    this.watch = undefined;
+    this.commands().resolveQuerySet(querySet, 0, 2 * names.length, resolved, 0);
+    const times = new BigUint64Array(await this.read(resolved, 0, 16 * names.length));
+    querySet.destroy();
+    resolved.destroy();
+    return names.map((name, i) => ({ name, ns: Number(times[2 * i + 1] - times[2 * i]) }));
   }
 
   /** Bytes of a buffer as they are after what was recorded. Reads that are asked for together share a submission. */

@@ -6,16 +6,24 @@
  *   scales   of an integer block: one f16 a group of 32 or 16; with minima, pairs of f16 scale, f16 minimum
  *
  * value = scale (code - zero) + minimum. Types of 2 and 3 bits are widened to nibbles, those of 5 and 6 and IQ4_NL to
- * bytes. Rows that exceed the largest binding go on in further buffers.
+ * bytes.
+ *
+ * 32 rows make a bundle, the last one filled up with zeros, and lie side by side, so that 32 invocations with a row each
+ * read 512 bytes in one go. Codes are counted in vectors of 4 words, and a block has V of them: vector v of block b of
+ * row r of bundle n is at ((n B + b) V + v) 32 + r, where a row has B blocks. Its scales are at (n B + b) 32 + r.
+ *
+ * Bundles that exceed the largest binding go on in further buffers.
  */
 import { CapacityError, ShapeError } from '../../errors.ts';
 import type { Weights } from '../device.ts';
 import { toF16 } from '../float.ts';
-import { createSplit, groupOf, type IntegerType, isInteger, splitters } from '../weights/split.ts';
+import { createSplit, groupOf, type IntegerType, isInteger, type SplitBlock, splitters } from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 
 export const BLOCK = 32;
+/** Rows that lie side by side. */
+export const BUNDLE = 32;
 
 export interface GpuFormat {
   name: string;
@@ -44,8 +52,8 @@ export function formatOf(type: WeightType): GpuFormat {
   };
 }
 
-/** Words of a block's codes, and 16-bit halves of its scales. */
-export const codeWords = ({ bits }: GpuFormat) => bits;
+/** Vectors of a block's codes, and 16-bit halves of its scales. */
+export const codeVectors = ({ bits }: GpuFormat) => bits / 4;
 export const scaleHalves = ({ integer }: GpuFormat) =>
   integer ? (BLOCK / integer.group) * (integer.minima ? 2 : 1) : 0;
 
@@ -61,8 +69,7 @@ export interface GpuWeights extends Weights {
   pieces: readonly Piece[];
 }
 
-/** Rows whose scales fill whole words, so that a piece begins on one. */
-const ROW_STEP = 8;
+const bundled = (rows: number) => Math.ceil(rows / BUNDLE) * BUNDLE;
 
 interface Empty extends GpuWeights {
   /** Of a row. */
@@ -75,15 +82,17 @@ function emptyWeights(gpu: Gpu, most: number, type: WeightType, rows: number, co
   if (cols % BLOCK !== 0)
     throw new ShapeError(`The webgpu device cannot take ${type} rows of ${cols} values. Use device: 'js'.`);
   const format = formatOf(type);
-  const codeBytes = (cols / BLOCK) * codeWords(format) * 4;
+  const codeBytes = (cols / BLOCK) * codeVectors(format) * 16;
   const scaleBytes = (cols / BLOCK) * scaleHalves(format) * 2;
-  const pieceRows = Math.floor(most / codeBytes / ROW_STEP) * ROW_STEP;
-  if (pieceRows === 0) throw new CapacityError(`A row of ${cols} values exceeds what the GPU binds at once.`);
+  const pieceRows = Math.floor(most / codeBytes / BUNDLE) * BUNDLE;
+  if (pieceRows === 0)
+    throw new CapacityError(`${BUNDLE} rows of ${cols} values exceed what the GPU binds at once. Use device: 'wasm'.`);
   const pieces: Piece[] = [];
   for (let firstRow = 0; firstRow < rows; firstRow += pieceRows) {
     const count = Math.min(pieceRows, rows - firstRow);
-    const codes = gpu.buffer(count * codeBytes, `${type} codes`);
-    pieces.push({ codes, scales: gpu.buffer(count * scaleBytes, `${type} scales`), firstRow, rows: count });
+    const codes = gpu.buffer(bundled(count) * codeBytes, `${type} codes`);
+    const scales = gpu.buffer(bundled(count) * scaleBytes, `${type} scales`);
+    pieces.push({ codes, scales, firstRow, rows: count });
   }
   return { type, rows, cols, format, pieces, codeBytes, scaleBytes };
 }
@@ -101,7 +110,7 @@ export async function loadWeights(
   const { codeBytes, scaleBytes, ...weights } = emptyWeights(gpu, most, type, rows, cols);
   for (const { codes, scales, firstRow, rows: count } of weights.pieces) {
     // In runs of rows, so that no more than a little is held twice in main memory.
-    const run = Math.max(ROW_STEP, Math.floor((8 << 20) / codeBytes / ROW_STEP) * ROW_STEP);
+    const run = Math.max(BUNDLE, Math.floor((8 << 20) / codeBytes / BUNDLE) * BUNDLE);
     for (let row = 0; row < count; row += run) {
       const n = Math.min(run, count - row);
       const packed = packRows(type, weights.format, source, firstRow + row, n, cols);
@@ -147,22 +156,55 @@ export function randomWeights(gpu: Gpu, most: number, type: IntegerType, rows: n
   return weights;
 }
 
+/** `rows` rows from `first` on, which begins a bundle. */
 function packRows(type: WeightType, format: GpuFormat, source: Uint8Array, first: number, rows: number, cols: number) {
   const rowBytes = weightBytes(type, cols);
-  const from = source.subarray(first * rowBytes, (first + rows) * rowBytes);
-  if (!isInteger(type)) return { codes: new Uint8Array(from), scales: new Uint8Array() };
-  const blocks = (rows * cols) / BLOCK;
-  const halves = scaleHalves(format);
-  const codes = new Uint8Array(blocks * codeWords(format) * 4);
-  const scales = new Uint16Array(Math.ceil((blocks * halves) / 2) * 2);
-  packBlocks(type, format, from, codes, scales);
-  return { codes, scales: new Uint8Array(scales.buffer) };
+  const blocks = cols / BLOCK;
+  const [vectors, halves] = [codeVectors(format), scaleHalves(format)];
+  const codes = new Uint32Array(bundled(rows) * blocks * vectors * 4);
+  const scales = new Uint16Array(bundled(rows) * blocks * halves);
+  const row = createRow(type, format, cols);
+  for (let r = 0; r < rows; r++) {
+    row.read(source.subarray((first + r) * rowBytes, (first + r + 1) * rowBytes));
+    const place = (n: number, of: number) => (Math.floor(r / BUNDLE) * blocks * of + n) * BUNDLE + (r % BUNDLE);
+    for (let v = 0; v < blocks * vectors; v++) {
+      const at = 4 * place(v, vectors);
+      for (let i = 0; i < 4; i++) codes[at + i] = row.codes[4 * v + i];
+    }
+    for (let b = 0; b < blocks; b++) {
+      const at = halves * place(b, 1);
+      for (let i = 0; i < halves; i++) scales[at + i] = row.scales[halves * b + i];
+    }
+  }
+  return { codes: new Uint8Array(codes.buffer), scales: new Uint8Array(scales.buffer) };
 }
 
-function packBlocks(type: IntegerType, format: GpuFormat, from: Uint8Array, codes: Uint8Array, scales: Uint16Array) {
+/** One row: its codes as words and its scales, block after block. */
+function createRow(type: WeightType, format: GpuFormat, cols: number) {
+  const blocks = cols / BLOCK;
+  const bytes = new Uint8Array(blocks * codeVectors(format) * 16);
+  const scales = new Uint16Array(blocks * scaleHalves(format));
+  const split = isInteger(type) ? createSplit(type) : undefined;
+  return {
+    codes: new Uint32Array(bytes.buffer),
+    scales,
+    read(from: Uint8Array) {
+      if (isInteger(type)) packBlocks(type, format, from, bytes, scales, split!);
+      else bytes.set(from);
+    },
+  };
+}
+
+function packBlocks(
+  type: IntegerType,
+  format: GpuFormat,
+  from: Uint8Array,
+  codes: Uint8Array,
+  scales: Uint16Array,
+  split: SplitBlock,
+) {
   const { group, zero, minima } = format.integer!;
   const { block, bytes } = weightFormats[type];
-  const split = createSplit(type);
   let [code, scale] = [0, 0];
   for (let at = 0; at < from.length; at += bytes) {
     splitters[type](from, at, split);

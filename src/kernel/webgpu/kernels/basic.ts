@@ -1,14 +1,15 @@
 /** The small operations: embedding rows, norms, rotary turns, gates. */
 import type { Kernel } from '../gpu.ts';
-import { BLOCK, codeWords, type GpuFormat, scaleHalves } from '../weights.ts';
-import { halves } from './text.ts';
+import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
+import { int8Buffers, toInt8 } from './activations.ts';
+import { each, halves } from './text.ts';
 
 const SIZE = 256;
 
 /** Rows `ids` of a matrix; those that lie in another piece of it are left alone. */
 export const embed = (format: GpuFormat): Kernel => ({
   name: `embed ${format.name}`,
-  params: ['cols', 'firstRow', 'rows', 'ids'],
+  params: ['blocks', 'firstRow', 'rows', 'ids'],
   buffers: [
     'data: array<u32>',
     'codes: array<u32>',
@@ -21,50 +22,68 @@ ${weightValue(format)}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.ids + group.y] - p.firstRow;
   let i = group.x * ${SIZE} + lane;
-  if (row < p.rows && i < p.cols) { out[group.y * p.cols + i] = weight(row * p.cols + i); }
+  let cols = ${BLOCK} * p.blocks;
+  if (row < p.rows && i < cols) { out[group.y * cols + i] = weight(row, i); }
 }`,
 });
 
-/** `weight(i)`: value i of a piece, counted through its rows. */
+/** `weight(row, i)`: value i of a row of a piece. */
 export function weightValue(format: GpuFormat): string {
   const { bits, bf16, integer } = format;
-  if (bits === 32) return 'fn weight(i: u32) -> f32 { return bitcast<f32>(codes[i]); }';
-  if (bits === 16)
-    return bf16
-      ? 'fn weight(i: u32) -> f32 { return bitcast<f32>((codes[i / 2] >> (16 * (i & 1))) << 16); }'
-      : 'fn weight(i: u32) -> f32 { return unpack2x16float(codes[i / 2] >> (16 * (i & 1))).x; }';
-  const { group, zero, minima } = integer!;
+  const word = (i: string, perWord: number) =>
+    `codes[(((row / ${BUNDLE} * p.blocks + i / ${BLOCK}) * ${codeVectors(format)} + ${i} / ${4 * perWord}) * ${BUNDLE} + row % ${BUNDLE}) * 4 + ${i} / ${perWord} % 4]`;
+  if (!integer) {
+    const read =
+      bits === 32
+        ? `bitcast<f32>(${word('j', 1)})`
+        : bf16
+          ? `bitcast<f32>((${word('j', 2)} >> (16 * (j & 1))) << 16)`
+          : `unpack2x16float(${word('j', 2)} >> (16 * (j & 1))).x`;
+    return `fn weight(row: u32, i: u32) -> f32 { let j = i % ${BLOCK}; return ${read}; }`;
+  }
+  const { group, zero, minima } = integer;
   const code =
     bits === 4
-      ? `f32((codes[block * ${codeWords(format)} + (j & 15) / 4] >> (8 * (j & 3) + 4 * (j / 16))) & 15) - ${zero}.0`
-      : `f32(i32(codes[block * ${codeWords(format)} + j / 4] << (24 - 8 * (j & 3))) >> 24)`;
+      ? `f32((${word('(j & 15)', 4)} >> (8 * (j & 3) + 4 * (j / 16))) & 15) - ${zero}.0`
+      : `f32(i32(${word('j', 4)} << (24 - 8 * (j & 3))) >> 24)`;
   return /* wgsl */ `
 ${halves}
 fn scale_half(n: u32) -> f32 { return low_half(scales[n / 2] >> (16 * (n & 1))); }
-fn weight(i: u32) -> f32 {
-  let block = i / ${BLOCK};
+fn weight(row: u32, i: u32) -> f32 {
   let j = i % ${BLOCK};
-  let at = block * ${scaleHalves(format)} + (j / ${group}) * ${minima ? 2 : 1};
+  let place = (row / ${BUNDLE} * p.blocks + i / ${BLOCK}) * ${BUNDLE} + row % ${BUNDLE};
+  let at = place * ${scaleHalves(format)} + (j / ${group}) * ${minima ? 2 : 1};
   return fma(scale_half(at), ${code}, ${minima ? 'scale_half(at + 1)' : '0.0'});
 }`;
 }
 
-/** A workgroup a part: out = x / rms(x) * weight. */
-export const norm = (inPlace: boolean): Kernel => ({
-  name: `norm${inPlace ? ' in place' : ''}`,
-  params: ['length', 'eps: f32', 'parts'],
-  buffers: inPlace
-    ? ['weight: array<f32>', 'write x: array<f32>']
-    : ['weight: array<f32>', 'x: array<f32>', 'write out: array<f32>'],
-  size: SIZE,
-  body: /* wgsl */ `
+/**
+ * A workgroup a part: out = x / rms(x) * weight, `fours` at a time where a part has a multiple of four values. `int8` is
+ * for rows that go on into a matrix: parts are whole rows then, of a whole number of blocks.
+ */
+export const norm = (inPlace: boolean, fours: boolean, int8: boolean): Kernel => {
+  const type = fours ? 'array<vec4f>' : 'array<f32>';
+  const to = inPlace ? 'x' : 'out';
+  return {
+    name: `norm${inPlace ? ' in place' : ''}${fours ? ' of fours' : ''}${int8 ? ' int8' : ''}`,
+    params: ['length', 'eps: f32', 'parts'],
+    buffers: [
+      `weight: ${type}`,
+      ...(inPlace ? [`write x: ${type}`] : [`x: ${type}`, `write out: ${type}`]),
+      ...(int8 ? int8Buffers : []),
+    ],
+    size: SIZE,
+    body: /* wgsl */ `
+${int8 ? toInt8(SIZE) : ''}
 var<workgroup> sums: array<f32, ${SIZE}>;
 fn main(group: vec3u, lane: u32) {
   let part = group.y * 65535 + group.x;
-  let start = part * p.length;
+  let length = p.length${fours ? ' / 4' : ''};
+  let start = min(part, p.parts - 1) * length;
   var sum = 0.0;
-  if (part < p.parts) {
-    for (var i = lane; i < p.length; i += ${SIZE}) { sum = fma(x[start + i], x[start + i], sum); }
+  for (var i = lane; i < length; i += ${SIZE}) {
+    let v = x[start + i];
+    sum = ${fours ? 'fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))))' : 'fma(v, v, sum)'};
   }
   sums[lane] = sum;
   for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
@@ -72,48 +91,44 @@ fn main(group: vec3u, lane: u32) {
     if (lane < n) { sums[lane] += sums[lane + n]; }
   }
   workgroupBarrier();
-  if (part >= p.parts) { return; }
   let scale = 1.0 / sqrt(sums[0] / f32(p.length) + p.eps);
-  for (var i = lane; i < p.length; i += ${SIZE}) { ${inPlace ? 'x' : 'out'}[start + i] = x[start + i] * scale * weight[i]; }
+  for (var first = 0u; first < length; first += ${SIZE}) {
+    let i = first + lane;
+    let live = i < length && part < p.parts;
+    let y = x[start + min(i, length - 1)] * scale * weight[min(i, length - 1)];
+    ${int8 ? 'to_int8(y, start + i, lane, live);' : ''}
+    if (live) { ${to}[start + i] = y; }
+  }
+}`,
+  };
+};
+
+/** One pair an invocation, of one tensor or of two after each other. */
+export const rope = (count: 1 | 2): Kernel => ({
+  name: `rope of ${count}`,
+  params: ['headDim', 'pairs', 'cols0', 'cols1'],
+  buffers: ['angles: array<vec2f>', 'write x0: array<f32>', ...(count === 2 ? ['write x1: array<f32>'] : [])],
+  size: SIZE,
+  body: /* wgsl */ `
+fn main(group: vec3u, lane: u32) {
+  let n = group.x * ${SIZE} + lane;
+  let pair = n % p.pairs;
+  let turn = angles[group.y * p.pairs + pair];
+  var head = n / p.pairs;
+  ${each(
+    count,
+    k => `if (head * p.headDim < p.cols${k}) {
+    let at = group.y * p.cols${k} + head * p.headDim + 2 * pair;
+    let a = x${k}[at];
+    let b = x${k}[at + 1];
+    x${k}[at] = fma(a, turn.x, -(b * turn.y));
+    x${k}[at + 1] = fma(a, turn.y, b * turn.x);
+    return;
+  }
+  head -= p.cols${k} / p.headDim;`,
+  )}
 }`,
 });
-
-/** One pair an invocation. */
-export const rope: Kernel = {
-  name: 'rope',
-  params: ['rows', 'cols', 'headDim', 'pairs'],
-  buffers: ['angles: array<vec2f>', 'write x: array<f32>'],
-  size: SIZE,
-  body: /* wgsl */ `
-fn main(group: vec3u, lane: u32) {
-  let row = group.y;
-  let n = group.x * ${SIZE} + lane;
-  let head = n / p.pairs;
-  let pair = n % p.pairs;
-  if (head * p.headDim >= p.cols) { return; }
-  let turn = angles[row * p.pairs + pair];
-  let at = row * p.cols + head * p.headDim + 2 * pair;
-  let a = x[at];
-  let b = x[at + 1];
-  x[at] = fma(a, turn.x, -(b * turn.y));
-  x[at + 1] = fma(a, turn.y, b * turn.x);
-}`,
-};
-
-export const swiglu: Kernel = {
-  name: 'swiglu',
-  params: ['cols'],
-  buffers: ['up: array<f32>', 'write gate: array<f32>'],
-  size: SIZE,
-  body: /* wgsl */ `
-fn main(group: vec3u, lane: u32) {
-  let col = group.x * ${SIZE} + lane;
-  if (col >= p.cols) { return; }
-  let i = group.y * p.cols + col;
-  // Past that exp overflows, and the quotient is nothing anyway.
-  gate[i] = gate[i] / (1.0 + exp(min(-gate[i], 80.0))) * up[i];
-}`,
-};
 
 /** Invocations of the small operations. */
 export const groupsOf = (n: number) => Math.ceil(n / SIZE);

@@ -1,6 +1,7 @@
 /** Into a codec's domain and back: queries before attention, and the merged states after it. */
 import type { Kernel } from '../gpu.ts';
-import { each } from './text.ts';
+import { int8Buffers, toInt8 } from './activations.ts';
+import { each, toF16 } from './text.ts';
 
 export const SIZE = 256;
 /** Words of a row: row, first state and states of pages, first state and states of f16 tokens. */
@@ -139,9 +140,9 @@ const MERGED = 1024;
 
 /**
  * A workgroup a row and query head: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
- * states while weights are made, then vectors of four dims of every few states.
+ * states while weights are made, then vectors of four dims of every few states. `int8`: a matrix reads the result next.
  */
-export function finish(d: Domain): Kernel {
+export function finish(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const most = (states: string, dim: number, first: string, count: string) => `
   for (var u = lane; u < ${count}; u += ${SIZE}) {
@@ -185,7 +186,7 @@ export function finish(d: Domain): Kernel {
   }`;
   };
   return {
-    name: `finish ${nameOf(d)}`,
+    name: `finish ${nameOf(d)}${int8 ? ' int8' : ''}`,
     params: ['table', 'rows'],
     buffers: [
       'data: array<u32>',
@@ -193,9 +194,11 @@ export function finish(d: Domain): Kernel {
       'halves: array<vec4f>',
       ...tables(d),
       'write out: array<f32>',
+      ...(int8 ? int8Buffers : []),
     ],
     size: SIZE,
     body: /* wgsl */ `
+${int8 ? toInt8(SIZE) : ''}
 var<workgroup> x: array<f32, ${Math.max(C, D)}>;
 var<workgroup> y: array<f32, ${D}>;
 var<workgroup> weights: array<f32, ${MERGED}>;
@@ -234,7 +237,18 @@ fn main(group: vec3u, lane: u32) {
   ${d.mean ? `for (var i = lane; i < ${D}; i += ${SIZE}) { y[i] = fma(sealed, mean[kv * ${D} + i], y[i]); }` : ''}
   ${merged('halves', D, 'data[at + 3]', 'data[at + 4]', 'y')}
   let all = over_all(lane, l, true);
-  for (var i = lane; i < ${D}; i += ${SIZE}) { out[(row * ${heads} + group.x) * ${D} + i] = y[i] / all; }
+  let start = (row * ${heads} + group.x) * ${D};
+  for (var i = lane; i < ${D}; i += ${SIZE}) {
+    y[i] /= all;
+    out[start + i] = y[i];
+  }
+  ${
+    int8
+      ? `workgroupBarrier();
+  let i = 4 * min(lane, ${D / 4 - 1}u);
+  to_int8(vec4f(y[i], y[i + 1], y[i + 2], y[i + 3]), start / 4 + lane, lane, lane < ${D / 4});`
+      : ''
+  }
 }`,
   };
 }
@@ -242,25 +256,61 @@ fn main(group: vec3u, lane: u32) {
 /** Rows of k and v into tails and sinks: words row, count, position, slot of the tail, slot of the sinks. */
 export const APPEND = 5;
 
-export function append(headDim: number, kvHeads: number, sinks: boolean, toF16: string): Kernel {
+export interface Append {
+  headDim: number;
+  kvHeads: number;
+  sinks: boolean;
+  /** Query heads, where they and the keys are turned on the way (each is written back too). */
+  turned?: number;
+}
+
+export function append({ headDim, kvHeads, sinks, turned }: Append): Kernel {
   const pairs = headDim / 2;
+  const stored = 2 * kvHeads * pairs;
+  const turn = /* wgsl */ `
+fn turn(x: vec2f, row: u32, pair: u32) -> vec2f {
+  if (pair >= p.pairs) { return x; }
+  let by = angles[row * p.pairs + pair];
+  return vec2f(fma(x.x, by.x, -(x.y * by.y)), fma(x.x, by.y, x.y * by.x));
+}`;
   return {
-    name: `append ${headDim} ${kvHeads} ${sinks ? 'sinks' : 'tail'}`,
-    params: ['runs', 'stride', 'tokens', 'slotWord'],
-    buffers: ['data: array<u32>', 'k: array<vec2f>', 'v: array<vec2f>', 'write pool: array<u32>'],
+    name: `append ${headDim} ${kvHeads} ${sinks ? 'sinks' : 'tail'}${turned ? ` turned ${turned}` : ''}`,
+    params: ['runs', 'stride', 'tokens', 'slotWord', ...(turned ? ['pairs'] : [])],
+    buffers: [
+      'data: array<u32>',
+      turned ? 'write k: array<vec2f>' : 'k: array<vec2f>',
+      'v: array<vec2f>',
+      'write pool: array<u32>',
+      ...(turned ? ['angles: array<vec2f>', 'write q: array<vec2f>'] : []),
+    ],
     size: SIZE,
     body: /* wgsl */ `
 ${toF16}
+${turned ? turn : ''}
 fn main(group: vec3u, lane: u32) {
   let run = p.runs + ${APPEND} * group.z;
   let n = group.x * ${SIZE} + lane;
   let position = data[run + 2] + group.y;
-  if (group.y >= data[run + 1] || n >= ${2 * kvHeads * pairs}${sinks ? ' || position >= p.tokens' : ''}) { return; }
+  if (group.y >= data[run + 1]${sinks ? ' || position >= p.tokens' : ''}) { return; }
+  let row = data[run] + group.y;
+  let pair = n % ${pairs};
+  ${
+    turned
+      ? `if (n >= ${stored}) {
+    let at = row * ${turned * pairs} + n - ${stored};
+    if (n < ${stored + turned * pairs}) { q[at] = turn(q[at], row, pair); }
+    return;
+  }`
+      : `if (n >= ${stored}) { return; }`
+  }
   let side = n / ${kvHeads * pairs};
   let head = n / ${pairs} % ${kvHeads};
-  let pair = n % ${pairs};
-  let origin = (data[run] + group.y) * ${kvHeads * pairs} + head * ${pairs} + pair;
-  let x = select(k[origin], v[origin], side == 1);
+  let origin = row * ${kvHeads * pairs} + head * ${pairs} + pair;
+  var x: vec2f;
+  if (side == 1) { x = v[origin]; } else {
+    x = ${turned ? 'turn(k[origin], row, pair)' : 'k[origin]'};
+    ${turned ? 'k[origin] = x;' : ''}
+  }
   let place = (side * ${kvHeads} + head) * p.tokens + position % p.tokens;
   pool[data[run + p.slotWord] * p.stride / 4 + place * ${pairs} + pair] = to_f16(x.x) | (to_f16(x.y) << 16);
 }`,

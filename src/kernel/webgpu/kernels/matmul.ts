@@ -2,18 +2,17 @@
  * out = x weights^T. Integer weights meet int8 activations (blocks of 32 with a scale each), float weights meet floats;
  * in precise mode all weights meet floats.
  *
- * An output is summed in an order that does not depend on how many rows there are: block b of a row belongs to slice
- * b mod 32, a slice sums its blocks in order, and the slices are summed in order. One row has an invocation a slice; many
- * rows go through tiles, slice after slice. Both call the same `term`, which leaves no sum to the compiler's taste.
+ * An output is summed in an order that does not depend on how many rows there are: the blocks of a row are cut into 16
+ * parts of neighbours, a part sums its blocks in order, and the parts are summed in order. A few rows have an invocation
+ * a weight row and part (`matmulFew`), many go through tiles, part after part (tiles.ts). Both call the same `term`, which
+ * leaves no sum to the compiler's taste.
  */
 import type { Kernel } from '../gpu.ts';
-import { BLOCK, type GpuFormat, scaleHalves } from '../weights.ts';
+import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
+import { int8Buffers, silu, toInt8 } from './activations.ts';
 import { each, halves } from './text.ts';
 
-const SLICES = 32;
-const SIZE = 256;
-/** Weight rows a workgroup of the kernel for few rows. */
-export const FEW_OUT = SIZE / SLICES;
+export const PARTS = 16;
 
 export interface Matmul {
   format: GpuFormat;
@@ -24,101 +23,172 @@ export interface Matmul {
 /** Whether it takes quantized activations. */
 export const takesInt8 = ({ format, precise }: Matmul) => format.integer !== undefined && !precise;
 
-/** A block an invocation: 32 values to int8, with what a term needs of them: the scale, and the sums of both halves. */
-export const quantize: Kernel = {
-  name: 'quantize',
-  params: ['blocks'],
-  buffers: ['x: array<vec4f>', 'write codes: array<vec4u>', 'write stats: array<vec2u>'],
-  size: 64,
-  body: /* wgsl */ `
+/** Where a part begins: `part(p)`. */
+export const part = `fn part(n: u32) -> u32 { return n * p.blocks / ${PARTS}; }`;
+
+export interface Few {
+  /** Rows that share what is read of the weights. */
+  rows: number;
+  /** Invocations that the adapter allows a workgroup. */
+  invocations: number;
+  /** Blocks whose codes are asked for before the first is used. */
+  ahead: number;
+}
+
+/** A few rows: a workgroup has a bundle of weight rows, and as many parts at a time as it has room for. */
+export const matmulFew = (m: Matmul, few: Few): Kernel => {
+  const { rows } = few;
+  const teams = teamsOf(few);
+  return {
+    name: `matmul ${nameOf(m)} ${fewName(few)}`,
+    ...interfaceOf(m),
+    size: teams * BUNDLE,
+    body: /* wgsl */ `
+${textOf(m)}
+${part}
+var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
 fn main(group: vec3u, lane: u32) {
-  let block = (group.y * 65535 + group.x) * 64 + lane;
-  if (block >= p.blocks) { return; }
-  var largest = vec4f(0);
-  for (var i = 0u; i < 8; i++) { largest = max(largest, abs(x[8 * block + i])); }
-  let most = max(max(largest.x, largest.y), max(largest.z, largest.w));
-  let unit = select(0.0, 127.0 / most, most > 0);
-  for (var half = 0u; half < 2; half++) {
-    var words: vec4u;
-    for (var i = 0u; i < 4; i++) { words[i] = pack4xI8(vec4i(round(x[8 * block + 4 * half + i] * unit))); }
-    codes[2 * block + half] = words;
+  let first = group.y * ${rows};
+  ${sumParts(few, 'group.x', [''])}
+  workgroupBarrier();
+  for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
+    store(group.x * ${BUNDLE} + at % ${BUNDLE}, first + at / ${BUNDLE}, add_sums(at));
   }
-  var sums: vec2u;
-  for (var half = 0u; half < 2; half++) {
-    var sum = 0;
-    for (var i = 0u; i < 4; i++) { sum += dot4I8Packed(codes[2 * block + half][i], 0x01010101u); }
-    sums[half] = bitcast<u32>(sum) & 0xffffu;
-  }
-  stats[block] = vec2u(bitcast<u32>(most / 127.0), sums.x | (sums.y << 16));
-}`,
+}
+${addParts(rows, 'sums')}`,
+  };
 };
 
-/** Up to `rows` rows: each workgroup has 8 weight rows, an invocation a slice of one. */
-export const matmulFew = (m: Matmul, rows: number): Kernel => ({
-  name: `matmul ${nameOf(m)} x${rows}`,
-  ...interfaceOf(m),
-  size: SIZE,
-  body: /* wgsl */ `
-${textOf(m)}
-var<workgroup> sums: array<array<f32, ${SLICES}>, ${FEW_OUT * rows}>;
+/** The same for several matrices that share x, one after the other: the outs of all of them make the workgroups. */
+export const matmulJoined = (m: Matmul, few: Few, count: number): Kernel => {
+  const { rows } = few;
+  const teams = teamsOf(few);
+  return {
+    name: `matmul ${nameOf(m)} ${fewName(few)} of ${count}`,
+    params: ['inputs', 'blocks', ...Array.from({ length: count }, (_, k) => `rows${k}`)],
+    buffers: [
+      'xq: array<vec4u>',
+      'stats: array<vec2u>',
+      ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
+      ...Array.from({ length: count }, (_, k) => `write out${k}: array<f32>`),
+    ],
+    size: teams * BUNDLE,
+    body: /* wgsl */ `
+${halves}
+${integers(m.format, count)}
+${int8Term(m.format)}
+${part}
+var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
+${addParts(rows, 'sums')}
 fn main(group: vec3u, lane: u32) {
-  let slice = lane % ${SLICES};
-  let local = lane / ${SLICES};
-  let o = group.x * ${FEW_OUT} + local;
   let first = group.y * ${rows};
-  ${each(rows, r => `var acc${r} = 0.0;`)}
-  if (o < p.rows) {
-    for (var b = slice; b < p.blocks; b += ${SLICES}) {
-      let w = load_weights(o * p.blocks + b);
-      ${each(rows, r => `acc${r} = term(acc${r}, w, load_input(min(first + ${r}, p.inputs - 1) * p.blocks + b));`)}
-    }
-  }
-  ${each(rows, r => `sums[local * ${rows} + ${r}][slice] = acc${r};`)}
-  workgroupBarrier();
-  if (lane >= ${FEW_OUT * rows}) { return; }
-  var sum = 0.0;
-  for (var s = 0u; s < ${SLICES}; s++) { sum += sums[lane][s]; }
-  store(group.x * ${FEW_OUT} + lane / ${rows}, first + lane % ${rows}, sum);
-}`,
-});
-
-/** Tiles of 16 n weight rows by 16 n rows; an invocation has n x n outputs, 16 apart so that neighbours read neighbours. */
-export const matmulTile = (m: Matmul, n: number): Kernel => ({
-  name: `matmul ${nameOf(m)} tile ${n}`,
-  ...interfaceOf(m),
-  size: SIZE,
-  body: /* wgsl */ `
-${textOf(m)}
-var<workgroup> weights: array<Weights, ${16 * n}>;
-var<workgroup> input: array<Input, ${16 * n}>;
-fn main(group: vec3u, lane: u32) {
-  let x = lane % 16;
-  let y = lane / 16;
-  let firstOut = group.x * ${16 * n};
-  let firstRow = group.y * ${16 * n};
-  ${each(n * n, i => `var total${i} = 0.0;`)}
-  for (var slice = 0u; slice < ${SLICES}; slice++) {
-    ${each(n * n, i => `var acc${i} = 0.0;`)}
-    for (var b = slice; b < p.blocks; b += ${SLICES}) {
+  var bundle0 = group.x;
+  ${each(
+    count,
+    k => `{
+    let bundles = (p.rows${k} + ${BUNDLE - 1}) / ${BUNDLE};
+    if (bundle0 < bundles) {
+      ${sumParts(few, 'bundle0', [String(k)])}
       workgroupBarrier();
-      if (lane < ${16 * n}) {
-        weights[lane] = load_weights(min(firstOut + lane, p.rows - 1) * p.blocks + b);
-      } else if (lane < ${32 * n}) {
-        input[lane - ${16 * n}] = load_input(min(firstRow + lane - ${16 * n}, p.inputs - 1) * p.blocks + b);
+      for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
+        let o = bundle0 * ${BUNDLE} + at % ${BUNDLE};
+        let row = first + at / ${BUNDLE};
+        if (o < p.rows${k} && row < p.inputs) { out${k}[row * p.rows${k} + o] = add_sums(at); }
       }
-      workgroupBarrier();
-      ${each(n, i => `let x${i} = input[y + ${16 * i}];`)}
-      ${each(n, j => `{ let w = weights[x + ${16 * j}]; ${each(n, i => `acc${n * i + j} = term(acc${n * i + j}, w, x${i});`)} }`)}
+      return;
     }
-    ${each(n * n, i => `total${i} += acc${i};`)}
-  }
-  ${each(n * n, i => `store(firstOut + x + ${16 * (i % n)}, firstRow + y + ${16 * Math.floor(i / n)}, total${i});`)}
+    bundle0 -= bundles;
+  }`,
+  )}
 }`,
-});
+  };
+};
 
-const nameOf = (m: Matmul) => `${m.format.name}${takesInt8(m) ? '' : ' float'}${m.bias ? ' bias' : ''}`;
+/** Two matrices whose outs meet in a gate, silu(a) b, for a matrix that comes next: floats, and int8 a bundle. */
+export const matmulGated = (m: Matmul, few: Few): Kernel => {
+  const { rows } = few;
+  const size = teamsOf(few) * BUNDLE;
+  return {
+    name: `matmul ${nameOf(m)} ${fewName(few)} gated`,
+    params: ['inputs', 'blocks', 'rows'],
+    buffers: [
+      'xq: array<vec4u>',
+      'xstats: array<vec2u>',
+      ...[0, 1].flatMap(k => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]),
+      'write out: array<vec4f>',
+      ...int8Buffers,
+    ],
+    size,
+    body: /* wgsl */ `
+${halves}
+${integers(m.format, 2)}
+${int8Term(m.format, 'xstats')}
+${part}
+${silu}
+${toInt8(size)}
+var<workgroup> sums0: array<f32, ${PARTS * rows * BUNDLE}>;
+var<workgroup> sums1: array<f32, ${PARTS * rows * BUNDLE}>;
+${addParts(rows, 'sums0')}
+${addParts(rows, 'sums1')}
+fn main(group: vec3u, lane: u32) {
+  let first = group.y * ${rows};
+  ${sumParts(few, 'group.x', ['0', '1'])}
+  workgroupBarrier();
+  let row = lane / ${BUNDLE / 4};
+  var y: vec4f;
+  if (row < ${rows}) {
+    for (var j = 0u; j < 4; j++) {
+      let at = 4 * lane + j;
+      y[j] = silu(add_sums0(at)) * add_sums1(at);
+    }
+  }
+  let live = row < ${rows} && first + row < p.inputs;
+  let to = (first + row) * p.rows / 4 + group.x * ${BUNDLE / 4} + lane % ${BUNDLE / 4};
+  if (live) { out[to] = y; }
+  to_int8(y, to, lane, live);
+}`,
+  };
+};
 
-function interfaceOf(m: Matmul) {
+const teamsOf = ({ invocations }: Few) =>
+  Math.max(1, Math.min(PARTS, 2 ** Math.floor(Math.log2(invocations / BUNDLE))));
+
+const fewName = (few: Few) => `x${few.rows} by ${teamsOf(few)} ahead ${few.ahead}`;
+
+/**
+ * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once.
+ */
+function sumParts(few: Few, bundle: string, suffixes: readonly string[]): string {
+  const { rows, ahead } = few;
+  const step = (blocks: number) => `
+        ${suffixes.map(x => each(blocks, k => `let w${x}_${k} = load_weights${x}(bundle + b + ${k}, r);`)).join('\n')}
+        ${each(blocks, k => each(rows, i => `{ let i = load_input(x${i} + b + ${k}); ${suffixes.map(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}_${k}, i);`).join(' ')} }`))}`;
+  const target = (x: string) => (suffixes.length > 1 ? `sums${x}` : 'sums');
+  return /* wgsl */ `
+  let r = lane % ${BUNDLE};
+  let bundle = ${bundle} * p.blocks;
+  ${each(rows, i => `let x${i} = min(first + ${i}, p.inputs - 1) * p.blocks;`)}
+  for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teamsOf(few)}) {
+    ${suffixes.map(x => each(rows, i => `var acc${x}_${i} = 0.0;`)).join(' ')}
+    let end = part(n + 1);
+    var b = part(n);
+    ${ahead > 1 ? `for (; b + ${ahead} <= end; b += ${ahead}) { ${step(ahead)} }` : ''}
+    for (; b < end; b++) { ${step(1)} }
+    ${suffixes.map(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`)).join('\n')}
+  }`;
+}
+
+/** `add_SUMS(at)`: the parts of out `at` of a bundle (rows one after the other), in order. */
+const addParts = (rows: number, sums: string) => /* wgsl */ `
+fn add_${sums}(at: u32) -> f32 {
+  var sum = 0.0;
+  for (var n = 0u; n < ${PARTS}; n++) { sum += ${sums}[n * ${rows * BUNDLE} + at]; }
+  return sum;
+}`;
+
+export const nameOf = (m: Matmul) => `${m.format.name}${takesInt8(m) ? '' : ' float'}${m.bias ? ' bias' : ''}`;
+
+export function interfaceOf(m: Matmul) {
   const input = takesInt8(m) ? ['xq: array<vec4u>', 'stats: array<vec2u>'] : ['x: array<vec4f>'];
   return {
     params: ['rows', 'inputs', 'blocks', 'firstRow', 'outCols', 'add'],
@@ -132,8 +202,8 @@ function interfaceOf(m: Matmul) {
   };
 }
 
-/** Weights, Input, load_weights, load_input, term and store. */
-function textOf(m: Matmul): string {
+/** Weights, Input, load_weights (a block of a bundle, a row of it), load_input, term and store. */
+export function textOf(m: Matmul): string {
   const store = /* wgsl */ `
 fn store(o: u32, row: u32, sum: f32) {
   if (o >= p.rows || row >= p.inputs) { return; }
@@ -157,20 +227,22 @@ fn load_input(block: u32) -> Input {
 const dot4 = (a: string, b: string) =>
   `acc = fma(${a}.w, ${b}.w, fma(${a}.z, ${b}.z, fma(${a}.y, ${b}.y, fma(${a}.x, ${b}.x, acc))));`;
 
-function floats({ bits, bf16 }: GpuFormat): string {
+const vector = (format: GpuFormat, v: number) => `codes[block * ${BUNDLE * codeVectors(format)} + ${BUNDLE * v} + r]`;
+
+function floats(format: GpuFormat): string {
+  const { bits, bf16 } = format;
   const pair = (word: string) =>
     bf16 ? `vec2f(bitcast<f32>(${word} << 16), bitcast<f32>(${word} & 0xffff0000u))` : `unpack2x16float(${word})`;
-  const words = bits === 32 ? 8 : 4;
   const load = (k: number) => {
-    if (bits === 32) return `w.v[${k}] = bitcast<vec4f>(codes[8 * block + ${k}]);`;
-    const word = (n: number) => `codes[4 * block + ${k}][${n}]`;
-    return `w.v[${2 * k}] = vec4f(${pair(word(0))}, ${pair(word(1))}); w.v[${2 * k + 1}] = vec4f(${pair(word(2))}, ${pair(word(3))});`;
+    if (bits === 32) return `w.v[${k}] = bitcast<vec4f>(${vector(format, k)});`;
+    return `{ let c = ${vector(format, k)};
+    w.v[${2 * k}] = vec4f(${pair('c.x')}, ${pair('c.y')}); w.v[${2 * k + 1}] = vec4f(${pair('c.z')}, ${pair('c.w')}); }`;
   };
   return /* wgsl */ `
 struct Weights { v: array<vec4f, 8> }
-fn load_weights(block: u32) -> Weights {
+fn load_weights(block: u32, r: u32) -> Weights {
   var w: Weights;
-  ${each(words, load)}
+  ${each(codeVectors(format), load)}
   return w;
 }
 ${floatInput}
@@ -181,55 +253,64 @@ fn term(sum: f32, w: Weights, i: Input) -> f32 {
 }`;
 }
 
-/** Codes as int8 lanes, and up to two pairs of scale and minimum. */
-function integers(format: GpuFormat): string {
+/**
+ * Codes as int8 lanes, and scales: with groups of 32 a scale and a minimum, with groups of 16 two scales and two minima.
+ * Of several matrices, by their number: load_weights0, load_weights1.
+ */
+function integers(format: GpuFormat, count = 0): string {
   const n = scaleHalves(format);
   const { minima, group } = format.integer!;
   const half = (i: number) => (n === 1 ? 'pick' : i % 2 === 0 ? `low_half(word${i >> 1})` : `high_half(word${i >> 1})`);
-  const scale = group === 32 ? [half(0), minima ? half(1) : '0.0'] : [half(0), half(minima ? 2 : 1)];
-  const minimum = minima && group === 16 ? [half(1), half(3)] : ['0.0', '0.0'];
-  const loadScales =
+  const kinds =
+    group === 32
+      ? [half(0), minima ? half(1) : '0.0']
+      : [half(0), half(minima ? 2 : 1), ...(minima ? [half(1), half(3)] : ['0.0', '0.0'])];
+  const vec = group === 32 ? 'vec2f' : 'vec4f';
+  const words =
     n === 1
-      ? 'let pick = low_half(scales[block / 2] >> (16 * (block & 1)));'
-      : each(n / 2, k => `let word${k} = scales[${n / 2} * block + ${k}];`);
-  return /* wgsl */ `
-struct Weights { a: vec4u, b: vec4u, scale: vec2f, minimum: vec2f }
-fn load_weights(block: u32) -> Weights {
-  ${loadScales}
-  let scale = vec2f(${scale.join()});
-  let minimum = vec2f(${minimum.join()});
-  ${
+      ? `let pick = low_half(scales[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1)));`
+      : each(n / 2, k => `let word${k} = scales[${n / 2} * (block * ${BUNDLE} + r) + ${k}];`);
+  const load = (k: string) => {
+    const named = (text: string) => text.replaceAll('codes[', `codes${k}[`).replaceAll('scales[', `scales${k}[`);
+    return /* wgsl */ `
+fn load_weights${k}(block: u32, r: u32) -> Weights {
+  ${named(words)}
+  let scale = ${vec}(${kinds.join()});
+  ${named(
     format.bits === 4
-      ? `let c = codes[block];
-  return Weights(c & vec4u(0x0f0f0f0fu), (c >> vec4u(4)) & vec4u(0x0f0f0f0fu), scale, minimum);`
-      : 'return Weights(codes[2 * block], codes[2 * block + 1], scale, minimum);'
-  }
+      ? `let c = ${vector(format, 0)};
+  return Weights(c & vec4u(0x0f0f0f0fu), (c >> vec4u(4)) & vec4u(0x0f0f0f0fu), scale);`
+      : `return Weights(${vector(format, 0)}, ${vector(format, 1)}, scale);`,
+  )}
 }`;
+  };
+  const names = count === 0 ? [''] : Array.from({ length: count }, (_, k) => String(k));
+  return `struct Weights { a: vec4u, b: vec4u, scale: ${vec} }${names.map(load).join('')}`;
 }
 
-/** With groups of 32 `scale` is a scale and a minimum; with groups of 16 it is two scales. */
-function int8Term({ integer }: GpuFormat): string {
+/** Sums of products of codes are exact, so how they are made does not show in the result. */
+function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
   const { group, zero, minima } = integer!;
-  const dot = (w: string, x: string) => each(4, k => `dot4I8Packed(w.${w}[${k}], i.${x}[${k}])`, ' + ');
-  const lowered = (dots: string, sum: string) => (zero ? `f32(${dots} - ${zero} * (${sum}))` : `f32(${dots})`);
+  const dot = (x: string) => `(${each(4, k => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`, ' + ')})`;
+  const lowered = (dots: string, sum: string) => `f32(${dots}${zero ? ` - ${zero} * (${sum})` : ''})`;
   const lines =
     group === 32
       ? [
-          `var acc = fma(w.scale.x * i.scale, ${lowered(`(${dot('a', 'a')} + ${dot('b', 'b')})`, 'i.sums.x + i.sums.y')}, sum);`,
-          minima ? 'acc = fma(w.scale.y * i.scale, f32(i.sums.x + i.sums.y), acc);' : '',
+          `var acc = fma(w.scale.x * i.scale, ${lowered(`${dot('a')} + ${dot('b')}`, 'i.sums')}, sum);`,
+          minima ? 'acc = fma(w.scale.y, i.scale * f32(i.sums), acc);' : '',
         ]
       : [
-          `var acc = fma(w.scale.x * i.scale, ${lowered(`(${dot('a', 'a')})`, 'i.sums.x')}, sum);`,
-          `acc = fma(w.scale.y * i.scale, ${lowered(`(${dot('b', 'b')})`, 'i.sums.y')}, acc);`,
-          minima ? 'acc = fma(w.minimum.x * i.scale, f32(i.sums.x), acc);' : '',
-          minima ? 'acc = fma(w.minimum.y * i.scale, f32(i.sums.y), acc);' : '',
+          `var acc = fma(w.scale.x * i.scale, ${lowered(dot('a'), 'i.sums.x')}, sum);`,
+          `acc = fma(w.scale.y * i.scale, ${lowered(dot('b'), 'i.sums.y')}, acc);`,
+          minima ? 'acc = fma(w.scale.z, i.scale * f32(i.sums.x), acc);' : '',
+          minima ? 'acc = fma(w.scale.w, i.scale * f32(i.sums.y), acc);' : '',
         ];
   return /* wgsl */ `
-struct Input { a: vec4u, b: vec4u, scale: f32, sums: vec2i }
+struct Input { a: vec4u, b: vec4u, scale: f32, sums: ${group === 32 ? 'i32' : 'vec2i'} }
 fn load_input(block: u32) -> Input {
-  let m = stats[block];
+  let m = ${stats}[block];
   let sums = vec2i(bitcast<i32>(m.y << 16) >> 16, bitcast<i32>(m.y) >> 16);
-  return Input(xq[2 * block], xq[2 * block + 1], bitcast<f32>(m.x), sums);
+  return Input(xq[2 * block], xq[2 * block + 1], bitcast<f32>(m.x), ${group === 32 ? 'sums.x + sums.y' : 'sums'});
 }
 fn term(sum: f32, w: Weights, i: Input) -> f32 {
   ${lines.join('\n  ')}
@@ -243,7 +324,7 @@ function floatTerm({ integer }: GpuFormat): string {
   const [scale, minimum] =
     group === 32
       ? ['w.scale.x', 'w.scale.y']
-      : ['select(w.scale.x, w.scale.y, k >= 4)', 'select(w.minimum.x, w.minimum.y, k >= 4)'];
+      : ['select(w.scale.x, w.scale.y, k >= 4)', 'select(w.scale.z, w.scale.w, k >= 4)'];
   return /* wgsl */ `
 ${floatInput}
 fn term(sum: f32, w: Weights, i: Input) -> f32 {

@@ -33,3 +33,6 @@ export function float(x: number): string {
   const text = String(Math.fround(x));
   return `f32(${/[.e]/.test(text) ? text : `${text}.0`})`;
 }
+
+/** Cosine and sine of an angle, made in f64. */
+export const turnOf = (angle: number): [number, number] => [Math.cos(angle), Math.sin(angle)];

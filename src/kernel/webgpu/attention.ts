@@ -1,0 +1,247 @@
+/** Attention: tables of who reads what, the dispatches over pages, tails and sinks, and the merging of their states. */
+import { UnsupportedError } from '../../errors.ts';
+import type { Block, KvRun, KvView, Tensor } from '../device.ts';
+import type { Fragment } from '../fragment.ts';
+import type { GpuCodec } from './codecs.ts';
+import type { Gpu, Kernel, Placed } from './gpu.ts';
+import type { AttendShape } from './kernels/attend.ts';
+import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
+import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
+import { turnOf } from './kernels/text.ts';
+import { attendTable, type Batch, type Items, type Table } from './table.ts';
+import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
+import { BLOCK } from './weights.ts';
+
+export interface AttentionOptions {
+  heads: number;
+  /** Half the queries that share what is unpacked. */
+  unroll: number;
+  /** Pages that a workgroup takes. */
+  split: number;
+  /** Bytes a workgroup has, and the largest binding. */
+  memory: number;
+  binding: number;
+}
+
+/** Bytes that the partial states of attention may take. */
+const STATES = 64 << 20;
+
+export class Attention {
+  private readonly heads: number;
+  private readonly tables = new WeakMap<readonly KvRun[], { table: Table; placed?: Placed }>();
+  /** Pages whose turns are on the GPU, by codec. */
+  private readonly turnedPages = new Map<GpuCodec, number>();
+  private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
+
+  constructor(
+    private readonly gpu: Gpu,
+    private readonly shape: AttendShape,
+    private readonly codecOf: (fragment: Fragment) => GpuCodec,
+    private readonly options: AttentionOptions,
+  ) {
+    this.heads = options.heads;
+  }
+
+  /** A kernel for a pair of codecs, whose text is made once. */
+  private kernelOf(name: string, key: GpuCodec, value: GpuCodec, make: () => Kernel): Kernel {
+    const byValue = this.kernels.get(key) ?? new Map<GpuCodec, Map<string, Kernel>>();
+    this.kernels.set(key, byValue);
+    const byName = byValue.get(value) ?? new Map<string, Kernel>();
+    byValue.set(value, byName);
+    const kernel = byName.get(name) ?? make();
+    byName.set(name, kernel);
+    return kernel;
+  }
+
+  /** `turn`: keys and queries that are turned on the way; the runs have all their rows. */
+  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[], turn?: { q: Tensor; angles: Tensor }): void {
+    const { headDim, kvHeads } = this.shape;
+    for (const some of alike(runs)) {
+      const { shape, tail, sinkBlock } = some[0].view;
+      const words = some.flatMap(({ view, row, count, position }) => [
+        row,
+        count,
+        position,
+        blockOf(view.tail).slot,
+        blockOf(view.sinkBlock).slot,
+      ]);
+      this.gpu.makeRoom(4 * words.length);
+      const { word } = this.gpu.place(words);
+      const most = Math.max(...some.map(({ count }) => count));
+      const store = (block: Block, tokens: number, sinks: boolean, turned: typeof turn) => {
+        const { pool } = blockOf(block);
+        const heads = turned && this.heads;
+        const kernel = this.gpu.kernel(`append ${sinks} ${heads}`, () =>
+          append({ headDim, kvHeads, sinks, turned: heads }),
+        );
+        const more = turned ? [bufferOf(turned.angles), changed(turned.q)] : [];
+        const buffers = [this.gpu.arena, changed(k), bufferOf(v), pool.buffers[layer], ...more];
+        const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3, turned ? turned.angles.cols / 2 : 0];
+        const pairs = ((2 * kvHeads + (heads ?? 0)) * headDim) / 2;
+        this.gpu.run(kernel, params, buffers, [Math.ceil(pairs / DOMAIN_SIZE), most, some.length]);
+      };
+      store(tail, shape.tailTokens, false, turn);
+      if (some.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true, undefined);
+    }
+  }
+
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+    for (const some of alike(runs)) {
+      const { keys, values } = some[0].view.shape.layers[layer];
+      const [key, value] = [this.codecOf(keys.fragment), this.codecOf(values.fragment)];
+      const tile = this.tileOf(key, value);
+      const { table } = this.tableOf(some, tile);
+      for (const batch of table.batches) {
+        const { word } = this.tableOf(some, tile);
+        this.attendBatch(layer, q, out, some[0].view, { key, value }, batch, word, tile, scale);
+      }
+    }
+  }
+
+  /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
+  private tileOf(key: GpuCodec, value: GpuCodec): number {
+    const { group, pageTokens } = this.shape;
+    const { keys } = key;
+    const { values } = value;
+    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.dim);
+    const slices = 32 * Math.max(1 + values.survey.length, values.groups);
+    const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
+    const fixed = 4 * (keys.fixed + values.fixed + 64);
+    const most = Math.floor((this.options.memory - fixed) / bytes);
+    if (most < group)
+      throw new UnsupportedError(
+        `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
+      );
+    return Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
+  }
+
+  private tableOf(runs: readonly KvRun[], tile: number): { table: Table; word: number } {
+    let known = this.tables.get(runs);
+    if (!known) {
+      const { split, binding } = this.options;
+      const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
+      known = { table: attendTable(runs, tile, split, Math.floor(Math.min(STATES, binding) / stateBytes)) };
+      this.tables.set(runs, known);
+    }
+    this.gpu.makeRoom(known.table.words.byteLength);
+    if (known.placed?.generation !== this.gpu.generation) known.placed = this.gpu.place(known.table.words);
+    return { table: known.table, word: known.placed.word };
+  }
+
+  private domainOf(codec: GpuCodec): Domain {
+    const { headDim, kvHeads } = this.shape;
+    const { codedDim, matrix, mean } = codec.fragment;
+    const flags = { matrix: matrix !== undefined, perHead: codec.perHead, mean: mean !== undefined };
+    return { headDim, codedDim, heads: this.heads, kvHeads, ...flags };
+  }
+
+  private attendBatch(
+    layer: number,
+    q: Tensor,
+    out: Tensor,
+    view: KvView,
+    { key, value }: { key: GpuCodec; value: GpuCodec },
+    batch: Batch,
+    word: number,
+    tile: number,
+    scale: number,
+  ): void {
+    const { shape } = view;
+    const { kvHeads, headDim } = this.shape;
+    const { keyOffset, valueOffset } = shape.layers[layer];
+    const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
+    const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
+    const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
+    const each = (items: Items, run: (rows: number, first: number, groups: number[]) => void) => {
+      if (items.one.count > 0) run(1, items.one.word, [items.one.count, kvHeads]);
+      if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
+    };
+    const queries =
+      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+    // Few and slow: they run beside the pages if they begin first.
+    const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
+    each(batch.halves, (rows, first, groups) => {
+      const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
+      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
+      const kernel = this.gpu.kernel(`halves ${rows}`, () => attendHalves(this.shape, rows));
+      this.gpu.run(kernel, [word, first, ...rooms, scale], buffers, groups);
+    });
+    if (batch.pageStates > 0) {
+      const { pool } = blockOf(view.leaves[0]);
+      const bound: Record<string, GPUBuffer | undefined> = {
+        data: this.gpu.arena,
+        queries,
+        pool: pool.buffers[layer],
+        pool2: pool.buffers[layer],
+        pool4: pool.buffers[layer],
+        keyTables: key.tables,
+        valueTables: value.tables,
+        turns: key.fragment.turn && this.turnsOf(key, view),
+        states,
+      };
+      each(batch.pages, (rows, first, groups) => {
+        const keys = { fragment: key.fragment, part: key.keys };
+        const values = { fragment: value.fragment, part: value.values };
+        const kernel = this.kernelOf(`pages ${rows}`, key, value, () => attendPages(keys, values, this.shape, rows));
+        const offset = valueOffset - keyOffset;
+        const params = [word, first, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
+        this.gpu.run(kernel, params, buffers, groups);
+      });
+    }
+    const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
+    // Heads of whole blocks are rounded where they are made.
+    const floats = changed(out);
+    const int8 = headDim % BLOCK === 0 && headDim <= 4 * DOMAIN_SIZE ? renewed(out) : [];
+    const buffers = [this.gpu.arena, states, halfStates, ...tables, floats, ...int8];
+    const groups = [this.heads, batch.finish.count];
+    const make = () => finish(this.domainOf(value), int8.length > 0);
+    const kernel = this.kernelOf(`finish ${int8.length}`, value, value, make);
+    this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
+  }
+
+  /** Queries in the domain of the keys. */
+  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
+    const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
+    const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
+    const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
+    const groups = [this.shape.kvHeads, batch.finish.count];
+    const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
+    this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
+    return queries;
+  }
+
+  /** Cosine and sine of every pair where each page begins, made in f64: for twice the pages that are asked for. */
+  private turnsOf(codec: GpuCodec, { shape, leaves, firstLeaf }: KvView): GPUBuffer {
+    const { name, fragment } = codec;
+    const turn = fragment.turn!;
+    const pages = firstLeaf + leaves.length;
+    const has = this.turnedPages.get(codec) ?? 0;
+    if (has >= pages) return this.gpu.room(name, 8 * has * turn.length);
+    const table = Array.from({ length: 2 * pages }, (_, page) =>
+      [...turn].map(angle => turnOf(angle * page * shape.pageTokens)),
+    );
+    const data = Float32Array.from(table.flat(2));
+    const buffer = this.gpu.room(name, data.byteLength);
+    this.gpu.upload(buffer, 0, new Uint8Array(data.buffer));
+    this.turnedPages.set(codec, 2 * pages);
+    return buffer;
+  }
+}
+
+/** Of `write x: array<f32>`, x. */
+const bufferName = (text: string) => text.replace('write ', '').split(':')[0];
+
+/** Runs of sequences with the same codecs and windows go together. */
+function alike(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {
+  const same = ({ view: a }: KvRun, { view: b }: KvRun) =>
+    a.shape.layers === b.shape.layers && a.shape.tailTokens === b.shape.tailTokens && a.shape.sinks === b.shape.sinks;
+  if (runs.every(run => same(run, runs[0]))) return [runs];
+  const kinds: KvRun[][] = [];
+  for (const run of runs) {
+    const kind = kinds.find(([first]) => same(first, run));
+    if (kind) kind.push(run);
+    else kinds.push([run]);
+  }
+  return kinds;
+}

@@ -1,0 +1,172 @@
+/** Matrix products: which kernel takes how many rows, and the activations that they share. */
+import type { Projection, Tensor } from '../device.ts';
+import type { AdapterInfo } from './adapter.ts';
+import type { Gpu, Kernel } from './gpu.ts';
+import { groupsOfFours, quantize } from './kernels/activations.ts';
+import { type Few, type Matmul, matmulFew, matmulGated, matmulJoined, nameOf, takesInt8 } from './kernels/matmul.ts';
+import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
+import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
+import { BLOCK, BUNDLE, type GpuWeights } from './weights.ts';
+
+export interface ProductOptions {
+  precise: boolean;
+  /** Rows that an invocation takes at once. */
+  unroll: number;
+}
+
+/** A kernel, and the weight rows and rows that a workgroup of it has. */
+interface Chosen {
+  kernel: Kernel;
+  outs: number;
+  rows: number;
+}
+
+/** Up to this many rows, each invocation has all of them. */
+const FEW = 8;
+/** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
+const SOME = 16;
+/** Blocks of weights on their way for one row. */
+const AHEAD = 4;
+
+/** Of a gate with its products. */
+const GATE_BUFFERS = 9;
+
+export class Products {
+  constructor(
+    private readonly gpu: Gpu,
+    private readonly info: AdapterInfo,
+    private readonly options: ProductOptions,
+  ) {}
+
+  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
+    if (projections.length > 1 && this.canJoin(rows, projections))
+      this.projectJoined(x as GpuTensor, rows, projections);
+    else for (const projection of projections) this.projectOne(x, rows, projection);
+  }
+
+  private projectOne(x: Tensor, rows: number, { weights, out, bias, add }: Projection): void {
+    const { pieces, format } = weights as GpuWeights;
+    const matmul: Matmul = { format, precise: this.options.precise, bias: bias !== undefined };
+    const input = takesInt8(matmul) ? this.int8Of(x as GpuTensor, rows) : [bufferOf(x)];
+    const chosen = this.choose(matmul, rows);
+    for (const { codes, scales, firstRow, rows: outs } of pieces) {
+      const buffers = [
+        ...input,
+        codes,
+        ...(format.integer ? [scales] : []),
+        ...(bias ? [bufferOf(bias)] : []),
+        changed(out),
+      ];
+      const params = [outs, rows, x.cols / BLOCK, firstRow, weights.rows, add ? 1 : 0];
+      this.gpu.run(chosen.kernel, params, buffers, [Math.ceil(outs / chosen.outs), Math.ceil(rows / chosen.rows)]);
+    }
+  }
+
+  /** Whether one dispatch can make all of them: a few rows, integers of one format, and buffers enough. */
+  canJoin(rows: number, projections: readonly Projection[]): boolean {
+    const [{ format }] = projections.map(({ weights }) => weights as GpuWeights);
+    return (
+      rows <= FEW &&
+      takesInt8({ format, precise: this.options.precise, bias: false }) &&
+      2 + 3 * projections.length <= this.info.limits.storageBuffers &&
+      projections.every(({ weights, bias, add }) => {
+        const { pieces, format: own } = weights as GpuWeights;
+        return !bias && !add && pieces.length === 1 && own.name === format.name;
+      })
+    );
+  }
+
+  private projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
+    const matrices = projections.map(({ weights }) => weights as GpuWeights);
+    const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
+    const few = this.few(rows);
+    const count = projections.length;
+    const kernel = this.known(`joined ${count}`, few.rows, m, () => matmulJoined(m, few, count));
+    const buffers = [
+      ...this.int8Of(x, rows),
+      ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
+      ...projections.map(({ out }) => changed(out)),
+    ];
+    const bundles = matrices.reduce((sum, weights) => sum + Math.ceil(weights.rows / BUNDLE), 0);
+    const params = [rows, x.cols / BLOCK, ...matrices.map(weights => weights.rows)];
+    this.gpu.run(kernel, params, buffers, [bundles, Math.ceil(rows / few.rows)]);
+  }
+
+  /** Whether two projections and the gate after them can go in one dispatch: the gate's int8 comes in whole bundles. */
+  canGate(rows: number, projections: readonly Projection[]): boolean {
+    const [{ weights }] = projections;
+    const enough = this.info.limits.storageBuffers >= GATE_BUFFERS;
+    return projections.length === 2 && enough && weights.rows % BUNDLE === 0 && this.canJoin(rows, projections);
+  }
+
+  /** The gate goes into the first projection's out. */
+  gate(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
+    const matrices = projections.map(({ weights }) => weights as GpuWeights);
+    const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
+    const few = this.few(rows);
+    const kernel = this.known('gated', few.rows, m, () => matmulGated(m, few));
+    const out = projections[0].out as GpuTensor;
+    const int8 = this.roomForInt8(out);
+    const buffers = [
+      ...this.int8Of(x, rows),
+      ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
+      out.buffer,
+      int8.codes,
+      int8.stats,
+    ];
+    const params = [rows, x.cols / BLOCK, out.cols];
+    this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
+    int8.fresh = true;
+  }
+
+  private known(kind: string, at: number, m: Matmul, make: () => Kernel): Kernel {
+    return this.gpu.kernel(`${kind} ${at} ${nameOf(m)}`, make);
+  }
+
+  /** With few tiles to go round, a workgroup waits for memory rather than for products: less often by two blocks at a time. */
+  private tileOf(m: Matmul, rows: number): Tile {
+    const { unroll } = this.options;
+    const tile = { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), deep: rows > 64 ? 1 : 2 };
+    return tileBytes(m, tile) <= this.info.limits.workgroupMemory ? tile : { ...tile, deep: 1 };
+  }
+
+  private few(rows: number): Few {
+    const { unroll } = this.options;
+    const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
+    const ahead = unroll === 1 ? 1 : Math.max(1, AHEAD / few);
+    return { rows: few, invocations: this.info.limits.invocations, ahead };
+  }
+
+  private choose(m: Matmul, rows: number): Chosen {
+    if (rows > SOME) {
+      const tile = this.tileOf(m, rows);
+      const kernel = this.known(`tile ${tile.deep}`, tile.rows, m, () => matmulTile(m, tile));
+      return { kernel, outs: 16 * tile.outs, rows: 16 * tile.rows };
+    }
+    const few = this.few(rows);
+    return { kernel: this.known('few', few.rows, m, () => matmulFew(m, few)), outs: BUNDLE, rows: few.rows };
+  }
+
+  /** The rows as int8, made now unless what wrote them made them too. */
+  private int8Of(x: GpuTensor, rows: number): GPUBuffer[] {
+    const int8 = this.roomForInt8(x);
+    const { codes, stats, fresh } = int8;
+    if (!fresh) {
+      this.gpu.run(quantize, [(rows * x.cols) / 4], [x.buffer, codes, stats], groupsOfFours(rows * x.cols));
+      int8.fresh = true;
+    }
+    return [codes, stats];
+  }
+
+  private roomForInt8(x: GpuTensor): Int8 {
+    const values = x.rows * x.cols;
+    x.int8 ??= {
+      codes: this.gpu.buffer(values, 'int8 activations'),
+      stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations'),
+      fresh: false,
+    };
+    return x.int8;
+  }
+}

@@ -1,0 +1,35 @@
+/** Handles of the webgpu device. */
+import type { Block, Tensor } from '../device.ts';
+import type { GpuBlock } from './pool.ts';
+
+export interface GpuTensor extends Tensor {
+  buffer: GPUBuffer;
+  /** The same rows as int8 (kernels/activations.ts), once a matrix of integers has read them. */
+  int8?: Int8;
+}
+
+export interface Int8 {
+  codes: GPUBuffer;
+  stats: GPUBuffer;
+  /** Whether they were made since the floats were. */
+  fresh: boolean;
+}
+
+export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buffer;
+
+/** The buffer of a tensor whose floats are about to change. */
+export function changed(tensor: Tensor): GPUBuffer {
+  const { buffer, int8 } = tensor as GpuTensor;
+  if (int8) int8.fresh = false;
+  return buffer;
+}
+
+/** For a kernel that writes floats and int8 together: the buffers of the latter, if they are wanted. */
+export function renewed(tensor: Tensor): GPUBuffer[] {
+  const { int8 } = tensor as GpuTensor;
+  if (!int8) return [];
+  int8.fresh = true;
+  return [int8.codes, int8.stats];
+}
+
+export const blockOf = (block: Block): GpuBlock => block as GpuBlock;

@@ -16,7 +16,7 @@ const there = existsSync(executablePath);
 if (!there && process.env.CI)
   throw new Error(`CI must run the tests in a browser, and ${executablePath} is not there.`);
 
-vi.setConfig({ testTimeout: 240_000 });
+vi.setConfig({ testTimeout: process.env.KVASIR_LONG ? 1_200_000 : 240_000 });
 
 type Cases = typeof cases;
 
@@ -74,7 +74,7 @@ describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${exec
 
   it.each([
     ['f16', 1e-3],
-    ['tq4', 1e-3],
+    ['tq4', 2e-2],
     ['tq4u', 2e-2],
     ['kivi2g32', 1e-3],
   ])('%s seals and attends like js', async (spec, tolerance) => {
@@ -84,21 +84,18 @@ describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${exec
     expect(found.different).toBeLessThanOrEqual(1);
   });
 
-  it.each([
-    {
-      path: '/model.gguf',
-      prompt: 'The mead of poetry was brewed from honey.',
-      kv: 'tq4u',
-      maxTokens: 6,
-      pageTokens: 16,
+  const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
+  // Minutes where the GPU is the CPU: `npm run test:long`.
+  const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
+  it.each(process.env.KVASIR_LONG ? [brief, { ...long, pageTokens: 64 }] : [brief])(
+    '$path reads the same here and in Node',
+    async asked => {
+      const here = await run('generate', asked);
+      expect(here.ids).toHaveLength(asked.maxTokens);
+      const { kv, pageTokens, prompt, maxTokens } = asked;
+      await using model = await loadModel(new Blob([models[asked.path]]), { device: 'webgpu', kv, pageTokens });
+      const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEnd: true });
+      expect(here).toEqual({ ids, text });
     },
-    { path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', kv: 'tq4u', maxTokens: 200, pageTokens: 64 },
-  ])('$path reads the same here and in Node', async asked => {
-    const here = await run('generate', asked);
-    expect(here.ids).toHaveLength(asked.maxTokens);
-    const { kv, pageTokens, prompt, maxTokens } = asked;
-    await using model = await loadModel(new Blob([models[asked.path]]), { device: 'webgpu', kv, pageTokens });
-    const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEnd: true });
-    expect(here).toEqual({ ids, text });
-  });
+  );
 });

@@ -25,7 +25,7 @@ interface Chosen {
 const FEW = 8;
 /** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
 const SOME = 16;
-/** Blocks of weights on their way for one row. */
+/** Blocks of weights on their way for one row; half of them for more. */
 const AHEAD = 4;
 
 /** Of a gate with its products. */
@@ -135,7 +135,7 @@ export class Products {
   private few(rows: number): Few {
     const { unroll } = this.options;
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
-    const ahead = unroll === 1 ? 1 : Math.max(1, AHEAD / few);
+    const ahead = unroll === 1 ? 1 : Math.max(2, AHEAD / few);
     return { rows: few, invocations: this.info.limits.invocations, ahead };
   }
 

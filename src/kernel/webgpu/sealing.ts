@@ -3,8 +3,9 @@ import type { Block, KvView, PageCodec } from '../device.ts';
 import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel } from './gpu.ts';
+import { pack, scalarsOf } from './kernels/pack.ts';
 import type { PageShape } from './kernels/read.ts';
-import { code, pack, rotate, scalarsOf } from './kernels/seal.ts';
+import { code, rotate } from './kernels/seal.ts';
 import { turnOf } from './kernels/text.ts';
 import { blockOf } from './tensor.ts';
 

@@ -1,0 +1,232 @@
+/** The last step of sealing: codes and scalars into the bytes of a page (codec/ says where each bit is). */
+import type { Fragment, ScalarsFragment } from '../../fragment.ts';
+import type { Kernel } from '../gpu.ts';
+import { type GridShape, gridBytes, writeGrid } from './grid.ts';
+import type { PageShape } from './read.ts';
+import { oakenScalars, SIZE } from './seal-learned.ts';
+import { ownTable } from './tables.ts';
+
+/** Scalars of a head: norms, ranges, scales of blocks. */
+export function scalarsOf({ page }: Fragment, { headDim, pageTokens: P }: PageShape): number {
+  if (page.kind === 'levels') return P;
+  if (page.kind === 'hybrid') return 2 * P;
+  if (page.kind === 'affine') return P + (2 * headDim * P) / page.group;
+  if (page.kind === 'oaken') return oakenScalars(headDim, P).all;
+  if (page.kind === 'spectrum') return P;
+  return (P * headDim) / 32;
+}
+
+/** A word of the page an invocation. */
+export function pack(id: string, fragment: Fragment, pageBytes: number, shape: PageShape): Kernel {
+  const { headDim: D, pageTokens: P } = shape;
+  const { sharedBytes, blockBytes, page } = fragment;
+  const S = scalarsOf(fragment, shape);
+  const { text, fields } = fieldsOf(fragment, pageBytes, shape, S);
+  const shared = fields.filter(({ shared }) => shared);
+  const own = fields.filter(({ shared }) => !shared);
+  const choose = (some: Field[], n: string) =>
+    some
+      .map(
+        ({ offset, bytes, at }) =>
+          `if (${n} >= ${offset} && ${n} < ${offset + bytes}) { return ${at(`(${n} - ${offset})`)}; }`,
+      )
+      .join('\n  ');
+  return {
+    name: `pack ${id} ${pageBytes}`,
+    params: ['page'],
+    buffers: [
+      'codes: array<u32>',
+      'scalars: array<u32>',
+      ...(page.kind === 'mixed' ? ['tables: array<u32>'] : []),
+      'write pool: array<u32>',
+    ],
+    size: SIZE,
+    body: /* wgsl */ `
+fn code(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${page.kind === 'hybrid' ? 2 * D : D} + i]; }
+fn scalar2(n: u32, at: u32) -> u32 { return (scalars[at + n / 2] >> (8 * (n & 1))) & 255; }
+fn scalar4(n: u32, at: u32) -> u32 { return (scalars[at + n / 4] >> (8 * (n & 3))) & 255; }
+${text}
+fn page_byte(n: u32) -> u32 {
+  if (n >= ${pageBytes}) { return 0; }
+  let head = 0u;
+  ${choose(shared, 'n')}
+  ${blockBytes > 0 ? `return block_byte((n - ${sharedBytes}) % ${blockBytes}, (n - ${sharedBytes}) / ${blockBytes});` : 'return 0;'}
+}
+fn block_byte(n: u32, head: u32) -> u32 {
+  ${choose(own, 'n')}
+  return 0;
+}
+fn main(group: vec3u, lane: u32) {
+  let word = group.x * ${SIZE} + lane;
+  if (4 * word >= ${pageBytes}) { return; }
+  var value = 0u;
+  for (var k = 0u; k < 4; k++) { value |= page_byte(4 * word + k) << (8 * k); }
+  pool[p.page / 4 + word] = value;
+}`,
+  };
+}
+
+interface Field {
+  offset: number;
+  bytes: number;
+  shared?: boolean;
+  /** Its byte n, with `head` at hand. */
+  at(n: string): string;
+}
+
+function fieldsOf(
+  fragment: Fragment,
+  pageBytes: number,
+  { headDim: D, kvHeads, pageTokens: P }: PageShape,
+  S: number,
+): { text: string; fields: Field[] } {
+  const scalars = ({ offset, bytes }: ScalarsFragment, from = 0): Field => ({
+    offset,
+    bytes: P * bytes,
+    at: n => `scalar${bytes}(${n}, head * ${S} + ${from})`,
+  });
+  const grid = (name: string, codes: GridShape, code = 'code') => ({
+    text: writeGrid(name, codes, code),
+    field: { offset: codes.offset, bytes: gridBytes(codes), at: (n: string) => `${name}(${n}, head)` },
+  });
+  const { page } = fragment;
+  switch (page.kind) {
+    case 'f16':
+    case 'fp8': {
+      const bits = page.kind === 'f16' ? 16 : 8;
+      const { text, field } = grid('values', { offset: 0, bits, order: 'rows', tokens: P, dims: D });
+      return { text, fields: [field] };
+    }
+    case 'q8_0':
+    case 'q4_0': {
+      const size = page.kind === 'q8_0' ? 34 : 18;
+      const codes =
+        page.kind === 'q8_0' ? 'codes[first + r - 2]' : 'codes[first + r - 2] | (codes[first + r + 14] << 4)';
+      const text = `fn blocks(n: u32, head: u32) -> u32 {
+  let b = head * ${(P * D) / 32} + n / ${size};
+  let r = n % ${size};
+  let first = 32 * b;
+  if (r < 2) { return scalar2(r, b); }
+  return ${codes};
+}`;
+      return { text, fields: [{ offset: 0, bytes: (P * D * size) / 32, at: n => `blocks(${n}, head)` }] };
+    }
+    case 'levels': {
+      const { text, field } = grid('levels', { ...page.codes, tokens: P, dims: D });
+      return { text, fields: [field, scalars(page.norms)] };
+    }
+    case 'hybrid': {
+      const made = page.parts.map(({ codes, first, end }, n) => {
+        const name = `part${n}`;
+        const { text, field } = grid(name, { ...codes, tokens: P, dims: end - first }, `${name}_code`);
+        return {
+          text: `fn ${name}_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${first}); }\n${text}`,
+          field,
+        };
+      });
+      const fields = [...made.map(({ field }) => field), scalars(page.norms)];
+      const texts = made.map(({ text }) => text);
+      if (page.residual) {
+        const { text, field } = grid('signs', { ...page.residual.signs, tokens: P, dims: D }, 'sign_code');
+        texts.push(`fn sign_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${D}); }\n${text}`);
+        fields.push(field, scalars(page.residual.norms, P));
+      }
+      return { text: texts.join('\n'), fields };
+    }
+    case 'affine': {
+      const { text, field } = grid('affine', { ...page.codes, tokens: P, dims: D });
+      const ranges: Field = {
+        offset: page.ranges,
+        bytes: (4 * D * P) / page.group,
+        at: n => `scalar2(${n}, head * ${S} + ${P})`,
+      };
+      const { norms } = page;
+      return { text, fields: [field, ranges, ...(norms ? [{ ...scalars(norms), shared: norms.per === 'page' }] : [])] };
+    }
+    case 'additive': {
+      const column = `fn column(head: u32, t: u32, i: u32) -> u32 { return codes[i * ${P} + t]; }`;
+      const columns = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: (2 * pageBytes) / P } as const;
+      const { text, field } = grid('columns', columns, 'column');
+      return { text: `${column}\n${text}`, fields: [{ ...field, shared: true }] };
+    }
+    case 'mixed': {
+      const planes = [4, 2, 1].map(bits => {
+        const plane = { offset: 0, bits, order: 'columns', tokens: P, dims: 1 } as const;
+        return { bits, bytes: gridBytes(plane), text: writeGrid(`plane${bits}`, plane, `plane${bits}_code`) };
+      });
+      const text = /* wgsl */ `
+var<private> unit: u32;
+var<private> shift: u32;
+${planes
+  .map(
+    ({ bits, text }) => `fn plane${bits}_code(head: u32, t: u32, i: u32) -> u32 {
+  return (codes[(unit / ${D} * ${P} + t) * ${D} + unit % ${D}] >> shift) & ${2 ** bits - 1};
+}
+${text}`,
+  )
+  .join('\n')}
+/** The last column that begins at byte n or before it is the one that has it. */
+fn columns(n: u32) -> u32 {
+  var low = 0u;
+  var high = ${kvHeads * D}u;
+  while (high - low > 1) {
+    let middle = (low + high) / 2;
+    if (tables[${ownTable(fragment)} + middle] / 8 <= n) { low = middle; } else { high = middle; }
+  }
+  unit = low;
+  shift = 0;
+  let column = tables[${ownTable(fragment)} + low];
+  var m = n - column / 8;
+  ${planes
+    .map(
+      ({ bits, bytes }) => `if ((column & ${bits}) != 0) {
+    if (m < ${bytes}) { return plane${bits}(m, 0); }
+    m -= ${bytes};
+    shift += ${bits};
+  }`,
+    )
+    .join('\n  ')}
+  return 0;
+}`;
+      return { text, fields: [{ offset: 0, bytes: pageBytes, shared: true, at: n => `columns(${n})` }] };
+    }
+    case 'book': {
+      const { text, field } = grid('indices', { ...page.codes, tokens: P, dims: D / page.dims });
+      return { text, fields: [field] };
+    }
+    case 'oaken': {
+      const { text, field } = grid('nibbles', { ...page.codes, tokens: P, dims: D });
+      const at = oakenScalars(D, P);
+      const values = kvHeads * P * D;
+      const start = `scalar4(n % 4, n / 4 * ${S} + ${at.start})`;
+      const counts = /* wgsl */ `
+fn starts(n: u32) -> u32 { return ${start}; }
+fn counts(n: u32, head: u32) -> u32 {
+  let from_word = head * ${S} + ${at.counts} + 2 * n;
+  return scalars[from_word] | (scalars[from_word + 1] << 4);
+}`;
+      return {
+        text: `${text}\n${counts}`,
+        fields: [
+          { offset: page.ranges, bytes: 12 * P, shared: true, at: n => `scalar2(${n}, 0)` },
+          { offset: page.starts, bytes: 4 * kvHeads, shared: true, at: n => `starts(${n})` },
+          { offset: page.lists, bytes: page.room, shared: true, at: n => `codes[${values} + ${n}]` },
+          field,
+          { offset: page.counts, bytes: (at.all - at.counts) / 2, at: n => `counts(${n}, head)` },
+        ],
+      };
+    }
+    case 'spectrum': {
+      const { kept, cosines, sines } = page;
+      const grids = [{ offset: page.pairs, bits: 8, order: 'columns' } as const, cosines, sines].map((codes, n) => {
+        const { text, field } = grid(`slots${n}`, { ...codes, tokens: P, dims: kept }, `slot${n}`);
+        const slot = `fn slot${n}(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${2 * D} + ${n * kept} + i]; }`;
+        return { text: `${slot}\n${text}`, field };
+      });
+      return {
+        text: grids.map(({ text }) => text).join('\n'),
+        fields: [...grids.map(({ field }) => field), scalars(page.scales)],
+      };
+    }
+  }
+}

@@ -97,12 +97,12 @@ const PART = 4;
 const TOP = 127;
 
 /**
- * The most that sizes of queries may be together that are added in 16 bits: of a lane of a part, or of half of the lanes of a
- * row. None if they always fit.
+ * The most that sizes of queries may be together that are added in 16 bits: of half of the lanes of a row, or
+ * of a lane of a part, where numbers of a table are about zero. None if they always fit.
  */
 function sizeLimit(numbers: Numbers, headDim: number): number | undefined {
   const dims = numbers.narrow ? headDim / 2 : 2 * PART;
-  const limit = Math.floor(32767 / numbers.most);
+  const limit = Math.floor(32767 / (numbers.table ? numbers.most / 2 : numbers.most));
   // A query is rounded up by no more than a half.
   return dims * TOP <= limit ? undefined : limit - dims / 2;
 }
@@ -136,17 +136,27 @@ const normsOf =
       ? loadHalf4(i32.add(i32.add(base, offset), i32.mul(token, 2)))
       : v128.load(i32.add(i32.add(base, offset), i32.mul(token, 4)));
 
-/** Where a head's int8 query, its scale and its constant lie; behind them all, the table of numbers. */
+/** Vectors of a row, part by part: [first, count]. */
+const partsOf = ({ headDim }: AttendShape) =>
+  Array.from({ length: Math.ceil(headDim / 16 / PART) }, (_, p) => [p * PART, Math.min(PART, headDim / 16 - p * PART)]);
+
+/**
+ * Where a head's int8 query lies, and its scale and its constant. Then, for numbers of a table, what the middle of these adds
+ * to the lanes of each part, turned about: sums of a lane fit into 16 bits once it is added.
+ */
 const scaleAt = ({ group, headDim }: AttendShape, g: number) => group * headDim + 8 * g;
-const byteQueryBytes = ({ group, headDim }: AttendShape) => 16 * Math.ceil((group * headDim + 8 * group) / 16);
+const middleAt = (shape: AttendShape, g: number, part: number) =>
+  16 * Math.ceil(scaleAt(shape, shape.group) / 16) + 16 * (part * shape.group + g);
+const byteQueryBytes = (shape: AttendShape) => middleAt(shape, 0, partsOf(shape).length);
 
 /** Sums of products of four tokens, [part][head][token] of eight each. */
-const rowScratch = ({ group, headDim }: AttendShape) => Math.ceil(headDim / 16 / PART) * group * 4 * 16;
+const rowScratch = (shape: AttendShape) => partsOf(shape).length * shape.group * 4 * 16;
 export const linearKeyScratch = (shape: AttendShape) => rowScratch(shape) + byteQueryBytes(shape);
 
 /**
  * One head's query times the step of each dim, as int8 with a scale; and a constant: the sum of query x the value of
- * code 0. There the rounded query is used for the middle of the codes: its errors then meet numbers about zero.
+ * code 0. There the rounded query is used for the middle of the codes, if it is not taken from the lanes: its errors then
+ * meet numbers about zero.
  */
 function byteQuery(
   k: Kernel,
@@ -193,6 +203,15 @@ function byteQuery(
     k.do(v128.store(to, i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]))));
     k.increment(to, 16);
   });
+  if (numbers.table) {
+    partsOf(shape).forEach(([first, count], part) => {
+      const lanes = Array.from({ length: count }, (_, v) =>
+        dotBytes(shape.relaxed)(v128.load(out, g * headDim + 16 * (first + v)), i8x16.const(middle)),
+      );
+      k.do(v128.store(out, i16x8.sub(v128.zero, lanes.reduce(i16x8.add)), middleAt(shape, g, part)));
+    });
+    k.set(sum, v128.zero);
+  }
   const offset = f32.mul(f32.mul(sum4(k, f32x4.fromI32(sum)), scale), f32.const(middle));
   k.do(f32.store(out, scale, scaleAt(shape, g)));
   k.do(f32.store(out, f32.sub(sum4(k, constant), offset), scaleAt(shape, g) + 4));
@@ -245,8 +264,7 @@ function scoreCodeRows(
   const { table, complement } = numbers;
   const ones = i16x8.const(1);
   const numberOf = table && k.v128(i8x16.const(...table));
-  const vectors = headDim / 16;
-  const parts = Array.from({ length: Math.ceil(vectors / PART) }, (_, p) => p * PART);
+  const parts = partsOf(shape);
   const sumAt = (part: number, g: number, r: number) => 16 * ((part * group + g) * 4 + r);
   const at = rowAddresses(k, rows, block, token);
   const pair = [0, 1].map(() => Array.from({ length: PART }, () => k.v128()));
@@ -256,10 +274,10 @@ function scoreCodeRows(
   k.for(token, i32.add(token, count), 4, t => {
     // Two tokens at a time share the loads of a query. Sums go to memory: what V8 can keep in registers ends at a store.
     for (let r = 0; r < 4; r += 2) {
-      parts.forEach((first, part) => {
-        const own = queries.slice(0, vectors - first);
+      parts.forEach(([first, count], part) => {
+        const own = queries.slice(0, count);
         pair.forEach((codes, i) => {
-          rowCodes(k, rows, at, r + i, [first, own.length], complement).forEach((code, v) => {
+          rowCodes(k, rows, at, r + i, [first, count], complement).forEach((code, v) => {
             k.set(codes[v], numberOf ? swizzle(relaxed)(numberOf, code) : code);
           });
         });
@@ -269,6 +287,7 @@ function scoreCodeRows(
           });
           pair.forEach((codes, i) => {
             const products = own.map((query, v) => dotBytes(relaxed)(query, codes[v]));
+            if (table) products.push(v128.load(integers, middleAt(shape, g, part)));
             k.do(v128.store(room, products.reduce(i16x8.add), sumAt(part, g, r + i)));
           });
         }

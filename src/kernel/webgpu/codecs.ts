@@ -1,4 +1,5 @@
 /** What the GPU holds of a codec: its matrices and means, and a name by which kernels for alike fragments are shared. */
+
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
 import type { KeyPart, ValuePart } from './kernels/attend.ts';
@@ -6,7 +7,7 @@ import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts'
 import { intKeys, intValues } from './kernels/ints.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
-import type { PageShape } from './kernels/read.ts';
+import type { PageShape } from './kernels/shape.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 
 export interface GpuCodec {

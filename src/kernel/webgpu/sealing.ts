@@ -1,11 +1,12 @@
 /** Sealing: a page of the tail into the codec's domain, to codes and scalars, into the bytes of a leaf. */
+
 import type { Block, KvView, PageCodec } from '../device.ts';
 import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { pack, scalarsOf } from './kernels/pack.ts';
-import type { PageShape } from './kernels/read.ts';
 import { code, rotate } from './kernels/seal.ts';
+import type { PageShape } from './kernels/shape.ts';
 import { turnOf } from './kernels/text.ts';
 import { blockOf } from './tensor.ts';
 

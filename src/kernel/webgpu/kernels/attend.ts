@@ -12,12 +12,12 @@
  * merges them in order. Every sum runs in an order that depends on the shape alone, not on how many queries share the
  * workgroup.
  */
+
 import type { Kernel } from '../gpu.ts';
 import { stateFloats } from './domain.ts';
-import type { PageShape } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { each } from './text.ts';
 
-export const SIZE = 128;
 /** Lanes that share the tokens of a query in step 2: tokens 4 g to 4 g + 3 belong to lane g mod 32. */
 const SLICES = 32;
 /** Words of an item. */

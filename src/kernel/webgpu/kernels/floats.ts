@@ -2,11 +2,13 @@
  * Any codec as floats. Where a token's values lie side by side, lanes read eight of them at a time; where a dim's do,
  * those of four tokens (read.ts has both). What runs where integers do not, and in precise mode.
  */
+
 import type { Fragment, PageFragment } from '../../fragment.ts';
-import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import type { KeyPart, ValuePart } from './attend.ts';
 import { readFour } from './grid.ts';
 import { markWords } from './oaken.ts';
-import { inOrder, type PageShape, type Place, pageReader } from './read.ts';
+import { inOrder, type Place, pageReader } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { ownTable } from './tables.ts';
 import { each } from './text.ts';
 import { turning } from './turn.ts';

@@ -10,10 +10,11 @@
  *
  * Weights are rounded up or down by a fixed pattern along the tokens, so that many small ones keep their sum.
  */
+
 import type { Fragment, PageFragment } from '../../fragment.ts';
-import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import type { KeyPart, ValuePart } from './attend.ts';
 import { lineOf, PARTS, sharedWords } from './lines.ts';
-import type { PageShape } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { each, float } from './text.ts';
 
 type Levels = PageFragment & { kind: 'levels' };

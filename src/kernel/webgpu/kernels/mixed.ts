@@ -6,11 +6,12 @@
  *            a word has four dims, against int8 queries that have the steps in them
  *   values   four tokens in a word, against weights of 8 bits
  */
+
 import type { Fragment } from '../../fragment.ts';
-import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import type { KeyPart, ValuePart } from './attend.ts';
 import { dithered } from './ints.ts';
 import { PARTS, sharedWords } from './lines.ts';
-import type { PageShape } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { mixedTables, ownTable, PLANE_KINDS, QUAD_WORDS } from './tables.ts';
 import { each, float } from './text.ts';
 import { quantizing, turning } from './turn.ts';

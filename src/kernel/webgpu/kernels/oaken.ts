@@ -2,9 +2,9 @@
  * Oaken's pages (codec/oaken/format.ts has the bytes). Reading begins with a map of the page's outliers in workgroup
  * memory, since their lists must be walked from the start of a head; then any value can be had on its own.
  */
+
 import type { PageFragment } from '../../fragment.ts';
-import { SIZE } from './attend.ts';
-import type { PageShape } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { each, float } from './text.ts';
 
 export type Oaken = PageFragment & { kind: 'oaken' };

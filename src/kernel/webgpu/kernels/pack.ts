@@ -1,9 +1,10 @@
 /** The last step of sealing: codes and scalars into the bytes of a page (codec/ says where each bit is). */
+
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
 import type { Kernel } from '../gpu.ts';
 import { type GridShape, gridBytes, writeGrid } from './grid.ts';
-import type { PageShape } from './read.ts';
 import { oakenScalars, SIZE } from './seal-learned.ts';
+import type { PageShape } from './shape.ts';
 import { ownTable } from './tables.ts';
 
 /** Scalars of a head: norms, ranges, scales of blocks. */

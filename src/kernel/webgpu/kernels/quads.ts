@@ -6,11 +6,13 @@
  *   values   a lane has columns of its own, and so a copy of their books in its own bank; entries of four tokens are
  *            turned about, so that a word has four tokens, and meet weights of 8 bits
  */
+
 import type { Fragment, PageFragment } from '../../fragment.ts';
-import { type KeyPart, SIZE, type ValuePart } from './attend.ts';
+import type { KeyPart, ValuePart } from './attend.ts';
 import { dithered, int8Words } from './ints.ts';
 import { PARTS, sharedWords } from './lines.ts';
-import { blockAt, type PageShape } from './read.ts';
+import { blockAt } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { COLUMN_WORDS, ownTable } from './tables.ts';
 import { each, float } from './text.ts';
 import { quantizing, turning } from './turn.ts';

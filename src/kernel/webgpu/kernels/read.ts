@@ -4,19 +4,13 @@
  * `NAME_scales(page, head, g)`, factors of four tokens. A kind of which only `NAME_unit(page, head, t, i)` is said, one
  * value, has the other made of it. A new kind of fragment gets its case here and in seal.ts, and runs.
  */
+
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
 import { readFour, readGrid } from './grid.ts';
 import { oakenReader } from './oaken.ts';
+import type { PageShape } from './shape.ts';
 import { ownTable } from './tables.ts';
 import { each, float } from './text.ts';
-
-export interface PageShape {
-  headDim: number;
-  kvHeads: number;
-  pageTokens: number;
-  /** Lanes of a subgroup, which may pass numbers to one another without workgroup memory; 0 where that is not known. */
-  subgroups?: number;
-}
 
 /** Reads out of `pool: array<u32>`: a byte anywhere, all else at any multiple of two. */
 export const loads = /* wgsl */ `

@@ -1,7 +1,8 @@
 /** How codecs that learn from data make codes out of vectors of their domain; seal.ts packs them. */
+
 import type { PageFragment } from '../../fragment.ts';
 import { BLOCK, MANY, type Oaken, STEPS } from './oaken.ts';
-import type { PageShape } from './read.ts';
+import type { PageShape } from './shape.ts';
 
 import { each, float } from './text.ts';
 

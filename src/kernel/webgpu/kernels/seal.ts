@@ -3,11 +3,12 @@
  * domain, `code` makes a word a code and the bits of every scalar, `pack` (pack.ts) puts them together, a word of the
  * page an invocation. Follows codec/ step by step.
  */
+
 import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
 import type { Kernel } from '../gpu.ts';
 import { scalarsOf } from './pack.ts';
-import type { PageShape } from './read.ts';
 import { codeBook, codeColumns, codeOaken, codeQuads, codeSpectrum, SIZE } from './seal-learned.ts';
+import type { PageShape } from './shape.ts';
 import { ownTable } from './tables.ts';
 import { float, toF16, toFp8 } from './text.ts';
 

@@ -3,8 +3,9 @@
  * then the kind's own. Kernels have the place of each written into them and the numbers bound, so that layers share
  * kernels.
  */
+
 import type { Fragment } from '../../fragment.ts';
-import type { PageShape } from './read.ts';
+import type { PageShape } from './shape.ts';
 
 /** Where the kind's own words begin: after [the matrix, turned about][mean]. */
 export const ownTable = ({ matrix, mean }: Fragment): number => (matrix?.length ?? 0) + (mean?.length ?? 0);

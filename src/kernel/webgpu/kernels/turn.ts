@@ -2,10 +2,10 @@
  * Queries for keys that are relative to their page: turned back to where the page begins, then taken into the domain,
  * page by page. `turns` has the cosine and sine of every pair at the start of every page.
  */
+
 import type { Fragment } from '../../fragment.ts';
-import { SIZE } from './attend.ts';
 import { sharedWords } from './lines.ts';
-import type { PageShape } from './read.ts';
+import { type PageShape, SIZE } from './shape.ts';
 import { each } from './text.ts';
 
 export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: boolean) {

@@ -144,8 +144,8 @@ async function weigh(
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return {};
   const judged = Math.min(probeTokens, Math.floor(text.length / 2));
-  // Twice as much context as is judged: enough for most that is read to come from codes.
-  const row = text.slice(0, 3 * judged);
+  // As much context as is judged: most of what is read comes from codes, and every token costs time.
+  const row = text.slice(0, 2 * judged);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const extra = 4 * (judged * vocab + row.length * layers * (width + 2 * kvHeads * headDim));

@@ -22,15 +22,7 @@ interface Options {
   json: boolean;
 }
 
-interface ModelShape {
-  layers: number;
-  width: number;
-  heads: number;
-  kvHeads: number;
-  headDim: number;
-  ffn: number;
-  vocab: number;
-}
+type ModelShape = Pick<ModelConfig, 'layers' | 'width' | 'heads' | 'kvHeads' | 'headDim' | 'ffn' | 'vocab'>;
 
 const shapes: Record<string, ModelShape> = {
   'llama-8b': { layers: 32, width: 4096, heads: 32, kvHeads: 8, headDim: 128, ffn: 14336, vocab: 128256 },

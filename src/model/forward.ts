@@ -20,12 +20,6 @@ export interface Chunk {
   choice?: Omit<Choice, 'row'>;
 }
 
-export interface Receiver {
-  onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
-  /** In place of the logits of a chunk's last row; undefined where no token can be chosen. */
-  onToken?(chunk: Chunk, id: number | undefined): void;
-}
-
 /** Activations, made once for the largest batch. */
 export interface Scratch {
   rows: number;

@@ -76,11 +76,73 @@ export function prepareQueries(
   return k;
 }
 
+/** One page, while its KV head and its run of pages are worked on. */
+export interface PageInHand {
+  head: I32;
+  keys: I32;
+  values: I32;
+  /** Where the keys of the next page of the run are, or of this one if it is the last. */
+  nextKeys(): I32;
+  turn: I32;
+  /** The first so many tokens are read elsewhere. */
+  hidden: I32;
+  rows: I32;
+  /** A row's state and its prepared queries. */
+  stateOf(row: I32): I32;
+  queryOf(row: I32): I32;
+}
+
 /**
  * pages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, turns): states[row][head][split] over all
  * pages. `leaves` are addresses; the first `skip` tokens are read elsewhere; `turns` are those of the pages, in order.
- * With `blocks`, for few rows, what is read next is touched ahead of its time.
+ * `prepare` is done once a call, what it gives once a page that was opened.
  */
+export function overPages(
+  name: string,
+  shape: AttendShape,
+  keys: KeyFragment,
+  values: ValueFragment,
+  prepare: (k: Kernel, thread: I32, rows: I32) => (page: PageInHand) => void,
+): Kernel {
+  const { headDim, group, kvHeads, pageTokens } = shape;
+  const k = new Kernel(name, Array(12).fill('i32'));
+  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, turns, chunk, chunks, thread] =
+    k.params.map((_, i) => k.i32Param(i));
+  const stateStride = stateBytes(values.codedDim);
+  const work = prepare(k, thread, rows);
+  const splits = k.i32(i32.divU(i32.add(pages, SPLIT - 1), SPLIT));
+  const leafOf = (page: I32) => i32.load(i32.add(leaves, i32.mul(page, 4)));
+  k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
+    const head = k.i32(i32.remU(unit, kvHeads));
+    const split = k.i32(i32.divU(unit, kvHeads));
+    const numberOf = (row: I32) => i32.add(i32.mul(row, kvHeads), head);
+    const stateOf = (row: I32) =>
+      i32.add(states, i32.mul(i32.add(i32.mul(numberOf(row), splits), split), group * stateStride));
+    const queryOf = (row: I32) => i32.add(queries, i32.mul(numberOf(row), keys.queryBytes));
+    const state = k.i32();
+    k.for(0, rows, 1, row => {
+      k.set(state, stateOf(row));
+      for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stateStride), values.codedDim);
+    });
+    const first = k.i32(i32.mul(split, SPLIT));
+    const end = k.i32(i32.add(first, SPLIT));
+    k.set(end, i32.select(i32.ltS(end, pages), end, pages));
+    k.for(first, end, 1, page => {
+      const leaf = k.i32(leafOf(page));
+      const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
+      const turn = k.i32(i32.add(turns, i32.mul(page, turnBytes(headDim))));
+      const hidden = k.i32(i32.sub(skip, i32.mul(page, pageTokens)));
+      const more = i32.ltS(page, i32.sub(end, 1));
+      const nextKeys = () => k.i32(i32.add(leafOf(i32.add(page, more)), keyOffset));
+      keys.open(k, keyPage, head);
+      values.open(k, valuePage, head);
+      work({ head, keys: keyPage, values: valuePage, nextKeys, turn, hidden, rows, stateOf, queryOf });
+    });
+  });
+  return k;
+}
+
+/** Row by row. With `blocks`, for few rows, what is read next is touched ahead of its time. */
 export function attendPages(
   name: string,
   shape: AttendShape,
@@ -89,48 +151,24 @@ export function attendPages(
   scratch: (k: Kernel, thread: I32) => I32,
   blocks?: { keys: Fragment; values: Fragment },
 ): Kernel {
-  const { headDim, group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(name, Array(12).fill('i32'));
-  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, turns, chunk, chunks, thread] =
-    k.params.map((_, i) => k.i32Param(i));
-  const stateStride = stateBytes(values.codedDim);
-  const scores = k.i32(scratch(k, thread));
-  const splits = k.i32(i32.divU(i32.add(pages, SPLIT - 1), SPLIT));
-  const stateOf = (row: I32, head: I32, split: I32) => {
-    const unit = i32.add(i32.mul(i32.add(i32.mul(row, kvHeads), head), splits), split);
-    return i32.add(states, i32.mul(unit, group * stateStride));
-  };
-  k.for(chunk, i32.mul(splits, kvHeads), chunks, unit => {
-    const head = k.i32(i32.remU(unit, kvHeads));
-    const split = k.i32(i32.divU(unit, kvHeads));
-    const state = k.i32();
-    k.for(0, rows, 1, row => {
-      k.set(state, stateOf(row, head, split));
-      for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stateStride), values.codedDim);
-    });
-    const first = k.i32(i32.mul(split, SPLIT));
-    const end = k.i32(i32.add(first, SPLIT));
-    k.set(end, i32.select(i32.ltS(end, pages), end, pages));
-    k.for(first, end, 1, page => {
-      const leaf = k.i32(i32.load(i32.add(leaves, i32.mul(page, 4))));
-      const [keyPage, valuePage] = [k.i32(i32.add(leaf, keyOffset)), k.i32(i32.add(leaf, valueOffset))];
-      const turn = k.i32(i32.add(turns, i32.mul(page, turnBytes(headDim))));
-      const last = i32.ltS(page, i32.sub(end, 1));
-      const next = k.i32(i32.load(i32.add(leaves, i32.mul(i32.add(page, last), 4))));
-      const ahead = (fragment: Fragment | undefined, at: I32) =>
-        fragment && { at: blockAt(fragment, at, head), bytes: fragment.blockBytes };
-      keys.open(k, keyPage, head);
-      values.open(k, valuePage, head);
-      k.for(0, rows, 1, row => {
-        const query = k.i32(i32.add(queries, i32.mul(i32.add(i32.mul(row, kvHeads), head), keys.queryBytes)));
-        k.set(state, stateOf(row, head, split));
-        keys.scores(k, keyPage, head, query, scores, turn, ahead(blocks?.values, valuePage));
-        dropFirst(k, scores, group, pageTokens, i32.sub(skip, i32.mul(page, pageTokens)));
-        values.sum(k, valuePage, head, scores, state, ahead(blocks?.keys, i32.add(next, keyOffset)));
+  return overPages(name, shape, keys, values, (k, thread) => {
+    const scores = k.i32(scratch(k, thread));
+    return page => {
+      const ahead = (fragment: Fragment, at: I32) => ({
+        at: blockAt(fragment, at, page.head),
+        bytes: fragment.blockBytes,
       });
-    });
+      const next = blocks && page.nextKeys();
+      const state = k.i32();
+      k.for(0, page.rows, 1, row => {
+        const query = k.i32(page.queryOf(row));
+        k.set(state, page.stateOf(row));
+        keys.scores(k, page.keys, page.head, query, scores, page.turn, blocks && ahead(blocks.values, page.values));
+        dropFirst(k, scores, shape.group, shape.pageTokens, page.hidden);
+        values.sum(k, page.values, page.head, scores, state, blocks && ahead(blocks.keys, next!));
+      });
+    };
   });
-  return k;
 }
 
 /** Of every head, the first `skip` scores count for nothing. */

@@ -118,21 +118,29 @@ describeGpu('operations that go together', () => {
     const readAll = (x: Tensor) => Promise.all(Array.from({ length: rows }, (_, r) => device.read(x, r)));
     const x = tensor(cols);
     device.write(x, 0, normals(createRandom(5), rows * cols));
+    const weight = device.tensor(1, cols);
+    device.write(weight, 0, normals(createRandom(8), cols));
     const angles = device.tensor(rows, 32);
     device.write(angles, 0, normals(createRandom(6), rows * 32));
     const run = async (together: boolean) => {
-      const [a, b, c, g, u, y] = [96, 40, 64, 96, 96, 40].map(tensor);
+      const [a, b, c, g, u, y, h] = [96, 40, 64, 96, 96, 40, cols].map(tensor);
+      const norm = async (eps: number) => {
+        device.norm(x, rows, weight, eps, h);
+        if (!together) await device.read(h, 0);
+      };
       const products = [a, b, c].map((out, i) => ({ weights: matrices[i], out }));
       const gates = [g, u].map(out => ({ weights: matrices[0], out }));
-      for (const some of together ? [products] : products.map(one => [one])) device.project(x, rows, some);
+      await norm(1e-5);
+      for (const some of together ? [products] : products.map(one => [one])) device.project(h, rows, some);
       device.rope(a, rows, 32, angles);
       if (!together) await device.read(a, 0);
       device.rope(c, rows, 32, angles);
-      for (const some of together ? [gates] : gates.map(one => [one])) device.project(x, rows, some);
+      await norm(0.1);
+      for (const some of together ? [gates] : gates.map(one => [one])) device.project(h, rows, some);
       device.swiglu(g, u, rows);
       const last = await device.loadWeights('F32', 40, 96, async into => into.set(new Uint8Array(floats.buffer)));
       device.project(g, rows, [{ weights: last, out: y }]);
-      return (await Promise.all([a, b, c, g, y].map(readAll))).flat();
+      return (await Promise.all([a, b, c, g, y, h].map(readAll))).flat();
     };
     const floats = normals(createRandom(7), 40 * 96);
     expect(await run(true)).toEqual(await run(false));

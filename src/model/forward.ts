@@ -149,10 +149,11 @@ export async function forward(
   const answers: (() => Promise<void>)[] = [];
   for (let first = 0; first < wanted.length; first += LOGIT_ROWS) {
     const rows = wanted.slice(first, first + LOGIT_ROWS);
-    rows.forEach(({ part, row }, i) => {
-      device.copy(normed, part.row + row, scratch.chosen, i, 1);
-    });
-    device.project(scratch.chosen, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
+    // Often they are all rows that there are.
+    const ready = first === 0 && rows.every(({ part, row }, i) => part.row + row === i);
+    if (!ready) rows.forEach(({ part, row }, i) => device.copy(normed, part.row + row, scratch.chosen, i, 1));
+    const source = ready ? normed : scratch.chosen;
+    device.project(source, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
     const asChoice = ({ part: { chunk } }: { part: Part }, i: number): Choice[] =>
       chunk.logits === 'last' && chunk.choice && device.choose && onToken ? [{ ...chunk.choice, row: i }] : [];
     const choices = rows.flatMap(asChoice);

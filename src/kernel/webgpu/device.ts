@@ -11,10 +11,11 @@ import { Attention } from './attention.ts';
 import { createCodecs } from './codecs.ts';
 import { Gpu } from './gpu.ts';
 import { groupsOfFours, swiglu } from './kernels/activations.ts';
-import { embed, groupsOf, norm, rope } from './kernels/basic.ts';
+import { embed, groupsOf, rope } from './kernels/basic.ts';
 import { CHOICE, choose, NONE, SURVEY, SURVEYS, survey } from './kernels/choose.ts';
+import { norm } from './kernels/norm.ts';
 import { Pool } from './pool.ts';
-import { Products } from './products.ts';
+import { type Norm, Products } from './products.ts';
 import { Sealing } from './sealing.ts';
 import { blockOf, bufferOf, changed, type GpuTensor, renewed } from './tensor.ts';
 import { BLOCK, type GpuWeights, loadWeights, randomWeights } from './weights.ts';
@@ -40,12 +41,13 @@ export interface WebGpuOptions {
 }
 
 /**
- * An operation that the next one may be able to join: queries and keys are turned at once, and on the way into the cache
- * where all rows go there; two products are gated.
+ * An operation that the next one may be able to join: a row is normed by the products that read it, queries and keys are
+ * turned at once, and on the way into the cache where all rows go there; two products are gated.
  */
 type Waiting =
+  | ({ kind: 'norm'; out: Tensor } & Norm)
   | { kind: 'turn'; tensors: readonly Tensor[]; rows: number; headDim: number; angles: Tensor }
-  | { kind: 'products'; x: Tensor; rows: number; projections: readonly Projection[] };
+  | { kind: 'products'; x: Tensor; rows: number; projections: readonly Projection[]; norm?: Norm };
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
@@ -196,6 +198,11 @@ export class WebGpuDevice implements Device {
 
   norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
     this.settle();
+    if (rows === 1 && x !== out && x.cols === weight.cols) this.waiting = { kind: 'norm', x, weight, eps, out };
+    else this.runNorm(x, rows, weight, eps, out);
+  }
+
+  private runNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
     const parts = (rows * x.cols) / weight.cols;
     const inPlace = x === out;
     const floats = [weight, x, ...(inPlace ? [] : [out])].map(bufferOf);
@@ -210,9 +217,13 @@ export class WebGpuDevice implements Device {
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+    const { waiting } = this;
+    const norm =
+      waiting?.kind === 'norm' && waiting.out === x && this.products.canNorm(x, rows, projections) ? waiting : undefined;
+    if (norm) this.waiting = undefined;
     this.settle();
-    if (this.products.canGate(rows, projections)) this.waiting = { kind: 'products', x, rows, projections };
-    else this.products.project(x, rows, projections);
+    if (this.products.canGate(rows, projections)) this.waiting = { kind: 'products', x, rows, projections, norm };
+    else this.products.project(x, rows, projections, norm);
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
@@ -242,7 +253,7 @@ export class WebGpuDevice implements Device {
       const [first, second] = waiting.projections;
       if (first.out === gate && second.out === up) {
         this.waiting = undefined;
-        this.products.gate(waiting.x as GpuTensor, rows, waiting.projections);
+        this.products.gate(waiting.x as GpuTensor, rows, waiting.projections, waiting.norm);
         return;
       }
     }
@@ -258,8 +269,9 @@ export class WebGpuDevice implements Device {
   private settle(): void {
     const { waiting } = this;
     this.waiting = undefined;
+    if (waiting?.kind === 'norm') this.runNorm(waiting.x, 1, waiting.weight, waiting.eps, waiting.out);
     if (waiting?.kind === 'turn') this.turn(waiting.tensors, waiting.rows, waiting.headDim, waiting.angles);
-    if (waiting?.kind === 'products') this.products.project(waiting.x, waiting.rows, waiting.projections);
+    if (waiting?.kind === 'products') this.products.project(waiting.x, waiting.rows, waiting.projections, waiting.norm);
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {

@@ -20,12 +20,21 @@ export interface Kernel {
   enable?: readonly string[];
 }
 
-export type Binding = GPUBuffer | { buffer: GPUBuffer; offset: number; size: number };
-
 interface Pipeline {
-  id: number;
   pipeline: GPUComputePipeline;
   layout: GPUBindGroupLayout;
+  /** By parameter: whether it is a float. */
+  floats: readonly boolean[];
+  /** Its bind groups by the numbers of their buffers, and the one that was used last. */
+  bound: Map<string, Bound>;
+  last?: Bound;
+}
+
+/** Buffers of a dispatch. Steps are alike, so what came `next` the last time is tried first. */
+interface Bound {
+  group: GPUBindGroup;
+  buffers: readonly GPUBuffer[];
+  next?: Bound;
 }
 
 /** A table in the arena: its place in words, good until the next submission. */
@@ -57,9 +66,12 @@ export class Gpu {
   private readonly shadow = new Uint8Array(ARENA);
   private readonly words = new Uint32Array(this.shadow.buffer);
   private readonly floats = new Float32Array(this.shadow.buffer);
+  private readonly offset = new Uint32Array(1);
   private used = 0;
   private encoder?: GPUCommandEncoder;
   private pass?: GPUComputePassEncoder;
+  /** Of the pass. */
+  private current?: Pipeline;
   private submission?: Promise<void>;
   /** Dispatches since the last submission. */
   private recorded = 0;
@@ -71,9 +83,8 @@ export class Gpu {
   private readonly pipelines = new Map<string, Pipeline>();
   private readonly rooms = new Map<string, GPUBuffer>();
   private readonly doomed: GPUBuffer[] = [];
-  private readonly bindGroups = new Map<string, GPUBindGroup>();
   private readonly ids = new WeakMap<GPUBuffer, number>();
-  private nextId = 1;
+  private nextId = 0;
   private readonly idle = new Map<number, GPUBuffer[]>();
 
   constructor(readonly device: GPUDevice) {
@@ -113,7 +124,10 @@ export class Gpu {
 
   destroy(buffer: GPUBuffer): void {
     this.bytes -= buffer.size;
-    this.bindGroups.clear();
+    for (const pipeline of this.pipelines.values()) {
+      pipeline.bound.clear();
+      pipeline.last = undefined;
+    }
     // What was recorded may still use it.
     if (this.encoder) this.doomed.push(buffer);
     else buffer.destroy();
@@ -157,18 +171,22 @@ export class Gpu {
     if (this.used + bytes + 16 * ALIGN > ARENA) this.submit();
   }
 
-  run(kernel: Kernel, params: readonly number[], buffers: readonly Binding[], groups: readonly number[]): void {
-    if (groups.some(n => n === 0)) return;
-    const { id, pipeline, layout } = this.pipelineOf(kernel);
+  run(kernel: Kernel, params: readonly number[], buffers: readonly GPUBuffer[], groups: readonly number[]): void {
+    const [x, y = 1, z = 1] = groups;
+    if (x * y * z === 0) return;
+    const known = this.pipelineOf(kernel);
     const at = this.take(UNIFORM);
-    kernel.params.forEach((name, i) => {
-      if (name.endsWith(': f32')) this.floats[at / 4 + i] = params[i];
-      else this.words[at / 4 + i] = params[i];
-    });
+    const word = at / 4;
+    for (let i = 0; i < known.floats.length; i++) {
+      if (known.floats[i]) this.floats[word + i] = params[i];
+      else this.words[word + i] = params[i];
+    }
     const pass = this.computePass(kernel);
-    pass.setPipeline(pipeline);
-    pass.setBindGroup(0, this.bindGroupOf(id, layout, buffers), [at]);
-    pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
+    if (this.current !== known) pass.setPipeline(known.pipeline);
+    this.current = known;
+    this.offset[0] = at;
+    pass.setBindGroup(0, this.bind(known, buffers), this.offset, 0, 1);
+    pass.dispatchWorkgroups(x, y, z);
     this.recorded++;
   }
 
@@ -199,6 +217,7 @@ export class Gpu {
     this.check();
     this.pass?.end();
     this.pass = undefined;
+    this.current = undefined;
     this.encoder ??= this.device.createCommandEncoder();
     return this.encoder;
   }
@@ -222,37 +241,39 @@ export class Gpu {
         entryPoint: 'run',
       },
     });
-    const made = { id: this.nextId++, pipeline, layout };
+    const floats = kernel.params.map(name => name.endsWith(': f32'));
+    const made = { pipeline, layout, floats, bound: new Map() };
     this.pipelines.set(kernel.name, made);
     return made;
   }
 
-  private bindGroupOf(pipeline: number, layout: GPUBindGroupLayout, buffers: readonly Binding[]): GPUBindGroup {
-    let key = `${pipeline}`;
-    for (const binding of buffers)
-      key += 'buffer' in binding ? `,${this.idOf(binding.buffer)}+${binding.offset}` : `,${this.idOf(binding)}`;
-    const known = this.bindGroups.get(key);
-    if (known) return known;
-    const parts = buffers.map(binding => ('buffer' in binding ? binding : { buffer: binding, offset: 0, size: 0 }));
-    const made = this.device.createBindGroup({
-      layout,
-      entries: [
-        { binding: 0, resource: { buffer: this.arena, size: UNIFORM } },
-        ...parts.map(({ buffer, offset, size }, i) => ({
-          binding: i + 1,
-          resource: { buffer, offset, size: size || undefined },
-        })),
-      ],
-    });
-    this.bindGroups.set(key, made);
-    return made;
+  private bind(pipeline: Pipeline, buffers: readonly GPUBuffer[]): GPUBindGroup {
+    const { last } = pipeline;
+    const guess = last?.next;
+    if (guess && same(guess.buffers, buffers)) {
+      pipeline.last = guess;
+      return guess.group;
+    }
+    const key = buffers.map(buffer => this.idOf(buffer)).join();
+    const bound = pipeline.bound.get(key) ?? this.boundOf(pipeline.layout, buffers);
+    pipeline.bound.set(key, bound);
+    if (last) last.next = bound;
+    pipeline.last = bound;
+    return bound.group;
+  }
+
+  private boundOf(layout: GPUBindGroupLayout, buffers: readonly GPUBuffer[]): Bound {
+    const entries = [
+      { binding: 0, resource: { buffer: this.arena, size: UNIFORM } },
+      ...buffers.map((buffer, i) => ({ binding: i + 1, resource: { buffer } })),
+    ];
+    return { group: this.device.createBindGroup({ layout, entries }), buffers };
   }
 
   private idOf(buffer: GPUBuffer): number {
-    const known = this.ids.get(buffer);
-    if (known) return known;
-    this.ids.set(buffer, this.nextId);
-    return this.nextId++;
+    const id = this.ids.get(buffer) ?? this.nextId++;
+    this.ids.set(buffer, id);
+    return id;
   }
 
   copy(from: GPUBuffer, fromByte: number, to: GPUBuffer, toByte: number, bytes: number): void {
@@ -365,6 +386,8 @@ export class Gpu {
     return result;
   }
 }
+
+const same = (a: readonly GPUBuffer[], b: readonly GPUBuffer[]) => a.every((buffer, i) => buffer === b[i]);
 
 /** The whole text of a kernel. */
 export function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {

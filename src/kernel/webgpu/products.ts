@@ -4,6 +4,7 @@ import type { AdapterInfo } from './adapter.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { type Few, type Matmul, matmulFew, matmulGated, matmulJoined, nameOf, takesInt8 } from './kernels/matmul.ts';
+import { canNorm } from './kernels/norm.ts';
 import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuWeights } from './weights.ts';
@@ -28,8 +29,17 @@ const SOME = 16;
 /** Blocks of weights on their way for one row; half of them for more. */
 const AHEAD = 4;
 
+/** Bytes that the sums of two joined products of a row take, and the gate's int8. */
+const SUMS = 8192;
 /** Of a gate with its products. */
-const GATE_BUFFERS = 9;
+const GATE_BUFFERS = 10;
+
+/** A norm that nobody has run yet, of the one row that a product reads. */
+export interface Norm {
+  x: Tensor;
+  weight: Tensor;
+  eps: number;
+}
 
 export class Products {
   constructor(
@@ -38,11 +48,22 @@ export class Products {
     private readonly options: ProductOptions,
   ) {}
 
-  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+  project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     this.gpu.mayBegin();
     if (projections.length > 1 && this.canJoin(rows, projections))
-      this.projectJoined(x as GpuTensor, rows, projections);
+      this.projectJoined(x as GpuTensor, rows, projections, norm);
     else for (const projection of projections) this.projectOne(x, rows, projection);
+  }
+
+  /** Whether products of this row can norm it on the way: joined ones of one row, which fits into a workgroup's memory. */
+  canNorm(x: Tensor, rows: number, projections: readonly Projection[]): boolean {
+    const { limits } = this.info;
+    return (
+      rows === 1 &&
+      projections.length > 1 &&
+      this.canJoin(rows, projections) &&
+      canNorm(limits.invocations, limits.workgroupMemory - SUMS, x.cols)
+    );
   }
 
   private projectOne(x: Tensor, rows: number, { weights, out, bias, add }: Projection): void {
@@ -69,7 +90,7 @@ export class Products {
     return (
       rows <= FEW &&
       takesInt8({ format, precise: this.options.precise, bias: false }) &&
-      2 + 3 * projections.length <= this.info.limits.storageBuffers &&
+      3 + 3 * projections.length <= this.info.limits.storageBuffers &&
       projections.every(({ weights, bias, add }) => {
         const { pieces, format: own } = weights as GpuWeights;
         return !bias && !add && pieces.length === 1 && own.name === format.name;
@@ -77,19 +98,19 @@ export class Products {
     );
   }
 
-  private projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
+  private projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     const matrices = projections.map(({ weights }) => weights as GpuWeights);
     const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
-    const few = this.few(rows);
+    const few = { ...this.few(rows), norm: norm && x.cols / BLOCK };
     const count = projections.length;
-    const kernel = this.known(`joined ${count}`, few.rows, m, () => matmulJoined(m, few, count));
+    const kernel = this.known(`joined ${count} ${few.norm}`, few.rows, m, () => matmulJoined(m, few, count));
     const buffers = [
-      ...this.int8Of(x, rows),
+      ...this.inputOf(x, rows, norm),
       ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
       ...projections.map(({ out }) => changed(out)),
     ];
     const bundles = matrices.reduce((sum, weights) => sum + Math.ceil(weights.rows / BUNDLE), 0);
-    const params = [rows, x.cols / BLOCK, ...matrices.map(weights => weights.rows)];
+    const params = [rows, x.cols / BLOCK, ...(norm ? [norm.eps] : []), ...matrices.map(weights => weights.rows)];
     this.gpu.run(kernel, params, buffers, [bundles, Math.ceil(rows / few.rows)]);
   }
 
@@ -101,22 +122,22 @@ export class Products {
   }
 
   /** The gate goes into the first projection's out. */
-  gate(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
+  gate(x: GpuTensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     this.gpu.mayBegin();
     const matrices = projections.map(({ weights }) => weights as GpuWeights);
     const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
-    const few = this.few(rows);
-    const kernel = this.known('gated', few.rows, m, () => matmulGated(m, few));
+    const few = { ...this.few(rows), norm: norm && x.cols / BLOCK };
+    const kernel = this.known(`gated ${few.norm}`, few.rows, m, () => matmulGated(m, few));
     const out = projections[0].out as GpuTensor;
     const int8 = this.roomForInt8(out);
     const buffers = [
-      ...this.int8Of(x, rows),
+      ...this.inputOf(x, rows, norm),
       ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
       out.buffer,
       int8.codes,
       int8.stats,
     ];
-    const params = [rows, x.cols / BLOCK, out.cols];
+    const params = [rows, x.cols / BLOCK, ...(norm ? [norm.eps] : []), out.cols];
     this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
     int8.fresh = true;
   }
@@ -147,6 +168,11 @@ export class Products {
     }
     const few = this.few(rows);
     return { kernel: this.known('few', few.rows, m, () => matmulFew(m, few)), outs: BUNDLE, rows: few.rows };
+  }
+
+  /** The rows as int8, or the row that is normed into them. */
+  private inputOf(x: GpuTensor, rows: number, norm?: Norm): GPUBuffer[] {
+    return norm ? [bufferOf(norm.x), bufferOf(norm.weight), changed(x)] : this.int8Of(x, rows);
   }
 
   /** The rows as int8, made now unless what wrote them made them too. */

@@ -7,6 +7,7 @@
  */
 import type { Kernel } from '../gpu.ts';
 import { BLOCK } from '../weights.ts';
+import { each } from './text.ts';
 
 const SIZE = 256;
 /** Invocations of a block, with four values each. */
@@ -14,13 +15,27 @@ const SHARE = BLOCK / 4;
 
 export const int8Buffers = ['write codes: array<u32>', 'write stats: array<vec2u>'];
 
+/** `int8_word(four, most)` and `int8_stats(most, a, b)`: four values of a block whose largest is `most`, and its stats. */
+export const int8Block = /* wgsl */ `
+fn int8_word(four: vec4f, most: f32) -> u32 {
+  return pack4xI8(vec4i(round(four * select(0.0, 127.0 / most, most > 0))));
+}
+fn sum_of_codes(words: vec4u) -> i32 {
+  return ${each(4, k => `dot4I8Packed(words[${k}], 0x01010101u)`, ' + ')};
+}
+fn int8_stats(most: f32, a: vec4u, b: vec4u) -> vec2u {
+  let sums = vec2u(bitcast<u32>(sum_of_codes(a)), bitcast<u32>(sum_of_codes(b)));
+  return vec2u(bitcast<u32>(most / 127.0), (sums.x & 0xffffu) | (sums.y << 16));
+}`;
+
 /**
  * `to_int8(four, at, lane)`: values 4 at to 4 at + 3 of all rows, with the seven neighbours of the invocation at hand for
  * the rest of the block. All invocations of a workgroup call it; `live` says whose values count.
  */
 export const toInt8 = (size: number) => /* wgsl */ `
+${int8Block}
 var<workgroup> peaks: array<f32, ${size}>;
-var<workgroup> words: array<u32, ${size}>;
+var<workgroup> words: array<vec4u, ${size / 4}>;
 fn to_int8(four: vec4f, at: u32, lane: u32, live: bool) {
   workgroupBarrier();
   let a = abs(four);
@@ -29,17 +44,12 @@ fn to_int8(four: vec4f, at: u32, lane: u32, live: bool) {
   let first = lane - lane % ${SHARE};
   var most = 0.0;
   for (var i = 0u; i < ${SHARE}; i++) { most = max(most, peaks[first + i]); }
-  let word = pack4xI8(vec4i(round(four * select(0.0, 127.0 / most, most > 0))));
-  words[lane] = word;
+  let word = int8_word(four, most);
+  words[lane / 4][lane % 4] = word;
   workgroupBarrier();
   if (!live) { return; }
   codes[at] = word;
-  if (lane != first) { return; }
-  var sums = vec2i(0);
-  for (var i = 0u; i < ${SHARE / 2}; i++) {
-    sums += vec2i(dot4I8Packed(words[first + i], 0x01010101u), dot4I8Packed(words[first + ${SHARE / 2} + i], 0x01010101u));
-  }
-  stats[at / ${SHARE}] = vec2u(bitcast<u32>(most / 127.0), (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16));
+  if (lane == first) { stats[at / ${SHARE}] = int8_stats(most, words[lane / 4], words[lane / 4 + 1]); }
 }`;
 
 /** Rows of a whole number of blocks. */

@@ -1,7 +1,6 @@
-/** The small operations: embedding rows, norms, rotary turns, gates. */
+/** The small operations: embedding rows, rotary turns. */
 import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
-import { int8Buffers, toInt8 } from './activations.ts';
 import { each, halves } from './text.ts';
 
 const SIZE = 256;
@@ -56,52 +55,6 @@ fn weight(row: u32, i: u32) -> f32 {
   return fma(scale_half(at), ${code}, ${minima ? 'scale_half(at + 1)' : '0.0'});
 }`;
 }
-
-/**
- * A workgroup a part: out = x / rms(x) * weight, `fours` at a time where a part has a multiple of four values. `int8` is
- * for rows that go on into a matrix: parts are whole rows then, of a whole number of blocks.
- */
-export const norm = (inPlace: boolean, fours: boolean, int8: boolean): Kernel => {
-  const type = fours ? 'array<vec4f>' : 'array<f32>';
-  const to = inPlace ? 'x' : 'out';
-  return {
-    name: `norm${inPlace ? ' in place' : ''}${fours ? ' of fours' : ''}${int8 ? ' int8' : ''}`,
-    params: ['length', 'eps: f32', 'parts'],
-    buffers: [
-      `weight: ${type}`,
-      ...(inPlace ? [`write x: ${type}`] : [`x: ${type}`, `write out: ${type}`]),
-      ...(int8 ? int8Buffers : []),
-    ],
-    size: SIZE,
-    body: /* wgsl */ `
-${int8 ? toInt8(SIZE) : ''}
-var<workgroup> sums: array<f32, ${SIZE}>;
-fn main(group: vec3u, lane: u32) {
-  let part = group.y * 65535 + group.x;
-  let length = p.length${fours ? ' / 4' : ''};
-  let start = min(part, p.parts - 1) * length;
-  var sum = 0.0;
-  for (var i = lane; i < length; i += ${SIZE}) {
-    let v = x[start + i];
-    sum = ${fours ? 'fma(v.w, v.w, fma(v.z, v.z, fma(v.y, v.y, fma(v.x, v.x, sum))))' : 'fma(v, v, sum)'};
-  }
-  sums[lane] = sum;
-  for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
-    workgroupBarrier();
-    if (lane < n) { sums[lane] += sums[lane + n]; }
-  }
-  workgroupBarrier();
-  let scale = 1.0 / sqrt(sums[0] / f32(p.length) + p.eps);
-  for (var first = 0u; first < length; first += ${SIZE}) {
-    let i = first + lane;
-    let live = i < length && part < p.parts;
-    let y = x[start + min(i, length - 1)] * scale * weight[min(i, length - 1)];
-    ${int8 ? 'to_int8(y, start + i, lane, live);' : ''}
-    if (live) { ${to}[start + i] = y; }
-  }
-}`,
-  };
-};
 
 /** One pair an invocation, of one tensor or of two after each other. */
 export const rope = (count: 1 | 2): Kernel => ({

@@ -9,7 +9,8 @@
  */
 import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
-import { int8Buffers, silu, toInt8 } from './activations.ts';
+import { int8Block, int8Buffers, silu, toInt8 } from './activations.ts';
+import { normalize, normBuffers, normParams } from './norm.ts';
 import { each, halves } from './text.ts';
 
 export const PARTS = 16;
@@ -33,6 +34,8 @@ export interface Few {
   invocations: number;
   /** Blocks whose codes are asked for before the first is used. */
   ahead: number;
+  /** Blocks of a row that has yet to be normed: of one row alone, which every workgroup norms for itself. */
+  norm?: number;
 }
 
 /** A few rows: a workgroup has a bundle of weight rows, and as many parts at a time as it has room for. */
@@ -62,13 +65,13 @@ ${addParts(rows, 'sums')}`,
 /** The same for several matrices that share x, one after the other: the outs of all of them make the workgroups. */
 export const matmulJoined = (m: Matmul, few: Few, count: number): Kernel => {
   const { rows } = few;
+  const input = inputOf(few);
   const teams = teamsOf(few);
   return {
     name: `matmul ${nameOf(m)} ${fewName(few)} of ${count}`,
-    params: ['inputs', 'blocks', ...Array.from({ length: count }, (_, k) => `rows${k}`)],
+    params: ['inputs', 'blocks', ...input.params, ...Array.from({ length: count }, (_, k) => `rows${k}`)],
     buffers: [
-      'xq: array<vec4u>',
-      'stats: array<vec2u>',
+      ...input.buffers,
       ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
       ...Array.from({ length: count }, (_, k) => `write out${k}: array<f32>`),
     ],
@@ -76,7 +79,9 @@ export const matmulJoined = (m: Matmul, few: Few, count: number): Kernel => {
     body: /* wgsl */ `
 ${halves}
 ${integers(m.format, count)}
-${int8Term(m.format)}
+${int8Term(m.format, 'xstats')}
+${few.norm ? int8Block : ''}
+${input.text}
 ${part}
 var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
 ${addParts(rows, 'sums')}
@@ -88,7 +93,7 @@ fn main(group: vec3u, lane: u32) {
     k => `{
     let bundles = (p.rows${k} + ${BUNDLE - 1}) / ${BUNDLE};
     if (bundle0 < bundles) {
-      ${sumParts(few, 'bundle0', [String(k)])}
+      ${sumParts(few, 'bundle0', [String(k)], input.call)}
       workgroupBarrier();
       for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
         let o = bundle0 * ${BUNDLE} + at % ${BUNDLE};
@@ -108,12 +113,12 @@ fn main(group: vec3u, lane: u32) {
 export const matmulGated = (m: Matmul, few: Few): Kernel => {
   const { rows } = few;
   const size = teamsOf(few) * BUNDLE;
+  const input = inputOf(few);
   return {
     name: `matmul ${nameOf(m)} ${fewName(few)} gated`,
-    params: ['inputs', 'blocks', 'rows'],
+    params: ['inputs', 'blocks', ...input.params, 'rows'],
     buffers: [
-      'xq: array<vec4u>',
-      'xstats: array<vec2u>',
+      ...input.buffers,
       ...[0, 1].flatMap(k => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]),
       'write out: array<vec4f>',
       ...int8Buffers,
@@ -123,6 +128,7 @@ export const matmulGated = (m: Matmul, few: Few): Kernel => {
 ${halves}
 ${integers(m.format, 2)}
 ${int8Term(m.format, 'xstats')}
+${input.text}
 ${part}
 ${silu}
 ${toInt8(size)}
@@ -132,7 +138,7 @@ ${addParts(rows, 'sums0')}
 ${addParts(rows, 'sums1')}
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
-  ${sumParts(few, 'group.x', ['0', '1'])}
+  ${sumParts(few, 'group.x', ['0', '1'], input.call)}
   workgroupBarrier();
   let row = lane / ${BUNDLE / 4};
   var y: vec4f;
@@ -153,28 +159,56 @@ fn main(group: vec3u, lane: u32) {
 const teamsOf = ({ invocations }: Few) =>
   Math.max(1, Math.min(PARTS, 2 ** Math.floor(Math.log2(invocations / BUNDLE))));
 
-const fewName = (few: Few) => `x${few.rows} by ${teamsOf(few)} ahead ${few.ahead}`;
+const fewName = (few: Few) =>
+  `x${few.rows} by ${teamsOf(few)} ahead ${few.ahead}${few.norm ? ` normed ${few.norm}` : ''}`;
+
+/** Where the int8 activations of matrices that share them come from: made before, or of a row that is normed here. */
+function inputOf(few: Few) {
+  if (!few.norm) return { params: [], buffers: ['xq: array<vec4u>', 'xstats: array<vec2u>'], text: '', call: '' };
+  return {
+    params: normParams,
+    buffers: normBuffers,
+    text: normalize(teamsOf(few) * BUNDLE, few.norm),
+    call: 'normalize(group.x == 0, lane);',
+  };
+}
 
 /**
- * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once.
+ * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once, and
+ * the next blocks are asked for before the products of these are made; `meanwhile` runs while the first are on their way.
  */
-function sumParts(few: Few, bundle: string, suffixes: readonly string[]): string {
+function sumParts(few: Few, bundle: string, suffixes: readonly string[], meanwhile = ''): string {
   const { rows, ahead } = few;
-  const step = (blocks: number) => `
-        ${suffixes.map(x => each(blocks, k => `let w${x}_${k} = load_weights${x}(bundle + b + ${k}, r);`)).join('\n')}
-        ${each(blocks, k => each(rows, i => `{ let i = load_input(x${i} + b + ${k}); ${suffixes.map(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}_${k}, i);`).join(' ')} }`))}`;
+  const teams = teamsOf(few);
+  const all = (text: (x: string) => string) => suffixes.map(text).join('\n');
   const target = (x: string) => (suffixes.length > 1 ? `sums${x}` : 'sums');
+  const ask = (b: string) => each(ahead, k => all(x => `raw${x}_${k} = load_raw${x}(bundle + ${b} + ${k}, r);`));
+  const terms = (b: string, raw: (x: string) => string) => `{
+        ${all(x => `let w${x} = unpacked(${raw(x)});`)}
+        ${each(rows, i => `{ let i = load_input(x${i} + ${b}); ${all(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}, i);`)} }`)}
+      }`;
+  const begin = /* wgsl */ `
+    ${all(x => each(rows, i => `var acc${x}_${i} = 0.0;`))}
+    let end = part(n + 1);
+    var b = part(n);
+    ${each(ahead, k => all(x => `var raw${x}_${k}: Raw;`))}
+    if (b + ${ahead} <= end) { ${ask('b')} }`;
+  const goOn = /* wgsl */ `
+    for (; b + ${ahead} <= end; b += ${ahead}) {
+      ${each(ahead, k => all(x => `let now${x}_${k} = raw${x}_${k};`))}
+      if (b + ${2 * ahead} <= end) { ${ask(`b + ${ahead}`)} }
+      ${each(ahead, k => terms(`b + ${k}`, x => `now${x}_${k}`))}
+    }
+    ${ahead > 1 ? `for (; b < end; b++) ${terms('b', x => `load_raw${x}(bundle + b, r)`)}` : ''}
+    ${all(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`))}`;
   return /* wgsl */ `
   let r = lane % ${BUNDLE};
   let bundle = ${bundle} * p.blocks;
-  ${each(rows, i => `let x${i} = min(first + ${i}, p.inputs - 1) * p.blocks;`)}
-  for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teamsOf(few)}) {
-    ${suffixes.map(x => each(rows, i => `var acc${x}_${i} = 0.0;`)).join(' ')}
-    let end = part(n + 1);
-    var b = part(n);
-    ${ahead > 1 ? `for (; b + ${ahead} <= end; b += ${ahead}) { ${step(ahead)} }` : ''}
-    for (; b < end; b++) { ${step(1)} }
-    ${suffixes.map(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`)).join('\n')}
+  ${each(rows, i => `let x${i} = ${rows === 1 ? 'first' : `min(first + ${i}, p.inputs - 1)`} * p.blocks;`)}
+  ${
+    teams === PARTS
+      ? `let n = lane / ${BUNDLE}; ${begin} ${meanwhile} ${goOn}`
+      : `${meanwhile} for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teams}) { ${begin} ${goOn} }`
   }`;
 }
 
@@ -233,18 +267,22 @@ function floats(format: GpuFormat): string {
   const { bits, bf16 } = format;
   const pair = (word: string) =>
     bf16 ? `vec2f(bitcast<f32>(${word} << 16), bitcast<f32>(${word} & 0xffff0000u))` : `unpack2x16float(${word})`;
-  const load = (k: number) => {
-    if (bits === 32) return `w.v[${k}] = bitcast<vec4f>(${vector(format, k)});`;
-    return `{ let c = ${vector(format, k)};
-    w.v[${2 * k}] = vec4f(${pair('c.x')}, ${pair('c.y')}); w.v[${2 * k + 1}] = vec4f(${pair('c.z')}, ${pair('c.w')}); }`;
+  const vectors = codeVectors(format);
+  const unpack = (k: number) => {
+    if (bits === 32) return `w.v[${k}] = bitcast<vec4f>(raw.c${k});`;
+    const pairs = (a: string, b: string) => `vec4f(${pair(`raw.c${k}.${a}`)}, ${pair(`raw.c${k}.${b}`)})`;
+    return `w.v[${2 * k}] = ${pairs('x', 'y')}; w.v[${2 * k + 1}] = ${pairs('z', 'w')};`;
   };
   return /* wgsl */ `
+struct Raw { ${each(vectors, k => `c${k}: vec4u`, ', ')} }
+fn load_raw(block: u32, r: u32) -> Raw { return Raw(${each(vectors, k => vector(format, k), ', ')}); }
 struct Weights { v: array<vec4f, 8> }
-fn load_weights(block: u32, r: u32) -> Weights {
+fn unpacked(raw: Raw) -> Weights {
   var w: Weights;
-  ${each(codeVectors(format), load)}
+  ${each(vectors, unpack)}
   return w;
 }
+fn load_weights(block: u32, r: u32) -> Weights { return unpacked(load_raw(block, r)); }
 ${floatInput}
 fn term(sum: f32, w: Weights, i: Input) -> f32 {
   var acc = sum;
@@ -255,37 +293,37 @@ fn term(sum: f32, w: Weights, i: Input) -> f32 {
 
 /**
  * Codes as int8 lanes, and scales: with groups of 32 a scale and a minimum, with groups of 16 two scales and two minima.
- * Of several matrices, by their number: load_weights0, load_weights1.
+ * Of several matrices, by their number: load_raw0, load_raw1.
  */
 function integers(format: GpuFormat, count = 0): string {
   const n = scaleHalves(format);
   const { minima, group } = format.integer!;
-  const half = (i: number) => (n === 1 ? 'pick' : i % 2 === 0 ? `low_half(word${i >> 1})` : `high_half(word${i >> 1})`);
+  const half = (i: number) => `${i % 2 === 0 ? 'low' : 'high'}_half(raw.s${i >> 1})`;
   const kinds =
     group === 32
       ? [half(0), minima ? half(1) : '0.0']
       : [half(0), half(minima ? 2 : 1), ...(minima ? [half(1), half(3)] : ['0.0', '0.0'])];
   const vec = group === 32 ? 'vec2f' : 'vec4f';
-  const words =
-    n === 1
-      ? `let pick = low_half(scales[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1)));`
-      : each(n / 2, k => `let word${k} = scales[${n / 2} * (block * ${BUNDLE} + r) + ${k}];`);
+  const vectors = codeVectors(format);
+  const words = Math.max(1, n / 2);
   const load = (k: string) => {
-    const named = (text: string) => text.replaceAll('codes[', `codes${k}[`).replaceAll('scales[', `scales${k}[`);
-    return /* wgsl */ `
-fn load_weights${k}(block: u32, r: u32) -> Weights {
-  ${named(words)}
-  let scale = ${vec}(${kinds.join()});
-  ${named(
-    format.bits === 4
-      ? `let c = ${vector(format, 0)};
-  return Weights(c & vec4u(0x0f0f0f0fu), (c >> vec4u(4)) & vec4u(0x0f0f0f0fu), scale);`
-      : `return Weights(${vector(format, 0)}, ${vector(format, 1)}, scale);`,
-  )}
-}`;
+    const scale = (i: number) =>
+      n === 1
+        ? `scales${k}[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1))`
+        : `scales${k}[${words} * (block * ${BUNDLE} + r) + ${i}]`;
+    const codes = each(vectors, v => vector(format, v).replace('codes[', `codes${k}[`), ', ');
+    return `fn load_raw${k}(block: u32, r: u32) -> Raw { return Raw(${codes}, ${each(words, scale, ', ')}); }`;
   };
   const names = count === 0 ? [''] : Array.from({ length: count }, (_, k) => String(k));
-  return `struct Weights { a: vec4u, b: vec4u, scale: ${vec} }${names.map(load).join('')}`;
+  const low = '& vec4u(0x0f0f0f0fu)';
+  return /* wgsl */ `
+struct Raw { ${each(vectors, k => `c${k}: vec4u`, ', ')}, ${each(words, k => `s${k}: u32`, ', ')} }
+${names.map(load).join('\n')}
+struct Weights { a: vec4u, b: vec4u, scale: ${vec} }
+fn unpacked(raw: Raw) -> Weights {
+  return Weights(${format.bits === 4 ? `raw.c0 ${low}, (raw.c0 >> vec4u(4)) ${low}` : 'raw.c0, raw.c1'}, ${vec}(${kinds.join()}));
+}
+${count === 0 ? 'fn load_weights(block: u32, r: u32) -> Weights { return unpacked(load_raw(block, r)); }' : ''}`;
 }
 
 /** Sums of products of codes are exact, so how they are made does not show in the result. */

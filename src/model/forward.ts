@@ -151,7 +151,8 @@ export async function forward(
     const rows = wanted.slice(first, first + LOGIT_ROWS);
     // Often they are all rows that there are.
     const ready = first === 0 && rows.every(({ part, row }, i) => part.row + row === i);
-    if (!ready) rows.forEach(({ part, row }, i) => device.copy(normed, part.row + row, scratch.chosen, i, 1));
+    for (let i = 0; i < rows.length && !ready; i++)
+      device.copy(normed, rows[i].part.row + rows[i].row, scratch.chosen, i, 1);
     const source = ready ? normed : scratch.chosen;
     device.project(source, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
     const asChoice = ({ part: { chunk } }: { part: Part }, i: number): Choice[] =>

@@ -8,6 +8,7 @@ import type { AttendShape } from './kernels/attend.ts';
 import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { turnOf } from './kernels/text.ts';
+import type { Tail } from './products.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
 import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
 import { BLOCK } from './weights.ts';
@@ -83,6 +84,17 @@ export class Attention {
       store(tail, shape.tailTokens, false, turn);
       if (some.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true, undefined);
     }
+  }
+
+  /** Where one row goes, if it goes into a tail alone. */
+  tailOf(layer: number, runs: readonly KvRun[]): Tail | undefined {
+    const { headDim, kvHeads } = this.shape;
+    const [{ view, count, position }] = runs;
+    const { tailTokens, sinks } = view.shape;
+    if (runs.length > 1 || count > 1 || position < sinks) return undefined;
+    const { pool, slot } = blockOf(view.tail);
+    const word = (slot * pool.strides[layer]) / 4 + ((position % tailTokens) * headDim) / 2;
+    return { shape: { headDim, kvHeads }, buffer: pool.buffers[layer], word, tokens: tailTokens };
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {

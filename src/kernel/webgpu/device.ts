@@ -42,12 +42,21 @@ export interface WebGpuOptions {
 
 /**
  * An operation that the next one may be able to join: a row is normed by the products that read it, queries and keys are
- * turned at once, and on the way into the cache where all rows go there; two products are gated.
+ * turned at once, and on the way into the cache where all rows go there, by the products that make them if it is one row;
+ * two products are gated.
  */
 type Waiting =
   | ({ kind: 'norm'; out: Tensor } & Norm)
-  | { kind: 'turn'; tensors: readonly Tensor[]; rows: number; headDim: number; angles: Tensor }
-  | { kind: 'products'; x: Tensor; rows: number; projections: readonly Projection[]; norm?: Norm };
+  | { kind: 'turn'; tensors: readonly Tensor[]; rows: number; headDim: number; angles: Tensor; of?: WaitingProducts }
+  | WaitingProducts;
+
+interface WaitingProducts {
+  kind: 'products';
+  x: Tensor;
+  rows: number;
+  projections: readonly Projection[];
+  norm?: Norm;
+}
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
@@ -219,10 +228,13 @@ export class WebGpuDevice implements Device {
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     const { waiting } = this;
     const norm =
-      waiting?.kind === 'norm' && waiting.out === x && this.products.canNorm(x, rows, projections) ? waiting : undefined;
+      waiting?.kind === 'norm' && waiting.out === x && this.products.canNorm(x, rows, projections)
+        ? waiting
+        : undefined;
     if (norm) this.waiting = undefined;
     this.settle();
-    if (this.products.canGate(rows, projections)) this.waiting = { kind: 'products', x, rows, projections, norm };
+    const waits = this.products.canGate(rows, projections) || this.products.canStore(rows, projections);
+    if (waits) this.waiting = { kind: 'products', x, rows, projections, norm };
     else this.products.project(x, rows, projections, norm);
   }
 
@@ -233,8 +245,9 @@ export class WebGpuDevice implements Device {
     if (same && waiting.tensors.length === 1 && waiting.tensors[0] !== x) {
       this.waiting = { ...waiting, tensors: [...waiting.tensors, x] };
     } else {
-      this.settle();
-      this.waiting = { kind: 'turn', tensors: [x], rows, headDim, angles };
+      const of = waiting?.kind === 'products' && waiting.projections.length === 3 ? waiting : undefined;
+      if (!of) this.settle();
+      this.waiting = { kind: 'turn', tensors: [x], rows, headDim, angles, of };
     }
   }
 
@@ -270,8 +283,9 @@ export class WebGpuDevice implements Device {
     const { waiting } = this;
     this.waiting = undefined;
     if (waiting?.kind === 'norm') this.runNorm(waiting.x, 1, waiting.weight, waiting.eps, waiting.out);
+    const products = waiting?.kind === 'turn' ? waiting.of : waiting?.kind === 'products' ? waiting : undefined;
+    if (products) this.products.project(products.x, products.rows, products.projections, products.norm);
     if (waiting?.kind === 'turn') this.turn(waiting.tensors, waiting.rows, waiting.headDim, waiting.angles);
-    if (waiting?.kind === 'products') this.products.project(waiting.x, waiting.rows, waiting.projections, waiting.norm);
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
@@ -279,7 +293,15 @@ export class WebGpuDevice implements Device {
     const rows = runs.reduce((sum, { count }) => sum + count, 0);
     if (waiting?.kind === 'turn' && waiting.tensors[1] === k && waiting.rows === rows) {
       this.waiting = undefined;
-      this.attention.append(layer, k, v, runs, { q: waiting.tensors[0], angles: waiting.angles });
+      const { tensors, angles, of } = waiting;
+      const tail =
+        of && [...tensors, v].every((x, i) => of.projections[i].out === x) && this.attention.tailOf(layer, runs);
+      if (tail)
+        this.products.projectJoined(of.x as GpuTensor, 1, of.projections, { norm: of.norm, tail: { ...tail, angles } });
+      else {
+        if (of) this.products.project(of.x, of.rows, of.projections, of.norm);
+        this.attention.append(layer, k, v, runs, { q: tensors[0], angles });
+      }
     } else {
       this.settle();
       this.attention.append(layer, k, v, runs);

@@ -3,7 +3,16 @@ import type { Projection, Tensor } from '../device.ts';
 import type { AdapterInfo } from './adapter.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
-import { type Few, type Matmul, matmulFew, matmulGated, matmulJoined, nameOf, takesInt8 } from './kernels/matmul.ts';
+import {
+  type Few,
+  type IntoTail,
+  type Matmul,
+  matmulFew,
+  matmulGated,
+  matmulJoined,
+  nameOf,
+  takesInt8,
+} from './kernels/matmul.ts';
 import { canNorm } from './kernels/norm.ts';
 import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
@@ -31,6 +40,8 @@ const AHEAD = 4;
 
 /** Bytes that the sums of two joined products of a row take, and the gate's int8. */
 const SUMS = 8192;
+/** Of queries, keys and values on their way into a tail. */
+const TAIL_BUFFERS = 14;
 /** Of a gate with its products. */
 const GATE_BUFFERS = 10;
 
@@ -39,6 +50,20 @@ export interface Norm {
   x: Tensor;
   weight: Tensor;
   eps: number;
+}
+
+/** Where the keys and values of one row go: from a word of a buffer on, tokens of a head after each other. */
+export interface Tail {
+  shape: IntoTail;
+  buffer: GPUBuffer;
+  word: number;
+  tokens: number;
+}
+
+interface Joined {
+  norm?: Norm;
+  /** With the angles by which queries and keys are turned. */
+  tail?: Tail & { angles: Tensor };
 }
 
 export class Products {
@@ -51,7 +76,7 @@ export class Products {
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     this.gpu.mayBegin();
     if (projections.length > 1 && this.canJoin(rows, projections))
-      this.projectJoined(x as GpuTensor, rows, projections, norm);
+      this.projectJoined(x as GpuTensor, rows, projections, { norm });
     else for (const projection of projections) this.projectOne(x, rows, projection);
   }
 
@@ -98,19 +123,35 @@ export class Products {
     );
   }
 
-  private projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
+  /** Whether queries, keys and values can go on into a tail in their dispatch. */
+  canStore(rows: number, projections: readonly Projection[]): boolean {
+    const enough = this.info.limits.storageBuffers >= TAIL_BUFFERS;
+    return projections.length === 3 && rows === 1 && enough && this.canJoin(rows, projections);
+  }
+
+  projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[], { norm, tail }: Joined): void {
+    if (tail) this.gpu.mayBegin();
     const matrices = projections.map(({ weights }) => weights as GpuWeights);
     const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
     const few = { ...this.few(rows), norm: norm && x.cols / BLOCK };
     const count = projections.length;
-    const kernel = this.known(`joined ${count} ${few.norm}`, few.rows, m, () => matmulJoined(m, few, count));
+    const kernel = this.known(`joined ${count} ${few.norm} ${!tail}`, few.rows, m, () =>
+      matmulJoined(m, few, count, tail?.shape),
+    );
     const buffers = [
       ...this.inputOf(x, rows, norm),
       ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
       ...projections.map(({ out }) => changed(out)),
+      ...(tail ? [bufferOf(tail.angles), tail.buffer] : []),
     ];
     const bundles = matrices.reduce((sum, weights) => sum + Math.ceil(weights.rows / BUNDLE), 0);
-    const params = [rows, x.cols / BLOCK, ...(norm ? [norm.eps] : []), ...matrices.map(weights => weights.rows)];
+    const params = [
+      rows,
+      x.cols / BLOCK,
+      ...(norm ? [norm.eps] : []),
+      ...matrices.map(weights => weights.rows),
+      ...(tail ? [tail.angles.cols / 2, tail.word, tail.tokens] : []),
+    ];
     this.gpu.run(kernel, params, buffers, [bundles, Math.ceil(rows / few.rows)]);
   }
 

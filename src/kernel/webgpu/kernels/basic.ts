@@ -1,7 +1,7 @@
 /** The small operations: embedding rows, rotary turns. */
 import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
-import { each, halves } from './text.ts';
+import { each, halves, turned } from './text.ts';
 
 const SIZE = 256;
 
@@ -63,6 +63,7 @@ export const rope = (count: 1 | 2): Kernel => ({
   buffers: ['angles: array<vec2f>', 'write x0: array<f32>', ...(count === 2 ? ['write x1: array<f32>'] : [])],
   size: SIZE,
   body: /* wgsl */ `
+${turned}
 fn main(group: vec3u, lane: u32) {
   let n = group.x * ${SIZE} + lane;
   let pair = n % p.pairs;
@@ -72,10 +73,9 @@ fn main(group: vec3u, lane: u32) {
     count,
     k => `if (head * p.headDim < p.cols${k}) {
     let at = group.y * p.cols${k} + head * p.headDim + 2 * pair;
-    let a = x${k}[at];
-    let b = x${k}[at + 1];
-    x${k}[at] = fma(a, turn.x, -(b * turn.y));
-    x${k}[at + 1] = fma(a, turn.y, b * turn.x);
+    let y = turned(vec2f(x${k}[at], x${k}[at + 1]), turn);
+    x${k}[at] = y.x;
+    x${k}[at + 1] = y.y;
     return;
   }
   head -= p.cols${k} / p.headDim;`,

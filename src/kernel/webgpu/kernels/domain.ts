@@ -1,7 +1,7 @@
 /** Into a codec's domain and back: queries before attention, and the merged states after it. */
 import type { Kernel } from '../gpu.ts';
 import { int8Buffers, toInt8 } from './activations.ts';
-import { each, toF16 } from './text.ts';
+import { each, toF16, turned as turnedText } from './text.ts';
 
 export const SIZE = 256;
 /** Words of a row: row, first state and states of pages, first state and states of f16 tokens. */
@@ -268,10 +268,10 @@ export function append({ headDim, kvHeads, sinks, turned }: Append): Kernel {
   const pairs = headDim / 2;
   const stored = 2 * kvHeads * pairs;
   const turn = /* wgsl */ `
+${turnedText}
 fn turn(x: vec2f, row: u32, pair: u32) -> vec2f {
   if (pair >= p.pairs) { return x; }
-  let by = angles[row * p.pairs + pair];
-  return vec2f(fma(x.x, by.x, -(x.y * by.y)), fma(x.x, by.y, x.y * by.x));
+  return turned(x, angles[row * p.pairs + pair]);
 }`;
   return {
     name: `append ${headDim} ${kvHeads} ${sinks ? 'sinks' : 'tail'}${turned ? ` turned ${turned}` : ''}`,

@@ -11,7 +11,7 @@ import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
 import { int8Block, int8Buffers, silu, toInt8 } from './activations.ts';
 import { normalize, normBuffers, normParams } from './norm.ts';
-import { each, halves } from './text.ts';
+import { each, halves, toF16, turned } from './text.ts';
 
 export const PARTS = 16;
 
@@ -62,18 +62,34 @@ ${addParts(rows, 'sums')}`,
   };
 };
 
-/** The same for several matrices that share x, one after the other: the outs of all of them make the workgroups. */
-export const matmulJoined = (m: Matmul, few: Few, count: number): Kernel => {
+/** Queries, keys and values of one row: the first two are turned, the latter two go into the tail of a cache too. */
+export interface IntoTail {
+  headDim: number;
+  kvHeads: number;
+}
+
+/**
+ * The same for several matrices that share x, one after the other: the outs of all of them make the workgroups. `tail`: they
+ * are three, of one row, and go on as attention reads them.
+ */
+export const matmulJoined = (m: Matmul, few: Few, count: number, tail?: IntoTail): Kernel => {
   const { rows } = few;
   const input = inputOf(few);
   const teams = teamsOf(few);
   return {
-    name: `matmul ${nameOf(m)} ${fewName(few)} of ${count}`,
-    params: ['inputs', 'blocks', ...input.params, ...Array.from({ length: count }, (_, k) => `rows${k}`)],
+    name: `matmul ${nameOf(m)} ${fewName(few)} of ${count}${tail ? ` into tails ${tail.kvHeads} x ${tail.headDim}` : ''}`,
+    params: [
+      'inputs',
+      'blocks',
+      ...input.params,
+      ...Array.from({ length: count }, (_, k) => `rows${k}`),
+      ...(tail ? ['pairs', 'place', 'tokens'] : []),
+    ],
     buffers: [
       ...input.buffers,
       ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
-      ...Array.from({ length: count }, (_, k) => `write out${k}: array<f32>`),
+      ...Array.from({ length: count }, (_, k) => `write out${k}: array<${tail ? 'vec2f' : 'f32'}>`),
+      ...(tail ? ['angles: array<vec2f>', 'write pool: array<u32>'] : []),
     ],
     size: teams * BUNDLE,
     body: /* wgsl */ `
@@ -85,6 +101,7 @@ ${input.text}
 ${part}
 var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
 ${addParts(rows, 'sums')}
+${tail ? `${toF16}\n${turned}` : ''}
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
   var bundle0 = group.x;
@@ -95,11 +112,7 @@ fn main(group: vec3u, lane: u32) {
     if (bundle0 < bundles) {
       ${sumParts(few, 'bundle0', [String(k)], input.call)}
       workgroupBarrier();
-      for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
-        let o = bundle0 * ${BUNDLE} + at % ${BUNDLE};
-        let row = first + at / ${BUNDLE};
-        if (o < p.rows${k} && row < p.inputs) { out${k}[row * p.rows${k} + o] = add_sums(at); }
-      }
+      ${tail ? storePairs(k, tail) : storeRows(k, rows, teams)}
       return;
     }
     bundle0 -= bundles;
@@ -108,6 +121,24 @@ fn main(group: vec3u, lane: u32) {
 }`,
   };
 };
+
+const storeRows = (k: number, rows: number, teams: number) => /* wgsl */ `
+      for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
+        let o = bundle0 * ${BUNDLE} + at % ${BUNDLE};
+        let row = first + at / ${BUNDLE};
+        if (o < p.rows${k} && row < p.inputs) { out${k}[row * p.rows${k} + o] = add_sums(at); }
+      }`;
+
+/** The tail is as `append` (domain.ts) has it, from word `place` on for the first head of this token. */
+const storePairs = (k: number, { headDim, kvHeads }: IntoTail) => /* wgsl */ `
+      let o = bundle0 * ${BUNDLE} + 2 * lane;
+      if (lane < ${BUNDLE / 2} && o < p.rows${k}) {
+        let pair = o % ${headDim} / 2;
+        var y = vec2f(add_sums(2 * lane), add_sums(2 * lane + 1));
+        ${k < 2 ? 'if (pair < p.pairs) { y = turned(y, angles[pair]); }' : ''}
+        out${k}[o / 2] = y;
+        ${k > 0 ? `pool[p.place + (${(k - 1) * kvHeads} + o / ${headDim}) * p.tokens * ${headDim / 2} + pair] = to_f16(y.x) | (to_f16(y.y) << 16);` : ''}
+      }`;
 
 /** Two matrices whose outs meet in a gate, silu(a) b, for a matrix that comes next: floats, and int8 a bundle. */
 export const matmulGated = (m: Matmul, few: Few): Kernel => {

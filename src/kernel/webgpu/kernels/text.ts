@@ -28,6 +28,10 @@ fn high_half(word: u32) -> f32 { return unpack2x16float(word).y; }`;
 export const each = (n: number, text: (i: number) => string, join = '\n'): string =>
   Array.from({ length: n }, (_, i) => text(i)).join(join);
 
+/** `turned(pair, by)`: two dims by an angle, of which `by` has cosine and sine. All share it, to get the same bits. */
+export const turned = /* wgsl */ `
+fn turned(x: vec2f, by: vec2f) -> vec2f { return vec2f(fma(x.x, by.x, -(x.y * by.y)), fma(x.x, by.y, x.y * by.x)); }`;
+
 /** A float literal that reads back as the same f32. */
 export function float(x: number): string {
   const text = String(Math.fround(x));

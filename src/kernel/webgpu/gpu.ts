@@ -52,8 +52,8 @@ const ARENA = 4 << 20;
 const ALIGN = 256;
 /** Bytes that a uniform binding spans. */
 const UNIFORM = 128;
-/** Dispatches after which the GPU may begin: it works on them while the next ones are recorded. */
-const BEGIN = 40;
+/** Dispatches after which the GPU may begin, if it is idle and if it is not: it works while the next ones are recorded. */
+const BEGIN = { idle: 8, busy: 40 };
 /** Dispatches that a set of timestamps can hold. */
 const WATCHED = 2048;
 
@@ -75,6 +75,8 @@ export class Gpu {
   private submission?: Promise<void>;
   /** Dispatches since the last submission. */
   private recorded = 0;
+  /** Whether all that was submitted is known to be done. */
+  private idling = true;
   /** Whether what is recorded must stay in one pass. */
   private timed = false;
   private failure?: Error;
@@ -192,7 +194,7 @@ export class Gpu {
 
   /** A moment at which nothing depends on tables placed before: the GPU begins if there is enough to do. */
   mayBegin(): void {
-    if (this.recorded >= BEGIN && !this.timed) this.submit();
+    if (this.recorded >= (this.idling ? BEGIN.idle : BEGIN.busy) && !this.timed) this.submit();
   }
 
   private computePass({ name }: Kernel): GPUComputePassEncoder {
@@ -304,6 +306,7 @@ export class Gpu {
     this.encoder = undefined;
     this.device.queue.writeBuffer(this.arena, 0, this.shadow, 0, Math.ceil(this.used / 4) * 4);
     this.device.queue.submit([encoder.finish()]);
+    this.idling = false;
     for (const buffer of this.doomed.splice(0)) buffer.destroy();
     this.used = 0;
     this.recorded = 0;
@@ -370,7 +373,9 @@ export class Gpu {
     });
     try {
       await this.submission;
+      const { generation } = this;
       await staging.mapAsync(MAP_READ_MODE, 0, bytes);
+      this.idling = this.generation === generation;
       this.check();
     } catch (error) {
       // The loss is told a moment after the commands that it broke.

@@ -140,7 +140,7 @@ function createEngine(parts: Parts): Engine {
     async dispose() {
       if (disposed) return;
       disposed = true;
-      const { rows: _, ...tensors } = engine.scratch;
+      const { rows: _, products: __, ...tensors } = engine.scratch;
       for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
       // Whoever still holds the engine shall not hold gigabytes by it.
       Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });

@@ -6,7 +6,7 @@
  * how a prompt was cut into chunks cannot show in the result.
  */
 import type { Run, Sequence } from '../cache/sequence.ts';
-import type { Choice, Device, KvRun, Tensor } from '../kernel/device.ts';
+import type { Choice, Device, KvRun, Projection, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -35,6 +35,16 @@ export interface Scratch {
   /** Rows whose logits are wanted, gathered. */
   chosen: Tensor;
   logits: Tensor;
+  /** Made with the first pass. */
+  products: WeakMap<ModelWeights, LayerProducts[]>;
+}
+
+/** The products of a layer. The lists stay the same, so that a device can remember what it found out about them. */
+interface LayerProducts {
+  qkv: readonly Projection[];
+  output: readonly Projection[];
+  gates: readonly Projection[];
+  down: readonly Projection[];
 }
 
 /** Rows of logits made at once: a row is as long as the vocabulary. */
@@ -55,7 +65,29 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
     angles: device.tensor(rows, rope.dims),
     chosen: device.tensor(LOGIT_ROWS, width),
     logits: device.tensor(LOGIT_ROWS, vocab),
+    products: new WeakMap(),
   };
+}
+
+function productsOf(scratch: Scratch, weights: ModelWeights): LayerProducts[] {
+  const { x, q, k, v, gate, up } = scratch;
+  const products =
+    scratch.products.get(weights) ??
+    weights.layers.map(w => ({
+      qkv: [
+        { weights: w.q, out: q, bias: w.qBias },
+        { weights: w.k, out: k, bias: w.kBias },
+        { weights: w.v, out: v, bias: w.vBias },
+      ],
+      output: [{ weights: w.output, out: x, add: true }],
+      gates: [
+        { weights: w.gate, out: gate },
+        { weights: w.up, out: up },
+      ],
+      down: [{ weights: w.down, out: x, add: true }],
+    }));
+  scratch.products.set(weights, products);
+  return products;
 }
 
 export interface Hooks {
@@ -112,15 +144,13 @@ export async function forward(
     );
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
   const rounds = roundsOf(parts);
+  const products = productsOf(scratch, weights);
 
   for (let layer = resume?.layer ?? 0; layer < weights.layers.length; layer++) {
     const w = weights.layers[layer];
+    const { qkv, output, gates, down } = products[layer];
     device.norm(x, rows, w.attentionNorm, normEps, normed);
-    device.project(normed, rows, [
-      { weights: w.q, out: q, bias: w.qBias },
-      { weights: w.k, out: k, bias: w.kBias },
-      { weights: w.v, out: v, bias: w.vBias },
-    ]);
+    device.project(normed, rows, qkv);
     if (w.qNorm && w.kNorm) {
       device.norm(q, rows, w.qNorm, normEps, q);
       device.norm(k, rows, w.kNorm, normEps, k);
@@ -133,14 +163,11 @@ export async function forward(
       device.append(layer, k, v, runs);
       device.attend(layer, q, attended, runs, attentionScale);
     }
-    device.project(attended, rows, [{ weights: w.output, out: x, add: true }]);
+    device.project(attended, rows, output);
     device.norm(x, rows, w.ffnNorm, normEps, normed);
-    device.project(normed, rows, [
-      { weights: w.gate, out: gate },
-      { weights: w.up, out: up },
-    ]);
+    device.project(normed, rows, gates);
     device.swiglu(gate, up, rows);
-    device.project(gate, rows, [{ weights: w.down, out: x, add: true }]);
+    device.project(gate, rows, down);
   }
 
   device.norm(x, rows, weights.outputNorm, normEps, normed);

@@ -16,7 +16,7 @@ import {
 import { canNorm } from './kernels/norm.ts';
 import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
-import { BLOCK, BUNDLE, type GpuWeights } from './weights.ts';
+import { BLOCK, BUNDLE, type GpuFormat, type GpuWeights } from './weights.ts';
 
 export interface ProductOptions {
   precise: boolean;
@@ -66,7 +66,22 @@ interface Joined {
   tail?: Tail & { angles: Tensor };
 }
 
+/** What is known about a list of projections. */
+interface Known {
+  /** Whether one dispatch can make all of them, for a few rows: integers of one format, and buffers enough. */
+  joins: boolean;
+  format: GpuFormat;
+  /** Codes and scales of each. */
+  weights: GPUBuffer[];
+  rows: number[];
+  bundles: number;
+  /** By the norm, the tail and the rows. */
+  kernels: Map<number, Kernel>;
+}
+
 export class Products {
+  private readonly lists = new WeakMap<readonly Projection[], Known>();
+
   constructor(
     private readonly gpu: Gpu,
     private readonly info: AdapterInfo,
@@ -75,20 +90,8 @@ export class Products {
 
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     this.gpu.mayBegin();
-    if (projections.length > 1 && this.canJoin(rows, projections))
-      this.projectJoined(x as GpuTensor, rows, projections, { norm });
+    if (this.canJoin(rows, projections)) this.projectJoined(x as GpuTensor, rows, projections, { norm });
     else for (const projection of projections) this.projectOne(x, rows, projection);
-  }
-
-  /** Whether products of this row can norm it on the way: joined ones of one row, which fits into a workgroup's memory. */
-  canNorm(x: Tensor, rows: number, projections: readonly Projection[]): boolean {
-    const { limits } = this.info;
-    return (
-      rows === 1 &&
-      projections.length > 1 &&
-      this.canJoin(rows, projections) &&
-      canNorm(limits.invocations, limits.workgroupMemory - SUMS, x.cols)
-    );
   }
 
   private projectOne(x: Tensor, rows: number, { weights, out, bias, add }: Projection): void {
@@ -97,62 +100,71 @@ export class Products {
     const input = takesInt8(matmul) ? this.int8Of(x as GpuTensor, rows) : [bufferOf(x)];
     const chosen = this.choose(matmul, rows);
     for (const { codes, scales, firstRow, rows: outs } of pieces) {
-      const buffers = [
-        ...input,
-        codes,
-        ...(format.integer ? [scales] : []),
-        ...(bias ? [bufferOf(bias)] : []),
-        changed(out),
-      ];
+      const buffers = [...input, codes];
+      if (format.integer) buffers.push(scales);
+      if (bias) buffers.push(bufferOf(bias));
+      buffers.push(changed(out));
       const params = [outs, rows, x.cols / BLOCK, firstRow, weights.rows, add ? 1 : 0];
       this.gpu.run(chosen.kernel, params, buffers, [Math.ceil(outs / chosen.outs), Math.ceil(rows / chosen.rows)]);
     }
   }
 
-  /** Whether one dispatch can make all of them: a few rows, integers of one format, and buffers enough. */
-  canJoin(rows: number, projections: readonly Projection[]): boolean {
-    const [{ format }] = projections.map(({ weights }) => weights as GpuWeights);
-    return (
-      rows <= FEW &&
+  private knownOf(projections: readonly Projection[]): Known {
+    const known = this.lists.get(projections);
+    if (known) return known;
+    const matrices = projections.map(({ weights }) => weights as GpuWeights);
+    const [{ format }] = matrices;
+    const joins =
+      projections.length > 1 &&
       takesInt8({ format, precise: this.options.precise, bias: false }) &&
       3 + 3 * projections.length <= this.info.limits.storageBuffers &&
-      projections.every(({ weights, bias, add }) => {
-        const { pieces, format: own } = weights as GpuWeights;
-        return !bias && !add && pieces.length === 1 && own.name === format.name;
-      })
-    );
+      projections.every(({ bias, add }) => !bias && !add) &&
+      matrices.every(({ pieces, format: own }) => pieces.length === 1 && own.name === format.name);
+    const made = {
+      joins,
+      format,
+      weights: matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
+      rows: matrices.map(({ rows }) => rows),
+      bundles: matrices.reduce((sum, { rows }) => sum + Math.ceil(rows / BUNDLE), 0),
+      kernels: new Map(),
+    };
+    this.lists.set(projections, made);
+    return made;
+  }
+
+  private canJoin(rows: number, projections: readonly Projection[]): boolean {
+    return rows <= FEW && this.knownOf(projections).joins;
+  }
+
+  /** Whether products of this row can norm it on the way: joined ones of one row, which fits into a workgroup's memory. */
+  canNorm(x: Tensor, rows: number, projections: readonly Projection[]): boolean {
+    const { invocations, workgroupMemory } = this.info.limits;
+    return rows === 1 && this.canJoin(1, projections) && canNorm(invocations, workgroupMemory - SUMS, x.cols);
   }
 
   /** Whether queries, keys and values can go on into a tail in their dispatch. */
   canStore(rows: number, projections: readonly Projection[]): boolean {
     const enough = this.info.limits.storageBuffers >= TAIL_BUFFERS;
-    return projections.length === 3 && rows === 1 && enough && this.canJoin(rows, projections);
+    return rows === 1 && projections.length === 3 && enough && this.canJoin(1, projections);
   }
 
   projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[], { norm, tail }: Joined): void {
-    if (tail) this.gpu.mayBegin();
-    const matrices = projections.map(({ weights }) => weights as GpuWeights);
-    const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
-    const few = { ...this.few(rows), norm: norm && x.cols / BLOCK };
+    this.gpu.mayBegin();
+    const known = this.knownOf(projections);
+    const buffers = this.inputOf(x, rows, norm);
+    buffers.push(...known.weights);
+    for (const { out } of projections) buffers.push(changed(out));
+    const params = [rows, x.cols / BLOCK];
+    if (norm) params.push(norm.eps);
+    params.push(...known.rows);
+    if (tail) {
+      buffers.push(bufferOf(tail.angles), tail.buffer);
+      params.push(tail.angles.cols / 2, tail.word, tail.tokens);
+    }
+    const few = this.few(rows, x, norm);
     const count = projections.length;
-    const kernel = this.known(`joined ${count} ${few.norm} ${!tail}`, few.rows, m, () =>
-      matmulJoined(m, few, count, tail?.shape),
-    );
-    const buffers = [
-      ...this.inputOf(x, rows, norm),
-      ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
-      ...projections.map(({ out }) => changed(out)),
-      ...(tail ? [bufferOf(tail.angles), tail.buffer] : []),
-    ];
-    const bundles = matrices.reduce((sum, weights) => sum + Math.ceil(weights.rows / BUNDLE), 0);
-    const params = [
-      rows,
-      x.cols / BLOCK,
-      ...(norm ? [norm.eps] : []),
-      ...matrices.map(weights => weights.rows),
-      ...(tail ? [tail.angles.cols / 2, tail.word, tail.tokens] : []),
-    ];
-    this.gpu.run(kernel, params, buffers, [bundles, Math.ceil(rows / few.rows)]);
+    const kernel = this.kernelOf(known, few, tail ? 1 : 0, m => matmulJoined(m, few, count, tail?.shape));
+    this.gpu.run(kernel, params, buffers, [known.bundles, Math.ceil(rows / few.rows)]);
   }
 
   /** Whether two projections and the gate after them can go in one dispatch: the gate's int8 comes in whole bundles. */
@@ -165,22 +177,28 @@ export class Products {
   /** The gate goes into the first projection's out. */
   gate(x: GpuTensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     this.gpu.mayBegin();
-    const matrices = projections.map(({ weights }) => weights as GpuWeights);
-    const m: Matmul = { format: matrices[0].format, precise: false, bias: false };
-    const few = { ...this.few(rows), norm: norm && x.cols / BLOCK };
-    const kernel = this.known(`gated ${few.norm}`, few.rows, m, () => matmulGated(m, few));
+    const known = this.knownOf(projections);
     const out = projections[0].out as GpuTensor;
     const int8 = this.roomForInt8(out);
-    const buffers = [
-      ...this.inputOf(x, rows, norm),
-      ...matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
-      out.buffer,
-      int8.codes,
-      int8.stats,
-    ];
-    const params = [rows, x.cols / BLOCK, ...(norm ? [norm.eps] : []), out.cols];
+    const buffers = this.inputOf(x, rows, norm);
+    buffers.push(...known.weights, out.buffer, int8.codes, int8.stats);
+    const params = [rows, x.cols / BLOCK];
+    if (norm) params.push(norm.eps);
+    params.push(out.cols);
+    const few = this.few(rows, x, norm);
+    const kernel = this.kernelOf(known, few, 2, m => matmulGated(m, few));
     this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
     int8.fresh = true;
+  }
+
+  /** A kernel of a list, by what becomes of the products. */
+  private kernelOf({ kernels, format, rows }: Known, few: Few, fate: 0 | 1 | 2, make: (m: Matmul) => Kernel): Kernel {
+    const key = 4 * (2 * few.rows + (few.norm ? 1 : 0)) + fate;
+    const m = { format, precise: false, bias: false };
+    const kernel =
+      kernels.get(key) ?? this.known(`joined ${fate} of ${rows.length} ${few.norm}`, few.rows, m, () => make(m));
+    kernels.set(key, kernel);
+    return kernel;
   }
 
   private known(kind: string, at: number, m: Matmul, make: () => Kernel): Kernel {
@@ -194,11 +212,11 @@ export class Products {
     return tileBytes(m, tile) <= this.info.limits.workgroupMemory ? tile : { ...tile, deep: 1 };
   }
 
-  private few(rows: number): Few {
+  private few(rows: number, x?: Tensor, norm?: Norm): Few {
     const { unroll } = this.options;
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
     const ahead = unroll === 1 ? 1 : Math.max(2, AHEAD / few);
-    return { rows: few, invocations: this.info.limits.invocations, ahead };
+    return { rows: few, invocations: this.info.limits.invocations, ahead, norm: norm && x!.cols / BLOCK };
   }
 
   private choose(m: Matmul, rows: number): Chosen {

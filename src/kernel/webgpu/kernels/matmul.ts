@@ -52,7 +52,7 @@ ${part}
 var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
-  ${sumParts(few, 'group.x', [''])}
+  ${sumParts(few, 'group.x', [''], rows === 1)}
   workgroupBarrier();
   for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
     store(group.x * ${BUNDLE} + at % ${BUNDLE}, first + at / ${BUNDLE}, add_sums(at));
@@ -104,13 +104,14 @@ ${addParts(rows, 'sums')}
 ${tail ? `${toF16}\n${turned}` : ''}
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
+  ${input.call}
   var bundle0 = group.x;
   ${each(
     count,
     k => `{
     let bundles = (p.rows${k} + ${BUNDLE - 1}) / ${BUNDLE};
     if (bundle0 < bundles) {
-      ${sumParts(few, 'bundle0', [String(k)], input.call)}
+      ${sumParts(few, 'bundle0', [String(k)])}
       workgroupBarrier();
       ${tail ? storePairs(k, tail) : storeRows(k, rows, teams)}
       return;
@@ -169,7 +170,8 @@ ${addParts(rows, 'sums0')}
 ${addParts(rows, 'sums1')}
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
-  ${sumParts(few, 'group.x', ['0', '1'], input.call)}
+  ${input.call}
+  ${sumParts(few, 'group.x', ['0', '1'])}
   workgroupBarrier();
   let row = lane / ${BUNDLE / 4};
   var y: vec4f;
@@ -205,41 +207,45 @@ function inputOf(few: Few) {
 }
 
 /**
- * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once, and
- * the next blocks are asked for before the products of these are made; `meanwhile` runs while the first are on their way.
+ * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once. `early`:
+ * the next blocks are asked for before the products of these are made.
  */
-function sumParts(few: Few, bundle: string, suffixes: readonly string[], meanwhile = ''): string {
+function sumParts(few: Few, bundle: string, suffixes: readonly string[], early = false): string {
   const { rows, ahead } = few;
-  const teams = teamsOf(few);
   const all = (text: (x: string) => string) => suffixes.map(text).join('\n');
   const target = (x: string) => (suffixes.length > 1 ? `sums${x}` : 'sums');
-  const ask = (b: string) => each(ahead, k => all(x => `raw${x}_${k} = load_raw${x}(bundle + ${b} + ${k}, r);`));
-  const terms = (b: string, raw: (x: string) => string) => `{
-        ${all(x => `let w${x} = unpacked(${raw(x)});`)}
-        ${each(rows, i => `{ let i = load_input(x${i} + ${b}); ${all(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}, i);`)} }`)}
-      }`;
-  const begin = /* wgsl */ `
-    ${all(x => each(rows, i => `var acc${x}_${i} = 0.0;`))}
-    let end = part(n + 1);
-    var b = part(n);
-    ${each(ahead, k => all(x => `var raw${x}_${k}: Raw;`))}
-    if (b + ${ahead} <= end) { ${ask('b')} }`;
-  const goOn = /* wgsl */ `
-    for (; b + ${ahead} <= end; b += ${ahead}) {
-      ${each(ahead, k => all(x => `let now${x}_${k} = raw${x}_${k};`))}
-      if (b + ${2 * ahead} <= end) { ${ask(`b + ${ahead}`)} }
-      ${each(ahead, k => terms(`b + ${k}`, x => `now${x}_${k}`))}
-    }
-    ${ahead > 1 ? `for (; b < end; b++) ${terms('b', x => `load_raw${x}(bundle + b, r)`)}` : ''}
-    ${all(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`))}`;
+  const load = (b: string, k: number, x: string) => `load_raw${x}(bundle + ${b} + ${k}, r)`;
+  const terms = (blocks: number) =>
+    each(
+      blocks,
+      k => `{
+        ${all(x => `let w${x} = unpacked(raw${x}_${k});`)}
+        ${each(rows, i => `{ let i = load_input(x${i} + b + ${k}); ${all(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}, i);`)} }`)}
+      }`,
+    );
+  const now = (blocks: number) => each(blocks, k => all(x => `let raw${x}_${k} = ${load('b', k, x)};`));
+  const next = (b: string) => each(ahead, k => all(x => `next${x}_${k} = ${load(b, k, x)};`));
   return /* wgsl */ `
   let r = lane % ${BUNDLE};
   let bundle = ${bundle} * p.blocks;
-  ${each(rows, i => `let x${i} = ${rows === 1 ? 'first' : `min(first + ${i}, p.inputs - 1)`} * p.blocks;`)}
-  ${
-    teams === PARTS
-      ? `let n = lane / ${BUNDLE}; ${begin} ${meanwhile} ${goOn}`
-      : `${meanwhile} for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teams}) { ${begin} ${goOn} }`
+  ${each(rows, i => `let x${i} = min(first + ${i}, p.inputs - 1) * p.blocks;`)}
+  for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teamsOf(few)}) {
+    ${all(x => each(rows, i => `var acc${x}_${i} = 0.0;`))}
+    let end = part(n + 1);
+    var b = part(n);
+    ${
+      early
+        ? `${each(ahead, k => all(x => `var next${x}_${k}: Raw;`))}
+    if (b + ${ahead} <= end) { ${next('b')} }
+    for (; b + ${ahead} <= end; b += ${ahead}) {
+      ${each(ahead, k => all(x => `let raw${x}_${k} = next${x}_${k};`))}
+      if (b + ${2 * ahead} <= end) { ${next(`b + ${ahead}`)} }
+      ${terms(ahead)}
+    }`
+        : `for (; b + ${ahead} <= end; b += ${ahead}) { ${now(ahead)} ${terms(ahead)} }`
+    }
+    ${ahead > 1 ? `for (; b < end; b++) { ${now(1)} ${terms(1)} }` : ''}
+    ${all(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`))}
   }`;
 }
 

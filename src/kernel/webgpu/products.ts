@@ -3,17 +3,8 @@ import type { Projection, Tensor } from '../device.ts';
 import type { AdapterInfo } from './adapter.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
-import {
-  type Few,
-  type IntoTail,
-  type Matmul,
-  matmulFew,
-  matmulGated,
-  matmulJoined,
-  nameOf,
-  takesInt8,
-} from './kernels/matmul.ts';
-import { canNorm } from './kernels/norm.ts';
+import { canNormFew, type IntoTail, matmulGated, matmulJoined } from './kernels/joined.ts';
+import { type Few, type Matmul, matmulFew, nameOf, takesInt8 } from './kernels/matmul.ts';
 import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuFormat, type GpuWeights } from './weights.ts';
@@ -38,8 +29,6 @@ const SOME = 16;
 /** Blocks of weights on their way for one row; half of them for more. */
 const AHEAD = 4;
 
-/** Bytes that the sums of two joined products of a row take, and the gate's int8. */
-const SUMS = 8192;
 /** Of queries, keys and values on their way into a tail. */
 const TAIL_BUFFERS = 14;
 /** Of a gate with its products. */
@@ -138,8 +127,9 @@ export class Products {
 
   /** Whether products of this row can norm it on the way: joined ones of one row, which fits into a workgroup's memory. */
   canNorm(x: Tensor, rows: number, projections: readonly Projection[]): boolean {
-    const { invocations, workgroupMemory } = this.info.limits;
-    return rows === 1 && this.canJoin(1, projections) && canNorm(invocations, workgroupMemory - SUMS, x.cols);
+    return (
+      this.canJoin(rows, projections) && canNormFew(this.few(rows), x.cols / BLOCK, this.info.limits.workgroupMemory)
+    );
   }
 
   /** Whether queries, keys and values can go on into a tail in their dispatch. */

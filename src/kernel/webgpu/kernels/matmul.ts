@@ -4,14 +4,12 @@
  *
  * An output is summed in an order that does not depend on how many rows there are: the blocks of a row are cut into 16
  * parts of neighbours, a part sums its blocks in order, and the parts are summed in order. A few rows have an invocation
- * a weight row and part (`matmulFew`), many go through tiles, part after part (tiles.ts). Both call the same `term`, which
- * leaves no sum to the compiler's taste.
+ * a weight row and part (`matmulFew`, and joined.ts for several matrices), many go through tiles, part after part
+ * (tiles.ts). All call the same `term`, which leaves no sum to the compiler's taste.
  */
 import type { Kernel } from '../gpu.ts';
 import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
-import { int8Block, int8Buffers, silu, toInt8 } from './activations.ts';
-import { normalize, normBuffers, normParams } from './norm.ts';
-import { each, halves, toF16, turned } from './text.ts';
+import { each, halves } from './text.ts';
 
 export const PARTS = 16;
 
@@ -62,155 +60,17 @@ ${addParts(rows, 'sums')}`,
   };
 };
 
-/** Queries, keys and values of one row: the first two are turned, the latter two go into the tail of a cache too. */
-export interface IntoTail {
-  headDim: number;
-  kvHeads: number;
-}
-
-/**
- * The same for several matrices that share x, one after the other: the outs of all of them make the workgroups. `tail`: they
- * are three, of one row, and go on as attention reads them.
- */
-export const matmulJoined = (m: Matmul, few: Few, count: number, tail?: IntoTail): Kernel => {
-  const { rows } = few;
-  const input = inputOf(few);
-  const teams = teamsOf(few);
-  return {
-    name: `matmul ${nameOf(m)} ${fewName(few)} of ${count}${tail ? ` into tails ${tail.kvHeads} x ${tail.headDim}` : ''}`,
-    params: [
-      'inputs',
-      'blocks',
-      ...input.params,
-      ...Array.from({ length: count }, (_, k) => `rows${k}`),
-      ...(tail ? ['pairs', 'place', 'tokens'] : []),
-    ],
-    buffers: [
-      ...input.buffers,
-      ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
-      ...Array.from({ length: count }, (_, k) => `write out${k}: array<${tail ? 'vec2f' : 'f32'}>`),
-      ...(tail ? ['angles: array<vec2f>', 'write pool: array<u32>'] : []),
-    ],
-    size: teams * BUNDLE,
-    body: /* wgsl */ `
-${halves}
-${integers(m.format, count)}
-${int8Term(m.format, 'xstats')}
-${few.norm ? int8Block : ''}
-${input.text}
-${part}
-var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
-${addParts(rows, 'sums')}
-${tail ? `${toF16}\n${turned}` : ''}
-fn main(group: vec3u, lane: u32) {
-  let first = group.y * ${rows};
-  ${input.call}
-  var bundle0 = group.x;
-  ${each(
-    count,
-    k => `{
-    let bundles = (p.rows${k} + ${BUNDLE - 1}) / ${BUNDLE};
-    if (bundle0 < bundles) {
-      ${sumParts(few, 'bundle0', [String(k)])}
-      workgroupBarrier();
-      ${tail ? storePairs(k, tail) : storeRows(k, rows, teams)}
-      return;
-    }
-    bundle0 -= bundles;
-  }`,
-  )}
-}`,
-  };
-};
-
-const storeRows = (k: number, rows: number, teams: number) => /* wgsl */ `
-      for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
-        let o = bundle0 * ${BUNDLE} + at % ${BUNDLE};
-        let row = first + at / ${BUNDLE};
-        if (o < p.rows${k} && row < p.inputs) { out${k}[row * p.rows${k} + o] = add_sums(at); }
-      }`;
-
-/** The tail is as `append` (domain.ts) has it, from word `place` on for the first head of this token. */
-const storePairs = (k: number, { headDim, kvHeads }: IntoTail) => /* wgsl */ `
-      let o = bundle0 * ${BUNDLE} + 2 * lane;
-      if (lane < ${BUNDLE / 2} && o < p.rows${k}) {
-        let pair = o % ${headDim} / 2;
-        var y = vec2f(add_sums(2 * lane), add_sums(2 * lane + 1));
-        ${k < 2 ? 'if (pair < p.pairs) { y = turned(y, angles[pair]); }' : ''}
-        out${k}[o / 2] = y;
-        ${k > 0 ? `pool[p.place + (${(k - 1) * kvHeads} + o / ${headDim}) * p.tokens * ${headDim / 2} + pair] = to_f16(y.x) | (to_f16(y.y) << 16);` : ''}
-      }`;
-
-/** Two matrices whose outs meet in a gate, silu(a) b, for a matrix that comes next: floats, and int8 a bundle. */
-export const matmulGated = (m: Matmul, few: Few): Kernel => {
-  const { rows } = few;
-  const size = teamsOf(few) * BUNDLE;
-  const input = inputOf(few);
-  return {
-    name: `matmul ${nameOf(m)} ${fewName(few)} gated`,
-    params: ['inputs', 'blocks', ...input.params, 'rows'],
-    buffers: [
-      ...input.buffers,
-      ...[0, 1].flatMap(k => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]),
-      'write out: array<vec4f>',
-      ...int8Buffers,
-    ],
-    size,
-    body: /* wgsl */ `
-${halves}
-${integers(m.format, 2)}
-${int8Term(m.format, 'xstats')}
-${input.text}
-${part}
-${silu}
-${toInt8(size)}
-var<workgroup> sums0: array<f32, ${PARTS * rows * BUNDLE}>;
-var<workgroup> sums1: array<f32, ${PARTS * rows * BUNDLE}>;
-${addParts(rows, 'sums0')}
-${addParts(rows, 'sums1')}
-fn main(group: vec3u, lane: u32) {
-  let first = group.y * ${rows};
-  ${input.call}
-  ${sumParts(few, 'group.x', ['0', '1'])}
-  workgroupBarrier();
-  let row = lane / ${BUNDLE / 4};
-  var y: vec4f;
-  if (row < ${rows}) {
-    for (var j = 0u; j < 4; j++) {
-      let at = 4 * lane + j;
-      y[j] = silu(add_sums0(at)) * add_sums1(at);
-    }
-  }
-  let live = row < ${rows} && first + row < p.inputs;
-  let to = (first + row) * p.rows / 4 + group.x * ${BUNDLE / 4} + lane % ${BUNDLE / 4};
-  if (live) { out[to] = y; }
-  to_int8(y, to, lane, live);
-}`,
-  };
-};
-
-const teamsOf = ({ invocations }: Few) =>
+export const teamsOf = ({ invocations }: Few) =>
   Math.max(1, Math.min(PARTS, 2 ** Math.floor(Math.log2(invocations / BUNDLE))));
 
-const fewName = (few: Few) =>
+export const fewName = (few: Few) =>
   `x${few.rows} by ${teamsOf(few)} ahead ${few.ahead}${few.norm ? ` normed ${few.norm}` : ''}`;
-
-/** Where the int8 activations of matrices that share them come from: made before, or of a row that is normed here. */
-function inputOf(few: Few) {
-  if (!few.norm) return { params: [], buffers: ['xq: array<vec4u>', 'xstats: array<vec2u>'], text: '', call: '' };
-  return {
-    params: normParams,
-    buffers: normBuffers,
-    text: normalize(teamsOf(few) * BUNDLE, few.norm),
-    call: 'normalize(group.x == 0, lane);',
-  };
-}
 
 /**
  * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once. `early`:
  * the next blocks are asked for before the products of these are made.
  */
-function sumParts(few: Few, bundle: string, suffixes: readonly string[], early = false): string {
+export function sumParts(few: Few, bundle: string, suffixes: readonly string[], early = false): string {
   const { rows, ahead } = few;
   const all = (text: (x: string) => string) => suffixes.map(text).join('\n');
   const target = (x: string) => (suffixes.length > 1 ? `sums${x}` : 'sums');
@@ -250,7 +110,7 @@ function sumParts(few: Few, bundle: string, suffixes: readonly string[], early =
 }
 
 /** `add_SUMS(at)`: the parts of out `at` of a bundle (rows one after the other), in order. */
-const addParts = (rows: number, sums: string) => /* wgsl */ `
+export const addParts = (rows: number, sums: string) => /* wgsl */ `
 fn add_${sums}(at: u32) -> f32 {
   var sum = 0.0;
   for (var n = 0u; n < ${PARTS}; n++) { sum += ${sums}[n * ${rows * BUNDLE} + at]; }
@@ -332,7 +192,7 @@ fn term(sum: f32, w: Weights, i: Input) -> f32 {
  * Codes as int8 lanes, and scales: with groups of 32 a scale and a minimum, with groups of 16 two scales and two minima.
  * Of several matrices, by their number: load_raw0, load_raw1.
  */
-function integers(format: GpuFormat, count = 0): string {
+export function integers(format: GpuFormat, count = 0): string {
   const n = scaleHalves(format);
   const { minima, group } = format.integer!;
   const half = (i: number) => `${i % 2 === 0 ? 'low' : 'high'}_half(raw.s${i >> 1})`;
@@ -364,7 +224,7 @@ ${count === 0 ? 'fn load_weights(block: u32, r: u32) -> Weights { return unpacke
 }
 
 /** Sums of products of codes are exact, so how they are made does not show in the result. */
-function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
+export function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
   const { group, zero, minima } = integer!;
   const dot = (x: string) => `(${each(4, k => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`, ' + ')})`;
   const lowered = (dots: string, sum: string) => `f32(${dots}${zero ? ` - ${zero} * (${sum})` : ''})`;

@@ -73,11 +73,11 @@ fn main(group: vec3u, lane: u32) {
 export const normParams = ['eps: f32'];
 export const normBuffers = ['x: array<vec4f>', 'weight: array<vec4f>', 'write normed: array<vec4f>'];
 
-/** Workgroups that are too small cannot sum squares like the kernel does, and their memory must hold the row. */
-export const canNorm = (invocations: number, bytes: number, cols: number): boolean =>
-  invocations >= SIZE && normBytes(cols / BLOCK) <= bytes;
+/** Whether so many invocations can: they must sum squares like the kernel does. */
+export const canNorm = (size: number): boolean => size >= SIZE;
 
-const normBytes = (blocks: number) => blocks * (BLOCK + 8 + 32) + 4 * (SIZE + 16);
+/** Bytes of workgroup memory. */
+export const normBytes = (blocks: number): number => blocks * (BLOCK + 8 + 32) + 4 * (SIZE + 16);
 
 /**
  * `normalize(keep, lane)`: the one row, normed, as int8 in workgroup memory (`xq` and `xstats`, as activations.ts has them);

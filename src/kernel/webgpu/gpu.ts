@@ -53,7 +53,7 @@ const ALIGN = 256;
 /** Bytes that a uniform binding spans. */
 const UNIFORM = 128;
 /** Dispatches after which the GPU may begin, if it is idle and if it is not: it works while the next ones are recorded. */
-const BEGIN = { idle: 8, busy: 40 };
+const BEGIN = { idle: 4, busy: 16 };
 /** Dispatches that a set of timestamps can hold. */
 const WATCHED = 2048;
 
@@ -174,8 +174,7 @@ export class Gpu {
   }
 
   run(kernel: Kernel, params: readonly number[], buffers: readonly GPUBuffer[], groups: readonly number[]): void {
-    const [x, y = 1, z = 1] = groups;
-    if (x * y * z === 0) return;
+    if (groups.includes(0)) return;
     const known = this.pipelineOf(kernel);
     const at = this.take(UNIFORM);
     const word = at / 4;
@@ -188,7 +187,7 @@ export class Gpu {
     this.current = known;
     this.offset[0] = at;
     pass.setBindGroup(0, this.bind(known, buffers), this.offset, 0, 1);
-    pass.dispatchWorkgroups(x, y, z);
+    pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
     this.recorded++;
   }
 

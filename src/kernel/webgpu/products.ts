@@ -26,7 +26,7 @@ interface Chosen {
 const FEW = 8;
 /** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
 const SOME = 16;
-/** Blocks of weights on their way for one row; half of them for more. */
+/** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
 /** Of queries, keys and values on their way into a tail. */
@@ -151,7 +151,7 @@ export class Products {
       buffers.push(bufferOf(tail.angles), tail.buffer);
       params.push(tail.angles.cols / 2, tail.word, tail.tokens);
     }
-    const few = this.few(rows, x, norm);
+    const few = this.few(rows, 1, x, norm);
     const count = projections.length;
     const kernel = this.kernelOf(known, few, tail ? 1 : 0, m => matmulJoined(m, few, count, tail?.shape));
     this.gpu.run(kernel, params, buffers, [known.bundles, Math.ceil(rows / few.rows)]);
@@ -175,7 +175,7 @@ export class Products {
     const params = [rows, x.cols / BLOCK];
     if (norm) params.push(norm.eps);
     params.push(out.cols);
-    const few = this.few(rows, x, norm);
+    const few = this.few(rows, 2, x, norm);
     const kernel = this.kernelOf(known, few, 2, m => matmulGated(m, few));
     this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
     int8.fresh = true;
@@ -202,10 +202,10 @@ export class Products {
     return tileBytes(m, tile) <= this.info.limits.workgroupMemory ? tile : { ...tile, deep: 1 };
   }
 
-  private few(rows: number, x?: Tensor, norm?: Norm): Few {
+  private few(rows: number, matrices = 1, x?: Tensor, norm?: Norm): Few {
     const { unroll } = this.options;
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
-    const ahead = unroll === 1 ? 1 : Math.max(2, AHEAD / few);
+    const ahead = unroll === 1 ? 1 : few * matrices === 1 ? AHEAD : AHEAD / 2;
     return { rows: few, invocations: this.info.limits.invocations, ahead, norm: norm && x!.cols / BLOCK };
   }
 

@@ -50,7 +50,7 @@ ${part}
 var<workgroup> sums: array<f32, ${PARTS * rows * BUNDLE}>;
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
-  ${sumParts(few, 'group.x', [''], rows === 1)}
+  ${sumParts(few, 'group.x', [''])}
   workgroupBarrier();
   for (var at = lane; at < ${rows * BUNDLE}; at += ${teams * BUNDLE}) {
     store(group.x * ${BUNDLE} + at % ${BUNDLE}, first + at / ${BUNDLE}, add_sums(at));
@@ -67,45 +67,25 @@ export const fewName = (few: Few) =>
   `x${few.rows} by ${teamsOf(few)} ahead ${few.ahead}${few.norm ? ` normed ${few.norm}` : ''}`;
 
 /**
- * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once. `early`:
- * the next blocks are asked for before the products of these are made.
+ * Leaves the parts of a bundle's outs in `sums`, for every matrix by its suffix. Several matrices are read at once.
  */
-export function sumParts(few: Few, bundle: string, suffixes: readonly string[], early = false): string {
+export function sumParts(few: Few, bundle: string, suffixes: readonly string[]): string {
   const { rows, ahead } = few;
-  const all = (text: (x: string) => string) => suffixes.map(text).join('\n');
+  const step = (blocks: number) => `
+        ${suffixes.map(x => each(blocks, k => `let w${x}_${k} = load_weights${x}(bundle + b + ${k}, r);`)).join('\n')}
+        ${each(blocks, k => each(rows, i => `{ let i = load_input(x${i} + b + ${k}); ${suffixes.map(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}_${k}, i);`).join(' ')} }`))}`;
   const target = (x: string) => (suffixes.length > 1 ? `sums${x}` : 'sums');
-  const load = (b: string, k: number, x: string) => `load_raw${x}(bundle + ${b} + ${k}, r)`;
-  const terms = (blocks: number) =>
-    each(
-      blocks,
-      k => `{
-        ${all(x => `let w${x} = unpacked(raw${x}_${k});`)}
-        ${each(rows, i => `{ let i = load_input(x${i} + b + ${k}); ${all(x => `acc${x}_${i} = term(acc${x}_${i}, w${x}, i);`)} }`)}
-      }`,
-    );
-  const now = (blocks: number) => each(blocks, k => all(x => `let raw${x}_${k} = ${load('b', k, x)};`));
-  const next = (b: string) => each(ahead, k => all(x => `next${x}_${k} = ${load(b, k, x)};`));
   return /* wgsl */ `
   let r = lane % ${BUNDLE};
   let bundle = ${bundle} * p.blocks;
   ${each(rows, i => `let x${i} = min(first + ${i}, p.inputs - 1) * p.blocks;`)}
   for (var n = lane / ${BUNDLE}; n < ${PARTS}; n += ${teamsOf(few)}) {
-    ${all(x => each(rows, i => `var acc${x}_${i} = 0.0;`))}
+    ${suffixes.map(x => each(rows, i => `var acc${x}_${i} = 0.0;`)).join(' ')}
     let end = part(n + 1);
     var b = part(n);
-    ${
-      early
-        ? `${each(ahead, k => all(x => `var next${x}_${k}: Raw;`))}
-    if (b + ${ahead} <= end) { ${next('b')} }
-    for (; b + ${ahead} <= end; b += ${ahead}) {
-      ${each(ahead, k => all(x => `let raw${x}_${k} = next${x}_${k};`))}
-      if (b + ${2 * ahead} <= end) { ${next(`b + ${ahead}`)} }
-      ${terms(ahead)}
-    }`
-        : `for (; b + ${ahead} <= end; b += ${ahead}) { ${now(ahead)} ${terms(ahead)} }`
-    }
-    ${ahead > 1 ? `for (; b < end; b++) { ${now(1)} ${terms(1)} }` : ''}
-    ${all(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`))}
+    ${ahead > 1 ? `for (; b + ${ahead} <= end; b += ${ahead}) { ${step(ahead)} }` : ''}
+    for (; b < end; b++) { ${step(1)} }
+    ${suffixes.map(x => each(rows, i => `${target(x)}[(n * ${rows} + ${i}) * ${BUNDLE} + r] = acc${x}_${i};`)).join('\n')}
   }`;
 }
 
@@ -164,22 +144,18 @@ function floats(format: GpuFormat): string {
   const { bits, bf16 } = format;
   const pair = (word: string) =>
     bf16 ? `vec2f(bitcast<f32>(${word} << 16), bitcast<f32>(${word} & 0xffff0000u))` : `unpack2x16float(${word})`;
-  const vectors = codeVectors(format);
-  const unpack = (k: number) => {
-    if (bits === 32) return `w.v[${k}] = bitcast<vec4f>(raw.c${k});`;
-    const pairs = (a: string, b: string) => `vec4f(${pair(`raw.c${k}.${a}`)}, ${pair(`raw.c${k}.${b}`)})`;
-    return `w.v[${2 * k}] = ${pairs('x', 'y')}; w.v[${2 * k + 1}] = ${pairs('z', 'w')};`;
+  const load = (k: number) => {
+    if (bits === 32) return `w.v[${k}] = bitcast<vec4f>(${vector(format, k)});`;
+    return `{ let c = ${vector(format, k)};
+    w.v[${2 * k}] = vec4f(${pair('c.x')}, ${pair('c.y')}); w.v[${2 * k + 1}] = vec4f(${pair('c.z')}, ${pair('c.w')}); }`;
   };
   return /* wgsl */ `
-struct Raw { ${each(vectors, k => `c${k}: vec4u`, ', ')} }
-fn load_raw(block: u32, r: u32) -> Raw { return Raw(${each(vectors, k => vector(format, k), ', ')}); }
 struct Weights { v: array<vec4f, 8> }
-fn unpacked(raw: Raw) -> Weights {
+fn load_weights(block: u32, r: u32) -> Weights {
   var w: Weights;
-  ${each(vectors, unpack)}
+  ${each(codeVectors(format), load)}
   return w;
 }
-fn load_weights(block: u32, r: u32) -> Weights { return unpacked(load_raw(block, r)); }
 ${floatInput}
 fn term(sum: f32, w: Weights, i: Input) -> f32 {
   var acc = sum;
@@ -190,37 +166,37 @@ fn term(sum: f32, w: Weights, i: Input) -> f32 {
 
 /**
  * Codes as int8 lanes, and scales: with groups of 32 a scale and a minimum, with groups of 16 two scales and two minima.
- * Of several matrices, by their number: load_raw0, load_raw1.
+ * Of several matrices, by their number: load_weights0, load_weights1.
  */
 export function integers(format: GpuFormat, count = 0): string {
   const n = scaleHalves(format);
   const { minima, group } = format.integer!;
-  const half = (i: number) => `${i % 2 === 0 ? 'low' : 'high'}_half(raw.s${i >> 1})`;
+  const half = (i: number) => (n === 1 ? 'pick' : i % 2 === 0 ? `low_half(word${i >> 1})` : `high_half(word${i >> 1})`);
   const kinds =
     group === 32
       ? [half(0), minima ? half(1) : '0.0']
       : [half(0), half(minima ? 2 : 1), ...(minima ? [half(1), half(3)] : ['0.0', '0.0'])];
   const vec = group === 32 ? 'vec2f' : 'vec4f';
-  const vectors = codeVectors(format);
-  const words = Math.max(1, n / 2);
+  const words =
+    n === 1
+      ? `let pick = low_half(scales[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1)));`
+      : each(n / 2, k => `let word${k} = scales[${n / 2} * (block * ${BUNDLE} + r) + ${k}];`);
   const load = (k: string) => {
-    const scale = (i: number) =>
-      n === 1
-        ? `scales${k}[block * ${BUNDLE / 2} + r / 2] >> (16 * (r & 1))`
-        : `scales${k}[${words} * (block * ${BUNDLE} + r) + ${i}]`;
-    const codes = each(vectors, v => vector(format, v).replace('codes[', `codes${k}[`), ', ');
-    return `fn load_raw${k}(block: u32, r: u32) -> Raw { return Raw(${codes}, ${each(words, scale, ', ')}); }`;
+    const named = (text: string) => text.replaceAll('codes[', `codes${k}[`).replaceAll('scales[', `scales${k}[`);
+    return /* wgsl */ `
+fn load_weights${k}(block: u32, r: u32) -> Weights {
+  ${named(words)}
+  let scale = ${vec}(${kinds.join()});
+  ${named(
+    format.bits === 4
+      ? `let c = ${vector(format, 0)};
+  return Weights(c & vec4u(0x0f0f0f0fu), (c >> vec4u(4)) & vec4u(0x0f0f0f0fu), scale);`
+      : `return Weights(${vector(format, 0)}, ${vector(format, 1)}, scale);`,
+  )}
+}`;
   };
   const names = count === 0 ? [''] : Array.from({ length: count }, (_, k) => String(k));
-  const low = '& vec4u(0x0f0f0f0fu)';
-  return /* wgsl */ `
-struct Raw { ${each(vectors, k => `c${k}: vec4u`, ', ')}, ${each(words, k => `s${k}: u32`, ', ')} }
-${names.map(load).join('\n')}
-struct Weights { a: vec4u, b: vec4u, scale: ${vec} }
-fn unpacked(raw: Raw) -> Weights {
-  return Weights(${format.bits === 4 ? `raw.c0 ${low}, (raw.c0 >> vec4u(4)) ${low}` : 'raw.c0, raw.c1'}, ${vec}(${kinds.join()}));
-}
-${count === 0 ? 'fn load_weights(block: u32, r: u32) -> Weights { return unpacked(load_raw(block, r)); }' : ''}`;
+  return `struct Weights { a: vec4u, b: vec4u, scale: ${vec} }${names.map(load).join('')}`;
 }
 
 /** Sums of products of codes are exact, so how they are made does not show in the result. */

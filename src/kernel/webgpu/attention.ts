@@ -5,6 +5,7 @@ import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
+import { beside, workgroupBytes } from './kernels/beside.ts';
 import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { turnOf } from './kernels/text.ts';
@@ -19,9 +20,17 @@ export interface AttentionOptions {
   unroll: number;
   /** Pages that a workgroup takes. */
   split: number;
-  /** Bytes a workgroup has, and the largest binding. */
+  /** Bytes a workgroup has, the largest binding, and bindings of a kernel. */
   memory: number;
   binding: number;
+  storageBuffers: number;
+}
+
+interface Dispatch {
+  kernel: Kernel;
+  params: number[];
+  buffers: GPUBuffer[];
+  groups: number[];
 }
 
 /** Bytes that the partial states of attention may take. */
@@ -32,6 +41,8 @@ export class Attention {
   private readonly tables = new WeakMap<readonly KvRun[], { table: Table; placed?: Placed }>();
   /** Pages whose turns are on the GPU, by codec. */
   private readonly turnedPages = new Map<GpuCodec, number>();
+  /** Kernels of pages with tails beside them, where that fits. */
+  private readonly pairs = new Map<Kernel, Kernel | undefined>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
   constructor(
@@ -164,19 +175,20 @@ export class Attention {
     const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
-    const each = (items: Items, run: (rows: number, first: number, groups: number[]) => void) => {
-      if (items.one.count > 0) run(1, items.one.word, [items.one.count, kvHeads]);
-      if (items.many.count > 0) run(tile, items.many.word, [items.many.count, kvHeads]);
+    const dispatches: Dispatch[] = [];
+    const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
+      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
+      if (items.many.count > 0)
+        dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
     const queries =
       key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
-    // Few and slow: they run beside the pages if they begin first.
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, (rows, first, groups) => {
+    each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
       const kernel = this.gpu.kernel(`halves ${rows}`, () => attendHalves(this.shape, rows));
-      this.gpu.run(kernel, [word, first, ...rooms, scale], buffers, groups);
+      return { kernel, params: [word, first, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -191,16 +203,19 @@ export class Attention {
         turns: key.fragment.turn && this.turnsOf(key, view),
         states,
       };
-      each(batch.pages, (rows, first, groups) => {
+      each(batch.pages, (rows, first) => {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () => attendPages(keys, values, this.shape, rows));
         const offset = valueOffset - keyOffset;
         const params = [word, first, pool.strides[layer], offset, scale, key.columns, value.columns];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
-        this.gpu.run(kernel, params, buffers, groups);
+        return { kernel, params, buffers };
       });
     }
+    const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
+    if (oneByOne && dispatches.length === 2) this.runBeside(dispatches[0], dispatches[1]);
+    else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.
     const floats = changed(out);
@@ -210,6 +225,25 @@ export class Attention {
     const make = () => finish(this.domainOf(value), int8.length > 0);
     const kernel = this.kernelOf(`finish ${int8.length}`, value, value, make);
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
+  }
+
+  /** Tails and sinks are few and slow: they begin first and run beside the pages, if that fits into one kernel. */
+  private runBeside(halves: Dispatch, pages: Dispatch): void {
+    if (!this.pairs.has(pages.kernel)) {
+      const both = beside(halves.kernel, pages.kernel);
+      const fits = both.buffers.length <= this.options.storageBuffers && workgroupBytes(both) <= this.options.memory;
+      this.pairs.set(pages.kernel, fits ? both : undefined);
+    }
+    const both = this.pairs.get(pages.kernel);
+    if (both) {
+      const [split, heads] = halves.groups;
+      const params = [split, ...halves.params, ...pages.params];
+      this.gpu.run(both, params, [...halves.buffers, ...pages.buffers.slice(1)], [split + pages.groups[0], heads]);
+    } else for (const dispatch of [halves, pages]) this.run(dispatch);
+  }
+
+  private run({ kernel, params, buffers, groups }: Dispatch): void {
+    this.gpu.run(kernel, params, buffers, groups);
   }
 
   /** Queries in the domain of the keys. */

@@ -95,6 +95,7 @@ export class WebGpuDevice implements Device {
       split: rest.split ?? 4,
       memory: limits.workgroupMemory,
       binding: this.binding,
+      storageBuffers: limits.storageBuffers,
     });
     this.sealing = new Sealing(gpu, shape, codecOf);
   }

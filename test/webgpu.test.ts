@@ -145,23 +145,6 @@ describeGpu('operations that go together', () => {
     const floats = normals(createRandom(7), 40 * 96);
     expect(await run(true)).toEqual(await run(false));
   });
-
-  it('among them a gate whose workgroups have several bundles', async () => {
-    const device = await webgpu();
-    const [cols, outs] = [32, 32 * 257];
-    const bytes = randomWeights('Q4_0', outs * cols, 0.1, seeded(1));
-    const weights = await device.loadWeights('Q4_0', outs, cols, async into => into.set(bytes));
-    const x = device.tensor(2, cols);
-    device.write(x, 0, normals(createRandom(5), 2 * cols));
-    const run = async (together: boolean) => {
-      const [gate, up] = [device.tensor(2, outs), device.tensor(2, outs)];
-      const gates = [gate, up].map(out => ({ weights, out }));
-      for (const some of together ? [gates] : gates.map(one => [one])) device.project(x, 2, some);
-      device.swiglu(gate, up, 2);
-      return Promise.all([device.read(gate, 0), device.read(gate, 1)]);
-    };
-    expect(await run(true)).toEqual(await run(false));
-  });
 });
 
 describeGpu('small operations', () => {

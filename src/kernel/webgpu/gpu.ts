@@ -53,7 +53,7 @@ const ALIGN = 256;
 /** Bytes that a uniform binding spans. */
 const UNIFORM = 128;
 /** Dispatches after which the GPU may begin, if it is idle and if it is not: it works while the next ones are recorded. */
-const BEGIN = { idle: 4, busy: 16 };
+const BEGIN = { idle: 4, busy: 32 };
 /** Dispatches that a set of timestamps can hold. */
 const WATCHED = 2048;
 

@@ -33,8 +33,6 @@ const AHEAD = 4;
 const TAIL_BUFFERS = 14;
 /** Of a gate with its products. */
 const GATE_BUFFERS = 10;
-/** Its workgroups at most: about as many as a large GPU holds at a time, so that all begin and end together. */
-const GATE_GROUPS = 256;
 
 /** A norm that nobody has run yet, of the one row that a product reads. */
 export interface Norm {
@@ -176,12 +174,10 @@ export class Products {
     buffers.push(...known.weights, out.buffer, int8.codes, int8.stats);
     const params = [rows, x.cols / BLOCK];
     if (norm) params.push(norm.eps);
-    const bundles = out.cols / BUNDLE;
-    const stride = Math.ceil(bundles / Math.ceil(bundles / GATE_GROUPS));
-    params.push(out.cols, stride);
+    params.push(out.cols);
     const few = this.few(rows, 2, x, norm);
     const kernel = this.kernelOf(known, few, 2, m => matmulGated(m, few));
-    this.gpu.run(kernel, params, buffers, [stride, Math.ceil(rows / few.rows)]);
+    this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
     int8.fresh = true;
   }
 

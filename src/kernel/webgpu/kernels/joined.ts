@@ -100,17 +100,14 @@ const storePairs = (k: number, { headDim, kvHeads }: IntoTail) => /* wgsl */ `
         ${k > 0 ? `pool[p.place + (${(k - 1) * kvHeads} + o / ${headDim}) * p.tokens * ${headDim / 2} + pair] = to_f16(y.x) | (to_f16(y.y) << 16);` : ''}
       }`;
 
-/**
- * Two matrices whose outs meet in a gate, silu(a) b, for a matrix that comes next: floats, and int8 a bundle. A workgroup has
- * every `stride`th bundle: where there are many, it is better to norm a row once for several.
- */
+/** Two matrices whose outs meet in a gate, silu(a) b, for a matrix that comes next: floats, and int8 a bundle. */
 export const matmulGated = (m: Matmul, few: Few): Kernel => {
   const { rows } = few;
   const size = teamsOf(few) * BUNDLE;
   const input = inputOf(few);
   return {
     name: `matmul ${nameOf(m)} ${fewName(few)} gated`,
-    params: ['inputs', 'blocks', ...input.params, 'rows', 'stride'],
+    params: ['inputs', 'blocks', ...input.params, 'rows'],
     buffers: [
       ...input.buffers,
       ...[0, 1].flatMap(k => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]),
@@ -133,19 +130,17 @@ ${addParts(rows, 'sums1')}
 fn main(group: vec3u, lane: u32) {
   let first = group.y * ${rows};
   ${input.call}
-  for (var own = group.x; own < p.rows / ${BUNDLE}; own += p.stride) {
-    ${sumParts(few, 'own', ['0', '1'])}
-    workgroupBarrier();
-    for (var at = lane; at < ${rows * BUNDLE}; at += ${size}) { sums0[at] = silu(add_sums0(at)) * add_sums1(at); }
-    workgroupBarrier();
-    let row = lane / ${BUNDLE / 4};
-    let four = 4 * min(lane, ${(rows * BUNDLE) / 4 - 1}u);
-    let y = vec4f(${each(4, j => `sums0[four + ${j}]`, ', ')});
-    let live = row < ${rows} && first + row < p.inputs;
-    let to = (first + row) * p.rows / 4 + own * ${BUNDLE / 4} + lane % ${BUNDLE / 4};
-    if (live) { out[to] = y; }
-    to_int8(y, to, lane, live);
-  }
+  ${sumParts(few, 'group.x', ['0', '1'])}
+  workgroupBarrier();
+  for (var at = lane; at < ${rows * BUNDLE}; at += ${size}) { sums0[at] = silu(add_sums0(at)) * add_sums1(at); }
+  workgroupBarrier();
+  let row = lane / ${BUNDLE / 4};
+  let four = 4 * min(lane, ${(rows * BUNDLE) / 4 - 1}u);
+  let y = vec4f(${each(4, j => `sums0[four + ${j}]`, ', ')});
+  let live = row < ${rows} && first + row < p.inputs;
+  let to = (first + row) * p.rows / 4 + group.x * ${BUNDLE / 4} + lane % ${BUNDLE / 4};
+  if (live) { out[to] = y; }
+  to_int8(y, to, lane, live);
 }`,
   };
 };

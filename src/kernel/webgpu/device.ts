@@ -263,7 +263,7 @@ export class WebGpuDevice implements Device {
 
   swiglu(gate: Tensor, up: Tensor, rows: number): void {
     const { waiting } = this;
-    if (waiting?.kind === 'products' && waiting.rows === rows) {
+    if (waiting?.kind === 'products' && waiting.rows === rows && waiting.projections.length === 2) {
       const [first, second] = waiting.projections;
       if (first.out === gate && second.out === up) {
         this.waiting = undefined;

@@ -78,9 +78,11 @@ export class Products {
   ) {}
 
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
-    this.gpu.mayBegin();
     if (this.canJoin(rows, projections)) this.projectJoined(x as GpuTensor, rows, projections, { norm });
-    else for (const projection of projections) this.projectOne(x, rows, projection);
+    else {
+      this.gpu.mayBegin();
+      for (const projection of projections) this.projectOne(x, rows, projection);
+    }
   }
 
   private projectOne(x: Tensor, rows: number, { weights, out, bias, add }: Projection): void {

@@ -122,6 +122,15 @@ export const truncate = (relaxed: boolean) => (relaxed ? i32x4.relaxedTrunc : i3
 export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>
   relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
 
+/** Parts of 2^15: a b / 2^15, rounded. */
+export const multiplyHigh = (relaxed: boolean) => (relaxed ? i16x8.relaxedQ15mulr : i16x8.q15mulr);
+
+/** What `dotBytes` of 16 bytes adds up in its lower and its upper lanes: from two vectors of eight bytes' values each. */
+export const laneWords = ([a, b]: readonly V128[], relaxed: boolean): V128[] =>
+  relaxed
+    ? [a, b].map(x => i32x4.dot(x, i16x8.const(1)))
+    : [i32x4.extendLowS, i32x4.extendHighS].map(extend => i32x4.add(extend(a), extend(b)));
+
 /** What `dotBytes` of 16 bytes adds up in its lanes: from four vectors of four bytes' values each. */
 export const laneSums = ([a, b, c, d]: readonly V128[], relaxed: boolean): V128[] =>
   relaxed

@@ -12,7 +12,7 @@ import { type Additive, forQuads } from './additive.ts';
 import type { AttendShape, ValueFragment } from './attend.ts';
 import { STATE_HEAD, stateBytes, takePage } from './softmax.ts';
 import type { Tables } from './unpack.ts';
-import { pageWeights, WEIGHTS_ROOM } from './weights.ts';
+import { POWERS_ROOM, pageBytes, pagePowers } from './weights.ts';
 
 const BOOK_BYTES = 64;
 /** Bytes of a quad's sum stay within this. */
@@ -66,7 +66,7 @@ function roundTogether(wanted: number[]): number[] {
 /** Room: a group's weights as bytes, sums, and a quad's codes, a byte each. */
 const sumsAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
 const sumsBytes = ({ pageTokens }: AttendShape) =>
-  Math.max(WEIGHTS_ROOM, (pageTokens / runOf(pageTokens)) * 4 * HEADS * 16);
+  Math.max(POWERS_ROOM, (pageTokens / runOf(pageTokens)) * 4 * HEADS * 16);
 export const additiveValueScratch = ({ page }: Fragment, shape: AttendShape): number =>
   page.kind === 'additive' ? sumsAt(shape) + sumsBytes(shape) + Math.max(...page.counts) * shape.pageTokens : 0;
 
@@ -92,8 +92,10 @@ export function additiveValues(
       const codes = k.i32(i32.add(sums, sumsBytes(shape)));
       const worth = Array.from({ length: group }, (_, g) => {
         const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const made = pageWeights(k, shape, from, i32.add(weights, g * pageTokens), sums, { limit });
-        return takePage(k, i32.add(state, g * stride), made.top, made.sum);
+        const { top, sum } = pagePowers(k, shape, from, sums);
+        const made = pageBytes(k, shape, from, i32.add(weights, g * pageTokens), { limit });
+        const { correction, step } = takePage(k, i32.add(state, g * stride), top, sum);
+        return { correction, step: k.v128(f32x4.mul(step, f32x4.splat(made.step))) };
       });
       const [nibble, ones] = beforeLoop(k, sums, [i8x16.const(15), i16x8.const(1)]);
       const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));

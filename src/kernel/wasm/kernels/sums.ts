@@ -8,7 +8,7 @@ import { beforeLoop, dotBytes, sumOfFours } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
-import { type Limit, MOST, WEIGHTS_ROOM } from './weights.ts';
+import { type Limit, MOST, POWERS_ROOM } from './weights.ts';
 
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
@@ -16,7 +16,7 @@ const HEADS = 4;
 /** A group's weights as bytes, [head][pageTokens]; then room for sums and such; then what fragments keep of a page. */
 export const roomAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
 export const sumScratch = (shape: AttendShape) =>
-  roomAt(shape) + Math.max(WEIGHTS_ROOM, WORTH_ROOM + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16);
+  roomAt(shape) + Math.max(POWERS_ROOM, WORTH_ROOM + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16);
 
 /** How far a vector of levels as bytes may be from what it is, of its length. */
 const LEVEL_ERROR = 0.007;

@@ -11,7 +11,7 @@ import { stateBytes, takePage } from './softmax.ts';
 import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { touch } from './touch.ts';
 import { blockAt } from './unpack.ts';
-import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
+import { factorBytes, factorWords, pageBytes, pagePowers } from './weights.ts';
 
 export type Levels = Fragment['page'] & { kind: 'levels' };
 
@@ -38,26 +38,26 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
     open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const norms = k.i32(normsAt());
-      const norm = k.v128();
       k.for(0, pageTokens, 4, t => {
-        k.set(norm, loadNorms(page, block, t, 0));
-        k.do(v128.store(norms, norm), v128.store(norms, roughLog2(norm), 4 * pageTokens));
-        k.increment(norms, 16);
+        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0)));
       });
+      factorWords(k, pageTokens, norms, i32.add(norms, 4 * pageTokens));
     },
     sum(k, pageAt, head, scores, state, ahead) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
       const room = k.i32(i32.add(weights, roomAt(shape)));
-      const factors = { values: k.i32(normsAt()), logs: k.i32(i32.add(normsAt(), 4 * pageTokens)) };
+      const factors = k.i32(i32.add(normsAt(), 4 * pageTokens));
       const worth = Array.from({ length: group }, (_, g) => {
         const from = k.i32(i32.add(scores, 4 * g * pageTokens));
         const bytes = k.i32(i32.add(weights, g * pageTokens));
-        const made = pageWeights(k, shape, from, bytes, room, { factors, limit });
-        const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), made.top, made.sum);
-        const unit = k.v128(f32x4.mul(taken.step, f32x4.const(step)));
+        const { top, sum } = pagePowers(k, shape, from, room);
+        const made = pageBytes(k, shape, from, bytes, { factors, limit, counted: page.uniform });
+        const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), top, sum);
+        const one = f32.mul(f32.mul(made.step, f32.load(factors, 2 * pageTokens)), f32.const(step));
+        const unit = k.v128(f32x4.mul(taken.step, f32x4.splat(one)));
         // Counted from the lowest: what half of the count is too much.
-        const excess = () => f32x4.mul(f32x4.splat(f32.mul(sumOfBytes(k, made), f32.const(-most / 2))), unit);
+        const excess = () => f32x4.mul(f32x4.splat(f32.mul(made.total(), f32.const(-most / 2))), unit);
         return { correction: taken.correction, unit, constant: page.uniform ? k.v128(excess()) : undefined };
       });
       sumColumns(k, columns, shape, block, weights, worth, state, {
@@ -69,8 +69,8 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
   };
 }
 
-/** Norms and their logarithms. */
-export const tableValueScratch = ({ pageTokens }: AttendShape) => 8 * pageTokens;
+/** Norms, and these as factors. */
+export const tableValueScratch = ({ pageTokens }: AttendShape) => 4 * pageTokens + factorBytes(pageTokens);
 
 function countedLevels(levels: Float32Array) {
   const most = levels.length - 1;

@@ -44,7 +44,7 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
           k.increment(from, 16 * parts);
           k.increment(to, 16);
         });
-        factorWords(k, pageTokens, kept(part), i32.add(kept(part), 8 * pageTokens));
+        factorWords(k, shape, kept(part), i32.add(kept(part), 8 * pageTokens));
       }
     },
     sum(k, pageAt, head, scores, state, ahead) {

@@ -38,10 +38,11 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
     open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const norms = k.i32(normsAt());
-      k.for(0, pageTokens, 4, t => {
-        k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, 0)));
+      k.for(0, pageTokens, 16, t => {
+        for (let n = 0; n < 16; n += 4)
+          k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, n), 4 * n));
       });
-      factorWords(k, pageTokens, norms, i32.add(norms, 4 * pageTokens));
+      factorWords(k, shape, norms, i32.add(norms, 4 * pageTokens));
     },
     sum(k, pageAt, head, scores, state, ahead) {
       const block = k.i32(blockAt(fragment, pageAt, head));

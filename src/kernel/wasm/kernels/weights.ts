@@ -111,18 +111,22 @@ export function powersTimes(k: Kernel, { pageTokens, relaxed }: AttendShape, pow
  * Factors of a page's tokens, [pageTokens] f32, none negative, as `pageBytes` takes them; behind them, as f32, what 1 is
  * worth.
  */
-export function factorWords(k: Kernel, pageTokens: number, factors: I32, out: I32): void {
+export function factorWords(k: Kernel, { pageTokens, relaxed }: AttendShape, factors: I32, out: I32): void {
   const [from, to] = [k.i32(factors), k.i32(out)];
   const largest = k.v128(f32x4.const(1e-30));
-  k.for(0, 4 * pageTokens, 16, i => k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i)))));
+  k.for(0, 4 * pageTokens, 64, i => {
+    for (let n = 0; n < 4; n++) k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i), 16 * n)));
+  });
   const one = k.f32(max4(k, largest));
   k.do(f32.store(to, one, 2 * pageTokens));
   const parts = k.v128(f32x4.splat(f32.div(f32.const(32767), one)));
-  k.for(0, pageTokens, 8, () => {
-    const [a, b] = [0, 16].map(offset => i32x4.fromF32(f32x4.mul(v128.load(from, offset), parts)));
-    k.do(v128.store(to, i16x8.narrowS(a, b)));
-    k.increment(from, 32);
-    k.increment(to, 16);
+  k.for(0, pageTokens, 16, () => {
+    for (const n of [0, 1]) {
+      const [a, b] = [0, 16].map(i => truncate(relaxed)(f32x4.mul(v128.load(from, 32 * n + i), parts)));
+      k.do(v128.store(to, i16x8.narrowS(a, b), 16 * n));
+    }
+    k.increment(from, 64);
+    k.increment(to, 32);
   });
 }
 export const factorBytes = (pageTokens: number) => 2 * pageTokens + 16;

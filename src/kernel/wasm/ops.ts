@@ -59,10 +59,13 @@ export function sum4(k: Kernel, x: V128): F32 {
 }
 
 /** Largest of the four lanes. As vectors: the scalar maximum is made of branches that nobody can foretell. */
-export function max4(k: Kernel, x: V128): F32 {
+export const max4 = (k: Kernel, x: V128): F32 => f32x4.lane(maxOfAll(k, x), 0);
+
+/** The same in all lanes. */
+export function maxOfAll(k: Kernel, x: V128): V128 {
   const v = k.v128(x);
   const two = k.v128(f32x4.max(v, v128.shuffle(v, v, lanes32(2, 3, 0, 1))));
-  return f32x4.lane(f32x4.max(two, v128.shuffle(two, two, lanes32(1, 0, 3, 2))), 0);
+  return f32x4.max(two, v128.shuffle(two, two, lanes32(1, 0, 3, 2)));
 }
 
 /** exp of four values, 0 below -87: a power of two times a polynomial, good to 2e-7. */

@@ -90,12 +90,11 @@ export function additiveValues(
       const weights = k.i32(spare());
       const sums = k.i32(i32.add(weights, sumsAt(shape)));
       const codes = k.i32(i32.add(sums, sumsBytes(shape)));
-      const worth = Array.from({ length: group }, (_, g) => {
-        const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const { top, sum } = pagePowers(k, shape, from, sums);
-        const made = pageBytes(k, shape, from, i32.add(weights, g * pageTokens), { limit });
+      const powers = pagePowers(k, shape, scores, sums);
+      const made = pageBytes(k, shape, scores, weights, { limit });
+      const worth = powers.map(({ top, sum }, g) => {
         const { correction, step } = takePage(k, i32.add(state, g * stride), top, sum);
-        return { correction, step: k.v128(f32x4.mul(step, f32x4.splat(made.step))) };
+        return { correction, step: k.v128(f32x4.mul(step, made[g].step)) };
       });
       const [nibble, ones] = beforeLoop(k, sums, [i8x16.const(15), i16x8.const(1)]);
       const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));

@@ -16,7 +16,7 @@ import { factorBytes, factorWords, pageBytes, pagePowers, powersTimes } from './
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
   if (page.kind !== 'affine' || page.axis !== 'token' || page.norms || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
+  const { headDim, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
   const parts = headDim / page.group;
@@ -51,27 +51,21 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
       const room = k.i32(i32.add(weights, roomAt(shape)));
-      const states = Array.from({ length: group }, (_, g) => k.i32(i32.add(state, g * stateBytes(headDim))));
       const touchNext = touch(k, ahead, headDim / 4);
-      const powers = states.map((_, g) => k.i32(i32.add(scores, 4 * g * pageTokens)));
-      const taken = states.map((own, g) => {
-        const { top, sum } = pagePowers(k, shape, powers[g], room);
-        return takePage(k, own, top, sum);
-      });
+      const taken = pagePowers(k, shape, scores, room).map(({ top, sum }, g) =>
+        takePage(k, i32.add(state, g * stateBytes(headDim)), top, sum),
+      );
       for (let part = 0; part < parts; part++) {
         const middles = k.i32(i32.add(kept(part), 4 * pageTokens));
         const factors = k.i32(i32.add(kept(part), 8 * pageTokens));
+        const one = k.f32(f32.load(factors, 2 * pageTokens));
+        const made = pageBytes(k, shape, scores, weights, { factors, limit, counted: true });
         const worth = taken.map(({ correction, step }, g) => {
-          const bytes = k.i32(i32.add(weights, g * pageTokens));
-          const made = pageBytes(k, shape, powers[g], bytes, { factors, limit, counted: true });
-          const one = k.f32(f32.mul(made.step, f32.load(factors, 2 * pageTokens)));
-          const excess = f32.mul(f32.mul(made.total(), f32.const(most / 2)), one);
-          const constant = f32.sub(powersTimes(k, shape, powers[g], middles), excess);
-          return {
-            correction,
-            unit: k.v128(f32x4.mul(step, f32x4.splat(one))),
-            constant: k.v128(f32x4.mul(step, f32x4.splat(constant))),
-          };
+          const all = k.v128(f32x4.mul(made[g].step, f32x4.splat(one)));
+          const excess = f32x4.mul(f32x4.splat(f32.mul(made[g].total(), f32.const(most / 2))), all);
+          const middle = f32x4.splat(powersTimes(k, shape, i32.add(scores, 4 * g * pageTokens), middles));
+          const constant = f32x4.mul(step, f32x4.sub(middle, excess));
+          return { correction, unit: k.v128(f32x4.mul(step, all)), constant: k.v128(constant) };
         });
         sumColumns(k, columns, shape, block, weights, worth, state, {
           look: codes => codes,

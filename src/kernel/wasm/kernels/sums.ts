@@ -169,7 +169,11 @@ function takeSums(
     k.for(from, to, 4, () => {
       const parts = Array.from({ length: runs }, (_, n) => {
         const sumAt = (d: number) => v128.load(at, d * line + 16 * n * heads.length);
-        return sumOfFours(k, [0, 1, 2, 3].map(d => k.v128(i32x4.dot(sumAt(d), ones))), narrow);
+        return sumOfFours(
+          k,
+          [0, 1, 2, 3].map(d => k.v128(i32x4.dot(sumAt(d), ones))),
+          narrow,
+        );
       });
       const value = f32x4.mul(f32x4.fromI32(parts.reduce(i32x4.add)), unit);
       const old = f32x4.mul(v128.load(place), correction);

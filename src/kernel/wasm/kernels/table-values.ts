@@ -25,7 +25,7 @@ export const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, of
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels' || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
+  const { headDim, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
   const { step, most, ...look } = page.uniform
@@ -49,16 +49,14 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
       const weights = k.i32(spare());
       const room = k.i32(i32.add(weights, roomAt(shape)));
       const factors = k.i32(i32.add(normsAt(), 4 * pageTokens));
-      const worth = Array.from({ length: group }, (_, g) => {
-        const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const bytes = k.i32(i32.add(weights, g * pageTokens));
-        const { top, sum } = pagePowers(k, shape, from, room);
-        const made = pageBytes(k, shape, from, bytes, { factors, limit, counted: page.uniform });
+      const powers = pagePowers(k, shape, scores, room);
+      const made = pageBytes(k, shape, scores, weights, { factors, limit, counted: page.uniform });
+      const one = k.v128(f32x4.splat(f32.mul(f32.load(factors, 2 * pageTokens), f32.const(step))));
+      const worth = powers.map(({ top, sum }, g) => {
         const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), top, sum);
-        const one = f32.mul(f32.mul(made.step, f32.load(factors, 2 * pageTokens)), f32.const(step));
-        const unit = k.v128(f32x4.mul(taken.step, f32x4.splat(one)));
+        const unit = k.v128(f32x4.mul(taken.step, f32x4.mul(made[g].step, one)));
         // Counted from the lowest: what half of the count is too much.
-        const excess = () => f32x4.mul(f32x4.splat(f32.mul(made.total(), f32.const(-most / 2))), unit);
+        const excess = () => f32x4.mul(f32x4.splat(f32.mul(made[g].total(), f32.const(-most / 2))), unit);
         return { correction: taken.correction, unit, constant: page.uniform ? k.v128(excess()) : undefined };
       });
       sumColumns(k, columns, shape, block, weights, worth, state, {

@@ -9,7 +9,7 @@
  */
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, lanes32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { beforeLoop, dotBytes, laneWords, max4, multiplyAdd, multiplyHigh, sum4, truncate } from '../ops.ts';
+import { beforeLoop, dotBytes, laneWords, max4, maxOfAll, multiplyAdd, multiplyHigh, sum4, truncate } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 
 /** The largest weight. */
@@ -46,38 +46,46 @@ export interface PagePowers {
   sum: V128;
 }
 
-/** One head's scores to whole numbers of 16 bits, in place: the first half of the room is theirs. `room` has POWERS_ROOM. */
-export function pagePowers(k: Kernel, { pageTokens, relaxed }: AttendShape, scores: I32, room: I32): PagePowers {
-  const [from, to] = [k.i32(scores), k.i32(scores)];
-  const top = k.v128(f32x4.splat(max4(k, largest(k, pageTokens, from))));
-  const sums = [0, 1].map(() => k.v128(v128.zero));
-  const power = k.v128();
+/**
+ * A group's scores to whole numbers of 16 bits, in place: the first half of a head's room is theirs. `room` has POWERS_ROOM.
+ * Here and below all heads are done with one thing before the next begins, so that none has to wait for its own.
+ */
+export function pagePowers(k: Kernel, shape: AttendShape, scores: I32, room: I32): PagePowers[] {
+  const { group, pageTokens, relaxed } = shape;
+  const heads = Array.from({ length: group }, (_, g) => k.i32(i32.add(scores, 4 * g * pageTokens)));
+  const tops = heads.map(from => k.v128(maxOfAll(k, largest(k, pageTokens, from))));
   const square = multiplyHigh(relaxed);
-  const [steps, start, constant] = beforeLoop(k, room, [
-    f32x4.const(STEPS),
-    f32x4.sub(f32x4.const(START + 0.5), f32x4.mul(top, f32x4.const(STEPS))),
-    i16x8.const(CONSTANT),
-  ]);
-  k.for(0, pageTokens, 16, () => {
-    sums.forEach((sum, n) => {
-      const [a, b] = [0, 16].map(offset => {
-        const below = multiplyAdd(relaxed)(v128.load(from, 32 * n + offset), steps, start);
-        return truncate(relaxed)(below);
+  const power = k.v128();
+  return heads.map((head, g) => {
+    const top = tops[g];
+    const [from, to] = [k.i32(head), k.i32(head)];
+    const sums = [0, 1].map(() => k.v128(v128.zero));
+    const [steps, start, constant] = beforeLoop(k, room, [
+      f32x4.const(STEPS),
+      f32x4.sub(f32x4.const(START + 0.5), f32x4.mul(top, f32x4.const(STEPS))),
+      i16x8.const(CONSTANT),
+    ]);
+    k.for(0, pageTokens, 16, () => {
+      sums.forEach((sum, n) => {
+        const [a, b] = [0, 16].map(offset => {
+          const below = multiplyAdd(relaxed)(v128.load(from, 32 * n + offset), steps, start);
+          return truncate(relaxed)(below);
+        });
+        // What is far below becomes zero here.
+        k.set(power, i16x8.narrowU(a, b));
+        k.set(power, i16x8.add(square(power, power), constant));
+        for (let i = 0; i < SQUARINGS; i++) k.set(power, square(power, power));
+        k.set(sum, i32x4.add(sum, i32x4.dot(power, i16x8.const(1))));
+        k.do(v128.store(to, power, 16 * n));
       });
-      // What is far below becomes zero here.
-      k.set(power, i16x8.narrowU(a, b));
-      k.set(power, i16x8.add(square(power, power), constant));
-      for (let i = 0; i < SQUARINGS; i++) k.set(power, square(power, power));
-      k.set(sum, i32x4.add(sum, i32x4.dot(power, i16x8.const(1))));
-      k.do(v128.store(to, power, 16 * n));
+      k.increment(from, 64);
+      k.increment(to, 32);
     });
-    k.increment(from, 64);
-    k.increment(to, 32);
+    return {
+      top: k.v128(f32x4.sub(top, f32x4.const(Math.log2(ONE)))),
+      sum: k.v128(f32x4.fromI32(i32x4.add(sums[0], sums[1]))),
+    };
   });
-  return {
-    top: k.v128(f32x4.sub(top, f32x4.const(Math.log2(ONE)))),
-    sum: k.v128(f32x4.fromI32(i32x4.add(sums[0], sums[1]))),
-  };
 }
 export const POWERS_ROOM = 16 * 3;
 
@@ -132,69 +140,84 @@ export function factorWords(k: Kernel, { pageTokens, relaxed }: AttendShape, fac
 export const factorBytes = (pageTokens: number) => 2 * pageTokens + 16;
 
 export interface PageBytes {
-  /** What a step is worth, in 1s of the powers. */
-  step: F32;
+  /** What a step is worth, in 1s of the powers, in all lanes. */
+  step: V128;
   /** The sum of all bytes, if asked for. */
   total(): F32;
 }
 
-/**
- * One head's weights; `bytes` is [pageTokens]. `factors` are [pageTokens] of 16 bits, in parts of 2^15, of which the
- * largest is nearly all. If sums of bytes would pass the limit, steps are larger.
- */
+interface BytesOptions {
+  /** [pageTokens] of 16 bits, in parts of 2^15, of which the largest is nearly all. */
+  factors?: I32;
+  /** If sums of bytes would pass it, steps are larger. */
+  limit?: Limit;
+  counted?: boolean;
+}
+
+/** A group's weights out of its powers; `bytes` is [head][pageTokens]. */
 export function pageBytes(
+  k: Kernel,
+  shape: AttendShape,
+  powers: I32,
+  bytes: I32,
+  { factors, limit, counted = false }: BytesOptions,
+): PageBytes[] {
+  const { group, pageTokens, relaxed } = shape;
+  const multiply = multiplyHigh(relaxed);
+  // Powers times factors lie behind the powers.
+  const behind = factors === undefined ? 0 : 2 * pageTokens;
+  const heads = Array.from({ length: group }, (_, g) => k.i32(i32.add(powers, 4 * g * pageTokens)));
+  const scales = heads.map(head => k.v128(measure(k, shape, head, behind, factors, limit)));
+  // As a power of two that is no less than it, and the part of that it is.
+  const split = scales.map(scale => {
+    const above = v128.and(i32x4.add(scale, i32x4.const(0x7fffff)), i32x4.const(0x7f800000));
+    const whole = k.v128(f32x4.max(above, f32x4.const(1)));
+    const words = [f32x4.div(f32x4.mul(scale, f32x4.const(32767)), whole), whole].map(x => {
+      const word = k.v128(truncate(relaxed)(x));
+      return k.v128(i16x8.narrowS(word, word));
+    });
+    return { part: words[0], times: words[1] };
+  });
+  const value = k.v128();
+  const words = [0, 1].map(() => k.v128());
+  return heads.map((head, g) => {
+    const { part, times } = split[g];
+    const [from, to] = [k.i32(head), k.i32(i32.add(bytes, g * pageTokens))];
+    const count = k.v128(v128.zero);
+    const rest = words.map((_, n) =>
+      k.v128(i16x8.const(...Array.from({ length: 8 }, (_, i) => (((8 * n + i) * 7) % 16) * 8 + 68))),
+    );
+    k.for(0, pageTokens, 16, () => {
+      words.forEach((word, n) => {
+        const weight = multiply(v128.load(from, behind + 16 * n), part);
+        k.set(value, i16x8.add(factors === undefined ? weight : i16x8.mul(weight, times), rest[n]));
+        k.set(word, i16x8.shrU(value, 8));
+        // What is above a whole step; a half if there is more than one.
+        k.set(rest[n], v128.and(i16x8.minS(value, i16x8.const(383)), i16x8.const(255)));
+      });
+      const packed = k.v128(i8x16.narrowS(words[0], words[1]));
+      k.do(v128.store(to, packed));
+      if (counted) k.set(count, i32x4.add(count, i32x4.dot(dotBytes(relaxed)(packed, i8x16.const(1)), i16x8.const(1))));
+      k.increment(from, 32);
+      k.increment(to, 16);
+    });
+    return { step: k.v128(f32x4.div(f32x4.const(256), scales[g])), total: () => sum4(k, f32x4.fromI32(count)) };
+  });
+}
+
+/**
+ * Takes factors into a head's powers and gives what the products are to be multiplied by, in all lanes: their largest is
+ * the largest weight, unless lanes would pass the limit.
+ */
+function measure(
   k: Kernel,
   { pageTokens, relaxed }: AttendShape,
   powers: I32,
-  bytes: I32,
-  { factors, limit, counted = false }: { factors?: I32; limit?: Limit; counted?: boolean },
-): PageBytes {
-  const multiply = multiplyHigh(relaxed);
-  // Powers times factors lie behind the powers.
-  const weights = factors === undefined ? 0 : 2 * pageTokens;
-  const scale = k.f32(f32.const(1));
-  if (factors !== undefined || limit) {
-    const measured = measure(k, { pageTokens, relaxed }, powers, weights, factors, limit);
-    k.set(scale, measured);
-  }
-  // As a power of two that is no less than it, and the part of that it is.
-  const whole = k.i32(i32.and(i32.add(i32.bits(scale), 0x7fffff), 0x7f800000));
-  k.set(whole, i32.select(i32.gtS(whole, 0x3f800000), whole, 0x3f800000));
-  const part = k.v128(i16x8.splat(i32.fromF32(f32.div(f32.mul(scale, f32.const(32767)), f32.fromBits(whole)))));
-  const times = k.v128(i16x8.splat(i32.fromF32(f32.fromBits(whole))));
-  const [from, to] = [k.i32(powers), k.i32(bytes)];
-  const count = k.v128(v128.zero);
-  const value = k.v128();
-  const words = [0, 1].map(() => k.v128());
-  const rest = words.map((_, n) =>
-    k.v128(i16x8.const(...Array.from({ length: 8 }, (_, i) => (((8 * n + i) * 7) % 16) * 8 + 68))),
-  );
-  k.for(0, pageTokens, 16, () => {
-    words.forEach((word, n) => {
-      const weight = multiply(v128.load(from, weights + 16 * n), part);
-      k.set(value, i16x8.add(factors === undefined ? weight : i16x8.mul(weight, times), rest[n]));
-      k.set(word, i16x8.shrU(value, 8));
-      // What is above a whole step; a half if there is more than one.
-      k.set(rest[n], v128.and(i16x8.minS(value, i16x8.const(383)), i16x8.const(255)));
-    });
-    const packed = k.v128(i8x16.narrowS(words[0], words[1]));
-    k.do(v128.store(to, packed));
-    if (counted) k.set(count, i32x4.add(count, i32x4.dot(dotBytes(relaxed)(packed, i8x16.const(1)), i16x8.const(1))));
-    k.increment(from, 32);
-    k.increment(to, 16);
-  });
-  return { step: k.f32(f32.div(f32.const(256), scale)), total: () => sum4(k, f32x4.fromI32(count)) };
-}
-
-/** Powers times factors, and what the largest of these is to be multiplied by, and sums of lanes. */
-function measure(
-  k: Kernel,
-  { pageTokens, relaxed }: Pick<AttendShape, 'pageTokens' | 'relaxed'>,
-  powers: I32,
-  weights: number,
+  behind: number,
   factors: I32 | undefined,
   limit: Limit | undefined,
-): F32 {
+): V128 {
+  if (factors === undefined && !limit) return f32x4.const(1);
   const multiply = multiplyHigh(relaxed);
   const [from, factor] = [k.i32(powers), k.i32(factors ?? 0)];
   const most = k.v128(v128.zero);
@@ -207,11 +230,10 @@ function measure(
     k.for(0, run, 16, () => {
       words.forEach((word, n) => {
         k.set(word, v128.load(from, 16 * n));
-        if (factors !== undefined) {
-          k.set(word, multiply(word, v128.load(factor, 16 * n)));
-          k.do(v128.store(from, word, weights + 16 * n));
-          k.set(most, i16x8.maxS(most, word));
-        }
+        if (factors === undefined) return;
+        k.set(word, multiply(word, v128.load(factor, 16 * n)));
+        k.do(v128.store(from, word, behind + 16 * n));
+        k.set(most, i16x8.maxS(most, word));
       });
       if (limit)
         laneWords(words, relaxed).forEach((sum, n) => {
@@ -222,17 +244,14 @@ function measure(
     });
     if (limit) k.set(together, i32x4.maxS(together, met(k, lanes, limit)));
   });
-  const bound = (of: V128, room: number) => f32.div(f32.const(room), f32.max(max4(k, f32x4.fromI32(of)), f32.const(1)));
-  const scales: F32[] = [];
-  if (factors !== undefined) {
-    const pair = i32x4.maxS(i32x4.extendLowS(most), i32x4.extendHighS(most));
-    scales.push(f32.min(bound(pair, TOP), f32.const(MOST_SCALE)));
-  } else scales.push(f32.const(1));
+  const bound = (of: V128, room: number) =>
+    f32x4.div(f32x4.const(room), f32x4.max(maxOfAll(k, f32x4.fromI32(of)), f32x4.const(1)));
+  const largest = i32x4.maxS(i32x4.extendLowS(most), i32x4.extendHighS(most));
+  const all = factors === undefined ? f32x4.const(1) : f32x4.min(bound(largest, TOP), f32x4.const(MOST_SCALE));
   // Each byte may be almost one more than its weight.
-  if (limit) scales.push(bound(together, 256 * (limit.most - (limit.lanes * run) / 8)));
-  return scales.reduce(f32.min);
+  return limit ? f32x4.min(all, bound(together, 256 * (limit.most - (limit.lanes * run) / 8))) : all;
 }
-/** Factors of tokens that matter may be this small beside the largest before bits are lost. */
+/** So much smaller than the largest may factors of tokens that matter be before bits are lost. */
 const MOST_SCALE = 128;
 
 /** The largest of sums of lanes, one by one or four together. */

@@ -22,6 +22,7 @@ const QUAD_AT = 128;
 const CODES_AT = 132;
 /** Dims of a mapped query that are made together; blocks are of whole ones. */
 const OCTET = 8;
+const PAIR = 2;
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
 
@@ -273,8 +274,9 @@ function mapQueries(
     k.set(dims, from);
     k.set(rows, map);
     for (const sum of sums.flat()) k.set(sum, v128.zero);
-    times(size / OCTET, () => {
-      for (let dim = 0; dim < OCTET; dim++) {
+    // Few at a time: all that a turn loads is loaded first.
+    k.for(0, size, PAIR, () => {
+      for (let dim = 0; dim < PAIR; dim++) {
         columns.forEach((column, half) => {
           k.set(column, v128.load(rows, 4 * (size * dim + 4 * half)));
         });
@@ -285,8 +287,8 @@ function mapQueries(
           });
         });
       }
-      k.increment(dims, 4 * OCTET);
-      k.increment(rows, 4 * OCTET * size);
+      k.increment(dims, 4 * PAIR);
+      k.increment(rows, 4 * PAIR * size);
     });
     heads.forEach((g, i) => {
       const [a, b] = sums[i].map(sum => k.v128(f32x4.mul(sum, sum)));

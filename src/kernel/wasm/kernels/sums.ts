@@ -50,7 +50,7 @@ export interface Worth {
   constant?: V128;
 }
 
-const WORTH_ROOM = 16 * 3;
+export const WORTH_ROOM = 16 * 3;
 
 export interface SumOptions {
   /** Codes to bytes: signed ones, or such of 7 bits that are not. */
@@ -143,43 +143,53 @@ export function sumColumns(
       if (first === 0) touchNext();
       k.increment(to, 4 * line);
     });
-    takeSums(k, { headDim, runs, narrow, from, to: end }, room, heads, first, state);
+    takeSums(k, headDim, i32.add(room, WORTH_ROOM), heads, state, { room, runs, narrow, from, to: end, first });
   }
 }
 
-/** Adds up what is left of each dim's sums, and takes it into the states. */
-function takeSums(
+interface TakeOptions {
+  /** For three vectors. */
+  room: I32;
+  runs: number;
+  narrow: boolean;
+  from: number;
+  to: number;
+  /** The group's head that the sums begin with. */
+  first: number;
+  /** What a sum of each dim is worth beside its unit, f32. */
+  steps?: I32;
+}
+
+/** Adds up sums of eight, [dim][run][head], and takes them into the states. */
+export function takeSums(
   k: Kernel,
-  { headDim, runs, narrow, from, to }: { headDim: number; runs: number; narrow: boolean; from: number; to: number },
-  room: I32,
+  headDim: number,
+  sums: I32,
   heads: readonly Worth[],
-  first: number,
   state: I32,
+  { room, runs, narrow, from, to, first, steps }: TakeOptions,
 ): void {
   const ones = k.v128(i16x8.const(1));
   heads.forEach((worth, i) => {
-    const [correction, unit, constant] = beforeLoop(
-      k,
-      room,
-      [worth.correction, worth.unit, worth.constant].filter(x => x !== undefined),
-    );
+    const kept = [worth.correction, worth.unit, ...(worth.constant ? [worth.constant] : [])];
+    const [correction, unit, constant] = beforeLoop(k, room, kept);
     const place = k.i32(i32.add(state, (first + i) * stateBytes(headDim) + STATE_HEAD + 4 * from));
-    const at = k.i32(i32.add(room, WORTH_ROOM + 16 * i));
+    const at = k.i32(i32.add(sums, 16 * i));
     const line = 16 * runs * heads.length;
+    const step = k.i32(steps ?? 0);
     k.for(from, to, 4, () => {
-      const parts = Array.from({ length: runs }, (_, n) => {
-        const sumAt = (d: number) => v128.load(at, d * line + 16 * n * heads.length);
-        return sumOfFours(
-          k,
-          [0, 1, 2, 3].map(d => k.v128(i32x4.dot(sumAt(d), ones))),
-          narrow,
-        );
-      });
-      const value = f32x4.mul(f32x4.fromI32(parts.reduce(i32x4.add)), unit);
+      const parts = Array.from({ length: runs }, (_, n) =>
+        [0, 1, 2, 3].map(d => i32x4.dot(v128.load(at, d * line + 16 * n * heads.length), ones)),
+      );
+      // Sums of several runs are too large for 16 bits.
+      const dims = [0, 1, 2, 3].map(d => k.v128(parts.map(part => part[d]).reduce(i32x4.add)));
+      const sum = f32x4.mul(f32x4.fromI32(sumOfFours(k, dims, narrow && runs === 1)), unit);
+      const value = steps === undefined ? sum : f32x4.mul(sum, v128.load(step));
       const old = f32x4.mul(v128.load(place), correction);
       k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant) : value)));
       k.increment(at, 4 * line);
       k.increment(place, 16);
+      k.increment(step, 16);
     });
   });
 }

@@ -89,12 +89,12 @@ export function pagePowers(k: Kernel, shape: AttendShape, scores: I32, room: I32
 }
 export const POWERS_ROOM = 16 * 3;
 
-/** The largest score, in one of four lanes. */
-function largest(k: Kernel, pageTokens: number, scores: I32): V128 {
+/** The largest of a page's scores or factors, in one of four lanes. */
+function largest(k: Kernel, pageTokens: number, from: I32): V128 {
   const most = [0, 1, 2, 3].map(() => k.v128(f32x4.const(LOWEST)));
   k.for(0, 4 * pageTokens, 64, i => {
     most.forEach((of, n) => {
-      k.set(of, f32x4.max(of, v128.load(i32.add(scores, i), 16 * n)));
+      k.set(of, f32x4.max(of, v128.load(i32.add(from, i), 16 * n)));
     });
   });
   return most.reduce<V128>(f32x4.max, most[0]);
@@ -121,11 +121,7 @@ export function powersTimes(k: Kernel, { pageTokens, relaxed }: AttendShape, pow
  */
 export function factorWords(k: Kernel, { pageTokens, relaxed }: AttendShape, factors: I32, out: I32): void {
   const [from, to] = [k.i32(factors), k.i32(out)];
-  const largest = k.v128(f32x4.const(1e-30));
-  k.for(0, 4 * pageTokens, 64, i => {
-    for (let n = 0; n < 4; n++) k.set(largest, f32x4.max(largest, v128.load(i32.add(from, i), 16 * n)));
-  });
-  const one = k.f32(max4(k, largest));
+  const one = k.f32(f32.max(max4(k, largest(k, pageTokens, from)), f32.const(1e-30)));
   k.do(f32.store(to, one, 2 * pageTokens));
   const parts = k.v128(f32x4.splat(f32.div(f32.const(32767), one)));
   k.for(0, pageTokens, 16, () => {

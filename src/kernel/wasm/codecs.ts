@@ -2,7 +2,7 @@
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
 import type { Additive, AdditiveTables } from './kernels/additive.ts';
-import { keyTables } from './kernels/additive-keys.ts';
+import { keyTables } from './kernels/additive-key-tables.ts';
 import { valueTables } from './kernels/additive-values.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { placeBooks } from './kernels/book.ts';

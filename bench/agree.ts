@@ -1,17 +1,19 @@
 /**
- * Do the devices agree? Teacher-forced predictions on a real text with an f16 cache: the wasm device as generation uses
- * it (int8 activations) against its precise mode over all positions, and the precise mode against js, the definition,
+ * Do the devices agree? Teacher-forced predictions on a real text, for each cache of --kv: the wasm device as generation
+ * uses it (int8 activations) against its precise mode over all positions, and the precise mode against js, the definition,
  * over the first few, because js is slow. Then perplexity against llama.cpp's on the same rows, both with f16 caches.
  *
- * With --device webgpu: the GPU against wasm, for each cache of --kv.
+ * With --device webgpu: the GPU against wasm, for each cache.
  */
 import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
-import { type Engine, type EngineOptions, loadEngine, openModelFile } from '../src/engine/engine.ts';
+import { type Engine, type EngineOptions, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
+import { profileFor } from '../src/engine/profile.ts';
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
+import { choosePlan } from '../src/plan/auto.ts';
 import { planOf } from '../src/plan/plan.ts';
 
 interface Options {
@@ -25,7 +27,8 @@ interface Options {
   peers: boolean;
 }
 
-const JS_POSITIONS = 96;
+/** For js. Packed caches are read from codes after a page only. */
+const FEW = { f16: 96, packed: 288 };
 /** Rows of as many tokens for the perplexity, scored on their second halves. */
 const ROWS = 3;
 
@@ -43,7 +46,7 @@ export async function benchAgree(options: Options): Promise<void> {
   const { tokenizer } = await openAndClose(model);
   const all = tokenizer.encode(await readFile(text, 'utf8'));
   const ids = all.slice(0, positions);
-  const run = (options: EngineOptions, count: number, cache = 'f16') =>
+  const run = (options: EngineOptions, count: number, cache: string) =>
     predict(model, ids.slice(0, count), options, cache);
   const wasm = { device: 'wasm', threads: Number(threads) } as const;
   if (device === 'webgpu') {
@@ -57,11 +60,15 @@ export async function benchAgree(options: Options): Promise<void> {
     }
     return;
   }
-  const precise = await run({ ...wasm, precise: true }, positions);
-  const rows = [
-    { pair: 'wasm against wasm, precise', ...compare(precise, await run(wasm, positions), ids) },
-    { pair: 'wasm, precise against js', ...compare(await run({ device: 'js' }, JS_POSITIONS), precise, ids) },
-  ];
+  const rows: Pair[] = [];
+  for (const cache of kv.split(',')) {
+    const precise = await run({ ...wasm, precise: true }, positions, cache);
+    const js = await run({ device: 'js' }, cache === 'f16' ? FEW.f16 : FEW.packed, cache);
+    rows.push(
+      { pair: `wasm against wasm, precise, ${cache}`, ...compare(precise, await run(wasm, positions, cache), ids) },
+      { pair: `wasm, precise against js, ${cache}`, ...compare(js, precise, ids) },
+    );
+  }
   const perplexities = await perplexity(model, all, Number(threads), peers, positions);
   if (json) console.log(JSON.stringify({ rows, perplexities }, null, 1));
   else {
@@ -125,7 +132,7 @@ async function predict(
   cache: string,
 ): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = planOf(cache, file.config);
+  const plan = choosePlan(cache, planShape(file), await profileFor(file, [cache]));
   const context = ids.length + 1;
   const engine: Engine = await loadEngine(file, { plan, context }, options);
   const sequence = engine.openSequence(plan, context);

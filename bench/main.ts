@@ -37,7 +37,8 @@ const { positionals, values } = parseArgs({
 
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: benchDecode,
-  agree: options => benchAgree({ ...options, device: options.device ?? 'wasm' }),
+  agree: options =>
+    benchAgree({ ...options, device: options.device ?? 'wasm', kv: options.kv === specs ? 'f16' : options.kv }),
   attention: options =>
     (options.device ?? 'webgpu') === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options),
   memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),

@@ -8,6 +8,17 @@ import { norm as lengthOf } from '../src/codec/parts/vector.ts';
 import { turnOf } from '../src/eval/vectors.ts';
 import type { Device } from '../src/kernel/device.ts';
 
+/** Beside the zoo: turns of codecs that devices read by ways of their own. */
+export const VARIANTS = [
+  'tq4-haar',
+  'tq4-n32',
+  'tq4-nc',
+  'kivi2g32-token/kivi2g32-channel',
+  'oscar2g32-xh',
+  'kivi8g32',
+  'kivi1g32',
+];
+
 /** How far a is from b, of the length of b. */
 export const far = (a: Float32Array, b: Float32Array): number =>
   lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);

@@ -16,7 +16,7 @@ import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice, type WasmOptions } from '../src/kernel/wasm/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
-import { far, runAttention, runSmallOperations, type Setting } from './attention.ts';
+import { far, runAttention, runSmallOperations, type Setting, VARIANTS } from './attention.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 
@@ -206,19 +206,10 @@ function mappedCodec(headDim: number, kvHeads: number): Pick<KvCodec, 'keys' | '
 }
 
 describe('attention on packed pages', () => {
-  it.each([
-    ...zoo,
-    'tq4-haar',
-    'tq4-n32',
-    'tq4-nc',
-    'kivi2g32-token/kivi2g32-channel',
-    'oscar2g32-xh',
-    'kivi8g32',
-    'kivi1g32',
-    'vec-d2b8-smooth/million-d8b8-own',
-    'million-d16b1',
-    'vec-d4b7-had/million-d4b3',
-  ])('%s seals and attends like js', async spec => agree(await wasm(), { spec }));
+  it.each([...zoo, ...VARIANTS, 'vec-d2b8-smooth/million-d8b8-own', 'million-d16b1', 'vec-d4b7-had/million-d4b3'])(
+    '%s seals and attends like js',
+    async spec => agree(await wasm(), { spec }),
+  );
 
   it.each([
     { spec: 'tq4', headDim: 80, heads: 2, kvHeads: 2 },

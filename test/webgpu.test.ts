@@ -11,7 +11,7 @@ import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWebGpuDevice, type WebGpuOptions } from '../src/kernel/webgpu/device.ts';
 import { dequantize } from '../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
-import { far, runAttention, runSmallOperations, type Setting } from './attention.ts';
+import { far, runAttention, runSmallOperations, type Setting, VARIANTS } from './attention.ts';
 import { randomWeights } from './quantize.ts';
 import { seeded } from './random.ts';
 import { describeGpu } from './webgpu.ts';
@@ -214,13 +214,7 @@ describeGpu('attention on packed pages', () => {
     'million-d8b12',
     'mead3u',
     'tri4i16/oaken',
-    'tq4-haar',
-    'tq4-n32',
-    'tq4-nc',
-    'kivi2g32-token/kivi2g32-channel',
-    'oscar2g32-xh',
-    'kivi8g32',
-    'kivi1g32',
+    ...VARIANTS,
   ])('%s seals and attends like js', async spec => agree(await webgpu({ precise: true }), { spec }, FLOAT_ATTENTION));
 
   it.each([

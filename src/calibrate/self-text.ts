@@ -9,9 +9,11 @@ import { encodeChat } from '../model/chat.ts';
 import type { Chunk } from '../model/forward.ts';
 import { planOf } from '../plan/plan.ts';
 
-const TEMPERATURES = [0.7, 1, 1.3];
-/** Keeps the hot ones from falling apart. */
-const MIN_P = 0.02;
+/** Cooler text goes in circles, hotter text falls apart: what is learned from either fits no other. */
+const TEMPERATURES = [0.8, 0.9, 1];
+const MIN_P = 0.05;
+/** A document ends here if it did not before: small models begin to repeat themselves. */
+const LONGEST = 512;
 
 const OPENINGS = [
   'The history of',
@@ -60,25 +62,27 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
     const sampling = { temperature: TEMPERATURES[row % TEMPERATURES.length], minP: MIN_P, seed: seed * 0x10001 + row };
     const ids: number[] = [];
     let documents = row;
-    const open = () => {
-      const from = ids.length;
+    let opened = 0;
+    /** What comes after the last token: an opening where a document has ended. */
+    const next = () => {
+      const last = ids.slice(-1);
+      if (last.length > 0 && !tokenizer.endIds.has(last[0]) && ids.length < opened + LONGEST) return last;
+      opened = ids.length;
       ids.push(...openings[documents++ % openings.length]);
-      return ids.slice(from, context);
+      return [...last, ...ids.slice(opened, context)];
     };
-    return { ids, open, sampler: createSampler(sampling), sequence: engine.openSequence(plan, context), next: open() };
+    return { ids, next, sampler: createSampler(sampling), sequence: engine.openSequence(plan, context) };
   });
   try {
     for (let live = writers; live.length > 0; live = live.filter(({ ids }) => ids.length < context)) {
       const byChunk = new Map<Chunk, (typeof writers)[number]>(
-        live.map(writer => [{ sequence: writer.sequence, tokens: writer.next, logits: 'last' }, writer]),
+        live.map(writer => [{ sequence: writer.sequence, tokens: writer.next(), logits: 'last' }, writer]),
       );
       const done = await step(engine, [...byChunk.keys()], {
         signal,
         onLogits(chunk, _row, logits) {
-          const writer = byChunk.get(chunk)!;
-          const { id } = writer.sampler.sample(logits);
-          writer.ids.push(id);
-          writer.next = tokenizer.endIds.has(id) ? [id, ...writer.open()] : [id];
+          const { ids, sampler } = byChunk.get(chunk)!;
+          ids.push(sampler.sample(logits).id);
         },
       });
       if (!done) return undefined;

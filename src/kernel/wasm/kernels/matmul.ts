@@ -150,7 +150,7 @@ type Pairs = readonly (readonly [activations: V128, codes: V128])[];
 /** Activations and codes, multiplied and added. Codes are below 16: eight such products of pairs stay within int16. */
 export const dotBytes = (pairs: Pairs, ones: V128 = i16x8.const(1)): V128 =>
   i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
-export const dotWords = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
+const dotWords = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
 
 /** The codes of a 4-bit block as eight vectors of four columns x four rows: low nibbles, then high ones. */
 export function byteCodes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {

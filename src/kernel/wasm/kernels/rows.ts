@@ -112,7 +112,7 @@ function quadsOf(dims: number, heads: number): number {
 }
 
 /** Scores from `count` on, up to the next multiple of 4, count for nothing. */
-export function dropPadding(k: Kernel, scores: I32, heads: number, stride: number, count: I32): void {
+function dropPadding(k: Kernel, scores: I32, heads: number, stride: number, count: I32): void {
   const padded = k.i32(i32.and(i32.add(count, 3), -4));
   k.for(count, padded, 1, t => {
     for (let head = 0; head < heads; head++) {

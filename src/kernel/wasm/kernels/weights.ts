@@ -19,8 +19,8 @@ export const MOST = 127;
 const LOWEST = -1e6;
 
 /**
- * 2^-x is ONE x (z^2 + CONSTANT)^32 in parts of 2^15, z = START - STEPS x: 0.15 % off while it matters (to 2^-6), 0.5 % to
- * 2^-12. Zero from 2^-17 on.
+ * ONE times 2^-x is about (z^2 + CONSTANT)^32, where z is START - STEPS x and all are parts of 2^15: 0.2 % off to 2^-6, 0.5 %
+ * to 2^-12, zero from 2^-17 on. At its largest it is 127 steps of 256.
  */
 const START = 24397;
 const STEPS = 474.68;

@@ -26,6 +26,9 @@ export interface AttentionOptions {
   storageBuffers: number;
 }
 
+/** Rows whose tails leave most of a GPU idle. More of them keep it busy, and pages would have less room beside them. */
+const FEW = 8;
+
 interface Dispatch {
   kernel: Kernel;
   params: number[];
@@ -214,7 +217,7 @@ export class Attention {
       });
     }
     const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
-    if (oneByOne && dispatches.length === 2) this.runBeside(dispatches[0], dispatches[1]);
+    if (oneByOne && dispatches.length === 2 && batch.finish.count <= FEW) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.

@@ -1,11 +1,13 @@
 /**
  * Text that the model writes itself, where no other is at hand: rows of many documents, begun by openings of several
  * kinds and continued at several temperatures. A document that ends makes room for the next.
+ *
+ * Special tokens stay out of it. Heads that have nothing to look for look at such a token as they look at the first one of
+ * a row; what is learned from rows with many of them is about these tokens, and six times as bad for any other text.
  */
 import type { Engine } from '../engine/engine.ts';
 import { createSampler } from '../engine/sample.ts';
 import { step } from '../engine/step.ts';
-import { encodeChat } from '../model/chat.ts';
 import type { Chunk } from '../model/forward.ts';
 import { planOf } from '../plan/plan.ts';
 
@@ -28,15 +30,11 @@ const OPENINGS = [
   'According to',
   '1. ',
   'She looked at',
-];
-
-const QUESTIONS = [
-  'Tell me a story about the sea.',
-  'How does a bicycle stay upright?',
-  'Write a function that sorts a list of numbers, and explain it.',
-  'What happened in Europe in the 19th century?',
-  'Give me a recipe for bread.',
-  'What is the difference between weather and climate?',
+  'Question: How does a bicycle stay upright?\nAnswer:',
+  'Question: What happened in Europe in the 19th century?\nAnswer:',
+  'How to bake bread\n\n',
+  'A function that sorts a list of numbers:\n\n',
+  'The difference between weather and climate is',
 ];
 
 export interface SelfTextOptions {
@@ -56,33 +54,39 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
   const { rows, context, seed, first, signal, onProgress } = options;
   const { tokenizer } = engine;
   const plan = planOf('tq4', { ...engine.config, turn: engine.rope.frequencies });
-  const openings = openingsOf(engine);
   const writers = Array.from({ length: rows }, (_, i) => {
     const row = first + i;
     const sampling = { temperature: TEMPERATURES[row % TEMPERATURES.length], minP: MIN_P, seed: seed * 0x10001 + row };
-    const ids: number[] = [];
-    let documents = row;
-    let opened = 0;
-    /** What comes after the last token: an opening where a document has ended. */
-    const next = () => {
-      const last = ids.slice(-1);
-      if (last.length > 0 && !tokenizer.endIds.has(last[0]) && ids.length < opened + LONGEST) return last;
-      opened = ids.length;
-      ids.push(...openings[documents++ % openings.length]);
-      return [...last, ...ids.slice(opened, context)];
+    const opening = (n: number) => OPENINGS[(row + n) % OPENINGS.length];
+    const ids = tokenizer.encode(opening(0), { bos: tokenizer.addBos });
+    const sequence = engine.openSequence(plan, context);
+    return {
+      ids,
+      next: ids.slice(0, context),
+      opened: 0,
+      documents: 1,
+      opening,
+      sampler: createSampler(sampling),
+      sequence,
     };
-    return { ids, next, sampler: createSampler(sampling), sequence: engine.openSequence(plan, context) };
   });
   try {
     for (let live = writers; live.length > 0; live = live.filter(({ ids }) => ids.length < context)) {
       const byChunk = new Map<Chunk, (typeof writers)[number]>(
-        live.map(writer => [{ sequence: writer.sequence, tokens: writer.next(), logits: 'last' }, writer]),
+        live.map(writer => [{ sequence: writer.sequence, tokens: writer.next, logits: 'last' }, writer]),
       );
       const done = await step(engine, [...byChunk.keys()], {
         signal,
         onLogits(chunk, _row, logits) {
-          const { ids, sampler } = byChunk.get(chunk)!;
-          ids.push(sampler.sample(logits).id);
+          const writer = byChunk.get(chunk)!;
+          const { ids, sampler } = writer;
+          const { id } = sampler.sample(logits);
+          writer.next = [id];
+          if (tokenizer.endIds.has(id) || ids.length >= writer.opened + LONGEST) {
+            writer.next = tokenizer.encode(`\n\n${writer.opening(writer.documents++)}`).slice(0, context - ids.length);
+            writer.opened = ids.length;
+          }
+          ids.push(...writer.next);
         },
       });
       if (!done) return undefined;
@@ -92,11 +96,4 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
     for (const { sequence } of writers) sequence.dispose();
   }
   return writers.map(({ ids }) => ids.slice(0, context));
-}
-
-function openingsOf({ tokenizer, template }: Engine): number[][] {
-  const plain = OPENINGS.map(text => tokenizer.encode(text, { bos: tokenizer.addBos }));
-  const asked = QUESTIONS.map(content => encodeChat(tokenizer, template, [{ role: 'user', content }]));
-  // Every third one is a question.
-  return plain.flatMap((ids, i) => (i % 2 === 1 ? [ids, asked[(i - 1) / 2]] : [ids]));
 }

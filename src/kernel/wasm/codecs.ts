@@ -1,8 +1,9 @@
 /** Kernels and tables of the codecs in use: made when a layer first asks for them, shared by all layers alike. */
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
+import type { BankOptions } from './banks.ts';
 import type { Additive, AdditiveTables } from './kernels/additive.ts';
-import { keyTables } from './kernels/additive-keys.ts';
+import { keyTables } from './kernels/additive-key-tables.ts';
 import { valueTables } from './kernels/additive-values.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { placeBooks } from './kernels/book.ts';
@@ -13,17 +14,11 @@ import type { Tables } from './kernels/unpack.ts';
 import type { Heap } from './memory.ts';
 import type { Pool } from './pool.ts';
 
-/** Of a memory. */
-export interface Limits {
-  maxPages: number;
-  shared: boolean;
-}
-
 export interface Codecs {
   moduleOf(keys: Fragment, values: Fragment): CodecModule;
 }
 
-export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits: Limits): Codecs {
+export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits: BankOptions): Codecs {
   const modules = new Map<Fragment, Map<Fragment, CodecModule>>();
   const tables = new Map<Fragment, Tables>();
   let count = 0;

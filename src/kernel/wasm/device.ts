@@ -4,58 +4,23 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
-import { isInteger } from '../weights/split.ts';
-import { type WeightType, weightBytes } from '../weights/types.ts';
-import { type Codecs, createCodecs, type Limits } from './codecs.ts';
-import { activationBytes, quantize, quantizeName, type Width } from './kernels/activations.ts';
+import type { WeightType } from '../weights/types.ts';
+import { at, type BankOptions, Banks, openMemory, type Placed } from './banks.ts';
+import { type Codecs, createCodecs } from './codecs.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
 import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
-import { arithmeticOf, floatMatmul, matmul, matmulName } from './kernels/matmul.ts';
-import { MATMUL_SCRATCH, matmulMany } from './kernels/matmul-many.ts';
 import { stateBytes } from './kernels/softmax.ts';
 import { createLeafTables, type LeafTables } from './leaf-tables.ts';
-import { createHeap, type Heap } from './memory.ts';
-import { type Kernel, moduleBytes } from './module.ts';
-import { packedBytes, packedFormats, packMatrix, unpackRow } from './pack-weights.ts';
-import { CONTROL_WORDS, createPool, MOST_TASKS, type Pool, type Task } from './pool.ts';
+import type { Heap } from './memory.ts';
+import { moduleBytes } from './module.ts';
+import { CONTROL_WORDS, createPool, MOST_TASKS, type Pool } from './pool.ts';
+import { type Arithmetic, Products, productKernels } from './products.ts';
 import { wasmSupport } from './support.ts';
 import { createTurns, type Turns } from './turns.ts';
 
-interface Placed {
-  address: number;
-  /** The memory it lies in; weights may lie in another than the first. */
-  bank?: number;
-}
-
-/** A memory, its kernels, whose names end in the suffix, and room in it that is reused from step to step. */
-interface Bank {
-  heap: Heap;
-  suffix: string;
-  rooms: Map<string, { address: number; bytes: number }>;
-}
 type WasmTensor = Tensor & Placed;
-type WasmWeights = Weights &
-  Placed & {
-    /** How activations must come, and the kernels that multiply them. */
-    input: Width | 'floats';
-    one: string;
-    many: string;
-  };
 type WasmBlock = Block & Placed;
-
-/** Activations of a product. */
-interface Input {
-  address: number;
-  bytes: number;
-}
-
-/** Names of kernels. */
-const QUANTIZE = {
-  bytes: { one: quantizeName('bytes', 'one'), many: quantizeName('bytes', 'many') },
-  words: { one: quantizeName('words', 'one'), many: quantizeName('words', 'many') },
-};
-
-const at = (handle: Tensor | Weights | Block) => (handle as unknown as Placed).address;
+type Fill = Parameters<Device['loadWeights']>[3];
 
 export interface WasmOptions {
   headDim: number;
@@ -78,9 +43,6 @@ function floatBits(x: number): number {
   return bits.getInt32(0);
 }
 
-/** Most bytes of a matrix that are held twice while it is loaded, but for at least four heads of rows. */
-const LOAD_BYTES = 2 * 2 ** 20;
-
 /** Rows from which it pays to turn the f16 tail into floats before they read it. */
 const MANY = 8;
 
@@ -102,46 +64,17 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const shared = support.sharedMemory;
   const threads = shared ? Math.max(1, Math.min(64, options.threads ?? (await coreCount()))) : 1;
   const maxPages = options.maxPages ?? 65536;
-  const limits: Limits = { maxPages, shared };
-  const openHeap = () => createHeap(new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared }), maxPages);
-  const heap = openHeap();
+  const limits = { maxPages, shared };
+  const heap = openMemory(limits);
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
-  const kernels = moduleBytes(modelKernels(relaxed, precise), limits);
-  pool.load(kernels);
-  const openBank = (number: number): Bank => {
-    const bank = { heap: openHeap(), suffix: `@${number}`, rooms: new Map() };
-    pool.load(kernels, { memory: bank.heap.memory, suffix: bank.suffix });
-    return bank;
-  };
-  return new WasmDevice(options, heap, pool, limits, { relaxed, precise }, openBank);
+  const kernels = [norm(), rope(), swiglu(), halves(), floats(), ...productKernels({ relaxed, precise })];
+  const banks = new Banks(heap, pool, moduleBytes(kernels, limits), limits);
+  return new WasmDevice(options, banks, pool, limits, { relaxed, precise });
 }
 
 async function coreCount(): Promise<number> {
   const { availableParallelism } = await import('node:os');
   return availableParallelism();
-}
-
-function modelKernels(relaxed: boolean, precise: boolean): Kernel[] {
-  const integer = new Map(
-    Object.values(packedFormats)
-      .filter(({ bits }) => bits < 16)
-      .map(format => [matmulName(format, 'one'), format]),
-  );
-  return [
-    norm(),
-    rope(),
-    swiglu(),
-    ...(['bytes', 'words'] as const).flatMap(width =>
-      (['one', 'many'] as const).map(rows => quantize(width, rows, precise)),
-    ),
-    halves(),
-    floats(),
-    ...[...integer.values()].flatMap(format => {
-      const arithmetic = arithmeticOf(format, relaxed, precise);
-      return [matmul(format, arithmetic), matmulMany(format, arithmetic)];
-    }),
-    ...(['F32', 'F16', 'BF16'] as const).map(floatMatmul),
-  ];
 }
 
 class WasmDevice implements Device {
@@ -153,49 +86,28 @@ class WasmDevice implements Device {
   private readonly codecs: Codecs;
   private readonly leafTables: LeafTables;
   private readonly turns: Turns;
-  private readonly banks: Bank[];
-  /** Room for weights on their way, one for all: garbage of this size is collected late. */
-  private loading = new Uint8Array();
+  private readonly products: Products;
+  private readonly heap: Heap;
 
   constructor(
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
-    private readonly heap: Heap,
+    private readonly banks: Banks,
     private readonly pool: Pool,
-    private readonly memory: Limits,
-    { relaxed, precise }: { relaxed: boolean; precise: boolean },
-    private readonly openBank: (number: number) => Bank,
+    limits: BankOptions,
+    arithmetic: Arithmetic,
   ) {
-    this.banks = [{ heap, suffix: '', rooms: new Map() }];
+    this.heap = banks.first;
     this.threads = pool.threads;
     this.chunks = 4 * pool.threads;
-    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, relaxed, precise };
-    this.codecs = createCodecs(heap, pool, this.shape, memory);
-    this.leafTables = createLeafTables(heap);
-    this.turns = createTurns(heap, headDim, pageTokens);
+    this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, ...arithmetic };
+    this.codecs = createCodecs(this.heap, pool, this.shape, limits);
+    this.leafTables = createLeafTables(this.heap);
+    this.turns = createTurns(this.heap, headDim, pageTokens);
+    this.products = new Products(banks, pool, headDim, arithmetic, this.chunks, (...of) => this.run(...of));
   }
 
   get bytes(): number {
-    return this.banks.reduce((sum, { heap }) => sum + heap.used, 0);
-  }
-
-  private floats(address: number, length: number): Float32Array {
-    return new Float32Array(this.heap.memory.buffer, address, length);
-  }
-
-  private raw(address: number, length: number, bank = 0): Uint8Array {
-    return new Uint8Array(this.banks[bank].heap.memory.buffer, address, length);
-  }
-
-  /** Room that grows as needed and is reused from step to step. */
-  private room(name: string, bytes: number, bank = 0): number {
-    const { heap, rooms } = this.banks[bank];
-    const has = rooms.get(name);
-    if (has && has.bytes >= bytes) return has.address;
-    if (has) heap.free(has.address, has.bytes);
-    const size = Math.ceil(bytes * 1.25);
-    const room = { address: heap.alloc(size), bytes: size };
-    rooms.set(name, room);
-    return room.address;
+    return this.banks.bytes;
   }
 
   /** Runs a small operation on `rows` rows: here, unless there are many. */
@@ -205,25 +117,25 @@ class WasmDevice implements Device {
 
   tensor(rows: number, cols: number): WasmTensor {
     const address = this.heap.alloc(4 * rows * cols);
-    this.floats(address, rows * cols).fill(0);
+    this.banks.floats(address, rows * cols).fill(0);
     return { rows, cols, address };
   }
 
   write(tensor: Tensor, row: number, data: Float32Array): void {
-    this.floats(at(tensor) + 4 * row * tensor.cols, data.length).set(data);
+    this.banks.floats(at(tensor) + 4 * row * tensor.cols, data.length).set(data);
   }
 
   copy(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void {
-    this.write(to, toRow, this.floats(at(from) + 4 * fromRow * from.cols, rows * from.cols));
+    this.write(to, toRow, this.banks.floats(at(from) + 4 * fromRow * from.cols, rows * from.cols));
   }
 
   async read(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>> {
-    return new Float32Array(this.floats(at(tensor) + 4 * row * tensor.cols, tensor.cols));
+    return new Float32Array(this.banks.floats(at(tensor) + 4 * row * tensor.cols, tensor.cols));
   }
 
   block(bytes: number): WasmBlock {
     const address = this.heap.alloc(bytes);
-    this.raw(address, bytes).fill(0);
+    this.banks.raw(address, bytes).fill(0);
     return { bytes, address };
   }
 
@@ -233,123 +145,28 @@ class WasmDevice implements Device {
   }
 
   async readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>> {
-    return new Uint8Array(this.raw(at(block), block.bytes));
+    return new Uint8Array(this.banks.raw(at(block), block.bytes));
   }
 
   writeBlock(block: Block, data: Uint8Array): void {
-    this.raw(at(block), block.bytes).set(data);
+    this.banks.raw(at(block), block.bytes).set(data);
   }
 
-  async loadWeights(
-    type: WeightType,
-    rows: number,
-    cols: number,
-    fill: (into: Uint8Array, start: number) => Promise<void>,
-  ): Promise<WasmWeights> {
-    if (cols % (isInteger(type) ? 32 : 4) !== 0)
-      throw new ShapeError(`The wasm device cannot take ${type} rows of ${cols} values. Use device: 'js'.`);
-    const { address, bank } = this.placeWeights(packedBytes(type, rows, cols));
-    const rowBytes = weightBytes(type, cols);
-    const heads = 4 * this.shape.headDim;
-    const piece = Math.max(1, Math.floor(LOAD_BYTES / (rowBytes * heads))) * heads;
-    const size = Math.min(rows, piece) * rowBytes;
-    const source = this.loading.length < size ? new Uint8Array(size) : this.loading;
-    this.loading = new Uint8Array();
-    for (let row = 0; row < rows; row += piece) {
-      const bytes = source.subarray(0, Math.min(piece, rows - row) * rowBytes);
-      await fill(bytes, row * rowBytes);
-      const taken = packedBytes(type, row, cols);
-      const out = this.raw(address + taken, packedBytes(type, row + bytes.length / rowBytes, cols) - taken, bank);
-      if (isInteger(type)) packMatrix(type, bytes, cols, out);
-      else out.set(bytes);
-    }
-    this.loading = source;
-    return { type, rows, cols, address, bank, ...this.productOf(type, bank) };
-  }
-
-  private productOf(type: WeightType, bank: number): Pick<WasmWeights, 'input' | 'one' | 'many'> {
-    const { suffix } = this.banks[bank];
-    if (!isInteger(type)) return { input: 'floats', one: `matmul${type}${suffix}`, many: `matmul${type}${suffix}` };
-    const format = packedFormats[type];
-    const [one, many] = (['one', 'many'] as const).map(rows => matmulName(format, rows) + suffix);
-    return { input: arithmeticOf(format, this.shape.relaxed, this.shape.precise).width, one, many };
-  }
-
-  /** In the newest memory if it has room to spare for the cache and for activations, else in a new one. */
-  private placeWeights(bytes: number): { address: number; bank: number } {
-    const spare = (this.memory.maxPages * 65536) / 4;
-    const last = this.banks.length - 1;
-    const { heap } = this.banks[last];
-    if (heap.used === 0 || heap.used + bytes + spare <= this.memory.maxPages * 65536)
-      return { address: heap.alloc(bytes), bank: last };
-    this.banks.push(this.openBank(last + 1));
-    return { address: this.banks[last + 1].heap.alloc(bytes), bank: last + 1 };
+  loadWeights(type: WeightType, rows: number, cols: number, fill: Fill): Promise<Weights> {
+    return this.products.loadWeights(type, rows, cols, fill);
   }
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
-    const { type, rows, cols } = table;
-    const packed = this.raw(at(table), packedBytes(type, rows, cols), (table as WasmWeights).bank);
-    for (let r = 0; r < ids.length; r++)
-      unpackRow(type, packed, ids[r], cols, this.floats(at(out) + 4 * r * cols, cols));
+    this.products.embed(table, ids, out);
+  }
+
+  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+    this.products.project(x, rows, projections);
   }
 
   norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
     const parts = (rows * x.cols) / weight.cols;
     this.run(rows, 'norm', at(x), at(out), at(weight), parts, weight.cols, floatBits(eps));
-  }
-
-  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
-    const count = rows === 1 ? 'one' : 'many';
-    const inputs = { floats: { address: at(x), bytes: 4 * rows * x.cols } } as Record<WasmWeights['input'], Input>;
-    const products = projections.map(({ weights, out, bias, add }) => {
-      const { input } = weights as WasmWeights;
-      inputs[input] ??= this.quantized(input as Width, x, rows);
-      return this.product(count, rows, inputs[input], weights as WasmWeights, out, bias, add ?? false);
-    });
-    this.pool.runAll(products.map(({ task }) => task));
-    for (const { fetch } of products) fetch();
-  }
-
-  private quantized(width: Width, x: Tensor, rows: number): Input {
-    const bytes = activationBytes(width, rows, x.cols);
-    const address = this.room(width, bytes);
-    this.run(rows, QUANTIZE[width][rows === 1 ? 'one' : 'many'], at(x), address, rows, x.cols);
-    return { address, bytes };
-  }
-
-  /** A product where the weights lie: in another memory it is given a copy of its input, and its output is fetched. */
-  private product(
-    count: 'one' | 'many',
-    rows: number,
-    input: Input,
-    weights: WasmWeights,
-    out: Tensor,
-    bias: Tensor | undefined,
-    add: boolean,
-  ): { task: Task; fetch(): void } {
-    const { bank = 0 } = weights;
-    const outBytes = 4 * rows * weights.rows;
-    const there = (name: string, from: number, bytes: number) => {
-      if (bank === 0) return from;
-      // One of a kind for each product of a step: several may be under way.
-      const to = this.room(`${name} ${at(out)}`, bytes, bank);
-      this.raw(to, bytes, bank).set(this.raw(from, bytes));
-      return to;
-    };
-    const x = there('input', input.address, input.bytes);
-    const to = there('output', at(out), outBytes);
-    const scratch = this.room('matmul', this.threads * MATMUL_SCRATCH, bank);
-    const biasAt = bias ? there('bias', at(bias), 4 * weights.rows) : 0;
-    return {
-      task: {
-        kernel: weights[count],
-        chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
-        args: [x, weights.address, to, biasAt, add ? 1 : 0, rows, weights.rows, weights.cols, scratch],
-      },
-      fetch: () => {
-        if (bank !== 0) this.raw(at(out), outBytes).set(this.raw(to, outBytes, bank));
-      },
-    };
   }
 
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
@@ -403,7 +220,7 @@ class WasmDevice implements Device {
       const from = this.half(view, block, layer, 0, tokens);
       if (!many || tokens === 0) return from;
       const values = 2 * kvHeads * tokens * view.shape.headDim;
-      const to = this.room(`${name} as floats`, 4 * values);
+      const to = this.banks.room(`${name} as floats`, 4 * values);
       this.pool.run('floats', this.chunks, from, to, values);
       return to;
     };
@@ -411,9 +228,9 @@ class WasmDevice implements Device {
     const sinkCount = Math.min(sinks, sealed * pageTokens);
     const splits = Math.ceil(pages / SPLIT);
     const stateSize = this.shape.group * stateBytes(values.fragment.codedDim);
-    const states = this.room('states', count * kvHeads * splits * stateSize);
+    const states = this.banks.room('states', count * kvHeads * splits * stateSize);
     if (pages > 0) {
-      const prepared = this.room('queries', count * kvHeads * module.queryBytes);
+      const prepared = this.banks.room('queries', count * kvHeads * module.queryBytes);
       const leaves = this.leafTables.addressOf(view);
       const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);

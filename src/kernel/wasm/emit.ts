@@ -201,19 +201,25 @@ export const i8x16 = {
 };
 
 export const i16x8 = {
-  const: (x: number) => constant(Int16Array.from(Array(8).fill(x)).buffer),
+  const: (...x: number[]) => constant(Int16Array.from(x.length === 1 ? Array(8).fill(x[0]) : x).buffer),
+  splat: (x: I32) => expr('v128', codeOf(x), simd(16)),
   add: binary(142),
-  gtS: binary(49),
+  mul: binary(149),
+  minS: binary(150),
   maxS: binary(152),
   sub: binary(145),
   shl: shift(139),
   shrS: shift(140),
   shrU: shift(141),
   narrowS: binary(133),
+  narrowU: binary(134),
   extendLowS: unary(135),
   extendHighS: unary(136),
   extmulLowS: binary(156),
   extmulHighS: binary(157),
+  /** a b / 2^15, rounded: the same unless both are -2^15. */
+  q15mulr: binary(130),
+  relaxedQ15mulr: binary(0x111),
   /** Pairs of int8 times 7-bit unsigned, added: exact while the second factor is 0 to 127. */
   relaxedDot: binary(0x112),
 };

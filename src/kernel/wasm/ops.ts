@@ -59,10 +59,13 @@ export function sum4(k: Kernel, x: V128): F32 {
 }
 
 /** Largest of the four lanes. As vectors: the scalar maximum is made of branches that nobody can foretell. */
-export function max4(k: Kernel, x: V128): F32 {
+export const max4 = (k: Kernel, x: V128): F32 => f32x4.lane(maxOfAll(k, x), 0);
+
+/** The same in all lanes. */
+export function maxOfAll(k: Kernel, x: V128): V128 {
   const v = k.v128(x);
   const two = k.v128(f32x4.max(v, v128.shuffle(v, v, lanes32(2, 3, 0, 1))));
-  return f32x4.lane(f32x4.max(two, v128.shuffle(two, two, lanes32(1, 0, 3, 2))), 0);
+  return f32x4.max(two, v128.shuffle(two, two, lanes32(1, 0, 3, 2)));
 }
 
 /** exp of four values, 0 below -87: a power of two times a polynomial, good to 2e-7. */
@@ -121,6 +124,15 @@ export const truncate = (relaxed: boolean) => (relaxed ? i32x4.relaxedTrunc : i3
 /** int8 times 7-bit unsigned, 16 products added up to 8 of 16 bits: which with which differs, their sum does not. */
 export const dotBytes = (relaxed: boolean) => (a: V128, b: V128) =>
   relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
+
+/** Parts of 2^15: a b / 2^15, rounded. */
+export const multiplyHigh = (relaxed: boolean) => (relaxed ? i16x8.relaxedQ15mulr : i16x8.q15mulr);
+
+/** What `dotBytes` of 16 bytes adds up in its lower and its upper lanes: from two vectors of eight bytes' values each. */
+export const laneWords = ([a, b]: readonly V128[], relaxed: boolean): V128[] =>
+  relaxed
+    ? [a, b].map(x => i32x4.dot(x, i16x8.const(1)))
+    : [i32x4.extendLowS, i32x4.extendHighS].map(extend => i32x4.add(extend(a), extend(b)));
 
 /** What `dotBytes` of 16 bytes adds up in its lanes: from four vectors of four bytes' values each. */
 export const laneSums = ([a, b, c, d]: readonly V128[], relaxed: boolean): V128[] =>

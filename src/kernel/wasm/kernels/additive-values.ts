@@ -5,14 +5,15 @@
  * `bytes` has 64 a column: its book as [dim][entry] int8; `steps` four f32 a quad: what 1 is worth in each dim.
  */
 import type { Fragment } from '../../fragment.ts';
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i8x16, i16x8, i32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { beforeLoop, dotBytes, multiplyAdd, swizzle, transposeSum } from '../ops.ts';
+import { beforeLoop, dotBytes, swizzle } from '../ops.ts';
 import { type Additive, forQuads } from './additive.ts';
 import type { AttendShape, ValueFragment } from './attend.ts';
-import { STATE_HEAD, stateBytes, takePage } from './softmax.ts';
+import { stateBytes, takePage } from './softmax.ts';
+import { takeSums, WORTH_ROOM } from './sums.ts';
 import type { Tables } from './unpack.ts';
-import { pageWeights, WEIGHTS_ROOM } from './weights.ts';
+import { POWERS_ROOM, pageBytes, pagePowers } from './weights.ts';
 
 const BOOK_BYTES = 64;
 /** Bytes of a quad's sum stay within this. */
@@ -63,12 +64,14 @@ function roundTogether(wanted: number[]): number[] {
   return rounded;
 }
 
-/** Room: a group's weights as bytes, sums, and a quad's codes, a byte each. */
-const sumsAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
-const sumsBytes = ({ pageTokens }: AttendShape) =>
-  Math.max(WEIGHTS_ROOM, (pageTokens / runOf(pageTokens)) * 4 * HEADS * 16);
+/** Room: a group's weights as bytes, a few vectors, sums of all heads and dims, and a quad's codes, a byte each. */
+const roomAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
+const sumsAt = (shape: AttendShape) => roomAt(shape) + Math.max(POWERS_ROOM, WORTH_ROOM);
+const sumsBytes = (shape: AttendShape, heads: number) =>
+  16 * (shape.pageTokens / runOf(shape.pageTokens)) * heads * shape.headDim;
+const codesAt = (shape: AttendShape) => sumsAt(shape) + sumsBytes(shape, shape.group);
 export const additiveValueScratch = ({ page }: Fragment, shape: AttendShape): number =>
-  page.kind === 'additive' ? sumsAt(shape) + sumsBytes(shape) + Math.max(...page.counts) * shape.pageTokens : 0;
+  page.kind === 'additive' ? codesAt(shape) + Math.max(...page.counts) * shape.pageTokens : 0;
 
 export function additiveValues(
   { page }: Fragment,
@@ -76,11 +79,11 @@ export function additiveValues(
   tables: Tables,
   spare: () => I32,
 ): ValueFragment | undefined {
-  const { headDim, group, pageTokens, relaxed, precise } = shape;
+  const { headDim, group, pageTokens, precise } = shape;
   if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
   const additive = tables.additive!;
   const stride = stateBytes(headDim);
-  const occurring = [...new Set(page.counts)].filter(n => n > 0);
+  const occurring = [...new Set(page.counts)];
   const run = runOf(pageTokens);
   const limit = { lanes: 1, most: Math.floor(32767 / MOST_BYTE), run } as const;
   return {
@@ -88,45 +91,35 @@ export function additiveValues(
     open() {},
     sum(k, pageAt, head, scores, state) {
       const weights = k.i32(spare());
+      const room = k.i32(i32.add(weights, roomAt(shape)));
       const sums = k.i32(i32.add(weights, sumsAt(shape)));
-      const codes = k.i32(i32.add(sums, sumsBytes(shape)));
-      const worth = Array.from({ length: group }, (_, g) => {
-        const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const made = pageWeights(k, shape, from, i32.add(weights, g * pageTokens), sums, { limit });
-        return takePage(k, i32.add(state, g * stride), made.top, made.sum);
+      const codes = k.i32(i32.add(weights, codesAt(shape)));
+      const powers = pagePowers(k, shape, scores, room);
+      const made = pageBytes(k, shape, scores, weights, { limit });
+      const worth = powers.map(({ top, sum }, g) => {
+        const { correction, step } = takePage(k, i32.add(state, g * stride), top, sum);
+        return { correction, unit: k.v128(f32x4.mul(step, made[g].step)) };
       });
-      const [nibble, ones] = beforeLoop(k, sums, [i8x16.const(15), i16x8.const(1)]);
-      const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));
+      const chunks = Array.from({ length: Math.ceil(group / HEADS) }, (_, n) => ({
+        first: n * HEADS,
+        heads: worth.slice(n * HEADS, (n + 1) * HEADS),
+        sums: k.i32(i32.add(sums, sumsBytes(shape, n * HEADS))),
+      }));
+      const [nibble] = beforeLoop(k, room, [i8x16.const(15)]);
+      const to = k.i32();
       forQuads(k, additive, headDim, head, (offset, count, column) => {
-        const place = k.i32(i32.add(state, offset));
-        const old = (g: number) => f32x4.mul(v128.load(place, g * stride + STATE_HEAD), worth[g].correction);
-        const keep = (g: number, value: V128) => k.do(v128.store(place, value, g * stride + STATE_HEAD));
-        const summed = () => {
-          const worthOne = k.v128(v128.load(i32.add(steps, offset)));
-          const book = k.i32(i32.add(additive.bytes, i32.mul(column, BOOK_BYTES)));
-          unpackColumns(k, pageTokens, i32.add(pageAt, i32.mul(column, pageTokens / 2)), count, nibble, codes);
-          for (let first = 0; first < group; first += HEADS) {
-            const heads = worth.slice(first, first + HEADS);
-            const bytes = k.i32(i32.add(weights, first * pageTokens));
-            for (const n of occurring) {
-              k.if(i32.eqz(i32.sub(count, n)), () => sumQuad(k, shape, codes, book, bytes, n, heads.length, sums));
-            }
-            heads.forEach(({ step }, i) => {
-              const dims = [0, 1, 2, 3].map(d => {
-                const runs = Array.from({ length: pageTokens / run }, (_, r) =>
-                  v128.load(sums, 16 * (HEADS * (4 * r + d) + i)),
-                );
-                return k.v128(runs.map(sum => i32x4.dot(sum, ones)).reduce((a, b) => i32x4.add(a, b)));
-              });
-              const total = f32x4.fromI32(transposeSum(k, dims, i32x4.add));
-              keep(first + i, multiplyAdd(relaxed)(total, f32x4.mul(step, worthOne), old(first + i)));
-            });
-          }
-        };
-        k.if(count, summed, () => {
-          for (let g = 0; g < group; g++) keep(g, old(g));
-        });
+        const book = k.i32(i32.add(additive.bytes, i32.mul(column, BOOK_BYTES)));
+        unpackColumns(k, pageTokens, i32.add(pageAt, i32.mul(column, pageTokens / 2)), count, nibble, codes);
+        for (const { first, heads, sums } of chunks) {
+          const bytes = k.i32(i32.add(weights, first * pageTokens));
+          k.set(to, i32.add(sums, i32.mul(offset, sumsBytes(shape, heads.length) / (4 * headDim))));
+          for (const n of occurring)
+            k.if(i32.eqz(i32.sub(count, n)), () => sumQuad(k, shape, codes, book, bytes, n, heads.length, to));
+        }
       });
+      const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));
+      const all = { room, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
+      for (const { first, heads, sums } of chunks) takeSums(k, headDim, sums, heads, state, { ...all, first });
     },
   };
 }
@@ -146,7 +139,7 @@ function unpackColumns(k: Kernel, pageTokens: number, page: I32, count: I32, nib
   });
 }
 
-/** sums[run][dim][head] = weights . a quad's bytes, over the tokens of each run: eight i16 to be added up. */
+/** sums[dim][run][head] = weights . a quad's bytes, over the tokens of each run: eight i16 to be added up. */
 function sumQuad(
   k: Kernel,
   { pageTokens, relaxed }: AttendShape,
@@ -159,6 +152,7 @@ function sumQuad(
 ): void {
   const bytes = k.v128();
   const run = runOf(pageTokens);
+  const line = (16 * heads * pageTokens) / run;
   const tables = Array.from({ length: n }, () => k.v128());
   const own = Array.from({ length: heads }, () => k.v128());
   const [table, to] = [k.i32(book), k.i32(sums)];
@@ -171,7 +165,7 @@ function sumQuad(
     k.set(w, weights);
     for (let r = 0; r < pageTokens / run; r++) {
       for (const sum of own) k.set(sum, v128.zero);
-      k.for(0, run, TURN, () => {
+      const turn = () => {
         for (let v = 0; v < TURN; v += 16) {
           tables.forEach((local, b) => {
             const entry = swizzle(relaxed)(local, v128.load(at, b * pageTokens + v));
@@ -183,12 +177,14 @@ function sumQuad(
         }
         k.increment(at, TURN);
         k.increment(w, TURN);
-      });
+      };
+      // A quad that has no columns is zero.
+      if (n > 0) k.for(0, run, TURN, turn);
       own.forEach((sum, i) => {
-        k.do(v128.store(to, sum, 16 * (HEADS * 4 * r + i)));
+        k.do(v128.store(to, sum, 16 * (heads * r + i)));
       });
     }
     k.increment(table, 16);
-    k.increment(to, 16 * HEADS);
+    k.increment(to, line);
   });
 }

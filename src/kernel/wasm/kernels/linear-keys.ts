@@ -4,7 +4,7 @@
  * shares it.
  */
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { dotBytes, halfToFloat, laneSums, loadHalf4, max4, multiplyAdd, sum4, sumOfFours, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
@@ -97,12 +97,12 @@ const PART = 4;
 const TOP = 127;
 
 /**
- * The most that sizes of queries may be together that are added in 16 bits: of half of the lanes of a row, or
- * of a lane of a part, where numbers of a table are about zero. None if they always fit.
+ * The most that sizes of queries of one sign may be together that are added in 16 bits: of half of the lanes of a row, or
+ * of a lane of a part. None if they always fit.
  */
 function sizeLimit(numbers: Numbers, headDim: number): number | undefined {
   const dims = numbers.narrow ? headDim / 2 : 2 * PART;
-  const limit = Math.floor(32767 / (numbers.table ? numbers.most / 2 : numbers.most));
+  const limit = Math.floor(32767 / numbers.most);
   // A query is rounded up by no more than a half.
   return dims * TOP <= limit ? undefined : limit - dims / 2;
 }
@@ -140,14 +140,9 @@ const normsOf =
 const partsOf = ({ headDim }: AttendShape) =>
   Array.from({ length: Math.ceil(headDim / 16 / PART) }, (_, p) => [p * PART, Math.min(PART, headDim / 16 - p * PART)]);
 
-/**
- * Where a head's int8 query lies, and its scale and its constant. Then, for numbers of a table, what the middle of these adds
- * to the lanes of each part, turned about: sums of a lane fit into 16 bits once it is added.
- */
+/** Where a head's int8 query lies, and its scale and its constant. */
 const scaleAt = ({ group, headDim }: AttendShape, g: number) => group * headDim + 8 * g;
-const middleAt = (shape: AttendShape, g: number, part: number) =>
-  16 * Math.ceil(scaleAt(shape, shape.group) / 16) + 16 * (part * shape.group + g);
-const byteQueryBytes = (shape: AttendShape) => middleAt(shape, 0, partsOf(shape).length);
+const byteQueryBytes = (shape: AttendShape) => 16 * Math.ceil(scaleAt(shape, shape.group) / 16);
 
 /** Sums of products of four tokens, [part][head][token] of eight each. */
 const rowScratch = (shape: AttendShape) => partsOf(shape).length * shape.group * 4 * 16;
@@ -155,8 +150,7 @@ export const linearKeyScratch = (shape: AttendShape) => rowScratch(shape) + byte
 
 /**
  * One head's query times the step of each dim, as int8 with a scale; and a constant: the sum of query x the value of
- * code 0. There the rounded query is used for the middle of the codes, if it is not taken from the lanes: its errors then
- * meet numbers about zero.
+ * code 0. There the rounded query is used for the middle of the codes: its errors then meet numbers about zero.
  */
 function byteQuery(
   k: Kernel,
@@ -203,46 +197,45 @@ function byteQuery(
     k.do(v128.store(to, i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]))));
     k.increment(to, 16);
   });
-  if (numbers.table) {
-    partsOf(shape).forEach(([first, count], part) => {
-      const lanes = Array.from({ length: count }, (_, v) =>
-        dotBytes(shape.relaxed)(v128.load(out, g * headDim + 16 * (first + v)), i8x16.const(middle)),
-      );
-      k.do(v128.store(out, i16x8.sub(v128.zero, lanes.reduce(i16x8.add)), middleAt(shape, g, part)));
-    });
-    k.set(sum, v128.zero);
-  }
   const offset = f32.mul(f32.mul(sum4(k, f32x4.fromI32(sum)), scale), f32.const(middle));
   k.do(f32.store(out, scale, scaleAt(shape, g)));
   k.do(f32.store(out, f32.sub(sum4(k, constant), offset), scaleAt(shape, g) + 4));
 }
 
-/** Sizes of dims of a query, added up by their place of four in 16 dims. */
-const sizesOf = (k: Kernel, query: I32, from: number, to: number) =>
+/** Sizes of dims of a query with this sign, added up by their place of four in 16 dims. */
+const sizesOf = (k: Kernel, query: I32, sign: 1 | -1, from: number, to: number) =>
   [0, 1, 2, 3].map(n => {
     const own = [];
-    for (let dim = from; dim < to; dim += 16) own.push(f32x4.abs(v128.load(query, 4 * (dim + 4 * n))));
+    for (let dim = from; dim < to; dim += 16) {
+      const four = v128.load(query, 4 * (dim + 4 * n));
+      own.push(f32x4.max(sign > 0 ? four : f32x4.neg(four), v128.zero));
+    }
     return k.v128(own.reduce(f32x4.add));
   });
 
 /** The largest sum of sizes of a query that meet in a lane of a part. */
 function laneSizes(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
   const largest = k.v128(v128.zero);
-  for (let first = 0; first < headDim; first += 16 * PART) {
-    const sizes = sizesOf(k, query, first, Math.min(headDim, first + 16 * PART));
-    for (const lanes of laneSums(sizes, relaxed)) k.set(largest, f32x4.max(largest, lanes));
-  }
+  for (let first = 0; first < headDim; first += 16 * PART)
+    for (const sign of SIGNS) {
+      const sizes = sizesOf(k, query, sign, first, Math.min(headDim, first + 16 * PART));
+      for (const lanes of laneSums(sizes, relaxed)) k.set(largest, f32x4.max(largest, lanes));
+    }
   return largest;
 }
+const SIGNS = [1, -1] as const;
 
-/** Sums of sizes of a query that meet in the lower, and in the upper half of the lanes. */
+/** The larger one of the sums of sizes of a query that meet in the lower, and in the upper half of the lanes. */
 function halfSizes(k: Kernel, { headDim, relaxed }: AttendShape, query: I32): V128 {
-  const lanes = laneSums(sizesOf(k, query, 0, headDim), relaxed);
-  // In relaxed lanes each sum is there twice.
-  const halves = relaxed
-    ? [f32x4.add(lanes[0], lanes[1]), f32x4.add(lanes[2], lanes[3])].map(x => f32x4.mul(x, f32x4.const(0.5)))
-    : lanes;
-  return f32x4.splat(f32.max(sum4(k, halves[0]), sum4(k, halves[1])));
+  const sums = SIGNS.flatMap(sign => {
+    const lanes = laneSums(sizesOf(k, query, sign, 0, headDim), relaxed);
+    // In relaxed lanes each sum is there twice.
+    const halves = relaxed
+      ? [f32x4.add(lanes[0], lanes[1]), f32x4.add(lanes[2], lanes[3])].map(x => f32x4.mul(x, f32x4.const(0.5)))
+      : lanes;
+    return halves.map(half => k.f32(sum4(k, half)));
+  });
+  return f32x4.splat(sums.reduce<F32>(f32.max, sums[0]));
 }
 
 /** scores[head][token] = (int8 query . numbers x scale + constant) x norm for `count` tokens from `token` on. */
@@ -287,7 +280,6 @@ function scoreCodeRows(
           });
           pair.forEach((codes, i) => {
             const products = own.map((query, v) => dotBytes(relaxed)(query, codes[v]));
-            if (table) products.push(v128.load(integers, middleAt(shape, g, part)));
             k.do(v128.store(room, products.reduce(i16x8.add), sumAt(part, g, r + i)));
           });
         }

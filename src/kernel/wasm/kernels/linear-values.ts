@@ -4,26 +4,25 @@
  */
 import type { Fragment } from '../../fragment.ts';
 import { f32, f32x4, type I32, i32, i32x4, lanes32, v128 } from '../emit.ts';
-import { halfToFloat, sum4 } from '../ops.ts';
+import { halfToFloat } from '../ops.ts';
 import type { AttendShape, ValueFragment } from './attend.ts';
 import { columnsOf } from './columns.ts';
-import { exp2x4, stateBytes, takePage } from './softmax.ts';
+import { stateBytes, takePage } from './softmax.ts';
 import { roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { touch } from './touch.ts';
 import { blockAt } from './unpack.ts';
-import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
+import { factorBytes, factorWords, pageBytes, pagePowers, powersTimes } from './weights.ts';
 
 export function linearValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const { page } = fragment;
   if (page.kind !== 'affine' || page.axis !== 'token' || page.norms || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
+  const { headDim, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
   const parts = headDim / page.group;
   const most = 2 ** page.codes.bits - 1;
   const { narrow, limit } = roomFor(most, pageTokens);
-  const kept = (part: number) => i32.add(spare(), sumScratch(shape) + part * RANGE_ARRAYS * 4 * pageTokens);
-  const array = (base: I32, n: number) => i32.add(base, n * 4 * pageTokens);
+  const kept = (part: number) => i32.add(spare(), sumScratch(shape) + part * rangeBytes(pageTokens));
   return {
     codedDim: headDim,
     open(k, pageAt, head) {
@@ -41,38 +40,32 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
           k.set(pairs[0], v128.shuffle(a, b, lanes32(0, 1, 4, 5)));
           k.set(step, halfToFloat(i32x4.shrU(pairs[0], 16)));
           const middle = f32x4.add(halfToFloat(pairs[0]), f32x4.mul(step, f32x4.const(most / 2)));
-          [step, roughLog2(step), middle].forEach((value, n) => {
-            k.do(v128.store(to, value, n * 4 * pageTokens));
-          });
+          k.do(v128.store(to, step), v128.store(to, middle, 4 * pageTokens));
           k.increment(from, 16 * parts);
           k.increment(to, 16);
         });
+        factorWords(k, shape, kept(part), i32.add(kept(part), 8 * pageTokens));
       }
     },
     sum(k, pageAt, head, scores, state, ahead) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
       const room = k.i32(i32.add(weights, roomAt(shape)));
-      const states = Array.from({ length: group }, (_, g) => k.i32(i32.add(state, g * stateBytes(headDim))));
-      const corrections = states.map(() => k.v128());
       const touchNext = touch(k, ahead, headDim / 4);
+      const taken = pagePowers(k, shape, scores, room).map(({ top, sum }, g) =>
+        takePage(k, i32.add(state, g * stateBytes(headDim)), top, sum),
+      );
       for (let part = 0; part < parts; part++) {
-        const base = k.i32(kept(part));
-        const factors = { values: base, logs: k.i32(array(base, 1)) };
-        const worth = states.map((own, g) => {
-          const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-          const bytes = k.i32(i32.add(weights, g * pageTokens));
-          const made = pageWeights(k, shape, from, bytes, room, { factors, also: k.i32(array(base, 2)), limit });
-          // The first part takes the page into the state; later ones find it as it was made.
-          const step = k.v128();
-          if (part === 0) {
-            const taken = takePage(k, own, made.top, made.sum);
-            k.set(corrections[g], taken.correction);
-            k.set(step, taken.step);
-          } else k.set(step, exp2x4(k, f32x4.sub(made.top, v128.load32Splat(own))));
-          const excess = f32.mul(sumOfBytes(k, made), f32.const(most / 2));
-          const constant = f32x4.mul(f32x4.splat(f32.sub(sum4(k, made.also), excess)), step);
-          return { correction: corrections[g], unit: step, constant: k.v128(constant) };
+        const middles = k.i32(i32.add(kept(part), 4 * pageTokens));
+        const factors = k.i32(i32.add(kept(part), 8 * pageTokens));
+        const one = k.f32(f32.load(factors, 2 * pageTokens));
+        const made = pageBytes(k, shape, scores, weights, { factors, limit, counted: true });
+        const worth = taken.map(({ correction, step }, g) => {
+          const all = k.v128(f32x4.mul(made[g].step, f32x4.splat(one)));
+          const excess = f32x4.mul(f32x4.splat(f32.mul(made[g].total(), f32.const(most / 2))), all);
+          const middle = f32x4.splat(powersTimes(k, shape, i32.add(scores, 4 * g * pageTokens), middles));
+          const constant = f32x4.mul(step, f32x4.sub(middle, excess));
+          return { correction, unit: k.v128(f32x4.mul(step, all)), constant: k.v128(constant) };
         });
         sumColumns(k, columns, shape, block, weights, worth, state, {
           look: codes => codes,
@@ -87,7 +80,7 @@ export function linearValues(fragment: Fragment, shape: AttendShape, spare: () =
   };
 }
 
-/** Of a part: steps, their logarithms, middles. */
-const RANGE_ARRAYS = 3;
+/** Of a part: steps, middles, steps as factors. */
+const rangeBytes = (pageTokens: number) => 8 * pageTokens + factorBytes(pageTokens);
 export const linearValueScratch = ({ page }: Fragment, { headDim, pageTokens }: AttendShape) =>
-  page.kind === 'affine' ? (headDim / page.group) * RANGE_ARRAYS * 4 * pageTokens : 0;
+  page.kind === 'affine' ? (headDim / page.group) * rangeBytes(pageTokens) : 0;

@@ -11,17 +11,16 @@ export const NOWHERE = -1e30;
 export const STATE_HEAD = 16;
 export const stateBytes = (n: number) => STATE_HEAD + 4 * n;
 
-/** 2^x from -1/2 to 1/2, the highest power first: good to 1e-7, and to 1e-4 where weights become bytes. */
-const FINE = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
-export const COARSE = [0.0551717726, 0.2426115742, 0.6932610079, 0.9999280471];
+/** 2^x from -1/2 to 1/2, the highest power first: good to 1e-7. */
+const [FIRST, ...TERMS] = [0.0013276487, 0.0096755466, 0.0555071328, 0.2402211963, 0.693146967, 1.0000000717];
 
 /** 2^x of four values that are 0 or less; 2^-100 is as good as zero, and keeps subnormals away. */
-export function exp2x4(k: Kernel, value: V128, [first, ...terms] = FINE, relaxed = false): V128 {
+export function exp2x4(k: Kernel, value: V128, relaxed = false): V128 {
   const magic = f32x4.const(12582912);
   const x = k.v128(f32x4.max(value, f32x4.const(-100)));
   const shifted = k.v128(f32x4.add(x, magic));
   const rest = k.v128(f32x4.sub(x, f32x4.sub(shifted, magic)));
-  const p = terms.reduce((p: V128, c) => multiplyAdd(relaxed)(p, rest, f32x4.const(c)), f32x4.const(first));
+  const p = TERMS.reduce((p: V128, c) => multiplyAdd(relaxed)(p, rest, f32x4.const(c)), f32x4.const(FIRST));
   // The low bits of the shifted value are the whole part: they go straight into the exponent.
   return i32x4.add(p, i32x4.shl(shifted, 23));
 }
@@ -78,7 +77,7 @@ function weigh(k: Kernel, scores: I32, count: I32, top: F32, relaxed: boolean): 
   const from = k.i32(scores);
   const [most, sum, weight] = [k.v128(f32x4.splat(top)), k.v128(v128.zero), k.v128()];
   k.for(0, i32.mul(count, 4), 16, i => {
-    k.set(weight, exp2x4(k, f32x4.sub(v128.load(i32.add(from, i)), most), FINE, relaxed));
+    k.set(weight, exp2x4(k, f32x4.sub(v128.load(i32.add(from, i)), most), relaxed));
     k.set(sum, f32x4.add(sum, weight));
     k.do(v128.store(i32.add(from, i), weight));
   });

@@ -8,7 +8,7 @@ import { beforeLoop, dotBytes, sumOfFours } from '../ops.ts';
 import type { AttendShape } from './attend.ts';
 import { type Columns, columnAddresses, spanCodes } from './columns.ts';
 import { STATE_HEAD, stateBytes } from './softmax.ts';
-import { type Limit, MOST, WEIGHTS_ROOM } from './weights.ts';
+import { type Limit, MOST, POWERS_ROOM } from './weights.ts';
 
 /** Heads whose sums are kept in registers together. */
 const HEADS = 4;
@@ -16,7 +16,8 @@ const HEADS = 4;
 /** A group's weights as bytes, [head][pageTokens]; then room for sums and such; then what fragments keep of a page. */
 export const roomAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
 export const sumScratch = (shape: AttendShape) =>
-  roomAt(shape) + Math.max(WEIGHTS_ROOM, WORTH_ROOM + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * 4 * 16);
+  roomAt(shape) +
+  Math.max(POWERS_ROOM, WORTH_ROOM + (shape.pageTokens / runOf(shape.pageTokens)) * HEADS * shape.headDim * 16);
 
 /** How far a vector of levels as bytes may be from what it is, of its length. */
 const LEVEL_ERROR = 0.007;
@@ -49,7 +50,7 @@ export interface Worth {
   constant?: V128;
 }
 
-const WORTH_ROOM = 16 * 3 * HEADS;
+export const WORTH_ROOM = 16 * 3;
 
 export interface SumOptions {
   /** Codes to bytes: signed ones, or such of 7 bits that are not. */
@@ -88,25 +89,23 @@ export function sumColumns(
   weights: I32,
   worth: readonly Worth[],
   state: I32,
-  { look, signed, narrow, touchNext, complement = false, from = 0, to = shape.headDim }: SumOptions,
+  { look, signed, narrow, touchNext, complement = false, from = 0, to: end = shape.headDim }: SumOptions,
 ): void {
   const { pageTokens, headDim, relaxed } = shape;
   const { dims, span } = columns;
   const run = runOf(pageTokens);
   const runs = pageTokens / run;
   const room = k.i32(i32.add(weights, roomAt(shape)));
-  const sumAt = (n: number, head: number, dim: number) => WORTH_ROOM + 16 * ((n * HEADS + head) * 4 + dim);
   const each = Math.ceil(worth.length / Math.ceil(worth.length / HEADS));
   for (let first = 0; first < worth.length; first += each) {
-    const heads = worth.slice(first, first + each).map(({ correction, unit, constant }, i) => {
-      const of = beforeLoop(k, i32.add(room, 48 * i), constant ? [correction, unit, constant] : [correction, unit]);
-      return { correction: of[0], unit: of[1], constant: constant && of[2] };
-    });
+    const heads = worth.slice(first, first + each);
     // Two dims at a time share the loads of weights; more sums than these do not fit into registers.
     const sums = heads.map(() => [k.v128(), k.v128()]);
     const bytes = [k.v128(), k.v128()];
-    const w = k.i32();
-    k.for(from, to, 4, dim => {
+    const [w, to] = [k.i32(), k.i32(i32.add(room, WORTH_ROOM))];
+    // Lines of sums, [dim][run][head].
+    const line = 16 * runs * heads.length;
+    k.for(from, end, 4, dim => {
       for (let pair = 0; pair < 4; pair += 2) {
         for (let n = 0; n < runs; n++) {
           const at = Array.from({ length: 2 / dims }, (_, c) =>
@@ -136,23 +135,61 @@ export function sumColumns(
           });
           sums.forEach((of, i) => {
             of.forEach((sum, d) => {
-              k.do(v128.store(room, sum, sumAt(n, i, pair + d)));
+              k.do(v128.store(to, sum, (pair + d) * line + 16 * (n * heads.length + i)));
             });
           });
         }
       }
       if (first === 0) touchNext();
-      const place = k.i32(i32.add(state, i32.mul(dim, 4)));
-      heads.forEach(({ correction, unit, constant }, i) => {
-        const parts = Array.from({ length: runs }, (_, n) => {
-          const pairs = [0, 1, 2, 3].map(d => k.v128(i32x4.dot(v128.load(room, sumAt(n, i, d)), i16x8.const(1))));
-          return sumOfFours(k, pairs, narrow);
-        });
-        const offset = (first + i) * stateBytes(headDim) + STATE_HEAD;
-        const old = f32x4.mul(v128.load(place, offset), correction);
-        const value = f32x4.mul(f32x4.fromI32(parts.reduce(i32x4.add)), unit);
-        k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant) : value), offset));
-      });
+      k.increment(to, 4 * line);
     });
+    takeSums(k, headDim, i32.add(room, WORTH_ROOM), heads, state, { room, runs, narrow, from, to: end, first });
   }
+}
+
+interface TakeOptions {
+  /** For three vectors. */
+  room: I32;
+  runs: number;
+  narrow: boolean;
+  from: number;
+  to: number;
+  /** The group's head that the sums begin with. */
+  first: number;
+  /** What a sum of each dim is worth beside its unit, f32. */
+  steps?: I32;
+}
+
+/** Adds up sums of eight, [dim][run][head], and takes them into the states. */
+export function takeSums(
+  k: Kernel,
+  headDim: number,
+  sums: I32,
+  heads: readonly Worth[],
+  state: I32,
+  { room, runs, narrow, from, to, first, steps }: TakeOptions,
+): void {
+  const ones = k.v128(i16x8.const(1));
+  heads.forEach((worth, i) => {
+    const kept = [worth.correction, worth.unit, ...(worth.constant ? [worth.constant] : [])];
+    const [correction, unit, constant] = beforeLoop(k, room, kept);
+    const place = k.i32(i32.add(state, (first + i) * stateBytes(headDim) + STATE_HEAD + 4 * from));
+    const at = k.i32(i32.add(sums, 16 * i));
+    const line = 16 * runs * heads.length;
+    const step = k.i32(steps ?? 0);
+    k.for(from, to, 4, () => {
+      const parts = Array.from({ length: runs }, (_, n) =>
+        [0, 1, 2, 3].map(d => i32x4.dot(v128.load(at, d * line + 16 * n * heads.length), ones)),
+      );
+      // Sums of several runs are too large for 16 bits.
+      const dims = [0, 1, 2, 3].map(d => k.v128(parts.map(part => part[d]).reduce(i32x4.add)));
+      const sum = f32x4.mul(f32x4.fromI32(sumOfFours(k, dims, narrow && runs === 1)), unit);
+      const value = steps === undefined ? sum : f32x4.mul(sum, v128.load(step));
+      const old = f32x4.mul(v128.load(place), correction);
+      k.do(v128.store(place, f32x4.add(old, constant ? f32x4.add(value, constant) : value)));
+      k.increment(at, 4 * line);
+      k.increment(place, 16);
+      k.increment(step, 16);
+    });
+  });
 }

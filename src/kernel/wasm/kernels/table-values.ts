@@ -11,7 +11,7 @@ import { stateBytes, takePage } from './softmax.ts';
 import { byteLevels, roomAt, roomFor, sumColumns, sumScratch } from './sums.ts';
 import { touch } from './touch.ts';
 import { blockAt } from './unpack.ts';
-import { pageWeights, roughLog2, sumOfBytes } from './weights.ts';
+import { factorBytes, factorWords, pageBytes, pagePowers } from './weights.ts';
 
 export type Levels = Fragment['page'] & { kind: 'levels' };
 
@@ -25,7 +25,7 @@ export const loadNorms = ({ norms }: Levels, block: I32, token: Local<'i32'>, of
 export function tableValues(fragment: Fragment, shape: AttendShape, spare: () => I32): ValueFragment | undefined {
   const page = fragment.page;
   if (page.kind !== 'levels' || shape.precise) return undefined;
-  const { headDim, group, pageTokens } = shape;
+  const { headDim, pageTokens } = shape;
   const columns = columnsOf(page.codes, pageTokens, headDim);
   if (!columns) return undefined;
   const { step, most, ...look } = page.uniform
@@ -38,26 +38,25 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
     open(k, pageAt, head) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const norms = k.i32(normsAt());
-      const norm = k.v128();
-      k.for(0, pageTokens, 4, t => {
-        k.set(norm, loadNorms(page, block, t, 0));
-        k.do(v128.store(norms, norm), v128.store(norms, roughLog2(norm), 4 * pageTokens));
-        k.increment(norms, 16);
+      k.for(0, pageTokens, 16, t => {
+        for (let n = 0; n < 16; n += 4)
+          k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(page, block, t, n), 4 * n));
       });
+      factorWords(k, shape, norms, i32.add(norms, 4 * pageTokens));
     },
     sum(k, pageAt, head, scores, state, ahead) {
       const block = k.i32(blockAt(fragment, pageAt, head));
       const weights = k.i32(spare());
       const room = k.i32(i32.add(weights, roomAt(shape)));
-      const factors = { values: k.i32(normsAt()), logs: k.i32(i32.add(normsAt(), 4 * pageTokens)) };
-      const worth = Array.from({ length: group }, (_, g) => {
-        const from = k.i32(i32.add(scores, 4 * g * pageTokens));
-        const bytes = k.i32(i32.add(weights, g * pageTokens));
-        const made = pageWeights(k, shape, from, bytes, room, { factors, limit });
-        const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), made.top, made.sum);
-        const unit = k.v128(f32x4.mul(taken.step, f32x4.const(step)));
+      const factors = k.i32(i32.add(normsAt(), 4 * pageTokens));
+      const powers = pagePowers(k, shape, scores, room);
+      const made = pageBytes(k, shape, scores, weights, { factors, limit, counted: page.uniform });
+      const one = k.v128(f32x4.splat(f32.mul(f32.load(factors, 2 * pageTokens), f32.const(step))));
+      const worth = powers.map(({ top, sum }, g) => {
+        const taken = takePage(k, i32.add(state, g * stateBytes(headDim)), top, sum);
+        const unit = k.v128(f32x4.mul(taken.step, f32x4.mul(made[g].step, one)));
         // Counted from the lowest: what half of the count is too much.
-        const excess = () => f32x4.mul(f32x4.splat(f32.mul(sumOfBytes(k, made), f32.const(-most / 2))), unit);
+        const excess = () => f32x4.mul(f32x4.splat(f32.mul(made[g].total(), f32.const(-most / 2))), unit);
         return { correction: taken.correction, unit, constant: page.uniform ? k.v128(excess()) : undefined };
       });
       sumColumns(k, columns, shape, block, weights, worth, state, {
@@ -69,8 +68,8 @@ export function tableValues(fragment: Fragment, shape: AttendShape, spare: () =>
   };
 }
 
-/** Norms and their logarithms. */
-export const tableValueScratch = ({ pageTokens }: AttendShape) => 8 * pageTokens;
+/** Norms, and these as factors. */
+export const tableValueScratch = ({ pageTokens }: AttendShape) => 4 * pageTokens + factorBytes(pageTokens);
 
 function countedLevels(levels: Float32Array) {
   const most = levels.length - 1;

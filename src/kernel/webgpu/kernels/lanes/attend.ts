@@ -1,8 +1,8 @@
 /**
- * Attention over some pages: the loop that every source of keys and values shares. A workgroup is 32 lanes. It has one KV
- * head, some pages of one sequence (an item) and all queries that read them: the query heads of the group, of one row or
- * of several. Lane n owns tokens 4 n to 4 n + 3 of a page and dims 4 n to 4 n + 3 of a result (and those 128 further on,
- * where there are more), so scores and sums are whole in a lane:
+ * Attention by lanes: as ../attend.ts has it, for parts that need little workgroup memory. A workgroup is 32 lanes. It has
+ * one KV head, some pages of one sequence (an item) and all queries that read them: the query heads of the group, of one row
+ * or of several. A lane owns four tokens of a page and four dims of a result (and as many 128 further on, where there are
+ * more), so scores and sums are whole in a lane:
  *
  *   1. the key part makes the dots of a lane's tokens with all queries
  *   2. lanes tell one another their largest scores and make weights

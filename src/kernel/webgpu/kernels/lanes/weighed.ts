@@ -8,7 +8,7 @@ import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
 
 /** Four bytes of each of x0 to x3, turned about: y0 has the first of each. */
-export const turnAbout = /* wgsl */ `
+const turnAbout = /* wgsl */ `
       let even0 = (x0 & 0x00ff00ffu) | ((x1 & 0x00ff00ffu) << 8u);
       let odd0 = ((x0 >> 8u) & 0x00ff00ffu) | (x1 & 0xff00ff00u);
       let even1 = (x2 & 0x00ff00ffu) | ((x3 & 0x00ff00ffu) << 8u);
@@ -22,7 +22,7 @@ const GOLDEN = 0.6180339887498949;
 
 /** Weights up to 1 of four tokens, or of one for four queries, as bytes up to 255, by the pattern. */
 const bytesBy = (weights: string, tokens: string) =>
-  `pack4xU8(vec4u(${weights} * 255.0 + fract(${tokens} * ${float(GOLDEN)})))`;
+  `pack4xU8(vec4u(fma(${weights}, vec4f(255.0), vec4f(fract(${tokens} * ${float(GOLDEN)})))))`;
 
 /**
  * Weights as bytes in workgroup memory, where lanes find those of all tokens: so many sets of them, four tokens of a query

@@ -6,7 +6,18 @@ import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { beside, workgroupBytes } from './kernels/beside.ts';
-import { append, SIZE as DOMAIN_SIZE, type Domain, finish, prepare, stateFloats } from './kernels/domain.ts';
+import {
+  append,
+  SIZE as DOMAIN_SIZE,
+  type Domain,
+  finish,
+  headsAtOnce,
+  prepare,
+  stateFloats,
+} from './kernels/domain.ts';
+import { ROUND } from './kernels/lanes/halves.ts';
+import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
+import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
@@ -26,15 +37,18 @@ export interface AttentionOptions {
   storageBuffers: number;
 }
 
-/** Rows whose tails leave most of a GPU idle. More of them keep it busy, and pages would have less room beside them. */
-const FEW = 8;
-
 interface Dispatch {
   kernel: Kernel;
   params: number[];
   buffers: GPUBuffer[];
   groups: number[];
 }
+
+/**
+ * Workgroups up to which tails and sinks run beside the pages: together they take more workgroup memory, which leaves
+ * fewer of them on a processor at once.
+ */
+const FEW = 1024;
 
 /** Bytes that the partial states of attention may take. */
 const STATES = 64 << 20;
@@ -124,6 +138,13 @@ export class Attention {
     }
   }
 
+  /** The parts of attention by lanes, and the words of workgroup memory that it takes a query. */
+  private lanesOf({ laneKeys: keys }: GpuCodec, { laneValues: values }: GpuCodec) {
+    if (!keys || !values) return undefined;
+    const halves = this.shape.headDim + 16 + Math.max(ROUND, 4 * LANES * Math.ceil(this.shape.headDim / ROUND));
+    return { keys, values, loaded: Math.max(keys.loaded + values.loaded, halves) };
+  }
+
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
   private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
@@ -133,7 +154,10 @@ export class Attention {
     const slices = 32 * Math.max(1 + values.survey.length, values.groups);
     const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
     const fixed = 4 * (keys.fixed + values.fixed + 64);
-    const most = Math.floor((this.options.memory - fixed) / bytes);
+    const lanes = this.lanesOf(key, value);
+    const most = lanes
+      ? Math.floor((this.options.memory - 16 * LANES) / (4 * lanes.loaded))
+      : Math.floor((this.options.memory - fixed) / bytes);
     if (most < group)
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
@@ -178,6 +202,9 @@ export class Attention {
     const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
+    const lanes = this.lanesOf(key, value);
+    // What loops by lanes count to.
+    const four = lanes ? [4] : [];
     const dispatches: Dispatch[] = [];
     const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
@@ -190,8 +217,10 @@ export class Attention {
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows}`, () => attendHalves(this.shape, rows));
-      return { kernel, params: [word, first, ...rooms, scale], buffers };
+      const kernel = this.gpu.kernel(`halves ${rows} ${lanes !== undefined}`, () =>
+        lanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
+      );
+      return { kernel, params: [word, first, ...four, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -209,22 +238,27 @@ export class Attention {
       each(batch.pages, (rows, first) => {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
-        const kernel = this.kernelOf(`pages ${rows}`, key, value, () => attendPages(keys, values, this.shape, rows));
+        const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>
+          lanes
+            ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
+            : attendPages(keys, values, this.shape, rows),
+        );
         const offset = valueOffset - keyOffset;
-        const params = [word, first, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const params = [word, first, ...four, pool.strides[layer], offset, scale, key.columns, value.columns];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         return { kernel, params, buffers };
       });
     }
     const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
-    if (oneByOne && dispatches.length === 2 && batch.finish.count <= FEW) this.runBeside(dispatches[0], dispatches[1]);
+    const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
+    if (oneByOne && dispatches.length === 2 && few) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.
     const floats = changed(out);
-    const int8 = headDim % BLOCK === 0 && headDim <= 4 * DOMAIN_SIZE ? renewed(out) : [];
+    const int8 = headDim % BLOCK === 0 ? renewed(out) : [];
     const buffers = [this.gpu.arena, states, halfStates, ...tables, floats, ...int8];
-    const groups = [this.heads, batch.finish.count];
+    const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
     const make = () => finish(this.domainOf(value), int8.length > 0);
     const kernel = this.kernelOf(`finish ${int8.length}`, value, value, make);
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
@@ -254,7 +288,7 @@ export class Attention {
     const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
     const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-    const groups = [this.shape.kvHeads, batch.finish.count];
+    const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
     const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
     this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
     return queries;

@@ -5,6 +5,9 @@ import type { Gpu } from './gpu.ts';
 import type { KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
+import type * as byLanes from './kernels/lanes/attend.ts';
+import { channelKeys } from './kernels/lanes/channels.ts';
+import * as laneInts from './kernels/lanes/ints.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/shape.ts';
@@ -29,6 +32,9 @@ export interface GpuCodec {
   /** How attention reads it as keys and as values. */
   keys: KeyPart;
   values: ValuePart;
+  /** The same for attention by lanes, which is taken where keys and values have it. */
+  laneKeys?: byLanes.KeyPart;
+  laneValues?: byLanes.ValuePart;
   /** Whether its keys want int8 queries. */
   int8: boolean;
 }
@@ -65,6 +71,8 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       name,
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
+      laneKeys: precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape)),
+      laneValues: precise ? undefined : laneInts.intValues(name, fragment, shape),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

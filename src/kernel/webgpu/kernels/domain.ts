@@ -21,111 +21,129 @@ export interface Domain {
 const nameOf = ({ headDim, codedDim, heads, kvHeads, matrix, perHead, mean }: Domain) =>
   `${headDim}/${codedDim} ${heads}/${kvHeads}${matrix ? ' matrix' : ''}${perHead ? ' a head' : ''}${mean ? ' mean' : ''}`;
 
-const tables = ({ matrix, mean }: Domain) => [
-  ...(matrix ? ['matrix: array<f32>'] : []),
-  ...(mean ? ['mean: array<f32>'] : []),
-];
-
 /** Terms of a sum that are loaded together, so that they are waited for together. */
 const UNROLL = 16;
 
+/** Query heads that a workgroup takes, all of one KV head: they share what is read of the matrix. */
+export const headsAtOnce = (group: number): number => [4, 3, 2].find(n => group % n === 0) ?? 1;
+
+/** Numbers of a row of the matrix that a lane has side by side. */
+const widthOf = (to: number) => (to % 4 === 0 ? 4 : 1);
+
 /**
- * `NAME(kv, lane)`: y[r][c] = sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory, lanes side by side
+ * `NAME(kv, lane)`: y[r][c] += sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory, lanes side by side
  * in c, and where there are more lanes than that, each with a share of i.
  */
 function multiply(name: string, from: number, to: number, rows: number, perHead: boolean): string {
-  const lanes = Math.min(to, SIZE);
-  const shares = Math.max(1, Math.floor(SIZE / lanes));
-  const share = Math.ceil(from / shares);
-  const unroll = share % UNROLL === 0 && from % shares === 0 ? UNROLL : 1;
+  const width = widthOf(to);
+  const lanes = Math.min(to / width, SIZE);
+  const shares = from % Math.floor(SIZE / lanes) === 0 ? Math.floor(SIZE / lanes) : 1;
+  const share = from / shares;
+  const unroll = share % UNROLL === 0 ? UNROLL : 1;
+  const type = width === 4 ? 'vec4f' : 'f32';
+  const term = (r: number, u: number) => (unroll === 1 ? at('x', `${r * from} + i`) : `x${r}_${u >> 2}[${u & 3}]`);
+  const to4 = (r: number) => (width === 4 ? `y[${(r * to) / 4} + c]` : at('y', `${r * to} + c`));
   return /* wgsl */ `
-var<workgroup> ${name}_sums: array<f32, ${shares * rows * to}>;
 fn ${name}(kv: u32, lane: u32) {
   let share = lane / ${lanes};
-  if (share < ${shares}) {
-    for (var c = lane % ${lanes}; c < ${to}; c += ${lanes}) {
-      ${each(rows, r => `var sum${r} = 0.0;`, ' ')}
-      for (var i = share * ${share}; i < min(${from}u, (share + 1) * ${share}); i += ${unroll}) {
-        ${each(unroll, u => `let m${u} = matrix[${perHead ? `kv * ${from * to} + ` : ''}(i + ${u}) * ${to} + c];`)}
-        ${each(rows, r => each(unroll, u => `sum${r} = fma(m${u}, x[${r * from} + i + ${u}], sum${r});`, ' '))}
-      }
-      ${each(rows, r => `${name}_sums[(share * ${rows} + ${r}) * ${to} + c] = sum${r};`, ' ')}
+  for (var first = 0u; first < ${to / width}; first += ${lanes}) {
+    let c = first + lane % ${lanes};
+    let live = share < ${shares} && c < ${to / width};
+    ${each(rows, r => `var sum${r} = ${type}();`, ' ')}
+    for (var i = share * ${share}; i < select(0, (share + 1) * ${share}, live); i += ${unroll}) {
+      ${each(unroll, u => `let m${u} = matrix[${perHead ? `kv * ${(from * to) / width} + ` : ''}(i + ${u}) * ${to / width} + c];`)}
+      ${unroll > 1 ? each(rows, r => each(unroll / 4, u => `let x${r}_${u} = x[(${r * from} + i) / 4 + ${u}];`, ' ')) : ''}
+      ${each(rows, r => each(unroll, u => `sum${r} = fma(m${u}, ${type}(${term(r, u)}), sum${r});`, ' '))}
+    }
+    for (var turn = 0u; turn < ${shares}; turn++) {
+      if (live && share == turn) { ${each(rows, r => `${to4(r)} += sum${r};`, ' ')} }
+      workgroupBarrier();
     }
   }
-  workgroupBarrier();
-  for (var at = lane; at < ${rows * to}; at += ${SIZE}) {
-    var sum = ${name}_sums[at];
-    ${each(shares - 1, n => `sum += ${name}_sums[at + ${(n + 1) * rows * to}];`)}
-    y[at] = sum;
-  }
-  workgroupBarrier();
 }`;
 }
 
+/** Bindings of a codec's matrix and mean. */
+const tables = ({ matrix, mean }: Domain, to: number) => [
+  ...(matrix ? [`matrix: array<${widthOf(to) === 4 ? 'vec4f' : 'f32'}>`] : []),
+  ...(mean ? ['mean: array<f32>'] : []),
+];
+
+/** Rows of floats in workgroup memory, four to a vector. */
+const rowsOf = (name: string, numbers: number) => `var<workgroup> ${name}: array<vec4f, ${Math.ceil(numbers / 4)}>;`;
+const at = (name: string, i: string) => `${name}[(${i}) / 4][(${i}) % 4]`;
+
+/** Lanes that a query head has of a workgroup: four of their numbers are in a vector. */
+const shareOf = (G: number) => 2 ** Math.floor(Math.log2(SIZE / G));
+
+/** `over_head(lane, own, add)`: the largest, or the sum, of what the lanes of a head have. */
+const overHead = (G: number) => /* wgsl */ `
+var<workgroup> own_parts: array<vec4f, ${SIZE / 4}>;
+fn both(a: vec4f, b: vec4f, add: bool) -> vec4f { return select(max(a, b), a + b, add); }
+fn over_head(lane: u32, own: f32, add: bool) -> f32 {
+  workgroupBarrier();
+  own_parts[lane / 4][lane % 4] = own;
+  workgroupBarrier();
+  let first = min(lane / ${shareOf(G)}, ${G - 1}u) * ${shareOf(G) / 4};
+  var four = own_parts[first];
+  for (var n = 1u; n < ${shareOf(G) / 4}; n++) { four = both(four, own_parts[first + n], add); }
+  return select(max(max(four.x, four.y), max(four.z, four.w)), (four.x + four.y) + (four.z + four.w), add);
+}`;
+
 /**
- * A workgroup a row and KV head: the scaled queries of its group in the domain, as floats or as int8 (four a word, then
+ * A workgroup a row and some heads: their scaled queries in the domain, as floats or as int8 (four a word, then
  * their scale and sum), then what is added to their dots (a mean's share). The matrix comes transposed, [dim][coded dim],
  * so that neighbours read neighbours.
  */
 export function prepare(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
-  const G = heads / kvHeads;
+  const G = headsAtOnce(heads / kvHeads);
   const words = int8 ? C / 4 + 3 : C + 1;
-  const floats = `for (var at = lane; at < ${G * C}; at += ${SIZE}) {
-    queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${d.matrix ? 'y' : 'x'}[at]);
-  }`;
   const y = d.matrix ? 'y' : 'x';
-  // Lanes that share a row, four of whose numbers are in a vector.
-  const share = 2 ** Math.floor(Math.log2(SIZE / G));
+  const floats = `for (var at = lane; at < ${G * C}; at += ${SIZE}) {
+    queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${at(y, 'at')});
+  }`;
+  const share = shareOf(G);
   const integers = /* wgsl */ `
   let r = min(lane / ${share}, ${G - 1}u);
   let part = lane % ${share};
-  var own = 0.0;
-  for (var c = part; c < ${C}; c += ${share}) { own = max(own, abs(${y}[r * ${C} + c])); }
-  parts[lane / 4][lane % 4] = own;
-  workgroupBarrier();
-  var tops = parts[r * ${share / 4}];
-  for (var n = 1u; n < ${share / 4}; n++) { tops = max(tops, parts[r * ${share / 4} + n]); }
-  let most = max(max(tops.x, tops.y), max(tops.z, tops.w));
+  let live = lane < ${share * G};
+  var top = vec4f(0.0);
+  for (var c = part; c < ${C / 4}; c += ${share}) { top = max(top, abs(${y}[r * ${C / 4} + c])); }
+  let most = over_head(lane, max(max(top.x, top.y), max(top.z, top.w)), false);
   let unit = select(0.0, 127.0 / most, most > 0);
-  workgroupBarrier();
   var sum = 0;
-  for (var c = part; c < select(0u, ${C / 4}u, lane < ${share * G}); c += ${share}) {
-    let from_dim = r * ${C} + 4 * c;
-    let four = vec4f(${each(4, j => `${y}[from_dim + ${j}]`, ', ')});
-    let word = pack4xI8(vec4i(round(four * unit)));
+  for (var c = part; c < select(0u, ${C / 4}u, live); c += ${share}) {
+    let word = pack4xI8(vec4i(round(${y}[r * ${C / 4} + c] * unit)));
     sum += dot4I8Packed(word, 0x01010101u);
     queries[to + r * ${words} + c] = word;
   }
-  parts[lane / 4][lane % 4] = f32(sum);
-  workgroupBarrier();
-  if (part == 0 && lane < ${share * G}) {
-    var all = parts[r * ${share / 4}];
-    for (var n = 1u; n < ${share / 4}; n++) { all += parts[r * ${share / 4} + n]; }
+  let all = over_head(lane, f32(sum), true);
+  if (part == 0 && live) {
     queries[to + r * ${words} + ${C / 4}] = bitcast<u32>(most / 127.0);
-    queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>((all.x + all.y) + (all.z + all.w));
+    queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>(all);
   }`;
   return {
     name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''}`,
     params: ['table', 'rows', 'scale: f32'],
-    buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d), 'write queries: array<u32>'],
+    buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d, C), 'write queries: array<u32>'],
     size: SIZE,
     body: /* wgsl */ `
-var<workgroup> x: array<f32, ${G * D}>;
-${d.matrix ? `var<workgroup> y: array<f32, ${G * C}>;\n${multiply('into', D, C, G, d.perHead)}` : ''}
-${int8 ? `var<workgroup> parts: array<vec4f, ${SIZE / 4}>;` : ''}
+${rowsOf('x', G * D)}
+${d.matrix ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead)}` : ''}
+${int8 ? overHead(G) : ''}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.table + p.rows + ${FINISH} * group.y];
-  let kv = group.x;
-  let at = (row * ${kvHeads} + kv) * ${G * D};
-  let to = (row * ${kvHeads} + kv) * ${G * words};
-  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i] = q[at + i] * p.scale; }
+  let kv = group.x * ${G} / ${heads / kvHeads};
+  let at = (row * ${heads} + group.x * ${G}) * ${D};
+  let to = (row * ${heads} + group.x * ${G}) * ${words};
+  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i / 4][i % 4] = q[at + i] * p.scale; }
   workgroupBarrier();
   ${d.matrix ? 'into(kv, lane);' : ''}
   ${int8 ? integers : floats}
   if (lane < ${G}) {
     var sum = 0.0;
-    ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], x[lane * ${D} + i], sum); }` : ''}
+    ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], ${at('x', `lane * ${D} + i`)}, sum); }` : ''}
     queries[to + lane * ${words} + ${words - 1}] = bitcast<u32>(sum);
   }
 }`,
@@ -135,54 +153,63 @@ fn main(group: vec3u, lane: u32) {
 /** Floats of a partial state: o, then m and l, in whole vectors. */
 export const stateFloats = (dim: number): number => 4 * Math.ceil(dim / 4) + 4;
 
-/** States whose weights are in workgroup memory at a time. */
-const MERGED = 1024;
+/** States whose weights are in workgroup memory at a time, and of a lane that are loaded together. */
+const MERGED = 512;
+const AHEAD = 4;
 
 /**
- * A workgroup a row and query head: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
+ * A workgroup a row and some heads: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
  * states while weights are made, then vectors of four dims of every few states. `int8`: a matrix reads the result next.
  */
 export function finish(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
+  const G = headsAtOnce(heads / kvHeads);
+  const share = shareOf(G);
+  const merged = Math.floor(MERGED / G);
+  const stateOf = (dim: number, n: string, g: string) =>
+    `((${n}) * ${heads} + group.x * ${G} + ${g}) * ${stateFloats(dim) / 4}`;
   const most = (states: string, dim: number, first: string, count: string) => `
-  for (var u = lane; u < ${count}; u += ${SIZE}) {
-    m = max(m, ${states}[((${first} + u) * ${heads} + group.x) * ${stateFloats(dim) / 4} + ${Math.ceil(dim / 4)}].x);
+  for (var u = part; u < select(0u, ${count}, live); u += ${share}) {
+    m = max(m, ${states}[${stateOf(dim, `${first} + u`, 'own')} + ${Math.ceil(dim / 4)}].x);
   }`;
-  const merged = (states: string, dim: number, first: string, count: string, to: string) => {
+  const merge = (states: string, dim: number, first: string, count: string, to: string) => {
     const vectors = Math.ceil(dim / 4);
     const lanes = Math.min(vectors, SIZE);
     const slots = Math.floor(SIZE / lanes);
     const rounds = Math.ceil(vectors / lanes);
+    const vectorOf = (j: number) => `min(lane % ${lanes} + ${j * lanes}, ${vectors - 1}u)`;
     return /* wgsl */ `
   {
-    ${each(rounds, j => `var sum${j} = vec4f(0.0);`, ' ')}
-    for (var start = 0u; start < ${count}; start += ${MERGED}) {
-      let some = min(${MERGED}u, ${count} - start);
+    ${each(rounds, j => each(G, g => `var sum${j}_${g} = vec4f(0.0);`, ' '))}
+    let slot = lane / ${lanes};
+    for (var start = 0u; start < ${count}; start += ${merged}) {
+      let some = min(${merged}u, ${count} - start);
       workgroupBarrier();
-      for (var u = lane; u < some; u += ${SIZE}) {
-        let state = ${states}[((${first} + start + u) * ${heads} + group.x) * ${stateFloats(dim) / 4} + ${vectors}];
+      for (var u = part; u < select(0u, some, live); u += ${share}) {
+        let state = ${states}[${stateOf(dim, `${first} + start + u`, 'own')} + ${vectors}];
         let weight = exp(state.x - m);
-        weights[u] = weight;
+        weights[own * ${merged} + u] = weight;
         l = fma(weight, state.y, l);
       }
       workgroupBarrier();
-      for (var u = lane / ${lanes}; u < select(0u, some, lane < ${slots * lanes}); u += ${slots}) {
-        let at = ((${first} + start + u) * ${heads} + group.x) * ${stateFloats(dim) / 4} + lane % ${lanes};
-        ${each(rounds, j => `${j > 0 ? `if (lane % ${lanes} + ${j * lanes} < ${vectors}) ` : ''}{ sum${j} = fma(vec4f(weights[u]), ${states}[at + ${j * lanes}], sum${j}); }`)}
+      for (var u = slot; u < select(0u, some, slot < ${slots}); u += ${slots * AHEAD}) {
+        ${each(AHEAD, k => `let u${k} = min(u + ${k * slots}, some - 1);`, ' ')}
+        ${each(rounds, j => each(AHEAD, k => each(G, g => `let o${j}_${k}_${g} = ${states}[${stateOf(dim, `${first} + start + u${k}`, `${g}`)} + ${vectorOf(j)}];`)))}
+        ${each(AHEAD, k => each(G, g => `{ let weight = select(0.0, weights[${g * merged} + u${k}], u + ${k * slots} < some); ${each(rounds, j => `sum${j}_${g} = fma(vec4f(weight), o${j}_${k}_${g}, sum${j}_${g});`, ' ')} }`))}
       }
     }
-    ${each(
-      rounds,
-      j => `workgroupBarrier();
-    sums[lane] = sum${j};
-    workgroupBarrier();
-    if (lane < ${lanes} && lane + ${j * lanes} < ${vectors}) {
-      var all = sums[lane];
-      ${each(slots - 1, s => `all += sums[lane + ${(s + 1) * lanes}];`, ' ')}
-      let i = 4 * (lane + ${j * lanes});
-      for (var k = 0u; k < min(4u, ${dim} - i); k++) { ${to}[i + k] += all[k]; }
-    }`,
-    )}
+    for (var turn = 0u; turn < ${slots}; turn++) {
+      workgroupBarrier();
+      if (slot == turn) {
+        ${each(rounds, j =>
+          each(G, g =>
+            dim % 4 === 0
+              ? `${j > 0 ? `if (lane + ${j * lanes} < ${vectors}) ` : ''}{ ${to}[${(g * dim) / 4} + ${vectorOf(j)}] += sum${j}_${g}; }`
+              : `for (var k = 4 * ${vectorOf(j)}; k < min(${dim}u, 4 * ${vectorOf(j)} + 4); k++) { ${at(to, `${g * dim} + k`)} += sum${j}_${g}[k % 4]; }`,
+          ),
+        )}
+      }
+    }
   }`;
   };
   return {
@@ -192,61 +219,55 @@ export function finish(d: Domain, int8: boolean): Kernel {
       'data: array<u32>',
       'states: array<vec4f>',
       'halves: array<vec4f>',
-      ...tables(d),
+      ...tables(d, D),
       'write out: array<f32>',
       ...(int8 ? int8Buffers : []),
     ],
     size: SIZE,
     body: /* wgsl */ `
 ${int8 ? toInt8(SIZE) : ''}
-var<workgroup> x: array<f32, ${Math.max(C, D)}>;
-var<workgroup> y: array<f32, ${D}>;
-var<workgroup> weights: array<f32, ${MERGED}>;
-var<workgroup> sums: array<vec4f, ${SIZE}>;
-var<workgroup> own_parts: array<vec4f, ${SIZE / 4}>;
-var<workgroup> all_parts: array<vec4f, 4>;
-fn both(a: vec4f, b: vec4f, add: bool) -> vec4f { return select(max(a, b), a + b, add); }
-fn over_all(lane: u32, own: f32, add: bool) -> f32 {
-  workgroupBarrier();
-  own_parts[lane / 4][lane % 4] = own;
-  workgroupBarrier();
-  if (lane < 4) {
-    var part = own_parts[lane];
-    for (var n = 1u; n < ${SIZE / 16}; n++) { part = both(part, own_parts[lane + 4 * n], add); }
-    all_parts[lane] = part;
-  }
-  workgroupBarrier();
-  let four = both(both(all_parts[0], all_parts[1], add), both(all_parts[2], all_parts[3], add), add);
-  let two = both(vec4f(four.xy, 0.0, 0.0), vec4f(four.zw, 0.0, 0.0), add);
-  return select(max(two.x, two.y), two.x + two.y, add);
-}
-${d.matrix ? multiply('back', C, D, 1, d.perHead) : ''}
+${overHead(G)}
+${rowsOf('x', G * C)}
+${rowsOf('y', G * D)}
+var<workgroup> weights: array<f32, ${G * merged}>;
+var<workgroup> totals: array<f32, ${G}>;
+${d.matrix ? multiply('back', C, D, G, d.perHead) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = p.table + p.rows + ${FINISH} * group.y;
   let row = data[at];
-  let kv = group.x / ${heads / kvHeads};
+  let kv = group.x * ${G} / ${heads / kvHeads};
+  let own = min(lane / ${share}, ${G - 1}u);
+  let part = lane % ${share};
+  let live = lane < ${share * G};
   var m = -3e38;
   ${most('states', C, 'data[at + 1]', 'data[at + 2]')}
   ${most('halves', D, 'data[at + 3]', 'data[at + 4]')}
-  m = over_all(lane, m, false);
+  m = over_head(lane, m, false);
   var l = 0.0;
-  ${merged('states', C, 'data[at + 1]', 'data[at + 2]', 'x')}
+  ${merge('states', C, 'data[at + 1]', 'data[at + 2]', 'x')}
   workgroupBarrier();
-  ${d.mean ? 'let sealed = over_all(lane, l, true);' : ''}
-  ${d.matrix ? 'back(kv, lane);' : `for (var i = lane; i < ${D}; i += ${SIZE}) { y[i] = x[i]; }\n  workgroupBarrier();`}
-  ${d.mean ? `for (var i = lane; i < ${D}; i += ${SIZE}) { y[i] = fma(sealed, mean[kv * ${D} + i], y[i]); }` : ''}
-  ${merged('halves', D, 'data[at + 3]', 'data[at + 4]', 'y')}
-  let all = over_all(lane, l, true);
-  let start = (row * ${heads} + group.x) * ${D};
-  for (var i = lane; i < ${D}; i += ${SIZE}) {
-    y[i] /= all;
-    out[start + i] = y[i];
+  ${
+    d.mean
+      ? `let sealed = over_head(lane, l, true);
+  if (part == 0 && live) { totals[own] = sealed; }`
+      : ''
+  }
+  ${d.matrix ? 'back(kv, lane);' : `for (var i = lane; i < ${Math.ceil((G * D) / 4)}; i += ${SIZE}) { y[i] = x[i]; }\n  workgroupBarrier();`}
+  ${d.mean ? `for (var i = lane; i < ${G * D}; i += ${SIZE}) { ${at('y', 'i')} = fma(totals[i / ${D}], mean[kv * ${D} + i % ${D}], ${at('y', 'i')}); }` : ''}
+  ${merge('halves', D, 'data[at + 3]', 'data[at + 4]', 'y')}
+  let all = over_head(lane, l, true);
+  if (part == 0 && live) { totals[own] = all; }
+  workgroupBarrier();
+  let start = (row * ${heads} + group.x * ${G}) * ${D};
+  for (var i = lane; i < ${G * D}; i += ${SIZE}) {
+    let value = ${at('y', 'i')} / totals[i / ${D}];
+    ${at('y', 'i')} = value;
+    out[start + i] = value;
   }
   ${
     int8
       ? `workgroupBarrier();
-  let i = 4 * min(lane, ${D / 4 - 1}u);
-  to_int8(vec4f(y[i], y[i + 1], y[i + 2], y[i + 3]), start / 4 + lane, lane, lane < ${D / 4});`
+  ${each(Math.ceil((G * D) / 4 / SIZE), n => `to_int8(y[min(lane + ${n * SIZE}, ${(G * D) / 4 - 1}u)], start / 4 + lane + ${n * SIZE}, lane, lane + ${n * SIZE} < ${(G * D) / 4});`)}`
       : ''
   }
 }`,

@@ -6,6 +6,7 @@ import { type AttendShape, attend, type KeyPart, type ValuePart } from './attend
 import { type Floats, floatKeys, floatValues } from './floats.ts';
 import { fourHalves } from './ints.ts';
 import { blockAt, inOrder, loads } from './read.ts';
+import type { PageShape } from './shape.ts';
 import { each } from './text.ts';
 
 /** Tokens of the f16 tail and sinks that are read at a time: they are few. */
@@ -16,13 +17,22 @@ export interface Side<Part> {
   part: Part;
 }
 
+export const PAGE_PARAMS = ['stride', 'valueOffset', 'scale: f32', 'keyColumns', 'valueColumns'];
+
+/** Where a page's bytes are. */
+export const pageBegin = (keys: Fragment, values: Fragment): string => `
+    let keyPage = data[p.table + data[item + 2] + page] * p.stride;
+    let valuePage = keyPage + p.valueOffset;
+    let keyBlock = ${blockAt(keys, 'keyPage')};
+    let valueBlock = ${blockAt(values, 'valuePage')};`;
+
 /** Own words of an item: first word of the list of slots, tokens to pass over, number of the first page. */
 export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
   const { pageTokens: P } = shape;
   return attend(
     {
       name: 'pages',
-      params: ['stride', 'valueOffset', 'scale: f32', 'keyColumns', 'valueColumns'],
+      params: PAGE_PARAMS,
       buffers: [
         'pool: array<u32>',
         'pool2: array<vec2u>',
@@ -33,11 +43,7 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
       tokens: P,
       keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },
       values: values.part,
-      begin: `
-    let keyPage = data[p.table + data[item + 2] + page] * p.stride;
-    let valuePage = keyPage + p.valueOffset;
-    let keyBlock = ${blockAt(keys.fragment, 'keyPage')};
-    let valueBlock = ${blockAt(values.fragment, 'valuePage')};`,
+      begin: pageBegin(keys.fragment, values.fragment),
       seen: `page * ${P} + $t >= data[item + 4]`,
     },
     shape,
@@ -45,9 +51,8 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
   );
 }
 
-/** Own words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
-export function attendHalves(shape: AttendShape, rows: number): Kernel {
-  const { headDim: D, kvHeads, group } = shape;
+/** How f16 tokens are read: `SIDE_eight(sinks, start, room, t, c)`, and what a round begins with but for its `first` token. */
+export function halfReader({ headDim: D, kvHeads }: PageShape) {
   // Eights of a row that are whole vectors, or numbers one by one.
   const whole = D % 8 === 0;
   const text = /* wgsl */ `
@@ -82,6 +87,23 @@ fn key_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
 fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
   return read_eight(sinks, start + (t % room + ${kvHeads} * room) * ${D}, c);
 }`;
+  return {
+    text,
+    params: ['tailStride', 'tailTokens', 'sinkStride', 'sinkTokens', 'scale: f32'],
+    buffers: whole
+      ? ['tailPool: array<vec4u>', 'sinkPool: array<vec4u>']
+      : ['tailPool: array<u32>', 'sinkPool: array<u32>'],
+    begin: `
+    let sinks = data[item + 2] == 1;
+    let room = select(p.tailTokens, p.sinkTokens, sinks);
+    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room * ${D};`,
+  };
+}
+
+/** Own words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
+export function attendHalves(shape: AttendShape, rows: number): Kernel {
+  const { headDim: D, group } = shape;
+  const reader = halfReader(shape);
   const floats = (side: 'key' | 'value'): Floats => ({
     name: `f16 ${D}`,
     dim: D,
@@ -90,7 +112,7 @@ fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
     by: 'eight',
     place: inOrder,
     scale: 'vec4f(1.0)',
-    text: side === 'key' ? text : '',
+    text: side === 'key' ? reader.text : '',
     setup: '',
     fixed: 0,
     begin: '',
@@ -98,10 +120,8 @@ fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
   return attend(
     {
       name: 'halves',
-      params: ['tailStride', 'tailTokens', 'sinkStride', 'sinkTokens', 'scale: f32'],
-      buffers: whole
-        ? ['tailPool: array<vec4u>', 'sinkPool: array<vec4u>']
-        : ['tailPool: array<u32>', 'sinkPool: array<u32>'],
+      params: reader.params,
+      buffers: reader.buffers,
       tokens: HALF_TOKENS,
       keys: floatKeys(floats('key'), {
         words: D,
@@ -109,10 +129,7 @@ fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
         constant: '0.0',
       }),
       values: floatValues(floats('value')),
-      begin: `
-    let sinks = data[item + 2] == 1;
-    let room = select(p.tailTokens, p.sinkTokens, sinks);
-    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room * ${D};
+      begin: `${reader.begin}
     let first = data[item + 7] + page * ${HALF_TOKENS};`,
       seen: `first + $t < data[item + 8] + select(q / ${group}, 0u, sinks)`,
     },

@@ -1,0 +1,53 @@
+/** What attention by lanes reads: sealed pages, and the f16 tokens of tails and sinks. Items are those of ../sources.ts. */
+
+import type { Kernel } from '../../gpu.ts';
+import type { AttendShape } from '../attend.ts';
+import { fourHalves } from '../ints.ts';
+import { loads } from '../read.ts';
+import { HALF_TOKENS, halfReader, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
+import { attend, type KeyPart, type ValuePart } from './attend.ts';
+import { halfKeys, halfValues, ROUND } from './halves.ts';
+
+export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
+  const { pageTokens: P } = shape;
+  return attend(
+    {
+      name: 'pages',
+      params: PAGE_PARAMS,
+      buffers: ['pool: array<u32>', 'pool2: array<vec2u>', 'pool4: array<vec4u>'],
+      tokens: P,
+      rounds: 'data[item + 3]',
+      keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },
+      values: values.part,
+      begin: pageBegin(keys.fragment, values.fragment),
+      seen: (_, t) => `page * ${P} + ${t} >= data[item + 4]`,
+    },
+    shape,
+    rows,
+  );
+}
+
+/** Rounds of an item are of fewer tokens than a workgroup has lanes for, so that it takes several at once. */
+export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
+  const { headDim: D } = shape;
+  const { text, params, buffers, begin } = halfReader(shape);
+  const count = 'count';
+  return attend(
+    {
+      name: 'halves',
+      params,
+      buffers,
+      tokens: ROUND,
+      rounds: `(data[item + 3] * ${HALF_TOKENS} + ${ROUND - 1}) / ${ROUND}`,
+      keys: halfKeys(D, text, count),
+      values: halfValues(D, count),
+      begin: `${begin}
+    let first = data[item + 7] + page * ${ROUND};
+    let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});
+    let count = min(${ROUND}u, end - min(end, first));`,
+      seen: (row, t) => `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
+    },
+    shape,
+    rows,
+  );
+}

@@ -1,0 +1,52 @@
+/**
+ * How the 32 lanes of a workgroup pass numbers to one another: by subgroup operations where a subgroup is all of them,
+ * else through workgroup memory, with the same bits. All lanes call these together.
+ */
+import { each } from '../text.ts';
+
+/** Lanes of a workgroup. */
+export const LANES = 32;
+
+/**
+ *   largest(x)   of all lanes
+ *   all_of(x)    the sum of all lanes', which is the same in each of them
+ */
+export function talk(together: boolean): string {
+  const across = together
+    ? 'fn across(x: vec4f, by: u32) -> vec4f { return subgroupShuffleXor(x, by); }'
+    : `var<workgroup> passed: array<vec4f, ${LANES}>;
+fn across(x: vec4f, by: u32) -> vec4f {
+  workgroupBarrier();
+  passed[lane] = x;
+  workgroupBarrier();
+  return passed[lane ^ by];
+}`;
+  return `${across}
+fn largest(x: vec4f) -> vec4f {
+  var all = x;
+  for (var by = 1u; by < ${LANES}; by *= 2) { all = max(all, across(all, by)); }
+  return all;
+}
+fn all_of(x: vec4f) -> vec4f {
+  var all = x;
+  for (var by = 1u; by < ${LANES}; by *= 2) { all += across(all, by); }
+  return all;
+}`;
+}
+
+/**
+ * A loop over the four parts of lines that shall stay a loop: unrolled, a compiler reads all of them at once and has no
+ * registers left. So their number is a parameter. `text` is of part n.
+ */
+export const parts = (text: (n: string) => string): string =>
+  `for (var part = 0u; part < p.four; part++) { ${text('part')} }`;
+
+/** Loads that are waited for together. */
+const LOADS = 16;
+
+/** Numbers of all queries into workgroup memory: n of query q, whose words begin at `first_word`. */
+export const takeQueries = (Q: number, numbers: number, number: string, put: string): string => `
+  for (var start = lane; start < ${Q * numbers}; start += ${LANES * LOADS}) {
+    ${each(LOADS, k => `let at${k} = min(start + ${k * LANES}, ${Q * numbers - 1}u); var number${k}: f32; { let q = at${k} / ${numbers}; let n = at${k} % ${numbers}; let first_word = origin(item, head, q); number${k} = ${number}; }`)}
+    ${each(LOADS, k => `{ let q = at${k} / ${numbers}; let n = at${k} % ${numbers}; let number = number${k}; ${put} }`)}
+  }`;

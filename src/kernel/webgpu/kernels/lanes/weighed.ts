@@ -1,0 +1,77 @@
+/**
+ * Weights of 8 bits, of which the page's largest is 255, for values that are integers. They are rounded up or down by a
+ * fixed pattern along the tokens, so that many small ones keep their sum.
+ */
+
+import { each, float } from '../text.ts';
+import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
+import { LANES } from './talk.ts';
+
+/** Four bytes of each of x0 to x3, turned about: y0 has the first of each. */
+const turnAbout = /* wgsl */ `
+      let even0 = (x0 & 0x00ff00ffu) | ((x1 & 0x00ff00ffu) << 8u);
+      let odd0 = ((x0 >> 8u) & 0x00ff00ffu) | (x1 & 0xff00ff00u);
+      let even1 = (x2 & 0x00ff00ffu) | ((x3 & 0x00ff00ffu) << 8u);
+      let odd1 = ((x2 >> 8u) & 0x00ff00ffu) | (x3 & 0xff00ff00u);
+      let y0 = (even0 & 0xffffu) | (even1 << 16u);
+      let y1 = (odd0 & 0xffffu) | (odd1 << 16u);
+      let y2 = (even0 >> 16u) | (even1 & 0xffff0000u);
+      let y3 = (odd0 >> 16u) | (odd1 & 0xffff0000u);`;
+
+const GOLDEN = 0.6180339887498949;
+
+/** Weights up to 1 of four tokens, or of one for four queries, as bytes up to 255, by the pattern. */
+const bytesBy = (weights: string, tokens: string) =>
+  `pack4xU8(vec4u(fma(${weights}, vec4f(255.0), vec4f(fract(${tokens} * ${float(GOLDEN)})))))`;
+
+/**
+ * Weights as bytes in workgroup memory, where lanes find those of all tokens: so many sets of them, four tokens of a query
+ * a word. Of every 32nd token a lane has words of four queries, which are turned about on the way.
+ */
+export function weighedBytes(P: number, sets = 1) {
+  const V = vectors;
+  const turned = (Q: number, v: number) => `
+      ${each(4, k => `let x${k} = tokens[(4 * g + ${k}) * ${V(Q)} + ${v}];`)}
+      ${turnAbout}
+      let words = vec4u(y0, y1, y2, y3);`;
+  return {
+    loaded: (sets * P) / 4 + P / 4 + 4 * sets,
+    declare: (Q: number) => `var<workgroup> weighed: array<vec4u, ${(sets * P * V(Q)) / 4}>;
+var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
+    /** The words of tokens 4 g on go to `place`; `then` follows, with the `words` of queries 4 v to 4 v + 3 at hand. */
+    put: (
+      Q: number,
+      { strided, at }: Tokens,
+      place: string,
+      weights: (q: number, c: number, s: number) => string,
+      then: (v: number, c: number, s: number) => string = () => '',
+    ) => {
+      const own = (s: number, v: number, c: number) =>
+        strided
+          ? turned(Q, v)
+          : `let words = vec4u${vectorOf(Q, v, q => bytesBy(weights(q, c, s), `vec4f(${each(4, j => `f32(4 * g + ${j})`, ', ')})`))};`;
+      const given = (s: number, c: number) => `
+      ${each(Q, q => `let w${q} = ${weights(q, c, s)};`)}
+      ${each(4, j => `if (${at(c, j)} < ${P}) { ${each(V(Q), v => `tokens[${at(c, j)} * ${V(Q)} + ${v}] = ${bytesBy(`vec4f${vectorOf(Q, v, q => `w${q}[${j}]`)}`, `f32(${at(c, j)})`)};`, ' ')} }`)}`;
+      return each(
+        sets,
+        s => `
+    workgroupBarrier();
+    ${strided ? `${each(roundsOf(P), c => `{ ${given(s, c)} }`)} workgroupBarrier();` : ''}
+    ${each(
+      roundsOf(P),
+      c => `if (lane + ${LANES * c} < ${P / 4}) {
+      let g = lane + ${LANES * c};
+      let place = ${place};
+      ${each(V(Q), v => `{ ${own(s, v, c)} weighed[(${(s * P) / 4} + place) * ${V(Q)} + ${v}] = words; ${then(v, c, s)} }`)}
+    }`,
+    )}
+    ${s === sets - 1 ? 'workgroupBarrier();' : ''}`,
+      );
+    },
+    at: (Q: number, place: string, v: number) => `weighed[(${place}) * ${V(Q)} + ${v}]`,
+  };
+}
+
+/** The sums of four words' bytes. */
+export const sumOfBytes = `vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')}))`;

@@ -3,7 +3,7 @@
  * kinds and continued at several temperatures. A document that ends makes room for the next.
  *
  * Special tokens stay out of it. Heads that have nothing to look for look at such a token as they look at the first one of
- * a row; what is learned from rows with many of them is about these tokens, and six times as bad for any other text.
+ * a row; what is learned from rows with many of them is about these tokens.
  */
 import type { Engine } from '../engine/engine.ts';
 import { createSampler } from '../engine/sample.ts';

@@ -39,7 +39,7 @@ describe('kvasir demo', () => {
   it('says what it cannot do', async () => {
     const long = await kvasir(['demo', '--tokens', '9000']);
     expect(long).toMatchObject({ status: 1, stderr: expect.stringMatching(/made for 8,192\. Take shorter/) });
-    const unlearned = await kvasir(['demo', '--kv', 'vec-d4b8']);
+    const unlearned = await kvasir(['demo', '--kv', 'vec-d2b4']);
     expect(unlearned).toMatchObject({ status: 1, stderr: expect.stringMatching(/calibrate/) });
   });
 });

@@ -24,7 +24,7 @@ import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
 export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** By how many tokens layers are weighed: 384 unless given, 0 for none. Plans need it, codecs do not. */
+  /** By how many tokens layers are weighed: 256 unless given, 0 for none. Plans need it, codecs do not. */
   probeTokens?: number;
   /** Where the profile goes: the store unless given. */
   out?: string;
@@ -47,7 +47,7 @@ export interface Calibrated {
 /** Most rows that the model writes at a time. */
 const SELF_ROWS = 16;
 /** Tokens at the end of a row that probes are judged by. */
-const PROBE_TOKENS = 384;
+const PROBE_TOKENS = 256;
 
 /** The profile, or undefined if the signal came first: the same call goes on from there. */
 export async function calibrate(name: string, options: CalibrateOptions): Promise<Calibrated | undefined> {

@@ -49,7 +49,7 @@ export function addCalibrate(program: Command): void {
     .option('--tokens <n>', 'how much text', parseCount, 65536)
     .option('--context <n>', 'tokens a row (default: 2048)', parseCount)
     .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
-    .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: 384)', parseNumber)
+    .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: 256)', parseNumber)
     .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
     .option('--codecs <specs>', 'what is learned for, with commas between (default: all that learn)')
     .option('--bits <n>', 'bits a value of the plan that is shown in the end', parseNumber, 2)

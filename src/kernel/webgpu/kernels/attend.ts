@@ -89,17 +89,21 @@ export interface ValuePart extends Part {
   keep(Q: number): string;
 }
 
-export interface Source {
+/** Where tokens come from; keys and values as a frame reads them. */
+export interface SourceOf<Keys, Values> {
   name: string;
   params: readonly string[];
   /** Bindings, by the name that texts know them by; those that none uses are left out. */
   buffers: readonly string[];
   /** Tokens a round. */
   tokens: number;
-  keys: KeyPart;
-  values: ValuePart;
+  keys: Keys;
+  values: Values;
   /** Statements at the start of a round, with `item` and `page`, the number of the round, at hand. */
   begin: string;
+}
+
+export interface Source extends SourceOf<KeyPart, ValuePart> {
   /** Whether query q sees token t. */
   seen: string;
 }

@@ -27,7 +27,7 @@ fn main(group: vec3u, lane: u32) {
 });
 
 /** `weight(row, i)`: value i of a row of a piece. */
-export function weightValue(format: GpuFormat): string {
+function weightValue(format: GpuFormat): string {
   const { bits, bf16, integer } = format;
   const word = (i: string, perWord: number) =>
     `codes[(((row / ${BUNDLE} * p.blocks + i / ${BLOCK}) * ${codeVectors(format)} + ${i} / ${4 * perWord}) * ${BUNDLE} + row % ${BUNDLE}) * 4 + ${i} / ${perWord} % 4]`;

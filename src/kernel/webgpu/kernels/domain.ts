@@ -5,7 +5,7 @@ import { each, toF16, turned as turnedText } from './text.ts';
 
 export const SIZE = 256;
 /** Words of a row: row, first state and states of pages, first state and states of f16 tokens. */
-export const FINISH = 5;
+const FINISH = 5;
 
 export interface Domain {
   headDim: number;
@@ -275,7 +275,7 @@ fn main(group: vec3u, lane: u32) {
 }
 
 /** Rows of k and v into tails and sinks: words row, count, position, slot of the tail, slot of the sinks. */
-export const APPEND = 5;
+const APPEND = 5;
 
 export interface Append {
   headDim: number;

@@ -13,7 +13,7 @@ import { dithered } from './ints.ts';
 import { PARTS, sharedWords } from './lines.ts';
 import { type PageShape, SIZE } from './shape.ts';
 import { mixedTables, ownTable, PLANE_KINDS, QUAD_WORDS } from './tables.ts';
-import { each, float } from './text.ts';
+import { each, float, turnAbout } from './text.ts';
 import { quantizing, turning } from './turn.ts';
 
 const LANES = SIZE / PARTS;
@@ -94,14 +94,7 @@ fn four_dims(q: u32, quad: u32) -> vec4f {
         for (var quad = kinds[kind] + part; quad < kinds[kind + 1]; quad += ${PARTS}) {
           ${query(Q).load('q_', `quad * ${Q}`)}
           ${each(4, n => `let x${n} = ((pool[(keyPage + quads[quad * ${QUAD_WORDS} + ${n}]) / 4 + place.x] >> place.y) << plane.y) & plane.z;`)}
-          let even0 = (x0 & 0x00ff00ffu) | ((x1 & 0x00ff00ffu) << 8u);
-          let odd0 = ((x0 >> 8u) & 0x00ff00ffu) | (x1 & 0xff00ff00u);
-          let even1 = (x2 & 0x00ff00ffu) | ((x3 & 0x00ff00ffu) << 8u);
-          let odd1 = ((x2 >> 8u) & 0x00ff00ffu) | (x3 & 0xff00ff00u);
-          let y0 = (even0 & 0xffffu) | (even1 << 16u);
-          let y1 = (odd0 & 0xffffu) | (odd1 << 16u);
-          let y2 = (even0 >> 16u) | (even1 & 0xffff0000u);
-          let y3 = (odd0 >> 16u) | (odd1 & 0xffff0000u);
+          ${turnAbout}
           ${each(Q, q => each(4, j => `d${q}_${j} += dot4I8Packed(y${j}, ${query(Q).word('q_', q)});`, ' '))}
         }
         ${each(Q, q => each(4, j => `all${q}_${j} += d${q}_${j} << plane.w;`, ' '))}

@@ -14,7 +14,7 @@
  */
 
 import type { Kernel } from '../../gpu.ts';
-import { type AttendShape, ITEM } from '../attend.ts';
+import { type AttendShape, ITEM, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
 import { LANES, talk } from './talk.ts';
@@ -99,17 +99,7 @@ export interface ValuePart extends Part {
   shared?: string;
 }
 
-export interface Source {
-  name: string;
-  params: readonly string[];
-  /** Bindings, by the name that texts know them by; those that none uses are left out. */
-  buffers: readonly string[];
-  /** Tokens a round. */
-  tokens: number;
-  keys: KeyPart;
-  values: ValuePart;
-  /** Statements at the start of a round, with `item` and `page`, the number of the round, at hand. */
-  begin: string;
+export interface Source extends SourceOf<KeyPart, ValuePart> {
   /** Whether the queries of a row see token t. */
   seen(row: number, t: string): string;
   /** How many rounds an item has. */

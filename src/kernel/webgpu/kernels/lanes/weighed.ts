@@ -3,20 +3,9 @@
  * fixed pattern along the tokens, so that many small ones keep their sum.
  */
 
-import { each, float } from '../text.ts';
+import { each, float, turnAbout } from '../text.ts';
 import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
-
-/** Four bytes of each of x0 to x3, turned about: y0 has the first of each. */
-const turnAbout = /* wgsl */ `
-      let even0 = (x0 & 0x00ff00ffu) | ((x1 & 0x00ff00ffu) << 8u);
-      let odd0 = ((x0 >> 8u) & 0x00ff00ffu) | (x1 & 0xff00ff00u);
-      let even1 = (x2 & 0x00ff00ffu) | ((x3 & 0x00ff00ffu) << 8u);
-      let odd1 = ((x2 >> 8u) & 0x00ff00ffu) | (x3 & 0xff00ff00u);
-      let y0 = (even0 & 0xffffu) | (even1 << 16u);
-      let y1 = (odd0 & 0xffffu) | (odd1 << 16u);
-      let y2 = (even0 >> 16u) | (even1 & 0xffff0000u);
-      let y3 = (odd0 >> 16u) | (odd1 & 0xffff0000u);`;
 
 const GOLDEN = 0.6180339887498949;
 

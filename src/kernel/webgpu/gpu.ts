@@ -394,7 +394,7 @@ export class Gpu {
 const same = (a: readonly GPUBuffer[], b: readonly GPUBuffer[]) => a.every((buffer, i) => buffer === b[i]);
 
 /** The whole text of a kernel. */
-export function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {
+function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {
   const declared = buffers.map((text, i) => {
     const write = text.startsWith('write ');
     const access = write ? 'storage, read_write' : 'storage, read';

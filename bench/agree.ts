@@ -13,6 +13,7 @@ import { profileFor } from '../src/engine/profile.ts';
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
+import { logSoftmax } from '../src/eval/vocabulary.ts';
 import { choosePlan } from '../src/plan/auto.ts';
 import { planOf } from '../src/plan/plan.ts';
 
@@ -144,14 +145,6 @@ async function predict(
   });
   await engine.dispose();
   return rows;
-}
-
-function logSoftmax(logits: Float32Array): Float32Array {
-  let most = Number.NEGATIVE_INFINITY;
-  for (const x of logits) most = Math.max(most, x);
-  let sum = 0;
-  for (const x of logits) sum += Math.exp(x - most);
-  return logits.map(x => x - most - Math.log(sum));
 }
 
 const largest = (row: Float32Array) => row.reduce((best, x, i) => (x > row[best] ? i : best), 0);

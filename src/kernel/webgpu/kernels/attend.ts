@@ -22,7 +22,8 @@ import { each } from './text.ts';
 const SLICES = 32;
 /** Words of an item. */
 export const ITEM = 9;
-const NEVER = '-3e38';
+/** A score below all others. */
+export const NEVER = '-3e38';
 
 export interface AttendShape extends PageShape {
   /** Query heads a KV head. */

@@ -312,7 +312,8 @@ fn four_high(at: u32) -> vec4f {
   };
 }
 
-const GOLDEN = 0.6180339887498949;
+/** Multiples of it, less their whole parts, are spread evenly: by them weights are rounded along the tokens. */
+export const GOLDEN = 0.6180339887498949;
 
 /** Weights of tokens 4 g to 4 g + 3, up to 255, as four bytes, by the pattern. */
 export const dithered = (weights: string): string =>

@@ -14,12 +14,11 @@
  */
 
 import type { Kernel } from '../../gpu.ts';
-import { type AttendShape, ITEM, type SourceOf } from '../attend.ts';
+import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
 import { LANES, talk } from './talk.ts';
 
-const NEVER = '-3e38';
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
 

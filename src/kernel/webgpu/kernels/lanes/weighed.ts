@@ -3,11 +3,10 @@
  * fixed pattern along the tokens, so that many small ones keep their sum.
  */
 
+import { GOLDEN } from '../ints.ts';
 import { each, float, turnAbout } from '../text.ts';
 import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
-
-const GOLDEN = 0.6180339887498949;
 
 /** Weights up to 1 of four tokens, or of one for four queries, as bytes up to 255, by the pattern. */
 const bytesBy = (weights: string, tokens: string) =>

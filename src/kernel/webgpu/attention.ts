@@ -19,6 +19,9 @@ import { ROUND } from './kernels/lanes/halves.ts';
 import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
+import { fitsHalves } from './kernels/teams/halves.ts';
+import { halvesByTeams, pagesByTeams } from './kernels/teams/sources.ts';
+import { SIZE as TEAMS_SIZE } from './kernels/teams/talk.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
@@ -145,6 +148,14 @@ export class Attention {
     return { keys, values, loaded: Math.max(keys.loaded + values.loaded, halves) };
   }
 
+  /** The parts of attention by teams, and the words of workgroup memory that it takes a query. */
+  private teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
+    const { headDim: D } = this.shape;
+    if (!keys || !values || !fitsHalves(D)) return undefined;
+    const loaded = Math.max(keys.loaded + values.loaded, D + TEAMS_SIZE);
+    return { keys, values, loaded: loaded + D + 80, fixed: (keys.fixed ?? 0) + (values.fixed ?? 0) };
+  }
+
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
   private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
@@ -155,9 +166,12 @@ export class Attention {
     const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
     const fixed = 4 * (keys.fixed + values.fixed + 64);
     const lanes = this.lanesOf(key, value);
-    const most = lanes
-      ? Math.floor((this.options.memory - 16 * LANES) / (4 * lanes.loaded))
-      : Math.floor((this.options.memory - fixed) / bytes);
+    const teams = this.teamsOf(key, value);
+    const most = teams
+      ? 4 * Math.floor((this.options.memory - 16 * TEAMS_SIZE - 4 * teams.fixed) / (16 * teams.loaded))
+      : lanes
+        ? Math.floor((this.options.memory - 16 * LANES) / (4 * lanes.loaded))
+        : Math.floor((this.options.memory - fixed) / bytes);
     if (most < group)
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
@@ -203,8 +217,9 @@ export class Attention {
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const lanes = this.lanesOf(key, value);
-    // What loops by lanes count to.
-    const four = lanes ? [4] : [];
+    const teams = this.teamsOf(key, value);
+    // What loops count by.
+    const more = teams ? [1] : lanes ? [4] : [];
     const dispatches: Dispatch[] = [];
     const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
@@ -217,10 +232,14 @@ export class Attention {
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${lanes !== undefined}`, () =>
-        lanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
+      const kernel = this.gpu.kernel(`halves ${rows} ${teams ? 'teams' : lanes !== undefined}`, () =>
+        teams
+          ? halvesByTeams(this.shape, rows)
+          : lanes
+            ? halvesByLanes(this.shape, rows)
+            : attendHalves(this.shape, rows),
       );
-      return { kernel, params: [word, first, ...four, ...rooms, scale], buffers };
+      return { kernel, params: [word, first, ...more, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -239,12 +258,14 @@ export class Attention {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>
-          lanes
-            ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
-            : attendPages(keys, values, this.shape, rows),
+          teams
+            ? pagesByTeams({ ...keys, part: teams.keys }, { ...values, part: teams.values }, this.shape, rows)
+            : lanes
+              ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
+              : attendPages(keys, values, this.shape, rows),
         );
         const offset = valueOffset - keyOffset;
-        const params = [word, first, ...four, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const params = [word, first, ...more, pool.strides[layer], offset, scale, key.columns, value.columns];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         return { kernel, params, buffers };
       });

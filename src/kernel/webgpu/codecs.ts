@@ -12,6 +12,8 @@ import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
+import type * as byTeams from './kernels/teams/attend.ts';
+import * as teamInts from './kernels/teams/ints.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -35,6 +37,9 @@ export interface GpuCodec {
   /** The same for attention by lanes, which is taken where keys and values have it. */
   laneKeys?: byLanes.KeyPart;
   laneValues?: byLanes.ValuePart;
+  /** The same for attention by teams, which is taken before it. */
+  teamKeys?: byTeams.KeyPart;
+  teamValues?: byTeams.ValuePart;
   /** Whether its keys want int8 queries. */
   int8: boolean;
 }
@@ -73,6 +78,10 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       values: sums ?? floatPageValues(name, fragment, shape),
       laneKeys: precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape)),
       laneValues: precise ? undefined : laneInts.intValues(name, fragment, shape),
+      teamKeys: precise
+        ? undefined
+        : (teamInts.intKeys(name, fragment, shape) ?? teamInts.pairKeys(name, fragment, shape)),
+      teamValues: precise ? undefined : teamInts.intValues(name, fragment, shape),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

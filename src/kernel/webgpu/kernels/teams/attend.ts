@@ -1,0 +1,200 @@
+/**
+ * Attention by teams: a workgroup is four teams of 32 lanes, and has one KV head, up to four pages of one sequence (an
+ * item) and all queries that read them: the query heads of the group, of one row or of several. Each team has a page, and
+ * a lane every 32nd token of it and every 32nd dim of the result, so scores and sums are whole in a lane, and nothing is
+ * kept from page to page:
+ *
+ *   1. the key part makes the dots of a lane's tokens with all queries
+ *   2. lanes of a team tell one another their largest scores and make weights
+ *   3. the value part sums values under these weights
+ *   4. teams add up what they have
+ *
+ * What is unpacked is unpacked once for all queries. It leaves a partial state {o, m, l} a query; `finish` (domain.ts)
+ * merges them in order. Every sum runs in an order that depends on the shape alone, not on how many queries share the
+ * workgroup.
+ */
+
+import type { Kernel } from '../../gpu.ts';
+import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
+import { stateFloats } from '../domain.ts';
+import { each } from '../text.ts';
+import { LANES, SIZE, TEAMS, talk } from './talk.ts';
+
+/** Below the least factor of a value that an f16 can hold. */
+const LEAST = '2e-8';
+
+/** Numbers of all queries are in vectors of four: how many there are. */
+export const vectors = (Q: number): number => Math.ceil(Q / 4);
+/** A vector of queries from an expression of each. */
+export const vectorOf = (Q: number, v: number, text: (q: number) => string): string =>
+  `(${each(4, k => text(Math.min(4 * v + k, Q - 1)), ', ')})`;
+
+/** The tokens of a lane: every 32nd, or four neighbours. `at(j)` is token j of `each`. */
+export interface Tokens {
+  neighbours: boolean;
+  each: number;
+  at(j: number): string;
+}
+
+/** Of so many that a team has. */
+export const tokensOf = (P: number, neighbours = false): Tokens => ({
+  neighbours,
+  each: neighbours ? 4 : P / LANES,
+  at: j => (neighbours ? `(4 * lane + ${j})` : `(lane + ${LANES * j})`),
+});
+
+/** What both sides have. Texts may depend on the number of queries, Q. */
+interface Part {
+  name: string;
+  /** Length of a coded vector. */
+  dim: number;
+  /** Words of workgroup memory a query, and in all. */
+  loaded: number;
+  fixed?: number;
+  /** Functions and variables. */
+  text(Q: number): string;
+  /** Statements before the page: tables that all lanes fill together. */
+  setup?: string;
+  /** Constants of a page that are read before anything is waited for. */
+  fetch?(tokens: Tokens): string;
+}
+
+export interface KeyPart extends Part {
+  /** What it reads beside the pages. */
+  buffers?: readonly string[];
+  /** Words of a prepared query in `queries: array<u32>`. */
+  words: number;
+  /** Takes the queries: the words of query q begin at `origin(item, head, q)`; lane `own` of all. */
+  load(Q: number): string;
+  /** Whether a lane has four neighbours. */
+  neighbours?: boolean;
+  /** Makes what scores are of, for token j of a lane. */
+  sums(Q: number): string;
+  /** The scores of token j for the queries of vector v. */
+  score(Q: number, j: number, v: number): string;
+}
+
+export interface ValuePart extends Part {
+  /** Factor of token j of a lane, which its weights shall have in them; none unless given. */
+  factor?(j: number): string;
+  /**
+   * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, from the weights `wJ_V`, of which the page's
+   * largest is 1. What it puts into `moreV` is added up over lanes and added to all dims.
+   */
+  sum(Q: number, tokens: Tokens): string;
+  /** Which dim is a lane's I; and how many it has. */
+  dimOf(i: number): string;
+  dims: number;
+}
+
+export interface Source extends SourceOf<KeyPart, ValuePart> {
+  /** How lanes have them. */
+  own: Tokens;
+  /** Whether the queries of a row see token t. */
+  seen(row: number, t: string): string;
+}
+
+/**
+ * Words of an item: row, rows, [source's own], rounds, [source's own], first state, states between rows, and two more
+ * of the source's own.
+ */
+export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
+  const { group: G, kvHeads, subgroups } = shape;
+  const { tokens: P, keys, values, own } = source;
+  const J = own.each;
+  const H = G * kvHeads;
+  const Q = G * rows;
+  const V = vectors(Q);
+  const C = values.dim;
+  const together = subgroups === LANES;
+  const logged = values.factor !== undefined;
+  const seen = (j: number, v: number) =>
+    rows === 1
+      ? source.seen(0, own.at(j))
+      : `vec4<bool>${vectorOf(Q, v, q => source.seen(Math.floor(q / G), own.at(j)))}`;
+  const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
+  const body = /* wgsl */ `
+${talk(together)}
+var<workgroup> tops: array<vec4f, ${TEAMS * V}>;
+var<workgroup> sums: array<vec4f, ${C * V}>;
+var<workgroup> lengths: array<vec4f, ${2 * V * LANES}>;
+var<workgroup> totals: array<vec2f, ${Q}>;
+fn origin(item: u32, head: u32, q: u32) -> u32 {
+  return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
+}
+${keys.text(Q)}
+${values.text(Q)}
+
+fn main(group: vec3u, own: u32) {
+  lane = own % ${LANES};
+  team = own / ${LANES};
+  let item = p.table + p.items + ${ITEM} * group.x;
+  let head = group.y;
+  ${source.begin}
+  ${keys.fetch?.(own) ?? ''}
+  ${values.fetch?.(own) ?? ''}
+  ${keys.setup ?? ''}
+  ${values.setup ?? ''}
+  ${keys.load(Q)}
+  workgroupBarrier();
+  // 1. dots
+  ${keys.sums(Q)}
+  // 2. weights
+  ${logged ? each(J, j => `let factor${j} = max(${values.factor!(j)}, ${LEAST}); let log${j} = log(factor${j});`) : ''}
+  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}${logged ? ` + log${j}` : ''}, ${seen(j, v)});`)}
+  ${each(V, v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
+  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), l${v})` : `+= w${j}_${v}`};`)}
+  // 3. values
+  ${each(values.dims, i => each(V, v => `var o${i}_${v}: vec4f;`, ' '))}
+  ${values.sum(Q, own)}
+  // 4. all teams together
+  if (lane == 0) { ${each(V, v => `tops[team * ${V} + ${v}] = top${v};`, ' ')} }
+  workgroupBarrier();
+  ${each(V, v => `var m${v} = tops[${v}];`, ' ')}
+  ${each(TEAMS - 1, t => each(V, v => `m${v} = max(m${v}, tops[${(t + 1) * V + v}]);`, ' '), ' ')}
+  ${each(V, v => `let by${v} = exp(top${v} - m${v});`, ' ')}
+  for (var turn = 0u; turn < ${TEAMS}; turn++) {
+    if (team == turn) {
+      ${each(V, v => each(values.dims, i => `{ let at = ${values.dimOf(i)} * ${V} + ${v}; sums[at] = fma(o${i}_${v}, by${v}, select(vec4f(0.0), sums[at], turn > 0)); }`))}
+      ${each(V, v => `{ let at = ${2 * v * LANES} + lane; lengths[at] = fma(l${v}, by${v}, select(vec4f(0.0), lengths[at], turn > 0)); lengths[at + ${LANES}] = fma(more${v}, by${v}, select(vec4f(0.0), lengths[at + ${LANES}], turn > 0)); }`)}
+    }
+    workgroupBarrier();
+  }
+  ${each(
+    Math.ceil(Q / TEAMS),
+    k => `{
+    let q = min(${k * TEAMS} + team, ${Q - 1}u);
+    let at = 2 * (q / 4) * ${LANES} + lane;
+    let both = total(vec2f(lengths[at][q % 4], lengths[at + ${LANES}][q % 4]));
+    if (lane == 0) { totals[q] = both; }
+  }`,
+  )}
+  workgroupBarrier();
+  for (var at = own; at < ${Q * C}; at += ${SIZE}) {
+    let q = at / ${C};
+    let i = at % ${C};
+    if (q / ${G} < data[item + 1]) { states[state_at(item, head, q) + i] = sums[i * ${V} + q / 4][q % 4] + totals[q].y; }
+  }
+  if (own < ${Q} && own / ${G} < data[item + 1]) {
+    let at = state_at(item, head, own) + ${4 * Math.ceil(C / 4)};
+    var m = m0;
+    ${each(V - 1, v => `if (own / 4 == ${v + 1}) { m = m${v + 1}; }`)}
+    states[at] = m[own % 4];
+    states[at + 1] = totals[own].x;
+  }
+}
+fn state_at(item: u32, head: u32, q: u32) -> u32 {
+  return ((data[item + 5] + q / ${G} * data[item + 6]) * ${H} + head * ${G} + q % ${G}) * ${stateFloats(C)};
+}`;
+  const bound = [...source.buffers, ...(keys.buffers ?? [])].filter(text =>
+    body.includes(`${text.slice(0, text.indexOf(':'))}[`),
+  );
+  return {
+    name: `attend ${source.name} by teams ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${together ? ' together' : ''}`,
+    params: ['table', 'items', 'one', ...source.params],
+    buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
+    size: SIZE,
+    body,
+    enable: together ? ['subgroups'] : [],
+  };
+}

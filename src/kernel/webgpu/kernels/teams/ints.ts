@@ -1,0 +1,201 @@
+/**
+ * Codes multiplied as integers, four at a time (dot4I8Packed, dot4U8Packed).
+ *
+ *   keys     in rows: four dims in a word, against an int8 query
+ *   values   in columns: four tokens in a word, against weights of 8 bits, of which the page's largest is 255
+ *
+ * A code becomes a byte that its level is a line of (levels.ts). What the middle adds is the same for all tokens (or dims)
+ * and is added once. Two lines are read at a time: what is in flight at once must fit into registers.
+ */
+
+import type { Fragment, PageFragment } from '../../../fragment.ts';
+import { int8Words } from '../ints.ts';
+import type { PageShape } from '../shape.ts';
+import { each, float } from '../text.ts';
+import { type KeyPart, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
+import { type Bytes, bytesOf } from './levels.ts';
+import { type Strips, stripsOf } from './strips.ts';
+import { LANES, SIZE } from './talk.ts';
+import { weighedBytes } from './weighed.ts';
+
+type Levels = PageFragment & { kind: 'levels' };
+
+/** Lines that are read at a time, and pairs of columns. */
+const AT_ONCE = 2;
+const COLUMNS = 4;
+
+const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
+  [sharedBytes, blockBytes, offset].every(n => n % 16 === 0);
+
+/** Levels and norms that lines can be read of. */
+function levelsOf(fragment: Fragment, order: 'rows' | 'columns' | 'pairs'): Levels | undefined {
+  const { page } = fragment;
+  if (page.kind !== 'levels' || page.codes.order !== order || page.norms.bytes !== 2) return undefined;
+  return aligned(fragment, page.codes.offset) && page.norms.offset % 8 === 0 ? page : undefined;
+}
+
+const fitsLanes = ({ headDim: D, pageTokens: P }: PageShape) => D % LANES === 0 && P % LANES === 0 && P <= 4 * LANES;
+
+/** The four products of a word with a vector of words, added to `sum`. */
+const addProducts = (sum: string, type: 'I' | 'U', word: string, by: string) =>
+  `${sum} += vec4${type === 'I' ? 'i' : 'u'}(${each(4, k => `dot4${type}8Packed(${word}, ${by}[${k}])`, ', ')});`;
+
+/**
+ * Lines of a lane against words that all lanes share, for all queries: `sumL_V` of line L. `lineOf` is line L, `shared` word n
+ * of vector v; `bytes` are what a word is multiplied as, for each of the sums that a line has (`dims`).
+ */
+function products(
+  Q: number,
+  strips: Strips,
+  lines: number,
+  at: string,
+  lineOf: (l: number) => string,
+  shared: (n: string, v: number) => string,
+  type: 'I' | 'U',
+  bytes: readonly ((codes: string, top: string) => string)[],
+): string {
+  const dims = bytes.length;
+  const some = (first: number) => {
+    const own = Array.from({ length: Math.min(AT_ONCE, lines - first) }, (_, k) => first + k);
+    const text = (body: (l: number) => string) => own.map(body).join('\n');
+    return `for (var strip = 0u; strip < ${strips.count} * p.one; strip++) {
+    ${text(l => strips.load(`c${l}_`, at, lineOf(l), 'strip'))}
+    ${each(
+      strips.words,
+      n => `{ ${each(vectors(Q), v => `let q${v} = ${shared(`strip * ${strips.words} + ${n}`, v)};`, ' ')}
+      ${text(l => {
+        const { codes, top } = strips.of(`c${l}_`)[n];
+        return each(
+          dims,
+          e =>
+            `{ let c = ${bytes[e](codes, top)}; ${each(vectors(Q), v => addProducts(`sum${l * dims + e}_${v}`, type, 'c', `q${v}`), ' ')} }`,
+          ' ',
+        );
+      })} }`,
+    )}
+  }`;
+  };
+  return `${each(lines * dims, l => each(vectors(Q), v => `var sum${l}_${v} = vec4${type === 'I' ? 'i' : 'u'}(0);`, ' '))}
+  ${each(Math.ceil(lines / AT_ONCE), n => some(n * AT_ONCE))}`;
+}
+
+/** Int8 queries of four a word in workgroup memory, and their scales, sums and constants. */
+const takeQueries = (Q: number, D: number) => `
+  for (var at = own; at < ${Q * int8Words(D)}; at += ${SIZE}) {
+    let q = at / ${int8Words(D)};
+    let n = at % ${int8Words(D)};
+    let word = queries[origin(item, head, q) + n];
+    if (n < ${D / 4}) { query[n * ${vectors(Q)} + q / 4][q % 4] = word; }
+    else { scalars[(n - ${D / 4}) * ${vectors(Q)} + q / 4][q % 4] = bitcast<f32>(word); }
+  }`;
+
+const queryText = (Q: number, D: number) => `var<workgroup> query: array<vec4u, ${(D / 4) * vectors(Q)}>;
+var<workgroup> scalars: array<vec4f, ${3 * vectors(Q)}>;`;
+
+const fetchNorms = (side: 'key' | 'value', offset: number, P: number) => (tokens: Tokens) =>
+  each(tokens.each, j => `let ${side}Norm${j} = half(${side}Block + ${offset} + 2 * min(${tokens.at(j)}, ${P - 1}u));`);
+
+/** The score of token j for the queries of vector v, which have a scale, a sum and a constant. */
+const scoreOf = ({ unit, middle }: Bytes, Q: number, j: number, v: number) => {
+  const scalars = (n: number) => `scalars[${n * vectors(Q) + v}]`;
+  return `fma(${scalars(0)} * keyNorm${j}, fma(dots${j}_${v}, vec4f(${float(unit)}), ${scalars(1)} * ${float(-middle * unit)}), ${scalars(2)})`;
+};
+
+/** Rows: a lane reads those of its tokens. */
+export function intKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
+  const { headDim: D, pageTokens: P } = shape;
+  const page = levelsOf(fragment, 'rows');
+  const strips = page && stripsOf(page.codes.bits, D, P);
+  if (!page || !strips || fragment.turn || !fitsLanes(shape)) return undefined;
+  const { codes, norms } = page;
+  const bytes = bytesOf('key', page);
+  const J = P / LANES;
+  return {
+    name: `int ${name}`,
+    dim: D,
+    words: int8Words(D),
+    loaded: D / 4 + 3,
+    text: Q => `${bytes.text}\n${queryText(Q, D)}`,
+    load: Q => takeQueries(Q, D),
+    fetch: fetchNorms('key', norms.offset, P),
+    sums: Q => `
+  ${products(Q, strips, J, `keyBlock + ${codes.offset}`, tokensOf(P).at, (n, v) => `query[(${n}) * ${vectors(Q)} + ${v}]`, 'I', [(codes, top) => bytes.of({ codes, top })])}
+  ${each(J, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
+    score: (Q, j, v) => scoreOf(bytes, Q, j, v),
+  };
+}
+
+/**
+ * Columns of nibbles that hold two dims each: a lane has four tokens. Two columns make a byte a token with the codes of four
+ * dims, which shifts spread over four bytes.
+ */
+export function pairKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
+  const { headDim: D, pageTokens: P } = shape;
+  const page = levelsOf(fragment, 'pairs');
+  if (!page || fragment.turn || !fitsLanes(shape)) return undefined;
+  const { codes, norms } = page;
+  const bytes = bytesOf('key', page);
+  return {
+    name: `int ${name}`,
+    dim: D,
+    words: int8Words(D),
+    loaded: D / 4 + 3,
+    neighbours: true,
+    text: Q => `${bytes.text}\n${queryText(Q, D)}`,
+    load: Q => takeQueries(Q, D),
+    fetch: fetchNorms('key', norms.offset, P),
+    sums: Q => `
+  let own_four = min(lane, ${P / 4 - 1}u);
+  let column_word = (keyBlock + ${codes.offset}) / 4 + own_four / 8 * 4 + own_four % 4;
+  let column_shift = own_four / 4 % 2 * 4;
+  ${each(4, j => each(vectors(Q), v => `var sum${j}_${v} = vec4i(0);`, ' '))}
+  for (var n = 0u; n < ${D / 4} * p.one; n += ${COLUMNS}) {
+    ${each(2 * COLUMNS, c => `let k${c} = pool[column_word + (2 * n + ${c}) * ${P / 8}];`)}
+    ${each(
+      COLUMNS,
+      m => `{
+      ${each(vectors(Q), v => `let q${v} = query[(n + ${m}) * ${vectors(Q)} + ${v}];`, ' ')}
+      let both = ((k${2 * m} >> column_shift) & 0x0f0f0f0fu) | (((k${2 * m + 1} >> column_shift) & 0x0f0f0f0fu) << 4u);
+      ${each(4, j => `{ let b = (both >> ${8 * j}u) & 0xffu; let y = b | (b << 6u); let c = ${bytes.of({ codes: '(y | (y << 12u))', top: '' })}; ${each(vectors(Q), v => addProducts(`sum${j}_${v}`, 'I', 'c', `q${v}`), ' ')} }`)}
+    }`,
+    )}
+  }
+  ${each(4, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
+    score: (Q, j, v) => scoreOf(bytes, Q, j, v),
+  };
+}
+
+/** Columns: a lane reads those of its dims; of pairs, a code of four bits has two dims. */
+export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
+  const { headDim: D, pageTokens: P } = shape;
+  const page = levelsOf(fragment, 'columns') ?? levelsOf(fragment, 'pairs');
+  if (!page || !fitsLanes(shape)) return undefined;
+  const { codes, norms } = page;
+  const dims = codes.order === 'pairs' ? 2 : 1;
+  const strips = stripsOf(dims * codes.bits, P, D / dims);
+  const lines = D / dims / LANES;
+  if (!strips || lines % 1 !== 0) return undefined;
+  const bytes = bytesOf('value', page);
+  const { middle, unit } = bytes;
+  const weighed = weighedBytes(P);
+  const dimsOf = Array.from(
+    { length: dims },
+    (_, e) => (codes: string, top: string) =>
+      bytes.of({ codes: dims === 1 ? codes : e === 0 ? codes : `(${codes} >> 2u)`, top }),
+  );
+  return {
+    name: `int ${name}`,
+    dim: D,
+    loaded: weighed.loaded,
+    text: Q => `${bytes.text}\n${weighed.text(Q)}`,
+    factor: j => `valueNorm${j}`,
+    fetch: fetchNorms('value', norms.offset, P),
+    sum: (Q, tokens) => `
+  ${weighed.put(Q, tokens)}
+  { ${products(Q, strips, lines, `valueBlock + ${codes.offset}`, tokensOf(D).at, (n, v) => weighed.at(Q, n, v), 'U', dimsOf)}
+  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = vec4f(sum${i}_${v}) * ${float(unit / 255)};`, ' '))} }
+  ${each(vectors(Q), v => `more${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
+    dims: D / LANES,
+    dimOf: i => `(${dims} * (lane + ${LANES * Math.floor(i / dims)}) + ${i % dims})`,
+  };
+}

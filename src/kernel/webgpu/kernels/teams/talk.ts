@@ -1,0 +1,40 @@
+/**
+ * A workgroup is four teams of 32 lanes. Lanes of a team pass numbers to one another: by subgroup operations where a
+ * subgroup is a team, else through workgroup memory, with the same bits. All teams call these together.
+ */
+
+export const TEAMS = 4;
+export const LANES = 32;
+export const SIZE = TEAMS * LANES;
+
+/**
+ *   across(x, by)        what lane ^ by has; across_word for words
+ *   largest(x)           of the team's lanes
+ *   total(x)             their sum, which is the same in each of them
+ */
+export function talk(together: boolean): string {
+  const across = together
+    ? `fn across(x: vec4f, by: u32) -> vec4f { return subgroupShuffleXor(x, by); }
+fn across_word(x: u32, by: u32) -> u32 { return subgroupShuffleXor(x, by); }`
+    : `var<workgroup> passed: array<vec4f, ${SIZE}>;
+fn across(x: vec4f, by: u32) -> vec4f {
+  workgroupBarrier();
+  passed[${LANES} * team + lane] = x;
+  workgroupBarrier();
+  return passed[${LANES} * team + (lane ^ by)];
+}
+fn across_word(x: u32, by: u32) -> u32 { return bitcast<u32>(across(vec4f(bitcast<f32>(x)), by).x); }`;
+  return `var<private> lane: u32;
+var<private> team: u32;
+${across}
+fn largest(x: vec4f) -> vec4f {
+  var all = x;
+  for (var by = 1u; by < ${LANES}; by *= 2) { all = max(all, across(all, by)); }
+  return all;
+}
+fn total(x: vec2f) -> vec2f {
+  var all = vec4f(x, 0.0, 0.0);
+  for (var by = 1u; by < ${LANES}; by *= 2) { all += across(all, by); }
+  return all.xy;
+}`;
+}

@@ -21,7 +21,8 @@ import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { fitsHalves } from './kernels/teams/halves.ts';
 import { halvesByTeams, pagesByTeams } from './kernels/teams/sources.ts';
-import { SIZE as TEAMS_SIZE } from './kernels/teams/talk.ts';
+import { TEAMS, SIZE as TEAMS_SIZE } from './kernels/teams/talk.ts';
+import { pageWords, turnPages, type Words } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
@@ -51,7 +52,7 @@ interface Dispatch {
  * Workgroups up to which tails and sinks run beside the pages: together they take more workgroup memory, which leaves
  * fewer of them on a processor at once.
  */
-const FEW = 1024;
+const FEW = Number(process.env.KV_FEW ?? 1024);
 
 /** Bytes that the partial states of attention may take. */
 const STATES = 64 << 20;
@@ -151,7 +152,7 @@ export class Attention {
   /** The parts of attention by teams, and the words of workgroup memory that it takes a query. */
   private teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
     const { headDim: D } = this.shape;
-    if (!keys || !values || !fitsHalves(D)) return undefined;
+    if (!keys || !values || !fitsHalves(D) || process.env.KV_OLD) return undefined;
     const loaded = Math.max(keys.loaded + values.loaded, D + TEAMS_SIZE);
     return { keys, values, loaded: loaded + D + 80, fixed: (keys.fixed ?? 0) + (values.fixed ?? 0) };
   }
@@ -226,8 +227,11 @@ export class Attention {
       if (items.many.count > 0)
         dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
+    const words = teams?.keys.turned;
     const queries =
-      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+      words && batch.pageStates > 0
+        ? this.turn(q, key, words, view, batch, word, scale)
+        : key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
@@ -312,6 +316,20 @@ export class Attention {
     const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
     const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
     this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
+    return queries;
+  }
+
+  /** Queries in the domain of keys that are relative to their page, page by page. */
+  private turn(q: Tensor, key: GpuCodec, words: Words, view: KvView, batch: Batch, table: number, scale: number) {
+    const { group, kvHeads } = this.shape;
+    const bytes = 16 * TEAMS * kvHeads * pageWords(words.most, group);
+    const queries = this.gpu.room('queries of pages', batch.pageStates * bytes);
+    const buffers = [this.gpu.arena, bufferOf(q), this.turnsOf(key, view), key.tables!, queries];
+    const kernel = this.kernelOf('prepare pages', key, key, () =>
+      turnPages(key.name, key.fragment, words, this.shape, key.perHead),
+    );
+    for (const { word, count } of [batch.pages.one, batch.pages.many])
+      if (count > 0) this.gpu.run(kernel, [table, word, scale, key.columns], buffers, [count, kvHeads]);
     return queries;
   }
 

@@ -2,7 +2,7 @@
 
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
-import type { KeyPart, ValuePart } from './kernels/attend.ts';
+import type { AttendShape, KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
@@ -10,10 +10,11 @@ import { channelKeys } from './kernels/lanes/channels.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
-import type { PageShape } from './kernels/shape.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 import type * as byTeams from './kernels/teams/attend.ts';
 import * as teamInts from './kernels/teams/ints.ts';
+import * as teamMixed from './kernels/teams/mixed.ts';
+import * as teamQuads from './kernels/teams/quads.ts';
 
 export interface GpuCodec {
   fragment: Fragment;
@@ -44,7 +45,7 @@ export interface GpuCodec {
   int8: boolean;
 }
 
-export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fragment: Fragment) => GpuCodec {
+export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (fragment: Fragment) => GpuCodec {
   const { headDim } = shape;
   const known = new Map<Fragment, GpuCodec>();
   const place = (data: Float32Array | Uint32Array | undefined, label: string) => {
@@ -80,8 +81,13 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       laneValues: precise ? undefined : laneInts.intValues(name, fragment, shape),
       teamKeys: precise
         ? undefined
-        : (teamInts.intKeys(name, fragment, shape) ?? teamInts.pairKeys(name, fragment, shape)),
-      teamValues: precise ? undefined : teamInts.intValues(name, fragment, shape),
+        : (teamInts.intKeys(name, fragment, shape) ??
+          teamInts.pairKeys(name, fragment, shape) ??
+          teamMixed.mixedKeys(name, fragment, shape) ??
+          teamQuads.additiveKeys(name, fragment, shape)),
+      teamValues: precise ? undefined : (teamInts.intValues(name, fragment, shape) ??
+          teamMixed.mixedValues(name, fragment, shape) ??
+          teamQuads.additiveValues(name, fragment, shape)),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

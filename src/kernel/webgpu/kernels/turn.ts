@@ -77,7 +77,7 @@ ${matrix ? blockOf(blocks) : ''}`,
 }
 
 /** First dim and end of the block of dim n. */
-function blockOf(blocks: readonly number[]): string {
+export function blockOf(blocks: readonly number[]): string {
   const lines: string[] = [];
   let first = 0;
   for (let b = 0; b < blocks.length; ) {

@@ -19,6 +19,7 @@ import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
 import { LANES, SIZE, TEAMS, talk } from './talk.ts';
+import type { Words } from './turned.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
@@ -62,8 +63,11 @@ interface Part {
 export interface KeyPart extends Part {
   /** What it reads beside the pages. */
   buffers?: readonly string[];
-  /** Words of a prepared query in `queries: array<u32>`. */
+  /** Words of a prepared query in `queries`; none where every page has its own, which `turned` says how to make. */
   words: number;
+  turned?: Words;
+  /** The type of `queries`, unless it is array<u32>. */
+  queries?: string;
   /** Takes the queries: the words of query q begin at `origin(item, head, q)`; lane `own` of all. */
   load(Q: number): string;
   /** Whether a lane has four neighbours. */
@@ -85,6 +89,11 @@ export interface ValuePart extends Part {
   /** Which dim is a lane's I; and how many it has. */
   dimOf(i: number): string;
   dims: number;
+  /**
+   * Otherwise, where lanes share dims: it takes so many turns for a team to add what it has, times `byV`, to
+   * `sums[dim x vectors + V]`. Statements of turn `turn`.
+   */
+  turns?: { count: number; add(Q: number): string };
 }
 
 export interface Source extends SourceOf<KeyPart, ValuePart> {
@@ -112,6 +121,9 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
     rows === 1
       ? source.seen(0, own.at(j))
       : `vec4<bool>${vectorOf(Q, v, q => source.seen(Math.floor(q / G), own.at(j)))}`;
+  const turns = values.turns?.count ?? 1;
+  const addTo = (array: string, at: string, sum: string, v: number) =>
+    `{ let at = ${at}; ${array}[at] = fma(${sum}, by${v}, ${array}[at]); }`;
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
 ${talk(together)}
@@ -131,6 +143,8 @@ fn main(group: vec3u, own: u32) {
   let item = p.table + p.items + ${ITEM} * group.x;
   let head = group.y;
   ${source.begin}
+  for (var at = own; at < ${C * V}; at += ${SIZE}) { sums[at] = vec4f(0.0); }
+  for (var at = own; at < ${2 * V * LANES}; at += ${SIZE}) { lengths[at] = vec4f(0.0); }
   ${keys.fetch?.(own) ?? ''}
   ${values.fetch?.(own) ?? ''}
   ${keys.setup ?? ''}
@@ -145,7 +159,7 @@ fn main(group: vec3u, own: u32) {
   ${each(V, v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
   ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), l${v})` : `+= w${j}_${v}`};`)}
   // 3. values
-  ${each(values.dims, i => each(V, v => `var o${i}_${v}: vec4f;`, ' '))}
+  ${values.turns ? '' : each(values.dims, i => each(V, v => `var o${i}_${v}: vec4f;`, ' '))}
   ${values.sum(Q, own)}
   // 4. all teams together
   if (lane == 0) { ${each(V, v => `tops[team * ${V} + ${v}] = top${v};`, ' ')} }
@@ -153,10 +167,13 @@ fn main(group: vec3u, own: u32) {
   ${each(V, v => `var m${v} = tops[${v}];`, ' ')}
   ${each(TEAMS - 1, t => each(V, v => `m${v} = max(m${v}, tops[${(t + 1) * V + v}]);`, ' '), ' ')}
   ${each(V, v => `let by${v} = exp(top${v} - m${v});`, ' ')}
-  for (var turn = 0u; turn < ${TEAMS}; turn++) {
-    if (team == turn) {
-      ${each(V, v => each(values.dims, i => `{ let at = ${values.dimOf(i)} * ${V} + ${v}; sums[at] = fma(o${i}_${v}, by${v}, select(vec4f(0.0), sums[at], turn > 0)); }`))}
-      ${each(V, v => `{ let at = ${2 * v * LANES} + lane; lengths[at] = fma(l${v}, by${v}, select(vec4f(0.0), lengths[at], turn > 0)); lengths[at + ${LANES}] = fma(more${v}, by${v}, select(vec4f(0.0), lengths[at + ${LANES}], turn > 0)); }`)}
+  for (var all_turns = 0u; all_turns < ${TEAMS * turns}; all_turns++) {
+    if (team == all_turns / ${turns}) {
+      let turn = all_turns % ${turns};
+      ${values.turns?.add(Q) ?? each(V, v => each(values.dims, i => addTo('sums', `${values.dimOf(i)} * ${V} + ${v}`, `o${i}_${v}`, v)))}
+      if (turn == 0) {
+        ${each(V, v => `${addTo('lengths', `${2 * v * LANES} + lane`, `l${v}`, v)} ${addTo('lengths', `${(2 * v + 1) * LANES} + lane`, `more${v}`, v)}`)}
+      }
     }
     workgroupBarrier();
   }
@@ -192,7 +209,7 @@ fn state_at(item: u32, head: u32, q: u32) -> u32 {
   return {
     name: `attend ${source.name} by teams ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${together ? ' together' : ''}`,
     params: ['table', 'items', 'one', ...source.params],
-    buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
+    buffers: ['data: array<u32>', `queries: ${keys.queries ?? 'array<u32>'}`, ...bound, 'write states: array<f32>'],
     size: SIZE,
     body,
     enable: together ? ['subgroups'] : [],

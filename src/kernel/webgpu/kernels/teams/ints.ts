@@ -21,7 +21,7 @@ import { weighedBytes } from './weighed.ts';
 type Levels = PageFragment & { kind: 'levels' };
 
 /** Lines that are read at a time, and pairs of columns. */
-const AT_ONCE = 2;
+const AT_ONCE = Number(process.env.KV_LINES ?? 2);
 const COLUMNS = 4;
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
@@ -58,8 +58,13 @@ function products(
   const some = (first: number) => {
     const own = Array.from({ length: Math.min(AT_ONCE, lines - first) }, (_, k) => first + k);
     const text = (body: (l: number) => string) => own.map(body).join('\n');
-    return `for (var strip = 0u; strip < ${strips.count} * p.one; strip++) {
-    ${text(l => strips.load(`c${l}_`, at, lineOf(l), 'strip'))}
+    const ahead = !!process.env.KV_AHEAD && strips.count > 1;
+    const vecs = (l: number, strip: string) => strips.load(at, lineOf(l), strip);
+    return `${ahead ? text(l => vecs(l, '0u').map((x, c) => `var n${l}_${c} = ${x};`).join(' ')) : ''}
+  for (var strip = 0u; strip < ${strips.count} * p.one; strip++) {
+    ${ahead ? `${text(l => vecs(l, '').map((_, c) => `let c${l}_${c} = n${l}_${c};`).join(' '))}
+    let next = min(strip + 1, ${strips.count - 1}u);
+    ${text(l => vecs(l, 'next').map((x, c) => `n${l}_${c} = ${x};`).join(' '))}` : text(l => vecs(l, 'strip').map((x, c) => `let c${l}_${c} = ${x};`).join(' '))}
     ${each(
       strips.words,
       n => `{ ${each(vectors(Q), v => `let q${v} = ${shared(`strip * ${strips.words} + ${n}`, v)};`, ' ')}

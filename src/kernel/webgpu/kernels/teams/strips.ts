@@ -2,7 +2,6 @@
  * Lines of narrow codes (codec/pack.ts), a row of dims or a column of tokens, cut into strips: what a lane reads of a line
  * at once, 32 bytes where a line has as many. Words hold four neighbouring codes each, a byte each after a shift.
  */
-import { each } from '../text.ts';
 
 export interface Word {
   /** Which codes it has: 4 n to 4 n + 3, from the strip's first on. */
@@ -16,8 +15,9 @@ export interface Strips {
   /** Strips of a line, and words of a strip. */
   count: number;
   words: number;
-  /** Loads strip `strip` of line `line` of the grid that begins at byte `at`, as constants that begin with `id`. */
-  load(id: string, at: string, line: string, strip: string): string;
+  /** The vectors (vec4u) of strip `strip` of line `line` of the grid that begins at byte `at`. */
+  load(at: string, line: string, strip: string): string[];
+  /** Of vectors ID0, ID1 and so on. */
   of(id: string): Word[];
 }
 
@@ -30,17 +30,13 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
   if (bits === 3) return threeBits(length, lines);
   const blocks = (length * bits) / 128;
   if (![1, 2, 4].includes(bits) || blocks % 1 !== 0) return undefined;
-  const taken = blocks % 2 === 0 ? 2 : 1;
+  const taken = blocks % 2 === 0 ? Number(process.env.KV_TAKEN ?? 2) : 1;
   const codes = 8 / bits;
   return {
     count: blocks / taken,
     words: 4 * codes * taken,
-    load: (id, at, line, strip) =>
-      each(
-        taken,
-        c => `let ${id}${c} = pool4[(${at}) / 16 + (${line}) * ${blocks} + (${strip}) * ${taken} + ${c}];`,
-        ' ',
-      ),
+    load: (at, line, strip) =>
+      Array.from({ length: taken }, (_, c) => `pool4[(${at}) / 16 + (${line}) * ${blocks} + (${strip}) * ${taken} + ${c}]`),
     of: id =>
       Array.from({ length: 4 * codes * taken }, (_, n) => {
         const [c, k, w] = [Math.floor(n / (4 * codes)), Math.floor(n / 4) % codes, n % 4];
@@ -61,14 +57,16 @@ function threeBits(length: number, lines: number): Strips | undefined {
   return {
     count: length / 128,
     words: 32,
-    load: (id, at, line, strip) => `
-      ${each(2, c => `let ${id}${c} = pool4[(${at}) / 16 + (${line}) * ${length / 64} + (${strip}) * 2 + ${c}];`, ' ')}
-      let ${id}h = pool4[((${at}) + ${second}) / 16 + (${line}) * ${length / 128} + ${strip}];`,
+    load: (at, line, strip) => [
+      `pool4[(${at}) / 16 + (${line}) * ${length / 64} + (${strip}) * 2]`,
+      `pool4[(${at}) / 16 + (${line}) * ${length / 64} + (${strip}) * 2 + 1]`,
+      `pool4[((${at}) + ${second}) / 16 + (${line}) * ${length / 128} + ${strip}]`,
+    ],
     of: id =>
       Array.from({ length: 32 }, (_, n) => {
         const [m, w] = [n >> 2, n & 3];
         const low = `(${shifted(`${id}${m >> 2}[${w}]`, 2 * (m & 3))} & ${mask(2)})`;
-        const both = `(${low} | (${shifted(`${id}h[${w}]`, m - 2)} & ${mask(1, 2)}))`;
+        const both = `(${low} | (${shifted(`${id}2[${w}]`, m - 2)} & ${mask(1, 2)}))`;
         return { n, codes: both, top: `(${both} << 5u)` };
       }),
   };

@@ -10,7 +10,7 @@ export const SIZE = TEAMS * LANES;
 /**
  *   across(x, by)        what lane ^ by has; across_word for words
  *   largest(x)           of the team's lanes
- *   total(x)             their sum, which is the same in each of them
+ *   sum_of(x), total(x)  their sum, which is the same in each of them
  */
 export function talk(together: boolean): string {
   const across = together
@@ -32,9 +32,10 @@ fn largest(x: vec4f) -> vec4f {
   for (var by = 1u; by < ${LANES}; by *= 2) { all = max(all, across(all, by)); }
   return all;
 }
-fn total(x: vec2f) -> vec2f {
-  var all = vec4f(x, 0.0, 0.0);
+fn sum_of(x: vec4f) -> vec4f {
+  var all = x;
   for (var by = 1u; by < ${LANES}; by *= 2) { all += across(all, by); }
-  return all.xy;
-}`;
+  return all;
+}
+fn total(x: vec2f) -> vec2f { return sum_of(vec4f(x, 0.0, 0.0)).xy; }`;
 }

@@ -196,7 +196,12 @@ export class Attention {
   private domainOf(codec: GpuCodec): Domain {
     const { headDim, kvHeads } = this.shape;
     const { codedDim, matrix, mean } = codec.fragment;
-    const flags = { matrix: matrix !== undefined, perHead: codec.perHead, mean: mean !== undefined };
+    const flags = {
+      matrix: matrix !== undefined,
+      signs: codec.signs !== undefined,
+      perHead: codec.perHead,
+      mean: mean !== undefined,
+    };
     return { headDim, codedDim, heads: this.heads, kvHeads, ...flags };
   }
 
@@ -231,7 +236,9 @@ export class Attention {
     const queries =
       words && batch.pageStates > 0
         ? this.turn(q, key, words, view, batch, word, scale)
-        : key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+        : key.fragment.turn || batch.pageStates === 0
+          ? bufferOf(q)
+          : this.prepare(q, key, batch, word, scale);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
@@ -278,7 +285,7 @@ export class Attention {
     const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
     if (oneByOne && dispatches.length === 2 && few) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
-    const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
+    const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.
     const floats = changed(out);
     const int8 = headDim % BLOCK === 0 ? renewed(out) : [];
@@ -311,7 +318,7 @@ export class Attention {
   /** Queries in the domain of the keys. */
   private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
     const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
-    const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
+    const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
     const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
     const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));

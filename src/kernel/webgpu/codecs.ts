@@ -22,6 +22,8 @@ export interface GpuCodec {
   name: string;
   /** Whether each KV head has a matrix of its own. */
   perHead: boolean;
+  /** Of a matrix of Hadamard's with a sign a dim, these, over the root of the dims. */
+  signs?: GPUBuffer;
   /** [coded dim][dim], and the same turned about. */
   matrix?: GPUBuffer;
   transposed?: GPUBuffer;
@@ -85,11 +87,14 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
           teamInts.pairKeys(name, fragment, shape) ??
           teamMixed.mixedKeys(name, fragment, shape) ??
           teamQuads.additiveKeys(name, fragment, shape)),
-      teamValues: precise ? undefined : (teamInts.intValues(name, fragment, shape) ??
+      teamValues: precise
+        ? undefined
+        : (teamInts.intValues(name, fragment, shape) ??
           teamMixed.mixedValues(name, fragment, shape) ??
           teamQuads.additiveValues(name, fragment, shape)),
       int8: ints !== undefined && !fragment.turn,
       perHead,
+      signs: place(signsOf(fragment, headDim), 'signs of a codec'),
       matrix: place(matrix, 'matrix of a codec'),
       transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
       encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
@@ -112,4 +117,16 @@ function nameOf({ matrix, encodeMatrix, mean, turn, sharedBytes, ...rest }: Frag
     if (!ArrayBuffer.isView(value)) return value;
     return key === 'levels' ? [...(value as Float32Array)] : undefined;
   });
+}
+
+/** Signs a dim, over the root of the dims, where the matrix is Hadamard's in Sylvester's order times them. */
+function signsOf({ matrix, codedDim }: Fragment, headDim: number): Float32Array | undefined {
+  if (!matrix || matrix.length !== headDim ** 2 || codedDim !== headDim || headDim % 4 !== 0) return undefined;
+  const signs = matrix.slice(0, headDim);
+  const even = (n: number) => [...n.toString(2)].filter(digit => digit === '1').length % 2 === 0;
+  const same = matrix.every((x, at) => {
+    const [row, i] = [Math.floor(at / headDim), at % headDim];
+    return Math.abs(x - (even(row & i) ? signs[i] : -signs[i])) < 1e-6;
+  });
+  return same && (headDim & (headDim - 1)) === 0 ? signs : undefined;
 }

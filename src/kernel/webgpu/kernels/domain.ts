@@ -12,14 +12,18 @@ export interface Domain {
   codedDim: number;
   heads: number;
   kvHeads: number;
-  /** Whether there is a matrix, one for each KV head, and a mean. */
+  /**
+   * Whether there is a matrix, one for each KV head, and a mean. A matrix of Hadamard's with signs a dim comes as these
+   * signs, over the root of the dims.
+   */
   matrix: boolean;
+  signs: boolean;
   perHead: boolean;
   mean: boolean;
 }
 
-const nameOf = ({ headDim, codedDim, heads, kvHeads, matrix, perHead, mean }: Domain) =>
-  `${headDim}/${codedDim} ${heads}/${kvHeads}${matrix ? ' matrix' : ''}${perHead ? ' a head' : ''}${mean ? ' mean' : ''}`;
+const nameOf = ({ headDim, codedDim, heads, kvHeads, matrix, signs, perHead, mean }: Domain) =>
+  `${headDim}/${codedDim} ${heads}/${kvHeads}${signs ? ' signs' : matrix ? ' matrix' : ''}${perHead ? ' a head' : ''}${mean ? ' mean' : ''}`;
 
 /** Terms of a sum that are loaded together, so that they are waited for together. */
 const UNROLL = 16;
@@ -63,9 +67,34 @@ fn ${name}(kv: u32, lane: u32) {
 }`;
 }
 
+/**
+ * `NAME(lane)`: Hadamard's transform of `rows` rows of D numbers (a power of two) in x, not divided by anything, in as many
+ * steps as D has doublings; the first two go together.
+ */
+const hadamard = (name: string, D: number, rows: number) => /* wgsl */ `
+fn ${name}(lane: u32) {
+  workgroupBarrier();
+  for (var n = lane; n < ${(rows * D) / 4}; n += ${SIZE}) {
+    let v = x[n];
+    let both = vec4f(v.x + v.y, v.x - v.y, v.z + v.w, v.z - v.w);
+    x[n] = vec4f(both.xy + both.zw, both.xy - both.zw);
+  }
+  for (var by = 1u; by < ${D / 4}; by *= 2) {
+    workgroupBarrier();
+    for (var n = lane; n < ${(rows * D) / 8}; n += ${SIZE}) {
+      let i = n / by * 2 * by + n % by;
+      let a = x[i];
+      let b = x[i + by];
+      x[i] = a + b;
+      x[i + by] = a - b;
+    }
+  }
+  workgroupBarrier();
+}`;
+
 /** Bindings of a codec's matrix and mean. */
-const tables = ({ matrix, mean }: Domain, to: number) => [
-  ...(matrix ? [`matrix: array<${widthOf(to) === 4 ? 'vec4f' : 'f32'}>`] : []),
+const tables = ({ matrix, signs, mean }: Domain, to: number) => [
+  ...(signs ? ['signs: array<f32>'] : matrix ? [`matrix: array<${widthOf(to) === 4 ? 'vec4f' : 'f32'}>`] : []),
   ...(mean ? ['mean: array<f32>'] : []),
 ];
 
@@ -99,7 +128,8 @@ export function prepare(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsAtOnce(heads / kvHeads);
   const words = int8 ? C / 4 + 3 : C + 1;
-  const y = d.matrix ? 'y' : 'x';
+  const dense = d.matrix && !d.signs;
+  const y = dense ? 'y' : 'x';
   const floats = `for (var at = lane; at < ${G * C}; at += ${SIZE}) {
     queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${at(y, 'at')});
   }`;
@@ -130,7 +160,8 @@ export function prepare(d: Domain, int8: boolean): Kernel {
     size: SIZE,
     body: /* wgsl */ `
 ${rowsOf('x', G * D)}
-${d.matrix ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead)}` : ''}
+${dense ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead)}` : ''}
+${d.signs ? hadamard('into', D, G) : ''}
 ${int8 ? overHead(G) : ''}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.table + p.rows + ${FINISH} * group.y];
@@ -139,13 +170,20 @@ fn main(group: vec3u, lane: u32) {
   let to = (row * ${heads} + group.x * ${G}) * ${words};
   for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i / 4][i % 4] = q[at + i] * p.scale; }
   workgroupBarrier();
-  ${d.matrix ? 'into(kv, lane);' : ''}
-  ${int8 ? integers : floats}
   if (lane < ${G}) {
     var sum = 0.0;
     ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], ${at('x', `lane * ${D} + i`)}, sum); }` : ''}
     queries[to + lane * ${words} + ${words - 1}] = bitcast<u32>(sum);
   }
+  ${
+    d.signs
+      ? `${d.mean ? 'workgroupBarrier();' : ''}
+  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i / 4][i % 4] *= signs[i % ${D}]; }
+  into(lane);`
+      : ''
+  }
+  ${dense ? 'into(kv, lane);' : ''}
+  ${int8 ? integers : floats}
 }`,
   };
 }
@@ -231,7 +269,7 @@ ${rowsOf('x', G * C)}
 ${rowsOf('y', G * D)}
 var<workgroup> weights: array<f32, ${G * merged}>;
 var<workgroup> totals: array<f32, ${G}>;
-${d.matrix ? multiply('back', C, D, G, d.perHead) : ''}
+${d.signs ? hadamard('back', D, G) : d.matrix ? multiply('back', C, D, G, d.perHead) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = p.table + p.rows + ${FINISH} * group.y;
   let row = data[at];
@@ -252,7 +290,13 @@ fn main(group: vec3u, lane: u32) {
   if (part == 0 && live) { totals[own] = sealed; }`
       : ''
   }
-  ${d.matrix ? 'back(kv, lane);' : `for (var i = lane; i < ${Math.ceil((G * D) / 4)}; i += ${SIZE}) { y[i] = x[i]; }\n  workgroupBarrier();`}
+  ${d.signs ? 'back(lane);' : d.matrix ? 'back(kv, lane);' : ''}
+  ${
+    d.matrix && !d.signs
+      ? ''
+      : `for (var i = lane; i < ${d.signs ? G * D : Math.ceil((G * D) / 4)}; i += ${SIZE}) { ${d.signs ? `${at('y', 'i')} = ${at('x', 'i')} * signs[i % ${D}];` : 'y[i] = x[i];'} }
+  workgroupBarrier();`
+  }
   ${d.mean ? `for (var i = lane; i < ${G * D}; i += ${SIZE}) { ${at('y', 'i')} = fma(totals[i / ${D}], mean[kv * ${D} + i % ${D}], ${at('y', 'i')}); }` : ''}
   ${merge('halves', D, 'data[at + 3]', 'data[at + 4]', 'y')}
   let all = over_head(lane, l, true);

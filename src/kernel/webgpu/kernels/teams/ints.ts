@@ -60,11 +60,35 @@ function products(
     const text = (body: (l: number) => string) => own.map(body).join('\n');
     const ahead = !!process.env.KV_AHEAD && strips.count > 1;
     const vecs = (l: number, strip: string) => strips.load(at, lineOf(l), strip);
-    return `${ahead ? text(l => vecs(l, '0u').map((x, c) => `var n${l}_${c} = ${x};`).join(' ')) : ''}
+    return `${
+      ahead
+        ? text(l =>
+            vecs(l, '0u')
+              .map((x, c) => `var n${l}_${c} = ${x};`)
+              .join(' '),
+          )
+        : ''
+    }
   for (var strip = 0u; strip < ${strips.count} * p.one; strip++) {
-    ${ahead ? `${text(l => vecs(l, '').map((_, c) => `let c${l}_${c} = n${l}_${c};`).join(' '))}
+    ${
+      ahead
+        ? `${text(l =>
+            vecs(l, '')
+              .map((_, c) => `let c${l}_${c} = n${l}_${c};`)
+              .join(' '),
+          )}
     let next = min(strip + 1, ${strips.count - 1}u);
-    ${text(l => vecs(l, 'next').map((x, c) => `n${l}_${c} = ${x};`).join(' '))}` : text(l => vecs(l, 'strip').map((x, c) => `let c${l}_${c} = ${x};`).join(' '))}
+    ${text(l =>
+      vecs(l, 'next')
+        .map((x, c) => `n${l}_${c} = ${x};`)
+        .join(' '),
+    )}`
+        : text(l =>
+            vecs(l, 'strip')
+              .map((x, c) => `let c${l}_${c} = ${x};`)
+              .join(' '),
+          )
+    }
     ${each(
       strips.words,
       n => `{ ${each(vectors(Q), v => `let q${v} = ${shared(`strip * ${strips.words} + ${n}`, v)};`, ' ')}

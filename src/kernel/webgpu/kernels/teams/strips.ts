@@ -36,7 +36,10 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
     count: blocks / taken,
     words: 4 * codes * taken,
     load: (at, line, strip) =>
-      Array.from({ length: taken }, (_, c) => `pool4[(${at}) / 16 + (${line}) * ${blocks} + (${strip}) * ${taken} + ${c}]`),
+      Array.from(
+        { length: taken },
+        (_, c) => `pool4[(${at}) / 16 + (${line}) * ${blocks} + (${strip}) * ${taken} + ${c}]`,
+      ),
     of: id =>
       Array.from({ length: 4 * codes * taken }, (_, n) => {
         const [c, k, w] = [Math.floor(n / (4 * codes)), Math.floor(n / 4) % codes, n % 4];

@@ -48,7 +48,14 @@ export function turnedPart(words: Words, shape: AttendShape) {
   const word = (Q: number, n: string, v: number) => {
     const one = (q: number) => `queries[turned${Math.floor(q / G)} + (${n}) * ${V} + ${(q % G) >> 2}]`;
     if (whole) return one(4 * v);
-    return `vec4u(${each(4, k => { const q = Math.min(4 * v + k, Q - 1); return `${one(q)}[${(q % G) & 3}]`; }, ', ')})`;
+    return `vec4u(${each(
+      4,
+      k => {
+        const q = Math.min(4 * v + k, Q - 1);
+        return `${one(q)}[${(q % G) & 3}]`;
+      },
+      ', ',
+    )})`;
   };
   return {
     part: { words: 0, loaded: 0, queries: 'array<vec4u>', load: () => '' },

@@ -245,7 +245,7 @@ export class Attention {
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
       const kernel = this.gpu.kernel(`halves ${rows} ${teams ? 'teams' : lanes !== undefined}`, () =>
         teams
-          ? halvesByTeams(this.shape, rows)
+          ? halvesByTeams(this.shape, rows, this.options.split)
           : lanes
             ? halvesByLanes(this.shape, rows)
             : attendHalves(this.shape, rows),
@@ -270,7 +270,7 @@ export class Attention {
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>
           teams
-            ? pagesByTeams({ ...keys, part: teams.keys }, { ...values, part: teams.values }, this.shape, rows)
+            ? pagesByTeams({ ...keys, part: teams.keys }, { ...values, part: teams.values }, this.shape, rows, this.options.split)
             : lanes
               ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
               : attendPages(keys, values, this.shape, rows),

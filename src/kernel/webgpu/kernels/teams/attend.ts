@@ -82,8 +82,9 @@ export interface ValuePart extends Part {
   /** Factor of token j of a lane, which its weights shall have in them; none unless given. */
   factor?(j: number): string;
   /**
-   * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, from the weights `wJ_V`, of which the page's
-   * largest is 1. What it puts into `moreV` is added up over lanes and added to all dims.
+   * Adds to `oI_V`: the sums of the queries in vector V for a lane's dim I, from the weights `wJ_V`, of which the page's
+   * largest is 1. They all count by `wholeV`, and what was summed before by `keptV`. What it puts into `extraV` is added up
+   * over lanes and added to all dims.
    */
   sum(Q: number, tokens: Tokens): string;
   /** Which dim is a lane's I; and how many it has. */
@@ -93,12 +94,14 @@ export interface ValuePart extends Part {
    * Otherwise, where lanes share dims: it takes so many turns for a team to add what it has, times `byV`, to
    * `sums[dim x vectors + V]`. Statements of turn `turn`.
    */
-  turns?: { count: number; add(Q: number): string };
+  turns?: { count: number; declare(Q: number): string; add(Q: number): string };
 }
 
 export interface Source extends SourceOf<KeyPart, ValuePart> {
   /** How lanes have them. */
   own: Tokens;
+  /** How many rounds of pages an item takes, unless it is one; `round` is its number. */
+  rounds?: string;
   /** Whether the queries of a row see token t. */
   seen(row: number, t: string): string;
 }
@@ -127,7 +130,7 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
 ${talk(together)}
-var<workgroup> tops: array<vec4f, ${TEAMS * V}>;
+var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
 var<workgroup> sums: array<vec4f, ${C * V}>;
 var<workgroup> lengths: array<vec4f, ${2 * V * LANES}>;
 var<workgroup> totals: array<vec2f, ${Q}>;
@@ -142,31 +145,48 @@ fn main(group: vec3u, own: u32) {
   team = own / ${LANES};
   let item = p.table + p.items + ${ITEM} * group.x;
   let head = group.y;
-  ${source.begin}
-  for (var at = own; at < ${C * V}; at += ${SIZE}) { sums[at] = vec4f(0.0); }
-  for (var at = own; at < ${2 * V * LANES}; at += ${SIZE}) { lengths[at] = vec4f(0.0); }
-  ${keys.fetch?.(own) ?? ''}
-  ${values.fetch?.(own) ?? ''}
+  let rows = data[item + 1];
+  let first_state = data[item + 5];
+  let between = data[item + 6];
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.load(Q)}
+  for (var at = own; at < ${C * V}; at += ${SIZE}) { sums[at] = vec4f(0.0); }
+  for (var at = own; at < ${2 * V * LANES}; at += ${SIZE}) { lengths[at] = vec4f(0.0); }
+  ${each(V, v => `var m${v} = vec4f(${NEVER}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
+  ${values.turns ? (values.turns.declare(Q)) : each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
+  ${source.rounds ? `for (var round = 0u; round < ${source.rounds}; round++) {` : 'let round = 0u;'}
+  ${source.begin}
+  ${keys.fetch?.(own) ?? ''}
+  ${values.fetch?.(own) ?? ''}
   workgroupBarrier();
   // 1. dots
   ${keys.sums(Q)}
   // 2. weights
   ${logged ? each(J, j => `let factor${j} = max(${values.factor!(j)}, ${LEAST}); let log${j} = log(factor${j});`) : ''}
   ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}${logged ? ` + log${j}` : ''}, ${seen(j, v)});`)}
-  ${each(V, v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
-  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), l${v})` : `+= w${j}_${v}`};`)}
+  ${each(
+    V,
+    v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
+  let most${v} = max(m${v}, top${v});
+  let kept${v} = exp(m${v} - most${v});
+  let whole${v} = exp(top${v} - most${v});
+  m${v} = most${v};
+  var sum${v} = vec4f(0.0);
+  var extra${v} = vec4f(0.0);`,
+  )}
+  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); sum${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), sum${v})` : `+= w${j}_${v}`};`)}
+  ${each(V, v => `l${v} = fma(l${v}, kept${v}, sum${v} * whole${v});`, ' ')}
   // 3. values
-  ${values.turns ? '' : each(values.dims, i => each(V, v => `var o${i}_${v}: vec4f;`, ' '))}
   ${values.sum(Q, own)}
+  ${each(V, v => `more${v} = fma(more${v}, kept${v}, extra${v} * whole${v});`, ' ')}
+  ${source.rounds ? '}' : ''}
   // 4. all teams together
-  if (lane == 0) { ${each(V, v => `tops[team * ${V} + ${v}] = top${v};`, ' ')} }
+  if (lane == 0) { ${each(V, v => `tops[team][${v}] = m${v};`, ' ')} }
   workgroupBarrier();
-  ${each(V, v => `var m${v} = tops[${v}];`, ' ')}
-  ${each(TEAMS - 1, t => each(V, v => `m${v} = max(m${v}, tops[${(t + 1) * V + v}]);`, ' '), ' ')}
-  ${each(V, v => `let by${v} = exp(top${v} - m${v});`, ' ')}
+  ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
+  ${each(TEAMS - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
+  ${each(V, v => `let by${v} = exp(m${v} - top_of_all${v});`, ' ')}
   for (var all_turns = 0u; all_turns < ${TEAMS * turns}; all_turns++) {
     if (team == all_turns / ${turns}) {
       let turn = all_turns % ${turns};
@@ -187,21 +207,14 @@ fn main(group: vec3u, own: u32) {
   }`,
   )}
   workgroupBarrier();
-  for (var at = own; at < ${Q * C}; at += ${SIZE}) {
-    let q = at / ${C};
-    let i = at % ${C};
-    if (q / ${G} < data[item + 1]) { states[state_at(item, head, q) + i] = sums[i * ${V} + q / 4][q % 4] + totals[q].y; }
-  }
-  if (own < ${Q} && own / ${G} < data[item + 1]) {
-    let at = state_at(item, head, own) + ${4 * Math.ceil(C / 4)};
-    var m = m0;
-    ${each(V - 1, v => `if (own / 4 == ${v + 1}) { m = m${v + 1}; }`)}
-    states[at] = m[own % 4];
-    states[at + 1] = totals[own].x;
-  }
-}
-fn state_at(item: u32, head: u32, q: u32) -> u32 {
-  return ((data[item + 5] + q / ${G} * data[item + 6]) * ${H} + head * ${G} + q % ${G}) * ${stateFloats(C)};
+  ${each(
+    Q,
+    q => `if (${Math.floor(q / G)} < rows) {
+    let to = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};
+    for (var i = own; i < ${C}; i += ${SIZE}) { states[to + i] = sums[i * ${V} + ${q >> 2}][${q & 3}] + totals[${q}].y; }
+    if (own == 0) { states[to + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to + ${4 * Math.ceil(C / 4) + 1}] = totals[${q}].x; }
+  }`,
+  )}
 }`;
   const bound = [...source.buffers, ...(keys.buffers ?? [])].filter(text =>
     body.includes(`${text.slice(0, text.indexOf(':'))}[`),

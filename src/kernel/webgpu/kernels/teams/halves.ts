@@ -77,6 +77,7 @@ export function halfValues(D: number): ValuePart {
     loaded: SIZE,
     text: Q => `var<workgroup> weighed: array<vec4f, ${SIZE * vectors(Q)}>;`,
     sum: Q => `
+  workgroupBarrier();
   ${each(vectors(Q), v => `weighed[${halfToken} * ${vectors(Q)} + ${v}] = w0_${v};`, ' ')}
   workgroupBarrier();
   {
@@ -86,7 +87,7 @@ export function halfValues(D: number): ValuePart {
     ${each(AHEAD, u => each(vectors(Q), v => `{ let w = weighed[(t + ${u * slots}) * ${vectors(Q)} + ${v}]; ${each(8, k => `e${k}_${v} = fma(w, vec4f(x${u}.${k < 4 ? 'low' : 'high'}[${k % 4}]), e${k}_${v});`, ' ')} }`))}
   }
   ${halving(Q)}
-  ${each(dims, i => each(vectors(Q), v => `o${i}_${v} = e${i}_${v};`, ' '))}
+  ${each(dims, i => each(vectors(Q), v => `o${i}_${v} = fma(e${i}_${v}, whole${v}, o${i}_${v} * kept${v});`, ' '))}
   }`,
     dims,
     dimOf: i => `(${[`8 * (lane % ${row})`, ...place, String(i)].join(' + ')})`,

@@ -21,7 +21,7 @@ import { weighedBytes } from './weighed.ts';
 type Levels = PageFragment & { kind: 'levels' };
 
 /** Lines that are read at a time, and pairs of columns. */
-const AT_ONCE = Number(process.env.KV_LINES ?? 2);
+const AT_ONCE = Number(process.env.KV_LINES ?? 4);
 const COLUMNS = 4;
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
@@ -40,9 +40,14 @@ const fitsLanes = ({ headDim: D, pageTokens: P }: PageShape) => D % LANES === 0 
 const addProducts = (sum: string, type: 'I' | 'U', word: string, by: string) =>
   `${sum} += vec4${type === 'I' ? 'i' : 'u'}(${each(4, k => `dot4${type}8Packed(${word}, ${by}[${k}])`, ', ')});`;
 
+/** The products of two words with two vectors of words, added to `sum`. */
+const addBoth = (sum: string, type: 'I' | 'U', words: readonly string[], by: readonly string[]) =>
+  `${sum} += vec4${type === 'I' ? 'i' : 'u'}(${each(4, k => words.map((word, n) => `dot4${type}8Packed(${word}, ${by[n]}[${k}])`).join(' + '), ', ')});`;
+
 /**
  * Lines of a lane against words that all lanes share, for all queries: `sumL_V` of line L. `lineOf` is line L, `shared` word n
- * of vector v; `bytes` are what a word is multiplied as, for each of the sums that a line has (`dims`).
+ * of vector v; `bytes` are what a word is multiplied as, for each of the sums that a line has. Strips are blocks of their
+ * own, so that a compiler does not read all of them at once and has no registers left.
  */
 function products(
   Q: number,
@@ -50,62 +55,40 @@ function products(
   lines: number,
   at: string,
   lineOf: (l: number) => string,
-  shared: (n: string, v: number) => string,
+  shared: (n: number, v: number) => string,
   type: 'I' | 'U',
   bytes: readonly ((codes: string, top: string) => string)[],
 ): string {
   const dims = bytes.length;
-  const some = (first: number) => {
+  const V = vectors(Q);
+  const pair = process.env.KV_PAIRS === '0' ? 1 : 2;
+  const some = (first: number, strip: number) => {
     const own = Array.from({ length: Math.min(AT_ONCE, lines - first) }, (_, k) => first + k);
     const text = (body: (l: number) => string) => own.map(body).join('\n');
-    const ahead = !!process.env.KV_AHEAD && strips.count > 1;
-    const vecs = (l: number, strip: string) => strips.load(at, lineOf(l), strip);
-    return `${
-      ahead
-        ? text(l =>
-            vecs(l, '0u')
-              .map((x, c) => `var n${l}_${c} = ${x};`)
-              .join(' '),
-          )
-        : ''
-    }
-  for (var strip = 0u; strip < ${strips.count} * p.one; strip++) {
-    ${
-      ahead
-        ? `${text(l =>
-            vecs(l, '')
-              .map((_, c) => `let c${l}_${c} = n${l}_${c};`)
-              .join(' '),
-          )}
-    let next = min(strip + 1, ${strips.count - 1}u);
+    return `if (p.one > 0u) {
     ${text(l =>
-      vecs(l, 'next')
-        .map((x, c) => `n${l}_${c} = ${x};`)
+      strips
+        .load(at, lineOf(l), `${strip}u`)
+        .map((x, c) => `let c${l}_${c} = ${x};`)
         .join(' '),
-    )}`
-        : text(l =>
-            vecs(l, 'strip')
-              .map((x, c) => `let c${l}_${c} = ${x};`)
-              .join(' '),
-          )
-    }
-    ${each(
-      strips.words,
-      n => `{ ${each(vectors(Q), v => `let q${v} = ${shared(`strip * ${strips.words} + ${n}`, v)};`, ' ')}
+    )}
+    ${each(strips.words / pair, m => {
+      const ns = Array.from({ length: pair }, (_, k) => pair * m + k);
+      return `{ ${ns.map((n, k) => each(V, v => `let q${k}_${v} = ${shared(strip * strips.words + n, v)};`, ' ')).join(' ')}
       ${text(l => {
-        const { codes, top } = strips.of(`c${l}_`)[n];
+        const words = strips.of(`c${l}_`);
         return each(
           dims,
           e =>
-            `{ let c = ${bytes[e](codes, top)}; ${each(vectors(Q), v => addProducts(`sum${l * dims + e}_${v}`, type, 'c', `q${v}`), ' ')} }`,
+            `{ ${ns.map((n, k) => `let x${k} = ${bytes[e](words[n].codes, words[n].top)};`).join(' ')} ${each(V, v => addBoth(`sum${l * dims + e}_${v}`, type, ns.map((_, k) => `x${k}`), ns.map((_, k) => `q${k}_${v}`)), ' ')} }`,
           ' ',
         );
-      })} }`,
-    )}
+      })} }`;
+    })}
   }`;
   };
-  return `${each(lines * dims, l => each(vectors(Q), v => `var sum${l}_${v} = vec4${type === 'I' ? 'i' : 'u'}(0);`, ' '))}
-  ${each(Math.ceil(lines / AT_ONCE), n => some(n * AT_ONCE))}`;
+  return `${each(lines * dims, l => each(V, v => `var sum${l}_${v} = vec4${type === 'I' ? 'i' : 'u'}(0);`, ' '))}
+  ${each(Math.ceil(lines / AT_ONCE), n => each(strips.count, strip => some(n * AT_ONCE, strip)))}`;
 }
 
 /** Int8 queries of four a word in workgroup memory, and their scales, sums and constants. */
@@ -148,7 +131,7 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
     load: Q => takeQueries(Q, D),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
-  ${products(Q, strips, J, `keyBlock + ${codes.offset}`, tokensOf(P).at, (n, v) => `query[(${n}) * ${vectors(Q)} + ${v}]`, 'I', [(codes, top) => bytes.of({ codes, top })])}
+  ${products(Q, strips, J, `keyBlock + ${codes.offset}`, tokensOf(P).at, (n, v) => `query[${n * vectors(Q) + v}]`, 'I', [(codes, top) => bytes.of({ codes, top })])}
   ${each(J, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
     score: (Q, j, v) => scoreOf(bytes, Q, j, v),
   };
@@ -222,8 +205,8 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
   { ${products(Q, strips, lines, `valueBlock + ${codes.offset}`, tokensOf(D).at, (n, v) => weighed.at(Q, n, v), 'U', dimsOf)}
-  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = vec4f(sum${i}_${v}) * ${float(unit / 255)};`, ' '))} }
-  ${each(vectors(Q), v => `more${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
+  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = fma(vec4f(sum${i}_${v}), whole${v} * ${float(unit / 255)}, o${i}_${v} * kept${v});`, ' '))} }
+  ${each(vectors(Q), v => `extra${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
     dims: D / LANES,
     dimOf: i => `(${dims} * (lane + ${LANES * Math.floor(i / dims)}) + ${i % dims})`,
   };

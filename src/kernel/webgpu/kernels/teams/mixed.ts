@@ -104,10 +104,13 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     return `if ((bits & ${bits}) != 0) {
       let flip = select(0u, 0x${flip}u, shift + ${bits} == bits);
       ${each(vectors(Q), v => `var d${v} = vec4u(0);`, ' ')}
-      for (var b = 0u; b < ${bits} * p.one; b++) {
-        let c = pool4[at + b] ^ vec4u(flip);
-        ${each(4 * codes, n => `{ let x = (c[${n % 4}] >> ${bits * Math.floor(n / 4)}u) & 0x${(2 ** bits - 1).toString(16).padStart(2, '0').repeat(4)}u; ${each(vectors(Q), v => `let w${v} = ${weighed.at(Q, `b * ${4 * codes} + ${n}`, v)}; d${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
-      }
+      ${each(
+        bits,
+        b => `if (p.one > 0u) {
+        let c = pool4[at + ${b}] ^ vec4u(flip);
+        ${each(4 * codes, n => `{ let x = (c[${n % 4}] >> ${bits * Math.floor(n / 4)}u) & 0x${(2 ** bits - 1).toString(16).padStart(2, '0').repeat(4)}u; ${each(vectors(Q), v => `let w${v} = ${weighed.at(Q, b * 4 * codes + n, v)}; d${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
+      }`,
+      )}
       ${each(vectors(Q), v => `u${v} += d${v} << vec4u(shift);`, ' ')}
       shift += ${bits};
       at += ${(P * bits) / 128};
@@ -121,7 +124,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
   // What half a step more than the code's middle counts: the sum of all weights, which every lane needs.
-  ${each(vectors(Q), v => `let all${v} = sum_of(more${v}); more${v} = vec4f(0.0);`, ' ')}
+  ${each(vectors(Q), v => `let all${v} = sum_of(extra${v}); extra${v} = vec4f(0.0);`, ' ')}
   ${each(
     dims,
     i => `{
@@ -135,7 +138,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     ${plane(Q, 2)}
     ${plane(Q, 1)}
     let middle = 0.5 - f32((1u << bits) >> 1u);
-    ${each(vectors(Q), v => `o${i}_${v} = fma(vec4f(middle), all${v}, vec4f(u${v})) * (step * ${float(1 / 255)});`, ' ')}
+    ${each(vectors(Q), v => `o${i}_${v} = fma(fma(vec4f(middle), all${v}, vec4f(u${v})), whole${v} * (step * ${float(1 / 255)}), o${i}_${v} * kept${v});`, ' ')}
   }`,
   )}`,
     dims,

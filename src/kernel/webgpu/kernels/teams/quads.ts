@@ -95,15 +95,15 @@ export function additiveValues(name: string, fragment: Fragment, shape: PageShap
   const own = ownTable(fragment);
   const word = (at: string) => `valueTables[${own} + ${at}]`;
   const weighed = weighedBytes(P);
-  const strip = (Q: number, s: number) => `
-      let codes4 = pool4[valuePage / 16 + (first_values + c) * ${P / 32} + b];
+  const strip = (Q: number, s: number, b: number) => `
+      let codes4 = pool4[valuePage / 16 + (first_values + c) * ${P / 32} + ${b}];
       ${each(
         8,
         n => `{
         let codes = (codes4[${n % 4}] >> ${4 * Math.floor(n / 4)}u) & 0x0f0f0f0fu;
         ${each(4, j => `let x${j} = value_entries[(${s * ENTRIES} + ((codes >> ${8 * j}u) & 15u)) * ${LANES} + lane];`)}
         ${turnAbout}
-        ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, `b * 8 + ${n}`, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
+        ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, b * 8 + n, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
       }`,
       )}`;
   return {
@@ -122,21 +122,15 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
   }`,
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
-  ${each(vectors(Q), v => `let all${v} = sum_of(more${v}); more${v} = vec4f(0.0);`, ' ')}
+  ${each(vectors(Q), v => `let all${v} = sum_of(extra${v}); extra${v} = vec4f(0.0);`, ' ')}
   ${each(
     rounds,
     s => `
-  let c${s} = lane + ${s * LANES};
-  let about${s} = p.valueColumns + (first_values + min(c${s}, value_columns - 1)) * ${COLUMN_WORDS};
-  let quad${s} = ${word(`about${s}`)};
-  let unit${s} = bitcast<f32>(${word(`about${s} + 1`)}) * ${float(1 / 255)};
-  let order${s} = select(${BOOKS}u, first_values + c${s} - ${word(`head * ${D / 4} + quad${s}`)}, c${s} < value_columns);
-  ${each(4, k => each(vectors(Q), v => `var o${s}_${k}_${v} = vec4f(0.0);`, ' '), ' ')}
   if (c${s} < value_columns) {
     let c = c${s};
     ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
-    for (var b = 0u; b < ${P / 32} * p.one; b++) { ${strip(Q, s)} }
-    ${each(4, k => each(vectors(Q), v => `o${s}_${k}_${v} = fma(vec4f(-128.0), all${v}, vec4f(d${k}_${v})) * unit${s};`, ' '), ' ')}
+    ${each(P / 32, b => `if (p.one > 0u) { ${strip(Q, s, b)} }`)}
+    ${each(4, k => each(vectors(Q), v => `o${s}_${k}_${v} = fma(fma(vec4f(-128.0), all${v}, vec4f(d${k}_${v})), whole${v} * unit${s}, o${s}_${k}_${v} * kept${v});`, ' '), ' ')}
   }`,
   )}`,
     dims: 0,
@@ -144,6 +138,17 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
     // Columns of one quad are added one after the other.
     turns: {
       count: BOOKS,
+      declare: Q =>
+        each(
+          rounds,
+          s => `
+  let c${s} = lane + ${s * LANES};
+  let about${s} = p.valueColumns + (first_values + min(c${s}, value_columns - 1)) * ${COLUMN_WORDS};
+  let quad${s} = ${word(`about${s}`)};
+  let unit${s} = bitcast<f32>(${word(`about${s} + 1`)}) * ${float(1 / 255)};
+  let order${s} = select(${BOOKS}u, first_values + c${s} - ${word(`head * ${D / 4} + quad${s}`)}, c${s} < value_columns);
+  ${each(4, k => each(vectors(Q), v => `var o${s}_${k}_${v} = vec4f(0.0);`, ' '), ' ')}`,
+        ),
       add: Q =>
         each(
           rounds,

@@ -8,7 +8,14 @@ import { attend, type KeyPart, tokensOf, type ValuePart } from './attend.ts';
 import { halfKeys, halfToken, halfValues } from './halves.ts';
 import { LANES, TEAMS } from './talk.ts';
 
-export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
+/** `split`: pages of an item at most. */
+export function pagesByTeams(
+  keys: Side<KeyPart>,
+  values: Side<ValuePart>,
+  shape: AttendShape,
+  rows: number,
+  split: number,
+): Kernel {
   const { pageTokens: P } = shape;
   const own = tokensOf(P, keys.part.neighbours);
   const here = (t: string) => (own.each * LANES > P ? ` & (${t} < ${P})` : '');
@@ -28,8 +35,9 @@ export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape
       keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },
       values: values.part,
       // A team without a page reads the last one and sees nothing of it.
-      begin: `let page = min(team, data[item + 3] - 1);
-  let skipped = select(max(data[item + 4], page * ${P}) - page * ${P}, ${P}u, team >= data[item + 3]);
+      rounds: split > TEAMS ? `(data[item + 3] + ${TEAMS - 1}) / ${TEAMS}` : undefined,
+      begin: `let page = min(${TEAMS} * round + team, data[item + 3] - 1);
+  let skipped = select(max(data[item + 4], page * ${P}) - page * ${P}, ${P}u, ${TEAMS} * round + team >= data[item + 3]);
   ${pageBegin(keys.fragment, values.fragment)}`,
       seen: (_, t) => `(${t} >= skipped)${here(t)}`,
     },
@@ -38,8 +46,7 @@ export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape
   );
 }
 
-/** An item has as many tokens as four teams at most. */
-export function halvesByTeams(shape: AttendShape, rows: number): Kernel {
+export function halvesByTeams(shape: AttendShape, rows: number, split: number): Kernel {
   const { headDim: D } = shape;
   const { text, params, buffers, begin } = halfReader(shape);
   return attend(
@@ -51,11 +58,12 @@ export function halvesByTeams(shape: AttendShape, rows: number): Kernel {
       own: { neighbours: false, each: 1, at: () => halfToken },
       keys: halfKeys(D, text),
       values: halfValues(D),
+      rounds: split > TEAMS ? `(data[item + 3] + ${TEAMS - 1}) / ${TEAMS}` : undefined,
       begin: `${begin}
-  let first = data[item + 7];
-  let rounds = data[item + 3];`,
+  let first = data[item + 7] + ${TEAMS * HALF_TOKENS} * round;
+  let count = (data[item + 3] - ${TEAMS} * round) * ${HALF_TOKENS};`,
       seen: (row, t) =>
-        `(${t} < rounds * ${HALF_TOKENS}) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
+        `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
     },
     shape,
     rows,

@@ -8,13 +8,14 @@ export const LANES = 32;
 export const SIZE = TEAMS * LANES;
 
 /**
- *   across(x, by)        what lane ^ by has; across_word for words
+ *   across(x, by)        what lane ^ by has; across_two, across_word
  *   largest(x)           of the team's lanes
  *   sum_of(x), total(x)  their sum, which is the same in each of them
  */
 export function talk(together: boolean): string {
   const across = together
     ? `fn across(x: vec4f, by: u32) -> vec4f { return subgroupShuffleXor(x, by); }
+fn across_two(x: vec2f, by: u32) -> vec2f { return subgroupShuffleXor(x, by); }
 fn across_word(x: u32, by: u32) -> u32 { return subgroupShuffleXor(x, by); }`
     : `var<workgroup> passed: array<vec4f, ${SIZE}>;
 fn across(x: vec4f, by: u32) -> vec4f {
@@ -23,6 +24,7 @@ fn across(x: vec4f, by: u32) -> vec4f {
   workgroupBarrier();
   return passed[${LANES} * team + (lane ^ by)];
 }
+fn across_two(x: vec2f, by: u32) -> vec2f { return across(vec4f(x, x), by).xy; }
 fn across_word(x: u32, by: u32) -> u32 { return bitcast<u32>(across(vec4f(bitcast<f32>(x)), by).x); }`;
   return `var<private> lane: u32;
 var<private> team: u32;
@@ -37,5 +39,9 @@ fn sum_of(x: vec4f) -> vec4f {
   for (var by = 1u; by < ${LANES}; by *= 2) { all += across(all, by); }
   return all;
 }
-fn total(x: vec2f) -> vec2f { return sum_of(vec4f(x, 0.0, 0.0)).xy; }`;
+fn total(x: vec2f) -> vec2f {
+  var all = x;
+  for (var by = 1u; by < ${LANES}; by *= 2) { all += across_two(all, by); }
+  return all;
+}`;
 }

@@ -13,33 +13,34 @@ import { TEAMS } from './talk.ts';
  * A lane has words of four queries, which four lanes turn about among themselves.
  */
 export function weighedBytes(P: number) {
-  const place = (n: string, Q: number, v: number) => `(team * ${P / 4} + ${n}) * ${vectors(Q)} + ${v}`;
+  const place = (n: string, Q: number, v: number) => `weighed[team][(${n}) * ${vectors(Q)} + ${v}]`;
   return {
     loaded: (TEAMS * P) / 4,
-    text: (Q: number) => `var<workgroup> weighed: array<vec4u, ${(TEAMS * P * vectors(Q)) / 4}>;
+    text: (Q: number) => `var<workgroup> weighed: array<array<vec4u, ${(P * vectors(Q)) / 4}>, ${TEAMS}>;
 fn turned_about(x: u32) -> u32 {
   let y = across_word(x, 1u);
   let r = select((x & 0x00ff00ffu) | ((y & 0x00ff00ffu) << 8u), ((y >> 8u) & 0x00ff00ffu) | (x & 0xff00ff00u), (lane & 1u) != 0u);
   let z = across_word(r, 2u);
   return select((r & 0xffffu) | (z << 16u), (z >> 16u) | (r & 0xffff0000u), (lane & 2u) != 0u);
 }`,
-    /** Adds what they are to `more`. */
+    /** Adds what they are to `extra`. */
     put: (Q: number, { neighbours, each: J, at }: Tokens) => {
       const bytes = (j: number, v: number) => `
     let bytes${j} = vec4u(fma(w${j}_${v}, vec4f(255.0), vec4f(fract(f32(${at(j)}) * ${float(GOLDEN)}))));
-    more${v} += vec4f(bytes${j});
+    extra${v} += vec4f(bytes${j});
     let x${j} = pack4xU8(bytes${j});`;
       const strided = (v: number) =>
         each(
           J,
-          j => `{ ${bytes(j, v)} weighed[${place(`${8 * j} + lane / 4`, Q, v)}][lane % 4] = turned_about(x${j}); }`,
+          j => `{ ${bytes(j, v)} ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = turned_about(x${j}); }`,
         );
       const fours = (v: number) => `{ ${each(J, j => bytes(j, v))} ${turnAbout}
-    if (lane < ${P / 4}) { weighed[${place('lane', Q, v)}] = vec4u(y0, y1, y2, y3); } }`;
-      return `${each(vectors(Q), neighbours ? fours : strided)}
+    if (lane < ${P / 4}) { ${place('lane', Q, v)} = vec4u(y0, y1, y2, y3); } }`;
+      return `workgroupBarrier();
+  ${each(vectors(Q), neighbours ? fours : strided)}
   workgroupBarrier();`;
     },
     /** Word n of all queries in vector v. */
-    at: (Q: number, n: string, v: number) => `weighed[${place(n, Q, v)}]`,
+    at: (Q: number, n: number, v: number) => `weighed[team][${n * vectors(Q) + v}]`,
   };
 }

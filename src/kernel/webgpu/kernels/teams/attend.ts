@@ -131,6 +131,7 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const body = /* wgsl */ `
 ${talk(together)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
+// Zero at first, as all of workgroup memory is.
 var<workgroup> sums: array<vec4f, ${C * V}>;
 var<workgroup> lengths: array<vec4f, ${2 * V * LANES}>;
 var<workgroup> totals: array<vec2f, ${Q}>;
@@ -151,8 +152,6 @@ fn main(group: vec3u, own: u32) {
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.load(Q)}
-  for (var at = own; at < ${C * V}; at += ${SIZE}) { sums[at] = vec4f(0.0); }
-  for (var at = own; at < ${2 * V * LANES}; at += ${SIZE}) { lengths[at] = vec4f(0.0); }
   ${each(V, v => `var m${v} = vec4f(${NEVER}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
   ${values.turns ? (values.turns.declare(Q)) : each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
   ${source.rounds ? `for (var round = 0u; round < ${source.rounds}; round++) {` : 'let round = 0u;'}

@@ -1,5 +1,5 @@
 /**
- * The f16 tokens of tails and sinks as floats; a team has 32 of them.
+ * The f16 tokens of tails and sinks as floats; a team has up to 32 of them, `own_count`.
  *
  *   keys     four lanes a row, eight dims of it at a time; each ends up with one of four tokens
  *   values   lanes have eight dims each of every few tokens; each ends up with some of these dims
@@ -30,7 +30,7 @@ export function halfKeys(D: number, text: string): KeyPart {
   }`,
     sums: Q => `
   ${each(4, i => each(vectors(Q), v => `var sum${i}_${v} = vec4f(0.0);`, ' '))}
-  for (var eight = lane % 4; eight < ${D / 8} * p.one; eight += 4) {
+  for (var eight = lane % 4; eight < select(0u, ${D / 8}u, own_count > 0); eight += 4) {
     ${each(4, i => `let e${i} = key_eight(sinks, start, room, first + ${LANES} * team + lane / 4 + ${8 * i}, eight);`)}
     ${each(Q, q => `{ let x = query[2 * eight * ${Q} + ${q}]; let y = query[(2 * eight + 1) * ${Q} + ${q}]; ${each(4, i => `${dotOf(`sum${i}_${q >> 2}[${q & 3}]`, 'x', `e${i}.low`)} ${dotOf(`sum${i}_${q >> 2}[${q & 3}]`, 'y', `e${i}.high`)}`)} }`)}
   }
@@ -82,7 +82,7 @@ export function halfValues(D: number): ValuePart {
   workgroupBarrier();
   {
   ${each(8, k => each(vectors(Q), v => `var e${k}_${v} = vec4f(0.0);`, ' '))}
-  for (var t = ${LANES} * team + lane / ${row}; t < ${LANES} * (team + p.one); t += ${slots * AHEAD}) {
+  for (var t = ${LANES} * team + lane / ${row}; t < ${LANES} * team + own_count; t += ${slots * AHEAD}) {
     ${each(AHEAD, u => `let x${u} = value_eight(sinks, start, room, first + t + ${u * slots}, lane % ${row});`)}
     ${each(AHEAD, u => each(vectors(Q), v => `{ let w = weighed[(t + ${u * slots}) * ${vectors(Q)} + ${v}]; ${each(8, k => `e${k}_${v} = fma(w, vec4f(x${u}.${k < 4 ? 'low' : 'high'}[${k % 4}]), e${k}_${v});`, ' ')} }`))}
   }

@@ -61,7 +61,10 @@ export function halvesByTeams(shape: AttendShape, rows: number, split: number): 
       rounds: split > TEAMS ? `(data[item + 3] + ${TEAMS - 1}) / ${TEAMS}` : undefined,
       begin: `${begin}
   let first = data[item + 7] + ${TEAMS * HALF_TOKENS} * round;
-  let count = (data[item + 3] - ${TEAMS} * round) * ${HALF_TOKENS};`,
+  // What any row sees, of the item and of the team.
+  let end = min(data[item + 8] + select(rows - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});
+  let count = min(${TEAMS * LANES}u, end - min(end, first));
+  let own_count = min(${LANES}u, count - min(count, ${LANES} * team));`,
       seen: (row, t) =>
         `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
     },

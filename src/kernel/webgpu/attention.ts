@@ -270,7 +270,13 @@ export class Attention {
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>
           teams
-            ? pagesByTeams({ ...keys, part: teams.keys }, { ...values, part: teams.values }, this.shape, rows, this.options.split)
+            ? pagesByTeams(
+                { ...keys, part: teams.keys },
+                { ...values, part: teams.values },
+                this.shape,
+                rows,
+                this.options.split,
+              )
             : lanes
               ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
               : attendPages(keys, values, this.shape, rows),

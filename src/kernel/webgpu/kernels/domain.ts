@@ -193,7 +193,7 @@ export const stateFloats = (dim: number): number => 4 * Math.ceil(dim / 4) + 4;
 
 /** States whose weights are in workgroup memory at a time, and of a lane that are loaded together. */
 const MERGED = 512;
-const AHEAD = 4;
+const AHEAD = 8;
 
 /**
  * A workgroup a row and some heads: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
@@ -212,13 +212,15 @@ export function finish(d: Domain, int8: boolean): Kernel {
   }`;
   const merge = (states: string, dim: number, first: string, count: string, to: string) => {
     const vectors = Math.ceil(dim / 4);
-    const lanes = Math.min(vectors, SIZE);
+    // Vectors of all heads, one a lane.
+    const all = G * vectors;
+    const lanes = Math.min(all, SIZE);
     const slots = Math.floor(SIZE / lanes);
-    const rounds = Math.ceil(vectors / lanes);
-    const vectorOf = (j: number) => `min(lane % ${lanes} + ${j * lanes}, ${vectors - 1}u)`;
+    const rounds = Math.ceil(all / lanes);
+    const place = (j: number) => `let n = min(lane % ${lanes} + ${j * lanes}, ${all - 1}u); let g = n / ${vectors};`;
     return /* wgsl */ `
   {
-    ${each(rounds, j => each(G, g => `var sum${j}_${g} = vec4f(0.0);`, ' '))}
+    ${each(rounds, j => `var sum${j} = vec4f(0.0);`, ' ')}
     let slot = lane / ${lanes};
     for (var start = 0u; start < ${count}; start += ${merged}) {
       let some = min(${merged}u, ${count} - start);
@@ -230,21 +232,28 @@ export function finish(d: Domain, int8: boolean): Kernel {
         l = fma(weight, state.y, l);
       }
       workgroupBarrier();
+      ${each(
+        rounds,
+        j => `{
+      ${place(j)}
       for (var u = slot; u < select(0u, some, slot < ${slots}); u += ${slots * AHEAD}) {
-        ${each(AHEAD, k => `let u${k} = min(u + ${k * slots}, some - 1);`, ' ')}
-        ${each(rounds, j => each(AHEAD, k => each(G, g => `let o${j}_${k}_${g} = ${states}[${stateOf(dim, `${first} + start + u${k}`, `${g}`)} + ${vectorOf(j)}];`)))}
-        ${each(AHEAD, k => each(G, g => `{ let weight = select(0.0, weights[${g * merged} + u${k}], u + ${k * slots} < some); ${each(rounds, j => `sum${j}_${g} = fma(vec4f(weight), o${j}_${k}_${g}, sum${j}_${g});`, ' ')} }`))}
+        ${each(AHEAD, k => `let u${k} = min(u + ${k * slots}, some - 1); let o${k} = ${states}[${stateOf(dim, `${first} + start + u${k}`, 'g')} + n % ${vectors}];`)}
+        ${each(AHEAD, k => `sum${j} = fma(vec4f(select(0.0, weights[g * ${merged} + u${k}], u + ${k * slots} < some)), o${k}, sum${j});`)}
       }
+      }`,
+      )}
     }
     for (var turn = 0u; turn < ${slots}; turn++) {
       workgroupBarrier();
       if (slot == turn) {
-        ${each(rounds, j =>
-          each(G, g =>
-            dim % 4 === 0
-              ? `${j > 0 ? `if (lane + ${j * lanes} < ${vectors}) ` : ''}{ ${to}[${(g * dim) / 4} + ${vectorOf(j)}] += sum${j}_${g}; }`
-              : `for (var k = 4 * ${vectorOf(j)}; k < min(${dim}u, 4 * ${vectorOf(j)} + 4); k++) { ${at(to, `${g * dim} + k`)} += sum${j}_${g}[k % 4]; }`,
-          ),
+        ${each(
+          rounds,
+          j =>
+            `${j > 0 || lanes < all ? `if (lane + ${j * lanes} < ${all}) ` : ''}{ ${place(j)} ${
+              dim % 4 === 0
+                ? `${to}[n] += sum${j};`
+                : `for (var k = 4 * (n % ${vectors}); k < min(${dim}u, 4 * (n % ${vectors}) + 4); k++) { ${at(to, `g * ${dim} + k`)} += sum${j}[k % 4]; }`
+            } }`,
         )}
       }
     }

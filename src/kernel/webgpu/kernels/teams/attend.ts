@@ -153,7 +153,7 @@ fn main(group: vec3u, own: u32) {
   ${values.setup ?? ''}
   ${keys.load(Q)}
   ${each(V, v => `var m${v} = vec4f(${NEVER}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
-  ${values.turns ? (values.turns.declare(Q)) : each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
+  ${values.turns ? values.turns.declare(Q) : each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
   ${source.rounds ? `for (var round = 0u; round < ${source.rounds}; round++) {` : 'let round = 0u;'}
   ${source.begin}
   ${keys.fetch?.(own) ?? ''}

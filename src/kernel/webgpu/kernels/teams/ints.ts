@@ -80,7 +80,17 @@ function products(
         return each(
           dims,
           e =>
-            `{ ${ns.map((n, k) => `let x${k} = ${bytes[e](words[n].codes, words[n].top)};`).join(' ')} ${each(V, v => addBoth(`sum${l * dims + e}_${v}`, type, ns.map((_, k) => `x${k}`), ns.map((_, k) => `q${k}_${v}`)), ' ')} }`,
+            `{ ${ns.map((n, k) => `let x${k} = ${bytes[e](words[n].codes, words[n].top)};`).join(' ')} ${each(
+              V,
+              v =>
+                addBoth(
+                  `sum${l * dims + e}_${v}`,
+                  type,
+                  ns.map((_, k) => `x${k}`),
+                  ns.map((_, k) => `q${k}_${v}`),
+                ),
+              ' ',
+            )} }`,
           ' ',
         );
       })} }`;

@@ -65,8 +65,7 @@ export function halvesByTeams(shape: AttendShape, rows: number, split: number): 
   let end = min(data[item + 8] + select(rows - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});
   let count = min(${TEAMS * LANES}u, end - min(end, first));
   let own_count = min(${LANES}u, count - min(count, ${LANES} * team));`,
-      seen: (row, t) =>
-        `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
+      seen: (row, t) => `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
     },
     shape,
     rows,

@@ -30,10 +30,7 @@ fn turned_about(x: u32) -> u32 {
     extra${v} += vec4f(bytes${j});
     let x${j} = pack4xU8(bytes${j});`;
       const strided = (v: number) =>
-        each(
-          J,
-          j => `{ ${bytes(j, v)} ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = turned_about(x${j}); }`,
-        );
+        each(J, j => `{ ${bytes(j, v)} ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = turned_about(x${j}); }`);
       const fours = (v: number) => `{ ${each(J, j => bytes(j, v))} ${turnAbout}
     if (lane < ${P / 4}) { ${place('lane', Q, v)} = vec4u(y0, y1, y2, y3); } }`;
       return `workgroupBarrier();

@@ -62,8 +62,8 @@ export class Attention {
   private readonly tables = new WeakMap<readonly KvRun[], { table: Table; placed?: Placed }>();
   /** Pages whose turns are on the GPU, by codec. */
   private readonly turnedPages = new Map<GpuCodec, number>();
-  /** Kernels of pages with tails beside them, where that fits. */
-  private readonly pairs = new Map<Kernel, Kernel | undefined>();
+  /** Kernels that run beside one another, where that fits. */
+  private readonly pairs = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
   constructor(
@@ -233,12 +233,13 @@ export class Attention {
         dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
     const words = teams?.keys.turned;
-    const queries =
-      words && batch.pageStates > 0
+    const ready = batch.pageStates > 0 && (words || !key.fragment.turn);
+    const before = !ready
+      ? undefined
+      : words
         ? this.turn(q, key, words, view, batch, word, scale)
-        : key.fragment.turn || batch.pageStates === 0
-          ? bufferOf(q)
-          : this.prepare(q, key, batch, word, scale);
+        : this.prepare(q, key, batch, word, scale);
+    const queries = before?.queries ?? bufferOf(q);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
@@ -289,6 +290,10 @@ export class Attention {
     }
     const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
     const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
+    if (before && process.env.KV_BESIDE !== '0' && oneByOne && this.fitsBeside(before.dispatches[0], dispatches[0])) {
+      this.runBeside(before.dispatches[0], dispatches[0]);
+      dispatches.shift();
+    } else for (const dispatch of before?.dispatches ?? []) this.run(dispatch);
     if (oneByOne && dispatches.length === 2 && few) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
@@ -302,19 +307,25 @@ export class Attention {
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
   }
 
-  /** Tails and sinks are few and slow: they begin first and run beside the pages, if that fits into one kernel. */
-  private runBeside(halves: Dispatch, pages: Dispatch): void {
-    if (!this.pairs.has(pages.kernel)) {
-      const both = beside(halves.kernel, pages.kernel);
+  private fitsBeside(a: Dispatch, b: Dispatch): boolean {
+    return a.kernel.size === b.kernel.size && a.groups[1] === b.groups[1];
+  }
+
+  /** Tails and sinks are few and slow: they run beside something else, if that fits into one kernel. */
+  private runBeside(a: Dispatch, b: Dispatch): void {
+    const pairs = this.pairs.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
+    this.pairs.set(a.kernel, pairs);
+    if (!pairs.has(b.kernel)) {
+      const both = beside(a.kernel, b.kernel);
       const fits = both.buffers.length <= this.options.storageBuffers && workgroupBytes(both) <= this.options.memory;
-      this.pairs.set(pages.kernel, fits ? both : undefined);
+      pairs.set(b.kernel, fits ? both : undefined);
     }
-    const both = this.pairs.get(pages.kernel);
+    const both = pairs.get(b.kernel);
     if (both) {
-      const [split, heads] = halves.groups;
-      const params = [split, ...halves.params, ...pages.params];
-      this.gpu.run(both, params, [...halves.buffers, ...pages.buffers.slice(1)], [split + pages.groups[0], heads]);
-    } else for (const dispatch of [halves, pages]) this.run(dispatch);
+      const [split, heads] = a.groups;
+      const params = [split, ...a.params, ...b.params];
+      this.gpu.run(both, params, [...a.buffers, ...b.buffers.slice(1)], [split + b.groups[0], heads]);
+    } else for (const dispatch of [a, b]) this.run(dispatch);
   }
 
   private run({ kernel, params, buffers, groups }: Dispatch): void {
@@ -322,17 +333,16 @@ export class Attention {
   }
 
   /** Queries in the domain of the keys. */
-  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
+  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number) {
     const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-    const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
+    const groups = [batch.finish.count, this.heads / headsAtOnce(this.shape.group)];
     const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
-    this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
-    return queries;
+    return { queries, dispatches: [{ kernel, params: [word, batch.finish.word, scale], buffers, groups }] };
   }
 
-  /** Queries in the domain of keys that are relative to their page, page by page. */
+  /** The same of keys that are relative to their page, page by page. */
   private turn(q: Tensor, key: GpuCodec, words: Words, view: KvView, batch: Batch, table: number, scale: number) {
     const { group, kvHeads } = this.shape;
     const bytes = 16 * TEAMS * kvHeads * pageWords(words.most, group);
@@ -341,9 +351,13 @@ export class Attention {
     const kernel = this.kernelOf('prepare pages', key, key, () =>
       turnPages(key.name, key.fragment, words, this.shape, key.perHead),
     );
-    for (const { word, count } of [batch.pages.one, batch.pages.many])
-      if (count > 0) this.gpu.run(kernel, [table, word, scale, key.columns], buffers, [count, kvHeads]);
-    return queries;
+    const { one, many } = batch.pages;
+    const dispatches = [one, many]
+      .filter(({ count }) => count > 0)
+      .map(({ word, count }) => {
+        return { kernel, params: [table, word, scale, key.columns], buffers, groups: [count, kvHeads] };
+      });
+    return { queries, dispatches };
   }
 
   /** Cosine and sine of every pair where each page begins, made in f64: for twice the pages that are asked for. */

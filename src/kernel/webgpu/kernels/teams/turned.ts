@@ -87,7 +87,7 @@ export function turnPages(
 ${talk(together)}
 ${turnedAt(words.most, shape)}
 // [dim][page] of all queries: turned, then coded; a dim more is zero.
-var<workgroup> numbers: array<vec4f, ${(Math.max(C, D) + 1) * TEAMS * V}>;
+var<workgroup> numbers: array<array<vec4f, ${TEAMS * V}>, ${Math.max(C, D) + 1}>;
 ${matrix ? blockOf(blocks) : ''}
 ${words.text}
 fn main(group: vec3u, own: u32) {
@@ -109,9 +109,9 @@ fn main(group: vec3u, own: u32) {
         let turn = turns[(data[item + 7] + min(page, pages - 1)) * ${pairs} + pair];
         both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
       }
-      let to = (2 * pair * ${TEAMS} + page) * ${V} + q / 4;
-      numbers[to][q % 4] = both.x;
-      numbers[to + ${TEAMS * V}][q % 4] = both.y;
+      let to = page * ${V} + q / 4;
+      numbers[2 * pair][to][q % 4] = both.x;
+      numbers[2 * pair + 1][to][q % 4] = both.y;
     }
     workgroupBarrier();
     ${each(V, v => `var added${v} = vec4f(0.0);`, ' ')}
@@ -119,7 +119,7 @@ fn main(group: vec3u, own: u32) {
       mean
         ? `for (var i = lane; i < ${D}; i += ${LANES}) {
       let middle = ${number(`${matrix?.length ?? 0} + head * ${D} + i`)};
-      ${each(V, v => `added${v} = fma(vec4f(middle), numbers[(i * ${TEAMS} + team) * ${V} + ${v}], added${v});`, ' ')}
+      ${each(V, v => `added${v} = fma(vec4f(middle), numbers[i][team * ${V} + ${v}], added${v});`, ' ')}
     }`
         : ''
     }
@@ -134,9 +134,9 @@ fn main(group: vec3u, own: u32) {
           ? `let block = block_of(n);
       for (var i = block.x; i < block.y; i += ${unroll}) {
         ${each(unroll, u => `let map${u} = ${number(`${perHead ? `head * ${C * D} + ` : ''}(i + ${u}) * ${C} + n`)};`)}
-        ${each(unroll, u => all((t, v) => `sum${k}_${t}_${v} = fma(vec4f(map${u}), numbers[((i + ${u}) * ${TEAMS} + ${t}) * ${V} + ${v}], sum${k}_${t}_${v});`))}
+        ${each(unroll, u => all((t, v) => `sum${k}_${t}_${v} = fma(vec4f(map${u}), numbers[i + ${u}][${t * V + v}], sum${k}_${t}_${v});`))}
       }`
-          : all((t, v) => `sum${k}_${t}_${v} = numbers[(n * ${TEAMS} + ${t}) * ${V} + ${v}];`)
+          : all((t, v) => `sum${k}_${t}_${v} = numbers[n][${t * V + v}];`)
       }
     }`,
     )}
@@ -144,13 +144,13 @@ fn main(group: vec3u, own: u32) {
     ${each(
       Math.ceil(C / SIZE),
       k =>
-        `if (n${k} < ${C}) { let n = n${k}; let step = ${words.step('n')}; ${all((t, v) => `numbers[(n * ${TEAMS} + ${t}) * ${V} + ${v}] = sum${k}_${t}_${v} * step;`)} }`,
+        `if (n${k} < ${C}) { let n = n${k}; let step = ${words.step('n')}; ${all((t, v) => `numbers[n][${t * V + v}] = sum${k}_${t}_${v} * step;`)} }`,
     )}
-    if (own < ${TEAMS * V}) { numbers[${C * TEAMS * V} + own] = vec4f(0.0); }
+    if (own < ${TEAMS * V}) { numbers[${C}][own] = vec4f(0.0); }
     workgroupBarrier();
     ${
       words.share > 0
-        ? `for (var n = lane; n < ${C}; n += ${LANES}) { ${each(V, v => `added${v} = fma(vec4f(${words.share}), numbers[(n * ${TEAMS} + team) * ${V} + ${v}], added${v});`, ' ')} }`
+        ? `for (var n = lane; n < ${C}; n += ${LANES}) { ${each(V, v => `added${v} = fma(vec4f(${words.share}), numbers[n][team * ${V} + ${v}], added${v});`, ' ')} }`
         : ''
     }
     ${each(V, v => `var top${v} = vec4f(0.0);`, ' ')}
@@ -179,7 +179,7 @@ fn main(group: vec3u, own: u32) {
     }
   }
 }
-fn number_of(dim: u32, v: u32) -> vec4f { return numbers[(dim * ${TEAMS} + team) * ${V} + v]; }`;
+fn number_of(dim: u32, v: u32) -> vec4f { return numbers[dim][team * ${V} + v]; }`;
   return {
     name: `prepare pages ${name} ${G}/${kvHeads}${together ? ' together' : ''}`,
     params: ['table', 'items', 'scale: f32', 'keyColumns'],

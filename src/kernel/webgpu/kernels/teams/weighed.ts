@@ -23,15 +23,19 @@ fn turned_about(x: u32) -> u32 {
   let z = across_word(r, 2u);
   return select((r & 0xffffu) | (z << 16u), (z >> 16u) | (r & 0xffff0000u), (lane & 2u) != 0u);
 }`,
-    /** Adds what they are to `extra`. */
+    /** `extra` is what they add up to, over all lanes. */
     put: (Q: number, { neighbours, each: J, at }: Tokens) => {
       const bytes = (j: number, v: number) => `
     let bytes${j} = vec4u(fma(w${j}_${v}, vec4f(255.0), vec4f(fract(f32(${at(j)}) * ${float(GOLDEN)}))));
-    extra${v} += vec4f(bytes${j});
-    let x${j} = pack4xU8(bytes${j});`;
-      const strided = (v: number) =>
-        each(J, j => `{ ${bytes(j, v)} ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = turned_about(x${j}); }`);
+    let x${j} = (bytes${j}.x | (bytes${j}.y << 8u)) | ((bytes${j}.z << 16u) | (bytes${j}.w << 24u));`;
+      const ones = '0x01010101u';
+      const strided = (v: number) => `{
+    var count = 0u;
+    ${each(J, j => `{ ${bytes(j, v)} let word = turned_about(x${j}); count += dot4U8Packed(word, ${ones}); ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = word; }`)}
+    extra${v} = select(vec4f(0.0), vec4f(f32(count)), vec4u(lane % 4) == vec4u(0, 1, 2, 3));
+  }`;
       const fours = (v: number) => `{ ${each(J, j => bytes(j, v))} ${turnAbout}
+    extra${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(y${k}, ${ones})`, ', ')}));
     if (lane < ${P / 4}) { ${place('lane', Q, v)} = vec4u(y0, y1, y2, y3); } }`;
       return `workgroupBarrier();
   ${each(vectors(Q), neighbours ? fours : strided)}

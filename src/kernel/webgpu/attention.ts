@@ -21,7 +21,7 @@ import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { fitsHalves } from './kernels/teams/halves.ts';
 import { halvesByTeams, pagesByTeams } from './kernels/teams/sources.ts';
-import { TEAMS, SIZE as TEAMS_SIZE } from './kernels/teams/talk.ts';
+import { GROUPS, TEAMS, SIZE as TEAMS_SIZE } from './kernels/teams/talk.ts';
 import { pageWords, turnPages, type Words } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
@@ -154,7 +154,7 @@ export class Attention {
     const { headDim: D } = this.shape;
     if (!keys || !values || !fitsHalves(D) || process.env.KV_OLD) return undefined;
     const loaded = Math.max(keys.loaded + values.loaded, D + TEAMS_SIZE);
-    return { keys, values, loaded: loaded + D + 80, fixed: (keys.fixed ?? 0) + (values.fixed ?? 0) };
+    return { keys, values, loaded: loaded + GROUPS * (D + 64) + 16, fixed: (keys.fixed ?? 0) + (values.fixed ?? 0) };
   }
 
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */

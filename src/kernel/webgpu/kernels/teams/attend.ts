@@ -18,7 +18,7 @@ import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
-import { LANES, SIZE, TEAMS, talk } from './talk.ts';
+import { GROUPS, LANES, SIZE, TEAMS, TURNS, talk } from './talk.ts';
 import type { Words } from './turned.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
@@ -124,16 +124,17 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
     rows === 1
       ? source.seen(0, own.at(j))
       : `vec4<bool>${vectorOf(Q, v, q => source.seen(Math.floor(q / G), own.at(j)))}`;
+  const grouped = (array: string, at: string, k: string) => each(GROUPS, g => `${array}[${g}][${at}][${k}]`, ' + ');
   const turns = values.turns?.count ?? 1;
   const addTo = (array: string, at: string, sum: string, v: number) =>
-    `{ let at = ${at}; ${array}[at] = fma(${sum}, by${v}, ${array}[at]); }`;
+    `{ let at = ${at}; ${array}[team / ${TURNS}][at] = fma(${sum}, by${v}, ${array}[team / ${TURNS}][at]); }`;
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
 ${talk(together)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
 // Zero at first, as all of workgroup memory is.
-var<workgroup> sums: array<vec4f, ${C * V}>;
-var<workgroup> lengths: array<vec4f, ${2 * V * LANES}>;
+var<workgroup> sums: array<array<vec4f, ${C * V}>, ${GROUPS}>;
+var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${GROUPS}>;
 var<workgroup> totals: array<vec2f, ${Q}>;
 fn origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
@@ -186,8 +187,8 @@ fn main(group: vec3u, own: u32) {
   ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
   ${each(TEAMS - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
   ${each(V, v => `let by${v} = exp(m${v} - top_of_all${v});`, ' ')}
-  for (var all_turns = 0u; all_turns < ${TEAMS * turns}; all_turns++) {
-    if (team == all_turns / ${turns}) {
+  for (var all_turns = 0u; all_turns < ${TURNS * turns}; all_turns++) {
+    if (team % ${TURNS} == all_turns / ${turns}) {
       let turn = all_turns % ${turns};
       ${values.turns?.add(Q) ?? each(V, v => each(values.dims, i => addTo('sums', `${values.dimOf(i)} * ${V} + ${v}`, `o${i}_${v}`, v)))}
       if (turn == 0) {
@@ -201,7 +202,7 @@ fn main(group: vec3u, own: u32) {
     k => `{
     let q = min(${k * TEAMS} + team, ${Q - 1}u);
     let at = 2 * (q / 4) * ${LANES} + lane;
-    let both = total(vec2f(lengths[at][q % 4], lengths[at + ${LANES}][q % 4]));
+    let both = total(vec2f(${grouped('lengths', 'at', 'q % 4')}, ${grouped('lengths', `at + ${LANES}`, 'q % 4')}));
     if (lane == 0) { totals[q] = both; }
   }`,
   )}
@@ -210,7 +211,7 @@ fn main(group: vec3u, own: u32) {
     Q,
     q => `if (${Math.floor(q / G)} < rows) {
     let to = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};
-    for (var i = own; i < ${C}; i += ${SIZE}) { states[to + i] = sums[i * ${V} + ${q >> 2}][${q & 3}] + totals[${q}].y; }
+    for (var i = own; i < ${C}; i += ${SIZE}) { states[to + i] = ${grouped('sums', `i * ${V} + ${q >> 2}`, `${q & 3}`)} + totals[${q}].y; }
     if (own == 0) { states[to + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to + ${4 * Math.ceil(C / 4) + 1}] = totals[${q}].x; }
   }`,
   )}

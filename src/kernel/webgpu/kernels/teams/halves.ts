@@ -12,10 +12,14 @@ import { LANES, SIZE } from './talk.ts';
 /** Rows of heads that lanes can share so. */
 export const fitsHalves = (D: number): boolean => [32, 64, 128, 256].includes(D);
 
+const EIGHTS = Number(process.env.KV_EIGHTS ?? 2);
+
 /** Token of a lane, from the first of all teams on. */
 export const halfToken = `(${LANES} * team + lane / 4 + 8 * (lane % 4))`;
 
 export function halfKeys(D: number, text: string): KeyPart {
+  // Eights of a row that a lane reads before the first of them is used.
+  const eights = Math.min(EIGHTS, D / 32);
   return {
     name: `f16 ${D}`,
     dim: D,
@@ -30,9 +34,9 @@ export function halfKeys(D: number, text: string): KeyPart {
   }`,
     sums: Q => `
   ${each(4, i => each(vectors(Q), v => `var sum${i}_${v} = vec4f(0.0);`, ' '))}
-  for (var eight = lane % 4; eight < select(0u, ${D / 8}u, own_count > 0); eight += 4) {
-    ${each(4, i => `let e${i} = key_eight(sinks, start, room, first + ${LANES} * team + lane / 4 + ${8 * i}, eight);`)}
-    ${each(Q, q => `{ let x = query[2 * eight * ${Q} + ${q}]; let y = query[(2 * eight + 1) * ${Q} + ${q}]; ${each(4, i => `${dotOf(`sum${i}_${q >> 2}[${q & 3}]`, 'x', `e${i}.low`)} ${dotOf(`sum${i}_${q >> 2}[${q & 3}]`, 'y', `e${i}.high`)}`)} }`)}
+  for (var eight = lane % 4; eight < select(0u, ${D / 8}u, own_count > 0); eight += ${4 * eights}) {
+    ${each(eights, k => each(4, i => `let e${k}_${i} = key_eight(sinks, start, room, first + ${LANES} * team + lane / 4 + ${8 * i}, eight + ${4 * k});`))}
+    ${each(eights, k => each(Q, q => `{ let x = query[2 * (eight + ${4 * k}) * ${Q} + ${q}]; let y = query[(2 * (eight + ${4 * k}) + 1) * ${Q} + ${q}]; ${each(4, i => `${dotOf(`sum${i}_${q >> 2}[${q & 3}]`, 'x', `e${k}_${i}.low`)} ${dotOf(`sum${i}_${q >> 2}[${q & 3}]`, 'y', `e${k}_${i}.high`)}`)} }`))}
   }
   let odd = (lane & 1) != 0;
   let upper = (lane & 2) != 0;
@@ -49,11 +53,12 @@ export function halfKeys(D: number, text: string): KeyPart {
 const dotOf = (sum: string, x: string, y: string) => each(4, k => `${sum} = fma(${x}[${k}], ${y}[${k}], ${sum});`, ' ');
 
 /** Tokens that are read before the first of them is used. */
-const AHEAD = 4;
+const AHEAD = Number(process.env.KV_HALF ?? 8);
 
 export function halfValues(D: number): ValuePart {
   const row = D / 8;
   const slots = LANES / row;
+  const ahead = Math.min(AHEAD, LANES / slots);
   /** Lanes with the same eights halve them among themselves until each has its own. */
   const halving = (Q: number) => {
     const lines: string[] = [];
@@ -82,9 +87,9 @@ export function halfValues(D: number): ValuePart {
   workgroupBarrier();
   {
   ${each(8, k => each(vectors(Q), v => `var e${k}_${v} = vec4f(0.0);`, ' '))}
-  for (var t = ${LANES} * team + lane / ${row}; t < ${LANES} * team + own_count; t += ${slots * AHEAD}) {
-    ${each(AHEAD, u => `let x${u} = value_eight(sinks, start, room, first + t + ${u * slots}, lane % ${row});`)}
-    ${each(AHEAD, u => each(vectors(Q), v => `{ let w = weighed[(t + ${u * slots}) * ${vectors(Q)} + ${v}]; ${each(8, k => `e${k}_${v} = fma(w, vec4f(x${u}.${k < 4 ? 'low' : 'high'}[${k % 4}]), e${k}_${v});`, ' ')} }`))}
+  for (var t = ${LANES} * team + lane / ${row}; t < ${LANES} * team + own_count; t += ${slots * ahead}) {
+    ${each(ahead, u => `let x${u} = value_eight(sinks, start, room, first + t + ${u * slots}, lane % ${row});`)}
+    ${each(ahead, u => each(vectors(Q), v => `{ let w = weighed[(t + ${u * slots}) * ${vectors(Q)} + ${v}]; ${each(8, k => `e${k}_${v} = fma(w, vec4f(x${u}.${k < 4 ? 'low' : 'high'}[${k % 4}]), e${k}_${v});`, ' ')} }`))}
   }
   ${halving(Q)}
   ${each(dims, i => each(vectors(Q), v => `o${i}_${v} = fma(e${i}_${v}, whole${v}, o${i}_${v} * kept${v});`, ' '))}

@@ -21,7 +21,7 @@ import { weighedBytes } from './weighed.ts';
 type Levels = PageFragment & { kind: 'levels' };
 
 /** Lines that are read at a time, and pairs of columns. */
-const AT_ONCE = Number(process.env.KV_LINES ?? 4);
+const AT_ONCE = Number(process.env.KV_LINES ?? 2);
 const COLUMNS = 4;
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>

@@ -12,7 +12,7 @@ import type { PageShape } from '../shape.ts';
 import { COLUMN_WORDS, ownTable } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
 import { type KeyPart, type ValuePart, vectors } from './attend.ts';
-import { LANES, SIZE } from './talk.ts';
+import { LANES, SIZE, TURNS } from './talk.ts';
 import { turnedPart, type Words } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 
@@ -153,7 +153,7 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
         each(
           rounds,
           s =>
-            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[at] = fma(o${s}_${k}_${v}, by${v}, sums[at]); }`, ' '), ' ')} }`,
+            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[team / ${TURNS}][at] = fma(o${s}_${k}_${v}, by${v}, sums[team / ${TURNS}][at]); }`, ' '), ' ')} }`,
         ),
     },
   };

@@ -30,7 +30,7 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
   if (bits === 3) return threeBits(length, lines);
   const blocks = (length * bits) / 128;
   if (![1, 2, 4].includes(bits) || blocks % 1 !== 0) return undefined;
-  const taken = blocks % 2 === 0 ? Number(process.env.KV_TAKEN ?? 1) : 1;
+  const taken = blocks % 2 === 0 ? Number(process.env.KV_TAKEN ?? 2) : 1;
   const codes = 8 / bits;
   return {
     count: blocks / taken,

@@ -3,7 +3,10 @@
  * subgroup is a team, else through workgroup memory, with the same bits. All teams call these together.
  */
 
-export const TEAMS = 4;
+export const TEAMS = Number(process.env.KV_TEAMS ?? 4);
+/** Teams that add up what they have one after the other; as many do so at a time as there are such groups. */
+export const TURNS = Math.min(4, TEAMS);
+export const GROUPS = TEAMS / TURNS;
 export const LANES = 32;
 export const SIZE = TEAMS * LANES;
 

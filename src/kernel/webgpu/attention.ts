@@ -4,7 +4,6 @@ import type { Block, KvRun, KvView, Tensor } from '../device.ts';
 import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
-import type { AttendShape } from './kernels/attend.ts';
 import { beside, workgroupBytes } from './kernels/beside.ts';
 import {
   append,
@@ -19,9 +18,8 @@ import { ROUND } from './kernels/lanes/halves.ts';
 import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
-import { fitsHalves } from './kernels/teams/halves.ts';
-import { halvesByTeams, pagesByTeams } from './kernels/teams/sources.ts';
-import { GROUPS, TEAMS, SIZE as TEAMS_SIZE } from './kernels/teams/talk.ts';
+import { frameWords, type TeamShape } from './kernels/teams/attend.ts';
+import { pagesByTeams } from './kernels/teams/sources.ts';
 import { pageWords, turnPages, type Words } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
@@ -52,23 +50,24 @@ interface Dispatch {
  * Workgroups up to which tails and sinks run beside the pages: together they take more workgroup memory, which leaves
  * fewer of them on a processor at once.
  */
-const FEW = Number(process.env.KV_FEW ?? 1024);
+const FEW = 1024;
 
 /** Bytes that the partial states of attention may take. */
 const STATES = 64 << 20;
 
 export class Attention {
   private readonly heads: number;
-  private readonly tables = new WeakMap<readonly KvRun[], { table: Table; placed?: Placed }>();
+  /** By the pages that a workgroup takes. */
+  private readonly tables = new WeakMap<readonly KvRun[], Map<number, { table: Table; placed?: Placed }>>();
   /** Pages whose turns are on the GPU, by codec. */
   private readonly turnedPages = new Map<GpuCodec, number>();
-  /** Kernels that run beside one another, where that fits. */
-  private readonly pairs = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
+  /** Kernels of pages with tails beside them, where that fits. */
+  private readonly pairs = new Map<Kernel, Kernel | undefined>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
   constructor(
     private readonly gpu: Gpu,
-    private readonly shape: AttendShape,
+    private readonly shape: TeamShape,
     private readonly codecOf: (fragment: Fragment) => GpuCodec,
     private readonly options: AttentionOptions,
   ) {
@@ -134,9 +133,10 @@ export class Attention {
       const { keys, values } = some[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.fragment), this.codecOf(values.fragment)];
       const tile = this.tileOf(key, value);
-      const { table } = this.tableOf(some, tile);
+      const split = this.teamsOf(key, value) ? this.shape.teams : this.options.split;
+      const { table } = this.tableOf(some, tile, split);
       for (const batch of table.batches) {
-        const { word } = this.tableOf(some, tile);
+        const { word } = this.tableOf(some, tile, split);
         this.attendBatch(layer, q, out, some[0].view, { key, value }, batch, word, tile, scale);
       }
     }
@@ -145,16 +145,21 @@ export class Attention {
   /** The parts of attention by lanes, and the words of workgroup memory that it takes a query. */
   private lanesOf({ laneKeys: keys }: GpuCodec, { laneValues: values }: GpuCodec) {
     if (!keys || !values) return undefined;
-    const halves = this.shape.headDim + 16 + Math.max(ROUND, 4 * LANES * Math.ceil(this.shape.headDim / ROUND));
-    return { keys, values, loaded: Math.max(keys.loaded + values.loaded, halves) };
+    return { keys, values, loaded: Math.max(keys.loaded + values.loaded, this.halfWords()) };
   }
 
-  /** The parts of attention by teams, and the words of workgroup memory that it takes a query. */
+  /** Words of workgroup memory a query for tails and sinks by lanes. */
+  private halfWords(): number {
+    const { headDim } = this.shape;
+    return headDim + 16 + Math.max(ROUND, 4 * LANES * Math.ceil(headDim / ROUND));
+  }
+
+  /** The parts of attention by teams, and the words of workgroup memory that it takes a query and in all. */
   private teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
-    const { headDim: D } = this.shape;
-    if (!keys || !values || !fitsHalves(D) || process.env.KV_OLD) return undefined;
-    const loaded = Math.max(keys.loaded + values.loaded, D + TEAMS_SIZE);
-    return { keys, values, loaded: loaded + GROUPS * (D + 64) + 16, fixed: (keys.fixed ?? 0) + (values.fixed ?? 0) };
+    if (!keys || !values || process.env.KV_OLD) return undefined;
+    const loaded = keys.loaded + values.loaded + frameWords(values.dim, this.shape.teams);
+    const fixed = (keys.fixed ?? 0) + (values.fixed ?? 0) + 4 * LANES * this.shape.teams;
+    return { keys, values, loaded, fixed };
   }
 
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
@@ -168,11 +173,16 @@ export class Attention {
     const fixed = 4 * (keys.fixed + values.fixed + 64);
     const lanes = this.lanesOf(key, value);
     const teams = this.teamsOf(key, value);
+    const { memory } = this.options;
+    // By teams numbers of four queries go together.
     const most = teams
-      ? 4 * Math.floor((this.options.memory - 16 * TEAMS_SIZE - 4 * teams.fixed) / (16 * teams.loaded))
+      ? Math.min(
+          4 * Math.floor((memory / 4 - teams.fixed) / (4 * teams.loaded)),
+          Math.floor((memory / 4 - 4 * LANES) / this.halfWords()),
+        )
       : lanes
-        ? Math.floor((this.options.memory - 16 * LANES) / (4 * lanes.loaded))
-        : Math.floor((this.options.memory - fixed) / bytes);
+        ? Math.floor((memory - 16 * LANES) / (4 * lanes.loaded))
+        : Math.floor((memory - fixed) / bytes);
     if (most < group)
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
@@ -180,13 +190,15 @@ export class Attention {
     return Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
   }
 
-  private tableOf(runs: readonly KvRun[], tile: number): { table: Table; word: number } {
-    let known = this.tables.get(runs);
+  private tableOf(runs: readonly KvRun[], tile: number, split: number): { table: Table; word: number } {
+    const bySplit = this.tables.get(runs) ?? new Map<number, { table: Table; placed?: Placed }>();
+    this.tables.set(runs, bySplit);
+    let known = bySplit.get(split);
     if (!known) {
-      const { split, binding } = this.options;
       const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
-      known = { table: attendTable(runs, tile, split, Math.floor(Math.min(STATES, binding) / stateBytes)) };
-      this.tables.set(runs, known);
+      const mostStates = Math.floor(Math.min(STATES, this.options.binding) / stateBytes);
+      known = { table: attendTable(runs, tile, split, mostStates) };
+      bySplit.set(split, known);
     }
     this.gpu.makeRoom(known.table.words.byteLength);
     if (known.placed?.generation !== this.gpu.generation) known.placed = this.gpu.place(known.table.words);
@@ -224,8 +236,8 @@ export class Attention {
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const lanes = this.lanesOf(key, value);
     const teams = this.teamsOf(key, value);
-    // What loops count by.
-    const more = teams ? [1] : lanes ? [4] : [];
+    // What loops by lanes count to.
+    const four = lanes || teams ? [4] : [];
     const dispatches: Dispatch[] = [];
     const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
@@ -233,25 +245,21 @@ export class Attention {
         dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
     const words = teams?.keys.turned;
-    const ready = batch.pageStates > 0 && (words || !key.fragment.turn);
-    const before = !ready
-      ? undefined
-      : words
+    const queries =
+      words && batch.pageStates > 0
         ? this.turn(q, key, words, view, batch, word, scale)
-        : this.prepare(q, key, batch, word, scale);
-    const queries = before?.queries ?? bufferOf(q);
+        : key.fragment.turn || batch.pageStates === 0
+          ? bufferOf(q)
+          : this.prepare(q, key, batch, word, scale);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${teams ? 'teams' : lanes !== undefined}`, () =>
-        teams
-          ? halvesByTeams(this.shape, rows, this.options.split)
-          : lanes
-            ? halvesByLanes(this.shape, rows)
-            : attendHalves(this.shape, rows),
+      const byLanes = (lanes ?? teams) !== undefined;
+      const kernel = this.gpu.kernel(`halves ${rows} ${byLanes}`, () =>
+        byLanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
       );
-      return { kernel, params: [word, first, ...more, ...rooms, scale], buffers };
+      return { kernel, params: [word, first, ...four, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -271,29 +279,19 @@ export class Attention {
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>
           teams
-            ? pagesByTeams(
-                { ...keys, part: teams.keys },
-                { ...values, part: teams.values },
-                this.shape,
-                rows,
-                this.options.split,
-              )
+            ? pagesByTeams({ ...keys, part: teams.keys }, { ...values, part: teams.values }, this.shape, rows)
             : lanes
               ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
               : attendPages(keys, values, this.shape, rows),
         );
         const offset = valueOffset - keyOffset;
-        const params = [word, first, ...more, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const params = [word, first, ...four, pool.strides[layer], offset, scale, key.columns, value.columns];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         return { kernel, params, buffers };
       });
     }
     const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
-    const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
-    if (before && process.env.KV_BESIDE !== '0' && oneByOne && this.fitsBeside(before.dispatches[0], dispatches[0])) {
-      this.runBeside(before.dispatches[0], dispatches[0]);
-      dispatches.shift();
-    } else for (const dispatch of before?.dispatches ?? []) this.run(dispatch);
+    const few = !teams && dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
     if (oneByOne && dispatches.length === 2 && few) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
@@ -307,25 +305,19 @@ export class Attention {
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
   }
 
-  private fitsBeside(a: Dispatch, b: Dispatch): boolean {
-    return a.kernel.size === b.kernel.size && a.groups[1] === b.groups[1];
-  }
-
-  /** Tails and sinks are few and slow: they run beside something else, if that fits into one kernel. */
-  private runBeside(a: Dispatch, b: Dispatch): void {
-    const pairs = this.pairs.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
-    this.pairs.set(a.kernel, pairs);
-    if (!pairs.has(b.kernel)) {
-      const both = beside(a.kernel, b.kernel);
+  /** Tails and sinks are few and slow: they begin first and run beside the pages, if that fits into one kernel. */
+  private runBeside(halves: Dispatch, pages: Dispatch): void {
+    if (!this.pairs.has(pages.kernel)) {
+      const both = beside(halves.kernel, pages.kernel);
       const fits = both.buffers.length <= this.options.storageBuffers && workgroupBytes(both) <= this.options.memory;
-      pairs.set(b.kernel, fits ? both : undefined);
+      this.pairs.set(pages.kernel, fits ? both : undefined);
     }
-    const both = pairs.get(b.kernel);
+    const both = this.pairs.get(pages.kernel);
     if (both) {
-      const [split, heads] = a.groups;
-      const params = [split, ...a.params, ...b.params];
-      this.gpu.run(both, params, [...a.buffers, ...b.buffers.slice(1)], [split + b.groups[0], heads]);
-    } else for (const dispatch of [a, b]) this.run(dispatch);
+      const [split, heads] = halves.groups;
+      const params = [split, ...halves.params, ...pages.params];
+      this.gpu.run(both, params, [...halves.buffers, ...pages.buffers.slice(1)], [split + pages.groups[0], heads]);
+    } else for (const dispatch of [halves, pages]) this.run(dispatch);
   }
 
   private run({ kernel, params, buffers, groups }: Dispatch): void {
@@ -333,31 +325,36 @@ export class Attention {
   }
 
   /** Queries in the domain of the keys. */
-  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number) {
+  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
     const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-    const groups = [batch.finish.count, this.heads / headsAtOnce(this.shape.group)];
+    const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
     const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
-    return { queries, dispatches: [{ kernel, params: [word, batch.finish.word, scale], buffers, groups }] };
+    this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
+    return queries;
   }
 
   /** The same of keys that are relative to their page, page by page. */
-  private turn(q: Tensor, key: GpuCodec, words: Words, view: KvView, batch: Batch, table: number, scale: number) {
-    const { group, kvHeads } = this.shape;
-    const bytes = 16 * TEAMS * kvHeads * pageWords(words.most, group);
+  private turn(
+    q: Tensor,
+    key: GpuCodec,
+    words: Words,
+    view: KvView,
+    batch: Batch,
+    table: number,
+    scale: number,
+  ): GPUBuffer {
+    const { group, kvHeads, teams } = this.shape;
+    const bytes = 16 * teams * kvHeads * pageWords(words.most, group);
     const queries = this.gpu.room('queries of pages', batch.pageStates * bytes);
     const buffers = [this.gpu.arena, bufferOf(q), this.turnsOf(key, view), key.tables!, queries];
     const kernel = this.kernelOf('prepare pages', key, key, () =>
       turnPages(key.name, key.fragment, words, this.shape, key.perHead),
     );
-    const { one, many } = batch.pages;
-    const dispatches = [one, many]
-      .filter(({ count }) => count > 0)
-      .map(({ word, count }) => {
-        return { kernel, params: [table, word, scale, key.columns], buffers, groups: [count, kvHeads] };
-      });
-    return { queries, dispatches };
+    for (const { word, count } of [batch.pages.one, batch.pages.many])
+      if (count > 0) this.gpu.run(kernel, [table, word, scale, key.columns], buffers, [count, kvHeads]);
+    return queries;
   }
 
   /** Cosine and sine of every pair where each page begins, made in f64: for twice the pages that are asked for. */

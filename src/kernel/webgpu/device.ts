@@ -36,6 +36,8 @@ export interface WebGpuOptions {
   unroll?: number;
   /** Pages that a workgroup of attention takes: 4. It shows in the last bits of results, so a cache keeps to one. */
   split?: number;
+  /** Pages that a workgroup reads at a time, where codecs are read so. */
+  teams?: number;
   /** Whether lanes may work together in subgroups: where the adapter has them. */
   subgroups?: boolean;
 }
@@ -57,6 +59,9 @@ interface WaitingProducts {
   projections: readonly Projection[];
   norm?: Norm;
 }
+
+/** Of a GPU: so many lanes leave each the registers that it needs and no more. */
+const TEAMS = Number(process.env.KV_TEAMS ?? 16);
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
@@ -84,7 +89,10 @@ export class WebGpuDevice implements Device {
   ) {
     const { limits, software } = info;
     const known = rest.subgroups !== false && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
-    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: known ? info.subgroups : 0 };
+    const most = 2 ** Math.floor(Math.log2(limits.invocations / 32));
+    const teams = rest.teams ?? (software ? 4 : Math.min(TEAMS, most));
+    const group = heads / kvHeads;
+    const shape = { headDim, kvHeads, pageTokens, group, subgroups: known ? info.subgroups : 0, teams };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

@@ -36,7 +36,10 @@ interface Lists {
   many: number[][];
 }
 
-/** Of `split` pages, or as many tokens of f16 in their rounds, each unit is a workgroup's. */
+/** Tokens of tails and sinks that a workgroup takes. */
+const SPAN = 4 * HALF_TOKENS;
+
+/** Units of `split` pages, or of some tokens of f16, are a workgroup's. */
 export function attendTable(runs: readonly KvRun[], tile: number, split: number, mostStates: number): Table {
   const words: number[] = [];
   const put = (rows: readonly (readonly number[])[]): Range => {
@@ -70,10 +73,9 @@ export function attendTable(runs: readonly KvRun[], tile: number, split: number,
     const sinkCount = Math.min(sinks, sealedTokens);
     const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
     const units = Math.ceil(leaves.length / split);
-    const span = HALF_TOKENS * split;
     // Rows of a run differ in how much of the tail they see, so each has the units that the last one has.
-    const tailUnits = Math.ceil((position + count - sealedTokens) / span);
-    const sinkUnits = Math.ceil(sinkCount / span);
+    const tailUnits = Math.ceil((position + count - sealedTokens) / SPAN);
+    const sinkUnits = Math.ceil(sinkCount / SPAN);
     const halfUnits = tailUnits + sinkUnits;
     const step = count === 1 ? 1 : tile;
     for (let first = 0; first < count; first += step) {
@@ -96,13 +98,13 @@ export function attendTable(runs: readonly KvRun[], tile: number, split: number,
         ]);
       }
       const half = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
-        const tokens = Math.min(span, end + (sink ? 0 : n - 1) - from);
+        const tokens = Math.min(SPAN, end + (sink ? 0 : n - 1) - from);
         const rounds = Math.max(0, Math.ceil(tokens / HALF_TOKENS));
         halfItems.push([row + first, n, sink, rounds, slot, halfStates + at + u, halfUnits, from, end]);
       };
-      for (let u = 0; u < sinkUnits; u++) half(1, (view.sinkBlock as GpuBlock).slot, u, u * span, sinkCount, 0);
+      for (let u = 0; u < sinkUnits; u++) half(1, (view.sinkBlock as GpuBlock).slot, u, u * SPAN, sinkCount, 0);
       for (let u = 0; u < tailUnits; u++)
-        half(0, (view.tail as GpuBlock).slot, u, sealedTokens + u * span, position + first + 1, sinkUnits);
+        half(0, (view.tail as GpuBlock).slot, u, sealedTokens + u * SPAN, position + first + 1, sinkUnits);
       for (let r = 0; r < n; r++) {
         finish.push([row + first + r, pageStates + r * units, units, halfStates + r * halfUnits, halfUnits]);
       }

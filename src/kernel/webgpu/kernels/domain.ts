@@ -4,8 +4,6 @@ import { int8Buffers, toInt8 } from './activations.ts';
 import { each, toF16, turned as turnedText } from './text.ts';
 
 export const SIZE = 256;
-/** Invocations that prepare queries: as many as attend to tails, beside which they run. */
-const PREPARE = 128;
 /** Words of a row: row, first state and states of pages, first state and states of f16 tokens. */
 const FINISH = 5;
 
@@ -40,10 +38,10 @@ const widthOf = (to: number) => (to % 4 === 0 ? 4 : 1);
  * `NAME(kv, lane)`: y[r][c] += sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory, lanes side by side
  * in c, and where there are more lanes than that, each with a share of i.
  */
-function multiply(name: string, from: number, to: number, rows: number, perHead: boolean, size: number): string {
+function multiply(name: string, from: number, to: number, rows: number, perHead: boolean): string {
   const width = widthOf(to);
-  const lanes = Math.min(to / width, size);
-  const shares = from % Math.floor(size / lanes) === 0 ? Math.floor(size / lanes) : 1;
+  const lanes = Math.min(to / width, SIZE);
+  const shares = from % Math.floor(SIZE / lanes) === 0 ? Math.floor(SIZE / lanes) : 1;
   const share = from / shares;
   const unroll = share % UNROLL === 0 ? UNROLL : 1;
   const type = width === 4 ? 'vec4f' : 'f32';
@@ -73,17 +71,17 @@ fn ${name}(kv: u32, lane: u32) {
  * `NAME(lane)`: Hadamard's transform of `rows` rows of D numbers (a power of two) in x, not divided by anything, in as many
  * steps as D has doublings; the first two go together.
  */
-const hadamard = (name: string, D: number, rows: number, size: number) => /* wgsl */ `
+const hadamard = (name: string, D: number, rows: number) => /* wgsl */ `
 fn ${name}(lane: u32) {
   workgroupBarrier();
-  for (var n = lane; n < ${(rows * D) / 4}; n += ${size}) {
+  for (var n = lane; n < ${(rows * D) / 4}; n += ${SIZE}) {
     let v = x[n];
     let both = vec4f(v.x + v.y, v.x - v.y, v.z + v.w, v.z - v.w);
     x[n] = vec4f(both.xy + both.zw, both.xy - both.zw);
   }
   for (var by = 1u; by < ${D / 4}; by *= 2) {
     workgroupBarrier();
-    for (var n = lane; n < ${(rows * D) / 8}; n += ${size}) {
+    for (var n = lane; n < ${(rows * D) / 8}; n += ${SIZE}) {
       let i = n / by * 2 * by + n % by;
       let a = x[i];
       let b = x[i + by];
@@ -105,19 +103,19 @@ const rowsOf = (name: string, numbers: number) => `var<workgroup> ${name}: array
 const at = (name: string, i: string) => `${name}[(${i}) / 4][(${i}) % 4]`;
 
 /** Lanes that a query head has of a workgroup: four of their numbers are in a vector. */
-const shareOf = (G: number, size: number) => 2 ** Math.floor(Math.log2(size / G));
+const shareOf = (G: number) => 2 ** Math.floor(Math.log2(SIZE / G));
 
 /** `over_head(lane, own, add)`: the largest, or the sum, of what the lanes of a head have. */
-const overHead = (G: number, size: number) => /* wgsl */ `
-var<workgroup> own_parts: array<vec4f, ${size / 4}>;
+const overHead = (G: number) => /* wgsl */ `
+var<workgroup> own_parts: array<vec4f, ${SIZE / 4}>;
 fn both(a: vec4f, b: vec4f, add: bool) -> vec4f { return select(max(a, b), a + b, add); }
 fn over_head(lane: u32, own: f32, add: bool) -> f32 {
   workgroupBarrier();
   own_parts[lane / 4][lane % 4] = own;
   workgroupBarrier();
-  let first = min(lane / ${shareOf(G, size)}, ${G - 1}u) * ${shareOf(G, size) / 4};
+  let first = min(lane / ${shareOf(G)}, ${G - 1}u) * ${shareOf(G) / 4};
   var four = own_parts[first];
-  for (var n = 1u; n < ${shareOf(G, size) / 4}; n++) { four = both(four, own_parts[first + n], add); }
+  for (var n = 1u; n < ${shareOf(G) / 4}; n++) { four = both(four, own_parts[first + n], add); }
   return select(max(max(four.x, four.y), max(four.z, four.w)), (four.x + four.y) + (four.z + four.w), add);
 }`;
 
@@ -132,10 +130,10 @@ export function prepare(d: Domain, int8: boolean): Kernel {
   const words = int8 ? C / 4 + 3 : C + 1;
   const dense = d.matrix && !d.signs;
   const y = dense ? 'y' : 'x';
-  const floats = `for (var at = lane; at < ${G * C}; at += ${PREPARE}) {
+  const floats = `for (var at = lane; at < ${G * C}; at += ${SIZE}) {
     queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${at(y, 'at')});
   }`;
-  const share = shareOf(G, PREPARE);
+  const share = shareOf(G);
   const integers = /* wgsl */ `
   let r = min(lane / ${share}, ${G - 1}u);
   let part = lane % ${share};
@@ -159,18 +157,18 @@ export function prepare(d: Domain, int8: boolean): Kernel {
     name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''}`,
     params: ['table', 'rows', 'scale: f32'],
     buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d, C), 'write queries: array<u32>'],
-    size: PREPARE,
+    size: SIZE,
     body: /* wgsl */ `
 ${rowsOf('x', G * D)}
-${dense ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead, PREPARE)}` : ''}
-${d.signs ? hadamard('into', D, G, PREPARE) : ''}
-${int8 ? overHead(G, PREPARE) : ''}
+${dense ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead)}` : ''}
+${d.signs ? hadamard('into', D, G) : ''}
+${int8 ? overHead(G) : ''}
 fn main(group: vec3u, lane: u32) {
-  let row = data[p.table + p.rows + ${FINISH} * group.x];
-  let kv = group.y * ${G} / ${heads / kvHeads};
-  let at = (row * ${heads} + group.y * ${G}) * ${D};
-  let to = (row * ${heads} + group.y * ${G}) * ${words};
-  for (var i = lane; i < ${G * D}; i += ${PREPARE}) { x[i / 4][i % 4] = q[at + i] * p.scale; }
+  let row = data[p.table + p.rows + ${FINISH} * group.y];
+  let kv = group.x * ${G} / ${heads / kvHeads};
+  let at = (row * ${heads} + group.x * ${G}) * ${D};
+  let to = (row * ${heads} + group.x * ${G}) * ${words};
+  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i / 4][i % 4] = q[at + i] * p.scale; }
   workgroupBarrier();
   if (lane < ${G}) {
     var sum = 0.0;
@@ -180,7 +178,7 @@ fn main(group: vec3u, lane: u32) {
   ${
     d.signs
       ? `${d.mean ? 'workgroupBarrier();' : ''}
-  for (var i = lane; i < ${G * D}; i += ${PREPARE}) { x[i / 4][i % 4] *= signs[i % ${D}]; }
+  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i / 4][i % 4] *= signs[i % ${D}]; }
   into(lane);`
       : ''
   }
@@ -204,7 +202,7 @@ const AHEAD = 8;
 export function finish(d: Domain, int8: boolean): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsAtOnce(heads / kvHeads);
-  const share = shareOf(G, SIZE);
+  const share = shareOf(G);
   const merged = Math.floor(MERGED / G);
   const stateOf = (dim: number, n: string, g: string) =>
     `((${n}) * ${heads} + group.x * ${G} + ${g}) * ${stateFloats(dim) / 4}`;
@@ -216,7 +214,7 @@ export function finish(d: Domain, int8: boolean): Kernel {
     const vectors = Math.ceil(dim / 4);
     // Vectors of all heads, one a lane.
     const all = G * vectors;
-    const lanes = Math.min(all, SIZE);
+    const lanes = Math.min(all);
     const slots = Math.floor(SIZE / lanes);
     const rounds = Math.ceil(all / lanes);
     const place = (j: number) => `let n = min(lane % ${lanes} + ${j * lanes}, ${all - 1}u); let g = n / ${vectors};`;
@@ -275,12 +273,12 @@ export function finish(d: Domain, int8: boolean): Kernel {
     size: SIZE,
     body: /* wgsl */ `
 ${int8 ? toInt8(SIZE) : ''}
-${overHead(G, SIZE)}
+${overHead(G)}
 ${rowsOf('x', G * C)}
 ${rowsOf('y', G * D)}
 var<workgroup> weights: array<f32, ${G * merged}>;
 var<workgroup> totals: array<f32, ${G}>;
-${d.signs ? hadamard('back', D, G, SIZE) : d.matrix ? multiply('back', C, D, G, d.perHead, SIZE) : ''}
+${d.signs ? hadamard('back', D, G) : d.matrix ? multiply('back', C, D, G, d.perHead) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = p.table + p.rows + ${FINISH} * group.y;
   let row = data[at];

@@ -1,5 +1,5 @@
 /**
- * Attention by teams: a workgroup is four teams of 32 lanes, and has one KV head, up to four pages of one sequence (an
+ * Attention by teams: a workgroup is some teams of 32 lanes, and has one KV head, up to as many pages of one sequence (an
  * item) and all queries that read them: the query heads of the group, of one row or of several. Each team has a page, and
  * a lane every 32nd token of it and every 32nd dim of the result, so scores and sums are whole in a lane, and nothing is
  * kept from page to page:
@@ -18,11 +18,24 @@ import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
-import { GROUPS, LANES, SIZE, TEAMS, TURNS, talk } from './talk.ts';
+import { LANES, talk } from './talk.ts';
 import type { Words } from './turned.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
+
+/** Teams that add up one after the other; more of them do so in groups, side by side. */
+const GROUP = 4;
+/** Which array of sums a team adds to. */
+export const groupOf = (teams: number): string => `team / ${Math.min(GROUP, teams)}`;
+/** Words of workgroup memory that the frame takes a query. */
+export const frameWords = (dim: number, teams: number): number =>
+  Math.ceil(teams / GROUP) * (dim + 2 * LANES) + teams + 2;
+
+export interface TeamShape extends AttendShape {
+  /** Teams of a workgroup: as many pages are read at a time. A power of two. */
+  teams: number;
+}
 
 /** Numbers of all queries are in vectors of four: how many there are. */
 export const vectors = (Q: number): number => Math.ceil(Q / 4);
@@ -82,9 +95,8 @@ export interface ValuePart extends Part {
   /** Factor of token j of a lane, which its weights shall have in them; none unless given. */
   factor?(j: number): string;
   /**
-   * Adds to `oI_V`: the sums of the queries in vector V for a lane's dim I, from the weights `wJ_V`, of which the page's
-   * largest is 1. They all count by `wholeV`, and what was summed before by `keptV`. What it puts into `extraV` is added up
-   * over lanes and added to all dims.
+   * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, from the weights `wJ_V`, of which the page's
+   * largest is 1. What it puts into `moreV` is added up over lanes and added to all dims.
    */
   sum(Q: number, tokens: Tokens): string;
   /** Which dim is a lane's I; and how many it has. */
@@ -100,8 +112,6 @@ export interface ValuePart extends Part {
 export interface Source extends SourceOf<KeyPart, ValuePart> {
   /** How lanes have them. */
   own: Tokens;
-  /** How many rounds of pages an item takes, unless it is one; `round` is its number. */
-  rounds?: string;
   /** Whether the queries of a row see token t. */
   seen(row: number, t: string): string;
 }
@@ -110,8 +120,12 @@ export interface Source extends SourceOf<KeyPart, ValuePart> {
  * Words of an item: row, rows, [source's own], rounds, [source's own], first state, states between rows, and two more
  * of the source's own.
  */
-export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
-  const { group: G, kvHeads, subgroups } = shape;
+export function attend(source: Source, shape: TeamShape, rows: number): Kernel {
+  const { group: G, kvHeads, subgroups, teams } = shape;
+  const size = teams * LANES;
+  // Teams of a group add up what they have one after the other.
+  const inTurn = Math.min(GROUP, teams);
+  const groups = teams / inTurn;
   const { tokens: P, keys, values, own } = source;
   const J = own.each;
   const H = G * kvHeads;
@@ -124,17 +138,17 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
     rows === 1
       ? source.seen(0, own.at(j))
       : `vec4<bool>${vectorOf(Q, v, q => source.seen(Math.floor(q / G), own.at(j)))}`;
-  const grouped = (array: string, at: string, k: string) => each(GROUPS, g => `${array}[${g}][${at}][${k}]`, ' + ');
+  const grouped = (array: string, at: string, k: string) => each(groups, g => `${array}[${g}][${at}][${k}]`, ' + ');
   const turns = values.turns?.count ?? 1;
   const addTo = (array: string, at: string, sum: string, v: number) =>
-    `{ let at = ${at}; ${array}[team / ${TURNS}][at] = fma(${sum}, by${v}, ${array}[team / ${TURNS}][at]); }`;
+    `{ let at = ${at}; ${array}[${groupOf(teams)}][at] = fma(${sum}, by${v}, ${array}[${groupOf(teams)}][at]); }`;
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
-${talk(together)}
-var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
+${talk(together, teams)}
+var<workgroup> tops: array<array<vec4f, ${V}>, ${teams}>;
 // Zero at first, as all of workgroup memory is.
-var<workgroup> sums: array<array<vec4f, ${C * V}>, ${GROUPS}>;
-var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${GROUPS}>;
+var<workgroup> sums: array<array<vec4f, ${C * V}>, ${groups}>;
+var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${groups}>;
 var<workgroup> totals: array<vec2f, ${Q}>;
 fn origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
@@ -153,9 +167,7 @@ fn main(group: vec3u, own: u32) {
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.load(Q)}
-  ${each(V, v => `var m${v} = vec4f(${NEVER}); var l${v} = vec4f(0.0); var more${v} = vec4f(0.0);`)}
   ${values.turns ? values.turns.declare(Q) : each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
-  ${source.rounds ? `for (var round = 0u; round < ${source.rounds}; round++) {` : 'let round = 0u;'}
   ${source.begin}
   ${keys.fetch?.(own) ?? ''}
   ${values.fetch?.(own) ?? ''}
@@ -168,27 +180,20 @@ fn main(group: vec3u, own: u32) {
   ${each(
     V,
     v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
-  let most${v} = max(m${v}, top${v});
-  let kept${v} = exp(m${v} - most${v});
-  let whole${v} = exp(top${v} - most${v});
-  m${v} = most${v};
-  var sum${v} = vec4f(0.0);
-  var extra${v} = vec4f(0.0);`,
+  var l${v} = vec4f(0.0);
+  var more${v} = vec4f(0.0);`,
   )}
-  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); sum${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), sum${v})` : `+= w${j}_${v}`};`)}
-  ${each(V, v => `l${v} = fma(l${v}, kept${v}, sum${v} * whole${v});`, ' ')}
+  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), l${v})` : `+= w${j}_${v}`};`)}
   // 3. values
   ${values.sum(Q, own)}
-  ${each(V, v => `more${v} = fma(more${v}, kept${v}, extra${v} * whole${v});`, ' ')}
-  ${source.rounds ? '}' : ''}
   // 4. all teams together
-  if (lane == 0) { ${each(V, v => `tops[team][${v}] = m${v};`, ' ')} }
+  if (lane == 0) { ${each(V, v => `tops[team][${v}] = top${v};`, ' ')} }
   workgroupBarrier();
   ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
-  ${each(TEAMS - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
-  ${each(V, v => `let by${v} = exp(m${v} - top_of_all${v});`, ' ')}
-  for (var all_turns = 0u; all_turns < ${TURNS * turns}; all_turns++) {
-    if (team % ${TURNS} == all_turns / ${turns}) {
+  ${each(teams - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
+  ${each(V, v => `let by${v} = exp(top${v} - top_of_all${v});`, ' ')}
+  for (var all_turns = 0u; all_turns < ${inTurn * turns}; all_turns++) {
+    if (team % ${inTurn} == all_turns / ${turns}) {
       let turn = all_turns % ${turns};
       ${values.turns?.add(Q) ?? each(V, v => each(values.dims, i => addTo('sums', `${values.dimOf(i)} * ${V} + ${v}`, `o${i}_${v}`, v)))}
       if (turn == 0) {
@@ -198,9 +203,9 @@ fn main(group: vec3u, own: u32) {
     workgroupBarrier();
   }
   ${each(
-    Math.ceil(Q / TEAMS),
+    Math.ceil(Q / teams),
     k => `{
-    let q = min(${k * TEAMS} + team, ${Q - 1}u);
+    let q = min(${k * teams} + team, ${Q - 1}u);
     let at = 2 * (q / 4) * ${LANES} + lane;
     let both = total(vec2f(${grouped('lengths', 'at', 'q % 4')}, ${grouped('lengths', `at + ${LANES}`, 'q % 4')}));
     if (lane == 0) { totals[q] = both; }
@@ -211,7 +216,7 @@ fn main(group: vec3u, own: u32) {
     Q,
     q => `if (${Math.floor(q / G)} < rows) {
     let to = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};
-    for (var i = own; i < ${C}; i += ${SIZE}) { states[to + i] = ${grouped('sums', `i * ${V} + ${q >> 2}`, `${q & 3}`)} + totals[${q}].y; }
+    for (var i = own; i < ${C}; i += ${size}) { states[to + i] = ${grouped('sums', `i * ${V} + ${q >> 2}`, `${q & 3}`)} + totals[${q}].y; }
     if (own == 0) { states[to + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to + ${4 * Math.ceil(C / 4) + 1}] = totals[${q}].x; }
   }`,
   )}
@@ -221,9 +226,9 @@ fn main(group: vec3u, own: u32) {
   );
   return {
     name: `attend ${source.name} by teams ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${together ? ' together' : ''}`,
-    params: ['table', 'items', 'one', ...source.params],
+    params: ['table', 'items', 'four', ...source.params],
     buffers: ['data: array<u32>', `queries: ${keys.queries ?? 'array<u32>'}`, ...bound, 'write states: array<f32>'],
-    size: SIZE,
+    size,
     body,
     enable: together ? ['subgroups'] : [],
   };

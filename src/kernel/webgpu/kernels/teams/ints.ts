@@ -12,10 +12,10 @@ import type { Fragment, PageFragment } from '../../../fragment.ts';
 import { int8Words } from '../ints.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
+import { type KeyPart, type TeamShape, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
 import { type Bytes, bytesOf } from './levels.ts';
 import { type Strips, stripsOf } from './strips.ts';
-import { LANES, SIZE } from './talk.ts';
+import { LANES } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
@@ -65,7 +65,7 @@ function products(
   const some = (first: number, strip: number) => {
     const own = Array.from({ length: Math.min(AT_ONCE, lines - first) }, (_, k) => first + k);
     const text = (body: (l: number) => string) => own.map(body).join('\n');
-    return `if (p.one > 0u) {
+    return `if (p.four > 0u) {
     ${text(l =>
       strips
         .load(at, lineOf(l), `${strip}u`)
@@ -102,8 +102,8 @@ function products(
 }
 
 /** Int8 queries of four a word in workgroup memory, and their scales, sums and constants. */
-const takeQueries = (Q: number, D: number) => `
-  for (var at = own; at < ${Q * int8Words(D)}; at += ${SIZE}) {
+const takeQueries = (Q: number, D: number, teams: number) => `
+  for (var at = own; at < ${Q * int8Words(D)}; at += ${teams * LANES}) {
     let q = at / ${int8Words(D)};
     let n = at % ${int8Words(D)};
     let word = queries[origin(item, head, q) + n];
@@ -124,7 +124,7 @@ const scoreOf = ({ unit, middle }: Bytes, Q: number, j: number, v: number) => {
 };
 
 /** Rows: a lane reads those of its tokens. */
-export function intKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
+export function intKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'rows');
   const strips = page && stripsOf(page.codes.bits, D, P);
@@ -138,7 +138,7 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
     words: int8Words(D),
     loaded: D / 4 + 3,
     text: Q => `${bytes.text}\n${queryText(Q, D)}`,
-    load: Q => takeQueries(Q, D),
+    load: Q => takeQueries(Q, D, shape.teams),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
   ${products(Q, strips, J, `keyBlock + ${codes.offset}`, tokensOf(P).at, (n, v) => `query[${n * vectors(Q) + v}]`, 'I', [(codes, top) => bytes.of({ codes, top })])}
@@ -151,7 +151,7 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
  * Columns of nibbles that hold two dims each: a lane has four tokens. Two columns make a byte a token with the codes of four
  * dims, which shifts spread over four bytes.
  */
-export function pairKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
+export function pairKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'pairs');
   if (!page || fragment.turn || !fitsLanes(shape)) return undefined;
@@ -164,14 +164,14 @@ export function pairKeys(name: string, fragment: Fragment, shape: PageShape): Ke
     loaded: D / 4 + 3,
     neighbours: true,
     text: Q => `${bytes.text}\n${queryText(Q, D)}`,
-    load: Q => takeQueries(Q, D),
+    load: Q => takeQueries(Q, D, shape.teams),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
   let own_four = min(lane, ${P / 4 - 1}u);
   let column_word = (keyBlock + ${codes.offset}) / 4 + own_four / 8 * 4 + own_four % 4;
   let column_shift = own_four / 4 % 2 * 4;
   ${each(4, j => each(vectors(Q), v => `var sum${j}_${v} = vec4i(0);`, ' '))}
-  for (var n = 0u; n < ${D / 4} * p.one; n += ${COLUMNS}) {
+  for (var n = 0u; n < ${D / 4} / 4 * p.four; n += ${COLUMNS}) {
     ${each(2 * COLUMNS, c => `let k${c} = pool[column_word + (2 * n + ${c}) * ${P / 8}];`)}
     ${each(
       COLUMNS,
@@ -188,7 +188,7 @@ export function pairKeys(name: string, fragment: Fragment, shape: PageShape): Ke
 }
 
 /** Columns: a lane reads those of its dims; of pairs, a code of four bits has two dims. */
-export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
+export function intValues(name: string, fragment: Fragment, shape: TeamShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'columns') ?? levelsOf(fragment, 'pairs');
   if (!page || !fitsLanes(shape)) return undefined;
@@ -199,7 +199,7 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   if (!strips || lines % 1 !== 0) return undefined;
   const bytes = bytesOf('value', page);
   const { middle, unit } = bytes;
-  const weighed = weighedBytes(P);
+  const weighed = weighedBytes(P, shape.teams);
   const dimsOf = Array.from(
     { length: dims },
     (_, e) => (codes: string, top: string) =>
@@ -215,8 +215,8 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
   { ${products(Q, strips, lines, `valueBlock + ${codes.offset}`, tokensOf(D).at, (n, v) => weighed.at(Q, n, v), 'U', dimsOf)}
-  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = fma(vec4f(sum${i}_${v}), whole${v} * ${float(unit / 255)}, o${i}_${v} * kept${v});`, ' '))} }
-  ${each(vectors(Q), v => `extra${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
+  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = vec4f(sum${i}_${v}) * ${float(unit / 255)};`, ' '))} }
+  ${each(vectors(Q), v => `more${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
     dims: D / LANES,
     dimOf: i => `(${dims} * (lane + ${LANES * Math.floor(i / dims)}) + ${i % dims})`,
   };

@@ -8,11 +8,10 @@
  */
 
 import type { Fragment } from '../../../fragment.ts';
-import type { AttendShape } from '../attend.ts';
 import type { PageShape } from '../shape.ts';
 import { mixedTables, ownTable, PLANE_KINDS, QUAD_WORDS } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { type KeyPart, type ValuePart, vectors } from './attend.ts';
+import { type KeyPart, type TeamShape, type ValuePart, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
 import { turnedPart, type Words } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
@@ -23,7 +22,7 @@ const fits = ({ page, codedDim }: Fragment, { headDim: D, pageTokens: P }: PageS
 /** Quads of planes whose loads are waited for together. */
 const AHEAD = 2;
 
-export function mixedKeys(name: string, fragment: Fragment, shape: AttendShape): KeyPart | undefined {
+export function mixedKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
   if (!fits(fragment, shape) || !fragment.turn) return undefined;
   const { headDim: D } = shape;
   const own = ownTable(fragment);
@@ -89,12 +88,12 @@ export function mixedKeys(name: string, fragment: Fragment, shape: AttendShape):
   };
 }
 
-export function mixedValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
+export function mixedValues(name: string, fragment: Fragment, shape: TeamShape): ValuePart | undefined {
   if (!fits(fragment, shape)) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   const own = ownTable(fragment);
   const tables = mixedTables(shape);
-  const weighed = weighedBytes(P);
+  const weighed = weighedBytes(P, shape.teams);
   const dims = D / LANES;
   const column = (i: number) => `head * ${D} + lane + ${LANES * i}`;
   /** A plane of so many bits: a vector is 32 / bits words of four tokens. `at` is its first vector. */
@@ -106,7 +105,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
       ${each(vectors(Q), v => `var d${v} = vec4u(0);`, ' ')}
       ${each(
         bits,
-        b => `if (p.one > 0u) {
+        b => `if (p.four > 0u) {
         let c = pool4[at + ${b}] ^ vec4u(flip);
         ${each(4 * codes, n => `{ let x = (c[${n % 4}] >> ${bits * Math.floor(n / 4)}u) & 0x${(2 ** bits - 1).toString(16).padStart(2, '0').repeat(4)}u; ${each(vectors(Q), v => `let w${v} = ${weighed.at(Q, b * 4 * codes + n, v)}; d${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
       }`,
@@ -124,7 +123,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
   // What half a step more than the code's middle counts: the sum of all weights, which every lane needs.
-  ${each(vectors(Q), v => `let all${v} = sum_of(extra${v}); extra${v} = vec4f(0.0);`, ' ')}
+  ${each(vectors(Q), v => `let all${v} = sum_of(more${v}); more${v} = vec4f(0.0);`, ' ')}
   ${each(
     dims,
     i => `{
@@ -138,7 +137,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     ${plane(Q, 2)}
     ${plane(Q, 1)}
     let middle = 0.5 - f32((1u << bits) >> 1u);
-    ${each(vectors(Q), v => `o${i}_${v} = fma(fma(vec4f(middle), all${v}, vec4f(u${v})), whole${v} * (step * ${float(1 / 255)}), o${i}_${v} * kept${v});`, ' ')}
+    ${each(vectors(Q), v => `o${i}_${v} = fma(vec4f(middle), all${v}, vec4f(u${v})) * (step * ${float(1 / 255)});`, ' ')}
   }`,
   )}`,
     dims,

@@ -7,12 +7,11 @@
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
-import type { AttendShape } from '../attend.ts';
 import type { PageShape } from '../shape.ts';
 import { COLUMN_WORDS, ownTable } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { type KeyPart, type ValuePart, vectors } from './attend.ts';
-import { LANES, SIZE, TURNS } from './talk.ts';
+import { groupOf, type KeyPart, type TeamShape, type ValuePart, vectors } from './attend.ts';
+import { LANES } from './talk.ts';
 import { turnedPart, type Words } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 
@@ -39,7 +38,7 @@ function additiveOf({ page, codedDim }: Fragment, shape: PageShape): Additive | 
   return mostColumns(page, shape) <= MOST_ROUNDS * LANES ? page : undefined;
 }
 
-export function additiveKeys(name: string, fragment: Fragment, shape: AttendShape): KeyPart | undefined {
+export function additiveKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
   const page = additiveOf(fragment, shape);
   if (!page || !fragment.turn) return undefined;
   const { headDim: D, pageTokens: P } = shape;
@@ -87,14 +86,14 @@ export function additiveKeys(name: string, fragment: Fragment, shape: AttendShap
   };
 }
 
-export function additiveValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
+export function additiveValues(name: string, fragment: Fragment, shape: TeamShape): ValuePart | undefined {
   const page = additiveOf(fragment, shape);
   if (!page) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   const rounds = Math.ceil(mostColumns(page, shape) / LANES);
   const own = ownTable(fragment);
   const word = (at: string) => `valueTables[${own} + ${at}]`;
-  const weighed = weighedBytes(P);
+  const weighed = weighedBytes(P, shape.teams);
   const strip = (Q: number, s: number, b: number) => `
       let codes4 = pool4[valuePage / 16 + (first_values + c) * ${P / 32} + ${b}];
       ${each(
@@ -116,21 +115,21 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
     setup: /* wgsl */ `
   let first_values = ${word(`head * ${D / 4}`)};
   let value_columns = ${word(`head * ${D / 4} + ${D / 4}`)} - first_values;
-  for (var n = own; n < value_columns * ${ENTRIES}; n += ${SIZE}) {
+  for (var n = own; n < value_columns * ${ENTRIES}; n += ${shape.teams * LANES}) {
     let c = n / ${ENTRIES};
     value_entries[(c / ${LANES} * ${ENTRIES} + n % ${ENTRIES}) * ${LANES} + c % ${LANES}] = ${word(`p.valueColumns + (first_values + c) * ${COLUMN_WORDS} + 2 + n % ${ENTRIES}`)};
   }`,
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
-  ${each(vectors(Q), v => `let all${v} = sum_of(extra${v}); extra${v} = vec4f(0.0);`, ' ')}
+  ${each(vectors(Q), v => `let all${v} = sum_of(more${v}); more${v} = vec4f(0.0);`, ' ')}
   ${each(
     rounds,
     s => `
   if (c${s} < value_columns) {
     let c = c${s};
     ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
-    ${each(P / 32, b => `if (p.one > 0u) { ${strip(Q, s, b)} }`)}
-    ${each(4, k => each(vectors(Q), v => `o${s}_${k}_${v} = fma(fma(vec4f(-128.0), all${v}, vec4f(d${k}_${v})), whole${v} * unit${s}, o${s}_${k}_${v} * kept${v});`, ' '), ' ')}
+    ${each(P / 32, b => `if (p.four > 0u) { ${strip(Q, s, b)} }`)}
+    ${each(4, k => each(vectors(Q), v => `o${s}_${k}_${v} = fma(vec4f(-128.0), all${v}, vec4f(d${k}_${v})) * unit${s};`, ' '), ' ')}
   }`,
   )}`,
     dims: 0,
@@ -153,7 +152,7 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
         each(
           rounds,
           s =>
-            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[team / ${TURNS}][at] = fma(o${s}_${k}_${v}, by${v}, sums[team / ${TURNS}][at]); }`, ' '), ' ')} }`,
+            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[${groupOf(shape.teams)}][at] = fma(o${s}_${k}_${v}, by${v}, sums[${groupOf(shape.teams)}][at]); }`, ' '), ' ')} }`,
         ),
     },
   };

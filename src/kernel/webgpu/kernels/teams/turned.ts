@@ -8,11 +8,15 @@
 
 import type { Fragment } from '../../../fragment.ts';
 import type { Kernel } from '../../gpu.ts';
-import { type AttendShape, ITEM } from '../attend.ts';
+import { ITEM } from '../attend.ts';
 import { each } from '../text.ts';
 import { blockOf } from '../turn.ts';
-import { vectors } from './attend.ts';
-import { LANES, SIZE, TEAMS, talk } from './talk.ts';
+import { type TeamShape, vectors } from './attend.ts';
+import { LANES, talk } from './talk.ts';
+
+/** Pages at a time: what is read of the map serves all of them. */
+const TEAMS = 4;
+const SIZE = TEAMS * LANES;
 
 /** What keys make of a query that was turned. */
 export interface Words {
@@ -33,14 +37,14 @@ export interface Words {
 export const pageWords = (most: number, group: number): number => (most + 2) * vectors(group);
 
 /** Vector v of word n: of query vector `v` of row `row`, the words of this team's page begin at `turned_at(item, head, row)`. */
-export const turnedAt = (most: number, { group, kvHeads }: AttendShape): string => /* wgsl */ `
+export const turnedAt = (most: number, { group, kvHeads, teams }: TeamShape): string => /* wgsl */ `
 fn turned_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
   let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];
-  return ((state * ${TEAMS} + page) * ${kvHeads} + head) * ${pageWords(most, group)};
+  return ((state * ${teams} + page) * ${kvHeads} + head) * ${pageWords(most, group)};
 }`;
 
 /** What a key part takes of these words. */
-export function turnedPart(words: Words, shape: AttendShape) {
+export function turnedPart(words: Words, shape: TeamShape) {
   const { group: G } = shape;
   const V = vectors(G);
   const whole = G % 4 === 0;
@@ -67,13 +71,7 @@ export function turnedPart(words: Words, shape: AttendShape) {
   };
 }
 
-export function turnPages(
-  name: string,
-  fragment: Fragment,
-  words: Words,
-  shape: AttendShape,
-  perHead: boolean,
-): Kernel {
+export function turnPages(name: string, fragment: Fragment, words: Words, shape: TeamShape, perHead: boolean): Kernel {
   const { headDim: D, group: G, kvHeads, subgroups } = shape;
   const { codedDim: C, matrix, mean, turn, blocks = [D] } = fragment;
   const V = vectors(G);
@@ -84,7 +82,7 @@ export function turnPages(
   const unroll = blocks.every(size => size % 8 === 0) ? 8 : 1;
   const all = (text: (t: number, v: number) => string) => each(TEAMS, t => each(V, v => text(t, v), ' '));
   const body = /* wgsl */ `
-${talk(together)}
+${talk(together, TEAMS)}
 ${turnedAt(words.most, shape)}
 // [dim][page] of all queries: turned, then coded; a dim more is zero.
 var<workgroup> numbers: array<array<vec4f, ${TEAMS * V}>, ${Math.max(C, D) + 1}>;
@@ -97,7 +95,10 @@ fn main(group: vec3u, own: u32) {
   let head = group.y;
   let pages = data[item + 3];
   ${words.count}
-  for (var row = 0u; row < data[item + 1]; row++) {
+  let rounds = (pages + ${TEAMS - 1}) / ${TEAMS};
+  for (var n_of_all = 0u; n_of_all < data[item + 1] * rounds; n_of_all++) {
+    let row = n_of_all / rounds;
+    let first_page = n_of_all % rounds * ${TEAMS};
     workgroupBarrier();
     for (var at = own; at < ${(TEAMS * G * D) / 2}; at += ${SIZE}) {
       let pair = at % ${D / 2};
@@ -106,7 +107,7 @@ fn main(group: vec3u, own: u32) {
       let from_query = ((data[item] + row) * ${H} + head * ${G} + q) * ${D / 2} + pair;
       var both = q_pairs[from_query] * p.scale;
       if (pair < ${pairs}) {
-        let turn = turns[(data[item + 7] + min(page, pages - 1)) * ${pairs} + pair];
+        let turn = turns[(data[item + 7] + min(first_page + page, pages - 1)) * ${pairs} + pair];
         both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
       }
       let to = page * ${V} + q / 4;
@@ -160,8 +161,8 @@ fn main(group: vec3u, own: u32) {
       ${each(V, v => `top${v} = max(top${v}, factor * max(max(abs(number_of(dims.x, ${v})), abs(number_of(dims.y, ${v}))), max(abs(number_of(dims.z, ${v})), abs(number_of(dims.w, ${v})))));`)}
     }
     ${each(V, v => `top${v} = largest(top${v}); added${v} = sum_of(added${v}); let unit${v} = select(vec4f(0.0), 127.0 / top${v}, top${v} > vec4f(0.0));`)}
-    let to = turned_at(item, head, row, team);
-    for (var n = lane; n < count; n += ${LANES}) {
+    let to = turned_at(item, head, row, first_page + team);
+    for (var n = lane; n < select(0u, count, first_page + team < pages); n += ${LANES}) {
       let dims = ${words.dims('n')};
       let factor = ${words.factor('n')};
       ${each(
@@ -174,7 +175,7 @@ fn main(group: vec3u, own: u32) {
       }`,
       )}
     }
-    if (lane == 0) {
+    if (lane == 0 && first_page + team < pages) {
       ${each(V, v => `words[to + ${words.most * V + v}] = bitcast<vec4u>(top${v} / 127.0); words[to + ${(words.most + 1) * V + v}] = bitcast<vec4u>(added${v});`)}
     }
   }

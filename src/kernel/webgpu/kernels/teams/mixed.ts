@@ -20,7 +20,7 @@ const fits = ({ page, codedDim }: Fragment, { headDim: D, pageTokens: P }: PageS
   page.kind === 'mixed' && codedDim === D && D % LANES === 0 && P === 4 * LANES;
 
 /** Quads of planes whose loads are waited for together. */
-const AHEAD = 2;
+const AHEAD = 4;
 
 export function mixedKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
   if (!fits(fragment, shape) || !fragment.turn) return undefined;
@@ -54,10 +54,11 @@ export function mixedKeys(name: string, fragment: Fragment, shape: TeamShape): K
     const up = top ? 8 - bits : 0;
     const mask = `0x${((2 ** bits - 1) << up).toString(16).padStart(2, '0').repeat(4)}u`;
     return `{
-    let end = ${word(`kinds_at + ${k + 1}`)};
+    let end = kinds[${k + 1}];
     ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' '), ' ')}
-    for (var n = ${word(`kinds_at + ${k}`)}; n < end; n += ${AHEAD}) {
-      ${each(AHEAD, a => each(4, i => `let k${a}_${i} = pool[(keyPage + ${quad(`min(n + ${a}, end - 1)`, `${i}`)}) / 4 + ${at}];`))}
+    for (var n = kinds[${k}]; n < end; n += ${AHEAD}) {
+      ${each(AHEAD, a => `let plane${a} = planes[min(n + ${a}, end - 1)];`, ' ')}
+      ${each(AHEAD, a => each(4, i => `let k${a}_${i} = pool[(keyPage + plane${a}[${i}]) / 4 + ${at}];`))}
       ${each(
         AHEAD,
         a => `${a > 0 ? `if (n + ${a} < end) ` : ''}{
@@ -77,9 +78,17 @@ export function mixedKeys(name: string, fragment: Fragment, shape: TeamShape): K
     ...turned.part,
     neighbours: true,
     turned: words,
-    text: turned.text,
+    fixed: 4 * tables.mostQuads + PLANE_KINDS.length + 1,
+    text: () => `${turned.text()}
+// Where the four planes of a quad begin; and the first quad of every kind.
+var<workgroup> planes: array<vec4u, ${tables.mostQuads}>;
+var<workgroup> kinds: array<u32, ${PLANE_KINDS.length + 1}>;`,
+    setup: `${begin}
+  for (var n = own; n < ${word(`kinds_at + ${PLANE_KINDS.length}`)}; n += ${shape.teams * LANES}) {
+    planes[n] = vec4u(${each(4, k => quad('n', `${k}`), ', ')});
+  }
+  if (own <= ${PLANE_KINDS.length}) { kinds[own] = ${word('kinds_at + own')}; }`,
     sums: Q => `
-  ${begin}
   ${turned.begin(Q)}
   ${each(4, j => each(vectors(Q), v => `var sum${j}_${v} = vec4i(0);`, ' '), ' ')}
   ${each(PLANE_KINDS.length, k => kind(Q, k))}
@@ -103,10 +112,11 @@ export function mixedValues(name: string, fragment: Fragment, shape: TeamShape):
     return `if ((bits & ${bits}) != 0) {
       let flip = select(0u, 0x${flip}u, shift + ${bits} == bits);
       ${each(vectors(Q), v => `var d${v} = vec4u(0);`, ' ')}
+      ${each(bits, b => `let c${b} = pool4[at + ${b}] ^ vec4u(flip);`, ' ')}
       ${each(
         bits,
-        b => `if (p.four > 0u) {
-        let c = pool4[at + ${b}] ^ vec4u(flip);
+        b => `{
+        let c = c${b};
         ${each(4 * codes, n => `{ let x = (c[${n % 4}] >> ${bits * Math.floor(n / 4)}u) & 0x${(2 ** bits - 1).toString(16).padStart(2, '0').repeat(4)}u; ${each(vectors(Q), v => `let w${v} = ${weighed.at(Q, b * 4 * codes + n, v)}; d${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
       }`,
       )}
@@ -120,6 +130,12 @@ export function mixedValues(name: string, fragment: Fragment, shape: TeamShape):
     dim: D,
     loaded: weighed.loaded + 4,
     text: Q => `${weighed.text(Q)}`,
+    fetch: () =>
+      each(
+        dims,
+        i =>
+          `let column${i} = valueTables[${own} + ${column(i)}]; let step${i} = bitcast<f32>(valueTables[${own + tables.steps} + ${column(i)}]);`,
+      ),
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
   // What half a step more than the code's middle counts: the sum of all weights, which every lane needs.
@@ -127,17 +143,15 @@ export function mixedValues(name: string, fragment: Fragment, shape: TeamShape):
   ${each(
     dims,
     i => `{
-    let column = valueTables[${own} + ${column(i)}];
-    let step = bitcast<f32>(valueTables[${own + tables.steps} + ${column(i)}]);
-    let bits = column & 7;
-    var at = (valuePage + column / 8) / 16;
+    let bits = column${i} & 7;
+    var at = (valuePage + column${i} / 8) / 16;
     var shift = 0u;
     ${each(vectors(Q), v => `var u${v} = vec4u(0);`, ' ')}
     ${plane(Q, 4)}
     ${plane(Q, 2)}
     ${plane(Q, 1)}
     let middle = 0.5 - f32((1u << bits) >> 1u);
-    ${each(vectors(Q), v => `o${i}_${v} = fma(vec4f(middle), all${v}, vec4f(u${v})) * (step * ${float(1 / 255)});`, ' ')}
+    ${each(vectors(Q), v => `o${i}_${v} = fma(vec4f(middle), all${v}, vec4f(u${v})) * (step${i} * ${float(1 / 255)});`, ' ')}
   }`,
   )}`,
     dims,

@@ -19,7 +19,7 @@ const ENTRIES = 16;
 /** Up to this many columns a lane have their books in workgroup memory. */
 const MOST_ROUNDS = 5;
 /** Columns whose loads are waited for together. */
-const AHEAD = 4;
+const AHEAD = 8;
 
 type Additive = PageFragment & { kind: 'additive' };
 
@@ -72,13 +72,16 @@ export function additiveKeys(name: string, fragment: Fragment, shape: TeamShape)
   let codes_at = keyPage / 4 + first_column * ${P / 8} + lane / 8 * 4 + lane % 4;
   let codes_shift = lane / 4 % 2 * 4;
   ${each(4, j => each(vectors(Q), v => `var sum${j}_${v} = vec4i(0);`, ' '), ' ')}
-  for (var c = 0u; c < count; c += ${AHEAD}) {
-    ${each(AHEAD, a => `let k${a} = pool[codes_at + min(c + ${a}, count - 1) * ${P / 8}] >> codes_shift;`)}
-    ${each(AHEAD, a => each(vectors(Q), v => `let q${a}_${v} = select(vec4u(0), ${turned.word(Q, `min(c + ${a}, count - 1)`, v)}, c + ${a} < count);`, ' '))}
+  for (var first = 0u; first < count; first += ${AHEAD}) {
+    ${each(AHEAD, a => `let k${a} = pool[codes_at + min(first + ${a}, count - 1) * ${P / 8}] >> codes_shift;`)}
     ${each(
       AHEAD,
-      a => `{ let book = ${own} + p.keyColumns + (first_column + min(c + ${a}, count - 1)) * ${COLUMN_WORDS} + 2;
-      ${each(4, j => `{ let e = keyTables[book + ((k${a} >> ${8 * j}u) & 15u)] ^ 0x80808080u; ${each(vectors(Q), v => `sum${j}_${v} += vec4i(${each(4, q => `dot4I8Packed(e, q${a}_${v}[${q}])`, ', ')});`, ' ')} }`)} }`,
+      a => `if (first + ${a} < count) {
+      ${each(vectors(Q), v => `let q${v} = ${turned.word(Q, `first + ${a}`, v)};`, ' ')}
+      let book = ${own} + p.keyColumns + (first_column + first + ${a}) * ${COLUMN_WORDS} + 2;
+      ${each(4, j => `let e${j} = keyTables[book + ((k${a} >> ${8 * j}u) & 15u)] ^ 0x80808080u;`)}
+      ${each(4, j => each(vectors(Q), v => `sum${j}_${v} += vec4i(${each(4, q => `dot4I8Packed(e${j}, q${v}[${q}])`, ', ')});`, ' '))}
+    }`,
     )}
   }
   ${each(4, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '), ' ')}`,
@@ -95,11 +98,10 @@ export function additiveValues(name: string, fragment: Fragment, shape: TeamShap
   const word = (at: string) => `valueTables[${own} + ${at}]`;
   const weighed = weighedBytes(P, shape.teams);
   const strip = (Q: number, s: number, b: number) => `
-      let codes4 = pool4[valuePage / 16 + (first_values + c) * ${P / 32} + ${b}];
       ${each(
         8,
         n => `{
-        let codes = (codes4[${n % 4}] >> ${4 * Math.floor(n / 4)}u) & 0x0f0f0f0fu;
+        let codes = (codes${b}[${n % 4}] >> ${4 * Math.floor(n / 4)}u) & 0x0f0f0f0fu;
         ${each(4, j => `let x${j} = value_entries[(${s * ENTRIES} + ((codes >> ${8 * j}u) & 15u)) * ${LANES} + lane];`)}
         ${turnAbout}
         ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, b * 8 + n, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
@@ -128,6 +130,7 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
   if (c${s} < value_columns) {
     let c = c${s};
     ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
+    ${each(P / 32, b => `let codes${b} = pool4[valuePage / 16 + (first_values + c) * ${P / 32} + ${b}];`)}
     ${each(P / 32, b => `if (p.four > 0u) { ${strip(Q, s, b)} }`)}
     ${each(4, k => each(vectors(Q), v => `o${s}_${k}_${v} = fma(vec4f(-128.0), all${v}, vec4f(d${k}_${v})) * unit${s};`, ' '), ' ')}
   }`,

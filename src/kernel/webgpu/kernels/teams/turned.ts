@@ -11,7 +11,7 @@ import type { Kernel } from '../../gpu.ts';
 import { ITEM } from '../attend.ts';
 import { each } from '../text.ts';
 import { blockOf } from '../turn.ts';
-import { type TeamShape, vectors } from './attend.ts';
+import { type TeamShape, vectorOf, vectors } from './attend.ts';
 import { LANES, talk } from './talk.ts';
 
 /** Pages at a time: what is read of the map serves all of them. */
@@ -84,8 +84,8 @@ export function turnPages(name: string, fragment: Fragment, words: Words, shape:
   const body = /* wgsl */ `
 ${talk(together, TEAMS)}
 ${turnedAt(words.most, shape)}
-// [dim][page] of all queries: turned, then coded; a dim more is zero.
-var<workgroup> numbers: array<array<vec4f, ${TEAMS * V}>, ${Math.max(C, D) + 1}>;
+// [dim][page] of all queries: turned, then coded; a dim more is zero. A vector more, so that dims lie in different banks.
+var<workgroup> numbers: array<array<vec4f, ${TEAMS * V + 1}>, ${Math.max(C, D) + 1}>;
 ${matrix ? blockOf(blocks) : ''}
 ${words.text}
 fn main(group: vec3u, own: u32) {
@@ -100,19 +100,22 @@ fn main(group: vec3u, own: u32) {
     let row = n_of_all / rounds;
     let first_page = n_of_all % rounds * ${TEAMS};
     workgroupBarrier();
-    for (var at = own; at < ${(TEAMS * G * D) / 2}; at += ${SIZE}) {
-      let pair = at % ${D / 2};
-      let q = at / ${D / 2} % ${G};
-      let page = at / ${(G * D) / 2};
-      let from_query = ((data[item] + row) * ${H} + head * ${G} + q) * ${D / 2} + pair;
-      var both = q_pairs[from_query] * p.scale;
-      if (pair < ${pairs}) {
-        let turn = turns[(data[item + 7] + min(first_page + page, pages - 1)) * ${pairs} + pair];
-        both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
-      }
-      let to = page * ${V} + q / 4;
-      numbers[2 * pair][to][q % 4] = both.x;
-      numbers[2 * pair + 1][to][q % 4] = both.y;
+    for (var at = own; at < ${(TEAMS * D) / 2}; at += ${SIZE}) {
+      let page = at % ${TEAMS};
+      let pair = at / ${TEAMS};
+      let from_query = ((data[item] + row) * ${H} + head * ${G}) * ${D / 2} + pair;
+      ${each(G, q => `let both${q} = q_pairs[from_query + ${(q * D) / 2}] * p.scale;`, ' ')}
+      var turn = vec2f(1.0, 0.0);
+      if (pair < ${pairs}) { turn = turns[(data[item + 7] + min(first_page + page, pages - 1)) * ${pairs} + pair]; }
+      ${each(
+        V,
+        v => `{
+        let x = vec4f${vectorOf(G, v, q => `both${q}.x`)};
+        let y = vec4f${vectorOf(G, v, q => `both${q}.y`)};
+        numbers[2 * pair][page * ${V} + ${v}] = fma(x, vec4f(turn.x), y * turn.y);
+        numbers[2 * pair + 1][page * ${V} + ${v}] = fma(y, vec4f(turn.x), -(x * turn.y));
+      }`,
+      )}
     }
     workgroupBarrier();
     ${each(V, v => `var added${v} = vec4f(0.0);`, ' ')}

@@ -18,7 +18,7 @@ import { ROUND } from './kernels/lanes/halves.ts';
 import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
-import { frameWords, type TeamShape } from './kernels/teams/attend.ts';
+import { frameWords, type TeamShape, tablesOf } from './kernels/teams/attend.ts';
 import { pagesByTeams } from './kernels/teams/sources.ts';
 import { pageWords, turnPages, type Words } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
@@ -158,7 +158,11 @@ export class Attention {
   private teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
     if (!keys || !values || process.env.KV_OLD) return undefined;
     const loaded = keys.loaded + values.loaded + frameWords(values.dim, this.shape.teams);
-    const fixed = (keys.fixed ?? 0) + (values.fixed ?? 0) + 4 * LANES * this.shape.teams;
+    const tables = tablesOf(keys, values);
+    // Two tables of levels have one name.
+    if (tables.length > 1) return undefined;
+    const own = (keys.fixed ?? 0) + (values.fixed ?? 0) + (tables[0]?.words ?? 0);
+    const fixed = own + (this.shape.subgroups === LANES ? 0 : 4 * LANES * this.shape.teams);
     return { keys, values, loaded, fixed };
   }
 

@@ -92,7 +92,9 @@ export class WebGpuDevice implements Device {
     const most = 2 ** Math.floor(Math.log2(limits.invocations / 32));
     const teams = rest.teams ?? (software ? 4 : Math.min(TEAMS, most));
     const group = heads / kvHeads;
-    const shape = { headDim, kvHeads, pageTokens, group, subgroups: known ? info.subgroups : 0, teams };
+    // A copy a bank takes 32 KiB.
+    const copies = limits.workgroupMemory >= 48 << 10 && known && info.subgroups === 32 ? 32 : 4;
+    const shape = { headDim, kvHeads, pageTokens, group, subgroups: known ? info.subgroups : 0, teams, copies };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

@@ -18,23 +18,29 @@ import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
+import type { Table } from './pairs.ts';
 import { LANES, talk } from './talk.ts';
 import type { Words } from './turned.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
 
-/** Teams that add up one after the other; more of them do so in groups, side by side. */
-const GROUP = 4;
+/** Teams add up what they have one after the other, but two halves of them side by side. */
+const GROUPS = 2;
 /** Which array of sums a team adds to. */
-export const groupOf = (teams: number): string => `team / ${Math.min(GROUP, teams)}`;
+export const groupOf = (teams: number): string => `team / ${Math.max(1, teams / GROUPS)}`;
 /** Words of workgroup memory that the frame takes a query. */
-export const frameWords = (dim: number, teams: number): number =>
-  Math.ceil(teams / GROUP) * (dim + 2 * LANES) + teams + 2;
+export const frameWords = (dim: number, teams: number): number => GROUPS * (dim + 2 * LANES) + teams + 2;
+
+/** Tables of both sides; parts whose tables differ cannot go together. */
+export const tablesOf = (keys: KeyPart, values: ValuePart): Table[] =>
+  [keys.table, values.table].filter((table, n, all) => table && (n === 0 || table.setup !== all[0]?.setup)) as Table[];
 
 export interface TeamShape extends AttendShape {
   /** Teams of a workgroup: as many pages are read at a time. A power of two. */
   teams: number;
+  /** Copies of a table that workgroup memory has room for. */
+  copies: number;
 }
 
 /** Numbers of all queries are in vectors of four: how many there are. */
@@ -65,6 +71,8 @@ interface Part {
   /** Words of workgroup memory a query, and in all. */
   loaded: number;
   fixed?: number;
+  /** A table that both sides may share, where they have the same. */
+  table?: Table;
   /** Functions and variables. */
   text(Q: number): string;
   /** Statements before the page: tables that all lanes fill together. */
@@ -123,11 +131,10 @@ export interface Source extends SourceOf<KeyPart, ValuePart> {
 export function attend(source: Source, shape: TeamShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroups, teams } = shape;
   const size = teams * LANES;
-  // Teams of a group add up what they have one after the other.
-  const inTurn = Math.min(GROUP, teams);
-  const groups = teams / inTurn;
+  const inTurn = Math.max(1, teams / GROUPS);
   const { tokens: P, keys, values, own } = source;
   const J = own.each;
+  const tables = tablesOf(keys, values);
   const H = G * kvHeads;
   const Q = G * rows;
   const V = vectors(Q);
@@ -138,7 +145,7 @@ export function attend(source: Source, shape: TeamShape, rows: number): Kernel {
     rows === 1
       ? source.seen(0, own.at(j))
       : `vec4<bool>${vectorOf(Q, v, q => source.seen(Math.floor(q / G), own.at(j)))}`;
-  const grouped = (array: string, at: string, k: string) => each(groups, g => `${array}[${g}][${at}][${k}]`, ' + ');
+  const grouped = (array: string, at: string, k: string) => each(GROUPS, g => `${array}[${g}][${at}][${k}]`, ' + ');
   const turns = values.turns?.count ?? 1;
   const addTo = (array: string, at: string, sum: string, v: number) =>
     `{ let at = ${at}; ${array}[${groupOf(teams)}][at] = fma(${sum}, by${v}, ${array}[${groupOf(teams)}][at]); }`;
@@ -147,12 +154,13 @@ export function attend(source: Source, shape: TeamShape, rows: number): Kernel {
 ${talk(together, teams)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${teams}>;
 // Zero at first, as all of workgroup memory is.
-var<workgroup> sums: array<array<vec4f, ${C * V}>, ${groups}>;
-var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${groups}>;
+var<workgroup> sums: array<array<vec4f, ${C * V}>, ${GROUPS}>;
+var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${GROUPS}>;
 var<workgroup> totals: array<vec2f, ${Q}>;
 fn origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
 }
+${tables.map(({ text }) => text).join('\n')}
 ${keys.text(Q)}
 ${values.text(Q)}
 
@@ -164,6 +172,7 @@ fn main(group: vec3u, own: u32) {
   let rows = data[item + 1];
   let first_state = data[item + 5];
   let between = data[item + 6];
+  ${tables.map(({ setup }) => setup).join('\n')}
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.load(Q)}

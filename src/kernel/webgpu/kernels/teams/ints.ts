@@ -14,6 +14,7 @@ import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
 import { type KeyPart, type TeamShape, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
 import { type Bytes, bytesOf } from './levels.ts';
+import { isPairs, mixed, pairStrips, pairTable } from './pairs.ts';
 import { type Strips, stripsOf } from './strips.ts';
 import { LANES } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
@@ -102,12 +103,12 @@ function products(
 }
 
 /** Int8 queries of four a word in workgroup memory, and their scales, sums and constants. */
-const takeQueries = (Q: number, D: number, teams: number) => `
+const takeQueries = (Q: number, D: number, teams: number, pairs = false) => `
   for (var at = own; at < ${Q * int8Words(D)}; at += ${teams * LANES}) {
     let q = at / ${int8Words(D)};
     let n = at % ${int8Words(D)};
     let word = queries[origin(item, head, q) + n];
-    if (n < ${D / 4}) { query[n * ${vectors(Q)} + q / 4][q % 4] = word; }
+    if (n < ${D / 4}) { query[n * ${vectors(Q)} + q / 4][q % 4] = ${pairs ? mixed('n', 'word', 'queries[origin(item, head, q) + (n ^ 4)]') : 'word'}; }
     else { scalars[(n - ${D / 4}) * ${vectors(Q)} + q / 4][q % 4] = bitcast<f32>(word); }
   }`;
 
@@ -127,18 +128,20 @@ const scoreOf = ({ unit, middle }: Bytes, Q: number, j: number, v: number) => {
 export function intKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'rows');
-  const strips = page && stripsOf(page.codes.bits, D, P);
+  const table = page && isPairs(page) ? pairTable(page, shape.teams, shape.copies) : undefined;
+  const strips = page && (table ? pairStrips(D, P) : stripsOf(page.codes.bits, D, P));
   if (!page || !strips || fragment.turn || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
-  const bytes = bytesOf('key', page);
+  const bytes: Bytes = table ? { unit: table.unit, middle: 0, text: '', of: x => x.codes } : bytesOf('key', page);
   const J = P / LANES;
   return {
     name: `int ${name}`,
     dim: D,
     words: int8Words(D),
     loaded: D / 4 + 3,
+    table,
     text: Q => `${bytes.text}\n${queryText(Q, D)}`,
-    load: Q => takeQueries(Q, D, shape.teams),
+    load: Q => takeQueries(Q, D, shape.teams, table !== undefined),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
   ${products(Q, strips, J, `keyBlock + ${codes.offset}`, tokensOf(P).at, (n, v) => `query[${n * vectors(Q) + v}]`, 'I', [(codes, top) => bytes.of({ codes, top })])}
@@ -194,12 +197,15 @@ export function intValues(name: string, fragment: Fragment, shape: TeamShape): V
   if (!page || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
   const dims = codes.order === 'pairs' ? 2 : 1;
-  const strips = stripsOf(dims * codes.bits, P, D / dims);
+  const table = isPairs(page) ? pairTable(page, shape.teams, shape.copies) : undefined;
+  const strips = table ? pairStrips(P, D) : stripsOf(dims * codes.bits, P, D / dims);
   const lines = D / dims / LANES;
   if (!strips || lines % 1 !== 0) return undefined;
-  const bytes = bytesOf('value', page);
+  const bytes: Bytes = table
+    ? { unit: table.unit, middle: 128, text: '', of: x => `(${x.codes} ^ 0x80808080u)` }
+    : bytesOf('value', page);
   const { middle, unit } = bytes;
-  const weighed = weighedBytes(P, shape.teams);
+  const weighed = weighedBytes(P, shape.teams, table !== undefined);
   const dimsOf = Array.from(
     { length: dims },
     (_, e) => (codes: string, top: string) =>
@@ -209,6 +215,7 @@ export function intValues(name: string, fragment: Fragment, shape: TeamShape): V
     name: `int ${name}`,
     dim: D,
     loaded: weighed.loaded,
+    table,
     text: Q => `${bytes.text}\n${weighed.text(Q)}`,
     factor: j => `valueNorm${j}`,
     fetch: fetchNorms('value', norms.offset, P),

@@ -41,6 +41,8 @@ interface Row {
 }
 
 const TRIES = 20;
+/** Milliseconds of work before anything is timed: a GPU that has waited for js runs at a fraction of its clock. */
+const WARM = 300;
 const TOLERANCE = 3e-2;
 /** Vectors that codecs learn from, where they do: speed does not depend on how well. */
 const LEARNT_FROM = 256;
@@ -135,6 +137,7 @@ async function measure(
     for (let i = 0; i < TRIES; i++) least = Math.min(least, await device.gpu.time(attend));
     return least / 1000;
   };
+  for (const start = performance.now(); performance.now() - start < WARM; ) await device.gpu.time(attend);
   const us = await best();
   const steps: Record<string, number> = {};
   const { gpu } = device;

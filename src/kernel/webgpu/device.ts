@@ -61,7 +61,7 @@ interface WaitingProducts {
 }
 
 /** Of a GPU: so many lanes leave each the registers that it needs and no more. */
-const TEAMS = Number(process.env.KV_TEAMS ?? 16);
+const TEAMS = Number(process.env.KV_TEAMS ?? 4);
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)

@@ -25,7 +25,7 @@ export interface Table {
 
 const ENTRIES = 256;
 
-export const isPairs = ({ uniform, codes: { bits, order } }: Levels): boolean =>
+export const isPairs = ({ uniform, codes: { bits, order } }: Levels): boolean => process.env.KV_LUT !== '0' &&
   !uniform && bits === 4 && order !== 'pairs';
 
 /** `copies`: a power of two up to the number of banks. */

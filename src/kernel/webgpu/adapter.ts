@@ -6,7 +6,7 @@ import { UnsupportedError } from '../../errors.ts';
 
 /** Dawn's switches: f16 and exact timestamps where the hardware has them. */
 const DAWN = [
-  `enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,use_vulkan_memory_model${process.env.KV_DAWN ?? ''}`,
+  'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,use_vulkan_memory_model',
   'disable-dawn-features=timestamp_quantization',
 ];
 

@@ -4,6 +4,7 @@ import type { Block, KvRun, KvView, Tensor } from '../device.ts';
 import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
+import type { AttendShape } from './kernels/attend.ts';
 import { beside, workgroupBytes } from './kernels/beside.ts';
 import {
   append,
@@ -18,8 +19,9 @@ import { ROUND } from './kernels/lanes/halves.ts';
 import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
-import { frameWords, type TeamShape, tablesOf } from './kernels/teams/attend.ts';
+import { frameWords } from './kernels/teams/attend.ts';
 import { pagesByTeams } from './kernels/teams/sources.ts';
+import { TEAMS } from './kernels/teams/talk.ts';
 import { pageWords, turnPages, type Words } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
@@ -67,7 +69,7 @@ export class Attention {
 
   constructor(
     private readonly gpu: Gpu,
-    private readonly shape: TeamShape,
+    private readonly shape: AttendShape,
     private readonly codecOf: (fragment: Fragment) => GpuCodec,
     private readonly options: AttentionOptions,
   ) {
@@ -133,7 +135,7 @@ export class Attention {
       const { keys, values } = some[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.fragment), this.codecOf(values.fragment)];
       const tile = this.tileOf(key, value);
-      const split = this.teamsOf(key, value) ? this.shape.teams : this.options.split;
+      const split = this.teamsOf(key, value) ? TEAMS : this.options.split;
       const { table } = this.tableOf(some, tile, split);
       for (const batch of table.batches) {
         const { word } = this.tableOf(some, tile, split);
@@ -156,13 +158,9 @@ export class Attention {
 
   /** The parts of attention by teams, and the words of workgroup memory that it takes a query and in all. */
   private teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
-    if (!keys || !values || process.env.KV_OLD) return undefined;
-    const loaded = keys.loaded + values.loaded + frameWords(values.dim, this.shape.teams);
-    const tables = tablesOf(keys, values);
-    // Two tables of levels have one name.
-    if (tables.length > 1) return undefined;
-    const own = (keys.fixed ?? 0) + (values.fixed ?? 0) + (tables[0]?.words ?? 0);
-    const fixed = own + (this.shape.subgroups === LANES ? 0 : 4 * LANES * this.shape.teams);
+    if (!keys || !values || (keys.even && values.even)) return undefined;
+    const loaded = keys.loaded + values.loaded + frameWords(values.dim);
+    const fixed = (keys.fixed ?? 0) + (values.fixed ?? 0) + 4 * LANES * TEAMS;
     return { keys, values, loaded, fixed };
   }
 
@@ -349,8 +347,8 @@ export class Attention {
     table: number,
     scale: number,
   ): GPUBuffer {
-    const { group, kvHeads, teams } = this.shape;
-    const bytes = 16 * teams * kvHeads * pageWords(words.most, group);
+    const { group, kvHeads } = this.shape;
+    const bytes = 16 * TEAMS * kvHeads * pageWords(words.most, group);
     const queries = this.gpu.room('queries of pages', batch.pageStates * bytes);
     const buffers = [this.gpu.arena, bufferOf(q), this.turnsOf(key, view), key.tables!, queries];
     const kernel = this.kernelOf('prepare pages', key, key, () =>

@@ -2,7 +2,7 @@
 
 import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
-import type { KeyPart, ValuePart } from './kernels/attend.ts';
+import type { AttendShape, KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
@@ -12,7 +12,6 @@ import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 import type * as byTeams from './kernels/teams/attend.ts';
-import type { TeamShape } from './kernels/teams/attend.ts';
 import * as teamInts from './kernels/teams/ints.ts';
 import * as teamMixed from './kernels/teams/mixed.ts';
 import * as teamQuads from './kernels/teams/quads.ts';
@@ -48,7 +47,7 @@ export interface GpuCodec {
   int8: boolean;
 }
 
-export function createCodecs(gpu: Gpu, shape: TeamShape, precise: boolean): (fragment: Fragment) => GpuCodec {
+export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (fragment: Fragment) => GpuCodec {
   const { headDim } = shape;
   const known = new Map<Fragment, GpuCodec>();
   const place = (data: Float32Array | Uint32Array | undefined, label: string) => {

@@ -36,8 +36,6 @@ export interface WebGpuOptions {
   unroll?: number;
   /** Pages that a workgroup of attention takes: 4. It shows in the last bits of results, so a cache keeps to one. */
   split?: number;
-  /** Pages that a workgroup reads at a time, where codecs are read so. */
-  teams?: number;
   /** Whether lanes may work together in subgroups: where the adapter has them. */
   subgroups?: boolean;
 }
@@ -59,9 +57,6 @@ interface WaitingProducts {
   projections: readonly Projection[];
   norm?: Norm;
 }
-
-/** Of a GPU: so many lanes leave each the registers that it needs and no more. */
-const TEAMS = Number(process.env.KV_TEAMS ?? 4);
 
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
@@ -89,12 +84,7 @@ export class WebGpuDevice implements Device {
   ) {
     const { limits, software } = info;
     const known = rest.subgroups !== false && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
-    const most = 2 ** Math.floor(Math.log2(limits.invocations / 32));
-    const teams = rest.teams ?? (software ? 4 : Math.min(TEAMS, most));
-    const group = heads / kvHeads;
-    // A copy a bank takes 32 KiB.
-    const copies = limits.workgroupMemory >= 48 << 10 && known && info.subgroups === 32 ? 32 : 4;
-    const shape = { headDim, kvHeads, pageTokens, group, subgroups: known ? info.subgroups : 0, teams, copies };
+    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: known ? info.subgroups : 0 };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

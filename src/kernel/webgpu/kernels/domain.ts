@@ -214,7 +214,7 @@ export function finish(d: Domain, int8: boolean): Kernel {
     const vectors = Math.ceil(dim / 4);
     // Vectors of all heads, one a lane.
     const all = G * vectors;
-    const lanes = Math.min(all);
+    const lanes = Math.min(all, SIZE);
     const slots = Math.floor(SIZE / lanes);
     const rounds = Math.ceil(all / lanes);
     const place = (j: number) => `let n = min(lane % ${lanes} + ${j * lanes}, ${all - 1}u); let g = n / ${vectors};`;

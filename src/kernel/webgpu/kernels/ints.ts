@@ -94,7 +94,7 @@ fn ${look}(codes: u32) -> u32 {
 }
 
 /** The unit in which levels of an ascending, symmetric table are nearest to whole numbers up to 127; those near 0 count most. */
-export function bestUnit(levels: Float32Array): number {
+function bestUnit(levels: Float32Array): number {
   const most = levels[levels.length - 1];
   const spread = Math.sqrt(levels.reduce((sum, level) => sum + level * level, 0) / levels.length) / 1.2;
   let [best, least] = [most / 127, Number.POSITIVE_INFINITY];

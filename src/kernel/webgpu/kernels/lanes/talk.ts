@@ -39,9 +39,7 @@ fn all_of(x: vec4f) -> vec4f {
  * registers left. So their number is a parameter. `text` is of part n.
  */
 export const parts = (text: (n: string) => string): string =>
-  process.env.KV_STATIC
-    ? each(4, n => `if (p.four > ${n}u) { ${text(`${n}u`)} }`)
-    : `for (var part = 0u; part < p.four; part++) { ${text('part')} }`;
+  `for (var part = 0u; part < p.four; part++) { ${text('part')} }`;
 
 /** Loads that are waited for together. */
 const LOADS = 16;

@@ -1,5 +1,5 @@
 /**
- * Attention by teams: a workgroup is some teams of 32 lanes, and has one KV head, up to as many pages of one sequence (an
+ * Attention by teams: a workgroup is four teams of 32 lanes, and has one KV head, up to four pages of one sequence (an
  * item) and all queries that read them: the query heads of the group, of one row or of several. Each team has a page, and
  * a lane every 32nd token of it and every 32nd dim of the result, so scores and sums are whole in a lane, and nothing is
  * kept from page to page:
@@ -18,8 +18,7 @@ import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
-import type { Table } from './pairs.ts';
-import { LANES, talk } from './talk.ts';
+import { LANES, SIZE, TEAMS, talk } from './talk.ts';
 import type { Words } from './turned.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
@@ -28,20 +27,9 @@ const LEAST = '2e-8';
 /** Teams add up what they have one after the other, but two halves of them side by side. */
 const GROUPS = 2;
 /** Which array of sums a team adds to. */
-export const groupOf = (teams: number): string => `team / ${Math.max(1, teams / GROUPS)}`;
+export const groupOf = `team / ${TEAMS / GROUPS}`;
 /** Words of workgroup memory that the frame takes a query. */
-export const frameWords = (dim: number, teams: number): number => GROUPS * (dim + 2 * LANES) + teams + 2;
-
-/** Tables of both sides; parts whose tables differ cannot go together. */
-export const tablesOf = (keys: KeyPart, values: ValuePart): Table[] =>
-  [keys.table, values.table].filter((table, n, all) => table && (n === 0 || table.setup !== all[0]?.setup)) as Table[];
-
-export interface TeamShape extends AttendShape {
-  /** Teams of a workgroup: as many pages are read at a time. A power of two. */
-  teams: number;
-  /** Copies of a table that workgroup memory has room for. */
-  copies: number;
-}
+export const frameWords = (dim: number): number => GROUPS * (dim + 2 * LANES) + TEAMS + 2;
 
 /** Numbers of all queries are in vectors of four: how many there are. */
 export const vectors = (Q: number): number => Math.ceil(Q / 4);
@@ -71,8 +59,8 @@ interface Part {
   /** Words of workgroup memory a query, and in all. */
   loaded: number;
   fixed?: number;
-  /** A table that both sides may share, where they have the same. */
-  table?: Table;
+  /** Whether it is as fast by lanes, which are taken then where both sides are. */
+  even?: boolean;
   /** Functions and variables. */
   text(Q: number): string;
   /** Statements before the page: tables that all lanes fill together. */
@@ -128,13 +116,11 @@ export interface Source extends SourceOf<KeyPart, ValuePart> {
  * Words of an item: row, rows, [source's own], rounds, [source's own], first state, states between rows, and two more
  * of the source's own.
  */
-export function attend(source: Source, shape: TeamShape, rows: number): Kernel {
-  const { group: G, kvHeads, subgroups, teams } = shape;
-  const size = teams * LANES;
-  const inTurn = Math.max(1, teams / GROUPS);
+export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
+  const { group: G, kvHeads, subgroups } = shape;
+  const inTurn = TEAMS / GROUPS;
   const { tokens: P, keys, values, own } = source;
   const J = own.each;
-  const tables = tablesOf(keys, values);
   const H = G * kvHeads;
   const Q = G * rows;
   const V = vectors(Q);
@@ -148,11 +134,11 @@ export function attend(source: Source, shape: TeamShape, rows: number): Kernel {
   const grouped = (array: string, at: string, k: string) => each(GROUPS, g => `${array}[${g}][${at}][${k}]`, ' + ');
   const turns = values.turns?.count ?? 1;
   const addTo = (array: string, at: string, sum: string, v: number) =>
-    `{ let at = ${at}; ${array}[${groupOf(teams)}][at] = fma(${sum}, by${v}, ${array}[${groupOf(teams)}][at]); }`;
+    `{ let at = ${at}; ${array}[${groupOf}][at] = fma(${sum}, by${v}, ${array}[${groupOf}][at]); }`;
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
-${talk(together, teams)}
-var<workgroup> tops: array<array<vec4f, ${V}>, ${teams}>;
+${talk(together)}
+var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
 // Zero at first, as all of workgroup memory is.
 var<workgroup> sums: array<array<vec4f, ${C * V}>, ${GROUPS}>;
 var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${GROUPS}>;
@@ -160,7 +146,6 @@ var<workgroup> totals: array<vec2f, ${Q}>;
 fn origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
 }
-${tables.map(({ text }) => text).join('\n')}
 ${keys.text(Q)}
 ${values.text(Q)}
 
@@ -172,7 +157,6 @@ fn main(group: vec3u, own: u32) {
   let rows = data[item + 1];
   let first_state = data[item + 5];
   let between = data[item + 6];
-  ${tables.map(({ setup }) => setup).join('\n')}
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.load(Q)}
@@ -199,7 +183,7 @@ fn main(group: vec3u, own: u32) {
   if (lane == 0) { ${each(V, v => `tops[team][${v}] = top${v};`, ' ')} }
   workgroupBarrier();
   ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
-  ${each(teams - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
+  ${each(TEAMS - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
   ${each(V, v => `let by${v} = exp(top${v} - top_of_all${v});`, ' ')}
   for (var all_turns = 0u; all_turns < ${inTurn * turns}; all_turns++) {
     if (team % ${inTurn} == all_turns / ${turns}) {
@@ -212,9 +196,9 @@ fn main(group: vec3u, own: u32) {
     workgroupBarrier();
   }
   ${each(
-    Math.ceil(Q / teams),
+    Math.ceil(Q / TEAMS),
     k => `{
-    let q = min(${k * teams} + team, ${Q - 1}u);
+    let q = min(${k * TEAMS} + team, ${Q - 1}u);
     let at = 2 * (q / 4) * ${LANES} + lane;
     let both = total(vec2f(${grouped('lengths', 'at', 'q % 4')}, ${grouped('lengths', `at + ${LANES}`, 'q % 4')}));
     if (lane == 0) { totals[q] = both; }
@@ -225,7 +209,7 @@ fn main(group: vec3u, own: u32) {
     Q,
     q => `if (${Math.floor(q / G)} < rows) {
     let to = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};
-    for (var i = own; i < ${C}; i += ${size}) { states[to + i] = ${grouped('sums', `i * ${V} + ${q >> 2}`, `${q & 3}`)} + totals[${q}].y; }
+    for (var i = own; i < ${C}; i += ${SIZE}) { states[to + i] = ${grouped('sums', `i * ${V} + ${q >> 2}`, `${q & 3}`)} + totals[${q}].y; }
     if (own == 0) { states[to + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to + ${4 * Math.ceil(C / 4) + 1}] = totals[${q}].x; }
   }`,
   )}
@@ -237,7 +221,7 @@ fn main(group: vec3u, own: u32) {
     name: `attend ${source.name} by teams ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${together ? ' together' : ''}`,
     params: ['table', 'items', 'four', ...source.params],
     buffers: ['data: array<u32>', `queries: ${keys.queries ?? 'array<u32>'}`, ...bound, 'write states: array<f32>'],
-    size,
+    size: SIZE,
     body,
     enable: together ? ['subgroups'] : [],
   };

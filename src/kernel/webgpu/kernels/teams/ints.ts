@@ -12,17 +12,16 @@ import type { Fragment, PageFragment } from '../../../fragment.ts';
 import { int8Words } from '../ints.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, type TeamShape, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
+import { type KeyPart, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
 import { type Bytes, bytesOf } from './levels.ts';
-import { isPairs, mixed, pairStrips, pairTable } from './pairs.ts';
-import { type Strips, stripsOf } from './strips.ts';
-import { LANES } from './talk.ts';
+import { type Strips, stripsOf, type Word } from './strips.ts';
+import { LANES, SIZE } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
 
 /** Lines that are read at a time, and pairs of columns. */
-const AT_ONCE = Number(process.env.KV_LINES ?? 2);
+const AT_ONCE = 2;
 const COLUMNS = 4;
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
@@ -37,78 +36,64 @@ function levelsOf(fragment: Fragment, order: 'rows' | 'columns' | 'pairs'): Leve
 
 const fitsLanes = ({ headDim: D, pageTokens: P }: PageShape) => D % LANES === 0 && P % LANES === 0 && P <= 4 * LANES;
 
-/** The four products of a word with a vector of words, added to `sum`. */
-const addProducts = (sum: string, type: 'I' | 'U', word: string, by: string) =>
-  `${sum} += vec4${type === 'I' ? 'i' : 'u'}(${each(4, k => `dot4${type}8Packed(${word}, ${by}[${k}])`, ', ')});`;
-
-/** The products of two words with two vectors of words, added to `sum`. */
-const addBoth = (sum: string, type: 'I' | 'U', words: readonly string[], by: readonly string[]) =>
+/** The products of some words with as many vectors of words, all queries of a vector, added to `sum`. */
+const addProducts = (sum: string, type: 'I' | 'U', words: readonly string[], by: readonly string[]) =>
   `${sum} += vec4${type === 'I' ? 'i' : 'u'}(${each(4, k => words.map((word, n) => `dot4${type}8Packed(${word}, ${by[n]}[${k}])`).join(' + '), ', ')});`;
 
+/** What lines are multiplied by and how. */
+interface Lines {
+  strips: Strips;
+  /** How many a lane has, where their grid begins, and which line L is. */
+  count: number;
+  at: string;
+  lineOf(l: number): string;
+  /** Word n of vector v of what all lanes share. */
+  shared(n: number, v: number): string;
+  type: 'I' | 'U';
+  /** What a word is multiplied as, for each of the sums that a line has. */
+  bytes: readonly ((word: Word) => string)[];
+}
+
 /**
- * Lines of a lane against words that all lanes share, for all queries: `sumL_V` of line L. `lineOf` is line L, `shared` word n
- * of vector v; `bytes` are what a word is multiplied as, for each of the sums that a line has. Strips are blocks of their
- * own, so that a compiler does not read all of them at once and has no registers left.
+ * Lines of a lane against words that all lanes share, for all queries: `sumN_V`. Strips are blocks of their own, so that a
+ * compiler does not read all of them at once and has no registers left.
  */
-function products(
-  Q: number,
-  strips: Strips,
-  lines: number,
-  at: string,
-  lineOf: (l: number) => string,
-  shared: (n: number, v: number) => string,
-  type: 'I' | 'U',
-  bytes: readonly ((codes: string, top: string) => string)[],
-): string {
-  const dims = bytes.length;
+function products(Q: number, { strips, count, at, lineOf, shared, type, bytes }: Lines): string {
   const V = vectors(Q);
-  const pair = process.env.KV_PAIRS === '0' ? 1 : 2;
+  const sums = bytes.length;
+  /** Words n and n + 1 of a strip, of lines l. */
+  const both = (strip: number, n: number, lines: readonly number[]) => `{
+      ${each(2, k => each(V, v => `let q${k}_${v} = ${shared(strip * strips.words + n + k, v)};`, ' '), ' ')}
+      ${lines
+        .map(l => {
+          const words = strips.of(`c${l}_`);
+          return each(
+            sums,
+            e => `{ ${each(2, k => `let x${k} = ${bytes[e](words[n + k])};`, ' ')}
+      ${each(V, v => addProducts(`sum${l * sums + e}_${v}`, type, ['x0', 'x1'], [`q0_${v}`, `q1_${v}`]), ' ')} }`,
+          );
+        })
+        .join('\n')}
+    }`;
   const some = (first: number, strip: number) => {
-    const own = Array.from({ length: Math.min(AT_ONCE, lines - first) }, (_, k) => first + k);
-    const text = (body: (l: number) => string) => own.map(body).join('\n');
+    const lines = Array.from({ length: Math.min(AT_ONCE, count - first) }, (_, k) => first + k);
+    const load = (l: number) => strips.load(at, lineOf(l), `${strip}u`).map((x, c) => `let c${l}_${c} = ${x};`);
     return `if (p.four > 0u) {
-    ${text(l =>
-      strips
-        .load(at, lineOf(l), `${strip}u`)
-        .map((x, c) => `let c${l}_${c} = ${x};`)
-        .join(' '),
-    )}
-    ${each(strips.words / pair, m => {
-      const ns = Array.from({ length: pair }, (_, k) => pair * m + k);
-      return `{ ${ns.map((n, k) => each(V, v => `let q${k}_${v} = ${shared(strip * strips.words + n, v)};`, ' ')).join(' ')}
-      ${text(l => {
-        const words = strips.of(`c${l}_`);
-        return each(
-          dims,
-          e =>
-            `{ ${ns.map((n, k) => `let x${k} = ${bytes[e](words[n].codes, words[n].top)};`).join(' ')} ${each(
-              V,
-              v =>
-                addBoth(
-                  `sum${l * dims + e}_${v}`,
-                  type,
-                  ns.map((_, k) => `x${k}`),
-                  ns.map((_, k) => `q${k}_${v}`),
-                ),
-              ' ',
-            )} }`,
-          ' ',
-        );
-      })} }`;
-    })}
+    ${lines.flatMap(load).join('\n')}
+    ${each(strips.words / 2, m => both(strip, 2 * m, lines))}
   }`;
   };
-  return `${each(lines * dims, l => each(V, v => `var sum${l}_${v} = vec4${type === 'I' ? 'i' : 'u'}(0);`, ' '))}
-  ${each(Math.ceil(lines / AT_ONCE), n => each(strips.count, strip => some(n * AT_ONCE, strip)))}`;
+  return `${each(count * sums, n => each(V, v => `var sum${n}_${v} = vec4${type === 'I' ? 'i' : 'u'}(0);`, ' '))}
+  ${each(Math.ceil(count / AT_ONCE), n => each(strips.count, strip => some(n * AT_ONCE, strip)))}`;
 }
 
 /** Int8 queries of four a word in workgroup memory, and their scales, sums and constants. */
-const takeQueries = (Q: number, D: number, teams: number, pairs = false) => `
-  for (var at = own; at < ${Q * int8Words(D)}; at += ${teams * LANES}) {
+const takeQueries = (Q: number, D: number) => `
+  for (var at = own; at < ${Q * int8Words(D)}; at += ${SIZE}) {
     let q = at / ${int8Words(D)};
     let n = at % ${int8Words(D)};
     let word = queries[origin(item, head, q) + n];
-    if (n < ${D / 4}) { query[n * ${vectors(Q)} + q / 4][q % 4] = ${pairs ? mixed('n', 'word', 'queries[origin(item, head, q) + (n ^ 4)]') : 'word'}; }
+    if (n < ${D / 4}) { query[n * ${vectors(Q)} + q / 4][q % 4] = word; }
     else { scalars[(n - ${D / 4}) * ${vectors(Q)} + q / 4][q % 4] = bitcast<f32>(word); }
   }`;
 
@@ -125,26 +110,25 @@ const scoreOf = ({ unit, middle }: Bytes, Q: number, j: number, v: number) => {
 };
 
 /** Rows: a lane reads those of its tokens. */
-export function intKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
+export function intKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'rows');
-  const table = page && isPairs(page) ? pairTable(page, shape.teams, shape.copies) : undefined;
-  const strips = page && (table ? pairStrips(D, P) : stripsOf(page.codes.bits, D, P));
+  const strips = page && stripsOf(page.codes.bits, D, P);
   if (!page || !strips || fragment.turn || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
-  const bytes: Bytes = table ? { unit: table.unit, middle: 0, text: '', of: x => x.codes } : bytesOf('key', page);
+  const bytes = bytesOf('key', page);
   const J = P / LANES;
   return {
     name: `int ${name}`,
     dim: D,
     words: int8Words(D),
+    even: page.uniform,
     loaded: D / 4 + 3,
-    table,
     text: Q => `${bytes.text}\n${queryText(Q, D)}`,
-    load: Q => takeQueries(Q, D, shape.teams, table !== undefined),
+    load: Q => takeQueries(Q, D),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
-  ${products(Q, strips, J, `keyBlock + ${codes.offset}`, tokensOf(P).at, (n, v) => `query[${n * vectors(Q) + v}]`, 'I', [(codes, top) => bytes.of({ codes, top })])}
+  ${products(Q, { strips, count: J, at: `keyBlock + ${codes.offset}`, lineOf: tokensOf(P).at, shared: (n, v) => `query[${n * vectors(Q) + v}]`, type: 'I', bytes: [bytes.of] })}
   ${each(J, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
     score: (Q, j, v) => scoreOf(bytes, Q, j, v),
   };
@@ -154,7 +138,7 @@ export function intKeys(name: string, fragment: Fragment, shape: TeamShape): Key
  * Columns of nibbles that hold two dims each: a lane has four tokens. Two columns make a byte a token with the codes of four
  * dims, which shifts spread over four bytes.
  */
-export function pairKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
+export function pairKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'pairs');
   if (!page || fragment.turn || !fitsLanes(shape)) return undefined;
@@ -167,7 +151,7 @@ export function pairKeys(name: string, fragment: Fragment, shape: TeamShape): Ke
     loaded: D / 4 + 3,
     neighbours: true,
     text: Q => `${bytes.text}\n${queryText(Q, D)}`,
-    load: Q => takeQueries(Q, D, shape.teams),
+    load: Q => takeQueries(Q, D),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
   let own_four = min(lane, ${P / 4 - 1}u);
@@ -181,7 +165,7 @@ export function pairKeys(name: string, fragment: Fragment, shape: TeamShape): Ke
       m => `{
       ${each(vectors(Q), v => `let q${v} = query[(n + ${m}) * ${vectors(Q)} + ${v}];`, ' ')}
       let both = ((k${2 * m} >> column_shift) & 0x0f0f0f0fu) | (((k${2 * m + 1} >> column_shift) & 0x0f0f0f0fu) << 4u);
-      ${each(4, j => `{ let b = (both >> ${8 * j}u) & 0xffu; let y = b | (b << 6u); let c = ${bytes.of({ codes: '(y | (y << 12u))', top: '' })}; ${each(vectors(Q), v => addProducts(`sum${j}_${v}`, 'I', 'c', `q${v}`), ' ')} }`)}
+      ${each(4, j => `{ let b = (both >> ${8 * j}u) & 0xffu; let y = b | (b << 6u); let c = ${bytes.of({ codes: '(y | (y << 12u))', top: '' })}; ${each(vectors(Q), v => addProducts(`sum${j}_${v}`, 'I', ['c'], [`q${v}`]), ' ')} }`)}
     }`,
     )}
   }
@@ -191,37 +175,36 @@ export function pairKeys(name: string, fragment: Fragment, shape: TeamShape): Ke
 }
 
 /** Columns: a lane reads those of its dims; of pairs, a code of four bits has two dims. */
-export function intValues(name: string, fragment: Fragment, shape: TeamShape): ValuePart | undefined {
+export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'columns') ?? levelsOf(fragment, 'pairs');
   if (!page || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
   const dims = codes.order === 'pairs' ? 2 : 1;
-  const table = isPairs(page) ? pairTable(page, shape.teams, shape.copies) : undefined;
-  const strips = table ? pairStrips(P, D) : stripsOf(dims * codes.bits, P, D / dims);
+  const strips = stripsOf(dims * codes.bits, P, D / dims);
   const lines = D / dims / LANES;
   if (!strips || lines % 1 !== 0) return undefined;
-  const bytes: Bytes = table
-    ? { unit: table.unit, middle: 128, text: '', of: x => `(${x.codes} ^ 0x80808080u)` }
-    : bytesOf('value', page);
+  const bytes = bytesOf('value', page);
   const { middle, unit } = bytes;
-  const weighed = weighedBytes(P, shape.teams, table !== undefined);
-  const dimsOf = Array.from(
+  const weighed = weighedBytes(P);
+  // Of a pair the second dim has the upper bits.
+  const sums = Array.from(
     { length: dims },
-    (_, e) => (codes: string, top: string) =>
-      bytes.of({ codes: dims === 1 ? codes : e === 0 ? codes : `(${codes} >> 2u)`, top }),
+    (_, e) =>
+      ({ codes, top }: Word) =>
+        bytes.of({ codes: e === 0 ? codes : `(${codes} >> 2u)`, top }),
   );
   return {
     name: `int ${name}`,
     dim: D,
+    even: page.uniform,
     loaded: weighed.loaded,
-    table,
     text: Q => `${bytes.text}\n${weighed.text(Q)}`,
     factor: j => `valueNorm${j}`,
     fetch: fetchNorms('value', norms.offset, P),
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
-  { ${products(Q, strips, lines, `valueBlock + ${codes.offset}`, tokensOf(D).at, (n, v) => weighed.at(Q, n, v), 'U', dimsOf)}
+  { ${products(Q, { strips, count: lines, at: `valueBlock + ${codes.offset}`, lineOf: tokensOf(D).at, shared: (n, v) => weighed.at(Q, n, v), type: 'U', bytes: sums })}
   ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = vec4f(sum${i}_${v}) * ${float(unit / 255)};`, ' '))} }
   ${each(vectors(Q), v => `more${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
     dims: D / LANES,

@@ -13,7 +13,7 @@ export interface Bytes {
   unit: number;
   middle: number;
   text: string;
-  of(word: Pick<Word, 'codes' | 'top'>): string;
+  of(word: Word): string;
 }
 
 const fours = (byte: number) => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;

@@ -8,11 +8,12 @@
  */
 
 import type { Fragment } from '../../../fragment.ts';
+import type { AttendShape } from '../attend.ts';
 import type { PageShape } from '../shape.ts';
 import { mixedTables, ownTable, PLANE_KINDS, QUAD_WORDS } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { type KeyPart, type TeamShape, type ValuePart, vectors } from './attend.ts';
-import { LANES } from './talk.ts';
+import { type KeyPart, type ValuePart, vectors } from './attend.ts';
+import { LANES, SIZE } from './talk.ts';
 import { turnedPart, type Words } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 
@@ -22,7 +23,7 @@ const fits = ({ page, codedDim }: Fragment, { headDim: D, pageTokens: P }: PageS
 /** Quads of planes whose loads are waited for together. */
 const AHEAD = 4;
 
-export function mixedKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
+export function mixedKeys(name: string, fragment: Fragment, shape: AttendShape): KeyPart | undefined {
   if (!fits(fragment, shape) || !fragment.turn) return undefined;
   const { headDim: D } = shape;
   const own = ownTable(fragment);
@@ -84,7 +85,7 @@ export function mixedKeys(name: string, fragment: Fragment, shape: TeamShape): K
 var<workgroup> planes: array<vec4u, ${tables.mostQuads}>;
 var<workgroup> kinds: array<u32, ${PLANE_KINDS.length + 1}>;`,
     setup: `${begin}
-  for (var n = own; n < ${word(`kinds_at + ${PLANE_KINDS.length}`)}; n += ${shape.teams * LANES}) {
+  for (var n = own; n < ${word(`kinds_at + ${PLANE_KINDS.length}`)}; n += ${SIZE}) {
     planes[n] = vec4u(${each(4, k => quad('n', `${k}`), ', ')});
   }
   if (own <= ${PLANE_KINDS.length}) { kinds[own] = ${word('kinds_at + own')}; }`,
@@ -97,12 +98,12 @@ var<workgroup> kinds: array<u32, ${PLANE_KINDS.length + 1}>;`,
   };
 }
 
-export function mixedValues(name: string, fragment: Fragment, shape: TeamShape): ValuePart | undefined {
+export function mixedValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   if (!fits(fragment, shape)) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   const own = ownTable(fragment);
   const tables = mixedTables(shape);
-  const weighed = weighedBytes(P, shape.teams);
+  const weighed = weighedBytes(P);
   const dims = D / LANES;
   const column = (i: number) => `head * ${D} + lane + ${LANES * i}`;
   /** A plane of so many bits: a vector is 32 / bits words of four tokens. `at` is its first vector. */

@@ -7,11 +7,12 @@
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
+import type { AttendShape } from '../attend.ts';
 import type { PageShape } from '../shape.ts';
 import { COLUMN_WORDS, ownTable } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { groupOf, type KeyPart, type TeamShape, type ValuePart, vectors } from './attend.ts';
-import { LANES } from './talk.ts';
+import { groupOf, type KeyPart, type ValuePart, vectors } from './attend.ts';
+import { LANES, SIZE } from './talk.ts';
 import { turnedPart, type Words } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 
@@ -38,7 +39,7 @@ function additiveOf({ page, codedDim }: Fragment, shape: PageShape): Additive | 
   return mostColumns(page, shape) <= MOST_ROUNDS * LANES ? page : undefined;
 }
 
-export function additiveKeys(name: string, fragment: Fragment, shape: TeamShape): KeyPart | undefined {
+export function additiveKeys(name: string, fragment: Fragment, shape: AttendShape): KeyPart | undefined {
   const page = additiveOf(fragment, shape);
   if (!page || !fragment.turn) return undefined;
   const { headDim: D, pageTokens: P } = shape;
@@ -89,14 +90,14 @@ export function additiveKeys(name: string, fragment: Fragment, shape: TeamShape)
   };
 }
 
-export function additiveValues(name: string, fragment: Fragment, shape: TeamShape): ValuePart | undefined {
+export function additiveValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const page = additiveOf(fragment, shape);
   if (!page) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   const rounds = Math.ceil(mostColumns(page, shape) / LANES);
   const own = ownTable(fragment);
   const word = (at: string) => `valueTables[${own} + ${at}]`;
-  const weighed = weighedBytes(P, shape.teams);
+  const weighed = weighedBytes(P);
   const strip = (Q: number, s: number, b: number) => `
       ${each(
         8,
@@ -117,7 +118,7 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
     setup: /* wgsl */ `
   let first_values = ${word(`head * ${D / 4}`)};
   let value_columns = ${word(`head * ${D / 4} + ${D / 4}`)} - first_values;
-  for (var n = own; n < value_columns * ${ENTRIES}; n += ${shape.teams * LANES}) {
+  for (var n = own; n < value_columns * ${ENTRIES}; n += ${SIZE}) {
     let c = n / ${ENTRIES};
     value_entries[(c / ${LANES} * ${ENTRIES} + n % ${ENTRIES}) * ${LANES} + c % ${LANES}] = ${word(`p.valueColumns + (first_values + c) * ${COLUMN_WORDS} + 2 + n % ${ENTRIES}`)};
   }`,
@@ -155,7 +156,7 @@ var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
         each(
           rounds,
           s =>
-            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[${groupOf(shape.teams)}][at] = fma(o${s}_${k}_${v}, by${v}, sums[${groupOf(shape.teams)}][at]); }`, ' '), ' ')} }`,
+            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[${groupOf}][at] = fma(o${s}_${k}_${v}, by${v}, sums[${groupOf}][at]); }`, ' '), ' ')} }`,
         ),
     },
   };

@@ -1,13 +1,14 @@
 /** What attention by teams reads: sealed pages. Items are those of ../sources.ts. */
 
 import type { Kernel } from '../../gpu.ts';
+import type { AttendShape } from '../attend.ts';
 import { loads } from '../read.ts';
 import { PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
-import { attend, type KeyPart, type TeamShape, tokensOf, type ValuePart } from './attend.ts';
+import { attend, type KeyPart, tokensOf, type ValuePart } from './attend.ts';
 import { LANES } from './talk.ts';
 
 /** An item has as many pages as there are teams, at most. */
-export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape: TeamShape, rows: number): Kernel {
+export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
   const { pageTokens: P } = shape;
   const own = tokensOf(P, keys.part.neighbours);
   const here = (t: string) => (own.each * LANES > P ? ` & (${t} < ${P})` : '');

@@ -3,9 +3,8 @@
  * at once, 32 bytes where a line has as many. Words hold four neighbouring codes each, a byte each after a shift.
  */
 
+/** Word n has codes 4 n to 4 n + 3, from the strip's first on. */
 export interface Word {
-  /** Which codes it has: 4 n to 4 n + 3, from the strip's first on. */
-  n: number;
   /** A byte each; or at the top of their bytes, which are otherwise zero. */
   codes: string;
   top: string;
@@ -30,7 +29,7 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
   if (bits === 3) return threeBits(length, lines);
   const blocks = (length * bits) / 128;
   if (![1, 2, 4].includes(bits) || blocks % 1 !== 0) return undefined;
-  const taken = blocks % 2 === 0 ? Number(process.env.KV_TAKEN ?? 2) : 1;
+  const taken = blocks % 2 === 0 ? 2 : 1;
   const codes = 8 / bits;
   return {
     count: blocks / taken,
@@ -45,7 +44,6 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
         const [c, k, w] = [Math.floor(n / (4 * codes)), Math.floor(n / 4) % codes, n % 4];
         const word = `${id}${c}[${w}]`;
         return {
-          n,
           codes: `(${shifted(word, bits * k)} & ${mask(bits)})`,
           top: `(${shifted(word, bits * (k + 1) - 8)} & ${mask(bits, 8 - bits)})`,
         };
@@ -70,7 +68,7 @@ function threeBits(length: number, lines: number): Strips | undefined {
         const [m, w] = [n >> 2, n & 3];
         const low = `(${shifted(`${id}${m >> 2}[${w}]`, 2 * (m & 3))} & ${mask(2)})`;
         const both = `(${low} | (${shifted(`${id}2[${w}]`, m - 2)} & ${mask(1, 2)}))`;
-        return { n, codes: both, top: `(${both} << 5u)` };
+        return { codes: both, top: `(${both} << 5u)` };
       }),
   };
 }

@@ -1,22 +1,24 @@
 /**
- * A workgroup is some teams of 32 lanes. Lanes of a team pass numbers to one another: by subgroup operations where a
+ * A workgroup is four teams of 32 lanes. Lanes of a team pass numbers to one another: by subgroup operations where a
  * subgroup is a team, else through workgroup memory, with the same bits. All teams call these together.
  */
 
-/** Lanes of a team. */
+export const TEAMS = 4;
+/** Lanes of a team, and of all. */
 export const LANES = 32;
+export const SIZE = TEAMS * LANES;
 
 /**
  *   across(x, by)        what lane ^ by has; across_two, across_word
  *   largest(x)           of the team's lanes
  *   sum_of(x), total(x)  their sum, which is the same in each of them
  */
-export function talk(together: boolean, teams: number): string {
+export function talk(together: boolean): string {
   const across = together
     ? `fn across(x: vec4f, by: u32) -> vec4f { return subgroupShuffleXor(x, by); }
 fn across_two(x: vec2f, by: u32) -> vec2f { return subgroupShuffleXor(x, by); }
 fn across_word(x: u32, by: u32) -> u32 { return subgroupShuffleXor(x, by); }`
-    : `var<workgroup> passed: array<vec4f, ${teams * LANES}>;
+    : `var<workgroup> passed: array<vec4f, ${SIZE}>;
 fn across(x: vec4f, by: u32) -> vec4f {
   workgroupBarrier();
   passed[${LANES} * team + lane] = x;

@@ -8,15 +8,11 @@
 
 import type { Fragment } from '../../../fragment.ts';
 import type { Kernel } from '../../gpu.ts';
-import { ITEM } from '../attend.ts';
+import { type AttendShape, ITEM } from '../attend.ts';
 import { each } from '../text.ts';
 import { blockOf } from '../turn.ts';
-import { type TeamShape, vectorOf, vectors } from './attend.ts';
-import { LANES, talk } from './talk.ts';
-
-/** Pages at a time: what is read of the map serves all of them. */
-const TEAMS = 4;
-const SIZE = TEAMS * LANES;
+import { vectorOf, vectors } from './attend.ts';
+import { LANES, SIZE, TEAMS, talk } from './talk.ts';
 
 /** What keys make of a query that was turned. */
 export interface Words {
@@ -37,14 +33,14 @@ export interface Words {
 export const pageWords = (most: number, group: number): number => (most + 2) * vectors(group);
 
 /** Vector v of word n: of query vector `v` of row `row`, the words of this team's page begin at `turned_at(item, head, row)`. */
-export const turnedAt = (most: number, { group, kvHeads, teams }: TeamShape): string => /* wgsl */ `
+export const turnedAt = (most: number, { group, kvHeads }: AttendShape): string => /* wgsl */ `
 fn turned_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
   let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];
-  return ((state * ${teams} + page) * ${kvHeads} + head) * ${pageWords(most, group)};
+  return ((state * ${TEAMS} + page) * ${kvHeads} + head) * ${pageWords(most, group)};
 }`;
 
 /** What a key part takes of these words. */
-export function turnedPart(words: Words, shape: TeamShape) {
+export function turnedPart(words: Words, shape: AttendShape) {
   const { group: G } = shape;
   const V = vectors(G);
   const whole = G % 4 === 0;
@@ -71,7 +67,13 @@ export function turnedPart(words: Words, shape: TeamShape) {
   };
 }
 
-export function turnPages(name: string, fragment: Fragment, words: Words, shape: TeamShape, perHead: boolean): Kernel {
+export function turnPages(
+  name: string,
+  fragment: Fragment,
+  words: Words,
+  shape: AttendShape,
+  perHead: boolean,
+): Kernel {
   const { headDim: D, group: G, kvHeads, subgroups } = shape;
   const { codedDim: C, matrix, mean, turn, blocks = [D] } = fragment;
   const V = vectors(G);
@@ -82,7 +84,7 @@ export function turnPages(name: string, fragment: Fragment, words: Words, shape:
   const unroll = blocks.every(size => size % 8 === 0) ? 8 : 1;
   const all = (text: (t: number, v: number) => string) => each(TEAMS, t => each(V, v => text(t, v), ' '));
   const body = /* wgsl */ `
-${talk(together, TEAMS)}
+${talk(together)}
 ${turnedAt(words.most, shape)}
 // [dim][page] of all queries: turned, then coded; a dim more is zero. A vector more, so that dims lie in different banks.
 var<workgroup> numbers: array<array<vec4f, ${TEAMS * V + 1}>, ${Math.max(C, D) + 1}>;
@@ -95,10 +97,7 @@ fn main(group: vec3u, own: u32) {
   let head = group.y;
   let pages = data[item + 3];
   ${words.count}
-  let rounds = (pages + ${TEAMS - 1}) / ${TEAMS};
-  for (var n_of_all = 0u; n_of_all < data[item + 1] * rounds; n_of_all++) {
-    let row = n_of_all / rounds;
-    let first_page = n_of_all % rounds * ${TEAMS};
+  for (var row = 0u; row < data[item + 1]; row++) {
     workgroupBarrier();
     for (var at = own; at < ${(TEAMS * D) / 2}; at += ${SIZE}) {
       let page = at % ${TEAMS};
@@ -106,7 +105,7 @@ fn main(group: vec3u, own: u32) {
       let from_query = ((data[item] + row) * ${H} + head * ${G}) * ${D / 2} + pair;
       ${each(G, q => `let both${q} = q_pairs[from_query + ${(q * D) / 2}] * p.scale;`, ' ')}
       var turn = vec2f(1.0, 0.0);
-      if (pair < ${pairs}) { turn = turns[(data[item + 7] + min(first_page + page, pages - 1)) * ${pairs} + pair]; }
+      if (pair < ${pairs}) { turn = turns[(data[item + 7] + min(page, pages - 1)) * ${pairs} + pair]; }
       ${each(
         V,
         v => `{
@@ -164,8 +163,8 @@ fn main(group: vec3u, own: u32) {
       ${each(V, v => `top${v} = max(top${v}, factor * max(max(abs(number_of(dims.x, ${v})), abs(number_of(dims.y, ${v}))), max(abs(number_of(dims.z, ${v})), abs(number_of(dims.w, ${v})))));`)}
     }
     ${each(V, v => `top${v} = largest(top${v}); added${v} = sum_of(added${v}); let unit${v} = select(vec4f(0.0), 127.0 / top${v}, top${v} > vec4f(0.0));`)}
-    let to = turned_at(item, head, row, first_page + team);
-    for (var n = lane; n < select(0u, count, first_page + team < pages); n += ${LANES}) {
+    let to = turned_at(item, head, row, team);
+    for (var n = lane; n < select(0u, count, team < pages); n += ${LANES}) {
       let dims = ${words.dims('n')};
       let factor = ${words.factor('n')};
       ${each(
@@ -178,7 +177,7 @@ fn main(group: vec3u, own: u32) {
       }`,
       )}
     }
-    if (lane == 0 && first_page + team < pages) {
+    if (lane == 0 && team < pages) {
       ${each(V, v => `words[to + ${words.most * V + v}] = bitcast<vec4u>(top${v} / 127.0); words[to + ${(words.most + 1) * V + v}] = bitcast<vec4u>(added${v});`)}
     }
   }

@@ -6,21 +6,17 @@
 import { GOLDEN } from '../ints.ts';
 import { each, float, turnAbout } from '../text.ts';
 import { type Tokens, vectors } from './attend.ts';
-import { mixed } from './pairs.ts';
+import { TEAMS } from './talk.ts';
 
 /**
  * Weights as bytes in workgroup memory, where the lanes of a team find those of all tokens: four tokens of a query a word.
- * A lane has words of four queries, which four lanes turn about among themselves. `pairs`: they are mixed for pairs.ts.
+ * A lane has words of four queries, which four lanes turn about among themselves.
  */
-export function weighedBytes(P: number, teams: number, pairs = false) {
-  const own = (n: string, word: string, by: number) =>
-    pairs
-      ? `let other_${word} = across_word(${word}, ${by}u); let own_${word} = ${mixed(n, word, `other_${word}`)};`
-      : `let own_${word} = ${word};`;
+export function weighedBytes(P: number) {
   const place = (n: string, Q: number, v: number) => `weighed[team][(${n}) * ${vectors(Q)} + ${v}]`;
   return {
-    loaded: (teams * P) / 4,
-    text: (Q: number) => `var<workgroup> weighed: array<array<vec4u, ${(P * vectors(Q)) / 4}>, ${teams}>;
+    loaded: (TEAMS * P) / 4,
+    text: (Q: number) => `var<workgroup> weighed: array<array<vec4u, ${(P * vectors(Q)) / 4}>, ${TEAMS}>;
 fn turned_about(x: u32) -> u32 {
   let y = across_word(x, 1u);
   let r = select((x & 0x00ff00ffu) | ((y & 0x00ff00ffu) << 8u), ((y >> 8u) & 0x00ff00ffu) | (x & 0xff00ff00u), (lane & 1u) != 0u);
@@ -35,13 +31,12 @@ fn turned_about(x: u32) -> u32 {
       const ones = '0x01010101u';
       const strided = (v: number) => `{
     var count = 0u;
-    ${each(J, j => `{ ${bytes(j, v)} let word = turned_about(x${j}); count += dot4U8Packed(word, ${ones}); ${own('lane / 4', 'word', 16)} ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = own_word; }`)}
+    ${each(J, j => `{ ${bytes(j, v)} let word = turned_about(x${j}); count += dot4U8Packed(word, ${ones}); ${place(`${8 * j} + lane / 4`, Q, v)}[lane % 4] = word; }`)}
     more${v} = select(vec4f(0.0), vec4f(f32(count)), vec4u(lane % 4) == vec4u(0, 1, 2, 3));
   }`;
       const fours = (v: number) => `{ ${each(J, j => bytes(j, v))} ${turnAbout}
     more${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(y${k}, ${ones})`, ', ')}));
-    ${each(4, k => own('lane', `y${k}`, 4))}
-    if (lane < ${P / 4}) { ${place('lane', Q, v)} = vec4u(own_y0, own_y1, own_y2, own_y3); } }`;
+    if (lane < ${P / 4}) { ${place('lane', Q, v)} = vec4u(y0, y1, y2, y3); } }`;
       return `${each(vectors(Q), neighbours ? fours : strided)}
   workgroupBarrier();`;
     },

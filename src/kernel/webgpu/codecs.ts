@@ -8,8 +8,7 @@ import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
 import { channelKeys } from './kernels/lanes/channels.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
-import { mixedKeys, mixedValues } from './kernels/mixed.ts';
-import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
+import { bookKeys, bookValues } from './kernels/quads.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 import type * as byTeams from './kernels/teams/attend.ts';
 import * as teamInts from './kernels/teams/ints.ts';
@@ -66,11 +65,8 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
     const [ints, sums] = precise
       ? []
       : [
-          intKeys(name, fragment, shape) ??
-            bookKeys(name, fragment, shape) ??
-            mixedKeys(name, fragment, shape, perHead) ??
-            additiveKeys(name, fragment, shape, perHead),
-          intValues(name, fragment, shape) ?? quadValues(name, fragment, shape) ?? mixedValues(name, fragment, shape),
+          intKeys(name, fragment, shape) ?? bookKeys(name, fragment, shape),
+          intValues(name, fragment, shape) ?? bookValues(name, fragment, shape),
         ];
     const floats = () =>
       fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);

@@ -4,7 +4,6 @@
  */
 
 import type { Fragment } from '../../fragment.ts';
-import { sharedWords } from './lines.ts';
 import { type PageShape, SIZE } from './shape.ts';
 import { each } from './text.ts';
 
@@ -91,40 +90,4 @@ export function blockOf(blocks: readonly number[]): string {
     );
   }
   return `fn block_of(n: u32) -> vec2u {\n  ${lines.join('\n  ')}\n  return vec2u(0);\n}`;
-}
-
-/**
- * Queries as int8 words, made anew for every page: `count` words a query, word n of query q from the expression `four`
- * (vec4f) of what the page before has left in workgroup memory. They share one scale a query, `query_scales`.
- */
-export function quantizing(most: number) {
-  const query = (Q: number) => sharedWords('query', Q * most, Q);
-  return {
-    query,
-    loaded: most + 33,
-    text: (Q: number) => `${query(Q).declare}
-var<workgroup> query_tops: array<vec4f, ${Q * 8}>;
-var<workgroup> query_scales: array<f32, ${Q}>;`,
-    begin: (Q: number, count: string, four: string) => /* wgsl */ `
-    for (var at = lane; at < ${Q * 32}; at += ${SIZE}) {
-      let q = at / 32;
-      var top = vec4f(0.0);
-      for (var n = at % 32; n < ${count}; n += 32) { top = max(top, abs(${four})); }
-      query_tops[at / 4][at % 4] = max(max(top.x, top.y), max(top.z, top.w));
-    }
-    workgroupBarrier();
-    if (lane < ${Q}) {
-      var top = query_tops[8 * lane];
-      for (var n = 1u; n < 8; n++) { top = max(top, query_tops[8 * lane + n]); }
-      query_scales[lane] = max(max(top.x, top.y), max(top.z, top.w)) / 127.0;
-    }
-    workgroupBarrier();
-    for (var at = lane; at < ${Q} * ${count}; at += ${SIZE}) {
-      let n = at / ${Q};
-      let q = at % ${Q};
-      let unit = select(0.0, 1.0 / query_scales[q], query_scales[q] > 0);
-      ${query(Q).put('at', `pack4xI8(vec4i(round(${four} * unit)))`)}
-    }
-    workgroupBarrier();`,
-  };
 }

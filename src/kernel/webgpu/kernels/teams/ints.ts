@@ -31,6 +31,7 @@ const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
 function levelsOf(fragment: Fragment, order: 'rows' | 'columns' | 'pairs'): Levels | undefined {
   const { page } = fragment;
   if (page.kind !== 'levels' || page.codes.order !== order || page.norms.bytes !== 2) return undefined;
+  if (page.codes.bits === 1) return undefined;
   return aligned(fragment, page.codes.offset) && page.norms.offset % 8 === 0 ? page : undefined;
 }
 
@@ -114,9 +115,9 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'rows');
   const strips = page && stripsOf(page.codes.bits, D, P);
-  if (!page || !strips || fragment.turn || !fitsLanes(shape)) return undefined;
+  const bytes = page && bytesOf('key', page);
+  if (!page || !strips || !bytes || fragment.turn || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
-  const bytes = bytesOf('key', page);
   const J = P / LANES;
   return {
     name: `int ${name}`,
@@ -141,9 +142,9 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
 export function pairKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'pairs');
-  if (!page || fragment.turn || !fitsLanes(shape)) return undefined;
+  const bytes = page && bytesOf('key', page);
+  if (!page || !bytes || fragment.turn || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
-  const bytes = bytesOf('key', page);
   return {
     name: `int ${name}`,
     dim: D,
@@ -183,8 +184,8 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   const dims = codes.order === 'pairs' ? 2 : 1;
   const strips = stripsOf(dims * codes.bits, P, D / dims);
   const lines = D / dims / LANES;
-  if (!strips || lines % 1 !== 0) return undefined;
   const bytes = bytesOf('value', page);
+  if (!strips || !bytes || lines % 1 !== 0) return undefined;
   const { middle, unit } = bytes;
   const weighed = weighedBytes(P);
   // Of a pair the second dim has the upper bits.

@@ -18,7 +18,8 @@ export interface Bytes {
 
 const fours = (byte: number) => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;
 
-export function bytesOf(side: 'key' | 'value', { levels, uniform, codes: { bits } }: Levels): Bytes {
+/** None where magnitudes are not such sums. */
+export function bytesOf(side: 'key' | 'value', { levels, uniform, codes: { bits } }: Levels): Bytes | undefined {
   const none = { text: '' };
   if (uniform) {
     const step = 2 * levels[0];
@@ -51,23 +52,23 @@ function bitSums(side: string, levels: Float32Array): Bytes {
 }
 
 /** Eight or sixteen: codes from the middle on are magnitudes, the others are the same ones turned about. */
-function magnitudes(side: 'key' | 'value', levels: Float32Array, bits: number): Bytes {
-  const { unit, first, step, upper } = fitted([...levels.subarray(levels.length / 2)]);
+function magnitudes(side: 'key' | 'value', levels: Float32Array, bits: number): Bytes | undefined {
+  const found = fitted([...levels.subarray(levels.length / 2)]);
+  if (!found) return undefined;
+  const { unit, first, step, more } = found;
   const low = fours(2 ** (bits - 1) - 1);
   const [base, middle] = side === 'key' ? [first, -0.5] : [first + 128, 127.5];
-  const sums =
-    bits === 3
-      ? `let b = (m >> 1u) & 0x01010101u; let c = b & m;
-  let sum = m * ${step}u + ${fours(base)} + b * ${upper[0]}u + c * ${upper[1] - upper[0]}u;`
-      : `let b = m >> 1u; let c = (m >> 2u) & 0x01010101u; let d = c & m; let e = c & b; let f = e & m;
-  let sum = m * ${step}u + ${fours(base)} + c * ${upper[0]}u + d * ${upper[1] - upper[0]}u + e * ${upper[2] - upper[0]}u + f * ${upper[3] + upper[0] - upper[1] - upper[2]}u;`;
+  // Whether a byte is in the upper half of magnitudes, and with which bits: what `more` is of.
+  const bit = bits === 3 ? 'let b = (m >> 1u) & 0x01010101u;' : 'let b = m >> 1u; let c = (m >> 2u) & 0x01010101u;';
+  const which = bits === 3 ? ['b', '(b & m)'] : ['c', '(c & m)', '(c & b)', '(c & b & m)'];
   return {
     unit,
     middle,
     text: `fn ${side}_bytes(x: u32) -> u32 {
   let sign = ((x >> ${bits - 1}u) & 0x01010101u) * 255u;
   let m = (x ^ sign ^ ${low}) & ${low};
-  ${sums}
+  ${bit}
+  let sum = m * ${step}u + ${fours(base)} + ${more.map((n, k) => `${which[k]} * ${n}u`).join(' + ')};
   return ~(sum ^ sign);
 }`,
     of: ({ codes }) => `${side}_bytes(${codes})`,
@@ -75,24 +76,32 @@ function magnitudes(side: 'key' | 'value', levels: Float32Array, bits: number): 
 }
 
 /**
- * Magnitudes as whole numbers up to 127: `first` + n `step`, and what the upper half of them has more. The unit is the one
- * in which the lower half, which is nearly even, fits best; a byte of n stands for n + 1/2.
+ * Magnitudes as whole numbers up to 127: `first` + n `step`, and `more` in their upper half: all of them, those with the lower
+ * bit, with the upper bit, with both. The unit is the one in which the lower half, which is nearly even, fits best; a byte of n
+ * stands for n + 1/2.
  */
 function fitted(magnitudes: readonly number[]) {
   const half = magnitudes.length / 2;
   const most = magnitudes[magnitudes.length - 1];
-  let best = { error: Number.POSITIVE_INFINITY, unit: 1, first: 0, step: 1, upper: [0] };
+  let best: { unit: number; first: number; step: number; more: number[] } | undefined;
+  let least = Number.POSITIVE_INFINITY;
   for (let top = 127.5; top >= 90; top -= 1 / 16) {
     const unit = most / top;
     const exact = magnitudes.map(level => level / unit - 0.5);
     const step = Math.round((exact[half - 1] - exact[0]) / (half - 1));
     for (const first of [Math.floor(exact[0]), Math.ceil(exact[0])]) {
       const upper = exact.slice(half).map((x, n) => Math.round(x) - first - (half + n) * step);
-      const errors = exact.map((x, n) => first + n * step + (upper[n - half] ?? 0) - x);
+      const [a, b, c, d] = upper;
+      const more = half === 2 ? [a, b - a] : [a, b - a, c - a, d + a - b - c];
       // Small ones are many.
-      const error =
-        errors.reduce((sum, e, n) => sum + e * e * Math.exp(-2 * (magnitudes[n] / most) ** 2 * 1.8), 0) * unit * unit;
-      if (first >= 0 && upper.every(x => x >= 0) && error < best.error) best = { error, unit, first, step, upper };
+      const error = exact.reduce((sum, x, n) => {
+        const off = first + n * step + (upper[n - half] ?? 0) - x;
+        return sum + (off * unit) ** 2 * Math.exp(-3.6 * (magnitudes[n] / most) ** 2);
+      }, 0);
+      if ([first, ...more].every(x => x >= 0) && error < least) {
+        best = { unit, first, step, more };
+        least = error;
+      }
     }
   }
   return best;

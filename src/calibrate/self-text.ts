@@ -1,22 +1,30 @@
 /**
- * Text that the model writes itself, where no other is at hand: rows of many documents, begun by openings of several
- * kinds and continued at several temperatures. A document that ends makes room for the next.
+ * Text that the model writes itself, where no other is at hand: rows of many documents, begun in turn by openings of
+ * several kinds and by tokens drawn at random, and continued at several temperatures. Each is written without sight of
+ * those before it, and ends where it begins to go in circles: small models repeat themselves and whatever they see, and
+ * what is learned from such text fits no other.
  *
  * Special tokens stay out of it. Heads that have nothing to look for look at such a token as they look at the first one of
  * a row; what is learned from rows with many of them is about these tokens.
  */
+import { createRandom, type Random } from '../codec/parts/random.ts';
 import type { Engine } from '../engine/engine.ts';
 import { createSampler } from '../engine/sample.ts';
 import { step } from '../engine/step.ts';
 import type { Chunk } from '../model/forward.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
 import { planOf } from '../plan/plan.ts';
 
-/** Cooler text goes in circles, hotter text falls apart: what is learned from either fits no other. */
 const TEMPERATURES = [0.8, 0.9, 1];
 const MIN_P = 0.05;
-/** A document ends here if it did not before: small models begin to repeat themselves. */
+/** A document ends here if it did not before. */
 const LONGEST = 512;
+/** So many tokens in the order that they had before in a document, and it is taken to go in circles. */
+const CIRCLE = 6;
+/** Tokens drawn at random that begin every other document. */
+const DRAWN = 4;
 
+/** Kinds of text, ways of writing, and layouts: heads look at line ends, brackets and commas as each kind has them. */
 const OPENINGS = [
   'The history of',
   'Once upon a time',
@@ -31,10 +39,33 @@ const OPENINGS = [
   '1. ',
   'She looked at',
   'Question: How does a bicycle stay upright?\nAnswer:',
-  'Question: What happened in Europe in the 19th century?\nAnswer:',
+  ' = Early life = \n \n He was born in 1912 , the son of a',
   'How to bake bread\n\n',
   'A function that sorts a list of numbers:\n\n',
   'The difference between weather and climate is',
+  '{"name": "',
+  '<html>\n<head>\n  <title>',
+  'User: Hi, can you help me?\nAssistant:',
+  '| Year | Team | Games |\n| --- | --- | --- |\n| 19',
+  'export function ',
+  'WASHINGTON (AP) -',
+  '- ',
+  '/**\n * ',
+  'SELECT ',
+  "the band 's second album , which was released on",
+  'Theorem 1. Let $',
+  '"I don\'t know," he said. "',
+  '#include <stdio.h>\n\nint main(',
+  'Dr. ',
+  'class ',
+  'Abstract: ',
+  '$ ',
+  'Die Stadt',
+  'La ville',
+  'In 1998, the company',
+  'for (let i = 0; i < ',
+  'Ingredients:\n- ',
+  'CHAPTER I\n\n',
 ];
 
 export interface SelfTextOptions {
@@ -56,19 +87,15 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
   const plan = planOf('tq4', { ...engine.config, turn: engine.rope.frequencies });
   const writers = Array.from({ length: rows }, (_, i) => {
     const row = first + i;
-    const sampling = { temperature: TEMPERATURES[row % TEMPERATURES.length], minP: MIN_P, seed: seed * 0x10001 + row };
-    const opening = (n: number) => OPENINGS[(row + n) % OPENINGS.length];
-    const ids = tokenizer.encode(opening(0), { bos: tokenizer.addBos });
-    const sequence = engine.openSequence(plan, context);
-    return {
-      ids,
-      next: ids.slice(0, context),
-      opened: 0,
-      documents: 1,
-      opening,
-      sampler: createSampler(sampling),
-      sequence,
-    };
+    const sampler = createSampler({
+      temperature: TEMPERATURES[row % TEMPERATURES.length],
+      minP: MIN_P,
+      seed: seed * 0x10001 + row,
+    });
+    const openings = createOpenings(tokenizer, row, createRandom(seed * 0x10001 + row + 0x4000));
+    const ids = openings();
+    const sequence = engine.openSequence(plan, LONGEST);
+    return { ids, next: ids.slice(0, context), opened: 0, openings, sampler, sequence };
   });
   try {
     for (let live = writers; live.length > 0; live = live.filter(({ ids }) => ids.length < context)) {
@@ -79,12 +106,14 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
         signal,
         onLogits(chunk, _row, logits) {
           const writer = byChunk.get(chunk)!;
-          const { ids, sampler } = writer;
+          const { ids, sampler, openings } = writer;
           const { id } = sampler.sample(logits);
           writer.next = [id];
-          if (tokenizer.endIds.has(id) || ids.length >= writer.opened + LONGEST) {
-            writer.next = tokenizer.encode(`\n\n${writer.opening(writer.documents++)}`).slice(0, context - ids.length);
+          if (tokenizer.endIds.has(id) || ids.length + 1 >= writer.opened + LONGEST || circles(ids, writer.opened)) {
             writer.opened = ids.length;
+            writer.next = openings().slice(0, context - ids.length);
+            writer.sequence.dispose();
+            writer.sequence = engine.openSequence(plan, LONGEST);
           }
           ids.push(...writer.next);
         },
@@ -96,4 +125,34 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
     for (const { sequence } of writers) sequence.dispose();
   }
   return writers.map(({ ids }) => ids.slice(0, context));
+}
+
+/** Gives the tokens that begin one document after the other. */
+function createOpenings(tokenizer: Tokenizer, row: number, random: Random): () => number[] {
+  let documents = 0;
+  return () => {
+    const n = documents++;
+    const between = n > 0 ? '\n\n' : '';
+    const bos = n === 0 && tokenizer.addBos;
+    if (n % 2 === 0) return tokenizer.encode(between + OPENINGS[(row + n / 2) % OPENINGS.length], { bos });
+    const ids = tokenizer.encode(between);
+    const last = ids.length + DRAWN;
+    while (ids.length < last) {
+      const id = random.uint32() % tokenizer.vocabSize;
+      // Special tokens have no bytes of their own.
+      if (tokenizer.tokenBytes(id).length > 0) ids.push(id);
+    }
+    return ids;
+  };
+}
+
+/** Whether the last tokens were there before, in the same order, in the document that begins at `opened`. */
+function circles(ids: readonly number[], opened: number): boolean {
+  const last = ids.length - CIRCLE;
+  for (let at = opened; at < last; at++) {
+    let same = 0;
+    while (same < CIRCLE && ids[at + same] === ids[last + same]) same++;
+    if (same === CIRCLE) return true;
+  }
+  return false;
 }

@@ -2,7 +2,8 @@
  * Text that the model writes itself, where no other is at hand: rows of many documents, begun in turn by openings of
  * several kinds and by tokens drawn at random, and continued at several temperatures. Each is written without sight of
  * those before it, and ends where it begins to go in circles: small models repeat themselves and whatever they see, and
- * what is learned from such text fits no other.
+ * what is learned from such text fits no other. Half of them are then spelt as old corpora are, with spaces around
+ * punctuation: the same words, other tokens.
  *
  * Special tokens stay out of it. Heads that have nothing to look for look at such a token as they look at the first one of
  * a row; what is learned from rows with many of them is about these tokens.
@@ -23,6 +24,9 @@ const LONGEST = 512;
 const CIRCLE = 6;
 /** Tokens drawn at random that begin every other document. */
 const DRAWN = 4;
+
+/** With the spaces around it; a hyphen within a word, too. */
+const PUNCTUATION = / *([.,;:!?()"]|'s|(?<=\w)-(?=\w)) */g;
 
 /** Kinds of text, ways of writing, and layouts: heads look at line ends, brackets and commas as each kind has them. */
 const OPENINGS = [
@@ -83,48 +87,52 @@ export interface SelfTextOptions {
 /** All rows at once, a token of each a step; undefined if the signal came first. */
 export async function writeRows(engine: Engine, options: SelfTextOptions): Promise<number[][] | undefined> {
   const { rows, context, seed, first, signal, onProgress } = options;
-  const { tokenizer } = engine;
   const plan = planOf('tq4', { ...engine.config, turn: engine.rope.frequencies });
+  const longest = Math.min(LONGEST, context);
+  const open = (opening: () => number[]) => {
+    const document = opening().slice(0, longest - 1);
+    return { document, next: [...document], sequence: engine.openSequence(plan, longest) };
+  };
   const writers = Array.from({ length: rows }, (_, i) => {
     const row = first + i;
-    const sampler = createSampler({
-      temperature: TEMPERATURES[row % TEMPERATURES.length],
-      minP: MIN_P,
-      seed: seed * 0x10001 + row,
-    });
-    const openings = createOpenings(tokenizer, row, createRandom(seed * 0x10001 + row + 0x4000));
-    const ids = openings();
-    const sequence = engine.openSequence(plan, LONGEST);
-    return { ids, next: ids.slice(0, context), opened: 0, openings, sampler, sequence };
+    const temperature = TEMPERATURES[row % TEMPERATURES.length];
+    const sampler = createSampler({ temperature, minP: MIN_P, seed: seed * 0x10001 + row });
+    const opening = createOpenings(engine.tokenizer, row, createRandom(seed * 0x10001 + row + 0x4000));
+    /** Documents that are done, how many they are, the one at hand, and what of it the model has not read. */
+    return { ids: [] as number[], done: 0, ...open(opening), sampler, opening };
   });
+  type Writer = (typeof writers)[number];
+  const lengthOf = ({ ids, document }: Writer) => Math.min(context, ids.length + document.length);
+  const finish = (writer: Writer) => {
+    writer.ids.push(...spell(engine.tokenizer, writer.document, writer.done++));
+    writer.sequence.dispose();
+    Object.assign(writer, open(writer.opening));
+  };
   try {
-    for (let live = writers; live.length > 0; live = live.filter(({ ids }) => ids.length < context)) {
-      const byChunk = new Map<Chunk, (typeof writers)[number]>(
+    for (let live = writers; live.length > 0; live = live.filter(writer => lengthOf(writer) < context)) {
+      const byChunk = new Map<Chunk, Writer>(
         live.map(writer => [{ sequence: writer.sequence, tokens: writer.next, logits: 'last' }, writer]),
       );
       const done = await step(engine, [...byChunk.keys()], {
         signal,
         onLogits(chunk, _row, logits) {
           const writer = byChunk.get(chunk)!;
-          const { ids, sampler, openings } = writer;
+          const { document, sampler } = writer;
           const { id } = sampler.sample(logits);
-          writer.next = [id];
-          if (tokenizer.endIds.has(id) || ids.length + 1 >= writer.opened + LONGEST || circles(ids, writer.opened)) {
-            writer.opened = ids.length;
-            writer.next = openings().slice(0, context - ids.length);
-            writer.sequence.dispose();
-            writer.sequence = engine.openSequence(plan, LONGEST);
+          if (engine.tokenizer.endIds.has(id) || document.length + 1 >= longest || circles(document)) finish(writer);
+          else {
+            document.push(id);
+            writer.next = [id];
           }
-          ids.push(...writer.next);
         },
       });
       if (!done) return undefined;
-      onProgress?.(writers.reduce((sum, { ids }) => sum + Math.min(ids.length, context), 0));
+      onProgress?.(writers.reduce((sum, writer) => sum + lengthOf(writer), 0));
     }
   } finally {
     for (const { sequence } of writers) sequence.dispose();
   }
-  return writers.map(({ ids }) => ids.slice(0, context));
+  return writers.map(({ ids, document }) => [...ids, ...document].slice(0, context));
 }
 
 /** Gives the tokens that begin one document after the other. */
@@ -146,10 +154,16 @@ function createOpenings(tokenizer: Tokenizer, row: number, random: Random): () =
   };
 }
 
-/** Whether the last tokens were there before, in the same order, in the document that begins at `opened`. */
-function circles(ids: readonly number[], opened: number): boolean {
+/** The n-th document of a row as it is, or with spaces around its punctuation. */
+function spell(tokenizer: Tokenizer, document: readonly number[], n: number): readonly number[] {
+  if (n % 4 < 2) return document;
+  return tokenizer.encode(tokenizer.decode(document).replace(PUNCTUATION, ' $1 '));
+}
+
+/** Whether the last tokens were there before, in the same order. */
+function circles(ids: readonly number[]): boolean {
   const last = ids.length - CIRCLE;
-  for (let at = opened; at < last; at++) {
+  for (let at = 0; at < last; at++) {
     let same = 0;
     while (same < CIRCLE && ids[at + same] === ids[last + same]) same++;
     if (same === CIRCLE) return true;

@@ -19,7 +19,6 @@ import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
 import { LANES, SIZE, TEAMS, talk } from './talk.ts';
-import type { Words } from './turned.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
@@ -51,6 +50,21 @@ export const tokensOf = (P: number, neighbours = false): Tokens => ({
   at: j => (neighbours ? `(4 * lane + ${j})` : `(lane + ${LANES * j})`),
 });
 
+/** What keys that are relative to their page make of a query (turned.ts). */
+export interface Words {
+  /** The most words of a head; functions and variables. */
+  most: number;
+  text: string;
+  /** Statements that make `count`, the words of `head`. */
+  count: string;
+  /** What coded dim n is multiplied by, and the share of it that is added to all dots. */
+  step(n: string): string;
+  share: number;
+  /** Of word n, the four dims and the factor of each (vec4u, f32). */
+  dims(n: string): string;
+  factor(n: string): string;
+}
+
 /** What both sides have. Texts may depend on the number of queries, Q. */
 interface Part {
   name: string;
@@ -70,8 +84,6 @@ interface Part {
 }
 
 export interface KeyPart extends Part {
-  /** What it reads beside the pages. */
-  buffers?: readonly string[];
   /** Words of a prepared query in `queries`; none where every page has its own, which `turned` says how to make. */
   words: number;
   turned?: Words;
@@ -108,8 +120,8 @@ export interface ValuePart extends Part {
 export interface Source extends SourceOf<KeyPart, ValuePart> {
   /** How lanes have them. */
   own: Tokens;
-  /** Whether the queries of a row see token t. */
-  seen(row: number, t: string): string;
+  /** Whether token t is seen. */
+  seen(t: string): string;
 }
 
 /**
@@ -127,10 +139,6 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const C = values.dim;
   const together = subgroups === LANES;
   const logged = values.factor !== undefined;
-  const seen = (j: number, v: number) =>
-    rows === 1
-      ? source.seen(0, own.at(j))
-      : `vec4<bool>${vectorOf(Q, v, q => source.seen(Math.floor(q / G), own.at(j)))}`;
   const grouped = (array: string, at: string, k: string) => each(GROUPS, g => `${array}[${g}][${at}][${k}]`, ' + ');
   const turns = values.turns?.count ?? 1;
   const addTo = (array: string, at: string, sum: string, v: number) =>
@@ -169,7 +177,7 @@ fn main(group: vec3u, own: u32) {
   ${keys.sums(Q)}
   // 2. weights
   ${logged ? each(J, j => `let factor${j} = max(${values.factor!(j)}, ${LEAST}); let log${j} = log(factor${j});`) : ''}
-  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}${logged ? ` + log${j}` : ''}, ${seen(j, v)});`)}
+  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}${logged ? ` + log${j}` : ''}, ${source.seen(own.at(j))});`)}
   ${each(
     V,
     v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
@@ -214,9 +222,7 @@ fn main(group: vec3u, own: u32) {
   }`,
   )}
 }`;
-  const bound = [...source.buffers, ...(keys.buffers ?? [])].filter(text =>
-    body.includes(`${text.slice(0, text.indexOf(':'))}[`),
-  );
+  const bound = source.buffers.filter(text => body.includes(`${text.slice(0, text.indexOf(':'))}[`));
   return {
     name: `attend ${source.name} by teams ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${together ? ' together' : ''}`,
     params: ['table', 'items', 'four', ...source.params],

@@ -12,9 +12,9 @@ import type { AttendShape } from '../attend.ts';
 import type { PageShape } from '../shape.ts';
 import { mixedTables, ownTable, PLANE_KINDS, QUAD_WORDS } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { type KeyPart, type ValuePart, vectors } from './attend.ts';
+import { type KeyPart, type ValuePart, vectors, type Words } from './attend.ts';
 import { LANES, SIZE } from './talk.ts';
-import { turnedPart, type Words } from './turned.ts';
+import { turnedPart } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 
 const fits = ({ page, codedDim }: Fragment, { headDim: D, pageTokens: P }: PageShape) =>

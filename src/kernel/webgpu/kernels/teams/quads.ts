@@ -11,9 +11,9 @@ import type { AttendShape } from '../attend.ts';
 import type { PageShape } from '../shape.ts';
 import { COLUMN_WORDS, ownTable } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { groupOf, type KeyPart, type ValuePart, vectors } from './attend.ts';
+import { groupOf, type KeyPart, type ValuePart, vectors, type Words } from './attend.ts';
 import { LANES, SIZE } from './talk.ts';
-import { turnedPart, type Words } from './turned.ts';
+import { turnedPart } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 
 const ENTRIES = 16;

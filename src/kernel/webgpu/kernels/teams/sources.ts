@@ -31,7 +31,7 @@ export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape
       begin: `let page = min(team, data[item + 3] - 1);
   let skipped = select(max(data[item + 4], page * ${P}) - page * ${P}, ${P}u, team >= data[item + 3]);
   ${pageBegin(keys.fragment, values.fragment)}`,
-      seen: (_, t) => `(${t} >= skipped)${here(t)}`,
+      seen: t => `(${t} >= skipped)${here(t)}`,
     },
     shape,
     rows,

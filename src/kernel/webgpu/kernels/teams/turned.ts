@@ -11,23 +11,8 @@ import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM } from '../attend.ts';
 import { each } from '../text.ts';
 import { blockOf } from '../turn.ts';
-import { vectorOf, vectors } from './attend.ts';
+import { vectorOf, vectors, type Words } from './attend.ts';
 import { LANES, SIZE, TEAMS, talk } from './talk.ts';
-
-/** What keys make of a query that was turned. */
-export interface Words {
-  /** The most words of a head; functions and variables. */
-  most: number;
-  text: string;
-  /** Statements that make `count`, the words of `head`. */
-  count: string;
-  /** What coded dim n is multiplied by, and the share of it that is added to all dots. */
-  step(n: string): string;
-  share: number;
-  /** Of word n, the four dims and the factor of each (vec4u, f32). */
-  dims(n: string): string;
-  factor(n: string): string;
-}
 
 /** Numbers of a page's words, a vector of queries each. */
 export const pageWords = (most: number, group: number): number => (most + 2) * vectors(group);

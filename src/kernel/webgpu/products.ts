@@ -5,7 +5,7 @@ import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { canNormFew, type IntoTail, matmulGated, matmulJoined } from './kernels/joined.ts';
 import { type Few, type Matmul, matmulFew, nameOf, takesInt8 } from './kernels/matmul.ts';
-import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
+import { matmulTile, outsOf, rowsOf, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuFormat, type GpuWeights } from './weights.ts';
 
@@ -26,6 +26,8 @@ interface Chosen {
 const FEW = 8;
 /** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
 const SOME = 16;
+/** Large tiles that keep all processors busy. */
+const ENOUGH = 200;
 /** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
@@ -89,7 +91,7 @@ export class Products {
     const { pieces, format } = weights as GpuWeights;
     const matmul: Matmul = { format, precise: this.options.precise, bias: bias !== undefined };
     const input = takesInt8(matmul) ? this.int8Of(x as GpuTensor, rows) : [bufferOf(x)];
-    const chosen = this.choose(matmul, rows);
+    const chosen = this.choose(matmul, weights.rows, rows);
     for (const { codes, scales, firstRow, rows: outs } of pieces) {
       const buffers = [...input, codes];
       if (format.integer) buffers.push(scales);
@@ -197,11 +199,16 @@ export class Products {
     return this.gpu.kernel(`${kind} ${at} ${nameOf(m)}`, make);
   }
 
-  /** With few tiles to go round, a workgroup waits for memory rather than for products: less often by two blocks at a time. */
-  private tileOf(m: Matmul, rows: number): Tile {
+  /** Large tiles, each for one team; where there are too few of them to go round, small ones for several teams. */
+  private tileOf(m: Matmul, outs: number, rows: number): Tile {
     const { unroll } = this.options;
-    const tile = { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), deep: rows > 64 ? 1 : 2 };
-    return tileBytes(m, tile) <= this.info.limits.workgroupMemory ? tile : { ...tile, deep: 1 };
+    const large = { outs: 2 * unroll, rows: 2 * unroll, wide: 16, high: 8, teams: 1, deep: 1 };
+    const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
+    const small = { outs: unroll, rows: Math.min(2 * unroll, Math.ceil(rows / 8)), wide: 8, high: 8, teams: 4, deep: 1 };
+    let tile = enough ? large : small;
+    while (tileBytes(m, tile) > this.info.limits.workgroupMemory)
+      tile = tile.teams > 1 ? { ...tile, teams: tile.teams / 2 } : { ...tile, rows: Math.floor(tile.rows / 2) };
+    return tile;
   }
 
   private few(rows: number, matrices = 1, x?: Tensor, norm?: Norm): Few {
@@ -211,11 +218,11 @@ export class Products {
     return { rows: few, invocations: this.info.limits.invocations, ahead, norm: norm && x!.cols / BLOCK };
   }
 
-  private choose(m: Matmul, rows: number): Chosen {
+  private choose(m: Matmul, outs: number, rows: number): Chosen {
     if (rows > SOME) {
-      const tile = this.tileOf(m, rows);
-      const kernel = this.known(`tile ${tile.deep}`, tile.rows, m, () => matmulTile(m, tile));
-      return { kernel, outs: 16 * tile.outs, rows: 16 * tile.rows };
+      const tile = this.tileOf(m, outs, rows);
+      const kernel = this.known(`tile ${Object.values(tile)}`, tile.rows, m, () => matmulTile(m, tile));
+      return { kernel, outs: outsOf(tile), rows: rowsOf(tile) };
     }
     const few = this.few(rows);
     return { kernel: this.known('few', few.rows, m, () => matmulFew(m, few)), outs: BUNDLE, rows: few.rows };

@@ -4,87 +4,176 @@
  */
 import type { Kernel } from '../gpu.ts';
 import { BUNDLE } from '../weights.ts';
-import { interfaceOf, type Matmul, nameOf, part, takesInt8, textOf } from './matmul.ts';
+import { interfaceOf, type Matmul, nameOf, PARTS, part, takesInt8, textOf } from './matmul.ts';
 import { each } from './text.ts';
 
-const SIZE = 256;
-
 export interface Tile {
-  /** Weight rows and rows that an invocation multiplies with each other: a sixteenth of the tile's. */
+  /** Weight rows and rows that an invocation multiplies with each other. */
   outs: number;
   rows: number;
+  /** Invocations of a team side by side: multiples of 8 over the weight rows, of 4 over the rows. */
+  wide: number;
+  high: number;
+  /** Teams that share the parts of the sums among them: where there are few tiles to go round. */
+  teams: number;
   /** Blocks between two barriers. */
   deep: number;
+  /** Experiments. */
+  map?: number;
+  spill?: boolean;
 }
 
-/** Bytes of workgroup memory. */
-export const tileBytes = (m: Matmul, { outs, rows, deep }: Tile): number =>
-  sidesOf(m) * deep * 16 * (outs + rows) * (takesInt8(m) ? 48 : 128);
+/** Weight rows and rows of a tile. */
+export const outsOf = ({ outs, wide }: Tile): number => outs * wide;
+export const rowsOf = ({ rows, high }: Tile): number => rows * high;
+
+const threadsOf = ({ wide, high }: Tile) => wide * high;
+export const invocationsOf = (tile: Tile): number => threadsOf(tile) * tile.teams;
 
 /** Two rounds of int8 fit; of floats one does. */
 const sidesOf = (m: Matmul) => (takesInt8(m) ? 2 : 1);
 
+/** Bytes of workgroup memory. */
+export const tileBytes = (m: Matmul, tile: Tile): number => {
+  const [N, R] = [outsOf(tile), rowsOf(tile)];
+  const handed = tile.teams > 1 ? 4 * N * R : 0;
+  return sidesOf(m) * tile.deep * tile.teams * (N + R) * (takesInt8(m) ? 48 : 128) + handed;
+};
+
 /**
  * A tile a workgroup, a few blocks at a time: what it needs of the next ones is asked for before the products of these are
- * made, and put beside them. Its invocations stand 16 by 16, a subgroup of 32 in 8 by 4 of them so that it reads few
- * addresses.
+ * made, and put beside them. A subgroup of 32 has 8 by 4 invocations, so that it reads few addresses. Teams go through
+ * parts of their own and in the end add up what they found in turn, in the order of the parts.
  */
-export const matmulTile = (m: Matmul, { outs, rows, deep }: Tile): Kernel => {
-  const [N, R] = [16 * outs, 16 * rows];
+export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
+  const { outs, rows, wide, teams, deep } = tile;
+  const [N, R, T] = [outsOf(tile), rowsOf(tile), threadsOf(tile)];
   const sides = sidesOf(m);
   const count = outs * rows;
-  const fetch = (round: string) => `
-      if (lane < ${N}) {
-        ${each(deep, k => `nextWeights${k} = load_weights(weightBlock + min(${round} * ${deep} + ${k}, p.blocks - 1), o % ${BUNDLE});`)}
-      } else if (lane < ${N + R}) {
-        ${each(deep, k => `nextInput${k} = load_input(inputBlock + min(${round} * ${deep} + ${k}, p.blocks - 1));`)}
-      }`;
-  const keep = (side: string) => `
-      if (lane < ${N}) { ${each(deep, k => `weights[(${side} * ${deep} + ${k}) * ${N} + lane] = nextWeights${k};`)} }
-      else if (lane < ${N + R}) { ${each(deep, k => `input[(${side} * ${deep} + ${k}) * ${R} + lane - ${N}] = nextInput${k};`)} }`;
-  const products = (k: number) => `
-      if (round * ${deep} + ${k} < p.blocks) {
-        ${each(outs, j => `let w${j} = weights[(now * ${deep} + ${k}) * ${N} + x + ${16 * j}];`)}
-        ${each(rows, i => `{ let i = input[(now * ${deep} + ${k}) * ${R} + y + ${16 * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
-        while (round * ${deep} + ${k + 1} == part(n)) {
-          ${each(count, i => `total${i} += acc${i}; acc${i} = 0.0;`)}
+  const own = PARTS / teams;
+  /** Weights and rows that an invocation brings: numbers t, T + t, ... of the tile's, weights before rows. */
+  const brought = Array.from({ length: Math.ceil((N + R) / T) }, (_, k) => ({ k, first: k * T }));
+  const share = (
+    { first }: { first: number },
+    weights: string,
+    input: string,
+  ) => {
+    const [all, none] = [first + T <= N, first >= N];
+    const some = first + T <= N + R ? `{ ${input} }` : `if (t < ${N + R - first}) { ${input} }`;
+    return all ? weights : none ? some : `if (t < ${N - first}) { ${weights} } else ${some}`;
+  };
+  const fetch = (at: string) =>
+    brought
+      .map(b =>
+        share(
+          b,
+          each(deep, d => `w${b.k}_${d} = load_weights(block${b.k} + min(${at} + ${d}, p.blocks - 1), r${b.k});`, ' '),
+          each(deep, d => `i${b.k}_${d} = load_input(block${b.k} + min(${at} + ${d}, p.blocks - 1));`, ' '),
+        ),
+      )
+      .join('\n');
+  const place = (side: string, d: number, of: number) =>
+    `(${side} * ${deep * teams} + ${d * teams} + team) * ${of}`;
+  const keep = (side: string) =>
+    brought
+      .map(b =>
+        share(
+          b,
+          each(deep, d => `weights[${place(side, d, N)} + t + ${b.first}] = w${b.k}_${d};`, ' '),
+          each(deep, d => `input[${place(side, d, R)} + t + ${b.first} - ${N}] = i${b.k}_${d};`, ' '),
+        ),
+      )
+      .join('\n');
+  const total = (i: number) => (tile.spill ? `totals[(n >> 8) + ${i}]` : `total${i}`);
+  const kept = (i: number) =>
+    teams === 1 ? `${total(i)} += acc${i};` : `kept[(n - 1 - team * ${own}) * ${count} + ${i}] = acc${i};`;
+  const products = (d: number) => `
+      if (b + ${d} < end) {
+        ${each(outs, j => `let w${j} = weights[${place('now', d, N)} + x + ${wide * j}];`)}
+        ${each(rows, i => `{ let i = input[${place('now', d, R)} + y + ${tile.high * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
+        while (b + ${d + 1} == part(n) && n <= lastPart) {
+          ${each(count, i => `${kept(i)} acc${i} = 0.0;`)}
           n++;
         }
       }`;
+  const stored = (i: number, sum: string) =>
+    `store(firstOut + x + ${wide * (i % outs)}, firstRow + y + ${tile.high * Math.floor(i / outs)}, ${sum});`;
+  const handed = (i: number) => `handed[${i} * ${T} + t]`;
+  const added = `
+  for (var turn = 0u; turn < ${teams}; turn++) {
+    workgroupBarrier();
+    if (team == turn) {
+      ${each(
+        count,
+        i => `{
+        var sum = select(${handed(i)}, 0.0, turn == 0);
+        for (var k = 0u; k < ${own}; k++) { sum += kept[k * ${count} + ${i}]; }
+        if (turn == ${teams - 1}) { ${stored(i, 'sum')} } else { ${handed(i)} = sum; }
+      }`,
+      )}
+    }
+  }`;
   return {
-    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep}`,
+    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${tile.map ?? ''}${tile.spill ?? ''}`,
     ...interfaceOf(m),
-    size: SIZE,
+    size: T * teams,
     body: /* wgsl */ `
 ${textOf(m)}
 ${part}
-var<workgroup> weights: array<Weights, ${sides * deep * N}>;
-var<workgroup> input: array<Input, ${sides * deep * R}>;
+var<workgroup> weights: array<Weights, ${sides * deep * teams * N}>;
+var<workgroup> input: array<Input, ${sides * deep * teams * R}>;
+${teams > 1 ? `var<workgroup> handed: array<f32, ${N * R}>;` : ''}
 fn main(group: vec3u, lane: u32) {
-  let x = lane % 8 + lane / 32 % 2 * 8;
-  let y = lane / 8 % 4 + lane / 64 * 4;
+  let team = ${teams > 1 ? `lane / ${T}` : '0u'};
+  let t = ${teams > 1 ? `lane % ${T}` : 'lane'};
+  ${
+    tile.map === 1
+      ? `let x = (t >> 1) % 8 + t / 32 % ${wide / 8} * 8;
+  let y = (t & 1) + (t >> 4) % 2 * 2 + t / ${4 * wide} * 4;`
+      : tile.map === 2
+        ? `let x = t % 4 + t / 32 % ${wide / 4} * 4;
+  let y = t / 4 % 8 + t / ${8 * wide} * 8;`
+        : `let x = t % 8 + t / 32 % ${wide / 8} * 8;
+  let y = t / 8 % 4 + t / ${4 * wide} * 4;`
+  }
   let firstOut = group.x * ${N};
   let firstRow = group.y * ${R};
-  let o = min(firstOut + lane, p.rows - 1);
-  let weightBlock = o / ${BUNDLE} * p.blocks;
-  let inputBlock = min(firstRow + lane - ${N}, p.inputs - 1) * p.blocks;
-  ${each(deep, k => `var nextWeights${k}: Weights; var nextInput${k}: Input;`)}
-  ${each(count, i => `var total${i} = 0.0; var acc${i} = 0.0;`)}
-  ${fetch('0u')}
-  ${keep('0u')}
+  ${brought
+    .map(b =>
+      [
+        `var w${b.k}_0: Weights;`,
+        `var block${b.k}: u32; var r${b.k} = 0u;`,
+        share(
+          b,
+          `let o = min(firstOut + t + ${b.first}, p.rows - 1); block${b.k} = o / ${BUNDLE} * p.blocks; r${b.k} = o % ${BUNDLE};`,
+          `block${b.k} = min(firstRow + t + ${b.first} - ${N}, p.inputs - 1) * p.blocks;`,
+        ),
+        each(deep, d => `${d > 0 ? `var w${b.k}_${d}: Weights;` : ''} var i${b.k}_${d}: Input;`),
+      ].join('\n  '),
+    )
+    .join('\n  ')}
+  ${each(count, i => `${teams === 1 && !tile.spill ? `var total${i} = 0.0;` : ''} var acc${i} = 0.0;`)}
+  ${tile.spill ? `var totals: array<f32, ${count}>;` : ''}
+  ${teams > 1 ? `var kept: array<f32, ${own * count}>;` : ''}
+  let lastPart = (team + 1) * ${own};
+  let end = part(lastPart);
+  var b = part(team * ${own});
   // The first part that is not finished, counted from its end.
-  var n = 1u;
-  while (part(n) == 0) { n++; }
-  let rounds = (p.blocks + ${deep - 1}) / ${deep};
+  var n = team * ${own} + 1;
+  while (part(n) == b && n < lastPart) { n++; }
+  ${fetch('b')}
+  ${keep('0u')}
+  let rounds = (p.blocks + ${teams * deep - 1}) / ${teams * deep};
   for (var round = 0u; round < rounds; round++) {
     let now = ${sides === 2 ? 'round & 1' : '0u'};
     workgroupBarrier();
-    ${fetch('(round + 1)')}
+    ${fetch(`b + ${deep}`)}
     ${each(deep, products)}
+    b += ${deep};
     ${sides === 2 ? '' : 'workgroupBarrier();'}
     ${keep(sides === 2 ? '(1 - now)' : '0u')}
   }
-  ${each(count, i => `store(firstOut + x + ${16 * (i % outs)}, firstRow + y + ${16 * Math.floor(i / outs)}, total${i});`)}
+  ${teams > 1 ? added : `${each(count, i => stored(i, total(i)))}`}
 }`,
   };
 };

@@ -19,7 +19,7 @@ export interface GpuCodec {
   name: string;
   /** Whether each KV head has a matrix of its own. */
   perHead: boolean;
-  /** [coded dim][dim], and the same turned about. */
+  /** [coded dim][dim], and the same turned about; turned about too, what takes into the domain. */
   matrix?: GPUBuffer;
   transposed?: GPUBuffer;
   encode?: GPUBuffer;
@@ -66,6 +66,8 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
         ];
     const floats = () =>
       fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
+    const transposed = place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec');
+    const encodeRows = (encodeMatrix?.length ?? 0) / headDim / (perHead ? shape.kvHeads : 1);
     const codec: GpuCodec = {
       fragment,
       name,
@@ -76,8 +78,8 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),
-      transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
-      encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
+      transposed,
+      encode: encodeMatrix ? place(transpose(encodeMatrix, encodeRows, headDim), 'matrix of a codec') : transposed,
       mean: place(mean, 'mean of a codec'),
       residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
       columns: columnsAt(fragment),

@@ -204,7 +204,14 @@ export class Products {
     const { unroll } = this.options;
     const large = { outs: 2 * unroll, rows: 2 * unroll, wide: 16, high: 8, teams: 1, deep: 1 };
     const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
-    const small = { outs: unroll, rows: Math.min(2 * unroll, Math.ceil(rows / 8)), wide: 8, high: 8, teams: 4, deep: 1 };
+    const small = {
+      outs: unroll,
+      rows: Math.min(2 * unroll, Math.ceil(rows / 8)),
+      wide: 8,
+      high: 8,
+      teams: 4,
+      deep: 1,
+    };
     let tile = enough ? large : small;
     while (tileBytes(m, tile) > this.info.limits.workgroupMemory)
       tile = tile.teams > 1 ? { ...tile, teams: tile.teams / 2 } : { ...tile, rows: Math.floor(tile.rows / 2) };

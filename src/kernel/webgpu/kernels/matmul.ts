@@ -210,7 +210,9 @@ const WHOLE_BITS = 0x4b400000;
 export function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
   const { group, zero, minima } = integer!;
   const dots = (sides: string, sum: string) => {
-    const terms = [...sides].flatMap(x => Array.from({ length: 4 }, (_, k) => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`));
+    const terms = [...sides].flatMap(x =>
+      Array.from({ length: 4 }, (_, k) => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`),
+    );
     return `(bitcast<f32>(${WHOLE_BITS}${zero ? ` - ${zero} * ${sum}` : ''} + ${terms.join(' + ')}) - ${WHOLE}.0)`;
   };
   const lines =

@@ -53,11 +53,7 @@ export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
   const own = PARTS / teams;
   /** Weights and rows that an invocation brings: numbers t, T + t, ... of the tile's, weights before rows. */
   const brought = Array.from({ length: Math.ceil((N + R) / T) }, (_, k) => ({ k, first: k * T }));
-  const share = (
-    { first }: { first: number },
-    weights: string,
-    input: string,
-  ) => {
+  const share = ({ first }: { first: number }, weights: string, input: string) => {
     const [all, none] = [first + T <= N, first >= N];
     const some = first + T <= N + R ? `{ ${input} }` : `if (t < ${N + R - first}) { ${input} }`;
     return all ? weights : none ? some : `if (t < ${N - first}) { ${weights} } else ${some}`;
@@ -72,8 +68,7 @@ export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
         ),
       )
       .join('\n');
-  const place = (side: string, d: number, of: number) =>
-    `(${side} * ${deep * teams} + ${d * teams} + team) * ${of}`;
+  const place = (side: string, d: number, of: number) => `(${side} * ${deep * teams} + ${d * teams} + team) * ${of}`;
   const keep = (side: string) =>
     brought
       .map(b =>

@@ -81,6 +81,7 @@ export class Products {
 
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     if (this.canJoin(rows, projections)) this.projectJoined(x as GpuTensor, rows, projections, { norm });
+    else if (rows > SOME && this.knownOf(projections).joins) this.projectTiles(x as GpuTensor, rows, projections);
     else {
       this.gpu.mayBegin();
       for (const projection of projections) this.projectOne(x, rows, projection);
@@ -100,6 +101,22 @@ export class Products {
       const params = [outs, rows, x.cols / BLOCK, firstRow, weights.rows, add ? 1 : 0];
       this.gpu.run(chosen.kernel, params, buffers, [Math.ceil(outs / chosen.outs), Math.ceil(rows / chosen.rows)]);
     }
+  }
+
+  /** Many rows by several matrices: so their tiles go round better than those of each alone. */
+  private projectTiles(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
+    const { format, weights, rows: outs } = this.knownOf(projections);
+    const m = { format, precise: false, bias: false };
+    const tile = this.tileOf(
+      m,
+      outs.reduce((a, b) => a + b),
+      rows,
+    );
+    const kernel = this.known(`tile ${Object.values(tile)}`, outs.length, m, () => matmulTile(m, tile, outs.length));
+    const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / outsOf(tile)), 0);
+    const buffers = [...this.int8Of(x, rows), ...weights, ...projections.map(({ out }) => changed(out))];
+    this.gpu.run(kernel, [rows, x.cols / BLOCK, ...outs], buffers, [tiles, Math.ceil(rows / rowsOf(tile))]);
   }
 
   private knownOf(projections: readonly Projection[]): Known {
@@ -228,7 +245,7 @@ export class Products {
   private choose(m: Matmul, outs: number, rows: number): Chosen {
     if (rows > SOME) {
       const tile = this.tileOf(m, outs, rows);
-      const kernel = this.known(`tile ${Object.values(tile)}`, tile.rows, m, () => matmulTile(m, tile));
+      const kernel = this.known(`tile ${Object.values(tile)}`, 1, m, () => matmulTile(m, tile));
       return { kernel, outs: outsOf(tile), rows: rowsOf(tile) };
     }
     const few = this.few(rows);

@@ -4,8 +4,8 @@
  */
 import type { Kernel } from '../gpu.ts';
 import { BUNDLE } from '../weights.ts';
-import { interfaceOf, type Matmul, nameOf, PARTS, part, takesInt8, textOf } from './matmul.ts';
-import { each } from './text.ts';
+import { int8Term, integers, interfaceOf, type Matmul, nameOf, PARTS, part, takesInt8, textOf } from './matmul.ts';
+import { each, halves } from './text.ts';
 
 export interface Tile {
   /** Weight rows and rows that an invocation multiplies with each other. */
@@ -43,13 +43,14 @@ export const tileBytes = (m: Matmul, tile: Tile): number => {
 /**
  * A tile a workgroup, a few blocks at a time: what it needs of the next ones is asked for before the products of these are
  * made, and put beside them. A subgroup of 32 has 8 by 4 invocations, so that it reads few addresses. Teams go through
- * parts of their own and in the end add up what they found in turn, in the order of the parts.
+ * parts of their own and in the end add up what they found in turn, in the order of the parts. Tiles of several matrices
+ * (`count`) that share their input follow one another.
  */
-export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
+export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
   const { outs, rows, wide, teams, deep } = tile;
   const [N, R, T] = [outsOf(tile), rowsOf(tile), threadsOf(tile)];
   const sides = sidesOf(m);
-  const count = outs * rows;
+  const sums = outs * rows;
   const own = PARTS / teams;
   /** Weights and rows that an invocation brings: numbers t, T + t, ... of the tile's, weights before rows. */
   const brought = Array.from({ length: Math.ceil((N + R) / T) }, (_, k) => ({ k, first: k * T }));
@@ -81,13 +82,13 @@ export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
       .join('\n');
   const total = (i: number) => (tile.spill ? `totals[(n >> 8) + ${i}]` : `total${i}`);
   const kept = (i: number) =>
-    teams === 1 ? `${total(i)} += acc${i};` : `kept[(n - 1 - team * ${own}) * ${count} + ${i}] = acc${i};`;
+    teams === 1 ? `${total(i)} += acc${i};` : `kept[(n - 1 - team * ${own}) * ${sums} + ${i}] = acc${i};`;
   const products = (d: number) => `
       if (b + ${d} < end) {
         ${each(outs, j => `let w${j} = weights[${place('now', d, N)} + x + ${wide * j}];`)}
         ${each(rows, i => `{ let i = input[${place('now', d, R)} + y + ${tile.high * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
         while (b + ${d + 1} == part(n) && n <= lastPart) {
-          ${each(count, i => `${kept(i)} acc${i} = 0.0;`)}
+          ${each(sums, i => `${kept(i)} acc${i} = 0.0;`)}
           n++;
         }
       }`;
@@ -99,21 +100,21 @@ export const matmulTile = (m: Matmul, tile: Tile): Kernel => {
     workgroupBarrier();
     if (team == turn) {
       ${each(
-        count,
+        sums,
         i => `{
         var sum = select(${handed(i)}, 0.0, turn == 0);
-        for (var k = 0u; k < ${own}; k++) { sum += kept[k * ${count} + ${i}]; }
+        for (var k = 0u; k < ${own}; k++) { sum += kept[k * ${sums} + ${i}]; }
         if (turn == ${teams - 1}) { ${stored(i, 'sum')} } else { ${handed(i)} = sum; }
       }`,
       )}
     }
   }`;
   return {
-    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${tile.map ?? ''}${tile.spill ?? ''}`,
-    ...interfaceOf(m),
+    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${tile.map ?? ''}${tile.spill ?? ''}${count > 1 ? ` of ${count}` : ''}`,
+    ...(count > 1 ? joinedInterface(count) : interfaceOf(m)),
     size: T * teams,
     body: /* wgsl */ `
-${textOf(m)}
+${count > 1 ? joinedText(m, count) : textOf(m)}
 ${part}
 var<workgroup> weights: array<Weights, ${sides * deep * teams * N}>;
 var<workgroup> input: array<Input, ${sides * deep * teams * R}>;
@@ -131,7 +132,7 @@ fn main(group: vec3u, lane: u32) {
         : `let x = t % 8 + t / 32 % ${wide / 8} * 8;
   let y = t / 8 % 4 + t / ${4 * wide} * 4;`
   }
-  let firstOut = group.x * ${N};
+  ${count > 1 ? pickMatrix(count, N) : `let firstOut = group.x * ${N}; let outs = p.rows;`}
   let firstRow = group.y * ${R};
   ${brought
     .map(b =>
@@ -140,16 +141,16 @@ fn main(group: vec3u, lane: u32) {
         `var block${b.k}: u32; var r${b.k} = 0u;`,
         share(
           b,
-          `let o = min(firstOut + t + ${b.first}, p.rows - 1); block${b.k} = o / ${BUNDLE} * p.blocks; r${b.k} = o % ${BUNDLE};`,
+          `let o = min(firstOut + t + ${b.first}, outs - 1); block${b.k} = o / ${BUNDLE} * p.blocks; r${b.k} = o % ${BUNDLE};`,
           `block${b.k} = min(firstRow + t + ${b.first} - ${N}, p.inputs - 1) * p.blocks;`,
         ),
         each(deep, d => `${d > 0 ? `var w${b.k}_${d}: Weights;` : ''} var i${b.k}_${d}: Input;`),
       ].join('\n  '),
     )
     .join('\n  ')}
-  ${each(count, i => `${teams === 1 && !tile.spill ? `var total${i} = 0.0;` : ''} var acc${i} = 0.0;`)}
-  ${tile.spill ? `var totals: array<f32, ${count}>;` : ''}
-  ${teams > 1 ? `var kept: array<f32, ${own * count}>;` : ''}
+  ${each(sums, i => `${teams === 1 && !tile.spill ? `var total${i} = 0.0;` : ''} var acc${i} = 0.0;`)}
+  ${tile.spill ? `var totals: array<f32, ${sums}>;` : ''}
+  ${teams > 1 ? `var kept: array<f32, ${own * sums}>;` : ''}
   let lastPart = (team + 1) * ${own};
   let end = part(lastPart);
   var b = part(team * ${own});
@@ -168,7 +169,36 @@ fn main(group: vec3u, lane: u32) {
     ${sides === 2 ? '' : 'workgroupBarrier();'}
     ${keep(sides === 2 ? '(1 - now)' : '0u')}
   }
-  ${teams > 1 ? added : `${each(count, i => stored(i, total(i)))}`}
+  ${teams > 1 ? added : `${each(sums, i => stored(i, total(i)))}`}
 }`,
   };
 };
+
+const joinedInterface = (count: number) => ({
+  params: ['inputs', 'blocks', ...Array.from({ length: count }, (_, k) => `rows${k}`)],
+  buffers: [
+    'xq: array<vec4u>',
+    'stats: array<vec2u>',
+    ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
+    ...Array.from({ length: count }, (_, k) => `write out${k}: array<f32>`),
+  ],
+});
+
+/** load_weights and store as one matrix has them, of that one whose tile this is. */
+const joinedText = (m: Matmul, count: number) => /* wgsl */ `
+${halves}
+${integers(m.format, count)}
+${int8Term(m.format)}
+var<private> matrix: u32;
+fn load_weights(block: u32, r: u32) -> Weights {
+  ${each(count - 1, k => `if (matrix == ${k}) { return load_weights${k}(block, r); }`)}
+  return load_weights${count - 1}(block, r);
+}
+fn store(o: u32, row: u32, sum: f32) {
+  if (row >= p.inputs) { return; }
+  ${each(count, k => `if (matrix == ${k} && o < p.rows${k}) { out${k}[row * p.rows${k} + o] = sum; }`)}
+}`;
+
+const pickMatrix = (count: number, N: number) => `var firstOut = group.x * ${N};
+  var outs = p.rows0;
+  ${each(count - 1, k => `{ let tiles = (p.rows${k} + ${N - 1}) / ${N} * ${N}; if (matrix == ${k} && firstOut >= tiles) { firstOut -= tiles; matrix = ${k + 1}; outs = p.rows${k + 1}; } }`)}`;

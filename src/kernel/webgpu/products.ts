@@ -219,7 +219,7 @@ export class Products {
   /** Large tiles, each for one team; where there are too few of them to go round, small ones for several teams. */
   private tileOf(m: Matmul, outs: number, rows: number): Tile {
     const { unroll } = this.options;
-    const large = { outs: 2 * unroll, rows: 2 * unroll, wide: 16, high: 8, teams: 1, deep: 1 };
+    const large = { outs: unroll, rows: unroll, wide: 16, high: 16, teams: 1, deep: 1 };
     const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
     const small = {
       outs: unroll,

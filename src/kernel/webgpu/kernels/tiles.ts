@@ -18,9 +18,6 @@ export interface Tile {
   teams: number;
   /** Blocks between two barriers. */
   deep: number;
-  /** Experiments. */
-  map?: number;
-  spill?: boolean;
 }
 
 /** Weight rows and rows of a tile. */
@@ -80,9 +77,8 @@ export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
         ),
       )
       .join('\n');
-  const total = (i: number) => (tile.spill ? `totals[(n >> 8) + ${i}]` : `total${i}`);
   const kept = (i: number) =>
-    teams === 1 ? `${total(i)} += acc${i};` : `kept[(n - 1 - team * ${own}) * ${sums} + ${i}] = acc${i};`;
+    teams === 1 ? `total${i} += acc${i};` : `kept[(n - 1 - team * ${own}) * ${sums} + ${i}] = acc${i};`;
   const products = (d: number) => `
       if (b + ${d} < end) {
         ${each(outs, j => `let w${j} = weights[${place('now', d, N)} + x + ${wide * j}];`)}
@@ -110,7 +106,7 @@ export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
     }
   }`;
   return {
-    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${tile.map ?? ''}${tile.spill ?? ''}${count > 1 ? ` of ${count}` : ''}`,
+    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${count > 1 ? ` of ${count}` : ''}`,
     ...(count > 1 ? joinedInterface(count) : interfaceOf(m)),
     size: T * teams,
     body: /* wgsl */ `
@@ -122,16 +118,8 @@ ${teams > 1 ? `var<workgroup> handed: array<f32, ${N * R}>;` : ''}
 fn main(group: vec3u, lane: u32) {
   let team = ${teams > 1 ? `lane / ${T}` : '0u'};
   let t = ${teams > 1 ? `lane % ${T}` : 'lane'};
-  ${
-    tile.map === 1
-      ? `let x = (t >> 1) % 8 + t / 32 % ${wide / 8} * 8;
-  let y = (t & 1) + (t >> 4) % 2 * 2 + t / ${4 * wide} * 4;`
-      : tile.map === 2
-        ? `let x = t % 4 + t / 32 % ${wide / 4} * 4;
-  let y = t / 4 % 8 + t / ${8 * wide} * 8;`
-        : `let x = t % 8 + t / 32 % ${wide / 8} * 8;
-  let y = t / 8 % 4 + t / ${4 * wide} * 4;`
-  }
+  let x = t % 8 + t / 32 % ${wide / 8} * 8;
+  let y = t / 8 % 4 + t / ${4 * wide} * 4;
   ${count > 1 ? pickMatrix(count, N) : `let firstOut = group.x * ${N}; let outs = p.rows;`}
   let firstRow = group.y * ${R};
   ${brought
@@ -148,8 +136,7 @@ fn main(group: vec3u, lane: u32) {
       ].join('\n  '),
     )
     .join('\n  ')}
-  ${each(sums, i => `${teams === 1 && !tile.spill ? `var total${i} = 0.0;` : ''} var acc${i} = 0.0;`)}
-  ${tile.spill ? `var totals: array<f32, ${sums}>;` : ''}
+  ${each(sums, i => `${teams === 1 ? `var total${i} = 0.0;` : ''} var acc${i} = 0.0;`)}
   ${teams > 1 ? `var kept: array<f32, ${own * sums}>;` : ''}
   let lastPart = (team + 1) * ${own};
   let end = part(lastPart);
@@ -169,7 +156,7 @@ fn main(group: vec3u, lane: u32) {
     ${sides === 2 ? '' : 'workgroupBarrier();'}
     ${keep(sides === 2 ? '(1 - now)' : '0u')}
   }
-  ${teams > 1 ? added : `${each(sums, i => stored(i, total(i)))}`}
+  ${teams > 1 ? added : each(sums, i => stored(i, `total${i}`))}
 }`,
   };
 };

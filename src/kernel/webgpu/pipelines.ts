@@ -13,8 +13,9 @@ export interface Kernel {
   buffers: readonly string[];
   /** Invocations a workgroup. */
   size: number;
-  /** Of which `main(group: vec3u, lane: u32)` is called. */
+  /** Of which `main(group: vec3u, lane: u32)` is called; with `teams`, the number of the subgroup comes third. */
   body: string;
+  teams?: boolean;
   /** WGSL extensions. */
   enable?: readonly string[];
 }
@@ -118,7 +119,7 @@ export class Pipelines {
 const same = (a: readonly GPUBuffer[], b: readonly GPUBuffer[]) => a.every((buffer, i) => buffer === b[i]);
 
 /** The whole text of a kernel. */
-function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {
+export function wgsl({ params, buffers, size, body, teams, enable = [] }: Kernel): string {
   const declared = buffers.map((text, i) => {
     const write = text.startsWith('write ');
     const access = write ? 'storage, read_write' : 'storage, read';
@@ -130,6 +131,6 @@ function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {
     '@group(0) @binding(0) var<uniform> p: Params;',
     ...declared,
     body,
-    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) { main(group, lane); }`,
+    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32${teams ? ', @builtin(subgroup_id) team: u32' : ''}) { main(group, lane${teams ? ', team' : ''}); }`,
   ].join('\n');
 }

@@ -5,6 +5,7 @@ import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { canNormFew, type IntoTail, matmulGated, matmulJoined } from './kernels/joined.ts';
 import { type Few, type Matmul, matmulFew, nameOf, takesInt8 } from './kernels/matmul.ts';
+import { type MatrixTile, matmulMatrices, matrixBytes, toHalves } from './kernels/matrices.ts';
 import { matmulTile, outsOf, rowsOf, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuFormat, type GpuWeights } from './weights.ts';
@@ -13,6 +14,8 @@ export interface ProductOptions {
   precise: boolean;
   /** Rows that an invocation takes at once. */
   unroll: number;
+  /** Whether rows of prompts go by subgroup matrices. */
+  matrices: boolean;
 }
 
 /** A kernel, and the weight rows and rows that a workgroup of it has. */
@@ -28,6 +31,8 @@ const FEW = 8;
 const SOME = 16;
 /** Large tiles that keep all processors busy. */
 const ENOUGH = 200;
+/** Of subgroup matrices, whatever the number of rows. */
+const MATRIX_TILE: MatrixTile = { outs: 128, rows: 64, subOuts: 64, subRows: 32 };
 /** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
@@ -119,6 +124,42 @@ export class Products {
     this.gpu.run(kernel, [rows, x.cols / BLOCK, ...outs], buffers, [tiles, Math.ceil(rows / rowsOf(tile))]);
   }
 
+  /** Whether rows of prompts have a way of their own through these matrices. */
+  takesPrompts(projections: readonly Projection[]): boolean {
+    const { matrices, precise } = this.options;
+    const enough = matrixBytes(MATRIX_TILE) <= this.info.limits.workgroupMemory;
+    return matrices && !precise && enough && projections.every(({ weights }) => (weights as GpuWeights).format.integer);
+  }
+
+  /** The last `prompts` of the rows. */
+  projectPrompts(x: GpuTensor, rows: number, prompts: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
+    const first = rows - prompts;
+    const halves = this.halvesOf(x, first, rows);
+    const blocks = x.cols / BLOCK;
+    const down = Math.ceil(prompts / MATRIX_TILE.rows);
+    const tiles = (outs: number) => Math.ceil(outs / MATRIX_TILE.outs);
+    const kernelOf = (m: Matmul, count: number) =>
+      this.known('matrices', count, m, () => matmulMatrices(m, MATRIX_TILE, count));
+    const { joins, format, weights, rows: outs } = this.knownOf(projections);
+    if (joins) {
+      const kernel = kernelOf({ format, precise: false, bias: false }, outs.length);
+      const buffers = [halves, ...weights, ...projections.map(({ out }) => changed(out))];
+      const across = outs.reduce((sum, n) => sum + tiles(n), 0);
+      this.gpu.run(kernel, [rows, blocks, ...outs, first], buffers, [across, down]);
+      return;
+    }
+    for (const { weights, out, bias, add } of projections) {
+      const { pieces, format } = weights as GpuWeights;
+      const kernel = kernelOf({ format, precise: false, bias: bias !== undefined }, 1);
+      for (const { codes, scales, firstRow, rows: outs } of pieces) {
+        const buffers = [halves, codes, scales, ...(bias ? [bufferOf(bias)] : []), changed(out)];
+        const params = [outs, rows, blocks, firstRow, weights.rows, add ? 1 : 0, first];
+        this.gpu.run(kernel, params, buffers, [tiles(outs), down]);
+      }
+    }
+  }
+
   private knownOf(projections: readonly Projection[]): Known {
     const known = this.lists.get(projections);
     if (known) return known;
@@ -192,7 +233,7 @@ export class Products {
     const out = projections[0].out as GpuTensor;
     const int8 = this.roomForInt8(out);
     const buffers = this.inputOf(x, rows, norm);
-    buffers.push(...known.weights, out.buffer, int8.codes, int8.stats);
+    buffers.push(...known.weights, changed(out), int8.codes, int8.stats);
     const params = [rows, x.cols / BLOCK];
     if (norm) params.push(norm.eps);
     params.push(out.cols);
@@ -266,6 +307,18 @@ export class Products {
       int8.fresh = true;
     }
     return [codes, stats];
+  }
+
+  /** Rows from `first` on as halves, made now unless they are there. */
+  private halvesOf(x: GpuTensor, first: number, rows: number): GPUBuffer {
+    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves'), first: Number.POSITIVE_INFINITY };
+    if (x.halves.first > first) {
+      const values = (rows - first) * x.cols;
+      const params = [(first * x.cols) / 4, values / 4];
+      this.gpu.run(toHalves, params, [x.buffer, x.halves.buffer], groupsOfFours(values));
+      x.halves.first = first;
+    }
+    return x.halves.buffer;
   }
 
   private roomForInt8(x: GpuTensor): Int8 {

@@ -6,6 +6,8 @@ export interface GpuTensor extends Tensor {
   buffer: GPUBuffer;
   /** The same rows as int8 (kernels/activations.ts), once a matrix of integers has read them. */
   int8?: Int8;
+  /** The same as halves (kernels/matrices.ts), from row `first` on. */
+  halves?: { buffer: GPUBuffer; first: number };
 }
 
 export interface Int8 {
@@ -19,8 +21,9 @@ export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buf
 
 /** The buffer of a tensor whose floats are about to change. */
 export function changed(tensor: Tensor): GPUBuffer {
-  const { buffer, int8 } = tensor as GpuTensor;
+  const { buffer, int8, halves } = tensor as GpuTensor;
   if (int8) int8.fresh = false;
+  if (halves) halves.first = Number.POSITIVE_INFINITY;
   return buffer;
 }
 

@@ -4,8 +4,9 @@
  */
 import type { Kernel } from '../gpu.ts';
 import { BUNDLE } from '../weights.ts';
-import { int8Term, integers, interfaceOf, type Matmul, nameOf, PARTS, part, takesInt8, textOf } from './matmul.ts';
-import { each, halves } from './text.ts';
+import { int8Buffers, int8Term, interfaceOf, type Matmul, nameOf, PARTS, part, takesInt8, textOf } from './matmul.ts';
+import { pickMatrix, severalInterface, severalText } from './several.ts';
+import { each } from './text.ts';
 
 export interface Tile {
   /** Weight rows and rows that an invocation multiplies with each other. */
@@ -25,7 +26,6 @@ export const outsOf = ({ outs, wide }: Tile): number => outs * wide;
 export const rowsOf = ({ rows, high }: Tile): number => rows * high;
 
 const threadsOf = ({ wide, high }: Tile) => wide * high;
-export const invocationsOf = (tile: Tile): number => threadsOf(tile) * tile.teams;
 
 /** Two rounds of int8 fit; of floats one does. */
 const sidesOf = (m: Matmul) => (takesInt8(m) ? 2 : 1);
@@ -107,10 +107,10 @@ export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
   }`;
   return {
     name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${count > 1 ? ` of ${count}` : ''}`,
-    ...(count > 1 ? joinedInterface(count) : interfaceOf(m)),
+    ...(count > 1 ? severalInterface(int8Buffers, count) : interfaceOf(m)),
     size: T * teams,
     body: /* wgsl */ `
-${count > 1 ? joinedText(m, count) : textOf(m)}
+${count > 1 ? `${severalText(m, count)}\n${int8Term(m.format)}` : textOf(m)}
 ${part}
 var<workgroup> weights: array<Weights, ${sides * deep * teams * N}>;
 var<workgroup> input: array<Input, ${sides * deep * teams * R}>;
@@ -120,7 +120,7 @@ fn main(group: vec3u, lane: u32) {
   let t = ${teams > 1 ? `lane % ${T}` : 'lane'};
   let x = t % 8 + t / 32 % ${wide / 8} * 8;
   let y = t / 8 % 4 + t / ${4 * wide} * 4;
-  ${count > 1 ? pickMatrix(count, N) : `let firstOut = group.x * ${N}; let outs = p.rows;`}
+  ${pickMatrix(count, N)}
   let firstRow = group.y * ${R};
   ${brought
     .map(b =>
@@ -160,32 +160,3 @@ fn main(group: vec3u, lane: u32) {
 }`,
   };
 };
-
-const joinedInterface = (count: number) => ({
-  params: ['inputs', 'blocks', ...Array.from({ length: count }, (_, k) => `rows${k}`)],
-  buffers: [
-    'xq: array<vec4u>',
-    'stats: array<vec2u>',
-    ...Array.from({ length: count }, (_, k) => [`codes${k}: array<vec4u>`, `scales${k}: array<u32>`]).flat(),
-    ...Array.from({ length: count }, (_, k) => `write out${k}: array<f32>`),
-  ],
-});
-
-/** load_weights and store as one matrix has them, of that one whose tile this is. */
-const joinedText = (m: Matmul, count: number) => /* wgsl */ `
-${halves}
-${integers(m.format, count)}
-${int8Term(m.format)}
-var<private> matrix: u32;
-fn load_weights(block: u32, r: u32) -> Weights {
-  ${each(count - 1, k => `if (matrix == ${k}) { return load_weights${k}(block, r); }`)}
-  return load_weights${count - 1}(block, r);
-}
-fn store(o: u32, row: u32, sum: f32) {
-  if (row >= p.inputs) { return; }
-  ${each(count, k => `if (matrix == ${k} && o < p.rows${k}) { out${k}[row * p.rows${k} + o] = sum; }`)}
-}`;
-
-const pickMatrix = (count: number, N: number) => `var firstOut = group.x * ${N};
-  var outs = p.rows0;
-  ${each(count - 1, k => `{ let tiles = (p.rows${k} + ${N - 1}) / ${N} * ${N}; if (matrix == ${k} && firstOut >= tiles) { firstOut -= tiles; matrix = ${k + 1}; outs = p.rows${k + 1}; } }`)}`;

@@ -169,8 +169,10 @@ export class Attention {
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
       );
-    const pages = Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
-    return { pages, halves: lanes ? this.halfRows() : pages };
+    // By lanes a row has a workgroup to itself: more of them at once are worth more than unpacking once for several.
+    if (lanes) return { pages: 1, halves: this.halfRows() };
+    const rows = Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
+    return { pages: rows, halves: rows };
   }
 
   /** Rows that share what is read of f16 tokens, by lanes. */

@@ -31,8 +31,11 @@ const FEW = 8;
 const SOME = 16;
 /** Large tiles that keep all processors busy. */
 const ENOUGH = 200;
-/** Of subgroup matrices, whatever the number of rows. */
-const MATRIX_TILE: MatrixTile = { outs: 128, rows: 64, subOuts: 64, subRows: 32 };
+/** Of subgroup matrices. Which one is taken does not show in results. */
+const MATRIX_TILES = {
+  large: { outs: 128, rows: 64, subOuts: 64, subRows: 32 },
+  small: { outs: 32, rows: 32, subOuts: 16, subRows: 16 },
+};
 /** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
@@ -127,7 +130,7 @@ export class Products {
   /** Whether rows of prompts have a way of their own through these matrices. */
   takesPrompts(projections: readonly Projection[]): boolean {
     const { matrices, precise } = this.options;
-    const enough = matrixBytes(MATRIX_TILE) <= this.info.limits.workgroupMemory;
+    const enough = matrixBytes(MATRIX_TILES.large) <= this.info.limits.workgroupMemory;
     return matrices && !precise && enough && projections.every(({ weights }) => (weights as GpuWeights).format.integer);
   }
 
@@ -137,25 +140,27 @@ export class Products {
     const first = rows - prompts;
     const halves = this.halvesOf(x, first, rows);
     const blocks = x.cols / BLOCK;
-    const down = Math.ceil(prompts / MATRIX_TILE.rows);
-    const tiles = (outs: number) => Math.ceil(outs / MATRIX_TILE.outs);
-    const kernelOf = (m: Matmul, count: number) =>
-      this.known('matrices', count, m, () => matmulMatrices(m, MATRIX_TILE, count));
+    const run = (m: Matmul, params: number[], buffers: GPUBuffer[], outs: readonly number[]) => {
+      const tilesOf = (tile: MatrixTile) => outs.reduce((sum, n) => sum + Math.ceil(n / tile.outs), 0);
+      const downOf = (tile: MatrixTile) => Math.ceil(prompts / tile.rows);
+      const { large, small } = MATRIX_TILES;
+      const size = tilesOf(large) * downOf(large) >= ENOUGH ? 'large' : 'small';
+      const tile = size === 'large' ? large : small;
+      const kernel = this.known(`matrices ${size}`, outs.length, m, () => matmulMatrices(m, tile, outs.length));
+      this.gpu.run(kernel, [...params, first], [halves, ...buffers], [tilesOf(tile), downOf(tile)]);
+    };
     const { joins, format, weights, rows: outs } = this.knownOf(projections);
     if (joins) {
-      const kernel = kernelOf({ format, precise: false, bias: false }, outs.length);
-      const buffers = [halves, ...weights, ...projections.map(({ out }) => changed(out))];
-      const across = outs.reduce((sum, n) => sum + tiles(n), 0);
-      this.gpu.run(kernel, [rows, blocks, ...outs, first], buffers, [across, down]);
+      const buffers = [...weights, ...projections.map(({ out }) => changed(out))];
+      run({ format, precise: false, bias: false }, [rows, blocks, ...outs], buffers, outs);
       return;
     }
     for (const { weights, out, bias, add } of projections) {
       const { pieces, format } = weights as GpuWeights;
-      const kernel = kernelOf({ format, precise: false, bias: bias !== undefined }, 1);
       for (const { codes, scales, firstRow, rows: outs } of pieces) {
-        const buffers = [halves, codes, scales, ...(bias ? [bufferOf(bias)] : []), changed(out)];
-        const params = [outs, rows, blocks, firstRow, weights.rows, add ? 1 : 0, first];
-        this.gpu.run(kernel, params, buffers, [tiles(outs), down]);
+        const buffers = [codes, scales, ...(bias ? [bufferOf(bias)] : []), changed(out)];
+        const params = [outs, rows, blocks, firstRow, weights.rows, add ? 1 : 0];
+        run({ format, precise: false, bias: bias !== undefined }, params, buffers, [outs]);
       }
     }
   }
@@ -240,7 +245,7 @@ export class Products {
     const few = this.few(rows, 2, x, norm);
     const kernel = this.kernelOf(known, few, 2, m => matmulGated(m, few));
     this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
-    int8.fresh = true;
+    int8.fresh = rows;
   }
 
   /** A kernel of a list, by what becomes of the products. */
@@ -302,9 +307,9 @@ export class Products {
   private int8Of(x: GpuTensor, rows: number): GPUBuffer[] {
     const int8 = this.roomForInt8(x);
     const { codes, stats, fresh } = int8;
-    if (!fresh) {
+    if (fresh < rows) {
       this.gpu.run(quantize, [(rows * x.cols) / 4], [x.buffer, codes, stats], groupsOfFours(rows * x.cols));
-      int8.fresh = true;
+      int8.fresh = rows;
     }
     return [codes, stats];
   }
@@ -326,7 +331,7 @@ export class Products {
     x.int8 ??= {
       codes: this.gpu.buffer(values, 'int8 activations'),
       stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations'),
-      fresh: false,
+      fresh: 0,
     };
     return x.int8;
   }

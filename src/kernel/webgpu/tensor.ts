@@ -13,8 +13,8 @@ export interface GpuTensor extends Tensor {
 export interface Int8 {
   codes: GPUBuffer;
   stats: GPUBuffer;
-  /** Whether they were made since the floats were. */
-  fresh: boolean;
+  /** Rows, from the first on, that were made since the floats were. */
+  fresh: number;
 }
 
 export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buffer;
@@ -22,7 +22,7 @@ export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buf
 /** The buffer of a tensor whose floats are about to change. */
 export function changed(tensor: Tensor): GPUBuffer {
   const { buffer, int8, halves } = tensor as GpuTensor;
-  if (int8) int8.fresh = false;
+  if (int8) int8.fresh = 0;
   if (halves) halves.first = Number.POSITIVE_INFINITY;
   return buffer;
 }
@@ -31,7 +31,7 @@ export function changed(tensor: Tensor): GPUBuffer {
 export function renewed(tensor: Tensor): GPUBuffer[] {
   const { int8 } = tensor as GpuTensor;
   if (!int8) return [];
-  int8.fresh = true;
+  int8.fresh = tensor.rows;
   return [int8.codes, int8.stats];
 }
 

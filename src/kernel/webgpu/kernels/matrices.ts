@@ -28,9 +28,9 @@ const STRIDE = 5;
 
 const subgroupsOf = ({ outs, rows, subOuts, subRows }: MatrixTile) => (outs / subOuts) * (rows / subRows);
 
-/** Bytes of workgroup memory: two blocks of every row, and a matrix a subgroup. */
+/** Bytes of workgroup memory: a block of every row, and a matrix a subgroup. */
 export const matrixBytes = (tile: MatrixTile): number =>
-  2 * 16 * STRIDE * (tile.outs + tile.rows) + 4 * SIDE * SIDE * subgroupsOf(tile);
+  16 * STRIDE * (tile.outs + tile.rows) + 4 * SIDE * SIDE * subgroupsOf(tile);
 
 const HALVES_SIZE = 256;
 
@@ -68,7 +68,10 @@ fn value(two: u32, scale: vec2h, low: vec2h) -> u32 {
 }`;
 }
 
-/** A tile a workgroup, a block at a time: the next one is asked for before the products of this one are made. */
+/**
+ * A tile a workgroup, a block at a time: the next one is asked for before the products of this one are made. It is not put
+ * beside this one, since the memory that it takes would leave fewer workgroups on a processor.
+ */
 export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
   const { outs: N, rows: R, subOuts, subRows } = tile;
   const T = MATRIX_LANES * subgroupsOf(tile);
@@ -76,45 +79,34 @@ export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
   const [I, J] = [subRows / SIDE, subOuts / SIDE];
   // With groups of 16, a half of a block has a scale and a minimum of its own.
   const [scales, lows] = m.format.integer!.group === 32 ? ['xx', 'yy'] : ['xy', 'zw'];
-  /** Weights and rows that an invocation brings: numbers lane, T + lane, ... of the tile's, weights before rows. */
-  const brought = Array.from({ length: Math.ceil((N + R) / T) }, (_, k) => ({ k, first: k * T }));
-  const share = ({ first }: { first: number }, weights: string, row: string) => {
-    const some = first + T <= N + R ? `{ ${row} }` : `if (lane < ${N + R - first}) { ${row} }`;
-    if (first + T <= N) return `{ ${weights} }`;
-    return first >= N ? some : `if (lane < ${N - first}) { ${weights} } else ${some}`;
-  };
-  const forAll = (text: (b: { k: number; first: number }) => string) => brought.map(text).join('\n    ');
-  const fetch = (block: string) =>
-    forAll(b =>
-      share(
-        b,
-        `weights${b.k} = load_weights(from${b.k} + ${block}, r${b.k});`,
-        `let at = 4 * (from${b.k} + ${block}); ${each(4, i => `row${b.k}_${i} = xh[at + ${i}];`, ' ')}`,
-      ),
-    );
-  const keep = (side: string) =>
-    forAll(b =>
-      share(
-        b,
-        `let to = (${side} * ${N} + lane + ${b.first}) * ${STRIDE};
-      let w = weights${b.k};
+  /** Blocks of weights and vectors of rows that an invocation brings: numbers lane, T + lane and so on of the tile's. */
+  const [W, X] = [Math.ceil(N / T), Math.ceil((4 * R) / T)];
+  const weights = (text: (k: number) => string) =>
+    each(W, k => (T * (k + 1) <= N ? `{ ${text(k)} }` : `if (lane < ${N - T * k}) { ${text(k)} }`));
+  const fetch = (block: string) => `
+    ${weights(k => `weights${k} = load_weights(from${k} + ${block}, r${k});`)}
+    ${each(X, k => `row${k} = xh[4 * (row_from${k} + ${block}) + lane % 4];`)}`;
+  const keep = `
+    ${weights(
+      k => `
+      let to = (lane + ${T * k}) * ${STRIDE};
+      let w = weights${k};
       let scale = w.scale.${scales};
       let low = w.scale.${lows};
       ws[to] = values(w.a.xy, scale.x, low.x);
       ws[to + 1] = values(w.a.zw, scale.x, low.x);
       ws[to + 2] = values(w.b.xy, scale.y, low.y);
       ws[to + 3] = values(w.b.zw, scale.y, low.y);`,
-        `let to = (${side} * ${R} + lane + ${b.first} - ${N}) * ${STRIDE}; ${each(4, i => `xs[to + ${i}] = row${b.k}_${i};`, ' ')}`,
-      ),
-    );
+    )}
+    ${each(X, k => `xs[(lane / 4 + ${(T / 4) * k}) * ${STRIDE} + lane % 4] = row${k};`)}`;
   const load = (kind: 'left' | 'right', order: string, from: string, at: string) =>
     `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${SIDE}, ${SIDE}>, ${order}>(&${from}, ${at}, ${STRIDE})`;
   const products = (half: number) => `{
-      ${each(I, i => `let x${i} = ${load('left', 'row_major', 'xs', `(now * ${R} + ownRow + ${SIDE * i}) * ${STRIDE} + ${2 * half}`)};`)}
+      ${each(I, i => `let x${i} = ${load('left', 'row_major', 'xs', `(ownRow + ${SIDE * i}) * ${STRIDE} + ${2 * half}`)};`)}
       ${each(
         J,
         j => `{
-        let w = ${load('right', 'col_major', 'ws', `(now * ${N} + ownOut + ${SIDE * j}) * ${STRIDE} + ${2 * half}`)};
+        let w = ${load('right', 'col_major', 'ws', `(ownOut + ${SIDE * j}) * ${STRIDE} + ${2 * half}`)};
         ${each(I, i => `sum${i}_${j} = subgroupMatrixMultiplyAccumulate(x${i}, w, sum${i}_${j});`)}
       }`,
       )}
@@ -138,33 +130,32 @@ export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
     body: /* wgsl */ `
 ${count > 1 ? severalText(m, count) : weightsText(m)}
 ${valuesText(m)}
-var<workgroup> ws: array<vec4u, ${2 * N * STRIDE}>;
-var<workgroup> xs: array<vec4u, ${2 * R * STRIDE}>;
+var<workgroup> ws: array<vec4u, ${N * STRIDE}>;
+var<workgroup> xs: array<vec4u, ${R * STRIDE}>;
 var<workgroup> result: array<f32, ${subgroupsOf(tile) * SIDE * SIDE}>;
 fn main(group: vec3u, lane: u32, team: u32) {
   ${pickMatrix(count, N)}
   let firstRow = p.first + group.y * ${R};
   let ownOut = team % ${across} * ${subOuts};
   let ownRow = team / ${across} * ${subRows};
-  ${forAll(
-    b => `var weights${b.k}: Weights; ${each(4, i => `var row${b.k}_${i}: vec4u;`, ' ')}
-  var from${b.k}: u32; var r${b.k}: u32;
-  ${share(
-    b,
-    `let o = min(firstOut + lane + ${b.first}, outs - 1); from${b.k} = o / ${BUNDLE} * p.blocks; r${b.k} = o % ${BUNDLE};`,
-    `from${b.k} = min(firstRow + lane + ${b.first} - ${N}, p.inputs - 1) * p.blocks;`,
-  )}`,
+  ${each(
+    W,
+    k => `let o${k} = min(firstOut + lane + ${T * k}, outs - 1);
+  let from${k} = o${k} / ${BUNDLE} * p.blocks;
+  let r${k} = o${k} % ${BUNDLE};
+  var weights${k}: Weights;`,
   )}
+  ${each(X, k => `let row_from${k} = min(firstRow + lane / 4 + ${(T / 4) * k}, p.inputs - 1) * p.blocks; var row${k}: vec4u;`)}
   ${each(I, i => each(J, j => `var sum${i}_${j}: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;`, ' '))}
   ${fetch('0u')}
-  ${keep('0u')}
+  ${keep}
   for (var block = 0u; block < p.blocks; block++) {
-    let now = block & 1;
     let next = min(block + 1, p.blocks - 1);
     workgroupBarrier();
     ${fetch('next')}
     ${each(2, products)}
-    ${keep('(1 - now)')}
+    workgroupBarrier();
+    ${keep}
   }
   ${each(I, i => each(J, j => stored(i, j)))}
 }`,

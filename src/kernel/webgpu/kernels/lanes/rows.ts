@@ -17,13 +17,12 @@ const EIGHTS = 2;
 /** Vectors of four that keys, and then values, take there. */
 const TILE = 2 * EIGHTS * ROUND;
 
-/** Vectors that a team's weights take, and in the end its sums. */
-const weighedOf = ({ headDim, group }: AttendShape) =>
-  Math.max(ROUND * vectors(group), 2 * Math.ceil(headDim / 8) * group);
+/** Vectors that a team's queries take, then its weights, and in the end its sums. */
+const ownOf = ({ headDim, group }: AttendShape) =>
+  Math.max(Math.max(ROUND, 8 * Math.ceil(headDim / 8)) * vectors(group), 2 * Math.ceil(headDim / 8) * group);
 
 /** Bytes of workgroup memory. */
-export const rowsBytes = (shape: AttendShape, rows: number): number =>
-  16 * (TILE + rows * (8 * EIGHTS * vectors(shape.group) + weighedOf(shape)));
+export const rowsBytes = (shape: AttendShape, rows: number): number => 16 * (TILE + rows * ownOf(shape));
 
 /** Items are those of ../sources.ts, of up to `rows` rows. */
 export function halvesByRows(shape: AttendShape, rows: number): Kernel {
@@ -40,10 +39,37 @@ export function halvesByRows(shape: AttendShape, rows: number): Kernel {
   const live = (j: number) => (shares > 1 ? `slot < ${shares}` : `l + ${j * LANES} < ${E}`);
   /** Tokens whose values are in workgroup memory at a time. */
   const tokens = Math.floor(Math.min(ROUND, TILE / (2 * E)) / shares) * shares;
-  const weighed = (t: string, v: number) => `weighed[(team * ${ROUND} + ${t}) * ${V} + ${v}]`;
-  const sums = (q: number, at: string) => `weighed[(team * ${G} + ${q}) * ${2 * E} + ${at}]`;
+  const mine = `team * ${ownOf(shape)}`;
+  const query = (i: string, v: number) => `own[${mine} + (${i}) * ${V} + ${v}]`;
+  const weighed = (t: string, v: number) => `own[${mine} + (${t}) * ${V} + ${v}]`;
+  const sums = (q: number, at: string) => `own[${mine} + ${q * 2 * E} + ${at}]`;
   const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
-  const query = (i: string, v: number) => `query[(team * ${8 * EIGHTS} + ${i}) * ${V} + ${v}]`;
+  /** Eights that an invocation brings, number n of those of some eights of all keys, or of all eights of some values. */
+  const [keys, values] = [Math.ceil((EIGHTS * ROUND) / size), Math.ceil((tokens * E) / size)];
+  const bring = (count: number, text: (k: number) => string) =>
+    each(count, k => `{ let n = lane + ${k * size}; ${text(k)} }`);
+  const fetchKeys = (some: string) =>
+    bring(
+      keys,
+      k =>
+        `let t = n % ${ROUND}; let e = ${some} + n / ${ROUND}; if (n < ${EIGHTS * ROUND} && t < count && e < ${E}) { eight${k} = key_eight(sinks, start, room, first + t, e); }`,
+    );
+  const keepKeys = bring(
+    keys,
+    k =>
+      `if (n < ${EIGHTS * ROUND}) { let at = 2 * (n / ${ROUND}) * ${ROUND} + n % ${ROUND}; tile[at] = eight${k}.low; tile[at + ${ROUND}] = eight${k}.high; }`,
+  );
+  const fetchValues = (some: string) =>
+    bring(
+      values,
+      k =>
+        `let t = ${some} + n / ${E}; if (n < ${tokens * E} && t < count) { eight${k} = value_eight(sinks, start, room, first + t, n % ${E}); }`,
+    );
+  const keepValues = bring(
+    values,
+    k =>
+      `if (n < ${tokens * E}) { let at = n / ${E} * ${2 * E} + n % ${E}; tile[at] = eight${k}.low; tile[at + ${E}] = eight${k}.high; }`,
+  );
   return {
     name: `attend halves by rows ${D} x${rows} of ${G}/${kvHeads}`,
     params: ['table', 'items', 'four', ...params],
@@ -52,8 +78,7 @@ export function halvesByRows(shape: AttendShape, rows: number): Kernel {
     body: /* wgsl */ `
 ${text}
 var<workgroup> tile: array<vec4f, ${TILE}>;
-var<workgroup> query: array<vec4f, ${rows * 8 * EIGHTS * V}>;
-var<workgroup> weighed: array<vec4f, ${rows * weighedOf(shape)}>;
+var<workgroup> own: array<vec4f, ${rows * ownOf(shape)}>;
 fn across(lane: u32, x: vec4f, by: u32) -> vec4f {
   workgroupBarrier();
   tile[lane] = x;
@@ -73,36 +98,32 @@ fn main(group: vec3u, lane: u32) {
     let first = data[item + 7] + page * ${ROUND};
     let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});
     let count = min(${ROUND}u, end - min(end, first));
+    ${each(Math.max(keys, values), k => `var eight${k}: Eight;`, ' ')}
     // 1. dots
+    ${fetchKeys('0u')}
+    workgroupBarrier();
+    for (var i = l; i < ${8 * E}; i += ${LANES}) {
+      let at = ((data[item] + min(team, data[item + 1] - 1)) * ${H} + head * ${G}) * ${D} + min(i, ${D - 1}u);
+      ${each(V, v => `${query('i', v)} = vec4f${vectorOf(G, v, q => `queries[at + ${q * D}]`)} * p.scale;`)}
+    }
     ${each(G, q => `var dots${q} = vec4f(0.0);`, ' ')}
     for (var some = 0u; some < ${E}; some += ${EIGHTS}) {
       workgroupBarrier();
-      for (var n = lane; n < ${EIGHTS * ROUND}; n += ${size}) {
-        let t = n % ${ROUND};
-        let e = n / ${ROUND};
-        if (t < count && some + e < ${E}) {
-          let eight = key_eight(sinks, start, room, first + t, some + e);
-          tile[2 * e * ${ROUND} + t] = eight.low;
-          tile[(2 * e + 1) * ${ROUND} + t] = eight.high;
-        }
-      }
-      for (var n = lane; n < ${rows * 8 * EIGHTS}; n += ${size}) {
-        let i = min(8 * some + n % ${8 * EIGHTS}, ${D - 1}u);
-        let at = ((data[item] + min(n / ${8 * EIGHTS}, data[item + 1] - 1)) * ${H} + head * ${G}) * ${D} + i;
-        ${each(V, v => `query[n * ${V} + ${v}] = vec4f${vectorOf(G, v, q => `queries[at + ${q * D}]`)} * p.scale;`)}
-      }
+      ${keepKeys}
       workgroupBarrier();
+      ${fetchKeys(`(some + ${EIGHTS})`)}
       for (var four = 0u; four < min(${2 * EIGHTS}u, 2 * (${E} - some)); four++) {
-        ${each(4, i => each(V, v => `let x${i}_${v} = ${query(`4 * four + ${i}`, v)};`, ' '))}
+        ${each(4, i => each(V, v => `let x${i}_${v} = ${query(`8 * some + 4 * four + ${i}`, v)};`, ' '))}
         ${each(
           4,
-          j => `if (${LANES * j} < count) {
+          j => `{
           let key = tile[four * ${ROUND} + l + ${LANES * j}];
           ${each(4, i => each(G, q => `dots${q}[${j}] = fma(${of(`x${i}_`, q)}, key[${i}], dots${q}[${j}]);`, ' '))}
         }`,
         )}
       }
     }
+    ${fetchValues('0u')}
     // 2. weights
     let until = data[item + 8] + select(team, 0u, sinks);
     let seen = vec4<bool>(${each(4, j => `(l + ${LANES * j} < count) & (first + l + ${LANES * j} < until)`, ', ')});
@@ -127,15 +148,9 @@ fn main(group: vec3u, lane: u32) {
     ${each(columns, j => each(G, q => `low${j}_${q} *= ${of('kept', q)}; high${j}_${q} *= ${of('kept', q)};`, ' '))}
     for (var some = 0u; some < count; some += ${tokens}) {
       workgroupBarrier();
-      for (var n = lane; n < ${tokens * E}; n += ${size}) {
-        let t = some + n / ${E};
-        if (t < count) {
-          let eight = value_eight(sinks, start, room, first + t, n % ${E});
-          tile[n / ${E} * ${2 * E} + n % ${E}] = eight.low;
-          tile[n / ${E} * ${2 * E} + ${E} + n % ${E}] = eight.high;
-        }
-      }
+      ${keepValues}
       workgroupBarrier();
+      ${fetchValues(`some + ${tokens}`)}
       for (var t = slot; t < min(${tokens}u, count - some); t += ${shares}) {
         ${each(V, v => `let x${v} = ${weighed('some + t', v)};`, ' ')}
         ${each(
@@ -151,7 +166,7 @@ fn main(group: vec3u, lane: u32) {
   }
   ${each(V, v => `for (var by = 1u; by < ${LANES}; by *= 2) { l${v} += across(lane, l${v}, by); }`)}
   workgroupBarrier();
-  for (var n = l; n < ${2 * E * G}; n += ${LANES}) { weighed[team * ${2 * E * G} + n] = vec4f(0.0); }
+  for (var n = l; n < ${2 * E * G}; n += ${LANES}) { own[${mine} + n] = vec4f(0.0); }
   for (var turn = 0u; turn < ${shares}; turn++) {
     workgroupBarrier();
     ${each(

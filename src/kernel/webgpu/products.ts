@@ -265,7 +265,7 @@ export class Products {
   /** Large tiles, each for one team; where there are too few of them to go round, small ones for several teams. */
   private tileOf(m: Matmul, outs: number, rows: number): Tile {
     const { unroll } = this.options;
-    const large = { outs: unroll, rows: unroll, wide: 16, high: 16, teams: 1, deep: 1 };
+    const large = { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), wide: 16, high: 16, teams: 1, deep: 1 };
     const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
     const small = {
       outs: unroll,
@@ -316,14 +316,14 @@ export class Products {
 
   /** Rows from `first` on as halves, made now unless they are there. */
   private halvesOf(x: GpuTensor, first: number, rows: number): GPUBuffer {
-    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves'), first: Number.POSITIVE_INFINITY };
-    if (x.halves.first > first) {
+    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves'), first: 0, end: 0 };
+    const { halves } = x;
+    if (first < halves.first || rows > halves.end) {
       const values = (rows - first) * x.cols;
-      const params = [(first * x.cols) / 4, values / 4];
-      this.gpu.run(toHalves, params, [x.buffer, x.halves.buffer], groupsOfFours(values));
-      x.halves.first = first;
+      this.gpu.run(toHalves, [(first * x.cols) / 4, values / 4], [x.buffer, halves.buffer], groupsOfFours(values));
+      Object.assign(halves, { first, end: rows });
     }
-    return x.halves.buffer;
+    return halves.buffer;
   }
 
   private roomForInt8(x: GpuTensor): Int8 {

@@ -6,8 +6,8 @@ export interface GpuTensor extends Tensor {
   buffer: GPUBuffer;
   /** The same rows as int8 (kernels/activations.ts), once a matrix of integers has read them. */
   int8?: Int8;
-  /** The same as halves (kernels/matrices.ts), from row `first` on. */
-  halves?: { buffer: GPUBuffer; first: number };
+  /** The same as halves (kernels/matrices.ts), rows from `first` to before `end`. */
+  halves?: { buffer: GPUBuffer; first: number; end: number };
 }
 
 export interface Int8 {
@@ -23,7 +23,7 @@ export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buf
 export function changed(tensor: Tensor): GPUBuffer {
   const { buffer, int8, halves } = tensor as GpuTensor;
   if (int8) int8.fresh = 0;
-  if (halves) halves.first = Number.POSITIVE_INFINITY;
+  if (halves) halves.end = 0;
   return buffer;
 }
 

@@ -17,13 +17,12 @@ import {
   stateFloats,
 } from './kernels/domain.ts';
 import { ROUND } from './kernels/lanes/halves.ts';
-import { halvesByRows, rowsBytes } from './kernels/lanes/rows.ts';
 import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { turnOf } from './kernels/text.ts';
 import type { Tail } from './products.ts';
-import { attendTable, type Batch, type Items, type Table, type TileRows } from './table.ts';
+import { attendTable, type Batch, type Items, type Table } from './table.ts';
 import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
 import { BLOCK } from './weights.ts';
 
@@ -37,8 +36,6 @@ export interface AttentionOptions {
   memory: number;
   binding: number;
   storageBuffers: number;
-  /** Invocations that a workgroup may have. */
-  invocations: number;
 }
 
 interface Dispatch {
@@ -53,9 +50,6 @@ interface Dispatch {
  * fewer of them on a processor at once.
  */
 const FEW = 1024;
-
-/** Rows of a prompt that share what is read of f16 tokens. */
-const HALF_ROWS = 8;
 
 /** Bytes that the partial states of attention may take. */
 const STATES = 64 << 20;
@@ -153,7 +147,7 @@ export class Attention {
   }
 
   /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
-  private tileOf(key: GpuCodec, value: GpuCodec): TileRows {
+  private tileOf(key: GpuCodec, value: GpuCodec): number {
     const { group, pageTokens } = this.shape;
     const { keys } = key;
     const { values } = value;
@@ -169,21 +163,10 @@ export class Attention {
       throw new UnsupportedError(
         `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
       );
-    // By lanes a row has a workgroup to itself: more of them at once are worth more than unpacking once for several.
-    if (lanes) return { pages: 1, halves: this.halfRows() };
-    const rows = Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
-    return { pages: rows, halves: rows };
+    return Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
   }
 
-  /** Rows that share what is read of f16 tokens, by lanes. */
-  private halfRows(): number {
-    const { memory, invocations } = this.options;
-    let rows = Math.min(HALF_ROWS, Math.floor(invocations / LANES));
-    while (rows > 1 && rowsBytes(this.shape, rows) > memory) rows--;
-    return rows;
-  }
-
-  private tableOf(runs: readonly KvRun[], tile: TileRows): { table: Table; word: number } {
+  private tableOf(runs: readonly KvRun[], tile: number): { table: Table; word: number } {
     let known = this.tables.get(runs);
     if (!known) {
       const { split, binding } = this.options;
@@ -211,7 +194,7 @@ export class Attention {
     { key, value }: { key: GpuCodec; value: GpuCodec },
     batch: Batch,
     word: number,
-    tile: TileRows,
+    tile: number,
     scale: number,
   ): void {
     const { shape } = view;
@@ -224,26 +207,19 @@ export class Attention {
     // What loops by lanes count to.
     const four = lanes ? [4] : [];
     const dispatches: Dispatch[] = [];
-    const each = (
-      { one, many }: Items,
-      most: number,
-      make: (rows: number, first: number) => Omit<Dispatch, 'groups'>,
-    ) => {
-      if (one.count > 0) dispatches.push({ ...make(1, one.word), groups: [one.count, kvHeads] });
-      if (many.count > 0) dispatches.push({ ...make(most, many.word), groups: [many.count, kvHeads] });
+    const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
+      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
+      if (items.many.count > 0)
+        dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
     const queries =
       key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, tile.halves, (rows, first) => {
+    each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
       const kernel = this.gpu.kernel(`halves ${rows} ${lanes !== undefined}`, () =>
-        !lanes
-          ? attendHalves(this.shape, rows)
-          : rows === 1
-            ? halvesByLanes(this.shape)
-            : halvesByRows(this.shape, rows),
+        lanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
       );
       return { kernel, params: [word, first, ...four, ...rooms, scale], buffers };
     });
@@ -260,7 +236,7 @@ export class Attention {
         turns: key.fragment.turn && this.turnsOf(key, view),
         states,
       };
-      each(batch.pages, tile.pages, (rows, first) => {
+      each(batch.pages, (rows, first) => {
         const keys = { fragment: key.fragment, part: key.keys };
         const values = { fragment: value.fragment, part: value.values };
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>

@@ -98,7 +98,6 @@ export class WebGpuDevice implements Device {
       memory: limits.workgroupMemory,
       binding: this.binding,
       storageBuffers: limits.storageBuffers,
-      invocations: limits.invocations,
     });
     this.sealing = new Sealing(gpu, shape, codecOf);
   }

@@ -31,11 +31,8 @@ const FEW = 8;
 const SOME = 16;
 /** Large tiles that keep all processors busy. */
 const ENOUGH = 200;
-/** Of subgroup matrices. Which one is taken does not show in results. */
-const MATRIX_TILES = {
-  large: { outs: 128, rows: 64, subOuts: 64, subRows: 32 },
-  small: { outs: 32, rows: 32, subOuts: 16, subRows: 16 },
-};
+/** Of subgroup matrices, for few rows too: smaller ones take as long. */
+const MATRIX_TILE: MatrixTile = { outs: 128, rows: 64, subOuts: 64, subRows: 32 };
 /** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
@@ -130,7 +127,7 @@ export class Products {
   /** Whether rows of prompts have a way of their own through these matrices. */
   takesPrompts(projections: readonly Projection[]): boolean {
     const { matrices, precise } = this.options;
-    const enough = matrixBytes(MATRIX_TILES.large) <= this.info.limits.workgroupMemory;
+    const enough = matrixBytes(MATRIX_TILE) <= this.info.limits.workgroupMemory;
     return matrices && !precise && enough && projections.every(({ weights }) => (weights as GpuWeights).format.integer);
   }
 
@@ -141,13 +138,10 @@ export class Products {
     const halves = this.halvesOf(x, first, rows);
     const blocks = x.cols / BLOCK;
     const run = (m: Matmul, params: number[], buffers: GPUBuffer[], outs: readonly number[]) => {
-      const tilesOf = (tile: MatrixTile) => outs.reduce((sum, n) => sum + Math.ceil(n / tile.outs), 0);
-      const downOf = (tile: MatrixTile) => Math.ceil(prompts / tile.rows);
-      const { large, small } = MATRIX_TILES;
-      const size = tilesOf(large) * downOf(large) >= ENOUGH ? 'large' : 'small';
-      const tile = size === 'large' ? large : small;
-      const kernel = this.known(`matrices ${size}`, outs.length, m, () => matmulMatrices(m, tile, outs.length));
-      this.gpu.run(kernel, [...params, first], [halves, ...buffers], [tilesOf(tile), downOf(tile)]);
+      const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / MATRIX_TILE.outs), 0);
+      const kernel = this.known('matrices', outs.length, m, () => matmulMatrices(m, MATRIX_TILE, outs.length));
+      const groups = [tiles, Math.ceil(prompts / MATRIX_TILE.rows)];
+      this.gpu.run(kernel, [...params, first], [halves, ...buffers], groups);
     };
     const { joins, format, weights, rows: outs } = this.knownOf(projections);
     if (joins) {
@@ -265,7 +259,7 @@ export class Products {
   /** Large tiles, each for one team; where there are too few of them to go round, small ones for several teams. */
   private tileOf(m: Matmul, outs: number, rows: number): Tile {
     const { unroll } = this.options;
-    const large = { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), wide: 16, high: 16, teams: 1, deep: 1 };
+    const large = { outs: unroll, rows: unroll, wide: 16, high: 16, teams: 1 };
     const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
     const small = {
       outs: unroll,
@@ -273,7 +267,6 @@ export class Products {
       wide: 8,
       high: 8,
       teams: 4,
-      deep: 1,
     };
     let tile = enough ? large : small;
     while (tileBytes(m, tile) > this.info.limits.workgroupMemory)

@@ -31,19 +31,13 @@ export interface Table {
   batches: Batch[];
 }
 
-/** Rows of a run that share a workgroup. */
-export interface TileRows {
-  pages: number;
-  halves: number;
-}
-
 interface Lists {
   one: number[][];
   many: number[][];
 }
 
 /** Of `split` pages, or as many tokens of f16 in their rounds, each unit is a workgroup's. */
-export function attendTable(runs: readonly KvRun[], tile: TileRows, split: number, mostStates: number): Table {
+export function attendTable(runs: readonly KvRun[], tile: number, split: number, mostStates: number): Table {
   const words: number[] = [];
   const put = (rows: readonly (readonly number[])[]): Range => {
     const word = words.length;
@@ -81,35 +75,34 @@ export function attendTable(runs: readonly KvRun[], tile: TileRows, split: numbe
     const tailUnits = Math.ceil((position + count - sealedTokens) / span);
     const sinkUnits = Math.ceil(sinkCount / span);
     const halfUnits = tailUnits + sinkUnits;
-    const [one, step] = [count === 1, count === 1 ? 1 : Math.max(tile.pages, tile.halves)];
+    const step = count === 1 ? 1 : tile;
     for (let first = 0; first < count; first += step) {
       const n = Math.min(step, count - first);
       if (finish.length > 0 && pageStates + halfStates + n * (units + halfUnits) > mostStates) close();
-      /** Some of these rows at a time: the first, how many, and how many there are before it. */
-      const inSteps = (most: number, make: (row: number, n: number, before: number) => void) => {
-        for (let done = 0; done < n; done += most) make(row + first + done, Math.min(most, n - done), done);
+      const [pageItems, halfItems] = step === 1 ? [pages.one, halves.one] : [pages.many, halves.many];
+      for (let u = 0; u < units; u++) {
+        const left = Math.max(0, skip - u * split * pageTokens);
+        const pagesOf = Math.min(split, leaves.length - u * split);
+        pageItems.push([
+          row + first,
+          n,
+          list + u * split,
+          pagesOf,
+          left,
+          pageStates + u,
+          units,
+          view.firstLeaf + u * split,
+          0,
+        ]);
+      }
+      const half = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
+        const tokens = Math.min(span, end + (sink ? 0 : n - 1) - from);
+        const rounds = Math.max(0, Math.ceil(tokens / HALF_TOKENS));
+        halfItems.push([row + first, n, sink, rounds, slot, halfStates + at + u, halfUnits, from, end]);
       };
-      inSteps(tile.pages, (row, n, before) => {
-        for (let u = 0; u < units; u++) {
-          const left = Math.max(0, skip - u * split * pageTokens);
-          const pagesOf = Math.min(split, leaves.length - u * split);
-          const state = pageStates + before * units + u;
-          const page = view.firstLeaf + u * split;
-          (one ? pages.one : pages.many).push([row, n, list + u * split, pagesOf, left, state, units, page, 0]);
-        }
-      });
-      inSteps(tile.halves, (row, n, before) => {
-        const half = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
-          const tokens = Math.min(span, end + (sink ? 0 : n - 1) - from);
-          const rounds = Math.max(0, Math.ceil(tokens / HALF_TOKENS));
-          const state = halfStates + before * halfUnits + at + u;
-          (one ? halves.one : halves.many).push([row, n, sink, rounds, slot, state, halfUnits, from, end]);
-        };
-        const end = position + first + before + 1;
-        for (let u = 0; u < sinkUnits; u++) half(1, (view.sinkBlock as GpuBlock).slot, u, u * span, sinkCount, 0);
-        for (let u = 0; u < tailUnits; u++)
-          half(0, (view.tail as GpuBlock).slot, u, sealedTokens + u * span, end, sinkUnits);
-      });
+      for (let u = 0; u < sinkUnits; u++) half(1, (view.sinkBlock as GpuBlock).slot, u, u * span, sinkCount, 0);
+      for (let u = 0; u < tailUnits; u++)
+        half(0, (view.tail as GpuBlock).slot, u, sealedTokens + u * span, position + first + 1, sinkUnits);
       for (let r = 0; r < n; r++) {
         finish.push([row + first + r, pageStates + r * units, units, halfStates + r * halfUnits, halfUnits]);
       }

@@ -205,31 +205,20 @@ fn load_weights${k}(block: u32, r: u32) -> Weights {
   return `struct Weights { a: vec4u, b: vec4u, scale: ${vec} }${names.map(load).join('')}`;
 }
 
-/** 1.5 x 2^23: the bits of a float that has an integer of 23 bits, added to these bits, for its last ones. */
-const WHOLE = 12582912;
-const WHOLE_BITS = 0x4b400000;
-
-/**
- * Sums of products of codes are exact, so how they are made does not show in the result. They begin at the bits of a
- * float and so become one without a conversion, of which a GPU makes few at a time.
- */
+/** Sums of products of codes are exact, so how they are made does not show in the result. */
 export function int8Term({ integer }: GpuFormat, stats = 'stats'): string {
   const { group, zero, minima } = integer!;
-  const dots = (sides: string, sum: string) => {
-    const terms = [...sides].flatMap(x =>
-      Array.from({ length: 4 }, (_, k) => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`),
-    );
-    return `(bitcast<f32>(${WHOLE_BITS}${zero ? ` - ${zero} * ${sum}` : ''} + ${terms.join(' + ')}) - ${WHOLE}.0)`;
-  };
+  const dot = (x: string) => `(${each(4, k => `dot4I8Packed(w.${x}[${k}], i.${x}[${k}])`, ' + ')})`;
+  const lowered = (dots: string, sum: string) => `f32(${dots}${zero ? ` - ${zero} * (${sum})` : ''})`;
   const lines =
     group === 32
       ? [
-          `var acc = fma(w.scale.x * i.scale, ${dots('ab', 'i.sums')}, sum);`,
+          `var acc = fma(w.scale.x * i.scale, ${lowered(`${dot('a')} + ${dot('b')}`, 'i.sums')}, sum);`,
           minima ? 'acc = fma(w.scale.y, i.scale * f32(i.sums), acc);' : '',
         ]
       : [
-          `var acc = fma(w.scale.x * i.scale, ${dots('a', 'i.sums.x')}, sum);`,
-          `acc = fma(w.scale.y * i.scale, ${dots('b', 'i.sums.y')}, acc);`,
+          `var acc = fma(w.scale.x * i.scale, ${lowered(dot('a'), 'i.sums.x')}, sum);`,
+          `acc = fma(w.scale.y * i.scale, ${lowered(dot('b'), 'i.sums.y')}, acc);`,
           minima ? 'acc = fma(w.scale.z, i.scale * f32(i.sums.x), acc);' : '',
           minima ? 'acc = fma(w.scale.w, i.scale * f32(i.sums.y), acc);' : '',
         ];

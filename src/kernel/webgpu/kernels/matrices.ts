@@ -12,7 +12,7 @@ import { interfaceOf, type Matmul, nameOf, weightsText } from './matmul.ts';
 import { pickMatrix, severalInterface, severalText } from './several.ts';
 import { each } from './text.ts';
 
-/** Weight rows and rows of a tile, and of the part of it that a subgroup has. */
+/** Weight rows and rows of a tile, and of the part of it that a subgroup has: four rows or fewer for every invocation. */
 export interface MatrixTile {
   outs: number;
   rows: number;
@@ -69,8 +69,8 @@ fn value(two: u32, scale: vec2h, low: vec2h) -> u32 {
 }
 
 /**
- * A tile a workgroup, a block at a time. The next two are on their way meanwhile, in registers: beside this one in workgroup
- * memory they would leave fewer workgroups on a processor.
+ * A tile a workgroup, a block at a time: the next one is asked for before the products of this one are made. It is not put
+ * beside this one, since the memory that it takes would leave fewer workgroups on a processor.
  */
 export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
   const { outs: N, rows: R, subOuts, subRows } = tile;
@@ -83,14 +83,14 @@ export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
   const [W, X] = [Math.ceil(N / T), Math.ceil((4 * R) / T)];
   const weights = (text: (k: number) => string) =>
     each(W, k => (T * (k + 1) <= N ? `{ ${text(k)} }` : `if (lane < ${N - T * k}) { ${text(k)} }`));
-  const fetch = (set: number, block: string) => `
-    ${weights(k => `weights${set}_${k} = load_weights(from${k} + min(${block}, p.blocks - 1), r${k});`)}
-    ${each(X, k => `row${set}_${k} = xh[4 * (row_from${k} + min(${block}, p.blocks - 1)) + lane % 4];`)}`;
-  const keep = (set: number) => `
+  const fetch = (block: string) => `
+    ${weights(k => `weights${k} = load_weights(from${k} + ${block}, r${k});`)}
+    ${each(X, k => `row${k} = xh[4 * (row_from${k} + ${block}) + lane % 4];`)}`;
+  const keep = `
     ${weights(
       k => `
       let to = (lane + ${T * k}) * ${STRIDE};
-      let w = weights${set}_${k};
+      let w = weights${k};
       let scale = w.scale.${scales};
       let low = w.scale.${lows};
       ws[to] = values(w.a.xy, scale.x, low.x);
@@ -98,7 +98,7 @@ export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
       ws[to + 2] = values(w.b.xy, scale.y, low.y);
       ws[to + 3] = values(w.b.zw, scale.y, low.y);`,
     )}
-    ${each(X, k => `xs[(lane / 4 + ${(T / 4) * k}) * ${STRIDE} + lane % 4] = row${set}_${k};`)}`;
+    ${each(X, k => `xs[(lane / 4 + ${(T / 4) * k}) * ${STRIDE} + lane % 4] = row${k};`)}`;
   const load = (kind: 'left' | 'right', order: string, from: string, at: string) =>
     `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${SIDE}, ${SIDE}>, ${order}>(&${from}, ${at}, ${STRIDE})`;
   const products = (half: number) => `{
@@ -111,13 +111,6 @@ export function matmulMatrices(m: Matmul, tile: MatrixTile, count = 1): Kernel {
       }`,
       )}
     }`;
-  /** The products of a block, with the next one in this set of registers and the one after it on its way into the other. */
-  const turn = (set: number, block: string) => `
-    workgroupBarrier();
-    ${fetch(1 - set, `${block} + 2`)}
-    ${each(2, products)}
-    workgroupBarrier();
-    ${keep(set)}`;
   const stored = (i: number, j: number) => `
   workgroupBarrier();
   subgroupMatrixStore<row_major>(&result, team * ${SIDE * SIDE}, sum${i}_${j}, ${SIDE});
@@ -150,16 +143,19 @@ fn main(group: vec3u, lane: u32, team: u32) {
     k => `let o${k} = min(firstOut + lane + ${T * k}, outs - 1);
   let from${k} = o${k} / ${BUNDLE} * p.blocks;
   let r${k} = o${k} % ${BUNDLE};
-  var weights0_${k}: Weights; var weights1_${k}: Weights;`,
+  var weights${k}: Weights;`,
   )}
-  ${each(X, k => `let row_from${k} = min(firstRow + lane / 4 + ${(T / 4) * k}, p.inputs - 1) * p.blocks; var row0_${k}: vec4u; var row1_${k}: vec4u;`)}
+  ${each(X, k => `let row_from${k} = min(firstRow + lane / 4 + ${(T / 4) * k}, p.inputs - 1) * p.blocks; var row${k}: vec4u;`)}
   ${each(I, i => each(J, j => `var sum${i}_${j}: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;`, ' '))}
-  ${fetch(1, '0u')}
-  ${keep(1)}
-  ${fetch(0, '1u')}
-  for (var block = 0u; block < p.blocks; block += 2) {
-    ${turn(0, 'block')}
-    if (block + 1 < p.blocks) { ${turn(1, 'block + 1')} }
+  ${fetch('0u')}
+  ${keep}
+  for (var block = 0u; block < p.blocks; block++) {
+    let next = min(block + 1, p.blocks - 1);
+    workgroupBarrier();
+    ${fetch('next')}
+    ${each(2, products)}
+    workgroupBarrier();
+    ${keep}
   }
   ${each(I, i => each(J, j => stored(i, j)))}
 }`,

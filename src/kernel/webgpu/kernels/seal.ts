@@ -13,7 +13,7 @@ import { ownTable } from './tables.ts';
 import { each, float, toF16, toFp8 } from './text.ts';
 
 /** Lanes of `rotate`, the most tokens that share what it reads of the matrix, and rows of it that are waited for together. */
-const ROTATE = { lanes: 128, tokens: 8, ahead: 16 };
+const ROTATE = { lanes: 128, tokens: 8, ahead: 8 };
 
 /** Tokens that a workgroup of `rotate` takes. */
 export const rotatedAtOnce = ({ pageTokens }: PageShape): number => {

@@ -17,8 +17,6 @@ export interface Tile {
   high: number;
   /** Teams that share the parts of the sums among them: where there are few tiles to go round. */
   teams: number;
-  /** Blocks between two barriers. */
-  deep: number;
 }
 
 /** Weight rows and rows of a tile. */
@@ -34,17 +32,17 @@ const sidesOf = (m: Matmul) => (takesInt8(m) ? 2 : 1);
 export const tileBytes = (m: Matmul, tile: Tile): number => {
   const [N, R] = [outsOf(tile), rowsOf(tile)];
   const handed = tile.teams > 1 ? 4 * N * R : 0;
-  return sidesOf(m) * tile.deep * tile.teams * (N + R) * (takesInt8(m) ? 48 : 128) + handed;
+  return sidesOf(m) * tile.teams * (N + R) * (takesInt8(m) ? 48 : 128) + handed;
 };
 
 /**
- * A tile a workgroup, a few blocks at a time: what it needs of the next ones is asked for before the products of these are
- * made, and put beside them. A subgroup of 32 has 8 by 4 invocations, so that it reads few addresses. Teams go through
+ * A tile a workgroup, a block at a time: what it needs of the next one is asked for before the products of this one are
+ * made, and put beside it. A subgroup of 32 has 8 by 4 invocations, so that it reads few addresses. Teams go through
  * parts of their own and in the end add up what they found in turn, in the order of the parts. Tiles of several matrices
  * (`count`) that share their input follow one another.
  */
 export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
-  const { outs, rows, wide, teams, deep } = tile;
+  const { outs, rows, wide, high, teams } = tile;
   const [N, R, T] = [outsOf(tile), rowsOf(tile), threadsOf(tile)];
   const sides = sidesOf(m);
   const sums = outs * rows;
@@ -61,35 +59,35 @@ export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
       .map(b =>
         share(
           b,
-          each(deep, d => `w${b.k}_${d} = load_weights(block${b.k} + min(${at} + ${d}, p.blocks - 1), r${b.k});`, ' '),
-          each(deep, d => `i${b.k}_${d} = load_input(block${b.k} + min(${at} + ${d}, p.blocks - 1));`, ' '),
+          `weights${b.k} = load_weights(from${b.k} + min(${at}, p.blocks - 1), r${b.k});`,
+          `input${b.k} = load_input(from${b.k} + min(${at}, p.blocks - 1));`,
         ),
       )
       .join('\n');
-  const place = (side: string, d: number, of: number) => `(${side} * ${deep * teams} + ${d * teams} + team) * ${of}`;
+  const place = (side: string, of: number) => `(${side} * ${teams} + team) * ${of}`;
   const keep = (side: string) =>
     brought
       .map(b =>
         share(
           b,
-          each(deep, d => `weights[${place(side, d, N)} + t + ${b.first}] = w${b.k}_${d};`, ' '),
-          each(deep, d => `input[${place(side, d, R)} + t + ${b.first} - ${N}] = i${b.k}_${d};`, ' '),
+          `weights[${place(side, N)} + t + ${b.first}] = weights${b.k};`,
+          `input[${place(side, R)} + t + ${b.first} - ${N}] = input${b.k};`,
         ),
       )
       .join('\n');
   const kept = (i: number) =>
     teams === 1 ? `total${i} += acc${i};` : `kept[(n - 1 - team * ${own}) * ${sums} + ${i}] = acc${i};`;
-  const products = (d: number) => `
-      if (b + ${d} < end) {
-        ${each(outs, j => `let w${j} = weights[${place('now', d, N)} + x + ${wide * j}];`)}
-        ${each(rows, i => `{ let i = input[${place('now', d, R)} + y + ${tile.high * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
-        while (b + ${d + 1} == part(n) && n <= lastPart) {
-          ${each(sums, i => `${kept(i)} acc${i} = 0.0;`)}
-          n++;
-        }
-      }`;
+  const products = `
+    if (b < end) {
+      ${each(outs, j => `let w${j} = weights[${place('now', N)} + x + ${wide * j}];`)}
+      ${each(rows, i => `{ let i = input[${place('now', R)} + y + ${high * i}]; ${each(outs, j => `acc${outs * i + j} = term(acc${outs * i + j}, w${j}, i);`)} }`)}
+      while (b + 1 == part(n) && n <= lastPart) {
+        ${each(sums, i => `${kept(i)} acc${i} = 0.0;`)}
+        n++;
+      }
+    }`;
   const stored = (i: number, sum: string) =>
-    `store(firstOut + x + ${wide * (i % outs)}, firstRow + y + ${tile.high * Math.floor(i / outs)}, ${sum});`;
+    `store(firstOut + x + ${wide * (i % outs)}, firstRow + y + ${high * Math.floor(i / outs)}, ${sum});`;
   const handed = (i: number) => `handed[${i} * ${T} + t]`;
   const added = `
   for (var turn = 0u; turn < ${teams}; turn++) {
@@ -106,14 +104,14 @@ export const matmulTile = (m: Matmul, tile: Tile, count = 1): Kernel => {
     }
   }`;
   return {
-    name: `matmul ${nameOf(m)} tile ${N} x ${R} x ${deep} by ${wide} x ${tile.high} x ${teams}${count > 1 ? ` of ${count}` : ''}`,
+    name: `matmul ${nameOf(m)} tile ${N} x ${R} by ${wide} x ${high} x ${teams}${count > 1 ? ` of ${count}` : ''}`,
     ...(count > 1 ? severalInterface(int8Buffers, count) : interfaceOf(m)),
     size: T * teams,
     body: /* wgsl */ `
 ${count > 1 ? `${severalText(m, count)}\n${int8Term(m.format)}` : textOf(m)}
 ${part}
-var<workgroup> weights: array<Weights, ${sides * deep * teams * N}>;
-var<workgroup> input: array<Input, ${sides * deep * teams * R}>;
+var<workgroup> weights: array<Weights, ${sides * teams * N}>;
+var<workgroup> input: array<Input, ${sides * teams * R}>;
 ${teams > 1 ? `var<workgroup> handed: array<f32, ${N * R}>;` : ''}
 fn main(group: vec3u, lane: u32) {
   let team = ${teams > 1 ? `lane / ${T}` : '0u'};
@@ -125,14 +123,12 @@ fn main(group: vec3u, lane: u32) {
   ${brought
     .map(b =>
       [
-        `var w${b.k}_0: Weights;`,
-        `var block${b.k}: u32; var r${b.k} = 0u;`,
+        `var weights${b.k}: Weights; var input${b.k}: Input; var from${b.k}: u32; var r${b.k}: u32;`,
         share(
           b,
-          `let o = min(firstOut + t + ${b.first}, outs - 1); block${b.k} = o / ${BUNDLE} * p.blocks; r${b.k} = o % ${BUNDLE};`,
-          `block${b.k} = min(firstRow + t + ${b.first} - ${N}, p.inputs - 1) * p.blocks;`,
+          `let o = min(firstOut + t + ${b.first}, outs - 1); from${b.k} = o / ${BUNDLE} * p.blocks; r${b.k} = o % ${BUNDLE};`,
+          `from${b.k} = min(firstRow + t + ${b.first} - ${N}, p.inputs - 1) * p.blocks;`,
         ),
-        each(deep, d => `${d > 0 ? `var w${b.k}_${d}: Weights;` : ''} var i${b.k}_${d}: Input;`),
       ].join('\n  '),
     )
     .join('\n  ')}
@@ -146,13 +142,13 @@ fn main(group: vec3u, lane: u32) {
   while (part(n) == b && n < lastPart) { n++; }
   ${fetch('b')}
   ${keep('0u')}
-  let rounds = (p.blocks + ${teams * deep - 1}) / ${teams * deep};
+  let rounds = (p.blocks + ${teams - 1}) / ${teams};
   for (var round = 0u; round < rounds; round++) {
     let now = ${sides === 2 ? 'round & 1' : '0u'};
     workgroupBarrier();
-    ${fetch(`b + ${deep}`)}
-    ${each(deep, products)}
-    b += ${deep};
+    ${fetch('b + 1')}
+    ${products}
+    b++;
     ${sides === 2 ? '' : 'workgroupBarrier();'}
     ${keep(sides === 2 ? '(1 - now)' : '0u')}
   }

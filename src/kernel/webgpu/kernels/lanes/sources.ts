@@ -27,8 +27,8 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
   );
 }
 
-/** Of one row. Rounds of an item are of fewer tokens than a workgroup has lanes for, so that it takes several at once. */
-export function halvesByLanes(shape: AttendShape): Kernel {
+/** Rounds of an item are of fewer tokens than a workgroup has lanes for, so that it takes several at once. */
+export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
   const { headDim: D } = shape;
   const { text, params, buffers, begin } = halfReader(shape);
   const count = 'count';
@@ -45,9 +45,9 @@ export function halvesByLanes(shape: AttendShape): Kernel {
     let first = data[item + 7] + page * ${ROUND};
     let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});
     let count = min(${ROUND}u, end - min(end, first));`,
-      seen: (_, t) => `(${t} < count) & (first + ${t} < data[item + 8])`,
+      seen: (row, t) => `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
     },
     shape,
-    1,
+    rows,
   );
 }

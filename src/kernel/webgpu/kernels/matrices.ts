@@ -12,7 +12,7 @@ import { interfaceOf, type Matmul, nameOf, weightsText } from './matmul.ts';
 import { pickMatrix, severalInterface, severalText } from './several.ts';
 import { each } from './text.ts';
 
-/** Weight rows and rows of a tile, and of the part of it that a subgroup has: four rows or fewer for every invocation. */
+/** Weight rows and rows of a tile, and of the part of it that a subgroup has. Its invocations divide four times the rows. */
 export interface MatrixTile {
   outs: number;
   rows: number;

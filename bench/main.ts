@@ -26,6 +26,7 @@ const { positionals, values } = parseArgs({
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
     prompt: { type: 'string', default: '4096' },
+    chunk: { type: 'string', default: '512' },
     breakdown: { type: 'boolean', default: false },
     positions: { type: 'string', default: '2048' },
     rows: { type: 'string', default: '1,4,8,16,48,128,512' },

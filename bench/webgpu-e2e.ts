@@ -17,6 +17,8 @@ interface Options {
   batch: string;
   /** Tokens of a prompt. */
   prompt: string;
+  /** Of which as many go at once. */
+  chunk: string;
   /** Show where the GPU's time goes in a step at each depth. */
   breakdown: boolean;
   json: boolean;
@@ -31,7 +33,6 @@ const shapes: Record<string, ModelShape> = {
 };
 
 const STEPS = 64;
-const CHUNK = 512;
 const TYPE = 'Q4_K';
 
 export async function benchWebGpuE2e(options: Options): Promise<void> {
@@ -40,9 +41,9 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     throw new InputError(`There is no shape "${options.shape}". Take one of: ${Object.keys(shapes).join(', ')}.`);
   const depths = options.depths.split(',').map(Number);
   const [batch, batchDepth] = options.batch.split('x').map(Number);
-  const prompt = Number(options.prompt);
+  const [prompt, chunk] = [options.prompt, options.chunk].map(Number);
   const device = await createWebGpuDevice({ ...shape, pageTokens: 128 });
-  const model = randomModel(device, shape, Math.max(CHUNK, batch));
+  const model = randomModel(device, shape, Math.max(chunk, batch));
   const lines: string[][] = [];
   for (const kv of options.kv.split(',')) {
     // One plan for all sequences: those of the same plan go together.
@@ -50,7 +51,7 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     const ms: number[] = [];
     for (const depth of depths) ms.push(await decode(device, model, cache, 1, depth, options.breakdown));
     const together = await decode(device, model, cache, batch, batchDepth, options.breakdown);
-    const prefill = await prefillTime(device, model, cache, prompt, options.breakdown);
+    const prefill = await prefillTime(device, model, cache, prompt, chunk, options.breakdown);
     lines.push([
       kv,
       ...ms.map(x => x.toFixed(2)),
@@ -170,16 +171,17 @@ async function prefillTime(
   model: Model,
   { kv, plan }: Cache,
   prompt: number,
+  chunk: number,
   breakdown: boolean,
 ): Promise<number> {
-  const warm = opened(device, model.config, plan, 0, CHUNK);
-  await step(device, model, [warm], CHUNK);
+  const warm = opened(device, model.config, plan, 0, chunk);
+  await step(device, model, [warm], chunk);
   warm.dispose();
-  const sequence = opened(device, model.config, plan, 0, prompt + CHUNK);
+  const sequence = opened(device, model.config, plan, 0, prompt + chunk);
   let time = 0;
-  for (let done = 0; done < prompt; done += CHUNK)
-    time += (await step(device, model, [sequence], Math.min(CHUNK, prompt - done))).ms;
-  if (breakdown) await showBreakdown(`${kv}, prompt`, device, () => step(device, model, [sequence], CHUNK));
+  for (let done = 0; done < prompt; done += chunk)
+    time += (await step(device, model, [sequence], Math.min(chunk, prompt - done))).ms;
+  if (breakdown) await showBreakdown(`${kv}, prompt`, device, () => step(device, model, [sequence], chunk));
   sequence.dispose();
   return time;
 }

@@ -150,9 +150,9 @@ function createEngine(parts: Parts): Engine {
   return engine;
 }
 
-/** The slow device gets small chunks, so that one does not keep a signal waiting for minutes. */
-function chunkRows(asked: number | undefined, device: Device): number {
-  const rows = asked ?? (device.name === 'js' ? 32 : 256);
+/** The slow device gets small chunks, so that one does not keep a signal waiting for minutes; a GPU wants large ones. */
+function chunkRows(asked: number | undefined, { name }: Device): number {
+  const rows = asked ?? (name === 'js' ? 32 : name === 'webgpu' ? 512 : 256);
   if (!Number.isInteger(rows) || rows < 1 || rows > 65536)
     throw new InputError(`prefillChunk must be a whole number from 1 to 65536, not ${rows}.`);
   return rows;

@@ -49,8 +49,8 @@ export async function* generate(
     result.usage.reusedTokens = reused;
     let logits: Float32Array | undefined;
     let chosen: { id: number | undefined } | undefined;
-    const run = (tokens: readonly number[], onProgress?: (rows: number) => void) =>
-      step(engine, [{ sequence, tokens, logits: 'last', choice: engine.device?.choose && sampler.choice() }], {
+    const run = (tokens: readonly number[], prompt: boolean, onProgress?: (rows: number) => void) =>
+      step(engine, [{ sequence, tokens, prompt, logits: 'last', choice: engine.device?.choose && sampler.choice() }], {
         signal,
         onProgress,
         onLogits: (_chunk, _row, row) => {
@@ -62,7 +62,7 @@ export async function* generate(
       });
     const progress = (rows: number) => onPrefill?.({ done: reused + rows, total: prompt.length });
     let dropped = sequence.dropped;
-    let alive = await run(prompt.slice(reused), progress);
+    let alive = await run(prompt.slice(reused), true, progress);
     watch.prefilled();
 
     while (alive) {
@@ -79,7 +79,7 @@ export async function* generate(
       if (finish) break;
       watch.resume();
       slot.push(sampled.id);
-      alive = await run([sampled.id]);
+      alive = await run([sampled.id], false);
     }
     if (result.finish === 'length' && options.maxTokens === undefined)
       result.notices.push(`The context of ${formatCount(context)} tokens is full.`);

@@ -86,3 +86,23 @@ it('goes on from any layer, from what was seen there: the same logits', async ()
     expect(again).toEqual(whole);
   }
 });
+
+it('rows of prompts come last, and stay rows of a prompt however it is cut', async () => {
+  const { engine, sequence } = await open(6);
+  const { device } = engine;
+  const project = device.project.bind(device);
+  const seen: string[] = [];
+  device.project = (x, rows, projections, prompts) => {
+    seen.push(`${prompts ?? 'any'} of ${rows}`);
+    project(x, rows, projections, prompts);
+  };
+  const chunk = (length: number, prompt?: boolean): Chunk => ({
+    sequence: sequence(),
+    tokens: tokens(length, 1),
+    logits: 'none',
+    prompt,
+  });
+  // Five rows of a prompt and one that is written; what is left of the prompt, one token that is a prompt, one that is not.
+  await step(engine, [chunk(1), chunk(7), chunk(1, true), chunk(1, false)]);
+  expect([...new Set(seen)]).toEqual(['5 of 6', '3 of 4']);
+});

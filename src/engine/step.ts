@@ -1,6 +1,6 @@
 /** The engine's one move: chunks of any sequences go through the network, as many rows at once as the scratch holds. */
 import { InputError } from '../errors.ts';
-import { type Chunk, forward, type Hooks } from '../model/forward.ts';
+import { type Chunk, forward, type Hooks, isPrompt } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
 
 export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
@@ -58,7 +58,13 @@ function* batches(chunks: readonly Chunk[], rows: number): Generator<Piece[]> {
       const count = Math.min(free, tokens.length - start, Math.max(1, sequence.room));
       const end = start + count;
       const logits = chunk.logits === 'last' && end < tokens.length ? 'none' : chunk.logits;
-      batch.push({ chunk, start, part: { ...chunk, tokens: Array.prototype.slice.call(tokens, start, end), logits } });
+      const part = {
+        ...chunk,
+        tokens: Array.prototype.slice.call(tokens, start, end),
+        logits,
+        prompt: isPrompt(chunk),
+      };
+      batch.push({ chunk, start, part });
       start = end;
       free -= count;
       // The rest of a sequence must wait for what came before it.

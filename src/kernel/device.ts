@@ -109,8 +109,11 @@ export interface Device {
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void;
   /** out = x / rms(x) * weight; a weight shorter than the row norms each such part of it apart (heads). */
   norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void;
-  /** out = x weights^T (+ bias), for several matrices that share x. */
-  project(x: Tensor, rows: number, projections: readonly Projection[]): void;
+  /**
+   * out = x weights^T (+ bias), for several matrices that share x. The last `prompts` of the rows belong to prompts: a
+   * device may have a way of its own for these, however few they are.
+   */
+  project(x: Tensor, rows: number, projections: readonly Projection[], prompts?: number): void;
   /** Turns adjacent pairs of every head by the row's angles: [cos, sin] a pair. Dims past them are left alone. */
   rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void;
   /** gate = silu(gate) * up. What `up` holds afterwards is open. */

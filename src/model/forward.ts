@@ -14,6 +14,8 @@ import type { ModelWeights } from './weights.ts';
 export interface Chunk {
   sequence: Sequence;
   tokens: ArrayLike<number>;
+  /** Whether they are a prompt's, or a part of one: what is longer than a token, unless it says otherwise. */
+  prompt?: boolean;
   /** Logits of all rows, or of the last one alone. */
   logits: 'all' | 'last' | 'none';
   /** Of the last row, the chosen token will do where the device can choose. */
@@ -129,19 +131,9 @@ export async function forward(
 ): Promise<void> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
-  const parts: Part[] = [];
-  let rows = 0;
-  for (const chunk of chunks) {
-    parts.push({ chunk, row: rows, runs: chunk.sequence.plan(chunk.tokens.length) });
-    rows += chunk.tokens.length;
-  }
+  const { parts, rows, prompts } = placed(chunks);
   if (resume) for (const { chunk, row } of parts) device.write(x, row, resume.rows(chunk));
-  else
-    device.embed(
-      weights.embedding,
-      chunks.flatMap(({ tokens }) => Array.from(tokens)),
-      x,
-    );
+  else device.embed(weights.embedding, idsOf(parts, rows), x);
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
   const rounds = roundsOf(parts);
   const products = productsOf(scratch, weights);
@@ -150,7 +142,7 @@ export async function forward(
     const w = weights.layers[layer];
     const { qkv, output, gates, down } = products[layer];
     device.norm(x, rows, w.attentionNorm, normEps, normed);
-    device.project(normed, rows, qkv);
+    device.project(normed, rows, qkv, prompts);
     if (w.qNorm && w.kNorm) {
       device.norm(q, rows, w.qNorm, normEps, q);
       device.norm(k, rows, w.kNorm, normEps, k);
@@ -163,11 +155,11 @@ export async function forward(
       device.append(layer, k, v, runs);
       device.attend(layer, q, attended, runs, attentionScale);
     }
-    device.project(attended, rows, output);
+    device.project(attended, rows, output, prompts);
     device.norm(x, rows, w.ffnNorm, normEps, normed);
-    device.project(normed, rows, gates);
+    device.project(normed, rows, gates, prompts);
     device.swiglu(gate, up, rows);
-    device.project(gate, rows, down);
+    device.project(gate, rows, down, prompts);
   }
 
   device.norm(x, rows, weights.outputNorm, normEps, normed);
@@ -228,6 +220,31 @@ export function restore(
     sequence.commit(count);
     done += count;
   }
+}
+
+/** Whether a chunk's rows are a prompt's. Whoever cuts a chunk says so for all of its parts. */
+export const isPrompt = ({ prompt, tokens }: Chunk): boolean => prompt ?? tokens.length > 1;
+
+/** Every chunk's rows: those of prompts come last. */
+function placed(chunks: readonly Chunk[]): { parts: Part[]; rows: number; prompts: number } {
+  const parts = chunks.map(chunk => ({ chunk, row: 0, runs: chunk.sequence.plan(chunk.tokens.length) }));
+  let rows = 0;
+  let written = 0;
+  for (const prompt of [false, true]) {
+    for (const part of parts.filter(({ chunk }) => isPrompt(chunk) === prompt)) {
+      part.row = rows;
+      rows += part.chunk.tokens.length;
+    }
+    if (!prompt) written = rows;
+  }
+  return { parts, rows, prompts: rows - written };
+}
+
+/** The tokens, row by row. */
+function idsOf(parts: readonly Part[], rows: number): Uint32Array {
+  const ids = new Uint32Array(rows);
+  for (const { chunk, row } of parts) ids.set(Array.from(chunk.tokens), row);
+  return ids;
 }
 
 /** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */

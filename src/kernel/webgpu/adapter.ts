@@ -68,6 +68,8 @@ export interface AdapterInfo {
   subgroups: number;
   subgroupMin: number;
   f16: boolean;
+  /** Whether subgroups of 32 multiply matrices of 16 x 16 halves and add them up as floats. */
+  matrices: boolean;
   limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
 }
 
@@ -96,6 +98,7 @@ function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
     subgroups: features.has('subgroups') ? (subgroupMaxSize ?? 0) : 0,
     subgroupMin: features.has('subgroups') ? (subgroupMinSize ?? 0) : 0,
     f16: features.has('shader-f16'),
+    matrices: hasMatrices(info, features),
     limits: {
       binding: limits.maxStorageBufferBindingSize,
       buffer: limits.maxBufferSize,
@@ -106,7 +109,22 @@ function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
   };
 }
 
-const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query'] as const;
+/** Not in the types yet, nor in any browser unless it is asked for. */
+const MATRICES = 'chromium-experimental-subgroup-matrix';
+
+function hasMatrices(info: GPUAdapterInfo, features: GPUSupportedFeatures): boolean {
+  const { subgroupMatrixConfigs, subgroupMaxSize, subgroupMinSize } = info as GPUAdapterInfo & {
+    subgroupMatrixConfigs?: { componentType: string; resultComponentType: string; M: number; N: number; K: number }[];
+  };
+  const lanes = subgroupMinSize === 32 && subgroupMaxSize === 32;
+  const fits = subgroupMatrixConfigs?.some(
+    ({ componentType, resultComponentType, M, N, K }) =>
+      componentType === 'f16' && resultComponentType === 'f32' && M === 16 && N === 16 && K === 16,
+  );
+  return lanes && fits === true && [MATRICES, 'shader-f16', 'subgroups'].every(name => features.has(name));
+}
+
+const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query', MATRICES] as const;
 
 export interface OpenedAdapter {
   device: GPUDevice;

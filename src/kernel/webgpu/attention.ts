@@ -8,6 +8,7 @@ import type { AttendShape } from './kernels/attend.ts';
 import { beside, workgroupBytes } from './kernels/beside.ts';
 import {
   append,
+  crowdOf,
   SIZE as DOMAIN_SIZE,
   type Domain,
   finish,
@@ -302,8 +303,9 @@ export class Attention {
     const int8 = headDim % BLOCK === 0 ? renewed(out) : [];
     const buffers = [this.gpu.arena, states, halfStates, ...tables, floats, ...int8];
     const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
-    const make = () => finish(this.domainOf(value), int8.length > 0);
-    const kernel = this.kernelOf(`finish ${int8.length}`, value, value, make);
+    const crowd = crowdOf(batch.finish.count);
+    const make = () => finish(this.domainOf(value), int8.length > 0, crowd);
+    const kernel = this.kernelOf(`finish ${int8.length} ${crowd}`, value, value, make);
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
   }
 
@@ -332,7 +334,8 @@ export class Attention {
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
     const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
-    const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
+    const crowd = crowdOf(batch.finish.count);
+    const kernel = this.kernelOf(`prepare ${crowd}`, key, key, () => prepare(this.domainOf(key), key.int8, crowd));
     this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
     return queries;
   }

@@ -23,7 +23,7 @@ export interface GpuCodec {
   perHead: boolean;
   /** Of a matrix of Hadamard's with a sign a dim, these, over the root of the dims. */
   signs?: GPUBuffer;
-  /** [coded dim][dim], and the same turned about. */
+  /** [coded dim][dim], and the same turned about; turned about too, what takes into the domain. */
   matrix?: GPUBuffer;
   transposed?: GPUBuffer;
   encode?: GPUBuffer;
@@ -70,6 +70,8 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
         ];
     const floats = () =>
       fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
+    const transposed = place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec');
+    const encodeRows = (encodeMatrix?.length ?? 0) / headDim / (perHead ? shape.kvHeads : 1);
     const codec: GpuCodec = {
       fragment,
       name,
@@ -92,8 +94,8 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
       perHead,
       signs: place(signsOf(fragment, headDim), 'signs of a codec'),
       matrix: place(matrix, 'matrix of a codec'),
-      transposed: place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec'),
-      encode: place(encodeMatrix ?? matrix, 'matrix of a codec'),
+      transposed,
+      encode: encodeMatrix ? place(transpose(encodeMatrix, encodeRows, headDim), 'matrix of a codec') : transposed,
       mean: place(mean, 'mean of a codec'),
       residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
       columns: columnsAt(fragment),

@@ -38,6 +38,8 @@ export interface WebGpuOptions {
   split?: number;
   /** Whether lanes may work together in subgroups: where the adapter has them. */
   subgroups?: boolean;
+  /** Whether rows of prompts are multiplied by subgroup matrices: where the adapter has them. It shows in results. */
+  matrices?: boolean;
 }
 
 /**
@@ -88,7 +90,7 @@ export class WebGpuDevice implements Device {
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);
-    this.products = new Products(gpu, info, { precise, unroll });
+    this.products = new Products(gpu, info, { precise, unroll, matrices: rest.matrices ?? info.matrices });
     this.attention = new Attention(gpu, shape, codecOf, {
       heads,
       unroll,
@@ -181,8 +183,9 @@ export class WebGpuDevice implements Device {
     this.settle();
     if ('bytes' in handle) blockOf(handle).pool.free(blockOf(handle));
     else {
-      const { buffer, int8 } = handle as GpuTensor;
-      for (const one of [buffer, ...(int8 ? [int8.codes, int8.stats] : [])]) this.gpu.destroy(one);
+      const { buffer, int8, halves } = handle as GpuTensor;
+      const more = [...(int8 ? [int8.codes, int8.stats] : []), ...(halves ? [halves.buffer] : [])];
+      for (const one of [buffer, ...more]) this.gpu.destroy(one);
     }
   }
 
@@ -226,7 +229,13 @@ export class WebGpuDevice implements Device {
     this.gpu.run(kernel, [weight.cols, eps, parts], [...floats, ...int8], groups);
   }
 
-  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+  project(x: Tensor, rows: number, projections: readonly Projection[], prompts = 0): void {
+    if (prompts > 0 && this.products.takesPrompts(projections)) {
+      this.settle();
+      this.products.projectPrompts(x as GpuTensor, rows, prompts, projections);
+      if (rows > prompts) this.project(x, rows - prompts, projections);
+      return;
+    }
     const { waiting } = this;
     const norm =
       waiting?.kind === 'norm' && waiting.out === x && this.products.canNorm(x, rows, projections)

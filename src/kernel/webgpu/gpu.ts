@@ -3,39 +3,9 @@
  * tables in one arena that is uploaded once, and everything is submitted when somebody wants to read.
  */
 import { assert, CapacityError, DeviceError } from '../../errors.ts';
+import { type Kernel, type Pipeline, Pipelines, UNIFORM_BYTES } from './pipelines.ts';
 
-/** WGSL as data: the bindings are declared from it, `body` is the rest and has a `main`. */
-export interface Kernel {
-  /** Says everything that the code depends on: the pipeline is cached by it. */
-  name: string;
-  /** Words of the uniform `p`: `rows`, or `eps: f32`. u32 unless it says otherwise. */
-  params: readonly string[];
-  /** Storage: `x: array<f32>`, or `write x: array<f32>`. */
-  buffers: readonly string[];
-  /** Invocations a workgroup. */
-  size: number;
-  /** Of which `main(group: vec3u, lane: u32)` is called. */
-  body: string;
-  /** WGSL extensions. */
-  enable?: readonly string[];
-}
-
-interface Pipeline {
-  pipeline: GPUComputePipeline;
-  layout: GPUBindGroupLayout;
-  /** By parameter: whether it is a float. */
-  floats: readonly boolean[];
-  /** Its bind groups by the numbers of their buffers, and the one that was used last. */
-  bound: Map<string, Bound>;
-  last?: Bound;
-}
-
-/** Buffers of a dispatch. Steps are alike, so what came `next` the last time is tried first. */
-interface Bound {
-  group: GPUBindGroup;
-  buffers: readonly GPUBuffer[];
-  next?: Bound;
-}
+export type { Kernel } from './pipelines.ts';
 
 /** A table in the arena: its place in words, good until the next submission. */
 export interface Placed {
@@ -45,13 +15,10 @@ export interface Placed {
 
 /** The flags of the specification, which not every place has as globals. */
 const USE = { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128, QUERY_RESOLVE: 512 };
-const COMPUTE_STAGE = 4;
 const MAP_READ_MODE = 1;
 
 const ARENA = 4 << 20;
 const ALIGN = 256;
-/** Bytes that a uniform binding spans. */
-const UNIFORM = 128;
 /** Dispatches after which the GPU may begin, if it is idle and if it is not: it works while the next ones are recorded. */
 const BEGIN = { idle: 4, busy: 32 };
 /** Dispatches that a set of timestamps can hold. */
@@ -82,11 +49,9 @@ export class Gpu {
   private failure?: Error;
   private watch?: { querySet: GPUQuerySet; names: string[] };
   private readonly kernels = new Map<string, Kernel>();
-  private readonly pipelines = new Map<string, Pipeline>();
+  private readonly pipelines: Pipelines;
   private readonly rooms = new Map<string, GPUBuffer>();
   private readonly doomed: GPUBuffer[] = [];
-  private readonly ids = new WeakMap<GPUBuffer, number>();
-  private nextId = 0;
   private readonly idle = new Map<number, GPUBuffer[]>();
 
   constructor(readonly device: GPUDevice) {
@@ -95,6 +60,7 @@ export class Gpu {
       size: ARENA,
       usage: USE.UNIFORM | USE.STORAGE | USE.COPY_DST | USE.COPY_SRC,
     });
+    this.pipelines = new Pipelines(device, this.arena);
     device.onuncapturederror = event => {
       this.failure ??=
         event.error.constructor.name === 'GPUOutOfMemoryError'
@@ -126,10 +92,7 @@ export class Gpu {
 
   destroy(buffer: GPUBuffer): void {
     this.bytes -= buffer.size;
-    for (const pipeline of this.pipelines.values()) {
-      pipeline.bound.clear();
-      pipeline.last = undefined;
-    }
+    this.pipelines.forgetBuffers();
     // What was recorded may still use it.
     if (this.encoder) this.doomed.push(buffer);
     else buffer.destroy();
@@ -175,8 +138,8 @@ export class Gpu {
 
   run(kernel: Kernel, params: readonly number[], buffers: readonly GPUBuffer[], groups: readonly number[]): void {
     if (groups.includes(0)) return;
-    const known = this.pipelineOf(kernel);
-    const at = this.take(UNIFORM);
+    const known = this.pipelines.of(kernel);
+    const at = this.take(UNIFORM_BYTES);
     const word = at / 4;
     for (let i = 0; i < known.floats.length; i++) {
       if (known.floats[i]) this.floats[word + i] = params[i];
@@ -186,7 +149,7 @@ export class Gpu {
     if (this.current !== known) pass.setPipeline(known.pipeline);
     this.current = known;
     this.offset[0] = at;
-    pass.setBindGroup(0, this.bind(known, buffers), this.offset, 0, 1);
+    pass.setBindGroup(0, this.pipelines.bind(known, buffers), this.offset, 0, 1);
     pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
     this.recorded++;
   }
@@ -221,60 +184,6 @@ export class Gpu {
     this.current = undefined;
     this.encoder ??= this.device.createCommandEncoder();
     return this.encoder;
-  }
-
-  private pipelineOf(kernel: Kernel): Pipeline {
-    const known = this.pipelines.get(kernel.name);
-    if (known) return known;
-    const storage = kernel.buffers.map((text, i): GPUBindGroupLayoutEntry => {
-      const type = text.startsWith('write ') ? 'storage' : 'read-only-storage';
-      return { binding: i + 1, visibility: COMPUTE_STAGE, buffer: { type } };
-    });
-    const uniform = { type: 'uniform', hasDynamicOffset: true } as const;
-    const layout = this.device.createBindGroupLayout({
-      entries: [{ binding: 0, visibility: COMPUTE_STAGE, buffer: uniform }, ...storage],
-    });
-    const pipeline = this.device.createComputePipeline({
-      label: kernel.name,
-      layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-      compute: {
-        module: this.device.createShaderModule({ label: kernel.name, code: wgsl(kernel) }),
-        entryPoint: 'run',
-      },
-    });
-    const floats = kernel.params.map(name => name.endsWith(': f32'));
-    const made = { pipeline, layout, floats, bound: new Map() };
-    this.pipelines.set(kernel.name, made);
-    return made;
-  }
-
-  private bind(pipeline: Pipeline, buffers: readonly GPUBuffer[]): GPUBindGroup {
-    const { last } = pipeline;
-    const guess = last?.next;
-    if (guess && same(guess.buffers, buffers)) {
-      pipeline.last = guess;
-      return guess.group;
-    }
-    const key = buffers.map(buffer => this.idOf(buffer)).join();
-    const bound = pipeline.bound.get(key) ?? this.boundOf(pipeline.layout, buffers);
-    pipeline.bound.set(key, bound);
-    if (last) last.next = bound;
-    pipeline.last = bound;
-    return bound.group;
-  }
-
-  private boundOf(layout: GPUBindGroupLayout, buffers: readonly GPUBuffer[]): Bound {
-    const entries = [
-      { binding: 0, resource: { buffer: this.arena, size: UNIFORM } },
-      ...buffers.map((buffer, i) => ({ binding: i + 1, resource: { buffer } })),
-    ];
-    return { group: this.device.createBindGroup({ layout, entries }), buffers };
-  }
-
-  private idOf(buffer: GPUBuffer): number {
-    const id = this.ids.get(buffer) ?? this.nextId++;
-    this.ids.set(buffer, id);
-    return id;
   }
 
   copy(from: GPUBuffer, fromByte: number, to: GPUBuffer, toByte: number, bytes: number): void {
@@ -389,23 +298,4 @@ export class Gpu {
     this.idle.set(size, idle);
     return result;
   }
-}
-
-const same = (a: readonly GPUBuffer[], b: readonly GPUBuffer[]) => a.every((buffer, i) => buffer === b[i]);
-
-/** The whole text of a kernel. */
-function wgsl({ params, buffers, size, body, enable = [] }: Kernel): string {
-  const declared = buffers.map((text, i) => {
-    const write = text.startsWith('write ');
-    const access = write ? 'storage, read_write' : 'storage, read';
-    return `@group(0) @binding(${i + 1}) var<${access}> ${write ? text.slice(6) : text};`;
-  });
-  return [
-    ...enable.map(name => `enable ${name};`),
-    `struct Params { ${params.map(name => (name.includes(':') ? name : `${name}: u32`)).join(', ')} }`,
-    '@group(0) @binding(0) var<uniform> p: Params;',
-    ...declared,
-    body,
-    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) { main(group, lane); }`,
-  ].join('\n');
 }

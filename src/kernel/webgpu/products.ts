@@ -5,7 +5,8 @@ import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { canNormFew, type IntoTail, matmulGated, matmulJoined } from './kernels/joined.ts';
 import { type Few, type Matmul, matmulFew, nameOf, takesInt8 } from './kernels/matmul.ts';
-import { matmulTile, type Tile, tileBytes } from './kernels/tiles.ts';
+import { type MatrixTile, matmulMatrices, matrixBytes, toHalves } from './kernels/matrices.ts';
+import { matmulTile, outsOf, rowsOf, type Tile, tileBytes } from './kernels/tiles.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuFormat, type GpuWeights } from './weights.ts';
 
@@ -13,6 +14,8 @@ export interface ProductOptions {
   precise: boolean;
   /** Rows that an invocation takes at once. */
   unroll: number;
+  /** Whether rows of prompts go by subgroup matrices. */
+  matrices: boolean;
 }
 
 /** A kernel, and the weight rows and rows that a workgroup of it has. */
@@ -26,6 +29,10 @@ interface Chosen {
 const FEW = 8;
 /** Up to this many rows a matrix is read once for each few of them; above, in tiles. */
 const SOME = 16;
+/** Large tiles that keep all processors busy. */
+const ENOUGH = 200;
+/** Of subgroup matrices, for few rows too: smaller ones take as long. */
+const MATRIX_TILE: MatrixTile = { outs: 128, rows: 64, subOuts: 64, subRows: 32 };
 /** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
@@ -79,6 +86,7 @@ export class Products {
 
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     if (this.canJoin(rows, projections)) this.projectJoined(x as GpuTensor, rows, projections, { norm });
+    else if (rows > SOME && this.knownOf(projections).joins) this.projectTiles(x as GpuTensor, rows, projections);
     else {
       this.gpu.mayBegin();
       for (const projection of projections) this.projectOne(x, rows, projection);
@@ -89,7 +97,7 @@ export class Products {
     const { pieces, format } = weights as GpuWeights;
     const matmul: Matmul = { format, precise: this.options.precise, bias: bias !== undefined };
     const input = takesInt8(matmul) ? this.int8Of(x as GpuTensor, rows) : [bufferOf(x)];
-    const chosen = this.choose(matmul, rows);
+    const chosen = this.choose(matmul, weights.rows, rows);
     for (const { codes, scales, firstRow, rows: outs } of pieces) {
       const buffers = [...input, codes];
       if (format.integer) buffers.push(scales);
@@ -97,6 +105,57 @@ export class Products {
       buffers.push(changed(out));
       const params = [outs, rows, x.cols / BLOCK, firstRow, weights.rows, add ? 1 : 0];
       this.gpu.run(chosen.kernel, params, buffers, [Math.ceil(outs / chosen.outs), Math.ceil(rows / chosen.rows)]);
+    }
+  }
+
+  /** Many rows by several matrices: so their tiles go round better than those of each alone. */
+  private projectTiles(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
+    const { format, weights, rows: outs } = this.knownOf(projections);
+    const m = { format, precise: false, bias: false };
+    const tile = this.tileOf(
+      m,
+      outs.reduce((a, b) => a + b),
+      rows,
+    );
+    const kernel = this.known(`tile ${Object.values(tile)}`, outs.length, m, () => matmulTile(m, tile, outs.length));
+    const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / outsOf(tile)), 0);
+    const buffers = [...this.int8Of(x, rows), ...weights, ...projections.map(({ out }) => changed(out))];
+    this.gpu.run(kernel, [rows, x.cols / BLOCK, ...outs], buffers, [tiles, Math.ceil(rows / rowsOf(tile))]);
+  }
+
+  /** Whether rows of prompts have a way of their own through these matrices. */
+  takesPrompts(projections: readonly Projection[]): boolean {
+    const { matrices, precise } = this.options;
+    const enough = matrixBytes(MATRIX_TILE) <= this.info.limits.workgroupMemory;
+    return matrices && !precise && enough && projections.every(({ weights }) => (weights as GpuWeights).format.integer);
+  }
+
+  /** The last `prompts` of the rows. */
+  projectPrompts(x: GpuTensor, rows: number, prompts: number, projections: readonly Projection[]): void {
+    this.gpu.mayBegin();
+    const first = rows - prompts;
+    const halves = this.halvesOf(x, first, rows);
+    const blocks = x.cols / BLOCK;
+    const run = (m: Matmul, params: number[], buffers: GPUBuffer[], outs: readonly number[]) => {
+      const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / MATRIX_TILE.outs), 0);
+      const kernel = this.known('matrices', outs.length, m, () => matmulMatrices(m, MATRIX_TILE, outs.length));
+      const groups = [tiles, Math.ceil(prompts / MATRIX_TILE.rows)];
+      this.gpu.run(kernel, [...params, first], [halves, ...buffers], groups);
+    };
+    const { joins, format, weights, rows: outs } = this.knownOf(projections);
+    if (joins) {
+      const buffers = [...weights, ...projections.map(({ out }) => changed(out))];
+      run({ format, precise: false, bias: false }, [rows, blocks, ...outs], buffers, outs);
+      return;
+    }
+    for (const { weights, out, bias, add } of projections) {
+      const { pieces, format } = weights as GpuWeights;
+      for (const { codes, scales, firstRow, rows: outs } of pieces) {
+        const buffers = [codes, scales, ...(bias ? [bufferOf(bias)] : []), changed(out)];
+        const params = [outs, rows, blocks, firstRow, weights.rows, add ? 1 : 0];
+        run({ format, precise: false, bias: bias !== undefined }, params, buffers, [outs]);
+      }
     }
   }
 
@@ -173,14 +232,14 @@ export class Products {
     const out = projections[0].out as GpuTensor;
     const int8 = this.roomForInt8(out);
     const buffers = this.inputOf(x, rows, norm);
-    buffers.push(...known.weights, out.buffer, int8.codes, int8.stats);
+    buffers.push(...known.weights, changed(out), int8.codes, int8.stats);
     const params = [rows, x.cols / BLOCK];
     if (norm) params.push(norm.eps);
     params.push(out.cols);
     const few = this.few(rows, 2, x, norm);
     const kernel = this.kernelOf(known, few, 2, m => matmulGated(m, few));
     this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
-    int8.fresh = true;
+    int8.fresh = rows;
   }
 
   /** A kernel of a list, by what becomes of the products. */
@@ -197,11 +256,22 @@ export class Products {
     return this.gpu.kernel(`${kind} ${at} ${nameOf(m)}`, make);
   }
 
-  /** With few tiles to go round, a workgroup waits for memory rather than for products: less often by two blocks at a time. */
-  private tileOf(m: Matmul, rows: number): Tile {
+  /** Large tiles, each for one team; where there are too few of them to go round, small ones for several teams. */
+  private tileOf(m: Matmul, outs: number, rows: number): Tile {
     const { unroll } = this.options;
-    const tile = { outs: unroll, rows: Math.min(unroll, Math.ceil(rows / 16)), deep: rows > 64 ? 1 : 2 };
-    return tileBytes(m, tile) <= this.info.limits.workgroupMemory ? tile : { ...tile, deep: 1 };
+    const large = { outs: unroll, rows: unroll, wide: 16, high: 16, teams: 1 };
+    const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
+    const small = {
+      outs: unroll,
+      rows: Math.min(2 * unroll, Math.ceil(rows / 8)),
+      wide: 8,
+      high: 8,
+      teams: 4,
+    };
+    let tile = enough ? large : small;
+    while (tileBytes(m, tile) > this.info.limits.workgroupMemory)
+      tile = tile.teams > 1 ? { ...tile, teams: tile.teams / 2 } : { ...tile, rows: Math.floor(tile.rows / 2) };
+    return tile;
   }
 
   private few(rows: number, matrices = 1, x?: Tensor, norm?: Norm): Few {
@@ -211,11 +281,11 @@ export class Products {
     return { rows: few, invocations: this.info.limits.invocations, ahead, norm: norm && x!.cols / BLOCK };
   }
 
-  private choose(m: Matmul, rows: number): Chosen {
+  private choose(m: Matmul, outs: number, rows: number): Chosen {
     if (rows > SOME) {
-      const tile = this.tileOf(m, rows);
-      const kernel = this.known(`tile ${tile.deep}`, tile.rows, m, () => matmulTile(m, tile));
-      return { kernel, outs: 16 * tile.outs, rows: 16 * tile.rows };
+      const tile = this.tileOf(m, outs, rows);
+      const kernel = this.known(`tile ${Object.values(tile)}`, 1, m, () => matmulTile(m, tile));
+      return { kernel, outs: outsOf(tile), rows: rowsOf(tile) };
     }
     const few = this.few(rows);
     return { kernel: this.known('few', few.rows, m, () => matmulFew(m, few)), outs: BUNDLE, rows: few.rows };
@@ -230,11 +300,23 @@ export class Products {
   private int8Of(x: GpuTensor, rows: number): GPUBuffer[] {
     const int8 = this.roomForInt8(x);
     const { codes, stats, fresh } = int8;
-    if (!fresh) {
+    if (fresh < rows) {
       this.gpu.run(quantize, [(rows * x.cols) / 4], [x.buffer, codes, stats], groupsOfFours(rows * x.cols));
-      int8.fresh = true;
+      int8.fresh = rows;
     }
     return [codes, stats];
+  }
+
+  /** Rows from `first` on as halves, made now unless they are there. */
+  private halvesOf(x: GpuTensor, first: number, rows: number): GPUBuffer {
+    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves'), first: 0, end: 0 };
+    const { halves } = x;
+    if (first < halves.first || rows > halves.end) {
+      const values = (rows - first) * x.cols;
+      this.gpu.run(toHalves, [(first * x.cols) / 4, values / 4], [x.buffer, halves.buffer], groupsOfFours(values));
+      Object.assign(halves, { first, end: rows });
+    }
+    return halves.buffer;
   }
 
   private roomForInt8(x: GpuTensor): Int8 {
@@ -242,7 +324,7 @@ export class Products {
     x.int8 ??= {
       codes: this.gpu.buffer(values, 'int8 activations'),
       stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations'),
-      fresh: false,
+      fresh: 0,
     };
     return x.int8;
   }

@@ -5,7 +5,7 @@ import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { pack, scalarsOf } from './kernels/pack.ts';
-import { code, rotate } from './kernels/seal.ts';
+import { code, rotate, rotatedAtOnce } from './kernels/seal.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { turnOf } from './kernels/text.ts';
 import { blockOf } from './tensor.ts';
@@ -66,7 +66,7 @@ export class Sealing {
     const tables = [known.encode, known.mean].filter(buffer => buffer !== undefined);
     const rotateParams = [tail.slot, tail.pool.strides[layer], number, view.shape.tailTokens, start, turn];
     const rotateBuffers = [gpu.arena, tail.pool.buffers[layer], ...tables, y];
-    gpu.run(steps.rotate, rotateParams, rotateBuffers, [pageTokens, kvHeads]);
+    gpu.run(steps.rotate, rotateParams, rotateBuffers, [pageTokens / rotatedAtOnce(this.shape), kvHeads]);
     const more = [known.residual, known.tables].filter(buffer => buffer !== undefined);
     for (const { kernel, groups } of steps.code) gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);
     const { pool, slot } = blockOf(leaf);

@@ -6,21 +6,24 @@ export interface GpuTensor extends Tensor {
   buffer: GPUBuffer;
   /** The same rows as int8 (kernels/activations.ts), once a matrix of integers has read them. */
   int8?: Int8;
+  /** The same as halves (kernels/matrices.ts), rows from `first` to before `end`. */
+  halves?: { buffer: GPUBuffer; first: number; end: number };
 }
 
 export interface Int8 {
   codes: GPUBuffer;
   stats: GPUBuffer;
-  /** Whether they were made since the floats were. */
-  fresh: boolean;
+  /** Rows, from the first on, that were made since the floats were. */
+  fresh: number;
 }
 
 export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buffer;
 
 /** The buffer of a tensor whose floats are about to change. */
 export function changed(tensor: Tensor): GPUBuffer {
-  const { buffer, int8 } = tensor as GpuTensor;
-  if (int8) int8.fresh = false;
+  const { buffer, int8, halves } = tensor as GpuTensor;
+  if (int8) int8.fresh = 0;
+  if (halves) halves.end = 0;
   return buffer;
 }
 
@@ -28,7 +31,7 @@ export function changed(tensor: Tensor): GPUBuffer {
 export function renewed(tensor: Tensor): GPUBuffer[] {
   const { int8 } = tensor as GpuTensor;
   if (!int8) return [];
-  int8.fresh = true;
+  int8.fresh = tensor.rows;
   return [int8.codes, int8.stats];
 }
 

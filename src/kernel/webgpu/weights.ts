@@ -39,7 +39,7 @@ export interface GpuFormat {
 const nibbles: Partial<Record<WeightType, number>> = { Q4_0: 8, Q4_1: 0, Q4_K: 0, Q2_K: 0, Q3_K: 4 };
 const withMinima: readonly WeightType[] = ['Q4_1', 'Q5_1', 'Q2_K', 'Q4_K', 'Q5_K'];
 
-function formatOf(type: WeightType): GpuFormat {
+export function formatOf(type: WeightType): GpuFormat {
   if (!isInteger(type)) return { name: type, bits: type === 'F32' ? 32 : 16, bf16: type === 'BF16' };
   const zero = nibbles[type];
   const minima = withMinima.includes(type);

@@ -25,8 +25,16 @@ export interface Domain {
 const nameOf = ({ headDim, codedDim, heads, kvHeads, matrix, signs, perHead, mean }: Domain) =>
   `${headDim}/${codedDim} ${heads}/${kvHeads}${signs ? ' signs' : matrix ? ' matrix' : ''}${perHead ? ' a head' : ''}${mean ? ' mean' : ''}`;
 
-/** Terms of a sum that are loaded together, so that they are waited for together. */
-const UNROLL = 16;
+/**
+ * Terms of a sum and states that are loaded together, so that they are waited for together. With many rows there are other
+ * workgroups to do something meanwhile: the more of them, the fewer registers each takes.
+ */
+const AHEAD = { few: { terms: 16, states: 8 }, many: { terms: 4, states: 4 } };
+export type Crowd = keyof typeof AHEAD;
+
+/** Rows from which on they are many. */
+const MANY = 32;
+export const crowdOf = (rows: number): Crowd => (rows < MANY ? 'few' : 'many');
 
 /** Query heads that a workgroup takes, all of one KV head: they share what is read of the matrix. */
 export const headsAtOnce = (group: number): number => [4, 3, 2].find(n => group % n === 0) ?? 1;
@@ -38,12 +46,12 @@ const widthOf = (to: number) => (to % 4 === 0 ? 4 : 1);
  * `NAME(kv, lane)`: y[r][c] += sum over i of matrix[i][c] x[r][i] for `rows` rows in workgroup memory, lanes side by side
  * in c, and where there are more lanes than that, each with a share of i.
  */
-function multiply(name: string, from: number, to: number, rows: number, perHead: boolean): string {
+function multiply(name: string, from: number, to: number, rows: number, perHead: boolean, terms: number): string {
   const width = widthOf(to);
   const lanes = Math.min(to / width, SIZE);
   const shares = from % Math.floor(SIZE / lanes) === 0 ? Math.floor(SIZE / lanes) : 1;
   const share = from / shares;
-  const unroll = share % UNROLL === 0 ? UNROLL : 1;
+  const unroll = share % terms === 0 ? terms : 1;
   const type = width === 4 ? 'vec4f' : 'f32';
   const term = (r: number, u: number) => (unroll === 1 ? at('x', `${r * from} + i`) : `x${r}_${u >> 2}[${u & 3}]`);
   const to4 = (r: number) => (width === 4 ? `y[${(r * to) / 4} + c]` : at('y', `${r * to} + c`));
@@ -124,7 +132,7 @@ fn over_head(lane: u32, own: f32, add: bool) -> f32 {
  * their scale and sum), then what is added to their dots (a mean's share). The matrix comes transposed, [dim][coded dim],
  * so that neighbours read neighbours.
  */
-export function prepare(d: Domain, int8: boolean): Kernel {
+export function prepare(d: Domain, int8: boolean, crowd: Crowd): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsAtOnce(heads / kvHeads);
   const words = int8 ? C / 4 + 3 : C + 1;
@@ -154,13 +162,13 @@ export function prepare(d: Domain, int8: boolean): Kernel {
     queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>(all);
   }`;
   return {
-    name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''}`,
+    name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''} ${crowd}`,
     params: ['table', 'rows', 'scale: f32'],
     buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d, C), 'write queries: array<u32>'],
     size: SIZE,
     body: /* wgsl */ `
 ${rowsOf('x', G * D)}
-${dense ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead)}` : ''}
+${dense ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead, AHEAD[crowd].terms)}` : ''}
 ${d.signs ? hadamard('into', D, G) : ''}
 ${int8 ? overHead(G) : ''}
 fn main(group: vec3u, lane: u32) {
@@ -191,15 +199,15 @@ fn main(group: vec3u, lane: u32) {
 /** Floats of a partial state: o, then m and l, in whole vectors. */
 export const stateFloats = (dim: number): number => 4 * Math.ceil(dim / 4) + 4;
 
-/** States whose weights are in workgroup memory at a time, and of a lane that are loaded together. */
+/** States whose weights are in workgroup memory at a time. */
 const MERGED = 512;
-const AHEAD = 8;
 
 /**
  * A workgroup a row and some heads: merges the states of pages, takes them back, merges those of f16 tokens. Lanes are
  * states while weights are made, then vectors of four dims of every few states. `int8`: a matrix reads the result next.
  */
-export function finish(d: Domain, int8: boolean): Kernel {
+export function finish(d: Domain, int8: boolean, crowd: Crowd): Kernel {
+  const { terms, states: ahead } = AHEAD[crowd];
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsAtOnce(heads / kvHeads);
   const share = shareOf(G);
@@ -236,9 +244,9 @@ export function finish(d: Domain, int8: boolean): Kernel {
         rounds,
         j => `{
       ${place(j)}
-      for (var u = slot; u < select(0u, some, slot < ${slots}); u += ${slots * AHEAD}) {
-        ${each(AHEAD, k => `let u${k} = min(u + ${k * slots}, some - 1); let o${k} = ${states}[${stateOf(dim, `${first} + start + u${k}`, 'g')} + n % ${vectors}];`)}
-        ${each(AHEAD, k => `sum${j} = fma(vec4f(select(0.0, weights[g * ${merged} + u${k}], u + ${k * slots} < some)), o${k}, sum${j});`)}
+      for (var u = slot; u < select(0u, some, slot < ${slots}); u += ${slots * ahead}) {
+        ${each(ahead, k => `let u${k} = min(u + ${k * slots}, some - 1); let o${k} = ${states}[${stateOf(dim, `${first} + start + u${k}`, 'g')} + n % ${vectors}];`)}
+        ${each(ahead, k => `sum${j} = fma(vec4f(select(0.0, weights[g * ${merged} + u${k}], u + ${k * slots} < some)), o${k}, sum${j});`)}
       }
       }`,
       )}
@@ -260,7 +268,7 @@ export function finish(d: Domain, int8: boolean): Kernel {
   }`;
   };
   return {
-    name: `finish ${nameOf(d)}${int8 ? ' int8' : ''}`,
+    name: `finish ${nameOf(d)}${int8 ? ' int8' : ''} ${crowd}`,
     params: ['table', 'rows'],
     buffers: [
       'data: array<u32>',
@@ -278,7 +286,7 @@ ${rowsOf('x', G * C)}
 ${rowsOf('y', G * D)}
 var<workgroup> weights: array<f32, ${G * merged}>;
 var<workgroup> totals: array<f32, ${G}>;
-${d.signs ? hadamard('back', D, G) : d.matrix ? multiply('back', C, D, G, d.perHead) : ''}
+${d.signs ? hadamard('back', D, G) : d.matrix ? multiply('back', C, D, G, d.perHead, terms) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = p.table + p.rows + ${FINISH} * group.y;
   let row = data[at];

@@ -99,8 +99,10 @@ fn add_${sums}(at: u32) -> f32 {
 
 export const nameOf = (m: Matmul) => `${m.format.name}${takesInt8(m) ? '' : ' float'}${m.bias ? ' bias' : ''}`;
 
-export function interfaceOf(m: Matmul) {
-  const input = takesInt8(m) ? ['xq: array<vec4u>', 'stats: array<vec2u>'] : ['x: array<vec4f>'];
+/** Rows as activations.ts makes them. */
+export const int8Buffers = ['xq: array<vec4u>', 'stats: array<vec2u>'];
+
+export function interfaceOf(m: Matmul, input = takesInt8(m) ? int8Buffers : ['x: array<vec4f>']) {
   return {
     params: ['rows', 'inputs', 'blocks', 'firstRow', 'outCols', 'add'],
     buffers: [
@@ -113,18 +115,22 @@ export function interfaceOf(m: Matmul) {
   };
 }
 
-/** Weights, Input, load_weights (a block of a bundle, a row of it), load_input, term and store. */
-export function textOf(m: Matmul): string {
-  const store = /* wgsl */ `
+const store = (m: Matmul) => /* wgsl */ `
 fn store(o: u32, row: u32, sum: f32) {
   if (o >= p.rows || row >= p.inputs) { return; }
   let at = row * p.outCols + p.firstRow + o;
   let value = sum${m.bias ? ' + bias[p.firstRow + o]' : ''};
   if (p.add == 1) { out[at] += value; } else { out[at] = value; }
 }`;
-  if (!m.format.integer) return `${floats(m.format)}\n${store}`;
-  return `${halves}\n${integers(m.format)}\n${takesInt8(m) ? int8Term(m.format) : floatTerm(m.format)}\n${store}`;
-}
+
+/** Weights, Input, load_weights (a block of a bundle, a row of it), load_input, term and store. */
+export const textOf = (m: Matmul): string =>
+  m.format.integer
+    ? `${weightsText(m)}\n${takesInt8(m) ? int8Term(m.format) : floatTerm(m.format)}`
+    : `${floats(m.format)}\n${store(m)}`;
+
+/** Of integers, Weights, load_weights and store alone. */
+export const weightsText = (m: Matmul): string => `${halves}\n${integers(m.format)}\n${store(m)}`;
 
 const floatInput = /* wgsl */ `
 struct Input { v: array<vec4f, ${BLOCK / 4}> }

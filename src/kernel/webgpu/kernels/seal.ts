@@ -10,16 +10,38 @@ import { scalarsOf } from './pack.ts';
 import { codeBook, codeColumns, codeOaken, codeQuads, codeSpectrum, SIZE } from './seal-learned.ts';
 import type { PageShape } from './shape.ts';
 import { ownTable } from './tables.ts';
-import { float, toF16, toFp8 } from './text.ts';
+import { each, float, toF16, toFp8 } from './text.ts';
 
-/** y = matrix (turned x - mean), [head][token][dim]; a workgroup a token and head. */
-export function rotate(fragment: Fragment, { headDim: D, kvHeads, pageTokens: P }: PageShape): Kernel {
+/** Lanes of `rotate`, the most tokens that share what it reads of the matrix, and rows of it that are waited for together. */
+const ROTATE = { lanes: 128, tokens: 8, ahead: 8 };
+
+/** Tokens that a workgroup of `rotate` takes. */
+export const rotatedAtOnce = ({ pageTokens }: PageShape): number => {
+  let tokens = ROTATE.tokens;
+  while (pageTokens % tokens !== 0) tokens /= 2;
+  return tokens;
+};
+
+/**
+ * y = matrix (turned x - mean), [head][token][dim]; a workgroup some tokens of a head. The matrix comes transposed, so that
+ * neighbours read neighbours.
+ */
+export function rotate(fragment: Fragment, shape: PageShape): Kernel {
+  const { headDim: D, kvHeads, pageTokens: P } = shape;
   const { matrix, encodeMatrix, mean, turn } = fragment;
   const used = encodeMatrix ?? matrix;
   const perHead = used && used.length > fragment.codedDim * D;
   // Rows past headDim are a residual's.
   const rows = used ? used.length / D / (perHead ? kvHeads : 1) : D;
   const pairs = turn?.length ?? 0;
+  const T = rotatedAtOnce(shape);
+  const ahead = D % ROTATE.ahead === 0 ? ROTATE.ahead : 1;
+  const multiply = `${each(T, t => `var sum${t} = 0.0;`, ' ')}
+    for (var i = 0u; i < ${D}; i += ${ahead}) {
+      ${each(ahead, k => `let m${k} = matrix[${perHead ? `head * ${rows * D} + ` : ''}(i + ${k}) * ${rows} + c];`)}
+      ${each(ahead, k => each(T, t => `sum${t} = fma(m${k}, x[(i + ${k}) * ${T} + ${t}], sum${t});`, ' '))}
+    }
+    ${each(T, t => `y[to + ${t * D} + c] = sum${t};`, ' ')}`;
   return {
     name: `rotate ${D} ${kvHeads} ${P} ${rows} ${used ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
     params: ['slot', 'stride', 'side', 'tokens', 'start', 'turn'],
@@ -30,15 +52,16 @@ export function rotate(fragment: Fragment, { headDim: D, kvHeads, pageTokens: P 
       ...(mean ? ['mean: array<f32>'] : []),
       'write y: array<f32>',
     ],
-    size: SIZE,
+    size: ROTATE.lanes,
     body: /* wgsl */ `
-var<workgroup> x: array<f32, ${D}>;
+var<workgroup> x: array<f32, ${T * D}>;
 fn main(group: vec3u, lane: u32) {
-  let t = group.x;
   let head = group.y;
-  let origin = p.slot * p.stride / 4 + ((p.side * ${kvHeads} + head) * p.tokens + (p.start + t) % p.tokens) * ${D / 2};
-  for (var i = lane; i < ${D / 2}; i += ${SIZE}) {
-    var both = unpack2x16float(pool[origin + i]);
+  let first = p.slot * p.stride / 4 + (p.side * ${kvHeads} + head) * p.tokens * ${D / 2};
+  for (var n = lane; n < ${(T * D) / 2}; n += ${ROTATE.lanes}) {
+    let t = n / ${D / 2};
+    let i = n % ${D / 2};
+    var both = unpack2x16float(pool[first + (p.start + group.x * ${T} + t) % p.tokens * ${D / 2} + i]);
     ${
       pairs > 0
         ? `if (i < ${pairs}) {
@@ -48,19 +71,13 @@ fn main(group: vec3u, lane: u32) {
         : ''
     }
     ${mean ? `both -= vec2f(mean[head * ${D} + 2 * i], mean[head * ${D} + 2 * i + 1]);` : ''}
-    x[2 * i] = both.x;
-    x[2 * i + 1] = both.y;
+    x[2 * i * ${T} + t] = both.x;
+    x[(2 * i + 1) * ${T} + t] = both.y;
   }
   workgroupBarrier();
-  let to = (head * ${P} + t) * ${D};
-  for (var c = lane; c < ${D}; c += ${SIZE}) {
-    ${
-      used
-        ? `var sum = 0.0;
-    for (var i = 0u; i < ${D}; i++) { sum = fma(matrix[${perHead ? `head * ${rows * D} + ` : ''}c * ${D} + i], x[i], sum); }
-    y[to + c] = sum;`
-        : 'y[to + c] = x[c];'
-    }
+  let to = (head * ${P} + group.x * ${T}) * ${D};
+  for (var c = lane; c < ${D}; c += ${ROTATE.lanes}) {
+    ${used ? multiply : each(T, t => `y[to + ${t * D} + c] = x[c * ${T} + ${t}];`, ' ')}
   }
 }`,
   };

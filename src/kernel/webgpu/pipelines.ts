@@ -1,0 +1,136 @@
+/**
+ * Kernels as the GPU runs them: their text in WGSL, compiled once into a pipeline, and the bind groups that give a pipeline
+ * its buffers. All are kept.
+ */
+
+/** WGSL as data: the bindings are declared from it, `body` is the rest and has a `main`. */
+export interface Kernel {
+  /** Says everything that the code depends on: the pipeline is cached by it. */
+  name: string;
+  /** Words of the uniform `p`: `rows`, or `eps: f32`. u32 unless it says otherwise. */
+  params: readonly string[];
+  /** Storage: `x: array<f32>`, or `write x: array<f32>`. */
+  buffers: readonly string[];
+  /** Invocations a workgroup. */
+  size: number;
+  /** Of which `main(group: vec3u, lane: u32)` is called; with `teams`, the number of the subgroup comes third. */
+  body: string;
+  teams?: boolean;
+  /** WGSL extensions. */
+  enable?: readonly string[];
+}
+
+export interface Pipeline {
+  pipeline: GPUComputePipeline;
+  layout: GPUBindGroupLayout;
+  /** By parameter: whether it is a float. */
+  floats: readonly boolean[];
+  /** Its bind groups by the numbers of their buffers, and the one that was used last. */
+  bound: Map<string, Bound>;
+  last?: Bound;
+}
+
+/** Buffers of a dispatch. Steps are alike, so what came `next` the last time is tried first. */
+interface Bound {
+  group: GPUBindGroup;
+  buffers: readonly GPUBuffer[];
+  next?: Bound;
+}
+
+const COMPUTE_STAGE = 4;
+
+/** Bytes that the uniform binding spans: parameters of a dispatch, at a dynamic offset. */
+export const UNIFORM_BYTES = 128;
+
+export class Pipelines {
+  private readonly pipelines = new Map<string, Pipeline>();
+  private readonly ids = new WeakMap<GPUBuffer, number>();
+  private nextId = 0;
+
+  /** `uniforms` holds the parameters of all dispatches. */
+  constructor(
+    private readonly device: GPUDevice,
+    private readonly uniforms: GPUBuffer,
+  ) {}
+
+  of(kernel: Kernel): Pipeline {
+    const known = this.pipelines.get(kernel.name);
+    if (known) return known;
+    const storage = kernel.buffers.map((text, i): GPUBindGroupLayoutEntry => {
+      const type = text.startsWith('write ') ? 'storage' : 'read-only-storage';
+      return { binding: i + 1, visibility: COMPUTE_STAGE, buffer: { type } };
+    });
+    const uniform = { type: 'uniform', hasDynamicOffset: true } as const;
+    const layout = this.device.createBindGroupLayout({
+      entries: [{ binding: 0, visibility: COMPUTE_STAGE, buffer: uniform }, ...storage],
+    });
+    const pipeline = this.device.createComputePipeline({
+      label: kernel.name,
+      layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+      compute: {
+        module: this.device.createShaderModule({ label: kernel.name, code: wgsl(kernel) }),
+        entryPoint: 'run',
+      },
+    });
+    const floats = kernel.params.map(name => name.endsWith(': f32'));
+    const made = { pipeline, layout, floats, bound: new Map() };
+    this.pipelines.set(kernel.name, made);
+    return made;
+  }
+
+  bind(pipeline: Pipeline, buffers: readonly GPUBuffer[]): GPUBindGroup {
+    const { last } = pipeline;
+    const guess = last?.next;
+    if (guess && same(guess.buffers, buffers)) {
+      pipeline.last = guess;
+      return guess.group;
+    }
+    const key = buffers.map(buffer => this.idOf(buffer)).join();
+    const bound = pipeline.bound.get(key) ?? this.boundOf(pipeline.layout, buffers);
+    pipeline.bound.set(key, bound);
+    if (last) last.next = bound;
+    pipeline.last = bound;
+    return bound.group;
+  }
+
+  /** A buffer is gone, and bind groups with it. */
+  forgetBuffers(): void {
+    for (const pipeline of this.pipelines.values()) {
+      pipeline.bound.clear();
+      pipeline.last = undefined;
+    }
+  }
+
+  private boundOf(layout: GPUBindGroupLayout, buffers: readonly GPUBuffer[]): Bound {
+    const entries = [
+      { binding: 0, resource: { buffer: this.uniforms, size: UNIFORM_BYTES } },
+      ...buffers.map((buffer, i) => ({ binding: i + 1, resource: { buffer } })),
+    ];
+    return { group: this.device.createBindGroup({ layout, entries }), buffers };
+  }
+
+  private idOf(buffer: GPUBuffer): number {
+    const id = this.ids.get(buffer) ?? this.nextId++;
+    this.ids.set(buffer, id);
+    return id;
+  }
+}
+
+const same = (a: readonly GPUBuffer[], b: readonly GPUBuffer[]) => a.every((buffer, i) => buffer === b[i]);
+
+/** The whole text of a kernel. */
+export function wgsl({ params, buffers, size, body, teams, enable = [] }: Kernel): string {
+  const declared = buffers.map((text, i) => {
+    const write = text.startsWith('write ');
+    const access = write ? 'storage, read_write' : 'storage, read';
+    return `@group(0) @binding(${i + 1}) var<${access}> ${write ? text.slice(6) : text};`;
+  });
+  return [
+    ...enable.map(name => `enable ${name};`),
+    `struct Params { ${params.map(name => (name.includes(':') ? name : `${name}: u32`)).join(', ')} }`,
+    '@group(0) @binding(0) var<uniform> p: Params;',
+    ...declared,
+    body,
+    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32${teams ? ', @builtin(subgroup_id) team: u32' : ''}) { main(group, lane${teams ? ', team' : ''}); }`,
+  ].join('\n');
+}

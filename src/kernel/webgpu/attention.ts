@@ -15,8 +15,7 @@ import {
   prepare,
   stateFloats,
 } from './kernels/domain.ts';
-import { ROUND } from './kernels/lanes/halves.ts';
-import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
+import { halvesByLanes, pagesByLanes, ROUND } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { turnOf } from './kernels/text.ts';
@@ -141,7 +140,7 @@ export class Attention {
   /** The parts of attention by lanes, and the words of workgroup memory that it takes a query. */
   private lanesOf({ laneKeys: keys }: GpuCodec, { laneValues: values }: GpuCodec) {
     if (!keys || !values) return undefined;
-    const halves = this.shape.headDim + 16 + Math.max(ROUND, 4 * LANES * Math.ceil(this.shape.headDim / ROUND));
+    const halves = Math.max(ROUND, 4 * LANES * Math.ceil(this.shape.headDim / ROUND));
     return { keys, values, loaded: Math.max(keys.loaded + values.loaded, halves) };
   }
 

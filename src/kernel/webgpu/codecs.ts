@@ -8,6 +8,7 @@ import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
 import { channelKeys } from './kernels/lanes/channels.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
+import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/shape.ts';
@@ -71,8 +72,10 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       name,
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
-      laneKeys: precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape)),
-      laneValues: precise ? undefined : laneInts.intValues(name, fragment, shape),
+      laneKeys:
+        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape))) ??
+        pageRowKeys(fragment, shape),
+      laneValues: (precise ? undefined : laneInts.intValues(name, fragment, shape)) ?? pageRowValues(fragment, shape),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

@@ -1,0 +1,233 @@
+/**
+ * Rows of floats: a token's dims side by side, shared by some lanes of which each has a few eights of them.
+ *
+ *   keys     a lane has its dims of all queries in registers, and sums their products with those of a token a lane of its
+ *            share; then the lanes of a token swap sums until each has one token whole
+ *   values   a lane sums its eight dims of every few tokens under weights that all find in workgroup memory
+ */
+
+import type { Fragment } from '../../../fragment.ts';
+import type { PageShape } from '../shape.ts';
+import { each } from '../text.ts';
+import { type KeyPart, of, roundsOf, sumOf, sumsOf, type ValuePart, vectorOf, vectors } from './attend.ts';
+import { LANES } from './talk.ts';
+
+const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
+
+/** Vectors that are read before the first of them is used. */
+const AHEAD = 4;
+
+/** How rows are read; texts begin with `key` or `value` where the sides differ. */
+export interface Rows {
+  name: string;
+  dim: number;
+  /** Tokens a round, and how many of them there are. */
+  tokens: number;
+  count: string;
+  /** What all numbers are to be multiplied by. */
+  unit: number;
+  /** Whether a lane's eights are neighbours, and not as far apart as can be. */
+  adjacent: boolean;
+  /** Loads eights `cs` of token t as constants that begin with `id`. */
+  load(id: string, t: string, cs: readonly string[]): string;
+  /** Half h of eight n of what was loaded as `id`, out of `of` eights. */
+  four(id: string, n: number, h: number, of: number): string;
+  text?: string;
+}
+
+/** Where queries are: number n of them, and the constant. */
+interface Queries {
+  words: number;
+  at(origin: string, n: string): string;
+  constant?(origin: string): string;
+}
+
+/** Eights a lane has of a row, and the lanes that a row takes. Sums are the same bits whichever way. */
+function shareOf(D: number, Q: number): { eights: number; lanes: number } {
+  const all = Math.ceil(D / 8);
+  const eights = all > 1 && Q <= 4 ? env('GB_KW', 2) : 1;
+  const lanes = 2 ** Math.ceil(Math.log2(all / eights));
+  return { eights, lanes };
+}
+
+export function rowKeys(rows: Rows, queries: Queries): KeyPart {
+  const { dim: D, tokens: P, count, adjacent } = rows;
+  const all = Math.ceil(D / 8);
+  const sums = (Q: number) => {
+    const V = vectors(Q);
+    const { eights, lanes } = shareOf(D, Q);
+    const bits = Array.from({ length: Math.log2(lanes) }, (_, n) => 2 ** n);
+    if (!adjacent) bits.reverse();
+    const eightOf = (n: number) => (adjacent ? `part * ${eights} + ${n}` : `part + ${n * lanes}`);
+    const places = Array.from({ length: eights }, (_, n) =>
+      eights * lanes === all ? eightOf(n) : `min(${eightOf(n)}, ${all - 1}u)`,
+    );
+    // Tokens in the order in which lanes swap their sums.
+    const order: number[] = [];
+    const visit = (e: number, depth: number): void => {
+      if (depth === 0) order.push(e);
+      else for (const add of [0, bits[depth - 1]]) visit(e + add, depth - 1);
+    };
+    visit(0, bits.length);
+    const together = Math.max(1, Math.floor(env('GB_AHEAD', AHEAD) / eights));
+    const leaf = (e: number) => {
+      const n = order.indexOf(e);
+      const loads =
+        n % together === 0
+          ? order
+              .slice(n, n + together)
+              .map(t => rows.load(`r${t}_`, `min(base + ${t}, ${P - 1}u)`, places))
+              .join('\n')
+          : '';
+      return `${loads}
+      ${each(eights, h => `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k, eights)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`)}
+      ${each(V, v => `let all${e}_0_${v} = ${each(eights, h => `sum${e}_${h}_${v}`, ' + ')};`, ' ')}`;
+    };
+    const swap = (e: number, depth: number): string => {
+      if (depth === 0) return leaf(e);
+      const bit = bits[depth - 1];
+      const other = e + bit;
+      return `${swap(e, depth - 1)}
+      ${swap(other, depth - 1)}
+      ${each(V, v => `let all${e}_${depth}_${v} = swapped(all${e}_${depth - 1}_${v}, all${other}_${depth - 1}_${v}, ${bit}u);`, ' ')}`;
+    };
+    return each(
+      roundsOf(P),
+      c => `
+    ${each(Q, q => `var dots${c}_${q} = vec4f(0.0);`, ' ')}
+    for (var batch = 0u; batch < min(4u, (max(${count}, ${128 * c}u) - ${128 * c} + ${LANES - 1}) / ${LANES}); batch++) {
+      let part = lane % ${lanes};
+      let base = ${128 * c} + batch * ${LANES} + lane / ${lanes} * ${lanes};
+      ${swap(0, bits.length)}
+      let mine = vec4u(batch) == vec4u(0, 1, 2, 3);
+      ${each(Q, q => `dots${c}_${q} = select(dots${c}_${q}, vec4f(${of(`all0_${bits.length}_`, q)}), mine);`)}
+    }`,
+    );
+  };
+  return {
+    name: `rows ${rows.name} ${env('GB_KW', 2)} ${env('GB_AHEAD', AHEAD)}`,
+    dim: D,
+    words: queries.words,
+    loaded: 0,
+    strided: true,
+    text: () => `${rows.text ?? ''}
+/** Two lanes have a and b: the lower one gets the sum of both as, the other that of the bs. */
+fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
+  let low = (lane & by) == 0;
+  return select(b, a, low) + across(select(a, b, low), by);
+}`,
+    load: Q => {
+      const { eights, lanes } = shareOf(D, Q);
+      const first = (n: number) => (adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`);
+      const number = (q: number, n: string) => `select(0.0, ${queries.at(`origin${q}`, `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
+      return `
+  ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vectorOf(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}
+  ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;
+    },
+    sums,
+    score: (q, c) => `(dots${c}_${q} + vec4f(${of('constants', q)}))`,
+  };
+}
+
+export function rowValues(rows: Rows): ValuePart {
+  const { dim: D, tokens: P, count } = rows;
+  const row = Math.ceil(D / 8);
+  // Tokens that lanes take side by side; several eights a lane where a row takes more than all of them.
+  const shares = Math.max(1, Math.floor(LANES / row));
+  const columns = Math.ceil(row / LANES);
+  const slot = shares > 1 ? `(lane / ${row})` : '0u';
+  const chunk = (j: number) => (shares > 1 ? `(lane % ${row})` : `min(lane + ${j * LANES}, ${row - 1}u)`);
+  const live = (j: number) => (shares > 1 ? `${slot} < ${shares}` : `lane + ${j * LANES} < ${row}`);
+  const ahead = env('GB_VAHEAD', AHEAD);
+  return {
+    name: `rows ${rows.name} ${ahead}`,
+    dim: D,
+    loaded: Math.max(P, 4 * LANES * roundsOf(D)),
+    // The weights of a round, and in the end the sums.
+    shared: 'weighed',
+    text: Q => `var<workgroup> weighed: array<vec4f, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;`,
+    declare: Q =>
+      each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
+    sum: (Q, tokens) => `
+    workgroupBarrier();
+    ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v};`, ' ')} }`))}
+    workgroupBarrier();
+    ${each(columns, j => each(Q, q => `low${j}_${q} *= ${of('kept', q)}; high${j}_${q} *= ${of('kept', q)};`, ' '))}
+    for (var t = ${slot}; t < ${count}; t += ${shares * ahead}) {
+      ${each(ahead, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
+      ${each(columns, j => each(ahead, u => rows.load(`e${j}_${u}_`, `t${u}`, [chunk(j)])))}
+      ${each(
+        ahead,
+        u => `if (t + ${u * shares} < ${P}) {
+        ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
+        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0, 1)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}
+      }`,
+      )}
+    }`,
+    result: Q => `
+  workgroupBarrier();
+  for (var n = lane; n < ${sumsOf(Q, D)}; n += ${LANES}) { weighed[n] = vec4f(0.0); }
+  for (var turn = 0u; turn < ${shares}; turn++) {
+    workgroupBarrier();
+    ${each(
+      columns,
+      j => `if (${slot} == turn && ${live(j)}) {
+      for (var k = 0u; k < 4; k++) {
+        let i = vec2u(8 * ${chunk(j)} + k, 8 * ${chunk(j)} + 4 + k);
+        ${each(Q, q => `if (i.x < ${D}) { weighed[${sumOf(Q, 'i.x', q >> 2)}][${q & 3}] = fma(low${j}_${q}[k], ${rows.unit}, weighed[${sumOf(Q, 'i.x', q >> 2)}][${q & 3}]); }`)}
+        ${each(Q, q => `if (i.y < ${D}) { weighed[${sumOf(Q, 'i.y', q >> 2)}][${q & 3}] = fma(high${j}_${q}[k], ${rows.unit}, weighed[${sumOf(Q, 'i.y', q >> 2)}][${q & 3}]); }`)}
+      }
+    }`,
+    )}
+  }`,
+  };
+}
+
+/** Eight halves in a vector. */
+export const ofHalves = (id: string, n: number, h: number): string =>
+  `vec4f(unpack2x16float(${id}${n}[${2 * h}]), unpack2x16float(${id}${n}[${2 * h + 1}]))`;
+
+/** Pages of f16 and fp8. */
+function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): Rows | undefined {
+  const { page, sharedBytes, blockBytes, codedDim } = fragment;
+  if (codedDim !== D || D % 16 !== 0 || [sharedBytes, blockBytes].some(n => n % 16 !== 0)) return undefined;
+  const common = { name: `${page.kind} ${D}`, dim: D, tokens: P, count: `${P}u` };
+  const block = `${side}Block`;
+  if (page.kind === 'f16')
+    return {
+      ...common,
+      unit: 1,
+      adjacent: false,
+      load: (id, t, cs) => cs.map((c, n) => `let ${id}${n} = pool4[${block} / 16 + (${t}) * ${D / 8} + ${c}];`).join(' '),
+      four: ofHalves,
+    };
+  if (page.kind === 'fp8')
+    return {
+      ...common,
+      // As f16 numbers of fp8 are 2^-8 as large.
+      unit: 256,
+      adjacent: true,
+      load: (id, t, cs) =>
+        cs.length === 2
+          ? `let ${id} = pool4[${block} / 16 + ((${t}) * ${D / 8} + ${cs[0]}) / 2];`
+          : `let ${id} = pool2[${block} / 8 + (${t}) * ${D / 8} + ${cs[0]}];`,
+      four: (id, n, h) => `small_fp8(${id}[${2 * n + h}])`,
+    };
+  return undefined;
+}
+
+export function pageRowKeys(fragment: Fragment, shape: PageShape): KeyPart | undefined {
+  const rows = fragment.turn ? undefined : pageRows('key', fragment, shape);
+  if (!rows) return undefined;
+  const { codedDim } = fragment;
+  return rowKeys(rows, {
+    words: codedDim + 1,
+    at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}])`,
+    constant: origin => `bitcast<f32>(queries[${origin} + ${codedDim}])`,
+  });
+}
+
+export function pageRowValues(fragment: Fragment, shape: PageShape): ValuePart | undefined {
+  const rows = pageRows('value', fragment, shape);
+  return rows && rowValues(rows);
+}

@@ -211,7 +211,7 @@ export class Attention {
         dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
     const queries =
-      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, batch, word, scale);
+      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, { words: (lanes ?? key).keys.words, int8: lanes?.keys.int8 ?? key.int8 }, batch, word, scale);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
@@ -283,12 +283,19 @@ export class Attention {
   }
 
   /** Queries in the domain of the keys. */
-  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
-    const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
+  private prepare(
+    q: Tensor,
+    key: GpuCodec,
+    { words, int8 }: { words: number; int8: boolean },
+    batch: Batch,
+    word: number,
+    scale: number,
+  ): GPUBuffer {
+    const queries = this.gpu.room('queries', 4 * q.rows * this.heads * words);
     const tables = [key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
     const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
-    const kernel = this.kernelOf('prepare', key, key, () => prepare(this.domainOf(key), key.int8));
+    const kernel = this.kernelOf(`prepare ${int8}`, key, key, () => prepare(this.domainOf(key), int8));
     this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
     return queries;
   }

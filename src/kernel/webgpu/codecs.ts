@@ -6,6 +6,7 @@ import type { KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
+import { blockKeys, blockValues } from './kernels/lanes/blocks.ts';
 import { channelKeys } from './kernels/lanes/channels.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
 import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
@@ -73,9 +74,9 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
       laneKeys:
-        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape))) ??
+        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape) ?? blockKeys(name, fragment, shape))) ??
         pageRowKeys(fragment, shape),
-      laneValues: (precise ? undefined : laneInts.intValues(name, fragment, shape)) ?? pageRowValues(fragment, shape),
+      laneValues: (precise ? undefined : (laneInts.intValues(name, fragment, shape) ?? blockValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

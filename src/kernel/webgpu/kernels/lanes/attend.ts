@@ -70,6 +70,8 @@ export interface KeyPart extends Part {
   begin?(Q: number): string;
   /** Words of a prepared query in `queries: array<u32>`. */
   words: number;
+  /** Whether they are int8. */
+  int8?: boolean;
   /** Whether a lane has every 32nd token. */
   strided?: boolean;
   /** Takes the queries: the words of query q begin at `originQ`, or, of any, at `origin(item, head, q)`. */

@@ -10,6 +10,7 @@ import type { Fragment } from '../../../fragment.ts';
 import type { PageShape } from '../shape.ts';
 import { each } from '../text.ts';
 import { type KeyPart, of, roundsOf, sumOf, sumsOf, type ValuePart, vectorOf, vectors } from './attend.ts';
+import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
 
 const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
@@ -56,41 +57,20 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
   const sums = (Q: number) => {
     const V = vectors(Q);
     const { eights, lanes } = shareOf(D, Q);
-    const bits = Array.from({ length: Math.log2(lanes) }, (_, n) => 2 ** n);
-    if (!adjacent) bits.reverse();
+    const swap = swapping(lanes, adjacent);
     const eightOf = (n: number) => (adjacent ? `part * ${eights} + ${n}` : `part + ${n * lanes}`);
     const places = Array.from({ length: eights }, (_, n) =>
       eights * lanes === all ? eightOf(n) : `min(${eightOf(n)}, ${all - 1}u)`,
     );
-    // Tokens in the order in which lanes swap their sums.
-    const order: number[] = [];
-    const visit = (e: number, depth: number): void => {
-      if (depth === 0) order.push(e);
-      else for (const add of [0, bits[depth - 1]]) visit(e + add, depth - 1);
-    };
-    visit(0, bits.length);
     const together = Math.max(1, Math.floor(env('GB_AHEAD', AHEAD) / eights));
-    const leaf = (e: number) => {
-      const n = order.indexOf(e);
-      const loads =
-        n % together === 0
-          ? order
-              .slice(n, n + together)
-              .map(t => rows.load(`r${t}_`, `min(base + ${t}, ${P - 1}u)`, places))
-              .join('\n')
-          : '';
-      return `${loads}
-      ${each(eights, h => `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k, eights)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`)}
-      ${each(V, v => `let all${e}_0_${v} = ${each(eights, h => `sum${e}_${h}_${v}`, ' + ')};`, ' ')}`;
-    };
-    const swap = (e: number, depth: number): string => {
-      if (depth === 0) return leaf(e);
-      const bit = bits[depth - 1];
-      const other = e + bit;
-      return `${swap(e, depth - 1)}
-      ${swap(other, depth - 1)}
-      ${each(V, v => `let all${e}_${depth}_${v} = swapped(all${e}_${depth - 1}_${v}, all${other}_${depth - 1}_${v}, ${bit}u);`, ' ')}`;
-    };
+    const load = (e: number) => rows.load(`r${e}_`, `min(base + ${e}, ${P - 1}u)`, places);
+    const make = (e: number) =>
+      each(
+        eights,
+        h =>
+          `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k, eights)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`,
+      );
+    const sum = (e: number, v: number) => each(eights, h => `sum${e}_${h}_${v}`, ' + ');
     return each(
       roundsOf(P),
       c => `
@@ -98,9 +78,9 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     for (var batch = 0u; batch < min(4u, (max(${count}, ${128 * c}u) - ${128 * c} + ${LANES - 1}) / ${LANES}); batch++) {
       let part = lane % ${lanes};
       let base = ${128 * c} + batch * ${LANES} + lane / ${lanes} * ${lanes};
-      ${swap(0, bits.length)}
+      ${swap.each(V, load, make, sum, together)}
       let mine = vec4u(batch) == vec4u(0, 1, 2, 3);
-      ${each(Q, q => `dots${c}_${q} = select(dots${c}_${q}, vec4f(${of(`all0_${bits.length}_`, q)}), mine);`)}
+      ${each(Q, q => `dots${c}_${q} = select(dots${c}_${q}, vec4f(${of(swap.result, q)}), mine);`)}
     }`,
     );
   };
@@ -110,12 +90,7 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     words: queries.words,
     loaded: 0,
     strided: true,
-    text: () => `${rows.text ?? ''}
-/** Two lanes have a and b: the lower one gets the sum of both as, the other that of the bs. */
-fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
-  let low = (lane & by) == 0;
-  return select(b, a, low) + across(select(a, b, low), by);
-}`,
+    text: () => `${rows.text ?? ''}\n${swapping(1, adjacent).text}`,
     load: Q => {
       const { eights, lanes } = shareOf(D, Q);
       const first = (n: number) => (adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`);

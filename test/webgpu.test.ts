@@ -235,6 +235,7 @@ describeGpu('attention on packed pages', () => {
     { spec: 'q8_0', headDim: 128, heads: 4, kvHeads: 2 },
     { spec: 'q4_0h', headDim: 128, heads: 6, kvHeads: 2 },
     { spec: 'fp8', headDim: 96, heads: 2, kvHeads: 1 },
+    { spec: 'oaken', headDim: 128, heads: 8, kvHeads: 4, pageTokens: 128 },
     { spec: 'f16', headDim: 20, heads: 2, kvHeads: 1 },
     { spec: 'tq4u/tq2', headDim: 256, heads: 2, kvHeads: 1 },
     { spec: 'tq4+recent40+sink7', headDim: 32, heads: 3, kvHeads: 3 },

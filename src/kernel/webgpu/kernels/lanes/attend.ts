@@ -224,6 +224,6 @@ fn main(group: vec3u, own_lane: u32) {
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<vec4f>'],
     size: LANES,
     body,
-    enable: together ? ['subgroups'] : [],
+    enable: [...(together ? ['subgroups'] : []), ...(body.includes('<f16>') ? ['f16'] : [])],
   };
 }

@@ -13,6 +13,7 @@ import { type KeyPart, of, roundsOf, sumOf, sumsOf, type ValuePart, vectorOf, ve
 import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
 
+export const F16 = Number(globalThis.process?.env?.GB_F16 ?? 0) === 1;
 const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
 
 /** Vectors that are read before the first of them is used. */
@@ -33,6 +34,9 @@ export interface Rows {
   load(id: string, t: string, cs: readonly string[]): string;
   /** Half h of eight n of what was loaded as `id`, out of `of` eights. */
   four(id: string, n: number, h: number, of: number): string;
+  /** Pair k of eight n as f16, and which dims of the eight it has. */
+  pair(id: string, n: number, k: number): string;
+  pairDims(k: number): [number, number];
   text?: string;
 }
 
@@ -65,12 +69,15 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     const together = Math.max(1, Math.floor(env('GB_AHEAD', AHEAD) / eights));
     const load = (e: number) => rows.load(`r${e}_`, `min(base + ${e}, ${P - 1}u)`, places);
     const make = (e: number) =>
-      each(
+      F16 ? each(eights, h => each(4, k => each(Q, q => k === 0 ? `var sum${e}_${h}_${q} = ${rows.pair(`r${e}_`, h, k)} * y${h}_${k}_${q};` : `sum${e}_${h}_${q} = fma(${rows.pair(`r${e}_`, h, k)}, y${h}_${k}_${q}, sum${e}_${h}_${q});`, ' '))) : each(
         eights,
         h =>
           `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k, eights)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`,
       );
-    const sum = (e: number, v: number) => each(eights, h => `sum${e}_${h}_${v}`, ' + ');
+    const sum = (e: number, v: number) =>
+      F16
+        ? each(eights, h => `vec4f${vectorOf(Q, v, q => `f32(sum${e}_${h}_${q}.x) + f32(sum${e}_${h}_${q}.y)`)}`, ' + ')
+        : each(eights, h => `sum${e}_${h}_${v}`, ' + ');
     return each(
       roundsOf(P),
       c => `
@@ -85,7 +92,7 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     );
   };
   return {
-    name: `rows ${rows.name} ${env('GB_KW', 2)} ${env('GB_AHEAD', AHEAD)}`,
+    name: `rows ${rows.name} ${env('GB_KW', 2)} ${env('GB_AHEAD', AHEAD)} ${F16}`,
     dim: D,
     words: queries.words,
     loaded: 0,
@@ -95,6 +102,10 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
       const { eights, lanes } = shareOf(D, Q);
       const first = (n: number) => (adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`);
       const number = (q: number, n: string) => `select(0.0, ${queries.at(`origin${q}`, `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
+      if (F16)
+        return `
+  ${each(eights, h => each(4, k => each(Q, q => `let y${h}_${k}_${q} = vec2<f16>(vec2f(${rows.pairDims(k).map(i => number(q, `(${first(h)} + ${i})`)).join(', ')}) * ${rows.unit});`, ' ')))}
+  ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;
       return `
   ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vectorOf(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}
   ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;
@@ -131,7 +142,10 @@ export function rowValues(rows: Rows): ValuePart {
     for (var t = ${slot}; t < ${count}; t += ${shares * ahead}) {
       ${each(ahead, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
       ${each(columns, j => each(ahead, u => rows.load(`e${j}_${u}_`, `t${u}`, [chunk(j)])))}
-      ${each(
+      ${F16 ? `${each(Q, q => each(4, k => `var h${k}_${q} = vec2<f16>(0.0);`, ' '))}
+      ${each(ahead, u => `if (t + ${u * shares} < ${P}) { let wh = vec4<f16>(weighed[t${u}]); ${each(4, k => `{ let d = ${rows.pair(`e0_${u}_`, 0, k)}; ${each(Q, q => `h${k}_${q} = fma(d, vec2<f16>(wh[${q}]), h${k}_${q});`, ' ')} }`)} }`)}
+      ${each(Q, q => { const at = new Map<number, string>(); for (let k = 0; k < 4; k++) rows.pairDims(k).forEach((d, n) => at.set(d, `f32(h${k}_${q}.${'xy'[n]})`)); return `low0_${q} += vec4f(${[0, 1, 2, 3].map(d => at.get(d)).join(', ')}); high0_${q} += vec4f(${[4, 5, 6, 7].map(d => at.get(d)).join(', ')});`; })}`
+      : each(
         ahead,
         u => `if (t + ${u * shares} < ${P}) {
         ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
@@ -162,6 +176,8 @@ export function rowValues(rows: Rows): ValuePart {
 export const ofHalves = (id: string, n: number, h: number): string =>
   `vec4f(unpack2x16float(${id}${n}[${2 * h}]), unpack2x16float(${id}${n}[${2 * h + 1}]))`;
 
+export const halfPair = (id: string, n: number, k: number): string => `bitcast<vec2<f16>>(${id}${n}[${k}])`;
+
 /** Pages of f16 and fp8. */
 function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): Rows | undefined {
   const { page, sharedBytes, blockBytes, codedDim } = fragment;
@@ -175,6 +191,8 @@ function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageT
       adjacent: false,
       load: (id, t, cs) => cs.map((c, n) => `let ${id}${n} = pool4[${block} / 16 + (${t}) * ${D / 8} + ${c}];`).join(' '),
       four: ofHalves,
+      pair: halfPair,
+      pairDims: k => [2 * k, 2 * k + 1],
     };
   if (page.kind === 'fp8')
     return {
@@ -187,6 +205,13 @@ function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageT
           ? `let ${id} = pool4[${block} / 16 + ((${t}) * ${D / 8} + ${cs[0]}) / 2];`
           : `let ${id} = pool2[${block} / 8 + (${t}) * ${D / 8} + ${cs[0]}];`,
       four: (id, n, h) => `small_fp8(${id}[${2 * n + h}])`,
+      pair: (id, n, k) => {
+        const word = `${id}[${2 * n + (k >> 1)}]`;
+        return k % 2 === 0
+          ? `bitcast<vec2<f16>>(((${word} << 8) & 0x80008000) | ((${word} << 7) & 0x3f803f80))`
+          : `bitcast<vec2<f16>>((${word} & 0x80008000) | ((${word} >> 1) & 0x3f803f80))`;
+      },
+      pairDims: k => [4 * (k >> 1) + (k & 1), 4 * (k >> 1) + (k & 1) + 2],
     };
   return undefined;
 }

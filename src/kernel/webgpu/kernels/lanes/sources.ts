@@ -6,7 +6,7 @@ import { fourHalves } from '../ints.ts';
 import { loads } from '../read.ts';
 import { HALF_TOKENS, halfReader, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
 import { attend, type KeyPart, type ValuePart } from './attend.ts';
-import { ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
+import { halfPair, ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
 import { LANES } from './talk.ts';
 
 /** Tokens of tails and sinks a round: four a lane. */
@@ -45,6 +45,8 @@ export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
     load: (id, t, cs) =>
       cs.map((c, n) => `let ${id}${n} = ${side}_words(sinks, start, room, first + ${t}, ${c});`).join(' '),
     four: ofHalves,
+    pair: halfPair,
+    pairDims: k => [2 * k, 2 * k + 1],
     text: side === 'key' ? text : '',
   });
   return attend(

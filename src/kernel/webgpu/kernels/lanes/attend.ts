@@ -203,7 +203,7 @@ fn main(group: vec3u, own_lane: u32) {
   ${
     values.shared
       ? `workgroupBarrier();
-  ${each(rounds, r => each(4, j => each(V, v => `o${r}_${j}_${v} = ${values.shared}[${((4 * r + j) * V + v) * LANES} + lane];`, ' ')))}`
+  ${each(rounds, r => each(4, j => each(V, v => `o${r}_${j}_${v} = bitcast<vec4f>(${values.shared}[${((4 * r + j) * V + v) * LANES} + lane]);`, ' ')))}`
       : ''
   }
   ${each(

@@ -17,6 +17,7 @@ import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
+const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
 const BLOCK = 32;
 
 /** Words of codes a block; of a word, bytes for dims in order, or nibbles for two runs of dims 16 apart. */
@@ -107,6 +108,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
   const { headDim: D, pageTokens: P } = shape;
   const { nibbles, words, bytes, blocks } = kind;
   const weighed = weighedBytes(P, blocks);
+  const ahead = env('GB_BV', 4);
   const most = (b: number) => `most_scale${b >> 2}[${b & 3}]`;
   const own = (r: number) => `((lane + ${LANES * r}) / ${BLOCK / 4})`;
   const ofBlock = (r: number, text: (b: number) => string) =>
@@ -134,16 +136,21 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
       let shift = part / ${words} * 4;
       let first = valueBlock + own_block * ${bytes} + 2 + part % ${words} * 4;
       let odd = (first & 2) == 2;
+      let next = select(0u, 1u, odd);
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      for (var g = 0u; g < ${P / 4}; g++) {
-        ${each(4, i => `let at${i} = first / 4 + (4 * g + ${i}) * ${(blocks * bytes) / 4}; let low${i} = pool[at${i}]; let high${i} = pool[at${i} + select(0u, 1u, odd)];`)}
-        ${each(4, i => `let word${i} = select(low${i}, (low${i} >> 16) | (high${i} << 16), odd);`)}
+      for (var first_four = 0u; first_four < ${P / 4}; first_four += ${ahead}) {
+        ${each(ahead, u => `let g${u} = first_four + ${u}; ${each(4, i => `let at${u}_${i} = first / 4 + (4 * g${u} + ${i}) * ${(blocks * bytes) / 4}; let low${u}_${i} = pool[at${u}_${i}]; let high${u}_${i} = pool[at${u}_${i} + next];`)}`)}
+        ${each(
+          ahead,
+          u => `{
+        ${each(4, i => `let word${i} = select(low${u}_${i}, (low${u}_${i} >> 16) | (high${u}_${i} << 16), odd);`)}
         ${each(4, i => (nibbles ? `let x${i} = (word${i} >> shift) & 0x0f0f0f0fu;` : `let x${i} = word${i} ^ 0x80808080u;`))}
         ${turnAbout}
-        ${nibbles ? `let turn = turns[own_block * ${P / 4} + g];` : ''}
+        ${nibbles ? `let turn = turns[own_block * ${P / 4} + g${u}];` : ''}
         ${each(4, j => `let z${j} = y${j}${nibbles ? ' ^ turn' : ''};`, ' ')}
-        ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `own_block * ${P / 4} + g`, v)};`, ' ')}
-        ${each(Q, q => each(4, j => `${of(`d${j}_`, q)} += dot4U8Packed(z${j}, ${of('b', q)});`, ' '))}
+        ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `own_block * ${P / 4} + g${u}`, v)};`, ' ')}
+        ${each(Q, q => each(4, j => `${of(`d${j}_`, q)} += dot4U8Packed(z${j}, ${of('b', q)});`, ' '))} }`,
+        )}
       }
       let own_most = ${ofBlock(r, most)};
       ${each(vectors(Q), v => `{ let units = whole${v} * own_most * ${float(1 / 255)}; ${each(4, j => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units, o${r}_${j}_${v} * kept${v});`, ' ')} }`)}

@@ -125,47 +125,56 @@ export function rowValues(rows: Rows): ValuePart {
   const chunk = (j: number) => (shares > 1 ? `(lane % ${row})` : `min(lane + ${j * LANES}, ${row - 1}u)`);
   const live = (j: number) => (shares > 1 ? `${slot} < ${shares}` : `lane + ${j * LANES} < ${row}`);
   const ahead = env('GB_VAHEAD', AHEAD);
+  const weight = (Q: number, v: number, c: number, j: number) => {
+    const all = `vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v}`;
+    return F16 ? `twice(${all})` : `bitcast<vec4u>(${all})`;
+  };
+  const floats = (Q: number, u: number) => `
+        ${each(vectors(Q), v => `let w${v} = bitcast<vec4f>(weighed[t${u} * ${vectors(Q)} + ${v}]);`, ' ')}
+        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0, 1)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
+  const halves = (Q: number, u: number) => `
+        ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
+        ${each(columns, j => each(4, k => `{ let pair = ${rows.pair(`e${j}_${u}_`, 0, k)}; ${each(Q, q => `h${j}_${k}_${q} = fma(pair, bitcast<vec2<f16>>(${of('w', q)}), h${j}_${k}_${q});`, ' ')} }`))}`;
+  const half = (j: number, q: number, d: number) => {
+    const k = [0, 1, 2, 3].find(k => rows.pairDims(k).includes(d))!;
+    return `f32(h${j}_${k}_${q}[${rows.pairDims(k).indexOf(d)}])`;
+  };
+  const put = (Q: number, j: number, i: number, q: number) => {
+    const at = sumOf(Q, `(8 * ${chunk(j)} + ${i})`, q >> 2);
+    const sum = `${i < 4 ? 'low' : 'high'}${j}_${q}[${i & 3}]`;
+    return `{ let at = ${at}; weighed[at][${q & 3}] = bitcast<u32>(fma(${sum}, ${rows.unit}, bitcast<f32>(weighed[at][${q & 3}]))); }`;
+  };
   return {
-    name: `rows ${rows.name} ${ahead}`,
+    name: `rows ${rows.name} ${ahead} ${F16}`,
     dim: D,
     loaded: Math.max(P, 4 * LANES * roundsOf(D)),
     // The weights of a round, and in the end the sums.
     shared: 'weighed',
-    text: Q => `var<workgroup> weighed: array<vec4f, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;`,
+    text: Q => `var<workgroup> weighed: array<vec4u, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;
+fn twice(x: vec4f) -> vec4u { return vec4u(${each(4, k => `pack2x16float(x.${'xyzw'[k]}${'xyzw'[k]})`, ', ')}); }`,
     declare: Q =>
       each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
     sum: (Q, tokens) => `
     workgroupBarrier();
-    ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v};`, ' ')} }`))}
+    ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = ${weight(Q, v, c, j)};`, ' ')} }`))}
     workgroupBarrier();
     ${each(columns, j => each(Q, q => `low${j}_${q} *= ${of('kept', q)}; high${j}_${q} *= ${of('kept', q)};`, ' '))}
     for (var t = ${slot}; t < ${count}; t += ${shares * ahead}) {
       ${each(ahead, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
       ${each(columns, j => each(ahead, u => rows.load(`e${j}_${u}_`, `t${u}`, [chunk(j)])))}
-      ${F16 ? `${each(Q, q => each(4, k => `var h${k}_${q} = vec2<f16>(0.0);`, ' '))}
-      ${each(ahead, u => `if (t + ${u * shares} < ${P}) { let wh = vec4<f16>(weighed[t${u}]); ${each(4, k => `{ let d = ${rows.pair(`e0_${u}_`, 0, k)}; ${each(Q, q => `h${k}_${q} = fma(d, vec2<f16>(wh[${q}]), h${k}_${q});`, ' ')} }`)} }`)}
-      ${each(Q, q => { const at = new Map<number, string>(); for (let k = 0; k < 4; k++) rows.pairDims(k).forEach((d, n) => at.set(d, `f32(h${k}_${q}.${'xy'[n]})`)); return `low0_${q} += vec4f(${[0, 1, 2, 3].map(d => at.get(d)).join(', ')}); high0_${q} += vec4f(${[4, 5, 6, 7].map(d => at.get(d)).join(', ')});`; })}`
-      : each(
-        ahead,
-        u => `if (t + ${u * shares} < ${P}) {
-        ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
-        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0, 1)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}
-      }`,
-      )}
+      ${F16 ? each(columns, j => each(Q, q => each(4, k => `var h${j}_${k}_${q} = vec2<f16>(0.0);`, ' '))) : ''}
+      ${each(ahead, u => (P % (shares * ahead) === 0 ? `{ ${(F16 ? halves : floats)(Q, u)} }` : `if (t + ${u * shares} < ${P}) { ${(F16 ? halves : floats)(Q, u)} }`))}
+      ${F16 ? each(columns, j => each(Q, q => `low${j}_${q} += vec4f(${each(4, d => half(j, q, d), ', ')}); high${j}_${q} += vec4f(${each(4, d => half(j, q, 4 + d), ', ')});`)) : ''}
     }`,
     result: Q => `
   workgroupBarrier();
-  for (var n = lane; n < ${sumsOf(Q, D)}; n += ${LANES}) { weighed[n] = vec4f(0.0); }
+  for (var n = lane; n < ${sumsOf(Q, D)}; n += ${LANES}) { weighed[n] = vec4u(0); }
   for (var turn = 0u; turn < ${shares}; turn++) {
     workgroupBarrier();
     ${each(
       columns,
       j => `if (${slot} == turn && ${live(j)}) {
-      for (var k = 0u; k < 4; k++) {
-        let i = vec2u(8 * ${chunk(j)} + k, 8 * ${chunk(j)} + 4 + k);
-        ${each(Q, q => `if (i.x < ${D}) { weighed[${sumOf(Q, 'i.x', q >> 2)}][${q & 3}] = fma(low${j}_${q}[k], ${rows.unit}, weighed[${sumOf(Q, 'i.x', q >> 2)}][${q & 3}]); }`)}
-        ${each(Q, q => `if (i.y < ${D}) { weighed[${sumOf(Q, 'i.y', q >> 2)}][${q & 3}] = fma(high${j}_${q}[k], ${rows.unit}, weighed[${sumOf(Q, 'i.y', q >> 2)}][${q & 3}]); }`)}
-      }
+      ${each(8, i => (D % 8 === 0 ? each(Q, q => put(Q, j, i, q)) : `if (8 * ${chunk(j)} + ${i} < ${D}) { ${each(Q, q => put(Q, j, i, q))} }`))}
     }`,
     )}
   }`,

@@ -17,8 +17,10 @@ import { type KeyPart, of, type ValuePart, vectorOf, vectors } from './attend.ts
 import { LANES, parts } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
 
+/** Fours of dims that are read before the first of them is used. */
+const AHEAD = 4;
+
 type Side = 'key' | 'value';
-type Hybrid = PageFragment & { kind: 'hybrid' };
 
 /** Dims that a grid has, and how its codes become bytes: a number is (byte - zero) x unit x its token's factor. */
 interface Run {
@@ -68,58 +70,72 @@ fn ${side}_three(codes: u32, least: u32, low: u32, high: u32, both: u32) -> u32 
   return 0x80808080u + size - 2u * negative;
 }`;
 
-/** Pages of 128 tokens of 128 dims, halves of them in either table. */
-function runsOf(side: Side, fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): { page: Hybrid; runs: Run[] } | undefined {
+/** Of pages of 128 tokens of 128 dims: the grids, and where their factors are. */
+function runsOf(side: Side, fragment: Fragment, { headDim: D, pageTokens: P }: PageShape) {
   const { page, sharedBytes, blockBytes } = fragment;
-  if (page.kind !== 'hybrid' || fragment.turn || D !== 4 * LANES || P !== 4 * LANES) return undefined;
-  const { residual } = page;
-  const scalars = [page.norms, ...(residual ? [residual.norms] : [])];
+  if (fragment.turn || D !== 4 * LANES || P !== 4 * LANES) return undefined;
+  const tables = tablesOf(page, D);
+  if (!tables) return undefined;
+  const runs = tables.map(({ codes, first, end, levels }): Run => {
+    const { offset, bits } = codes;
+    return { first, dims: end - first, offset, bits, factor: 0, ...tableBytes(side, levels) };
+  });
+  const scalars = page.kind === 'levels' || page.kind === 'hybrid' ? [page.norms] : [];
+  if (page.kind === 'hybrid' && page.residual) {
+    const { signs, norms, gain } = page.residual;
+    // A sign is 0 or 1, and what is halfway between them nothing.
+    const bits = { bits: 1, zero: 0.5, unit: 2 * gain, bytes: (codes: string) => codes };
+    runs.push({ first: D, dims: D, offset: signs.offset, factor: 1, ...bits });
+    scalars.push(norms);
+  }
   if (scalars.some(({ bytes, offset }) => bytes !== 2 || offset % 8 !== 0)) return undefined;
-  const runs = page.parts.map(
-    ({ codes, first, end, levels }): Run => ({
-      first,
-      dims: end - first,
-      offset: codes.offset,
-      bits: codes.bits,
-      factor: 0,
-      ...tableBytes(side, levels),
-    }),
-  );
-  // A sign is 0 or 1, halfway between them nothing.
-  if (residual)
-    runs.push({ first: D, dims: D, offset: residual.signs.offset, bits: 1, factor: 1, zero: 0.5, unit: 2 * residual.gain, bytes: codes => codes });
   if ([sharedBytes, blockBytes, ...runs.map(({ offset }) => offset)].some(n => n % 16 !== 0)) return undefined;
-  return { page, runs };
+  return { scalars: scalars.map(({ offset }) => offset), runs };
 }
 
-const factors = (side: Side, { norms, residual }: Hybrid) => [norms, ...(residual ? [residual.norms] : [])]
-  .map(({ offset }, n) => `let ${side}Factors${n} = four_halves(${side}Block + ${offset} + 8 * lane);`)
-  .join(' ');
+/** Tables of up to eight levels, in columns. */
+function tablesOf(page: PageFragment, D: number) {
+  if (page.kind === 'hybrid') return page.parts;
+  if (page.kind !== 'levels' || page.uniform || page.codes.order !== 'columns' || page.codes.bits > 3) return undefined;
+  return [{ codes: page.codes, first: 0, end: D, levels: page.levels }];
+}
 
-export function hybridKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
+const factors = (side: Side, scalars: readonly number[]) =>
+  scalars.map((offset, n) => `let ${side}Factors${n} = four_halves(${side}Block + ${offset} + 8 * lane);`).join(' ');
+
+export function columnKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const kind = runsOf('key', fragment, shape);
   if (!kind) return undefined;
-  const { page, runs } = kind;
+  const { scalars, runs } = kind;
   const C = fragment.codedDim;
-  /** The bits of a lane's tokens in dim i: planes of two bits and of one. */
-  const codes = ({ bits, dims, offset }: Run, i: string) => {
-    const two = `((pool[(keyBlock + ${offset}) / 4 + (${i}) * 8 + two_word] >> two_shift) & ${bytes4(3)})`;
-    const one = `((pool[(keyBlock + ${offset + (bits === 3 ? 32 * dims : 0)}) / 4 + (${i}) * 4 + one_word] >> one_shift) & ${bytes4(1)})`;
+  /** The words that have the codes of a lane's tokens in dim i, and these: planes of two bits and of one. */
+  const read = ({ bits, dims, offset }: Run, id: string, i: string) => {
+    const two = `let ${id}2 = pool[(keyBlock + ${offset}) / 4 + (${i}) * 8 + two_word];`;
+    const one = `let ${id}1 = pool[(keyBlock + ${offset + (bits === 3 ? 32 * dims : 0)}) / 4 + (${i}) * 4 + one_word];`;
+    return bits === 1 ? one : bits === 2 ? two : `${two} ${one}`;
+  };
+  const codes = ({ bits }: Run, id: string) => {
+    const two = `((${id}2 >> two_shift) & ${bytes4(3)})`;
+    const one = `((${id}1 >> one_shift) & ${bytes4(1)})`;
     return bits === 1 ? one : bits === 2 ? two : `(${two} | (${one} << 2u))`;
   };
   const run = (Q: number, one: Run, n: number) => `{
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' '))}
-      for (var four = 0u; four < ${one.dims / 4}; four++) {
-        ${each(4, k => `let c${k} = ${codes(one, `4 * four + ${k}`)};`)}
-        ${each(4, k => `let x${k} = ${one.bytes(`c${k}`)}${one.zero === 128 ? ' ^ 0x80808080u' : ''};`)}
+      for (var first_four = 0u; first_four < ${one.dims / 4}; first_four += ${AHEAD}) {
+        ${each(AHEAD, u => each(4, k => read(one, `w${4 * u + k}_`, `4 * (first_four + ${u}) + ${k}`)))}
+        ${each(
+          AHEAD,
+          u => `{
+        ${each(4, k => `let x${k} = ${one.bytes(codes(one, `w${4 * u + k}_`))}${one.zero === 128 ? ' ^ 0x80808080u' : ''};`)}
         ${turnAbout}
-        ${each(vectors(Q), v => `let q${v} = query[(${one.first / 4} + four) * ${vectors(Q)} + ${v}];`, ' ')}
-        ${each(4, j => each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(y${j}, ${of('q', q)});`, ' '))}
+        ${each(vectors(Q), v => `let q${v} = query[(${one.first / 4} + first_four + ${u}) * ${vectors(Q)} + ${v}];`, ' ')}
+        ${each(4, j => each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(y${j}, ${of('q', q)});`, ' '))} }`,
+        )}
       }
       ${each(4, j => each(vectors(Q), v => `all${j}_${v} = fma(vec4f(d${j}_${v})${one.zero === 128 ? '' : ` - ${float(one.zero)} * sums${n}_${v}`}, vec4f(${float(one.unit)} * keyFactors${one.factor}[${j}]), all${j}_${v});`, ' '))}
     }`;
   return {
-    name: `hybrid ${name}`,
+    name: `columns ${name}`,
     dim: C,
     words: int8Words(C),
     int8: true,
@@ -142,7 +158,7 @@ export function hybridKeys(name: string, fragment: Fragment, shape: PageShape): 
     )
     .join('\n')}
   ${each(2, n => each(vectors(Q), v => `let scalars${n}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${C / 4 + 2 * n}]`)});`))}`,
-    fetch: () => factors('key', page),
+    fetch: () => factors('key', scalars),
     sums: Q => `
     ${each(4, j => each(vectors(Q), v => `var all${j}_${v} = vec4f(0.0);`, ' '))}
     ${runs.map((one, n) => run(Q, one, n)).join('\n')}
@@ -151,13 +167,13 @@ export function hybridKeys(name: string, fragment: Fragment, shape: PageShape): 
   };
 }
 
-export function hybridValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
+export function columnValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const kind = runsOf('value', fragment, shape);
   if (!kind) return undefined;
-  const { page, runs } = kind;
+  const { scalars, runs } = kind;
   const { pageTokens: P } = shape;
   const C = fragment.codedDim;
-  const sets = page.residual ? 2 : 1;
+  const sets = scalars.length;
   const weighed = weighedBytes(P, sets);
   /** Which four tokens word m of a part of a line has (lines.ts). */
   const fourOf = (bits: number, n: string, m: number) =>
@@ -178,16 +194,16 @@ export function hybridValues(name: string, fragment: Fragment, shape: PageShape)
     }`;
   };
   return {
-    name: `hybrid ${name}`,
+    name: `columns ${name}`,
     dim: C,
     loaded: weighed.loaded,
     strided: true,
     fetch: tokens =>
       tokens.strided
-        ? [page.norms, ...(page.residual ? [page.residual.norms] : [])]
-            .map(({ offset }, n) => `let valueFactors${n} = vec4f(${each(4, j => `half(valueBlock + ${offset} + 2 * ${tokens.at(0, j)})`, ', ')});`)
+        ? scalars
+            .map((offset, n) => `let valueFactors${n} = vec4f(${each(4, j => `half(valueBlock + ${offset} + 2 * ${tokens.at(0, j)})`, ', ')});`)
             .join(' ')
-        : factors('value', page),
+        : factors('value', scalars),
     text: Q => `${decode('value')}
 ${weighed.declare(Q)}
 fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,

@@ -160,6 +160,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
     name: `blocks ${name}`,
     dim: D,
     loaded: weighed.loaded + (nibbles ? (blocks * P) / 4 : 0),
+    room: weighed.room,
     fetch: tokens =>
       each(roundsOf(P), c =>
         each(

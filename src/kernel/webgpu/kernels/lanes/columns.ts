@@ -40,11 +40,13 @@ const bytes4 = (byte: number) => `0x${byte.toString(16).padStart(2, '0').repeat(
 /** Bytes from 1 on, 128 for 0, of codes of an ascending, symmetric table. */
 function tableBytes(side: Side, levels: Float32Array): Pick<Run, 'zero' | 'unit' | 'bytes'> {
   const bits = Math.log2(levels.length);
+  // A bit, of which halfway is 0.
+  if (bits === 1) return { zero: 0.5, unit: 2 * levels[1], bytes: codes => codes };
   const unit = levels[levels.length - 1] / 127;
   const byte = (code: number) => 128 + Math.round(levels[code] / unit);
-  if (bits <= 2) {
+  if (bits === 2) {
     // The lowest, and what each bit adds.
-    const [low, high] = [byte(1) - byte(0), bits === 1 ? 0 : byte(2) - byte(0)];
+    const [low, high] = [byte(1) - byte(0), byte(2) - byte(0)];
     return { zero: 128, unit, bytes: codes => `${side}_two(${codes}, ${bytes4(byte(0))}, ${low}u, ${high}u)` };
   }
   // Magnitudes of the upper half; the lower half has them the other way round.
@@ -83,9 +85,7 @@ function runsOf(side: Side, fragment: Fragment, { headDim: D, pageTokens: P }: P
   const scalars = page.kind === 'levels' || page.kind === 'hybrid' ? [page.norms] : [];
   if (page.kind === 'hybrid' && page.residual) {
     const { signs, norms, gain } = page.residual;
-    // A sign is 0 or 1, and what is halfway between them nothing.
-    const bits = { bits: 1, zero: 0.5, unit: 2 * gain, bytes: (codes: string) => codes };
-    runs.push({ first: D, dims: D, offset: signs.offset, factor: 1, ...bits });
+    runs.push({ first: D, dims: D, offset: signs.offset, bits: 1, factor: 1, ...tableBytes(side, Float32Array.of(-gain, gain)) });
     scalars.push(norms);
   }
   if (scalars.some(({ bytes, offset }) => bytes !== 2 || offset % 8 !== 0)) return undefined;
@@ -197,6 +197,7 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
     name: `columns ${name}`,
     dim: C,
     loaded: weighed.loaded,
+    room: weighed.room,
     strided: true,
     fetch: tokens =>
       tokens.strided

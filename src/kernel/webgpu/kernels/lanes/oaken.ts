@@ -183,6 +183,7 @@ export function oakenValues(name: string, fragment: Fragment, shape: PageShape):
     name: `oaken ${name}`,
     dim: D,
     loaded: weighed.loaded + D + LANES + 4 * LANES,
+    room: weighed.room,
     strided: true,
     text: Q => `${common('value', page)}
 ${weighed.declare(Q)}

@@ -7,6 +7,7 @@ import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts'
 import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
 import { blockKeys, blockValues } from './kernels/lanes/blocks.ts';
+import * as laneBooks from './kernels/lanes/books.ts';
 import { channelKeys } from './kernels/lanes/channels.ts';
 import { columnKeys, columnValues } from './kernels/lanes/columns.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
@@ -76,9 +77,9 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
       laneKeys:
-        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape) ?? blockKeys(name, fragment, shape) ?? oakenKeys(name, fragment, shape) ?? columnKeys(name, fragment, shape))) ??
+        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape) ?? blockKeys(name, fragment, shape) ?? oakenKeys(name, fragment, shape) ?? columnKeys(name, fragment, shape) ?? laneBooks.bookKeys(name, fragment, shape))) ??
         pageRowKeys(fragment, shape),
-      laneValues: (precise ? undefined : (laneInts.intValues(name, fragment, shape) ?? blockValues(name, fragment, shape) ?? oakenValues(name, fragment, shape) ?? columnValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
+      laneValues: (precise ? undefined : (laneInts.intValues(name, fragment, shape) ?? blockValues(name, fragment, shape) ?? oakenValues(name, fragment, shape) ?? columnValues(name, fragment, shape) ?? laneBooks.bookValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

@@ -18,7 +18,13 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
     {
       name: 'pages',
       params: PAGE_PARAMS,
-      buffers: ['pool: array<u32>', 'pool2: array<vec2u>', 'pool4: array<vec4u>'],
+      buffers: [
+        'pool: array<u32>',
+        'pool2: array<vec2u>',
+        'pool4: array<vec4u>',
+        'keyTables: array<u32>',
+        'valueTables: array<u32>',
+      ],
       tokens: P,
       rounds: 'data[item + 3]',
       keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },

@@ -13,6 +13,7 @@ import { columnKeys, columnValues } from './kernels/lanes/columns.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
 import { oakenKeys, oakenValues } from './kernels/lanes/oaken.ts';
 import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
+import { spectrumKeys } from './kernels/lanes/spectrum.ts';
 import { mixedKeys, mixedValues } from './kernels/mixed.ts';
 import { additiveKeys, bookKeys, quadValues } from './kernels/quads.ts';
 import type { PageShape } from './kernels/shape.ts';
@@ -77,7 +78,7 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
       laneKeys:
-        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape) ?? blockKeys(name, fragment, shape) ?? oakenKeys(name, fragment, shape) ?? columnKeys(name, fragment, shape) ?? laneBooks.bookKeys(name, fragment, shape))) ??
+        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape) ?? blockKeys(name, fragment, shape) ?? oakenKeys(name, fragment, shape) ?? columnKeys(name, fragment, shape) ?? laneBooks.bookKeys(name, fragment, shape) ?? spectrumKeys(name, fragment, shape))) ??
         pageRowKeys(fragment, shape),
       laneValues: (precise ? undefined : (laneInts.intValues(name, fragment, shape) ?? blockValues(name, fragment, shape) ?? oakenValues(name, fragment, shape) ?? columnValues(name, fragment, shape) ?? laneBooks.bookValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
       int8: ints !== undefined && !fragment.turn,

@@ -125,7 +125,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
           b => `if (lane + ${LANES * c} < ${P / 4}) {
         let g = lane + ${LANES * c};
         let negative = vec4<bool>(${each(4, j => `(pool[(valueBlock + ((4 * g + ${j}) * ${blocks} + ${b}) * ${bytes}) / 4] & select(0x8000u, 0x80000000u, ((valueBlock + ((4 * g + ${j}) * ${blocks} + ${b}) * ${bytes}) & 2) == 2)) != 0`, ', ')});
-        turns[${(b * P) / 4} + g] = pack4xU8(select(vec4u(0), vec4u(15), negative));
+        flips[${(b * P) / 4} + g] = pack4xU8(select(vec4u(0), vec4u(15), negative));
       }`,
         ),
       )}
@@ -146,7 +146,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
         ${each(4, i => `let word${i} = select(low${u}_${i}, (low${u}_${i} >> 16) | (high${u}_${i} << 16), odd);`)}
         ${each(4, i => (nibbles ? `let x${i} = (word${i} >> shift) & 0x0f0f0f0fu;` : `let x${i} = word${i} ^ 0x80808080u;`))}
         ${turnAbout}
-        ${nibbles ? `let turn = turns[own_block * ${P / 4} + g${u}];` : ''}
+        ${nibbles ? `let turn = flips[own_block * ${P / 4} + g${u}];` : ''}
         ${each(4, j => `let z${j} = y${j}${nibbles ? ' ^ turn' : ''};`, ' ')}
         ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `own_block * ${P / 4} + g${u}`, v)};`, ' ')}
         ${each(Q, q => each(4, j => `${of(`d${j}_`, q)} += dot4U8Packed(z${j}, ${of('b', q)});`, ' '))} }`,
@@ -170,7 +170,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
         ),
       ),
     text: Q => `${weighed.declare(Q)}
-${nibbles ? `var<workgroup> turns: array<u32, ${(blocks * P) / 4}>;` : ''}
+${nibbles ? `var<workgroup> flips: array<u32, ${(blocks * P) / 4}>;` : ''}
 fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
     declare: Q => each(blocks, b => each(vectors(Q), v => `var more${b}_${v} = vec4f(0.0);`, ' ')),
     sum: (Q, tokens) => `
@@ -184,7 +184,7 @@ fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
       (q, c, b) => `(w${c}_${q} * abs(scales${b}_${c}) / max(${most(b)}, 1e-30))`,
       (v, _, b) =>
         nibbles
-          ? `{ let turned_offsets${b} = 0x08080808u - ((turns[${(b * P) / 4} + g] >> 3) & 0x01010101u); added${b}_${v} -= ${offsets(b)} * (${most(b)} * ${float(1 / 255)}); }`
+          ? `{ let turned_offsets${b} = 0x08080808u - ((flips[${(b * P) / 4} + g] >> 3) & 0x01010101u); added${b}_${v} -= ${offsets(b)} * (${most(b)} * ${float(1 / 255)}); }`
           : `added${b}_${v} -= ${sumOfBytes} * (${most(b)} * ${float(128 / 255)});`,
     )}
     ${each(blocks, b => each(vectors(Q), v => `more${b}_${v} = fma(more${b}_${v}, kept${v}, added${b}_${v} * whole${v});`, ' '))}

@@ -30,6 +30,8 @@ interface Run {
   bits: number;
   zero: number;
   unit: number;
+  /** Dims that a code has, two bits each, if not one. */
+  pairs: boolean;
   /** Which factor: of the vector, or of what is left of it. */
   factor: 0 | 1;
   bytes(codes: string): string;
@@ -80,12 +82,12 @@ function runsOf(side: Side, fragment: Fragment, { headDim: D, pageTokens: P }: P
   if (!tables) return undefined;
   const runs = tables.map(({ codes, first, end, levels }): Run => {
     const { offset, bits } = codes;
-    return { first, dims: end - first, offset, bits, factor: 0, ...tableBytes(side, levels) };
+    return { first, dims: end - first, offset, bits, pairs: codes.order === 'pairs', factor: 0, ...tableBytes(side, levels) };
   });
   const scalars = page.kind === 'levels' || page.kind === 'hybrid' ? [page.norms] : [];
   if (page.kind === 'hybrid' && page.residual) {
     const { signs, norms, gain } = page.residual;
-    runs.push({ first: D, dims: D, offset: signs.offset, bits: 1, factor: 1, ...tableBytes(side, Float32Array.of(-gain, gain)) });
+    runs.push({ first: D, dims: D, offset: signs.offset, bits: 1, pairs: false, factor: 1, ...tableBytes(side, Float32Array.of(-gain, gain)) });
     scalars.push(norms);
   }
   if (scalars.some(({ bytes, offset }) => bytes !== 2 || offset % 8 !== 0)) return undefined;
@@ -96,7 +98,7 @@ function runsOf(side: Side, fragment: Fragment, { headDim: D, pageTokens: P }: P
 /** Tables of up to eight levels, in columns. */
 function tablesOf(page: PageFragment, D: number) {
   if (page.kind === 'hybrid') return page.parts;
-  if (page.kind !== 'levels' || page.uniform || page.codes.order !== 'columns' || page.codes.bits > 3) return undefined;
+  if (page.kind !== 'levels' || page.uniform || page.codes.order === 'rows' || page.codes.bits > 3) return undefined;
   return [{ codes: page.codes, first: 0, end: D, levels: page.levels }];
 }
 
@@ -105,7 +107,7 @@ const factors = (side: Side, scalars: readonly number[]) =>
 
 export function columnKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const kind = runsOf('key', fragment, shape);
-  if (!kind) return undefined;
+  if (!kind || kind.runs.some(({ pairs }) => pairs)) return undefined;
   const { scalars, runs } = kind;
   const C = fragment.codedDim;
   /** The words that have the codes of a lane's tokens in dim i, and these: planes of two bits and of one. */
@@ -177,17 +179,24 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
   const weighed = weighedBytes(P, sets);
   /** Which four tokens word m of a part of a line has (lines.ts). */
   const fourOf = (bits: number, n: string, m: number) =>
-    bits === 2 ? `(${n} / 2 * 16 + ${n} % 2 * 2 + ${4 * (m & 3) + (m >> 2)})` : `(${4 * m} + ${n})`;
-  const run = (Q: number, { first, dims, offset, bits, factor, unit, zero, bytes }: Run) => {
-    const line = lineOf(bits, P, dims)!;
+    bits === 4
+      ? `(${n} * 8 + ${4 * (m & 1) + (m >> 1)})`
+      : bits === 2
+        ? `(${n} / 2 * 16 + ${n} % 2 * 2 + ${4 * (m & 3) + (m >> 2)})`
+        : `(${4 * m} + ${n})`;
+  const run = (Q: number, { first, dims, offset, bits, pairs, factor, unit, zero, bytes }: Run) => {
+    const line = pairs ? lineOf(4, P, dims / 2)! : lineOf(bits, P, dims)!;
+    const column = (j: number) => (pairs ? `2 * lane + ${j}` : `lane + ${LANES * j}`);
+    const half = (j: number) => (j % 2 === 0 ? '& 0x03030303u' : '>> 2u');
+    const codes = (j: number, m: number) => pairs ? `(${line.codes(`c${j >> 1}_`, m)} ${half(j)})` : line.codes(`c${j}_`, m);
     const rows = dims / LANES;
     const place = (j: number) => `${Math.floor(first / (4 * LANES))}_${((first / LANES) | 0) % 4 + j}`;
     return `{
       ${each(rows, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
       ${parts(
         n => `
-      ${each(rows, j => line.load(`c${j}_`, `valueBlock + ${offset}`, `lane + ${LANES * j}`, n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `${factor * (P / 4)} + ${fourOf(bits, n, m)}`, v)};`, ' ')} ${each(rows, j => `{ let c = ${bytes(line.codes(`c${j}_`, m))}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('b', q)});`, ' ')} }`)} }`)}`,
+      ${each(pairs ? rows / 2 : rows, j => line.load(`c${j}_`, `valueBlock + ${offset}`, column(j), n))}
+      ${each(line.words, m => `{ ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `${factor * (P / 4)} + ${fourOf(pairs ? 4 : bits, n, m)}`, v)};`, ' ')} ${each(rows, j => `{ let c = ${bytes(codes(j, m))}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('b', q)});`, ' ')} }`)} }`)}`,
       )}
       ${each(vectors(Q), v => `let unit${v} = whole${v} * (most_factor[${factor}] * ${float(unit / 255)});`)}
       ${each(rows, j => each(vectors(Q), v => `o${place(j)}_${v} = fma(vec4f(d${j}_${v}) - ${float(zero)} * byte_sums${factor}_${v}, unit${v}, o${place(j)}_${v} * kept${v});`, ' '))}
@@ -198,7 +207,7 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
     dim: C,
     loaded: weighed.loaded,
     room: weighed.room,
-    strided: true,
+    strided: !runs.some(({ pairs }) => pairs),
     fetch: tokens =>
       tokens.strided
         ? scalars

@@ -24,6 +24,7 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
         'pool4: array<vec4u>',
         'keyTables: array<u32>',
         'valueTables: array<u32>',
+        'turns: array<vec2f>',
       ],
       tokens: P,
       rounds: 'data[item + 3]',

@@ -103,8 +103,8 @@ fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
       : ['tailPool: array<u32>', 'sinkPool: array<u32>'],
     begin: `
     let sinks = data[item + 2] == 1;
-    let room = select(p.tailTokens, p.sinkTokens, sinks);
-    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room * ${D};`,
+    let room_tokens = select(p.tailTokens, p.sinkTokens, sinks);
+    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room_tokens * ${D};`,
   };
 }
 
@@ -116,7 +116,7 @@ export function attendHalves(shape: AttendShape, rows: number): Kernel {
     name: `f16 ${D}`,
     dim: D,
     tokens: HALF_TOKENS,
-    call: `${side}_eight(sinks, start, room, first +`,
+    call: `${side}_eight(sinks, start, room_tokens, first +`,
     by: 'eight',
     place: inOrder,
     scale: 'vec4f(1.0)',

@@ -54,12 +54,12 @@ export function blockKeys(name: string, fragment: Fragment, shape: PageShape): K
     for (var batch = 0u; batch < ${Math.min(4, Math.ceil((P - 128 * c) / LANES))}; batch++) {
       let base = ${128 * c} + batch * ${LANES} + lane / ${blocks} * ${blocks};
       ${each(blocks, e => each(vectors(Q), v => `var part${e}_${v} = vec4f(0.0);`, ' '))}
+      ${each(blocks, e => `${each(pairs, k => `let r${e}_${k} = pool2[keyBlock / 8 + min(base + ${e}, ${P - 1}u) * ${(blocks * bytes) / 8} + first_pair + ${k}];`, ' ')}`)}
       ${swap.each(
         vectors(Q),
-        e => `${each(pairs, k => `let r${e}_${k} = pool2[keyBlock / 8 + min(base + ${e}, ${P - 1}u) * ${(blocks * bytes) / 8} + first_pair + ${k}];`, ' ')}`,
+        () => '',
         e => leaf(Q, e),
         (e, v) => `part${e}_${v}`,
-        blocks,
       )}
       let mine = vec4u(batch) == vec4u(0, 1, 2, 3);
       ${each(Q, q => `dots${c}_${q} = select(dots${c}_${q}, vec4f(${of(swap.result, q)}), mine);`)}

@@ -30,10 +30,10 @@ export interface Rows {
   unit: number;
   /** Whether a lane's eights are neighbours, and not as far apart as can be. */
   adjacent: boolean;
-  /** Loads eights `cs` of token t as constants that begin with `id`. */
-  load(id: string, t: string, cs: readonly string[]): string;
-  /** Half h of eight n of what was loaded as `id`, out of `of` eights. */
-  four(id: string, n: number, h: number, of: number): string;
+  /** What is loaded for eights `cs` of token t. */
+  load(t: string, cs: readonly string[]): string[];
+  /** Half h of eight n of what was loaded as constants that begin with `id`. */
+  four(id: string, n: number, h: number): string;
   /** Pair k of eight n as f16, and which dims of the eight it has. */
   pair(id: string, n: number, k: number): string;
   pairDims(k: number): [number, number];
@@ -66,30 +66,44 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     const places = Array.from({ length: eights }, (_, n) =>
       eights * lanes === all ? eightOf(n) : `min(${eightOf(n)}, ${all - 1}u)`,
     );
-    const together = Math.max(1, Math.floor(env('GB_AHEAD', AHEAD) / eights));
-    const load = (e: number) => rows.load(`r${e}_`, `min(base + ${e}, ${P - 1}u)`, places);
+    const groups = swap.groups(Math.max(1, Math.floor(env('GB_AHEAD', AHEAD) / eights)));
+    const loads = (c: number, batch: string, e: number) =>
+      rows.load(`min(${128 * c} + ${LANES} * ${batch} + base + ${e}, ${P - 1}u)`, places);
+    // While a group's sums are made the next one's tokens are on their way.
+    const before = (c: number) => (e: number) => {
+      const n = groups.findIndex(([first]) => first === e);
+      if (n < 0) return '';
+      const own = groups[0].map(t => loads(c, 'batch', t).map((_, k) => `let r${t}_${k} = keys${c}_${t}_${k};`).join(' '));
+      const next =
+        n + 1 < groups.length
+          ? groups[n + 1].map(t => loads(c, 'batch', t).map((text, k) => `let r${t}_${k} = ${text};`).join(' '))
+          : groups[0].map(t => loads(c, '(batch + 1)', t).map((text, k) => `keys${c}_${t}_${k} = ${text};`).join(' '));
+      return [...(n === 0 ? own : []), ...next].join('\n');
+    };
     const make = (e: number) =>
       F16 ? each(eights, h => each(4, k => each(Q, q => k === 0 ? `var sum${e}_${h}_${q} = ${rows.pair(`r${e}_`, h, k)} * y${h}_${k}_${q};` : `sum${e}_${h}_${q} = fma(${rows.pair(`r${e}_`, h, k)}, y${h}_${k}_${q}, sum${e}_${h}_${q});`, ' '))) : each(
         eights,
         h =>
-          `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k, eights)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`,
+          `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`,
       );
     const sum = (e: number, v: number) =>
       F16
         ? each(eights, h => `vec4f${vectorOf(Q, v, q => `f32(sum${e}_${h}_${q}.x) + f32(sum${e}_${h}_${q}.y)`)}`, ' + ')
         : each(eights, h => `sum${e}_${h}_${v}`, ' + ');
-    return each(
+    return `
+    let part = lane % ${lanes};
+    let base = lane / ${lanes} * ${lanes};
+    ${each(
       roundsOf(P),
       c => `
     ${each(Q, q => `var dots${c}_${q} = vec4f(0.0);`, ' ')}
+    ${groups[0].map(t => loads(c, '0', t).map((text, k) => `var keys${c}_${t}_${k} = ${text};`).join(' ')).join('\n')}
     for (var batch = 0u; batch < min(4u, (max(${count}, ${128 * c}u) - ${128 * c} + ${LANES - 1}) / ${LANES}); batch++) {
-      let part = lane % ${lanes};
-      let base = ${128 * c} + batch * ${LANES} + lane / ${lanes} * ${lanes};
-      ${swap.each(V, load, make, sum, together)}
+      ${swap.each(V, before(c), make, sum)}
       let mine = vec4u(batch) == vec4u(0, 1, 2, 3);
       ${each(Q, q => `dots${c}_${q} = select(dots${c}_${q}, vec4f(${of(swap.result, q)}), mine);`)}
     }`,
-    );
+    )}`;
   };
   return {
     name: `rows ${rows.name} ${env('GB_KW', 2)} ${env('GB_AHEAD', AHEAD)} ${F16}`,
@@ -125,13 +139,16 @@ export function rowValues(rows: Rows): ValuePart {
   const chunk = (j: number) => (shares > 1 ? `(lane % ${row})` : `min(lane + ${j * LANES}, ${row - 1}u)`);
   const live = (j: number) => (shares > 1 ? `${slot} < ${shares}` : `lane + ${j * LANES} < ${row}`);
   const ahead = env('GB_VAHEAD', AHEAD);
+  // While sums are made the next tokens are on their way.
+  const loads = (j: number, u: number, t: string) =>
+    rows.load(`min(${t === '0' ? slot : t} + ${u * shares}, ${P - 1}u)`, [chunk(j)]);
   const weight = (Q: number, v: number, c: number, j: number) => {
     const all = `vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v}`;
     return F16 ? `twice(${all})` : `bitcast<vec4u>(${all})`;
   };
   const floats = (Q: number, u: number) => `
         ${each(vectors(Q), v => `let w${v} = bitcast<vec4f>(weighed[t${u} * ${vectors(Q)} + ${v}]);`, ' ')}
-        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0, 1)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
+        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
   const halves = (Q: number, u: number) => `
         ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
         ${each(columns, j => each(4, k => `{ let pair = ${rows.pair(`e${j}_${u}_`, 0, k)}; ${each(Q, q => `h${j}_${k}_${q} = fma(pair, bitcast<vec2<f16>>(${of('w', q)}), h${j}_${k}_${q});`, ' ')} }`))}`;
@@ -155,13 +172,15 @@ fn twice(x: vec4f) -> vec4u { return vec4u(${each(4, k => `pack2x16float(x.${'xy
     declare: Q =>
       each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
     sum: (Q, tokens) => `
+    ${each(columns, j => each(ahead, u => loads(j, u, '0').map((text, k) => `var values${j}_${u}_${k} = ${text};`).join(' ')))}
     workgroupBarrier();
     ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = ${weight(Q, v, c, j)};`, ' ')} }`))}
     workgroupBarrier();
     ${each(columns, j => each(Q, q => `low${j}_${q} *= ${of('kept', q)}; high${j}_${q} *= ${of('kept', q)};`, ' '))}
     for (var t = ${slot}; t < ${count}; t += ${shares * ahead}) {
       ${each(ahead, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
-      ${each(columns, j => each(ahead, u => rows.load(`e${j}_${u}_`, `t${u}`, [chunk(j)])))}
+      ${each(columns, j => each(ahead, u => loads(j, u, '0').map((_, k) => `let e${j}_${u}_${k} = values${j}_${u}_${k};`).join(' ')))}
+      ${each(columns, j => each(ahead, u => loads(j, u, `t + ${shares * ahead}`).map((text, k) => `values${j}_${u}_${k} = ${text};`).join(' ')))}
       ${F16 ? each(columns, j => each(Q, q => each(4, k => `var h${j}_${k}_${q} = vec2<f16>(0.0);`, ' '))) : ''}
       ${each(ahead, u => (P % (shares * ahead) === 0 ? `{ ${(F16 ? halves : floats)(Q, u)} }` : `if (t + ${u * shares} < ${P}) { ${(F16 ? halves : floats)(Q, u)} }`))}
       ${F16 ? each(columns, j => each(Q, q => `low${j}_${q} += vec4f(${each(4, d => half(j, q, d), ', ')}); high${j}_${q} += vec4f(${each(4, d => half(j, q, 4 + d), ', ')});`)) : ''}
@@ -198,7 +217,7 @@ function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageT
       ...common,
       unit: 1,
       adjacent: false,
-      load: (id, t, cs) => cs.map((c, n) => `let ${id}${n} = pool4[${block} / 16 + (${t}) * ${D / 8} + ${c}];`).join(' '),
+      load: (t, cs) => cs.map(c => `pool4[${block} / 16 + (${t}) * ${D / 8} + ${c}]`),
       four: ofHalves,
       pair: halfPair,
       pairDims: k => [2 * k, 2 * k + 1],
@@ -209,13 +228,14 @@ function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageT
       // As f16 numbers of fp8 are 2^-8 as large.
       unit: 256,
       adjacent: true,
-      load: (id, t, cs) =>
+      load: (t, cs) => [
         cs.length === 2
-          ? `let ${id} = pool4[${block} / 16 + ((${t}) * ${D / 8} + ${cs[0]}) / 2];`
-          : `let ${id} = pool2[${block} / 8 + (${t}) * ${D / 8} + ${cs[0]}];`,
-      four: (id, n, h) => `small_fp8(${id}[${2 * n + h}])`,
+          ? `pool4[${block} / 16 + ((${t}) * ${D / 8} + ${cs[0]}) / 2]`
+          : `pool2[${block} / 8 + (${t}) * ${D / 8} + ${cs[0]}]`,
+      ],
+      four: (id, n, h) => `small_fp8(${id}0[${2 * n + h}])`,
       pair: (id, n, k) => {
-        const word = `${id}[${2 * n + (k >> 1)}]`;
+        const word = `${id}0[${2 * n + (k >> 1)}]`;
         return k % 2 === 0
           ? `bitcast<vec2<f16>>(((${word} << 8) & 0x80008000) | ((${word} << 7) & 0x3f803f80))`
           : `bitcast<vec2<f16>>((${word} & 0x80008000) | ((${word} >> 1) & 0x3f803f80))`;

@@ -49,8 +49,7 @@ export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
     count: 'count',
     unit: 1,
     adjacent: false,
-    load: (id, t, cs) =>
-      cs.map((c, n) => `let ${id}${n} = ${side}_words(sinks, start, room, first + ${t}, ${c});`).join(' '),
+    load: (t, cs) => cs.map(c => `${side}_words(sinks, start, room_tokens, first + ${t}, ${c})`),
     four: ofHalves,
     pair: halfPair,
     pairDims: k => [2 * k, 2 * k + 1],

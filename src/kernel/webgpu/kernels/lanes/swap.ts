@@ -20,17 +20,16 @@ fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
 }`,
     /** What begins the names of a lane's own sums, those of vector V. */
     result: `swapped0_${bits.length}_`,
+    /** The tokens in the order in which they are wanted, some at a time. */
+    groups: (size: number) =>
+      Array.from({ length: Math.ceil(lanes / size) }, (_, n) => tokens.slice(n * size, (n + 1) * size)),
     /**
-     * Loads the tokens of a group, \`ahead\` at a time, makes their sums, and has them swapped as soon as may be: token e is
-     * for lane e of the group. \`sum(e, v)\` is what \`make\` made.
+     * Makes the sums of a group's tokens and has them swapped as soon as may be: token e is for lane e of the group.
+     * `before(e)` comes before anything of it, and `sum(e, v)` is what `make` made.
      */
-    each(V: number, load: (e: number) => string, make: (e: number) => string, sum: (e: number, v: number) => string, ahead: number): string {
+    each(V: number, before: (e: number) => string, make: (e: number) => string, sum: (e: number, v: number) => string): string {
       const visit = (e: number, depth: number): string => {
-        if (depth === 0) {
-          const n = tokens.indexOf(e);
-          const loads = n % ahead === 0 ? tokens.slice(n, n + ahead).map(load).join('\n') : '';
-          return `${loads}\n${make(e)}\n${each(V, v => `let swapped${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
-        }
+        if (depth === 0) return `${before(e)}\n${make(e)}\n${each(V, v => `let swapped${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
         const bit = bits[depth - 1];
         const [a, b] = [e, e + bit];
         return `${visit(a, depth - 1)}\n${visit(b, depth - 1)}

@@ -1,6 +1,6 @@
 /**
  * Lines of narrow codes (codec/pack.ts) as words of four bytes each. A line, a row of dims or a column of tokens, is cut
- * into parts of whole words, four unless another number is asked for; word m of a part holds four neighbouring codes, and `place` says which part
+ * into four parts of whole words, one a lane; word m of a part holds four neighbouring codes, and `place` says which part
  * and word has codes 4 n to 4 n + 3, so that what they meet (queries, weights) can be laid out alike.
  */
 import { each } from './text.ts';
@@ -8,9 +8,8 @@ import { each } from './text.ts';
 export const PARTS = 4;
 
 export interface Line {
-  /** Bytes of a line's first plane, its parts, and words of four codes a part. */
+  /** Bytes of a line's first plane, and words of four codes a part. */
   bytes: number;
-  parts: number;
   words: number;
   /** Loads part `part` of line `line` of the grid that begins at byte `at`, as constants that begin with `id`. */
   load(id: string, at: string, line: string, part: string): string;
@@ -24,11 +23,11 @@ export interface Line {
 const mask = (bits: number, shift = 0) => `0x${((2 ** bits - 1) << shift).toString(16).padStart(2, '0').repeat(4)}u`;
 
 /** A grid of `lines` lines of `length` codes, if its lines can be cut so. It must begin at a multiple of 16 bytes. */
-export function lineOf(bits: number, length: number, lines: number, parts = PARTS): Line | undefined {
+export function lineOf(bits: number, length: number, lines: number): Line | undefined {
   if (bits === 3) return threeBits(length, lines);
   const bytes = (length * bits) / 8;
   if (![1, 2, 4].includes(bits) || bytes % 16 !== 0) return undefined;
-  const taken = bytes / 4 / parts;
+  const taken = bytes / 16;
   const codes = 8 / bits;
   const word = (id: string, m: number) => {
     const w = Math.floor(m / codes);
@@ -37,8 +36,7 @@ export function lineOf(bits: number, length: number, lines: number, parts = PART
   };
   return {
     bytes,
-    parts,
-    words: length / 4 / parts,
+    words: length / 16,
     load(id, at, line, part) {
       const from = (unit: number) => `((${at}) + (${line}) * ${bytes} + (${part}) * ${4 * taken}) / ${unit}`;
       if (taken % 4 === 0) return each(taken / 4, v => `let ${id}${v} = pool4[${from(16)} + ${v}];`, ' ');
@@ -58,7 +56,7 @@ export function lineOf(bits: number, length: number, lines: number, parts = PART
       // Codes 4 n on: block of 16 bytes, which of a byte's codes, word of the block.
       const [block, k, w] = [`(${n}) / ${32 / bits}`, `((${n}) % ${32 / bits}) / 4`, `(${n}) % 4`];
       const x = `(4 * (${block}) + ${w})`;
-      return `((${x} / ${taken}) * ${length / 4 / parts} + (${x} % ${taken}) * ${codes} + ${k})`;
+      return `((${x} / ${taken}) * ${length / 16} + (${x} % ${taken}) * ${codes} + ${k})`;
     },
   };
 }
@@ -77,7 +75,6 @@ function threeBits(length: number, lines: number): Line | undefined {
   };
   return {
     bytes: length / 4,
-    parts: PARTS,
     words: length / 16,
     load: (id, at, line, part) => `
       ${each(low, b => `let ${id}${b} = pool[((${at}) + (${line}) * ${length / 4}) / 4 + ${4 * b} + ${part}];`, ' ')}
@@ -112,7 +109,3 @@ export function sharedWords(name: string, count: number, per: number): Words {
     word: (id, m) => `${id}${m >> 2}[${m & 3}]`,
   };
 }
-
-/** Parts of 16 bytes, which are read at once, if lines have as many. */
-export const wholeParts = (bits: number, length: number): number =>
-  bits === 3 ? PARTS : Math.max(1, (length * bits) / 128);

@@ -4,7 +4,7 @@
  */
 
 import type { Fragment } from '../../../fragment.ts';
-import { lineOf, wholeParts } from '../lines.ts';
+import { lineOf } from '../lines.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
 import { type KeyPart, of, vectorOf, vectors } from './attend.ts';
@@ -16,7 +16,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
   if (page.kind !== 'affine' || page.axis !== 'channel' || page.codes.order !== 'rows' || fragment.turn)
     return undefined;
   const { codes, group, ranges, norms } = page;
-  const line = lineOf(codes.bits, D, P, wholeParts(codes.bits, D));
+  const line = lineOf(codes.bits, D, P);
   const aligned = [sharedBytes, blockBytes, codes.offset, ranges].every(n => n % 16 === 0);
   // A lane has four tokens of one group, and makes the queries' words of four dims.
   if (!line || !aligned || group % 4 !== 0 || P % group !== 0 || P !== 4 * LANES || codedDim !== D || D % 4 !== 0)
@@ -48,7 +48,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
         k => `if (own${k}) {
         let place = ${line.place(`n${k}`)};
         ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = round(x${k}_${i}_${v} * range${k}_${i}.y * unit${v});`, ' '))}
-        ${each(vectors(Q), v => `${wordAt(Q, 'd', `place % ${line.words} * ${line.parts} + place / ${line.words}`, v)} = vec4u${vectorOf(Math.min(4, Q - 4 * v), 0, q => `pack4xI8(vec4i(vec4f(${each(4, i => `y${i}_${v}[${q}]`, ', ')})))`)};`)}
+        ${each(vectors(Q), v => `${wordAt(Q, 'd', `place % ${line.words} * 4 + place / ${line.words}`, v)} = vec4u${vectorOf(Math.min(4, Q - 4 * v), 0, q => `pack4xI8(vec4i(vec4f(${each(4, i => `y${i}_${v}[${q}]`, ', ')})))`)};`)}
       }`,
       )}
       if (lane == 0) { ${each(vectors(Q), v => `scales[(2 * d) * ${vectors(Q)} + ${v}] = most${v} * ${float(1 / 127 / 2 ** (8 - codes.bits))}; scales[(2 * d + 1) * ${vectors(Q)} + ${v}] = added${v};`)} }
@@ -75,8 +75,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
     ${parts(
       n => `
       ${each(4, j => line.load(`k${j}_`, `keyBlock + ${codes.offset}`, `(4 * lane + ${j})`, n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = ${wordAt(Q, own, `${line.parts * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.top(`k${j}_`, m)} ^ 0x80808080u; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`)} }`)}`,
-      line.parts,
+      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = ${wordAt(Q, own, `${4 * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.top(`k${j}_`, m)} ^ 0x80808080u; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`)} }`)}`,
     )}
     ${each(Q, q => `let dots0_${q} = vec4f(vec4i(${each(4, j => of(`d${j}_`, q), ', ')}));`)}`,
     score: q =>

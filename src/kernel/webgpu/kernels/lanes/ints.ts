@@ -9,7 +9,7 @@
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
 import { int8Words } from '../ints.ts';
-import { lineOf, wholeParts } from '../lines.ts';
+import { lineOf } from '../lines.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
 import { type KeyPart, of, roundsOf, type Tokens, type ValuePart, vectorOf, vectors } from './attend.ts';
@@ -50,7 +50,7 @@ const fetchNorms = (side: 'key' | 'value', offset: number, P: number) => (tokens
 export function intKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'rows');
-  const line = page && lineOf(page.codes.bits, D, P, wholeParts(page.codes.bits, D));
+  const line = page && lineOf(page.codes.bits, D, P);
   if (!page || !line || fragment.turn) return undefined;
   const { codes, norms, levels } = page;
   const step = 2 * levels[0];
@@ -61,8 +61,7 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
     ${parts(
       n => `
       ${each(4, j => line.load(`k${j}_`, `keyBlock + ${codes.offset}`, `min(lane + ${4 * LANES * c + LANES * j}, ${P - 1}u)`, n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = query[(${line.parts * m} + ${n}) * ${vectors(Q)} + ${v}];`, ' ')} ${each(4, j => `{ let c = ${line.top(`k${j}_`, m)}; ${each(Q, q => `${of(`d${c}_${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`)} }`)}`,
-      line.parts,
+      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = query[(${4 * m} + ${n}) * ${vectors(Q)} + ${v}];`, ' ')} ${each(4, j => `{ let c = ${line.top(`k${j}_`, m)}; ${each(Q, q => `${of(`d${c}_${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`)} }`)}`,
     )}
     ${each(Q, q => `let dots${c}_${q} = vec4f(vec4i(${each(4, j => of(`d${c}_${j}_`, q), ', ')}));`)}`;
   return {
@@ -75,7 +74,7 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
     load: Q => `
   for (var n = lane; n < ${D / 4}; n += ${LANES}) {
     let place = ${line.place('n')};
-    ${each(vectors(Q), v => `query[(place % ${line.words} * ${line.parts} + place / ${line.words}) * ${vectors(Q)} + ${v}] = vec4u${vectorOf(Q, v, q => `queries[origin${q} + n]`)};`)}
+    ${each(vectors(Q), v => `query[(place % ${line.words} * 4 + place / ${line.words}) * ${vectors(Q)} + ${v}] = vec4u${vectorOf(Q, v, q => `queries[origin${q} + n]`)};`)}
   }
   ${queryScalars(Q, D)}`,
     fetch: fetchNorms('key', norms.offset, P),
@@ -127,13 +126,6 @@ function rangesOf(
   // A lane has four dims of one group.
   if (!aligned(fragment, codes.offset) || group % 4 !== 0) return undefined;
   const groups = D / group;
-  // A token's ranges are a vector or several, or words.
-  const whole = groups % 4 === 0 && ranges % 16 === 0;
-  const wordsOf = (id: string, t: string) =>
-    whole
-      ? each(groups / 4, v => `let ${id}${v} = pool4[(valueBlock + ${ranges}) / 16 + ${t} * ${groups / 4} + ${v}];`, ' ')
-      : each(groups, d => `let ${id}${d} = pool[(valueBlock + ${ranges}) / 4 + ${t} * ${groups} + ${d}];`, ' ');
-  const word = (id: string, d: number) => (whole ? `${id}${d >> 2}[${d & 3}]` : `${id}${d}`);
   const middle = (2 ** codes.bits - 1) / 2;
   return {
     // Codes count from their middle, so that what rounds the weights meets no common part.
@@ -144,8 +136,8 @@ function rangesOf(
     fetch: tokens =>
       each(
         roundsOf(P),
-        c => `${each(4, j => wordsOf(`ranges${c}_${j}_`, `min(${tokens.at(c, j)}, ${P - 1}u)`), ' ')}
-    ${each(groups, d => `${each(4, j => `let range${d}_${c}_${j} = unpack2x16float(${word(`ranges${c}_${j}_`, d)});`, ' ')} let step${d}_${c} = vec4f(${each(4, j => `range${d}_${c}_${j}.y`, ', ')}); let low${d}_${c} = fma(vec4f(${float(middle)}), step${d}_${c}, vec4f(${each(4, j => `range${d}_${c}_${j}.x`, ', ')}));`)}`,
+        c => `${each(4, j => `let ranges${c}_${j} = (valueBlock + ${ranges}) / 4 + min(${tokens.at(c, j)}, ${P - 1}u) * ${groups};`, ' ')}
+    ${each(groups, d => `${each(4, j => `let range${d}_${c}_${j} = unpack2x16float(pool[ranges${c}_${j} + ${d}]);`, ' ')} let step${d}_${c} = vec4f(${each(4, j => `range${d}_${c}_${j}.y`, ', ')}); let low${d}_${c} = fma(vec4f(${float(middle)}), step${d}_${c}, vec4f(${each(4, j => `range${d}_${c}_${j}.x`, ', ')}));`)}`,
       ),
     ranges: { groups, group, step: (d, c) => `step${d}_${c}`, low: (d, c) => `low${d}_${c}` },
   };
@@ -154,7 +146,7 @@ function rangesOf(
 export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const scaled = scaledOf(fragment, shape);
-  const line = scaled && lineOf(scaled.codes.bits, P, D, wholeParts(scaled.codes.bits, P));
+  const line = scaled && lineOf(scaled.codes.bits, P, D);
   if (!scaled || !line) return undefined;
   const { unit, offset, flip, codes, factor, ranges } = scaled;
   const { groups, group } = ranges ?? { groups: 1, group: D };
@@ -177,8 +169,7 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
       ${parts(
         n => `
       ${each(4, j => line.load(`c${j}_`, `valueBlock + ${codes.offset}`, `min(${column(r, j)}, ${D - 1}u)`, n))}
-      ${each(words, m => `{ ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `${groups > 1 ? `${groupOf(r)} * ${P / 4} + ` : ''}${line.parts * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.codes(`c${j}_`, m)}${flipped}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('b', q)});`, ' ')} }`)} }`)}`,
-        line.parts,
+      ${each(words, m => `{ ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `${groups > 1 ? `${groupOf(r)} * ${P / 4} + ` : ''}${4 * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.codes(`c${j}_`, m)}${flipped}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('b', q)});`, ' ')} }`)} }`)}`,
       )}
       ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}`;
   const most = (d: number) => `most_steps${d >> 2}[${d & 3}]`;
@@ -206,7 +197,7 @@ fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
     ${weighed.put(
       Q,
       tokens,
-      `${line.place('g')} % ${words} * ${line.parts} + ${line.place('g')} / ${words}`,
+      `${line.place('g')} % ${words} * 4 + ${line.place('g')} / ${words}`,
       (q, c, d) => (ranges ? `(w${c}_${q} * ${ranges.step(d, c)} / max(${most(d)}, 1e-30))` : `w${c}_${q}`),
       (v, _, d) =>
         ranges

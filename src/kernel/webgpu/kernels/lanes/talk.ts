@@ -35,11 +35,11 @@ fn all_of(x: vec4f) -> vec4f {
 }
 
 /**
- * A loop over the parts of lines that shall stay a loop: unrolled, a compiler reads all of them at once and has no
- * registers left. So their number is of a parameter. `text` is of part n.
+ * A loop over the four parts of lines that shall stay a loop: unrolled, a compiler reads all of them at once and has no
+ * registers left. So their number is a parameter. `text` is of part n.
  */
-export const parts = (text: (n: string) => string, count = 4): string =>
-  `for (var part = 0u; part < ${count === 4 ? 'p.four' : `${count} * p.four / 4`}; part++) { ${text('part')} }`;
+export const parts = (text: (n: string) => string): string =>
+  `for (var part = 0u; part < p.four; part++) { ${text('part')} }`;
 
 /** Loads that are waited for together. */
 const LOADS = 16;

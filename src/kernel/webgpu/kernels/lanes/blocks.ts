@@ -12,14 +12,13 @@ import type { Fragment } from '../../../fragment.ts';
 import { int8Words } from '../ints.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { type KeyPart, of, roundsOf, sumOf, sumsOf, type ValuePart, vectorOf, vectors } from './attend.ts';
+import { type KeyPart, of, roundsOf, type ValuePart, vectorOf, vectors } from './attend.ts';
 import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
+const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
 const BLOCK = 32;
-/** Fours of tokens that are read before the first of them is used. */
-const AHEAD = Number(globalThis.process?.env?.GB_BV ?? 4);
 
 /** Words of codes a block; of a word, bytes for dims in order, or nibbles for two runs of dims 16 apart. */
 function blocksOf({ page, codedDim, sharedBytes, blockBytes }: Fragment, { headDim: D, pageTokens: P }: PageShape) {
@@ -103,71 +102,53 @@ fn moved(from_word: u32, n: u32, bytes: u32) -> u32 {
   };
 }
 
-/**
- * A lane's word of codes, of two blocks that lie in words of their own but for the first one's ends: `word` of the pair, or
- * bytes of the words `first` and `last` in one. `dim` is the pair's dim of byte k.
- */
-function units({ nibbles, words }: { nibbles: boolean; words: number }) {
-  const own = `lane % 16 % ${2 * words}`;
-  const nibble = nibbles ? '(lane % 16 / 8)' : '0u';
-  return {
-    declare: `
-      let unit = ${own};
-      let ends = unit == 0;
-      let odd_block = unit >= ${words};
-      let shift = 4 * ${nibble};
-      let word = unit + select(0u, 1u, odd_block);`,
-    last: words,
-    dim: (k: number) =>
-      `(16 * ${nibble} + select(select(4 * unit + ${k} - 2, ${k < 2 ? 4 * words - 2 + k : k - 2}u, unit == 0), 32 + 4 * (unit - ${words}) + ${k}, unit >= ${words}))`,
-  };
-}
-
 export function blockValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const kind = blocksOf(fragment, shape);
   if (!kind) return undefined;
   const { headDim: D, pageTokens: P } = shape;
-  const { nibbles, bytes, blocks } = kind;
-  const rows = (blocks * bytes) / 4;
+  const { nibbles, words, bytes, blocks } = kind;
   const weighed = weighedBytes(P, blocks);
-  const unit = units(kind);
+  const ahead = env('GB_BV', 4);
   const most = (b: number) => `most_scale${b >> 2}[${b & 3}]`;
-  const own = (r: number) => `(2 * ((lane + ${LANES * r}) / 16) + select(0u, 1u, odd_block))`;
+  const own = (r: number) => `((lane + ${LANES * r}) / ${BLOCK / 4})`;
   const ofBlock = (r: number, text: (b: number) => string) =>
     Array.from({ length: blocks }, (_, b) => text(b)).reduce(
       (all, one, b) => `select(${all}, ${one}, ${own(r)} == ${b})`,
     );
   const peak = (b: number) =>
     Array.from({ length: roundsOf(P) }, (_, c) => `abs(scales${b}_${c})`).reduce((x, y) => `max(${x}, ${y})`);
-  const count = Math.ceil((P * blocks) / LANES);
-  const scaleOf = (t: string, b: number) => `bitcast<f32>(room[(${t}) * ${blocks / 4} + ${b >> 2}][${b & 3}])`;
   // Scales of q4_0 may be negative: then codes are turned, 15 - code, and count from 7 rather than 8 on.
-  const signs = each(roundsOf(P), c =>
-    each(
-      blocks,
-      b => `if (lane + ${LANES * c} < ${P / 4}) {
-      let g = lane + ${LANES * c};
-      let negative = vec4<bool>(${each(4, j => `${scaleOf(`4 * g + ${j}`, b)} < 0`, ', ')});
-      flips[${(b * P) / 4} + g] = pack4xU8(select(vec4u(0), vec4u(15), negative));
-    }`,
-    ),
-  );
+  const signs = `{
+      ${each(roundsOf(P), c =>
+        each(
+          blocks,
+          b => `if (lane + ${LANES * c} < ${P / 4}) {
+        let g = lane + ${LANES * c};
+        let negative = vec4<bool>(${each(4, j => `(pool[(valueBlock + ((4 * g + ${j}) * ${blocks} + ${b}) * ${bytes}) / 4] & select(0x8000u, 0x80000000u, ((valueBlock + ((4 * g + ${j}) * ${blocks} + ${b}) * ${bytes}) & 2) == 2)) != 0`, ', ')});
+        flips[${(b * P) / 4} + g] = pack4xU8(select(vec4u(0), vec4u(15), negative));
+      }`,
+        ),
+      )}
+    }`;
   const round = (Q: number, r: number) => `{
-      ${unit.declare}
       let own_block = min(${own(r)}, ${blocks - 1}u);
-      let first = valueBlock / 4 + min((lane + ${LANES * r}) / 16, ${blocks / 2 - 1}u) * ${bytes / 2};
+      let part = (lane + ${LANES * r}) % ${BLOCK / 4};
+      let shift = part / ${words} * 4;
+      let first = valueBlock + own_block * ${bytes} + 2 + part % ${words} * 4;
+      let odd = (first & 2) == 2;
+      let next = select(0u, 1u, odd);
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      for (var first_four = 0u; first_four < ${P / 4}; first_four += ${AHEAD}) {
-        ${each(AHEAD, u => each(4, i => `let at${u}_${i} = first + (4 * (first_four + ${u}) + ${i}) * ${rows}; let word${u}_${i} = pool[at${u}_${i} + word]; var last${u}_${i} = 0u; if (ends) { last${u}_${i} = pool[at${u}_${i} + ${unit.last}]; }`))}
+      for (var first_four = 0u; first_four < ${P / 4}; first_four += ${ahead}) {
+        ${each(ahead, u => `let g${u} = first_four + ${u}; ${each(4, i => `let at${u}_${i} = first / 4 + (4 * g${u} + ${i}) * ${(blocks * bytes) / 4}; let low${u}_${i} = pool[at${u}_${i}]; let high${u}_${i} = pool[at${u}_${i} + next];`)}`)}
         ${each(
-          AHEAD,
+          ahead,
           u => `{
-        ${each(4, i => `let all${i} = select(word${u}_${i}, (word${u}_${i} & 0xffff0000u) | (last${u}_${i} & 0xffffu), ends);`)}
-        ${each(4, i => (nibbles ? `let x${i} = (all${i} >> shift) & 0x0f0f0f0fu;` : `let x${i} = all${i} ^ 0x80808080u;`))}
+        ${each(4, i => `let word${i} = select(low${u}_${i}, (low${u}_${i} >> 16) | (high${u}_${i} << 16), odd);`)}
+        ${each(4, i => (nibbles ? `let x${i} = (word${i} >> shift) & 0x0f0f0f0fu;` : `let x${i} = word${i} ^ 0x80808080u;`))}
         ${turnAbout}
-        ${nibbles ? `let flip = flips[own_block * ${P / 4} + first_four + ${u}];` : ''}
-        ${each(4, j => `let z${j} = y${j}${nibbles ? ' ^ flip' : ''};`, ' ')}
-        ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `own_block * ${P / 4} + first_four + ${u}`, v)};`, ' ')}
+        ${nibbles ? `let turn = flips[own_block * ${P / 4} + g${u}];` : ''}
+        ${each(4, j => `let z${j} = y${j}${nibbles ? ' ^ turn' : ''};`, ' ')}
+        ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `own_block * ${P / 4} + g${u}`, v)};`, ' ')}
         ${each(Q, q => each(4, j => `${of(`d${j}_`, q)} += dot4U8Packed(z${j}, ${of('b', q)});`, ' '))} }`,
         )}
       }
@@ -179,25 +160,21 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
     name: `blocks ${name}`,
     dim: D,
     loaded: weighed.loaded + (nibbles ? (blocks * P) / 4 : 0),
-    // Scales, then weights, and in the end the sums.
-    room: Q => Math.max((P * blocks) / 4, weighed.room(Q), sumsOf(Q, D)),
-    shared: 'room',
-    // Lanes side by side read scales side by side.
-    fetch: () =>
-      each(
-        count,
-        k => `let blockScale${k} = half(valueBlock + min(lane + ${k * LANES}, ${P * blocks - 1}u) * ${bytes});`,
+    room: weighed.room,
+    fetch: tokens =>
+      each(roundsOf(P), c =>
+        each(
+          blocks,
+          b =>
+            `let scales${b}_${c} = vec4f(${each(4, j => `half(valueBlock + (min(${tokens.at(c, j)}, ${P - 1}u) * ${blocks} + ${b}) * ${bytes})`, ', ')});`,
+        ),
       ),
     text: Q => `${weighed.declare(Q)}
 ${nibbles ? `var<workgroup> flips: array<u32, ${(blocks * P) / 4}>;` : ''}
 fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
     declare: Q => each(blocks, b => each(vectors(Q), v => `var more${b}_${v} = vec4f(0.0);`, ' ')),
     sum: (Q, tokens) => `
-    workgroupBarrier();
-    ${each(count, k => `if (lane + ${k * LANES} < ${P * blocks}) { room[(lane + ${k * LANES}) / 4][lane % 4] = bitcast<u32>(blockScale${k}); }`)}
-    workgroupBarrier();
-    ${each(roundsOf(P), c => each(blocks, b => `let scales${b}_${c} = vec4f(${each(4, j => scaleOf(`min(${tokens.at(c, j)}, ${P - 1}u)`, b), ', ')});`))}
-    ${nibbles ? signs : ''}
+    ${nibbles ? `workgroupBarrier(); ${signs}` : ''}
     ${each(vectors(blocks), v => `let most_scale${v} = largest(vec4f${vectorOf(blocks, v, b => `most4(${peak(b)})`)});`)}
     ${each(blocks, b => each(vectors(Q), v => `var added${b}_${v} = vec4f(0.0);`, ' '))}
     ${weighed.put(
@@ -214,15 +191,6 @@ fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
     ${each(roundsOf(D), r => round(Q, r))}`,
     result: Q => `
   ${each(blocks, b => each(vectors(Q), v => `more${b}_${v} = all_of(more${b}_${v});`, ' '))}
-  workgroupBarrier();
-  ${each(
-    roundsOf(D),
-    r => `{
-    ${unit.declare}
-    let first_dim = 64 * ((lane + ${LANES * r}) / 16);
-    ${each(vectors(Q), v => `let more_${v} = ${ofBlock(r, b => `more${b}_${v}`)};`)}
-    ${each(4, j => `{ let i = first_dim + ${unit.dim(j)}; ${each(vectors(Q), v => `room[${sumOf(Q, 'i', v)}] = bitcast<vec4u>(o${r}_${j}_${v} + more_${v});`, ' ')} }`)}
-  }`,
-  )}`,
+  ${each(roundsOf(D), r => each(vectors(Q), v => `{ let more = ${ofBlock(r, b => `more${b}_${v}`)}; ${each(4, j => `o${r}_${j}_${v} += more;`, ' ')} }`))}`,
   };
 }

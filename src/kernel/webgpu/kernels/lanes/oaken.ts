@@ -15,9 +15,6 @@ import { type KeyPart, of, type ValuePart, vectorOf, vectors } from './attend.ts
 import { LANES, parts } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
 
-/** Outliers that are read before the first of them is used. */
-const AHEAD = 4;
-
 type Oaken = PageFragment & { kind: 'oaken' };
 
 /** Pages of 128 tokens of two blocks each, whose lines can be read whole: a lane has the counts of four tokens in a word. */
@@ -99,19 +96,20 @@ fn ${side}_outliers(lists: u32, block: u32) {
 }`;
 }
 
-/** Does `text` for every outlier of token t: its dim `i` and what it `differs` by. `code` is the code of dim i. */
-const walk = (side: 'key' | 'value', code: (i: string) => string, text: string) => `
+/** Does `text` for every outlier of token t: its dim `i` and what it `differs` by. `code` is the code of (t, i). */
+const walk = (side: 'key' | 'value', code: string, text: string) => `
       let token = ${side}_token(${side}Page, t);
       let info = ${side}_lists_at[t];
       let sizes = vec2u((info >> 16) & 255, info >> 24);
       let long = vec2u(sizes > vec2u(${MANY}));
       let counts = sizes - long;
       let first_entry = lists + (info & 0xffff) + long.x;
-      let all_of_them = counts.x + counts.y;
-      for (var n = 0u; n < all_of_them; n += ${AHEAD}) {
-        ${each(AHEAD, u => `let n${u} = min(n + ${u}, all_of_them - 1); let second${u} = n${u} >= counts.x; let entry${u} = byte(first_entry + n${u} + select(0u, long.y, second${u}));`)}
-        ${each(AHEAD, u => `let i${u} = (entry${u} & 63) + select(0u, 64u, second${u}); let code${u} = ${code(`i${u}`)};`)}
-        ${each(AHEAD, u => `if (n + ${u} < all_of_them) { let i = i${u}; let differs = ${side}_differs(token, entry${u}, f32(code${u})); ${text} }`)}
+      for (var n = 0u; n < counts.x + counts.y; n++) {
+        let second = n >= counts.x;
+        let entry = byte(first_entry + n + select(0u, long.y, second));
+        let i = (entry & 63) + select(0u, 64u, second);
+        let differs = ${side}_differs(token, entry, f32(${code}));
+        ${text}
       }`;
 
 /** The code of line and place. */
@@ -157,7 +155,7 @@ var<workgroup> query: array<vec4u, ${(D / 4) * vectors(Q)}>;`,
       ${each(vectors(Q), v => `var more${v} = vec4f(0.0);`, ' ')}
       ${walk(
         'key',
-        i => codeAt(at, 't', i),
+        codeAt(at, 't', 'i'),
         `let shift = 24 - 8 * (i % 4); let n4 = i / 4;
         ${each(vectors(Q), v => `more${v} = fma(vec4f(bitcast<vec4i>(query[(${place('n4', line)}) * ${vectors(Q)} + ${v}] << vec4u(shift)) >> vec4u(24)), vec4f(differs), more${v});`, ' ')}`,
       )}
@@ -229,7 +227,7 @@ fn most2(x: vec2f) -> f32 { return max(abs(x.x), abs(x.y)); }`,
     for (var j = 0u; j < 4; j++) {
       let t = lane + ${LANES} * j;
       ${each(vectors(Q), v => `let weights${v} = ${['0', '1', '2'].reduceRight((rest, j) => `select(${rest}, vec4f${vectorOf(Q, v, q => `weight${q}[${j}]`)}, j == ${j})`, `vec4f${vectorOf(Q, v, q => `weight${q}[3]`)}`)};`)}
-      ${walk('value', i => codeAt(at, i, 't'), each(Q, q => `atomicAdd(&apart[${q * D} + i], i32(round(${of('weights', q)} * differs)));`, ' '))}
+      ${walk('value', codeAt(at, 'i', 't'), each(Q, q => `atomicAdd(&apart[${q * D} + i], i32(round(${of('weights', q)} * differs)));`, ' '))}
     } }
     workgroupBarrier();
     ${each(4, j => each(vectors(Q), v => `{ let outlying = vec4f(vec4i${vectorOf(Q, v, q => `atomicLoad(&apart[${q * D} + lane + ${LANES * j}])`)}) / unit; o0_${j}_${v} = fma(fma(vec4f(d${j}_${v}), vec4f(most_step * ${float(1 / 255)}), fma(vec4f(b${j}_${v}), vec4f(${float(apart / 255 / 128)}), outlying)), whole${v}, o0_${j}_${v} * kept${v}); }`))}

@@ -122,7 +122,9 @@ export async function farScores(
   const [a, b] = [found, right].map(({ outputs }) => outputs[total - 1].map(Math.log));
   let worst = 0;
   for (let h = 0; h < heads; h++) {
-    const query = lengthOf(right.queries.subarray(((total - 1) * heads + h) * headDim, ((total - 1) * heads + h + 1) * headDim));
+    const query = lengthOf(
+      right.queries.subarray(((total - 1) * heads + h) * headDim, ((total - 1) * heads + h + 1) * headDim),
+    );
     const last = (h + 1) * headDim - 1;
     for (let t = 0; t < seen; t++) {
       const at = (t * kvHeads + Math.floor((h * kvHeads) / heads)) * headDim;

@@ -266,7 +266,22 @@ describeGpu('attention on packed pages', () => {
   const PLAIN = { headDim: 128, heads: 4, kvHeads: 4, pageTokens: 128 };
 
   it.each([
-    ...['f16', 'fp8', 'q8_0', 'q4_0', 'oaken', 'kivi2g32', 'oscar2g32', 'tq1', 'tq2', 'tq3', 'tq4', 'tq2u', 'tq3u', 'tq4u'],
+    ...[
+      'f16',
+      'fp8',
+      'q8_0',
+      'q4_0',
+      'oaken',
+      'kivi2g32',
+      'oscar2g32',
+      'tq1',
+      'tq2',
+      'tq3',
+      'tq4',
+      'tq2u',
+      'tq3u',
+      'tq4u',
+    ],
     ...['tq35', 'tq25', 'vec-d4b8', 'million-d4b8', 'tri8i4/tq2', 'mead2', 'mead2u'],
   ])('%s in pages of 128 tokens and dims: scores and outputs', async spec => {
     const device = await webgpu(PLAIN);

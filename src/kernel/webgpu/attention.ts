@@ -15,6 +15,7 @@ import {
   prepare,
   stateFloats,
 } from './kernels/domain.ts';
+import { MOST_DIMS } from './kernels/lanes/rows.ts';
 import { halvesByLanes, pagesByLanes, ROUND } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
@@ -202,8 +203,9 @@ export class Attention {
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const lanes = this.lanesOf(key, value);
+    const halfLanes = lanes !== undefined && headDim <= MOST_DIMS;
     // What loops by lanes count to.
-    const four = lanes ? [4] : [];
+    const four = (byLanes: boolean) => (byLanes ? [4] : []);
     const dispatches: Dispatch[] = [];
     const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
@@ -211,15 +213,24 @@ export class Attention {
         dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
     const queries =
-      key.fragment.turn || batch.pageStates === 0 ? bufferOf(q) : this.prepare(q, key, { words: (lanes ?? key).keys.words, int8: lanes?.keys.int8 ?? key.int8 }, batch, word, scale);
+      key.fragment.turn || batch.pageStates === 0
+        ? bufferOf(q)
+        : this.prepare(
+            q,
+            key,
+            { words: (lanes ?? key).keys.words, int8: lanes?.keys.int8 ?? key.int8 },
+            batch,
+            word,
+            scale,
+          );
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${lanes !== undefined}`, () =>
-        lanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
+      const kernel = this.gpu.kernel(`halves ${rows} ${halfLanes}`, () =>
+        halfLanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
       );
-      return { kernel, params: [word, first, ...four, ...rooms, scale], buffers };
+      return { kernel, params: [word, first, ...four(halfLanes), ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -243,14 +254,24 @@ export class Attention {
             : attendPages(keys, values, this.shape, rows),
         );
         const offset = valueOffset - keyOffset;
-        const params = [word, first, ...four, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const params = [
+          word,
+          first,
+          ...four(lanes !== undefined),
+          pool.strides[layer],
+          offset,
+          scale,
+          key.columns,
+          value.columns,
+        ];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         return { kernel, params, buffers };
       });
     }
     const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
     const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
-    if (oneByOne && dispatches.length === 2 && few) this.runBeside(dispatches[0], dispatches[1]);
+    const sameSize = dispatches.every(({ kernel }) => kernel.size === dispatches[0].kernel.size);
+    if (oneByOne && dispatches.length === 2 && few && sameSize) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.

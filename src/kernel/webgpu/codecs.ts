@@ -78,9 +78,23 @@ export function createCodecs(gpu: Gpu, shape: PageShape, precise: boolean): (fra
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
       laneKeys:
-        (precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape) ?? blockKeys(name, fragment, shape) ?? oakenKeys(name, fragment, shape) ?? columnKeys(name, fragment, shape) ?? laneBooks.bookKeys(name, fragment, shape) ?? spectrumKeys(name, fragment, shape))) ??
-        pageRowKeys(fragment, shape),
-      laneValues: (precise ? undefined : (laneInts.intValues(name, fragment, shape) ?? blockValues(name, fragment, shape) ?? oakenValues(name, fragment, shape) ?? columnValues(name, fragment, shape) ?? laneBooks.bookValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
+        (precise
+          ? undefined
+          : (laneInts.intKeys(name, fragment, shape) ??
+            channelKeys(name, fragment, shape) ??
+            blockKeys(name, fragment, shape) ??
+            oakenKeys(name, fragment, shape) ??
+            columnKeys(name, fragment, shape) ??
+            laneBooks.bookKeys(name, fragment, shape) ??
+            spectrumKeys(name, fragment, shape))) ?? pageRowKeys(fragment, shape),
+      laneValues:
+        (precise
+          ? undefined
+          : (laneInts.intValues(name, fragment, shape) ??
+            blockValues(name, fragment, shape) ??
+            oakenValues(name, fragment, shape) ??
+            columnValues(name, fragment, shape) ??
+            laneBooks.bookValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       matrix: place(matrix, 'matrix of a codec'),

@@ -207,7 +207,7 @@ fn main(group: vec3u, own_lane: u32) {
   ${
     values.shared
       ? `workgroupBarrier();
-  ${each(rounds, r => each(4, j => each(V, v => `o${r}_${j}_${v} = bitcast<vec4f>(${values.shared}[${((4 * r + j) * V + v) * LANES} + lane]);`, ' ')))}`
+  ${each(rounds, r => each(4, j => each(V, v => `o${r}_${j}_${v} = ${values.shared}[${((4 * r + j) * V + v) * LANES} + lane];`, ' ')))}`
       : ''
   }
   ${each(
@@ -228,6 +228,6 @@ fn main(group: vec3u, own_lane: u32) {
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<vec4f>'],
     size: LANES,
     body,
-    enable: [...(together ? ['subgroups'] : []), ...(body.includes('<f16>') ? ['f16'] : [])],
+    enable: together ? ['subgroups'] : [],
   };
 }

@@ -17,12 +17,14 @@ import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
-const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
 const BLOCK = 32;
+/** Fours of tokens that are read before the first of them is used. */
+const AHEAD = 4;
 
 /** Words of codes a block; of a word, bytes for dims in order, or nibbles for two runs of dims 16 apart. */
 function blocksOf({ page, codedDim, sharedBytes, blockBytes }: Fragment, { headDim: D, pageTokens: P }: PageShape) {
-  if ((page.kind !== 'q8_0' && page.kind !== 'q4_0') || codedDim !== D || D % 128 !== 0 || P % 4 !== 0) return undefined;
+  if ((page.kind !== 'q8_0' && page.kind !== 'q4_0') || codedDim !== D || D % 128 !== 0 || P % 4 !== 0)
+    return undefined;
   if (sharedBytes % 8 !== 0 || blockBytes % 8 !== 0) return undefined;
   const nibbles = page.kind === 'q4_0';
   const words = nibbles ? 4 : 8;
@@ -108,7 +110,6 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
   const { headDim: D, pageTokens: P } = shape;
   const { nibbles, words, bytes, blocks } = kind;
   const weighed = weighedBytes(P, blocks);
-  const ahead = env('GB_BV', 4);
   const most = (b: number) => `most_scale${b >> 2}[${b & 3}]`;
   const own = (r: number) => `((lane + ${LANES * r}) / ${BLOCK / 4})`;
   const ofBlock = (r: number, text: (b: number) => string) =>
@@ -138,10 +139,10 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
       let odd = (first & 2) == 2;
       let next = select(0u, 1u, odd);
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      for (var first_four = 0u; first_four < ${P / 4}; first_four += ${ahead}) {
-        ${each(ahead, u => `let g${u} = first_four + ${u}; ${each(4, i => `let at${u}_${i} = first / 4 + (4 * g${u} + ${i}) * ${(blocks * bytes) / 4}; let low${u}_${i} = pool[at${u}_${i}]; let high${u}_${i} = pool[at${u}_${i} + next];`)}`)}
+      for (var first_four = 0u; first_four < ${P / 4}; first_four += ${AHEAD}) {
+        ${each(AHEAD, u => `let g${u} = first_four + ${u}; ${each(4, i => `let at${u}_${i} = first / 4 + (4 * g${u} + ${i}) * ${(blocks * bytes) / 4}; let low${u}_${i} = pool[at${u}_${i}]; let high${u}_${i} = pool[at${u}_${i} + next];`)}`)}
         ${each(
-          ahead,
+          AHEAD,
           u => `{
         ${each(4, i => `let word${i} = select(low${u}_${i}, (low${u}_${i} >> 16) | (high${u}_${i} << 16), odd);`)}
         ${each(4, i => (nibbles ? `let x${i} = (word${i} >> shift) & 0x0f0f0f0fu;` : `let x${i} = word${i} ^ 0x80808080u;`))}

@@ -94,7 +94,6 @@ export function bookValues(name: string, fragment: Fragment, shape: PageShape): 
       ${each(2, w => each(4, k => four(Q, w, k)))}`,
     )}
     ${each(4, j => each(vectors(Q), v => `o0_${j}_${v} = fma(vec4f(d${j}_${v}), whole${v} * (value_unit * f32(${1 / 255})), o0_${j}_${v} * kept${v});`, ' '))} }`,
-    result: Q =>
-      each(vectors(Q), v => `{ let all = all_of(more${v}); ${each(4, j => `o0_${j}_${v} += all;`, ' ')} }`),
+    result: Q => each(vectors(Q), v => `{ let all = all_of(more${v}); ${each(4, j => `o0_${j}_${v} += all;`, ' ')} }`),
   };
 }

@@ -56,7 +56,8 @@ function tableBytes(side: Side, levels: Float32Array): Pick<Run, 'zero' | 'unit'
   return {
     zero: 128,
     unit,
-    bytes: codes => `${side}_three(${codes}, ${bytes4(a)}, ${b - a}u, ${c - a}u, ${d - c - b + a < 0 ? 2 ** 32 + d - c - b + a : d - c - b + a}u)`,
+    bytes: codes =>
+      `${side}_three(${codes}, ${bytes4(a)}, ${b - a}u, ${c - a}u, ${d - c - b + a < 0 ? 2 ** 32 + d - c - b + a : d - c - b + a}u)`,
   };
 }
 
@@ -82,12 +83,28 @@ function runsOf(side: Side, fragment: Fragment, { headDim: D, pageTokens: P }: P
   if (!tables) return undefined;
   const runs = tables.map(({ codes, first, end, levels }): Run => {
     const { offset, bits } = codes;
-    return { first, dims: end - first, offset, bits, pairs: codes.order === 'pairs', factor: 0, ...tableBytes(side, levels) };
+    return {
+      first,
+      dims: end - first,
+      offset,
+      bits,
+      pairs: codes.order === 'pairs',
+      factor: 0,
+      ...tableBytes(side, levels),
+    };
   });
   const scalars = page.kind === 'levels' || page.kind === 'hybrid' ? [page.norms] : [];
   if (page.kind === 'hybrid' && page.residual) {
     const { signs, norms, gain } = page.residual;
-    runs.push({ first: D, dims: D, offset: signs.offset, bits: 1, pairs: false, factor: 1, ...tableBytes(side, Float32Array.of(-gain, gain)) });
+    runs.push({
+      first: D,
+      dims: D,
+      offset: signs.offset,
+      bits: 1,
+      pairs: false,
+      factor: 1,
+      ...tableBytes(side, Float32Array.of(-gain, gain)),
+    });
     scalars.push(norms);
   }
   if (scalars.some(({ bytes, offset }) => bytes !== 2 || offset % 8 !== 0)) return undefined;
@@ -188,9 +205,10 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
     const line = pairs ? lineOf(4, P, dims / 2)! : lineOf(bits, P, dims)!;
     const column = (j: number) => (pairs ? `2 * lane + ${j}` : `lane + ${LANES * j}`);
     const half = (j: number) => (j % 2 === 0 ? '& 0x03030303u' : '>> 2u');
-    const codes = (j: number, m: number) => pairs ? `(${line.codes(`c${j >> 1}_`, m)} ${half(j)})` : line.codes(`c${j}_`, m);
+    const codes = (j: number, m: number) =>
+      pairs ? `(${line.codes(`c${j >> 1}_`, m)} ${half(j)})` : line.codes(`c${j}_`, m);
     const rows = dims / LANES;
-    const place = (j: number) => `${Math.floor(first / (4 * LANES))}_${((first / LANES) | 0) % 4 + j}`;
+    const place = (j: number) => `${Math.floor(first / (4 * LANES))}_${(((first / LANES) | 0) % 4) + j}`;
     return `{
       ${each(rows, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
       ${parts(
@@ -211,7 +229,10 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
     fetch: tokens =>
       tokens.strided
         ? scalars
-            .map((offset, n) => `let valueFactors${n} = vec4f(${each(4, j => `half(valueBlock + ${offset} + 2 * ${tokens.at(0, j)})`, ', ')});`)
+            .map(
+              (offset, n) =>
+                `let valueFactors${n} = vec4f(${each(4, j => `half(valueBlock + ${offset} + 2 * ${tokens.at(0, j)})`, ', ')});`,
+            )
             .join(' ')
         : factors('value', scalars),
     text: Q => `${decode('value')}
@@ -225,7 +246,8 @@ fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
       tokens,
       'g',
       (q, c, s) => `(w${c}_${q} * valueFactors${s} / most_factor[${s}])`,
-      (v, _, s) => `byte_sums${s}_${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')}));`,
+      (v, _, s) =>
+        `byte_sums${s}_${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')}));`,
     )}
     ${each(sets, s => each(vectors(Q), v => `byte_sums${s}_${v} = all_of(byte_sums${s}_${v});`, ' '))}
     ${runs.map(one => run(Q, one)).join('\n')} }`,

@@ -227,7 +227,11 @@ fn most2(x: vec2f) -> f32 { return max(abs(x.x), abs(x.y)); }`,
     for (var j = 0u; j < 4; j++) {
       let t = lane + ${LANES} * j;
       ${each(vectors(Q), v => `let weights${v} = ${['0', '1', '2'].reduceRight((rest, j) => `select(${rest}, vec4f${vectorOf(Q, v, q => `weight${q}[${j}]`)}, j == ${j})`, `vec4f${vectorOf(Q, v, q => `weight${q}[3]`)}`)};`)}
-      ${walk('value', codeAt(at, 'i', 't'), each(Q, q => `atomicAdd(&apart[${q * D} + i], i32(round(${of('weights', q)} * differs)));`, ' '))}
+      ${walk(
+        'value',
+        codeAt(at, 'i', 't'),
+        each(Q, q => `atomicAdd(&apart[${q * D} + i], i32(round(${of('weights', q)} * differs)));`, ' '),
+      )}
     } }
     workgroupBarrier();
     ${each(4, j => each(vectors(Q), v => `{ let outlying = vec4f(vec4i${vectorOf(Q, v, q => `atomicLoad(&apart[${q * D} + lane + ${LANES * j}])`)}) / unit; o0_${j}_${v} = fma(fma(vec4f(d${j}_${v}), vec4f(most_step * ${float(1 / 255)}), fma(vec4f(b${j}_${v}), vec4f(${float(apart / 255 / 128)}), outlying)), whole${v}, o0_${j}_${v} * kept${v}); }`))}

@@ -1,8 +1,8 @@
 /**
- * Rows of floats: a token's dims side by side, shared by some lanes of which each has a few eights of them.
+ * Rows of floats: a token's dims side by side, shared by some lanes of which each has an eight or two of them.
  *
- *   keys     a lane has its dims of all queries in registers, and sums their products with those of a token a lane of its
- *            share; then the lanes of a token swap sums until each has one token whole
+ *   keys     a lane has its dims of all queries in registers and sums their products with those of as many tokens as lanes
+ *            share a row; then they swap sums (swap.ts) until each has one token whole
  *   values   a lane sums its eight dims of every few tokens under weights that all find in workgroup memory
  */
 
@@ -13,11 +13,11 @@ import { type KeyPart, of, roundsOf, sumOf, sumsOf, type ValuePart, vectorOf, ve
 import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
 
-export const F16 = Number(globalThis.process?.env?.GB_F16 ?? 0) === 1;
-const env = (name: string, fallback: number) => Number(globalThis.process?.env?.[name] ?? fallback);
-
 /** Vectors that are read before the first of them is used. */
 const AHEAD = 4;
+
+/** Dims of a row at most: with more, lanes swap so often that compilers take minutes. */
+export const MOST_DIMS = 128;
 
 /** How rows are read; texts begin with `key` or `value` where the sides differ. */
 export interface Rows {
@@ -34,9 +34,6 @@ export interface Rows {
   load(t: string, cs: readonly string[]): string[];
   /** Half h of eight n of what was loaded as constants that begin with `id`. */
   four(id: string, n: number, h: number): string;
-  /** Pair k of eight n as f16, and which dims of the eight it has. */
-  pair(id: string, n: number, k: number): string;
-  pairDims(k: number): [number, number];
   text?: string;
 }
 
@@ -50,7 +47,7 @@ interface Queries {
 /** Eights a lane has of a row, and the lanes that a row takes. Sums are the same bits whichever way. */
 function shareOf(D: number, Q: number): { eights: number; lanes: number } {
   const all = Math.ceil(D / 8);
-  const eights = all > 1 && Q <= 4 ? env('GB_KW', 2) : 1;
+  const eights = all > 1 && Q <= 4 ? 2 : 1;
   const lanes = 2 ** Math.ceil(Math.log2(all / eights));
   return { eights, lanes };
 }
@@ -66,30 +63,43 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     const places = Array.from({ length: eights }, (_, n) =>
       eights * lanes === all ? eightOf(n) : `min(${eightOf(n)}, ${all - 1}u)`,
     );
-    const groups = swap.groups(Math.max(1, Math.floor(env('GB_AHEAD', AHEAD) / eights)));
+    const groups = swap.groups(Math.max(1, Math.floor(AHEAD / eights)));
     const loads = (c: number, batch: string, e: number) =>
       rows.load(`min(${128 * c} + ${LANES} * ${batch} + base + ${e}, ${P - 1}u)`, places);
     // While a group's sums are made the next one's tokens are on their way.
     const before = (c: number) => (e: number) => {
       const n = groups.findIndex(([first]) => first === e);
       if (n < 0) return '';
-      const own = groups[0].map(t => loads(c, 'batch', t).map((_, k) => `let r${t}_${k} = keys${c}_${t}_${k};`).join(' '));
+      const own = groups[0].map(t =>
+        loads(c, 'batch', t)
+          .map((_, k) => `let r${t}_${k} = keys${c}_${t}_${k};`)
+          .join(' '),
+      );
       const next =
         n + 1 < groups.length
-          ? groups[n + 1].map(t => loads(c, 'batch', t).map((text, k) => `let r${t}_${k} = ${text};`).join(' '))
-          : groups[0].map(t => loads(c, '(batch + 1)', t).map((text, k) => `keys${c}_${t}_${k} = ${text};`).join(' '));
+          ? groups[n + 1].map(t =>
+              loads(c, 'batch', t)
+                .map((text, k) => `let r${t}_${k} = ${text};`)
+                .join(' '),
+            )
+          : groups[0].map(t =>
+              loads(c, '(batch + 1)', t)
+                .map((text, k) => `keys${c}_${t}_${k} = ${text};`)
+                .join(' '),
+            );
       return [...(n === 0 ? own : []), ...next].join('\n');
     };
     const make = (e: number) =>
-      F16 ? each(eights, h => each(4, k => each(Q, q => k === 0 ? `var sum${e}_${h}_${q} = ${rows.pair(`r${e}_`, h, k)} * y${h}_${k}_${q};` : `sum${e}_${h}_${q} = fma(${rows.pair(`r${e}_`, h, k)}, y${h}_${k}_${q}, sum${e}_${h}_${q});`, ' '))) : each(
-        eights,
-        h =>
-          `${each(V, v => `var sum${e}_${h}_${v} = vec4f(0.0);`, ' ')} ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k)}; ${each(4, i => each(V, v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`, ' '), ' ')} }`, ' ')}`,
-      );
-    const sum = (e: number, v: number) =>
-      F16
-        ? each(eights, h => `vec4f${vectorOf(Q, v, q => `f32(sum${e}_${h}_${q}.x) + f32(sum${e}_${h}_${q}.y)`)}`, ' + ')
-        : each(eights, h => `sum${e}_${h}_${v}`, ' + ');
+      each(eights, h => {
+        const sums = (text: (v: number) => string) => each(V, text, ' ');
+        const products = (k: number) =>
+          each(4, i =>
+            sums(v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`),
+          );
+        return `${sums(v => `var sum${e}_${h}_${v} = vec4f(0.0);`)}
+      ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k)}; ${products(k)} }`)}`;
+      });
+    const sum = (e: number, v: number) => each(eights, h => `sum${e}_${h}_${v}`, ' + ');
     return `
     let part = lane % ${lanes};
     let base = lane / ${lanes} * ${lanes};
@@ -97,7 +107,13 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
       roundsOf(P),
       c => `
     ${each(Q, q => `var dots${c}_${q} = vec4f(0.0);`, ' ')}
-    ${groups[0].map(t => loads(c, '0', t).map((text, k) => `var keys${c}_${t}_${k} = ${text};`).join(' ')).join('\n')}
+    ${groups[0]
+      .map(t =>
+        loads(c, '0', t)
+          .map((text, k) => `var keys${c}_${t}_${k} = ${text};`)
+          .join(' '),
+      )
+      .join('\n')}
     for (var batch = 0u; batch < min(4u, (max(${count}, ${128 * c}u) - ${128 * c} + ${LANES - 1}) / ${LANES}); batch++) {
       ${swap.each(V, before(c), make, sum)}
       let mine = vec4u(batch) == vec4u(0, 1, 2, 3);
@@ -106,7 +122,7 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     )}`;
   };
   return {
-    name: `rows ${rows.name} ${env('GB_KW', 2)} ${env('GB_AHEAD', AHEAD)} ${F16}`,
+    name: `rows ${rows.name}`,
     dim: D,
     words: queries.words,
     loaded: 0,
@@ -114,12 +130,10 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     text: () => `${rows.text ?? ''}\n${swapping(1, adjacent).text}`,
     load: Q => {
       const { eights, lanes } = shareOf(D, Q);
-      const first = (n: number) => (adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`);
-      const number = (q: number, n: string) => `select(0.0, ${queries.at(`origin${q}`, `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
-      if (F16)
-        return `
-  ${each(eights, h => each(4, k => each(Q, q => `let y${h}_${k}_${q} = vec2<f16>(vec2f(${rows.pairDims(k).map(i => number(q, `(${first(h)} + ${i})`)).join(', ')}) * ${rows.unit});`, ' ')))}
-  ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;
+      const first = (n: number) =>
+        adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`;
+      const number = (q: number, n: string) =>
+        `select(0.0, ${queries.at(`origin${q}`, `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
       return `
   ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vectorOf(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}
   ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;
@@ -138,56 +152,59 @@ export function rowValues(rows: Rows): ValuePart {
   const slot = shares > 1 ? `(lane / ${row})` : '0u';
   const chunk = (j: number) => (shares > 1 ? `(lane % ${row})` : `min(lane + ${j * LANES}, ${row - 1}u)`);
   const live = (j: number) => (shares > 1 ? `${slot} < ${shares}` : `lane + ${j * LANES} < ${row}`);
-  const ahead = env('GB_VAHEAD', AHEAD);
   // While sums are made the next tokens are on their way.
   const loads = (j: number, u: number, t: string) =>
     rows.load(`min(${t === '0' ? slot : t} + ${u * shares}, ${P - 1}u)`, [chunk(j)]);
-  const weight = (Q: number, v: number, c: number, j: number) => {
-    const all = `vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v}`;
-    return F16 ? `twice(${all})` : `bitcast<vec4u>(${all})`;
-  };
-  const floats = (Q: number, u: number) => `
-        ${each(vectors(Q), v => `let w${v} = bitcast<vec4f>(weighed[t${u} * ${vectors(Q)} + ${v}]);`, ' ')}
-        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
-  const halves = (Q: number, u: number) => `
+  const products = (Q: number, u: number) => `
         ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
-        ${each(columns, j => each(4, k => `{ let pair = ${rows.pair(`e${j}_${u}_`, 0, k)}; ${each(Q, q => `h${j}_${k}_${q} = fma(pair, bitcast<vec2<f16>>(${of('w', q)}), h${j}_${k}_${q});`, ' ')} }`))}`;
-  const half = (j: number, q: number, d: number) => {
-    const k = [0, 1, 2, 3].find(k => rows.pairDims(k).includes(d))!;
-    return `f32(h${j}_${k}_${q}[${rows.pairDims(k).indexOf(d)}])`;
-  };
+        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
   const put = (Q: number, j: number, i: number, q: number) => {
     const at = sumOf(Q, `(8 * ${chunk(j)} + ${i})`, q >> 2);
     const sum = `${i < 4 ? 'low' : 'high'}${j}_${q}[${i & 3}]`;
-    return `{ let at = ${at}; weighed[at][${q & 3}] = bitcast<u32>(fma(${sum}, ${rows.unit}, bitcast<f32>(weighed[at][${q & 3}]))); }`;
+    return `{ let at = ${at}; weighed[at][${q & 3}] = fma(${sum}, ${rows.unit}, weighed[at][${q & 3}]); }`;
   };
   return {
-    name: `rows ${rows.name} ${ahead} ${F16}`,
+    name: `rows ${rows.name}`,
     dim: D,
     loaded: Math.max(P, 4 * LANES * roundsOf(D)),
     // The weights of a round, and in the end the sums.
     shared: 'weighed',
-    text: Q => `var<workgroup> weighed: array<vec4u, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;
-fn twice(x: vec4f) -> vec4u { return vec4u(${each(4, k => `pack2x16float(x.${'xyzw'[k]}${'xyzw'[k]})`, ', ')}); }`,
+    text: Q => `var<workgroup> weighed: array<vec4f, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;`,
     declare: Q =>
       each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
     sum: (Q, tokens) => `
-    ${each(columns, j => each(ahead, u => loads(j, u, '0').map((text, k) => `var values${j}_${u}_${k} = ${text};`).join(' ')))}
+    ${each(columns, j =>
+      each(AHEAD, u =>
+        loads(j, u, '0')
+          .map((text, k) => `var values${j}_${u}_${k} = ${text};`)
+          .join(' '),
+      ),
+    )}
     workgroupBarrier();
-    ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = ${weight(Q, v, c, j)};`, ' ')} }`))}
+    ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v};`, ' ')} }`))}
     workgroupBarrier();
     ${each(columns, j => each(Q, q => `low${j}_${q} *= ${of('kept', q)}; high${j}_${q} *= ${of('kept', q)};`, ' '))}
-    for (var t = ${slot}; t < ${count}; t += ${shares * ahead}) {
-      ${each(ahead, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
-      ${each(columns, j => each(ahead, u => loads(j, u, '0').map((_, k) => `let e${j}_${u}_${k} = values${j}_${u}_${k};`).join(' ')))}
-      ${each(columns, j => each(ahead, u => loads(j, u, `t + ${shares * ahead}`).map((text, k) => `values${j}_${u}_${k} = ${text};`).join(' ')))}
-      ${F16 ? each(columns, j => each(Q, q => each(4, k => `var h${j}_${k}_${q} = vec2<f16>(0.0);`, ' '))) : ''}
-      ${each(ahead, u => (P % (shares * ahead) === 0 ? `{ ${(F16 ? halves : floats)(Q, u)} }` : `if (t + ${u * shares} < ${P}) { ${(F16 ? halves : floats)(Q, u)} }`))}
-      ${F16 ? each(columns, j => each(Q, q => `low${j}_${q} += vec4f(${each(4, d => half(j, q, d), ', ')}); high${j}_${q} += vec4f(${each(4, d => half(j, q, 4 + d), ', ')});`)) : ''}
+    for (var t = ${slot}; t < ${count}; t += ${shares * AHEAD}) {
+      ${each(AHEAD, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
+      ${each(columns, j =>
+        each(AHEAD, u =>
+          loads(j, u, '0')
+            .map((_, k) => `let e${j}_${u}_${k} = values${j}_${u}_${k};`)
+            .join(' '),
+        ),
+      )}
+      ${each(columns, j =>
+        each(AHEAD, u =>
+          loads(j, u, `t + ${shares * AHEAD}`)
+            .map((text, k) => `values${j}_${u}_${k} = ${text};`)
+            .join(' '),
+        ),
+      )}
+      ${each(AHEAD, u => (P % (shares * AHEAD) === 0 ? `{ ${products(Q, u)} }` : `if (t + ${u * shares} < ${P}) { ${products(Q, u)} }`))}
     }`,
     result: Q => `
   workgroupBarrier();
-  for (var n = lane; n < ${sumsOf(Q, D)}; n += ${LANES}) { weighed[n] = vec4u(0); }
+  for (var n = lane; n < ${sumsOf(Q, D)}; n += ${LANES}) { weighed[n] = vec4f(0.0); }
   for (var turn = 0u; turn < ${shares}; turn++) {
     workgroupBarrier();
     ${each(
@@ -204,12 +221,15 @@ fn twice(x: vec4f) -> vec4u { return vec4u(${each(4, k => `pack2x16float(x.${'xy
 export const ofHalves = (id: string, n: number, h: number): string =>
   `vec4f(unpack2x16float(${id}${n}[${2 * h}]), unpack2x16float(${id}${n}[${2 * h + 1}]))`;
 
-export const halfPair = (id: string, n: number, k: number): string => `bitcast<vec2<f16>>(${id}${n}[${k}])`;
-
 /** Pages of f16 and fp8. */
-function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): Rows | undefined {
+function pageRows(
+  side: 'key' | 'value',
+  fragment: Fragment,
+  { headDim: D, pageTokens: P }: PageShape,
+): Rows | undefined {
   const { page, sharedBytes, blockBytes, codedDim } = fragment;
-  if (codedDim !== D || D % 16 !== 0 || [sharedBytes, blockBytes].some(n => n % 16 !== 0)) return undefined;
+  if (codedDim !== D || D % 16 !== 0 || D > MOST_DIMS || [sharedBytes, blockBytes].some(n => n % 16 !== 0))
+    return undefined;
   const common = { name: `${page.kind} ${D}`, dim: D, tokens: P, count: `${P}u` };
   const block = `${side}Block`;
   if (page.kind === 'f16')
@@ -219,8 +239,6 @@ function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageT
       adjacent: false,
       load: (t, cs) => cs.map(c => `pool4[${block} / 16 + (${t}) * ${D / 8} + ${c}]`),
       four: ofHalves,
-      pair: halfPair,
-      pairDims: k => [2 * k, 2 * k + 1],
     };
   if (page.kind === 'fp8')
     return {
@@ -234,13 +252,6 @@ function pageRows(side: 'key' | 'value', fragment: Fragment, { headDim: D, pageT
           : `pool2[${block} / 8 + (${t}) * ${D / 8} + ${cs[0]}]`,
       ],
       four: (id, n, h) => `small_fp8(${id}0[${2 * n + h}])`,
-      pair: (id, n, k) => {
-        const word = `${id}0[${2 * n + (k >> 1)}]`;
-        return k % 2 === 0
-          ? `bitcast<vec2<f16>>(((${word} << 8) & 0x80008000) | ((${word} << 7) & 0x3f803f80))`
-          : `bitcast<vec2<f16>>((${word} & 0x80008000) | ((${word} >> 1) & 0x3f803f80))`;
-      },
-      pairDims: k => [4 * (k >> 1) + (k & 1), 4 * (k >> 1) + (k & 1) + 2],
     };
   return undefined;
 }

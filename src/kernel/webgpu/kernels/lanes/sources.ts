@@ -6,7 +6,7 @@ import { fourHalves } from '../ints.ts';
 import { loads } from '../read.ts';
 import { HALF_TOKENS, halfReader, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
 import { attend, type KeyPart, type ValuePart } from './attend.ts';
-import { halfPair, ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
+import { ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
 import { LANES } from './talk.ts';
 
 /** Tokens of tails and sinks a round: four a lane. */
@@ -51,8 +51,6 @@ export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
     adjacent: false,
     load: (t, cs) => cs.map(c => `${side}_words(sinks, start, room_tokens, first + ${t}, ${c})`),
     four: ofHalves,
-    pair: halfPair,
-    pairDims: k => [2 * k, 2 * k + 1],
     text: side === 'key' ? text : '',
   });
   return attend(

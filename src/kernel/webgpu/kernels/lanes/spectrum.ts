@@ -19,7 +19,8 @@ export function spectrumKeys(name: string, fragment: Fragment, shape: PageShape)
   const { page, turn, matrix, mean, sharedBytes, blockBytes } = fragment;
   if (page.kind !== 'spectrum' || !turn || matrix || mean || page.cosines.bits > 8 || P !== 4 * LANES) return undefined;
   const { kept, pairs, cosines, sines, scales } = page;
-  if ([sharedBytes, blockBytes].some(n => n % 8 !== 0) || scales.bytes !== 2 || scales.offset % 8 !== 0) return undefined;
+  if ([sharedBytes, blockBytes].some(n => n % 8 !== 0) || scales.bytes !== 2 || scales.offset % 8 !== 0)
+    return undefined;
   const grids = { pairs: { offset: pairs, bits: 8, order: 'columns' as const }, cosines, sines };
   const readers = Object.entries(grids).map(([id, grid]) => readFour(`key_${id}`, { ...grid, tokens: P, dims: kept }));
   if (readers.includes(undefined)) return undefined;

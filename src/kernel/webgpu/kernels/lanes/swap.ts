@@ -27,9 +27,15 @@ fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
      * Makes the sums of a group's tokens and has them swapped as soon as may be: token e is for lane e of the group.
      * `before(e)` comes before anything of it, and `sum(e, v)` is what `make` made.
      */
-    each(V: number, before: (e: number) => string, make: (e: number) => string, sum: (e: number, v: number) => string): string {
+    each(
+      V: number,
+      before: (e: number) => string,
+      make: (e: number) => string,
+      sum: (e: number, v: number) => string,
+    ): string {
       const visit = (e: number, depth: number): string => {
-        if (depth === 0) return `${before(e)}\n${make(e)}\n${each(V, v => `let swapped${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
+        if (depth === 0)
+          return `${before(e)}\n${make(e)}\n${each(V, v => `let swapped${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
         const bit = bits[depth - 1];
         const [a, b] = [e, e + bit];
         return `${visit(a, depth - 1)}\n${visit(b, depth - 1)}

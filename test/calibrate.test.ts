@@ -68,6 +68,14 @@ describe('kvasir calibrate', () => {
     expect(JSON.parse(stdout).hash).not.toBe((await readProfile(path)).hash);
   });
 
+  it('--self beside --text is half of it', async () => {
+    const { status, stdout } = await kvasir(args('--text', text, '--self'), { own: await folder() });
+    expect([status, JSON.parse(stdout).made]).toEqual([
+      0,
+      { ...(await readProfile(path)).made, text: expect.stringMatching(/^self\+[0-9a-f]{64}$/) },
+    ]);
+  });
+
   it.each([
     [[], /Give --text .* or --self/],
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],

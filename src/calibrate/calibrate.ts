@@ -101,7 +101,8 @@ async function readText(file: ModelFile, job: Job, workers: Workers, options: Ca
   const { signal, onProgress } = options;
   const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context }, engineOptions(options));
   try {
-    const rows = job.given ?? (await selfText(engine, job, options));
+    const own = await selfText(engine, job, options);
+    const rows = own && [...own, ...job.given];
     const reading = rows?.slice(0, job.rows);
     const onRow = (done: number) => onProgress?.('reading', done, job.rows);
     const done =
@@ -112,17 +113,18 @@ async function readText(file: ModelFile, job: Job, workers: Workers, options: Ca
   }
 }
 
-async function selfText(engine: Engine, { rows, context, seed, state }: Job, options: CalibrateOptions) {
+/** The rows that the model writes, or undefined if the signal came first. */
+async function selfText(engine: Engine, { own, context, seed, state }: Job, options: CalibrateOptions) {
   const { signal, onProgress } = options;
   const text: number[][] = [];
   // In equal parts, since a row alone takes as long as many together.
-  const most = Math.ceil((rows + 1) / Math.ceil((rows + 1) / SELF_ROWS));
-  while (text.length <= rows) {
+  const most = Math.ceil(own / Math.ceil(own / SELF_ROWS));
+  while (text.length < own) {
     const first = text.length;
     const name = `text-${first}`;
-    const count = Math.min(most, rows + 1 - first);
+    const count = Math.min(most, own - first);
     if (!(await state.has(name))) {
-      const progress = (tokens: number) => onProgress?.('writing', first * context + tokens, (rows + 1) * context);
+      const progress = (tokens: number) => onProgress?.('writing', first * context + tokens, own * context);
       const written = await writeRows(engine, { rows: count, context, seed, first, signal, onProgress: progress });
       if (!written) return undefined;
       await state.write(name, new Uint8Array(Int32Array.from(written.flat()).buffer));

@@ -16,8 +16,10 @@ import { openState, type State } from './state.ts';
 import { usualCodecs } from './train.ts';
 
 export interface JobOptions {
-  /** Texts to learn from; without any the model writes its own. */
+  /** Texts to learn from; without any the model writes all of it. */
   texts?: readonly string[];
+  /** The model writes half of what is learned from, beside texts. */
+  self?: boolean;
   /** Special tokens that are written out in the texts are read as such. */
   special?: boolean;
   /** How much of it: 65536 unless given. */
@@ -39,9 +41,10 @@ export interface Job {
   seed: number;
   /** To calibrate on; one more is for the probes. */
   rows: number;
-  /** The rows and that one; undefined where the model is to write them. */
-  given?: number[][];
-  /** sha256 of the token ids, or `self`. */
+  /** Rows that the model writes; the given ones come after them. */
+  own: number;
+  given: number[][];
+  /** sha256 of the given token ids, `self`, or both with a plus between. */
   text: string;
   shape: StatisticsShape;
   codecs: readonly string[];
@@ -63,8 +66,14 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
   const fingerprint = await modelFingerprint(file);
   if (!fingerprint) throw new InputError('Only a model in a file can be calibrated. Give its path or name.');
   const asked = Math.max(1, Math.round(tokens / context));
-  const given = options.texts && cutTexts(tokenizer, options.texts, options.special, context, asked + 1);
-  const rows = given ? given.length - 1 : asked;
+  const own = options.texts ? (options.self ? Math.ceil(asked / 2) : 0) : asked + 1;
+  const given = options.texts ? cutTexts(tokenizer, options.texts, options.special, context, asked + 1 - own) : [];
+  const rows = own + given.length - 1;
+  if (rows < 1)
+    throw new InputError(
+      `The text fills ${given.length} rows of ${context} tokens; calibration needs two or more, one of them to measure ` +
+        'how much each layer matters. Give more text, a smaller --context, or use --self.',
+    );
   const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
   const codecShape = { layers, kvHeads, headDim, turn: rope.frequencies };
   const { pageTokens } = checkShape(codecShape);
@@ -78,11 +87,11 @@ export async function prepare(file: ModelFile, options: JobOptions): Promise<Job
     const output = await readFloats(file.gguf, tensorOf(file.gguf, `blk.${layer}.attn_output.weight`));
     grams.push(outputGrams(output, config));
   }
-  const text = given ? sha256(given.flat().join()) : 'self';
+  const text = [own > 0 && 'self', given.length > 0 && sha256(given.flat().join())].filter(Boolean).join('+');
   const key = sha256(JSON.stringify([options.version, fingerprint, text, context, rows, perRow, seed])).slice(0, 16);
   const mark = sha256(codecs.join()).slice(0, 8);
   const state = await openState(join(await kvasirCache(), 'calibrate', key));
-  return { fingerprint, state, context, seed, rows, given, text, shape, codecs, mark, codecShape, grams };
+  return { fingerprint, state, context, seed, rows, own, given, text, shape, codecs, mark, codecShape, grams };
 }
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
@@ -102,11 +111,7 @@ function cutTexts(
     );
   });
   const longest = Math.max(...lists.map(({ length }) => length));
-  const rows = Array.from({ length: longest }, (_, i) => lists.flatMap(list => list.slice(i, i + 1))).flat();
-  if (rows.length < 2)
-    throw new InputError(
-      `The text fills ${rows.length} rows of ${context} tokens; calibration needs two or more, one of them to measure ` +
-        'how much each layer matters. Give more text, a smaller --context, or use --self.',
-    );
-  return rows.slice(0, most);
+  return Array.from({ length: longest }, (_, i) => lists.flatMap(list => list.slice(i, i + 1)))
+    .flat()
+    .slice(0, most);
 }

@@ -1,22 +1,34 @@
 /**
- * Text that the model writes itself, where no other is at hand: rows of many documents, begun by openings of several
- * kinds and continued at several temperatures. A document that ends makes room for the next.
+ * Text that the model writes itself, where no other is at hand: rows of many documents, begun in turn by openings of
+ * several kinds and by tokens drawn at random, and continued at several temperatures. Each is written without sight of
+ * those before it, and ends where it begins to go in circles: small models repeat themselves and whatever they see, and
+ * what is learned from such text fits no other. Half of them are then spelt as old corpora are, with spaces around
+ * punctuation: the same words, other tokens.
  *
  * Special tokens stay out of it. Heads that have nothing to look for look at such a token as they look at the first one of
  * a row; what is learned from rows with many of them is about these tokens.
  */
+import { createRandom, type Random } from '../codec/parts/random.ts';
 import type { Engine } from '../engine/engine.ts';
 import { createSampler } from '../engine/sample.ts';
 import { step } from '../engine/step.ts';
 import type { Chunk } from '../model/forward.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
 import { planOf } from '../plan/plan.ts';
 
-/** Cooler text goes in circles, hotter text falls apart: what is learned from either fits no other. */
 const TEMPERATURES = [0.8, 0.9, 1];
 const MIN_P = 0.05;
-/** A document ends here if it did not before: small models begin to repeat themselves. */
+/** A document ends here if it did not before. */
 const LONGEST = 512;
+/** So many tokens in the order that they had before in a document, and it is taken to go in circles. */
+const CIRCLE = 6;
+/** Tokens drawn at random that begin every other document. */
+const DRAWN = 4;
 
+/** With the spaces around it; a hyphen within a word, too. */
+const PUNCTUATION = / *([.,;:!?()"]|'s|(?<=\w)-(?=\w)) */g;
+
+/** Kinds of text, ways of writing, and layouts: heads look at line ends, brackets and commas as each kind has them. */
 const OPENINGS = [
   'The history of',
   'Once upon a time',
@@ -31,10 +43,33 @@ const OPENINGS = [
   '1. ',
   'She looked at',
   'Question: How does a bicycle stay upright?\nAnswer:',
-  'Question: What happened in Europe in the 19th century?\nAnswer:',
+  ' = Early life = \n \n He was born in 1912 , the son of a',
   'How to bake bread\n\n',
   'A function that sorts a list of numbers:\n\n',
   'The difference between weather and climate is',
+  '{"name": "',
+  '<html>\n<head>\n  <title>',
+  'User: Hi, can you help me?\nAssistant:',
+  '| Year | Team | Games |\n| --- | --- | --- |\n| 19',
+  'export function ',
+  'WASHINGTON (AP) -',
+  '- ',
+  '/**\n * ',
+  'SELECT ',
+  "the band 's second album , which was released on",
+  'Theorem 1. Let $',
+  '"I don\'t know," he said. "',
+  '#include <stdio.h>\n\nint main(',
+  'Dr. ',
+  'class ',
+  'Abstract: ',
+  '$ ',
+  'Die Stadt',
+  'La ville',
+  'In 1998, the company',
+  'for (let i = 0; i < ',
+  'Ingredients:\n- ',
+  'CHAPTER I\n\n',
 ];
 
 export interface SelfTextOptions {
@@ -52,48 +87,86 @@ export interface SelfTextOptions {
 /** All rows at once, a token of each a step; undefined if the signal came first. */
 export async function writeRows(engine: Engine, options: SelfTextOptions): Promise<number[][] | undefined> {
   const { rows, context, seed, first, signal, onProgress } = options;
-  const { tokenizer } = engine;
   const plan = planOf('tq4', { ...engine.config, turn: engine.rope.frequencies });
+  const longest = Math.min(LONGEST, context);
+  const open = (opening: () => number[]) => {
+    const document = opening().slice(0, longest - 1);
+    return { document, next: [...document], sequence: engine.openSequence(plan, longest) };
+  };
   const writers = Array.from({ length: rows }, (_, i) => {
     const row = first + i;
-    const sampling = { temperature: TEMPERATURES[row % TEMPERATURES.length], minP: MIN_P, seed: seed * 0x10001 + row };
-    const opening = (n: number) => OPENINGS[(row + n) % OPENINGS.length];
-    const ids = tokenizer.encode(opening(0), { bos: tokenizer.addBos });
-    const sequence = engine.openSequence(plan, context);
-    return {
-      ids,
-      next: ids.slice(0, context),
-      opened: 0,
-      documents: 1,
-      opening,
-      sampler: createSampler(sampling),
-      sequence,
-    };
+    const temperature = TEMPERATURES[row % TEMPERATURES.length];
+    const sampler = createSampler({ temperature, minP: MIN_P, seed: seed * 0x10001 + row });
+    const opening = createOpenings(engine.tokenizer, row, createRandom(seed * 0x10001 + row + 0x4000));
+    /** Documents that are done, how many they are, the one at hand, and what of it the model has not read. */
+    return { ids: [] as number[], done: 0, ...open(opening), sampler, opening };
   });
+  type Writer = (typeof writers)[number];
+  const lengthOf = ({ ids, document }: Writer) => Math.min(context, ids.length + document.length);
+  const finish = (writer: Writer) => {
+    writer.ids.push(...spell(engine.tokenizer, writer.document, writer.done++));
+    writer.sequence.dispose();
+    Object.assign(writer, open(writer.opening));
+  };
   try {
-    for (let live = writers; live.length > 0; live = live.filter(({ ids }) => ids.length < context)) {
-      const byChunk = new Map<Chunk, (typeof writers)[number]>(
+    for (let live = writers; live.length > 0; live = live.filter(writer => lengthOf(writer) < context)) {
+      const byChunk = new Map<Chunk, Writer>(
         live.map(writer => [{ sequence: writer.sequence, tokens: writer.next, logits: 'last' }, writer]),
       );
       const done = await step(engine, [...byChunk.keys()], {
         signal,
         onLogits(chunk, _row, logits) {
           const writer = byChunk.get(chunk)!;
-          const { ids, sampler } = writer;
+          const { document, sampler } = writer;
           const { id } = sampler.sample(logits);
-          writer.next = [id];
-          if (tokenizer.endIds.has(id) || ids.length >= writer.opened + LONGEST) {
-            writer.next = tokenizer.encode(`\n\n${writer.opening(writer.documents++)}`).slice(0, context - ids.length);
-            writer.opened = ids.length;
+          if (engine.tokenizer.endIds.has(id) || document.length + 1 >= longest || circles(document)) finish(writer);
+          else {
+            document.push(id);
+            writer.next = [id];
           }
-          ids.push(...writer.next);
         },
       });
       if (!done) return undefined;
-      onProgress?.(writers.reduce((sum, { ids }) => sum + Math.min(ids.length, context), 0));
+      onProgress?.(writers.reduce((sum, writer) => sum + lengthOf(writer), 0));
     }
   } finally {
     for (const { sequence } of writers) sequence.dispose();
   }
-  return writers.map(({ ids }) => ids.slice(0, context));
+  return writers.map(({ ids, document }) => [...ids, ...document].slice(0, context));
+}
+
+/** Gives the tokens that begin one document after the other. */
+function createOpenings(tokenizer: Tokenizer, row: number, random: Random): () => number[] {
+  let documents = 0;
+  return () => {
+    const n = documents++;
+    const between = n > 0 ? '\n\n' : '';
+    const bos = n === 0 && tokenizer.addBos;
+    if (n % 2 === 0) return tokenizer.encode(between + OPENINGS[(row + n / 2) % OPENINGS.length], { bos });
+    const ids = tokenizer.encode(between);
+    const last = ids.length + DRAWN;
+    while (ids.length < last) {
+      const id = random.uint32() % tokenizer.vocabSize;
+      // Special tokens have no bytes of their own.
+      if (tokenizer.tokenBytes(id).length > 0) ids.push(id);
+    }
+    return ids;
+  };
+}
+
+/** The n-th document of a row as it is, or with spaces around its punctuation. */
+function spell(tokenizer: Tokenizer, document: readonly number[], n: number): readonly number[] {
+  if (n % 4 < 2) return document;
+  return tokenizer.encode(tokenizer.decode(document).replace(PUNCTUATION, ' $1 '));
+}
+
+/** Whether the last tokens were there before, in the same order. */
+function circles(ids: readonly number[]): boolean {
+  const last = ids.length - CIRCLE;
+  for (let at = 0; at < last; at++) {
+    let same = 0;
+    while (same < CIRCLE && ids[at + same] === ids[last + same]) same++;
+    if (same === CIRCLE) return true;
+  }
+  return false;
 }

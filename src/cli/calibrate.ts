@@ -45,7 +45,7 @@ export function addCalibrate(program: Command): void {
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .option('--text <files...>', 'texts to learn from')
     .option('--special', 'special tokens that are written out in the texts are read as such')
-    .option('--self', 'let the model write its own text')
+    .option('--self', 'let the model write its own text: all of it, or half of it beside --text')
     .option('--tokens <n>', 'how much text', parseCount, 65536)
     .option('--context <n>', 'tokens a row (default: 2048)', parseCount)
     .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
@@ -64,9 +64,9 @@ export function addCalibrate(program: Command): void {
 }
 
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { text, self, memory, codecs, json, bits, ...rest } = options;
-  if (Boolean(text) === Boolean(self))
-    throw new InputError('Give --text with one or more files, or --self to let the model write its own text.');
+  const { text, memory, codecs, json, bits, ...rest } = options;
+  if (!text && !rest.self)
+    throw new InputError('Give --text with one or more files, or --self to let the model write its own text, or both.');
   const texts = text && (await Promise.all(text.map(readText)));
   const bars = stageBars();
   try {

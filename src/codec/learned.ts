@@ -22,6 +22,8 @@ export interface Samples {
   metric: Float64Array;
   /** [kv head][dim]: largest magnitudes of all that was seen, samples or not. */
   maxima: Float32Array;
+  /** One of so many samples may stand for text that was not seen; none unless given. */
+  strangers?: number;
 }
 
 /** A learned array of the right length and finite, or the error that says how to get it. */

@@ -40,6 +40,8 @@ const QUERY_STEP = 8;
 /** Attention this many times the mean counts no more than that; a fifth of the weight does not ask for attention. */
 const MOST_ATTENTION = 50;
 const ATTENTION_SHARE = 0.8;
+/** One sample of so many stands for text that was not seen. */
+const STRANGERS = 5;
 
 export function recordBytes({ heads, kvHeads, headDim, samples }: StatisticsShape): number {
   const floats = 2 * kvHeads * samples + kvHeads * headDim * headDim + heads + 2 * kvHeads * headDim;
@@ -159,7 +161,7 @@ export function samplesFrom(
     for (let i = 0; i < maxima.length; i++) maxima[i] = Math.max(maxima[i], seen[i]);
   });
   for (let head = 0; head < kvHeads; head++) weigh(attention.subarray(head * count, (head + 1) * count));
-  return { vectors, count, positions, attention, metric, maxima };
+  return { vectors, count, positions, attention, metric, maxima, strangers: STRANGERS };
 }
 
 /** Attention to weights, in place: relative to the mean, held within bounds. */

@@ -92,6 +92,7 @@ async function validate(device: WebGpuDevice, shape: Shape, codec: KvCodec): Pro
   const js = await runAttention(createJsDevice(), setting, chunks, { most: 1 });
   const fast = await runAttention(device, setting, chunks, { most: 1, leaves: js.leaves });
   const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
+  console.error(`${codec.spec} is ${worst.toExponential(1)} from js`);
   if (!(worst < TOLERANCE)) throw new InputError(`${codec.spec} is ${worst} from js: nothing to time.`);
   return js.leaves[0];
 }

@@ -38,6 +38,8 @@ interface Options {
   most?: number;
   /** Leaves to read in place of those that are sealed: a code that falls on the other side of a tie shall not show. */
   leaves?: readonly Uint8Array[];
+  /** Values in place of random ones, [token][kv head][dim]. */
+  values?: Float32Array;
 }
 
 /** Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs. */
@@ -45,7 +47,7 @@ export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: Setting,
   chunks: readonly number[],
-  { most = Number.POSITIVE_INFINITY, leaves }: Options = {},
+  { most = Number.POSITIVE_INFINITY, leaves, values }: Options = {},
 ) {
   const random = createRandom(headDim + heads);
   const mean = normals(random, kvHeads * headDim);
@@ -60,13 +62,12 @@ export async function runAttention(
   });
   const total = chunks.reduce((a, b) => a + b, 0);
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
-  device.write(
-    k,
-    0,
-    normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]),
-  );
-  device.write(v, 0, normals(random, total * kvHeads * headDim));
-  device.write(q, 0, normals(random, total * heads * headDim));
+  const keys = normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]);
+  const normal = normals(random, total * kvHeads * headDim);
+  const queries = normals(random, total * heads * headDim);
+  device.write(k, 0, keys);
+  device.write(v, 0, values ?? normal);
+  device.write(q, 0, queries);
   const sealed: Promise<Uint8Array>[] = [];
   let done = 0;
   for (const count of chunks) {
@@ -88,7 +89,51 @@ export async function runAttention(
     done += count;
   }
   const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
-  return { outputs, leaves: await Promise.all(sealed) };
+  return { outputs, leaves: await Promise.all(sealed), queries, keys, values: values ?? normal };
+}
+
+/** How far a is from b in its worst head, of the length that these vectors have on the whole. */
+export function farOf(a: Float32Array, b: Float32Array, headDim: number, vectors: Float32Array): number {
+  const length = lengthOf(vectors) / Math.sqrt(vectors.length / headDim);
+  const apart = a.map((x, i) => x - b[i]);
+  const heads = Array.from({ length: a.length / headDim }, (_, h) => apart.subarray(h * headDim, (h + 1) * headDim));
+  return Math.max(...heads.map(lengthOf)) / length;
+}
+
+/**
+ * How far the scores of a device are from those of another, of |q| |k|. Values tell the weights: each token of the first
+ * page has a 1 in a dim of its own, and the last token, which both devices read from the tail, in the last dim.
+ */
+export async function farScores(
+  device: Device,
+  exact: Device,
+  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens = 128 }: Setting,
+): Promise<number> {
+  const total = pageTokens + 2;
+  const seen = Math.min(pageTokens, headDim - 1);
+  const values = new Float32Array(total * kvHeads * headDim);
+  for (let n = 0; n < kvHeads; n++) {
+    for (let t = 0; t < seen; t++) values[(t * kvHeads + n) * headDim + t] = 1;
+    values[((total - 1) * kvHeads + n) * headDim + headDim - 1] = 1;
+  }
+  const setting = { spec: `${spec.split('/')[0]}/f16`, headDim, heads, kvHeads, pageTokens };
+  const right = await runAttention(exact, setting, [total - 1, 1], { most: 1, values });
+  const found = await runAttention(device, setting, [total - 1, 1], { most: 1, values, leaves: right.leaves });
+  const [a, b] = [found, right].map(({ outputs }) => outputs[total - 1].map(Math.log));
+  let worst = 0;
+  for (let h = 0; h < heads; h++) {
+    const query = lengthOf(
+      right.queries.subarray(((total - 1) * heads + h) * headDim, ((total - 1) * heads + h + 1) * headDim),
+    );
+    const last = (h + 1) * headDim - 1;
+    for (let t = 0; t < seen; t++) {
+      const at = (t * kvHeads + Math.floor((h * kvHeads) / heads)) * headDim;
+      const key = lengthOf(right.keys.subarray(at, at + headDim));
+      const apart = Math.abs(a[h * headDim + t] - a[last] - (b[h * headDim + t] - b[last]));
+      worst = Math.max(worst, apart / ((query * key) / Math.sqrt(headDim)));
+    }
+  }
+  return worst;
 }
 
 /** Norms, turns, gates and copies in a row: the small operations of a device, on the same random data for all. */

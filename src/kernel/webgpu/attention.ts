@@ -16,8 +16,8 @@ import {
   prepare,
   stateFloats,
 } from './kernels/domain.ts';
-import { ROUND } from './kernels/lanes/halves.ts';
-import { halvesByLanes, pagesByLanes } from './kernels/lanes/sources.ts';
+import { MOST_DIMS } from './kernels/lanes/rows.ts';
+import { halvesByLanes, pagesByLanes, ROUND } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
 import { frameWords, type Words } from './kernels/teams/attend.ts';
@@ -151,10 +151,16 @@ export class Attention {
     return { keys, values, loaded: Math.max(keys.loaded + values.loaded, this.halfWords()) };
   }
 
-  /** Words of workgroup memory a query for tails and sinks by lanes. */
+  /** Whether tails and sinks go by lanes. */
+  private halvesByLanes(key: GpuCodec, value: GpuCodec): boolean {
+    const taken = this.teamsOf(key, value) ?? this.lanesOf(key, value);
+    return taken !== undefined && this.shape.headDim <= MOST_DIMS;
+  }
+
+  /** Words of workgroup memory that they take a query then. */
   private halfWords(): number {
     const { headDim } = this.shape;
-    return headDim + 16 + Math.max(ROUND, 4 * LANES * Math.ceil(headDim / ROUND));
+    return Math.max(ROUND, 4 * LANES * Math.ceil(headDim / ROUND));
   }
 
   /** The parts of attention by teams, and the words of workgroup memory that it takes a query and in all. */
@@ -181,7 +187,9 @@ export class Attention {
     const most = teams
       ? Math.min(
           4 * Math.floor((memory / 4 - teams.fixed) / (4 * teams.loaded)),
-          Math.floor((memory / 4 - 4 * LANES) / this.halfWords()),
+          this.halvesByLanes(key, value)
+            ? Math.floor((memory / 4 - 4 * LANES) / this.halfWords())
+            : Math.floor((memory - fixed) / bytes),
         )
       : lanes
         ? Math.floor((memory - 16 * LANES) / (4 * lanes.loaded))
@@ -239,8 +247,9 @@ export class Attention {
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const lanes = this.lanesOf(key, value);
     const teams = this.teamsOf(key, value);
+    const halfLanes = this.halvesByLanes(key, value);
     // What loops by lanes count to.
-    const four = lanes || teams ? [4] : [];
+    const four = (byLanes: boolean) => (byLanes ? [4] : []);
     const dispatches: Dispatch[] = [];
     const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
@@ -253,16 +262,25 @@ export class Attention {
         ? this.turn(q, key, words, view, batch, word, scale)
         : key.fragment.turn || batch.pageStates === 0
           ? bufferOf(q)
-          : this.prepare(q, key, batch, word, scale);
+          : this.prepare(
+              q,
+              key,
+              {
+                words: (teams ?? lanes ?? key).keys.words,
+                int8: teams !== undefined || (lanes?.keys.int8 ?? key.int8),
+              },
+              batch,
+              word,
+              scale,
+            );
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const byLanes = (lanes ?? teams) !== undefined;
-      const kernel = this.gpu.kernel(`halves ${rows} ${byLanes}`, () =>
-        byLanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
+      const kernel = this.gpu.kernel(`halves ${rows} ${halfLanes}`, () =>
+        halfLanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
       );
-      return { kernel, params: [word, first, ...four, ...rooms, scale], buffers };
+      return { kernel, params: [word, first, ...four(halfLanes), ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -288,14 +306,24 @@ export class Attention {
               : attendPages(keys, values, this.shape, rows),
         );
         const offset = valueOffset - keyOffset;
-        const params = [word, first, ...four, pool.strides[layer], offset, scale, key.columns, value.columns];
+        const params = [
+          word,
+          first,
+          ...four((teams ?? lanes) !== undefined),
+          pool.strides[layer],
+          offset,
+          scale,
+          key.columns,
+          value.columns,
+        ];
         const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
         return { kernel, params, buffers };
       });
     }
     const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
-    const few = !teams && dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
-    if (oneByOne && dispatches.length === 2 && few) this.runBeside(dispatches[0], dispatches[1]);
+    const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
+    const sameSize = dispatches.every(({ kernel }) => kernel.size === dispatches[0].kernel.size);
+    if (oneByOne && dispatches.length === 2 && few && sameSize) this.runBeside(dispatches[0], dispatches[1]);
     else for (const dispatch of dispatches) this.run(dispatch);
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.
@@ -329,13 +357,20 @@ export class Attention {
   }
 
   /** Queries in the domain of the keys. */
-  private prepare(q: Tensor, key: GpuCodec, batch: Batch, word: number, scale: number): GPUBuffer {
-    const queries = this.gpu.room('queries', 4 * q.rows * this.heads * key.keys.words);
+  private prepare(
+    q: Tensor,
+    key: GpuCodec,
+    { words, int8 }: { words: number; int8: boolean },
+    batch: Batch,
+    word: number,
+    scale: number,
+  ): GPUBuffer {
+    const queries = this.gpu.room('queries', 4 * q.rows * this.heads * words);
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
     const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
     const crowd = crowdOf(batch.finish.count);
-    const kernel = this.kernelOf(`prepare ${crowd}`, key, key, () => prepare(this.domainOf(key), key.int8, crowd));
+    const kernel = this.kernelOf(`prepare ${int8} ${crowd}`, key, key, () => prepare(this.domainOf(key), int8, crowd));
     this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
     return queries;
   }

@@ -6,8 +6,14 @@ import type { AttendShape, KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
 import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
+import { blockKeys, blockValues } from './kernels/lanes/blocks.ts';
+import * as laneBooks from './kernels/lanes/books.ts';
 import { channelKeys } from './kernels/lanes/channels.ts';
+import { columnKeys, columnValues } from './kernels/lanes/columns.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
+import { oakenKeys, oakenValues } from './kernels/lanes/oaken.ts';
+import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
+import { spectrumKeys } from './kernels/lanes/spectrum.ts';
 import { bookKeys, bookValues } from './kernels/quads.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 import type * as byTeams from './kernels/teams/attend.ts';
@@ -77,8 +83,24 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
       name,
       keys: ints ?? floats(),
       values: sums ?? floatPageValues(name, fragment, shape),
-      laneKeys: precise ? undefined : (laneInts.intKeys(name, fragment, shape) ?? channelKeys(name, fragment, shape)),
-      laneValues: precise ? undefined : laneInts.intValues(name, fragment, shape),
+      laneKeys:
+        (precise
+          ? undefined
+          : (laneInts.intKeys(name, fragment, shape) ??
+            channelKeys(name, fragment, shape) ??
+            blockKeys(name, fragment, shape) ??
+            oakenKeys(name, fragment, shape) ??
+            columnKeys(name, fragment, shape) ??
+            laneBooks.bookKeys(name, fragment, shape) ??
+            spectrumKeys(name, fragment, shape))) ?? pageRowKeys(fragment, shape),
+      laneValues:
+        (precise
+          ? undefined
+          : (laneInts.intValues(name, fragment, shape) ??
+            blockValues(name, fragment, shape) ??
+            oakenValues(name, fragment, shape) ??
+            columnValues(name, fragment, shape) ??
+            laneBooks.bookValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
       teamKeys: precise
         ? undefined
         : (teamInts.intKeys(name, fragment, shape) ??

@@ -25,12 +25,13 @@ fn word_at(at: u32) -> u32 {
   return select(low, (low >> 16) | (pool[at / 4 + 1] << 16), (at & 2) == 2);
 }
 struct Eight { low: vec4f, high: vec4f }
-/** Four fp8 numbers: as f16 they are 2^-8 as large. */
-fn fp8(codes: u32) -> vec4f {
-  let even = unpack2x16float(((codes & 0x00800080) << 8) | ((codes & 0x007f007f) << 7));
-  let odd = unpack2x16float((codes & 0x80008000) | ((codes & 0x7f007f00) >> 1));
-  return 256.0 * vec4f(even.x, odd.x, even.y, odd.y);
+/** Four fp8 numbers as f16, which makes them 2^-8 as large. */
+fn small_fp8(codes: u32) -> vec4f {
+  let even = unpack2x16float(((codes << 8) & 0x80008000) | ((codes << 7) & 0x3f803f80));
+  let odd = unpack2x16float((codes & 0x80008000) | ((codes >> 1) & 0x3f803f80));
+  return vec4f(even.x, odd.x, even.y, odd.y);
 }
+fn fp8(codes: u32) -> vec4f { return 256.0 * small_fp8(codes); }
 fn halves(words: vec4u) -> Eight {
   return Eight(
     vec4f(unpack2x16float(words.x), unpack2x16float(words.y)),

@@ -51,41 +51,49 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
   );
 }
 
-/** How f16 tokens are read: `SIDE_eight(sinks, start, room, t, c)`, and what a round begins with but for its `first` token. */
+/**
+ * How f16 tokens are read: `SIDE_words(sinks, start, room, t, c)`, eight dims of a token, those past the last zero, and
+ * `SIDE_eight` the same as floats; and what a round begins with but for its `first` token.
+ */
 export function halfReader({ headDim: D, kvHeads }: PageShape) {
-  // Eights of a row that are whole vectors, or numbers one by one.
+  // Eights of a row that are whole vectors, or pairs one by one.
   const whole = D % 8 === 0;
   const text = /* wgsl */ `
 struct Eight { low: vec4f, high: vec4f }
 ${
   whole
-    ? `fn read_eight(sinks: bool, row: u32, c: u32) -> Eight {
+    ? `fn read_words(sinks: bool, row: u32, c: u32) -> vec4u {
   var words: vec4u;
   if (sinks) { words = sinkPool[row / 8 + c]; } else { words = tailPool[row / 8 + c]; }
+  return words;
+}`
+    : `fn read_pair(sinks: bool, row: u32, i: u32) -> u32 {
+  if (i >= ${D}) { return 0; }
+  var both: u32;
+  if (sinks) { both = sinkPool[(row + i) / 2]; } else { both = tailPool[(row + i) / 2]; }
+  return both;
+}
+fn read_words(sinks: bool, row: u32, c: u32) -> vec4u {
+  return vec4u(${each(4, j => `read_pair(sinks, row, 8 * c + ${2 * j})`, ', ')});
+}`
+}
+fn as_floats(words: vec4u) -> Eight {
   return Eight(
     vec4f(unpack2x16float(words.x), unpack2x16float(words.y)),
     vec4f(unpack2x16float(words.z), unpack2x16float(words.w)),
   );
-}`
-    : `fn read_half(sinks: bool, row: u32, i: u32) -> f32 {
-  if (i >= ${D}) { return 0.0; }
-  let at = (row + i) / 2;
-  var both: u32;
-  if (sinks) { both = sinkPool[at]; } else { both = tailPool[at]; }
-  return unpack2x16float(both >> (16 * (i & 1))).x;
 }
-fn read_eight(sinks: bool, row: u32, c: u32) -> Eight {
-  return Eight(
-    vec4f(${each(4, j => `read_half(sinks, row, 8 * c + ${j})`, ', ')}),
-    vec4f(${each(4, j => `read_half(sinks, row, 8 * c + ${4 + j})`, ', ')}),
-  );
-}`
+fn key_words(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> vec4u {
+  return read_words(sinks, start + (t % room) * ${D}, c);
+}
+fn value_words(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> vec4u {
+  return read_words(sinks, start + (t % room + ${kvHeads} * room) * ${D}, c);
 }
 fn key_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
-  return read_eight(sinks, start + (t % room) * ${D}, c);
+  return as_floats(key_words(sinks, start, room, t, c));
 }
 fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
-  return read_eight(sinks, start + (t % room + ${kvHeads} * room) * ${D}, c);
+  return as_floats(value_words(sinks, start, room, t, c));
 }`;
   return {
     text,
@@ -95,8 +103,8 @@ fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
       : ['tailPool: array<u32>', 'sinkPool: array<u32>'],
     begin: `
     let sinks = data[item + 2] == 1;
-    let room = select(p.tailTokens, p.sinkTokens, sinks);
-    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room * ${D};`,
+    let room_tokens = select(p.tailTokens, p.sinkTokens, sinks);
+    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room_tokens * ${D};`,
   };
 }
 
@@ -108,7 +116,7 @@ export function attendHalves(shape: AttendShape, rows: number): Kernel {
     name: `f16 ${D}`,
     dim: D,
     tokens: HALF_TOKENS,
-    call: `${side}_eight(sinks, start, room, first +`,
+    call: `${side}_eight(sinks, start, room_tokens, first +`,
     by: 'eight',
     place: inOrder,
     scale: 'vec4f(1.0)',

@@ -59,6 +59,8 @@ interface Part {
   dim: number;
   /** Words of workgroup memory a query. */
   loaded: number;
+  /** Vectors of `room: array<vec4u>` in workgroup memory, which is the keys' until weights are made and then the values'. */
+  room?(Q: number): number;
   /** Functions and variables. */
   text(Q: number): string;
   /** Constants of a page that are read before anything is waited for. */
@@ -70,6 +72,8 @@ export interface KeyPart extends Part {
   begin?(Q: number): string;
   /** Words of a prepared query in `queries: array<u32>`. */
   words: number;
+  /** Whether they are int8. */
+  int8?: boolean;
   /** Whether a lane has every 32nd token. */
   strided?: boolean;
   /** Takes the queries: the words of query q begin at `originQ`, or, of any, at `origin(item, head, q)`. */
@@ -119,6 +123,7 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const S = Math.ceil(C / 4);
   const [chunks, rounds] = [roundsOf(P), roundsOf(C)];
   const together = subgroups === LANES;
+  const room = Math.max(keys.room?.(Q) ?? 0, values.room?.(Q) ?? 0);
   const tokens = tokensOf(keys.strided ?? false);
   const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
   const seen = (row: number, c: number) => {
@@ -157,6 +162,7 @@ ${talk(together)}
 fn origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
 }
+${room > 0 ? `var<workgroup> room: array<vec4u, ${room}>;` : ''}
 ${keys.text(Q)}
 ${values.text(Q)}
 

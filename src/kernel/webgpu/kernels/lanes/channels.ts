@@ -8,7 +8,7 @@ import { lineOf } from '../lines.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
 import { type KeyPart, of, vectorOf, vectors } from './attend.ts';
-import { LANES, parts, takeQueries } from './talk.ts';
+import { LANES, parts } from './talk.ts';
 
 export function channelKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
@@ -28,7 +28,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
   const words = D / 4;
   /** Word n of the queries of group d, and what they are multiplied by and what is added. */
   const wordAt = (Q: number, d: string, place: string, v: number) =>
-    `query[((${d}) * ${words} + ${place}) * ${vectors(Q)} + ${v}]`;
+    `room[((${d}) * ${words} + ${place}) * ${vectors(Q)} + ${v}]`;
   const make = (Q: number) => `
     workgroupBarrier();
     for (var d = 0u; d < ${groups}; d++) {
@@ -38,7 +38,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
         k => `let n${k} = min(lane + ${k * LANES}, ${words - 1}u);
       let ranges${k} = pool4[(keyBlock + ${ranges}) / 16 + d * ${words} + n${k}];
       let own${k} = lane + ${k * LANES} < ${words};
-      ${each(4, i => each(vectors(Q), v => `let x${k}_${i}_${v} = select(vec4f(0.0), raw[(4 * n${k} + ${i}) * ${vectors(Q)} + ${v}], own${k});`, ' '))}
+      ${each(4, i => each(vectors(Q), v => `let x${k}_${i}_${v} = select(vec4f(0.0), raw${k}_${i}_${v}, own${k});`, ' '))}
       ${each(4, i => `let range${k}_${i} = unpack2x16float(ranges${k}[${i}]);`, ' ')}
       ${each(4, i => each(vectors(Q), v => `most${v} = max(most${v}, abs(x${k}_${i}_${v} * range${k}_${i}.y)); added${v} = fma(x${k}_${i}_${v}, vec4f(fma(${float(half)}, range${k}_${i}.y, range${k}_${i}.x)), added${v});`, ' '))}`,
       )}
@@ -59,12 +59,11 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
     name: `channels ${name}`,
     dim: D,
     words: D + 1,
-    loaded: D + groups * words + 2 * groups + 4,
-    text: Q => `var<workgroup> raw: array<vec4f, ${D * vectors(Q)}>;
-var<workgroup> query: array<vec4u, ${groups * words * vectors(Q)}>;
-var<workgroup> scales: array<vec4f, ${2 * groups * vectors(Q)}>;`,
+    loaded: groups * words + 2 * groups,
+    room: Q => groups * words * vectors(Q),
+    text: Q => `var<workgroup> scales: array<vec4f, ${2 * groups * vectors(Q)}>;`,
     load: Q => `
-  ${takeQueries(Q, D, 'bitcast<f32>(queries[first_word + n])', `raw[n * ${vectors(Q)} + q / 4][q % 4] = number;`)}
+  ${each(Math.ceil(words / LANES), k => each(4, i => each(vectors(Q), v => `let raw${k}_${i}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + 4 * min(lane + ${k * LANES}, ${words - 1}u) + ${i}]`)});`, ' ')))}
   ${each(vectors(Q), v => `let constants${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${D}]`)});`)}`,
     fetch: norms
       ? () =>

@@ -185,6 +185,7 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     name: `int ${name}`,
     dim: D,
     loaded: weighed.loaded,
+    room: weighed.room,
     factor,
     fetch: scaled.fetch,
     strided,

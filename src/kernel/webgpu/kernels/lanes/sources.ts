@@ -6,7 +6,11 @@ import { fourHalves } from '../ints.ts';
 import { loads } from '../read.ts';
 import { HALF_TOKENS, halfReader, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
 import { attend, type KeyPart, type ValuePart } from './attend.ts';
-import { halfKeys, halfValues, ROUND } from './halves.ts';
+import { ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
+import { LANES } from './talk.ts';
+
+/** Tokens of tails and sinks a round: four a lane. */
+export const ROUND = 4 * LANES;
 
 export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
   const { pageTokens: P } = shape;
@@ -14,7 +18,14 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
     {
       name: 'pages',
       params: PAGE_PARAMS,
-      buffers: ['pool: array<u32>', 'pool2: array<vec2u>', 'pool4: array<vec4u>'],
+      buffers: [
+        'pool: array<u32>',
+        'pool2: array<vec2u>',
+        'pool4: array<vec4u>',
+        'keyTables: array<u32>',
+        'valueTables: array<u32>',
+        'turns: array<vec2f>',
+      ],
       tokens: P,
       rounds: 'data[item + 3]',
       keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },
@@ -31,7 +42,17 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
 export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
   const { headDim: D } = shape;
   const { text, params, buffers, begin } = halfReader(shape);
-  const count = 'count';
+  const read = (side: 'key' | 'value'): Rows => ({
+    name: `halves ${D}`,
+    dim: D,
+    tokens: ROUND,
+    count: 'count',
+    unit: 1,
+    adjacent: false,
+    load: (t, cs) => cs.map(c => `${side}_words(sinks, start, room_tokens, first + ${t}, ${c})`),
+    four: ofHalves,
+    text: side === 'key' ? text : '',
+  });
   return attend(
     {
       name: 'halves',
@@ -39,8 +60,8 @@ export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
       buffers,
       tokens: ROUND,
       rounds: `(data[item + 3] * ${HALF_TOKENS} + ${ROUND - 1}) / ${ROUND}`,
-      keys: halfKeys(D, text, count),
-      values: halfValues(D, count),
+      keys: rowKeys(read('key'), { words: D, at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * p.scale` }),
+      values: rowValues(read('value')),
       begin: `${begin}
     let first = data[item + 7] + page * ${ROUND};
     let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});

@@ -2,7 +2,6 @@
  * How the 32 lanes of a workgroup pass numbers to one another: by subgroup operations where a subgroup is all of them,
  * else through workgroup memory, with the same bits. All lanes call these together.
  */
-import { each } from '../text.ts';
 
 /** Lanes of a workgroup. */
 export const LANES = 32;
@@ -40,13 +39,3 @@ fn all_of(x: vec4f) -> vec4f {
  */
 export const parts = (text: (n: string) => string): string =>
   `for (var part = 0u; part < p.four; part++) { ${text('part')} }`;
-
-/** Loads that are waited for together. */
-const LOADS = 16;
-
-/** Numbers of all queries into workgroup memory: n of query q, whose words begin at `first_word`. */
-export const takeQueries = (Q: number, numbers: number, number: string, put: string): string => `
-  for (var start = lane; start < ${Q * numbers}; start += ${LANES * LOADS}) {
-    ${each(LOADS, k => `let at${k} = min(start + ${k * LANES}, ${Q * numbers - 1}u); var number${k}: f32; { let q = at${k} / ${numbers}; let n = at${k} % ${numbers}; let first_word = origin(item, head, q); number${k} = ${number}; }`)}
-    ${each(LOADS, k => `{ let q = at${k} / ${numbers}; let n = at${k} % ${numbers}; let number = number${k}; ${put} }`)}
-  }`;

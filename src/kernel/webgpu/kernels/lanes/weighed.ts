@@ -24,8 +24,8 @@ export function weighedBytes(P: number, sets = 1) {
       let words = vec4u(y0, y1, y2, y3);`;
   return {
     loaded: (sets * P) / 4 + P / 4 + 4 * sets,
-    declare: (Q: number) => `var<workgroup> weighed: array<vec4u, ${(sets * P * V(Q)) / 4}>;
-var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
+    room: (Q: number) => (sets * P * V(Q)) / 4,
+    declare: (Q: number) => `var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
     /** The words of tokens 4 g on go to `place`; `then` follows, with the `words` of queries 4 v to 4 v + 3 at hand. */
     put: (
       Q: number,
@@ -51,13 +51,13 @@ var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
       c => `if (lane + ${LANES * c} < ${P / 4}) {
       let g = lane + ${LANES * c};
       let place = ${place};
-      ${each(V(Q), v => `{ ${own(s, v, c)} weighed[(${(s * P) / 4} + place) * ${V(Q)} + ${v}] = words; ${then(v, c, s)} }`)}
+      ${each(V(Q), v => `{ ${own(s, v, c)} room[(${(s * P) / 4} + place) * ${V(Q)} + ${v}] = words; ${then(v, c, s)} }`)}
     }`,
     )}
     ${s === sets - 1 ? 'workgroupBarrier();' : ''}`,
       );
     },
-    at: (Q: number, place: string, v: number) => `weighed[(${place}) * ${V(Q)} + ${v}]`,
+    at: (Q: number, place: string, v: number) => `room[(${place}) * ${V(Q)} + ${v}]`,
   };
 }
 

@@ -19,6 +19,15 @@ export interface Side<Part> {
 
 export const PAGE_PARAMS = ['stride', 'valueOffset', 'scale: f32', 'keyColumns', 'valueColumns'];
 
+/** The pool thrice, by the width of what is read. */
+export const PAGE_BUFFERS = [
+  'pool: array<u32>',
+  'pool2: array<vec2u>',
+  'pool4: array<vec4u>',
+  'keyTables: array<u32>',
+  'valueTables: array<u32>',
+];
+
 /** Where a page's bytes are. */
 export const pageBegin = (keys: Fragment, values: Fragment): string => `
     let keyPage = data[p.table + data[item + 2] + page] * p.stride;
@@ -33,13 +42,7 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
     {
       name: 'pages',
       params: PAGE_PARAMS,
-      buffers: [
-        'pool: array<u32>',
-        'pool2: array<vec2u>',
-        'pool4: array<vec4u>',
-        'keyTables: array<u32>',
-        'valueTables: array<u32>',
-      ],
+      buffers: PAGE_BUFFERS,
       tokens: P,
       keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },
       values: values.part,

@@ -4,7 +4,7 @@ import type { Kernel } from '../../gpu.ts';
 import type { AttendShape } from '../attend.ts';
 import { fourHalves } from '../ints.ts';
 import { loads } from '../read.ts';
-import { HALF_TOKENS, halfReader, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
+import { HALF_TOKENS, halfReader, PAGE_BUFFERS, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
 import { attend, type KeyPart, type ValuePart } from './attend.ts';
 import { ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
 import { LANES } from './talk.ts';
@@ -18,14 +18,7 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
     {
       name: 'pages',
       params: PAGE_PARAMS,
-      buffers: [
-        'pool: array<u32>',
-        'pool2: array<vec2u>',
-        'pool4: array<vec4u>',
-        'keyTables: array<u32>',
-        'valueTables: array<u32>',
-        'turns: array<vec2f>',
-      ],
+      buffers: [...PAGE_BUFFERS, 'turns: array<vec2f>'],
       tokens: P,
       rounds: 'data[item + 3]',
       keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },

@@ -3,7 +3,7 @@
 import type { Kernel } from '../../gpu.ts';
 import type { AttendShape } from '../attend.ts';
 import { loads } from '../read.ts';
-import { PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
+import { PAGE_BUFFERS, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
 import { attend, type KeyPart, tokensOf, type ValuePart } from './attend.ts';
 import { LANES } from './talk.ts';
 
@@ -16,13 +16,7 @@ export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape
     {
       name: 'pages',
       params: PAGE_PARAMS,
-      buffers: [
-        'pool: array<u32>',
-        'pool2: array<vec2u>',
-        'pool4: array<vec4u>',
-        'keyTables: array<u32>',
-        'valueTables: array<u32>',
-      ],
+      buffers: PAGE_BUFFERS,
       tokens: P,
       own,
       keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },

@@ -114,18 +114,28 @@ async function readText(file: ModelFile, job: Job, workers: Workers, options: Ca
 }
 
 /** The rows that the model writes, or undefined if the signal came first. */
-async function selfText(engine: Engine, { own, context, seed, state }: Job, options: CalibrateOptions) {
+async function selfText(engine: Engine, { own, given, context, seed, state }: Job, options: CalibrateOptions) {
   const { signal, onProgress } = options;
   const text: number[][] = [];
   // In equal parts, since a row alone takes as long as many together.
   const most = Math.ceil(own / Math.ceil(own / SELF_ROWS));
+  // The last row of all is for the probes.
+  const brief = given.length === 0 ? own - 1 : undefined;
   while (text.length < own) {
     const first = text.length;
     const name = `text-${first}`;
     const count = Math.min(most, own - first);
     if (!(await state.has(name))) {
       const progress = (tokens: number) => onProgress?.('writing', first * context + tokens, own * context);
-      const written = await writeRows(engine, { rows: count, context, seed, first, signal, onProgress: progress });
+      const written = await writeRows(engine, {
+        rows: count,
+        context,
+        seed,
+        first,
+        brief,
+        signal,
+        onProgress: progress,
+      });
       if (!written) return undefined;
       await state.write(name, new Uint8Array(Int32Array.from(written.flat()).buffer));
     }

@@ -20,6 +20,8 @@ const TEMPERATURES = [0.8, 0.9, 1];
 const MIN_P = 0.05;
 /** A document ends here if it did not before. */
 const LONGEST = 512;
+/** And here in a row by which layers are weighed, of which little is read: one document alone would weigh them wrong. */
+const BRIEF = 64;
 /** So many tokens in the order that they had before in a document, and it is taken to go in circles. */
 const CIRCLE = 6;
 /** Tokens drawn at random that begin every other document. */
@@ -79,6 +81,8 @@ export interface SelfTextOptions {
   seed: number;
   /** The number of the first of these rows, which decides their seeds. */
   first: number;
+  /** The number of a row of brief documents. */
+  brief?: number;
   signal?: AbortSignal;
   /** Tokens so far. */
   onProgress?: (tokens: number) => void;
@@ -86,10 +90,9 @@ export interface SelfTextOptions {
 
 /** All rows at once, a token of each a step; undefined if the signal came first. */
 export async function writeRows(engine: Engine, options: SelfTextOptions): Promise<number[][] | undefined> {
-  const { rows, context, seed, first, signal, onProgress } = options;
+  const { rows, context, seed, first, brief, signal, onProgress } = options;
   const plan = planOf('tq4', { ...engine.config, turn: engine.rope.frequencies });
-  const longest = Math.min(LONGEST, context);
-  const open = (opening: () => number[]) => {
+  const open = (opening: () => number[], longest: number) => {
     const document = opening().slice(0, longest - 1);
     return { document, next: [...document], sequence: engine.openSequence(plan, longest) };
   };
@@ -97,16 +100,17 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
     const row = first + i;
     const temperature = TEMPERATURES[row % TEMPERATURES.length];
     const sampler = createSampler({ temperature, minP: MIN_P, seed: seed * 0x10001 + row });
+    const longest = Math.min(row === brief ? BRIEF : LONGEST, context);
     const opening = createOpenings(engine.tokenizer, row, createRandom(seed * 0x10001 + row + 0x4000));
     /** Documents that are done, how many they are, the one at hand, and what of it the model has not read. */
-    return { ids: [] as number[], done: 0, ...open(opening), sampler, opening };
+    return { ids: [] as number[], done: 0, ...open(opening, longest), longest, sampler, opening };
   });
   type Writer = (typeof writers)[number];
   const lengthOf = ({ ids, document }: Writer) => Math.min(context, ids.length + document.length);
   const finish = (writer: Writer) => {
     writer.ids.push(...spell(engine.tokenizer, writer.document, writer.done++));
     writer.sequence.dispose();
-    Object.assign(writer, open(writer.opening));
+    Object.assign(writer, open(writer.opening, writer.longest));
   };
   try {
     for (let live = writers; live.length > 0; live = live.filter(writer => lengthOf(writer) < context)) {
@@ -117,7 +121,7 @@ export async function writeRows(engine: Engine, options: SelfTextOptions): Promi
         signal,
         onLogits(chunk, _row, logits) {
           const writer = byChunk.get(chunk)!;
-          const { document, sampler } = writer;
+          const { document, longest, sampler } = writer;
           const { id } = sampler.sample(logits);
           if (engine.tokenizer.endIds.has(id) || document.length + 1 >= longest || circles(document)) finish(writer);
           else {

@@ -1,8 +1,8 @@
 /** Attention: tables of who reads what, the dispatches over pages, tails and sinks, and the merging of their states. */
-import { UnsupportedError } from '../../errors.ts';
 import type { Block, KvRun, KvView, Tensor } from '../device.ts';
 import type { Fragment } from '../fragment.ts';
 import type { GpuCodec } from './codecs.ts';
+import { type Frame, type FrameOptions, frameOf } from './frames.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
 import { beside, workgroupBytes } from './kernels/beside.ts';
@@ -16,12 +16,7 @@ import {
   prepare,
   stateFloats,
 } from './kernels/domain.ts';
-import { MOST_DIMS } from './kernels/lanes/rows.ts';
-import { halvesByLanes, pagesByLanes, ROUND } from './kernels/lanes/sources.ts';
-import { LANES } from './kernels/lanes/talk.ts';
-import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
-import { frameWords, type Words } from './kernels/teams/attend.ts';
-import { pagesByTeams } from './kernels/teams/sources.ts';
+import type { Words } from './kernels/teams/attend.ts';
 import { TEAMS } from './kernels/teams/talk.ts';
 import { pageWords, turnPages } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
@@ -30,14 +25,9 @@ import { attendTable, type Batch, type Items, type Table } from './table.ts';
 import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
 import { BLOCK } from './weights.ts';
 
-export interface AttentionOptions {
+export interface AttentionOptions extends FrameOptions {
   heads: number;
-  /** Half the queries that share what is unpacked. */
-  unroll: number;
-  /** Pages that a workgroup takes. */
-  split: number;
-  /** Bytes a workgroup has, the largest binding, and bindings of a kernel. */
-  memory: number;
+  /** The largest binding, and bindings of a kernel. */
   binding: number;
   storageBuffers: number;
 }
@@ -66,6 +56,7 @@ export class Attention {
   private readonly turnedPages = new Map<GpuCodec, number>();
   /** Kernels of pages with tails beside them, where that fits. */
   private readonly pairs = new Map<Kernel, Kernel | undefined>();
+  private readonly frames = new Map<GpuCodec, Map<GpuCodec, Frame>>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
   constructor(
@@ -135,73 +126,24 @@ export class Attention {
     for (const some of alike(runs)) {
       const { keys, values } = some[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.fragment), this.codecOf(values.fragment)];
-      const tile = this.tileOf(key, value);
-      const split = this.teamsOf(key, value) ? TEAMS : this.options.split;
-      const { table } = this.tableOf(some, tile, split);
+      const frame = this.frameOf(key, value);
+      const { table } = this.tableOf(some, frame);
       for (const batch of table.batches) {
-        const { word } = this.tableOf(some, tile, split);
-        this.attendBatch(layer, q, out, some[0].view, { key, value }, batch, word, tile, scale);
+        const { word } = this.tableOf(some, frame);
+        this.attendBatch(layer, q, out, some[0].view, { key, value, frame }, batch, word, scale);
       }
     }
   }
 
-  /** The parts of attention by lanes, and the words of workgroup memory that it takes a query. */
-  private lanesOf({ laneKeys: keys }: GpuCodec, { laneValues: values }: GpuCodec) {
-    if (!keys || !values) return undefined;
-    return { keys, values, loaded: Math.max(keys.loaded + values.loaded, this.halfWords()) };
+  private frameOf(key: GpuCodec, value: GpuCodec): Frame {
+    const byValue = this.frames.get(key) ?? new Map<GpuCodec, Frame>();
+    this.frames.set(key, byValue);
+    const frame = byValue.get(value) ?? frameOf(key, value, this.shape, this.options);
+    byValue.set(value, frame);
+    return frame;
   }
 
-  /** Whether tails and sinks go by lanes. */
-  private halvesByLanes(key: GpuCodec, value: GpuCodec): boolean {
-    const taken = this.teamsOf(key, value) ?? this.lanesOf(key, value);
-    return taken !== undefined && this.shape.headDim <= MOST_DIMS;
-  }
-
-  /** Words of workgroup memory that they take a query then. */
-  private halfWords(): number {
-    const { headDim } = this.shape;
-    return Math.max(ROUND, 4 * LANES * Math.ceil(headDim / ROUND));
-  }
-
-  /** The parts of attention by teams, and the words of workgroup memory that it takes a query and in all. */
-  private teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
-    if (!keys || !values || (keys.even && values.even)) return undefined;
-    const loaded = keys.loaded + values.loaded + frameWords(values.dim);
-    const fixed = (keys.fixed ?? 0) + (values.fixed ?? 0) + 4 * LANES * TEAMS;
-    return { keys, values, loaded, fixed };
-  }
-
-  /** Rows that share a workgroup: as many as make its queries worth the unpacking, and as its memory holds. */
-  private tileOf(key: GpuCodec, value: GpuCodec): number {
-    const { group, pageTokens } = this.shape;
-    const { keys } = key;
-    const { values } = value;
-    const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.dim);
-    const slices = 32 * Math.max(1 + values.survey.length, values.groups);
-    const bytes = 4 * (keys.loaded + values.loaded + scratch + slices + 8);
-    const fixed = 4 * (keys.fixed + values.fixed + 64);
-    const lanes = this.lanesOf(key, value);
-    const teams = this.teamsOf(key, value);
-    const { memory } = this.options;
-    // By teams numbers of four queries go together.
-    const most = teams
-      ? Math.min(
-          4 * Math.floor((memory / 4 - teams.fixed) / (4 * teams.loaded)),
-          this.halvesByLanes(key, value)
-            ? Math.floor((memory / 4 - 4 * LANES) / this.halfWords())
-            : Math.floor((memory - fixed) / bytes),
-        )
-      : lanes
-        ? Math.floor((memory - 16 * LANES) / (4 * lanes.loaded))
-        : Math.floor((memory - fixed) / bytes);
-    if (most < group)
-      throw new UnsupportedError(
-        `${group} query heads a KV head of ${value.fragment.codedDim} coded dims exceed the GPU's workgroup memory. Use another codec, or device: 'wasm'.`,
-      );
-    return Math.max(1, Math.floor(Math.min(2 * this.options.unroll, most) / group));
-  }
-
-  private tableOf(runs: readonly KvRun[], tile: number, split: number): { table: Table; word: number } {
+  private tableOf(runs: readonly KvRun[], { tile, split }: Frame): { table: Table; word: number } {
     const bySplit = this.tables.get(runs) ?? new Map<number, { table: Table; placed?: Placed }>();
     this.tables.set(runs, bySplit);
     let known = bySplit.get(split);
@@ -233,10 +175,9 @@ export class Attention {
     q: Tensor,
     out: Tensor,
     view: KvView,
-    { key, value }: { key: GpuCodec; value: GpuCodec },
+    { key, value, frame }: { key: GpuCodec; value: GpuCodec; frame: Frame },
     batch: Batch,
     word: number,
-    tile: number,
     scale: number,
   ): void {
     const { shape } = view;
@@ -245,42 +186,24 @@ export class Attention {
     const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
-    const lanes = this.lanesOf(key, value);
-    const teams = this.teamsOf(key, value);
-    const halfLanes = this.halvesByLanes(key, value);
-    // What loops by lanes count to.
-    const four = (byLanes: boolean) => (byLanes ? [4] : []);
     const dispatches: Dispatch[] = [];
     const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
       if (items.many.count > 0)
-        dispatches.push({ ...make(tile, items.many.word), groups: [items.many.count, kvHeads] });
+        dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
-    const words = teams?.keys.turned;
     const queries =
-      words && batch.pageStates > 0
-        ? this.turn(q, key, words, view, batch, word, scale)
+      frame.turned && batch.pageStates > 0
+        ? this.turn(q, key, frame.turned, view, batch, word, scale)
         : key.fragment.turn || batch.pageStates === 0
           ? bufferOf(q)
-          : this.prepare(
-              q,
-              key,
-              {
-                words: (teams ?? lanes ?? key).keys.words,
-                int8: teams !== undefined || (lanes?.keys.int8 ?? key.int8),
-              },
-              batch,
-              word,
-              scale,
-            );
+          : this.prepare(q, key, frame, batch, word, scale);
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${halfLanes}`, () =>
-        halfLanes ? halvesByLanes(this.shape, rows) : attendHalves(this.shape, rows),
-      );
-      return { kernel, params: [word, first, ...four(halfLanes), ...rooms, scale], buffers };
+      const kernel = this.gpu.kernel(`halves ${rows} ${frame.halfLoops}`, () => frame.halves(rows));
+      return { kernel, params: [word, first, ...frame.halfLoops, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
       const { pool } = blockOf(view.leaves[0]);
@@ -296,20 +219,12 @@ export class Attention {
         states,
       };
       each(batch.pages, (rows, first) => {
-        const keys = { fragment: key.fragment, part: key.keys };
-        const values = { fragment: value.fragment, part: value.values };
-        const kernel = this.kernelOf(`pages ${rows}`, key, value, () =>
-          teams
-            ? pagesByTeams({ ...keys, part: teams.keys }, { ...values, part: teams.values }, this.shape, rows)
-            : lanes
-              ? pagesByLanes({ ...keys, part: lanes.keys }, { ...values, part: lanes.values }, this.shape, rows)
-              : attendPages(keys, values, this.shape, rows),
-        );
+        const kernel = this.kernelOf(`pages ${rows}`, key, value, () => frame.pages(rows));
         const offset = valueOffset - keyOffset;
         const params = [
           word,
           first,
-          ...four((teams ?? lanes) !== undefined),
+          ...frame.pageLoops,
           pool.strides[layer],
           offset,
           scale,
@@ -360,7 +275,7 @@ export class Attention {
   private prepare(
     q: Tensor,
     key: GpuCodec,
-    { words, int8 }: { words: number; int8: boolean },
+    { words, int8 }: Frame,
     batch: Batch,
     word: number,
     scale: number,

@@ -52,6 +52,38 @@ export interface GpuCodec {
   int8: boolean;
 }
 
+/** A part for a codec, where it is one for its kind. */
+type Maker<Part> = (name: string, fragment: Fragment, shape: AttendShape) => Part | undefined;
+
+/** Parts that do not read floats: of each list the first that fits is taken, and none in precise mode. */
+const LANE_KEYS: readonly Maker<byLanes.KeyPart>[] = [
+  laneInts.intKeys,
+  channelKeys,
+  blockKeys,
+  oakenKeys,
+  columnKeys,
+  laneBooks.bookKeys,
+  spectrumKeys,
+];
+const LANE_VALUES: readonly Maker<byLanes.ValuePart>[] = [
+  laneInts.intValues,
+  blockValues,
+  oakenValues,
+  columnValues,
+  laneBooks.bookValues,
+];
+const TEAM_KEYS: readonly Maker<byTeams.KeyPart>[] = [
+  teamInts.intKeys,
+  teamInts.pairKeys,
+  teamMixed.mixedKeys,
+  teamQuads.additiveKeys,
+];
+const TEAM_VALUES: readonly Maker<byTeams.ValuePart>[] = [
+  teamInts.intValues,
+  teamMixed.mixedValues,
+  teamQuads.additiveValues,
+];
+
 export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (fragment: Fragment) => GpuCodec {
   const { headDim } = shape;
   const known = new Map<Fragment, GpuCodec>();
@@ -67,13 +99,15 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
     const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
     const name = nameOf(fragment);
     const perHead = (matrix?.length ?? 0) > codedDim * headDim;
-    // The first that fits.
-    const [ints, sums] = precise
-      ? []
-      : [
-          intKeys(name, fragment, shape) ?? bookKeys(name, fragment, shape),
-          intValues(name, fragment, shape) ?? bookValues(name, fragment, shape),
-        ];
+    const first = <Part>(makers: readonly Maker<Part>[]): Part | undefined => {
+      if (precise) return undefined;
+      for (const make of makers) {
+        const part = make(name, fragment, shape);
+        if (part) return part;
+      }
+      return undefined;
+    };
+    const ints = first<KeyPart>([intKeys, bookKeys]);
     const floats = () =>
       fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
     const transposed = place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec');
@@ -82,36 +116,11 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
       fragment,
       name,
       keys: ints ?? floats(),
-      values: sums ?? floatPageValues(name, fragment, shape),
-      laneKeys:
-        (precise
-          ? undefined
-          : (laneInts.intKeys(name, fragment, shape) ??
-            channelKeys(name, fragment, shape) ??
-            blockKeys(name, fragment, shape) ??
-            oakenKeys(name, fragment, shape) ??
-            columnKeys(name, fragment, shape) ??
-            laneBooks.bookKeys(name, fragment, shape) ??
-            spectrumKeys(name, fragment, shape))) ?? pageRowKeys(fragment, shape),
-      laneValues:
-        (precise
-          ? undefined
-          : (laneInts.intValues(name, fragment, shape) ??
-            blockValues(name, fragment, shape) ??
-            oakenValues(name, fragment, shape) ??
-            columnValues(name, fragment, shape) ??
-            laneBooks.bookValues(name, fragment, shape))) ?? pageRowValues(fragment, shape),
-      teamKeys: precise
-        ? undefined
-        : (teamInts.intKeys(name, fragment, shape) ??
-          teamInts.pairKeys(name, fragment, shape) ??
-          teamMixed.mixedKeys(name, fragment, shape) ??
-          teamQuads.additiveKeys(name, fragment, shape)),
-      teamValues: precise
-        ? undefined
-        : (teamInts.intValues(name, fragment, shape) ??
-          teamMixed.mixedValues(name, fragment, shape) ??
-          teamQuads.additiveValues(name, fragment, shape)),
+      values: first<ValuePart>([intValues, bookValues]) ?? floatPageValues(name, fragment, shape),
+      laneKeys: first(LANE_KEYS) ?? pageRowKeys(fragment, shape),
+      laneValues: first(LANE_VALUES) ?? pageRowValues(fragment, shape),
+      teamKeys: first(TEAM_KEYS),
+      teamValues: first(TEAM_VALUES),
       int8: ints !== undefined && !fragment.turn,
       perHead,
       signs: place(signsOf(fragment, headDim), 'signs of a codec'),

@@ -17,8 +17,9 @@
 import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
+import { LANES } from '../lanes/talk.ts';
 import { each } from '../text.ts';
-import { LANES, SIZE, TEAMS, talk } from './talk.ts';
+import { SIZE, TEAMS, talk } from './talk.ts';
 
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';

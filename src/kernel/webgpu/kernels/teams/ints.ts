@@ -10,12 +10,13 @@
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
 import { int8Words } from '../ints.ts';
+import { LANES } from '../lanes/talk.ts';
 import type { PageShape } from '../shape.ts';
 import { each, float } from '../text.ts';
 import { type KeyPart, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
 import { type Bytes, bytesOf } from './levels.ts';
 import { type Strips, stripsOf, type Word } from './strips.ts';
-import { LANES, SIZE } from './talk.ts';
+import { SIZE } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
 
 type Levels = PageFragment & { kind: 'levels' };

@@ -8,11 +8,12 @@
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
 import type { AttendShape } from '../attend.ts';
+import { LANES } from '../lanes/talk.ts';
 import type { PageShape } from '../shape.ts';
 import { COLUMN_WORDS, ownTable } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
 import { groupOf, type KeyPart, type ValuePart, vectors, type Words } from './attend.ts';
-import { LANES, SIZE } from './talk.ts';
+import { SIZE } from './talk.ts';
 import { turnedPart } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
 

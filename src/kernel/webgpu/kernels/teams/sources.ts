@@ -2,10 +2,10 @@
 
 import type { Kernel } from '../../gpu.ts';
 import type { AttendShape } from '../attend.ts';
+import { LANES } from '../lanes/talk.ts';
 import { loads } from '../read.ts';
 import { PAGE_BUFFERS, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
 import { attend, type KeyPart, tokensOf, type ValuePart } from './attend.ts';
-import { LANES } from './talk.ts';
 
 /** An item has as many pages as there are teams, at most. */
 export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {

@@ -2,10 +2,10 @@
  * A workgroup is four teams of 32 lanes. Lanes of a team pass numbers to one another: by subgroup operations where a
  * subgroup is a team, else through workgroup memory, with the same bits. All teams call these together.
  */
+import { LANES } from '../lanes/talk.ts';
 
 export const TEAMS = 4;
-/** Lanes of a team, and of all. */
-export const LANES = 32;
+/** Lanes of all teams. */
 export const SIZE = TEAMS * LANES;
 
 /**

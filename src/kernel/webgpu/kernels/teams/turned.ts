@@ -9,10 +9,11 @@
 import type { Fragment } from '../../../fragment.ts';
 import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM } from '../attend.ts';
+import { LANES } from '../lanes/talk.ts';
 import { each } from '../text.ts';
 import { blockOf } from '../turn.ts';
 import { vectorOf, vectors, type Words } from './attend.ts';
-import { LANES, SIZE, TEAMS, talk } from './talk.ts';
+import { SIZE, TEAMS, talk } from './talk.ts';
 
 /** Numbers of a page's words, a vector of queries each. */
 export const pageWords = (most: number, group: number): number => (most + 2) * vectors(group);

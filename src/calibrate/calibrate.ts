@@ -13,7 +13,7 @@ import {
 } from '../engine/engine.ts';
 import { profileShape } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
-import { planOf } from '../plan/plan.ts';
+import { planBytes, planOf } from '../plan/plan.ts';
 import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import { profilePath, writeWhole } from '../plan/store.ts';
 import { collect } from './collect.ts';
@@ -156,16 +156,17 @@ async function weigh(
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return {};
   const judged = Math.min(probeTokens, Math.floor(text.length / 2));
-  // As much context as is judged: most of what is read comes from codes, and every token costs time.
-  const row = text.slice(0, 2 * judged);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
-  const extra = 4 * (judged * vocab + row.length * layers * (width + 2 * kvHeads * headDim));
-  const cache = { plan: planOf('f16', planShape(file)), context: row.length, extra };
+  const plan = planOf('f16', planShape(file));
+  const context = text.length;
+  // What a probe begins with and is held against; whole plans are smaller than f16, and few.
+  const held = 4 * (judged * vocab + 2 * judged * layers * (width + 2 * kvHeads * headDim));
+  const cache = { plan, context, extra: held + planBytes(plan, context) };
   const engine = await loadEngine(file, cache, { ...engineOptions(options), precise: true });
   try {
     return await probe(engine, {
-      row,
+      row: text,
       judged,
       content,
       shape: codecShape,

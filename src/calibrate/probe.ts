@@ -1,12 +1,14 @@
 /**
  * How much each layer's keys and values matter, by codec: what plans share bits out by. Each side of each layer is
- * probed by itself; whole plans then say what all of them make together.
+ * probed by itself, on the beginning of a row; whole plans then say what all of them make together, on all of it, since
+ * divergence grows with what is read.
  */
 import type { Side } from '../codec/codec.ts';
 import type { Engine } from '../engine/engine.ts';
-import { createProber, type Prober } from '../eval/sensitivity.ts';
+import { measureDivergence } from '../eval/divergence.ts';
+import { createProber, type Probe, type Prober } from '../eval/sensitivity.ts';
 import { choosePlan } from '../plan/auto.ts';
-import type { PlanShape } from '../plan/plan.ts';
+import type { Plan, PlanShape } from '../plan/plan.ts';
 import type { Profile, ProfileContent } from '../plan/profile.ts';
 import type { State } from './state.ts';
 
@@ -29,7 +31,7 @@ const MEASURES: Measure[] = [
 const SIDES = ['key', 'value'] as const;
 
 export interface ProbeOptions {
-  /** The text, and how many of its last tokens are judged. */
+  /** The text. Whole plans are judged by its second half, sides by so many tokens behind as many others. */
   row: readonly number[];
   judged: number;
   /** All but what is measured here. */
@@ -54,38 +56,48 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Sens
   const measured: number[] = (await state.has(known))
     ? JSON.parse(new TextDecoder().decode(await state.read(known)))
     : [];
+  const keep = async (divergences: readonly number[]) => {
+    measured.push(...divergences);
+    await state.write(known, new TextEncoder().encode(JSON.stringify(measured)));
+  };
   let done = 0;
   let prober: Prober | undefined;
-  const measure = async (run: (prober: Prober) => Promise<number | undefined>) => {
+  const measureSide = async (side: Probe): Promise<number | undefined> => {
     onProgress?.(done, total);
     if (done === measured.length) {
-      prober ??= await createProber(engine, row, { judged, signal });
-      const divergence = prober && (await run(prober));
+      prober ??= await createProber(engine, row.slice(0, 2 * judged), { judged, signal });
+      const divergence = await prober?.(side, signal);
       if (divergence === undefined) return undefined;
-      measured.push(divergence);
-      await state.write(known, new TextEncoder().encode(JSON.stringify(measured)));
+      await keep([divergence]);
     }
     return measured[done++];
   };
 
-  const sensitivities: Record<string, Record<Side, number>[]> = {};
+  const whole: { name: string; probed: Record<Side, number>[]; plan: Plan }[] = [];
   for (const { spec, plans } of measures) {
     const probed = content.learned.map(() => ({ key: 0, value: 0 }));
     for (const [layer, learned] of content.learned.entries()) {
       for (const side of SIDES) {
-        const divergence = await measure(prober => prober.side({ spec, layer, side, learned }, signal));
+        const divergence = await measureSide({ spec, layer, side, learned });
         if (divergence === undefined) return undefined;
         probed[layer][side] = divergence;
       }
     }
     for (const [name, planSpec] of Object.entries(plans)) {
       const profile: Profile = { ...content, sensitivities: { [spec]: probed, [name]: probed }, hash: '' };
-      const plan = choosePlan(planSpec, shape, profile);
-      const divergence = await measure(prober => prober.whole(plan, signal));
-      if (divergence === undefined) return undefined;
-      const scale = plan.predicted ? divergence / plan.predicted : 1;
-      sensitivities[name] = probed.map(({ key, value }) => ({ key: scale * key, value: scale * value }));
+      whole.push({ name, probed, plan: choosePlan(planSpec, shape, profile) });
     }
   }
-  return sensitivities;
+  onProgress?.(done, total);
+  if (done === measured.length) {
+    const plans = whole.map(({ plan }) => plan);
+    const [, ...rows] = await measureDivergence(engine, row, { plans, context: row.length, signal });
+    if (signal?.aborted) return undefined;
+    await keep(rows.map(({ kld }) => kld));
+  }
+  const scaled = whole.map(({ name, probed, plan }, i) => {
+    const scale = plan.predicted ? measured[sides + i] / plan.predicted : 1;
+    return [name, probed.map(({ key, value }) => ({ key: scale * key, value: scale * value }))];
+  });
+  return Object.fromEntries(scaled);
 }

@@ -15,6 +15,7 @@ import { step } from '../engine/step.ts';
 import type { Chunk } from '../model/forward.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { planOf } from '../plan/plan.ts';
+import { OPENINGS } from './openings.ts';
 
 const TEMPERATURES = [0.8, 0.9, 1];
 const MIN_P = 0.05;
@@ -27,52 +28,10 @@ const CIRCLE = 6;
 /** Tokens drawn at random that begin every other document. */
 const DRAWN = 4;
 
-/** With the spaces around it; a hyphen within a word, too. */
-const PUNCTUATION = / *([.,;:!?()"]|'s|(?<=\w)-(?=\w)) */g;
-
-/** Kinds of text, ways of writing, and layouts: heads look at line ends, brackets and commas as each kind has them. */
-const OPENINGS = [
-  'The history of',
-  'Once upon a time',
-  '# Introduction\n\n',
-  'def main(',
-  'In recent years, researchers have',
-  'Q: ',
-  'The city lies',
-  'Dear',
-  'import ',
-  'According to',
-  '1. ',
-  'She looked at',
-  'Question: How does a bicycle stay upright?\nAnswer:',
-  ' = Early life = \n \n He was born in 1912 , the son of a',
-  'How to bake bread\n\n',
-  'A function that sorts a list of numbers:\n\n',
-  'The difference between weather and climate is',
-  '{"name": "',
-  '<html>\n<head>\n  <title>',
-  'User: Hi, can you help me?\nAssistant:',
-  '| Year | Team | Games |\n| --- | --- | --- |\n| 19',
-  'export function ',
-  'WASHINGTON (AP) -',
-  '- ',
-  '/**\n * ',
-  'SELECT ',
-  "the band 's second album , which was released on",
-  'Theorem 1. Let $',
-  '"I don\'t know," he said. "',
-  '#include <stdio.h>\n\nint main(',
-  'Dr. ',
-  'class ',
-  'Abstract: ',
-  '$ ',
-  'Die Stadt',
-  'La ville',
-  'In 1998, the company',
-  'for (let i = 0; i < ',
-  'Ingredients:\n- ',
-  'CHAPTER I\n\n',
-];
+/** Hyphens within a word, commas and points within a number; other punctuation, with the spaces around it. */
+const PUNCTUATION = /(?<=\w)-(?=\w)|(?<=\d)[.,](?=\d)| *([.,;:!?()"\n]|'s) */g;
+/** Openings further for every row. */
+const STRIDE = 5;
 
 export interface SelfTextOptions {
   rows: number;
@@ -146,7 +105,7 @@ function createOpenings(tokenizer: Tokenizer, row: number, random: Random): () =
     const n = documents++;
     const between = n > 0 ? '\n\n' : '';
     const bos = n === 0 && tokenizer.addBos;
-    if (n % 2 === 0) return tokenizer.encode(between + OPENINGS[(row + n / 2) % OPENINGS.length], { bos });
+    if (n % 2 === 0) return tokenizer.encode(between + OPENINGS[(STRIDE * row + n / 2) % OPENINGS.length], { bos });
     const ids = tokenizer.encode(between);
     const last = ids.length + DRAWN;
     while (ids.length < last) {
@@ -161,7 +120,9 @@ function createOpenings(tokenizer: Tokenizer, row: number, random: Random): () =
 /** The n-th document of a row as it is, or with spaces around its punctuation. */
 function spell(tokenizer: Tokenizer, document: readonly number[], n: number): readonly number[] {
   if (n % 4 < 2) return document;
-  return tokenizer.encode(tokenizer.decode(document).replace(PUNCTUATION, ' $1 '));
+  const text = tokenizer.decode(document);
+  const apart = text.replace(PUNCTUATION, (all, mark?: string) => (mark ? ` ${mark} ` : ` @${all}@ `));
+  return tokenizer.encode(apart.replace(/ +/g, ' '));
 }
 
 /** Whether the last tokens were there before, in the same order. */

@@ -12,7 +12,7 @@ import { checkShape, createCodec, type KvLearned } from '../codec/kv.ts';
 import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type Chunk, restore, type Seen } from '../model/forward.ts';
-import { type Plan, planOf, planOfCodecs } from '../plan/plan.ts';
+import { planOf, planOfCodecs } from '../plan/plan.ts';
 import { createScore, force, teacherForce } from './divergence.ts';
 import { logSoftmax } from './vocabulary.ts';
 
@@ -26,13 +26,8 @@ export interface Probe {
   learned?: KvLearned;
 }
 
-/** Divergences on one row; undefined when the signal came first. */
-export interface Prober {
-  /** Of one side. */
-  side(probe: Probe, signal?: AbortSignal): Promise<number | undefined>;
-  /** Of a plan, all tokens run. */
-  whole(plan: Plan, signal?: AbortSignal): Promise<number | undefined>;
-}
+/** The divergence on a row with one side coded; undefined when the signal came first. */
+export type Prober = (probe: Probe, signal?: AbortSignal) => Promise<number | undefined>;
 
 export interface ProberOptions {
   /** The last tokens of the row are judged, so many: half of them unless given. */
@@ -78,34 +73,25 @@ export async function createProber(
   if (!finished) return undefined;
 
   const exact = createCodec('f16', shape);
-  const judge = () => {
+  return async ({ spec, layer, side, learned }, signal) => {
+    const parsed = parseSpec(spec);
+    const pair = side === 'key' ? { key: parsed.key, value: F16 } : { key: F16, value: parsed.value };
+    const codec = createCodec(formatSpec({ ...parsed, ...pair }), shape, learned);
+    const codecs = Array.from({ length: layers }, (_, i) => (i === layer ? codec : exact));
     const score = createScore(row);
     const onLogits = (position: number, logits: Float32Array) => {
       score.add(position, logSoftmax(logits), reference[position]);
     };
-    return { onLogits, result: (finished: boolean) => (finished ? score.kld / score.tokens : undefined) };
-  };
-  return {
-    async side({ spec, layer, side, learned }, signal) {
-      const parsed = parseSpec(spec);
-      const pair = side === 'key' ? { key: parsed.key, value: F16 } : { key: F16, value: parsed.value };
-      const codec = createCodec(formatSpec({ ...parsed, ...pair }), shape, learned);
-      const codecs = Array.from({ length: layers }, (_, i) => (i === layer ? codec : exact));
-      const { onLogits, result } = judge();
-      const sequence = engine.openSequence(planOfCodecs(spec, windowOf(parsed), codecs), row.length);
-      try {
-        restore(device, scratch, sequence, layer, k, v);
-        const rows = (length: number, count: number) =>
-          inputs[layer].subarray((length - start) * width, (length - start + count) * width);
-        const resume = { layer, rows: ({ sequence: { length }, tokens }: Chunk) => rows(length, tokens.length) };
-        return result(await force(engine, sequence, row, from, { signal, onLogits, resume }));
-      } finally {
-        sequence.dispose();
-      }
-    },
-    async whole(plan, signal) {
-      const { onLogits, result } = judge();
-      return result(await teacherForce(engine, plan, row, from, { signal, onLogits }));
-    },
+    const sequence = engine.openSequence(planOfCodecs(spec, windowOf(parsed), codecs), row.length);
+    try {
+      restore(device, scratch, sequence, layer, k, v);
+      const rows = (length: number, count: number) =>
+        inputs[layer].subarray((length - start) * width, (length - start + count) * width);
+      const resume = { layer, rows: ({ sequence: { length }, tokens }: Chunk) => rows(length, tokens.length) };
+      const finished = await force(engine, sequence, row, from, { signal, onLogits, resume });
+      return finished ? score.kld / score.tokens : undefined;
+    } finally {
+      sequence.dispose();
+    }
   };
 }

@@ -1,6 +1,7 @@
 /** Whole models on the webgpu device: the same logits as js, in any company, and a clean end when the GPU goes away. */
 import { expect, it } from 'vitest';
 import { loadEngine, openModelFile } from '../src/engine/engine.ts';
+import type { GenerateOptions } from '../src/engine/generate.ts';
 import { step } from '../src/engine/step.ts';
 import { DeviceError } from '../src/errors.ts';
 import { type LoadOptions, loadModel } from '../src/index.ts';
@@ -63,6 +64,41 @@ describeGpu('models', () => {
       await cut.engine.dispose();
     }
     await whole.engine.dispose();
+  });
+
+  it('passes ahead of what is known give the tokens that are given one by one, and a cache that goes on', async () => {
+    await using model = await loadModel(blobOf(), { device: 'webgpu', pageTokens: 16, kv: 'tq4u', context: 128 });
+    const options = { temperature: 1, seed: 3, maxTokens: 40, ignoreEnd: true };
+    const { ids, text } = await model.complete('abc', options);
+    // Log probabilities are made here, of logits: every token is waited for.
+    expect((await model.complete('abc', { ...options, logprobs: 0 })).ids).toEqual(ids);
+    expect(ids.length).toBe(40);
+
+    const prompt = model.tokenizer.encode('abc', { bos: model.tokenizer.addBos });
+    const next = { temperature: 0, maxTokens: 6, ignoreEnd: true };
+    const goOn = [...prompt, ...ids.slice(0, 9), 65, 66];
+    const { ids: expected } = await model.complete(goOn, next);
+    // The end comes by a token, by a string, by the reader, and by a signal: a pass is on its way each time.
+    const stop = new AbortController();
+    const ends: GenerateOptions[] = [
+      { ...options, maxTokens: 10 },
+      { ...options, stop: text.slice(3, 8) },
+      options,
+      { ...options, signal: stop.signal },
+    ];
+    for (const end of ends) {
+      const talk = model.conversation();
+      let seen = 0;
+      for await (const { id } of talk.generate(prompt, end)) {
+        expect(id).toBe(ids[seen++]);
+        if (seen === 10 && end.signal) stop.abort();
+        else if (seen === 10) break;
+      }
+      const { ids: found, usage } = await talk.generate(goOn, next).result();
+      expect(found).toEqual(expected);
+      expect(usage.reusedTokens).toBeLessThan(goOn.length);
+      talk.dispose();
+    }
   });
 
   it('a GPU that goes away is a typed error, and the next model runs', async () => {

@@ -177,10 +177,31 @@ describeGpu('choosing a token', () => {
       const [first, second] = [createSampler({ ...options, seed: row }), createSampler({ ...options, seed: row })];
       for (let n = 0; n < 4; n++) {
         wanted.push(first.sample(logits.slice(row * vocab, (row + 1) * vocab)).id);
-        found.push(...(await device.choose!(tensor, [{ ...second.choice()!, row }])));
+        found.push(...(await device.choose!(tensor, [{ ...second.choice()!, row }]).ids));
       }
     }
     expect(found).toEqual(wanted);
+  });
+
+  it('whose row of a matrix can be had before anybody knows which it is', async () => {
+    const device = await webgpu();
+    const cols = 64;
+    const bytes = randomWeights('Q8_0', vocab * cols, 0.1, seeded(9));
+    const table = await device.loadWeights('Q8_0', vocab, cols, async into => into.set(bytes));
+    const tensor = device.tensor(3, vocab);
+    device.write(tensor, 0, logits);
+    const out = device.tensor(3, cols);
+    const choices = [2, 0].map(row => ({ row, temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 }));
+    const before = device.choose!(tensor, choices);
+    const { ids, names } = device.choose!(tensor, choices.slice(1));
+    expect(new Set([...before.names, ...names]).size).toBe(3);
+    device.embed(table, [before.names[0], 7, names[0]], out);
+    const found = await Promise.all([0, 1, 2].map(row => device.read(out, row)));
+    const exact = new Float32Array(vocab * cols);
+    dequantize('Q8_0', bytes, exact);
+    const known = [(await before.ids)[0]!, 7, (await ids)[0]!];
+    expect(known[2]).toBe((await before.ids)[1]);
+    expect(found).toEqual(known.map(id => exact.slice(id * cols, (id + 1) * cols)));
   });
 
   it('says so where none can be chosen', async () => {
@@ -190,7 +211,7 @@ describeGpu('choosing a token', () => {
     device.write(tensor, 0, new Float32Array(300).fill(Number.NEGATIVE_INFINITY));
     device.write(tensor, 1, Float32Array.of(0, Number.NaN));
     const choices = [0, 1, 2].map(row => ({ row, temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 }));
-    expect(await device.choose!(tensor, choices)).toEqual([undefined, undefined, 0]);
+    expect(await device.choose!(tensor, choices).ids).toEqual([undefined, undefined, 0]);
   });
 });
 

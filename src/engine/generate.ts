@@ -1,9 +1,14 @@
-/** Tokens in, tokens out: prefill what the cache lacks of a prompt, then sample and run one token at a time. */
+/**
+ * Tokens in, tokens out: prefill what the cache lacks of a prompt, then sample and run one token at a time. Where the device
+ * chooses tokens, the next pass is recorded while the one before it runs, and nobody waits between two: a token goes by a
+ * name until its id is known. If nothing was to follow it after all, the cache holds one token that was written more.
+ */
+import type { Sequence } from '../cache/sequence.ts';
 import { CapacityError, InputError } from '../errors.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
-import { createSampler, type SampleOptions } from './sample.ts';
+import { createSampler, type Sampled, type SampleOptions, type Sampler } from './sample.ts';
 import type { Slot } from './slot.ts';
 import { step } from './step.ts';
 import { createStopMatcher } from './stop.ts';
@@ -43,34 +48,29 @@ export async function* generate(
   result.seed = sampler.seed;
   result.usage.promptTokens = prompt.length;
 
+  let ahead: Pass | undefined;
   try {
     const reused = slot.align(prompt);
     const { sequence } = slot;
     result.usage.reusedTokens = reused;
-    let logits: Float32Array | undefined;
-    let chosen: { id: number | undefined } | undefined;
     const run = (tokens: readonly number[], prompt: boolean, onProgress?: (rows: number) => void) =>
-      step(engine, [{ sequence, tokens, prompt, logits: 'last', choice: engine.device?.choose && sampler.choice() }], {
-        signal,
-        onProgress,
-        onLogits: (_chunk, _row, row) => {
-          logits = row;
-        },
-        onToken: (_chunk, id) => {
-          chosen = { id };
-        },
-      });
+      begin({ engine, sequence, tokens, prompt, sampler, signal, onProgress });
     const progress = (rows: number) => onPrefill?.({ done: reused + rows, total: prompt.length });
-    let dropped = sequence.dropped;
-    let alive = await run(prompt.slice(reused), true, progress);
-    watch.prefilled();
+    let { dropped } = sequence;
+    let pass = run(prompt.slice(reused), true, progress);
 
-    while (alive) {
-      const sampled = chosen ? sampler.take(chosen.id) : sampler.sample(logits!);
+    for (;;) {
+      const name = await pass.named;
+      ahead = name !== undefined && result.ids.length + 1 < most ? run([name], false) : undefined;
+      const found = await pass.ended;
+      if (result.ids.length === 0) watch.prefilled();
+      if (!found) break;
+      const sampled = found.sample();
+      slot.push(sampled.id);
       result.usage.completionTokens = result.ids.push(sampled.id);
       const { text, finish, stop } = write(sampled.id, result.ids.length === most);
-      const notice = sequence.dropped > dropped ? slideNotice(context, sequence.dropped) : undefined;
-      dropped = sequence.dropped;
+      const notice = found.dropped > dropped ? slideNotice(context, found.dropped) : undefined;
+      dropped = found.dropped;
       result.text += text;
       if (notice) result.notices = [notice];
       if (finish) Object.assign(result, { finish, stop });
@@ -78,16 +78,67 @@ export async function* generate(
       yield { ...sampled, text, ...(notice && { notice }) };
       if (finish) break;
       watch.resume();
-      slot.push(sampled.id);
-      alive = await run([sampled.id], false);
+      pass = ahead ?? run([sampled.id], false);
     }
     if (result.finish === 'length' && options.maxTokens === undefined)
       result.notices.push(`The context of ${formatCount(context)} tokens is full.`);
   } catch (error) {
+    await settled(ahead);
     // What a step that failed left behind is not known.
     slot.reset();
     throw error;
+  } finally {
+    // The text ended, or its reader left: what comes next finds nothing on its way.
+    await settled(ahead);
   }
+}
+
+/** A pass on its way. */
+interface Pass {
+  /** What the token that it chooses goes by, as soon as another pass can be given it; undefined if it has no name. */
+  named: Promise<number | undefined>;
+  /** What it gives in the end, unless the signal came first: the token, and how many the cache had dropped by then. */
+  ended: Promise<{ sample(): Sampled; dropped: number } | undefined>;
+}
+
+const settled = (pass?: Pass) => pass?.ended.catch(() => {});
+
+interface PassRequest extends Pick<GenerateOptions, 'signal'> {
+  engine: Engine;
+  sequence: Sequence;
+  tokens: readonly number[];
+  prompt: boolean;
+  sampler: Sampler;
+  onProgress?: (rows: number) => void;
+}
+
+function begin({ engine, sequence, tokens, prompt, sampler, signal, onProgress }: PassRequest): Pass {
+  const choice = engine.device?.choose && sampler.choice();
+  let sample: (() => Sampled) | undefined;
+  let dropped = 0;
+  let tell: (name?: number) => void = () => {};
+  const named = new Promise<number | undefined>(resolve => {
+    tell = resolve;
+  });
+  const stepped = step(engine, [{ sequence, tokens, prompt, logits: 'last', choice }], {
+    signal,
+    onProgress,
+    onLogits(_chunk, _row, row) {
+      dropped = sequence.dropped;
+      sample = () => sampler.sample(row);
+    },
+    onNamed(_chunk, name) {
+      dropped = sequence.dropped;
+      tell(name);
+    },
+    onToken(_chunk, id) {
+      sample = () => sampler.take(id);
+    },
+  });
+  const ended = stepped.finally(() => tell()).then(done => (done && sample ? { sample, dropped } : undefined));
+  // Whoever waits for it is told; nobody does if the pass before it failed.
+  ended.catch(() => {});
+  return { named, ended };
 }
 
 interface Written {

@@ -9,6 +9,8 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
   /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
   onToken?: (chunk: Chunk, id: number | undefined) => void;
+  /** A name for that token, which a chunk of another step may have in its place before this step has ended. */
+  onNamed?: (chunk: Chunk, name: number) => void;
   /** After each batch: rows done so far. */
   onProgress?: (rows: number) => void;
 }
@@ -18,7 +20,7 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
  * between two batches. Every sequence then holds the tokens that were run, and nothing else.
  */
 export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
-  const { signal, onLogits, onToken, onProgress, observe, resume } = options;
+  const { signal, onLogits, onToken, onNamed, onProgress, observe, resume } = options;
   let rows = 0;
   for (const batch of batches(chunks, engine.scratch?.rows ?? 0)) {
     await eventLoop();
@@ -34,6 +36,7 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
       observe,
       resume,
       onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
+      onNamed: onNamed && ((part, name) => onNamed(origin.get(part)!.chunk, name)),
     });
     for (const { part } of batch) rows += part.tokens.length;
     onProgress?.(rows);

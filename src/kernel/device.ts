@@ -98,14 +98,14 @@ export interface Device {
   free(handle: Block | Tensor): void;
   /**
    * The tokens that engine/sample.ts would choose of some rows of logits, where a device can tell without handing out
-   * the rows; undefined for a row of which none can be chosen.
+   * the rows.
    */
-  choose?(logits: Tensor, choices: readonly Choice[]): Promise<(number | undefined)[]>;
+  choose?(logits: Tensor, choices: readonly Choice[]): Chosen;
   /** The bytes of a block, copied out or in: to move leaves to other tiers. */
   readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>>;
   writeBlock(block: Block, data: Uint8Array): void;
 
-  /** Rows of an embedding table. */
+  /** Rows of an embedding table, by their ids, or by the names of tokens that the device chose not long ago. */
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void;
   /** out = x / rms(x) * weight; a weight shorter than the row norms each such part of it apart (heads). */
   norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void;
@@ -138,6 +138,13 @@ export interface Choice {
   minP: number;
   /** In [0, 1), drawn beforehand. */
   random: number;
+}
+
+export interface Chosen {
+  /** Undefined for a row of which none can be chosen. */
+  ids: Promise<(number | undefined)[]>;
+  /** What `embed` knows them by before anybody else knows which they are: below zero. */
+  names: number[];
 }
 
 /** Rows of one sequence that all read the same sealed pages. */

@@ -13,6 +13,7 @@ import type { ModelWeights } from './weights.ts';
 
 export interface Chunk {
   sequence: Sequence;
+  /** Ids, or the names of tokens that the device chose. */
   tokens: ArrayLike<number>;
   /** Whether they are a prompt's, or a part of one: what is longer than a token, unless it says otherwise. */
   prompt?: boolean;
@@ -97,6 +98,8 @@ export interface Hooks {
   onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
   /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
   onToken?(chunk: Chunk, id: number | undefined): void;
+  /** A name for that token, as soon as all is recorded: another pass may be given it. */
+  onNamed?(chunk: Chunk, name: number): void;
   /** Sees every layer of the batch between RoPE and attention, which wait for it. The tensors are the pass's own. */
   observe?(layer: number, seen: Seen): void | Promise<void>;
   /** Begins at this layer instead of the embedding, from rows that `observe` saw there as `x`, chunk by chunk. */
@@ -127,7 +130,7 @@ export async function forward(
   rope: RopeFrequencies,
   scratch: Scratch,
   chunks: readonly Chunk[],
-  { onLogits, onToken, observe, resume }: Hooks,
+  { onLogits, onToken, onNamed, observe, resume }: Hooks,
 ): Promise<void> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
@@ -180,8 +183,10 @@ export async function forward(
     const chosen = choices.length > 0 ? device.choose!(scratch.logits, choices) : undefined;
     rows.forEach(({ part: { chunk }, row }, i) => {
       const choice = choices.findIndex(one => one.row === i);
-      if (choice >= 0) answers.push(async () => onToken!(chunk, (await chosen!)[choice]));
-      else {
+      if (choice >= 0) {
+        onNamed?.(chunk, chosen!.names[choice]);
+        answers.push(async () => onToken!(chunk, (await chosen!.ids)[choice]));
+      } else {
         const logits = device.read(scratch.logits, i);
         answers.push(async () => onLogits(chunk, row, await logits));
       }

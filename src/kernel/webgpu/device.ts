@@ -3,7 +3,7 @@
  * quantized, pages are read packed, and their bytes are the same as on every other device.
  */
 import { ShapeError } from '../../errors.ts';
-import type { Block, Choice, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
+import type { Block, Choice, Chosen, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import type { IntegerType } from '../weights/split.ts';
 import type { WeightType } from '../weights/types.ts';
 import { type AdapterInfo, openAdapter } from './adapter.ts';
@@ -60,6 +60,9 @@ interface WaitingProducts {
   norm?: Norm;
 }
 
+/** Chosen tokens that are still there under their names. */
+const REMEMBERED = 4096;
+
 export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpuDevice> {
   if (options.headDim % 2 !== 0)
     throw new ShapeError(
@@ -78,6 +81,9 @@ export class WebGpuDevice implements Device {
   private readonly attention: Attention;
   private readonly sealing: Sealing;
   private waiting?: Waiting;
+  /** The tokens that were chosen last, and where the next ones go: around, so that a name is good for a while. */
+  private readonly chosen: GPUBuffer;
+  private choices = 0;
 
   constructor(
     readonly gpu: Gpu,
@@ -100,6 +106,7 @@ export class WebGpuDevice implements Device {
       storageBuffers: limits.storageBuffers,
     });
     this.sealing = new Sealing(gpu, shape, codecOf);
+    this.chosen = gpu.buffer(4 * REMEMBERED, 'chosen tokens');
   }
 
   get bytes(): number {
@@ -127,7 +134,7 @@ export class WebGpuDevice implements Device {
     return new Float32Array(await this.gpu.read(bufferOf(tensor), row * bytes, bytes));
   }
 
-  async choose(logits: Tensor, choices: readonly Choice[]): Promise<(number | undefined)[]> {
+  choose(logits: Tensor, choices: readonly Choice[]): Chosen {
     this.settle();
     // Just below 1, so that a draw ends within the weights whatever their sum was rounded to.
     const words = Float32Array.from(
@@ -147,15 +154,20 @@ export class WebGpuDevice implements Device {
     });
     this.gpu.makeRoom(words.byteLength);
     const { word } = this.gpu.place(words);
-    const chosen = this.gpu.room('chosen tokens', 4 * Math.max(64, choices.length));
+    if (this.choices + choices.length > REMEMBERED) this.choices = 0;
+    const first = this.choices;
+    this.choices += choices.length;
     const found = this.gpu.room('surveys of logits', 4 * SURVEY * SURVEYS * Math.max(64, choices.length));
     const size = Math.min(1024, this.info.limits.invocations);
     const kernel = this.gpu.kernel('choose', () => choose(size));
     const inputs = [this.gpu.arena, bufferOf(logits)];
     this.gpu.run(survey, [word, logits.cols], [...inputs, found], [SURVEYS, choices.length]);
-    this.gpu.run(kernel, [word, logits.cols], [...inputs, found, chosen], [choices.length]);
-    const ids = new Uint32Array(await this.gpu.read(chosen, 0, 4 * choices.length));
-    return Array.from(ids, id => (id === NONE ? undefined : id));
+    this.gpu.run(kernel, [word, logits.cols, first], [...inputs, found, this.chosen], [choices.length]);
+    const read = this.gpu.read(this.chosen, 4 * first, 4 * choices.length);
+    return {
+      ids: read.then(bytes => Array.from(new Uint32Array(bytes), id => (id === NONE ? undefined : id))),
+      names: choices.map((_, i) => -1 - first - i),
+    };
   }
 
   loadWeights(
@@ -204,7 +216,7 @@ export class WebGpuDevice implements Device {
     const { word } = this.gpu.place(ids);
     const kernel = this.gpu.kernel(`embed ${format.name}`, () => embed(format));
     for (const { codes, scales, firstRow, rows } of pieces) {
-      const buffers = [this.gpu.arena, codes, ...(format.integer ? [scales] : []), changed(out)];
+      const buffers = [this.gpu.arena, this.chosen, codes, ...(format.integer ? [scales] : []), changed(out)];
       this.gpu.run(kernel, [cols / BLOCK, firstRow, rows, word], buffers, [groupsOf(cols), ids.length]);
     }
   }

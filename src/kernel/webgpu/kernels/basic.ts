@@ -5,12 +5,16 @@ import { each, halves, turned } from './text.ts';
 
 const SIZE = 256;
 
-/** Rows `ids` of a matrix; those that lie in another piece of it are left alone. */
+/**
+ * Rows `ids` of a matrix; those that lie in another piece of it are left alone. An id of -1 - n, as a u32, is that of the
+ * token that was chosen n-th.
+ */
 export const embed = (format: GpuFormat): Kernel => ({
   name: `embed ${format.name}`,
   params: ['blocks', 'firstRow', 'rows', 'ids'],
   buffers: [
     'data: array<u32>',
+    'chosen: array<u32>',
     'codes: array<u32>',
     ...(format.integer ? ['scales: array<u32>'] : []),
     'write out: array<f32>',
@@ -19,7 +23,9 @@ export const embed = (format: GpuFormat): Kernel => ({
   body: /* wgsl */ `
 ${weightValue(format)}
 fn main(group: vec3u, lane: u32) {
-  let row = data[p.ids + group.y] - p.firstRow;
+  var id = data[p.ids + group.y];
+  if (id >= 0x80000000u) { id = chosen[~id]; }
+  let row = id - p.firstRow;
   let i = group.x * ${SIZE} + lane;
   let cols = ${BLOCK} * p.blocks;
   if (row < p.rows && i < cols) { out[group.y * cols + i] = weight(row, i); }

@@ -70,10 +70,10 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
-/** `size`: invocations that share a row, which has to be read many times over. */
+/** `size`: invocations that share a row, which has to be read many times over. Chosen tokens go from `first` on. */
 export const choose = (size: number): Kernel => ({
   name: `choose by ${size}`,
-  params: ['choices', 'vocab'],
+  params: ['choices', 'vocab', 'first'],
   buffers: ['data: array<u32>', 'logits: array<f32>', 'found: array<u32>', 'write chosen: array<u32>'],
   size,
   body: /* wgsl */ `
@@ -156,11 +156,11 @@ fn main(group: vec3u, lane: u32) {
     bad |= found[word + 2];
   }
   if (bad == 1 || top <= key_of(-3.4e38)) {
-    if (lane == 0) { chosen[group.x] = ${NONE}u; }
+    if (lane == 0) { chosen[p.first + group.x] = ${NONE}u; }
     return;
   }
   if (temperature == 0 || top_k == 1) {
-    if (lane == 0) { chosen[group.x] = greedy; }
+    if (lane == 0) { chosen[p.first + group.x] = greedy; }
     return;
   }
   let most = logits[row + greedy];
@@ -168,13 +168,13 @@ fn main(group: vec3u, lane: u32) {
   let all = Cut(0, p.vocab);
   if (top_k == 0 && top_p == 1) {
     let id = search_ids(lane, s, random * mass(lane, s, all, all, false));
-    if (lane == 0) { chosen[group.x] = id; }
+    if (lane == 0) { chosen[p.first + group.x] = id; }
     return;
   }
   var kept = all;
   if (top_k > 0 && top_k < p.vocab) { kept = search(lane, s, all, f32(top_k), true, false); }
   if (top_p < 1) { kept = search(lane, s, kept, top_p * mass(lane, s, kept, all, false), false, false); }
   let cut = search(lane, s, kept, random * mass(lane, s, kept, all, false), false, true);
-  if (lane == 0) { chosen[group.x] = cut.id; }
+  if (lane == 0) { chosen[p.first + group.x] = cut.id; }
 }`,
 });

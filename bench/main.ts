@@ -1,4 +1,4 @@
-/** `npm run bench -- NAME [options]`: one file a question. */
+/** `npm run bench -- NAME [options]`: one file a question; `--help` lists them. */
 import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/errors.ts';
 import { benchAgree } from './agree.ts';
@@ -10,6 +10,23 @@ import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
+const usage = `usage: npm run bench -- NAME [options]
+
+  decode      how fast a model writes on wasm, by depth, against llama.cpp
+              --model FILE --kv SPECS --depths 0,4096 --threads N --no-peers
+  attention   on packed pages, all else left out
+              --device wasm: --kv SPECS --depths 16384 --threads N
+              --device webgpu: --kv SPECS --work 64x8192,1x131072 --heads 32/8/128 --split 4 --no-subgroups
+  agree       whether devices predict the same, and llama.cpp
+              --model FILE --text FILE --kv SPECS --positions N --no-peers, or --device webgpu
+  memory      bytes that are resident, against those that are accounted for
+              --model FILE --kv SPEC --depths 16384
+  e2e         a whole model of random weights on the GPU
+              --shape llama-8b --kv SPECS --depths 0,32768 --batch 48x4096 --prompt N --chunk N --breakdown
+  matmul      matrix products on the GPU
+              --rows 1,8,48,512
+
+  --json for machines. The model and the text of the project's workshop are taken unless others are given.`;
 const { positionals, values } = parseArgs({
   allowPositionals: true,
   options: {
@@ -32,6 +49,7 @@ const { positionals, values } = parseArgs({
     rows: { type: 'string', default: '1,4,8,16,48,128,512' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
+    help: { type: 'boolean', short: 'h', default: false },
   },
   allowNegative: true,
 });
@@ -47,10 +65,12 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   matmul: benchWebGpuMatmul,
 };
 const bench = benches[positionals[0]];
+if (values.help) {
+  console.log(usage);
+  process.exit();
+}
 if (!bench) {
-  console.error(
-    `usage: npm run bench -- ${Object.keys(benches).join(' | ')} [--model FILE] [--kv SPECS] [--depths 0,4096]`,
-  );
+  console.error(usage);
   process.exit(1);
 }
 try {

@@ -26,7 +26,7 @@ const usage = `usage: npm run bench -- NAME [options]
   matmul      matrix products on the GPU
               --rows 1,8,48,512
 
-  --json for machines. The model and the text of the project's workshop are taken unless others are given.`;
+  --json for machines. Model and text are those of ../shared unless others are given.`;
 const { positionals, values } = parseArgs({
   allowPositionals: true,
   options: {

@@ -59,11 +59,13 @@ describe('kvasir calibrate', () => {
     expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
   });
 
-  it('--self needs no text, and says the same for the same seed', async () => {
+  it('without text the model writes its own, and the same for the same seed', async () => {
     const out = join(await folder(), 'self.kvprofile');
-    const { status, stdout } = await kvasir(args('--self', '--out', out), { own: await folder() });
+    const { status, stdout, stderr } = await kvasir(args('--out', out), { own: await folder() });
     expect([status, JSON.parse(stdout).made.text]).toEqual([0, 'self']);
+    expect(stderr).toMatch(/--text takes files/);
     const again = await kvasir(args('--self', '--out', out), { own: await folder() });
+    expect(again.stderr).not.toMatch(/--text takes files/);
     expect(JSON.parse(again.stdout).hash).toBe(JSON.parse(stdout).hash);
     expect(JSON.parse(stdout).hash).not.toBe((await readProfile(path)).hash);
   });
@@ -77,7 +79,6 @@ describe('kvasir calibrate', () => {
   });
 
   it.each([
-    [[], /Give --text .* or --self/],
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
     [['--text', 'TEXT', '--context', '1024'], /needs two or more/],
     [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],

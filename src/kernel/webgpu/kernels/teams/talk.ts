@@ -2,7 +2,7 @@
  * A workgroup is four teams of 32 lanes. Lanes of a team pass numbers to one another: by subgroup operations where a
  * subgroup is a team, else through workgroup memory, with the same bits. All teams call these together.
  */
-import { LANES } from '../lanes/talk.ts';
+import { LANES, overLanes } from '../lanes/talk.ts';
 
 export const TEAMS = 4;
 /** Lanes of all teams. */
@@ -30,19 +30,7 @@ fn across_word(x: u32, by: u32) -> u32 { return bitcast<u32>(across(vec4f(bitcas
   return `var<private> lane: u32;
 var<private> team: u32;
 ${across}
-fn largest(x: vec4f) -> vec4f {
-  var all = x;
-  for (var by = 1u; by < ${LANES}; by *= 2) { all = max(all, across(all, by)); }
-  return all;
-}
-fn sum_of(x: vec4f) -> vec4f {
-  var all = x;
-  for (var by = 1u; by < ${LANES}; by *= 2) { all += across(all, by); }
-  return all;
-}
-fn total(x: vec2f) -> vec2f {
-  var all = x;
-  for (var by = 1u; by < ${LANES}; by *= 2) { all += across_two(all, by); }
-  return all;
-}`;
+${overLanes('largest', 'max(all, across(all, by))')}
+${overLanes('sum_of', 'all + across(all, by)')}
+${overLanes('total', 'all + across_two(all, by)', 'vec2f')}`;
 }

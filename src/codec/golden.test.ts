@@ -13,7 +13,8 @@ import { compare } from './validate.ts';
 import { zoo } from './zoo.ts';
 
 const FOLDER = new URL('../../test/fixtures/pages/', import.meta.url);
-const SHAPE = { headDim: 64, kvHeads: 2, pageTokens: 32 };
+/** Lines of nibbles are two blocks, so that the order of blocks shows. */
+const SHAPE = { headDim: 64, kvHeads: 2, pageTokens: 64 };
 const SPECS = [
   ...zoo,
   'tq4-n32',

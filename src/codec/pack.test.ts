@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { createGrid } from './pack.ts';
 
 const orders = (bits: number) => ['rows', 'columns', ...(bits === 2 ? ['pairs' as const] : [])] as const;
@@ -38,6 +38,71 @@ it('lays one dim of all tokens side by side in columns', () => {
   }
   // Two bytes a column: tokens 0, 2, 4, 6 in the first, 1, 3, 5, 7 in the second.
   expect([...bytes]).toEqual([0b10001000, 0b11011101, 0xff, 0xff]);
+});
+
+describe.each([
+  // Blocks of 16 bytes, of less, and of the planes of 3 bits.
+  { bits: 4, tokens: 128, dims: 128 },
+  { bits: 2, tokens: 64, dims: 96 },
+  { bits: 1, tokens: 16, dims: 24 },
+  { bits: 4, tokens: 12, dims: 10 },
+  { bits: 3, tokens: 32, dims: 64 },
+])('strips of $dims dims, $tokens tokens, $bits bits', ({ bits, tokens, dims }) => {
+  /** All codes of a line, from its bytes as the format says where they are. */
+  function lineOf(bytes: Uint8Array, lines: number, length: number, place: number): number[] {
+    const codes = Array<number>(length).fill(0);
+    let [plane, shift] = [0, 0];
+    for (const width of [4, 2, 1].filter(w => bits & w)) {
+      const lineBytes = (length * width) / 8;
+      const lane = [16, 8, 4, 2, 1].find(power => lineBytes % power === 0)!;
+      for (let i = 0; i < length; i++) {
+        const block = Math.floor((i * width) / (8 * lane));
+        const within = i - (block * 8 * lane) / width;
+        const byte = bytes[plane + (block * lines + place) * lane + (within % lane)];
+        codes[i] |= ((byte >> (width * Math.floor(within / lane))) & (2 ** width - 1)) << shift;
+      }
+      plane += lines * lineBytes;
+      shift += width;
+    }
+    return codes;
+  }
+
+  const code = (t: number, i: number) => (Math.imul(t * 71 + i * 13, 2654435761) >>> 8) & (2 ** bits - 1);
+  const filled = (order: 'rows' | 'columns') => {
+    const grid = createGrid(tokens, dims, bits, order);
+    const bytes = new Uint8Array(grid.bytes);
+    for (let t = 0; t < tokens; t++) for (let i = 0; i < dims; i++) grid.write(bytes, t, i, code(t, i));
+    return bytes;
+  };
+
+  it('have each block of all columns side by side', () => {
+    const bytes = filled('columns');
+    for (let dim = 0; dim < dims; dim++)
+      expect(lineOf(bytes, dims, tokens, dim)).toEqual(Array.from({ length: tokens }, (_, t) => code(t, dim)));
+  });
+
+  it('have each block of all rows side by side, the tokens dealt by fours', () => {
+    const bytes = filled('rows');
+    for (let t = 0; t < tokens; t++)
+      expect(lineOf(bytes, tokens, dims, (t % 4) * (tokens / 4) + Math.floor(t / 4))).toEqual(
+        Array.from({ length: dims }, (_, i) => code(t, i)),
+      );
+  });
+});
+
+it('keeps rows that are not fours in order', () => {
+  const grid = createGrid(3, 64, 4, 'rows');
+  const bytes = new Uint8Array(grid.bytes);
+  grid.write(bytes, 1, 0, 1);
+  grid.write(bytes, 2, 32, 2);
+  expect([bytes.indexOf(1), bytes.indexOf(2)]).toEqual([16, (3 + 2) * 16]);
+});
+
+it('has no strips of codes of 8 bits', () => {
+  const grid = createGrid(4, 64, 8, 'rows');
+  const bytes = new Uint8Array(grid.bytes);
+  grid.write(bytes, 1, 32, 1);
+  expect(bytes.indexOf(1)).toBe(64 + 32);
 });
 
 it('keeps two dims of a token in a nibble in pairs', () => {

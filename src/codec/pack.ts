@@ -8,8 +8,14 @@
  *
  * A line (row or column) of narrow codes is cut into blocks of L bytes (16, or the largest power of two below it that
  * divides the line). In a block, byte i holds codes i, L + i, 2 L + i, ... of the block, lowest bits first: one mask
- * on 16 bytes gives 16 neighbours in order, and one mask on a word gives four. Lines that are not whole bytes follow
- * one another bit by bit. A plane of 16 bits has the low byte first.
+ * on 16 bytes gives 16 neighbours in order, and one mask on a word gives four.
+ *
+ * Blocks lie strip by strip: block 0 of every line, then block 1 of every line, and so on. On a GPU lanes side by side
+ * read lines side by side, a block at a time; so they read memory side by side. The tokens of a strip of rows are dealt
+ * by fours (`placeOf`).
+ *
+ * Codes of 8 bits and more, and lines that are not whole bytes, have no strips: line follows line. A plane of 16 bits
+ * has the low byte first.
  *
  * A width that does not divide 8 is split into planes that do, the plane of the low bits first: 3 bits are a grid of
  * 2 bits followed by a grid of 1 bit.
@@ -34,7 +40,7 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Or
   const planes = [16, 8, 4, 2, 1]
     .filter(power => bits & power)
     .map(width => {
-      const plane = { ...createPlane(length, width), width, mask: 2 ** width - 1, offset: bytes, shift };
+      const plane = { ...createPlane(lines, length, width, byRows), width, mask: 2 ** width - 1, offset: bytes, shift };
       bytes += Math.ceil((lines * length * width) / 8);
       shift += width;
       return plane;
@@ -68,20 +74,32 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Or
 }
 
 /** Where code i of a line begins, in bits from the start of the plane. */
-function createPlane(length: number, width: number): { bitOf(line: number, i: number): number } {
+function createPlane(
+  lines: number,
+  length: number,
+  width: number,
+  byRows: boolean,
+): { bitOf(line: number, i: number): number } {
   const lineBits = length * width;
   if (lineBits % 8 !== 0 || width >= 8) return { bitOf: (line, i) => line * lineBits + i * width };
-  const lineBytes = lineBits / 8;
-  const lane = laneBytes(lineBytes);
+  const lane = laneBytes(lineBits / 8);
   const block = (lane * 8) / width;
   return {
     bitOf(line, i) {
+      const place = byRows ? placeOf(line, lines) : line;
       const within = i % block;
-      const byte = line * lineBytes + Math.floor(i / block) * lane + (within % lane);
+      const byte = (Math.floor(i / block) * lines + place) * lane + (within % lane);
       return 8 * byte + Math.floor(within / lane) * width;
     },
   };
 }
+
+/**
+ * Where a token's block lies in a strip of rows: tokens 0, 4, 8, ..., then 1, 5, 9, ..., and so on. A lane that owns four
+ * neighbours reads each of them beside the lane next to it. Tokens that are not fours lie in order.
+ */
+const placeOf = (token: number, tokens: number): number =>
+  tokens % 4 === 0 ? (token % 4) * (tokens / 4) + Math.floor(token / 4) : token;
 
 /** L: 16, or the largest power of two that divides a line of this many bytes. */
 export const laneBytes = (lineBytes: number): number => Math.min(16, lineBytes & -lineBytes);

@@ -28,8 +28,9 @@ function halfLengths(books: Float64Array): Float64Array {
 
 /**
  * A page:
- *   codes   columns of nibbles (see pack.ts), tokens side by side, in the order of heads, then quads, then books: the
- *           entry of that book. A quad has as many columns as the plan gave it nibbles.
+ *   codes   columns of nibbles, each a grid of its own (see pack.ts), in the order of heads, then quads, then books: the
+ *           entry of that book. A quad has as many columns as the plan gave it nibbles. How many there are is
+ *           data: blocks of strips over all of them would lie at distances that no kernel knows when it is compiled.
  * `all` holds every quad's books for 1 to 6 nibbles, as they were trained.
  */
 export function bookFormat(all: Float32Array, counts: Uint8Array, { headDim, pageTokens }: Shape): PageFormat {
@@ -43,14 +44,15 @@ export function bookFormat(all: Float32Array, counts: Uint8Array, { headDim, pag
   });
   const exact = Float64Array.from(books);
   const halves = halfLengths(exact);
-  const grid = createGrid(pageTokens, columns, 4, 'columns');
+  const grid = createGrid(pageTokens, 1, 4, 'columns');
+  const columnOf = (page: Uint8Array, column: number) => page.subarray(column * grid.bytes, (column + 1) * grid.bytes);
   const rest = new Float64Array(QUAD);
   const codes = new Uint8Array(MOST_NIBBLES);
   return {
     fields: [
       {
         name: 'codes',
-        bytes: grid.bytes,
+        bytes: columns * grid.bytes,
         per: 'page',
         about: `${columns} columns x ${pageTokens} nibbles: heads, quads, then the books of a quad; an entry of 16`,
       },
@@ -64,7 +66,7 @@ export function bookFormat(all: Float32Array, counts: Uint8Array, { headDim, pag
           for (let t = 0; t < tokens && n > 0; t++) {
             rest.set(vectors.subarray(t * headDim + q * QUAD, t * headDim + (q + 1) * QUAD));
             encodeQuad(exact, halves, first, n, rest, codes);
-            for (let book = 0; book < n; book++) grid.write(page, t, first + book, codes[book]);
+            for (let book = 0; book < n; book++) grid.write(columnOf(page, first + book), t, 0, codes[book]);
           }
         }
       });
@@ -74,7 +76,7 @@ export function bookFormat(all: Float32Array, counts: Uint8Array, { headDim, pag
       for (let q = 0; q < quads; q++) {
         const unit = head * quads + q;
         for (let column = firstColumn[unit]; column < firstColumn[unit + 1]; column++) {
-          const at = column * BOOK + grid.read(page, token, column) * QUAD;
+          const at = column * BOOK + grid.read(columnOf(page, column), token, 0) * QUAD;
           for (let i = 0; i < QUAD; i++) out[q * QUAD + i] += books[at + i];
         }
       }

@@ -30,7 +30,7 @@ function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
     });
 }
 
-/** Visits every byte of a plane (16 bits: every two): its address, and which code lies at which bit of it. */
+/** Visits every byte of a plane (16 bits: every two) in order: its address, and which code lies at which bit of it. */
 function walk(
   k: Kernel,
   grid: GridShape,
@@ -46,20 +46,22 @@ function walk(
   const perByte = 8 / width;
   const unit = Math.max(1, width / 8);
   const address = k.i32(i32.add(block, offset));
-  k.for(0, lines, 1, line => {
-    k.for(0, length, lane * perByte, first => {
-      k.for(0, lane / unit, 1, i => {
-        visit(
-          address,
-          Array.from({ length: Math.ceil(perByte) }, (_, n) => {
-            const index = i32.add(i32.add(first, i), n * lane);
-            return byRows ? { token: line, dim: index, at: n * width } : { token: index, dim: line, at: n * width };
-          }),
-        );
-        k.increment(address, unit);
-      });
+  const visitBlock = (line: I32, first: I32) =>
+    k.for(0, lane / unit, 1, i => {
+      visit(
+        address,
+        Array.from({ length: Math.ceil(perByte) }, (_, n) => {
+          const index = i32.add(i32.add(first, i), n * lane);
+          return byRows ? { token: line, dim: index, at: n * width } : { token: index, dim: line, at: n * width };
+        }),
+      );
+      k.increment(address, unit);
     });
-  });
+  const blocks = (body: (first: I32) => void) => k.for(0, length, lane * perByte, body);
+  // Narrow codes lie in strips; those of rows have their tokens dealt by fours.
+  if (width >= 8) k.for(0, lines, 1, line => blocks(first => visitBlock(line, first)));
+  else if (!byRows) blocks(first => k.for(0, lines, 1, line => visitBlock(line, first)));
+  else blocks(first => k.for(0, 4, 1, n => k.for(n, lines, 4, line => visitBlock(line, first))));
 }
 
 /** How a tile holds a code. */

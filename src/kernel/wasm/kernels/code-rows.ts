@@ -9,9 +9,10 @@ interface Plane {
   shift: number;
   /** Of its first byte in a head's block. */
   offset: number;
-  rowBytes: number;
   /** Bytes of a block: 8 are loaded twice, side by side. */
   lane: number;
+  /** Bytes from a row's block to its next one. Four neighbours lie a quarter of it apart, and the next four a block on. */
+  strip: number;
 }
 
 export type CodeRows = readonly Plane[];
@@ -27,20 +28,21 @@ export function codeRowsOf(
   let [at, shift] = [offset, 0];
   for (const width of [4, 2, 1].filter(w => bits & w)) {
     const rowBytes = (headDim * width) / 8;
-    planes.push({ width, shift, offset: at, rowBytes, lane: Math.min(16, rowBytes & -rowBytes) });
+    const lane = Math.min(16, rowBytes & -rowBytes);
+    planes.push({ width, shift, offset: at, lane, strip: lane * tokens });
     at += tokens * rowBytes;
     shift += width;
   }
   return planes.every(({ lane }) => lane >= 8) ? planes : undefined;
 }
 
-/** One running address a plane, at a token. */
+/** One running address a plane, at the first of four tokens. */
 export const rowAddresses = (k: Kernel, rows: CodeRows, block: I32, token: I32): Local<'i32'>[] =>
-  rows.map(({ offset, rowBytes }) => k.i32(i32.add(i32.add(block, offset), i32.mul(token, rowBytes))));
+  rows.map(({ offset, lane }) => k.i32(i32.add(i32.add(block, offset), i32.mul(token, lane / 4))));
 
 /**
- * Codes of row `r` from the addresses on, 16 dims a vector: `vectors` of them from the one of number `first` on. Those of
- * two's complement are counted from the lowest.
+ * Codes of token `r` of the four at the addresses, 16 dims a vector: `vectors` of them from the one of number `first` on.
+ * Those of two's complement are counted from the lowest.
  */
 export function rowCodes(
   k: Kernel,
@@ -51,7 +53,7 @@ export function rowCodes(
   complement: boolean,
 ): V128[] {
   const parts = rows.map((plane, p) => {
-    const { width, shift, rowBytes, lane } = plane;
+    const { width, shift, lane, strip } = plane;
     const load = lane === 16 ? v128.load : v128.load64Splat;
     const down = (x: V128, by: number) => (by === 0 ? x : i16x8.shrU(x, by));
     const mask = 2 ** width - 1;
@@ -59,7 +61,7 @@ export function rowCodes(
     const runs = 8 / width;
     const blocks = new Map<number, V128>();
     const blockOf = (b: number) => {
-      const raw = load(at[p], r * rowBytes + lane * b);
+      const raw = load(at[p], (b + r / 4) * strip);
       const block = blocks.get(b) ?? k.v128(complement ? countFromLowest(rows, plane, raw) : raw);
       blocks.set(b, block);
       return block;

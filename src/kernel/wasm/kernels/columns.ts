@@ -9,8 +9,12 @@ interface Plane {
   shift: number;
   /** Of its first byte in a head's block. */
   offset: number;
-  lineBytes: number;
+  /** Bytes from a vector of a column to its next one. */
+  strip: number;
 }
+
+/** Bytes of a vector, and from a column to the next. */
+export const VECTOR = 16;
 
 export interface Columns {
   /** How many columns there are: one a dim, or one for two dims. */
@@ -32,11 +36,11 @@ export function columnsOf({ bits, order, offset }: GridFragment, tokens: number,
   let shift = 0;
   for (const width of order === 'pairs' ? [4] : [4, 2, 1].filter(w => bits & w)) {
     const lineBytes = (tokens * width) / 8;
-    planes.push({ width, shift, offset: at, lineBytes });
+    if (lineBytes % VECTOR !== 0) return undefined;
+    planes.push({ width, shift, offset: at, strip: count * VECTOR });
     at += count * lineBytes;
     shift += width;
   }
-  if (planes.some(({ lineBytes }) => lineBytes % 16 !== 0)) return undefined;
   return { count, dims, span: Math.max(...planes.map(({ width }) => 128 / width)), planes };
 }
 
@@ -49,7 +53,7 @@ export function spanCodes(
 ): V128[] {
   const raws = planes.map((plane, p) =>
     Array.from({ length: (span * plane.width) / 128 }, (_, b) => {
-      const raw = v128.load(addresses[p], 16 * b);
+      const raw = v128.load(addresses[p], plane.strip * b);
       return k.v128(complement ? countFromLowest(planes, plane, raw) : raw);
     }),
   );
@@ -60,7 +64,7 @@ export function spanCodes(
 
 /** The codes of vectors n and n + 1 of a span, n even, of a column of one plane. */
 export function spanPair(k: Kernel, { planes: [plane] }: Columns, address: I32, n: number): V128[] {
-  const raw = k.v128(v128.load(address, 16 * Math.floor((n * plane.width) / 8)));
+  const raw = k.v128(v128.load(address, plane.strip * Math.floor((n * plane.width) / 8)));
   return [partOf(plane, raw, n), partOf(plane, raw, n + 1)];
 }
 
@@ -79,7 +83,9 @@ export function columnAddresses(
   column: I32,
   token: I32,
 ): Local<'i32'>[] {
-  return planes.map(({ offset, lineBytes, width }) =>
-    k.i32(i32.add(i32.add(i32.add(block, offset), i32.mul(column, lineBytes)), i32.divU(i32.mul(token, width), 8))),
-  );
+  return planes.map(plane => k.i32(i32.add(spanAt(plane, block, token), i32.mul(column, VECTOR))));
 }
+
+/** Where the first column has its codes from a token on (a multiple of the span). */
+export const spanAt = ({ offset, width, strip }: Plane, block: I32, token: I32): I32 =>
+  i32.add(i32.add(block, offset), i32.mul(i32.divU(i32.mul(token, width), 8 * VECTOR), strip));

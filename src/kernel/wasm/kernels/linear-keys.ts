@@ -299,7 +299,7 @@ function scoreCodeRows(
       k.do(v128.store(to, norms ? f32x4.mul(score, norm) : score, 4 * g * pageTokens));
     }
     at.forEach((address, p) => {
-      k.increment(address, 4 * rows[p].rowBytes);
+      k.increment(address, rows[p].lane);
     });
   });
 }

@@ -129,7 +129,8 @@ export function sumColumns(
             }
             for (const addresses of at)
               addresses.forEach((address, p) => {
-                k.increment(address, (span * columns.planes[p].width) / 8);
+                const { width, strip } = columns.planes[p];
+                k.increment(address, ((span * width) / 128) * strip);
               });
             k.increment(w, span);
           });

@@ -21,7 +21,7 @@ import {
 import type { Kernel } from '../module.ts';
 import { multiplyAdd, swizzle } from '../ops.ts';
 import type { AttendShape, KeyFragment } from './attend.ts';
-import { type Columns, columnsOf, spanPair } from './columns.ts';
+import { type Columns, columnsOf, spanAt, spanPair, VECTOR } from './columns.ts';
 import { applyMatrix, dotMean } from './domain.ts';
 import { addConstants } from './generic.ts';
 import { loadNorms } from './table-values.ts';
@@ -110,7 +110,7 @@ const sizeOf = ({ dims }: Columns, at: I32) =>
 
 /** places[2 n] and places[2 n + 1]: where the n-th largest and the n-th smallest column begin, by any head of the group. */
 function pairColumns(k: Kernel, columns: Columns, { group, headDim }: AttendShape, mapped: I32, places: I32): void {
-  const { count, dims, planes } = columns;
+  const { count, dims } = columns;
   const from = k.i32(mapped);
   const to = k.i32(places);
   const sizes = k.i32(i32.add(from, 4 * headDim * group));
@@ -133,7 +133,7 @@ function pairColumns(k: Kernel, columns: Columns, { group, headDim }: AttendShap
     k.for(0, 4 * count, 16, j => k.set(larger, i32x4.sub(larger, i32x4.gtS(v128.load(i32.add(sizes, j)), own))));
     const rank = k.i32([1, 2, 3].reduce((sum, n) => i32.add(sum, i32x4.lane(larger, n)), i32x4.lane(larger, 0)));
     const place = i32.select(i32.ltS(rank, count / 2), i32.mul(rank, 2), i32.sub(2 * count - 1, i32.mul(rank, 2)));
-    k.do(i32.store(i32.add(to, i32.mul(place, 4)), i32.mul(c, planes[0].lineBytes)));
+    k.do(i32.store(i32.add(to, i32.mul(place, 4)), i32.mul(c, VECTOR)));
   });
 }
 
@@ -150,11 +150,11 @@ function buildTables(
   out: I32,
   stride: number,
 ): { step: F32; offset: F32 } {
-  const { count, dims, planes } = columns;
+  const { count, dims } = columns;
   const most = Math.max(...levels.map(Math.abs));
   const from = k.i32(places);
   const columnAt = (i: I32, offset = 0) =>
-    i32.add(z, i32.mul(i32.divU(i32.load(i32.add(from, i), offset), planes[0].lineBytes), 4 * dims));
+    i32.add(z, i32.mul(i32.divU(i32.load(i32.add(from, i), offset), VECTOR), 4 * dims));
   const largest = k.f32(f32.const(1e-30));
   k.for(0, 4 * count, 8, i => {
     const sizes = [0, 4].map(offset => sizeOf(columns, k.i32(columnAt(i, offset))));
@@ -212,7 +212,7 @@ function scoreTables(
   const addresses = pair.map(() => k.i32());
   const [from, place, to] = [k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, span, token => {
-    const start = k.i32(i32.add(i32.add(block, planes[0].offset), i32.divU(i32.mul(token, planes[0].width), 8)));
+    const start = k.i32(spanAt(planes[0], block, token));
     k.set(from, query);
     k.set(place, i32.add(query, columnsAt));
     k.set(to, room);

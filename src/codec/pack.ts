@@ -1,18 +1,18 @@
 /**
  * Codes to bytes: a grid of b-bit codes (1 to 16), tokens by dims, laid out for the loops that read it.
  *
- *   rows      a token's codes side by side
- *   columns   one dim's codes of all tokens side by side
+ *   rows      a line is a token's codes
+ *   columns   a line is one dim's codes of all tokens
  *   pairs     columns of nibbles, each the 2-bit codes of two neighbouring dims of a token (the even dim lower): one
  *             16-entry table then serves two dims
  *
- * A line (row or column) of narrow codes is cut into blocks of L bytes (16, or the largest power of two below it that
+ * A line of narrow codes is cut into blocks of L bytes (16, or the largest power of two below it that
  * divides the line). In a block, byte i holds codes i, L + i, 2 L + i, ... of the block, lowest bits first: one mask
  * on 16 bytes gives 16 neighbours in order, and one mask on a word gives four.
  *
  * Blocks lie strip by strip: block 0 of every line, then block 1 of every line, and so on. On a GPU lanes side by side
- * read lines side by side, a block at a time; so they read memory side by side. The tokens of a strip of rows are dealt
- * by fours (`placeOf`).
+ * own lines side by side and read a block at a time, which then lie side by side in memory, too. The tokens of a strip
+ * of rows are dealt by fours (`placeOf`).
  *
  * Codes of 8 bits and more, and lines that are not whole bytes, have no strips: line follows line. A plane of 16 bits
  * has the low byte first.
@@ -95,8 +95,9 @@ function createPlane(
 }
 
 /**
- * Where a token's block lies in a strip of rows: tokens 0, 4, 8, ..., then 1, 5, 9, ..., and so on. A lane that owns four
- * neighbours reads each of them beside the lane next to it. Tokens that are not fours lie in order.
+ * Where a token's block lies in a strip of rows: tokens 0, 4, 8, ... first, then 1, 5, 9, ..., and so on. A lane that owns
+ * four neighbours reads the first of them beside the first of the next lane, then the second, and so on. Tokens that are
+ * not whole fours lie in order.
  */
 const placeOf = (token: number, tokens: number): number =>
   tokens % 4 === 0 ? (token % 4) * (tokens / 4) + Math.floor(token / 4) : token;

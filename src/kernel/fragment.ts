@@ -91,7 +91,7 @@ export type PageFragment =
       turns: Float32Array;
     };
 
-/** A grid of codes from byte `offset` of a head's block on. */
+/** A grid of codes from byte `offset` of a head's block on, as codec/pack.ts lays it out. */
 export interface GridFragment {
   offset: number;
   bits: number;

@@ -18,7 +18,7 @@ export interface TriFormat extends PageFormat {
 }
 
 /**
- * One head's block, all in columns (the same slot of all tokens side by side), a key's pairs in ascending order:
+ * One head's block, all in columns (a line is the same slot of all tokens, see pack.ts), a key's pairs in ascending order:
  *   pairs     F x pageTokens bytes, the pair
  *   cosines   F x pageTokens two's complement integers, its first dim before RoPE: code scale / (2^(bits - 1) - 1)
  *   sines     the same for its second dim

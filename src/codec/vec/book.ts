@@ -57,8 +57,8 @@ export function learnBooks(vectors: Float32Array, product: Product, shape: Shape
 
 /**
  * One head's block:
- *   codes   headDim / N x pageTokens indices of B bits in columns (see pack.ts): the same sub-vector of all tokens side
- *           by side. 8 bits are bytes, 12 bits a plane of bytes (the low ones) and a plane of nibbles.
+ *   codes   headDim / N x pageTokens indices of B bits in columns (see pack.ts): a line is the same sub-vector of all
+ *           tokens. 8 bits are bytes, 12 bits a plane of bytes (the low ones) and a plane of nibbles.
  */
 export function bookFormat(books: Float32Array, product: Product, shape: Shape): PageFormat {
   const { dims, bits, own } = product;

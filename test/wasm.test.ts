@@ -233,6 +233,16 @@ describe('attention on packed pages', () => {
   });
 
   it.each([
+    { spec: 'tq4u/tq2', pageTokens: 16 },
+    { spec: 'tq3', pageTokens: 48 },
+    { spec: 'tq2u/tq4', pageTokens: 96 },
+    { spec: 'oaken/kivi1g32', pageTokens: 64 },
+    { spec: 'tq1/tq3u', pageTokens: 256 },
+  ])('$spec in pages of $pageTokens tokens', async ({ spec, pageTokens }) => {
+    await agree(await wasm({ pageTokens }), { spec, pageTokens });
+  });
+
+  it.each([
     { spec: 'tq4', headDim: 64, heads: 6, kvHeads: 2 },
     { spec: 'tq4+recent100', headDim: 80, heads: 3, kvHeads: 3 },
   ])('a map a head and keys relative to their page, $headDim dims, $heads heads over $kvHeads', async setting => {

@@ -16,7 +16,10 @@ import {
   prepare,
   stateFloats,
 } from './kernels/domain.ts';
-import type { Words } from './kernels/teams/attend.ts';
+import { prepareRotated } from './kernels/lanes/prepare.ts';
+import { LANES } from './kernels/lanes/talk.ts';
+import { vectors, type Words } from './kernels/teams/attend.ts';
+import { finishRotated } from './kernels/teams/finish.ts';
 import { TEAMS } from './kernels/teams/talk.ts';
 import { pageWords, turnPages } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
@@ -54,8 +57,8 @@ export class Attention {
   private readonly tables = new WeakMap<readonly KvRun[], Map<number, { table: Table; placed?: Placed }>>();
   /** Pages whose turns are on the GPU, by codec. */
   private readonly turnedPages = new Map<GpuCodec, number>();
-  /** Kernels of pages with tails beside them, where that fits. */
-  private readonly pairs = new Map<Kernel, Kernel | undefined>();
+  /** Kernels that run beside one another, where that fits. */
+  private readonly pairs = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
   private readonly frames = new Map<GpuCodec, Map<GpuCodec, Frame>>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
@@ -192,12 +195,11 @@ export class Attention {
       if (items.many.count > 0)
         dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, kvHeads] });
     };
+    const prepared =
+      batch.pageStates === 0 || key.fragment.turn ? undefined : this.prepare(q, key, frame, batch, word, scale);
     const queries =
-      frame.turned && batch.pageStates > 0
-        ? this.turn(q, key, frame.turned, view, batch, word, scale)
-        : key.fragment.turn || batch.pageStates === 0
-          ? bufferOf(q)
-          : this.prepare(q, key, frame, batch, word, scale);
+      prepared?.queries ??
+      (frame.turned && batch.pageStates > 0 ? this.turn(q, key, frame.turned, view, batch, word, scale) : bufferOf(q));
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
     each(batch.halves, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
@@ -235,40 +237,56 @@ export class Attention {
         return { kernel, params, buffers };
       });
     }
-    const oneByOne = batch.halves.many.count + batch.pages.many.count === 0;
+    const pair = batch.halves.many.count + batch.pages.many.count === 0 && dispatches.length === 2;
     const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
-    const sameSize = dispatches.every(({ kernel }) => kernel.size === dispatches[0].kernel.size);
-    if (oneByOne && dispatches.length === 2 && few && sameSize) this.runBeside(dispatches[0], dispatches[1]);
-    else for (const dispatch of dispatches) this.run(dispatch);
+    const [halves, pages] = dispatches;
+    // Tails and sinks are few and slow: they begin first and run beside the pages, or beside what these wait for.
+    const both = pair && few ? this.beside(halves, pages) : undefined;
+    const before = prepared && pair && !both ? this.beside(prepared, halves) : undefined;
+    if (before) this.run(before, pages);
+    else this.run(...(prepared ? [prepared] : []), ...(both ? [both] : dispatches));
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
     // Heads of whole blocks are rounded where they are made.
     const floats = changed(out);
     const int8 = headDim % BLOCK === 0 ? renewed(out) : [];
     const buffers = [this.gpu.arena, states, halfStates, ...tables, floats, ...int8];
-    const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
-    const crowd = crowdOf(batch.finish.count);
-    const make = () => finish(this.domainOf(value), int8.length > 0, crowd);
+    const { group, subgroups } = this.shape;
+    const { count } = batch.finish;
+    const crowd = crowdOf(count);
+    const domain = this.domainOf(value);
+    const make = () =>
+      value.signs
+        ? finishRotated(domain, int8.length > 0, subgroups === LANES)
+        : finish(domain, int8.length > 0, crowd);
     const kernel = this.kernelOf(`finish ${int8.length} ${crowd}`, value, value, make);
+    const groups = [value.signs ? this.heads : this.heads / headsAtOnce(group), count];
     this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
   }
 
-  /** Tails and sinks are few and slow: they begin first and run beside the pages, if that fits into one kernel. */
-  private runBeside(halves: Dispatch, pages: Dispatch): void {
-    if (!this.pairs.has(pages.kernel)) {
-      const both = beside(halves.kernel, pages.kernel);
-      const fits = both.buffers.length <= this.options.storageBuffers && workgroupBytes(both) <= this.options.memory;
-      this.pairs.set(pages.kernel, fits ? both : undefined);
-    }
-    const both = this.pairs.get(pages.kernel);
-    if (both) {
-      const [split, heads] = halves.groups;
-      const params = [split, ...halves.params, ...pages.params];
-      this.gpu.run(both, params, [...halves.buffers, ...pages.buffers.slice(1)], [split + pages.groups[0], heads]);
-    } else for (const dispatch of [halves, pages]) this.run(dispatch);
+  private run(...dispatches: readonly Dispatch[]): void {
+    for (const { kernel, params, buffers, groups } of dispatches) this.gpu.run(kernel, params, buffers, groups);
   }
 
-  private run({ kernel, params, buffers, groups }: Dispatch): void {
-    this.gpu.run(kernel, params, buffers, groups);
+  /** Two dispatches as one, if that fits into one kernel. */
+  private beside(a: Dispatch, b: Dispatch): Dispatch | undefined {
+    const known = this.pairs.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
+    this.pairs.set(a.kernel, known);
+    if (!known.has(b.kernel)) {
+      const fits = (both: Kernel) =>
+        both.buffers.length <= this.options.storageBuffers && workgroupBytes(both) <= this.options.memory;
+      const both = a.kernel.size === b.kernel.size ? beside(a.kernel, b.kernel) : undefined;
+      known.set(b.kernel, both && fits(both) ? both : undefined);
+    }
+    const kernel = known.get(b.kernel);
+    const [split, heads] = a.groups;
+    return (
+      kernel && {
+        kernel,
+        params: [split, ...a.params, ...b.params],
+        buffers: [...a.buffers, ...b.buffers.slice(1)],
+        groups: [split + b.groups[0], heads],
+      }
+    );
   }
 
   /** Queries in the domain of the keys. */
@@ -279,15 +297,23 @@ export class Attention {
     batch: Batch,
     word: number,
     scale: number,
-  ): GPUBuffer {
+  ): Dispatch & { queries: GPUBuffer } {
+    const { group, kvHeads, subgroups } = this.shape;
     const queries = this.gpu.room('queries', 4 * q.rows * this.heads * words);
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
-    const buffers = [this.gpu.arena, bufferOf(q), ...tables, queries];
-    const groups = [this.heads / headsAtOnce(this.shape.group), batch.finish.count];
-    const crowd = crowdOf(batch.finish.count);
-    const kernel = this.kernelOf(`prepare ${int8} ${crowd}`, key, key, () => prepare(this.domainOf(key), int8, crowd));
-    this.gpu.run(kernel, [word, batch.finish.word, scale], buffers, groups);
-    return queries;
+    const { count } = batch.finish;
+    const crowd = crowdOf(count);
+    const make = () =>
+      key.signs
+        ? prepareRotated(this.domainOf(key), int8, subgroups === LANES)
+        : prepare(this.domainOf(key), int8, crowd);
+    return {
+      kernel: this.kernelOf(`prepare ${int8} ${crowd}`, key, key, make),
+      params: [word, batch.finish.word, scale],
+      buffers: [this.gpu.arena, bufferOf(q), ...tables, queries],
+      groups: key.signs ? [count * group, kvHeads] : [this.heads / headsAtOnce(group), count],
+      queries,
+    };
   }
 
   /** The same of keys that are relative to their page, page by page. */
@@ -307,8 +333,8 @@ export class Attention {
     const kernel = this.kernelOf('prepare pages', key, key, () =>
       turnPages(key.name, key.fragment, words, this.shape, key.perHead),
     );
-    for (const { word, count } of [batch.pages.one, batch.pages.many])
-      if (count > 0) this.gpu.run(kernel, [table, word, scale, key.columns], buffers, [count, kvHeads]);
+    const { word: first, count } = batch.turned;
+    this.gpu.run(kernel, [table, first, scale, key.columns], buffers, [count, kvHeads, vectors(group)]);
     return queries;
   }
 

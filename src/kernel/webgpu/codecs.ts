@@ -4,7 +4,6 @@ import type { Fragment } from '../fragment.ts';
 import type { Gpu } from './gpu.ts';
 import type { AttendShape, KeyPart, ValuePart } from './kernels/attend.ts';
 import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
-import { intKeys, intValues } from './kernels/ints.ts';
 import type * as byLanes from './kernels/lanes/attend.ts';
 import { blockKeys, blockValues } from './kernels/lanes/blocks.ts';
 import * as laneBooks from './kernels/lanes/books.ts';
@@ -14,7 +13,6 @@ import * as laneInts from './kernels/lanes/ints.ts';
 import { oakenKeys, oakenValues } from './kernels/lanes/oaken.ts';
 import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
 import { spectrumKeys } from './kernels/lanes/spectrum.ts';
-import { bookKeys, bookValues } from './kernels/quads.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 import type * as byTeams from './kernels/teams/attend.ts';
 import * as teamInts from './kernels/teams/ints.ts';
@@ -48,8 +46,6 @@ export interface GpuCodec {
   /** The same for attention by teams, which is taken before it. */
   teamKeys?: byTeams.KeyPart;
   teamValues?: byTeams.ValuePart;
-  /** Whether its keys want int8 queries. */
-  int8: boolean;
 }
 
 /** A part for a codec, where it is one for its kind. */
@@ -107,21 +103,17 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (f
       }
       return undefined;
     };
-    const ints = first<KeyPart>([intKeys, bookKeys]);
-    const floats = () =>
-      fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape);
     const transposed = place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec');
     const encodeRows = (encodeMatrix?.length ?? 0) / headDim / (perHead ? shape.kvHeads : 1);
     const codec: GpuCodec = {
       fragment,
       name,
-      keys: ints ?? floats(),
-      values: first<ValuePart>([intValues, bookValues]) ?? floatPageValues(name, fragment, shape),
+      keys: fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape),
+      values: floatPageValues(name, fragment, shape),
       laneKeys: first(LANE_KEYS) ?? pageRowKeys(fragment, shape),
       laneValues: first(LANE_VALUES) ?? pageRowValues(fragment, shape),
       teamKeys: first(TEAM_KEYS),
       teamValues: first(TEAM_VALUES),
-      int8: ints !== undefined && !fragment.turn,
       perHead,
       signs: place(signsOf(fragment, headDim), 'signs of a codec'),
       matrix: place(matrix, 'matrix of a codec'),

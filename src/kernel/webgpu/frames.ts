@@ -10,7 +10,7 @@ import { MOST_DIMS } from './kernels/lanes/rows.ts';
 import { halvesByLanes, pagesByLanes, ROUND } from './kernels/lanes/sources.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { attendHalves, attendPages, HALF_TOKENS } from './kernels/sources.ts';
-import { frameWords, type Words } from './kernels/teams/attend.ts';
+import { teamWords, type Words } from './kernels/teams/attend.ts';
 import { pagesByTeams } from './kernels/teams/sources.ts';
 import { TEAMS } from './kernels/teams/talk.ts';
 
@@ -40,6 +40,8 @@ export interface Frame {
 }
 
 const BY_LANES = [4];
+/** No more of them share a workgroup. */
+const MOST_QUERIES = 64;
 
 export function frameOf(key: GpuCodec, value: GpuCodec, shape: AttendShape, options: FrameOptions): Frame {
   const teams = teamsOf(key, value);
@@ -55,7 +57,7 @@ export function frameOf(key: GpuCodec, value: GpuCodec, shape: AttendShape, opti
     tile: Math.max(1, Math.floor(Math.min(2 * options.unroll, most) / shape.group)),
     split: teams ? TEAMS : options.split,
     words: (teams ?? lanes ?? key).keys.words,
-    int8: teams !== undefined || (lanes?.keys.int8 ?? key.int8),
+    int8: teams !== undefined || (lanes?.keys.int8 ?? false),
     turned: teams?.keys.turned,
     pages(rows) {
       if (teams) return pagesByTeams(side(key, teams.keys), side(value, teams.values), shape, rows);
@@ -86,17 +88,14 @@ function mostQueries(key: GpuCodec, value: GpuCodec, shape: AttendShape, bytes: 
     const { keys } = key;
     const { values } = value;
     const scratch = Math.max(keys.parts * Math.max(pageTokens, HALF_TOKENS), values.dim);
-    const slices = 32 * Math.max(1 + values.survey.length, values.groups);
     const fixed = keys.fixed + values.fixed + 64;
-    return Math.floor((memory - fixed) / (keys.loaded + values.loaded + scratch + slices + 8));
+    return Math.floor((memory - fixed) / (keys.loaded + values.loaded + scratch + 32 + 8));
   };
   const teams = teamsOf(key, value);
   if (teams) {
-    const { keys, values } = teams;
-    const loaded = keys.loaded + values.loaded + frameWords(values.dim);
-    const fixed = (keys.fixed ?? 0) + (values.fixed ?? 0) + 4 * LANES * TEAMS;
     // Numbers of four queries go together.
-    const ofPages = 4 * Math.floor((memory - fixed) / (4 * loaded));
+    let ofPages = 0;
+    while (ofPages < MOST_QUERIES && teamWords(teams.keys, teams.values, ofPages + 4) <= memory) ofPages += 4;
     return Math.min(ofPages, halfLanes ? Math.floor((memory - 4 * LANES) / halfWords) : byAll());
   }
   const lanes = lanesOf(key, value);

@@ -4,6 +4,7 @@
  */
 import type { KvRun } from '../device.ts';
 import { HALF_TOKENS } from './kernels/sources.ts';
+import { TURNED_PAGES } from './kernels/teams/turned.ts';
 import type { GpuBlock } from './pool.ts';
 
 /** Items of the kernel for one row, and of the one for several. */
@@ -20,6 +21,8 @@ export interface Range {
 
 export interface Batch {
   pages: Items;
+  /** Pages whose keys have queries of their own. */
+  turned: Range;
   halves: Items;
   finish: Range;
   pageStates: number;
@@ -49,18 +52,19 @@ export function attendTable(runs: readonly KvRun[], tile: number, split: number,
   };
   const items = ({ one, many }: Lists): Items => ({ one: put(one), many: put(many) });
   const batches: Batch[] = [];
-  let [pages, halves, finish]: [Lists, Lists, number[][]] = [lists(), lists(), []];
+  let [pages, turned, halves, finish]: [Lists, number[][], Lists, number[][]] = [lists(), [], lists(), []];
   let [pageStates, halfStates] = [0, 0];
   const close = () => {
     if (finish.length === 0) return;
     batches.push({
       pages: items(pages),
+      turned: put(turned),
       halves: items(halves),
       finish: put(finish),
       pageStates,
       halfStates,
     });
-    [pages, halves, finish] = [lists(), lists(), []];
+    [pages, turned, halves, finish] = [lists(), [], lists(), []];
     [pageStates, halfStates] = [0, 0];
   };
 
@@ -96,6 +100,10 @@ export function attendTable(runs: readonly KvRun[], tile: number, split: number,
           view.firstLeaf + u * split,
           0,
         ]);
+      }
+      for (let page = 0; page < leaves.length; page += TURNED_PAGES) {
+        const pagesOf = Math.min(TURNED_PAGES, leaves.length - page);
+        turned.push([row + first, n, pageStates * split + page, units * split, pagesOf, view.firstLeaf + page]);
       }
       const half = (sink: number, slot: number, u: number, from: number, end: number, at: number) => {
         const tokens = Math.min(SPAN, end + (sink ? 0 : n - 1) - from);

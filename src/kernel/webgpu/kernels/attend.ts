@@ -1,5 +1,5 @@
 /**
- * Attention over some pages: the loop that every source of keys and values shares. A workgroup has one KV head, some
+ * Attention over some pages as floats, by 128 lanes: what reads every codec in every shape, and precisely. A workgroup has one KV head, some
  * pages of one sequence (an item) and all queries that read them: the query heads of the group, of one row or of several.
  * A page takes three steps, with a barrier after each:
  *
@@ -42,11 +42,6 @@ interface Part {
   text(Q: number): string;
   /** Statements before the first page: tables that all lanes fill together. */
   setup?: string;
-  /**
-   * Constants of a page that a lane reads before it has to wait for others: whatever it can, so that it waits for memory
-   * once. In step 2 lane n of 32 has tokens 4 g on with g = n, n + 32 and so on: `chunk` 0, 1 and so on.
-   */
-  fetch?: string;
   /** Statements at the start of a page, for all lanes; with barriers of its own where it needs them. */
   begin?(Q: number): string;
 }
@@ -69,18 +64,8 @@ export interface KeyPart extends Part {
 }
 
 export interface ValuePart extends Part {
-  /** A page's weights may have several scales: the largest factor of each, from expressions for tokens 4 g on (vec4f). */
-  survey: readonly ((chunk: number) => string)[];
-  /**
-   * Puts the weights of query q for tokens 4 g to 4 g + 3: `weights`, of which the page's largest is 1, which all go by
-   * `whole`; `largestN` is what the survey found. What it adds to `moreN` is added to all dims of group N in the end.
-   */
+  /** Puts the weights of query q for tokens 4 g to 4 g + 3: `weights`, of which the page's largest is 1, all by `whole`. */
   weigh(Q: number, chunk: number): string;
-  /** Once a page and query, by one lane. */
-  note?(Q: number): string;
-  /** Groups of dims that have sums of their own in common, and the group of dim i; none where nothing is added. */
-  groups: number;
-  groupOf?: string;
   /** Sums a dim has in the end, of different lanes: declared, rescaled by `factors[q]` and added to, kept: keep(q, i, sum). */
   shares: number;
   /** Which of them a lane has. */
@@ -121,8 +106,6 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const C = values.dim;
   const perLane = Math.ceil((Q * SLICES) / SIZE);
   const chunks = Math.ceil(P / 4 / SLICES);
-  const N = values.groups;
-  const surveyed = values.survey.length;
   // A part of all queries, and so much more that parts do not meet in one bank.
   const stride = Q * P + 8;
   // Where a subgroup is whole slices of one query, it finds their largest by itself.
@@ -142,30 +125,29 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
         ? `{ let g = slice + ${c * SLICES}; ${text(c)} }`
         : `if (slice + ${c * SLICES} < ${P / 4}) { let g = slice + ${c * SLICES}; ${text(c)} }`,
     );
-  /** A lane tells what its slices have: number n of query q. */
-  const tell = (n: number, value: string) => `{
-      let at = (${n * Q} + q) * ${told} + slice / ${together};
+  const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
+  /** A lane tells what its slices of query q have. */
+  const tell = (value: string) => `{
+      let at = q * ${told} + slice / ${together};
       slices[at / 4][at % 4] = ${value};
     }`;
-  /** The largest that was told, by number and query; nothing is told where one subgroup has all. */
-  const largest = (name: string, n: number, q: string, own: string) => {
-    if (told === 1) return `let ${name} = ${own};`;
-    const value = (s: number) => `slices[(${n * Q} + ${q}) * ${told / 4} + ${s}]`;
+  /** The largest that was told; nothing is told where one subgroup has all. */
+  const largest = (own: string) => {
+    if (told === 1) return `let top = ${own};`;
+    const value = (s: number) => `slices[q * ${told / 4} + ${s}]`;
     if (told < 4)
-      return `let ${name} = max(${each(told, s => `slices[((${n * Q} + ${q}) * ${told} + ${s}) / 4][((${n * Q} + ${q}) * ${told} + ${s}) % 4]`, ', ')});`;
-    return `var ${name}4 = ${value(0)};
-        ${each(told / 4 - 1, s => `${name}4 = max(${name}4, ${value(s + 1)});`, ' ')}
-        let ${name} = max(max(${name}4.x, ${name}4.y), max(${name}4.z, ${name}4.w));`;
+      return `let top = max(${each(told, s => `slices[(q * ${told} + ${s}) / 4][(q * ${told} + ${s}) % 4]`, ', ')});`;
+    return `var all4 = ${value(0)};
+        ${each(told / 4 - 1, s => `all4 = max(all4, ${value(s + 1)});`, ' ')}
+        let top = ${most4('all4')};`;
   };
-  const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
   const stateOf = (q: string) =>
     `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + head * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
   const body = /* wgsl */ `
 var<private> bank: u32;
 var<workgroup> scratch: array<vec4f, ${Math.ceil(scratch / 4)}>;
-var<workgroup> slices: array<vec4f, ${(Math.max(1 + surveyed, N) * Q * SLICES) / 4}>;
+var<workgroup> slices: array<vec4f, ${(Q * SLICES) / 4}>;
 var<workgroup> factors: array<f32, ${Q}>;
-var<workgroup> more: array<f32, ${Math.max(1, Q * N)}>;
 fn put(part: u32, q: u32, t: u32, sum: f32) {
   let at = part * ${stride} + q * ${P} + t;
   scratch[at / 4][at % 4] = sum;
@@ -192,67 +174,56 @@ fn main(group: vec3u, lane: u32) {
     let origin = (row * ${H} + head * ${G} + q % ${G}) * ${keys.words};
     ${keys.load(Q)}
   }
-  ${each(perLane, k => `var m${k} = ${NEVER}; var l${k} = 0.0; ${each(N, d => `var more${k}_${d} = 0.0;`, ' ')}`)}
+  ${each(perLane, k => `var m${k} = ${NEVER}; var l${k} = 0.0;`)}
   ${keys.declare ?? ''}
   ${values.declare(Q)}
   workgroupBarrier();
 
   for (var page = 0u; page < data[item + 3]; page++) {
     ${source.begin}
-    ${keys.fetch ?? ''}
-    ${values.fetch ?? ''}
     ${keys.begin?.(Q) ?? ''}
     ${values.begin?.(Q) ?? ''}
     // 1. sums of keys
     ${keys.sums(Q)}
     // 2. weights
     workgroupBarrier();
-    ${each(perLane, k => `var top${k} = ${NEVER}; ${each(surveyed, d => `var survey${k}_${d} = 0.0;`, ' ')} ${each(chunks, c => `var s${k}_${c} = vec4f(${NEVER});`, ' ')}`)}
+    ${each(perLane, k => `var top${k} = ${NEVER}; ${each(chunks, c => `var s${k}_${c} = vec4f(${NEVER});`, ' ')}`)}
     ${pairs(
       k => `
       var top4 = vec4f(${NEVER});
-      ${each(surveyed, d => `var survey${d} = vec4f(0.0);`, ' ')}
       ${groupsOf(
         c => `
         let dots = ${each(keys.parts, part => `scratch[${(part * stride) / 4} + q * ${P / 4} + g]`, ' + ')};
         let scores = ${keys.score(c)};
         let t0 = 4 * g;
         s${k}_${c} = select(vec4f(${NEVER}), scores, vec4<bool>(${each(4, j => source.seen.replaceAll('$t', `(t0 + ${j})`), ', ')}));
-        top4 = max(top4, s${k}_${c});
-        ${each(surveyed, d => `survey${d} = max(survey${d}, ${values.survey[d](c)});`, ' ')}`,
+        top4 = max(top4, s${k}_${c});`,
       )}
-      top${k} = ${most4('top4')};
-      ${each(surveyed, d => `survey${k}_${d} = ${most4(`survey${d}`)};`, ' ')}`,
+      top${k} = ${most4('top4')};`,
     )}
-    ${together > 1 ? each(perLane, k => `top${k} = subgroupMax(top${k}); ${each(surveyed, d => `survey${k}_${d} = subgroupMax(survey${k}_${d});`, ' ')}`) : ''}
+    ${together > 1 ? each(perLane, k => `top${k} = subgroupMax(top${k});`) : ''}
     ${
       told > 1
-        ? `${pairs(k => `${tell(0, `top${k}`)} ${each(surveyed, d => `if (q == 0) ${tell(d + 1, `survey${k}_${d}`)}`)}`)}
+        ? `${pairs(k => tell(`top${k}`))}
     workgroupBarrier();`
         : ''
     }
     ${pairs(
       k => `
-      ${largest('top', 0, 'q', `top${k}`)}
-      ${each(surveyed, d => largest(`largest${d}`, d + 1, '0', `survey${k}_${d}`))}
+      ${largest(`top${k}`)}
       let m = max(m${k}, top);
       let factor = exp(m${k} - m);
       let whole = exp(top - m);
       var sum = 0.0;
-      ${each(N, d => `var more${d} = 0.0;`, ' ')}
       ${groupsOf(
         c => `
         let weights = select(exp(s${k}_${c} - top), vec4f(0.0), s${k}_${c} < vec4f(-1e38));
         sum += (weights.x + weights.y) + (weights.z + weights.w);
         ${values.weigh(Q, c)}`,
       )}
-      ${each(N, d => `more${k}_${d} = fma(more${k}_${d}, factor, more${d} * whole);`, ' ')}
       l${k} = fma(l${k}, factor, sum * whole);
       m${k} = m;
-      if (slice == 0) {
-        factors[q] = factor;
-        ${values.note?.(Q) ?? ''}
-      }`,
+      if (slice == 0) { factors[q] = factor; }`,
     )}
     workgroupBarrier();
     // 3. sums of values
@@ -267,23 +238,11 @@ fn main(group: vec3u, lane: u32) {
     if (${values.share} == turn) { ${values.keep(Q)} }
   }
   workgroupBarrier();
-  ${
-    N > 0
-      ? `${pairs(k => each(N, d => `slices[(${d * Q} + q) * ${SLICES / 4} + slice / 4][slice % 4] = more${k}_${d};`))}
-  workgroupBarrier();
-  if (lane < ${N * Q}) {
-    var sum = slices[lane * ${SLICES / 4}];
-    for (var s = 1u; s < ${SLICES / 4}; s++) { sum += slices[lane * ${SLICES / 4} + s]; }
-    more[lane] = (sum.x + sum.y) + (sum.z + sum.w);
-  }
-  workgroupBarrier();`
-      : ''
-  }
   for (var at = lane; at < ${Q * C}; at += ${SIZE}) {
     let q = at / ${C};
     let i = at % ${C};
     if (q / ${G} < rows) {
-      states[${stateOf('q')} + i] = scratch[at / 4][at % 4]${N > 0 ? ` + more[(${values.groupOf ?? '0'}) * ${Q} + q]` : ''};
+      states[${stateOf('q')} + i] = scratch[at / 4][at % 4];
     }
   }
   workgroupBarrier();
@@ -306,6 +265,6 @@ fn main(group: vec3u, lane: u32) {
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
     size: SIZE,
     body,
-    enable: /quadSwap|subgroupMax/.test(body) ? ['subgroups'] : [],
+    enable: together > 1 ? ['subgroups'] : [],
   };
 }

@@ -5,7 +5,7 @@ import { each, toF16, turned as turnedText } from './text.ts';
 
 export const SIZE = 256;
 /** Words of a row: row, first state and states of pages, first state and states of f16 tokens. */
-const FINISH = 5;
+export const FINISH = 5;
 
 export interface Domain {
   headDim: number;
@@ -22,14 +22,14 @@ export interface Domain {
   mean: boolean;
 }
 
-const nameOf = ({ headDim, codedDim, heads, kvHeads, matrix, signs, perHead, mean }: Domain) =>
+export const domainName = ({ headDim, codedDim, heads, kvHeads, matrix, signs, perHead, mean }: Domain) =>
   `${headDim}/${codedDim} ${heads}/${kvHeads}${signs ? ' signs' : matrix ? ' matrix' : ''}${perHead ? ' a head' : ''}${mean ? ' mean' : ''}`;
 
 /**
  * Terms of a sum and states that are loaded together, so that they are waited for together. With many rows there are other
  * workgroups to do something meanwhile: the more of them, the fewer registers each takes.
  */
-const AHEAD = { few: { terms: 16, states: 8 }, many: { terms: 4, states: 4 } };
+const AHEAD = { few: { terms: 16, states: 16 }, many: { terms: 4, states: 4 } };
 export type Crowd = keyof typeof AHEAD;
 
 /** Rows from which on they are many. */
@@ -38,6 +38,9 @@ export const crowdOf = (rows: number): Crowd => (rows < MANY ? 'few' : 'many');
 
 /** Query heads that a workgroup takes, all of one KV head: they share what is read of the matrix. */
 export const headsAtOnce = (group: number): number => [4, 3, 2].find(n => group % n === 0) ?? 1;
+
+/** Words of a prepared int8 query: four numbers a word, then its scale, its sum and the constant. */
+export const int8Words = (dim: number): number => dim / 4 + 3;
 
 /** Numbers of a row of the matrix that a lane has side by side. */
 const widthOf = (to: number) => (to % 4 === 0 ? 4 : 1);
@@ -75,34 +78,9 @@ fn ${name}(kv: u32, lane: u32) {
 }`;
 }
 
-/**
- * `NAME(lane)`: Hadamard's transform of `rows` rows of D numbers (a power of two) in x, not divided by anything, in as many
- * steps as D has doublings; the first two go together.
- */
-const hadamard = (name: string, D: number, rows: number) => /* wgsl */ `
-fn ${name}(lane: u32) {
-  workgroupBarrier();
-  for (var n = lane; n < ${(rows * D) / 4}; n += ${SIZE}) {
-    let v = x[n];
-    let both = vec4f(v.x + v.y, v.x - v.y, v.z + v.w, v.z - v.w);
-    x[n] = vec4f(both.xy + both.zw, both.xy - both.zw);
-  }
-  for (var by = 1u; by < ${D / 4}; by *= 2) {
-    workgroupBarrier();
-    for (var n = lane; n < ${(rows * D) / 8}; n += ${SIZE}) {
-      let i = n / by * 2 * by + n % by;
-      let a = x[i];
-      let b = x[i + by];
-      x[i] = a + b;
-      x[i + by] = a - b;
-    }
-  }
-  workgroupBarrier();
-}`;
-
 /** Bindings of a codec's matrix and mean. */
-const tables = ({ matrix, signs, mean }: Domain, to: number) => [
-  ...(signs ? ['signs: array<f32>'] : matrix ? [`matrix: array<${widthOf(to) === 4 ? 'vec4f' : 'f32'}>`] : []),
+const tables = ({ matrix, mean }: Domain, to: number) => [
+  ...(matrix ? [`matrix: array<${widthOf(to) === 4 ? 'vec4f' : 'f32'}>`] : []),
   ...(mean ? ['mean: array<f32>'] : []),
 ];
 
@@ -130,14 +108,13 @@ fn over_head(lane: u32, own: f32, add: bool) -> f32 {
 /**
  * A workgroup a row and some heads: their scaled queries in the domain, as floats or as int8 (four a word, then
  * their scale and sum), then what is added to their dots (a mean's share). The matrix comes transposed, [dim][coded dim],
- * so that neighbours read neighbours.
+ * so that neighbours read neighbours. Where it is Hadamard's with signs, lanes/prepare.ts and teams/finish.ts do the same.
  */
 export function prepare(d: Domain, int8: boolean, crowd: Crowd): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsAtOnce(heads / kvHeads);
-  const words = int8 ? C / 4 + 3 : C + 1;
-  const dense = d.matrix && !d.signs;
-  const y = dense ? 'y' : 'x';
+  const words = int8 ? int8Words(C) : C + 1;
+  const y = d.matrix ? 'y' : 'x';
   const floats = `for (var at = lane; at < ${G * C}; at += ${SIZE}) {
     queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${at(y, 'at')});
   }`;
@@ -162,14 +139,13 @@ export function prepare(d: Domain, int8: boolean, crowd: Crowd): Kernel {
     queries[to + r * ${words} + ${C / 4 + 1}] = bitcast<u32>(all);
   }`;
   return {
-    name: `prepare ${nameOf(d)}${int8 ? ' int8' : ''} ${crowd}`,
+    name: `prepare ${domainName(d)}${int8 ? ' int8' : ''} ${crowd}`,
     params: ['table', 'rows', 'scale: f32'],
     buffers: ['data: array<u32>', 'q: array<f32>', ...tables(d, C), 'write queries: array<u32>'],
     size: SIZE,
     body: /* wgsl */ `
 ${rowsOf('x', G * D)}
-${dense ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead, AHEAD[crowd].terms)}` : ''}
-${d.signs ? hadamard('into', D, G) : ''}
+${d.matrix ? `${rowsOf('y', G * C)}\n${multiply('into', D, C, G, d.perHead, AHEAD[crowd].terms)}` : ''}
 ${int8 ? overHead(G) : ''}
 fn main(group: vec3u, lane: u32) {
   let row = data[p.table + p.rows + ${FINISH} * group.y];
@@ -183,14 +159,7 @@ fn main(group: vec3u, lane: u32) {
     ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], ${at('x', `lane * ${D} + i`)}, sum); }` : ''}
     queries[to + lane * ${words} + ${words - 1}] = bitcast<u32>(sum);
   }
-  ${
-    d.signs
-      ? `${d.mean ? 'workgroupBarrier();' : ''}
-  for (var i = lane; i < ${G * D}; i += ${SIZE}) { x[i / 4][i % 4] *= signs[i % ${D}]; }
-  into(lane);`
-      : ''
-  }
-  ${dense ? 'into(kv, lane);' : ''}
+  ${d.matrix ? 'into(kv, lane);' : ''}
   ${int8 ? integers : floats}
 }`,
   };
@@ -268,7 +237,7 @@ export function finish(d: Domain, int8: boolean, crowd: Crowd): Kernel {
   }`;
   };
   return {
-    name: `finish ${nameOf(d)}${int8 ? ' int8' : ''} ${crowd}`,
+    name: `finish ${domainName(d)}${int8 ? ' int8' : ''} ${crowd}`,
     params: ['table', 'rows'],
     buffers: [
       'data: array<u32>',
@@ -286,7 +255,7 @@ ${rowsOf('x', G * C)}
 ${rowsOf('y', G * D)}
 var<workgroup> weights: array<f32, ${G * merged}>;
 var<workgroup> totals: array<f32, ${G}>;
-${d.signs ? hadamard('back', D, G) : d.matrix ? multiply('back', C, D, G, d.perHead, terms) : ''}
+${d.matrix ? multiply('back', C, D, G, d.perHead, terms) : ''}
 fn main(group: vec3u, lane: u32) {
   let at = p.table + p.rows + ${FINISH} * group.y;
   let row = data[at];
@@ -307,11 +276,11 @@ fn main(group: vec3u, lane: u32) {
   if (part == 0 && live) { totals[own] = sealed; }`
       : ''
   }
-  ${d.signs ? 'back(lane);' : d.matrix ? 'back(kv, lane);' : ''}
+  ${d.matrix ? 'back(kv, lane);' : ''}
   ${
-    d.matrix && !d.signs
+    d.matrix
       ? ''
-      : `for (var i = lane; i < ${d.signs ? G * D : Math.ceil((G * D) / 4)}; i += ${SIZE}) { ${d.signs ? `${at('y', 'i')} = ${at('x', 'i')} * signs[i % ${D}];` : 'y[i] = x[i];'} }
+      : `for (var i = lane; i < ${Math.ceil((G * D) / 4)}; i += ${SIZE}) { y[i] = x[i]; }
   workgroupBarrier();`
   }
   ${d.mean ? `for (var i = lane; i < ${G * D}; i += ${SIZE}) { ${at('y', 'i')} = fma(totals[i / ${D}], mean[kv * ${D} + i % ${D}], ${at('y', 'i')}); }` : ''}

@@ -114,8 +114,6 @@ export function floatValues(floats: Floats): ValuePart {
     name,
     dim: C,
     fixed: floats.fixed,
-    groups: 0,
-    survey: [],
     setup: floats.setup,
     begin: () => floats.begin,
   };

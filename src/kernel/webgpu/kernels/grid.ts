@@ -1,5 +1,6 @@
 /** Grids of codes (codec/pack.ts) in WGSL: the code of a token and dim out of a page's bytes, and the bytes of a page. */
 import type { GridFragment } from '../../fragment.ts';
+import { placeOf } from './strips.ts';
 
 interface Plane {
   width: number;
@@ -8,8 +9,9 @@ interface Plane {
   bytes: number;
   /** Where its bits lie in a code. */
   shift: number;
-  /** Bytes of a line and of a block's lane; absent where lines follow one another bit by bit. */
-  line?: { bytes: number; lane: number };
+  /** Bytes of a block; absent where there are no strips of them and line follows line. */
+  lane?: number;
+  lines: number;
   length: number;
 }
 
@@ -34,14 +36,17 @@ function planesOf({ bits, order, tokens, dims }: GridShape): Plane[] {
     .map(width => {
       const lineBytes = (length * width) / 8;
       const whole = width < 8 && Number.isInteger(lineBytes);
-      const line = whole ? { bytes: lineBytes, lane: Math.min(16, lineBytes & -lineBytes) } : undefined;
+      const lane = whole ? Math.min(16, lineBytes & -lineBytes) : undefined;
       const bytes = Math.ceil((lines * length * width) / 8);
-      const plane = { width, offset, bytes, shift, line, length };
+      const plane = { width, offset, bytes, shift, lane, lines, length };
       offset += bytes;
       shift += width;
       return plane;
     });
 }
+
+/** Where a line lies in a strip. */
+const placeIn = ({ order, tokens }: GridShape, line: string) => (order === 'rows' ? placeOf(line, tokens) : line);
 
 export const gridBytes = (grid: GridShape): number =>
   planesOf(grid.order === 'pairs' ? nibbles(grid) : grid).reduce((sum, { bytes }) => sum + bytes, 0);
@@ -52,16 +57,16 @@ export function readGrid(name: string, grid: GridShape): string {
     return `${readGrid(`${name}_pair`, nibbles(grid))}
 fn ${name}(block: u32, t: u32, i: u32) -> u32 { return (${name}_pair(block, t, i / 2) >> (2 * (i & 1))) & 3; }`;
   }
-  const terms = planesOf(grid).map(({ width, offset, shift, line, length }) => {
+  const terms = planesOf(grid).map(({ width, offset, shift, lane, lines, length }) => {
     const at = `block + ${grid.offset + offset}`;
     const n = `(line * ${length} + at)`;
     const mask = 2 ** width - 1;
     if (width === 16) return `(byte(${at} + 2 * ${n}) | (byte(${at} + 2 * ${n} + 1) << 8)) << ${shift}`;
-    if (!line) return `((byte(${at} + ${n} * ${width} / 8) >> ((${n} * ${width}) & 7)) & ${mask}) << ${shift}`;
-    const codes = (line.lane * 8) / width;
+    if (!lane) return `((byte(${at} + ${n} * ${width} / 8) >> ((${n} * ${width}) & 7)) & ${mask}) << ${shift}`;
+    const codes = (lane * 8) / width;
     const within = `(at % ${codes})`;
-    const byte = `byte(${at} + line * ${line.bytes} + (at / ${codes}) * ${line.lane} + ${within} % ${line.lane})`;
-    return `((${byte} >> (${within} / ${line.lane} * ${width})) & ${mask}) << ${shift}`;
+    const byte = `byte(${at} + (at / ${codes} * ${lines} + ${placeIn(grid, 'line')}) * ${lane} + ${within} % ${lane})`;
+    return `((${byte} >> (${within} / ${lane} * ${width})) & ${mask}) << ${shift}`;
   });
   const [line, at] = grid.order === 'rows' ? ['t', 'i'] : ['i', 't'];
   return /* wgsl */ `
@@ -84,16 +89,17 @@ export function readFour(name: string, grid: GridShape): string | undefined {
   }
   if (grid.bits > 8) return undefined;
   const terms: string[] = [];
-  for (const { width, offset, shift, line, length } of planesOf(grid)) {
+  for (const { width, offset, shift, lane, lines, length } of planesOf(grid)) {
     const start = grid.offset + offset;
     if (start % 4 !== 0 || (length * width) % 32 !== 0) return undefined;
-    const word = (at: string) => `pool[(block + ${start} + line * ${(length * width) / 8}) / 4 + ${at}]`;
+    const word = (at: string) => `pool[(block + ${start}) / 4 + ${at}]`;
     if (width === 8) {
-      terms.push(`(${word('n')} << ${shift})`);
+      terms.push(`(${word(`line * ${length / 4} + n`)} << ${shift})`);
     } else {
-      const lane = line!.lane / 4;
-      const codes = (lane * 8) / width;
-      const bits = `(${word(`n / ${codes} * ${lane} + n % ${lane}`)} >> (n % ${codes} / ${lane} * ${width}))`;
+      const words = lane! / 4;
+      const codes = (words * 8) / width;
+      const place = `(n / ${codes} * ${lines} + ${placeIn(grid, 'line')}) * ${words} + n % ${words}`;
+      const bits = `(${word(place)} >> (n % ${codes} / ${words} * ${width}))`;
       terms.push(`((${bits} & 0x${(2 ** width - 1).toString(16).padStart(2, '0').repeat(4)}u) << ${shift})`);
     }
   }
@@ -113,14 +119,15 @@ ${writeGrid(name, nibbles(grid), pair)}`;
   }
   const get = (line: string, at: string) =>
     grid.order === 'rows' ? `${code}(head, ${line}, ${at})` : `${code}(head, ${at}, ${line})`;
-  const planes = planesOf(grid).map(({ width, offset, bytes, shift, line, length }) => {
+  const planes = planesOf(grid).map(({ width, offset, bytes, shift, lane, lines, length }) => {
     const mask = 2 ** width - 1;
     const count = 8 / width;
-    const body = line
-      ? `let line = m / ${line.bytes}; let rest = m % ${line.bytes};
+    const body = lane
+      ? `let place = m / ${lane} % ${lines};
+    let line = ${grid.order === 'rows' && grid.tokens % 4 === 0 ? `place % ${lines / 4} * 4 + place / ${lines / 4}` : 'place'};
     var value = 0u;
     for (var k = 0u; k < ${count}; k++) {
-      let at = rest / ${line.lane} * ${line.lane * count} + k * ${line.lane} + rest % ${line.lane};
+      let at = m / ${lane * lines} * ${lane * count} + k * ${lane} + m % ${lane};
       value |= ((${get('line', 'at')} >> ${shift}) & ${mask}) << (k * ${width});
     }
     return value;`

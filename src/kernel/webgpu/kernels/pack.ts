@@ -145,10 +145,15 @@ function fieldsOf(
       return { text, fields: [field, ranges, ...(norms ? [{ ...scalars(norms), shared: norms.per === 'page' }] : [])] };
     }
     case 'additive': {
-      const column = `fn column(head: u32, t: u32, i: u32) -> u32 { return codes[i * ${P} + t]; }`;
-      const columns = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: (2 * pageBytes) / P } as const;
-      const { text, field } = grid('columns', columns, 'column');
-      return { text: `${column}\n${text}`, fields: [{ ...field, shared: true }] };
+      // Columns are grids of their own.
+      const code = `fn code_of(column: u32, t: u32, i: u32) -> u32 { return codes[column * ${P} + t]; }`;
+      const column = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: 1 } as const;
+      const bytes = gridBytes(column);
+      const at = (n: string) => `column(${n} % ${bytes}, ${n} / ${bytes})`;
+      return {
+        text: `${code}\n${writeGrid('column', column, 'code_of')}`,
+        fields: [{ offset: 0, bytes: pageBytes, at, shared: true }],
+      };
     }
     case 'mixed': {
       const planes = [4, 2, 1].map(bits => {

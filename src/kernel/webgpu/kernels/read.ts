@@ -6,7 +6,7 @@
  */
 
 import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import { readFour, readGrid } from './grid.ts';
+import { gridBytes, readFour, readGrid } from './grid.ts';
 import { oakenReader } from './oaken.ts';
 import type { PageShape } from './shape.ts';
 import { ownTable } from './tables.ts';
@@ -273,7 +273,7 @@ ${scales()}`,
     }
     case 'additive': {
       const starts = kvHeads * (D / 4) + 1;
-      const codes = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: 0 } as const;
+      const codes = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: 1 } as const;
       return {
         by: 'four',
         text: [
@@ -282,7 +282,7 @@ ${scales()}`,
   let quad = head * ${D / 4} + i / 4;
   var sum = vec4f(0.0);
   for (var column = ${word('quad')}; column < ${word('quad + 1')}; column++) {
-    let codes = ${starts} + column * 64 + 4 * ${name}_codes(page, column, g) + i % 4;
+    let codes = ${starts} + column * 64 + 4 * ${name}_codes(page + column * ${gridBytes(codes)}, 0, g) + i % 4;
     sum += bitcast<vec4f>(vec4u(${each(4, j => word(`codes[${j}]`), ', ')}));
   }
   return sum;`),
@@ -383,4 +383,10 @@ const scalarAt = ({ offset, bytes }: ScalarsFragment) =>
 const fourOf = (name: string, text: string, single: string) => `${text}
 fn ${name}(block: u32, line: u32, n: u32) -> vec4u {
   return vec4u(${each(4, j => `${single}(block, 4 * n + ${j}, line)`, ', ')});
+}`;
+
+/** Four f16 scalars from a token that four divides. */
+export const fourHalves = /* wgsl */ `
+fn four_halves(at: u32) -> vec4f {
+  return vec4f(unpack2x16float(pool[at / 4]), unpack2x16float(pool[at / 4 + 1]));
 }`;

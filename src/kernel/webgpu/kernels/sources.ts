@@ -4,7 +4,6 @@ import type { Fragment } from '../../fragment.ts';
 import type { Kernel } from '../gpu.ts';
 import { type AttendShape, attend, type KeyPart, type ValuePart } from './attend.ts';
 import { type Floats, floatKeys, floatValues } from './floats.ts';
-import { fourHalves } from './ints.ts';
 import { blockAt, inOrder, loads } from './read.ts';
 import type { PageShape } from './shape.ts';
 import { each } from './text.ts';
@@ -44,7 +43,7 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
       params: PAGE_PARAMS,
       buffers: PAGE_BUFFERS,
       tokens: P,
-      keys: { ...keys.part, text: Q => `${loads}\n${fourHalves}\n${keys.part.text(Q)}` },
+      keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },
       values: values.part,
       begin: pageBegin(keys.fragment, values.fragment),
       seen: `page * ${P} + $t >= data[item + 4]`,

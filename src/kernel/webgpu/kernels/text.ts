@@ -43,9 +43,9 @@ export const turnOf = (angle: number): [number, number] => [Math.cos(angle), Mat
 
 /** Four bytes of each of x0 to x3, turned about: y0 has the first of each. */
 export const turnAbout = /* wgsl */ `
-      let even0 = (x0 & 0x00ff00ffu) | ((x1 & 0x00ff00ffu) << 8u);
+      let even0 = (x0 & 0x00ff00ffu) | ((x1 << 8u) & 0xff00ff00u);
       let odd0 = ((x0 >> 8u) & 0x00ff00ffu) | (x1 & 0xff00ff00u);
-      let even1 = (x2 & 0x00ff00ffu) | ((x3 & 0x00ff00ffu) << 8u);
+      let even1 = (x2 & 0x00ff00ffu) | ((x3 << 8u) & 0xff00ff00u);
       let odd1 = ((x2 >> 8u) & 0x00ff00ffu) | (x3 & 0xff00ff00u);
       let y0 = (even0 & 0xffffu) | (even1 << 16u);
       let y1 = (odd0 & 0xffffu) | (odd1 << 16u);

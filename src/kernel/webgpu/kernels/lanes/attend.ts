@@ -19,6 +19,17 @@ import { stateFloats } from '../domain.ts';
 import { each } from '../text.ts';
 import { LANES, talk } from './talk.ts';
 
+/** Scores are logarithms to the base 2: what a score is multiplied by is multiplied by this too. */
+export const LOG2E = `f32(${Math.fround(Math.LOG2E)})`;
+
+const LN2 = `f32(${Math.fround(Math.LN2)})`;
+
+/** A score and what is to be added to it, if anything. */
+export const withPlus = (score: string, plus: string | undefined): string => (plus ? `(${score} + ${plus})` : score);
+
+/** Above every score that is not seen: what is left of those under it is 0. */
+const LOWEST = '-1e37';
+
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
 
@@ -47,9 +58,9 @@ export interface Tokens {
   at(c: number, j: number): string;
 }
 
-const tokensOf = (strided: boolean): Tokens => ({
+const tokensOf = ({ strided = false, place = 'lane' }: KeyPart): Tokens => ({
   strided,
-  at: (c, j) => (strided ? `(lane + ${4 * LANES * c + LANES * j})` : `(4 * lane + ${4 * LANES * c + j})`),
+  at: (c, j) => (strided ? `(${place} + ${4 * LANES * c + LANES * j})` : `(4 * lane + ${4 * LANES * c + j})`),
 });
 
 /** What both sides have. Texts may depend on the number of queries, Q. */
@@ -74,14 +85,17 @@ export interface KeyPart extends Part {
   words: number;
   /** Whether they are int8. */
   int8?: boolean;
-  /** Whether a lane has every 32nd token. */
+  /** Whether a lane has every 32nd token, and which of 32 it begins with, if not that of its own number. */
   strided?: boolean;
+  place?: string;
   /** Takes the queries: the words of query q begin at `originQ`, or, of any, at `origin(item, head, q)`. */
   load(Q: number): string;
   /** Makes `dotsC_Q`, the dots of query Q with the four tokens of chunk C, a vec4f. */
   sums(Q: number): string;
-  /** Scores out of them. */
-  score(q: number, c: number): string;
+  /** Scores out of them (to the base 2), with what is to be added. */
+  score(q: number, c: number, plus?: string): string;
+  /** What all scores of the queries in vector v lack, to the base e. */
+  constant?(v: number): string;
 }
 
 export interface ValuePart extends Part {
@@ -89,11 +103,15 @@ export interface ValuePart extends Part {
   factor?(c: number): string;
   /** Variables of its own. */
   declare?(Q: number): string;
+  /** Asks for what it reads first, before weights are made. */
+  ask?(): string;
   /**
    * Adds to `oR_J_V`: of dim 4 (lane + 32 R) + J, the sums of the queries in vector V. `wC_Q` (vec4f) are the weights of
    * chunk C, of which the page's largest is 1; they all count by `wholeV`, and what was summed before by `keptV`.
    */
   sum(Q: number, tokens: Tokens): string;
+  /** The dim of `oR_J`, if not that. */
+  dimOf?(r: number, j: number): string;
   /** Whether J has dim lane + 32 J (and 128 R) instead, for columns likewise. */
   strided?: boolean;
   /** Statements after the last page. */
@@ -103,8 +121,9 @@ export interface ValuePart extends Part {
 }
 
 export interface Source extends SourceOf<KeyPart, ValuePart> {
-  /** Whether the queries of a row see token t. */
+  /** Whether the queries of a row see token t, and whether all see all. */
   seen(row: number, t: string): string;
+  allSeen: string;
   /** How many rounds an item has. */
   rounds: string;
 }
@@ -124,29 +143,38 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const [chunks, rounds] = [roundsOf(P), roundsOf(C)];
   const together = subgroups === LANES;
   const room = Math.max(keys.room?.(Q) ?? 0, values.room?.(Q) ?? 0);
-  const tokens = tokensOf(keys.strided ?? false);
+  const tokens = tokensOf(keys);
   const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
   const seen = (row: number, c: number) => {
     const sees = each(4, j => source.seen(row, tokens.at(c, j)), ', ');
     const here = each(4, j => `${tokens.at(c, j)} < ${P}`, ', ');
     return `vec4<bool>(${sees})${P % (4 * LANES) === 0 ? '' : ` & vec4<bool>(${here})`}`;
   };
+  // Lanes that have no token of a short page never see all.
+  const allSeen = P % (4 * LANES) === 0 ? source.allSeen : 'false';
   const scores = (c: number) => `
-    ${values.factor ? `let factors${c} = max(${values.factor(c)}, vec4f(${LEAST})); let logs${c} = log(factors${c});` : ''}
-    ${each(rows, row => `let seen${c}_${row} = ${seen(row, c)};`)}
-    ${each(
-      Q,
-      q => `let s${c}_${q} = select(vec4f(${NEVER}), ${keys.score(q, c)}${values.factor ? ` + logs${c}` : ''}, seen${c}_${Math.floor(q / G)});
-    ${of('top', q)} = max(${of('top', q)}, ${most4(`s${c}_${q}`)});`,
-    )}`;
+    ${values.factor ? `let factors${c} = max(${values.factor(c)}, vec4f(${LEAST})); let logs${c} = log2(factors${c});` : ''}
+    ${each(Q, q => `var s${c}_${q} = ${keys.score(q, c, values.factor && `logs${c}`)};`)}
+    if (!(${allSeen})) {
+      ${each(rows, row => `let seen${row} = ${seen(row, c)};`)}
+      ${each(Q, q => `s${c}_${q} = select(vec4f(${NEVER}), s${c}_${q}, seen${Math.floor(q / G)});`)}
+    }
+    ${each(Q, q => `${of('top', q)} = max(${of('top', q)}, ${most4(`s${c}_${q}`)});`)}`;
+  /** A sum of the four numbers of w, as they are or each times its own in `by`. */
+  const sumOf4 = (w: string, by?: string) =>
+    by
+      ? `fma(${w}.x, ${by}.x, fma(${w}.y, ${by}.y, fma(${w}.z, ${by}.z, ${w}.w * ${by}.w)))`
+      : `((${w}.x + ${w}.y) + (${w}.z + ${w}.w))`;
   const weights = (c: number) => `
     ${values.factor ? `let plain${c} = 1.0 / factors${c};` : ''}
     ${each(
       Q,
-      q => `let w${c}_${q} = select(exp(s${c}_${q} - vec4f(${of('top', q)})), vec4f(0.0), s${c}_${q} < vec4f(-1e38));
-    { let each_one = w${c}_${q}${values.factor ? ` * plain${c}` : ''}; ${of('sum', q)} += (each_one.x + each_one.y) + (each_one.z + each_one.w); }`,
+      q => `let w${c}_${q} = exp2(s${c}_${q} - vec4f(${of('top', q)}));
+    ${of('sum', q)} += ${sumOf4(`w${c}_${q}`, values.factor && `plain${c}`)};`,
     )}`;
   const stored = (r: number, q: number) => {
+    if (values.dimOf)
+      return each(4, j => `{ let i = ${values.dimOf!(r, j)}; states[at + i / 4][i % 4] = ${of(`o${r}_${j}_`, q)}; }`);
     if (values.strided)
       return each(4, j => {
         const first = 4 * LANES * r + LANES * j;
@@ -184,16 +212,19 @@ fn main(group: vec3u, own_lane: u32) {
     ${keys.begin?.(Q) ?? ''}
     // 1. dots
     ${keys.sums(Q)}
+    ${values.ask?.() ?? ''}
     // 2. weights
     ${each(V, v => `var top${v} = vec4f(${NEVER}); var sum${v} = vec4f(0.0);`)}
     ${each(chunks, scores)}
     ${each(
       V,
-      v => `top${v} = largest(top${v});
-    let most${v} = max(m${v}, top${v});
-    let kept${v} = exp(m${v} - most${v});
-    let whole${v} = exp(top${v} - most${v});
-    m${v} = most${v};`,
+      v => `top${v} = max(largest(top${v}), vec4f(${LOWEST}));
+    // Of what was summed before and of this page, the one with the smaller scores is made smaller.
+    let higher${v} = top${v} > m${v};
+    let less${v} = exp2(-abs(top${v} - m${v}));
+    let kept${v} = select(vec4f(1.0), less${v}, higher${v});
+    let whole${v} = select(less${v}, vec4f(1.0), higher${v});
+    m${v} = max(m${v}, top${v});`,
     )}
     ${each(chunks, weights)}
     ${each(V, v => `l${v} = fma(l${v}, kept${v}, sum${v} * whole${v});`, ' ')}
@@ -202,7 +233,7 @@ fn main(group: vec3u, own_lane: u32) {
     // done
   }
 
-  ${each(V, v => `l${v} = all_of(l${v});`, ' ')}
+  ${each(V, v => `l${v} = all_of(l${v}); m${v} = m${v} * ${LN2}${keys.constant ? ` + ${keys.constant(v)}` : ''};`, ' ')}
   ${values.result?.(Q) ?? ''}
   ${
     values.shared

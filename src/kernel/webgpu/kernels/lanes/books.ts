@@ -7,11 +7,12 @@
  */
 
 import type { Fragment } from '../../../fragment.ts';
-import { int8Words } from '../ints.ts';
+import { int8Words } from '../domain.ts';
 import type { PageShape } from '../shape.ts';
 import { ownTable } from '../tables.ts';
 import { each, turnAbout } from '../text.ts';
-import { type KeyPart, of, type ValuePart, vectorOf, vectors } from './attend.ts';
+import { type KeyPart, of, type ValuePart, vectors, withPlus } from './attend.ts';
+import { queryAt, queryText, takeQueries } from './queries.ts';
 import { LANES, parts } from './talk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
@@ -44,18 +45,18 @@ export function bookKeys(name: string, fragment: Fragment, shape: PageShape): Ke
     words: int8Words(D),
     int8: true,
     loaded: D / 4 + ENTRIES,
-    text: Q => `${bookText('key')}\nvar<workgroup> query: array<vec4u, ${(D / 4) * vectors(Q)}>;`,
+    text: Q => `${bookText('key')}\n${queryText(Q, D)}`,
     load: Q => `${load('key', book.unit, ' ^ 0x80808080u')}
-  ${each(vectors(Q), v => `query[lane * ${vectors(Q)} + ${v}] = vec4u${vectorOf(Q, v, q => `queries[origin${q} + lane]`)};`, ' ')}
-  ${each(2, n => each(vectors(Q), v => `let scalars${n}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${D / 4 + 2 * n}]`)});`))}`,
+  ${takeQueries(Q, D)}`,
     sums: Q => `
     ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' '))}
     for (var column = 0u; column < ${D / 4}; column += ${AHEAD}) {
       ${each(AHEAD, u => `let codes${u} = pool[(keyBlock + ${book.offset}) / 4 + (column + ${u}) * ${LANES} + lane];`)}
-      ${each(AHEAD, u => `{ ${each(vectors(Q), v => `let q${v} = query[(column + ${u}) * ${vectors(Q)} + ${v}];`, ' ')} ${each(4, j => `{ let e = key_book[(codes${u} >> ${8 * j}u) & 255u]; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(e, ${of('q', q)});`, ' ')} }`)} }`)}
+      ${each(AHEAD, u => `{ ${each(vectors(Q), v => `let q${v} = ${queryAt(Q, `column + ${u}`, v)};`, ' ')} ${each(4, j => `{ let e = key_book[(codes${u} >> ${8 * j}u) & 255u]; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(e, ${of('q', q)});`, ' ')} }`)} }`)}
     }
     ${each(Q, q => `let dots0_${q} = vec4f(vec4i(${each(4, j => of(`d${j}_`, q), ', ')}));`)}`,
-    score: q => `fma(dots0_${q}, vec4f(${of('scalars0_', q)} * key_unit), vec4f(${of('scalars1_', q)}))`,
+    score: (q, _, plus) => withPlus(`dots0_${q} * vec4f(${of('scale', q)} * key_unit)`, plus),
+    constant: v => `constants${v}`,
   };
 }
 
@@ -82,7 +83,6 @@ export function bookValues(name: string, fragment: Fragment, shape: PageShape): 
     ${weighed.put(
       Q,
       tokens,
-      'g',
       (q, c) => `w${c}_${q}`,
       v => `added${v} += ${sumOfBytes};`,
     )}

@@ -4,11 +4,13 @@
  */
 
 import type { Fragment } from '../../../fragment.ts';
-import { lineOf } from '../lines.ts';
 import type { PageShape } from '../shape.ts';
+import { stripsOf } from '../strips.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, of, vectorOf, vectors } from './attend.ts';
-import { LANES, parts } from './talk.ts';
+import { type KeyPart, LOG2E, of, vectorOf, vectors, withPlus } from './attend.ts';
+import { products } from './ints.ts';
+import { LANES } from './talk.ts';
+import { type Lines, walk } from './walk.ts';
 
 export function channelKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
@@ -16,10 +18,10 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
   if (page.kind !== 'affine' || page.axis !== 'channel' || page.codes.order !== 'rows' || fragment.turn)
     return undefined;
   const { codes, group, ranges, norms } = page;
-  const line = lineOf(codes.bits, D, P);
+  const strips = stripsOf(codes.bits, D, P);
   const aligned = [sharedBytes, blockBytes, codes.offset, ranges].every(n => n % 16 === 0);
   // A lane has four tokens of one group, and makes the queries' words of four dims.
-  if (!line || !aligned || group % 4 !== 0 || P % group !== 0 || P !== 4 * LANES || codedDim !== D || D % 4 !== 0)
+  if (!strips || !aligned || group % 4 !== 0 || P % group !== 0 || P !== 4 * LANES || codedDim !== D || D % 4 !== 0)
     return undefined;
   if (norms && (norms.bytes !== 2 || norms.offset % 8 !== 0)) return undefined;
   const groups = P / group;
@@ -29,6 +31,13 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
   /** Word n of the queries of group d, and what they are multiplied by and what is added. */
   const wordAt = (Q: number, d: string, place: string, v: number) =>
     `room[((${d}) * ${words} + ${place}) * ${vectors(Q)} + ${v}]`;
+  const lines: Lines = {
+    strips,
+    id: 'k',
+    at: `keyBlock + ${codes.offset}`,
+    places: [0, 1, 2, 3].map(j => `lane + ${LANES * j}`),
+  };
+  // 1.5 x 2^23 leaves the nearest integer in a float's lowest bits.
   const make = (Q: number) => `
     workgroupBarrier();
     for (var d = 0u; d < ${groups}; d++) {
@@ -46,9 +55,8 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
       ${each(
         Math.ceil(words / LANES),
         k => `if (own${k}) {
-        let place = ${line.place(`n${k}`)};
-        ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = round(x${k}_${i}_${v} * range${k}_${i}.y * unit${v});`, ' '))}
-        ${each(vectors(Q), v => `${wordAt(Q, 'd', `place % ${line.words} * 4 + place / ${line.words}`, v)} = vec4u${vectorOf(Math.min(4, Q - 4 * v), 0, q => `pack4xI8(vec4i(vec4f(${each(4, i => `y${i}_${v}[${q}]`, ', ')})))`)};`)}
+        ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = bitcast<vec4u>(fma(x${k}_${i}_${v} * range${k}_${i}.y, unit${v}, vec4f(12582912.0)));`, ' '))}
+        ${each(vectors(Q), v => `${wordAt(Q, 'd', `n${k}`, v)} = ((y0_${v} & vec4u(255)) | ((y1_${v} & vec4u(255)) << vec4u(8))) | (((y2_${v} & vec4u(255)) << vec4u(16)) | (y3_${v} << vec4u(24)));`)}
       }`,
       )}
       if (lane == 0) { ${each(vectors(Q), v => `scales[(2 * d) * ${vectors(Q)} + ${v}] = most${v} * ${float(1 / 127 / 2 ** (8 - codes.bits))}; scales[(2 * d + 1) * ${vectors(Q)} + ${v}] = added${v};`)} }
@@ -63,7 +71,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
     room: Q => groups * words * vectors(Q),
     text: Q => `var<workgroup> scales: array<vec4f, ${2 * groups * vectors(Q)}>;`,
     load: Q => `
-  ${each(Math.ceil(words / LANES), k => each(4, i => each(vectors(Q), v => `let raw${k}_${i}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + 4 * min(lane + ${k * LANES}, ${words - 1}u) + ${i}]`)});`, ' ')))}
+  ${each(Math.ceil(words / LANES), k => each(4, i => each(vectors(Q), v => `let raw${k}_${i}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + 4 * min(lane + ${k * LANES}, ${words - 1}u) + ${i}]`)}) * ${LOG2E};`, ' ')))}
   ${each(vectors(Q), v => `let constants${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${D}]`)});`)}`,
     fetch: norms
       ? () =>
@@ -72,13 +80,20 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
     begin: make,
     sums: Q => `
     ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' '))}
-    ${parts(
-      n => `
-      ${each(4, j => line.load(`k${j}_`, `keyBlock + ${codes.offset}`, `(4 * lane + ${j})`, n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = ${wordAt(Q, own, `${4 * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.top(`k${j}_`, m)} ^ 0x80808080u; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`)} }`)}`,
+    ${walk(lines, (n, words) =>
+      products(
+        Q,
+        'I',
+        words.map(({ top }) => `${top} ^ 0x80808080u`),
+        (l, q) => of(`d${l}_`, q),
+        v => wordAt(Q, own, n, v),
+      ),
     )}
     ${each(Q, q => `let dots0_${q} = vec4f(vec4i(${each(4, j => of(`d${j}_`, q), ', ')}));`)}`,
-    score: q =>
-      `fma(${norms ? 'keyNorms0' : 'vec4f(1.0)'}, fma(dots0_${q}, vec4f(${of('scale', q)}), vec4f(${of('added', q)})), vec4f(${of('constants', q)}))`,
+    score: (q, _, plus) => {
+      const score = `fma(dots0_${q}, vec4f(${of('scale', q)}), vec4f(${of('added', q)}))`;
+      return norms ? `fma(keyNorms0, ${score}, ${plus ?? 'vec4f(0.0)'})` : withPlus(score, plus);
+    },
+    constant: v => `constants${v}`,
   };
 }

@@ -9,12 +9,15 @@
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
-import { int8Words } from '../ints.ts';
-import { lineOf } from '../lines.ts';
+import { int8Words } from '../domain.ts';
 import type { PageShape } from '../shape.ts';
+import { stripsOf } from '../strips.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { type KeyPart, of, type ValuePart, vectorOf, vectors } from './attend.ts';
-import { LANES, parts } from './talk.ts';
+import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
+import { products } from './ints.ts';
+import { queryAt, queryText, takeQueries } from './queries.ts';
+import { LANES } from './talk.ts';
+import { type Lines, walk } from './walk.ts';
 import { weighedBytes } from './weighed.ts';
 
 /** Fours of dims that are read before the first of them is used. */
@@ -129,8 +132,8 @@ export function columnKeys(name: string, fragment: Fragment, shape: PageShape): 
   const C = fragment.codedDim;
   /** The words that have the codes of a lane's tokens in dim i, and these: planes of two bits and of one. */
   const read = ({ bits, dims, offset }: Run, id: string, i: string) => {
-    const two = `let ${id}2 = pool[(keyBlock + ${offset}) / 4 + (${i}) * 8 + two_word];`;
-    const one = `let ${id}1 = pool[(keyBlock + ${offset + (bits === 3 ? 32 * dims : 0)}) / 4 + (${i}) * 4 + one_word];`;
+    const two = `let ${id}2 = pool[(keyBlock + ${offset}) / 4 + (lane / 16 * ${dims} + ${i}) * 4 + lane % 4];`;
+    const one = `let ${id}1 = pool[(keyBlock + ${offset + (bits === 3 ? 32 * dims : 0)}) / 4 + (${i}) * 4 + lane % 4];`;
     return bits === 1 ? one : bits === 2 ? two : `${two} ${one}`;
   };
   const codes = ({ bits }: Run, id: string) => {
@@ -147,7 +150,7 @@ export function columnKeys(name: string, fragment: Fragment, shape: PageShape): 
           u => `{
         ${each(4, k => `let x${k} = ${one.bytes(codes(one, `w${4 * u + k}_`))}${one.zero === 128 ? ' ^ 0x80808080u' : ''};`)}
         ${turnAbout}
-        ${each(vectors(Q), v => `let q${v} = query[(${one.first / 4} + first_four + ${u}) * ${vectors(Q)} + ${v}];`, ' ')}
+        ${each(vectors(Q), v => `let q${v} = ${queryAt(Q, `${one.first / 4} + first_four + ${u}`, v)};`, ' ')}
         ${each(4, j => each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(y${j}, ${of('q', q)});`, ' '))} }`,
         )}
       }
@@ -159,11 +162,10 @@ export function columnKeys(name: string, fragment: Fragment, shape: PageShape): 
     words: int8Words(C),
     int8: true,
     loaded: C / 4,
-    text: Q => `${decode('key')}\nvar<workgroup> query: array<vec4u, ${(C / 4) * vectors(Q)}>;`,
-    load: Q => `
-  for (var n = lane; n < ${C / 4}; n += ${LANES}) { ${each(vectors(Q), v => `query[n * ${vectors(Q)} + ${v}] = vec4u${vectorOf(Q, v, q => `queries[origin${q} + n]`)};`, ' ')} }
-  let two_word = lane / 16 * 4 + lane % 4; let two_shift = lane % 16 / 4 * 2;
-  let one_word = lane % 4; let one_shift = lane / 4;
+    text: Q => `${decode('key')}\n${queryText(Q, C)}`,
+    load: Q => `${takeQueries(Q, C)}
+  let two_shift = lane % 16 / 4 * 2;
+  let one_shift = lane / 4;
   ${runs
     .map(({ first, dims, zero }, n) =>
       zero === 128
@@ -175,14 +177,14 @@ export function columnKeys(name: string, fragment: Fragment, shape: PageShape): 
   let sums${n}_${v} = all_of(own${n}_${v});`,
           ),
     )
-    .join('\n')}
-  ${each(2, n => each(vectors(Q), v => `let scalars${n}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${C / 4 + 2 * n}]`)});`))}`,
+    .join('\n')}`,
     fetch: () => factors('key', scalars),
     sums: Q => `
     ${each(4, j => each(vectors(Q), v => `var all${j}_${v} = vec4f(0.0);`, ' '))}
     ${runs.map((one, n) => run(Q, one, n)).join('\n')}
     ${each(Q, q => `let dots0_${q} = vec4f(${each(4, j => of(`all${j}_`, q), ', ')});`)}`,
-    score: q => `fma(dots0_${q}, vec4f(${of('scalars0_', q)}), vec4f(${of('scalars1_', q)}))`,
+    score: (q, _, plus) => withPlus(`dots0_${q} * vec4f(${of('scale', q)})`, plus),
+    constant: v => `constants${v}`,
   };
 }
 
@@ -194,27 +196,27 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
   const C = fragment.codedDim;
   const sets = scalars.length;
   const weighed = weighedBytes(P, sets);
-  /** Which four tokens word m of a part of a line has (lines.ts). */
-  const fourOf = (bits: number, n: string, m: number) =>
-    bits === 4
-      ? `(${n} * 8 + ${4 * (m & 1) + (m >> 1)})`
-      : bits === 2
-        ? `(${n} / 2 * 16 + ${n} % 2 * 2 + ${4 * (m & 3) + (m >> 2)})`
-        : `(${4 * m} + ${n})`;
   const run = (Q: number, { first, dims, offset, bits, pairs, factor, unit, zero, bytes }: Run) => {
-    const line = pairs ? lineOf(4, P, dims / 2)! : lineOf(bits, P, dims)!;
+    const strips = pairs ? stripsOf(4, P, dims / 2)! : stripsOf(bits, P, dims)!;
     const column = (j: number) => (pairs ? `2 * lane + ${j}` : `lane + ${LANES * j}`);
-    const half = (j: number) => (j % 2 === 0 ? '& 0x03030303u' : '>> 2u');
-    const codes = (j: number, m: number) =>
-      pairs ? `(${line.codes(`c${j >> 1}_`, m)} ${half(j)})` : line.codes(`c${j}_`, m);
     const rows = dims / LANES;
+    const lines: Lines = {
+      strips,
+      id: 'c',
+      at: `valueBlock + ${offset}`,
+      places: Array.from({ length: pairs ? rows / 2 : rows }, (_, j) => column(j)),
+    };
     const place = (j: number) => `${Math.floor(first / (4 * LANES))}_${(((first / LANES) | 0) % 4) + j}`;
     return `{
       ${each(rows, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      ${parts(
-        n => `
-      ${each(pairs ? rows / 2 : rows, j => line.load(`c${j}_`, `valueBlock + ${offset}`, column(j), n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `${factor * (P / 4)} + ${fourOf(pairs ? 4 : bits, n, m)}`, v)};`, ' ')} ${each(rows, j => `{ let c = ${bytes(codes(j, m))}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('b', q)});`, ' ')} }`)} }`)}`,
+      ${walk(lines, (n, words) =>
+        products(
+          Q,
+          'U',
+          words.flatMap(({ codes }) => (pairs ? [`(${codes} & 0x03030303u)`, `(${codes} >> 2u)`] : [codes])).map(bytes),
+          (l, q) => of(`d${l}_`, q),
+          v => weighed.at(Q, `${factor * (P / 4)} + ${n}`, v),
+        ),
       )}
       ${each(vectors(Q), v => `let unit${v} = whole${v} * (most_factor[${factor}] * ${float(unit / 255)});`)}
       ${each(rows, j => each(vectors(Q), v => `o${place(j)}_${v} = fma(vec4f(d${j}_${v}) - ${float(zero)} * byte_sums${factor}_${v}, unit${v}, o${place(j)}_${v} * kept${v});`, ' '))}
@@ -240,12 +242,12 @@ ${weighed.declare(Q)}
 fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
     sum: (Q, tokens) => `{
     let most_factor = max(largest(vec4f(${each(sets, s => `most4(valueFactors${s})`, ', ')}${', 0.0'.repeat(4 - sets)})), vec4f(1e-30));
+    ${each(sets, s => `let shares${s} = valueFactors${s} * (1.0 / most_factor[${s}]);`)}
     ${each(sets, s => each(vectors(Q), v => `var byte_sums${s}_${v} = vec4f(0.0);`, ' '))}
     ${weighed.put(
       Q,
       tokens,
-      'g',
-      (q, c, s) => `(w${c}_${q} * valueFactors${s} / most_factor[${s}])`,
+      (q, c, s) => `(w${c}_${q} * shares${s})`,
       (v, _, s) =>
         `byte_sums${s}_${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')}));`,
     )}

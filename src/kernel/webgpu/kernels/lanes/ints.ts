@@ -8,12 +8,14 @@
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
-import { int8Words } from '../ints.ts';
-import { lineOf } from '../lines.ts';
+import { int8Words } from '../domain.ts';
 import type { PageShape } from '../shape.ts';
+import { stripsOf } from '../strips.ts';
 import { each, float } from '../text.ts';
 import { type KeyPart, of, roundsOf, type Tokens, type ValuePart, vectorOf, vectors } from './attend.ts';
-import { LANES, parts } from './talk.ts';
+import { queryAt, queryText, takeQueries } from './queries.ts';
+import { LANES } from './talk.ts';
+import { askFor, type Lines, walk } from './walk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
@@ -29,15 +31,6 @@ function levelsOf(fragment: Fragment, order: 'rows' | 'columns'): Levels | undef
   return aligned(fragment, page.codes.offset) && page.norms.offset % 8 === 0 ? page : undefined;
 }
 
-/** Scalars that follow the words of int8 queries: their scale, their sum and the constant. */
-const queryScalars = (Q: number, D: number): string =>
-  each(3, n =>
-    each(
-      vectors(Q),
-      v => `let scalars${n}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${D / 4 + n}]`)});`,
-    ),
-  );
-
 /** Norms of a lane's tokens. */
 const fetchNorms = (side: 'key' | 'value', offset: number, P: number) => (tokens: Tokens) =>
   each(roundsOf(P), c =>
@@ -46,41 +39,58 @@ const fetchNorms = (side: 'key' | 'value', offset: number, P: number) => (tokens
       : `let ${side}Norms${c} = four_halves(${side}Block + ${offset} + 8 * min(lane + ${LANES * c}, ${P / 4 - 1}u));`,
   );
 
+/** Products of four codes of every line with a word that all lanes share, for all queries. */
+export const products = (
+  Q: number,
+  sign: 'I' | 'U',
+  lines: readonly string[],
+  sum: (l: number, q: number) => string,
+  shared: (v: number) => string,
+): string => `${each(vectors(Q), v => `let by${v} = ${shared(v)};`, ' ')}
+      ${lines.map((codes, l) => `{ let c = ${codes}; ${each(Q, q => `${sum(l, q)} += dot4${sign}8Packed(c, ${of('by', q)});`, ' ')} }`).join(' ')}`;
+
 /** Rows: a lane reads those of its tokens, four at a time. */
 export function intKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const page = levelsOf(fragment, 'rows');
-  const line = page && lineOf(page.codes.bits, D, P);
-  if (!page || !line || fragment.turn) return undefined;
+  const strips = page && stripsOf(page.codes.bits, D, P);
+  if (!page || !strips || fragment.turn || P % 4 !== 0) return undefined;
   const { codes, norms, levels } = page;
   const step = 2 * levels[0];
   // Two's complement at the top of a byte: an int8 that is 2^(8 - bits) as large. A byte of 0 is half a step.
-  const unit = float(step / 2 ** (8 - codes.bits));
-  const rows = (Q: number, c: number) => `
+  const unit = step / 2 ** (8 - codes.bits);
+  const lines = (c: number): Lines => ({
+    strips,
+    id: `k${c}_`,
+    at: `keyBlock + ${codes.offset}`,
+    places: [0, 1, 2, 3].map(j => `min(lane + ${LANES * c}, ${P / 4 - 1}u) + ${(P / 4) * j}`),
+  });
+  const dots = (Q: number, c: number) => `
     ${each(4, j => each(vectors(Q), v => `var d${c}_${j}_${v} = vec4i(0);`, ' '))}
-    ${parts(
-      n => `
-      ${each(4, j => line.load(`k${j}_`, `keyBlock + ${codes.offset}`, `min(lane + ${4 * LANES * c + LANES * j}, ${P - 1}u)`, n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = query[(${4 * m} + ${n}) * ${vectors(Q)} + ${v}];`, ' ')} ${each(4, j => `{ let c = ${line.top(`k${j}_`, m)}; ${each(Q, q => `${of(`d${c}_${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`)} }`)}`,
+    ${walk(lines(c), (n, words) =>
+      products(
+        Q,
+        'I',
+        words.map(({ top }) => top),
+        (l, q) => of(`d${c}_${l}_`, q),
+        v => queryAt(Q, n, v),
+      ),
     )}
     ${each(Q, q => `let dots${c}_${q} = vec4f(vec4i(${each(4, j => of(`d${c}_${j}_`, q), ', ')}));`)}`;
   return {
     name: `int ${name}`,
     dim: D,
     words: int8Words(D),
+    int8: true,
     loaded: D / 4 + 4,
-    strided: true,
-    text: Q => `var<workgroup> query: array<vec4u, ${(D / 4) * vectors(Q)}>;`,
-    load: Q => `
-  for (var n = lane; n < ${D / 4}; n += ${LANES}) {
-    let place = ${line.place('n')};
-    ${each(vectors(Q), v => `query[(place % ${line.words} * 4 + place / ${line.words}) * ${vectors(Q)} + ${v}] = vec4u${vectorOf(Q, v, q => `queries[origin${q} + n]`)};`)}
-  }
-  ${queryScalars(Q, D)}`,
+    text: Q => queryText(Q, D),
+    load: Q => `${takeQueries(Q, D)}
+  ${each(vectors(Q), v => `let unit${v} = scale${v} * ${float(unit)}; let middle${v} = scale${v} * sums${v} * ${float(step / 2)};`)}`,
     fetch: fetchNorms('key', norms.offset, P),
-    sums: Q => each(roundsOf(P), c => rows(Q, c)),
-    score: (q, c) =>
-      `fma(${of('scalars0_', q)} * keyNorms${c}, fma(dots${c}_${q}, vec4f(${unit}), vec4f(${of('scalars1_', q)} * ${float(step / 2)})), vec4f(${of('scalars2_', q)}))`,
+    sums: Q => each(roundsOf(P), c => dots(Q, c)),
+    score: (q, c, plus) =>
+      `fma(keyNorms${c}, fma(dots${c}_${q}, vec4f(${of('unit', q)}), vec4f(${of('middle', q)})), ${plus ?? 'vec4f(0.0)'})`,
+    constant: v => `constants${v}`,
   };
 }
 
@@ -146,11 +156,10 @@ function rangesOf(
 export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
   const scaled = scaledOf(fragment, shape);
-  const line = scaled && lineOf(scaled.codes.bits, P, D);
-  if (!scaled || !line) return undefined;
+  const strips = scaled && stripsOf(scaled.codes.bits, P, D);
+  if (!scaled || !strips) return undefined;
   const { unit, offset, flip, codes, factor, ranges } = scaled;
   const { groups, group } = ranges ?? { groups: 1, group: D };
-  const { words } = line;
   const weighed = weighedBytes(P, groups);
   const rounds = roundsOf(D);
   /** Of a lane's dims in round r: their group, and what it has. */
@@ -164,22 +173,34 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   const strided = groups === 1;
   const column = (r: number, j: number) =>
     strided ? `(lane + ${4 * LANES * r + LANES * j})` : `(4 * lane + ${4 * LANES * r + j})`;
+  const lines = (r: number): Lines => ({
+    strips,
+    id: `c${r}_`,
+    at: `valueBlock + ${codes.offset}`,
+    places: [0, 1, 2, 3].map(j => `min(${column(r, j)}, ${D - 1}u)`),
+  });
   const columns = (Q: number, r: number) => `
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      ${parts(
-        n => `
-      ${each(4, j => line.load(`c${j}_`, `valueBlock + ${codes.offset}`, `min(${column(r, j)}, ${D - 1}u)`, n))}
-      ${each(words, m => `{ ${each(vectors(Q), v => `let b${v} = ${weighed.at(Q, `${groups > 1 ? `${groupOf(r)} * ${P / 4} + ` : ''}${4 * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.codes(`c${j}_`, m)}${flipped}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('b', q)});`, ' ')} }`)} }`)}`,
+      ${walk(
+        lines(r),
+        (n, words) =>
+          products(
+            Q,
+            'U',
+            words.map(({ codes }) => `${codes}${flipped}`),
+            (l, q) => of(`d${l}_`, q),
+            v => weighed.at(Q, `${groups > 1 ? `${groupOf(r)} * ${P / 4} + ` : ''}${n}`, v),
+          ),
+        r === 0,
       )}
       ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}`;
   const most = (d: number) => `most_steps${d >> 2}[${d & 3}]`;
   const steps = (d: number) =>
     Array.from({ length: roundsOf(P) }, (_, c) => `abs(${ranges!.step(d, c)})`).reduce((a, b) => `max(${a}, ${b})`);
+  // The largest step of a group's tokens, and what share of it each has.
   const survey = ranges
-    ? each(
-        vectors(groups),
-        v => `let most_steps${v} = largest(vec4f${vectorOf(groups, v, d => `most4(${steps(d)})`)});`,
-      )
+    ? `${each(vectors(groups), v => `let most_steps${v} = max(largest(vec4f${vectorOf(groups, v, d => `most4(${steps(d)})`)}), vec4f(1e-30));`)}
+    ${each(groups, d => `let whole_share${d} = 1.0 / ${most(d)}; ${each(roundsOf(P), c => `let share${d}_${c} = ${ranges.step(d, c)} * whole_share${d};`, ' ')}`)}`
     : '';
   return {
     name: `int ${name}`,
@@ -187,7 +208,7 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     loaded: weighed.loaded,
     room: weighed.room,
     factor,
-    fetch: scaled.fetch,
+    fetch: tokens => `${scaled.fetch(tokens)} ${askFor(lines(0))}`,
     strided,
     text: Q => `${weighed.declare(Q)}
 fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
@@ -197,8 +218,7 @@ fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
     ${weighed.put(
       Q,
       tokens,
-      `${line.place('g')} % ${words} * 4 + ${line.place('g')} / ${words}`,
-      (q, c, d) => (ranges ? `(w${c}_${q} * ${ranges.step(d, c)} / max(${most(d)}, 1e-30))` : `w${c}_${q}`),
+      (q, c, d) => (ranges ? `(w${c}_${q} * share${d}_${c})` : `w${c}_${q}`),
       (v, _, d) =>
         ranges
           ? `added${d}_${v} = fma(${sumOfBytes}, vec4f(${most(d)} * ${float(offset / 255)}), added${d}_${v});`

@@ -6,13 +6,15 @@
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
-import { int8Words } from '../ints.ts';
-import { type Line, lineOf } from '../lines.ts';
+import { int8Words } from '../domain.ts';
 import { BLOCK, MANY, STEPS } from '../oaken.ts';
 import type { PageShape } from '../shape.ts';
+import { placeOf, stripsOf } from '../strips.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, of, type ValuePart, vectorOf, vectors } from './attend.ts';
-import { LANES, parts } from './talk.ts';
+import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
+import { queryAt, queryText, takeQueries } from './queries.ts';
+import { LANES } from './talk.ts';
+import { type Lines, walk } from './walk.ts';
 import { weighedBytes } from './weighed.ts';
 
 type Oaken = PageFragment & { kind: 'oaken' };
@@ -24,8 +26,7 @@ function oakenOf(fragment: Fragment, order: 'rows' | 'columns', { headDim: D, pa
   if (D !== 2 * BLOCK || P !== 4 * LANES) return undefined;
   if ([sharedBytes, blockBytes, page.codes.offset].some(n => n % 16 !== 0)) return undefined;
   if ([page.ranges, page.starts, page.counts].some(n => n % 4 !== 0)) return undefined;
-  const line = lineOf(4, 128, 128)!;
-  return { page, line };
+  return page;
 }
 
 /** What both sides share. `SIDE_outliers` finds out where the list of each token begins and its two sizes. */
@@ -97,7 +98,7 @@ fn ${side}_outliers(lists: u32, block: u32) {
 }
 
 /** Does `text` for every outlier of token t: its dim `i` and what it `differs` by. `code` is the code of (t, i). */
-const walk = (side: 'key' | 'value', code: string, text: string) => `
+const walkLists = (side: 'key' | 'value', code: string, text: string) => `
       let token = ${side}_token(${side}Page, t);
       let info = ${side}_lists_at[t];
       let sizes = vec2u((info >> 16) & 255, info >> 24);
@@ -112,64 +113,64 @@ const walk = (side: 'key' | 'value', code: string, text: string) => `
         ${text}
       }`;
 
-/** The code of line and place. */
-const codeAt = (block: string, line: string, at: string) =>
-  `(byte(${block} + (${line}) * 64 + (${at}) / 32 * 16 + (${at}) % 16) >> ((${at}) / 16 % 2 * 4)) & 15`;
+/** The lines of a lane, and code `at` of the line at a place. */
+const STRIPS = stripsOf(4, 4 * LANES, 4 * LANES)!;
+const linesOf = (id: string, at: string): Lines => ({
+  strips: STRIPS,
+  id,
+  at,
+  places: [0, 1, 2, 3].map(j => `lane + ${LANES * j}`),
+});
+const codeAt = (block: string, place: string, at: string) =>
+  `(byte(${block} + ((${at}) / 32 * ${4 * LANES} + ${place}) * 16 + (${at}) % 16) >> ((${at}) / 16 % 2 * 4)) & 15`;
 
 /** Bytes of 128 where codes reach the first one that is not below 0. */
 const reached = (codes: string, first: string) => `((${codes} | 0x80808080u) - ${first}) & 0x80808080u`;
 
 export function oakenKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
-  const kind = oakenOf(fragment, 'rows', shape);
-  if (!kind) return undefined;
-  const { page, line } = kind;
+  const page = oakenOf(fragment, 'rows', shape);
+  if (!page) return undefined;
   const { headDim: D } = shape;
   const [, innerLow, innerHigh] = page.thresholds;
   const at = `keyBlock + ${page.codes.offset}`;
-  const place = (n: string, l: Line) => `${l.place(n)} % ${l.words} * 4 + ${l.place(n)} / ${l.words}`;
+  const lines = linesOf('k', at);
   return {
     name: `oaken ${name}`,
     dim: D,
     words: int8Words(D),
     int8: true,
     loaded: D / 4 + LANES + 4 * LANES,
-    strided: true,
-    text: Q => `${common('key', page)}
-var<workgroup> query: array<vec4u, ${(D / 4) * vectors(Q)}>;`,
-    load: Q => `
-  for (var n = lane; n < ${D / 4}; n += ${LANES}) {
-    ${each(vectors(Q), v => `query[(${place('n', line)}) * ${vectors(Q)} + ${v}] = vec4u${vectorOf(Q, v, q => `queries[origin${q} + n]`)};`)}
-  }
-  ${each(3, n => each(vectors(Q), v => `let scalars${n}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${D / 4 + n}]`)});`))}`,
+    text: Q => `${common('key', page)}\n${queryText(Q, D)}`,
+    load: Q => takeQueries(Q, D),
     begin: () => 'let lists = key_lists(keyPage, head); key_outliers(lists, keyBlock);',
     sums: Q => `
-    ${each(4, j => `let token${j} = key_token(keyPage, lane + ${LANES * j}); let first${j} = u32(token${j}.first) * 0x01010101u; ${each(vectors(Q), v => `var d${j}_${v} = vec4i(0); var b${j}_${v} = vec4i(0);`, ' ')}`)}
-    ${parts(
-      n => `
-      ${each(4, j => line.load(`k${j}_`, at, `lane + ${LANES * j}`, n))}
-      ${each(line.words, m => `{ ${each(vectors(Q), v => `let q${v} = query[(${4 * m} + ${n}) * ${vectors(Q)} + ${v}];`, ' ')} ${each(4, j => `{ let c = ${line.codes(`k${j}_`, m)}; let b = ${reached('c', `first${j}`)}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(c, ${of('q', q)}); ${of(`b${j}_`, q)} += dot4I8Packed(b, ${of('q', q)});`, ' ')} }`)} }`)}`,
+    ${each(4, j => `let token${j} = key_token(keyPage, 4 * lane + ${j}); let first${j} = u32(token${j}.first) * 0x01010101u; ${each(vectors(Q), v => `var d${j}_${v} = vec4i(0); var b${j}_${v} = vec4i(0);`, ' ')}`)}
+    ${walk(
+      lines,
+      (n, words) =>
+        `${each(vectors(Q), v => `let q${v} = ${queryAt(Q, n, v)};`, ' ')} ${words.map(({ codes }, j) => `{ let c = ${codes}; let b = ${reached('c', `first${j}`)}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(c, ${of('q', q)}); ${of(`b${j}_`, q)} += dot4I8Packed(b, ${of('q', q)});`, ' ')} }`).join(' ')}`,
     )}
-    ${each(vectors(Q), v => each(4, j => `var all${j}_${v} = fma(vec4f(d${j}_${v}), vec4f(token${j}.step), fma(vec4f(b${j}_${v}), vec4f(${float(-(innerHigh - innerLow) / 128)}), scalars1_${v} * (token${j}.low + ${float(innerLow)})));`, ' '))}
+    ${each(vectors(Q), v => each(4, j => `var all${j}_${v} = fma(vec4f(d${j}_${v}), vec4f(token${j}.step), fma(vec4f(b${j}_${v}), vec4f(${float(-(innerHigh - innerLow) / 128)}), sums${v} * (token${j}.low + ${float(innerLow)})));`, ' '))}
     for (var j = 0u; j < 4; j++) {
-      let t = lane + ${LANES} * j;
+      let t = 4 * lane + j;
       ${each(vectors(Q), v => `var more${v} = vec4f(0.0);`, ' ')}
-      ${walk(
+      ${walkLists(
         'key',
-        codeAt(at, 't', 'i'),
+        codeAt(at, `(${placeOf('t', 4 * LANES)})`, 'i'),
         `let shift = 24 - 8 * (i % 4); let n4 = i / 4;
-        ${each(vectors(Q), v => `more${v} = fma(vec4f(bitcast<vec4i>(query[(${place('n4', line)}) * ${vectors(Q)} + ${v}] << vec4u(shift)) >> vec4u(24)), vec4f(differs), more${v});`, ' ')}`,
+        ${each(vectors(Q), v => `more${v} = fma(vec4f(bitcast<vec4i>(${queryAt(Q, 'n4', v)} << vec4u(shift)) >> vec4u(24)), vec4f(differs), more${v});`, ' ')}`,
       )}
       ${each(vectors(Q), v => each(4, j => `all${j}_${v} += select(vec4f(0.0), more${v}, j == ${j});`, ' '))}
     }
     ${each(Q, q => `let dots0_${q} = vec4f(${each(4, j => of(`all${j}_`, q), ', ')});`)}`,
-    score: q => `fma(dots0_${q}, vec4f(${of('scalars0_', q)}), vec4f(${of('scalars2_', q)}))`,
+    score: (q, _, plus) => withPlus(`dots0_${q} * vec4f(${of('scale', q)})`, plus),
+    constant: v => `constants${v}`,
   };
 }
 
 export function oakenValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
-  const kind = oakenOf(fragment, 'columns', shape);
-  if (!kind) return undefined;
-  const { page, line } = kind;
+  const page = oakenOf(fragment, 'columns', shape);
+  if (!page) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   const [outerLow, innerLow, innerHigh, outerHigh] = page.thresholds;
   const at = `valueBlock + ${page.codes.offset}`;
@@ -178,7 +179,7 @@ export function oakenValues(name: string, fragment: Fragment, shape: PageShape):
   // Weights times steps for codes, and as they are for the bits.
   const weighed = weighedBytes(P, 2);
   const middle = STEPS / 2;
-  const place = `${line.place('g')} % ${line.words} * 4 + ${line.place('g')} / ${line.words}`;
+  const lines = linesOf('c', at);
   return {
     name: `oaken ${name}`,
     dim: D,
@@ -197,37 +198,37 @@ fn most2(x: vec2f) -> f32 { return max(abs(x.x), abs(x.y)); }`,
     value_outliers(value_start, valueBlock);
     for (var n = lane; n < ${Q * D}; n += ${LANES}) { atomicStore(&apart[n], 0); }
     ${each(4, j => `let worth${j} = value_token(valuePage, ${tokens.at(0, j)});`)}
-    { ${each(4, j => `let first${j} = value_token(valuePage, 4 * lane + ${j}).first;`)} firsts[${place.replaceAll('(g)', '(lane)')}] = pack4xU8(vec4u(${each(4, j => `u32(first${j})`, ', ')})); }
+    { ${each(4, j => `let first${j} = value_token(valuePage, 4 * lane + ${j}).first;`)} firsts[lane] = pack4xU8(vec4u(${each(4, j => `u32(first${j})`, ', ')})); }
     let steps = vec4f(${each(4, j => `worth${j}.step`, ', ')});
     let lows = vec4f(${each(4, j => `fma(${float(middle)}, worth${j}.step, worth${j}.low)`, ', ')}) + ${float((innerLow + innerHigh) / 2)};
     // An outlier and the middle value that it is not are no further apart.
     let reach = vec4f(${each(4, j => `max(most2(worth${j}.outer), most2(worth${j}.inner)) * ${STEPS}.0 + abs(worth${j}.low) + ${STEPS}.0 * worth${j}.step`, ', ')}) + ${float(2 * most)};
     let largest_of = largest(vec4f(most4(steps), most4(reach), 0.0, 0.0));
     let most_step = max(largest_of.x, 1e-30);
+    let shares = steps * (1.0 / most_step);
     let unit = ${float(2 ** 30 / P)} / largest_of.y;
     ${each(vectors(Q), v => `var added${v} = vec4f(0.0);`, ' ')}
     ${weighed.put(
       Q,
       tokens,
-      place,
-      (q, c, s) => (s === 0 ? `(w${c}_${q} * steps / most_step)` : `w${c}_${q}`),
+      (q, c, s) => (s === 0 ? `(w${c}_${q} * shares)` : `w${c}_${q}`),
       (v, _, s) =>
         `added${v} -= vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')})) * ${s === 0 ? `(most_step * ${float(middle / 255)})` : float(apart / 2 / 255)};`,
     )}
     ${each(vectors(Q), v => `added${v} += vec4f${vectorOf(Q, v, q => `dot(w0_${q}, lows)`)};`)}
     ${each(vectors(Q), v => `more_${v} = fma(more_${v}, kept${v}, added${v} * whole${v});`, ' ')}
     ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0); var b${j}_${v} = vec4u(0);`, ' '))}
-    ${parts(
-      n => `
-      ${each(4, j => line.load(`c${j}_`, at, `lane + ${LANES * j}`, n))}
-      ${each(line.words, m => `{ let first = firsts[${4 * m} + ${n}]; ${each(vectors(Q), v => `let x${v} = ${weighed.at(Q, `${4 * m} + ${n}`, v)}; let y${v} = ${weighed.at(Q, `${P / 4} + ${4 * m} + ${n}`, v)};`, ' ')} ${each(4, j => `{ let c = ${line.codes(`c${j}_`, m)}; let b = ${reached('c', 'first')}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('x', q)}); ${of(`b${j}_`, q)} += dot4U8Packed(b, ${of('y', q)});`, ' ')} }`)} }`)}`,
+    ${walk(
+      lines,
+      (n, words) =>
+        `let first = firsts[${n}]; ${each(vectors(Q), v => `let x${v} = ${weighed.at(Q, n, v)}; let y${v} = ${weighed.at(Q, `${P / 4} + ${n}`, v)};`, ' ')} ${words.map(({ codes }, j) => `{ let c = ${codes}; let b = ${reached('c', 'first')}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('x', q)}); ${of(`b${j}_`, q)} += dot4U8Packed(b, ${of('y', q)});`, ' ')} }`).join(' ')}`,
     )}
     { let lists = value_start;
     ${each(Q, q => `let weight${q} = w0_${q} * unit;`)}
     for (var j = 0u; j < 4; j++) {
-      let t = lane + ${LANES} * j;
+      let t = ${tokens.strided ? `lane + ${LANES} * j` : '4 * lane + j'};
       ${each(vectors(Q), v => `let weights${v} = ${['0', '1', '2'].reduceRight((rest, j) => `select(${rest}, vec4f${vectorOf(Q, v, q => `weight${q}[${j}]`)}, j == ${j})`, `vec4f${vectorOf(Q, v, q => `weight${q}[3]`)}`)};`)}
-      ${walk(
+      ${walkLists(
         'value',
         codeAt(at, 'i', 't'),
         each(Q, q => `atomicAdd(&apart[${q * D} + i], i32(round(${of('weights', q)} * differs)));`, ' '),

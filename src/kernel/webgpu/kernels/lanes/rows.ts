@@ -9,12 +9,20 @@
 import type { Fragment } from '../../../fragment.ts';
 import type { PageShape } from '../shape.ts';
 import { each } from '../text.ts';
-import { type KeyPart, of, roundsOf, sumOf, sumsOf, type ValuePart, vectorOf, vectors } from './attend.ts';
+import {
+  type KeyPart,
+  LOG2E,
+  of,
+  roundsOf,
+  sumOf,
+  sumsOf,
+  type ValuePart,
+  vectorOf,
+  vectors,
+  withPlus,
+} from './attend.ts';
 import { swapping } from './swap.ts';
 import { LANES } from './talk.ts';
-
-/** Vectors that are read before the first of them is used. */
-const AHEAD = 4;
 
 /** Dims of a row at most: with more, lanes swap so often that compilers take minutes. */
 export const MOST_DIMS = 128;
@@ -26,6 +34,8 @@ export interface Rows {
   /** Tokens a round, and how many of them there are. */
   tokens: number;
   count: string;
+  /** Vectors that are read before the first of them is used. */
+  ahead: { keys: number; values: number };
   /** What all numbers are to be multiplied by. */
   unit: number;
   /** Whether a lane's eights are neighbours, and not as far apart as can be. */
@@ -63,42 +73,22 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     const places = Array.from({ length: eights }, (_, n) =>
       eights * lanes === all ? eightOf(n) : `min(${eightOf(n)}, ${all - 1}u)`,
     );
-    const groups = swap.groups(Math.max(1, Math.floor(AHEAD / eights)));
-    const loads = (c: number, batch: string, e: number) =>
-      rows.load(`min(${128 * c} + ${LANES} * ${batch} + base + ${e}, ${P - 1}u)`, places);
-    // While a group's sums are made the next one's tokens are on their way.
-    const before = (c: number) => (e: number) => {
-      const n = groups.findIndex(([first]) => first === e);
-      if (n < 0) return '';
-      const own = groups[0].map(t =>
-        loads(c, 'batch', t)
-          .map((_, k) => `let r${t}_${k} = keys${c}_${t}_${k};`)
-          .join(' '),
+    // While a token's sums are made others are on their way.
+    const ahead = (c: number) =>
+      swap.ahead(Math.max(1, Math.floor(rows.ahead.keys / eights)), `keys${c}`, (batch, e) =>
+        rows.load(`min(${128 * c} + ${LANES} * ${batch} + base + ${e}, ${P - 1}u)`, places),
       );
-      const next =
-        n + 1 < groups.length
-          ? groups[n + 1].map(t =>
-              loads(c, 'batch', t)
-                .map((text, k) => `let r${t}_${k} = ${text};`)
-                .join(' '),
-            )
-          : groups[0].map(t =>
-              loads(c, '(batch + 1)', t)
-                .map((text, k) => `keys${c}_${t}_${k} = ${text};`)
-                .join(' '),
-            );
-      return [...(n === 0 ? own : []), ...next].join('\n');
-    };
-    const make = (e: number) =>
-      each(eights, h => {
+    const make = (read: ReturnType<typeof ahead>) => (e: number) =>
+      `${each(eights, h => {
         const sums = (text: (v: number) => string) => each(V, text, ' ');
         const products = (k: number) =>
           each(4, i =>
             sums(v => `sum${e}_${h}_${v} = fma(x${8 * h + 4 * k + i}_${v}, vec4f(x[${i}]), sum${e}_${h}_${v});`),
           );
         return `${sums(v => `var sum${e}_${h}_${v} = vec4f(0.0);`)}
-      ${each(2, k => `{ let x = ${rows.four(`r${e}_`, h, k)}; ${products(k)} }`)}`;
-      });
+      ${each(2, k => `{ let x = ${rows.four(read.of(e), h, k)}; ${products(k)} }`)}`;
+      })}
+      ${read.next(e)}`;
     const sum = (e: number, v: number) => each(eights, h => `sum${e}_${h}_${v}`, ' + ');
     return `
     let part = lane % ${lanes};
@@ -107,15 +97,9 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
       roundsOf(P),
       c => `
     ${each(Q, q => `var dots${c}_${q} = vec4f(0.0);`, ' ')}
-    ${groups[0]
-      .map(t =>
-        loads(c, '0', t)
-          .map((text, k) => `var keys${c}_${t}_${k} = ${text};`)
-          .join(' '),
-      )
-      .join('\n')}
+    ${ahead(c).first}
     for (var batch = 0u; batch < min(4u, (max(${count}, ${128 * c}u) - ${128 * c} + ${LANES - 1}) / ${LANES}); batch++) {
-      ${swap.each(V, before(c), make, sum)}
+      ${swap.each(V, make(ahead(c)), sum)}
       let mine = vec4u(batch) == vec4u(0, 1, 2, 3);
       ${each(Q, q => `dots${c}_${q} = select(dots${c}_${q}, vec4f(${of(swap.result, q)}), mine);`)}
     }`,
@@ -139,12 +123,13 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
   ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;
     },
     sums,
-    score: (q, c) => `(dots${c}_${q} + vec4f(${of('constants', q)}))`,
+    score: (q, c, plus) => withPlus(`dots${c}_${q}`, plus),
+    constant: v => `constants${v}`,
   };
 }
 
 export function rowValues(rows: Rows): ValuePart {
-  const { dim: D, tokens: P, count } = rows;
+  const { dim: D, tokens: P, count, ahead } = rows;
   const row = Math.ceil(D / 8);
   // Tokens that lanes take side by side; several eights a lane where a row takes more than all of them.
   const shares = Math.max(1, Math.floor(LANES / row));
@@ -157,12 +142,20 @@ export function rowValues(rows: Rows): ValuePart {
     rows.load(`min(${t === '0' ? slot : t} + ${u * shares}, ${P - 1}u)`, [chunk(j)]);
   const products = (Q: number, u: number) => `
         ${each(vectors(Q), v => `let w${v} = weighed[t${u} * ${vectors(Q)} + ${v}];`, ' ')}
-        ${each(columns, j => `{ let low = ${rows.four(`e${j}_${u}_`, 0, 0)}; let high = ${rows.four(`e${j}_${u}_`, 0, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
-  const put = (Q: number, j: number, i: number, q: number) => {
-    const at = sumOf(Q, `(8 * ${chunk(j)} + ${i})`, q >> 2);
-    const sum = `${i < 4 ? 'low' : 'high'}${j}_${q}[${i & 3}]`;
-    return `{ let at = ${at}; weighed[at][${q & 3}] = fma(${sum}, ${rows.unit}, weighed[at][${q & 3}]); }`;
-  };
+        ${each(columns, j => `{ let low = ${rows.four(`values${j}_${u}_`, 0, 0)}; let high = ${rows.four(`values${j}_${u}_`, 0, 1)}; ${each(Q, q => `low${j}_${q} = fma(vec4f(${of('w', q)}), low, low${j}_${q}); high${j}_${q} = fma(vec4f(${of('w', q)}), high, high${j}_${q});`)} }`)}`;
+  const ask = () =>
+    each(columns, j =>
+      each(ahead.values, u =>
+        loads(j, u, '0')
+          .map((text, k) => `var values${j}_${u}_${k} = ${text};`)
+          .join(' '),
+      ),
+    );
+  const put = (Q: number, j: number, i: number) =>
+    each(vectors(Q), v => {
+      const sum = `vec4f${vectorOf(Q, v, q => `${i < 4 ? 'low' : 'high'}${j}_${q}[${i & 3}]`)}`;
+      return `{ let at = ${sumOf(Q, `(8 * ${chunk(j)} + ${i})`, v)}; weighed[at] = fma(${sum}, vec4f(${rows.unit}), select(weighed[at], vec4f(0.0), turn == 0)); }`;
+    });
   return {
     name: `rows ${rows.name}`,
     dim: D,
@@ -172,45 +165,31 @@ export function rowValues(rows: Rows): ValuePart {
     text: Q => `var<workgroup> weighed: array<vec4f, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;`,
     declare: Q =>
       each(columns, j => each(Q, q => `var low${j}_${q} = vec4f(0.0); var high${j}_${q} = vec4f(0.0);`, ' ')),
+    ask,
     sum: (Q, tokens) => `
-    ${each(columns, j =>
-      each(AHEAD, u =>
-        loads(j, u, '0')
-          .map((text, k) => `var values${j}_${u}_${k} = ${text};`)
-          .join(' '),
-      ),
-    )}
     workgroupBarrier();
     ${each(roundsOf(P), c => each(4, j => `if (${tokens.at(c, j)} < ${P}) { ${each(vectors(Q), v => `weighed[${tokens.at(c, j)} * ${vectors(Q)} + ${v}] = vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)} * whole${v};`, ' ')} }`))}
     workgroupBarrier();
     ${each(columns, j => each(Q, q => `low${j}_${q} *= ${of('kept', q)}; high${j}_${q} *= ${of('kept', q)};`, ' '))}
-    for (var t = ${slot}; t < ${count}; t += ${shares * AHEAD}) {
-      ${each(AHEAD, u => `let t${u} = min(t + ${u * shares}, ${P - 1}u);`, ' ')}
-      ${each(columns, j =>
-        each(AHEAD, u =>
-          loads(j, u, '0')
-            .map((_, k) => `let e${j}_${u}_${k} = values${j}_${u}_${k};`)
-            .join(' '),
-        ),
-      )}
-      ${each(columns, j =>
-        each(AHEAD, u =>
-          loads(j, u, `t + ${shares * AHEAD}`)
+    for (var t = ${slot}; t < ${count}; t += ${shares * ahead.values}) {
+      ${each(ahead.values, u => `let t${u} = ${P % (shares * ahead.values) === 0 ? `t + ${u * shares}` : `min(t + ${u * shares}, ${P - 1}u)`};`, ' ')}
+      ${each(ahead.values, u => {
+        const next = each(columns, j =>
+          loads(j, u, `t + ${shares * ahead.values}`)
             .map((text, k) => `values${j}_${u}_${k} = ${text};`)
             .join(' '),
-        ),
-      )}
-      ${each(AHEAD, u => (P % (shares * AHEAD) === 0 ? `{ ${products(Q, u)} }` : `if (t + ${u * shares} < ${P}) { ${products(Q, u)} }`))}
+        );
+        return `${P % (shares * ahead.values) === 0 ? '' : `if (t + ${u * shares} < ${P}) `}{ ${products(Q, u)} }
+      ${next}`;
+      })}
     }`,
     result: Q => `
-  workgroupBarrier();
-  for (var n = lane; n < ${sumsOf(Q, D)}; n += ${LANES}) { weighed[n] = vec4f(0.0); }
   for (var turn = 0u; turn < ${shares}; turn++) {
     workgroupBarrier();
     ${each(
       columns,
       j => `if (${slot} == turn && ${live(j)}) {
-      ${each(8, i => (D % 8 === 0 ? each(Q, q => put(Q, j, i, q)) : `if (8 * ${chunk(j)} + ${i} < ${D}) { ${each(Q, q => put(Q, j, i, q))} }`))}
+      ${each(8, i => (D % 8 === 0 ? put(Q, j, i) : `if (8 * ${chunk(j)} + ${i} < ${D}) { ${put(Q, j, i)} }`))}
     }`,
     )}
   }`,
@@ -235,6 +214,7 @@ function pageRows(
   if (page.kind === 'f16')
     return {
       ...common,
+      ahead: { keys: 16, values: 8 },
       unit: 1,
       adjacent: false,
       load: (t, cs) => cs.map(c => `pool4[${block} / 16 + (${t}) * ${D / 8} + ${c}]`),
@@ -243,6 +223,7 @@ function pageRows(
   if (page.kind === 'fp8')
     return {
       ...common,
+      ahead: { keys: 8, values: 8 },
       // As f16 numbers of fp8 are 2^-8 as large.
       unit: 256,
       adjacent: true,
@@ -262,7 +243,7 @@ export function pageRowKeys(fragment: Fragment, shape: PageShape): KeyPart | und
   const { codedDim } = fragment;
   return rowKeys(rows, {
     words: codedDim + 1,
-    at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}])`,
+    at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * ${LOG2E}`,
     constant: origin => `bitcast<f32>(queries[${origin} + ${codedDim}])`,
   });
 }

@@ -2,10 +2,9 @@
 
 import type { Kernel } from '../../gpu.ts';
 import type { AttendShape } from '../attend.ts';
-import { fourHalves } from '../ints.ts';
-import { loads } from '../read.ts';
+import { fourHalves, loads } from '../read.ts';
 import { HALF_TOKENS, halfReader, PAGE_BUFFERS, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
-import { attend, type KeyPart, type ValuePart } from './attend.ts';
+import { attend, type KeyPart, LOG2E, type ValuePart } from './attend.ts';
 import { ofHalves, type Rows, rowKeys, rowValues } from './rows.ts';
 import { LANES } from './talk.ts';
 
@@ -25,6 +24,7 @@ export function pagesByLanes(keys: Side<KeyPart>, values: Side<ValuePart>, shape
       values: values.part,
       begin: pageBegin(keys.fragment, values.fragment),
       seen: (_, t) => `page * ${P} + ${t} >= data[item + 4]`,
+      allSeen: `page * ${P} >= data[item + 4]`,
     },
     shape,
     rows,
@@ -40,6 +40,7 @@ export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
     dim: D,
     tokens: ROUND,
     count: 'count',
+    ahead: { keys: 4, values: 4 },
     unit: 1,
     adjacent: false,
     load: (t, cs) => cs.map(c => `${side}_words(sinks, start, room_tokens, first + ${t}, ${c})`),
@@ -53,13 +54,17 @@ export function halvesByLanes(shape: AttendShape, rows: number): Kernel {
       buffers,
       tokens: ROUND,
       rounds: `(data[item + 3] * ${HALF_TOKENS} + ${ROUND - 1}) / ${ROUND}`,
-      keys: rowKeys(read('key'), { words: D, at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * p.scale` }),
+      keys: rowKeys(read('key'), {
+        words: D,
+        at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * p.scale * ${LOG2E}`,
+      }),
       values: rowValues(read('value')),
       begin: `${begin}
     let first = data[item + 7] + page * ${ROUND};
     let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${HALF_TOKENS});
     let count = min(${ROUND}u, end - min(end, first));`,
       seen: (row, t) => `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
+      allSeen: 'false',
     },
     shape,
     rows,

@@ -8,7 +8,7 @@ import { readFour } from '../grid.ts';
 import type { PageShape } from '../shape.ts';
 import { ownTable } from '../tables.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, of, vectorOf, vectors } from './attend.ts';
+import { type KeyPart, LOG2E, of, vectorOf, vectors, withPlus } from './attend.ts';
 import { LANES } from './talk.ts';
 
 /** Pairs that are read before the first of them is used. */
@@ -49,7 +49,7 @@ export function spectrumKeys(name: string, fragment: Fragment, shape: PageShape)
           each(
             vectors(Q),
             v =>
-              `let raw${k}_${h}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + 2 * min(lane + ${k * LANES}, ${D / 2 - 1}u) + ${h}]`)}) * p.scale;`,
+              `let raw${k}_${h}_${v} = bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + 2 * min(lane + ${k * LANES}, ${D / 2 - 1}u) + ${h}]`)}) * (p.scale * ${LOG2E});`,
           ),
         ),
       ),
@@ -73,6 +73,6 @@ export function spectrumKeys(name: string, fragment: Fragment, shape: PageShape)
       ${each(ahead, u => each(4, j => term(Q, u, j)))}
     }
     ${each(Q, q => `let dots0_${q} = vec4f(${each(4, j => of(`d${j}_`, q), ', ')});`)}`,
-    score: q => `(dots0_${q} * keyScales * ${float(1 / (2 ** (cosines.bits - 1) - 1))})`,
+    score: (q, _, plus) => withPlus(`dots0_${q} * keyScales * ${float(1 / (2 ** (cosines.bits - 1) - 1))}`, plus),
   };
 }

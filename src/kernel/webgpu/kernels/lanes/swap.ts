@@ -20,22 +20,42 @@ fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
 }`,
     /** What begins the names of a lane's own sums, those of vector V. */
     result: `swapped0_${bits.length}_`,
-    /** The tokens in the order in which they are wanted, some at a time. */
-    groups: (size: number) =>
-      Array.from({ length: Math.ceil(lanes / size) }, (_, n) => tokens.slice(n * size, (n + 1) * size)),
+    /**
+     * What is loaded of the tokens, so many of them (a power of two) before the first of them is used: `load` of token e in
+     * a batch. `first` comes before the loop over batches; what was loaded of token e are variables whose names begin with
+     * `of(e)`, and `next(e)` follows when they are no longer wanted. Past the last batch it asks for nothing if it is told
+     * how many there are.
+     */
+    ahead(distance: number, id: string, load: (batch: string, e: number) => readonly string[], batches?: number) {
+      const places = Math.min(distance, lanes);
+      const of = (n: number) => `${id}_${n % places}_`;
+      const fill = (word: string, batch: string, n: number) =>
+        load(batch, tokens[n % lanes])
+          .map((text, k) => `${word}${of(n)}${k} = ${text};`)
+          .join(' ');
+      return {
+        first: each(places, n => fill('var ', '0', n)),
+        of: (e: number) => of(tokens.indexOf(e)),
+        next(e: number): string {
+          const n = tokens.indexOf(e) + places;
+          if (n < lanes) return fill('', 'batch', n);
+          const next = fill('', '(batch + 1)', n);
+          return batches ? `if (batch + 1 < ${batches}) { ${next} }` : next;
+        },
+      };
+    },
+    /** Token e and those that are made right after it, so many at a time; none if it is one of the latter. */
+    after(size: number, e: number): readonly number[] {
+      const n = tokens.indexOf(e);
+      return n % size === 0 ? tokens.slice(n, n + size) : [];
+    },
     /**
      * Makes the sums of a group's tokens and has them swapped as soon as may be: token e is for lane e of the group.
-     * `before(e)` comes before anything of it, and `sum(e, v)` is what `make` made.
+     * `sum(e, v)` is what `make` made of it.
      */
-    each(
-      V: number,
-      before: (e: number) => string,
-      make: (e: number) => string,
-      sum: (e: number, v: number) => string,
-    ): string {
+    each(V: number, make: (e: number) => string, sum: (e: number, v: number) => string): string {
       const visit = (e: number, depth: number): string => {
-        if (depth === 0)
-          return `${before(e)}\n${make(e)}\n${each(V, v => `let swapped${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
+        if (depth === 0) return `${make(e)}\n${each(V, v => `let swapped${e}_0_${v} = ${sum(e, v)};`, ' ')}`;
         const bit = bits[depth - 1];
         const [a, b] = [e, e + bit];
         return `${visit(a, depth - 1)}\n${visit(b, depth - 1)}

@@ -13,6 +13,11 @@ export const overLanes = (name: string, next: string, type = 'vec4f'): string =>
   return all;
 }`;
 
+/** GPUs find the largest integer of a subgroup in one step, and floats are in the order of integers but for their sign. */
+const largestOfIntegers = /* wgsl */ `
+fn in_order(x: vec4i) -> vec4i { return x ^ ((x >> vec4u(31)) & vec4i(0x7fffffff)); }
+fn largest(x: vec4f) -> vec4f { return bitcast<vec4f>(in_order(subgroupMax(in_order(bitcast<vec4i>(x))))); }`;
+
 /**
  *   largest(x)   of all lanes
  *   all_of(x)    the sum of all lanes', which is the same in each of them
@@ -28,7 +33,7 @@ fn across(x: vec4f, by: u32) -> vec4f {
   return passed[lane ^ by];
 }`;
   return `${across}
-${overLanes('largest', 'max(all, across(all, by))')}
+${together ? largestOfIntegers : overLanes('largest', 'max(all, across(all, by))')}
 ${overLanes('all_of', 'all + across(all, by)')}`;
 }
 

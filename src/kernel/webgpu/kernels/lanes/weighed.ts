@@ -3,14 +3,23 @@
  * fixed pattern along the tokens, so that many small ones keep their sum.
  */
 
-import { GOLDEN } from '../ints.ts';
 import { each, float, turnAbout } from '../text.ts';
 import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
 
+/** Multiples of it, less their whole parts, are spread evenly: by them weights are rounded along the tokens. */
+export const GOLDEN = 0.6180339887498949;
+
 /** Weights up to 1 of four tokens, or of one for four queries, as bytes up to 255, by the pattern. */
 const bytesBy = (weights: string, tokens: string) =>
-  `pack4xU8(vec4u(fma(${weights}, vec4f(255.0), vec4f(fract(${tokens} * ${float(GOLDEN)})))))`;
+  `nearest_bytes(fma(${weights}, vec4f(255.0), vec4f(fract(${tokens} * ${float(GOLDEN)}) - 0.5)))`;
+
+/** Numbers from -0.5 to 255.5 to the nearest bytes: 1.5 x 2^23 leaves an integer in a float's lowest bits. */
+const nearestBytes = /* wgsl */ `
+fn nearest_bytes(x: vec4f) -> u32 {
+  let bits = bitcast<vec4u>(x + vec4f(12582912.0));
+  return (bits.x + (bits.y << 8u)) + ((bits.z << 16u) + (bits.w << 24u)) - 0x8b400000u;
+}`;
 
 /**
  * Weights as bytes in workgroup memory, where lanes find those of all tokens: so many sets of them, four tokens of a query
@@ -25,12 +34,12 @@ export function weighedBytes(P: number, sets = 1) {
   return {
     loaded: (sets * P) / 4 + P / 4 + 4 * sets,
     room: (Q: number) => (sets * P * V(Q)) / 4,
-    declare: (Q: number) => `var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
-    /** The words of tokens 4 g on go to `place`; `then` follows, with the `words` of queries 4 v to 4 v + 3 at hand. */
+    declare: (Q: number) => `${nearestBytes}
+var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
+    /** Word g has tokens 4 g to 4 g + 3; `then` follows, with the `words` of queries 4 v to 4 v + 3 at hand. */
     put: (
       Q: number,
       { strided, at }: Tokens,
-      place: string,
       weights: (q: number, c: number, s: number) => string,
       then: (v: number, c: number, s: number) => string = () => '',
     ) => {
@@ -50,14 +59,13 @@ export function weighedBytes(P: number, sets = 1) {
       roundsOf(P),
       c => `if (lane + ${LANES * c} < ${P / 4}) {
       let g = lane + ${LANES * c};
-      let place = ${place};
-      ${each(V(Q), v => `{ ${own(s, v, c)} room[(${(s * P) / 4} + place) * ${V(Q)} + ${v}] = words; ${then(v, c, s)} }`)}
+      ${each(V(Q), v => `{ ${own(s, v, c)} room[(${(s * P) / 4} + g) * ${V(Q)} + ${v}] = words; ${then(v, c, s)} }`)}
     }`,
     )}
     ${s === sets - 1 ? 'workgroupBarrier();' : ''}`,
       );
     },
-    at: (Q: number, place: string, v: number) => `room[(${place}) * ${V(Q)} + ${v}]`,
+    at: (Q: number, word: string, v: number) => `room[(${word}) * ${V(Q)} + ${v}]`,
   };
 }
 

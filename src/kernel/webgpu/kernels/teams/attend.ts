@@ -1,12 +1,12 @@
 /**
  * Attention by teams: a workgroup is four teams of 32 lanes, and has one KV head, up to four pages of one sequence (an
  * item) and all queries that read them: the query heads of the group, of one row or of several. Each team has a page, and
- * a lane every 32nd token of it and every 32nd dim of the result, so scores and sums are whole in a lane, and nothing is
+ * a lane four neighbouring tokens of it and some dims of the result, so scores and sums are whole in a lane, and nothing is
  * kept from page to page:
  *
  *   1. the key part makes the dots of a lane's tokens with all queries
  *   2. lanes of a team tell one another their largest scores and make weights
- *   3. the value part sums values under these weights
+ *   3. the value part sums values under these weights, and what the largest of all pages makes of them
  *   4. teams add up what they have
  *
  * What is unpacked is unpacked once for all queries. It leaves a partial state {o, m, l} a query; `finish` (domain.ts)
@@ -24,62 +24,52 @@ import { SIZE, TEAMS, talk } from './talk.ts';
 /** Below the least factor of a value that an f16 can hold. */
 const LEAST = '2e-8';
 
-/** Teams add up what they have one after the other, but two halves of them side by side. */
-const GROUPS = 2;
-/** Which array of sums a team adds to. */
-export const groupOf = `team / ${TEAMS / GROUPS}`;
-/** Words of workgroup memory that the frame takes a query. */
-export const frameWords = (dim: number): number => GROUPS * (dim + 2 * LANES) + TEAMS + 2;
-
 /** Numbers of all queries are in vectors of four: how many there are. */
 export const vectors = (Q: number): number => Math.ceil(Q / 4);
-/** A vector of queries from an expression of each. */
-export const vectorOf = (Q: number, v: number, text: (q: number) => string): string =>
-  `(${each(4, k => text(Math.min(4 * v + k, Q - 1)), ', ')})`;
 
-/** The tokens of a lane: every 32nd, or four neighbours. `at(j)` is token j of `each`. */
+/** The tokens of a lane: `at(j)` is token j of `each`. */
 export interface Tokens {
-  neighbours: boolean;
   each: number;
   at(j: number): string;
 }
 
-/** Of so many that a team has. */
-export const tokensOf = (P: number, neighbours = false): Tokens => ({
-  neighbours,
-  each: neighbours ? 4 : P / LANES,
-  at: j => (neighbours ? `(4 * lane + ${j})` : `(lane + ${LANES * j})`),
-});
+/** Four neighbours. */
+export const FOURS: Tokens = { each: 4, at: j => `(4 * lane + ${j})` };
 
-/** What keys that are relative to their page make of a query (turned.ts). */
+/** What keys that are relative to their page make of a query (turned.ts): words of four coded dims. */
 export interface Words {
-  /** The most words of a head; functions and variables. */
+  /** The most words of a head. */
   most: number;
-  text: string;
   /** Statements that make `count`, the words of `head`. */
   count: string;
-  /** What coded dim n is multiplied by, and the share of it that is added to all dots. */
+  /** What coded dim n is multiplied by: 0 if no word has it. */
   step(n: string): string;
-  share: number;
-  /** Of word n, the four dims and the factor of each (vec4u, f32). */
+  /** Of word n the four dims (vec4u). */
   dims(n: string): string;
-  factor(n: string): string;
+  /** Twice what is added to all four codes of word n: four int8 that are the same. */
+  twice?(n: string): string;
 }
+
+/** Words of a round of books: sixteen of each lane. */
+export const BOOK_ROUND = 16 * LANES;
 
 /** What both sides have. Texts may depend on the number of queries, Q. */
 interface Part {
   name: string;
   /** Length of a coded vector. */
   dim: number;
-  /** Words of workgroup memory a query, and in all. */
-  loaded: number;
+  /** Vectors of `room` that it takes: keys until scores are known, values from then on. */
+  room?(Q: number): number;
+  /** Words of workgroup memory that it has beside that. */
   fixed?: number;
   /** Whether it is as fast by lanes, which are taken then where both sides are. */
   even?: boolean;
   /** Functions and variables. */
-  text(Q: number): string;
+  text?: string;
   /** Statements before the page: tables that all lanes fill together. */
   setup?: string;
+  /** Sixteens of words that it looks up, in `books`, which the keys have first and then the values; statements that fill them. */
+  books?: { rounds: number; fill: string };
   /** Constants of a page that are read before anything is waited for. */
   fetch?(tokens: Tokens): string;
 }
@@ -92,8 +82,6 @@ export interface KeyPart extends Part {
   queries?: string;
   /** Takes the queries: the words of query q begin at `origin(item, head, q)`; lane `own` of all. */
   load(Q: number): string;
-  /** Whether a lane has four neighbours. */
-  neighbours?: boolean;
   /** Makes what scores are of, for token j of a lane. */
   sums(Q: number): string;
   /** The scores of token j for the queries of vector v. */
@@ -101,21 +89,43 @@ export interface KeyPart extends Part {
 }
 
 export interface ValuePart extends Part {
+  /** Whether it puts anything into `moreV`. */
+  constant?: boolean;
   /** Factor of token j of a lane, which its weights shall have in them; none unless given. */
   factor?(j: number): string;
   /**
-   * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, from the weights `wJ_V`, of which the page's
-   * largest is 1. What it puts into `moreV` is added up over lanes and added to all dims.
+   * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, times `byV`, from the weights `wJ_V`, of which the
+   * page's largest is 1. What it puts into `moreV` is added up over lanes and added to all dims.
    */
   sum(Q: number, tokens: Tokens): string;
   /** Which dim is a lane's I; and how many it has. */
-  dimOf(i: number): string;
   dims: number;
+  dimOf(i: number): string;
   /**
-   * Otherwise, where lanes share dims: it takes so many turns for a team to add what it has, times `byV`, to
-   * `sums[dim x vectors + V]`. Statements of turn `turn`.
+   * Where lanes share dims they have none of their own: it then adds to `room[sums + dim x vectors + V]` (bits of a float),
+   * beside what else it has there. Two teams share these sums: it is a team's turn when `team / 2 == half`.
    */
-  turns?: { count: number; declare(Q: number): string; add(Q: number): string };
+  shared?: boolean;
+}
+
+/** Arrays of sums: two teams share one. Less memory is more teams on a processor. */
+const SUMS = 2;
+
+/** Where sums begin in `room`, and how many vectors that has. */
+function roomOf(keys: KeyPart, values: ValuePart, Q: number): { sumsAt: number; size: number } {
+  const sumsAt = values.shared ? (values.room?.(Q) ?? 0) : 0;
+  return {
+    sumsAt,
+    size: Math.max(keys.room?.(Q) ?? 0, values.room?.(Q) ?? 0, sumsAt + SUMS * values.dim * vectors(Q)),
+  };
+}
+
+const roundsOf = (keys: KeyPart, values: ValuePart) => Math.max(keys.books?.rounds ?? 0, values.books?.rounds ?? 0);
+
+/** Words of workgroup memory for so many queries, with what lanes pass to one another where they have no subgroup. */
+export function teamWords(keys: KeyPart, values: ValuePart, Q: number): number {
+  const vectorsOfAll = roomOf(keys, values, Q).size + 3 * TEAMS * vectors(Q) + SIZE;
+  return 4 * vectorsOfAll + BOOK_ROUND * roundsOf(keys, values) + (keys.fixed ?? 0) + (values.fixed ?? 0);
 }
 
 export interface Source extends SourceOf<KeyPart, ValuePart> {
@@ -131,7 +141,6 @@ export interface Source extends SourceOf<KeyPart, ValuePart> {
  */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroups } = shape;
-  const inTurn = TEAMS / GROUPS;
   const { tokens: P, keys, values, own } = source;
   const J = own.each;
   const H = G * kvHeads;
@@ -139,24 +148,30 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const V = vectors(Q);
   const C = values.dim;
   const together = subgroups === LANES;
+  const rounds = roundsOf(keys, values);
+  const { sumsAt, size } = roomOf(keys, values, Q);
   const logged = values.factor !== undefined;
-  const grouped = (array: string, at: string, k: string) => each(GROUPS, g => `${array}[${g}][${at}][${k}]`, ' + ');
-  const turns = values.turns?.count ?? 1;
-  const addTo = (array: string, at: string, sum: string, v: number) =>
-    `{ let at = ${at}; ${array}[${groupOf}][at] = fma(${sum}, by${v}, ${array}[${groupOf}][at]); }`;
+  const eachSum = (text: (at: string, sum: string) => string) =>
+    each(values.dims, i => each(V, v => text(`sums + ${values.dimOf(i)} * ${V} + ${v}`, `o${i}_${v}`), ' '));
+  const addAll = `workgroupBarrier();
+  if (team >= 2) { ${eachSum((at, sum) => `room[${at}] = bitcast<vec4u>(${sum});`)} }
+  workgroupBarrier();
+  if (team < 2) { ${eachSum((at, sum) => `{ let at = ${at}; room[at] = bitcast<vec4u>(${sum} + bitcast<vec4f>(room[at])); }`)} }`;
+  const ofRow = (q: number, text: string) => (q < G ? text : `if (${Math.floor(q / G)} < rows) { ${text} }`);
+  const constant = (text: (v: number) => string) => (values.constant ? each(V, text, ' ') : '');
+  const ofTeams = (text: (t: number) => string) => `(${each(TEAMS, text, ' + ')})`;
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
 ${talk(together)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
-// Zero at first, as all of workgroup memory is.
-var<workgroup> sums: array<array<vec4f, ${C * V}>, ${GROUPS}>;
-var<workgroup> lengths: array<array<vec4f, ${2 * V * LANES}>, ${GROUPS}>;
-var<workgroup> totals: array<vec2f, ${Q}>;
+var<workgroup> room: array<vec4u, ${size}>;
+var<workgroup> lengths: array<array<vec4f, ${2 * V}>, ${TEAMS}>;
+${rounds > 0 ? `var<workgroup> books: array<array<u32, ${BOOK_ROUND}>, ${rounds}>;` : ''}
 fn origin(item: u32, head: u32, q: u32) -> u32 {
   return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
 }
-${keys.text(Q)}
-${values.text(Q)}
+${keys.text ?? ''}
+${values.text ?? ''}
 
 fn main(group: vec3u, own: u32) {
   lane = own % ${LANES};
@@ -168,8 +183,8 @@ fn main(group: vec3u, own: u32) {
   let between = data[item + 6];
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
+  ${keys.books?.fill ?? ''}
   ${keys.load(Q)}
-  ${values.turns ? values.turns.declare(Q) : each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
   ${source.begin}
   ${keys.fetch?.(own) ?? ''}
   ${values.fetch?.(own) ?? ''}
@@ -186,42 +201,35 @@ fn main(group: vec3u, own: u32) {
   var more${v} = vec4f(0.0);`,
   )}
   ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), l${v})` : `+= w${j}_${v}`};`)}
-  // 3. values
-  ${values.sum(Q, own)}
-  // 4. all teams together
   if (lane == 0) { ${each(V, v => `tops[team][${v}] = top${v};`, ' ')} }
   workgroupBarrier();
   ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
   ${each(TEAMS - 1, t => each(V, v => `top_of_all${v} = max(top_of_all${v}, tops[${t + 1}][${v}]);`, ' '), ' ')}
   ${each(V, v => `let by${v} = exp(top${v} - top_of_all${v});`, ' ')}
-  for (var all_turns = 0u; all_turns < ${inTurn * turns}; all_turns++) {
-    if (team % ${inTurn} == all_turns / ${turns}) {
-      let turn = all_turns % ${turns};
-      ${values.turns?.add(Q) ?? each(V, v => each(values.dims, i => addTo('sums', `${values.dimOf(i)} * ${V} + ${v}`, `o${i}_${v}`, v)))}
-      if (turn == 0) {
-        ${each(V, v => `${addTo('lengths', `${2 * v * LANES} + lane`, `l${v}`, v)} ${addTo('lengths', `${(2 * v + 1) * LANES} + lane`, `more${v}`, v)}`)}
-      }
-    }
-    workgroupBarrier();
+  // 3. values
+  ${values.books?.fill ?? ''}
+  let sums = ${sumsAt} + team % 2 * ${C * V};
+  ${each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
+  { ${values.sum(Q, own)} }
+  // 4. all teams together
+  ${each(V, v => `l${v} = sum_of(l${v}) * by${v};`, ' ')}
+  ${constant(v => `more${v} = sum_of(more${v}) * by${v};`)}
+  ${values.shared ? '' : addAll}
+  if (lane == 0) {
+    ${each(V, v => `lengths[team][${v}] = l${v};`, ' ')}
+    ${constant(v => `lengths[team][${V + v}] = more${v};`)}
   }
-  ${each(
-    Math.ceil(Q / TEAMS),
-    k => `{
-    let q = min(${k * TEAMS} + team, ${Q - 1}u);
-    let at = 2 * (q / 4) * ${LANES} + lane;
-    let both = total(vec2f(${grouped('lengths', 'at', 'q % 4')}, ${grouped('lengths', `at + ${LANES}`, 'q % 4')}));
-    if (lane == 0) { totals[q] = both; }
-  }`,
-  )}
   workgroupBarrier();
-  ${each(
-    Q,
-    q => `if (${Math.floor(q / G)} < rows) {
-    let to = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};
-    for (var i = own; i < ${C}; i += ${SIZE}) { states[to + i] = ${grouped('sums', `i * ${V} + ${q >> 2}`, `${q & 3}`)} + totals[${q}].y; }
-    if (own == 0) { states[to + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to + ${4 * Math.ceil(C / 4) + 1}] = totals[${q}].x; }
-  }`,
-  )}
+  ${constant(v => `let more_of_all${v} = ${ofTeams(t => `lengths[${t}][${V + v}]`)};`)}
+  ${each(Q, q => `let to${q} = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};`)}
+  for (var i = own; i < ${C}; i += ${SIZE}) {
+    ${each(V, v => `let sum${v} = ${each(SUMS, t => `bitcast<vec4f>(room[${sumsAt + t * C * V} + i * ${V} + ${v}])`, ' + ')}${values.constant ? ` + more_of_all${v}` : ''};`)}
+    ${each(Q, q => ofRow(q, `states[to${q} + i] = sum${q >> 2}[${q & 3}];`))}
+  }
+  if (own == 0) {
+    ${each(V, v => `let length${v} = ${ofTeams(t => `lengths[${t}][${v}]`)};`)}
+    ${each(Q, q => ofRow(q, `states[to${q} + ${4 * Math.ceil(C / 4)}] = top_of_all${q >> 2}[${q & 3}]; states[to${q} + ${4 * Math.ceil(C / 4) + 1}] = length${q >> 2}[${q & 3}];`))}
+  }
 }`;
   const bound = source.buffers.filter(text => body.includes(`${text.slice(0, text.indexOf(':'))}[`));
   return {

@@ -5,24 +5,24 @@
  *   values   in columns: four tokens in a word, against weights of 8 bits, of which the page's largest is 255
  *
  * A code becomes a byte that its level is a line of (levels.ts). What the middle adds is the same for all tokens (or dims)
- * and is added once. Two lines are read at a time: what is in flight at once must fit into registers.
+ * and is added once. Four lines are read at a time, a strip of each: what is in flight at once must fit into registers.
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
-import { int8Words } from '../ints.ts';
+import { int8Words } from '../domain.ts';
 import { LANES } from '../lanes/talk.ts';
 import type { PageShape } from '../shape.ts';
+import { type Strips, stripsOf, type Word } from '../strips.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, type Tokens, tokensOf, type ValuePart, vectors } from './attend.ts';
+import { type KeyPart, type Tokens, type ValuePart, vectors } from './attend.ts';
 import { type Bytes, bytesOf } from './levels.ts';
-import { type Strips, stripsOf, type Word } from './strips.ts';
 import { SIZE } from './talk.ts';
 import { weighedBytes } from './weighed.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
 
 /** Lines that are read at a time, and pairs of columns. */
-const AT_ONCE = 2;
+const AT_ONCE = 4;
 const COLUMNS = 4;
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
@@ -45,10 +45,10 @@ const addProducts = (sum: string, type: 'I' | 'U', words: readonly string[], by:
 /** What lines are multiplied by and how. */
 interface Lines {
   strips: Strips;
-  /** How many a lane has, where their grid begins, and which line L is. */
+  /** How many a lane has, where their grid begins, and where line L lies in a strip. */
   count: number;
   at: string;
-  lineOf(l: number): string;
+  place(l: number): string;
   /** Word n of vector v of what all lanes share. */
   shared(n: number, v: number): string;
   type: 'I' | 'U';
@@ -60,26 +60,25 @@ interface Lines {
  * Lines of a lane against words that all lanes share, for all queries: `sumN_V`. Strips are blocks of their own, so that a
  * compiler does not read all of them at once and has no registers left.
  */
-function products(Q: number, { strips, count, at, lineOf, shared, type, bytes }: Lines): string {
+function products(Q: number, { strips, count, at, place, shared, type, bytes }: Lines): string {
   const V = vectors(Q);
   const sums = bytes.length;
   /** Words n and n + 1 of a strip, of lines l. */
   const both = (strip: number, n: number, lines: readonly number[]) => `{
       ${each(2, k => each(V, v => `let q${k}_${v} = ${shared(strip * strips.words + n + k, v)};`, ' '), ' ')}
       ${lines
-        .map(l => {
-          const words = strips.of(`c${l}_`);
-          return each(
+        .map(l =>
+          each(
             sums,
-            e => `{ ${each(2, k => `let x${k} = ${bytes[e](words[n + k])};`, ' ')}
+            e => `{ ${each(2, k => `let x${k} = ${bytes[e](strips.word(`c${l}_`, n + k))};`, ' ')}
       ${each(V, v => addProducts(`sum${l * sums + e}_${v}`, type, ['x0', 'x1'], [`q0_${v}`, `q1_${v}`]), ' ')} }`,
-          );
-        })
+          ),
+        )
         .join('\n')}
     }`;
   const some = (first: number, strip: number) => {
     const lines = Array.from({ length: Math.min(AT_ONCE, count - first) }, (_, k) => first + k);
-    const load = (l: number) => strips.load(at, lineOf(l), `${strip}u`).map((x, c) => `let c${l}_${c} = ${x};`);
+    const load = (l: number) => strips.load(at, place(l), `${strip}u`).map((x, c) => `let c${l}_${c} = ${x};`);
     return `if (p.four > 0u) {
     ${lines.flatMap(load).join('\n')}
     ${each(strips.words / 2, m => both(strip, 2 * m, lines))}
@@ -95,19 +94,17 @@ const takeQueries = (Q: number, D: number) => `
     let q = at / ${int8Words(D)};
     let n = at % ${int8Words(D)};
     let word = queries[origin(item, head, q) + n];
-    if (n < ${D / 4}) { query[n * ${vectors(Q)} + q / 4][q % 4] = word; }
-    else { scalars[(n - ${D / 4}) * ${vectors(Q)} + q / 4][q % 4] = bitcast<f32>(word); }
+    room[n * ${vectors(Q)} + q / 4][q % 4] = word;
   }`;
 
-const queryText = (Q: number, D: number) => `var<workgroup> query: array<vec4u, ${(D / 4) * vectors(Q)}>;
-var<workgroup> scalars: array<vec4f, ${3 * vectors(Q)}>;`;
+const queryRoom = (D: number) => (Q: number) => int8Words(D) * vectors(Q);
 
 const fetchNorms = (side: 'key' | 'value', offset: number, P: number) => (tokens: Tokens) =>
   each(tokens.each, j => `let ${side}Norm${j} = half(${side}Block + ${offset} + 2 * min(${tokens.at(j)}, ${P - 1}u));`);
 
 /** The score of token j for the queries of vector v, which have a scale, a sum and a constant. */
-const scoreOf = ({ unit, middle }: Bytes, Q: number, j: number, v: number) => {
-  const scalars = (n: number) => `scalars[${n * vectors(Q) + v}]`;
+const scoreOf = ({ unit, middle }: Bytes, D: number, Q: number, j: number, v: number) => {
+  const scalars = (n: number) => `bitcast<vec4f>(room[${(D / 4 + n) * vectors(Q) + v}])`;
   return `fma(${scalars(0)} * keyNorm${j}, fma(dots${j}_${v}, vec4f(${float(unit)}), ${scalars(1)} * ${float(-middle * unit)}), ${scalars(2)})`;
 };
 
@@ -119,20 +116,19 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
   const bytes = page && bytesOf('key', page);
   if (!page || !strips || !bytes || fragment.turn || !fitsLanes(shape)) return undefined;
   const { codes, norms } = page;
-  const J = P / LANES;
   return {
     name: `int ${name}`,
     dim: D,
     words: int8Words(D),
     even: page.uniform,
-    loaded: D / 4 + 3,
-    text: Q => `${bytes.text}\n${queryText(Q, D)}`,
+    text: bytes.text,
+    room: queryRoom(D),
     load: Q => takeQueries(Q, D),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
-  ${products(Q, { strips, count: J, at: `keyBlock + ${codes.offset}`, lineOf: tokensOf(P).at, shared: (n, v) => `query[${n * vectors(Q) + v}]`, type: 'I', bytes: [bytes.of] })}
-  ${each(J, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
-    score: (Q, j, v) => scoreOf(bytes, Q, j, v),
+  ${products(Q, { strips, count: 4, at: `keyBlock + ${codes.offset}`, place: l => `min(lane, ${P / 4 - 1}u) + ${(P / 4) * l}`, shared: (n, v) => `room[${n * vectors(Q) + v}]`, type: 'I', bytes: [bytes.of] })}
+  ${each(4, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
+    score: (Q, j, v) => scoreOf(bytes, D, Q, j, v),
   };
 }
 
@@ -150,29 +146,28 @@ export function pairKeys(name: string, fragment: Fragment, shape: PageShape): Ke
     name: `int ${name}`,
     dim: D,
     words: int8Words(D),
-    loaded: D / 4 + 3,
-    neighbours: true,
-    text: Q => `${bytes.text}\n${queryText(Q, D)}`,
+    text: bytes.text,
+    room: queryRoom(D),
     load: Q => takeQueries(Q, D),
     fetch: fetchNorms('key', norms.offset, P),
     sums: Q => `
   let own_four = min(lane, ${P / 4 - 1}u);
-  let column_word = (keyBlock + ${codes.offset}) / 4 + own_four / 8 * 4 + own_four % 4;
+  let column_word = (keyBlock + ${codes.offset}) / 4 + own_four / 8 * ${2 * D} + own_four % 4;
   let column_shift = own_four / 4 % 2 * 4;
   ${each(4, j => each(vectors(Q), v => `var sum${j}_${v} = vec4i(0);`, ' '))}
   for (var n = 0u; n < ${D / 4} / 4 * p.four; n += ${COLUMNS}) {
-    ${each(2 * COLUMNS, c => `let k${c} = pool[column_word + (2 * n + ${c}) * ${P / 8}];`)}
+    ${each(2 * COLUMNS, c => `let k${c} = pool[column_word + (2 * n + ${c}) * 4];`)}
     ${each(
       COLUMNS,
       m => `{
-      ${each(vectors(Q), v => `let q${v} = query[(n + ${m}) * ${vectors(Q)} + ${v}];`, ' ')}
+      ${each(vectors(Q), v => `let q${v} = room[(n + ${m}) * ${vectors(Q)} + ${v}];`, ' ')}
       let both = ((k${2 * m} >> column_shift) & 0x0f0f0f0fu) | (((k${2 * m + 1} >> column_shift) & 0x0f0f0f0fu) << 4u);
       ${each(4, j => `{ let b = (both >> ${8 * j}u) & 0xffu; let y = b | (b << 6u); let c = ${bytes.of({ codes: '(y | (y << 12u))', top: '' })}; ${each(vectors(Q), v => addProducts(`sum${j}_${v}`, 'I', ['c'], [`q${v}`]), ' ')} }`)}
     }`,
     )}
   }
   ${each(4, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '))}`,
-    score: (Q, j, v) => scoreOf(bytes, Q, j, v),
+    score: (Q, j, v) => scoreOf(bytes, D, Q, j, v),
   };
 }
 
@@ -200,16 +195,17 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     name: `int ${name}`,
     dim: D,
     even: page.uniform,
-    loaded: weighed.loaded,
-    text: Q => `${bytes.text}\n${weighed.text(Q)}`,
+    constant: true,
+    dims: D / LANES,
+    dimOf: i => `(${dims} * (lane + ${LANES * Math.floor(i / dims)}) + ${i % dims})`,
+    text: bytes.text,
+    room: weighed.room,
     factor: j => `valueNorm${j}`,
     fetch: fetchNorms('value', norms.offset, P),
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
-  { ${products(Q, { strips, count: lines, at: `valueBlock + ${codes.offset}`, lineOf: tokensOf(D).at, shared: (n, v) => weighed.at(Q, n, v), type: 'U', bytes: sums })}
-  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = vec4f(sum${i}_${v}) * ${float(unit / 255)};`, ' '))} }
+  { ${products(Q, { strips, count: lines, at: `valueBlock + ${codes.offset}`, place: l => `lane + ${LANES * l}`, shared: (n, v) => weighed.at(Q, n, v), type: 'U', bytes: sums })}
+  ${each(D / LANES, i => each(vectors(Q), v => `o${i}_${v} = vec4f(sum${i}_${v}) * (by${v} * ${float(unit / 255)});`, ' '))} }
   ${each(vectors(Q), v => `more${v} *= ${float((-middle * unit) / 255)};`, ' ')}`,
-    dims: D / LANES,
-    dimOf: i => `(${dims} * (lane + ${LANES * Math.floor(i / dims)}) + ${i % dims})`,
   };
 }

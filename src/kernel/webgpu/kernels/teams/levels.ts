@@ -4,7 +4,7 @@
  * additions and no table.
  */
 import type { PageFragment } from '../../../fragment.ts';
-import type { Word } from './strips.ts';
+import type { Word } from '../strips.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
 

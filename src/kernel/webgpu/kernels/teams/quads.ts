@@ -1,9 +1,11 @@
 /**
  * Pages of entries that stand for four dims each (mead's additive books) as integers: an entry is a word of four bytes.
  *
- *   keys     a lane has four tokens: it looks their entries up and multiplies them with the column's word of an int8 query
+ *   keys     a lane has eight tokens of every other column: it looks their entries up and multiplies them with the
+ *            quad's word of an int8 query. In the end lanes swap, so that each has four tokens of all columns
  *   values   a lane has columns of its own, and so a copy of their books in its own bank; entries of four tokens are
- *            turned about, so that a word has four tokens, and meet weights of 8 bits
+ *            turned about, so that a word has four tokens, and meet weights of 8 bits. Columns that are few are shared by
+ *            two or four lanes, with some of the tokens each
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
@@ -12,7 +14,7 @@ import { LANES } from '../lanes/talk.ts';
 import type { PageShape } from '../shape.ts';
 import { COLUMN_WORDS, ownTable } from '../tables.ts';
 import { each, float, turnAbout } from '../text.ts';
-import { groupOf, type KeyPart, type ValuePart, vectors, type Words } from './attend.ts';
+import { type KeyPart, type ValuePart, vectors, type Words } from './attend.ts';
 import { SIZE } from './talk.ts';
 import { turnedPart } from './turned.ts';
 import { weighedBytes } from './weighed.ts';
@@ -20,8 +22,8 @@ import { weighedBytes } from './weighed.ts';
 const ENTRIES = 16;
 /** Up to this many columns a lane have their books in workgroup memory. */
 const MOST_ROUNDS = 5;
-/** Columns whose loads are waited for together. */
-const AHEAD = 8;
+/** Columns of keys whose loads are waited for together. */
+const AHEAD = 4;
 
 type Additive = PageFragment & { kind: 'additive' };
 
@@ -40,53 +42,84 @@ function additiveOf({ page, codedDim }: Fragment, shape: PageShape): Additive | 
   return mostColumns(page, shape) <= MOST_ROUNDS * LANES ? page : undefined;
 }
 
+/**
+ * Statements that fill the books: word n of column c is put at `place` of its round. All are asked for before the first is waited
+ * for.
+ */
+const fillBooks = (rounds: number, columns: string, entry: string, place: string) => {
+  const times = (rounds * LANES * ENTRIES) / SIZE;
+  const entryOf = (k: number) => `let c${k} = own / ${ENTRIES} + ${(k * SIZE) / ENTRIES};`;
+  return `{
+    let n = own % ${ENTRIES};
+    ${each(times, k => `${entryOf(k)} var entry${k} = 0u; if (c${k} < ${columns}) { let c = c${k}; entry${k} = ${entry}; }`)}
+    ${each(times, k => `if (c${k} < ${columns}) { let c = c${k}; books[c / ${LANES}][${place}] = entry${k}; }`)}
+  }`;
+};
+
 export function additiveKeys(name: string, fragment: Fragment, shape: AttendShape): KeyPart | undefined {
   const page = additiveOf(fragment, shape);
   if (!page || !fragment.turn) return undefined;
   const { headDim: D, pageTokens: P } = shape;
   // Layers share kernels, so room is for whole rounds of lanes.
-  const most = LANES * Math.ceil(mostColumns(page, shape) / LANES);
+  const rounds = Math.ceil(mostColumns(page, shape) / LANES);
   const own = ownTable(fragment);
   const word = (at: string) => `keyTables[${own} + ${at}]`;
-  const column = (n: string, k: string) => word(`p.keyColumns + (first_column + ${n}) * ${COLUMN_WORDS} + ${k}`);
-  const begin = `let first_column = ${word(`head * ${D / 4}`)};
-  let count = ${word(`head * ${D / 4} + ${D / 4}`)} - first_column;`;
+  const column = (c: string, k: string) => word(`p.keyColumns + (${c}) * ${COLUMN_WORDS} + ${k}`);
+  const firstOf = (quad: string) => word(`head * ${D / 4} + ${quad}`);
+  // A word a quad, with its unit in it.
   const words: Words = {
-    most,
-    text: '',
-    count: begin,
-    step: () => '1.0',
-    share: 0,
-    dims: n => `(4 * ${column(n, '0')} + vec4u(0, 1, 2, 3))`,
-    factor: n => `bitcast<f32>(${column(n, '1')})`,
+    most: D / 4,
+    count: `let count = ${D / 4}u;`,
+    step: n =>
+      `select(0.0, bitcast<f32>(${column(firstOf(`${n} / 4`), '1')}), ${firstOf(`${n} / 4 + 1`)} > ${firstOf(`${n} / 4`)})`,
+    dims: n => `(4 * ${n} + vec4u(0, 1, 2, 3))`,
   };
   const turned = turnedPart(words, shape);
   return {
-    name: `additive ${most} ${name}`,
+    name: `additive ${rounds} ${name}`,
     dim: D,
     ...turned.part,
-    neighbours: true,
     turned: words,
-    text: turned.text,
+    fixed: rounds * LANES,
+    text: `${turned.text}
+var<workgroup> key_quads: array<u32, ${rounds * LANES}>;`,
+    setup: `let first_keys = ${firstOf('0')};
+  let key_columns = ${firstOf(`${D / 4}`)} - first_keys;
+  for (var c = own; c < key_columns; c += ${SIZE}) { key_quads[c] = ${column('first_keys + c', '0')}; }`,
+    books: {
+      rounds,
+      fill: fillBooks(
+        rounds,
+        'key_columns',
+        `${column('first_keys + c', '2 + n')} ^ 0x80808080u`,
+        `c % ${LANES} * ${ENTRIES} + n`,
+      ),
+    },
     sums: Q => `
-  ${begin}
   ${turned.begin(Q)}
-  let codes_at = keyPage / 4 + first_column * ${P / 8} + lane / 8 * 4 + lane % 4;
-  let codes_shift = lane / 4 % 2 * 4;
-  ${each(4, j => each(vectors(Q), v => `var sum${j}_${v} = vec4i(0);`, ' '), ' ')}
-  for (var first = 0u; first < count; first += ${AHEAD}) {
-    ${each(AHEAD, a => `let k${a} = pool[codes_at + min(first + ${a}, count - 1) * ${P / 8}] >> codes_shift;`)}
-    ${each(
-      AHEAD,
-      a => `if (first + ${a} < count) {
-      ${each(vectors(Q), v => `let q${v} = ${turned.word(Q, `first + ${a}`, v)};`, ' ')}
-      let book = ${own} + p.keyColumns + (first_column + first + ${a}) * ${COLUMN_WORDS} + 2;
-      ${each(4, j => `let e${j} = keyTables[book + ((k${a} >> ${8 * j}u) & 15u)] ^ 0x80808080u;`)}
-      ${each(4, j => each(vectors(Q), v => `sum${j}_${v} += vec4i(${each(4, q => `dot4I8Packed(e${j}, q${v}[${q}])`, ', ')});`, ' '))}
-    }`,
-    )}
-  }
-  ${each(4, j => each(vectors(Q), v => `let dots${j}_${v} = vec4f(sum${j}_${v});`, ' '), ' ')}`,
+  // Slot 0 has the upper four bits of a byte where a lane's own tokens lie there, slot 1 where they do not.
+  let own_half = lane / 4 % 2;
+  let codes_at = keyPage / 4 + first_keys * ${P / 8} + lane / 8 * 4 + lane % 4;
+  ${each(2, s => each(4, j => `let shift${s}_${j} = 4 * (own_half ^ ${s}u) + ${8 * j};`, ' '))}
+  ${each(
+    vectors(Q),
+    v => `${each(4, j => `var dots${j}_${v}: vec4f;`, ' ')}
+  {
+    ${each(2, s => each(4, j => `var d${s}_${j} = vec4i(0);`, ' '))}
+    for (var first = own_half; first < key_columns; first += ${2 * AHEAD}) {
+      ${each(AHEAD, a => `let c${a} = min(first + ${2 * a}, key_columns - 1); let codes${a} = pool[codes_at + c${a} * ${P / 8}]; let q${a} = ${turned.word(Q, `key_quads[c${a}]`, v)};`)}
+      ${each(
+        AHEAD,
+        a => `if (first + ${2 * a} < key_columns) {
+        let book = (c${a} % ${LANES}) << 4u;
+        ${each(2, s => each(4, j => `let e${s}_${j} = books[c${a} / ${LANES}][book | ((codes${a} >> shift${s}_${j}) & 15u)];`, ' '))}
+        ${each(2, s => each(4, j => `d${s}_${j} += vec4i(${each(4, k => `dot4I8Packed(e${s}_${j}, q${a}[${k}])`, ', ')});`))}
+      }`,
+      )}
+    }
+    ${each(4, j => `dots${j}_${v} = vec4f(d0_${j}) + across(vec4f(d1_${j}), 4u);`, ' ')}
+  }`,
+  )}`,
     score: (_, j, v) => `fma(dots${j}_${v}, turned_scale${v}, turned_added${v})`,
   };
 }
@@ -98,70 +131,83 @@ export function additiveValues(name: string, fragment: Fragment, shape: PageShap
   const rounds = Math.ceil(mostColumns(page, shape) / LANES);
   const own = ownTable(fragment);
   const word = (at: string) => `valueTables[${own} + ${at}]`;
+  const column = (c: string, k: string) => word(`p.valueColumns + (${c}) * ${COLUMN_WORDS} + ${k}`);
   const weighed = weighedBytes(P);
-  const strip = (Q: number, s: number, b: number) => `
-      ${each(
-        8,
-        n => `{
-        let codes = (codes${b}[${n % 4}] >> ${4 * Math.floor(n / 4)}u) & 0x0f0f0f0fu;
-        ${each(4, j => `let x${j} = value_entries[(${s * ENTRIES} + ((codes >> ${8 * j}u) & 15u)) * ${LANES} + lane];`)}
-        ${turnAbout}
-        ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, b * 8 + n, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
-      }`,
-      )}`;
+  const blocks = P / 32;
+  // Entry n of a lane's column is word 32 n + its place among the columns: every column has a bank.
+  const entry = (codes: string, bit: number) =>
+    `books[round][(${bit > 5 ? `(${codes} >> ${bit - 5}u)` : `(${codes} << ${5 - bit}u)`} & 0x1e0u) | bank]`;
   return {
     name: `additive ${rounds} ${name}`,
     dim: D,
-    loaded: weighed.loaded,
-    fixed: rounds * LANES * ENTRIES,
-    text: Q => `${weighed.text(Q)}
-var<workgroup> value_entries: array<u32, ${rounds * ENTRIES * LANES}>;`,
+    fixed: 2 * rounds * LANES,
+    room: weighed.room,
+    dims: 0,
+    dimOf: () => '',
+    shared: true,
+    text: `// Of a column: where it is, its quad and its place in it, 1024 times each other; and its unit.
+var<workgroup> value_abouts: array<vec2u, ${rounds * LANES}>;`,
     setup: /* wgsl */ `
   let first_values = ${word(`head * ${D / 4}`)};
   let value_columns = ${word(`head * ${D / 4} + ${D / 4}`)} - first_values;
-  for (var n = own; n < value_columns * ${ENTRIES}; n += ${SIZE}) {
-    let c = n / ${ENTRIES};
-    value_entries[(c / ${LANES} * ${ENTRIES} + n % ${ENTRIES}) * ${LANES} + c % ${LANES}] = ${word(`p.valueColumns + (first_values + c) * ${COLUMN_WORDS} + 2 + n % ${ENTRIES}`)};
+  for (var n = own; n < value_columns; n += ${SIZE}) {
+    let c = ${column('first_values + n', `${COLUMN_WORDS - 1}`)};
+    let quad = ${column('first_values + c', '0')};
+    let place = first_values + c - ${word(`head * ${D / 4} + quad`)};
+    value_abouts[n] = vec2u(c | (quad << 10u) | (place << 20u), ${column('first_values + c', '1')});
   }`,
-    sum: (Q, tokens) => `
-  ${weighed.put(Q, tokens)}
-  ${each(vectors(Q), v => `let all${v} = sum_of(more${v}); more${v} = vec4f(0.0);`, ' ')}
-  ${each(
-    rounds,
-    s => `
-  if (c${s} < value_columns) {
-    let c = c${s};
-    ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
-    ${each(P / 32, b => `let codes${b} = pool4[valuePage / 16 + (first_values + c) * ${P / 32} + ${b}];`)}
-    ${each(P / 32, b => `if (p.four > 0u) { ${strip(Q, s, b)} }`)}
-    ${each(4, k => each(vectors(Q), v => `o${s}_${k}_${v} = fma(vec4f(-128.0), all${v}, vec4f(d${k}_${v})) * unit${s};`, ' '), ' ')}
-  }`,
-  )}`,
-    dims: 0,
-    dimOf: () => '',
-    // Columns of one quad are added one after the other.
-    turns: {
-      count: BOOKS,
-      declare: Q =>
-        each(
-          rounds,
-          s => `
-  let c${s} = lane + ${s * LANES};
-  let about${s} = p.valueColumns + (first_values + min(c${s}, value_columns - 1)) * ${COLUMN_WORDS};
-  let quad${s} = ${word(`about${s}`)};
-  let unit${s} = bitcast<f32>(${word(`about${s} + 1`)}) * ${float(1 / 255)};
-  let order${s} = select(${BOOKS}u, first_values + c${s} - ${word(`head * ${D / 4} + quad${s}`)}, c${s} < value_columns);
-  ${each(4, k => each(vectors(Q), v => `var o${s}_${k}_${v} = vec4f(0.0);`, ' '), ' ')}`,
-        ),
-      add: Q =>
-        each(
-          rounds,
-          s =>
-            `if (order${s} == turn) { ${each(4, k => each(vectors(Q), v => `{ let at = (4 * quad${s} + ${k}) * ${vectors(Q)} + ${v}; sums[${groupOf}][at] = fma(o${s}_${k}_${v}, by${v}, sums[${groupOf}][at]); }`, ' '), ' ')} }`,
-        ),
+    books: {
+      rounds,
+      fill: fillBooks(
+        rounds,
+        'value_columns',
+        column('first_values + value_abouts[c].x % 1024', '2 + n'),
+        `n * ${LANES} + c % ${LANES}`,
+      ),
     },
+    sum: (Q, tokens) => `
+  for (var i = lane; i < ${D * vectors(Q)}; i += ${LANES}) { room[sums + i] = vec4u(0); }
+  ${weighed.put(Q, tokens)}
+  ${each(vectors(Q), v => `let all${v} = sum_of(more${v});`, ' ')}
+  for (var first = 0u; first < value_columns; first += ${LANES}) {
+    // Lanes that share a column.
+    let left = value_columns - first;
+    let sharers = select(select(4u, 2u, left > ${LANES / 4}), 1u, left > ${LANES / 2});
+    let bank = lane % (${LANES} / sharers);
+    let round = first / ${LANES};
+    let about = value_abouts[min(first + bank, value_columns - 1)];
+    let at = valuePage / 16 + (first_values + about.x % 1024) * ${blocks};
+    let some = ${blocks} / sharers;
+    let from_block = lane / (${LANES} / sharers) * some;
+    ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
+    for (var b = from_block; b < from_block + some; b++) {
+      let codes = pool4[at + b];
+      ${each(
+        8,
+        n => `{
+        ${each(4, j => `let x${j} = ${entry(`codes[${n % 4}]`, 8 * j + 4 * Math.floor(n / 4))};`)}
+        ${turnAbout}
+        ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, `8 * b + ${n}`, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
+      }`,
+      )}
+    }
+    ${each(4, k => each(vectors(Q), v => `var o${k}_${v} = vec4f(d${k}_${v});`, ' '), ' ')}
+    if (sharers > 1) { ${each(4, k => each(vectors(Q), v => `o${k}_${v} += across(o${k}_${v}, 16u);`, ' '), ' ')} }
+    if (sharers > 2) { ${each(4, k => each(vectors(Q), v => `o${k}_${v} += across(o${k}_${v}, 8u);`, ' '), ' ')} }
+    let unit = bitcast<f32>(about.y) * ${float(1 / 255)};
+    let quad = (about.x >> 10u) % 1024;
+    let place = about.x >> 20u;
+    let here = lane < min(left, ${LANES}u);
+    // Columns are sorted by their place in a quad: lanes with the same place have quads of their own.
+    let last = ${column(`first_values + min(first + ${LANES}, value_columns) - 1`, `${COLUMN_WORDS - 2}`)};
+    for (var turn = ${column('first_values + first', `${COLUMN_WORDS - 2}`)}; turn <= last; turn++) {
+      for (var half = 0u; half < 2; half++) {
+        workgroupBarrier();
+        if (here && place == turn && team / 2 == half) {
+          ${each(4, k => each(vectors(Q), v => `{ let i = sums + (4 * quad + ${k}) * ${vectors(Q)} + ${v}; room[i] = bitcast<vec4u>(fma(fma(vec4f(-128.0), all${v}, o${k}_${v}), by${v} * unit, bitcast<vec4f>(room[i]))); }`, ' '))}
+        }
+      }
+    }
+  }`,
   };
 }
-
-/** Most nibbles of a quad. */
-const BOOKS = 6;

@@ -9,28 +9,23 @@ export const TEAMS = 4;
 export const SIZE = TEAMS * LANES;
 
 /**
- *   across(x, by)        what lane ^ by has; across_two, across_word
+ *   across(x, by)        what lane ^ by has
  *   largest(x)           of the team's lanes
- *   sum_of(x), total(x)  their sum, which is the same in each of them
+ *   sum_of(x)            their sum, which is the same in each of them
  */
 export function talk(together: boolean): string {
   const across = together
-    ? `fn across(x: vec4f, by: u32) -> vec4f { return subgroupShuffleXor(x, by); }
-fn across_two(x: vec2f, by: u32) -> vec2f { return subgroupShuffleXor(x, by); }
-fn across_word(x: u32, by: u32) -> u32 { return subgroupShuffleXor(x, by); }`
+    ? `fn across(x: vec4f, by: u32) -> vec4f { return subgroupShuffleXor(x, by); }`
     : `var<workgroup> passed: array<vec4f, ${SIZE}>;
 fn across(x: vec4f, by: u32) -> vec4f {
   workgroupBarrier();
   passed[${LANES} * team + lane] = x;
   workgroupBarrier();
   return passed[${LANES} * team + (lane ^ by)];
-}
-fn across_two(x: vec2f, by: u32) -> vec2f { return across(vec4f(x, x), by).xy; }
-fn across_word(x: u32, by: u32) -> u32 { return bitcast<u32>(across(vec4f(bitcast<f32>(x)), by).x); }`;
+}`;
   return `var<private> lane: u32;
 var<private> team: u32;
 ${across}
 ${overLanes('largest', 'max(all, across(all, by))')}
-${overLanes('sum_of', 'all + across(all, by)')}
-${overLanes('total', 'all + across_two(all, by)', 'vec2f')}`;
+${overLanes('sum_of', 'all + across(all, by)')}`;
 }

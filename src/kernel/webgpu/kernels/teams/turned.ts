@@ -1,33 +1,37 @@
 /**
  * Queries for keys that are relative to their page: turned back to where the page begins, taken into the domain and made
- * int8 words, page by page, before the pages are read. A workgroup has the pages of an item and a KV head, so that what it
- * reads of the map serves four of them; each team then makes the words of its page.
+ * int8 words, page by page, before the pages are read. A workgroup has a KV head and up to 16 pages of a sequence.
+ *
+ * Of a pair (x, y) of dims, turned by an angle whose cosine and sine are c and s, a map with numbers e and o makes
+ * e (c x + s y) + o (c y - s x) = c (e x + o y) + s (e y - o x). What is in brackets is the same for all pages, so a lane
+ * with a coded dim makes it once for eight of them.
  *
  * Words of a page, of vectors of four queries: one a word of the key part, then their scale, then what is added to dots.
  */
 
 import type { Fragment } from '../../../fragment.ts';
 import type { Kernel } from '../../gpu.ts';
-import { type AttendShape, ITEM } from '../attend.ts';
+import type { AttendShape } from '../attend.ts';
 import { LANES } from '../lanes/talk.ts';
-import { each } from '../text.ts';
+import { each, turnAbout } from '../text.ts';
 import { blockOf } from '../turn.ts';
-import { vectorOf, vectors, type Words } from './attend.ts';
+import { vectors, type Words } from './attend.ts';
 import { SIZE, TEAMS, talk } from './talk.ts';
+
+/** Pages of a workgroup: two teams have eight of them, and every other 64th coded dim. */
+export const TURNED_PAGES = 16;
+const PAGES = TURNED_PAGES / 2;
+const DIMS = SIZE / 2;
+/** Lanes that have a page in the end. */
+const OF_PAGE = SIZE / TURNED_PAGES;
+/** Words of an item: row, rows, place of the first page, places between rows, pages, number of the first page. */
+export const TURNED_ITEM = 6;
 
 /** Numbers of a page's words, a vector of queries each. */
 export const pageWords = (most: number, group: number): number => (most + 2) * vectors(group);
 
-/** Vector v of word n: of query vector `v` of row `row`, the words of this team's page begin at `turned_at(item, head, row)`. */
-export const turnedAt = (most: number, { group, kvHeads }: AttendShape): string => /* wgsl */ `
-fn turned_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
-  let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];
-  return ((state * ${TEAMS} + page) * ${kvHeads} + head) * ${pageWords(most, group)};
-}`;
-
 /** What a key part takes of these words. */
-export function turnedPart(words: Words, shape: AttendShape) {
-  const { group: G } = shape;
+export function turnedPart(words: Words, { group: G, kvHeads }: AttendShape) {
   const V = vectors(G);
   const whole = G % 4 === 0;
   /** Vector v of all queries, of word n. */
@@ -44,8 +48,12 @@ export function turnedPart(words: Words, shape: AttendShape) {
     )})`;
   };
   return {
-    part: { words: 0, loaded: 0, queries: 'array<vec4u>', load: () => '' },
-    text: () => turnedAt(words.most, shape),
+    part: { words: 0, queries: 'array<vec4u>', load: () => '' },
+    text: /* wgsl */ `
+fn turned_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
+  let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];
+  return ((state * ${TEAMS} + page) * ${kvHeads} + head) * ${pageWords(words.most, G)};
+}`,
     begin: (Q: number) => `
   ${each(Q / G, r => `let turned${r} = turned_at(item, head, ${r}u, page);`)}
   ${each(vectors(Q), v => `let turned_scale${v} = bitcast<vec4f>(${word(Q, `${words.most}`, v)}); let turned_added${v} = bitcast<vec4f>(${word(Q, `${words.most + 1}`, v)});`)}`,
@@ -53,6 +61,7 @@ export function turnedPart(words: Words, shape: AttendShape) {
   };
 }
 
+/** A workgroup in z has a vector of queries. */
 export function turnPages(
   name: string,
   fragment: Fragment,
@@ -66,109 +75,149 @@ export function turnPages(
   const H = G * kvHeads;
   const pairs = turn!.length;
   const together = subgroups === LANES;
+  const rounds = Math.ceil(C / DIMS);
   const number = (at: string) => `bitcast<f32>(keyTables[${at}])`;
-  const unroll = blocks.every(size => size % 8 === 0) ? 8 : 1;
-  const all = (text: (t: number, v: number) => string) => each(TEAMS, t => each(V, v => text(t, v), ' '));
+  const unroll = blocks.every(size => size % 8 === 0) ? 4 : 1;
+  // Two pages a vector. One more, so that pairs lie in different banks.
+  const turnRow = TURNED_PAGES / 2 + 1;
+  const byteRow = C / 4 + 1;
+  const both = (even: string, odd: string, pair: string) => `
+          let x = query[2 * (${pair})]; let y = query[2 * (${pair}) + 1];
+          let a = fma(vec4f(${even}), x, ${odd} * y); let b = fma(vec4f(${even}), y, -(${odd} * x));`;
+  /** Adds what a pair gives a coded dim, to all eight pages. */
+  const addPair = (k: number, even: string, odd: string, pair: string) => `{
+          ${both(even, odd, pair)}
+          ${each(
+            PAGES / 2,
+            t => `{ let by = bitcast<vec4f>(room[(${pair}) * ${turnRow} + first_page / 2 + ${t}]);
+            z${k}_${2 * t} = fma(a, vec4f(by.x), fma(b, vec4f(by.y), z${k}_${2 * t}));
+            z${k}_${2 * t + 1} = fma(a, vec4f(by.z), fma(b, vec4f(by.w), z${k}_${2 * t + 1})); }`,
+          )}
+        }`;
+  const mapped = (k: number) =>
+    matrix
+      ? `let block = block_of(n);
+      for (var pair = block.x / 2; pair < block.y / 2; pair += ${unroll}) {
+        ${each(2 * unroll, u => `let map${u} = ${number(`${perHead ? `head * ${C * D} + ` : ''}(2 * pair + ${u}) * ${C} + n`)};`)}
+        ${each(unroll, u => addPair(k, `map${2 * u}`, `map${2 * u + 1}`, `pair + ${u}`))}
+      }`
+      : addPair(k, 'f32(1 - n % 2)', 'f32(n % 2)', 'n / 2');
+  /** Of each round and page. */
+  const all = (text: (k: number, t: number) => string) => each(rounds, k => each(PAGES, t => text(k, t), ' '));
+  const topOf = (page: string) =>
+    `max(tops[${page} / ${PAGES}][0][${page} % ${PAGES}], tops[${page} / ${PAGES}][1][${page} % ${PAGES}])`;
+  // Of numbers that are not negative, bits are in the same order.
+  const largest = (x: string) => (together ? `bitcast<vec4f>(subgroupMax(bitcast<vec4u>(${x})))` : `largest(${x})`);
+  // Of x, which is no more than 127 in magnitude, the nearest whole number is in the lowest bits of this.
+  const nearest = (x: string) => `bitcast<vec4u>(${x} + vec4f(12582912.0))`;
   const body = /* wgsl */ `
 ${talk(together)}
-${turnedAt(words.most, shape)}
-// [dim][page] of all queries: turned, then coded; a dim more is zero. A vector more, so that dims lie in different banks.
-var<workgroup> numbers: array<array<vec4f, ${TEAMS * V + 1}>, ${Math.max(C, D) + 1}>;
+// Of every pair of dims, those of four queries.
+var<workgroup> query: array<vec4f, ${D}>;
+// At first the turns, [pair][page]; then the bytes of four queries, [page][coded dim], and one that is zero.
+var<workgroup> room: array<vec4u, ${Math.max((D / 2) * turnRow, TURNED_PAGES * byteRow)}>;
+var<workgroup> tops: array<array<array<vec4f, ${PAGES}>, 2>, 2>;
 ${matrix ? blockOf(blocks) : ''}
-${words.text}
+fn byte_of(page: u32, dim: u32) -> u32 { return room[page * ${byteRow} + dim / 4][dim % 4]; }
 fn main(group: vec3u, own: u32) {
   lane = own % ${LANES};
   team = own / ${LANES};
-  let item = p.table + p.items + ${ITEM} * group.x;
+  let item = p.table + p.items + ${TURNED_ITEM} * group.x;
   let head = group.y;
-  let pages = data[item + 3];
+  let pages = data[item + 4];
+  let first_page = own / ${DIMS} * ${PAGES};
+  // Which page is a lane's in the end.
+  let page = own / ${OF_PAGE};
   ${words.count}
   for (var row = 0u; row < data[item + 1]; row++) {
     workgroupBarrier();
-    for (var at = own; at < ${(TEAMS * D) / 2}; at += ${SIZE}) {
-      let page = at % ${TEAMS};
-      let pair = at / ${TEAMS};
+    for (var pair = own; pair < ${D / 2}; pair += ${SIZE}) {
       let from_query = ((data[item] + row) * ${H} + head * ${G}) * ${D / 2} + pair;
-      ${each(G, q => `let both${q} = q_pairs[from_query + ${(q * D) / 2}] * p.scale;`, ' ')}
-      var turn = vec2f(1.0, 0.0);
-      if (pair < ${pairs}) { turn = turns[(data[item + 7] + min(page, pages - 1)) * ${pairs} + pair]; }
-      ${each(
-        V,
-        v => `{
-        let x = vec4f${vectorOf(G, v, q => `both${q}.x`)};
-        let y = vec4f${vectorOf(G, v, q => `both${q}.y`)};
-        numbers[2 * pair][page * ${V} + ${v}] = fma(x, vec4f(turn.x), y * turn.y);
-        numbers[2 * pair + 1][page * ${V} + ${v}] = fma(y, vec4f(turn.x), -(x * turn.y));
-      }`,
-      )}
+      ${each(4, q => `let both${q} = q_pairs[from_query + min(4 * group.z + ${q}, ${G - 1}) * ${D / 2}] * p.scale;`)}
+      query[2 * pair] = vec4f(both0.x, both1.x, both2.x, both3.x);
+      query[2 * pair + 1] = vec4f(both0.y, both1.y, both2.y, both3.y);
+    }
+    for (var at = own; at < ${(TURNED_PAGES / 2) * (D / 2)}; at += ${SIZE}) {
+      let two = at / ${D / 2};
+      let pair = at % ${D / 2};
+      var turn = vec4f(1.0, 0.0, 1.0, 0.0);
+      if (pair < ${pairs}) {
+        turn = vec4f(${each(2, e => `turns[(data[item + 5] + min(2 * two + ${e}, pages - 1)) * ${pairs} + pair]`, ', ')});
+      }
+      room[pair * ${turnRow} + two] = bitcast<vec4u>(turn);
     }
     workgroupBarrier();
-    ${each(V, v => `var added${v} = vec4f(0.0);`, ' ')}
+    var added = vec4f(0.0);
     ${
       mean
-        ? `for (var i = lane; i < ${D}; i += ${LANES}) {
-      let middle = ${number(`${matrix?.length ?? 0} + head * ${D} + i`)};
-      ${each(V, v => `added${v} = fma(vec4f(middle), numbers[i][team * ${V} + ${v}], added${v});`, ' ')}
+        ? `for (var pair = own % ${OF_PAGE}; pair < ${D / 2}; pair += ${OF_PAGE}) {
+      let mean_at = ${matrix?.length ?? 0} + head * ${D} + 2 * pair;
+      let even = ${number('mean_at')}; let odd = ${number('mean_at + 1')};
+      ${both('even', 'odd', 'pair')}
+      let two = bitcast<vec4f>(room[pair * ${turnRow} + page / 2]);
+      let by = select(two.xy, two.zw, page % 2 == 1);
+      added = fma(a, vec4f(by.x), fma(b, vec4f(by.y), added));
     }`
         : ''
     }
+    ${all((k, t) => `var z${k}_${t} = vec4f(0.0);`)}
     ${each(
-      Math.ceil(C / SIZE),
-      k => `let n${k} = own + ${k * SIZE};
-    ${all((t, v) => `var sum${k}_${t}_${v} = vec4f(0.0);`)}
-    if (n${k} < ${C}) {
-      let n = n${k};
-      ${
-        matrix
-          ? `let block = block_of(n);
-      for (var i = block.x; i < block.y; i += ${unroll}) {
-        ${each(unroll, u => `let map${u} = ${number(`${perHead ? `head * ${C * D} + ` : ''}(i + ${u}) * ${C} + n`)};`)}
-        ${each(unroll, u => all((t, v) => `sum${k}_${t}_${v} = fma(vec4f(map${u}), numbers[i + ${u}][${t * V + v}], sum${k}_${t}_${v});`))}
-      }`
-          : all((t, v) => `sum${k}_${t}_${v} = numbers[n][${t * V + v}];`)
+      rounds,
+      k => `{
+      let n = own % ${DIMS} + ${DIMS * k};
+      if (n < ${C}) {
+        ${mapped(k)}
+        let step = ${words.step('n')};
+        ${each(PAGES, t => `z${k}_${t} *= step;`, ' ')}
       }
+    }`,
+    )}
+    ${each(
+      PAGES,
+      t => `{
+      let top = ${largest(Array.from({ length: rounds }, (_, k) => `abs(z${k}_${t})`).reduce((a, b) => `max(${a}, ${b})`))};
+      if (lane == 0) { tops[team / 2][team % 2][${t}] = top; }
     }`,
     )}
     workgroupBarrier();
     ${each(
-      Math.ceil(C / SIZE),
-      k =>
-        `if (n${k} < ${C}) { let n = n${k}; let step = ${words.step('n')}; ${all((t, v) => `numbers[n][${t * V + v}] = sum${k}_${t}_${v} * step;`)} }`,
-    )}
-    if (own < ${TEAMS * V}) { numbers[${C}][own] = vec4f(0.0); }
-    workgroupBarrier();
-    ${
-      words.share > 0
-        ? `for (var n = lane; n < ${C}; n += ${LANES}) { ${each(V, v => `added${v} = fma(vec4f(${words.share}), numbers[n][team * ${V} + ${v}], added${v});`, ' ')} }`
-        : ''
-    }
-    ${each(V, v => `var top${v} = vec4f(0.0);`, ' ')}
-    for (var n = lane; n < count; n += ${LANES}) {
-      let dims = ${words.dims('n')};
-      let factor = ${words.factor('n')};
-      ${each(V, v => `top${v} = max(top${v}, factor * max(max(abs(number_of(dims.x, ${v})), abs(number_of(dims.y, ${v}))), max(abs(number_of(dims.z, ${v})), abs(number_of(dims.w, ${v})))));`)}
-    }
-    ${each(V, v => `top${v} = largest(top${v}); added${v} = sum_of(added${v}); let unit${v} = select(vec4f(0.0), 127.0 / top${v}, top${v} > vec4f(0.0));`)}
-    let to = turned_at(item, head, row, team);
-    for (var n = lane; n < select(0u, count, team < pages); n += ${LANES}) {
-      let dims = ${words.dims('n')};
-      let factor = ${words.factor('n')};
+      PAGES,
+      t => `{
+      let top = ${topOf(`(first_page + ${t})`)};
+      let unit = select(vec4f(0.0), 127.0 / top, top > vec4f(0.0));
       ${each(
-        V,
-        v => `{
-        let by = factor * unit${v};
-        let x = vec4i(round(number_of(dims.x, ${v}) * by)); let y = vec4i(round(number_of(dims.y, ${v}) * by));
-        let z = vec4i(round(number_of(dims.z, ${v}) * by)); let w = vec4i(round(number_of(dims.w, ${v}) * by));
-        words[to + n * ${V} + ${v}] = vec4u(${each(4, q => `pack4xI8(vec4i(x[${q}], y[${q}], z[${q}], w[${q}]))`, ', ')});
+        rounds,
+        k => `{
+        let n = own % ${DIMS} + ${DIMS * k};
+        let bytes = ${nearest(`z${k}_${t} * unit`)} & vec4u(255);
+        if (n < ${C}) { room[(first_page + ${t}) * ${byteRow} + n / 4][n % 4] = (bytes.x | (bytes.y << 8u)) | ((bytes.z << 16u) | (bytes.w << 24u)); }
       }`,
       )}
+    }`,
+    )}
+    if (own < ${TURNED_PAGES}) { room[own * ${byteRow} + ${C / 4}] = vec4u(0); }
+    workgroupBarrier();
+    let scale = ${topOf('page')} * ${1 / 127};
+    let to = (((data[item + 2] + row * data[item + 3]) + page) * ${kvHeads} + head) * ${pageWords(words.most, G)} + group.z;
+    for (var n = own % ${OF_PAGE}; n < count; n += ${OF_PAGE}) {
+      let dims = ${words.dims('n')};
+      ${each(4, k => `let x${k} = byte_of(page, dims[${k}]);`)}
+      ${turnAbout}
+      if (page < pages) { words[to + n * ${V}] = vec4u(y0, y1, y2, y3); }
+      ${
+        words.twice
+          ? `let twice = ${words.twice('n')};
+      added = fma(vec4f(vec4i(${each(4, q => `dot4I8Packed(y${q}, twice)`, ', ')})), scale * 0.5, added);`
+          : ''
+      }
     }
-    if (lane == 0 && team < pages) {
-      ${each(V, v => `words[to + ${words.most * V + v}] = bitcast<vec4u>(top${v} / 127.0); words[to + ${(words.most + 1) * V + v}] = bitcast<vec4u>(added${v});`)}
+    for (var by = 1u; by < ${OF_PAGE}; by *= 2) { added += across(added, by); }
+    if (own % ${OF_PAGE} == 0 && page < pages) {
+      words[to + ${words.most * V}] = bitcast<vec4u>(scale);
+      words[to + ${(words.most + 1) * V}] = bitcast<vec4u>(added);
     }
   }
-}
-fn number_of(dim: u32, v: u32) -> vec4f { return numbers[dim][team * ${V} + v]; }`;
+}`;
   return {
     name: `prepare pages ${name} ${G}/${kvHeads}${together ? ' together' : ''}`,
     params: ['table', 'items', 'scale: f32', 'keyColumns'],

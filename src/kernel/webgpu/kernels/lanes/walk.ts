@@ -1,0 +1,45 @@
+/**
+ * A lane's lines, strip by strip: while one strip is multiplied the next is on its way. The loop shall stay a loop, since
+ * unrolled a compiler reads all strips at once and has no registers left; so how often it runs depends on a parameter.
+ */
+
+import type { Strips, Word } from '../strips.ts';
+import { each } from '../text.ts';
+
+export interface Lines {
+  strips: Strips;
+  /** What names begin with. */
+  id: string;
+  /** Where the grid begins, and where each of the lane's lines lies in a strip. */
+  at: string;
+  places: readonly string[];
+}
+
+/** What is read of a strip. */
+const loads = ({ strips, id, at, places }: Lines, strip: string) =>
+  places.flatMap((place, l) => strips.load(at, place, strip).map((text, c) => ({ name: `${id}${l}_${c}`, text })));
+
+/** Asks for the first strip: as early as can be. */
+export const askFor = (lines: Lines): string =>
+  loads(lines, '0u')
+    .map(({ name, text }) => `var next_${name} = ${text};`)
+    .join('\n');
+
+/**
+ * Text for four codes of every line, and for the number of that word in a line; `asked` if the first strip was asked for
+ * before.
+ */
+export function walk(lines: Lines, text: (number: string, words: Word[]) => string, asked = false): string {
+  const { strips, id, places } = lines;
+  const own = loads(lines, `min(strip + 1, ${strips.count - 1}u)`);
+  const next = strips.count > 1 ? own.map(({ name, text }) => `next_${name} = ${text};`).join('\n') : '';
+  return `${asked ? '' : askFor(lines)}
+    for (var strip = 0u; strip < ${strips.count} * p.four / 4; strip++) {
+      ${own.map(({ name }) => `let ${name} = next_${name};`).join(' ')}
+      ${next}
+      ${each(strips.words, n => {
+        const words = places.map((_, l) => strips.word(`${id}${l}_`, n));
+        return `{ ${text(`strip * ${strips.words} + ${n}`, words)} }`;
+      })}
+    }`;
+}

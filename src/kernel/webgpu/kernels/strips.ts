@@ -1,0 +1,72 @@
+/**
+ * Strips of narrow codes (codec/pack.ts): of every line, a row of dims or a column of tokens, the same 16 bytes. Words hold
+ * four neighbouring codes each, a byte each after a shift. Of 3 bits, planes of two bits and of one, a strip has 48 bytes.
+ */
+
+/** Four neighbouring codes of a line. */
+export interface Word {
+  /** A byte each; or at the top of their bytes, which are otherwise zero. */
+  codes: string;
+  top: string;
+}
+
+export interface Strips {
+  /** Strips of a grid, and words of a strip. */
+  count: number;
+  words: number;
+  /** The vectors (vec4u) of the line at `place` in strip `strip` of the grid that begins at byte `at`. */
+  load(at: string, place: string, strip: string): string[];
+  /** Word n of vectors ID0, ID1 and so on: codes 4 n to 4 n + 3, from the strip's first on. */
+  word(id: string, n: number): Word;
+}
+
+const mask = (bits: number, shift = 0) => `0x${((2 ** bits - 1) << shift).toString(16).padStart(2, '0').repeat(4)}u`;
+const shifted = (word: string, by: number) =>
+  by === 0 ? word : by > 0 ? `(${word} >> ${by}u)` : `(${word} << ${-by}u)`;
+const vector = (at: string, strip: string, lines: number, place: string) =>
+  `pool4[(${at}) / 16 + (${strip}) * ${lines} + ${place}]`;
+
+/** A grid of `lines` lines of `length` codes, if its lines are whole blocks. It must begin at a multiple of 16 bytes. */
+export function stripsOf(bits: number, length: number, lines: number): Strips | undefined {
+  if (bits === 3) return threeBits(length, lines);
+  const count = (length * bits) / 128;
+  if (![1, 2, 4].includes(bits) || count % 1 !== 0) return undefined;
+  return {
+    count,
+    words: 32 / bits,
+    load: (at, place, strip) => [vector(at, strip, lines, place)],
+    word: (id, n) => {
+      const word = `${id}0[${n & 3}]`;
+      const shift = bits * (n >> 2);
+      return {
+        codes: `(${shifted(word, shift)} & ${mask(bits)})`,
+        top: `(${shifted(word, shift + bits - 8)} & ${mask(bits, 8 - bits)})`,
+      };
+    },
+  };
+}
+
+/** Two bits in one plane, the third in another, whose block serves two of the first's. */
+function threeBits(length: number, lines: number): Strips | undefined {
+  if (length % 128 !== 0) return undefined;
+  const second = (at: string) => `(${at}) + ${(lines * length) / 4}`;
+  return {
+    count: length / 128,
+    words: 32,
+    load: (at, place, strip) => [
+      vector(at, `2 * (${strip})`, lines, place),
+      vector(at, `2 * (${strip}) + 1`, lines, place),
+      vector(second(at), strip, lines, place),
+    ],
+    word: (id, n) => {
+      const [m, w] = [n >> 2, n & 3];
+      const low = `(${shifted(`${id}${m >> 2}[${w}]`, 2 * (m & 3))} & ${mask(2)})`;
+      const both = `(${low} | (${shifted(`${id}2[${w}]`, m - 2)} & ${mask(1, 2)}))`;
+      return { codes: both, top: `(${both} << 5u)` };
+    },
+  };
+}
+
+/** Where token t of a strip of rows lies (codec/pack.ts deals them by fours). */
+export const placeOf = (t: string, tokens: number): string =>
+  tokens % 4 === 0 ? `((${t}) % 4 * ${tokens / 4} + (${t}) / 4)` : t;

@@ -136,6 +136,7 @@ function llama(model: string, depths: readonly number[], threads: number): Row[]
 function render(rows: readonly Row[], best: Row, depths: readonly number[], heads: number, threads: number): string {
   const deepest = Math.max(...depths);
   const shallow = Math.min(...depths);
+  // Of a single depth it cannot be told from the rest.
   const attention = (row: Row) => ((row.ms[deepest] - row.ms[shallow]) * 1e6) / (heads * (deepest - shallow));
   const ratio = (peer: number, own: number) => (Number.isFinite(peer) ? `${(peer / own).toFixed(2)}x` : '-');
   const header = [
@@ -150,7 +151,7 @@ function render(rows: readonly Row[], best: Row, depths: readonly number[], head
   const lines = rows.map(row => [
     row.name,
     ...depths.flatMap(depth => [row.ms[depth].toFixed(2), ratio(best.ms[depth], row.ms[depth])]),
-    attention(row).toFixed(1),
+    deepest > shallow ? attention(row).toFixed(1) : '-',
     ratio(attention(best), attention(row)),
     (row.prefill ?? 0).toFixed(0),
     best.prefill ? `${((row.prefill ?? 0) / best.prefill).toFixed(2)}x` : '-',

@@ -16,7 +16,7 @@
 import type { Kernel } from '../gpu.ts';
 import { stateFloats } from './domain.ts';
 import { type PageShape, SIZE } from './shape.ts';
-import { each } from './text.ts';
+import { each, most4 } from './text.ts';
 
 /** Lanes that share the tokens of a query in step 2: tokens 4 g to 4 g + 3 belong to lane g mod 32. */
 const SLICES = 32;
@@ -125,7 +125,6 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
         ? `{ let g = slice + ${c * SLICES}; ${text(c)} }`
         : `if (slice + ${c * SLICES} < ${P / 4}) { let g = slice + ${c * SLICES}; ${text(c)} }`,
     );
-  const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
   /** A lane tells what its slices of query q have. */
   const tell = (value: string) => `{
       let at = q * ${told} + slice / ${together};

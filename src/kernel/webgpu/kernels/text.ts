@@ -51,3 +51,9 @@ export const turnAbout = /* wgsl */ `
       let y1 = (odd0 & 0xffffu) | (odd1 << 16u);
       let y2 = (even0 >> 16u) | (even1 & 0xffff0000u);
       let y3 = (odd0 >> 16u) | (odd1 & 0xffff0000u);`;
+
+/** The largest of a vector's four. */
+export const most4 = (v: string): string => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
+
+/** 1.5 x 2^23: added to small numbers, it leaves the nearest integer in their lowest bits. */
+export const NEAREST = 'vec4f(12582912.0)';

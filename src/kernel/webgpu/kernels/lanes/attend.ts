@@ -16,7 +16,7 @@
 import type { Kernel } from '../../gpu.ts';
 import { type AttendShape, ITEM, NEVER, type SourceOf } from '../attend.ts';
 import { stateFloats } from '../domain.ts';
-import { each } from '../text.ts';
+import { each, most4 } from '../text.ts';
 import { LANES, talk } from './talk.ts';
 
 /** Scores are logarithms to the base 2: what a score is multiplied by is multiplied by this too. */
@@ -144,7 +144,6 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const together = subgroups === LANES;
   const room = Math.max(keys.room?.(Q) ?? 0, values.room?.(Q) ?? 0);
   const tokens = tokensOf(keys);
-  const most4 = (v: string) => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
   const seen = (row: number, c: number) => {
     const sees = each(4, j => source.seen(row, tokens.at(c, j)), ', ');
     const here = each(4, j => `${tokens.at(c, j)} < ${P}`, ', ');

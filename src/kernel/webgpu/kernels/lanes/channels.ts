@@ -6,7 +6,7 @@
 import type { Fragment } from '../../../fragment.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
-import { each, float } from '../text.ts';
+import { each, float, NEAREST } from '../text.ts';
 import { type KeyPart, LOG2E, of, vectorOf, vectors, withPlus } from './attend.ts';
 import { products } from './ints.ts';
 import { LANES } from './talk.ts';
@@ -37,7 +37,6 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
     at: `keyBlock + ${codes.offset}`,
     places: [0, 1, 2, 3].map(j => `lane + ${LANES * j}`),
   };
-  // 1.5 x 2^23 leaves the nearest integer in a float's lowest bits.
   const make = (Q: number) => `
     workgroupBarrier();
     for (var d = 0u; d < ${groups}; d++) {
@@ -55,7 +54,7 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
       ${each(
         Math.ceil(words / LANES),
         k => `if (own${k}) {
-        ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = bitcast<vec4u>(fma(x${k}_${i}_${v} * range${k}_${i}.y, unit${v}, vec4f(12582912.0)));`, ' '))}
+        ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = bitcast<vec4u>(fma(x${k}_${i}_${v} * range${k}_${i}.y, unit${v}, ${NEAREST}));`, ' '))}
         ${each(vectors(Q), v => `${wordAt(Q, 'd', `n${k}`, v)} = ((y0_${v} & vec4u(255)) | ((y1_${v} & vec4u(255)) << vec4u(8))) | (((y2_${v} & vec4u(255)) << vec4u(16)) | (y3_${v} << vec4u(24)));`)}
       }`,
       )}

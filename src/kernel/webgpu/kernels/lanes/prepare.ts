@@ -6,7 +6,7 @@
 
 import type { Kernel } from '../../gpu.ts';
 import { type Domain, domainName, FINISH, int8Words } from '../domain.ts';
-import { each } from '../text.ts';
+import { each, most4 } from '../text.ts';
 import { LANES, talk } from './talk.ts';
 
 /**
@@ -48,9 +48,8 @@ export function prepareRotated(d: Domain, int8: boolean, together: boolean): Ker
   const words = int8 ? int8Words(D) : D + 1;
   const rotation = hadamard(D);
   const { rounds, active, all, dims } = rotation;
-  const most4 = (x: string) => `max(max(abs(${x}.x), abs(${x}.y)), max(abs(${x}.z), abs(${x}.w)))`;
   const integers = `
-  let most = largest(vec4f(select(0.0, ${Array.from({ length: rounds }, (_, r) => most4(`x${r}`)).reduce((a, b) => `max(${a}, ${b})`)}, live))).x;
+  let most = largest(vec4f(select(0.0, ${Array.from({ length: rounds }, (_, r) => most4(`abs(x${r})`)).reduce((a, b) => `max(${a}, ${b})`)}, live))).x;
   let unit = select(0.0, 127.0 / most, most > 0);
   var sum = 0;
   ${all(r => `{ let word = pack4xI8(vec4i(round(x${r} * unit))); if (live) { queries[to + lane + ${LANES * r}] = word; sum += dot4I8Packed(word, 0x01010101u); } }`)}

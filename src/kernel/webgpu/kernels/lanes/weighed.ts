@@ -3,7 +3,7 @@
  * fixed pattern along the tokens, so that many small ones keep their sum.
  */
 
-import { each, float, turnAbout } from '../text.ts';
+import { each, float, NEAREST, turnAbout } from '../text.ts';
 import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
 
@@ -14,10 +14,10 @@ export const GOLDEN = 0.6180339887498949;
 const bytesBy = (weights: string, tokens: string) =>
   `nearest_bytes(fma(${weights}, vec4f(255.0), vec4f(fract(${tokens} * ${float(GOLDEN)}) - 0.5)))`;
 
-/** Numbers from -0.5 to 255.5 to the nearest bytes: 1.5 x 2^23 leaves an integer in a float's lowest bits. */
+/** Numbers from -0.5 to 255.5 to the nearest bytes; what is subtracted is what the bits of NEAREST add. */
 const nearestBytes = /* wgsl */ `
 fn nearest_bytes(x: vec4f) -> u32 {
-  let bits = bitcast<vec4u>(x + vec4f(12582912.0));
+  let bits = bitcast<vec4u>(x + ${NEAREST});
   return (bits.x + (bits.y << 8u)) + ((bits.z << 16u) + (bits.w << 24u)) - 0x8b400000u;
 }`;
 

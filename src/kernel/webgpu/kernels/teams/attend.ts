@@ -212,8 +212,8 @@ fn main(group: vec3u, own: u32) {
   ${each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
   { ${values.sum(Q, own)} }
   // 4. all teams together
-  ${each(V, v => `l${v} = sum_of(l${v}) * by${v};`, ' ')}
-  ${constant(v => `more${v} = sum_of(more${v}) * by${v};`)}
+  ${each(V, v => `l${v} = all_of(l${v}) * by${v};`, ' ')}
+  ${constant(v => `more${v} = all_of(more${v}) * by${v};`)}
   ${values.shared ? '' : addAll}
   if (lane == 0) {
     ${each(V, v => `lengths[team][${v}] = l${v};`, ' ')}

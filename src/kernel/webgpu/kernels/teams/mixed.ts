@@ -184,7 +184,7 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     sum: (Q, tokens) => `
   ${weighed.put(Q, tokens)}
   // What is added to every code counts the sum of all weights, which every lane needs.
-  ${each(vectors(Q), v => `let all${v} = sum_of(more${v});`, ' ')}
+  ${each(vectors(Q), v => `let all${v} = all_of(more${v});`, ' ')}
   ${each(dims, i => `let column${i} = ${word(`head * ${D} + dim${i}`)}; let step${i} = bitcast<f32>(${word(`${tables.steps} + head * ${D} + dim${i}`)});`)}
   // A loop, since the text of all numbers of bits is long.
   for (var i = 0u; i < ${dims} * p.four / 4; i++) {

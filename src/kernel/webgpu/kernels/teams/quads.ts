@@ -168,7 +168,7 @@ var<workgroup> value_abouts: array<vec2u, ${rounds * LANES}>;`,
     sum: (Q, tokens) => `
   for (var i = lane; i < ${D * vectors(Q)}; i += ${LANES}) { room[sums + i] = vec4u(0); }
   ${weighed.put(Q, tokens)}
-  ${each(vectors(Q), v => `let all${v} = sum_of(more${v});`, ' ')}
+  ${each(vectors(Q), v => `let all${v} = all_of(more${v});`, ' ')}
   for (var first = 0u; first < value_columns; first += ${LANES}) {
     // Lanes that share a column.
     let left = value_columns - first;

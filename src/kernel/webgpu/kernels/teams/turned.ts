@@ -13,7 +13,7 @@ import type { Fragment } from '../../../fragment.ts';
 import type { Kernel } from '../../gpu.ts';
 import type { AttendShape } from '../attend.ts';
 import { LANES } from '../lanes/talk.ts';
-import { each, turnAbout } from '../text.ts';
+import { each, NEAREST, turnAbout } from '../text.ts';
 import { blockOf } from '../turn.ts';
 import { vectors, type Words } from './attend.ts';
 import { SIZE, TEAMS, talk } from './talk.ts';
@@ -106,10 +106,6 @@ export function turnPages(
   const all = (text: (k: number, t: number) => string) => each(rounds, k => each(PAGES, t => text(k, t), ' '));
   const topOf = (page: string) =>
     `max(tops[${page} / ${PAGES}][0][${page} % ${PAGES}], tops[${page} / ${PAGES}][1][${page} % ${PAGES}])`;
-  // Of numbers that are not negative, bits are in the same order.
-  const largest = (x: string) => (together ? `bitcast<vec4f>(subgroupMax(bitcast<vec4u>(${x})))` : `largest(${x})`);
-  // Of x, which is no more than 127 in magnitude, the nearest whole number is in the lowest bits of this.
-  const nearest = (x: string) => `bitcast<vec4u>(${x} + vec4f(12582912.0))`;
   const body = /* wgsl */ `
 ${talk(together)}
 // Of every pair of dims, those of four queries.
@@ -175,7 +171,7 @@ fn main(group: vec3u, own: u32) {
     ${each(
       PAGES,
       t => `{
-      let top = ${largest(Array.from({ length: rounds }, (_, k) => `abs(z${k}_${t})`).reduce((a, b) => `max(${a}, ${b})`))};
+      let top = largest(${Array.from({ length: rounds }, (_, k) => `abs(z${k}_${t})`).reduce((a, b) => `max(${a}, ${b})`)});
       if (lane == 0) { tops[team / 2][team % 2][${t}] = top; }
     }`,
     )}
@@ -189,7 +185,7 @@ fn main(group: vec3u, own: u32) {
         rounds,
         k => `{
         let n = own % ${DIMS} + ${DIMS * k};
-        let bytes = ${nearest(`z${k}_${t} * unit`)} & vec4u(255);
+        let bytes = bitcast<vec4u>(z${k}_${t} * unit + ${NEAREST}) & vec4u(255);
         if (n < ${C}) { room[(first_page + ${t}) * ${byteRow} + n / 4][n % 4] = (bytes.x | (bytes.y << 8u)) | ((bytes.z << 16u) | (bytes.w << 24u)); }
       }`,
       )}

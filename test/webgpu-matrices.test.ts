@@ -2,35 +2,15 @@
  * Products by subgroup matrices. SwiftShader has none, so they run on real GPUs alone (`npm run bench -- matmul` validates them
  * there); what can be said here is that the compiler takes every one of their kernels, on Dawn's backend that runs nothing.
  */
-import { createRequire } from 'node:module';
 import { describe, expect, it } from 'vitest';
 import { matmulMatrices, toHalves } from '../src/kernel/webgpu/kernels/matrices.ts';
-import { type Kernel, wgsl } from '../src/kernel/webgpu/pipelines.ts';
+import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
 import { formatOf } from '../src/kernel/webgpu/weights.ts';
 import { isInteger } from '../src/kernel/weights/split.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';
+import { compiler } from './compiler.ts';
 
 const TILE = { outs: 128, rows: 64, subOuts: 64, subRows: 32 };
-
-async function compiler(): Promise<((kernel: Kernel) => Promise<string[]>) | string> {
-  try {
-    const { create } = await import(createRequire(import.meta.url).resolve('webgpu'));
-    const gpu: GPU = create(['backend=null', 'enable-dawn-features=allow_unsafe_apis']);
-    const adapter = await gpu.requestAdapter();
-    const requiredFeatures = ['shader-f16', 'subgroups', 'chromium-experimental-subgroup-matrix'] as GPUFeatureName[];
-    const device = await adapter!.requestDevice({ requiredFeatures });
-    // Dawn crashes once these are collected.
-    Object.assign(globalThis, { compiles: [gpu, adapter, device] });
-    return async kernel => {
-      device.pushErrorScope('validation');
-      const { messages } = await device.createShaderModule({ code: wgsl(kernel) }).getCompilationInfo();
-      await device.popErrorScope();
-      return messages.map(({ message }) => message);
-    };
-  } catch (error) {
-    return `the optional package webgpu does not work here: ${(error as Error).message}`;
-  }
-}
 
 const found = await compiler();
 const suite = typeof found === 'string' ? describe.skip : describe;

@@ -1,0 +1,64 @@
+/**
+ * Attention where a subgroup is 32 lanes. SwiftShader's are smaller, so these kernels run on real GPUs alone (`npm run bench --
+ * attention` validates them there); here the compiler takes them.
+ */
+import { describe, expect, it } from 'vitest';
+import { createCodec, learn } from '../src/codec/kv.ts';
+import { gaussianSamples } from '../src/codec/learned.ts';
+import { turnOf } from '../src/eval/vectors.ts';
+import { createCodecs } from '../src/kernel/webgpu/codecs.ts';
+import { frameOf } from '../src/kernel/webgpu/frames.ts';
+import type { Gpu } from '../src/kernel/webgpu/gpu.ts';
+import { prepareRotated } from '../src/kernel/webgpu/kernels/lanes/prepare.ts';
+import { finishRotated } from '../src/kernel/webgpu/kernels/teams/finish.ts';
+import { turnPages } from '../src/kernel/webgpu/kernels/teams/turned.ts';
+import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
+import { compiler } from './compiler.ts';
+
+const SHAPE = { headDim: 128, kvHeads: 2, pageTokens: 128, group: 4, subgroups: 32 };
+/** Nothing is run, so nothing is kept. */
+const NO_GPU = { buffer: () => ({}), upload() {} } as unknown as Gpu;
+
+const found = await compiler();
+const suite = typeof found === 'string' ? describe.skip : describe;
+suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${found})` : ''}`, () => {
+  const compile = found as (kernel: Kernel) => Promise<string[]>;
+  const codecOf = createCodecs(NO_GPU, SHAPE, false);
+
+  it.each([
+    'tq4u',
+    'tq2',
+    'tq4',
+    'kivi2g32',
+    'q8_0',
+    'q4_0',
+    'fp8',
+    'f16',
+    'tq35',
+    'vec-d4b8',
+    'oaken',
+    'mead2',
+    'mead2u',
+  ])('%s: pages and tails', async spec => {
+    const shape = { ...SHAPE, turn: turnOf(SHAPE.headDim) };
+    const samples = gaussianSamples(shape, 256);
+    const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
+    const [key, value] = [codecOf(keys.fragment), codecOf(values.fragment)];
+    const frame = frameOf(key, value, SHAPE, { unroll: 4, split: 4, memory: 32768 });
+    expect(await compile(frame.pages(1))).toEqual([]);
+    expect(await compile(frame.halves(1))).toEqual([]);
+    if (frame.turned)
+      expect(await compile(turnPages(key.name, key.fragment, frame.turned, SHAPE, key.perHead))).toEqual([]);
+  });
+
+  it.each([64, 128, 256])('rotations of %i dims', async headDim => {
+    const flags = { matrix: true, signs: true, perHead: false };
+    for (const mean of [false, true]) {
+      const domain = { headDim, codedDim: headDim, heads: 8, kvHeads: 2, ...flags, mean };
+      for (const int8 of [false, true]) {
+        expect(await compile(prepareRotated(domain, int8, true))).toEqual([]);
+        expect(await compile(finishRotated(domain, int8, true))).toEqual([]);
+      }
+    }
+  });
+});

@@ -11,6 +11,7 @@ import { channelKeys } from './kernels/lanes/channels.ts';
 import { columnKeys, columnValues } from './kernels/lanes/columns.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
 import { oakenKeys, oakenValues } from './kernels/lanes/oaken.ts';
+import { rangeValues } from './kernels/lanes/ranges.ts';
 import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
 import { spectrumKeys } from './kernels/lanes/spectrum.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
@@ -63,6 +64,7 @@ const LANE_KEYS: readonly Maker<byLanes.KeyPart>[] = [
 ];
 const LANE_VALUES: readonly Maker<byLanes.ValuePart>[] = [
   laneInts.intValues,
+  rangeValues,
   blockValues,
   oakenValues,
   columnValues,

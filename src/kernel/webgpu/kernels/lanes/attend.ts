@@ -104,7 +104,7 @@ export interface ValuePart extends Part {
   /** Variables of its own. */
   declare?(Q: number): string;
   /** Asks for what it reads first, before weights are made. */
-  ask?(): string;
+  ask?(tokens: Tokens): string;
   /**
    * Adds to `oR_J_V`: of dim 4 (lane + 32 R) + J, the sums of the queries in vector V. `wC_Q` (vec4f) are the weights of
    * chunk C, of which the page's largest is 1; they all count by `wholeV`, and what was summed before by `keptV`.
@@ -211,7 +211,7 @@ fn main(group: vec3u, own_lane: u32) {
     ${keys.begin?.(Q) ?? ''}
     // 1. dots
     ${keys.sums(Q)}
-    ${values.ask?.() ?? ''}
+    ${values.ask?.(tokens) ?? ''}
     // 2. weights
     ${each(V, v => `var top${v} = vec4f(${NEVER}); var sum${v} = vec4f(0.0);`)}
     ${each(chunks, scores)}

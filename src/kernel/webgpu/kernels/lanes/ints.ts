@@ -12,14 +12,13 @@ import { int8Words } from '../domain.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, of, roundsOf, type Tokens, type ValuePart, vectorOf, vectors } from './attend.ts';
+import { type KeyPart, of, roundsOf, type Tokens, type ValuePart, vectors } from './attend.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
 import { LANES } from './talk.ts';
 import { askFor, type Lines, walk } from './walk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
-type Affine = PageFragment & { kind: 'affine' };
 
 const aligned = ({ sharedBytes, blockBytes }: Fragment, offset: number) =>
   [sharedBytes, blockBytes, offset].every(n => n % 16 === 0);
@@ -94,90 +93,23 @@ export function intKeys(name: string, fragment: Fragment, shape: PageShape): Key
   };
 }
 
-/** How the values of a page are scaled: what the weights of dims in group d are multiplied by, and what they add. */
-interface Scaled {
-  /** A level is its byte times `unit`, plus `offset`; codes are turned by `flip` to make bytes. */
-  unit: number;
-  offset: number;
-  flip: number;
-  codes: { bits: number; offset: number };
-  fetch(tokens: Tokens): string;
-  /** Factors of the tokens of chunk c, where all dims have the same. */
-  factor?(c: number): string;
-  /** Ranges otherwise: so many groups of so many dims, their steps, and what is added under the weights as they are. */
-  ranges?: { groups: number; group: number; step(d: number, c: number): string; low(d: number, c: number): string };
-}
-
-function scaledOf(fragment: Fragment, { headDim: D, pageTokens: P }: PageShape): Scaled | undefined {
-  const { page } = fragment;
-  if (page.kind === 'affine') return rangesOf(fragment, page, D, P);
-  const levels = levelsOf(fragment, 'columns');
-  if (!levels) return undefined;
-  const { codes } = levels;
-  const [step, half] = [2 * levels.levels[0], 2 ** (codes.bits - 1)];
-  return {
-    unit: step,
-    offset: (0.5 - half) * step,
-    flip: half,
-    codes,
-    fetch: fetchNorms('value', levels.norms.offset, P),
-    factor: c => `valueNorms${c}`,
-  };
-}
-
-/** A range a token and group of dims: weights are multiplied by its step, and its minimum added to the sums. */
-function rangesOf(
-  fragment: Fragment,
-  { codes, group, axis, ranges, norms }: Affine,
-  D: number,
-  P: number,
-): Scaled | undefined {
-  if (axis !== 'token' || codes.order !== 'columns' || norms || ranges % 4 !== 0) return undefined;
-  // A lane has four dims of one group.
-  if (!aligned(fragment, codes.offset) || group % 4 !== 0) return undefined;
-  const groups = D / group;
-  const middle = (2 ** codes.bits - 1) / 2;
-  return {
-    // Codes count from their middle, so that what rounds the weights meets no common part.
-    unit: 1,
-    offset: -middle,
-    flip: 0,
-    codes,
-    fetch: tokens =>
-      each(
-        roundsOf(P),
-        c => `${each(4, j => `let ranges${c}_${j} = (valueBlock + ${ranges}) / 4 + min(${tokens.at(c, j)}, ${P - 1}u) * ${groups};`, ' ')}
-    ${each(groups, d => `${each(4, j => `let range${d}_${c}_${j} = unpack2x16float(pool[ranges${c}_${j} + ${d}]);`, ' ')} let step${d}_${c} = vec4f(${each(4, j => `range${d}_${c}_${j}.y`, ', ')}); let low${d}_${c} = fma(vec4f(${float(middle)}), step${d}_${c}, vec4f(${each(4, j => `range${d}_${c}_${j}.x`, ', ')}));`)}`,
-      ),
-    ranges: { groups, group, step: (d, c) => `step${d}_${c}`, low: (d, c) => `low${d}_${c}` },
-  };
-}
-
 export function intValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const { headDim: D, pageTokens: P } = shape;
-  const scaled = scaledOf(fragment, shape);
-  const strips = scaled && stripsOf(scaled.codes.bits, P, D);
-  if (!scaled || !strips) return undefined;
-  const { unit, offset, flip, codes, factor, ranges } = scaled;
-  const { groups, group } = ranges ?? { groups: 1, group: D };
-  const weighed = weighedBytes(P, groups);
+  const page = levelsOf(fragment, 'columns');
+  const strips = page && stripsOf(page.codes.bits, P, D);
+  if (!page || !strips) return undefined;
+  const { codes, norms, levels } = page;
+  // A level is its byte times the step, plus the offset; two's complement is turned to make bytes.
+  const [step, half] = [2 * levels[0], 2 ** (codes.bits - 1)];
+  const offset = (0.5 - half) * step;
+  const flip = `0x${half.toString(16).padStart(2, '0').repeat(4)}u`;
+  const weighed = weighedBytes(P);
   const rounds = roundsOf(D);
-  /** Of a lane's dims in round r: their group, and what it has. */
-  const groupOf = (r: number) => `((4 * lane + ${128 * r}) / ${group})`;
-  const ofGroup = (r: number, text: (d: number) => string) =>
-    Array.from({ length: groups }, (_, d) => text(d)).reduce(
-      (all, one, d) => `select(${all}, ${one}, ${groupOf(r)} == ${d})`,
-    );
-  const flipped = flip === 0 ? '' : ` ^ 0x${flip.toString(16).padStart(2, '0').repeat(4)}u`;
-  // Columns side by side are for lanes side by side, unless a lane then had dims of several groups.
-  const strided = groups === 1;
-  const column = (r: number, j: number) =>
-    strided ? `(lane + ${4 * LANES * r + LANES * j})` : `(4 * lane + ${4 * LANES * r + j})`;
   const lines = (r: number): Lines => ({
     strips,
     id: `c${r}_`,
     at: `valueBlock + ${codes.offset}`,
-    places: [0, 1, 2, 3].map(j => `min(${column(r, j)}, ${D - 1}u)`),
+    places: [0, 1, 2, 3].map(j => `min(lane + ${4 * LANES * r + LANES * j}, ${D - 1}u)`),
   });
   const columns = (Q: number, r: number) => `
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
@@ -187,54 +119,42 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
           products(
             Q,
             'U',
-            words.map(({ codes }) => `${codes}${flipped}`),
+            words.map(({ codes }) => `${codes} ^ ${flip}`),
             (l, q) => of(`d${l}_`, q),
-            v => weighed.at(Q, `${groups > 1 ? `${groupOf(r)} * ${P / 4} + ` : ''}${n}`, v),
+            v => weighed.at(Q, n, v),
           ),
         r === 0,
       )}
       ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}`;
-  const most = (d: number) => `most_steps${d >> 2}[${d & 3}]`;
-  const steps = (d: number) =>
-    Array.from({ length: roundsOf(P) }, (_, c) => `abs(${ranges!.step(d, c)})`).reduce((a, b) => `max(${a}, ${b})`);
-  // The largest step of a group's tokens, and what share of it each has.
-  const survey = ranges
-    ? `${each(vectors(groups), v => `let most_steps${v} = max(largest(vec4f${vectorOf(groups, v, d => `most4(${steps(d)})`)}), vec4f(1e-30));`)}
-    ${each(groups, d => `let whole_share${d} = 1.0 / ${most(d)}; ${each(roundsOf(P), c => `let share${d}_${c} = ${ranges.step(d, c)} * whole_share${d};`, ' ')}`)}`
-    : '';
   return {
     name: `int ${name}`,
     dim: D,
     loaded: weighed.loaded,
     room: weighed.room,
-    factor,
-    fetch: tokens => `${scaled.fetch(tokens)} ${askFor(lines(0))}`,
-    strided,
-    text: Q => `${weighed.declare(Q)}
-fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
-    declare: Q => each(groups, d => each(vectors(Q), v => `var more${d}_${v} = vec4f(0.0);`, ' ')),
-    sum: (Q, tokens) => `${survey}
-    ${each(groups, d => each(vectors(Q), v => `var added${d}_${v} = vec4f(0.0);`, ' '))}
+    factor: c => `valueNorms${c}`,
+    fetch: tokens => `${fetchNorms('value', norms.offset, P)(tokens)} ${askFor(lines(0))}`,
+    // Columns side by side are for lanes side by side.
+    strided: true,
+    text: Q => weighed.declare(Q),
+    declare: Q => each(vectors(Q), v => `var more${v} = vec4f(0.0);`, ' '),
+    sum: (Q, tokens) => `
+    ${each(vectors(Q), v => `var added${v} = vec4f(0.0);`, ' ')}
     ${weighed.put(
       Q,
       tokens,
-      (q, c, d) => (ranges ? `(w${c}_${q} * share${d}_${c})` : `w${c}_${q}`),
-      (v, _, d) =>
-        ranges
-          ? `added${d}_${v} = fma(${sumOfBytes}, vec4f(${most(d)} * ${float(offset / 255)}), added${d}_${v});`
-          : `added${d}_${v} += ${sumOfBytes} * ${float(offset / 255)};`,
+      (q, c) => `w${c}_${q}`,
+      v => `added${v} += ${sumOfBytes} * ${float(offset / 255)};`,
     )}
-    ${ranges ? each(roundsOf(P), c => each(groups, d => each(vectors(Q), v => `added${d}_${v} += vec4f${vectorOf(Q, v, q => `dot(w${c}_${q}, ${ranges.low(d, c)})`)};`, ' '))) : ''}
-    ${each(groups, d => each(vectors(Q), v => `more${d}_${v} = fma(more${d}_${v}, kept${v}, added${d}_${v} * whole${v});`, ' '))}
+    ${each(vectors(Q), v => `more${v} = fma(more${v}, kept${v}, added${v} * whole${v});`, ' ')}
     ${each(
       rounds,
       r => `{
-      ${each(vectors(Q), v => `let units${v} = whole${v} * ${float(unit / 255)}${ranges ? ` * ${ofGroup(r, most)}` : ''};`)}
+      ${each(vectors(Q), v => `let units${v} = whole${v} * ${float(step / 255)};`)}
       ${columns(Q, r)}
     }`,
     )}`,
     result: Q => `
-  ${each(groups, d => each(vectors(Q), v => `more${d}_${v} = all_of(more${d}_${v});`, ' '))}
-  ${each(rounds, r => each(vectors(Q), v => `{ let more = ${ofGroup(r, d => `more${d}_${v}`)}; ${each(4, j => `o${r}_${j}_${v} += more;`, ' ')} }`))}`,
+  ${each(vectors(Q), v => `more${v} = all_of(more${v});`, ' ')}
+  ${each(rounds, r => each(vectors(Q), v => each(4, j => `o${r}_${j}_${v} += more${v};`, ' ')))}`,
   };
 }

@@ -3,6 +3,8 @@
  * else through workgroup memory, with the same bits. All lanes call these together.
  */
 
+import { each } from '../text.ts';
+
 /** Lanes of a workgroup. */
 export const LANES = 32;
 
@@ -40,3 +42,26 @@ fn across(x: vec4f, by: u32) -> vec4f {
 ${together ? largestOfIntegers : overLanes('largest', 'max(all, across(all, by))')}
 ${overLanes('all_of', 'all + across(all, by)')}`;
 }
+
+/**
+ * Lanes cut into runs of neighbours, a power of two of them, where each run needs a number of its own. `ofRun` is that of
+ * `names` which is a lane's, if all lanes know all; of sums over all lanes, of which each lane has a part, `dealt` makes
+ * `own` the sum of a lane's run over the lanes with the same place in their runs, and `overRun` sums it over a run.
+ */
+export const ofRun = (names: readonly string[]): string =>
+  names.reduce((all, one, run) => `select(${all}, ${one}, lane / ${LANES / names.length} == ${run})`);
+
+export function dealt(names: readonly string[], own: string): string {
+  let text = '';
+  let all = names;
+  for (let by = LANES / 2; all.length > 1; by /= 2) {
+    const [half, list] = [all.length / 2, all];
+    const pick = (i: number, j: number) => `select(${list[i]}, ${list[j]}, (lane & ${by}) != 0)`;
+    all = Array.from({ length: half }, (_, i) => `${own}${by}_${i}`);
+    text += each(half, i => `let ${all[i]} = ${pick(i, i + half)} + across(${pick(i + half, i)}, ${by});\n`, '');
+  }
+  return `${text}var ${own} = ${all[0]};`;
+}
+
+export const overRun = (name: string, runs: number): string =>
+  each(Math.log2(LANES / runs), i => `${name} += across(${name}, ${2 ** i});`, ' ');

@@ -10,9 +10,9 @@ import { LANES } from './talk.ts';
 /** Multiples of it, less their whole parts, are spread evenly: by them weights are rounded along the tokens. */
 export const GOLDEN = 0.6180339887498949;
 
-/** Weights up to 1 of four tokens, or of one for four queries, as bytes up to 255, by the pattern. */
-const bytesBy = (weights: string, tokens: string) =>
-  `nearest_bytes(fma(${weights}, vec4f(255.0), vec4f(fract(${tokens} * ${float(GOLDEN)}) - 0.5)))`;
+/** Weights of four tokens, or of one for four queries, times `by` as bytes up to 255, by the pattern. */
+const bytesBy = (weights: string, by: string, tokens: string) =>
+  `nearest_bytes(fma(${weights}, ${by}, vec4f(fract(${tokens} * ${float(GOLDEN)}) - 0.5)))`;
 
 /** Numbers from -0.5 to 255.5 to the nearest bytes; what is subtracted is what the bits of NEAREST add. */
 const nearestBytes = /* wgsl */ `
@@ -36,20 +36,25 @@ export function weighedBytes(P: number, sets = 1) {
     room: (Q: number) => (sets * P * V(Q)) / 4,
     declare: (Q: number) => `${nearestBytes}
 var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
-    /** Word g has tokens 4 g to 4 g + 3; `then` follows, with the `words` of queries 4 v to 4 v + 3 at hand. */
+    /**
+     * Word g has tokens 4 g to 4 g + 3, weights up to 255 after they are multiplied by `by`; `then` follows, with the `words` of
+     * queries 4 v to 4 v + 3 at hand.
+     */
     put: (
       Q: number,
       { strided, at }: Tokens,
       weights: (q: number, c: number, s: number) => string,
       then: (v: number, c: number, s: number) => string = () => '',
+      by: (c: number, s: number) => string = () => 'vec4f(255.0)',
     ) => {
       const own = (s: number, v: number, c: number) =>
         strided
           ? turned(Q, v)
-          : `let words = vec4u${vectorOf(Q, v, q => bytesBy(weights(q, c, s), `vec4f(${each(4, j => `f32(4 * g + ${j})`, ', ')})`))};`;
+          : `let by = ${by(c, s)}; let words = vec4u${vectorOf(Q, v, q => bytesBy(weights(q, c, s), 'by', `vec4f(${each(4, j => `f32(4 * g + ${j})`, ', ')})`))};`;
       const given = (s: number, c: number) => `
+      let by = ${by(c, s)};
       ${each(Q, q => `let w${q} = ${weights(q, c, s)};`)}
-      ${each(4, j => `if (${at(c, j)} < ${P}) { ${each(V(Q), v => `tokens[${at(c, j)} * ${V(Q)} + ${v}] = ${bytesBy(`vec4f${vectorOf(Q, v, q => `w${q}[${j}]`)}`, `f32(${at(c, j)})`)};`, ' ')} }`)}`;
+      ${each(4, j => `if (${at(c, j)} < ${P}) { ${each(V(Q), v => `tokens[${at(c, j)} * ${V(Q)} + ${v}] = ${bytesBy(`vec4f${vectorOf(Q, v, q => `w${q}[${j}]`)}`, `vec4f(by[${j}])`, `f32(${at(c, j)})`)};`, ' ')} }`)}`;
       return each(
         sets,
         s => `

@@ -16,6 +16,8 @@ export interface Strips {
   words: number;
   /** The vectors (vec4u) of the line at `place` in strip `strip` of the grid that begins at byte `at`. */
   load(at: string, place: string, strip: string): string[];
+  /** What a line's vectors are turned by to make of two's complement codes that count from the least, and the reverse. */
+  flips: readonly (string | undefined)[];
   /** Word n of vectors ID0, ID1 and so on: codes 4 n to 4 n + 3, from the strip's first on. */
   word(id: string, n: number): Word;
 }
@@ -35,6 +37,7 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
     count,
     words: 32 / bits,
     load: (at, place, strip) => [vector(at, strip, lines, place)],
+    flips: [{ 1: '0xffffffffu', 2: '0xaaaaaaaau', 4: '0x88888888u' }[bits]],
     word: (id, n) => {
       const word = `${id}0[${n & 3}]`;
       const shift = bits * (n >> 2);
@@ -58,6 +61,7 @@ function threeBits(length: number, lines: number): Strips | undefined {
       vector(at, `2 * (${strip}) + 1`, lines, place),
       vector(second(at), strip, lines, place),
     ],
+    flips: [undefined, undefined, '0xffffffffu'],
     word: (id, n) => {
       const [m, w] = [n >> 2, n & 3];
       const low = `(${shifted(`${id}${m >> 2}[${w}]`, 2 * (m & 3))} & ${mask(2)})`;

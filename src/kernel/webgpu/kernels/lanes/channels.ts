@@ -110,11 +110,11 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
         products(
           Q,
           'I',
-          words.map(({ top }) => `${top} ^ 0x80808080u`),
+          words.map(({ top }) => top),
           (l, q) => of(`d${l}_`, q),
           v => wordAt(Q, own, n, v),
         ),
-      true,
+      { asked: true, flipped: true },
     )}
     ${each(Q, q => `let dots0_${q} = vec4f(vec4i(${each(4, j => of(`d${j}_`, q), ', ')}));`)}`,
     score: (q, _, plus) => {

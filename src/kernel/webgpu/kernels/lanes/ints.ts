@@ -99,10 +99,10 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   const strips = page && stripsOf(page.codes.bits, P, D);
   if (!page || !strips) return undefined;
   const { codes, norms, levels } = page;
-  // A level is its byte times the step, plus the offset; two's complement is turned to make bytes.
-  const [step, half] = [2 * levels[0], 2 ** (codes.bits - 1)];
-  const offset = (0.5 - half) * step;
-  const flip = `0x${half.toString(16).padStart(2, '0').repeat(4)}u`;
+  // A level is its code times the step, plus the offset; codes are at the top of their bytes.
+  const step = 2 * levels[0];
+  const offset = (0.5 - 2 ** (codes.bits - 1)) * step;
+  const unit = step / 2 ** (8 - codes.bits);
   const weighed = weighedBytes(P);
   const rounds = roundsOf(D);
   const lines = (r: number): Lines => ({
@@ -119,11 +119,11 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
           products(
             Q,
             'U',
-            words.map(({ codes }) => `${codes} ^ ${flip}`),
+            words.map(({ top }) => top),
             (l, q) => of(`d${l}_`, q),
             v => weighed.at(Q, n, v),
           ),
-        r === 0,
+        { asked: r === 0, flipped: true },
       )}
       ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}`;
   return {
@@ -149,7 +149,7 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
     ${each(
       rounds,
       r => `{
-      ${each(vectors(Q), v => `let units${v} = whole${v} * ${float(step / 255)};`)}
+      ${each(vectors(Q), v => `let units${v} = whole${v} * ${float(unit / 255)};`)}
       ${columns(Q, r)}
     }`,
     )}`,

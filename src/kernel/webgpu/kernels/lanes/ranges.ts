@@ -51,7 +51,7 @@ export function rangeValues(name: string, fragment: Fragment, shape: PageShape):
   const ofRuns = (r: number, text: (d: number) => string, none: string) =>
     Array.from({ length: runs }, (_, i) => (runs * r + i < groups ? text(runs * r + i) : none));
   const columns = (Q: number, r: number) => `{
-      ${each(vectors(Q), v => `let units${v} = whole${v} * (${ofRun(ofRuns(r, most, '0.0'))} * ${float(1 / 255)});`)}
+      ${each(vectors(Q), v => `let units${v} = whole${v} * (${ofRun(ofRuns(r, most, '0.0'))} * ${float(2 ** (codes.bits - 8) / 255)});`)}
       ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
       ${walk(
         lines(r),
@@ -59,11 +59,11 @@ export function rangeValues(name: string, fragment: Fragment, shape: PageShape):
           products(
             Q,
             'U',
-            words.map(({ codes }) => codes),
+            words.map(({ top }) => top),
             (l, q) => of(`d${l}_`, q),
             v => weighed.at(Q, `${groupOf(r)} * ${P / 4} + ${n}`, v),
           ),
-        r === 0,
+        { asked: r === 0 },
       )}
       ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}
     }`;

@@ -17,7 +17,7 @@ export interface Lines {
 
 /** What is read of a strip. */
 const loads = ({ strips, id, at, places }: Lines, strip: string) =>
-  places.flatMap((place, l) => strips.load(at, place, strip).map((text, c) => ({ name: `${id}${l}_${c}`, text })));
+  places.flatMap((place, l) => strips.load(at, place, strip).map((text, vector) => ({ name: `${id}${l}_${vector}`, vector, text })));
 
 /** Asks for the first strip: as early as can be. */
 export const askFor = (lines: Lines): string =>
@@ -25,21 +25,33 @@ export const askFor = (lines: Lines): string =>
     .map(({ name, text }) => `var next_${name} = ${text};`)
     .join('\n');
 
-/**
- * Text for four codes of every line, and for the number of that word in a line; `asked` if the first strip was asked for
- * before.
- */
-export function walk(lines: Lines, text: (number: string, words: Word[]) => string, asked = false): string {
+interface Walk {
+  /** Whether the first strip was asked for before. */
+  asked?: boolean;
+  /** Whether two's complement is turned into codes that count from the least, or the reverse. */
+  flipped?: boolean;
+}
+
+/** Text for four codes of every line, and for the number of that word in a line. */
+export function walk(
+  lines: Lines,
+  text: (number: string, words: Word[]) => string,
+  { asked = false, flipped = false }: Walk = {},
+): string {
   const { strips, id, places } = lines;
-  const own = loads(lines, `min(strip + 1, ${strips.count - 1}u)`);
-  const next = strips.count > 1 ? own.map(({ name, text }) => `next_${name} = ${text};`).join('\n') : '';
+  const { count, flips } = strips;
+  const turn = (vector: number) => (flipped && flips[vector] ? ` ^ vec4u(${flips[vector]})` : '');
+  // Said this way a compiler knows that words are within their array, and that the others lie right behind the first.
+  const strip = Number.isInteger(Math.log2(count)) ? `(strip % ${count})` : 'strip';
+  const own = loads(lines, `min(strip + 1, ${count - 1}u)`);
+  const next = count > 1 ? own.map(({ name, text }) => `next_${name} = ${text};`).join('\n') : '';
   return `${asked ? '' : askFor(lines)}
-    for (var strip = 0u; strip < ${strips.count} * p.four / 4; strip++) {
-      ${own.map(({ name }) => `let ${name} = next_${name};`).join(' ')}
+    for (var strip = 0u; strip < ${count} * p.four / 4; strip++) {
+      ${own.map(({ name, vector }) => `let ${name} = next_${name}${turn(vector)};`).join(' ')}
       ${next}
       ${each(strips.words, n => {
         const words = places.map((_, l) => strips.word(`${id}${l}_`, n));
-        return `{ ${text(`strip * ${strips.words} + ${n}`, words)} }`;
+        return `{ ${text(`${strip} * ${strips.words} + ${n}`, words)} }`;
       })}
     }`;
 }

@@ -17,7 +17,9 @@ export interface Lines {
 
 /** What is read of a strip. */
 const loads = ({ strips, id, at, places }: Lines, strip: string) =>
-  places.flatMap((place, l) => strips.load(at, place, strip).map((text, vector) => ({ name: `${id}${l}_${vector}`, vector, text })));
+  places.flatMap((place, l) =>
+    strips.load(at, place, strip).map((text, vector) => ({ name: `${id}${l}_${vector}`, vector, text })),
+  );
 
 /** Asks for the first strip: as early as can be. */
 export const askFor = (lines: Lines): string =>

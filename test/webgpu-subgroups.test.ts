@@ -51,6 +51,22 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
       expect(await compile(turnPages(key.name, key.fragment, frame.turned, SHAPE, key.perHead))).toEqual([]);
   });
 
+  it.each([
+    ['f16', 1],
+    ['fp8', 1],
+    ['fp8', 2],
+    ['q8_0/fp8', 1],
+    ['fp8/tq4u', 1],
+  ])('%s: pages by subgroup matrices, %i rows', async (spec, rows) => {
+    const shape = { ...SHAPE, turn: turnOf(SHAPE.headDim) };
+    const byMatrices = { ...SHAPE, matrices: true };
+    const { keys, values } = createCodec(spec, shape);
+    const [key, value] = [keys, values].map(({ fragment }) => createCodecs(NO_GPU, byMatrices, false)(fragment));
+    const kernel = frameOf(key, value, byMatrices, { unroll: 4, split: 4, memory: 32768 }).pages(rows);
+    expect(kernel.body).toContain('subgroupMatrixMultiplyAccumulate');
+    expect(await compile(kernel)).toEqual([]);
+  });
+
   it.each([64, 128, 256])('rotations of %i dims', async headDim => {
     const flags = { matrix: true, signs: true, perHead: false };
     for (const mean of [false, true]) {

@@ -68,7 +68,7 @@ export interface AdapterInfo {
   subgroups: number;
   subgroupMin: number;
   f16: boolean;
-  /** Whether subgroups of 32 multiply matrices of 16 x 16 halves and add them up as floats. */
+  /** Whether subgroups of 32 multiply matrices of 16 x 16 halves, by 16 x 16 and by 16 x 8, and add them up as floats. */
   matrices: boolean;
   limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
 }
@@ -117,11 +117,12 @@ function hasMatrices(info: GPUAdapterInfo, features: GPUSupportedFeatures): bool
     subgroupMatrixConfigs?: { componentType: string; resultComponentType: string; M: number; N: number; K: number }[];
   };
   const lanes = subgroupMinSize === 32 && subgroupMaxSize === 32;
-  const fits = subgroupMatrixConfigs?.some(
-    ({ componentType, resultComponentType, M, N, K }) =>
-      componentType === 'f16' && resultComponentType === 'f32' && M === 16 && N === 16 && K === 16,
-  );
-  return lanes && fits === true && [MATRICES, 'shader-f16', 'subgroups'].every(name => features.has(name));
+  const fits = (columns: number) =>
+    subgroupMatrixConfigs?.some(
+      ({ componentType, resultComponentType, M, N, K }) =>
+        componentType === 'f16' && resultComponentType === 'f32' && M === 16 && N === columns && K === 16,
+    ) === true;
+  return lanes && fits(16) && fits(8) && [MATRICES, 'shader-f16', 'subgroups'].every(name => features.has(name));
 }
 
 const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query', MATRICES] as const;

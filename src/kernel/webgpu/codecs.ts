@@ -10,6 +10,7 @@ import * as laneBooks from './kernels/lanes/books.ts';
 import { channelKeys } from './kernels/lanes/channels.ts';
 import { columnKeys, columnValues } from './kernels/lanes/columns.ts';
 import * as laneInts from './kernels/lanes/ints.ts';
+import { matrixKeys, matrixValues } from './kernels/lanes/matrices.ts';
 import { oakenKeys, oakenValues } from './kernels/lanes/oaken.ts';
 import { rangeValues } from './kernels/lanes/ranges.ts';
 import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
@@ -54,6 +55,7 @@ type Maker<Part> = (name: string, fragment: Fragment, shape: AttendShape) => Par
 
 /** Parts that do not read floats: of each list the first that fits is taken, and none in precise mode. */
 const LANE_KEYS: readonly Maker<byLanes.KeyPart>[] = [
+  matrixKeys,
   laneInts.intKeys,
   channelKeys,
   blockKeys,
@@ -63,6 +65,7 @@ const LANE_KEYS: readonly Maker<byLanes.KeyPart>[] = [
   spectrumKeys,
 ];
 const LANE_VALUES: readonly Maker<byLanes.ValuePart>[] = [
+  matrixValues,
   laneInts.intValues,
   rangeValues,
   blockValues,

@@ -38,7 +38,10 @@ export interface WebGpuOptions {
   split?: number;
   /** Whether lanes may work together in subgroups: where the adapter has them. */
   subgroups?: boolean;
-  /** Whether rows of prompts are multiplied by subgroup matrices: where the adapter has them. It shows in results. */
+  /**
+   * Whether rows of prompts are multiplied by subgroup matrices, and pages of f16 and fp8: where the adapter has them. It
+   * shows in results.
+   */
   matrices?: boolean;
 }
 
@@ -92,11 +95,13 @@ export class WebGpuDevice implements Device {
   ) {
     const { limits, software } = info;
     const known = rest.subgroups !== false && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
-    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups: known ? info.subgroups : 0 };
+    const matrices = rest.matrices ?? info.matrices;
+    const subgroups = known ? info.subgroups : 0;
+    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups, matrices };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);
-    this.products = new Products(gpu, info, { precise, unroll, matrices: rest.matrices ?? info.matrices });
+    this.products = new Products(gpu, info, { precise, unroll, matrices });
     this.attention = new Attention(gpu, shape, codecOf, {
       heads,
       unroll,

@@ -100,5 +100,7 @@ function mostQueries(key: GpuCodec, value: GpuCodec, shape: AttendShape, bytes: 
   }
   const lanes = lanesOf(key, value);
   if (!lanes) return byAll();
-  return Math.floor((memory - 4 * LANES) / Math.max(lanes.keys.loaded + lanes.values.loaded, halfWords));
+  const { keys, values } = lanes;
+  const fit = Math.floor((memory - 4 * LANES) / Math.max(keys.loaded + values.loaded, halfWords));
+  return Math.min(fit, keys.most ?? fit, values.most ?? fit);
 }

@@ -25,10 +25,16 @@ fn word_at(at: u32) -> u32 {
   return select(low, (low >> 16) | (pool[at / 4 + 1] << 16), (at & 2) == 2);
 }
 struct Eight { low: vec4f, high: vec4f }
-/** Four fp8 numbers as f16, which makes them 2^-8 as large. */
+/** Four fp8 numbers as f16, the even ones and the odd, which makes them 2^-8 as large. */
+fn fp8_halves(codes: u32) -> vec2u {
+  let even = ((codes << 8) & 0x80008000) | ((codes << 7) & 0x3f803f80);
+  let odd = (codes & 0x80008000) | ((codes >> 1) & 0x3f803f80);
+  return vec2u(even, odd);
+}
 fn small_fp8(codes: u32) -> vec4f {
-  let even = unpack2x16float(((codes << 8) & 0x80008000) | ((codes << 7) & 0x3f803f80));
-  let odd = unpack2x16float((codes & 0x80008000) | ((codes >> 1) & 0x3f803f80));
+  let both = fp8_halves(codes);
+  let even = unpack2x16float(both.x);
+  let odd = unpack2x16float(both.y);
   return vec4f(even.x, odd.x, even.y, odd.y);
 }
 fn fp8(codes: u32) -> vec4f { return 256.0 * small_fp8(codes); }

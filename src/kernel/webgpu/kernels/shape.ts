@@ -5,6 +5,8 @@ export interface PageShape {
   pageTokens: number;
   /** Lanes of a subgroup, which may pass numbers to one another without workgroup memory; 0 where that is not known. */
   subgroups?: number;
+  /** Whether subgroups of 32 multiply matrices of halves, 16 x 16 by 16 x 8. */
+  matrices?: boolean;
 }
 
 /** Invocations of a workgroup. */

@@ -70,6 +70,10 @@ interface Part {
   dim: number;
   /** Words of workgroup memory a query. */
   loaded: number;
+  /** Queries at most, if not as many as there is memory for. */
+  most?: number;
+  /** Extensions of WGSL. */
+  enable?: readonly string[];
   /** Vectors of `room: array<vec4u>` in workgroup memory, which is the keys' until weights are made and then the values'. */
   room?(Q: number): number;
   /** Functions and variables. */
@@ -258,6 +262,6 @@ fn main(group: vec3u, own_lane: u32) {
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<vec4f>'],
     size: LANES,
     body,
-    enable: together ? ['subgroups'] : [],
+    enable: [...new Set([...(together ? ['subgroups'] : []), ...(keys.enable ?? []), ...(values.enable ?? [])])],
   };
 }

@@ -47,9 +47,13 @@ ${overLanes('all_of', 'all + across(all, by)')}`;
  * Lanes cut into runs of neighbours, a power of two of them, where each run needs a number of its own. `ofRun` is that of
  * `names` which is a lane's, if all lanes know all; of sums over all lanes, of which each lane has a part, `dealt` makes
  * `own` the sum of a lane's run over the lanes with the same place in their runs, and `overRun` sums it over a run.
+ * Runs are told apart by the bits of `lane`: where its quotient was compared, the compiler of an H200 chose wrongly.
  */
-export const ofRun = (names: readonly string[]): string =>
-  names.reduce((all, one, run) => `select(${all}, ${one}, lane / ${LANES / names.length} == ${run})`);
+export function ofRun(names: readonly string[], by = LANES / 2): string {
+  if (names.length === 1) return names[0];
+  const half = names.length / 2;
+  return `select(${ofRun(names.slice(0, half), by / 2)}, ${ofRun(names.slice(half), by / 2)}, (lane & ${by}) != 0)`;
+}
 
 export function dealt(names: readonly string[], own: string): string {
   let text = '';
@@ -57,7 +61,7 @@ export function dealt(names: readonly string[], own: string): string {
   for (let by = LANES / 2; all.length > 1; by /= 2) {
     const [half, list] = [all.length / 2, all];
     const pick = (i: number, j: number) => `select(${list[i]}, ${list[j]}, (lane & ${by}) != 0)`;
-    all = Array.from({ length: half }, (_, i) => `${own}${by}_${i}`);
+    all = Array.from({ length: half }, (_, i) => `${own}_${by}_${i}`);
     text += each(half, i => `let ${all[i]} = ${pick(i, i + half)} + across(${pick(i + half, i)}, ${by});\n`, '');
   }
   return `${text}var ${own} = ${all[0]};`;

@@ -117,7 +117,9 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
       const first = (n: number) =>
         adjacent ? `(8 * (lane % ${lanes} * ${eights} + ${n}))` : `(8 * (lane % ${lanes} + ${n * lanes}))`;
       const number = (q: number, n: string) =>
-        `select(0.0, ${queries.at(`origin${q}`, `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
+        8 * eights * lanes === D
+          ? queries.at(`origin${q}`, n)
+          : `select(0.0, ${queries.at(`origin${q}`, `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
       return `
   ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vectorOf(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}
   ${each(vectors(Q), v => `let constants${v} = vec4f${vectorOf(Q, v, q => queries.constant?.(`origin${q}`) ?? '0.0')};`)}`;

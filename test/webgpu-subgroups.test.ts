@@ -28,6 +28,7 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
   it.each([
     'tq4u',
     'tq2',
+    'tq3',
     'tq4',
     'kivi2g32',
     'q8_0',

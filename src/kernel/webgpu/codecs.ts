@@ -17,7 +17,6 @@ import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
 import { spectrumKeys } from './kernels/lanes/spectrum.ts';
 import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
 import type * as byTeams from './kernels/teams/attend.ts';
-import * as teamInts from './kernels/teams/ints.ts';
 import * as teamMixed from './kernels/teams/mixed.ts';
 import * as teamQuads from './kernels/teams/quads.ts';
 
@@ -57,6 +56,7 @@ type Maker<Part> = (name: string, fragment: Fragment, shape: AttendShape) => Par
 const LANE_KEYS: readonly Maker<byLanes.KeyPart>[] = [
   matrixKeys,
   laneInts.intKeys,
+  laneInts.pairKeys,
   channelKeys,
   blockKeys,
   oakenKeys,
@@ -73,17 +73,8 @@ const LANE_VALUES: readonly Maker<byLanes.ValuePart>[] = [
   columnValues,
   laneBooks.bookValues,
 ];
-const TEAM_KEYS: readonly Maker<byTeams.KeyPart>[] = [
-  teamInts.intKeys,
-  teamInts.pairKeys,
-  teamMixed.mixedKeys,
-  teamQuads.additiveKeys,
-];
-const TEAM_VALUES: readonly Maker<byTeams.ValuePart>[] = [
-  teamInts.intValues,
-  teamMixed.mixedValues,
-  teamQuads.additiveValues,
-];
+const TEAM_KEYS: readonly Maker<byTeams.KeyPart>[] = [teamMixed.mixedKeys, teamQuads.additiveKeys];
+const TEAM_VALUES: readonly Maker<byTeams.ValuePart>[] = [teamMixed.mixedValues, teamQuads.additiveValues];
 
 export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (fragment: Fragment) => GpuCodec {
   const { headDim } = shape;

@@ -56,8 +56,8 @@ export function frameOf(key: GpuCodec, value: GpuCodec, shape: AttendShape, opti
   return {
     tile: Math.max(1, Math.floor(Math.min(2 * options.unroll, most) / shape.group)),
     split: teams ? TEAMS : options.split,
-    words: (teams ?? lanes ?? key).keys.words,
-    int8: teams !== undefined || (lanes?.keys.int8 ?? false),
+    words: (lanes ?? key).keys.words,
+    int8: lanes?.keys.int8 ?? false,
     turned: teams?.keys.turned,
     pages(rows) {
       if (teams) return pagesByTeams(side(key, teams.keys), side(value, teams.values), shape, rows);
@@ -70,9 +70,8 @@ export function frameOf(key: GpuCodec, value: GpuCodec, shape: AttendShape, opti
   };
 }
 
-/** Two evenly spaced sides are read by lanes, which were as fast. */
 function teamsOf({ teamKeys: keys }: GpuCodec, { teamValues: values }: GpuCodec) {
-  return keys && values && !(keys.even && values.even) ? { keys, values } : undefined;
+  return keys && values ? { keys, values } : undefined;
 }
 
 function lanesOf({ laneKeys: keys }: GpuCodec, { laneValues: values }: GpuCodec) {

@@ -8,6 +8,9 @@ export interface Word {
   /** A byte each; or at the top of their bytes, which are otherwise zero. */
   codes: string;
   top: string;
+  /** All bits but the highest, with others above them; and the highest by itself. */
+  low: string;
+  high: string;
 }
 
 export interface Strips {
@@ -20,6 +23,8 @@ export interface Strips {
   flips: readonly (string | undefined)[];
   /** Word n of vectors ID0, ID1 and so on: codes 4 n to 4 n + 3, from the strip's first on. */
   word(id: string, n: number): Word;
+  /** Of strips that are taken in steps of four words: moves the codes of the next step to where those of the first are. */
+  step?(id: string): string;
 }
 
 const mask = (bits: number, shift = 0) => `0x${((2 ** bits - 1) << shift).toString(16).padStart(2, '0').repeat(4)}u`;
@@ -28,9 +33,12 @@ const shifted = (word: string, by: number) =>
 const vector = (at: string, strip: string, lines: number, place: string) =>
   `pool4[(${at}) / 16 + (${strip}) * ${lines} + ${place}]`;
 
-/** A grid of `lines` lines of `length` codes, if its lines are whole blocks. It must begin at a multiple of 16 bytes. */
-export function stripsOf(bits: number, length: number, lines: number): Strips | undefined {
-  if (bits === 3) return threeBits(length, lines);
+/**
+ * A grid of `lines` lines of `length` codes, if its lines are whole blocks. It must begin at a multiple of 16 bytes. Strips that
+ * are taken in steps have one vector a plane.
+ */
+export function stripsOf(bits: number, length: number, lines: number, steps = false): Strips | undefined {
+  if (bits === 3) return threeBits(length, lines, steps);
   const count = (length * bits) / 128;
   if (![1, 2, 4].includes(bits) || count % 1 !== 0) return undefined;
   return {
@@ -44,30 +52,41 @@ export function stripsOf(bits: number, length: number, lines: number): Strips | 
       return {
         codes: `(${shifted(word, shift)} & ${mask(bits)})`,
         top: `(${shifted(word, shift + bits - 8)} & ${mask(bits, 8 - bits)})`,
+        low: shifted(word, shift),
+        high: `(${shifted(word, shift + bits - 1)} & ${mask(1)})`,
       };
     },
+    step: steps ? id => `${id}0 >>= vec4u(${bits});` : undefined,
   };
 }
 
 /** Two bits in one plane, the third in another, whose block serves two of the first's. */
-function threeBits(length: number, lines: number): Strips | undefined {
+function threeBits(length: number, lines: number, steps: boolean): Strips | undefined {
   if (length % 128 !== 0) return undefined;
-  const second = (at: string) => `(${at}) + ${(lines * length) / 4}`;
+  // Vectors of the first plane in a strip.
+  const twos = steps ? 1 : 2;
+  const second = (at: string, place: string, strip: string) =>
+    vector(`(${at}) + ${(lines * length) / 4}`, strip, lines, place);
   return {
-    count: length / 128,
-    words: 32,
-    load: (at, place, strip) => [
-      vector(at, `2 * (${strip})`, lines, place),
-      vector(at, `2 * (${strip}) + 1`, lines, place),
-      vector(second(at), strip, lines, place),
-    ],
-    flips: [undefined, undefined, '0xffffffffu'],
+    count: length / 64 / twos,
+    words: 16 * twos,
+    load: (at, place, strip) =>
+      steps
+        ? [vector(at, strip, lines, place), `(${second(at, place, `(${strip}) / 2`)} >> vec4u((${strip}) % 2 * 4))`]
+        : [
+            vector(at, `2 * (${strip})`, lines, place),
+            vector(at, `2 * (${strip}) + 1`, lines, place),
+            second(at, place, strip),
+          ],
+    flips: [...Array(twos), '0xffffffffu'],
     word: (id, n) => {
       const [m, w] = [n >> 2, n & 3];
-      const low = `(${shifted(`${id}${m >> 2}[${w}]`, 2 * (m & 3))} & ${mask(2)})`;
-      const both = `(${low} | (${shifted(`${id}2[${w}]`, m - 2)} & ${mask(1, 2)}))`;
-      return { codes: both, top: `(${both} << 5u)` };
+      const [two, one] = [`${id}${m >> 2}[${w}]`, `${id}${twos}[${w}]`];
+      const low = shifted(two, 2 * (m & 3));
+      const both = `((${low} & ${mask(2)}) | (${shifted(one, m - 2)} & ${mask(1, 2)}))`;
+      return { codes: both, top: `(${both} << 5u)`, low, high: `(${shifted(one, m)} & ${mask(1)})` };
     },
+    step: steps ? id => `${id}0 >>= vec4u(2); ${id}1 >>= vec4u(1);` : undefined,
   };
 }
 

@@ -177,7 +177,10 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
     )}`;
   const stored = (r: number, q: number) => {
     if (values.dimOf)
-      return each(4, j => `{ let i = ${values.dimOf!(r, j)}; states[at + i / 4][i % 4] = ${of(`o${r}_${j}_`, q)}; }`);
+      return each(4, j => {
+        const store = `states[at + i / 4][i % 4] = ${of(`o${r}_${j}_`, q)};`;
+        return `{ let i = ${values.dimOf!(r, j)}; ${C % (4 * LANES) === 0 ? store : `if (i < ${C}) { ${store} }`} }`;
+      });
     if (values.strided)
       return each(4, j => {
         const first = 4 * LANES * r + LANES * j;

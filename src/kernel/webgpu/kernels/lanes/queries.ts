@@ -10,13 +10,16 @@ export const queryText = (Q: number, dim: number): string =>
 /** Word n of the queries in vector v. */
 export const queryAt = (Q: number, n: string, v: number): string => `query[(${n}) * ${vectors(Q)} + ${v}]`;
 
-/** Fills `query`; `scaleV` (to the base 2), `sumsV` and `constantsV` are what follows the words of each query. */
-export function takeQueries(Q: number, dim: number): string {
+/**
+ * Fills `query`: `word` is that of number n. `scaleV` (to the base 2), `sumsV` and `constantsV` are what follows the words of
+ * each query.
+ */
+export function takeQueries(Q: number, dim: number, word = (origin: string) => `queries[${origin} + n]`): string {
   const scalar = (n: number, v: number) =>
     `bitcast<vec4f>(vec4u${vectorOf(Q, v, q => `queries[origin${q} + ${dim / 4 + n}]`)})`;
   return `
   for (var n = lane; n < ${dim / 4}; n += ${LANES}) {
-    ${each(vectors(Q), v => `${queryAt(Q, 'n', v)} = vec4u${vectorOf(Q, v, q => `queries[origin${q} + n]`)};`)}
+    ${each(vectors(Q), v => `${queryAt(Q, 'n', v)} = vec4u${vectorOf(Q, v, q => word(`origin${q}`))};`)}
   }
   ${each(vectors(Q), v => `let scale${v} = ${scalar(0, v)} * ${LOG2E}; let sums${v} = ${scalar(1, v)}; let constants${v} = ${scalar(2, v)};`)}`;
 }

@@ -1,6 +1,7 @@
 /**
  * A lane's lines, strip by strip: while one strip is multiplied the next is on its way. The loop shall stay a loop, since
- * unrolled a compiler reads all strips at once and has no registers left; so how often it runs depends on a parameter.
+ * unrolled a compiler reads all strips at once and has no registers left; so how often it runs depends on a parameter. Where
+ * much is done with a word (tables), the steps of a strip are a loop too, so that the text stays short.
  */
 
 import type { Strips, Word } from '../strips.ts';
@@ -41,19 +42,29 @@ export function walk(
   { asked = false, flipped = false }: Walk = {},
 ): string {
   const { strips, id, places } = lines;
-  const { count, flips } = strips;
+  const { count, flips, step } = strips;
   const turn = (vector: number) => (flipped && flips[vector] ? ` ^ vec4u(${flips[vector]})` : '');
   // Said this way a compiler knows that words are within their array, and that the others lie right behind the first.
   const strip = Number.isInteger(Math.log2(count)) ? `(strip % ${count})` : 'strip';
   const own = loads(lines, `min(strip + 1, ${count - 1}u)`);
   const next = count > 1 ? own.map(({ name, text }) => `next_${name} = ${text};`).join('\n') : '';
+  const wordsFrom = (first: string, some: number) =>
+    each(some, n => {
+      const words = places.map((_, l) => strips.word(`${id}${l}_`, n));
+      return `{ ${text(`${first} + ${n}`, words)} }`;
+    });
+  const first = `${strip} * ${strips.words}`;
+  const steps = strips.words / 4;
+  const all = step
+    ? `for (var step = 0u; step < ${steps} * p.four / 4; step++) {
+        ${wordsFrom(`${first} + step % ${steps} * 4`, 4)}
+        ${places.map((_, l) => step(`${id}${l}_`)).join(' ')}
+      }`
+    : wordsFrom(first, strips.words);
   return `${asked ? '' : askFor(lines)}
     for (var strip = 0u; strip < ${count} * p.four / 4; strip++) {
-      ${own.map(({ name, vector }) => `let ${name} = next_${name}${turn(vector)};`).join(' ')}
+      ${own.map(({ name, vector }) => `${step ? 'var' : 'let'} ${name} = next_${name}${turn(vector)};`).join(' ')}
       ${next}
-      ${each(strips.words, n => {
-        const words = places.map((_, l) => strips.word(`${id}${l}_`, n));
-        return `{ ${text(`${strip} * ${strips.words} + ${n}`, words)} }`;
-      })}
+      ${all}
     }`;
 }

@@ -21,9 +21,6 @@ import { LANES } from '../lanes/talk.ts';
 import { each } from '../text.ts';
 import { SIZE, TEAMS, talk } from './talk.ts';
 
-/** Below the least factor of a value that an f16 can hold. */
-const LEAST = '2e-8';
-
 /** Numbers of all queries are in vectors of four: how many there are. */
 export const vectors = (Q: number): number => Math.ceil(Q / 4);
 
@@ -62,8 +59,6 @@ interface Part {
   room?(Q: number): number;
   /** Words of workgroup memory that it has beside that. */
   fixed?: number;
-  /** Whether it is as fast by lanes, which are taken then where both sides are. */
-  even?: boolean;
   /** Functions and variables. */
   text?: string;
   /** Statements before the page: tables that all lanes fill together. */
@@ -75,13 +70,8 @@ interface Part {
 }
 
 export interface KeyPart extends Part {
-  /** Words of a prepared query in `queries`; none where every page has its own, which `turned` says how to make. */
-  words: number;
-  turned?: Words;
-  /** The type of `queries`, unless it is array<u32>. */
-  queries?: string;
-  /** Takes the queries: the words of query q begin at `origin(item, head, q)`; lane `own` of all. */
-  load(Q: number): string;
+  /** How the words of queries are made, which every page has its own of. */
+  turned: Words;
   /** Makes what scores are of, for token j of a lane. */
   sums(Q: number): string;
   /** The scores of token j for the queries of vector v. */
@@ -89,13 +79,9 @@ export interface KeyPart extends Part {
 }
 
 export interface ValuePart extends Part {
-  /** Whether it puts anything into `moreV`. */
-  constant?: boolean;
-  /** Factor of token j of a lane, which its weights shall have in them; none unless given. */
-  factor?(j: number): string;
   /**
    * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, times `byV`, from the weights `wJ_V`, of which the
-   * page's largest is 1. What it puts into `moreV` is added up over lanes and added to all dims.
+   * page's largest is 1.
    */
   sum(Q: number, tokens: Tokens): string;
   /** Which dim is a lane's I; and how many it has. */
@@ -124,7 +110,7 @@ const roundsOf = (keys: KeyPart, values: ValuePart) => Math.max(keys.books?.roun
 
 /** Words of workgroup memory for so many queries, with what lanes pass to one another where they have no subgroup. */
 export function teamWords(keys: KeyPart, values: ValuePart, Q: number): number {
-  const vectorsOfAll = roomOf(keys, values, Q).size + 3 * TEAMS * vectors(Q) + SIZE;
+  const vectorsOfAll = roomOf(keys, values, Q).size + 2 * TEAMS * vectors(Q) + SIZE;
   return 4 * vectorsOfAll + BOOK_ROUND * roundsOf(keys, values) + (keys.fixed ?? 0) + (values.fixed ?? 0);
 }
 
@@ -150,7 +136,6 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const together = subgroups === LANES;
   const rounds = roundsOf(keys, values);
   const { sumsAt, size } = roomOf(keys, values, Q);
-  const logged = values.factor !== undefined;
   const eachSum = (text: (at: string, sum: string) => string) =>
     each(values.dims, i => each(V, v => text(`sums + ${values.dimOf(i)} * ${V} + ${v}`, `o${i}_${v}`), ' '));
   const addAll = `workgroupBarrier();
@@ -158,18 +143,14 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   workgroupBarrier();
   if (team < 2) { ${eachSum((at, sum) => `{ let at = ${at}; room[at] = bitcast<vec4u>(${sum} + bitcast<vec4f>(room[at])); }`)} }`;
   const ofRow = (q: number, text: string) => (q < G ? text : `if (${Math.floor(q / G)} < rows) { ${text} }`);
-  const constant = (text: (v: number) => string) => (values.constant ? each(V, text, ' ') : '');
   const ofTeams = (text: (t: number) => string) => `(${each(TEAMS, text, ' + ')})`;
   const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
 ${talk(together)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
 var<workgroup> room: array<vec4u, ${size}>;
-var<workgroup> lengths: array<array<vec4f, ${2 * V}>, ${TEAMS}>;
+var<workgroup> lengths: array<array<vec4f, ${V}>, ${TEAMS}>;
 ${rounds > 0 ? `var<workgroup> books: array<array<u32, ${BOOK_ROUND}>, ${rounds}>;` : ''}
-fn origin(item: u32, head: u32, q: u32) -> u32 {
-  return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.words};
-}
 ${keys.text ?? ''}
 ${values.text ?? ''}
 
@@ -184,7 +165,6 @@ fn main(group: vec3u, own: u32) {
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
   ${keys.books?.fill ?? ''}
-  ${keys.load(Q)}
   ${source.begin}
   ${keys.fetch?.(own) ?? ''}
   ${values.fetch?.(own) ?? ''}
@@ -192,15 +172,13 @@ fn main(group: vec3u, own: u32) {
   // 1. dots
   ${keys.sums(Q)}
   // 2. weights
-  ${logged ? each(J, j => `let factor${j} = max(${values.factor!(j)}, ${LEAST}); let log${j} = log(factor${j});`) : ''}
-  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}${logged ? ` + log${j}` : ''}, ${source.seen(own.at(j))});`)}
+  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}, ${source.seen(own.at(j))});`)}
   ${each(
     V,
     v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
-  var l${v} = vec4f(0.0);
-  var more${v} = vec4f(0.0);`,
+  var l${v} = vec4f(0.0);`,
   )}
-  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} ${logged ? `= fma(w${j}_${v}, vec4f(1.0 / factor${j}), l${v})` : `+= w${j}_${v}`};`)}
+  ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} += w${j}_${v};`)}
   if (lane == 0) { ${each(V, v => `tops[team][${v}] = top${v};`, ' ')} }
   workgroupBarrier();
   ${each(V, v => `var top_of_all${v} = tops[0][${v}];`, ' ')}
@@ -213,17 +191,12 @@ fn main(group: vec3u, own: u32) {
   { ${values.sum(Q, own)} }
   // 4. all teams together
   ${each(V, v => `l${v} = all_of(l${v}) * by${v};`, ' ')}
-  ${constant(v => `more${v} = all_of(more${v}) * by${v};`)}
   ${values.shared ? '' : addAll}
-  if (lane == 0) {
-    ${each(V, v => `lengths[team][${v}] = l${v};`, ' ')}
-    ${constant(v => `lengths[team][${V + v}] = more${v};`)}
-  }
+  if (lane == 0) { ${each(V, v => `lengths[team][${v}] = l${v};`, ' ')} }
   workgroupBarrier();
-  ${constant(v => `let more_of_all${v} = ${ofTeams(t => `lengths[${t}][${V + v}]`)};`)}
   ${each(Q, q => `let to${q} = ((first_state + ${Math.floor(q / G)} * between) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C)};`)}
   for (var i = own; i < ${C}; i += ${SIZE}) {
-    ${each(V, v => `let sum${v} = ${each(SUMS, t => `bitcast<vec4f>(room[${sumsAt + t * C * V} + i * ${V} + ${v}])`, ' + ')}${values.constant ? ` + more_of_all${v}` : ''};`)}
+    ${each(V, v => `let sum${v} = ${each(SUMS, t => `bitcast<vec4f>(room[${sumsAt + t * C * V} + i * ${V} + ${v}])`, ' + ')};`)}
     ${each(Q, q => ofRow(q, `states[to${q} + i] = sum${q >> 2}[${q & 3}];`))}
   }
   if (own == 0) {
@@ -235,7 +208,7 @@ fn main(group: vec3u, own: u32) {
   return {
     name: `attend ${source.name} by teams ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${together ? ' together' : ''}`,
     params: ['table', 'items', 'four', ...source.params],
-    buffers: ['data: array<u32>', `queries: ${keys.queries ?? 'array<u32>'}`, ...bound, 'write states: array<f32>'],
+    buffers: ['data: array<u32>', 'queries: array<vec4u>', ...bound, 'write states: array<f32>'],
     size: SIZE,
     body,
     enable: together ? ['subgroups'] : [],

@@ -121,7 +121,6 @@ export function mixedKeys(name: string, fragment: Fragment, shape: AttendShape):
   return {
     name: `mixed ${name}`,
     dim: D,
-    ...turned.part,
     turned: words,
     text: turned.text,
     // Where the four columns of a quad begin.
@@ -162,18 +161,27 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
   /** A column of so many bits, from vector `at` on: 32 words of four tokens. */
   const column = (Q: number, bits: number) => {
     const planes = planesOf(bits, P);
+    // A turn takes a vector of the widest plane; words of others are moved down to where its begin.
+    const widest = planes[0].width;
+    const words = P / 4 / widest;
     const codes = (n: number) =>
       joined(bits, planes, p => {
         const { width, shift } = planes[p];
         const by = ((width * (n >> 2)) % 8) - shift;
-        const of = `c${p}_${Math.floor((n * width) / 32)}[${n % 4}]`;
+        const of = `c${p}[${n % 4}]`;
         return by === 0 ? of : by > 0 ? `(${of} >> ${by}u)` : `(${of} << ${-by}u)`;
       });
-    const read = ({ width, first }: Plane, p: number) =>
-      each(width, c => `let c${p}_${c} = pool4[at + ${first / 16 + c}];`, ' ');
+    const read = ({ width, first }: Plane, p: number) => {
+      const turns = widest / width;
+      const shift = `vec4u(turn % ${turns} * ${8 / turns})`;
+      const at = `pool4[at + ${first / 16} + turn / ${turns}]`;
+      return `let c${p} = ${turns === 1 ? at : `${at} >> ${shift}`};`;
+    };
     return `case ${bits}u: {
-      ${planes.map(read).join(' ')}
-      ${each(P / 4, n => `{ let x = ${codes(n)}; ${each(vectors(Q), v => `let w${v} = ${weighed.at(Q, n, v)}; u${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
+      for (var turn = 0u; turn < ${widest} * p.four / 4; turn++) {
+        ${planes.map(read).join(' ')}
+        ${each(words, n => `{ let x = ${codes(n)}; ${each(vectors(Q), v => `let w${v} = ${weighed.at(Q, `${words} * turn + ${n}`, v)}; u${v} += vec4u(${each(4, q => `dot4U8Packed(x, w${v}[${q}])`, ', ')});`, ' ')} }`)}
+      }
     }`;
   };
   return {

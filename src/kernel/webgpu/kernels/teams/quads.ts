@@ -23,7 +23,7 @@ const ENTRIES = 16;
 /** Up to this many columns a lane have their books in workgroup memory. */
 const MOST_ROUNDS = 5;
 /** Columns of keys whose loads are waited for together. */
-const AHEAD = 4;
+const AHEAD = 2;
 
 type Additive = PageFragment & { kind: 'additive' };
 
@@ -78,7 +78,6 @@ export function additiveKeys(name: string, fragment: Fragment, shape: AttendShap
   return {
     name: `additive ${rounds} ${name}`,
     dim: D,
-    ...turned.part,
     turned: words,
     fixed: rounds * LANES,
     text: `${turned.text}
@@ -181,15 +180,19 @@ var<workgroup> value_abouts: array<vec2u, ${rounds * LANES}>;`,
     let from_block = lane / (${LANES} / sharers) * some;
     ${each(4, k => each(vectors(Q), v => `var d${k}_${v} = vec4u(0);`, ' '), ' ')}
     for (var b = from_block; b < from_block + some; b++) {
-      let codes = pool4[at + b];
-      ${each(
-        8,
-        n => `{
-        ${each(4, j => `let x${j} = ${entry(`codes[${n % 4}]`, 8 * j + 4 * Math.floor(n / 4))};`)}
+      var codes = pool4[at + b];
+      // A loop, since all at once takes too many registers.
+      for (var half = 0u; half < 2 * p.four / 4; half++) {
+        ${each(
+          4,
+          n => `{
+        ${each(4, j => `let x${j} = ${entry(`codes[${n}]`, 8 * j)};`)}
         ${turnAbout}
-        ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, `8 * b + ${n}`, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
+        ${each(vectors(Q), v => `{ let w = ${weighed.at(Q, `8 * b + 4 * half + ${n}`, v)}; ${each(4, k => `d${k}_${v} += vec4u(${each(4, q => `dot4U8Packed(y${k}, w[${q}])`, ', ')});`, ' ')} }`)}
       }`,
-      )}
+        )}
+        codes >>= vec4u(4);
+      }
     }
     ${each(4, k => each(vectors(Q), v => `var o${k}_${v} = vec4f(d${k}_${v});`, ' '), ' ')}
     if (sharers > 1) { ${each(4, k => each(vectors(Q), v => `o${k}_${v} += across(o${k}_${v}, 16u);`, ' '), ' ')} }

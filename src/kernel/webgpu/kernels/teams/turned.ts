@@ -48,7 +48,6 @@ export function turnedPart(words: Words, { group: G, kvHeads }: AttendShape) {
     )})`;
   };
   return {
-    part: { words: 0, queries: 'array<vec4u>', load: () => '' },
     text: /* wgsl */ `
 fn turned_at(item: u32, head: u32, row: u32, page: u32) -> u32 {
   let state = data[item + 5] + min(row, data[item + 1] - 1) * data[item + 6];

@@ -14,7 +14,7 @@ export function weighedBytes(P: number) {
     `room[team * ${(P * vectors(Q)) / 4} + (${n}) * ${vectors(Q)} + ${v}]`;
   return {
     room: (Q: number) => (TEAMS * P * vectors(Q)) / 4,
-    /** `more` is what they add up to, over all lanes. */
+    /** Makes `moreV`: what a lane's add up to. */
     put: (Q: number, { each: J, at }: Tokens) => {
       const bytes = (j: number, v: number) => `
     let bytes${j} = vec4u(fma(w${j}_${v}, vec4f(255.0), vec4f(fract(f32(${at(j)}) * ${float(GOLDEN)}))));
@@ -22,7 +22,7 @@ export function weighedBytes(P: number) {
       const fours = (v: number) => `{ ${each(J, j => bytes(j, v))} ${turnAbout}
     more${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(y${k}, 0x01010101u)`, ', ')}));
     if (lane < ${P / 4}) { ${place('lane', Q, v)} = vec4u(y0, y1, y2, y3); } }`;
-      return `${each(vectors(Q), fours)}
+      return `${each(vectors(Q), v => `var more${v}: vec4f; ${fours(v)}`)}
   workgroupBarrier();`;
     },
     /** Word n of all queries in vector v. */

@@ -3,8 +3,8 @@
  * symmetric levels (tq2 to tq4), magnitudes are sums of what single bits and their products add, so that a word takes a few
  * additions and no table.
  */
-import type { PageFragment } from '../../../fragment.ts';
-import type { Word } from '../strips.ts';
+import type { PageFragment } from '../../fragment.ts';
+import type { Word } from './strips.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
 
@@ -16,26 +16,44 @@ export interface Bytes {
   of(word: Word): string;
 }
 
+/** Those of a table, from the bits of four codes as `Word` has them; two bits are both in `low`. */
+export interface TableBytes extends Bytes {
+  join(low: string, high: string): string;
+}
+
+type Side = 'key' | 'value';
+
 const fours = (byte: number) => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;
 
 /** None where magnitudes are not such sums. */
-export function bytesOf(side: 'key' | 'value', { levels, uniform, codes: { bits } }: Levels): Bytes | undefined {
-  const none = { text: '' };
-  if (uniform) {
-    const step = 2 * levels[0];
-    const half = 2 ** (bits - 1);
-    // Two's complement at the top of a byte: an int8 that is 2^(8 - bits) as large.
-    return side === 'key'
-      ? { ...none, unit: step / 2 ** (8 - bits), middle: -(2 ** (7 - bits)), of: ({ top }) => top }
-      : { ...none, unit: step, middle: half - 0.5, of: ({ codes }) => `(${codes} ^ ${fours(half)})` };
-  }
-  return bits <= 2 ? bitSums(side, levels) : magnitudes(side, levels, bits);
+export function bytesOf(side: Side, { levels, uniform, codes: { bits } }: Levels): Bytes | undefined {
+  if (!uniform) return tableBytes(side, levels);
+  // Two's complement at the top of a byte: an int8 that is 2^(8 - bits) as large. Values are counted from the least on.
+  const most = 2 ** (8 - bits);
+  const middle = side === 'key' ? -most / 2 : 128 - most / 2;
+  return { unit: (2 * levels[0]) / most, middle, text: '', of: ({ top }) => top };
 }
 
-/** Up to four symmetric levels: each bit adds its own. Bytes are below 128, so they are the same signed. */
-function bitSums(side: string, levels: Float32Array): Bytes {
-  const most = levels[levels.length - 1] - levels[0];
-  const ratio = levels.length === 2 ? 0 : (levels[2] - levels[0]) / (levels[1] - levels[0]);
+export function tableBytes(side: Side, levels: Float32Array): TableBytes | undefined {
+  const made =
+    levels.length === 2 ? signs(levels) : levels.length === 4 ? bitSums(side, levels) : magnitudes(side, levels);
+  return made && { ...made, of: ({ low, high }) => made.join(low, high) };
+}
+
+type Joined = Omit<TableBytes, 'of'>;
+
+/** A bit, of which halfway is 0. */
+const signs = (levels: Float32Array): Joined => ({
+  unit: levels[1] - levels[0],
+  middle: 0.5,
+  text: '',
+  join: (_, high) => high,
+});
+
+/** Four symmetric levels: each bit adds its own. Bytes are below 128, so they are the same signed. */
+function bitSums(side: Side, levels: Float32Array): Joined {
+  const most = levels[3] - levels[0];
+  const ratio = (levels[2] - levels[0]) / (levels[1] - levels[0]);
   // The upper bit's share is even, since the bit is left where it is.
   let [low, high, least] = [1, 0, Number.POSITIVE_INFINITY];
   for (let n = 30; n <= 60; n++) {
@@ -46,32 +64,32 @@ function bitSums(side: string, levels: Float32Array): Bytes {
   return {
     unit: most / (low + high),
     middle: (low + high) / 2,
-    text: `fn ${side}_bytes(x: u32) -> u32 { return (x & 0x01010101u) * ${low}u${high > 0 ? ` + (x & 0x02020202u) * ${high / 2}u` : ''}; }`,
-    of: ({ codes }) => `${side}_bytes(${codes})`,
+    text: `fn ${side}_bytes2(x: u32) -> u32 { return (x & 0x01010101u) * ${low}u + (x & 0x02020202u) * ${high / 2}u; }`,
+    join: low => `${side}_bytes2(${low})`,
   };
 }
 
 /** Eight or sixteen: codes from the middle on are magnitudes, the others are the same ones turned about. */
-function magnitudes(side: 'key' | 'value', levels: Float32Array, bits: number): Bytes | undefined {
+function magnitudes(side: Side, levels: Float32Array): Joined | undefined {
+  const bits = Math.log2(levels.length);
   const found = fitted([...levels.subarray(levels.length / 2)]);
   if (!found) return undefined;
   const { unit, first, step, more } = found;
-  const low = fours(2 ** (bits - 1) - 1);
+  const rest = fours(2 ** (bits - 1) - 1);
   const [base, middle] = side === 'key' ? [first, -0.5] : [first + 128, 127.5];
   // Whether a byte is in the upper half of magnitudes, and with which bits: what `more` is of.
-  const bit = bits === 3 ? 'let b = (m >> 1u) & 0x01010101u;' : 'let b = m >> 1u; let c = (m >> 2u) & 0x01010101u;';
   const which = bits === 3 ? ['b', '(b & m)'] : ['c', '(c & m)', '(c & b)', '(c & b & m)'];
   return {
     unit,
     middle,
-    text: `fn ${side}_bytes(x: u32) -> u32 {
-  let sign = ((x >> ${bits - 1}u) & 0x01010101u) * 255u;
-  let m = (x ^ sign ^ ${low}) & ${low};
-  ${bit}
+    text: `fn ${side}_bytes${bits}(low: u32, high: u32) -> u32 {
+  let sign = high * 255u;
+  let m = (low ^ sign ^ ${rest}) & ${rest};
+  ${bits === 3 ? 'let b = (m >> 1u) & 0x01010101u;' : 'let b = m >> 1u; let c = (m >> 2u) & 0x01010101u;'}
   let sum = m * ${step}u + ${fours(base)} + ${more.map((n, k) => `${which[k]} * ${n}u`).join(' + ')};
   return ~(sum ^ sign);
 }`,
-    of: ({ codes }) => `${side}_bytes(${codes})`,
+    join: (low, high) => `${side}_bytes${bits}(${low}, ${high})`,
   };
 }
 

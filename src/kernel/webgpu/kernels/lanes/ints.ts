@@ -177,8 +177,8 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   const bytes = page && bytesOf('value', page);
   if (!page || !strips || !bytes) return undefined;
   const { codes, norms, uniform } = page;
-  // Three bits are two vectors a line: on their way while keys are read, they would take the registers that steps leave.
-  const early = uniform || codes.bits !== 3;
+  // Three bits are two or three vectors a line: on their way while keys are read, they would take too many registers.
+  const early = codes.bits !== 3;
   const weighed = weighedBytes(P);
   const rounds = roundsOf(D);
   const lines = (r: number): Lines => ({

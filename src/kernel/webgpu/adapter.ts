@@ -68,8 +68,9 @@ export interface AdapterInfo {
   subgroups: number;
   subgroupMin: number;
   f16: boolean;
-  /** Whether subgroups of 32 multiply matrices of 16 x 16 halves, by 16 x 16 and by 16 x 8, and add them up as floats. */
+  /** Whether subgroups of 32 multiply matrices of 16 x 16 halves and add them up as floats; and by 16 x 8. */
   matrices: boolean;
+  narrowMatrices: boolean;
   limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
 }
 
@@ -98,7 +99,8 @@ function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
     subgroups: features.has('subgroups') ? (subgroupMaxSize ?? 0) : 0,
     subgroupMin: features.has('subgroups') ? (subgroupMinSize ?? 0) : 0,
     f16: features.has('shader-f16'),
-    matrices: hasMatrices(info, features),
+    matrices: hasMatrices(info, features, 16),
+    narrowMatrices: hasMatrices(info, features, 8),
     limits: {
       binding: limits.maxStorageBufferBindingSize,
       buffer: limits.maxBufferSize,
@@ -112,17 +114,16 @@ function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
 /** Not in the types yet, nor in any browser unless it is asked for. */
 const MATRICES = 'chromium-experimental-subgroup-matrix';
 
-function hasMatrices(info: GPUAdapterInfo, features: GPUSupportedFeatures): boolean {
+function hasMatrices(info: GPUAdapterInfo, features: GPUSupportedFeatures, columns: number): boolean {
   const { subgroupMatrixConfigs, subgroupMaxSize, subgroupMinSize } = info as GPUAdapterInfo & {
     subgroupMatrixConfigs?: { componentType: string; resultComponentType: string; M: number; N: number; K: number }[];
   };
   const lanes = subgroupMinSize === 32 && subgroupMaxSize === 32;
-  const fits = (columns: number) =>
-    subgroupMatrixConfigs?.some(
-      ({ componentType, resultComponentType, M, N, K }) =>
-        componentType === 'f16' && resultComponentType === 'f32' && M === 16 && N === columns && K === 16,
-    ) === true;
-  return lanes && fits(16) && fits(8) && [MATRICES, 'shader-f16', 'subgroups'].every(name => features.has(name));
+  const fits = subgroupMatrixConfigs?.some(
+    ({ componentType, resultComponentType, M, N, K }) =>
+      componentType === 'f16' && resultComponentType === 'f32' && M === 16 && N === columns && K === 16,
+  );
+  return lanes && fits === true && [MATRICES, 'shader-f16', 'subgroups'].every(name => features.has(name));
 }
 
 const FEATURES = ['subgroups', 'shader-f16', 'timestamp-query', MATRICES] as const;

@@ -97,7 +97,8 @@ export class WebGpuDevice implements Device {
     const known = rest.subgroups !== false && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
     const matrices = rest.matrices ?? info.matrices;
     const subgroups = known ? info.subgroups : 0;
-    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups, matrices };
+    const narrow = matrices && info.narrowMatrices;
+    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups, matrices: narrow };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

@@ -13,7 +13,7 @@ import { int8Words } from '../domain.ts';
 import { type TableBytes, tableBytes } from '../levels.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
-import { each, float, turnAbout } from '../text.ts';
+import { each, float, most4, turnAbout } from '../text.ts';
 import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
 import { products } from './ints.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
@@ -200,10 +200,9 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
             .join(' ')
         : factors('value', scalars),
     text: Q => `${text}
-${weighed.declare(Q)}
-fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }`,
+${weighed.declare(Q)}`,
     sum: (Q, tokens) => `{
-    let most_factor = max(largest(vec4f(${each(sets, s => `most4(valueFactors${s})`, ', ')}${', 0.0'.repeat(4 - sets)})), vec4f(1e-30));
+    let most_factor = max(largest(vec4f(${each(sets, s => most4(`valueFactors${s}`), ', ')}${', 0.0'.repeat(4 - sets)})), vec4f(1e-30));
     ${each(sets, s => `let shares${s} = valueFactors${s} * (1.0 / most_factor[${s}]);`)}
     ${each(sets, s => each(vectors(Q), v => `var byte_sums${s}_${v} = vec4f(0.0);`, ' '))}
     ${weighed.put(

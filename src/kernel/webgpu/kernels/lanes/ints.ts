@@ -17,7 +17,7 @@ import { each, float, turnAbout } from '../text.ts';
 import { type KeyPart, of, roundsOf, type Tokens, type ValuePart, vectors } from './attend.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
 import { LANES } from './talk.ts';
-import { askFor, type Lines, walk } from './walk.ts';
+import { askFor, type Lines, type Walk, walk } from './walk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 /** Eights of dims of pairs that are read before the first of them is used. */
@@ -53,6 +53,30 @@ export const products = (
   shared: (v: number) => string,
 ): string => `${each(vectors(Q), v => `let by${v} = ${shared(v)};`, ' ')}
       ${lines.map((codes, l) => `{ let c = ${codes}; ${each(Q, q => `${sum(l, q)} += dot4${sign}8Packed(c, ${of('by', q)});`, ' ')} }`).join(' ')}`;
+
+/** Columns of round r under weights of 8 bits, times `unitsV`, added to `oR_J_V`. */
+export const addColumns = (
+  Q: number,
+  r: number,
+  lines: Lines,
+  bytes: (words: Word[]) => string[],
+  weights: (n: string, v: number) => string,
+  options: Walk,
+): string => `
+      ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
+      ${walk(
+        lines,
+        (n, words) =>
+          products(
+            Q,
+            'U',
+            bytes(words),
+            (l, q) => of(`d${l}_`, q),
+            v => weights(n, v),
+          ),
+        options,
+      )}
+      ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}`;
 
 /** Keys of levels: what makes the sums `dC_J_V` of chunk c, and how words of queries are ordered, if otherwise. */
 function levelKeys(
@@ -189,21 +213,15 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   });
   // Of a pair the second dim has the upper bits.
   const ofWord = (word: Word) => (dims === 1 ? [word] : [word, { ...word, low: `(${word.low} >> 2u)` }]).map(bytes.of);
-  const columns = (Q: number, r: number) => `
-      ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      ${walk(
-        lines(r),
-        (n, words) =>
-          products(
-            Q,
-            'U',
-            words.flatMap(ofWord),
-            (l, q) => of(`d${l}_`, q),
-            v => weighed.at(Q, n, v),
-          ),
-        { asked: early && r === 0, flipped: uniform },
-      )}
-      ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}`;
+  const columns = (Q: number, r: number) =>
+    addColumns(
+      Q,
+      r,
+      lines(r),
+      words => words.flatMap(ofWord),
+      (n, v) => weighed.at(Q, n, v),
+      { asked: early && r === 0, flipped: uniform },
+    );
   return {
     name: `int ${name}`,
     dim: D,

@@ -8,10 +8,10 @@ import type { Fragment } from '../../../fragment.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
 import { each, float, most4 } from '../text.ts';
-import { of, roundsOf, type Tokens, type ValuePart, vectorOf, vectors } from './attend.ts';
-import { products } from './ints.ts';
+import { roundsOf, type Tokens, type ValuePart, vectorOf, vectors } from './attend.ts';
+import { addColumns } from './ints.ts';
 import { dealt, LANES, ofRun, overRun } from './talk.ts';
-import { askFor, type Lines, walk } from './walk.ts';
+import { askFor, type Lines } from './walk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 export function rangeValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
@@ -52,20 +52,14 @@ export function rangeValues(name: string, fragment: Fragment, shape: PageShape):
     Array.from({ length: runs }, (_, i) => (runs * r + i < groups ? text(runs * r + i) : none));
   const columns = (Q: number, r: number) => `{
       ${each(vectors(Q), v => `let units${v} = whole${v} * (${ofRun(ofRuns(r, most, '0.0'))} * ${float(2 ** (codes.bits - 8) / 255)});`)}
-      ${each(4, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
-      ${walk(
+      ${addColumns(
+        Q,
+        r,
         lines(r),
-        (n, words) =>
-          products(
-            Q,
-            'U',
-            words.map(({ top }) => top),
-            (l, q) => of(`d${l}_`, q),
-            v => weighed.at(Q, `${groupOf(r)} * ${P / 4} + ${n}`, v),
-          ),
+        words => words.map(({ top }) => top),
+        (n, v) => weighed.at(Q, `${groupOf(r)} * ${P / 4} + ${n}`, v),
         { asked: r === 0 },
       )}
-      ${each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = fma(vec4f(d${j}_${v}), units${v}, o${r}_${j}_${v} * kept${v});`, ' '))}
     }`;
   return {
     name: `ranges ${name}`,

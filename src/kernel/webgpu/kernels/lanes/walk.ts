@@ -28,7 +28,7 @@ export const askFor = (lines: Lines): string =>
     .map(({ name, text }) => `var next_${name} = ${text};`)
     .join('\n');
 
-interface Walk {
+export interface Walk {
   /** Whether the first strip was asked for before. */
   asked?: boolean;
   /** Whether two's complement is turned into codes that count from the least, or the reverse. */

@@ -16,6 +16,7 @@ import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
 import { compiler } from './compiler.ts';
 
 const SHAPE = { headDim: 128, kvHeads: 2, pageTokens: 128, group: 4, subgroups: 32 };
+const OPTIONS = { unroll: 4, split: 4, memory: 32768 };
 /** Nothing is run, so nothing is kept. */
 const NO_GPU = { buffer: () => ({}), upload() {} } as unknown as Gpu;
 
@@ -45,7 +46,7 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
     const samples = gaussianSamples(shape, 256);
     const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
     const [key, value] = [codecOf(keys.fragment), codecOf(values.fragment)];
-    const frame = frameOf(key, value, SHAPE, { unroll: 4, split: 4, memory: 32768 });
+    const frame = frameOf(key, value, SHAPE, OPTIONS);
     expect(await compile(frame.pages(1))).toEqual([]);
     expect(await compile(frame.halves(1))).toEqual([]);
     if (frame.turned)
@@ -63,7 +64,7 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
     const byMatrices = { ...SHAPE, matrices: true };
     const { keys, values } = createCodec(spec, shape);
     const [key, value] = [keys, values].map(({ fragment }) => createCodecs(NO_GPU, byMatrices, false)(fragment));
-    const kernel = frameOf(key, value, byMatrices, { unroll: 4, split: 4, memory: 32768 }).pages(rows);
+    const kernel = frameOf(key, value, byMatrices, OPTIONS).pages(rows);
     expect(kernel.body).toContain('subgroupMatrixMultiplyAccumulate');
     expect(await compile(kernel)).toEqual([]);
   });

@@ -1,6 +1,7 @@
 /** Grids of codes (codec/pack.ts) in WGSL: the code of a token and dim out of a page's bytes, and the bytes of a page. */
 import type { GridFragment } from '../../fragment.ts';
 import { placeOf } from './strips.ts';
+import { fours } from './text.ts';
 
 interface Plane {
   width: number;
@@ -100,7 +101,7 @@ export function readFour(name: string, grid: GridShape): string | undefined {
       const codes = (words * 8) / width;
       const place = `(n / ${codes} * ${lines} + ${placeIn(grid, 'line')}) * ${words} + n % ${words}`;
       const bits = `(${word(place)} >> (n % ${codes} / ${words} * ${width}))`;
-      terms.push(`((${bits} & 0x${(2 ** width - 1).toString(16).padStart(2, '0').repeat(4)}u) << ${shift})`);
+      terms.push(`((${bits} & ${fours(2 ** width - 1)}) << ${shift})`);
     }
   }
   return `fn ${name}(block: u32, line: u32, n: u32) -> vec4u { return unpack4xU8(${terms.join(' | ')}); }`;

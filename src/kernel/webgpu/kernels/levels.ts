@@ -5,6 +5,7 @@
  */
 import type { PageFragment } from '../../fragment.ts';
 import type { Word } from './strips.ts';
+import { fours } from './text.ts';
 
 type Levels = PageFragment & { kind: 'levels' };
 
@@ -22,8 +23,6 @@ export interface TableBytes extends Bytes {
 }
 
 type Side = 'key' | 'value';
-
-const fours = (byte: number) => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;
 
 /** None where magnitudes are not such sums. */
 export function bytesOf(side: Side, { levels, uniform, codes: { bits } }: Levels): Bytes | undefined {

@@ -3,6 +3,8 @@
  * four neighbouring codes each, a byte each after a shift. Of 3 bits, planes of two bits and of one, a strip has 48 bytes.
  */
 
+import { fours } from './text.ts';
+
 /** Four neighbouring codes of a line. */
 export interface Word {
   /** A byte each; or at the top of their bytes, which are otherwise zero. */
@@ -27,7 +29,7 @@ export interface Strips {
   step?(id: string): string;
 }
 
-const mask = (bits: number, shift = 0) => `0x${((2 ** bits - 1) << shift).toString(16).padStart(2, '0').repeat(4)}u`;
+const mask = (bits: number, shift = 0) => fours((2 ** bits - 1) << shift);
 const shifted = (word: string, by: number) =>
   by === 0 ? word : by > 0 ? `(${word} >> ${by}u)` : `(${word} << ${-by}u)`;
 const vector = (at: string, strip: string, lines: number, place: string) =>

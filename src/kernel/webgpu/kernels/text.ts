@@ -55,5 +55,12 @@ export const turnAbout = /* wgsl */ `
 /** The largest of a vector's four. */
 export const most4 = (v: string): string => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
 
+/** A word of four times the same byte. */
+export const fours = (byte: number): string => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;
+
 /** 1.5 x 2^23: added to small numbers, it leaves the nearest integer in their lowest bits. */
 export const NEAREST = 'vec4f(12582912.0)';
+
+/** A word of four such numbers up to 255, by their bits: what those of NEAREST add is taken off. */
+export const wordOfNearest = ([a, b, c, d]: readonly string[], type: 'u32' | 'vec4u'): string =>
+  `((${a} + (${b} << ${type}(8))) + ((${c} << ${type}(16)) + (${d} << ${type}(24))) - ${type}(0x8b400000u))`;

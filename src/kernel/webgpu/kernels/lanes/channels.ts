@@ -6,7 +6,7 @@
 import type { Fragment } from '../../../fragment.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
-import { each, float, NEAREST } from '../text.ts';
+import { each, float, NEAREST, wordOfNearest } from '../text.ts';
 import { type KeyPart, LOG2E, of, vectorOf, vectors, withPlus } from './attend.ts';
 import { products } from './ints.ts';
 import { dealt, LANES, ofRun, overRun } from './talk.ts';
@@ -71,7 +71,14 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
         parts,
         k => `if (${has(k)}) {
         ${each(4, i => each(vectors(Q), v => `let y${i}_${v} = bitcast<vec4u>(fma(x${k}_${i}_${v}, unit${v}, ${NEAREST} + 128.0));`, ' '))}
-        ${each(vectors(Q), v => `${wordAt(Q, d, place(k), v)} = ((y0_${v} + (y1_${v} << vec4u(8))) + ((y2_${v} << vec4u(16)) + (y3_${v} << vec4u(24))) - vec4u(0x8b400000u)) ^ vec4u(0x80808080u);`)}
+        ${each(
+          vectors(Q),
+          v =>
+            `${wordAt(Q, d, place(k), v)} = ${wordOfNearest(
+              [0, 1, 2, 3].map(i => `y${i}_${v}`),
+              'vec4u',
+            )} ^ vec4u(0x80808080u);`,
+        )}
       }`,
       )}
     }`;

@@ -19,7 +19,7 @@ import { products } from './ints.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
 import { LANES } from './talk.ts';
 import { type Lines, walk } from './walk.ts';
-import { weighedBytes } from './weighed.ts';
+import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 /** Fours of dims that are read before the first of them is used. */
 const AHEAD = 4;
@@ -209,8 +209,7 @@ ${weighed.declare(Q)}`,
       Q,
       tokens,
       (q, c, s) => `(w${c}_${q} * shares${s})`,
-      (v, _, s) =>
-        `byte_sums${s}_${v} = vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')}));`,
+      (v, _, s) => `byte_sums${s}_${v} = ${sumOfBytes};`,
     )}
     ${each(sets, s => each(vectors(Q), v => `byte_sums${s}_${v} = all_of(byte_sums${s}_${v});`, ' '))}
     ${runs.map(one => run(Q, one)).join('\n')} }`,

@@ -15,7 +15,7 @@ import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from '.
 import { queryAt, queryText, takeQueries } from './queries.ts';
 import { LANES } from './talk.ts';
 import { type Lines, walk } from './walk.ts';
-import { weighedBytes } from './weighed.ts';
+import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 type Oaken = PageFragment & { kind: 'oaken' };
 
@@ -213,7 +213,7 @@ fn most2(x: vec2f) -> f32 { return max(abs(x.x), abs(x.y)); }`,
       tokens,
       (q, c, s) => (s === 0 ? `(w${c}_${q} * shares)` : `w${c}_${q}`),
       (v, _, s) =>
-        `added${v} -= vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')})) * ${s === 0 ? `(most_step * ${float(middle / 255)})` : float(apart / 2 / 255)};`,
+        `added${v} -= ${sumOfBytes} * ${s === 0 ? `(most_step * ${float(middle / 255)})` : float(apart / 2 / 255)};`,
     )}
     ${each(vectors(Q), v => `added${v} += vec4f${vectorOf(Q, v, q => `dot(w0_${q}, lows)`)};`)}
     ${each(vectors(Q), v => `more_${v} = fma(more_${v}, kept${v}, added${v} * whole${v});`, ' ')}

@@ -3,7 +3,7 @@
  * fixed pattern along the tokens, so that many small ones keep their sum.
  */
 
-import { each, float, NEAREST, turnAbout } from '../text.ts';
+import { each, float, NEAREST, turnAbout, wordOfNearest } from '../text.ts';
 import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
 
@@ -14,11 +14,11 @@ export const GOLDEN = 0.6180339887498949;
 const bytesBy = (weights: string, by: string, tokens: string) =>
   `nearest_bytes(fma(${weights}, ${by}, vec4f(fract(${tokens} * ${float(GOLDEN)}) - 0.5)))`;
 
-/** Numbers from -0.5 to 255.5 to the nearest bytes; what is subtracted is what the bits of NEAREST add. */
+/** Numbers from -0.5 to 255.5 to the nearest bytes. */
 const nearestBytes = /* wgsl */ `
 fn nearest_bytes(x: vec4f) -> u32 {
   let bits = bitcast<vec4u>(x + ${NEAREST});
-  return (bits.x + (bits.y << 8u)) + ((bits.z << 16u) + (bits.w << 24u)) - 0x8b400000u;
+  return ${wordOfNearest(['bits.x', 'bits.y', 'bits.z', 'bits.w'], 'u32')};
 }`;
 
 /**

@@ -24,14 +24,8 @@ import { SIZE, TEAMS, talk } from './talk.ts';
 /** Numbers of all queries are in vectors of four: how many there are. */
 export const vectors = (Q: number): number => Math.ceil(Q / 4);
 
-/** The tokens of a lane: `at(j)` is token j of `each`. */
-export interface Tokens {
-  each: number;
-  at(j: number): string;
-}
-
-/** Four neighbours. */
-export const FOURS: Tokens = { each: 4, at: j => `(4 * lane + ${j})` };
+/** Token j of a lane's four. */
+export const tokenAt = (j: number): string => `(4 * lane + ${j})`;
 
 /** What keys that are relative to their page make of a query (turned.ts): words of four coded dims. */
 export interface Words {
@@ -66,7 +60,7 @@ interface Part {
   /** Sixteens of words that it looks up, in `books`, which the keys have first and then the values; statements that fill them. */
   books?: { rounds: number; fill: string };
   /** Constants of a page that are read before anything is waited for. */
-  fetch?(tokens: Tokens): string;
+  fetch?: string;
 }
 
 export interface KeyPart extends Part {
@@ -83,7 +77,7 @@ export interface ValuePart extends Part {
    * Makes `oI_V`: the sums of the queries in vector V for a lane's dim I, times `byV`, from the weights `wJ_V`, of which the
    * page's largest is 1.
    */
-  sum(Q: number, tokens: Tokens): string;
+  sum(Q: number): string;
   /** Which dim is a lane's I; and how many it has. */
   dims: number;
   dimOf(i: number): string;
@@ -115,8 +109,6 @@ export function teamWords(keys: KeyPart, values: ValuePart, Q: number): number {
 }
 
 export interface Source extends SourceOf<KeyPart, ValuePart> {
-  /** How lanes have them. */
-  own: Tokens;
   /** Whether token t is seen. */
   seen(t: string): string;
 }
@@ -127,8 +119,7 @@ export interface Source extends SourceOf<KeyPart, ValuePart> {
  */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroups } = shape;
-  const { tokens: P, keys, values, own } = source;
-  const J = own.each;
+  const { tokens: P, keys, values } = source;
   const H = G * kvHeads;
   const Q = G * rows;
   const V = vectors(Q);
@@ -144,7 +135,7 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   if (team < 2) { ${eachSum((at, sum) => `{ let at = ${at}; room[at] = bitcast<vec4u>(${sum} + bitcast<vec4f>(room[at])); }`)} }`;
   const ofRow = (q: number, text: string) => (q < G ? text : `if (${Math.floor(q / G)} < rows) { ${text} }`);
   const ofTeams = (text: (t: number) => string) => `(${each(TEAMS, text, ' + ')})`;
-  const all = (text: (j: number, v: number) => string) => each(J, j => each(V, v => text(j, v)));
+  const all = (text: (j: number, v: number) => string) => each(4, j => each(V, v => text(j, v)));
   const body = /* wgsl */ `
 ${talk(together)}
 var<workgroup> tops: array<array<vec4f, ${V}>, ${TEAMS}>;
@@ -166,16 +157,16 @@ fn main(group: vec3u, own: u32) {
   ${values.setup ?? ''}
   ${keys.books?.fill ?? ''}
   ${source.begin}
-  ${keys.fetch?.(own) ?? ''}
-  ${values.fetch?.(own) ?? ''}
+  ${keys.fetch ?? ''}
+  ${values.fetch ?? ''}
   workgroupBarrier();
   // 1. dots
   ${keys.sums(Q)}
   // 2. weights
-  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}, ${source.seen(own.at(j))});`)}
+  ${all((j, v) => `let s${j}_${v} = select(vec4f(${NEVER}), ${keys.score(Q, j, v)}, ${source.seen(tokenAt(j))});`)}
   ${each(
     V,
-    v => `let top${v} = largest(${Array.from({ length: J }, (_, j) => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
+    v => `let top${v} = largest(${[0, 1, 2, 3].map(j => `s${j}_${v}`).reduce((a, b) => `max(${a}, ${b})`)});
   var l${v} = vec4f(0.0);`,
   )}
   ${all((j, v) => `let w${j}_${v} = select(exp(s${j}_${v} - top${v}), vec4f(0.0), s${j}_${v} < vec4f(-1e38)); l${v} += w${j}_${v};`)}
@@ -188,7 +179,7 @@ fn main(group: vec3u, own: u32) {
   ${values.books?.fill ?? ''}
   let sums = ${sumsAt} + team % 2 * ${C * V};
   ${each(values.dims, i => each(V, v => `var o${i}_${v} = vec4f(0.0);`, ' '))}
-  { ${values.sum(Q, own)} }
+  { ${values.sum(Q)} }
   // 4. all teams together
   ${each(V, v => `l${v} = all_of(l${v}) * by${v};`, ' ')}
   ${values.shared ? '' : addAll}

@@ -14,7 +14,7 @@ import type { AttendShape } from '../attend.ts';
 import { LANES } from '../lanes/talk.ts';
 import type { PageShape } from '../shape.ts';
 import { MOST_BITS, mixedTables, ownTable, QUAD_WORDS } from '../tables.ts';
-import { each, float, turnAbout } from '../text.ts';
+import { each, float, fours, turnAbout } from '../text.ts';
 import { type KeyPart, type ValuePart, vectors, type Words } from './attend.ts';
 import { SIZE } from './talk.ts';
 import { turnedPart } from './turned.ts';
@@ -47,8 +47,6 @@ function planesOf(bits: number, P: number): Plane[] {
       return plane;
     });
 }
-
-const fours = (byte: number) => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;
 
 /** Four codes, counted from the least on, a byte each: of every plane a word that has its bits where the code wants them. */
 const joined = (bits: number, planes: readonly Plane[], word: (p: number) => string) =>
@@ -128,7 +126,7 @@ export function mixedKeys(name: string, fragment: Fragment, shape: AttendShape):
     setup: `for (var n = own; n < ${tables.mostQuads}; n += ${SIZE}) {
     room[n] = vec4u(${each(4, k => quad('n', k), ', ')});
   }`,
-    fetch: () => each(MOST_BITS + 1, n => `let key_kind${n} = ${described(`${tables.firstDims + n}`)};`, ' '),
+    fetch: each(MOST_BITS + 1, n => `let key_kind${n} = ${described(`${tables.firstDims + n}`)};`, ' '),
     // A lane has tokens 64 upper + 16 s + 4 side + 0 to 3, for several s at first, for s = fourth in the end.
     sums: Q => `
   ${turned.begin(Q)}
@@ -188,9 +186,9 @@ export function mixedValues(name: string, fragment: Fragment, shape: PageShape):
     name: `mixed ${name}`,
     dim: D,
     room: weighed.room,
-    fetch: () => each(dims, i => `let dim${i} = ${word(`${tables.sorted} + head * ${D} + lane + ${LANES * i}`)};`),
-    sum: (Q, tokens) => `
-  ${weighed.put(Q, tokens)}
+    fetch: each(dims, i => `let dim${i} = ${word(`${tables.sorted} + head * ${D} + lane + ${LANES * i}`)};`),
+    sum: Q => `
+  ${weighed.put(Q)}
   // What is added to every code counts the sum of all weights, which every lane needs.
   ${each(vectors(Q), v => `let all${v} = all_of(more${v});`, ' ')}
   ${each(dims, i => `let column${i} = ${word(`head * ${D} + dim${i}`)}; let step${i} = bitcast<f32>(${word(`${tables.steps} + head * ${D} + dim${i}`)});`)}

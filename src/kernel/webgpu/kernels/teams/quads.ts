@@ -164,9 +164,9 @@ var<workgroup> value_abouts: array<vec2u, ${rounds * LANES}>;`,
         `n * ${LANES} + c % ${LANES}`,
       ),
     },
-    sum: (Q, tokens) => `
+    sum: Q => `
   for (var i = lane; i < ${D * vectors(Q)}; i += ${LANES}) { room[sums + i] = vec4u(0); }
-  ${weighed.put(Q, tokens)}
+  ${weighed.put(Q)}
   ${each(vectors(Q), v => `let all${v} = all_of(more${v});`, ' ')}
   for (var first = 0u; first < value_columns; first += ${LANES}) {
     // Lanes that share a column.

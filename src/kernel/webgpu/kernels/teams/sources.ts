@@ -5,19 +5,18 @@ import type { AttendShape } from '../attend.ts';
 import { LANES } from '../lanes/talk.ts';
 import { loads } from '../read.ts';
 import { PAGE_BUFFERS, PAGE_PARAMS, pageBegin, type Side } from '../sources.ts';
-import { attend, FOURS, type KeyPart, type ValuePart } from './attend.ts';
+import { attend, type KeyPart, type ValuePart } from './attend.ts';
 
 /** An item has as many pages as there are teams, at most. */
 export function pagesByTeams(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
   const { pageTokens: P } = shape;
-  const here = (t: string) => (FOURS.each * LANES > P ? ` & (${t} < ${P})` : '');
+  const here = (t: string) => (4 * LANES > P ? ` & (${t} < ${P})` : '');
   return attend(
     {
       name: 'pages',
       params: PAGE_PARAMS,
       buffers: PAGE_BUFFERS,
       tokens: P,
-      own: FOURS,
       keys: { ...keys.part, text: `${loads}\n${keys.part.text ?? ''}` },
       values: values.part,
       // A team without a page reads the last one and sees nothing of it.

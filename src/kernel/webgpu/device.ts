@@ -98,7 +98,7 @@ export class WebGpuDevice implements Device {
     const matrices = rest.matrices ?? info.matrices;
     const subgroups = known ? info.subgroups : 0;
     const narrow = matrices && info.narrowMatrices;
-    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups, matrices: narrow };
+    const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups, matrices: narrow, f16: info.f16 };
     const unroll = rest.unroll ?? (software ? 1 : 4);
     this.binding = Math.min(binding, limits.binding, limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

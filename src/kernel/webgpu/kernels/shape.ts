@@ -7,6 +7,8 @@ export interface PageShape {
   subgroups?: number;
   /** Whether subgroups of 32 multiply matrices of halves, 16 x 16 by 16 x 8. */
   matrices?: boolean;
+  /** Whether halves can be reckoned with. */
+  f16?: boolean;
 }
 
 /** Invocations of a workgroup. */

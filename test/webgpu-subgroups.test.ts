@@ -9,7 +9,7 @@ import { turnOf } from '../src/eval/vectors.ts';
 import { createCodecs } from '../src/kernel/webgpu/codecs.ts';
 import { frameOf } from '../src/kernel/webgpu/frames.ts';
 import type { Gpu } from '../src/kernel/webgpu/gpu.ts';
-import { prepareRotated } from '../src/kernel/webgpu/kernels/lanes/prepare.ts';
+import { prepareByLanes } from '../src/kernel/webgpu/kernels/lanes/prepare.ts';
 import { finishRotated } from '../src/kernel/webgpu/kernels/teams/finish.ts';
 import { turnPages } from '../src/kernel/webgpu/kernels/teams/turned.ts';
 import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
@@ -69,13 +69,24 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
     expect(await compile(kernel)).toEqual([]);
   });
 
+  it.each(['q8_0', 'q4_0'])('%s: values by pairs of halves', async spec => {
+    const withHalves = { ...SHAPE, f16: true };
+    const { keys, values } = createCodec(spec, SHAPE);
+    const [key, value] = [keys, values].map(({ fragment }) => createCodecs(NO_GPU, withHalves, false)(fragment));
+    const kernel = frameOf(key, value, withHalves, OPTIONS).pages(1);
+    expect(kernel.body).toContain('vec2<f16>');
+    expect(await compile(kernel)).toEqual([]);
+  });
+
   it.each([64, 128, 256])('rotations of %i dims', async headDim => {
     const flags = { matrix: true, signs: true, perHead: false };
     for (const mean of [false, true]) {
       const domain = { headDim, codedDim: headDim, heads: 8, kvHeads: 2, ...flags, mean };
       for (const int8 of [false, true]) {
-        expect(await compile(prepareRotated(domain, int8, true))).toEqual([]);
+        expect(await compile(prepareByLanes(domain, int8, true))).toEqual([]);
         expect(await compile(finishRotated(domain, int8, true))).toEqual([]);
+        const plain = { ...domain, matrix: false, signs: false };
+        expect(await compile(prepareByLanes(plain, int8, true))).toEqual([]);
       }
     }
   });

@@ -16,7 +16,7 @@ import {
   prepare,
   stateFloats,
 } from './kernels/domain.ts';
-import { prepareRotated } from './kernels/lanes/prepare.ts';
+import { byLanes, prepareByLanes } from './kernels/lanes/prepare.ts';
 import { LANES } from './kernels/lanes/talk.ts';
 import { vectors, type Words } from './kernels/teams/attend.ts';
 import { finishRotated } from './kernels/teams/finish.ts';
@@ -303,15 +303,14 @@ export class Attention {
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
     const { count } = batch.finish;
     const crowd = crowdOf(count);
-    const make = () =>
-      key.signs
-        ? prepareRotated(this.domainOf(key), int8, subgroups === LANES)
-        : prepare(this.domainOf(key), int8, crowd);
+    const domain = this.domainOf(key);
+    const lanes = byLanes(domain);
+    const make = () => (lanes ? prepareByLanes(domain, int8, subgroups === LANES) : prepare(domain, int8, crowd));
     return {
       kernel: this.kernelOf(`prepare ${int8} ${crowd}`, key, key, make),
       params: [word, batch.finish.word, scale],
       buffers: [this.gpu.arena, bufferOf(q), ...tables, queries],
-      groups: key.signs ? [count * group, kvHeads] : [this.heads / headsAtOnce(group), count],
+      groups: lanes ? [count * group, kvHeads] : [this.heads / headsAtOnce(group), count],
       queries,
     };
   }

@@ -1,7 +1,7 @@
 /**
- * Queries into a domain that is Hadamard's with signs: a workgroup of 32 lanes a query head, which keeps its numbers in
- * registers. The transform pairs dims, and lanes, whose numbers differ in one bit. It runs beside the tails, which do not
- * need it.
+ * Queries into a domain that is Hadamard's with signs, or that of the model itself: a workgroup of 32 lanes a query head, which
+ * keeps its numbers in registers. The transform pairs dims, and lanes, whose numbers differ in one bit. It runs beside the
+ * tails, which do not need it.
  */
 
 import type { Kernel } from '../../gpu.ts';
@@ -41,8 +41,12 @@ export function hadamard(D: number) {
   };
 }
 
-/** What `prepare` in ../domain.ts makes of a matrix: floats, or int8 words with their scale and sum; then the constant. */
-export function prepareRotated(d: Domain, int8: boolean, together: boolean): Kernel {
+/** Whether lanes can have all dims of a head in this domain. */
+export const byLanes = ({ headDim: D, codedDim, matrix, signs }: Domain): boolean =>
+  signs || (!matrix && codedDim === D && D % 4 === 0 && (D <= 4 * LANES || D % (4 * LANES) === 0));
+
+/** What `prepare` in ../domain.ts makes: floats, or int8 words with their scale and sum; then the constant. */
+export function prepareByLanes(d: Domain, int8: boolean, together: boolean): Kernel {
   const { headDim: D, heads, kvHeads } = d;
   const G = heads / kvHeads;
   const words = int8 ? int8Words(D) : D + 1;
@@ -62,7 +66,7 @@ export function prepareRotated(d: Domain, int8: boolean, together: boolean): Ker
     buffers: [
       'data: array<u32>',
       'q: array<f32>',
-      'signs: array<f32>',
+      ...(d.signs ? ['signs: array<f32>'] : []),
       ...(d.mean ? ['mean: array<f32>'] : []),
       'write queries: array<u32>',
     ],
@@ -85,8 +89,12 @@ fn main(group: vec3u, own_lane: u32) {
   let constant = all_of(vec4f(select(0.0, own_share, live))).x;`
       : 'let constant = 0.0;'
   }
-  ${all(r => `x${r} *= vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
-  ${rotation.text}
+  ${
+    d.signs
+      ? `${all(r => `x${r} *= vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
+  ${rotation.text}`
+      : ''
+  }
   ${int8 ? integers : floats}
   if (lane == 0) { queries[to + ${words - 1}] = bitcast<u32>(constant); }
 }`,

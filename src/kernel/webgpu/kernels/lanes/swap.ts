@@ -23,7 +23,7 @@ fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
     /**
      * What is loaded of the tokens, so many of them (a power of two) before the first of them is used: `load` of token e in
      * a batch. `first` comes before the loop over batches; what was loaded of token e are variables whose names begin with
-     * `of(e)`, and `next(e)` follows when they are no longer wanted. Past the last batch it asks for nothing if it is told
+     * `of(e)`, and `next(e)` follows when they are no longer wanted. Past the last batch it asks for that one again if it is told
      * how many there are.
      */
     ahead(distance: number, id: string, load: (batch: string, e: number) => readonly string[], batches?: number) {
@@ -39,8 +39,8 @@ fn swapped(a: vec4f, b: vec4f, by: u32) -> vec4f {
         next(e: number): string {
           const n = tokens.indexOf(e) + places;
           if (n < lanes) return fill('', 'batch', n);
-          const next = fill('', '(batch + 1)', n);
-          return batches ? `if (batch + 1 < ${batches}) { ${next} }` : next;
+          // The last batch is asked for twice: a branch would keep a compiler from asking early.
+          return fill('', batches ? `min(batch + 1, ${batches - 1}u)` : '(batch + 1)', n);
         },
       };
     },

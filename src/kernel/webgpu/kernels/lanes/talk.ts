@@ -18,11 +18,13 @@ const overLanes = (name: string, next: string): string => `fn ${name}(x: vec4f) 
 /** GPUs find the largest integer of a subgroup in one step, and floats are in the order of integers but for their sign. */
 const largestOfIntegers = /* wgsl */ `
 fn in_order(x: vec4i) -> vec4i { return x ^ ((x >> vec4u(31)) & vec4i(0x7fffffff)); }
-fn largest(x: vec4f) -> vec4f { return bitcast<vec4f>(in_order(subgroupMax(in_order(bitcast<vec4i>(x))))); }`;
+fn largest(x: vec4f) -> vec4f { return bitcast<vec4f>(in_order(subgroupMax(in_order(bitcast<vec4i>(x))))); }
+fn largest_one(x: f32) -> f32 { return bitcast<f32>(subgroupMax(bitcast<u32>(x))); }`;
 
 /**
  *   across(x, by)   what lane ^ by has
  *   largest(x)      of all lanes
+ *   largest_one(x)  of one number of each, none below 0
  *   all_of(x)       the sum of all lanes', which is the same in each of them
  *
  * Of several teams of 32 lanes in a workgroup, of each for itself: `lane` is a lane's number in team `team`.
@@ -39,7 +41,12 @@ fn across(x: vec4f, by: u32) -> vec4f {
   return passed[${first}(lane ^ by)];
 }`;
   return `${across}
-${together ? largestOfIntegers : overLanes('largest', 'max(all, across(all, by))')}
+${
+  together
+    ? largestOfIntegers
+    : `${overLanes('largest', 'max(all, across(all, by))')}
+fn largest_one(x: f32) -> f32 { return largest(vec4f(x)).x; }`
+}
 ${overLanes('all_of', 'all + across(all, by)')}`;
 }
 

@@ -23,7 +23,7 @@ const ENTRIES = 16;
 /** Up to this many columns a lane have their books in workgroup memory. */
 const MOST_ROUNDS = 5;
 /** Columns of keys whose loads are waited for together. */
-const AHEAD = 2;
+const AHEAD = 4;
 
 type Additive = PageFragment & { kind: 'additive' };
 
@@ -106,10 +106,11 @@ var<workgroup> key_quads: array<u32, ${rounds * LANES}>;`,
   {
     ${each(2, s => each(4, j => `var d${s}_${j} = vec4i(0);`, ' '))}
     for (var first = own_half; first < key_columns; first += ${2 * AHEAD}) {
-      ${each(AHEAD, a => `let c${a} = min(first + ${2 * a}, key_columns - 1); let codes${a} = pool[codes_at + c${a} * ${P / 8}]; let q${a} = ${turned.word(Q, `key_quads[c${a}]`, v)};`)}
+      ${each(AHEAD, a => `let c${a} = min(first + ${2 * a}, key_columns - 1); let codes${a} = pool[codes_at + c${a} * ${P / 8}]; let q${a} = select(vec4u(0), ${turned.word(Q, `key_quads[c${a}]`, v)}, first + ${2 * a} < key_columns);`)}
+      // Columns beyond the last count nothing. A branch around them would keep a compiler from looking up several at a time.
       ${each(
         AHEAD,
-        a => `if (first + ${2 * a} < key_columns) {
+        a => `{
         let book = (c${a} % ${LANES}) << 4u;
         ${each(2, s => each(4, j => `let e${s}_${j} = books[c${a} / ${LANES}][book | ((codes${a} >> shift${s}_${j}) & 15u)];`, ' '))}
         ${each(2, s => each(4, j => `d${s}_${j} += vec4i(${each(4, k => `dot4I8Packed(e${s}_${j}, q${a}[${k}])`, ', ')});`))}

@@ -49,21 +49,21 @@ const signs = (levels: Float32Array): Joined => ({
   join: (_, high) => high,
 });
 
-/** Four symmetric levels: each bit adds its own. Bytes are below 128, so they are the same signed. */
+/** Four symmetric levels: each bit adds its own, the upper one nearly twice as much. Bytes are below 128, so they are the same signed. */
 function bitSums(side: Side, levels: Float32Array): Joined {
-  const most = levels[3] - levels[0];
   const ratio = (levels[2] - levels[0]) / (levels[1] - levels[0]);
-  // The upper bit's share is even, since the bit is left where it is.
-  let [low, high, least] = [1, 0, Number.POSITIVE_INFINITY];
-  for (let n = 30; n <= 60; n++) {
-    const even = 2 * Math.round((n * ratio) / 2);
-    const error = Math.abs(even / n - ratio);
-    if (n + even < 128 && error < least) [low, high, least] = [n, even, error];
-  }
+  // A code times `by`, and one more where the lower bit is set: one multiplication.
+  let [by, more, least] = [1, 0, Number.POSITIVE_INFINITY];
+  for (let n = 1; 3 * n + 1 < 128; n++)
+    for (const one of [0, 1]) {
+      const error = Math.abs((2 * n) / (n + one) - ratio);
+      if (error < least) [by, more, least] = [n, one, error];
+    }
+  const most = 3 * by + more;
   return {
-    unit: most / (low + high),
-    middle: (low + high) / 2,
-    text: `fn ${side}_bytes2(x: u32) -> u32 { return (x & 0x01010101u) * ${low}u + (x & 0x02020202u) * ${high / 2}u; }`,
+    unit: (levels[3] - levels[0]) / most,
+    middle: most / 2,
+    text: `fn ${side}_bytes2(x: u32) -> u32 { return (x & 0x03030303u) * ${by}u${more ? ' + (x & 0x01010101u)' : ''}; }`,
     join: low => `${side}_bytes2(${low})`,
   };
 }

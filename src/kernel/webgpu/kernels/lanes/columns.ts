@@ -1,10 +1,11 @@
 /**
- * Hybrids (tq35, tq25) as integers: columns of codes of two tables, and of signs of what is left, which have a factor a token
- * of their own.
+ * Hybrids (tq35, tq25) and tq1 as integers: columns of codes of two tables, and of signs of what is left, which have a factor a
+ * token of their own.
  *
- *   keys     a lane has tokens of every other four dims: words of four tokens are turned about as they are, so that what is
- *            shifted out of them has four dims, which meet int8 queries. In the end lanes swap, so that each has four tokens
- *            of all dims
+ *   keys     come by whole lines into workgroup memory, a chunk at a time, where a lane finds the words of its tokens of four
+ *            dims side by side. They are turned about as they are, so that what is shifted out of them has four dims, which
+ *            meet int8 queries. Two lanes share the fours of dims; in the end they swap, so that each has four tokens of all
+ *            dims
  *   values   a lane reads the columns of its dims, against weights of 8 bits that have the factors in them
  */
 
@@ -13,7 +14,7 @@ import { int8Words } from '../domain.ts';
 import { type TableBytes, tableBytes } from '../levels.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
-import { each, float, most4, turnAbout } from '../text.ts';
+import { each, float, most4 } from '../text.ts';
 import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
 import { products } from './ints.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
@@ -21,11 +22,8 @@ import { LANES } from './talk.ts';
 import { type Lines, walk } from './walk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
-/** Fours of dims that are read before the first of them is used. */
-const AHEAD = 4;
-/** Lanes that share the fours: each has so many times four tokens. */
+/** Lanes that share the fours of dims: each has so many times four tokens. */
 const WAYS = 2;
-
 type Side = 'key' | 'value';
 
 /** Dims that a grid has, and how its codes become bytes: a number is (byte - middle) x unit x its token's factor. */
@@ -71,49 +69,108 @@ function tablesOf(page: PageFragment, D: number) {
 }
 
 const factors = (side: Side, scalars: readonly number[]) =>
-  scalars.map((offset, n) => `let ${side}Factors${n} = four_halves(${side}Block + ${offset} + 8 * lane);`).join(' ');
+  scalars
+    .map((offset, n) => {
+      const at = `(${side}Block + ${offset}) / 4 + 2 * lane`;
+      return `let ${side}Halves${n} = vec2u(pool[${at}], pool[${at} + 1]);`;
+    })
+    .join(' ');
+
+/** As floats, when they are needed: until then they take half as many registers. */
+const unpacked = (side: Side, n: number) =>
+  `let ${side}Factors${n} = vec4f(unpack2x16float(${side}Halves${n}.x), unpack2x16float(${side}Halves${n}.y));`;
+
+/** Bits of `a` where the mask has ones, else of `b`. */
+const chosen = (a: string, b: string, mask: string) => `(((${a} ^ ${b}) & ${mask}) ^ ${b})`;
+
+/** Four bytes of each of four words, turned about. On an H200 insertBits by halves of a word is one operation. */
+const turned = /* wgsl */ `
+fn turned(x: vec4u) -> vec4u {
+  let even0 = ${chosen('x.x', '(x.y << 8u)', '0x00ff00ffu')};
+  let even1 = ${chosen('x.z', '(x.w << 8u)', '0x00ff00ffu')};
+  let odd0 = ${chosen('(x.x >> 8u)', 'x.y', '0x00ff00ffu')};
+  let odd1 = ${chosen('(x.z >> 8u)', 'x.w', '0x00ff00ffu')};
+  return vec4u(
+    insertBits(even0, even1, 16u, 16u),
+    insertBits(odd0, odd1, 16u, 16u),
+    insertBits(even1, even0 >> 16u, 0u, 16u),
+    insertBits(odd1, odd0 >> 16u, 0u, 16u),
+  );
+}`;
+
+/** Lines of 16 bytes, one a lane, and the vectors that they become: of four dims, the words of one side (of four). */
+const SLOT = LANES;
+
+/** What is in workgroup memory at a time. */
+interface Chunk {
+  /** The first line of every slot, in lines from the block's start on. */
+  lines: number[];
+  /** The first four of the run's dims, and by how many turns lanes take them. */
+  first: number;
+  turns: number;
+  /** Where planes of two bits and of one begin. */
+  twos?: string;
+  ones?: string;
+}
+
+function chunksOf({ bits, dims, offset }: Run): Chunk[] {
+  const slots = dims / LANES;
+  const range = (from: number, n: number) => Array.from({ length: n }, (_, i) => offset / 16 + from + LANES * i);
+  if (bits === 1) return [{ lines: range(0, slots), first: 0, turns: dims / 8, ones: '0' }];
+  if (bits === 2) return [{ lines: range(0, 2 * slots), first: 0, turns: dims / 8, twos: `${SLOT * slots} * upper` }];
+  return Array.from({ length: slots }, (_, c) => ({
+    lines: [LANES * c, dims + LANES * c, 2 * dims + LANES * c].map(n => offset / 16 + n),
+    first: (LANES / 4) * c,
+    turns: LANES / 8,
+    twos: `${SLOT} * upper`,
+    ones: `${2 * SLOT}`,
+  }));
+}
 
 export function columnKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const kind = runsOf('key', fragment, shape);
   if (!kind) return undefined;
   const { scalars, runs, text } = kind;
   const C = fragment.codedDim;
-  /** Of planes of two bits and of one, where the words of dim i are that have the codes of a lane's tokens. */
-  const planesOf = ({ bits, dims, offset }: Run) => {
-    const twos = (i: string) => `(keyBlock + ${offset}) / 4 + (upper * ${dims} + ${i}) * 4 + side`;
-    const ones = (i: string) => `(keyBlock + ${offset + (bits === 3 ? 32 * dims : 0)}) / 4 + (${i}) * 4 + side`;
-    return bits === 1 ? [ones] : bits === 2 ? [twos] : [twos, ones];
-  };
-  const run = (Q: number, one: Run, n: number) => {
-    const planes = planesOf(one);
-    const turns = one.dims / 4 / WAYS;
-    const ahead = Math.min(AHEAD, turns);
-    const all = (text: (u: number, p: number, k: number) => string) =>
-      each(ahead, u => planes.map((_, p) => each(4, k => text(u, p, k), ' ')).join(' '));
-    const load = (u: number, p: number, k: number, turn: string) =>
-      `pool[${planes[p](`4 * (${WAYS} * (${turn} + ${u}) + way) + ${k}`)}]`;
+  const sets = scalars.length;
+  const most = Math.max(...runs.flatMap(chunksOf).map(({ lines }) => lines.length));
+  const ask = (chunk: Chunk | undefined, i: number) =>
+    chunk?.lines.map((line, k) => `let line${i}_${k} = pool4[keyBlock / 16 + ${line} + lane];`).join('\n') ?? '';
+  const put = ({ lines }: Chunk, i: number) => `
+      workgroupBarrier();
+      ${lines.map((_, k) => each(4, s => `room[${SLOT * k} + to${s}][lane % 4] = line${i}_${k}[${s}];`, ' ')).join('\n')}
+      workgroupBarrier();`;
+  // Said this way a compiler knows that it is within the room. Sides are dealt so that lanes write to banks of their own.
+  const four = (base: string, turns: number) => `room[${base} + 8 * (turn % ${turns}) + 4 * way + (side + turn) % 4]`;
+  const run = (Q: number, one: Run) => {
     // Of single bits that are all, the byte is the bit where it is, which is the same in all of a lane's words.
     const word = (s: number, j: number) =>
       one.bits === 1
-        ? `(t0_${j} & (0x01010101u << bit${s}))`
-        : one.bytes.join(`(t0_${j} >> two${s})`, `((t1_${j} >> bit${s}) & 0x01010101u)`);
-    const dot = (j: number, v: number) => `vec4f(d0_${j}_${v})${one.bits === 1 ? ' * bit_unit' : ''}`;
+        ? `(high[${j}] & mask${s})`
+        : one.bytes.join(`(low[${j}] >> two${s})`, `((high[${j}] >> bit${s}) & 0x01010101u)`);
+    const dot = (j: number, v: number) =>
+      `(bitcast<vec4f>(d0_${j}_${v}) - 12582912.0)${one.bits === 1 ? ' * bit_unit' : ''}`;
+    const chunks = chunksOf(one);
+    // Sums begin at the bits of 1.5 x 2^23, whose lowest bits are integers: as floats they need no conversion.
     return `{
-      ${each(WAYS, s => each(4, j => each(vectors(Q), v => `var d${s}_${j}_${v} = vec4i(0);`, ' ')))}
-      ${all((u, p, k) => `var next${u}_${p}_${k} = ${load(u, p, k, '0u')};`)}
-      for (var turn = 0u; turn < ${turns} / 4 * p.four; turn += ${ahead}) {
-        ${all((u, p, k) => `let w${u}_${p}_${k} = next${u}_${p}_${k};`)}
-        ${ahead < turns ? all((u, p, k) => `next${u}_${p}_${k} = ${load(u, p, k, `min(turn + ${ahead}, ${turns - ahead}u)`)};`) : ''}
-        ${each(
-          ahead,
-          u => `{
-        ${planes.map((_, p) => `${each(4, j => `var t${p}_${j}: u32;`, ' ')} { ${each(4, k => `let x${k} = w${u}_${p}_${k};`, ' ')} ${turnAbout} ${each(4, j => `t${p}_${j} = y${j};`, ' ')} }`).join('\n')}
-        ${each(vectors(Q), v => `let q${v} = ${queryAt(Q, `${one.first / 4} + ${WAYS} * (turn + ${u}) + way`, v)};`, ' ')}
-        ${each(WAYS, s => each(4, j => `{ let c = ${word(s, j)}; ${each(Q, q => `${of(`d${s}_${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`))} }`,
-        )}
-      }
-      ${each(4, j => each(vectors(Q), v => `d0_${j}_${v} += bitcast<vec4i>(across(bitcast<vec4f>(d1_${j}_${v}), 4u));`, ' '))}
-      ${each(4, j => each(vectors(Q), v => `all${j}_${v} = fma(${dot(j, v)} - ${float(one.bytes.middle)} * sums${n}_${v}, vec4f(${float(one.bytes.unit)} * keyFactors${one.factor}[${j}]), all${j}_${v});`, ' '))}
+    ${ask(chunks[0], 0)}
+    ${each(WAYS, s => each(4, j => each(vectors(Q), v => `var d${s}_${j}_${v} = vec4i(${s === 0 ? '0x4b400000' : 0});`, ' ')))}
+    ${chunks
+      .map(
+        ({ first, turns, twos, ones }, i) => `
+    ${put(chunks[i], i)}
+    ${ask(chunks[i + 1], i + 1)}
+    for (var turn = 0u; turn < ${turns} * p.four / 4; turn++) {
+      ${twos ? `let low = turned(${four(twos, turns)});` : ''}
+      ${ones ? `let high = turned(${four(ones, turns)});` : ''}
+      ${each(vectors(Q), v => `let q${v} = ${queryAt(Q, `${one.first / 4 + first} + ${WAYS} * (turn % ${turns}) + way`, v)};`, ' ')}
+      ${each(WAYS, s => each(4, j => `{ let c = ${word(s, j)}; ${each(Q, q => `${of(`d${s}_${j}_`, q)} += dot4I8Packed(c, ${of('q', q)});`, ' ')} }`))}
+    }`,
+      )
+      .join('\n')}
+    ${unpacked('key', one.factor)}
+    ${each(4, j => each(vectors(Q), v => `d0_${j}_${v} += bitcast<vec4i>(across(bitcast<vec4f>(d1_${j}_${v}), 4u));`, ' '))}
+    ${each(4, j => each(vectors(Q), v => `all${j}_${v} = fma(${dot(j, v)}, vec4f(${float(one.bytes.unit)} * keyFactors${one.factor}[${j}]), all${j}_${v});`, ' '))}
     }`;
   };
   return {
@@ -121,29 +178,34 @@ export function columnKeys(name: string, fragment: Fragment, shape: PageShape): 
     dim: C,
     words: int8Words(C),
     int8: true,
-    loaded: C / 4,
-    text: Q => `${text}\n${queryText(Q, C)}`,
+    loaded: C / 4 + SLOT * most,
+    room: () => SLOT * most,
+    text: Q => `${text}
+${turned}
+${queryText(Q, C)}`,
     // A lane has tokens 64 upper + 16 s + 4 side + 0 to 3, for two s at first, for its own in the end.
     load: Q => `${takeQueries(Q, C)}
-  let upper = lane / 16;
+  let upper = lane / 16 % 2;
   let side = lane % 4;
   let way = lane / 4 % 2;
-  ${each(WAYS, s => `let bit${s} = (lane / 4) ^ ${s}u; let two${s} = bit${s} % 4 * 2;`)}
+  ${each(WAYS, s => `let bit${s} = (lane / 4) ^ ${s}u; let two${s} = bit${s} % 4 * 2; let mask${s} = 0x01010101u << bit${s};`)}
   let bit_unit = select(1.0 / f32(1u << bit0), -1.0 / 128.0, bit0 == 7);
+  ${each(4, s => `let to${s} = lane / 4 % 8 * 4 + (${s} + lane / 8) % 4;`)}
+  ${each(sets, f => each(vectors(Q), v => `var middle${f}_${v} = vec4f(0.0);`, ' '))}
   ${runs
-    .map(({ first, dims }, n) =>
+    .map(({ first, dims, factor, bytes }) =>
       each(
         vectors(Q),
-        v => `var own${n}_${v} = vec4f(0.0);
-  for (var n = ${first / 4} + lane; n < ${(first + dims) / 4}; n += ${LANES}) { own${n}_${v} += vec4f(vec4i${vectorOf(Q, v, q => `dot4I8Packed(queries[origin${q} + n], 0x01010101u)`)}); }
-  let sums${n}_${v} = all_of(own${n}_${v});`,
+        v =>
+          `middle${factor}_${v} += all_of(select(vec4f(0.0), vec4f(vec4i${vectorOf(Q, v, q => `dot4I8Packed(queries[origin${q} + ${first / 4} + lane % ${dims / 4}], 0x01010101u)`)}), lane < ${dims / 4})) * ${float(-bytes.middle * bytes.unit)};`,
       ),
     )
     .join('\n')}`,
     fetch: () => factors('key', scalars),
     sums: Q => `
     ${each(4, j => each(vectors(Q), v => `var all${j}_${v} = vec4f(0.0);`, ' '))}
-    ${runs.map((one, n) => run(Q, one, n)).join('\n')}
+    ${runs.map(one => run(Q, one)).join('\n')}
+    ${each(sets, f => `{ ${unpacked('key', f)} ${each(4, j => each(vectors(Q), v => `all${j}_${v} = fma(middle${f}_${v}, vec4f(keyFactors${f}[${j}]), all${j}_${v});`, ' '))} }`)}
     ${each(Q, q => `let dots0_${q} = vec4f(${each(4, j => of(`all${j}_`, q), ', ')});`)}`,
     score: (q, _, plus) => withPlus(`dots0_${q} * vec4f(${of('scale', q)})`, plus),
     constant: v => `constants${v}`,
@@ -158,7 +220,9 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
   const C = fragment.codedDim;
   const sets = scalars.length;
   const weighed = weighedBytes(P, sets);
-  const run = (Q: number, { first, dims, offset, bits, factor, bytes }: Run) => {
+  const place = ({ first }: Run, j: number) => `${Math.floor(first / (4 * LANES))}_${(((first / LANES) | 0) % 4) + j}`;
+  const run = (Q: number, one: Run) => {
+    const { dims, offset, bits, factor, bytes } = one;
     // One run alone is little text.
     const strips = stripsOf(bits, P, dims, runs.length > 1)!;
     const rows = dims / LANES;
@@ -168,9 +232,8 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
       at: `valueBlock + ${offset}`,
       places: Array.from({ length: rows }, (_, j) => `lane + ${LANES * j}`),
     };
-    const place = (j: number) => `${Math.floor(first / (4 * LANES))}_${(((first / LANES) | 0) % 4) + j}`;
     return `{
-      ${each(rows, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0);`, ' '))}
+      ${each(rows, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0x4b000000u);`, ' '))}
       ${walk(lines, (n, words) =>
         products(
           Q,
@@ -181,7 +244,7 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
         ),
       )}
       ${each(vectors(Q), v => `let unit${v} = whole${v} * (most_factor[${factor}] * ${float(bytes.unit / 255)});`)}
-      ${each(rows, j => each(vectors(Q), v => `o${place(j)}_${v} = fma(vec4f(d${j}_${v}) - ${float(bytes.middle)} * byte_sums${factor}_${v}, unit${v}, o${place(j)}_${v} * kept${v});`, ' '))}
+      ${each(rows, j => each(vectors(Q), v => `o${place(one, j)}_${v} = fma(bitcast<vec4f>(d${j}_${v}) - 8388608.0, unit${v}, o${place(one, j)}_${v} * kept${v});`, ' '))}
     }`;
   };
   return {
@@ -201,17 +264,20 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
         : factors('value', scalars),
     text: Q => `${text}
 ${weighed.declare(Q)}`,
+    declare: Q => each(sets, s => each(vectors(Q), v => `var more${s}_${v} = vec4f(0.0);`, ' ')),
     sum: (Q, tokens) => `{
+    ${tokens.strided ? '' : each(sets, s => unpacked('value', s))}
     let most_factor = max(largest(vec4f(${each(sets, s => most4(`valueFactors${s}`), ', ')}${', 0.0'.repeat(4 - sets)})), vec4f(1e-30));
     ${each(sets, s => `let shares${s} = valueFactors${s} * (1.0 / most_factor[${s}]);`)}
-    ${each(sets, s => each(vectors(Q), v => `var byte_sums${s}_${v} = vec4f(0.0);`, ' '))}
     ${weighed.put(
       Q,
       tokens,
       (q, c, s) => `(w${c}_${q} * shares${s})`,
-      (v, _, s) => `byte_sums${s}_${v} = ${sumOfBytes};`,
+      (v, _, s) => `more${s}_${v} = fma(more${s}_${v}, kept${v}, ${sumOfBytes} * (whole${v} * most_factor[${s}]));`,
     )}
-    ${each(sets, s => each(vectors(Q), v => `byte_sums${s}_${v} = all_of(byte_sums${s}_${v});`, ' '))}
     ${runs.map(one => run(Q, one)).join('\n')} }`,
+    result: Q => `
+    ${each(sets, s => each(vectors(Q), v => `more${s}_${v} = all_of(more${s}_${v});`, ' '))}
+    ${runs.map(one => each(one.dims / LANES, j => each(vectors(Q), v => `o${place(one, j)}_${v} -= more${one.factor}_${v} * ${float((one.bytes.middle * one.bytes.unit) / 255)};`, ' '))).join('\n')}`,
   };
 }

@@ -41,6 +41,9 @@ export function tableBytes(side: Side, levels: Float32Array): TableBytes | undef
 
 type Joined = Omit<TableBytes, 'of'>;
 
+/** A share of a level that bytes may be off by. */
+const FAR = 0.02;
+
 /** A bit, of which halfway is 0. */
 const signs = (levels: Float32Array): Joined => ({
   unit: levels[1] - levels[0],
@@ -49,8 +52,11 @@ const signs = (levels: Float32Array): Joined => ({
   join: (_, high) => high,
 });
 
-/** Four symmetric levels: each bit adds its own, the upper one nearly twice as much. Bytes are below 128, so they are the same signed. */
-function bitSums(side: Side, levels: Float32Array): Joined {
+/**
+ * Four symmetric levels: each bit adds its own, the upper one nearly twice as much as the lower. Bytes are below 128, so they are
+ * the same signed.
+ */
+function bitSums(side: Side, levels: Float32Array): Joined | undefined {
   const ratio = (levels[2] - levels[0]) / (levels[1] - levels[0]);
   // A code times `by`, and one more where the lower bit is set: one multiplication.
   let [by, more, least] = [1, 0, Number.POSITIVE_INFINITY];
@@ -59,6 +65,7 @@ function bitSums(side: Side, levels: Float32Array): Joined {
       const error = Math.abs((2 * n) / (n + one) - ratio);
       if (error < least) [by, more, least] = [n, one, error];
     }
+  if (least > FAR * ratio) return undefined;
   const most = 3 * by + more;
   return {
     unit: (levels[3] - levels[0]) / most,

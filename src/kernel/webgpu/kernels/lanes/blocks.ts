@@ -174,7 +174,8 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
     each(
       vectors(Q),
       v =>
-        `{ let by = bitcast<vec4f>(room[(first + ${EIGHT * i} + own_token) * ${vectors(Q)} + ${v}]) * (own${i} * factor);
+        `{ let pair_at = (first + ${EIGHT * i} + own_token) * ${2 * vectors(Q)} + ${2 * v};
+        let by = vec4f(unpack2x16float(room[pair_at / 4][pair_at % 4]), unpack2x16float(room[pair_at / 4][pair_at % 4 + 1])) * (own${i} * factor);
         weighed[${i}][(4 * own_token + own_block) * ${vectors(Q)} + ${v}] = vec4u(${each(4, k => `pack2x16float(by.${'xyzw'[k].repeat(2)})`, ', ')}); }`,
     );
   const multiply = (Q: number, i: number, f: number) => `{
@@ -214,10 +215,10 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
   return {
     name: `blocks ${name}`,
     dim: D,
-    loaded: P + eights * EIGHT * 4,
+    loaded: P / 2 + eights * EIGHT * 4,
     enable: f16 ? ['f16'] : [],
-    // Weights, token by token.
-    room: Q => P * vectors(Q),
+    // Weights, two queries to a word, token by token.
+    room: Q => (P * vectors(Q)) / 2,
     dimOf: (r, j) =>
       `(${128 * r}${nibbles ? ' + 16 * own_four' : ''} + 64 * pair + select(select(4 * unit + ${j} - 2, ${j < 2 ? 4 * words - 2 + j : j - 2}u, unit == 0), ${BLOCK + j} + 4 * (unit - ${words}), unit >= ${words}))`,
     text: Q => `
@@ -241,7 +242,7 @@ var<workgroup> weighed: array<array<vec4u, ${EIGHT * 4 * vectors(Q)}>, ${eights}
     ask: () => loads(0, '0', 'var '),
     sum: (Q, tokens) => `
     workgroupBarrier();
-    ${each(roundsOf(P), c => each(4, j => `{ let t = ${tokens.at(c, j)}; ${P % 128 === 0 ? '' : `if (t < ${P}) `}{ ${each(vectors(Q), v => `room[t * ${vectors(Q)} + ${v}] = bitcast<vec4u>(vec4f${vectorOf(Q, v, q => `w${c}_${q}[${j}]`)});`, ' ')} } }`))}
+    ${each(roundsOf(P), c => each(4, j => `{ let t = ${tokens.at(c, j)}; ${P % 128 === 0 ? '' : `if (t < ${P}) `}{ ${each(2 * vectors(Q), u => `{ let at = t * ${2 * vectors(Q)} + ${u}; room[at / 4][at % 4] = pack2x16float(vec2f(${[2 * u, 2 * u + 1].map(q => `w${c}_${Math.min(q, Q - 1)}[${j}]`).join(', ')})); }`, ' ')} } }`))}
     workgroupBarrier();
     ${each(rounds, r => round(Q, r))}`,
     result: Q => each(rounds, r => each(4, j => each(vectors(Q), v => `o${r}_${j}_${v} = ${whole(r, j, v)};`))),

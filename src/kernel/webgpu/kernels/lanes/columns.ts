@@ -14,7 +14,7 @@ import { int8Words } from '../domain.ts';
 import { type TableBytes, tableBytes } from '../levels.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
-import { each, float, most4 } from '../text.ts';
+import { each, float, most4, turnAbout } from '../text.ts';
 import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
 import { products } from './ints.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
@@ -80,22 +80,12 @@ const factors = (side: Side, scalars: readonly number[]) =>
 const unpacked = (side: Side, n: number) =>
   `let ${side}Factors${n} = vec4f(unpack2x16float(${side}Halves${n}.x), unpack2x16float(${side}Halves${n}.y));`;
 
-/** Bits of `a` where the mask has ones, else of `b`. */
-const chosen = (a: string, b: string, mask: string) => `(((${a} ^ ${b}) & ${mask}) ^ ${b})`;
-
-/** Four bytes of each of four words, turned about. On an H200 insertBits by halves of a word is one operation. */
+/** Four bytes of each of four words, turned about. */
 const turned = /* wgsl */ `
 fn turned(x: vec4u) -> vec4u {
-  let even0 = ${chosen('x.x', '(x.y << 8u)', '0x00ff00ffu')};
-  let even1 = ${chosen('x.z', '(x.w << 8u)', '0x00ff00ffu')};
-  let odd0 = ${chosen('(x.x >> 8u)', 'x.y', '0x00ff00ffu')};
-  let odd1 = ${chosen('(x.z >> 8u)', 'x.w', '0x00ff00ffu')};
-  return vec4u(
-    insertBits(even0, even1, 16u, 16u),
-    insertBits(odd0, odd1, 16u, 16u),
-    insertBits(even1, even0 >> 16u, 0u, 16u),
-    insertBits(odd1, odd0 >> 16u, 0u, 16u),
-  );
+  ${each(4, k => `let x${k} = x[${k}];`, ' ')}
+  ${turnAbout}
+  return vec4u(y0, y1, y2, y3);
 }`;
 
 /** Lines of 16 bytes, one a lane, and the vectors that they become: of four dims, the words of one side (of four). */

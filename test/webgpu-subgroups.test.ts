@@ -69,9 +69,12 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
     expect(await compile(kernel)).toEqual([]);
   });
 
-  it.each(['q8_0', 'q4_0'])('%s: values by pairs of halves', async spec => {
-    const withHalves = { ...SHAPE, f16: true };
-    const { keys, values } = createCodec(spec, SHAPE);
+  it.each(['q8_0', 'q4_0', 'oaken'])('%s: pages by pairs of halves', async spec => {
+    // Of fewer heads, oaken's blocks do not begin at vectors.
+    const withHalves = { ...SHAPE, kvHeads: 8, f16: true };
+    const shape = { ...withHalves, turn: turnOf(SHAPE.headDim) };
+    const samples = gaussianSamples(shape, 256);
+    const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
     const [key, value] = [keys, values].map(({ fragment }) => createCodecs(NO_GPU, withHalves, false)(fragment));
     const kernel = frameOf(key, value, withHalves, OPTIONS).pages(1);
     expect(kernel.body).toContain('vec2<f16>');

@@ -1,23 +1,38 @@
 /**
  * Oaken's pages (codec/oaken/format.ts has the bytes) as integers. All values are taken for middle ones first: a code times
- * its token's step, and one of two shifts by whether it reaches the token's first code from 0 on, so that codes and these
- * bits are what is multiplied. Then lanes walk the lists of their tokens and add what outliers differ by: to the token's
- * scores, or to the sums of dims, as integers in workgroup memory, whose order does not matter.
+ * its token's step, and one of two shifts by whether it reaches the token's first code from 0 on. Then lanes walk the lists of
+ * their tokens and add what outliers differ by: to the token's scores, or to the sums of dims, as integers in workgroup
+ * memory, whose order does not matter.
+ *
+ *   keys     code and shift become one integer of 7 bits, so that one product serves both; of outliers, halves by a table of
+ *            the queries' dims
+ *   values   codes and the bits of shifts are two products, since weights have the steps in them; of outliers, two queries
+ *            share an integer
+ *
+ * What lists take is waiting, so lanes shall wait for few loads and for one another little:
+ *
+ *   - A list is read a word, four entries, at a time, and the next word is on its way. Codes are read where they lie.
+ *   - Where a list begins depends on the sizes of all before it. Most are nibbles, which lanes add up; the few long lists,
+ *     which have their sizes in them, are followed one after the other.
+ *   - A lane takes its longest list first, so that lists of like length are walked together.
+ *   - What an outlier differs by is linear in its code: by token and kind, factor and constant lie ready in workgroup memory.
  */
 
 import type { Fragment, PageFragment } from '../../../fragment.ts';
 import { int8Words } from '../domain.ts';
 import { BLOCK, MANY, STEPS } from '../oaken.ts';
 import type { PageShape } from '../shape.ts';
-import { placeOf, stripsOf } from '../strips.ts';
+import { stripsOf } from '../strips.ts';
 import { each, float } from '../text.ts';
-import { type KeyPart, of, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
+import { type KeyPart, of, type Tokens, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
+import { pairs } from './halves.ts';
 import { queryAt, queryText, takeQueries } from './queries.ts';
 import { LANES } from './talk.ts';
 import { type Lines, walk } from './walk.ts';
 import { sumOfBytes, weighedBytes } from './weighed.ts';
 
 type Oaken = PageFragment & { kind: 'oaken' };
+type Side = 'key' | 'value';
 
 /** Pages of 128 tokens of two blocks each, whose lines can be read whole: a lane has the counts of four tokens in a word. */
 function oakenOf(fragment: Fragment, order: 'rows' | 'columns', { headDim: D, pageTokens: P }: PageShape) {
@@ -29,91 +44,203 @@ function oakenOf(fragment: Fragment, order: 'rows' | 'columns', { headDim: D, pa
   return page;
 }
 
-/** What both sides share. `SIDE_outliers` finds out where the list of each token begins and its two sizes. */
-function common(side: 'key' | 'value', { thresholds, ranges, starts, lists, counts }: Oaken): string {
-  const [outerLow, innerLow, innerHigh, outerHigh] = thresholds.map(float);
+/** Vectors of `room`: a word for every list of a page, if all are long, and some more; later, words of kinds of outliers. */
+const ROOM = 2 * LANES + 4;
+
+/** The sum of a word's bytes. */
+const bytesOf = (word: string) => `dot4U8Packed(${word}, 0x01010101)`;
+
+/** What both sides share; `at` is the first vector of `room` that is theirs. */
+function common(side: Side, { thresholds, ranges, starts, lists, counts }: Oaken, at: number): string {
+  const [outerLow, innerLow, , outerHigh] = thresholds;
+  const long = `room[${at} + n / 4][n % 4]`;
+  const kind = (n: number, end: string, base: string) =>
+    `room[${at + 8 * n} + lane / 4][lane % 4] = pack2x16float(vec2f(fma(${end}, ${float(1 / STEPS)}, -step), ${base}));`;
   return /* wgsl */ `
-var<workgroup> ${side}_sizes: array<vec4u, ${LANES / 4}>;
-var<workgroup> ${side}_lists_at: array<u32, ${4 * LANES}>;
 var<workgroup> ${side}_open: u32;
-/** Of token t: step and lowest of its middle values, the first code that is not below 0, and the ends of its outliers. */
-struct ${side}_Token { step: f32, low: f32, first: f32, outer: vec2f, inner: vec2f }
-fn ${side}_token(page: u32, t: u32) -> ${side}_Token {
+/** Words of token t: ends of the outer values, of the middle ones and of the inner. */
+fn ${side}_ends(page: u32, t: u32) -> vec3u {
   let at = (page + ${ranges}) / 4 + 3 * t;
-  let middle = unpack2x16float(pool[at + 1]);
-  let step = (middle.y - middle.x) / ${STEPS}.0;
-  var first = clamp(ceil(-middle.x / max(step, 1e-30)), 0.0, 16.0);
-  if (first > 0 && fma(first - 1, step, middle.x) >= 0) { first -= 1; }
-  if (first < 16 && fma(first, step, middle.x) < 0) { first += 1; }
-  return ${side}_Token(step, middle.x, first, unpack2x16float(pool[at]) / ${STEPS}.0, unpack2x16float(pool[at + 2]) / ${STEPS}.0);
+  return vec3u(pool[at], pool[at + 1], pool[at + 2]);
 }
-/** What an outlier differs by from the middle value of its code. */
-fn ${side}_differs(token: ${side}_Token, entry: u32, code: f32) -> f32 {
-  let outer = (entry & 64) != 0;
-  let negative = (entry & 128) != 0;
-  let ends = select(token.inner, token.outer, outer);
-  let value = fma(code, select(ends.y, ends.x, negative), select(0.0, select(${outerHigh}, ${outerLow}, negative), outer));
-  return value - (fma(code, token.step, token.low) + select(${innerLow}, ${innerHigh}, code >= token.first));
+/** Step and lowest of middle values, and the first code that is not below 0. */
+fn ${side}_middle(word: u32) -> vec3f {
+  let ends = unpack2x16float(word);
+  let step = (ends.y - ends.x) / ${STEPS}.0;
+  var first = clamp(ceil(-ends.x / max(step, 1e-30)), 0.0, 16.0);
+  if (first > 0 && fma(first - 1, step, ends.x) >= 0) { first -= 1; }
+  if (first < 16 && fma(first, step, ends.x) < 0) { first += 1; }
+  return vec3f(step, ends.x, first);
 }
+/** Where a head's lists begin; and word n of them, from the vector on that they begin in. */
 fn ${side}_lists(page: u32, head: u32) -> u32 { return page + ${lists} + pool[(page + ${starts}) / 4 + head]; }
-/** Sizes of lists are bytes: of the first blocks of four tokens, and of the second. A list of ${MANY} or more has its size in it. */
-fn ${side}_outliers(lists: u32, block: u32) {
+fn ${side}_word(lists: u32, n: u32) -> u32 { return pool[lists / 16 * 4 + n]; }
+/** Asks for the lists, so that they are near when they are walked. No compiler leaves out a load that something depends on. */
+fn ${side}_ask(lists: u32) {
+  if (${side}_word(lists, ${LANES} * lane) == 0xffffffff) { room[${at} + lane / 4][lane % 4] = 0; }
+}
+/** Where the lists of a lane's four tokens begin; and the bytes of those of the first blocks and of the second, a byte each. */
+struct ${side}_Sizes { before: u32, sizes: vec2u }
+/**
+ * A list of ${MANY} or more has its size in it, and where that is depends on all before it. So lanes write down where such lists
+ * would be but for the sizes of others, and these are followed: by all lanes, but it is the first that counts.
+ */
+fn ${side}_outliers(lists: u32, block: u32) -> ${side}_Sizes {
   let word = pool[(block + ${counts}) / 4 + lane];
   let many = word & (word >> 1) & (word >> 2) & (word >> 3) & 0x11111111;
-  var sizes = vec2u(word & 0x0f0f0f0f, (word >> 4) & 0x0f0f0f0f);
-  var open = vec2u(many & 0x01010101, (many >> 4) & 0x01010101);
-  sizes &= ~(open * 15);
-  var before = 0u;
-  for (var turn = 0u; turn <= ${4 * LANES * 2}; turn++) {
-    let own = dot4U8Packed(sizes.x, 0x01010101) + dot4U8Packed(sizes.y, 0x01010101);
-    workgroupBarrier();
-    ${side}_sizes[lane / 4][lane % 4] = (own << 1) | select(0u, 1u, any(open != vec2u(0)));
-    workgroupBarrier();
-    before = 0;
-    var first = ${LANES}u;
-    for (var n = 0u; n < ${LANES / 4}; n++) {
-      let four = ${side}_sizes[n];
-      ${each(4, k => `if (4 * n + ${k} < lane) { before += four[${k}] >> 1; } if ((four[${k}] & 1) == 1) { first = min(first, 4 * n + ${k}); }`)}
+  let known = word & ~(many * 15);
+  var sizes = vec2u(known & 0x0f0f0f0f, (known >> 4) & 0x0f0f0f0f);
+  let sum = ${bytesOf('sizes.x')} + ${bytesOf('sizes.y')};
+  let ahead = ahead_of(sum | (countOneBits(many) << 16));
+  var before = lists % 16 + (ahead & 0xffff);
+  var n = ahead >> 16;
+  if (lane == ${LANES - 1}) { ${side}_open = n + countOneBits(many); }
+  let open = workgroupUniformLoad(&${side}_open);
+  if (open > 0) {
+    for (var rest = many; rest != 0; rest &= rest - 1) {
+      let lower = known & ((rest & (~rest + 1)) - 1);
+      ${long} = before + ${bytesOf('lower & 0x0f0f0f0f')} + ${bytesOf('(lower >> 4) & 0x0f0f0f0f')};
+      n++;
     }
-    if (lane == 0) { ${side}_open = first; }
-    if (workgroupUniformLoad(&${side}_open) == ${LANES}) { break; }
-    if (lane == first) {
-      let both = vec2u(firstTrailingBit(open.x), firstTrailingBit(open.y));
-      let second = both.y < both.x;
-      let bit = min(both.x, both.y);
-      let below = vec2u((1u << bit) - 1);
-      let lower = sizes & below;
-      let at = lists + before + dot4U8Packed(lower.x, 0x01010101) + dot4U8Packed(lower.y, 0x01010101) + select(0u, (sizes.x >> bit) & 255, second);
-      let size = (1 + byte(at)) << bit;
-      if (second) { sizes.y |= size; open.y &= ~(1u << bit); } else { sizes.x |= size; open.x &= ~(1u << bit); }
+    workgroupBarrier();
+    var more = 0u;
+    for (var n = 0u; n < open; n++) {
+      let from_byte = ${long} + more;
+      let size = 1 + ((${side}_word(lists, from_byte / 4) >> (from_byte % 4 * 8)) & 255);
+      if (lane == 0) { ${long} = (more << 8) | size; }
+      more += size;
     }
+    if (lane == 0) { room[${at} + open / 4][open % 4] = more << 8; }
+    workgroupBarrier();
+    n = ahead >> 16;
+    before += ${long} >> 8;
+    for (var rest = many; rest != 0; rest &= rest - 1) {
+      let bit = countOneBits((rest & (~rest + 1)) - 1);
+      let size = (${long} & 255) << (bit / 8 * 8);
+      sizes |= select(vec2u(size, 0), vec2u(0, size), (bit & 4) != 0);
+      n++;
+    }
+    workgroupBarrier();
   }
-  for (var j = 0u; j < 4; j++) {
-    let pair = (sizes >> vec2u(8 * j)) & vec2u(255);
-    ${side}_lists_at[4 * lane + j] = before | (pair.x << 16) | (pair.y << 24);
-    before += pair.x + pair.y;
-  }
-  workgroupBarrier();
+  return ${side}_Sizes(before, sizes);
+}
+/** By kinds of a token's outliers, what they differ by from middle values of codes below the first: factor and constant. */
+fn ${side}_kinds(ends: vec3u) {
+  let middle = unpack2x16float(ends.y);
+  let step = (middle.y - middle.x) / ${STEPS}.0;
+  let low = middle.x + ${float(innerLow)};
+  let outer = unpack2x16float(ends.x);
+  let inner = unpack2x16float(ends.z);
+  ${kind(0, 'inner.y', '-low')}
+  ${kind(1, 'outer.y', `${float(outerHigh)} - low`)}
+  ${kind(2, 'inner.x', '-low')}
+  ${kind(3, 'outer.x', `${float(outerLow)} - low`)}
 }`;
 }
 
-/** Does `text` for every outlier of token t: its dim `i` and what it `differs` by. `code` is the code of (t, i). */
-const walkLists = (side: 'key' | 'value', code: string, text: string) => `
-      let token = ${side}_token(${side}Page, t);
-      let info = ${side}_lists_at[t];
-      let sizes = vec2u((info >> 16) & 255, info >> 24);
-      let long = vec2u(sizes > vec2u(${MANY}));
-      let counts = sizes - long;
-      let first_entry = lists + (info & 0xffff) + long.x;
-      for (var n = 0u; n < counts.x + counts.y; n++) {
-        let second = n >= counts.x;
-        let entry = byte(first_entry + n + select(0u, long.y, second));
-        let i = (entry & 63) + select(0u, 64u, second);
-        let differs = ${side}_differs(token, entry, f32(${code}));
-        ${text}
-      }`;
+/** What a lane knows of the lists of its tokens. */
+interface Own {
+  /** Statements before the first is walked; others follow, with a barrier. */
+  put: string;
+  /** The tokens' numbers as they are taken: the lowest two bits of `ordered`. */
+  order: string;
+  /** Of token t, the lane's number j: where its lists `start`, and their `sizes`. */
+  lists: string;
+}
 
-/** The lines of a lane, and code `at` of the line at a place. */
+/**
+ * Four neighbours, whose sizes a lane has itself. The longest go first, in the order of a network of five comparisons, by
+ * numbers that have the sizes above.
+ */
+const ofNeighbours = (side: Side): Own => ({
+  put: '',
+  order: `
+    let bytes = ${side}_sizes.sizes.x + ${side}_sizes.sizes.y;
+    var ordered = vec4u(bytes & 255, (bytes >> 8) & 255, (bytes >> 16) & 255, bytes >> 24) * 4 + vec4u(0, 1, 2, 3);
+    ordered = vec4u(max(ordered.xy, ordered.zw), min(ordered.xy, ordered.zw));
+    ordered = vec4u(max(ordered.xz, ordered.yw), min(ordered.xz, ordered.yw)).xzyw;
+    { let middle = ordered.yz; ordered.y = max(middle.x, middle.y); ordered.z = min(middle.x, middle.y); }`,
+  lists: `
+      let below = ${side}_sizes.sizes & vec2u((1u << (8 * j)) - 1);
+      let start = ${side}_sizes.before + ${bytesOf('below.x')} + ${bytesOf('below.y')};
+      let sizes = (${side}_sizes.sizes >> vec2u(8 * j)) & vec2u(255);`,
+});
+
+/** Every 32nd token, whose sizes other lanes write down in `lists_at`. */
+const ofOthers = (side: Side): Own => ({
+  put: `{ var start = ${side}_sizes.before;
+    ${each(4, j => `{ let sizes = (${side}_sizes.sizes >> vec2u(${8 * j})) & vec2u(255); lists_at[4 * lane + ${j}] = start | (sizes.x << 16) | (sizes.y << 24); start += sizes.x + sizes.y; }`)} }`,
+  order: 'var ordered = vec4u(0, 1, 2, 3);',
+  lists: `
+      let info = lists_at[t];
+      let start = info & 0xffff;
+      let sizes = vec2u((info >> 16) & 255, info >> 24);`,
+});
+
+/** Walks the lists of a lane's four tokens: `text` is for its token j. */
+const eachToken = ({ order }: Own, text: string) => `
+    ${order}
+    for (var round = 0u; round < 4; round++) {
+      let j = ordered.x % 4;
+      ordered = ordered.yzwx;
+      ${text}
+    }`;
+
+interface Outliers {
+  f16: boolean;
+  /** Where `room` has the kinds. */
+  at: number;
+  /** Between both shifts of middle values. */
+  apart: number;
+  /** The code of `entry`, in the `second` block or the first. */
+  code: string;
+}
+
+/**
+ * Does `text` for every outlier of a token: its `entry`, `second`, and twice what it `differs` by from its middle value. The token
+ * has `ends`, its `first` code, and lists that `start` at a byte and have `sizes`; with these in them where they are long, and so
+ * a long second list is walked on its own. Behind the last of a list some others may follow, and differ by 0.
+ */
+function walkLists(side: Side, { f16, at, apart, code }: Outliers, text: string): string {
+  const { type, of: pairOf, all } = pairs(f16);
+  const entry = (k: number) => `{
+          let entry = taken >> ${8 * k};
+          let second = next + ${k} >= second_from;
+          let here = next + ${k} < until;
+          let code = (${code}) & 15;
+          let kind = ${pairOf(`room[${at} + ((entry >> 3) & 24) + lane / 4][lane % 4]`)};
+          // 1024 and a code are a half whose lowest bits the code is.
+          var differs = fma((${pairOf('code * 0x10001 + 0x64006400')} - ${all(1024)}), kind.xx, kind.yy) - ${pairOf(`select(0u, pack2x16float(vec2f(${float(apart)})), code >= first)`)};
+          differs = select(${type}(), differs, here);
+          ${text}
+          }`;
+  return `${side}_kinds(ends);
+      {
+      let long = sizes > vec2u(${MANY});
+      let second_from = start + sizes.x;
+      let end = second_from + sizes.y;
+      var next = start + u32(long.x);
+      var until = select(end, second_from, long.y);
+      loop {
+        let bits = next % 4 * 8;
+        var lower = ${side}_word(lists, next / 4);
+        while (next < until) {
+          let upper = ${side}_word(lists, next / 4 + 1);
+          let taken = (lower >> bits) | ((upper << 1) << (31 - bits));
+          lower = upper;
+          ${each(4, entry)}
+          next += 4;
+        }
+        if (until == end) { break; }
+        next = second_from + 1;
+        until = end;
+      } }`;
+}
+
+/** The dim of an entry. */
+const DIM = `((entry & ${BLOCK - 1}) + select(0u, ${BLOCK}u, second))`;
+
+/** The lines of a lane. */
 const STRIPS = stripsOf(4, 4 * LANES, 4 * LANES)!;
 const linesOf = (id: string, at: string): Lines => ({
   strips: STRIPS,
@@ -121,92 +248,181 @@ const linesOf = (id: string, at: string): Lines => ({
   at,
   places: [0, 1, 2, 3].map(j => `lane + ${LANES * j}`),
 });
-const codeAt = (block: string, place: string, at: string) =>
-  `(byte(${block} + ((${at}) / 32 * ${4 * LANES} + ${place}) * 16 + (${at}) % 16) >> ((${at}) / 16 % 2 * 4)) & 15`;
 
-/** Bytes of 128 where codes reach the first one that is not below 0. */
-const reached = (codes: string, first: string) => `((${codes} | 0x80808080u) - ${first}) & 0x80808080u`;
+/** Queries are a thousandth of what they are where halves are summed, so that these have room. */
+const LESS = 1024;
+
+/**
+ * A middle value is a code times a step and, from the first code that is not below 0 on, a shift. As an integer up to 127: what a
+ * code counts, what the shift does, the unit of both, and half of what the shift then lacks.
+ */
+const keyLine = (apart: number) => /* wgsl */ `
+fn key_line(step: f32) -> vec4f {
+  let ratio = min(${float(apart)} / max(step, 1e-30), 1e6);
+  let most = floor(127.0 / (15.0 + ratio));
+  // Of the largest three, that by which the shift is nearest to an integer.
+  let some = max(vec3f(most) - vec3f(0.0, 1.0, 2.0), vec3f(min(most, 1.0)));
+  let off = abs(fract(some * ratio + 0.5) - 0.5) / max(some, vec3f(1.0));
+  let by = select(select(some.z, some.y, off.y < off.z), some.x, off.x <= min(off.y, off.z));
+  let unit = select(${float(apart / 127)}, step / max(by, 1.0), by > 0);
+  let more = min(round(${float(apart)} / max(unit, 1e-30)), 127.0 - 15.0 * by);
+  return vec4f(by, more, unit, 0.5 * fma(-more, unit, ${float(apart)}));
+}`;
 
 export function oakenKeys(name: string, fragment: Fragment, shape: PageShape): KeyPart | undefined {
   const page = oakenOf(fragment, 'rows', shape);
   if (!page) return undefined;
-  const { headDim: D } = shape;
+  const { headDim: D, f16 = false } = shape;
   const [, innerLow, innerHigh] = page.thresholds;
+  const apart = innerHigh - innerLow;
   const at = `keyBlock + ${page.codes.offset}`;
   const lines = linesOf('k', at);
+  const { type, of: pairOf } = pairs(f16);
+  const own = ofNeighbours('key');
+  const code = `pool[(${at}) / 4 + (entry & 32) * 16 + select(0u, 1024u, second) + j * 128 + 4 * lane + ((entry >> 2) & 3)] >> (((entry << 3) & 24) | ((entry >> 2) & 4))`;
+  const queryDim = (Q: number, i: string, v: number) => `query_dims[${i} * ${vectors(Q)} + ${v}]`;
   return {
     name: `oaken ${name}`,
     dim: D,
     words: int8Words(D),
     int8: true,
-    loaded: D / 4 + LANES + 4 * LANES,
-    text: Q => `${common('key', page)}\n${queryText(Q, D)}`,
-    load: Q => takeQueries(Q, D),
-    begin: () => 'let lists = key_lists(keyPage, head); key_outliers(lists, keyBlock);',
+    loaded: D / 4 + D / 2 + ROOM,
+    enable: f16 ? ['f16'] : [],
+    room: () => ROOM,
+    text: Q => `${common('key', page, 0)}
+${queryText(Q, D)}
+/** Of every dim, numbers of four queries as halves. */
+var<workgroup> query_dims: array<vec2u, ${D * vectors(Q)}>;
+${keyLine(apart)}`,
+    load: Q => `${takeQueries(Q, D)}
+  workgroupBarrier();
+  for (var i = lane; i < ${D}; i += ${LANES}) {
+    ${each(vectors(Q), v => `{ let four = vec4f(bitcast<vec4i>(${queryAt(Q, 'i / 4', v)} << vec4u(24 - i % 4 * 8)) >> vec4u(24)) * ${float(1 / LESS)}; ${queryDim(Q, 'i', v)} = vec2u(pack2x16float(four.xy), pack2x16float(four.zw)); }`)}
+  }`,
+    begin: () => `
+    workgroupBarrier();
+    let lists = key_lists(keyPage, head); key_ask(lists); let key_sizes = key_outliers(lists, keyBlock);`,
     sums: Q => `
-    ${each(4, j => `let token${j} = key_token(keyPage, 4 * lane + ${j}); let first${j} = u32(token${j}.first) * 0x01010101u; ${each(vectors(Q), v => `var d${j}_${v} = vec4i(0); var b${j}_${v} = vec4i(0);`, ' ')}`)}
+    ${each(4, j => `let ends${j} = key_ends(keyPage, 4 * lane + ${j}); let middle${j} = key_middle(ends${j}.y); let first${j} = u32(middle${j}.z); let line${j} = key_line(middle${j}.x); ${each(vectors(Q), v => `var d${j}_${v} = vec4i(0);`, ' ')}`)}
+    let all_firsts = first0 | (first1 << 8) | (first2 << 16) | (first3 << 24);
+    ${each(4, j => `let reach${j} = (16 - first${j}) * 0x01010101u; let by${j} = u32(line${j}.x); let shifted${j} = u32(line${j}.y);`, ' ')}
     ${walk(
       lines,
       (n, words) =>
-        `${each(vectors(Q), v => `let q${v} = ${queryAt(Q, n, v)};`, ' ')} ${words.map(({ codes }, j) => `{ let c = ${codes}; let b = ${reached('c', `first${j}`)}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(c, ${of('q', q)}); ${of(`b${j}_`, q)} += dot4I8Packed(b, ${of('q', q)});`, ' ')} }`).join(' ')}`,
+        `${each(vectors(Q), v => `let q${v} = ${queryAt(Q, n, v)};`, ' ')} ${words.map(({ codes }, j) => `{ let c = ${codes}; let b = c * by${j} + (((c + reach${j}) >> 4) & 0x01010101) * shifted${j}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4I8Packed(b, ${of('q', q)});`, ' ')} }`).join(' ')}`,
     )}
-    ${each(vectors(Q), v => each(4, j => `var all${j}_${v} = fma(vec4f(d${j}_${v}), vec4f(token${j}.step), fma(vec4f(b${j}_${v}), vec4f(${float(-(innerHigh - innerLow) / 128)}), sums${v} * (token${j}.low + ${float(innerLow)})));`, ' '))}
-    for (var j = 0u; j < 4; j++) {
-      let t = 4 * lane + j;
-      ${each(vectors(Q), v => `var more${v} = vec4f(0.0);`, ' ')}
+    ${each(vectors(Q), v => each(4, j => `var all${j}_${v} = fma(vec4f(d${j}_${v}), vec4f(line${j}.z), sums${v} * (middle${j}.y + line${j}.w + ${float(innerLow)}));`, ' '))}
+    workgroupBarrier();
+    ${eachToken(
+      own,
+      `${own.lists}
+      ${each(2 * vectors(Q), v => `var more${v} = ${type}();`, ' ')}
+      let ends = key_ends(keyPage, 4 * lane + j);
+      let first = (all_firsts >> (8 * j)) & 255;
       ${walkLists(
         'key',
-        codeAt(at, `(${placeOf('t', 4 * LANES)})`, 'i'),
-        `let shift = 24 - 8 * (i % 4); let n4 = i / 4;
-        ${each(vectors(Q), v => `more${v} = fma(vec4f(bitcast<vec4i>(${queryAt(Q, 'n4', v)} << vec4u(shift)) >> vec4u(24)), vec4f(differs), more${v});`, ' ')}`,
+        { f16, at: 0, apart, code },
+        each(
+          vectors(Q),
+          v =>
+            `{ let by = ${queryDim(Q, DIM, v)}; more${2 * v} = fma(${pairOf('by.x')}, differs, more${2 * v}); more${2 * v + 1} = fma(${pairOf('by.y')}, differs, more${2 * v + 1}); }`,
+          ' ',
+        ),
       )}
-      ${each(vectors(Q), v => each(4, j => `all${j}_${v} += select(vec4f(0.0), more${v}, j == ${j});`, ' '))}
-    }
+      ${each(vectors(Q), v => `{ let more = vec4f(vec2f(more${2 * v}), vec2f(more${2 * v + 1})) * ${LESS}.0; ${each(4, j => `all${j}_${v} += select(vec4f(0.0), more, j == ${j});`, ' ')} }`)}`,
+    )}
     ${each(Q, q => `let dots0_${q} = vec4f(${each(4, j => of(`all${j}_`, q), ', ')});`)}`,
     score: (q, _, plus) => withPlus(`dots0_${q} * vec4f(${of('scale', q)})`, plus),
     constant: v => `constants${v}`,
   };
 }
 
+/**
+ * Sums of what outliers differ by, under weights: `apart` has an integer of 16 bits for every dim and query, those of two queries
+ * in a word. Added as one, the lower takes from the upper or gives to it what `sumOf` undoes.
+ */
+function sharedSums(Q: number, D: number) {
+  const words = Math.ceil(Q / 2);
+  /** The nearest integer, in the lowest bits of 1.5 x 2^23 and it. */
+  const nearest = (q: number) => `bitcast<i32>(fma(${of('weights', q)}, by, 12582912.0))`;
+  const both = (n: number) =>
+    `${nearest(2 * n)} - 0x4b400000${2 * n + 1 < Q ? ` + (${nearest(2 * n + 1)} << 16)` : ''}`;
+  const lower = (word: string) => `((${word} << 16) >> 16)`;
+  return {
+    size: words * D,
+    // Where nobody asks what was there before, NVIDIA's compiler gathers what lanes add to one place, which takes longer.
+    add: `let by = f32(differs.x); let i = ${DIM};
+          ${each(words, n => `used |= atomicAdd(&apart[${n * D} + i], ${both(n)});`, ' ')}`,
+    /** `pairJ_N`: words of dim lane + 32 J. */
+    load: (j: number) =>
+      each(words, n => `let pair${j}_${n} = atomicLoad(&apart[${n * D} + lane + ${LANES * j}]);`, ' '),
+    sumOf: (j: number, q: number) => {
+      const word = `pair${j}_${q >> 1}`;
+      return q % 2 === 0 ? `f32(${lower(word)})` : `f32((${word} - ${lower(word)}) >> 16)`;
+    },
+  };
+}
+
+/** Bytes of 128 where codes reach the first one that is not below 0. */
+const reached = (codes: string, first: string) => `((${codes} | 0x80808080u) - ${first}) & 0x80808080u`;
+
+/** The first codes of a lane's four neighbours, if not those of the tokens it has `worth` of. */
+const firstsOf = ({ strided }: Tokens) =>
+  strided
+    ? `{ ${each(4, j => `let first${j} = value_middle(value_ends(valuePage, 4 * lane + ${j}).y).z;`)} firsts[lane] = pack4xU8(vec4u(${each(4, j => `u32(first${j})`, ', ')})); }`
+    : `firsts[lane] = pack4xU8(vec4u(${each(4, j => `u32(worth${j}.z)`, ', ')}));`;
+
 export function oakenValues(name: string, fragment: Fragment, shape: PageShape): ValuePart | undefined {
   const page = oakenOf(fragment, 'columns', shape);
   if (!page) return undefined;
-  const { headDim: D, pageTokens: P } = shape;
+  const { headDim: D, pageTokens: P, f16 = false } = shape;
   const [outerLow, innerLow, innerHigh, outerHigh] = page.thresholds;
   const at = `valueBlock + ${page.codes.offset}`;
   const apart = innerHigh - innerLow;
-  const most = Math.max(...[outerLow, innerLow, innerHigh, outerHigh].map(Math.abs));
+  const mostOuter = Math.max(-outerLow, outerHigh);
+  const mostInner = Math.max(-innerLow, innerHigh);
   // Weights times steps for codes, and as they are for the bits.
   const weighed = weighedBytes(P, 2);
   const middle = STEPS / 2;
   const lines = linesOf('c', at);
+  const code = `pool[(${at}) / 4 + (t >> 5) * ${4 * D} + ${DIM} * 4 + ((t >> 2) & 3)] >> shift`;
   return {
     name: `oaken ${name}`,
     dim: D,
-    loaded: weighed.loaded + D + LANES + 4 * LANES,
-    room: weighed.room,
+    loaded: weighed.loaded + D / 2 + 5 * LANES + ROOM,
+    enable: f16 ? ['f16'] : [],
+    // Weights are there while lists are followed and walked.
+    room: Q => weighed.room(Q) + ROOM,
     strided: true,
-    text: Q => `${common('value', page)}
+    text: Q => `${common('value', page, weighed.room(Q))}
 ${weighed.declare(Q)}
 var<workgroup> firsts: array<u32, ${P / 4}>;
-var<workgroup> apart: array<atomic<i32>, ${Q * D}>;
+var<workgroup> lists_at: array<u32, ${P}>;
+var<workgroup> apart: array<atomic<i32>, ${sharedSums(Q, D).size}>;
 fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }
-fn most2(x: vec2f) -> f32 { return max(abs(x.x), abs(x.y)); }`,
+fn most2(word: u32) -> f32 { let x = abs(unpack2x16float(word)); return max(x.x, x.y); }`,
     declare: Q => each(vectors(Q), v => `var more_${v} = vec4f(0.0);`),
-    sum: (Q, tokens) => `{
-    let value_start = value_lists(valuePage, head);
-    value_outliers(value_start, valueBlock);
-    for (var n = lane; n < ${Q * D}; n += ${LANES}) { atomicStore(&apart[n], 0); }
-    ${each(4, j => `let worth${j} = value_token(valuePage, ${tokens.at(0, j)});`)}
-    { ${each(4, j => `let first${j} = value_token(valuePage, 4 * lane + ${j}).first;`)} firsts[lane] = pack4xU8(vec4u(${each(4, j => `u32(first${j})`, ', ')})); }
-    let steps = vec4f(${each(4, j => `worth${j}.step`, ', ')});
-    let lows = vec4f(${each(4, j => `fma(${float(middle)}, worth${j}.step, worth${j}.low)`, ', ')}) + ${float((innerLow + innerHigh) / 2)};
+    sum: (Q, tokens) => {
+      const own = tokens.strided ? ofOthers('value') : ofNeighbours('value');
+      const shared = sharedSums(Q, D);
+      return `{
+    workgroupBarrier();
+    let lists = value_lists(valuePage, head);
+    value_ask(lists);
+    let value_sizes = value_outliers(lists, valueBlock);
+    for (var n = lane; n < ${shared.size}; n += ${LANES}) { atomicStore(&apart[n], 0); }
+    ${own.put}
+    ${each(4, j => `let ends${j} = value_ends(valuePage, ${tokens.at(0, j)}); let worth${j} = value_middle(ends${j}.y);`)}
+    ${firstsOf(tokens)}
+    let steps = vec4f(${each(4, j => `worth${j}.x`, ', ')});
+    let lows = vec4f(${each(4, j => `fma(${float(middle)}, worth${j}.x, worth${j}.y)`, ', ')}) + ${float((innerLow + innerHigh) / 2)};
     // An outlier and the middle value that it is not are no further apart.
-    let reach = vec4f(${each(4, j => `max(most2(worth${j}.outer), most2(worth${j}.inner)) * ${STEPS}.0 + abs(worth${j}.low) + ${STEPS}.0 * worth${j}.step`, ', ')}) + ${float(2 * most)};
+    let reach = vec4f(${each(4, j => `max(most2(ends${j}.x) + ${float(mostOuter)}, most2(ends${j}.z)) + most2(ends${j}.y)`, ', ')}) + ${float(mostInner)};
     let largest_of = largest(vec4f(most4(steps), most4(reach), 0.0, 0.0));
     let most_step = max(largest_of.x, 1e-30);
     let shares = steps * (1.0 / most_step);
-    let unit = ${float(2 ** 30 / P)} / largest_of.y;
+    // Sums of outliers have 15 bits and a sign, and every token may be rounded up.
+    ${each(vectors(Q), v => `let unit${v} = ${float(2 ** 15 - 1 - P)} / (largest_of.y * max(all_of(sum${v}), vec4f(1e-30)));`, ' ')}
     ${each(vectors(Q), v => `var added${v} = vec4f(0.0);`, ' ')}
     ${weighed.put(
       Q,
@@ -223,20 +439,28 @@ fn most2(x: vec2f) -> f32 { return max(abs(x.x), abs(x.y)); }`,
       (n, words) =>
         `let first = firsts[${n}]; ${each(vectors(Q), v => `let x${v} = ${weighed.at(Q, n, v)}; let y${v} = ${weighed.at(Q, `${P / 4} + ${n}`, v)};`, ' ')} ${words.map(({ codes }, j) => `{ let c = ${codes}; let b = ${reached('c', 'first')}; ${each(Q, q => `${of(`d${j}_`, q)} += dot4U8Packed(c, ${of('x', q)}); ${of(`b${j}_`, q)} += dot4U8Packed(b, ${of('y', q)});`, ' ')} }`).join(' ')}`,
     )}
-    { let lists = value_start;
-    ${each(Q, q => `let weight${q} = w0_${q} * unit;`)}
-    for (var j = 0u; j < 4; j++) {
-      let t = ${tokens.strided ? `lane + ${LANES} * j` : '4 * lane + j'};
-      ${each(vectors(Q), v => `let weights${v} = ${['0', '1', '2'].reduceRight((rest, j) => `select(${rest}, vec4f${vectorOf(Q, v, q => `weight${q}[${j}]`)}, j == ${j})`, `vec4f${vectorOf(Q, v, q => `weight${q}[3]`)}`)};`)}
-      ${walkLists(
-        'value',
-        codeAt(at, 'i', 't'),
-        each(Q, q => `atomicAdd(&apart[${q * D} + i], i32(round(${of('weights', q)} * differs)));`, ' '),
-      )}
-    } }
     workgroupBarrier();
-    ${each(4, j => each(vectors(Q), v => `{ let outlying = vec4f(vec4i${vectorOf(Q, v, q => `atomicLoad(&apart[${q * D} + lane + ${LANES * j}])`)}) / unit; o0_${j}_${v} = fma(fma(vec4f(d${j}_${v}), vec4f(most_step * ${float(1 / 255)}), fma(vec4f(b${j}_${v}), vec4f(${float(apart / 255 / 128)}), outlying)), whole${v}, o0_${j}_${v} * kept${v}); }`))}
-    workgroupBarrier(); }`,
+    ${each(Q, q => `let weight${q} = w0_${q} * ${of('unit', q)};`)}
+    var used = 0;
+    ${eachToken(
+      own,
+      `let t = ${tokens.strided ? `lane + ${LANES} * j` : '4 * lane + j'};
+      let ends = value_ends(valuePage, t);
+      let first = (firsts[t / 4] >> (t % 4 * 8)) & 255;
+      ${each(vectors(Q), v => `let weights${v} = ${['0', '1', '2'].reduceRight((rest, j) => `select(${rest}, vec4f${vectorOf(Q, v, q => `weight${q}[${j}]`)}, j == ${j})`, `vec4f${vectorOf(Q, v, q => `weight${q}[3]`)}`)};`)}
+      ${own.lists}
+      let shift = (t & 3) * 8 + (t & 16) / 4;
+      ${walkLists('value', { f16, at: weighed.room(Q), apart, code }, shared.add)}`,
+    )}
+    // Never so, which no compiler knows.
+    if ((used & i32(p.four >> 8)) != 0) { o0_0_0 += vec4f(1.0); }
+    workgroupBarrier();
+    ${each(
+      4,
+      j => `${shared.load(j)}
+    ${each(vectors(Q), v => `{ let outlying = vec4f${vectorOf(Q, v, q => shared.sumOf(j, q))} / unit${v}; o0_${j}_${v} = fma(fma(vec4f(d${j}_${v}), vec4f(most_step * ${float(1 / 255)}), fma(vec4f(b${j}_${v}), vec4f(${float(apart / 255 / 128)}), outlying)), whole${v}, o0_${j}_${v} * kept${v}); }`)}`,
+    )} }`;
+    },
     result: Q => `
   ${each(vectors(Q), v => `{ let all = all_of(more_${v}); ${each(4, j => `o0_${j}_${v} += all;`, ' ')} }`)}`,
   };

@@ -21,11 +21,25 @@ fn in_order(x: vec4i) -> vec4i { return x ^ ((x >> vec4u(31)) & vec4i(0x7fffffff
 fn largest(x: vec4f) -> vec4f { return bitcast<vec4f>(in_order(subgroupMax(in_order(bitcast<vec4i>(x))))); }
 fn largest_one(x: f32) -> f32 { return bitcast<f32>(subgroupMax(bitcast<u32>(x))); }`;
 
+/** By floats, which have whole numbers below 2^24. */
+const aheadOf = /* wgsl */ `
+fn ahead_of(x: u32) -> u32 {
+  var all = f32(x);
+  var ahead = 0.0;
+  for (var by = 1u; by < ${LANES}; by *= 2) {
+    let other = across(vec4f(all), by).x;
+    ahead += select(0.0, other, (lane & by) != 0);
+    all += other;
+  }
+  return u32(ahead);
+}`;
+
 /**
  *   across(x, by)   what lane ^ by has
  *   largest(x)      of all lanes
  *   largest_one(x)  of one number of each, none below 0
  *   all_of(x)       the sum of all lanes', which is the same in each of them
+ *   ahead_of(x)     the sum of the lanes' before, below 2^24
  *
  * Of several teams of 32 lanes in a workgroup, of each for itself: `lane` is a lane's number in team `team`.
  */
@@ -47,7 +61,8 @@ ${
     : `${overLanes('largest', 'max(all, across(all, by))')}
 fn largest_one(x: f32) -> f32 { return largest(vec4f(x)).x; }`
 }
-${overLanes('all_of', 'all + across(all, by)')}`;
+${overLanes('all_of', 'all + across(all, by)')}
+${together ? 'fn ahead_of(x: u32) -> u32 { return subgroupExclusiveAdd(x); }' : aheadOf}`;
 }
 
 /**

@@ -222,6 +222,7 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
       at: `valueBlock + ${offset}`,
       places: Array.from({ length: rows }, (_, j) => `lane + ${LANES * j}`),
     };
+    // Sums begin at the bits of 2^23, and none is as large as that.
     return `{
       ${each(rows, j => each(vectors(Q), v => `var d${j}_${v} = vec4u(0x4b000000u);`, ' '))}
       ${walk(lines, (n, words) =>

@@ -58,6 +58,9 @@ export const turnAbout = /* wgsl */ `
 /** The largest of a vector's four. */
 export const most4 = (v: string): string => `max(max(${v}.x, ${v}.y), max(${v}.z, ${v}.w))`;
 
+/** The sum of a word's four bytes. */
+export const sumOfFour = (word: string): string => `dot4U8Packed(${word}, 0x01010101u)`;
+
 /** A word of four times the same byte. */
 export const fours = (byte: number): string => `0x${byte.toString(16).padStart(2, '0').repeat(4)}u`;
 

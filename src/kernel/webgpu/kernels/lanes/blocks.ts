@@ -140,7 +140,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
   const { nibbles, words, bytes, blocks, eights } = kind;
   const row = (blocks * bytes) / 4;
   const rounds = roundsOf(D);
-  const { type, of: pairOf, all } = pairs(f16);
+  const { type, enable, of: pairOf, all } = pairs(f16);
   // Where the codes of a word are, and what is added to them as halves.
   const runs = nibbles
     ? [
@@ -149,12 +149,14 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
       ]
     : [{ mask: '0x00ff00ffu', middle: 1152 }];
   // Fours of an eight that a lane has words of.
-  const fours = nibbles ? ['4 * own_four'] : ['0', '4'];
+  const fours = nibbles
+    ? [{ own: 'own_four', first: '4 * own_four' }]
+    : [0, 1].map(f => ({ own: `${f}`, first: `${4 * f}` }));
   const load = (r: number, first: string, i: number) => {
     const at = (t: string) => `valueBlock / 4 + (${first} + ${EIGHT * i} + ${t}) * ${row} + ${r * bytes}`;
     return [
       { name: `mark${i}`, text: `pool[${at('own_token')} + scale_at]` },
-      ...fours.flatMap((t, f) =>
+      ...fours.flatMap(({ first: t }, f) =>
         Array.from({ length: 4 }, (_, k) => ({
           name: `word${i}_${f}_${k}`,
           text: `pool[${at(`${t} + ${k}`)} + unit_at]`,
@@ -179,11 +181,11 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
         weighed[${i}][(4 * own_token + own_block) * ${vectors(Q)} + ${v}] = vec4u(${each(4, k => `pack2x16float(by.${'xyzw'[k].repeat(2)})`, ', ')}); }`,
     );
   const multiply = (Q: number, i: number, f: number) => `{
-        let ends = (marks[${i}][4 * pair + ${nibbles ? 'own_four' : f}] & vec4u(0xffff0000u)) | (marks[${i}][4 * pair + 2 + ${nibbles ? 'own_four' : f}] & vec4u(0xffffu));
+        let ends = (marks[${i}][4 * pair + ${fours[f].own}] & vec4u(0xffff0000u)) | (marks[${i}][4 * pair + 2 + ${fours[f].own}] & vec4u(0xffffu));
         ${each(
           4,
           k => `{ let x = select(word${i}_${f}_${k}, ends[${k}], unit == 0);
-        ${each(vectors(Q), v => `let by${v} = weighed[${i}][(4 * (${fours[f]} + ${k}) + unit_block) * ${vectors(Q)} + ${v}];`, ' ')}
+        ${each(vectors(Q), v => `let by${v} = weighed[${i}][(4 * (${fours[f].first} + ${k}) + unit_block) * ${vectors(Q)} + ${v}];`, ' ')}
         ${eachPair((run, h) => `{ let c = ${pairOf(`((${h === 0 ? 'x' : '(x >> 8u)'} & ${runs[run].mask}) ^ magic)`)} - ${all(runs[run].middle)}; ${each(Q, q => `d${run}_${h}_${q} = fma(c, ${pairOf(of('by', q))}, d${run}_${h}_${q});`, ' ')} }`)} }`,
         )}
       }`;
@@ -216,7 +218,7 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
     name: `blocks ${name}`,
     dim: D,
     loaded: P / 2 + eights * EIGHT * 4,
-    enable: f16 ? ['f16'] : [],
+    enable,
     // Weights, two queries to a word, token by token.
     room: Q => (P * vectors(Q)) / 2,
     dimOf: (r, j) =>

@@ -9,20 +9,15 @@
  *   - What an outlier differs by is linear in its code: by token and kind, factor and constant lie ready in workgroup memory.
  */
 
-import type { PageFragment } from '../../../fragment.ts';
-import { BLOCK, MANY, STEPS } from '../oaken.ts';
-import { each, float } from '../text.ts';
+import { BLOCK, MANY, type Oaken, STEPS } from '../oaken.ts';
+import { each, float, sumOfFour } from '../text.ts';
 import { pairs } from './halves.ts';
 import { LANES } from './talk.ts';
 
-export type Oaken = PageFragment & { kind: 'oaken' };
 type Side = 'key' | 'value';
 
 /** Vectors of `room`: a word for every list of a page, if all are long, and some more; later, words of kinds of outliers. */
 export const ROOM = 2 * LANES + 4;
-
-/** The sum of a word's bytes. */
-const bytesOf = (word: string) => `dot4U8Packed(${word}, 0x01010101)`;
 
 /** What both sides share; `at` is the first vector of `room` that is theirs. */
 export function common(side: Side, { thresholds, ranges, starts, lists, counts }: Oaken, at: number): string {
@@ -64,7 +59,7 @@ fn ${side}_outliers(lists: u32, block: u32) -> ${side}_Sizes {
   let many = word & (word >> 1) & (word >> 2) & (word >> 3) & 0x11111111;
   let known = word & ~(many * 15);
   var sizes = vec2u(known & 0x0f0f0f0f, (known >> 4) & 0x0f0f0f0f);
-  let sum = ${bytesOf('sizes.x')} + ${bytesOf('sizes.y')};
+  let sum = ${sumOfFour('sizes.x')} + ${sumOfFour('sizes.y')};
   let ahead = ahead_of(sum | (countOneBits(many) << 16));
   var before = lists % 16 + (ahead & 0xffff);
   var n = ahead >> 16;
@@ -73,7 +68,7 @@ fn ${side}_outliers(lists: u32, block: u32) -> ${side}_Sizes {
   if (open > 0) {
     for (var rest = many; rest != 0; rest &= rest - 1) {
       let lower = known & ((rest & (~rest + 1)) - 1);
-      ${long} = before + ${bytesOf('lower & 0x0f0f0f0f')} + ${bytesOf('(lower >> 4) & 0x0f0f0f0f')};
+      ${long} = before + ${sumOfFour('lower & 0x0f0f0f0f')} + ${sumOfFour('(lower >> 4) & 0x0f0f0f0f')};
       n++;
     }
     workgroupBarrier();
@@ -138,7 +133,7 @@ export const ofNeighbours = (side: Side): Own => ({
     { let middle = ordered.yz; ordered.y = max(middle.x, middle.y); ordered.z = min(middle.x, middle.y); }`,
   lists: `
       let below = ${side}_sizes.sizes & vec2u((1u << (8 * j)) - 1);
-      let start = ${side}_sizes.before + ${bytesOf('below.x')} + ${bytesOf('below.y')};
+      let start = ${side}_sizes.before + ${sumOfFour('below.x')} + ${sumOfFour('below.y')};
       let sizes = (${side}_sizes.sizes >> vec2u(8 * j)) & vec2u(255);`,
 });
 

@@ -15,7 +15,7 @@ import { int8Words } from '../domain.ts';
 import { BLOCK, STEPS } from '../oaken.ts';
 import type { PageShape } from '../shape.ts';
 import { stripsOf } from '../strips.ts';
-import { each, float } from '../text.ts';
+import { each, float, most4 } from '../text.ts';
 import { type KeyPart, of, type Tokens, type ValuePart, vectorOf, vectors, withPlus } from './attend.ts';
 import { pairs } from './halves.ts';
 import { common, DIM, eachToken, ofNeighbours, ofOthers, ROOM, walkLists } from './lists.ts';
@@ -71,7 +71,7 @@ export function oakenKeys(name: string, fragment: Fragment, shape: PageShape): K
   const apart = innerHigh - innerLow;
   const at = `keyBlock + ${page.codes.offset}`;
   const lines = linesOf('k', at);
-  const { type, of: pairOf } = pairs(f16);
+  const { type, enable, of: pairOf } = pairs(f16);
   const own = ofNeighbours('key');
   const code = `pool[(${at}) / 4 + (entry & 32) * 16 + select(0u, 1024u, second) + j * 128 + 4 * lane + ((entry >> 2) & 3)] >> (((entry << 3) & 24) | ((entry >> 2) & 4))`;
   const queryDim = (Q: number, i: string, v: number) => `query_dims[${i} * ${vectors(Q)} + ${v}]`;
@@ -81,7 +81,7 @@ export function oakenKeys(name: string, fragment: Fragment, shape: PageShape): K
     words: int8Words(D),
     int8: true,
     loaded: D / 4 + D / 2 + ROOM,
-    enable: f16 ? ['f16'] : [],
+    enable,
     room: () => ROOM,
     text: Q => `${common('key', page, 0)}
 ${queryText(Q, D)}
@@ -184,7 +184,7 @@ export function oakenValues(name: string, fragment: Fragment, shape: PageShape):
     name: `oaken ${name}`,
     dim: D,
     loaded: weighed.loaded + D / 2 + 5 * LANES + ROOM,
-    enable: f16 ? ['f16'] : [],
+    enable: pairs(f16).enable,
     // Weights are there while lists are followed and walked.
     room: Q => weighed.room(Q) + ROOM,
     strided: true,
@@ -193,7 +193,6 @@ ${weighed.declare(Q)}
 var<workgroup> firsts: array<u32, ${P / 4}>;
 var<workgroup> lists_at: array<u32, ${P}>;
 var<workgroup> apart: array<atomic<i32>, ${sharedSums(Q, D).size}>;
-fn most4(x: vec4f) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }
 fn most2(word: u32) -> f32 { let x = abs(unpack2x16float(word)); return max(x.x, x.y); }`,
     declare: Q => each(vectors(Q), v => `var more_${v} = vec4f(0.0);`),
     sum: (Q, tokens) => {
@@ -212,7 +211,7 @@ fn most2(word: u32) -> f32 { let x = abs(unpack2x16float(word)); return max(x.x,
     let lows = vec4f(${each(4, j => `fma(${float(middle)}, worth${j}.x, worth${j}.y)`, ', ')}) + ${float((innerLow + innerHigh) / 2)};
     // An outlier and the middle value that it is not are no further apart.
     let reach = vec4f(${each(4, j => `max(most2(ends${j}.x) + ${float(mostOuter)}, most2(ends${j}.z)) + most2(ends${j}.y)`, ', ')}) + ${float(mostInner)};
-    let largest_of = largest(vec4f(most4(steps), most4(reach), 0.0, 0.0));
+    let largest_of = largest(vec4f(${most4('steps')}, ${most4('reach')}, 0.0, 0.0));
     let most_step = max(largest_of.x, 1e-30);
     let shares = steps * (1.0 / most_step);
     // Sums of outliers have 15 bits and a sign, and every token may be rounded up.

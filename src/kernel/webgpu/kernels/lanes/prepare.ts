@@ -9,14 +9,23 @@ import { type Domain, domainName, FINISH, int8Words } from '../domain.ts';
 import { each, most4 } from '../text.ts';
 import { LANES, talk } from './talk.ts';
 
-/**
- * Hadamard's transform of `xR`, which 32 lanes have in registers: four dims a lane, and as many 128 further on (R); of less
- * than 128, the first lanes have them. Not divided by anything.
- */
-export function hadamard(D: number) {
+/** How 32 lanes have `xR` in registers: four dims a lane, and as many 128 further on (R); of less than 128, the first lanes do. */
+function layoutOf(D: number) {
   const rounds = Math.ceil(D / 4 / LANES);
   const active = Math.min(LANES, D / 4);
-  const all = (text: (r: number) => string) => each(rounds, text);
+  return {
+    rounds,
+    active,
+    all: (text: (r: number) => string) => each(rounds, text),
+    /** Dim i of a lane's four in round r. */
+    dims: (r: number, i: number) => `4 * min(lane, ${active - 1}u) + ${4 * LANES * r + i}`,
+  };
+}
+
+/** Hadamard's transform of such `xR`. Not divided by anything. */
+export function hadamard(D: number) {
+  const own = layoutOf(D);
+  const { rounds, active, all } = own;
   const between = Array.from({ length: Math.log2(rounds) }, (_, k) => 2 ** k).map(by =>
     each(rounds / 2, n => {
       const a = Math.floor(n / by) * 2 * by + (n % by);
@@ -24,11 +33,7 @@ export function hadamard(D: number) {
     }),
   );
   return {
-    rounds,
-    active,
-    all,
-    /** Dim i of a lane's four in round r. */
-    dims: (r: number, i: number) => `4 * min(lane, ${active - 1}u) + ${4 * LANES * r + i}`,
+    ...own,
     text: `
   ${all(
     r => `x${r} = vec4f(x${r}.x + x${r}.y, x${r}.x - x${r}.y, x${r}.z + x${r}.w, x${r}.z - x${r}.w);
@@ -50,8 +55,7 @@ export function prepareByLanes(d: Domain, int8: boolean, together: boolean): Ker
   const { headDim: D, heads, kvHeads } = d;
   const G = heads / kvHeads;
   const words = int8 ? int8Words(D) : D + 1;
-  const rotation = hadamard(D);
-  const { rounds, active, all, dims } = rotation;
+  const { rounds, active, all, dims } = layoutOf(D);
   const integers = `
   let most = largest(vec4f(select(0.0, ${Array.from({ length: rounds }, (_, r) => most4(`abs(x${r})`)).reduce((a, b) => `max(${a}, ${b})`)}, live))).x;
   let unit = select(0.0, 127.0 / most, most > 0);
@@ -92,7 +96,7 @@ fn main(group: vec3u, own_lane: u32) {
   ${
     d.signs
       ? `${all(r => `x${r} *= vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
-  ${rotation.text}`
+  ${hadamard(D).text}`
       : ''
   }
   ${int8 ? integers : floats}

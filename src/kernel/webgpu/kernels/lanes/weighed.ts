@@ -3,7 +3,7 @@
  * fixed pattern along the tokens, so that many small ones keep their sum.
  */
 
-import { each, float, NEAREST, turnAbout, wordOfNearest } from '../text.ts';
+import { each, float, NEAREST, sumOfFour, turnAbout, wordOfNearest } from '../text.ts';
 import { roundsOf, type Tokens, vectorOf, vectors } from './attend.ts';
 import { LANES } from './talk.ts';
 
@@ -75,4 +75,4 @@ var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,
 }
 
 /** The sums of four words' bytes. */
-export const sumOfBytes = `vec4f(vec4u(${each(4, k => `dot4U8Packed(words[${k}], 0x01010101u)`, ', ')}))`;
+export const sumOfBytes = `vec4f(vec4u(${each(4, k => sumOfFour(`words[${k}]`), ', ')}))`;

@@ -92,7 +92,7 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
     await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'last' }]);
     prefill = Math.max(prefill, (PROMPT / (performance.now() - start)) * 1000);
     if (depth > PROMPT) await fillTo(engine, sequence, depth);
-    else sequence.truncate(Math.max(1, depth));
+    else sequence.crop(depth);
     let best = Number.POSITIVE_INFINITY;
     for (let i = 0; i < STEPS * ROUNDS; i++) {
       const from = performance.now();

@@ -157,14 +157,14 @@ async function decode(
   breakdown: boolean,
 ): Promise<number> {
   const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, ROUNDS * ROUND + 2));
-  let pass = begin(device, model, sequences, 1);
+  let pass = await begin(device, model, sequences, 1);
   await pass.ended;
   let least = Number.POSITIVE_INFINITY;
   let recorded = Number.POSITIVE_INFINITY;
   for (let round = 0; round < ROUNDS; round++) {
     const start = performance.now();
     for (let i = 0; i < ROUND; i++) {
-      const next = begin(device, model, sequences, 1, { given: pass.names });
+      const next = await begin(device, model, sequences, 1, { given: pass.names });
       await pass.ended;
       pass = next;
       recorded = Math.min(recorded, pass.recorded);
@@ -175,7 +175,7 @@ async function decode(
   if (breakdown) {
     const title = `${kv}, ${batch} x ${depth}`;
     console.log(`${title}: ${least.toFixed(2)} ms; recording takes ${recorded.toFixed(2)} ms of the CPU meanwhile`);
-    await showBreakdown(title, device, () => begin(device, model, sequences, 1).ended);
+    await showBreakdown(title, device, async () => (await begin(device, model, sequences, 1)).ended);
   }
   for (const sequence of sequences) sequence.dispose();
   return least;
@@ -191,16 +191,17 @@ async function prefillTime(
   breakdown: boolean,
 ): Promise<number> {
   const warm = opened(device, model.config, plan, 0, chunk);
-  await begin(device, model, [warm], chunk).ended;
+  await (await begin(device, model, [warm], chunk)).ended;
   warm.dispose();
   const sequence = opened(device, model.config, plan, 0, prompt + chunk);
   const start = performance.now();
   for (let done = 0; done < prompt; done += chunk) {
     const logits = done + chunk < prompt ? 'none' : 'last';
-    await begin(device, model, [sequence], Math.min(chunk, prompt - done), { logits }).ended;
+    await (await begin(device, model, [sequence], Math.min(chunk, prompt - done), { logits })).ended;
   }
   const time = performance.now() - start;
-  if (breakdown) await showBreakdown(`${kv}, prompt`, device, () => begin(device, model, [sequence], chunk).ended);
+  if (breakdown)
+    await showBreakdown(`${kv}, prompt`, device, async () => (await begin(device, model, [sequence], chunk)).ended);
   sequence.dispose();
   return time;
 }
@@ -230,13 +231,13 @@ async function showBreakdown(title: string, device: WebGpuDevice, work: () => Pr
 }
 
 /** A pass over `count` tokens of each sequence, or over one that was given; the likeliest to follow the last is read back. */
-function begin(
+async function begin(
   device: WebGpuDevice,
   model: Model,
   sequences: readonly Sequence[],
   count: number,
   { given, logits = 'last' }: { given?: readonly number[]; logits?: Chunk['logits'] } = {},
-): Pass {
+): Promise<Pass> {
   const { config, weights, rope, scratch } = model;
   const fixed = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
   const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
@@ -245,10 +246,10 @@ function begin(
   });
   const names: number[] = [];
   const start = performance.now();
-  const ended = forward(device, config, weights, rope, scratch, chunks, {
+  const { delivered } = await forward(device, config, weights, rope, scratch, chunks, {
     onLogits() {},
     onToken() {},
     onNamed: (_chunk, name) => names.push(name),
   });
-  return { recorded: performance.now() - start, names, ended };
+  return { recorded: performance.now() - start, names, ended: delivered };
 }

@@ -1,9 +1,10 @@
 /**
- * One sequence's cache: sealed leaves plus a private f16 tail. The visibility rule lives here: a query at position t
- * reads position n from codes if n >= sinks and n < floor((t - recent) / P) P, else from f16.
+ * One sequence's cache: sealed leaves plus a private f16 tail. Which of them a query reads is the visibility rule's
+ * (kernel/visibility.ts).
  */
-import { CapacityError } from '../errors.ts';
+import { assert, CapacityError } from '../errors.ts';
 import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
+import { sealedPages, sealPosition, tailRoom } from '../kernel/visibility.ts';
 import { halfBytes, type LeafLayout } from './leaf.ts';
 
 export interface SequenceOptions {
@@ -26,6 +27,8 @@ export interface Run {
   position: number;
   /** Pages that they read from codes. */
   sealed: number;
+  /** Whether the last of these pages is still in the tail: it must be sealed before the run. */
+  seals: boolean;
 }
 
 export interface Sequence {
@@ -36,6 +39,8 @@ export interface Sequence {
   readonly dropped: number;
   /** Bytes of leaves, sinks and tail. */
   readonly bytes: number;
+  /** Bytes of leaves alone. */
+  readonly pageBytes: number;
   /**
    * Tokens that the next chunk may have. Sliding drops a page whenever as many have come as a page holds, so there a
    * chunk ends where the next one is dropped: which tokens a row still sees does not depend on how chunks were cut.
@@ -45,17 +50,21 @@ export interface Sequence {
   plan(count: number): Run[];
   /** The chunk that was planned is in. */
   commit(count: number): void;
-  /** Back to the first `length` tokens, which must not reach into sealed pages. */
-  truncate(length: number): void;
-  /** Whether `truncate` can go there. */
-  canTruncate(length: number): boolean;
+  /**
+   * Forgets tokens until at most `length` are left and the sequence can go on exactly as if no more had ever come, and
+   * says how many are left. The f16 originals of sealed pages are gone: before the tail, that is the end of a page, or
+   * with a recent window, which lies before the tail, nothing at all.
+   */
+  crop(length: number): number;
+  /** Frees its blocks. Nothing may still be running on it. Twice is harmless. */
   dispose(): void;
 }
 
 export function createSequence(options: SequenceOptions): Sequence {
   const { device, leaf, recent, context, overflow = 'error' } = options;
   const { pageTokens } = options.shape;
-  const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: pageTokens + recent };
+  const sealing = { pageTokens, recent };
+  const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: tailRoom(sealing) };
   const leaves: Block[] = [];
   const cuts = leaf.layers.map(({ keyOffset }) => keyOffset);
   const halves = (tokens: number) => {
@@ -69,6 +78,8 @@ export function createSequence(options: SequenceOptions): Sequence {
   const sinkBlock = halves(shape.sinks);
   let firstLeaf = 0;
   let length = 0;
+  let version = 0;
+  let disposed = false;
   const view: KvView = {
     shape,
     leaves,
@@ -77,8 +88,13 @@ export function createSequence(options: SequenceOptions): Sequence {
     get firstLeaf() {
       return firstLeaf;
     },
+    get version() {
+      return version;
+    },
   };
-  const sealedAt = (position: number) => Math.max(0, Math.floor((position - recent) / pageTokens));
+  const sealedEnd = () => firstLeaf + leaves.length;
+  /** Pages that sliding has dropped once there are this many tokens. */
+  const slidAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
   const held = () => length - firstLeaf * pageTokens;
 
   if (overflow === 'slide' && context <= shape.tailTokens)
@@ -97,6 +113,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     while (held() + count > context && leaves.length > 0) {
       device.free(leaves.shift()!);
       firstLeaf++;
+      version++;
     }
     if (held() + count > context)
       throw new CapacityError(`A chunk of ${count} tokens does not fit into a context of ${context}, even alone.`);
@@ -111,7 +128,10 @@ export function createSequence(options: SequenceOptions): Sequence {
       return firstLeaf * pageTokens;
     },
     get bytes() {
-      return leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes;
+      return disposed ? 0 : leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes;
+    },
+    get pageBytes() {
+      return leaves.length * leaf.bytes;
     },
     get room() {
       if (overflow === 'error' || length < context) return context - length;
@@ -122,12 +142,15 @@ export function createSequence(options: SequenceOptions): Sequence {
       const runs: Run[] = [];
       for (let row = 0; row < count; ) {
         const position = length + row;
-        const sealed = sealedAt(position);
-        // The next position at which one more page is read from codes.
-        const next = (sealed + 1) * pageTokens + recent;
-        const run = Math.min(count - row, next - position);
-        runs.push({ row, count: run, position, sealed });
-        while (firstLeaf + leaves.length < sealed) leaves.push(device.block(leaf.bytes, cuts));
+        const sealed = sealedPages(position, sealing);
+        const run = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
+        const seals = sealed > sealedEnd();
+        if (seals) {
+          leaves.push(device.block(leaf.bytes, cuts));
+          version++;
+        }
+        assert(sealed <= sealedEnd(), `page ${sealed - 1} is read from codes, and ${sealedEnd()} pages are sealed`);
+        runs.push({ row, count: run, position, sealed, seals });
         row += run;
       }
       return runs;
@@ -135,11 +158,22 @@ export function createSequence(options: SequenceOptions): Sequence {
     commit(count) {
       length += count;
     },
-    canTruncate: to => to <= length && sealedAt(Math.max(0, to - 1)) >= firstLeaf + leaves.length,
-    truncate(to) {
-      length = to;
+    crop(to) {
+      if (to >= length) return length;
+      let left = to;
+      if (sealedPages(left, sealing) < sealedEnd()) left = recent === 0 ? left - (left % pageTokens) : 0;
+      // A sequence that came no further would still have the pages that this one has dropped.
+      if (slidAt(left) < firstLeaf) left = 0;
+      if (left === 0) firstLeaf = 0;
+      for (const block of leaves.splice(sealedPages(left, sealing) - firstLeaf)) device.free(block);
+      version++;
+      length = left;
+      return length;
     },
     dispose() {
+      if (disposed) return;
+      disposed = true;
+      length = 0;
       for (const block of [...leaves.splice(0), tail, sinkBlock]) device.free(block);
     },
   };

@@ -1,6 +1,7 @@
 /** Codecs for a spec: one a side, and the pair that somebody with vectors of their own works with. */
 import { ShapeError } from '../errors.ts';
 import { attend, type Segment } from '../kernel/js/attend.ts';
+import { sealedPages, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
 import type { Learned, Samples } from './learned.ts';
@@ -176,15 +177,17 @@ function encodeAll(
     return part(from, to, keyCodec, valueCodec, 0);
   };
 
-  const sealed = Math.floor(Math.max(0, tokens - recent) / pageTokens) * pageTokens;
+  // As the query that comes after these tokens sees them.
+  const pages = sealedPages(tokens, { pageTokens, recent });
   const segments: KvSegment[] = [];
-  const sinks = Math.min(sink, sealed);
+  const sinks = visibleSinks(pages, { pageTokens, sinks: sink });
   if (sinks > 0) segments.push(exact(0, sinks));
-  for (let start = 0; start < sealed; start += pageTokens) {
-    const skip = Math.max(0, Math.min(pageTokens, sinks - start));
+  for (let page = 0; page < pages; page++) {
+    const start = page * pageTokens;
+    const skip = Math.min(pageTokens, skippedTokens(start, pages, { pageTokens, sinks: sink }));
     segments.push(part(start, start + pageTokens, keys, values, skip));
   }
-  if (tokens > sealed) segments.push(exact(sealed, tokens));
+  if (tokens > pages * pageTokens) segments.push(exact(pages * pageTokens, tokens));
   return segments;
 }
 

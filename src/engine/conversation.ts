@@ -3,7 +3,8 @@ import { InputError } from '../errors.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import { type GenerateOptions, generate, type Setting } from './generate.ts';
-import { createStream, emptyResult, type Result, type Stream, type Token } from './stream.ts';
+import type { Cancellation } from './step.ts';
+import { type Begin, createStream, type Result, type Stream, type Token } from './stream.ts';
 
 export interface ChatOptions extends GenerateOptions {
   /** For the chat template: variables such as `enable_thinking`, the time. */
@@ -19,7 +20,7 @@ export interface PromptOptions extends GenerateOptions {
 export type Prompt = string | readonly number[];
 
 export interface Conversation {
-  /** What was said so far, by `send`. */
+  /** What was said so far: by `send`, and before it. */
   readonly messages: readonly ChatMessage[];
   /** Tokens in the cache. */
   readonly length: number;
@@ -27,62 +28,106 @@ export interface Conversation {
   readonly bytes: number;
   /** Says something, and streams the answer. Both join the messages, the answer as far as it came. */
   send(content: string, options?: ChatOptions): Stream<string>;
+  /** Answers the last message of the user's again, in place of the answer that it got. */
+  regenerate(options?: ChatOptions): Stream<string>;
+  /** Says something else in place of message `index`, which must be a user's; what came after it is forgotten. */
+  edit(index: number, content: string, options?: ChatOptions): Stream<string>;
   /** Answers messages of your own; what they share with the cache is not computed again. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
-  /** Back to the start: the system message alone. */
-  reset(): void;
-  dispose(): void;
+  /** Stops the answer under way and goes back to the start: the system message and the messages it was opened with. */
+  reset(): Promise<void>;
+  /** Stops the answer under way and gives the memory back. Twice is harmless. */
+  dispose(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
 }
 
 export interface ConversationOptions {
   /** What the model is told before all else. */
   system?: string;
-  /** Give the cache back after one answer. */
-  once?: boolean;
+  /** What was said before, oldest first: a conversation that is taken up again. */
+  messages?: readonly ChatMessage[];
 }
 
-export function createConversation(setting: Setting, { system, once }: ConversationOptions = {}): Conversation {
+/** With `once` the cache is given back after every answer. */
+export function createConversation(
+  setting: Setting,
+  { system, messages: history = [] }: ConversationOptions = {},
+  once = false,
+): Conversation {
   const { engine, slot } = setting;
   const { tokenizer, template } = engine;
-  const opening: ChatMessage[] = system === undefined ? [] : [{ role: 'system', content: system }];
+  const opening: ChatMessage[] = [...(system === undefined ? [] : [{ role: 'system', content: system }]), ...history];
   let messages = [...opening];
-  let busy = false;
+  /** The stream that is being read. */
+  let running: Stream<unknown> | undefined;
+  /** A reset or disposal under way: whatever comes next waits for it. */
+  let clearing: Promise<void> | undefined;
+  let disposed = false;
 
-  /** One at a time: two would write into the same cache. */
-  async function* alone<T>(steps: AsyncGenerator<T, void, void>): AsyncGenerator<T, void, void> {
-    if (busy) throw new InputError('This conversation is answering already. Wait for its end, or open another.');
-    busy = true;
-    try {
-      yield* steps;
-    } finally {
-      busy = false;
-      if (once) slot.reset();
-    }
+  const checkOpen = () => {
+    if (disposed) throw new InputError('This conversation was disposed. Open another: model.conversation().');
+    if (engine.disposed) throw new InputError('The model was disposed. Load it again.');
+  };
+
+  /** The one rule of owners: the pass under way is cancelled and awaited before anything is freed. */
+  const clear = (): Promise<void> => {
+    const before = clearing;
+    const work = async () => {
+      await before;
+      await running?.return();
+      messages = [...opening];
+      slot.reset();
+    };
+    const cleared = work().finally(() => {
+      if (clearing === cleared) clearing = undefined;
+    });
+    clearing = cleared;
+    return cleared;
+  };
+
+  /** One answer at a time: two would write into the same cache. */
+  const stream = <T>(steps: Begin<T>, signal?: AbortSignal): Stream<T> => {
+    checkOpen();
+    const made: Stream<T> = createStream(async function* (cancellation, result) {
+      while (clearing) await clearing;
+      checkOpen();
+      if (running) throw new InputError('This conversation is answering already. Wait for its end, or open another.');
+      running = made;
+      try {
+        yield* steps(cancellation, result);
+      } finally {
+        running = undefined;
+        if (once) slot.reset();
+      }
+    }, signal);
+    return made;
+  };
+
+  async function* textOf(
+    list: readonly ChatMessage[],
+    { render, ...options }: ChatOptions,
+    cancellation: Cancellation,
+    result: Result,
+  ) {
+    const ids = encodeChat(tokenizer, template, list, render);
+    for await (const { text } of generate(setting, ids, options, result, cancellation)) if (text !== '') yield text;
   }
 
-  /** Ids are made when the stream is first read, as everything else is. */
-  async function* tokensOf(prompt: () => readonly number[], options: GenerateOptions, result: Result) {
-    yield* generate(setting, prompt(), options, result);
-  }
+  /** Answers what `ask` makes of the messages when the stream is first read, and keeps both. */
+  const turn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> =>
+    stream(async function* (cancellation, result) {
+      const asked = ask();
+      try {
+        yield* textOf(asked, options, cancellation, result);
+      } finally {
+        if (result.ids.length > 0) messages = [...asked, { role: 'assistant', content: result.text }];
+      }
+    }, options.signal);
 
-  async function* textOf(list: readonly ChatMessage[], { render, ...options }: ChatOptions, result: Result) {
-    for await (const { text } of tokensOf(() => encodeChat(tokenizer, template, list, render), options, result))
-      if (text !== '') yield text;
-  }
-
-  async function* turn(content: string, options: ChatOptions, result: Result) {
-    const asked = [...messages, { role: 'user', content }];
-    try {
-      yield* textOf(asked, options, result);
-    } finally {
-      if (result.ids.length > 0) messages = [...asked, { role: 'assistant', content: result.text }];
-    }
-  }
-
-  const stream = <T>(make: (result: Result) => AsyncGenerator<T, void, void>): Stream<T> => {
-    const result = emptyResult();
-    return createStream(result, alone(make(result)));
+  const dispose = () => {
+    disposed = true;
+    return clear();
   };
 
   return {
@@ -95,20 +140,36 @@ export function createConversation(setting: Setting, { system, once }: Conversat
     get bytes() {
       return slot.bytes;
     },
-    send: (content, options = {}) => stream(result => turn(content, options, result)),
-    chat: (list, options = {}) => stream(result => textOf(list, options, result)),
+    send: (content, options = {}) => turn(() => [...messages, { role: 'user', content }], options),
+    regenerate: (options = {}) =>
+      turn(() => {
+        const last = messages.findLastIndex(({ role }) => role === 'user');
+        if (last < 0) throw new InputError('There is nothing to answer again: no user has said anything yet.');
+        return messages.slice(0, last + 1);
+      }, options),
+    edit: (index, content, options = {}) =>
+      turn(() => {
+        if (messages[index]?.role !== 'user')
+          throw new InputError(`Message ${index} is not a user's; ${users(messages)}.`);
+        return [...messages.slice(0, index), { ...messages[index], content }];
+      }, options),
+    chat: (list, options = {}) =>
+      stream((cancellation, result) => textOf(list, options, cancellation, result), options.signal),
     generate: (prompt, { special, ...options } = {}) =>
-      stream(result =>
-        tokensOf(
-          () => (typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, special }) : prompt),
-          options,
-          result,
-        ),
-      ),
-    reset() {
-      messages = [...opening];
-      slot.reset();
+      stream(async function* (cancellation, result) {
+        const ids = typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, special }) : prompt;
+        yield* generate(setting, ids, options, result, cancellation);
+      }, options.signal),
+    reset: async () => {
+      checkOpen();
+      await clear();
     },
-    dispose: slot.reset,
+    dispose,
+    [Symbol.asyncDispose]: dispose,
   };
+}
+
+function users(messages: readonly ChatMessage[]): string {
+  const indices = messages.flatMap(({ role }, i) => (role === 'user' ? [i] : []));
+  return indices.length === 0 ? 'there is none yet' : `those are ${indices.join(', ')}`;
 }

@@ -13,6 +13,7 @@ import { createTokenizer, type Tokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import { type BudgetRequest, checkBudget, memoryLimit } from './budget.ts';
+import { createPassRows, type PassRows, scratchRows } from './pass-rows.ts';
 
 /** A path, a name on the hub (`org/repo:Q4_K_M`), or the model's files as Blobs. */
 export type ModelInput = string | Blob | readonly Blob[];
@@ -41,8 +42,12 @@ export interface Engine {
   readonly weights: ModelWeights;
   readonly scratch: Scratch;
   readonly bytes: { readonly weights: number; readonly scratch: number };
+  readonly passRows: PassRows;
   readonly disposed: boolean;
   openSequence(plan: Plan, context: number, overflow?: 'error' | 'slide'): Sequence;
+  /** Runs work that needs the scratch for itself, one after the other; a typed error once the engine is disposed. */
+  exclusive<T>(work: (engine: Engine) => Promise<T>): Promise<T>;
+  /** Frees everything, once the work under way has ended. Twice is harmless. */
   dispose(): Promise<void>;
 }
 
@@ -104,7 +109,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     signal?.throwIfAborted();
     const opened = await openDevice(options.device ?? 'auto', { ...config, pageTokens }, { threads, precise });
     device = opened.device;
-    const rows = chunkRows(options.prefillChunk, device);
+    const rows = scratchRows(options.prefillChunk, device);
     // Nobody can say how much memory a GPU has free: it speaks up when there is none.
     const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await memoryLimit());
     checkBudget({ ...cache, config, tensors: gguf.tensors, device: device.name, rows }, limit);
@@ -112,7 +117,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const weightBytes = device.bytes;
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.bytes - weightBytes };
-    return createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes });
+    const passRows = createPassRows(rows, device);
+    return createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, passRows });
   } catch (error) {
     await device?.dispose();
     throw error;
@@ -121,39 +127,47 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
   }
 }
 
-type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'dispose'>;
+type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'exclusive' | 'dispose'>;
 
 function createEngine(parts: Parts): Engine {
   const { device, config } = parts;
-  let disposed = false;
-  const engine = {
+  let disposal: Promise<void> | undefined;
+  /** The last work that was begun. */
+  let last: Promise<unknown> = Promise.resolve();
+  const checkOpen = () => {
+    if (disposal) throw new InputError('The model was disposed. Load it again.');
+  };
+  const engine: Engine = {
     ...parts,
     get disposed() {
-      return disposed;
+      return disposal !== undefined;
     },
-    openSequence(plan: Plan, context: number, overflow?: 'error' | 'slide') {
+    openSequence(plan, context, overflow) {
+      checkOpen();
       const { headDim, kvHeads } = config;
       const { pageTokens, window, leaf } = plan;
       const shape = { headDim, kvHeads, pageTokens, sinks: window.sink };
       return createSequence({ device, shape, leaf, recent: window.recent, context, overflow });
     },
-    async dispose() {
-      if (disposed) return;
-      disposed = true;
-      const { rows: _, products: __, ...tensors } = engine.scratch;
-      for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
-      // Whoever still holds the engine shall not hold gigabytes by it.
-      Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
-      await device.dispose();
+    exclusive(work) {
+      const run = async () => {
+        checkOpen();
+        return work(engine);
+      };
+      const ended = last.then(run);
+      last = ended.catch(() => {});
+      return ended;
+    },
+    dispose() {
+      disposal ??= last.then(async () => {
+        const { rows: _, products: __, ...tensors } = engine.scratch;
+        for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
+        // Whoever still holds the engine shall not hold gigabytes by it.
+        Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
+        await device.dispose();
+      });
+      return disposal;
     },
   };
   return engine;
-}
-
-/** The slow device gets small chunks, so that one does not keep a signal waiting for minutes; a GPU wants large ones. */
-function chunkRows(asked: number | undefined, { name }: Device): number {
-  const rows = asked ?? (name === 'js' ? 32 : name === 'webgpu' ? 512 : 256);
-  if (!Number.isInteger(rows) || rows < 1 || rows > 65536)
-    throw new InputError(`prefillChunk must be a whole number from 1 to 65536, not ${rows}.`);
-  return rows;
 }

@@ -10,7 +10,7 @@ import { formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
 import { createSampler, type Sampled, type SampleOptions, type Sampler } from './sample.ts';
 import type { Slot } from './slot.ts';
-import { step } from './step.ts';
+import { type Cancellation, step } from './step.ts';
 import { createStopMatcher } from './stop.ts';
 import type { Result, Token } from './stream.ts';
 
@@ -33,15 +33,20 @@ export interface Setting {
   overflow: 'error' | 'slide';
 }
 
+/** `cancellation` is asked between passes, in place of the options' own signal, which it may include. */
 export async function* generate(
   { engine, slot, context, overflow }: Setting,
   prompt: readonly number[],
   options: GenerateOptions,
   result: Result,
+  cancellation: Cancellation | undefined = options.signal,
 ): AsyncGenerator<Token, void, void> {
-  const { signal, onPrefill } = options;
+  const { onPrefill, maxTokens } = options;
   checkIds(prompt, engine.config.vocab);
-  const most = mostTokens(prompt.length, options.maxTokens, context, overflow);
+  const room = roomBehind(prompt.length, context, overflow);
+  const most = Math.min(maxTokens ?? room, room);
+  if (maxTokens !== undefined && (!Number.isInteger(maxTokens) || maxTokens < 1))
+    throw new InputError(`maxTokens must be a whole number above 0, not ${maxTokens}.`);
   const sampler = createSampler(options, prompt);
   const write = createWriter(engine.tokenizer, options);
   const watch = stopwatch(result);
@@ -50,12 +55,15 @@ export async function* generate(
 
   let ahead: Pass | undefined;
   try {
-    const reused = slot.align(prompt);
+    const reused = slot.reusePrefix(prompt);
     const { sequence } = slot;
     result.usage.reusedTokens = reused;
     const run = (tokens: readonly number[], prompt: boolean, onProgress?: (rows: number) => void) =>
-      begin({ engine, sequence, tokens, prompt, sampler, signal, onProgress });
-    const progress = (rows: number) => onPrefill?.({ done: reused + rows, total: prompt.length });
+      begin({ engine, sequence, tokens, prompt, sampler, signal: cancellation, onProgress });
+    const progress = (rows: number) => {
+      result.usage.prefilledTokens = rows;
+      onPrefill?.({ done: reused + rows, total: prompt.length });
+    };
     let { dropped } = sequence;
     let pass = run(prompt.slice(reused), true, progress);
 
@@ -80,8 +88,7 @@ export async function* generate(
       watch.resume();
       pass = ahead ?? run([sampled.id], false);
     }
-    if (result.finish === 'length' && options.maxTokens === undefined)
-      result.notices.push(`The context of ${formatCount(context)} tokens is full.`);
+    if (result.finish === 'length' && most === room) result.notices.push(fullNotice(context, most, maxTokens));
   } catch (error) {
     await settled(ahead);
     // What a step that failed left behind is not known.
@@ -103,7 +110,8 @@ interface Pass {
 
 const settled = (pass?: Pass) => pass?.ended.catch(() => {});
 
-interface PassRequest extends Pick<GenerateOptions, 'signal'> {
+interface PassRequest {
+  signal: Cancellation | undefined;
   engine: Engine;
   sequence: Sequence;
   tokens: readonly number[];
@@ -168,22 +176,21 @@ function createWriter(tokenizer: Tokenizer, { stop = [], ignoreEnd = false }: Ge
 const slideNotice = (context: number, dropped: number): string =>
   `The context of ${formatCount(context)} tokens was full: the oldest ${formatCount(dropped)} were dropped, sinks kept.`;
 
-/** How many tokens may come, or an error now rather than in the middle of a sentence. */
-function mostTokens(prompt: number, maxTokens: number | undefined, context: number, overflow: string): number {
-  if (maxTokens !== undefined && (!Number.isInteger(maxTokens) || maxTokens < 1))
-    throw new InputError(`maxTokens must be a whole number above 0, not ${maxTokens}.`);
-  if (overflow === 'slide') return maxTokens ?? Number.POSITIVE_INFINITY;
-  const room = context - prompt;
-  const hint =
-    "Shorten the prompt, load the model with a larger context, or use overflow: 'slide' to forget the oldest.";
-  if (room < 1)
-    throw new CapacityError(`A prompt of ${prompt} tokens leaves no room in a context of ${context}. ${hint}`);
-  if (maxTokens !== undefined && maxTokens > room)
+const fullNotice = (context: number, written: number, maxTokens?: number): string =>
+  `The context of ${formatCount(context)} tokens is full` +
+  (maxTokens !== undefined && maxTokens > written
+    ? `: the answer ended after ${formatCount(written)} tokens, and maxTokens allowed ${formatCount(maxTokens)}.`
+    : '.');
+
+/** How many tokens the context has room for behind a prompt; an error where it is none. */
+function roomBehind(prompt: number, context: number, overflow: string): number {
+  if (overflow === 'slide') return Number.POSITIVE_INFINITY;
+  if (prompt >= context)
     throw new CapacityError(
-      `A prompt of ${prompt} tokens leaves room for ${room} in a context of ${context}, and maxTokens asks for ` +
-        `${maxTokens}. Ask for fewer, or leave maxTokens out to use what is left. ${hint}`,
+      `A prompt of ${prompt} tokens leaves no room in a context of ${context}. Shorten the prompt, load the model with ` +
+        "a larger context, or use overflow: 'slide' to forget the oldest.",
     );
-  return maxTokens ?? room;
+  return context - prompt;
 }
 
 function checkIds(ids: readonly number[], vocab: number): void {
@@ -206,7 +213,7 @@ function stopwatch({ usage, timings }: Result) {
   return {
     prefilled() {
       timings.prefillMs = lap();
-      timings.prefillRate = (1000 * (usage.promptTokens - usage.reusedTokens)) / timings.prefillMs;
+      timings.prefillRate = (1000 * usage.prefilledTokens) / timings.prefillMs;
     },
     decoded() {
       // The first token comes with the prefill's logits.

@@ -1,5 +1,4 @@
 /** A model as most people use one: load it, ask it, close it. */
-import type { Sequence } from '../cache/sequence.ts';
 import { InputError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -17,7 +16,7 @@ import {
 } from './conversation.ts';
 import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile, planShape } from './engine.ts';
 import { type ProfileInput, profileFor } from './profile.ts';
-import { createSlot } from './slot.ts';
+import { createSlot, type Slot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
 export interface LoadOptions extends EngineOptions {
@@ -61,9 +60,9 @@ export interface Model {
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   /** Either of the two, all at once. */
   complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
-  /** Turns that share a cache. Dispose it in the end. */
-  conversation(options?: { system?: string }): Conversation;
-  /** Frees everything. What still runs fails. */
+  /** Turns that share a cache. Dispose it in the end, or open it by `await using`. */
+  conversation(options?: ConversationOptions): Conversation;
+  /** Cancels what still runs, awaits it, and frees everything. Twice is harmless. */
   dispose(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -105,23 +104,30 @@ interface Parts {
 }
 
 function createModel({ engine, plan, context, overflow, notices }: Parts): Model {
-  const open = new Set<Sequence>();
-  const close = (sequence: Sequence) => {
-    if (open.delete(sequence)) sequence.dispose();
+  /** Whoever holds a cache. */
+  const holders = new Map<Slot, Conversation>();
+  let disposal: Promise<void> | undefined;
+  const conversation = (options?: ConversationOptions, once?: boolean): Conversation => {
+    if (disposal) throw new InputError('The model was disposed. Load it again.');
+    const slot: Slot = createSlot(
+      () => {
+        if (disposal) throw new InputError('The model was disposed. Load it again.');
+        const sequence = engine.openSequence(plan, context, overflow);
+        holders.set(slot, holder);
+        return sequence;
+      },
+      () => holders.delete(slot),
+    );
+    const holder = createConversation({ engine, slot, context, overflow }, options, once);
+    return holder;
   };
-  const openSequence = () => {
-    const sequence = engine.openSequence(plan, context, overflow);
-    open.add(sequence);
-    return sequence;
-  };
-  const conversation = (options?: ConversationOptions): Conversation => {
-    if (engine.disposed) throw new InputError('The model was disposed. Load it again.');
-    return createConversation({ engine, slot: createSlot(openSequence, close), context, overflow }, options);
-  };
-  const once = () => conversation({ once: true });
-  const dispose = async () => {
-    open.forEach(close);
-    await engine.dispose();
+  const once = () => conversation({}, true);
+  const dispose = () => {
+    disposal ??= (async () => {
+      await Promise.all([...holders.values()].map(holder => holder.dispose()));
+      await engine.dispose();
+    })();
+    return disposal;
   };
 
   return {
@@ -132,17 +138,17 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
     device: { name: engine.device.name, threads: engine.device.threads, why: engine.why },
     notices,
     memory() {
-      const sequences = [...open];
-      const pages = plan.leaf.bytes * sequences.reduce((sum, { view }) => sum + view.leaves.length, 0);
-      const all = sequences.reduce((sum, { bytes }) => sum + bytes, 0);
-      if (engine.disposed) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
+      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
+      const slots = [...holders.keys()];
+      const pages = slots.reduce((sum, slot) => sum + slot.pageBytes, 0);
+      const all = slots.reduce((sum, slot) => sum + slot.bytes, 0);
       return { ...engine.bytes, pages, tails: all - pages, total: engine.device.bytes };
     },
     generate: (prompt, options) => once().generate(prompt, options),
     chat: (messages, options) => once().chat(messages, options),
     complete: (prompt, options) =>
       isChat(prompt) ? once().chat(prompt, options).result() : once().generate(prompt, options).result(),
-    conversation: ({ system } = {}) => conversation({ system }),
+    conversation: options => conversation(options),
     dispose,
     [Symbol.asyncDispose]: dispose,
   };

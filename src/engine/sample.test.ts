@@ -14,7 +14,7 @@ function frequencies(values: Float32Array, options: SampleOptions, draws = 10_00
 }
 
 /** The probabilities that the options ask for, by full sorts and plain sums. */
-function expected(values: Float32Array, { temperature = 1, topK = 0, topP = 1, minP = 0 }: SampleOptions): number[] {
+function expected(values: Float32Array, { temperature = 0.7, topK = 0, topP = 1, minP = 0 }: SampleOptions): number[] {
   const max = Math.max(...values);
   const weights = Array.from(values, v => Math.exp((v - max) / temperature)).map(w => (w >= minP ? w : 0));
   const order = Array.from(weights.keys()).sort((a, b) => values[b]! - values[a]! || a - b);

@@ -8,7 +8,7 @@ import { createRandom, randomSeed } from './random.ts';
 import { createSelect } from './select.ts';
 
 export interface SampleOptions {
-  /** 0 takes the likeliest token (greedy). Default 1. */
+  /** 0 takes the likeliest token (greedy). Default 0.7. */
   temperature?: number;
   /** Keep the k likeliest tokens; 0 keeps all. */
   topK?: number;
@@ -52,7 +52,7 @@ export interface Sampler {
 }
 
 const DEFAULTS = {
-  temperature: 1,
+  temperature: 0.7,
   topK: 0,
   topP: 1,
   minP: 0,

@@ -6,22 +6,19 @@ export interface Slot {
   readonly sequence: Sequence;
   readonly length: number;
   readonly bytes: number;
+  /** Bytes of its sealed pages alone. */
+  readonly pageBytes: number;
   /** Makes the cache hold the longest prefix of a prompt that it can, the last token left out, and gives its length. */
-  align(prompt: readonly number[]): number;
+  reusePrefix(prompt: readonly number[]): number;
   /** A token that comes next. */
   push(id: number): void;
-  /** Forgets everything, and gives the memory back. */
+  /** Forgets everything, and gives the memory back. Nothing may be running on it. */
   reset(): void;
 }
 
-export function createSlot(open: () => Sequence, close: (sequence: Sequence) => void): Slot {
+export function createSlot(open: () => Sequence, onClose?: () => void): Slot {
   let sequence: Sequence | undefined;
   let ids: number[] = [];
-  const reset = () => {
-    if (sequence) close(sequence);
-    sequence = undefined;
-    ids = [];
-  };
   return {
     get sequence() {
       sequence ??= open();
@@ -33,20 +30,25 @@ export function createSlot(open: () => Sequence, close: (sequence: Sequence) => 
     get bytes() {
       return sequence?.bytes ?? 0;
     },
-    align(prompt) {
+    get pageBytes() {
+      return sequence?.pageBytes ?? 0;
+    },
+    reusePrefix(prompt) {
       // A prompt whose prefill was stopped is in the cache only as far as it came.
       const held = Math.min(sequence?.length ?? 0, ids.length, prompt.length - 1);
       let shared = 0;
       while (shared < held && ids[shared] === prompt[shared]) shared++;
-      // Sealed pages cannot be cut: their f16 originals are gone.
-      if (sequence && !sequence.canTruncate(shared)) reset();
-      else sequence?.truncate(shared);
       ids = [...prompt];
-      return sequence ? shared : 0;
+      return sequence?.crop(shared) ?? 0;
     },
     push(id) {
       ids.push(id);
     },
-    reset,
+    reset() {
+      sequence?.dispose();
+      sequence = undefined;
+      ids = [];
+      onClose?.();
+    },
   };
 }

@@ -1,10 +1,16 @@
 /** The engine's one move: chunks of any sequences go through the network, as many rows at once as the scratch holds. */
-import { InputError } from '../errors.ts';
+
+import { eventLoop } from '../model/event-loop.ts';
 import { type Chunk, forward, type Hooks, isPrompt } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
 
+/** What is asked between two passes; an AbortSignal is one. */
+export interface Cancellation {
+  readonly aborted: boolean;
+}
+
 export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
-  signal?: AbortSignal;
+  signal?: Cancellation;
   /** Each wanted row of logits: its chunk, its row there, and the logits, which are the receiver's to keep. */
   onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
   /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
@@ -22,22 +28,26 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
 export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
   const { signal, onLogits, onToken, onNamed, onProgress, observe, resume } = options;
   let rows = 0;
-  for (const batch of batches(chunks, engine.scratch?.rows ?? 0)) {
+  for (const batch of batches(chunks, () => engine.passRows.rows)) {
     await eventLoop();
     if (signal?.aborted) return false;
-    if (engine.disposed) throw new InputError('The model was disposed while it was in use. Load it again.');
-    const { device, config, weights, rope, scratch } = engine;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
-    await forward(device, config, weights, rope, scratch, [...origin.keys()], {
-      onLogits(part, row, logits) {
-        const { chunk, start } = origin.get(part)!;
-        onLogits?.(chunk, start + row, logits);
-      },
-      observe,
-      resume,
-      onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
-      onNamed: onNamed && ((part, name) => onNamed(origin.get(part)!.chunk, name)),
+    const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, passRows }) => {
+      const pass = await forward(device, config, weights, rope, scratch, [...origin.keys()], {
+        onLogits(part, row, logits) {
+          const { chunk, start } = origin.get(part)!;
+          onLogits?.(chunk, start + row, logits);
+        },
+        observe,
+        resume,
+        onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
+        onNamed: onNamed && ((part, name) => onNamed(origin.get(part)!.chunk, name)),
+      });
+      const size = batch.reduce((sum, { part }) => sum + part.tokens.length, 0);
+      passRows.adapt(size, pass.longestWait);
+      return pass;
     });
+    await delivered;
     for (const { part } of batch) rows += part.tokens.length;
     onProgress?.(rows);
   }
@@ -52,9 +62,9 @@ interface Piece {
 }
 
 /** Cuts lazily: how much of a chunk fits is asked of its sequence when all before it has been run. */
-function* batches(chunks: readonly Chunk[], rows: number): Generator<Piece[]> {
+function* batches(chunks: readonly Chunk[], rows: () => number): Generator<Piece[]> {
   let batch: Piece[] = [];
-  let free = rows;
+  let free = rows();
   for (const chunk of chunks) {
     const { sequence, tokens } = chunk;
     for (let start = 0; start < tokens.length; ) {
@@ -74,12 +84,8 @@ function* batches(chunks: readonly Chunk[], rows: number): Generator<Piece[]> {
       if (free > 0 && start === tokens.length) continue;
       yield batch;
       batch = [];
-      free = rows;
+      free = rows();
     }
   }
   if (batch.length > 0) yield batch;
 }
-
-/** Lets timers, signals and sockets have their turn. */
-const eventLoop = (): Promise<void> =>
-  new Promise(resolve => (typeof setImmediate === 'function' ? setImmediate(resolve) : setTimeout(resolve)));

@@ -1,5 +1,6 @@
 /** What a generation gives: pieces as they come, and a result in the end. */
 import type { Sampled } from './sample.ts';
+import type { Cancellation } from './step.ts';
 
 export interface Token extends Sampled {
   /** The text that is certain by now; '' where a character or a stop string may be unfinished. */
@@ -22,6 +23,8 @@ export interface Result {
     promptTokens: number;
     /** Of these, found in the cache. */
     reusedTokens: number;
+    /** Of these, read: all that were not found, unless reading was cancelled. */
+    prefilledTokens: number;
     completionTokens: number;
   };
   timings: {
@@ -34,11 +37,15 @@ export interface Result {
   notices: string[];
 }
 
-/** Read it with `for await`; `result()` reads what is left and gives the result. */
+/**
+ * Read it with `for await`; `result()` reads what is left and gives the result. Nothing is computed before it is first
+ * read. Leave it by `break`, `return()` or `await using`: the pass under way is cancelled and awaited.
+ */
 export interface Stream<T> extends AsyncGenerator<T, Result, void> {
   /** Ends it early, as `break` does. */
   return(): Promise<IteratorResult<T, Result>>;
   result(): Promise<Result>;
+  [Symbol.asyncDispose](): Promise<void>;
 }
 
 export function emptyResult(): Result {
@@ -47,15 +54,26 @@ export function emptyResult(): Result {
     ids: [],
     finish: 'cancelled',
     seed: 0,
-    usage: { promptTokens: 0, reusedTokens: 0, completionTokens: 0 },
+    usage: { promptTokens: 0, reusedTokens: 0, prefilledTokens: 0, completionTokens: 0 },
     timings: { prefillMs: 0, decodeMs: 0, prefillRate: 0, decodeRate: 0 },
     notices: [],
   };
 }
 
-/** `result` is written by the steps as they run, so that it is right even if the reader leaves early. */
-export function createStream<T>(result: Result, steps: AsyncGenerator<T, void, void>): Stream<T> {
+/** Makes the steps of a stream. They write the result as they run, so that it is right even if the reader leaves early. */
+export type Begin<T> = (cancellation: Cancellation, result: Result) => AsyncGenerator<T, void, void>;
+
+/** A stream that ends between two passes when its reader leaves or the signal comes. */
+export function createStream<T>(begin: Begin<T>, signal?: AbortSignal): Stream<T> {
+  const result = emptyResult();
+  let left = false;
   let error: unknown;
+  const cancellation = {
+    get aborted() {
+      return left || signal?.aborted === true;
+    },
+  };
+  const steps = begin(cancellation, result);
   const stream: Stream<T> = {
     async next() {
       try {
@@ -67,10 +85,13 @@ export function createStream<T>(result: Result, steps: AsyncGenerator<T, void, v
       }
     },
     async return() {
+      // A read that is still waiting for the prompt ends with the pass under way, not with the whole prompt.
+      left = true;
       await steps.return();
       return { done: true, value: result };
     },
     async throw(cause) {
+      left = true;
       await steps.throw(cause);
       return { done: true, value: result };
     },
@@ -80,6 +101,9 @@ export function createStream<T>(result: Result, steps: AsyncGenerator<T, void, v
       return result;
     },
     [Symbol.asyncIterator]: () => stream,
+    async [Symbol.asyncDispose]() {
+      await stream.return();
+    },
   };
   return stream;
 }

@@ -69,6 +69,8 @@ export interface KvView {
   readonly shape: KvShape;
   /** Sealed pages, oldest first, one block a leaf. */
   readonly leaves: readonly Block[];
+  /** Changes whenever `leaves` does: a device may keep what it derived from them until then. */
+  readonly version: number;
   /** Index of leaves[0]; more than 0 once old leaves were dropped. */
   readonly firstLeaf: number;
   readonly tail: Block;

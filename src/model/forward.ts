@@ -8,6 +8,7 @@
 import type { Run, Sequence } from '../cache/sequence.ts';
 import type { Choice, Device, KvRun, Projection, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
+import { createTurns } from './event-loop.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
 
@@ -122,7 +123,18 @@ interface Part {
   runs: Run[];
 }
 
-/** Records the pass in order; only the logits are waited for. Hands out each wanted row of them, in order. */
+/** A pass whose operations are all recorded. */
+export interface Pass {
+  /** Once every wanted row of logits was handed out. Another pass may begin before that, in the same scratch. */
+  delivered: Promise<void>;
+  /** The longest time, in ms, that the event loop had to wait. */
+  longestWait: number;
+}
+
+/**
+ * Records the pass in order; only the logits are waited for, which are handed out row by row. Nothing else may use the
+ * scratch until it returns: it lets the event loop have its turn between operations that take long.
+ */
 export async function forward(
   device: Device,
   config: ModelConfig,
@@ -131,7 +143,7 @@ export async function forward(
   scratch: Scratch,
   chunks: readonly Chunk[],
   { onLogits, onToken, onNamed, observe, resume }: Hooks,
-): Promise<void> {
+): Promise<Pass> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
   const { parts, rows, prompts } = placed(chunks);
@@ -139,6 +151,7 @@ export async function forward(
   else device.embed(weights.embedding, idsOf(parts, rows), x);
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
   const rounds = roundsOf(parts);
+  const turns = createTurns();
   const products = productsOf(scratch, weights);
 
   for (let layer = resume?.layer ?? 0; layer < weights.layers.length; layer++) {
@@ -152,17 +165,22 @@ export async function forward(
     }
     device.rope(q, rows, headDim, angles);
     device.rope(k, rows, headDim, angles);
+    if (turns.due()) await turns.take();
     if (observe) await observe(layer, { rows, x, q, k, v });
     for (const runs of rounds) {
-      for (const run of runs) sealUpTo(device, layer, run);
+      for (const run of runs) sealPage(device, layer, run);
       device.append(layer, k, v, runs);
       device.attend(layer, q, attended, runs, attentionScale);
+      if (turns.due()) await turns.take();
     }
     device.project(attended, rows, output, prompts);
     device.norm(x, rows, w.ffnNorm, normEps, normed);
+    if (turns.due()) await turns.take();
     device.project(normed, rows, gates, prompts);
     device.swiglu(gate, up, rows);
+    if (turns.due()) await turns.take();
     device.project(gate, rows, down, prompts);
+    if (turns.due()) await turns.take();
   }
 
   device.norm(x, rows, weights.outputNorm, normEps, normed);
@@ -191,9 +209,13 @@ export async function forward(
         answers.push(async () => onLogits(chunk, row, await logits));
       }
     });
+    if (turns.due()) await turns.take();
   }
   // All is recorded before anything is waited for: another pass may begin meanwhile, in the same scratch.
-  for (const answer of answers) await answer();
+  const deliver = async () => {
+    for (const answer of answers) await answer();
+  };
+  return { delivered: deliver(), longestWait: turns.longest() };
 }
 
 /**
@@ -218,7 +240,7 @@ export function restore(
       device.write(scratch.k, 0, rows(k[layer]));
       device.write(scratch.v, 0, rows(v[layer]));
       for (const run of runs) {
-        sealUpTo(device, layer, run);
+        sealPage(device, layer, run);
         device.append(layer, scratch.k, scratch.v, [run]);
       }
     }
@@ -253,8 +275,8 @@ function idsOf(parts: readonly Part[], rows: number): Uint32Array {
 }
 
 /** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */
-function roundsOf(parts: readonly Part[]): KvRun[][] {
-  const rounds: KvRun[][] = [];
+function roundsOf(parts: readonly Part[]): (KvRun & Run)[][] {
+  const rounds: (KvRun & Run)[][] = [];
   for (const { chunk, row, runs } of parts) {
     runs.forEach((run, i) => {
       rounds[i] ??= [];
@@ -272,12 +294,8 @@ function wantedRows(part: Part): { part: Part; row: number }[] {
 }
 
 /** Seals the page that this run is the first to read from codes, if there is one. */
-function sealUpTo(device: Device, layer: number, { view, position, sealed }: KvRun): void {
-  const { pageTokens, tailTokens } = view.shape;
-  const recent = tailTokens - pageTokens;
-  if (sealed > view.firstLeaf && position === sealed * pageTokens + recent) {
-    device.seal(view, layer, sealed - 1, view.leaves[sealed - 1 - view.firstLeaf]);
-  }
+function sealPage(device: Device, layer: number, { view, sealed, seals }: KvRun & Run): void {
+  if (seals) device.seal(view, layer, sealed - 1, view.leaves[sealed - 1 - view.firstLeaf]);
 }
 
 function writeAngles(

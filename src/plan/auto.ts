@@ -6,19 +6,10 @@
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, parseSpec, type Window } from '../codec/spec.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
+import { packedPages } from '../kernel/visibility.ts';
 import { formatBytes, formatCount } from '../units.ts';
 import { shareMead, sharesMead, sharesTurbo, shareTurbo } from './allocate.ts';
-import {
-  bitsOf,
-  byLayer,
-  type Plan,
-  type PlanShape,
-  planBytes,
-  planOf,
-  planOfCodecs,
-  sealedPages,
-  unitsOf,
-} from './plan.ts';
+import { bitsOf, byLayer, type Plan, type PlanShape, planBytes, planOf, planOfCodecs, unitsOf } from './plan.ts';
 import type { Profile } from './profile.ts';
 
 interface Auto {
@@ -129,7 +120,7 @@ function bitsWithin({ window }: Auto, shape: PlanShape, { kvMemory = 0, context 
   if (context === undefined || !Number.isInteger(context) || context < 1)
     throw new InputError('A memory budget is for a context: say how many tokens it must hold.');
   const exact = planOf('f16', shape);
-  const pages = sealedPages(context, window.recent, exact.pageTokens);
+  const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = planOfCodecs('', window, exact.codecs);
   const room = kvMemory - planBytes(empty, 1);
   if (pages === 0) return room >= 0 ? 16 : 0;

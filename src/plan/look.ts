@@ -6,6 +6,8 @@
  * p are attention's probabilities, o_t is what attention gives, G = W^T W of the head's columns of the output matrix.
  * Summed over queries this is a weight for each token, and a metric for all.
  */
+
+import { sealedPages } from '../kernel/visibility.ts';
 import { LOOK_STATE, lookModule, TOKEN_BLOCK } from '../kernel/wasm/kernels/look.ts';
 import { turnBothSides } from './metric.ts';
 
@@ -36,7 +38,7 @@ export interface Looked {
 /** How many tokens a query at position t reads from codes. A row of less than two pages is taken as two halves. */
 export function sealedBefore({ context, pageTokens }: Pick<LookShape, 'context' | 'pageTokens'>, t: number): number {
   const page = Math.min(pageTokens, context >> 1);
-  return Math.floor(t / page) * page;
+  return page * sealedPages(t, { pageTokens: page, recent: 0 });
 }
 
 /** One KV head's. Vectors come after RoPE: [token][kv head][dim], and [query][head][dim] at positions `queries`. */

@@ -3,7 +3,8 @@ import { halfBytes } from '../cache/leaf.ts';
 import { createCodec, type KvLearned, type KvShape, learn } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
 import { InputError } from '../errors.ts';
-import { bitsOf, byLayer, planBytes, planOfCodecs, sealedPages } from './plan.ts';
+import { packedPages } from '../kernel/visibility.ts';
+import { bitsOf, byLayer, planBytes, planOfCodecs } from './plan.ts';
 
 export interface ModelShape extends KvShape {
   layers: number;
@@ -39,7 +40,7 @@ export function memoryReport(spec: string, shape: ModelShape, context: number): 
   const codecs = byLayer({ ...shape, kvHeads }, edge, () => codec);
   const plan = planOfCodecs(codec.spec, codec.window, codecs);
   const f16Token = halfBytes({ ...codec.shape, layers: plan.leaf.layers }, 1);
-  const pages = sealedPages(context, recent, pageTokens);
+  const pages = packedPages(context, { pageTokens, recent });
   const pageBytes = pages * plan.leaf.bytes;
   const windowBytes = (context - pages * pageTokens + Math.min(sink, context)) * f16Token;
   const totalBytes = planBytes(plan, context);

@@ -4,6 +4,7 @@ import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, learns } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { formatSpec, type KvSpec, parseSpec, type Window, windowOf } from '../codec/spec.ts';
+import { packedPages, tailRoom } from '../kernel/visibility.ts';
 import { shareMead, sharesMead, type Unit } from './allocate.ts';
 import type { Profile } from './profile.ts';
 
@@ -109,10 +110,7 @@ export function planOfCodecs(
 /** Bytes of one sequence of `context` tokens: whole leaves, f16 sinks, and the tail as it is reserved. */
 export function planBytes({ window, pageTokens, codecs, leaf }: Plan, context: number): number {
   const shape = { ...codecs[0].shape, layers: leaf.layers };
-  const tail = halfBytes(shape, pageTokens + window.recent);
-  return sealedPages(context, window.recent, pageTokens) * leaf.bytes + tail + halfBytes(shape, window.sink);
+  const sealing = { pageTokens, recent: window.recent };
+  const tail = halfBytes(shape, tailRoom(sealing));
+  return packedPages(context, sealing) * leaf.bytes + tail + halfBytes(shape, window.sink);
 }
-
-/** Pages that are sealed once `context` tokens have been read: the last of them has looked at the codes. */
-export const sealedPages = (context: number, recent: number, pageTokens: number): number =>
-  Math.max(0, Math.floor((context - 1 - recent) / pageTokens));

@@ -6,6 +6,7 @@ import type { Engine } from '../../engine/engine.ts';
 import { generate } from '../../engine/generate.ts';
 import { createSlot } from '../../engine/slot.ts';
 import { emptyResult, type Result } from '../../engine/stream.ts';
+import { packedPages } from '../../kernel/visibility.ts';
 import { encodeChat } from '../../model/chat.ts';
 import type { Plan } from '../../plan/plan.ts';
 import { type ForceOptions, force } from '../divergence.ts';
@@ -103,8 +104,8 @@ function sharedLength(a: readonly number[], b: readonly number[]): number {
 
 function leavesRoom({ shared, context }: Task, plans: readonly Plan[]): boolean {
   return plans.every(({ pageTokens, window }) => {
-    const page = (tokens: number) => Math.floor((tokens - 1 - window.recent) / pageTokens);
-    return page(shared) === page(context);
+    const pages = (tokens: number) => packedPages(tokens, { pageTokens, recent: window.recent });
+    return pages(shared) === pages(context);
   });
 }
 
@@ -134,10 +135,7 @@ export interface Asker {
 
 export function openAsker(engine: Engine, plan: Plan, task: Task): Asker {
   const { context, match, maxTokens, stop, questions, shared } = task;
-  const slot = createSlot(
-    () => engine.openSequence(plan, context),
-    sequence => sequence.dispose(),
-  );
+  const slot = createSlot(() => engine.openSequence(plan, context));
   return {
     get bytes() {
       return slot.bytes;
@@ -145,7 +143,7 @@ export function openAsker(engine: Engine, plan: Plan, task: Task): Asker {
     read({ scored = 0, onLogits = () => {}, ...options }) {
       // The slot must know which tokens its sequence is about to hold.
       const { prompt } = questions[0]!;
-      slot.align(prompt);
+      slot.reusePrefix(prompt);
       const from = Math.max(0, shared - scored);
       return force(engine, slot.sequence, prompt.slice(0, shared + 1), from, { ...options, onLogits });
     },

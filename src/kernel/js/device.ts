@@ -2,6 +2,7 @@
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { emptyState, merge, output, type State } from '../state.ts';
+import { skippedTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, type Segment } from './attend.ts';
@@ -152,7 +153,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const heads = q.cols / headDim;
   const sealedTokens = run.sealed * pageTokens;
-  const sinkCount = Math.min(sinks, sealedTokens);
+  const sinkCount = visibleSinks(run.sealed, view.shape);
   const segments: Segment[] = [];
   for (let page = view.firstLeaf; page < run.sealed; page++) {
     const leaf = raw(view.leaves[page - view.firstLeaf]);
@@ -164,7 +165,7 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
       valuePage: leaf.subarray(valueOffset, valueOffset + values.pageBytes),
       start,
       tokens: pageTokens,
-      skip: Math.max(0, Math.min(pageTokens, sinkCount - start)),
+      skip: Math.min(pageTokens, skippedTokens(start, run.sealed, view.shape)),
     });
   }
   for (let r = 0; r < run.count; r++) {

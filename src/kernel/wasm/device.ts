@@ -4,6 +4,7 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
+import { skippedTokens, visibleSinks } from '../visibility.ts';
 import type { WeightType } from '../weights/types.ts';
 import { at, type BankOptions, Banks, openMemory, type Placed } from './banks.ts';
 import { type Codecs, createCodecs } from './codecs.ts';
@@ -225,14 +226,14 @@ class WasmDevice implements Device {
       return to;
     };
     const queries = at(q) + 4 * row * q.cols;
-    const sinkCount = Math.min(sinks, sealed * pageTokens);
+    const sinkCount = visibleSinks(sealed, view.shape);
     const splits = Math.ceil(pages / SPLIT);
     const stateSize = this.shape.group * stateBytes(values.fragment.codedDim);
     const states = this.banks.room('states', count * kvHeads * splits * stateSize);
     if (pages > 0) {
       const prepared = this.banks.room('queries', count * kvHeads * module.queryBytes);
       const leaves = this.leafTables.addressOf(view);
-      const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
+      const skip = skippedTokens(view.firstLeaf * pageTokens, sealed, view.shape);
       this.run(count, module.prepare, queries, 4 * q.cols, prepared, count, scale);
       const turns = this.turns.addressOf(keys.fragment.turn, view.firstLeaf, sealed);
       // Heads and runs of pages alone may be too few to keep all threads busy.

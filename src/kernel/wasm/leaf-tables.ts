@@ -10,9 +10,8 @@ export interface LeafTables {
 interface Table {
   address: number;
   bytes: number;
-  /** What it was last written for. */
-  first: number;
-  count: number;
+  /** The view's version that it was last written for. */
+  version: number;
 }
 
 export function createLeafTables(heap: Heap): LeafTables {
@@ -24,19 +23,18 @@ export function createLeafTables(heap: Heap): LeafTables {
   };
   return {
     forget,
-    addressOf({ leaves, firstLeaf, tail }) {
+    addressOf({ leaves, version, tail }) {
       let table = tables.get(tail);
       if (!table || table.bytes < 4 * leaves.length) {
         forget(tail);
         const bytes = 4 * Math.max(256, 2 * leaves.length);
-        table = { address: heap.alloc(bytes), bytes, first: -1, count: 0 };
+        table = { address: heap.alloc(bytes), bytes, version: -1 };
         tables.set(tail, table);
       }
-      if (table.first !== firstLeaf || table.count !== leaves.length) {
+      if (table.version !== version) {
         const addresses = leaves.map(leaf => (leaf as Block & { address: number }).address);
         new Int32Array(heap.memory.buffer, table.address, leaves.length).set(addresses);
-        table.first = firstLeaf;
-        table.count = leaves.length;
+        table.version = version;
       }
       return table.address;
     },

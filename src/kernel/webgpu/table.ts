@@ -3,6 +3,7 @@
  * into batches so that the partial states of one fit into a buffer of bounded size.
  */
 import type { KvRun } from '../device.ts';
+import { skippedTokens, visibleSinks } from '../visibility.ts';
 import { HALF_TOKENS } from './kernels/sources.ts';
 import { TURNED_PAGES } from './kernels/teams/turned.ts';
 import type { GpuBlock } from './pool.ts';
@@ -70,12 +71,12 @@ export function attendTable(runs: readonly KvRun[], tile: number, split: number,
 
   for (const run of runs) {
     const { view, row, count, position, sealed } = run;
-    const { pageTokens, sinks } = view.shape;
+    const { pageTokens } = view.shape;
     const leaves = view.leaves.slice(0, sealed - view.firstLeaf).map(leaf => (leaf as GpuBlock).slot);
     const list = put([leaves]).word;
     const sealedTokens = sealed * pageTokens;
-    const sinkCount = Math.min(sinks, sealedTokens);
-    const skip = Math.max(0, sinkCount - view.firstLeaf * pageTokens);
+    const sinkCount = visibleSinks(sealed, view.shape);
+    const skip = skippedTokens(view.firstLeaf * pageTokens, sealed, view.shape);
     const units = Math.ceil(leaves.length / split);
     // Rows of a run differ in how much of the tail they see, so each has the units that the last one has.
     const tailUnits = Math.ceil((position + count - sealedTokens) / SPAN);

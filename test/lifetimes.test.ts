@@ -1,0 +1,281 @@
+/** Who frees what, and when: the pass under way is cancelled and awaited first, whatever the order of calls. */
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Conversation } from '../src/engine/conversation.ts';
+import { type LoadOptions, loadModel, type Model } from '../src/engine/model.ts';
+import type { Stream, Token } from '../src/engine/stream.ts';
+import { InputError } from '../src/errors.ts';
+import type { ChatMessage } from '../src/model/template.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { tinyModel } from './tiny-model.ts';
+import { describeGpu } from './webgpu.ts';
+
+const LONG = process.env.KVASIR_LONG === '1';
+const tiny = new Blob([writeGguf(tinyModel({ tied: false }))]);
+/** Pages of 16 and chunks of 8, so that a few dozen tokens seal pages and take several passes. */
+const load = (device: LoadOptions['device'], options: LoadOptions = {}) =>
+  loadModel(tiny, { pageTokens: 16, prefillChunk: 8, context: 1024, device, ...options });
+const greedy = { temperature: 0, maxTokens: 24, ignoreEnd: true };
+const user = (content: string): ChatMessage => ({ role: 'user', content });
+const long = 'Odin drank the mead of poetry in three draughts. '.repeat(6);
+
+/** What a conversation with these messages answers when nothing else runs. */
+const alone = async (model: Model, messages: readonly ChatMessage[], options = greedy) =>
+  (await model.chat(messages, options).result()).ids;
+
+async function tokensOf(stream: Stream<Token>): Promise<Token[]> {
+  const tokens: Token[] = [];
+  for await (const token of stream) tokens.push(token);
+  return tokens;
+}
+
+describe('on js', () => suite('js'));
+describe('on wasm', () => suite('wasm'));
+describeGpu('on webgpu', () => suite('webgpu'));
+
+function suite(device: 'js' | 'wasm' | 'webgpu'): void {
+  let model: Model;
+  let empty: ReturnType<Model['memory']>;
+  beforeAll(async () => {
+    model = await load(device);
+    // A device keeps the working memory of its largest pass.
+    await model.complete(device === 'js' ? long : long.repeat(4).slice(0, 1000), greedy);
+    empty = model.memory();
+  });
+  afterAll(() => model.dispose());
+  const given = () => expect(model.memory()).toEqual(empty);
+
+  it('a conversation disposed in the middle of its answer leaves the next one alone', async () => {
+    const wanted = await alone(model, [user('And who are you?')]);
+    for (let round = 0; round < 3; round++) {
+      const a = model.conversation();
+      const stream = a.send(long, { ...greedy, maxTokens: 60 });
+      for (let i = 0; i <= round; i++) await stream.next();
+      const reading = stream.result();
+      const disposed = a.dispose();
+      const b = model.conversation();
+      const { ids } = await b.send('And who are you?', greedy).result();
+      expect(ids).toEqual(wanted);
+      await disposed;
+      expect((await reading).finish).toBe('cancelled');
+      expect([a.length, a.bytes]).toEqual([0, 0]);
+      await b.dispose();
+      given();
+    }
+  });
+
+  it('disposing twice is harmless, and use after it is a typed error', async () => {
+    const talk = model.conversation();
+    await talk.send('a', greedy).result();
+    const before = talk.send('b', greedy);
+    await Promise.all([talk.dispose(), talk.dispose()]);
+    await talk.dispose();
+    await expect(before.next()).rejects.toThrow(/This conversation was disposed/);
+    expect(() => talk.send('c')).toThrow(InputError);
+    expect(() => talk.generate('c')).toThrow(/Open another/);
+    await expect(talk.reset()).rejects.toThrow(InputError);
+    given();
+  });
+
+  it('reset during an answer forgets it for good', async () => {
+    const talk = model.conversation({ system: 'Be brief.' });
+    const stream = talk.send(long, { ...greedy, maxTokens: 60 });
+    await stream.next();
+    const reading = stream.result();
+    const reset = talk.reset();
+    // Not awaited on purpose: what is said next waits for the reset by itself.
+    const next = talk.send('And who are you?', greedy).result();
+    await Promise.all([reset, reading, next]);
+    expect(talk.messages.map(({ content }) => content).slice(0, 2)).toEqual(['Be brief.', 'And who are you?']);
+    expect((await next).ids).toEqual(await alone(model, talk.messages.slice(0, 2)));
+    await talk.reset();
+    expect([talk.messages.length, talk.length, talk.bytes]).toEqual([1, 0, 0]);
+    await talk.dispose();
+    given();
+  });
+
+  it('a stream that nobody reads, or that is left, holds nothing', async () => {
+    model.chat([user(long)], greedy);
+    model.generate(long, greedy);
+    for await (const _ of model.chat([user(long)], greedy)) break;
+    const stopped = model.generate(long, greedy);
+    const first = stopped.next();
+    await stopped.return();
+    // Left while its prompt was read: no token came.
+    expect(await first).toMatchObject({ done: true, value: { finish: 'cancelled' } });
+    {
+      await using stream = model.generate(long, greedy);
+      await stream.next();
+    }
+    given();
+  });
+
+  it('leaving a stream stops its prompt between two passes', async () => {
+    let done = 0;
+    const stream = model.generate(long, { ...greedy, onPrefill: progress => (done = progress.done) });
+    const first = stream.next();
+    while (done === 0) await new Promise(resolve => setTimeout(resolve));
+    await stream.return();
+    await first;
+    const { usage, timings } = await stream.result();
+    expect(usage.prefilledTokens).toBe(done);
+    expect(done).toBeLessThan(usage.promptTokens);
+    // The rate is that of the tokens which were read.
+    expect(timings.prefillRate * timings.prefillMs).toBeCloseTo(1000 * done, 3);
+    given();
+  });
+
+  it('answers again, and what was said can be changed: whole pages in front of it stay', async () => {
+    await using talk = model.conversation({ messages: [user(long), { role: 'assistant', content: 'Yes.' }] });
+    await talk.send('Who?', { ...greedy, maxTokens: 40 }).result();
+    const again = await talk.regenerate({ ...greedy, maxTokens: 40 }).result();
+    expect(again.ids).toEqual(await alone(model, talk.messages.slice(0, 3), { ...greedy, maxTokens: 40 }));
+    // Of the prompt all but the unfinished page.
+    expect(again.usage.promptTokens - again.usage.reusedTokens).toBeLessThanOrEqual(16 + 1);
+    const edited = await talk.edit(2, 'Why?', greedy).result();
+    expect(edited.usage.reusedTokens).toBeGreaterThan(long.length);
+    expect(edited.ids).toEqual(await alone(model, talk.messages.slice(0, 3)));
+    expect(talk.messages.map(({ role }) => role)).toEqual(['user', 'assistant', 'user', 'assistant']);
+    await expect(talk.edit(1, 'x').result()).rejects.toThrow(/Message 1 is not a user's; those are 0, 2/);
+    await expect(model.conversation().regenerate().result()).rejects.toThrow(InputError);
+  });
+
+  it('cropped to whole pages it goes on as a fresh one does', async () => {
+    for (const kv of device === 'wasm' ? ['tq4', 'kivi2g16/tq3+sink0', 'tq2+recent9'] : ['tq3']) {
+      await using other = await load(device, { kv });
+      await using talk = other.conversation();
+      const words = long.split(' ');
+      for (const keep of device === 'wasm' ? [50, 30, 41, 12, 44, 3, 20] : [20, 12, 17, 5]) {
+        const text = [...words.slice(0, keep), `${keep}`.repeat(9)].join(' ');
+        const options = { ...greedy, maxTokens: 20, logprobs: 0 };
+        expect(await tokensOf(talk.generate(text, options))).toEqual(await tokensOf(other.generate(text, options)));
+      }
+    }
+  });
+
+  it('random interleavings corrupt nothing, leak nothing and end', {
+    timeout: LONG ? 3_600_000 : 120_000,
+  }, async () => {
+    const numRuns = LONG ? 1000 : { js: 4, wasm: 30, webgpu: 4 }[device];
+    const runs = fc.asyncProperty(fc.array(action, { minLength: 8, maxLength: 30 }), async actions => {
+      await play(model, actions);
+      given();
+    });
+    await fc.assert(runs, { numRuns, seed: LONG ? undefined : 17, endOnFailure: !LONG });
+  });
+}
+
+describe('a model', () => {
+  it('cancels and awaits what runs before it goes away', async () => {
+    const model = await load('wasm');
+    const talk = model.conversation();
+    const [stream, other] = [talk.send(long, greedy), model.generate(long, greedy)];
+    await Promise.all([stream.next(), other.next()]);
+    const results = Promise.all([stream.result(), other.result()]);
+    await Promise.all([model.dispose(), model.dispose()]);
+    expect((await results).map(({ finish }) => finish)).toEqual(['cancelled', 'cancelled']);
+    expect(model.memory().total).toBe(0);
+    await talk.dispose();
+    expect(() => talk.send('a')).toThrow(InputError);
+    expect(() => model.chat([user('a')])).toThrow(/disposed/);
+    expect(() => model.conversation()).toThrow(/disposed/);
+  });
+
+  it('lets the event loop have its turn while it reads a prompt', async () => {
+    await using model = await loadModel('models/mimir.gguf', { device: 'wasm', context: 2048 });
+    const prompt = long.repeat(10);
+    const ask = () => model.complete(prompt, { maxTokens: 1, temperature: 0 });
+    /** The longest that a timer of 1 ms had to wait. */
+    const longestWait = async () => {
+      let [longest, last] = [0, performance.now()];
+      const timer = setInterval(() => {
+        longest = Math.max(longest, performance.now() - last);
+        last = performance.now();
+      }, 1);
+      expect((await ask()).usage.prefilledTokens).toBeGreaterThan(600);
+      clearInterval(timer);
+      return longest;
+    };
+    // The first compiles what it needs. Of the others the best counts: other programs may hold the machine.
+    const waits: number[] = [];
+    for (let round = 0; round < 5; round++) waits.push(await longestWait());
+    expect(Math.min(...waits.slice(1))).toBeLessThan(50);
+  });
+});
+
+interface Asked {
+  kind: 'send' | 'regenerate';
+  /** Pieces that are read before it is left. */
+  read: number;
+  end: 'rest' | 'break' | 'abort' | 'abandon';
+}
+type Action = { talk: number; text: number } & (Asked | { kind: 'reset' | 'dispose' | 'wait' });
+
+const action: fc.Arbitrary<Action> = fc.record({ talk: fc.nat(5), text: fc.nat(6) }).chain(base =>
+  fc
+    .oneof(
+      {
+        weight: 6,
+        arbitrary: fc.record({
+          kind: fc.constantFrom('send' as const, 'regenerate' as const),
+          read: fc.nat(9),
+          end: fc.constantFrom(
+            'rest' as const,
+            'rest' as const,
+            'break' as const,
+            'abort' as const,
+            'abandon' as const,
+          ),
+        }),
+      },
+      {
+        weight: 3,
+        arbitrary: fc.record({ kind: fc.constantFrom('reset' as const, 'dispose' as const, 'wait' as const) }),
+      },
+    )
+    .map(rest => ({ ...base, ...rest })),
+);
+
+/** Six conversations at once; those disposed are opened again. Every answer is held against the one it gives alone. */
+async function play(model: Model, actions: readonly Action[]): Promise<void> {
+  const talks: (Conversation | undefined)[] = [];
+  const answers: { asked: ChatMessage[]; ids: number[] }[] = [];
+  const pending: Promise<unknown>[] = [];
+  const perform = async (action: Action): Promise<void> => {
+    const { talk: index, text } = action;
+    talks[index] ??= model.conversation({ system: `You are number ${index}.` });
+    const talk = talks[index];
+    if (!('read' in action)) {
+      if (action.kind === 'dispose') talks[index] = undefined;
+      return action.kind === 'reset' ? talk.reset() : action.kind === 'dispose' ? talk.dispose() : undefined;
+    }
+    const { kind, read: wanted, end } = action;
+    const stop = new AbortController();
+    const options = { ...greedy, maxTokens: 12, signal: stop.signal };
+    const stream = kind === 'send' ? talk.send(long.slice(0, 9 + 12 * text), options) : talk.regenerate(options);
+    let read = 0;
+    try {
+      if (end === 'abandon' && wanted > 4) return;
+      for await (const _ of stream) {
+        if (++read < wanted) continue;
+        if (end === 'abort') stop.abort();
+        if (end === 'break' || end === 'abandon') break;
+      }
+      const { ids, finish } = await stream.result();
+      const { messages } = talk;
+      if (finish !== 'cancelled' && messages.at(-1)?.role === 'assistant')
+        answers.push({ asked: messages.slice(0, -1), ids });
+    } catch (error) {
+      // Busy, disposed, or nothing to answer again: what a caller may be told. Anything else is a bug.
+      if (!(error instanceof InputError)) throw error;
+    }
+  };
+  for (const action of actions) {
+    pending.push(perform(action));
+    if (action.kind === 'wait') await Promise.all(pending.splice(0));
+    for (let tick = 0; tick < action.text; tick++) await new Promise(setImmediate);
+  }
+  await Promise.all(pending);
+  await Promise.all(talks.map(talk => talk?.dispose()));
+  for (const { asked, ids } of answers) expect(ids).toEqual(await alone(model, asked, { ...greedy, maxTokens: 12 }));
+}

@@ -3,6 +3,7 @@ import { InputError } from '../errors.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import { type GenerateOptions, generate, type Setting } from './generate.ts';
+import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import { createStream, emptyResult, type Result, type Stream, type Token } from './stream.ts';
 
 export interface ChatOptions extends GenerateOptions {
@@ -95,16 +96,28 @@ export function createConversation(setting: Setting, { system, once }: Conversat
     get bytes() {
       return slot.bytes;
     },
-    send: (content, options = {}) => stream(result => turn(content, options, result)),
-    chat: (list, options = {}) => stream(result => textOf(list, options, result)),
-    generate: (prompt, { special, ...options } = {}) =>
-      stream(result =>
+    send(content, options = {}) {
+      checkContent(content);
+      checkChatOptions(options);
+      return stream(result => turn(content, options, result));
+    },
+    chat(list, options = {}) {
+      checkMessages(list);
+      checkChatOptions(options);
+      return stream(result => textOf(list, options, result));
+    },
+    generate(prompt, given = {}) {
+      checkPrompt(prompt);
+      checkPromptOptions(given);
+      const { special, ...options } = given;
+      return stream(result =>
         tokensOf(
           () => (typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, special }) : prompt),
           options,
           result,
         ),
-      ),
+      );
+    },
     reset() {
       messages = [...opening];
       slot.reset();

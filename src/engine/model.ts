@@ -16,6 +16,7 @@ import {
   type PromptOptions,
 } from './conversation.ts';
 import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile, planShape } from './engine.ts';
+import { checkConversationOptions, checkLoadOptions } from './options.ts';
 import { type ProfileInput, profileFor } from './profile.ts';
 import { createSlot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
@@ -71,6 +72,7 @@ export interface Model {
 const LARGEST_DEFAULT = 32768;
 
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
+  checkLoadOptions(options);
   const { kvMemory, overflow = 'error', pageTokens } = options;
   const kv = options.kv ?? (kvMemory === undefined ? 'tq4' : 'auto');
   const file = await openModelFile(input);
@@ -140,13 +142,16 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
     },
     generate: (prompt, options) => once().generate(prompt, options),
     chat: (messages, options) => once().chat(messages, options),
-    complete: (prompt, options) =>
+    complete: async (prompt, options) =>
       isChat(prompt) ? once().chat(prompt, options).result() : once().generate(prompt, options).result(),
-    conversation: ({ system } = {}) => conversation({ system }),
+    conversation(options) {
+      checkConversationOptions(options);
+      return conversation({ system: options?.system });
+    },
     dispose,
     [Symbol.asyncDispose]: dispose,
   };
 }
 
 const isChat = (prompt: Prompt | readonly ChatMessage[]): prompt is readonly ChatMessage[] =>
-  typeof prompt === 'object' && typeof prompt[0] === 'object';
+  Array.isArray(prompt) && typeof prompt[0] === 'object';

@@ -134,7 +134,7 @@ export function eachText(data: unknown, what: string, visit: (text: string) => v
     if (++values > MAX_VALUES)
       throw new InputError(`${what} hold more than ${MAX_VALUES} values, or contain themselves. Give fewer.`);
     if (typeof value === 'string') visit(value);
-    else if (Array.isArray(value)) value.forEach((item, i) => walk(item, `${at}[${i}]`, depth + 1));
+    else if (Array.isArray(value)) for (const [i, item] of value.entries()) walk(item, `${at}[${i}]`, depth + 1);
     else if (isPlainObject(value))
       for (const [key, item] of Object.entries(value)) {
         visit(key);

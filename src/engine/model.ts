@@ -75,7 +75,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   checkLoadOptions(options);
   const { kvMemory, overflow = 'error', pageTokens } = options;
   const kv = options.kv ?? (kvMemory === undefined ? 'tq4' : 'auto');
-  const file = await openModelFile(input);
+  const file = await openModelFile(input, options);
   const { config, template } = file;
   let plan: Plan;
   const context = options.context ?? Math.min(config.context, LARGEST_DEFAULT);

@@ -6,7 +6,7 @@ export function describe(value: unknown): string {
   if (typeof value !== 'object') return `a ${typeof value}`;
   if (Array.isArray(value)) return value.length === 0 ? 'an empty array' : `an array of ${value.length}`;
   if (kindOf(value) === 'Promise') return 'a Promise (await it first)';
-  if (!isPlainObject(value)) return `a ${kindOf(value)}`;
+  if (!isPlainObject(value)) return `${/^[AEIO]/.test(kindOf(value)) ? 'an' : 'a'} ${kindOf(value)}`;
   const keys = Object.keys(value);
   return keys.length === 0 ? 'an empty object' : `an object with the keys ${shorten(keys.join(', '))}`;
 }

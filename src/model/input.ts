@@ -76,9 +76,17 @@ function nameOf(address: string): string {
   return origin + pathname;
 }
 
-/** Node's own modules and the hub's code, which is for Node alone, are imported when a name needs them. */
+/** Node's own modules, and the hub's code that needs them, are imported when a name needs them. */
+async function nodeOnly<T>(name: string, module: Promise<T>): Promise<T> {
+  return module.catch(error => {
+    throw new InputError(`'${name}' can only be opened in Node. In a browser, give a URL, a File or a Blob.`, {
+      cause: error,
+    });
+  });
+}
+
 async function pathOf(url: URL): Promise<string> {
-  const { fileURLToPath } = await import('node:url');
+  const { fileURLToPath } = await nodeOnly(url.href, import('node:url'));
   try {
     return fileURLToPath(url);
   } catch (error) {
@@ -89,7 +97,7 @@ async function pathOf(url: URL): Promise<string> {
 }
 
 async function resolvePath(name: string): Promise<string> {
-  const { resolveModel } = await import('./hub/index.ts');
+  const { resolveModel } = await nodeOnly(name, import('./hub/index.ts'));
   return (await resolveModel(name)).path;
 }
 

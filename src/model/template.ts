@@ -17,7 +17,7 @@ export interface ChatTemplateOptions {
 export interface RenderOptions {
   /** End with the words that make the model answer. True unless said otherwise. */
   addGenerationPrompt?: boolean;
-  /** More variables for the template, e.g. `enable_thinking`. */
+  /** More variables for the template, e.g. `tools`, `documents`, `enable_thinking`: data, as JSON can hold it. */
   variables?: Record<string, unknown>;
   /** What `strftime_now` takes for now. */
   now?: Date;

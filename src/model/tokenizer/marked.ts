@@ -66,10 +66,11 @@ export function createMarker(controls: readonly SpecialToken[], words: readonly 
   };
 }
 
+/** The ways in which a token has a role inside and punctuation behind it. */
 function roleFrames(token: string): { before: string; name: string; after: string }[] {
   const frames = ROLES.map(name => {
     const [before, ...after] = token.split(name);
     return { before, name, after: after.join(name) };
   });
-  return frames.filter(({ before, after }) => before !== '' && after !== '');
+  return frames.filter(({ before, after }) => before !== '' && /^[^\p{L}\p{N}]+$/u.test(after));
 }

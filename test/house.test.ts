@@ -7,6 +7,8 @@ import { describe, expect, it } from 'vitest';
 /** Lowest first. A file may import its own layer and those before it; errors.ts is below them all. */
 const LAYERS = [
   'errors.ts',
+  'describe.ts',
+  'nearest.ts',
   'units.ts',
   'kernel',
   'codec',

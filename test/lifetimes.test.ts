@@ -157,10 +157,10 @@ function suite(device: 'js' | 'wasm' | 'webgpu'): void {
   it('cropped, it seals into other blocks where somebody else took those that it gave back', async () => {
     await using other = await load(device, { prefillChunk: 256 });
     await using talk = other.conversation();
-    const text = long.slice(0, 100);
+    const text = words.slice(0, 100);
     await talk.generate(text, { ...greedy, maxTokens: 1 }).result();
     const edited = `${text.slice(0, 20)}${'x'.repeat(80)}`;
-    const thief = other.generate(long.slice(100, 200), greedy).result();
+    const thief = other.generate(words.slice(100, 200), greedy).result();
     const { ids } = await talk.generate(edited, greedy).result();
     await thief;
     expect(ids).toEqual((await other.generate(edited, greedy).result()).ids);

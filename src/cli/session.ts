@@ -94,9 +94,9 @@ export async function loadForUser(name: string, options: ModelOptions, signal: A
     throw new InputError(`--overflow is error or slide, not "${options.overflow}".`);
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   try {
-    const { memory, ...rest } = options;
+    const { kv, kvMemory, context, profile, overflow, device, threads, memory } = options;
     const model = await loadModel(name, {
-      ...rest,
+      ...{ kv, kvMemory, context, profile, overflow, device, threads },
       memoryLimit: memory,
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),

@@ -3,6 +3,7 @@ import { InputError } from '../errors.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import { type GenerateOptions, generate, type Setting } from './generate.ts';
+import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import type { Cancellation } from './step.ts';
 import { type Begin, createStream, type Result, type Stream, type Token } from './stream.ts';
 
@@ -16,6 +17,9 @@ export interface PromptOptions extends GenerateOptions {
   special?: boolean;
 }
 
+/** What a user says: text, whole or in parts. */
+type Content = NonNullable<ChatMessage['content']>;
+
 /** Text, or token ids. */
 export type Prompt = string | readonly number[];
 
@@ -27,11 +31,11 @@ export interface Conversation {
   /** Bytes of the cache. */
   readonly bytes: number;
   /** Says something, and streams the answer. Both join the messages, the answer as far as it came. */
-  send(content: string, options?: ChatOptions): Stream<string>;
+  send(content: Content, options?: ChatOptions): Stream<string>;
   /** Answers the last message of the user's again, in place of the answer that it got. */
   regenerate(options?: ChatOptions): Stream<string>;
   /** Says something else in place of message `index`, which must be a user's; what came after it is forgotten. */
-  edit(index: number, content: string, options?: ChatOptions): Stream<string>;
+  edit(index: number, content: Content, options?: ChatOptions): Stream<string>;
   /** Answers messages of your own; what they share with the cache is not computed again. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
@@ -115,8 +119,9 @@ export function createConversation(
   }
 
   /** Answers what `ask` makes of the messages when the stream is first read, and keeps both. */
-  const turn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> =>
-    stream(async function* (cancellation, result) {
+  const turn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
+    checkChatOptions(options);
+    return stream(async function* (cancellation, result) {
       const asked = ask();
       try {
         yield* textOf(asked, options, cancellation, result);
@@ -124,6 +129,7 @@ export function createConversation(
         if (result.ids.length > 0) messages = [...asked, { role: 'assistant', content: result.text }];
       }
     }, options.signal);
+  };
 
   const dispose = () => {
     disposed = true;
@@ -140,26 +146,38 @@ export function createConversation(
     get bytes() {
       return slot.bytes;
     },
-    send: (content, options = {}) => turn(() => [...messages, { role: 'user', content }], options),
+    send(content, options = {}) {
+      checkContent(content);
+      return turn(() => [...messages, { role: 'user', content }], options);
+    },
     regenerate: (options = {}) =>
       turn(() => {
         const last = messages.findLastIndex(({ role }) => role === 'user');
         if (last < 0) throw new InputError('There is nothing to answer again: no user has said anything yet.');
         return messages.slice(0, last + 1);
       }, options),
-    edit: (index, content, options = {}) =>
-      turn(() => {
+    edit(index, content, options = {}) {
+      checkContent(content);
+      return turn(() => {
         if (messages[index]?.role !== 'user')
           throw new InputError(`Message ${index} is not a user's; ${users(messages)}.`);
         return [...messages.slice(0, index), { ...messages[index], content }];
-      }, options),
-    chat: (list, options = {}) =>
-      stream((cancellation, result) => textOf(list, options, cancellation, result), options.signal),
-    generate: (prompt, { special, ...options } = {}) =>
-      stream(async function* (cancellation, result) {
+      }, options);
+    },
+    chat(list, options = {}) {
+      checkMessages(list);
+      checkChatOptions(options);
+      return stream((cancellation, result) => textOf(list, options, cancellation, result), options.signal);
+    },
+    generate(prompt, given = {}) {
+      checkPrompt(prompt);
+      checkPromptOptions(given);
+      const { special, ...options } = given;
+      return stream(async function* (cancellation, result) {
         const ids = typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, special }) : prompt;
         yield* generate(setting, ids, options, result, cancellation);
-      }, options.signal),
+      }, options.signal);
+    },
     reset: async () => {
       checkOpen();
       await clear();

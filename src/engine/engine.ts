@@ -3,9 +3,11 @@ import { createSequence, type Sequence } from '../cache/sequence.ts';
 import { InputError } from '../errors.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';
+import { templateNote } from '../model/chat.ts';
 import { configOf, type ModelConfig, readRope } from '../model/config.ts';
 import { createScratch, type Scratch } from '../model/forward.ts';
-import { type Gguf, openGguf } from '../model/gguf.ts';
+import type { Gguf } from '../model/gguf.ts';
+import { type ModelInput, type OpenOptions, openModel } from '../model/input.ts';
 import type { RopeFrequencies } from '../model/rope.ts';
 import { type ChatTemplate, createChatTemplate } from '../model/template.ts';
 import { getString } from '../model/tokenizer/metadata.ts';
@@ -15,8 +17,7 @@ import type { Plan, PlanShape } from '../plan/plan.ts';
 import { type BudgetRequest, checkBudget, memoryLimit } from './budget.ts';
 import { createPassRows, type PassRows, scratchRows } from './pass-rows.ts';
 
-/** A path, a name on the hub (`org/repo:Q4_K_M`), or the model's files as Blobs. */
-export type ModelInput = string | Blob | readonly Blob[];
+export type { ModelInput, ModelPart } from '../model/input.ts';
 
 export interface EngineOptions {
   device?: DeviceName;
@@ -53,7 +54,7 @@ export interface Engine {
 
 /** What a model file says of itself, read without its weights. */
 export interface ModelFile {
-  /** Its files, in order; none if it came as Blobs. */
+  /** Its files, in order; none if it is not on disk. */
   paths: readonly string[];
   gguf: Gguf;
   config: ModelConfig;
@@ -62,18 +63,18 @@ export interface ModelFile {
   rope: RopeFrequencies;
 }
 
-export async function openModelFile(input: ModelInput): Promise<ModelFile> {
-  const gguf = await openGguf(typeof input === 'string' ? await resolvePath(input) : input);
+export async function openModelFile(input: ModelInput, options?: OpenOptions): Promise<ModelFile> {
+  const { gguf, paths } = await openModel(input, options);
   try {
     const config = configOf(gguf);
     const tokenizer = createTokenizer(gguf.metadata);
     const nameOf = (id: number | undefined) => (id === undefined ? undefined : tokenizer.tokenText(id));
-    const template = createChatTemplate({
+    const bare = createChatTemplate({
       source: getString(gguf.metadata, 'tokenizer.chat_template'),
       bosToken: nameOf(tokenizer.bos),
       eosToken: nameOf(tokenizer.eos),
     });
-    const paths = typeof input === 'string' ? gguf.shards.map(({ name }) => name) : [];
+    const template = { ...bare, note: bare.note ?? templateNote(tokenizer, bare) };
     return { paths, gguf, config, tokenizer, template, rope: await readRope(gguf, config) };
   } catch (error) {
     await gguf.close();
@@ -89,12 +90,6 @@ export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, 
   pageTokens,
   turn: rope.frequencies,
 });
-
-/** The hub's code is for Node alone: the import waits until a name needs it. */
-async function resolvePath(name: string): Promise<string> {
-  const { resolveModel } = await import('../model/hub/index.ts');
-  return (await resolveModel(name)).path;
-}
 
 /** The cache that the engine is to have room for. */
 export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra'>;

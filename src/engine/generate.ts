@@ -45,8 +45,6 @@ export async function* generate(
   checkIds(prompt, engine.config.vocab);
   const room = roomBehind(prompt.length, context, overflow);
   const most = Math.min(maxTokens ?? room, room);
-  if (maxTokens !== undefined && (!Number.isInteger(maxTokens) || maxTokens < 1))
-    throw new InputError(`maxTokens must be a whole number above 0, not ${maxTokens}.`);
   const sampler = createSampler(options, prompt);
   const write = createWriter(engine.tokenizer, options);
   const watch = stopwatch(result);

@@ -15,6 +15,7 @@ import {
   type PromptOptions,
 } from './conversation.ts';
 import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile, planShape } from './engine.ts';
+import { checkConversationOptions, checkLoadOptions } from './options.ts';
 import { type ProfileInput, profileFor } from './profile.ts';
 import { createSlot, type Slot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
@@ -70,15 +71,14 @@ export interface Model {
 const LARGEST_DEFAULT = 32768;
 
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
+  checkLoadOptions(options);
   const { kvMemory, overflow = 'error', pageTokens } = options;
   const kv = options.kv ?? (kvMemory === undefined ? 'tq4' : 'auto');
-  const file = await openModelFile(input);
+  const file = await openModelFile(input, options);
   const { config, template } = file;
   let plan: Plan;
   const context = options.context ?? Math.min(config.context, LARGEST_DEFAULT);
   try {
-    if (!Number.isInteger(context) || context < 1)
-      throw new InputError(`context must be a whole number of tokens above 0, not ${context}.`);
     const profile = await profileFor(file, [kv], options.profile);
     plan = choosePlan(kv, planShape(file, pageTokens), profile, { kvMemory, context });
   } catch (error) {
@@ -107,11 +107,14 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
   /** Whoever holds a cache. */
   const holders = new Map<Slot, Conversation>();
   let disposal: Promise<void> | undefined;
-  const conversation = (options?: ConversationOptions, once?: boolean): Conversation => {
+  const checkOpen = () => {
     if (disposal) throw new InputError('The model was disposed. Load it again.');
+  };
+  const conversation = (options?: ConversationOptions, once?: boolean): Conversation => {
+    checkOpen();
     const slot: Slot = createSlot(
       () => {
-        if (disposal) throw new InputError('The model was disposed. Load it again.');
+        checkOpen();
         const sequence = engine.openSequence(plan, context, overflow);
         holders.set(slot, holder);
         return sequence;
@@ -146,13 +149,16 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
     },
     generate: (prompt, options) => once().generate(prompt, options),
     chat: (messages, options) => once().chat(messages, options),
-    complete: (prompt, options) =>
+    complete: async (prompt, options) =>
       isChat(prompt) ? once().chat(prompt, options).result() : once().generate(prompt, options).result(),
-    conversation: options => conversation(options),
+    conversation(options) {
+      checkConversationOptions(options);
+      return conversation(options);
+    },
     dispose,
     [Symbol.asyncDispose]: dispose,
   };
 }
 
 const isChat = (prompt: Prompt | readonly ChatMessage[]): prompt is readonly ChatMessage[] =>
-  typeof prompt === 'object' && typeof prompt[0] === 'object';
+  Array.isArray(prompt) && typeof prompt[0] === 'object';

@@ -5,6 +5,7 @@
 import { InputError } from '../errors.ts';
 import type { Choice } from '../kernel/device.ts';
 import { createRandom, randomSeed } from './random.ts';
+import { applyRules, number, type Rule, whole } from './rules.ts';
 import { createSelect } from './select.ts';
 
 export interface SampleOptions {
@@ -65,9 +66,24 @@ const DEFAULTS = {
 
 type Settings = typeof DEFAULTS;
 
+export const sampleRules = {
+  temperature: number('a number from 0 to 100', n => n >= 0 && n <= 100),
+  topK: whole(0),
+  topP: number('a number above 0 and at most 1', n => n > 0 && n <= 1),
+  minP: number('a number from 0 to 1', n => n >= 0 && n <= 1),
+  repetitionPenalty: number('a number above 0 and at most 100', n => n > 0 && n <= 100),
+  repetitionWindow: whole(0),
+  frequencyPenalty: number('a number from -100 to 100', n => Math.abs(n) <= 100),
+  presencePenalty: number('a number from -100 to 100', n => Math.abs(n) <= 100),
+  seed: number('a whole number', Number.isSafeInteger),
+  logprobs: whole(0),
+} satisfies Record<keyof SampleOptions, Rule>;
+
 export function createSampler(options: SampleOptions = {}, prompt: Iterable<number> = []): Sampler {
-  const settings = checkedSettings(options);
-  const random = createRandom(checked('seed', options.seed ?? randomSeed(), Number.isSafeInteger, 'a whole number'));
+  applyRules(options, sampleRules);
+  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
+  const settings: Settings = { ...DEFAULTS, ...given };
+  const random = createRandom(options.seed ?? randomSeed());
   const select = createSelect();
   const penalties = createPenalties(settings, prompt);
 
@@ -204,25 +220,4 @@ function checkLogits(logits: Float32Array): void {
     finite ||= logit !== Number.NEGATIVE_INFINITY;
   }
   if (!finite) throw new InputError('No token can be chosen: there are no logits, or all are -Infinity.');
-}
-
-function checkedSettings(options: SampleOptions): Settings {
-  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-  const settings: Settings = { ...DEFAULTS, ...given };
-  const whole = (n: number) => Number.isInteger(n) && n >= 0;
-  checked('temperature', settings.temperature, n => n >= 0 && n <= 100, 'between 0 and 100');
-  checked('topK', settings.topK, whole, 'a whole number, 0 or more');
-  checked('topP', settings.topP, n => n > 0 && n <= 1, 'above 0 and at most 1');
-  checked('minP', settings.minP, n => n >= 0 && n <= 1, 'between 0 and 1');
-  checked('repetitionPenalty', settings.repetitionPenalty, n => n > 0 && n <= 100, 'above 0 and at most 100');
-  checked('repetitionWindow', settings.repetitionWindow, whole, 'a whole number, 0 or more');
-  checked('frequencyPenalty', settings.frequencyPenalty, n => Math.abs(n) <= 100, 'between -100 and 100');
-  checked('presencePenalty', settings.presencePenalty, n => Math.abs(n) <= 100, 'between -100 and 100');
-  if (options.logprobs !== undefined) checked('logprobs', settings.logprobs, whole, 'a whole number, 0 or more');
-  return settings;
-}
-
-function checked(name: string, value: number, fits: (value: number) => boolean, what: string): number {
-  if (typeof value !== 'number' || !fits(value)) throw new InputError(`${name} is ${value}; it must be ${what}.`);
-  return value;
 }

@@ -7,8 +7,9 @@
  *   tensors:  string name, u32 dims, u64 extent each (fastest first), u32 weight type, u64 offset
  *   padding to the alignment, then the data that the offsets count from
  */
-import { FormatError, UnsupportedError } from '../errors.ts';
+import { assert, FormatError, UnsupportedError } from '../errors.ts';
 import { type WeightType, weightFormats, weightTypeOf } from '../kernel/weights/types.ts';
+import { checkMagic } from './magic.ts';
 import type { ByteSource } from './source.ts';
 
 export type MetaArray =
@@ -83,6 +84,7 @@ export async function readHeader(source: ByteSource): Promise<GgufHeader> {
       return parseHeader(new Cursor(bytes, source));
     } catch (error) {
       if (!(error instanceof NeedMore)) throw error;
+      assert(bytes.length < most, 'a header needs more than all of its file');
       length = Math.min(Math.max(length * 8, error.length), most);
     }
   }
@@ -209,12 +211,8 @@ function parseHeader(cursor: Cursor): GgufHeader {
 }
 
 function parseVersion(cursor: Cursor): number {
+  checkMagic(cursor.bytes, cursor.source.name);
   const start = cursor.take(8, 'the beginning of a GGUF file');
-  const magic = String.fromCharCode(...cursor.bytes.subarray(start, start + 4));
-  if (magic === 'vers') cursor.fail('this is a Git LFS pointer, not the model (run git lfs pull)');
-  if (['lmgg', 'tjgg', 'fmgg', 'algg'].includes(magic))
-    cursor.unsupported('a model file from before GGUF; take a .gguf version of the model');
-  if (magic !== 'GGUF') cursor.fail(`it does not begin with "GGUF" but with ${quote(magic)}`);
   const version = cursor.view.getUint32(start + 4, true);
   if (version !== 0 && (version & 0xffff) === 0)
     cursor.unsupported('a big endian GGUF file; take the little endian version of the model');

@@ -25,15 +25,26 @@ const oneTensor = (tensor: Partial<GgufSpec['tensors'][number]>, more?: Partial<
 const data = (length: number) => new Uint8Array(length);
 const room = (writer: ByteWriter, length = 4096) => writer.bytes(data(length)).finish();
 
+/** A file that begins so, one byte per character. */
+const foreign = (text: string) => room(new ByteWriter().bytes(Buffer.from(text, 'latin1')));
+
 const cases: [title: string, bytes: Uint8Array, error: RegExp, kind?: typeof UnsupportedError][] = [
   // The start.
-  ['an empty file', data(0), /0 remain/],
-  ['three bytes', magic.slice(0, 3), /3 remain/],
-  ['the magic alone', magic, /4 remain/],
-  ['a wrong magic', room(new ByteWriter().bytes(new TextEncoder().encode('GGUX')).u32(3)), /begin with "GGUF"/],
-  ['zeros', data(4096), /begin with "GGUF"/],
+  ['an empty file', data(0), /is empty/],
+  ['three bytes', magic.slice(0, 3), /has only 3 bytes/],
+  ['the magic alone', magic, /has only 4 bytes/],
+  ['a wrong magic', foreign('GGUX\x03\0\0\0'), /not a GGUF file \(it begins with "GGUX/],
+  ['a short text', new TextEncoder().encode('hi\n'), /not a GGUF file \(it begins with "hi\\n"\)/],
+  ['a magic with its bytes swapped', foreign('FUGG\x03\0\0\0'), /bytes swapped/],
+  ['zeros', data(4096), /not a GGUF file: it is empty space/],
   ['a Git LFS pointer', new TextEncoder().encode('version https://git-lfs.github.com/spec/v1\n'), /git lfs pull/],
   ['a file from before GGUF', room(new ByteWriter().u32(0x67676a74)), /before GGUF/, UnsupportedError],
+  ['safetensors', foreign('\x40\x01\0\0\0\0\0\0{"__metadata__":{'), /safetensors.*convert/, UnsupportedError],
+  ['a PyTorch checkpoint', foreign('PK\x03\x04'), /PyTorch.*convert/, UnsupportedError],
+  ['an old PyTorch checkpoint', foreign('\x80\x02\x8a'), /PyTorch.*convert/, UnsupportedError],
+  ['a web page', foreign('\n<!DOCTYPE html><html>'), /a web page.*the file itself/],
+  ['JSON', foreign('{ "architectures": ['), /JSON/],
+  ['a compressed file', foreign('\x1f\x8b\x08'), /Unpack it/],
   ['version 0', writeGguf({ version: 0, metadata: {}, tensors: [] }), /version 0/],
   ['version 1', writeGguf({ version: 1, metadata: {}, tensors: [] }), /obsolete/, UnsupportedError],
   ['version 4', writeGguf({ version: 4, metadata: {}, tensors: [] }), /version 4/, UnsupportedError],
@@ -169,7 +180,9 @@ describe('a hostile file', () => {
   it.each(cases)('%s', async (_, bytes, message, kind = FormatError) => {
     const { error, milliseconds } = await refuse(bytesSource(bytes, 'model.gguf'));
     expect(error).toBeInstanceOf(kind);
-    expect(error.message).toMatch(/^model\.gguf: /);
+    expect(error.message).toMatch(/^model\.gguf(: | is | has )/);
+    // What is no GGUF file at all is not called damaged.
+    if (error.message.includes('not a GGUF')) expect(error.message).not.toMatch(/damaged/);
     expect(error.message).toMatch(message);
     expect(milliseconds).toBeLessThan(budget.milliseconds);
   });

@@ -6,7 +6,7 @@ import { describeWith, smolModel } from '../../test/shared.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { FormatError, InputError, ShapeError } from '../errors.ts';
 import { openGguf, readFloats, readGguf, readTensorInto, tensorOf } from './gguf.ts';
-import { type ByteSource, bytesSource } from './source.ts';
+import { type ByteSource, blobSource, bytesSource } from './source.ts';
 
 const sequence = (length: number) => Uint8Array.from({ length }, (_, i) => i & 255);
 
@@ -116,7 +116,10 @@ describe('a split model', () => {
     const path = await writeTempModel(spec, { shards: 3 });
     const blobs = splitGguf(spec, 3).map(bytes => new Blob([bytes]));
     const whole = await readGguf([bytesSource(writeGguf(spec))]);
-    for (const gguf of [await openGguf(path), await openGguf([blobs[2], blobs[0], blobs[1]])]) {
+    for (const gguf of [
+      await openGguf(path),
+      await readGguf([blobs[2], blobs[0], blobs[1]].map(blob => blobSource(blob))),
+    ]) {
       expect(gguf.shards.length).toBe(3);
       expect([...gguf.tensors.keys()]).toEqual([...whole.tensors.keys()]);
       expect(new Set([...gguf.tensors.values()].map(t => t.shard))).toEqual(new Set([0, 1, 2]));

@@ -1,11 +1,11 @@
 /**
  * A GGUF model: one file, or several that were split (`name-00001-of-00003.gguf`), opened by the first one's path or
- * as Blobs in any order. The weights stay where they are until they are read.
+ * as sources in any order. The weights stay where they are until they are read.
  */
 import { CapacityError, FormatError, InputError, KvasirError, ShapeError } from '../errors.ts';
 import { dequantize } from '../kernel/weights/dequantize.ts';
 import { type GgufHeader, type MetaValue, quote, readHeader, type TensorInfo } from './gguf-header.ts';
-import { type ByteSource, blobSource, fileSource } from './source.ts';
+import { type ByteSource, fileSource } from './source.ts';
 
 export type { MetaArray, MetaValue, TensorInfo } from './gguf-header.ts';
 
@@ -27,13 +27,12 @@ interface Part {
   readonly count: number;
 }
 
-export async function openGguf(input: string | Blob | readonly Blob[]): Promise<Gguf> {
-  if (typeof input !== 'string') return readGguf([input].flat().map(blob => blobSource(blob)));
-  const opened = [await fileSource(input)];
+export async function openGguf(path: string): Promise<Gguf> {
+  const opened = [await fileSource(path)];
   return orClose(opened, async () => {
     const parts = [await readPart(opened[0])];
-    for (const path of siblings(input, parts[0].count)) {
-      opened.push(await openSibling(path, input));
+    for (const sibling of siblings(path, parts[0].count)) {
+      opened.push(await openSibling(sibling, path));
       parts.push(await readPart(opened[opened.length - 1]));
     }
     return join(parts);

@@ -21,6 +21,7 @@ const blobStep = 4 * 2 ** 20;
 type Fill = ByteSource['readInto'];
 
 function sourceOf(name: string, size: number, fill: Fill, close: () => Promise<void>): ByteSource {
+  if (!Number.isSafeInteger(size) || size < 0) throw new InputError(`${name} has no size that can be read: ${size}.`);
   const readInto: Fill = async (offset, into) => {
     checkRange(name, size, offset, into.length);
     await fill(offset, into);

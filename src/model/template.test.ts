@@ -1,5 +1,7 @@
+import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
 import { FormatError, InputError } from '../errors.ts';
+import { readingOf } from './template/bounded.ts';
 import { createChatTemplate } from './template.ts';
 
 const chat = [
@@ -149,5 +151,18 @@ describe('hostile templates end, soon and with a FormatError', () => {
   it('does not reach JavaScript', () => {
     const source = '{{ messages.constructor }}{{ messages.__proto__ }}{{ "".constructor }}{{ range.constructor }}';
     expect(createChatTemplate({ source }).render(chat)).toBe('');
+  });
+});
+
+describe('the bounds', () => {
+  it('let a node of an unknown type cost as much as any', () => {
+    expect(readingOf({ type: 'TeleportExpression' }, undefined)).toBe('all');
+  });
+
+  it('belong to one version of the library, which is pinned', async () => {
+    const read = async (path: string) => JSON.parse(await readFile(new URL(path, import.meta.url), 'utf8'));
+    const wanted = (await read('../../package.json')).dependencies['@huggingface/jinja'];
+    const installed = (await read('../../node_modules/@huggingface/jinja/package.json')).version;
+    expect(wanted).toBe(installed);
   });
 });

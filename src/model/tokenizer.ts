@@ -2,12 +2,14 @@
 import { InputError } from '../errors.ts';
 import { bpeEncoder } from './tokenizer/bpe.ts';
 import { byteOfHexToken, bytesOfDisguised } from './tokenizer/bytes.ts';
+import { createMarker, type Marks } from './tokenizer/marked.ts';
 import type { Metadata } from './tokenizer/metadata.ts';
 import { type SpecialToken, specialSplitter } from './tokenizer/special.ts';
 import { spmEncoder } from './tokenizer/spm.ts';
 import { createTextStream, type TextStream } from './tokenizer/stream.ts';
 import { readVocab, TokenType, type Vocab } from './tokenizer/vocab.ts';
 
+export type { Marks } from './tokenizer/marked.ts';
 export type { Metadata } from './tokenizer/metadata.ts';
 export type { TextStream } from './tokenizer/stream.ts';
 
@@ -16,8 +18,8 @@ export interface EncodeOptions {
   special?: boolean;
   /** Put the beginning-of-sequence token first. `addBos` says whether the model wants that. */
   bos?: boolean;
-  /** The mark that `guard` put into the text; it keeps special tokens apart and is then left out. */
-  mark?: string;
+  /** The marks that `markControls` put into the text; then control tokens are read between them and nowhere else. */
+  marks?: Marks;
 }
 
 export interface DecodeOptions {
@@ -36,8 +38,8 @@ export interface Tokenizer {
   readonly addBos: boolean;
   readonly addEos: boolean;
   encode(text: string, options?: EncodeOptions): number[];
-  /** Puts `mark` into each control token written out in `text`, so that `encode` with `special` reads it as plain text. */
-  guard(text: string, mark: string): string;
+  /** Puts marks around each control token written out in `text`, one of a template's own strings, for `encode` to read. */
+  markControls(text: string, marks: Marks): string;
   /** Text as it was before `encode`; invalid UTF-8 becomes U+FFFD. */
   decode(ids: Iterable<number>, options?: DecodeOptions): string;
   /** The bytes a token adds to a text; none for control tokens, unless `special`. */
@@ -58,7 +60,7 @@ export function createTokenizer(meta: Metadata): Tokenizer {
   const controls = specialTokens(vocab, [TokenType.control, TokenType.unknown]);
   const untrusted = specialSplitter(userDefined);
   const trusted = specialSplitter([...userDefined, ...controls]);
-  const control = specialSplitter(controls);
+  const marker = createMarker(controls, userDefined);
   const cache: (Uint8Array | undefined)[] = [];
   const nothing = new Uint8Array(0);
 
@@ -79,31 +81,24 @@ export function createTokenizer(meta: Metadata): Tokenizer {
     addBos: vocab.addBos,
     addEos: vocab.addEos,
 
-    encode(text, { special = false, bos = false, mark } = {}) {
+    encode(text, { special = false, bos = false, marks } = {}) {
       const ids: number[] = [];
       if (bos && vocab.bos !== undefined) ids.push(vocab.bos);
       let afterSpecial = true;
-      for (const fragment of (special ? trusted : untrusted)(wellFormed(text))) {
+      const whole = wellFormed(text);
+      for (const fragment of marks ? marker.split(whole, marks) : special ? trusted(whole) : untrusted(whole)) {
         if (typeof fragment === 'number') {
           ids.push(fragment);
         } else {
           const prefix = vocab.kind === 'spm' && vocab.addSpacePrefix && afterSpecial ? ' ' : '';
-          const plain = mark ? fragment.replaceAll(mark, '') : fragment;
-          for (const id of encodePlain(prefix + plain)) ids.push(id);
+          for (const id of encodePlain(prefix + fragment)) ids.push(id);
         }
         afterSpecial = typeof fragment === 'number';
       }
       return ids;
     },
 
-    guard(text, mark) {
-      const parts = control(text).map(part => {
-        if (typeof part === 'string') return part;
-        const name = vocab.tokens[part]!;
-        return name.slice(0, 1) + mark + name.slice(1);
-      });
-      return parts.join('');
-    },
+    markControls: marker.mark,
 
     decode(ids, options) {
       const stream = createTextStream(id => tokenBytes(id, options));

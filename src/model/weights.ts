@@ -29,6 +29,8 @@ export interface ModelWeights {
 }
 
 export interface LoadProgress {
+  /** Bytes of an address come over the network first, unless it does not say how many they are. */
+  phase: 'fetch' | 'load';
   done: number;
   total: number;
 }
@@ -45,7 +47,7 @@ export async function loadWeights(
   const advance = (bytes: number) => {
     signal?.throwIfAborted();
     done += bytes;
-    onProgress?.({ done, total });
+    onProgress?.({ phase: 'load', done, total });
   };
   // The engine knows adjacent pairs only: rows of files that pair halves are put side by side.
   const paired = (name: string) => rope.pairing === 'halves' && /attn_[qk](_norm)?\.(weight|bias)$/.test(name);

@@ -63,12 +63,17 @@ export function parseTemplate(source: string): Program {
   return asFormatError(() => parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true })));
 }
 
-export function renderTemplate(program: Program, variables: Record<string, unknown>): string {
+/** `literal` gets to change each string that stands in the template itself. */
+export function renderTemplate(
+  program: Program,
+  literal: (text: string) => string,
+  variables: Record<string, unknown>,
+): string {
   return asFormatError(() => {
     const environment = new Environment();
     const globals = { true: true, True: true, false: false, False: false, none: null, None: null, range };
     for (const [name, value] of Object.entries({ ...globals, ...variables })) environment.set(name, value);
-    const interpreter = new BoundedInterpreter(environment, measure(variables));
+    const interpreter = new BoundedInterpreter(environment, measure(variables), literal);
     return String(interpreter.evaluate(program, environment).value);
   });
 }
@@ -86,9 +91,12 @@ class BoundedInterpreter extends Interpreter {
   readonly #workLimit: number;
   readonly #sizeLimit: number;
   readonly #sizes = new WeakMap<object, number>();
+  readonly #literal: (text: string) => string;
+  readonly #literals = new Map<string, string>();
 
-  constructor(environment: Environment, input: Extent) {
+  constructor(environment: Environment, input: Extent, literal: (text: string) => string) {
     super(environment);
+    this.#literal = literal;
     this.#workLimit = WORK_LIMIT + 64 * input.values + input.characters / 4;
     this.#sizeLimit = SIZE_LIMIT + 4 * (input.values + input.characters);
   }
@@ -108,12 +116,20 @@ class BoundedInterpreter extends Interpreter {
       this.#node = outerNode;
       this.#reading = outerReading;
     }
+    if (node?.type === 'StringLiteral') value.value = this.#literalOf(String(value.value));
+    if (value.type === 'ObjectValue' && outerNode?.type === 'BinaryExpression') writeAsJson(value);
     const size = this.#sizeOf(value);
     if (size > this.#sizeLimit) throw tooMuch('makes too large a text');
     if (outerReading === 'all') this.#spend(size / 64);
     else if (outerReading === 'length') this.#spend(lengthOf(value) / 64);
     if (node && isIterable(outerNode, node)) this.#spend(LOOP_WORK * lengthOf(value));
     return value;
+  }
+
+  #literalOf(text: string): string {
+    const known = this.#literals.get(text) ?? this.#literal(text);
+    this.#literals.set(text, known);
+    return known;
   }
 
   #spend(work: number): void {
@@ -138,22 +154,31 @@ class BoundedInterpreter extends Interpreter {
   }
 }
 
-function readingOf(node: Node | undefined, parent: Node | undefined): Reading {
-  switch (node?.type) {
+/** These read nothing of what their parts evaluate to, or only its truth. */
+const PASSING_NODES = new Set([
+  ...['Program', 'If', 'For', 'Set', 'Macro', 'Break', 'Continue', 'Comment', 'Identifier', 'Ternary'],
+  ...['IntegerLiteral', 'FloatLiteral', 'StringLiteral', 'ArrayLiteral', 'TupleLiteral', 'ObjectLiteral'],
+  ...['UnaryExpression', 'SelectExpression'],
+]);
+
+/** A node of a type that is not known here counts as one that reads everything. */
+export function readingOf(node: Node | undefined, parent: Node | undefined): Reading {
+  if (!node || PASSING_NODES.has(node.type)) return 'none';
+  switch (node.type) {
     case 'MemberExpression':
       return node.property?.type === 'SliceExpression' || parent?.callee === node ? 'length' : 'none';
     case 'FilterExpression':
       return CHEAP_FILTERS.has(filterName(node)) ? 'none' : 'all';
     case 'TestExpression':
       return node.test?.value === 'lower' || node.test?.value === 'upper' ? 'length' : 'none';
-    case 'BinaryExpression':
-    case 'CallExpression':
-    case 'CallStatement':
-    case 'FilterStatement':
-      return 'all';
     default:
-      return 'none';
+      return 'all';
   }
+}
+
+/** Templates that write `'...' + arguments` were made for JSON text; Python would refuse an object there. */
+function writeAsJson(value: Value): void {
+  (value.value as Map<string, Value>).toString = () => String(value);
 }
 
 /** `for x in node`, with or without an `if` behind it. */

@@ -11,6 +11,8 @@ export interface Turns {
   /** Whether the event loop has waited long enough. */
   due(): boolean;
   take(): Promise<void>;
+  /** The event loop had its turn, by somebody else's waiting. */
+  taken(): void;
   /** The longest wait so far, in ms. */
   longest(): number;
 }
@@ -19,12 +21,16 @@ export function createTurns(): Turns {
   let since = performance.now();
   let longest = 0;
   const waited = () => performance.now() - since;
+  const taken = () => {
+    since = performance.now();
+  };
   return {
+    taken,
     due: () => waited() > PATIENCE,
     async take() {
       longest = Math.max(longest, waited());
       await eventLoop();
-      since = performance.now();
+      taken();
     },
     longest: () => Math.max(longest, waited()),
   };

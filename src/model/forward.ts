@@ -166,7 +166,10 @@ export async function forward(
     device.rope(q, rows, headDim, angles);
     device.rope(k, rows, headDim, angles);
     if (turns.due()) await turns.take();
-    if (observe) await observe(layer, { rows, x, q, k, v });
+    if (observe) {
+      await observe(layer, { rows, x, q, k, v });
+      turns.taken();
+    }
     for (const runs of rounds) {
       for (const run of runs) sealPage(device, layer, run);
       device.append(layer, k, v, runs);

@@ -7,6 +7,7 @@ import { describe, expect, it } from 'vitest';
 /** Lowest first. A file may import its own layer and those before it; errors.ts is below them all. */
 const LAYERS = [
   'errors.ts',
+  'disposable.ts',
   'units.ts',
   'kernel',
   'codec',

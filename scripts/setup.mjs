@@ -24,6 +24,7 @@ step('installing dependencies', 'node_modules/.kvasir-installed', ['package.json
   // An npm that runs this file passes its own options on: `npm install -g ../kvasir`, `npm pack --dry-run --json`.
   '--global=false',
   '--dry-run=false',
+  '--json=false',
   '--package-lock-only=false',
   '--include=dev',
 ]);

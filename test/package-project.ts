@@ -1,6 +1,6 @@
 /** An empty project with the packed Kvasir installed: what a user has after `npm install kvasir`. */
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -35,8 +35,9 @@ export function createProject(): Project {
   const started = Date.now();
   npm(folder, 'install', '--prefer-offline', '--no-audit', '--no-fund', `./${pack.filename}`);
   const seconds = (Date.now() - started) / 1000;
-  // The model of the README's snippets.
-  symlinkSync(join('node_modules', 'kvasir', 'models', 'mimir.gguf'), join(folder, 'model.gguf'));
+  // What the README's snippets read.
+  copyFileSync(join(root, 'models/mimir.gguf'), join(folder, 'model.gguf'));
+  copyFileSync(join(root, 'docs/kernels.md'), join(folder, 'wiki.valid.txt'));
   return {
     folder,
     files: pack.files.map(({ path }: { path: string }) => path),

@@ -1,5 +1,6 @@
 // Makes a fresh clone ready: installs and builds, only when needed, with nothing but Node itself.
-// `npm start` and `npm test` run it first, so neither needs a prior `npm install`.
+// `npm start` and `npm test` run it first, so neither needs a prior `npm install`. As `prepare` it also runs before
+// `npm pack`, and when npm installs Kvasir from a clone or a git address: both need dist/, which git does not have.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
@@ -18,11 +19,19 @@ step('installing dependencies', 'node_modules/.kvasir-installed', ['package.json
   '--no-save',
   '--no-audit',
   '--no-fund',
+  // No dependency needs its install script, and our own `prepare` would run this file again.
+  '--ignore-scripts',
+  // An npm that runs this file passes its own options on: `npm install -g ../kvasir`, `npm pack --dry-run --json`.
+  '--global=false',
+  '--dry-run=false',
+  '--json=false',
+  '--package-lock-only=false',
+  '--include=dev',
 ]);
 step(
   'building dist/',
   'dist/.kvasir-built',
-  ['src', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json'],
+  ['src', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json', 'scripts/build.mjs'],
   'npm',
   ['run', '--silent', 'build'],
 );

@@ -1,33 +1,25 @@
 /** The webgpu device in a real browser: headless Chromium, with a GPU or on the CPU. */
-import { existsSync, readFileSync } from 'node:fs';
-import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
-import { type Browser, chromium, type Page } from 'playwright-core';
+import type { Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { loadModel } from '../src/index.ts';
+import { noChromium, openInChromium } from './browser/chromium.ts';
 import type { cases } from './browser/page.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { tinyModel } from './tiny-model.ts';
-
-const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
-const there = existsSync(executablePath);
-if (!there && process.env.CI)
-  throw new Error(`CI must run the tests in a browser, and ${executablePath} is not there.`);
 
 vi.setConfig({ testTimeout: process.env.KVASIR_LONG ? 1_200_000 : 240_000 });
 
 type Cases = typeof cases;
 
-describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${executablePath})`, () => {
+describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` : 'in Chromium', () => {
   const models: Record<string, Uint8Array<ArrayBuffer>> = {
     '/model.gguf': writeGguf(tinyModel({ tied: false, headDim: 32 })),
     '/mimir.gguf': new Uint8Array(readFileSync(new URL('../models/mimir.gguf', import.meta.url))),
   };
-  let server: Server;
-  let browser: Browser;
   let page: Page;
+  let close: () => Promise<void>;
   const run = <Name extends keyof Cases>(name: Name, argument?: Parameters<Cases[Name]>[0]) =>
     page.evaluate(
       ([name, argument]) =>
@@ -36,37 +28,14 @@ describe.skipIf(!there)(there ? 'in Chromium' : `in Chromium (skipped: no ${exec
     ) as Promise<Awaited<ReturnType<Cases[Name]>>>;
 
   beforeAll(async () => {
-    const { outputFiles } = await build({
-      entryPoints: [fileURLToPath(new URL('./browser/page.ts', import.meta.url))],
-      bundle: true,
-      write: false,
-      // What is imported late, for Node alone, stays in files of its own.
-      splitting: true,
-      outdir: '/',
-      format: 'esm',
-      platform: 'browser',
-      external: ['node:*'],
-    });
-    const served: Record<string, [string, string | Uint8Array]> = {
-      '/': ['text/html', '<script type="module" src="/page.js"></script>'],
-    };
-    for (const [path, bytes] of Object.entries(models)) served[path] = ['application/octet-stream', bytes];
-    for (const { path, text } of outputFiles) served[path] = ['text/javascript', text];
-    server = createServer(({ url = '' }, reply) => {
-      const [type, body] = served[url] ?? ['text/plain', ''];
-      reply.writeHead(body ? 200 : 404, { 'content-type': type }).end(body);
-    }).listen(0, '127.0.0.1');
-    const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
-    browser = await chromium.launch({ executablePath, args });
-    page = await browser.newPage();
-    await page.goto(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
+    const entryPoints = [fileURLToPath(new URL('./browser/page.ts', import.meta.url))];
+    const opened = await openInChromium({ entryPoints }, models);
+    ({ page, close } = opened);
+    await page.goto(opened.address);
     await page.waitForFunction(() => 'cases' in globalThis);
   }, 120_000);
 
-  afterAll(async () => {
-    await browser?.close();
-    server?.close();
-  });
+  afterAll(() => close?.());
 
   it('has an adapter', async () => {
     expect(await run('adapter')).toMatchObject({ name: expect.any(String), software: true });

@@ -9,6 +9,7 @@ const LAYERS = [
   'errors.ts',
   'describe.ts',
   'nearest.ts',
+  'disposable.ts',
   'units.ts',
   'kernel',
   'codec',

@@ -1,18 +1,13 @@
-/** What a user meets first: the README's code, the package's exports, the command line. */
-import { execFileSync, execSync, spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+/** What the package's exports and its command line promise; test/package-install.test.ts installs it. */
+import { spawnSync } from 'node:child_process';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
-import { afterAll, describe, expect, it } from 'vitest';
-import { writeTempModel } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const read = (name: string) => readFileSync(join(root, name), 'utf8');
 const { bin, exports } = JSON.parse(read('package.json'));
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-'));
-afterAll(() => rmSync(folder, { recursive: true }));
 
 const kvasir = (...args: string[]) => {
   const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, bin.kvasir), ...args], {
@@ -28,29 +23,8 @@ describe('the package', () => {
     if (process.platform !== 'win32') expect(statSync(join(root, bin.kvasir)).mode & 0o111).not.toBe(0);
   });
 
-  it('packs the model that the demo loads', () => {
-    const listed = execSync('npm pack --dry-run --json --ignore-scripts', { cwd: root, encoding: 'utf8' });
-    const paths = JSON.parse(listed)[0].files.map(({ path }: { path: string }) => path);
-    expect(paths).toEqual(expect.arrayContaining(['models/mimir.gguf', 'models/mimir.grammar.json']));
-  });
-
   it('has a lock file without addresses', () => {
     expect(read('package-lock.json')).not.toMatch(/"resolved"/);
-  });
-
-  it('runs the README’s code as printed', async () => {
-    const blocks = [...read('README.md').matchAll(/```ts\n([\s\S]*?)```/g)].map(([, code]) => code);
-    const model = await writeTempModel(tinyModel({ tied: false }));
-    const entry = pathToFileURL(join(root, exports['.'].default)).href;
-    const printed = blocks.map((code, i) => {
-      const file = join(folder, `readme${i}.mjs`);
-      writeFileSync(file, code.replace("'kvasir'", `'${entry}'`).replace("'model.gguf'", JSON.stringify(model)));
-      return execFileSync(process.execPath, [file], { encoding: 'utf8' });
-    });
-    expect(printed).toHaveLength(2);
-    expect(printed[0]).toMatch(/ok: true/);
-    expect(printed[0]).toMatch(/totalBytes/);
-    expect(printed[1]).toMatch(/finish: '(stop|length)'[\s\S]*completionTokens: \d+[\s\S]*weights: \d+/);
   });
 });
 

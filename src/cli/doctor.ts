@@ -74,7 +74,7 @@ function render({
     ...renderGpu(gpu).map((text, i) => line(i === 0 ? 'gpu' : '', text)),
     ...devices.map(({ name, about, missing, unwanted }, i) => {
       const text = unwanted === undefined ? about : `${about}, only if asked for: ${unwanted}`;
-      return line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? text : `not to be had: ${missing}`}`);
+      return line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? text : `not available: ${missing}`}`);
     }),
     line('cache', cache.folder),
     ...(models.length > 0 ? models : ['no models yet: kvasir pull org/repo']).map(text => line('', text)),

@@ -1,4 +1,5 @@
 /** Turns that share a cache: each reuses what the last one left and prefills only what is new. */
+import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
@@ -23,7 +24,7 @@ type Content = NonNullable<ChatMessage['content']>;
 /** Text, or token ids. */
 export type Prompt = string | readonly number[];
 
-export interface Conversation {
+export interface Conversation extends AsyncDisposableLike {
   /** What was said so far: by `send`, and before it. */
   readonly messages: readonly ChatMessage[];
   /** Tokens in the cache. */
@@ -43,7 +44,6 @@ export interface Conversation {
   reset(): Promise<void>;
   /** Stops the answer under way and gives the memory back. Twice is harmless. */
   dispose(): Promise<void>;
-  [Symbol.asyncDispose](): Promise<void>;
 }
 
 export interface ConversationOptions {

@@ -1,4 +1,5 @@
 /** A model as most people use one: load it, ask it, close it. */
+import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -46,7 +47,7 @@ export interface MemoryUse {
   total: number;
 }
 
-export interface Model {
+export interface Model extends AsyncDisposableLike {
   readonly config: ModelConfig;
   readonly tokenizer: Tokenizer;
   readonly plan: Plan;
@@ -65,7 +66,6 @@ export interface Model {
   conversation(options?: ConversationOptions): Conversation;
   /** Cancels what still runs, awaits it, and frees everything. Twice is harmless. */
   dispose(): Promise<void>;
-  [Symbol.asyncDispose](): Promise<void>;
 }
 
 const LARGEST_DEFAULT = 32768;

@@ -1,4 +1,5 @@
 /** What a generation gives: pieces as they come, and a result in the end. */
+import type { AsyncDisposableLike } from '../disposable.ts';
 import type { Sampled } from './sample.ts';
 import type { Cancellation } from './step.ts';
 
@@ -41,11 +42,10 @@ export interface Result {
  * Read it with `for await`; `result()` reads what is left and gives the result. Nothing is computed before it is first
  * read. Leave it by `break`, `return()` or `await using`: the pass under way is cancelled and awaited.
  */
-export interface Stream<T> extends AsyncGenerator<T, Result, void> {
+export interface Stream<T> extends AsyncGenerator<T, Result, void>, AsyncDisposableLike<AsyncGenerator> {
   /** Ends it early, as `break` does. */
   return(): Promise<IteratorResult<T, Result>>;
   result(): Promise<Result>;
-  [Symbol.asyncDispose](): Promise<void>;
 }
 
 export function emptyResult(): Result {

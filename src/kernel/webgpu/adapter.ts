@@ -29,20 +29,28 @@ async function openGpu(): Promise<GPU | string> {
   return openDawn();
 }
 
+/** For people: what is missing, what it is, and how to add it in each way of running Kvasir. */
+const WITHOUT_DAWN =
+  'the optional package webgpu (Dawn, the WebGPU of Chrome, 130 MB) is not installed: npm install webgpu, with -g ' +
+  'beside a global kvasir, or npx -p kvasir -p webgpu kvasir ...';
+
 async function openDawn(): Promise<GPU | string> {
+  const { createRequire } = await import('node:module');
+  const { pathToFileURL } = await import('node:url');
+  let path: string;
+  try {
+    // By way of `require`, which looks into NODE_PATH too: a bundle on a bare machine has its packages there.
+    path = createRequire(import.meta.url).resolve('webgpu');
+  } catch {
+    return WITHOUT_DAWN;
+  }
   if (process.platform === 'linux' && !(await hasVulkan()))
     return 'there is no Vulkan loader, libvulkan.so.1 (Debian: apt-get install libvulkan1, and a driver)';
   try {
-    const { createRequire } = await import('node:module');
-    const { pathToFileURL } = await import('node:url');
-    // By way of `require`, which looks into NODE_PATH too: a bundle on a bare machine has its packages there.
-    const path = createRequire(import.meta.url).resolve('webgpu');
     const dawn: { create(flags: string[]): GPU } = await import(pathToFileURL(path).href);
     return dawn.create(DAWN);
   } catch (error) {
-    const missing = (error as { code?: string }).code === 'MODULE_NOT_FOUND';
-    const why = missing ? 'is not installed (npm install webgpu)' : `does not work here: ${(error as Error).message}`;
-    return `the optional package webgpu ${why}`;
+    return `the optional package webgpu does not work here: ${(error as Error).message}`;
   }
 }
 

@@ -1,0 +1,51 @@
+/** A script in a real browser: bundled as an app would be, served beside its files, opened in headless Chromium. */
+import { existsSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { type BuildOptions, build } from 'esbuild';
+import { chromium, type Page } from 'playwright-core';
+
+const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
+
+/** Why tests in a browser are skipped, if they are. */
+export const noChromium = existsSync(executablePath) ? undefined : `no ${executablePath}`;
+if (noChromium && process.env.CI)
+  throw new Error(`CI must run the tests in a browser, and ${executablePath} is not there.`);
+
+/** A page that is about to go to its address. `script` says where the code is, in esbuild's words. */
+export async function openInChromium(
+  script: Pick<BuildOptions, 'entryPoints' | 'stdin'>,
+  files: Record<string, Uint8Array>,
+): Promise<{ page: Page; address: string; close(): Promise<void> }> {
+  const { outputFiles } = await build({
+    ...script,
+    bundle: true,
+    write: false,
+    // What is imported late, for Node alone, stays in files of its own.
+    splitting: true,
+    outdir: '/',
+    entryNames: 'page',
+    format: 'esm',
+    platform: 'browser',
+    external: ['node:*'],
+  });
+  const served: Record<string, [string, string | Uint8Array]> = {
+    '/': ['text/html', '<script type="module" src="/page.js"></script>'],
+  };
+  for (const [path, bytes] of Object.entries(files)) served[path] = ['application/octet-stream', bytes];
+  for (const { path, text } of outputFiles) served[path] = ['text/javascript', text];
+  const server = createServer(({ url = '' }, reply) => {
+    const [type, body] = served[url] ?? ['text/plain', ''];
+    reply.writeHead(body ? 200 : 404, { 'content-type': type }).end(body);
+  }).listen(0, '127.0.0.1');
+  const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
+  const browser = await chromium.launch({ executablePath, args });
+  return {
+    page: await browser.newPage(),
+    address: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    async close() {
+      await browser.close();
+      server.close();
+    },
+  };
+}

@@ -1,4 +1,4 @@
-/** WebAssembly memories, and places in them: the next free byte, and lists of freed blocks by size. */
+/** WebAssembly memories, and places in them: everything from `top` on is free, and so are the gaps below it. */
 import { CapacityError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
 
@@ -49,7 +49,8 @@ export function openMemory({ maxPages, shared }: Limits): Heap {
 function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
   let top = ALIGN;
   let used = 0;
-  const freed = new Map<number, number[]>();
+  /** In order of their addresses; no two touch, and none touches `top`. */
+  const gaps: { address: number; size: number }[] = [];
   const round = (bytes: number) => Math.max(ALIGN, Math.ceil(bytes / ALIGN) * ALIGN);
   const reserve = (bytes: number) => {
     // SIMD loads may look a little past the end of what they need.
@@ -64,6 +65,20 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
       throw error;
     }
   };
+  const place = (size: number): number | undefined => {
+    const found = gaps.findIndex(gap => gap.size >= size);
+    if (found >= 0) {
+      const gap = gaps[found];
+      const { address } = gap;
+      gap.address += size;
+      gap.size -= size;
+      if (gap.size === 0) gaps.splice(found, 1);
+      return address;
+    }
+    if (!reserve(size)) return undefined;
+    top += size;
+    return top - size;
+  };
   return {
     memory,
     capacity: maxPages * PAGE,
@@ -73,25 +88,32 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
     },
     alloc(bytes) {
       const size = round(bytes);
-      const again = freed.get(size)?.pop();
-      const address = again ?? top;
-      if (again === undefined) {
-        if (!reserve(size))
-          throw new CapacityError(
-            `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot take ${formatBytes(bytes)} more. ` +
-              'Use a smaller context, fewer conversations, a codec of fewer bits or a smaller model.',
-          );
-        top += size;
-      }
+      const address = place(size);
+      if (address === undefined)
+        throw new CapacityError(
+          `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot take ${formatBytes(bytes)} more. ` +
+            'Use a smaller context, fewer conversations, a codec of fewer bits or a smaller model.',
+        );
       used += size;
       return address;
     },
     free(address, bytes) {
       const size = round(bytes);
       used -= size;
-      const list = freed.get(size) ?? [];
-      list.push(address);
-      freed.set(size, list);
+      const after = gaps.findIndex(gap => gap.address > address);
+      const at = after < 0 ? gaps.length : after;
+      gaps.splice(at, 0, { address, size });
+      // Joins it with the gap behind it and with the one before.
+      for (const i of [at, at - 1]) {
+        if (i < 0 || i + 1 >= gaps.length || gaps[i].address + gaps[i].size !== gaps[i + 1].address) continue;
+        gaps[i].size += gaps[i + 1].size;
+        gaps.splice(i + 1, 1);
+      }
+      const last = gaps[gaps.length - 1];
+      if (last.address + last.size === top) {
+        top = last.address;
+        gaps.pop();
+      }
     },
   };
 }

@@ -1,11 +1,13 @@
 /** What becomes of a pool of threads when a kernel traps or a worker goes away: a typed error, and never a hang. */
 import type { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { DeviceError } from '../src/errors.ts';
+import { DeviceError, loadModel } from '../src/index.ts';
 import { codeOf, type Expr, type I32, i32, type Local } from '../src/kernel/wasm/emit.ts';
 import { Kernel, moduleBytes } from '../src/kernel/wasm/module.ts';
 import { createPool, type Pool } from '../src/kernel/wasm/pool.ts';
 import { ACTIVE, CONTROL_WORDS } from '../src/kernel/wasm/pool-workers.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { tinyModel } from './tiny-model.ts';
 
 const CONTROL = 64;
 /** Kernels count and meet here. */
@@ -195,4 +197,19 @@ it.each([1, 2])('a pool of %i threads that is disposed takes no more jobs', asyn
   const { pool } = await open(threads);
   await pool.dispose();
   expect(() => pool.run('count', 8, PLACE)).toThrow(DeviceError);
+});
+
+it('a model whose worker stopped fails, can be disposed, and can be loaded again', async () => {
+  const blob = new Blob([writeGguf(tinyModel({ tied: false }))]);
+  const load = () => loadModel(blob, { device: 'wasm', threads: 2 });
+  const prompt = 'x'.repeat(40);
+  const model = await load();
+  const gone = exited(workers[0]);
+  await workers[0].terminate();
+  await gone;
+  for (let n = 0; n < 2; n++)
+    await expect(model.complete(prompt, { maxTokens: 4 })).rejects.toThrow(/worker thread of the wasm device stopped/);
+  await model.dispose();
+  await using again = await load();
+  expect((await again.complete(prompt, { maxTokens: 4, ignoreEnd: true })).finish).toBe('length');
 });

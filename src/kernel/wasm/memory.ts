@@ -4,9 +4,7 @@ import { formatBytes } from '../../units.ts';
 
 const PAGE = 65536;
 const ALIGN = 64;
-/** Pages that a memory begins with. */
-const INITIAL = 16;
-/** A memory of fewer than this, 64 MiB, holds no model worth its name. */
+/** Pages of the smallest memory that is tried, 64 MiB: models do not fit into less. */
 const LEAST = 1024;
 
 export interface Limits {
@@ -27,12 +25,15 @@ export interface Heap {
   reserve(bytes: number): boolean;
 }
 
-/** Engines reserve addresses for all that a memory may grow to; where they refuse, half as much will do, and so on. */
+/**
+ * Engines reserve addresses for all that a memory may grow to; where they refuse, half as much is tried, and so on. A memory
+ * begins with a quarter of it, which costs nothing until it is written: V8 quietly reserves less than asked, down to that.
+ */
 export function openMemory({ maxPages, shared }: Limits): Heap {
   let refused: unknown;
   for (let maximum = maxPages; maximum >= Math.min(LEAST, maxPages); maximum = Math.floor(maximum / 2)) {
     try {
-      return createHeap(new WebAssembly.Memory({ initial: INITIAL, maximum, shared }), maximum);
+      return createHeap(new WebAssembly.Memory({ initial: Math.ceil(maximum / 4), maximum, shared }), maximum);
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
       refused = error;

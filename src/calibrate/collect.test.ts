@@ -8,6 +8,7 @@ import { tinyModel } from '../../test/tiny-model.ts';
 import { turnPairs } from '../codec/domain.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
+import { DeviceError } from '../errors.ts';
 import { roundF16 } from '../kernel/float.ts';
 import { readFloats, tensorOf } from '../model/gguf.ts';
 import { outputGrams, valueMetric } from '../plan/metric.ts';
@@ -16,6 +17,7 @@ import {
   type LayerRecord,
   metricOf,
   mostSamples,
+  observeLayer,
   recordOf,
   type StatisticsShape,
   sampledPositions,
@@ -24,7 +26,8 @@ import {
 } from '../plan/statistics.ts';
 import { collect, readRecords } from './collect.ts';
 import { openState, type State } from './state.ts';
-import { createWorkers } from './workers.ts';
+import type { ObserveRequest } from './tasks.ts';
+import { createWorkers, type Workers } from './workers.ts';
 
 const context = 50;
 const rows = [1, 2, 3].map(salt => Array.from({ length: context }, (_, i) => (i * i * 7 + 31 * i * salt) % 256));
@@ -194,4 +197,39 @@ it('goes on where it was stopped: rows that are there are not read again', async
   expect(await collect(engine, rows, { shape, grams, state: again, workers })).toBe(true);
   expect(engine.device.bytes).toBe(before);
   for (const row of ['row-0', 'row-1', 'row-2']) expect(await again.read(row)).toEqual(await state.read(row));
+});
+
+it.each([0, 1, 2])(
+  'a task that fails in row %i ends it with the error, and nothing is left unhandled',
+  async failing => {
+    const error = new DeviceError('a thread stopped');
+    let tasks = 0;
+    const workers: Workers = {
+      threads: 2,
+      // All later ones fail too, as those of threads that are gone.
+      run: async (_name, request) => {
+        if (tasks++ >= 2 * failing) throw error;
+        return observeLayer(shape, (request as { row: number }).row, (request as ObserveRequest).observed) as never;
+      },
+      async dispose() {},
+    };
+    const empty = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
+    const before = engine.device.bytes;
+    await expect(collect(engine, rows, { shape, grams, state: empty, workers })).rejects.toBe(error);
+    expect(engine.device.bytes).toBe(before);
+    expect(await empty.has(`row-${failing}`)).toBe(false);
+  },
+);
+
+it('a task that fails in a row that is stopped leaves nothing unhandled', async () => {
+  const stop = new AbortController();
+  const run = async () => {
+    stop.abort();
+    throw new DeviceError('a thread stopped');
+  };
+  const empty = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
+  const workers: Workers = { threads: 2, run, async dispose() {} };
+  const done = collect(engine, rows, { shape, grams, state: empty, workers, signal: stop.signal });
+  await Promise.allSettled([done]);
+  await new Promise(resolve => setTimeout(resolve, 10));
 });

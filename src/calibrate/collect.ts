@@ -29,6 +29,12 @@ export async function collect(
 ): Promise<boolean> {
   const plan = planOf('f16', engine.config);
   let writing = Promise.resolve();
+  // Threads and files work while the device reads on: an error of theirs ends the reading at the next layer.
+  const errors: unknown[] = [];
+  const watch = <T>(promise: Promise<T>): Promise<T> => {
+    promise.catch(error => errors.push(error));
+    return promise;
+  };
   for (const [row, tokens] of rows.entries()) {
     if (await state.has(rowName(row))) {
       onProgress?.(row + 1);
@@ -37,11 +43,12 @@ export async function collect(
     const records: Promise<Uint8Array>[] = [];
     const layers = Array.from({ length: engine.config.layers }, () => createGatherer(shape, row));
     const observe = async (layer: number, seen: Seen) => {
+      if (errors.length > 0) throw errors[0];
       const gathered = await layers[layer](engine.device, seen);
       if (!gathered) return;
       const { q, k, v } = gathered;
       const observed = { q, k, v, grams: grams[layer] };
-      records[layer] = workers.run('observe', { shape, row, observed }, [q.buffer, k.buffer, v.buffer]);
+      records[layer] = watch(workers.run('observe', { shape, row, observed }, [q.buffer, k.buffer, v.buffer]));
     };
     const sequence = engine.openSequence(plan, tokens.length);
     try {
@@ -52,10 +59,11 @@ export async function collect(
     }
     // The device reads the next row while threads are at this one, but no more than one ahead.
     await writing;
-    writing = Promise.all(records).then(async parts => {
+    const write = async (parts: readonly Uint8Array[]) => {
       await state.write(rowName(row), Buffer.concat(parts));
       onProgress?.(row + 1);
-    });
+    };
+    writing = watch(Promise.all(records).then(write));
   }
   await writing;
   return !signal?.aborted;

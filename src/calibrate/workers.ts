@@ -1,5 +1,5 @@
 /** Threads that run tasks while the device reads on. With none, tasks run here. */
-import { InputError } from '../errors.ts';
+import { DeviceError, InputError } from '../errors.ts';
 import { type Tasks, tasks } from './tasks.ts';
 import type { Answer } from './worker.ts';
 
@@ -28,29 +28,42 @@ export async function createWorkers(threads: number): Promise<Workers> {
   const { Worker } = await import('node:worker_threads');
   const waiting = new Map<number, Waiting>();
   let next = 0;
+  let failure: DeviceError | undefined;
+  const terminate = () => Promise.all(workers.map(worker => worker.terminate()));
+  /** One thread that stops ends them all: its tasks are lost. */
+  const fail = (why: string) => {
+    if (failure) return;
+    failure = new DeviceError(`A calibration thread stopped (${why}). Run it again: what is done is kept.`);
+    void terminate();
+    for (const { reject } of waiting.values()) reject(failure);
+    waiting.clear();
+  };
   const workers = Array.from({ length: threads }, () => {
     const worker = new Worker(new URL('./worker.js', import.meta.url));
     worker.on('message', ({ id, result, error }: Answer) => {
-      const { resolve, reject } = waiting.get(id)!;
+      const task = waiting.get(id);
       waiting.delete(id);
-      if (error) reject(error.own ? new InputError(error.message) : new Error(error.message));
-      else resolve(result as never);
+      if (!error) task?.resolve(result as never);
+      else task?.reject(error.own ? new InputError(error.message) : new DeviceError(taskFailed(error.message)));
     });
-    worker.on('error', error => {
-      for (const { reject } of waiting.values()) reject(error);
-    });
+    worker.on('error', error => fail(error.message));
+    worker.on('exit', code => fail(`exit code ${code}`));
     return worker;
   });
   return {
     threads,
     run: (name, request, transfer) =>
       new Promise((resolve, reject) => {
+        if (failure) throw failure;
         const id = next++;
         waiting.set(id, { resolve, reject });
         workers[id % threads].postMessage({ id, name, request }, transfer);
       }),
     async dispose() {
-      await Promise.all(workers.map(worker => worker.terminate()));
+      failure ??= new DeviceError('The calibration threads are disposed.');
+      await terminate();
     },
   };
 }
+
+const taskFailed = (why: string) => `A calibration task failed (${why}). Run it again: what is done is kept.`;

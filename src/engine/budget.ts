@@ -10,7 +10,7 @@ import { formatBytes, formatCount } from '../units.ts';
 export interface BudgetRequest {
   config: ModelConfig;
   tensors: ReadonlyMap<string, TensorInfo>;
-  device: Device['name'];
+  device: Pick<Device, 'name' | 'reserve'>;
   plan: Plan;
   context: number;
   /** Of the scratch. */
@@ -27,7 +27,7 @@ export interface Budget {
   total: number;
 }
 
-export function budgetOf(request: BudgetRequest): Budget {
+function budgetOf(request: BudgetRequest): Budget {
   const { config, rows, extra = 0 } = request;
   const weights = weightBytes(request);
   const cache = planBytes(request.plan, request.context);
@@ -35,16 +35,28 @@ export function budgetOf(request: BudgetRequest): Budget {
   return { weights, cache, scratch, total: weights + cache + scratch };
 }
 
-/** Throws where the budget exceeds the limit, and says what would not. */
+/**
+ * Throws where the budget exceeds the limit, or where the device cannot keep enough for cache and scratch, and says what
+ * would fit.
+ */
 export function checkBudget(request: BudgetRequest, limit: number): Budget {
+  const { device, context, plan, extra = 0 } = request;
   const budget = budgetOf(request);
-  if (budget.total <= limit) return budget;
   const { weights, cache, scratch, total } = budget;
-  throw new CapacityError(
-    `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, cache ${formatBytes(cache)} for ` +
-      `${formatCount(request.context)} tokens of ${request.plan.spec}, scratch ${formatBytes(scratch)}), and ` +
-      `${formatBytes(limit)} can be had. ${advice(request, limit - weights - scratch)}`,
-  );
+  const cacheText = `cache ${formatBytes(cache)} for ${formatCount(context)} tokens of ${plan.spec}`;
+  if (total > limit)
+    throw new CapacityError(
+      `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, ${cacheText}, scratch ` +
+        `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ${advice(request, limit - weights - scratch)}`,
+    );
+  const needed = cache + scratch - extra;
+  const kept = device.reserve?.(needed) ?? needed;
+  if (kept < needed)
+    throw new CapacityError(
+      `The ${device.name} device can hold ${formatBytes(kept)} beside the weights, and this needs ${formatBytes(needed)} ` +
+        `(${cacheText}, scratch ${formatBytes(scratch - extra)}). ${advice(request, kept - scratch + extra)}`,
+    );
+  return budget;
 }
 
 /** What one may take of this machine's memory: what is free, and no more than 9/10 of all of it. */
@@ -77,7 +89,7 @@ function advice(request: BudgetRequest, room: number): string {
 function weightBytes({ tensors, device }: BudgetRequest): number {
   let bytes = 0;
   for (const tensor of tensors.values())
-    bytes += device === 'js' ? 4 * tensor.shape.reduce((a, b) => a * b, 1) : tensor.bytes;
+    bytes += device.name === 'js' ? 4 * tensor.shape.reduce((a, b) => a * b, 1) : tensor.bytes;
   return bytes;
 }
 

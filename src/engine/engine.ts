@@ -107,7 +107,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const rows = scratchRows(options.prefillChunk, device);
     // Nobody can say how much memory a GPU has free: it speaks up when there is none.
     const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await memoryLimit());
-    checkBudget({ ...cache, config, tensors: gguf.tensors, device: device.name, rows }, limit);
+    checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.bytes;
     const scratch = createScratch(device, config, rows);

@@ -82,6 +82,11 @@ export interface Device {
   readonly threads: number;
   /** Bytes held now. */
   readonly bytes: number;
+  /**
+   * Keeps memory for caches and tensors clear of weights, where a device must place them apart; called before weights
+   * are loaded. Returns how many of the bytes it can keep.
+   */
+  reserve?(bytes: number): number;
 
   tensor(rows: number, cols: number): Tensor;
   write(tensor: Tensor, row: number, data: Float32Array): void;

@@ -3,7 +3,7 @@
  * with kernels of its own.
  */
 import type { Block, Tensor, Weights } from '../device.ts';
-import { createHeap, type Heap } from './memory.ts';
+import { type Heap, type Limits, openMemory } from './memory.ts';
 import type { Pool } from './pool.ts';
 
 /** Where something lies. */
@@ -22,25 +22,19 @@ interface Bank {
   rooms: Map<string, { address: number; bytes: number }>;
 }
 
-export interface BankOptions {
-  /** Most of a memory, 64 KiB each. */
-  maxPages: number;
-  shared: boolean;
-}
-
-export const openMemory = ({ maxPages, shared }: BankOptions): Heap =>
-  createHeap(new WebAssembly.Memory({ initial: 16, maximum: maxPages, shared }), maxPages);
-
 export class Banks {
   private readonly banks: Bank[];
+  /** Bytes of the first memory that weights leave free. */
+  private kept: number;
 
   constructor(
     readonly first: Heap,
     private readonly pool: Pool,
     private readonly kernels: Uint8Array<ArrayBuffer>,
-    private readonly options: BankOptions,
+    private readonly limits: Limits,
   ) {
     pool.load(kernels);
+    this.kept = first.capacity / 4;
     this.banks = [{ heap: first, suffix: '', rooms: new Map() }];
   }
 
@@ -66,21 +60,39 @@ export class Banks {
     const { heap, rooms } = this.banks[bank];
     const has = rooms.get(name);
     if (has && has.bytes >= bytes) return has.address;
-    if (has) heap.free(has.address, has.bytes);
-    const size = Math.ceil(bytes * 1.25);
-    const room = { address: heap.alloc(size), bytes: size };
-    rooms.set(name, room);
-    return room.address;
+    if (has) {
+      heap.free(has.address, has.bytes);
+      rooms.delete(name);
+    }
+    // Twice the old one: what all the old ones leave behind is then less than one more.
+    const size = Math.max(bytes, 2 * (has?.bytes ?? 0));
+    const address = heap.alloc(size);
+    rooms.set(name, { address, bytes: size });
+    return address;
   }
 
-  /** In the newest memory if it has room to spare for the cache and for activations, else in a new one. */
+  /** Keeps so many bytes of the first memory for caches and tensors, or as many as it can have; returns how many. */
+  reserve(bytes: number): number {
+    const rooms = this.first.capacity / 8;
+    const fits = (bytes: number) => this.first.reserve(bytes + rooms);
+    let [low, high] = [fits(bytes) ? bytes : 0, bytes];
+    while (high - low > bytes / 256) {
+      const middle = Math.floor((low + high) / 2);
+      if (fits(middle)) low = middle;
+      else high = middle;
+    }
+    this.kept = low + rooms;
+    return low;
+  }
+
+  /** In the newest memory if that leaves enough for the cache and for activations, else in a new one. */
   placeWeights(bytes: number): Required<Placed> {
-    const most = this.options.maxPages * 65536;
     const last = this.banks.length - 1;
     const { heap } = this.banks[last];
-    if (heap.used === 0 || heap.used + bytes + most / 4 <= most) return { address: heap.alloc(bytes), bank: last };
+    const kept = last === 0 ? this.kept : heap.capacity / 4;
+    if (heap.used === 0 || heap.reserve(bytes + kept)) return { address: heap.alloc(bytes), bank: last };
     const bank = last + 1;
-    const next = { heap: openMemory(this.options), suffix: `@${bank}`, rooms: new Map() };
+    const next = { heap: openMemory(this.limits), suffix: `@${bank}`, rooms: new Map() };
     this.pool.load(this.kernels, { memory: next.heap.memory, suffix: next.suffix });
     this.banks.push(next);
     return { address: next.heap.alloc(bytes), bank };

@@ -1,7 +1,6 @@
 /** Kernels and tables of the codecs in use: made when a layer first asks for them, shared by all layers alike. */
 import { fromFp8 } from '../float.ts';
 import type { Fragment } from '../fragment.ts';
-import type { BankOptions } from './banks.ts';
 import type { Additive, AdditiveTables } from './kernels/additive.ts';
 import { keyTables } from './kernels/additive-key-tables.ts';
 import { valueTables } from './kernels/additive-values.ts';
@@ -11,14 +10,14 @@ import { type CodecModule, codecModule, codecScratch } from './kernels/codec.ts'
 import { COLUMN_BYTES } from './kernels/mixed.ts';
 import { withHalves } from './kernels/quads.ts';
 import type { Tables } from './kernels/unpack.ts';
-import type { Heap } from './memory.ts';
+import type { Heap, Limits } from './memory.ts';
 import type { Pool } from './pool.ts';
 
 export interface Codecs {
   moduleOf(keys: Fragment, values: Fragment): CodecModule;
 }
 
-export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits: BankOptions): Codecs {
+export function createCodecs(heap: Heap, pool: Pool, shape: AttendShape, limits: Limits): Codecs {
   const modules = new Map<Fragment, Map<Fragment, CodecModule>>();
   const tables = new Map<Fragment, Tables>();
   let count = 0;

@@ -6,15 +6,16 @@ import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { skippedTokens, visibleSinks } from '../visibility.ts';
 import type { WeightType } from '../weights/types.ts';
-import { at, type BankOptions, Banks, openMemory, type Placed } from './banks.ts';
+import { at, Banks, type Placed } from './banks.ts';
 import { type Codecs, createCodecs } from './codecs.ts';
 import { type AttendShape, SPLIT } from './kernels/attend.ts';
 import { floats, halves, norm, rope, swiglu } from './kernels/basic.ts';
 import { stateBytes } from './kernels/softmax.ts';
 import { createLeafTables, type LeafTables } from './leaf-tables.ts';
-import type { Heap } from './memory.ts';
+import { type Heap, type Limits, openMemory } from './memory.ts';
 import { moduleBytes } from './module.ts';
-import { CONTROL_WORDS, createPool, MOST_TASKS, type Pool } from './pool.ts';
+import { createPool, type Pool } from './pool.ts';
+import { CONTROL_WORDS, MOST_TASKS } from './pool-workers.ts';
 import { type Arithmetic, Products, productKernels } from './products.ts';
 import { wasmSupport } from './support.ts';
 import { createTurns, type Turns } from './turns.ts';
@@ -46,6 +47,9 @@ function floatBits(x: number): number {
 
 /** Rows from which it pays to turn the f16 tail into floats before they read it. */
 const MANY = 8;
+
+/** States of rows that attend together take at most this share of the first memory. */
+const STATES_SHARE = 32;
 
 /** Rows that are enough to make unpacking a page for them worth while. */
 const PART_ROWS = 64;
@@ -94,7 +98,7 @@ class WasmDevice implements Device {
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
     private readonly banks: Banks,
     private readonly pool: Pool,
-    limits: BankOptions,
+    limits: Limits,
     arithmetic: Arithmetic,
   ) {
     this.heap = banks.first;
@@ -109,6 +113,10 @@ class WasmDevice implements Device {
 
   get bytes(): number {
     return this.banks.bytes;
+  }
+
+  reserve(bytes: number): number {
+    return this.banks.reserve(bytes);
   }
 
   /** Runs a small operation on `rows` rows: here, unless there are many. */
@@ -207,7 +215,26 @@ class WasmDevice implements Device {
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
-    for (const run of runs) this.attendRun(layer, q, out, run, floatBits(scale));
+    for (const run of runs) {
+      const most = this.mostRows(layer, run);
+      for (let done = 0; done < run.count; done += most) {
+        const { row, position } = run;
+        const part = { row: row + done, position: position + done, count: Math.min(most, run.count - done) };
+        this.attendRun(layer, q, out, { ...run, ...part }, floatBits(scale));
+      }
+    }
+  }
+
+  /** Max rows that attend together: each has a state per KV head and split, and a long context has many splits. */
+  private mostRows(layer: number, { view, sealed }: KvRun): number {
+    const splits = Math.ceil((sealed - view.firstLeaf) / SPLIT);
+    const rowBytes = view.shape.kvHeads * splits * this.stateBytes(view, layer);
+    return Math.max(1, Math.floor(this.heap.capacity / STATES_SHARE / rowBytes));
+  }
+
+  /** Of the states of a KV head's query heads. */
+  private stateBytes({ shape }: KvView, layer: number): number {
+    return this.shape.group * stateBytes(shape.layers[layer].values.fragment.codedDim);
   }
 
   private attendRun(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number): void {
@@ -228,7 +255,7 @@ class WasmDevice implements Device {
     const queries = at(q) + 4 * row * q.cols;
     const sinkCount = visibleSinks(sealed, view.shape);
     const splits = Math.ceil(pages / SPLIT);
-    const stateSize = this.shape.group * stateBytes(values.fragment.codedDim);
+    const stateSize = this.stateBytes(view, layer);
     const states = this.banks.room('states', count * kvHeads * splits * stateSize);
     if (pages > 0) {
       const prepared = this.banks.room('queries', count * kvHeads * module.queryBytes);

@@ -76,6 +76,7 @@ export const i32 = {
   ltS: i32Op(0x48),
   gtS: i32Op(0x4a),
   geS: i32Op(0x4e),
+  geU: i32Op(0x4f),
   load: load('i32', 0x28),
   load8U: load('i32', 0x2d),
   load16U: load('i32', 0x2f),

@@ -81,10 +81,10 @@ export class Kernel {
     this.do([0x0b]);
   }
 
-  /** while (counter < end) { body; counter += step }, signed. */
-  loop(counter: Local<'i32'>, end: I32, step: I32, body: () => void): void {
+  /** do { body; counter += step } until `done`, which is asked first. */
+  private until(done: Expr<'i32'>, counter: Local<'i32'>, step: I32, body: () => void): void {
     this.do([0x02, 0x40, 0x03, 0x40]);
-    this.do([...i32.geS(counter, end).code, 0x0d, 1]);
+    this.do([...done.code, 0x0d, 1]);
     body();
     this.increment(counter, step);
     this.do([0x0c, 0, 0x0b, 0x0b]);
@@ -97,10 +97,16 @@ export class Kernel {
     this.do([0x0c, 0, 0x0b, 0x0b]);
   }
 
-  /** for (i = from; i < end; i += step). */
+  /** for (i = from; i < end; i += step), signed: for counts and offsets. */
   for(from: I32, end: I32, step: I32, body: (i: Local<'i32'>) => void): void {
     const i = this.i32(from);
-    this.loop(i, end, step, () => body(i));
+    this.until(i32.geS(i, end), i, step, () => body(i));
+  }
+
+  /** The same for addresses, which have no sign: past 2 GiB they would be negative. */
+  forAddresses(from: I32, end: I32, step: I32, body: (address: Local<'i32'>) => void): void {
+    const address = this.i32(from);
+    this.until(i32.geU(address, end), address, step, () => body(address));
   }
 
   call(index: number, ...args: (I32 | F32)[]): void {

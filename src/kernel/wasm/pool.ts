@@ -3,8 +3,28 @@
  * threads claim chunks until none is left. The main thread takes part, closes the job when nothing is left to claim, and waits only for
  * those that did begin: a worker that the system lets sleep costs nothing. Workers spin for a moment between jobs,
  * then sleep. Without shared memory the pool is the main thread alone.
+ *
+ * When a kernel traps or a worker stops, the pool has failed: its workers are terminated and every later job throws the same
+ * error. The main thread receives no events while it waits, so a worker reports a trap in shared memory, and one that makes no
+ * progress for a long time counts as stopped.
  */
-import { assert } from '../../errors.ts';
+import { assert, DeviceError } from '../../errors.ts';
+import {
+  ACTIVE,
+  CONTROL_WORDS,
+  EPOCH,
+  FAILED,
+  FIRST,
+  LOAD,
+  MOST_TASKS,
+  NEXT,
+  OPEN,
+  SPINS,
+  startWorkers,
+  TASK_WORDS,
+  TASKS,
+  WAITING,
+} from './pool-workers.ts';
 
 export interface Pool {
   readonly threads: number;
@@ -23,69 +43,41 @@ export interface Task {
   args: readonly number[];
 }
 
-/** Most tasks of a job. */
-export const MOST_TASKS = 4;
-
 type Kernels = Record<string, (...args: number[]) => void>;
 
-/** Words of the control block. */
-const EPOCH = 0; // counts jobs
-const OPEN = 1; // the job that may be joined, 0 for none
-const ACTIVE = 2; // workers inside a job
-const NEXT = 3; // the next chunk to claim
-const FAILED = 4; // a worker's kernel trapped
-const TASKS = 5; // how many
-const FIRST = 6; // the first task: kernel, chunks, number of arguments, arguments
-const TASK_WORDS = 26;
-export const CONTROL_WORDS = FIRST + MOST_TASKS * TASK_WORDS;
-const QUIT = -1;
-const LOAD = -2;
+/** What NEXT is set to when no thread shall claim another chunk. */
+const NO_MORE = 2 ** 30;
 
-/** A worker's whole program, as text: it must run where no bundler and no TypeScript loader reaches. */
-const WORKER = `
-const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_threads');
-const { memory, control: at, thread } = workerData;
-const kernels = [];
-const control = new Int32Array(memory.buffer, at, ${CONTROL_WORDS});
-let seen = 0;
-parentPort.postMessage('ready');
-for (;;) {
-  let spins = 0;
-  while (Atomics.load(control, ${EPOCH}) === seen) if (++spins > 20000) Atomics.wait(control, ${EPOCH}, seen, 1000);
-  seen = Atomics.load(control, ${EPOCH});
-  Atomics.add(control, ${ACTIVE}, 1);
-  if (Atomics.load(control, ${OPEN}) === seen) {
-    const kernel = control[${FIRST}];
-    if (kernel === ${QUIT}) break;
-    try {
-      if (kernel === ${LOAD}) {
-        const { module, memory } = receiveMessageOnPort(parentPort).message;
-        kernels.push(...Object.values(new WebAssembly.Instance(module, { env: { memory } }).exports));
-      } else {
-        let passed = 0;
-        let next = Atomics.add(control, ${NEXT}, 1);
-        for (let task = 0, at = ${FIRST}; task < control[${TASKS}]; task++, at += ${TASK_WORDS}) {
-          const run = kernels[control[at]];
-          const chunks = control[at + 1];
-          const args = control.slice(at + 3, at + 3 + control[at + 2]);
-          for (; next < passed + chunks; next = Atomics.add(control, ${NEXT}, 1)) run(...args, next - passed, chunks, thread);
-          passed += chunks;
-        }
-      }
-    } catch {
-      control[${FAILED}] = 1;
-    }
-    if (kernel === ${LOAD}) Atomics.add(control, ${NEXT}, 1);
-  }
-  Atomics.sub(control, ${ACTIVE}, 1);
-}
-`;
+/** Seconds without progress until a worker counts as stopped: on a busy machine a thread may not run for a while. */
+const PATIENCE = 30;
 
-export async function createPool(memory: WebAssembly.Memory, control: number, threads: number): Promise<Pool> {
+export async function createPool(
+  memory: WebAssembly.Memory,
+  control: number,
+  threads: number,
+  patience = PATIENCE,
+): Promise<Pool> {
   const kernels: Kernels = {};
   const numbers = new Map<string, number>();
   const own = { memory, suffix: '' };
+  let failure: DeviceError | undefined;
+  let terminate = async () => {};
+  /** Only the first failure counts; the others follow from it. */
+  const fail = (what: string, cause?: unknown): DeviceError => {
+    if (failure) return failure;
+    failure = new DeviceError(`${what}. Dispose the model and load it again.`, { cause });
+    void terminate();
+    return failure;
+  };
+  const stopped = (why: string) => fail(`A worker thread of the wasm device stopped (${why})`);
+  const trapped = (kernel: string, cause: unknown) =>
+    fail(`Kernel "${kernel}" of the wasm device failed (${(cause as Error).message})`, cause);
+  const check = () => {
+    if (failure) throw failure;
+  };
+
   const load = (bytes: Uint8Array<ArrayBuffer>, place: typeof own): WebAssembly.Module => {
+    check();
     const module = new WebAssembly.Module(bytes);
     const { exports } = new WebAssembly.Instance(module, { env: { memory: place.memory } });
     for (const [name, kernel] of Object.entries(exports as Kernels)) {
@@ -94,33 +86,31 @@ export async function createPool(memory: WebAssembly.Memory, control: number, th
     }
     return module;
   };
-  const runHere = ({ kernel, args }: Task) => kernels[kernel](...args, 0, 1, 0);
+  const runHere = ({ kernel, args }: Task) => {
+    check();
+    try {
+      kernels[kernel](...args, 0, 1, 0);
+    } catch (error) {
+      throw trapped(kernel, error);
+    }
+  };
+  const dispose = async () => {
+    failure ??= new DeviceError('The wasm device is disposed. Load the model again.');
+    await terminate();
+  };
   if (threads === 1) {
     return {
       threads,
       load: (bytes, place = own) => void load(bytes, place),
       run: (kernel, chunks, ...args) => runHere({ kernel, chunks, args }),
       runAll: tasks => tasks.forEach(runHere),
-      async dispose() {},
+      dispose,
     };
   }
 
   const words = new Int32Array(memory.buffer, control, CONTROL_WORDS);
-  const { Worker } = await import('node:worker_threads');
-  const workers = Array.from(
-    { length: threads - 1 },
-    (_, i) =>
-      new Worker(WORKER, {
-        eval: true,
-        workerData: { memory, control, thread: i + 1 },
-        // All that a worker makes is arguments: it needs no room to let them pile up.
-        resourceLimits: { maxYoungGenerationSizeMb: 1 },
-      }),
-  );
-  const ready = (worker: InstanceType<typeof Worker>) =>
-    new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject));
-  await Promise.all(workers.map(ready));
-  for (const worker of workers) worker.unref();
+  const workers = await startWorkers(memory, control, threads - 1, stopped);
+  terminate = workers.terminate;
 
   const open = (...tasks: { kernel: number; chunks: number; args: readonly number[] }[]) => {
     words[TASKS] = tasks.length;
@@ -137,10 +127,27 @@ export async function createPool(memory: WebAssembly.Memory, control: number, th
     Atomics.store(words, EPOCH, epoch);
     Atomics.notify(words, EPOCH);
   };
+  /** Workers change one of these with every chunk that they claim, and when they enter or leave a job. */
+  const progress = () => Atomics.load(words, NEXT) * threads + Atomics.load(words, ACTIVE);
+  /** Waits until a word has a value. */
+  const waitFor = (word: number, target: number) => {
+    for (let spins = 0; spins < SPINS; spins++) if (Atomics.load(words, word) === target) return;
+    Atomics.store(words, WAITING, 1);
+    let idle = 0;
+    for (let value = Atomics.load(words, word); value !== target; value = Atomics.load(words, word)) {
+      const before = progress();
+      // Second by second: a process that was suspended for a minute has waited for one of them.
+      const outcome = Atomics.wait(words, word, value, 1000);
+      idle = outcome === 'timed-out' && progress() === before ? idle + 1 : 0;
+      if (idle >= patience) throw stopped(`no progress in ${patience} seconds`);
+    }
+    Atomics.store(words, WAITING, 0);
+  };
   const close = () => {
     Atomics.store(words, OPEN, 0);
-    while (Atomics.load(words, ACTIVE) !== 0);
-    assert(words[FAILED] === 0, 'a kernel trapped in a worker thread');
+    waitFor(ACTIVE, 0);
+    const thread = Atomics.load(words, FAILED);
+    if (thread !== 0) throw stopped(workers.errorOf(thread));
   };
   const runAll = (tasks: readonly Task[]) => {
     assert(tasks.length <= MOST_TASKS, `${tasks.length} tasks in one job`);
@@ -148,12 +155,19 @@ export async function createPool(memory: WebAssembly.Memory, control: number, th
       tasks.forEach(runHere);
       return;
     }
+    check();
     open(...tasks.map(({ kernel, chunks, args }) => ({ kernel: numbers.get(kernel)!, chunks, args })));
     let passed = 0;
     let next = Atomics.add(words, NEXT, 1);
     for (const { kernel, chunks, args } of tasks) {
       const here = kernels[kernel];
-      for (; next < passed + chunks; next = Atomics.add(words, NEXT, 1)) here(...args, next - passed, chunks, 0);
+      try {
+        for (; next < passed + chunks; next = Atomics.add(words, NEXT, 1)) here(...args, next - passed, chunks, 0);
+      } catch (error) {
+        Atomics.store(words, NEXT, NO_MORE);
+        close();
+        throw trapped(kernel, error);
+      }
       passed += chunks;
     }
     close();
@@ -161,18 +175,14 @@ export async function createPool(memory: WebAssembly.Memory, control: number, th
   return {
     threads,
     load(bytes, place = own) {
-      const module = load(bytes, place);
-      for (const worker of workers) worker.postMessage({ module, memory: place.memory });
+      workers.send(load(bytes, place), place.memory);
       open({ kernel: LOAD, chunks: 0, args: [] });
       // Every worker must have it before the next job.
-      while (Atomics.load(words, NEXT) !== workers.length);
+      waitFor(NEXT, workers.count);
       close();
     },
     runAll,
     run: (kernel, chunks, ...args) => runAll([{ kernel, chunks, args }]),
-    async dispose() {
-      open({ kernel: QUIT, chunks: 0, args: [] });
-      await Promise.all(workers.map(worker => worker.terminate()));
-    },
+    dispose,
   };
 }

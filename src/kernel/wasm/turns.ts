@@ -30,6 +30,7 @@ export function createTurns(heap: Heap, headDim: number, pageTokens: number): Tu
       let table = tables.get(turn);
       if (!table || table.pages < end) {
         if (table) heap.free(table.address, table.pages * stride);
+        tables.delete(turn);
         const pages = Math.max(64, 2 * end);
         table = { address: heap.alloc(pages * stride), pages };
         for (let p = 0; p < pages; p++) fill(turn, table.address, p);

@@ -223,7 +223,7 @@ function buildTables(
   const entries = Array.from({ length: 8 }, () => k.v128());
   const [low, high] = [k.v128(), k.v128()];
   const sign = k.v128(i8x16.const(-128));
-  k.for(books, end, 2 * DOT_BYTES, from => {
+  k.forAddresses(books, end, 2 * DOT_BYTES, from => {
     for (const second of [0, 1]) {
       const at = DOT_BYTES * second;
       const quad = k.i32(i32.add(whole, i32.load(from, at + QUAD_AT)));
@@ -272,7 +272,7 @@ function scoreColumns(
         k.set(raw, v128.zero);
         k.set(odd, v128.zero);
       }
-      k.for(books, end, 2 * DOT_BYTES, book => {
+      k.forAddresses(books, end, 2 * DOT_BYTES, book => {
         index.forEach((local, n) => {
           const bytes = v128.load(i32.add(from, i32.load(book, DOT_BYTES * n + CODES_AT)));
           k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));

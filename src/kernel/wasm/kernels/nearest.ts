@@ -13,7 +13,7 @@ export function nearestModule(dims: number, memory: { maxPages: number; shared: 
   const k = new Kernel('nearest', Array(5).fill('i32'));
   const [points, codes, book, blocks, entries] = k.params.map((_, i) => k.i32Param(i));
   const entryBytes = 4 * (dims + 1);
-  const [from, to, at] = [k.i32(points), k.i32(codes), k.i32()];
+  const [from, to] = [k.i32(points), k.i32(codes)];
   const end = k.i32(i32.add(book, i32.mul(entries, entryBytes)));
   const groups = [0, 16].map(offset => ({ offset, gain: k.v128(), most: k.v128(), best: k.v128() }));
   // Constants are made anew wherever they stand: not in the loop.
@@ -24,8 +24,7 @@ export function nearestModule(dims: number, memory: { maxPages: number; shared: 
       k.set(most, f32x4.const(Number.NEGATIVE_INFINITY));
       k.set(best, v128.zero);
     }
-    k.set(at, book);
-    k.loop(at, end, entryBytes, () => {
+    k.forAddresses(book, end, entryBytes, at => {
       k.set(c, v128.load32Splat(at, 4 * dims));
       for (const { gain } of groups) k.set(gain, f32x4.neg(c));
       for (let d = 0; d < dims; d++) {

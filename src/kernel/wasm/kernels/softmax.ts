@@ -89,14 +89,14 @@ export function mergeStates(k: Kernel, state: I32, others: I32, count: I32, stri
   const [own, first] = [k.i32(state), k.i32(others)];
   const end = k.i32(i32.add(first, i32.mul(count, stride)));
   const m = k.v128(v128.load32Splat(own));
-  k.for(first, end, stride, other => k.set(m, f32x4.max(m, v128.load32Splat(other))));
+  k.forAddresses(first, end, stride, other => k.set(m, f32x4.max(m, v128.load32Splat(other))));
   const worth = k.v128(exp2x4(k, f32x4.sub(v128.load32Splat(own), m)));
   // l is summed like what follows it; m is written over in the end.
   k.for(0, stateBytes(n), 16, i => {
     const at = k.i32(i32.add(own, i));
     k.do(v128.store(at, f32x4.mul(v128.load(at), worth)));
   });
-  k.for(first, end, stride, other => {
+  k.forAddresses(first, end, stride, other => {
     k.set(worth, exp2x4(k, f32x4.sub(v128.load32Splat(other), m)));
     k.for(0, stateBytes(n), 16, i => {
       const at = k.i32(i32.add(own, i));

@@ -1,0 +1,131 @@
+/** The worker threads of a pool: their program, and the control block in shared memory by which the main thread directs them. */
+import type { MessagePort, Worker } from 'node:worker_threads';
+import { DeviceError } from '../../errors.ts';
+
+/** Max tasks per job. */
+export const MOST_TASKS = 4;
+export const TASK_WORDS = 26;
+
+/** Words of the control block. */
+export const EPOCH = 0; // counts jobs
+export const OPEN = 1; // the job that may be joined, 0 for none
+export const ACTIVE = 2; // workers inside a job
+export const NEXT = 3; // the next chunk to claim; of a LOAD job, the workers that are done
+export const FAILED = 4; // a worker whose kernel trapped, 0 for none
+export const WAITING = 5; // 1 while the main thread sleeps and must be notified
+export const TASKS = 6; // how many
+export const FIRST = 7; // the first task: kernel, chunks, number of arguments, arguments
+export const CONTROL_WORDS = FIRST + MOST_TASKS * TASK_WORDS;
+
+/** In place of a kernel: every worker takes a module from its port. */
+export const LOAD = -1;
+
+/** How often a thread looks before it sleeps: a fraction of a millisecond. */
+export const SPINS = 20000;
+
+/** A worker's whole program, as text: it must run where no bundler and no TypeScript loader reaches. */
+const PROGRAM = `
+const { receiveMessageOnPort, workerData } = require('node:worker_threads');
+const { memory, control: at, thread, port } = workerData;
+const kernels = [];
+const control = new Int32Array(memory.buffer, at, ${CONTROL_WORDS});
+const wake = word => Atomics.load(control, ${WAITING}) && Atomics.notify(control, word);
+let seen = 0;
+for (;;) {
+  let spins = 0;
+  while (Atomics.load(control, ${EPOCH}) === seen) if (++spins > ${SPINS}) Atomics.wait(control, ${EPOCH}, seen, 1000);
+  seen = Atomics.load(control, ${EPOCH});
+  Atomics.add(control, ${ACTIVE}, 1);
+  if (Atomics.load(control, ${OPEN}) === seen) {
+    const loads = control[${FIRST}] === ${LOAD};
+    try {
+      if (loads) {
+        const { module, memory } = receiveMessageOnPort(port).message;
+        kernels.push(...Object.values(new WebAssembly.Instance(module, { env: { memory } }).exports));
+      } else {
+        let passed = 0;
+        let next = Atomics.add(control, ${NEXT}, 1);
+        for (let task = 0, at = ${FIRST}; task < control[${TASKS}]; task++, at += ${TASK_WORDS}) {
+          const run = kernels[control[at]];
+          const chunks = control[at + 1];
+          const args = control.slice(at + 3, at + 3 + control[at + 2]);
+          for (; next < passed + chunks; next = Atomics.add(control, ${NEXT}, 1)) run(...args, next - passed, chunks, thread);
+          passed += chunks;
+        }
+      }
+    } catch (error) {
+      port.postMessage(error.message);
+      Atomics.store(control, ${FAILED}, thread);
+    }
+    if (loads) {
+      Atomics.add(control, ${NEXT}, 1);
+      wake(${NEXT});
+    }
+  }
+  Atomics.sub(control, ${ACTIVE}, 1);
+  wake(${ACTIVE});
+}
+`;
+
+export interface PoolWorkers {
+  readonly count: number;
+  /** Sends a module to every worker; a LOAD job makes them take it. */
+  send(module: WebAssembly.Module, memory: WebAssembly.Memory): void;
+  /** Why a worker set FAILED. */
+  errorOf(thread: number): string;
+  terminate(): Promise<void>;
+}
+
+/** Threads 1 to `count`. `onStop` is called when one ends before `terminate`. */
+export async function startWorkers(
+  memory: WebAssembly.Memory,
+  control: number,
+  count: number,
+  onStop: (why: string) => void,
+): Promise<PoolWorkers> {
+  const { MessageChannel, receiveMessageOnPort, Worker } = await import('node:worker_threads');
+  const started: { worker: Worker; port: MessagePort }[] = [];
+  let ending = false;
+  const terminate = async () => {
+    ending = true;
+    await Promise.all(started.map(({ worker }) => worker.terminate()));
+  };
+  const start = (thread: number) =>
+    new Promise<void>((resolve, reject) => {
+      const { port1, port2 } = new MessageChannel();
+      const worker = new Worker(PROGRAM, {
+        eval: true,
+        workerData: { memory, control, thread, port: port2 },
+        transferList: [port2],
+        // All that a worker makes is arguments: it needs no room to let them pile up.
+        resourceLimits: { maxYoungGenerationSizeMb: 1 },
+      });
+      started.push({ worker, port: port1 });
+      const stopped = (why: string) => {
+        reject(new Error(why));
+        if (!ending) onStop(why);
+      };
+      // For as long as the worker lives: an error without a listener ends the process.
+      worker.on('error', error => stopped(error.message));
+      worker.on('exit', code => stopped(`exit code ${code}`));
+      worker.on('online', resolve);
+    });
+  try {
+    await Promise.all(Array.from({ length: count }, (_, i) => start(i + 1)));
+  } catch (cause) {
+    await terminate();
+    throw new DeviceError(
+      `A worker thread of the wasm device did not start (${(cause as Error).message}). Use fewer threads.`,
+      { cause },
+    );
+  }
+  for (const { worker } of started) worker.unref();
+  return {
+    count,
+    send(module, memory) {
+      for (const { port } of started) port.postMessage({ module, memory });
+    },
+    errorOf: thread => receiveMessageOnPort(started[thread - 1].port)?.message ?? 'unknown error',
+    terminate,
+  };
+}

@@ -65,6 +65,11 @@ export function createSequence(options: SequenceOptions): Sequence {
   const { pageTokens } = options.shape;
   const sealing = { pageTokens, recent };
   const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: tailRoom(sealing) };
+  if (overflow === 'slide' && context <= shape.tailTokens)
+    throw new CapacityError(
+      `A context of ${context} cannot slide: it must exceed a page and the recent window, ${shape.tailTokens} tokens. ` +
+        "Take a larger context, or overflow: 'error'.",
+    );
   const leaves: Block[] = [];
   const cuts = leaf.layers.map(({ keyOffset }) => keyOffset);
   const halves = (tokens: number) => {
@@ -75,7 +80,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     );
   };
   const tail = halves(shape.tailTokens);
-  const sinkBlock = halves(shape.sinks);
+  const sinkBlock = orFree(device, tail, () => halves(shape.sinks));
   let firstLeaf = 0;
   let length = 0;
   let version = 0;
@@ -96,12 +101,6 @@ export function createSequence(options: SequenceOptions): Sequence {
   /** Pages that sliding has dropped once there are this many tokens. */
   const slidAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
   const held = () => length - firstLeaf * pageTokens;
-
-  if (overflow === 'slide' && context <= shape.tailTokens)
-    throw new CapacityError(
-      `A context of ${context} cannot slide: it must exceed a page and the recent window, ${shape.tailTokens} tokens. ` +
-        "Take a larger context, or overflow: 'error'.",
-    );
 
   const makeRoom = (count: number) => {
     if (held() + count <= context) return;
@@ -177,4 +176,14 @@ export function createSequence(options: SequenceOptions): Sequence {
       for (const block of [...leaves.splice(0), tail, sinkBlock]) device.free(block);
     },
   };
+}
+
+/** Gives a block back where what comes after it fails. */
+function orFree<T>(device: Device, block: Block, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    device.free(block);
+    throw error;
+  }
 }

@@ -171,6 +171,7 @@ export function sealOaken(
 
   const n = k.i32(0);
   const [min, max, size, list, sign, kept] = [k.f32(), k.f32(), k.f32(), k.i32(), k.i32(), k.i32()];
+  const dropped = k.i32(0);
   k.for(0, pageTokens, 1, t => {
     const vector = k.i32(vectorAt(tail, headDim, head, t));
     const to = k.i32(i32.add(codes, i32.mul(t, headDim)));
@@ -205,6 +206,7 @@ export function sealOaken(
             k.set(size, f32.sub(x, f32.select(outer, f32.select(sign, outerLow, outerHigh), zero)));
           },
           () => {
+            k.increment(dropped, i32.or(isOuter(), isInner()));
             k.set(min, loadHalf(ranges, MIDDLE));
             k.set(max, f32.sub(loadHalf(ranges, MIDDLE + 2), min));
             const up = f32.max(zero, f32.sub(x, innerHigh));
@@ -217,5 +219,6 @@ export function sealOaken(
       });
     });
   });
+  k.do(i32.store(i32.add(page, i32.mul(head, 4)), dropped, kind.dropped));
   packGrid(k, { ...kind.codes, tokens: pageTokens, dims: headDim }, codes, block);
 }

@@ -40,6 +40,10 @@ interface Options {
   leaves?: readonly Uint8Array[];
   /** Values in place of random ones, [token][kv head][dim]. */
   values?: Float32Array;
+  /** Keys and values of the sinks are this many times as large as those of other tokens. */
+  sinkScale?: number;
+  /** Drop the oldest pages past this many tokens. No chunk may be longer than a page then. */
+  slideAt?: number;
 }
 
 /** Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs. */
@@ -47,7 +51,7 @@ export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: Setting,
   chunks: readonly number[],
-  { most = Number.POSITIVE_INFINITY, leaves, values }: Options = {},
+  { most = Number.POSITIVE_INFINITY, leaves, values, sinkScale = 1, slideAt }: Options = {},
 ) {
   const random = createRandom(headDim + heads);
   const mean = normals(random, kvHeads * headDim);
@@ -58,12 +62,16 @@ export async function runAttention(
     shape: { headDim, kvHeads, pageTokens: made.shape.pageTokens, sinks: sink },
     leaf: leafLayout([codec ?? made]),
     recent,
-    context: 4096,
+    context: slideAt ?? 4096,
+    overflow: slideAt === undefined ? 'error' : 'slide',
   });
   const total = chunks.reduce((a, b) => a + b, 0);
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
   const keys = normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]);
   const normal = normals(random, total * kvHeads * headDim);
+  for (const x of [keys, normal]) {
+    for (let i = 0; i < sink * kvHeads * headDim; i++) x[i] *= sinkScale;
+  }
   const queries = normals(random, total * heads * headDim);
   device.write(k, 0, keys);
   device.write(v, 0, values ?? normal);
@@ -75,9 +83,10 @@ export async function runAttention(
       const { view } = sequence;
       if (run.sealed > 0 && run.position === run.sealed * made.shape.pageTokens + recent) {
         const page = run.sealed - 1;
-        device.seal(view, 0, page, view.leaves[page]);
-        sealed.push(device.readBlock(view.leaves[page]));
-        if (leaves) device.writeBlock(view.leaves[page], leaves[page]);
+        const leaf = view.leaves[page - view.firstLeaf];
+        device.seal(view, 0, page, leaf);
+        sealed.push(device.readBlock(leaf));
+        if (leaves) device.writeBlock(leaf, leaves[page]);
       }
       const row = done + run.row;
       device.append(0, k, v, [{ ...run, view, row }]);

@@ -168,9 +168,11 @@ async function agree(
     : INTEGER_CODECS.test(setting.spec)
       ? INT8_ATTENTION
       : FLOAT_ATTENTION,
+  tokens: readonly number[] = TOKENS,
+  slideAt?: number,
 ): Promise<void> {
-  const js = await runAttention(createJsDevice(), setting, TOKENS, { most: 2 });
-  const fast = await runAttention(device, setting, TOKENS, { most: 2, leaves: js.leaves });
+  const js = await runAttention(createJsDevice(), setting, tokens, { most: 2, slideAt });
+  const fast = await runAttention(device, setting, tokens, { most: 2, slideAt, leaves: js.leaves });
   expect(fast.leaves.length).toBe(js.leaves.length);
   let [different, bytes] = [0, 0];
   js.leaves.forEach((leaf, i) => {
@@ -248,6 +250,12 @@ describe('attention on packed pages', () => {
   ])('a map a head and keys relative to their page, $headDim dims, $heads heads over $kvHeads', async setting => {
     const { headDim, kvHeads } = setting;
     await agree(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
+  });
+
+  it.each(['mead2', 'mead2u', 'tri8i4/tq2'])('%s once the first pages are dropped', async spec => {
+    const pageTokens = 32;
+    const chunks = Array(10).fill(pageTokens);
+    await agree(await wasm({ pageTokens }), { spec, pageTokens }, ADDITIVE_ATTENTION, chunks, 3 * pageTokens);
   });
 
   it.each(['million-d4b12/million-d8b16', 'million-d8b9-own/million-d2b13-own'])(

@@ -218,10 +218,16 @@ describeGpu('choosing a token', () => {
 /** More than four pages: two units of them, and runs that end within pages, at their ends and past them. */
 const TOKENS = [3, 29, 1, 50, 20, 75];
 
-async function agree(device: Device, setting: Setting, tolerance: number, tokens = TOKENS): Promise<void> {
+async function agree(
+  device: Device,
+  setting: Setting,
+  tolerance: number,
+  tokens = TOKENS,
+  slideAt?: number,
+): Promise<void> {
   const full = { ...SHAPE, ...setting };
-  const js = await runAttention(createJsDevice(), full, tokens, { most: 3 });
-  const fast = await runAttention(device, full, tokens, { most: 3, leaves: js.leaves });
+  const js = await runAttention(createJsDevice(), full, tokens, { most: 3, slideAt });
+  const fast = await runAttention(device, full, tokens, { most: 3, slideAt, leaves: js.leaves });
   expect(fast.leaves.length).toBe(js.leaves.length);
   let different = 0;
   js.leaves.forEach((leaf, i) => {
@@ -280,6 +286,11 @@ describeGpu('attention on packed pages', () => {
       await agree(await webgpu(shape), { spec, ...shape }, INT8_ATTENTION, [130, 1, 140, 2]);
     },
   );
+
+  it.each(['mead2', 'mead2u', 'tri8i4/tq2'])('%s once the first pages are dropped', async spec => {
+    const chunks = Array(8).fill(SHAPE.pageTokens);
+    await agree(await webgpu({ precise: true }), { spec }, FLOAT_ATTENTION, chunks, 3 * SHAPE.pageTokens);
+  });
 
   it.each(['tq3', 'tq3u'])('%s, in planes of 128 codes', async spec => {
     const shape = { headDim: 128, heads: 1, kvHeads: 1, pageTokens: 128 };

@@ -1,6 +1,7 @@
 /** `kvasir eval`: what each codec costs a model's predictions, on a text of one's own. */
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
+import { formatOutliers } from '../cache/outliers.ts';
 import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { profileFor } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
@@ -147,6 +148,7 @@ function render(rows: DivergenceRow[], heading: string): string {
         formatCount(row.tokens),
       ]),
     ),
+    ...rows.flatMap(({ kv, outliers }) => (outliers ? ['', `${kv}: ${formatOutliers(outliers)}.`] : [])),
     '',
     'divergence: Kullback-Leibler, from the f16 cache of the same weights, nats a token. top-1: how often both would',
     'say the same next token.',

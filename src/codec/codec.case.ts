@@ -4,7 +4,9 @@
  */
 import { describe, expect, it } from 'vitest';
 import { ShapeError } from '../errors.ts';
+import { turnOf } from '../eval/vectors.ts';
 import type { Codec, Side } from './codec.ts';
+import { turnPairs } from './domain.ts';
 import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
 import { gaussianSamples } from './learned.ts';
 import { createRandom, normals } from './parts/random.ts';
@@ -14,9 +16,16 @@ import { compare } from './validate.ts';
 const HEAD_DIMS = [64, 80, 96, 128, 256];
 const KV_HEADS = 2;
 const PAGE_TOKENS = 128;
-const FILLS = { 'one token': 1, partial: 77, full: PAGE_TOKENS };
+/** Most pages are not the first: keys that are coded relative to their page's start must come back where they were. */
+const PAGES = {
+  'one token at 0': { tokens: 1, start: 0 },
+  'a part of page 3': { tokens: 77, start: 3 * PAGE_TOKENS },
+  'a full page at 4096': { tokens: PAGE_TOKENS, start: 4096 },
+};
 /** Of |q| |k|, and of the sum of |w| |v|. */
 const DOT_TOLERANCE = 1e-4;
+/** Share of a page's bytes that rounding may change when all of it moves to another position. */
+const MOVED_TOLERANCE = 1e-2;
 /** Vectors that a round trip is averaged over. */
 const VECTORS = 256;
 const CANARY = 0xa5;
@@ -35,14 +44,14 @@ export function contractSuite({ spec, refuses = [], dims = HEAD_DIMS }: Contract
   describe(spec, () => {
     for (const headDim of dims) {
       const mean = normals(createRandom(9), KV_HEADS * headDim);
-      const create = () => createTrained(spec, { headDim, kvHeads: KV_HEADS }, mean);
+      const create = () => createTrained(spec, { headDim, kvHeads: KV_HEADS, turn: turnOf(headDim) }, mean);
       if (refuses.includes(headDim)) {
         it(`refuses head dim ${headDim}: ${refusal(create)}`, () => expect(create).toThrow(ShapeError));
         continue;
       }
-      for (const [fill, tokens] of Object.entries(FILLS)) {
+      for (const [name, page] of Object.entries(PAGES)) {
         for (const side of ['key', 'value'] as const) {
-          describe(`head dim ${headDim}, ${side}s, ${fill}`, () => honours(create, side, tokens, mean));
+          describe(`head dim ${headDim}, ${side}s, ${name}`, () => honours(create, side, page, mean));
         }
       }
     }
@@ -53,7 +62,7 @@ const trained = new Map<string, KvLearned>();
 
 /** A codec that has learned what it needs from Gaussian vectors; keys are centred by the mean that is given. */
 export function createTrained(spec: string, shape: KvShape & { kvHeads: number }, mean: Float32Array): KvCodec {
-  const name = `${spec} ${shape.headDim} ${shape.kvHeads}`;
+  const name = `${spec} ${shape.headDim} ${shape.kvHeads} ${shape.turn ? 'RoPE' : ''}`;
   let learned = trained.get(name);
   if (!learned) {
     const samples = gaussianSamples(shape, LEARNT_FROM);
@@ -72,23 +81,38 @@ function refusal(create: () => KvCodec): string {
   }
 }
 
-function honours(create: () => KvCodec, side: Side, tokens: number, mean: Float32Array): void {
+interface PagePlace {
+  tokens: number;
+  /** Position of its first token. */
+  start: number;
+}
+
+function honours(create: () => KvCodec, side: Side, { tokens, start }: PagePlace, mean: Float32Array): void {
   const pair = create();
   // Both halves of the contract are there on either side; only the one that the side promises is tested.
   const codec = (side === 'key' ? pair.keys : pair.values) as Codec;
-  const { headDim } = codec.shape;
+  const { headDim, turn } = codec.shape;
   const random = createRandom(headDim * 1000 + tokens);
   const vector = KV_HEADS * headDim;
+  /** Keys after RoPE, when their page starts at `from`. */
+  const ropedAt = (x: Float32Array, from: number) => {
+    const turned = Float64Array.from(x);
+    for (let at = 0; at < x.length; at += headDim)
+      turnPairs(turned.subarray(at, at + headDim), turn!, from + Math.floor(at / vector));
+    return Float32Array.from(turned);
+  };
   const fresh = (offset: boolean) => {
-    const x = normals(random, tokens * vector);
+    const normal = normals(random, tokens * vector);
+    // RoPE leaves Gaussian vectors Gaussian: only codecs that take it back see another input.
+    const x = codec.pageRelative ? ropedAt(normal, start) : normal;
     return offset ? x.map((value, i) => value + mean[i % vector]) : x;
   };
   const centred = codec.spec.includes('-c') && side === 'key';
   const page = new Uint8Array(codec.pageBytes + 16).fill(CANARY);
   const x = fresh(centred);
-  const written = codec.encode(x, tokens, page, 0);
+  const written = codec.encode(x, tokens, page, start);
   const decoded = new Float32Array(tokens * vector);
-  codec.decode(page, tokens, decoded, 0);
+  codec.decode(page, tokens, decoded, start);
 
   it('writes the bytes it promises and none past the page', () => {
     expect(written).toBeLessThanOrEqual(codec.pageBytes);
@@ -102,7 +126,7 @@ function honours(create: () => KvCodec, side: Side, tokens: number, mean: Float3
 
   it('gives the same bytes for the same input, whatever the page held before', () => {
     const again = new Uint8Array(codec.pageBytes);
-    create()[side === 'key' ? 'keys' : 'values'].encode(x, tokens, again, 0);
+    create()[side === 'key' ? 'keys' : 'values'].encode(x, tokens, again, start);
     expect(Buffer.compare(again, page.subarray(0, codec.pageBytes))).toBe(0);
   });
 
@@ -112,12 +136,12 @@ function honours(create: () => KvCodec, side: Side, tokens: number, mean: Float3
       const vectors = fresh(false);
       const input = centred ? vectors.map((value, i) => value + mean[i % vector]) : vectors;
       const out = new Float32Array(input.length);
-      codec.encode(input, tokens, page, 0);
-      codec.decode(page, tokens, out, 0);
+      codec.encode(input, tokens, page, start);
+      codec.decode(page, tokens, out, start);
       error += compare(input, out, headDim).mse * norm(input) ** 2;
       energy += norm(vectors) ** 2;
     }
-    codec.encode(x, tokens, page, 0);
+    codec.encode(x, tokens, page, start);
     expect(error / energy).toBeLessThanOrEqual(codec.budget);
   });
 
@@ -128,7 +152,7 @@ function honours(create: () => KvCodec, side: Side, tokens: number, mean: Float3
     it('dots packed keys as it would decoded ones', () => {
       const query = normals(random, headDim);
       const dots = new Float32Array(tokens);
-      const prepared = codec.prepareQuery(query, head, 0);
+      const prepared = codec.prepareQuery(query, head, start);
       codec.dots(prepared, page, head, tokens, dots);
       const off = dots.map((dot, t) => {
         const key = ofHead(t);
@@ -162,10 +186,23 @@ function honours(create: () => KvCodec, side: Side, tokens: number, mean: Float3
     });
   }
 
+  if (codec.pageRelative) {
+    it('gives the same bytes wherever the page starts', () => {
+      const normal = normals(random, tokens * vector);
+      const [here, first] = [start, 0].map(from => {
+        const bytes = new Uint8Array(codec.pageBytes);
+        codec.encode(ropedAt(normal, from), tokens, bytes, from);
+        return bytes;
+      });
+      const different = here.filter((byte, i) => byte !== first[i]).length;
+      expect(different / codec.pageBytes).toBeLessThanOrEqual(MOVED_TOLERANCE);
+    });
+  }
+
   if (codec.stable) {
     it('encodes what it decoded to the same bytes', () => {
       const again = new Uint8Array(codec.pageBytes);
-      codec.encode(decoded, tokens, again, 0);
+      codec.encode(decoded, tokens, again, start);
       expect(Buffer.compare(again, page.subarray(0, codec.pageBytes))).toBe(0);
     });
   }

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { InputError } from '../errors.ts';
+import { turnOf } from '../eval/vectors.ts';
 import { contractSuite, createTrained } from './codec.case.ts';
 import { parseSpec } from './spec.ts';
 import { families, zoo } from './zoo.ts';
@@ -90,7 +91,7 @@ describe('any finite input', () => {
 
 it.each(SPECS)('%s refuses NaN and Infinity by a typed error that says where', spec => {
   if (refusals(spec).includes(128)) return;
-  const codec = createTrained(spec, { headDim: 128, kvHeads: 2 }, new Float32Array(256));
+  const codec = createTrained(spec, { headDim: 128, kvHeads: 2, turn: turnOf(128) }, new Float32Array(256));
   for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
     const x = new Float32Array(3 * 256);
     x[1 * 256 + 128 + 5] = bad;

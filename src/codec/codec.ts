@@ -6,6 +6,7 @@
  * are written, the rest of the page is zero bytes. Every page of a codec has the same length, `pageBytes`; where lists
  * at its end may be shorter than their room, `encode` says how much of it is used, and the rest is zero too.
  */
+import type { Outliers } from '../kernel/device.ts';
 import type { Fragment } from '../kernel/fragment.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 import type { Field } from './layout.ts';
@@ -35,6 +36,8 @@ interface PageCodec {
   /** Writes a page of which token 0 stands at position `start`; returns the bytes used. */
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
   decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
+  /** Of a page as any device sealed it; absent where a codec has no lists of outliers. */
+  outliers?(page: Uint8Array): Outliers;
 }
 
 export interface KeyCodec extends PageCodec, KeyReader {}

@@ -1,7 +1,7 @@
 /** Codecs for a spec: one a side, and the pair that somebody with vectors of their own works with. */
 import { ShapeError } from '../errors.ts';
 import { attend, type Segment } from '../kernel/js/attend.ts';
-import { sealedPages, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
+import { firstCodedRow, sealedPages, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
 import type { Learned, Samples } from './learned.ts';
@@ -158,7 +158,10 @@ function encodeAll(
   const part = (from: number, to: number, keyCodec: KeyCodec, valueCodec: ValueCodec, skip: number): KvSegment => {
     const pack = (codec: KeyCodec | ValueCodec, x: Float32Array) => {
       const page = new Uint8Array(codec.pageBytes);
-      codec.encode(x.subarray(from * vector, to * vector), to - from, page, from);
+      const rows = x.slice(from * vector, to * vector);
+      const first = firstCodedRow({ sinks: skip, pageTokens: to - from }, 0);
+      for (let t = 0; t < first; t++) rows.copyWithin(t * vector, first * vector, (first + 1) * vector);
+      codec.encode(rows, to - from, page, from);
       return page;
     };
     return {

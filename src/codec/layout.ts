@@ -1,7 +1,7 @@
 /** Where the fields of a page lie: first those that all heads share, then a block a head, then what may be left empty. */
 
 /** Goes up when the bytes of any codec's page change: pages of another version are refused, never misread. */
-export const FORMAT_VERSION = 2;
+export const FORMAT_VERSION = 3;
 
 export interface Field {
   name: string;

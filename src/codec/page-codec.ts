@@ -4,6 +4,7 @@
  * the two into the contract; a family brings the parts.
  */
 import { InputError, ShapeError } from '../errors.ts';
+import type { Outliers } from '../kernel/device.ts';
 import type { PageFragment } from '../kernel/fragment.ts';
 import type { Codec, Shape } from './codec.ts';
 import { type Field, layOut } from './layout.ts';
@@ -36,6 +37,8 @@ export interface PageFormat {
   write(heads: Float64Array[], tokens: number, page: Uint8Array): void;
   /** Bytes of a page that say something, where what comes last in it may be shorter than its room. */
   used?(page: Uint8Array): number;
+  /** Where a page has lists of outliers. */
+  outliers?(page: Uint8Array): Outliers;
   /** One coded vector. */
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
@@ -77,6 +80,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     },
     budget,
     stable,
+    outliers: format.outliers,
     pageRelative: domain.turn !== undefined,
     sumLength: domain.codedDim,
 

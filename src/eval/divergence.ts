@@ -7,10 +7,12 @@
  * half), where there is a cache to speak of. All caches go through a row together, a few tokens of each in turn, so that
  * the predictions of those few are all that is held.
  */
+import { countOutliers } from '../cache/outliers.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
+import type { Outliers } from '../kernel/device.ts';
 import type { Chunk } from '../model/forward.ts';
 import { type Plan, planOf } from '../plan/plan.ts';
 import { compare, logSoftmax } from './vocabulary.ts';
@@ -46,6 +48,8 @@ export interface DivergenceRow {
   window: { sink: number; recent: number; edge: number };
   /** Scored. */
   tokens: number;
+  /** Of all pages, where the codec keeps lists of outliers. */
+  outliers?: Outliers;
 }
 
 /** Tokens that all caches are judged by before any goes on: so many predictions are held, each as long as the vocabulary. */
@@ -97,6 +101,7 @@ export async function measureDivergence(
     const sequences = subjects.map(({ plan }) => engine.openSequence(plan, context));
     try {
       if (!(await judge(row, sequences))) break;
+      for (const [i, { view }] of sequences.entries()) subjects[i].count(await countOutliers(engine.device, view));
     } finally {
       for (const sequence of sequences) sequence.dispose();
     }
@@ -187,8 +192,14 @@ export function createScore(row: readonly number[]): Score & {
 
 function createSubject(plan: Plan) {
   const sum: Score = { kld: 0, same: 0, nll: 0, tokens: 0 };
+  let outliers: Outliers | undefined;
   return {
     plan,
+    count(found: Outliers | undefined) {
+      if (!found) return;
+      const { listed, dropped } = outliers ?? { listed: 0, dropped: 0 };
+      outliers = { listed: listed + found.listed, dropped: dropped + found.dropped };
+    },
     take(score: Score) {
       for (const name of ['kld', 'same', 'nll', 'tokens'] as const) sum[name] += score[name];
     },
@@ -201,6 +212,7 @@ function createSubject(plan: Plan) {
       top1: sum.same / sum.tokens,
       window: plan.window,
       tokens: sum.tokens,
+      outliers,
     }),
   };
 }

@@ -1,4 +1,5 @@
 /** A quality report as one HTML page: what codecs cost, where, and how bits were shared out. It links to nothing. */
+import { formatOutliers } from '../cache/outliers.ts';
 import { codeBits } from '../codec/codec.ts';
 import type { Plan } from '../plan/plan.ts';
 import type { Profile } from '../plan/profile.ts';
@@ -25,6 +26,7 @@ export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }
     divergencePlot(rows, { title: '', subtitle: '' }),
     summaryTable(rows),
     '<p>Divergence: Kullback-Leibler, from the f16 cache of the same weights, nats a token. Expected: what the profile let the plan expect.</p>',
+    ...rows.flatMap(({ kv, outliers }) => (outliers ? [`<p>${escaped(kv)}: ${formatOutliers(outliers)}.</p>`] : [])),
     '<h2>By position</h2><p>Mean divergence of tokens from that position on, up to the next.</p>',
     partsTable(judged, breakdowns, ({ positions }) => positions),
     '<h2>By kind of token</h2><p>The token that is to be predicted.</p>',

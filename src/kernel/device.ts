@@ -40,6 +40,13 @@ export interface PageCodec {
   readonly pageBytes: number;
   readonly fragment: Fragment;
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
+  outliers?(page: Uint8Array): Outliers;
+}
+
+/** Values that a codec keeps in lists beside its codes: those with an entry, and those for which there was no room. */
+export interface Outliers {
+  listed: number;
+  dropped: number;
 }
 
 /** One layer of the cache: its codecs, and where its pages lie in a leaf. */

@@ -74,6 +74,7 @@ export type PageFragment =
       /** Bytes into the page. */
       ranges: number;
       starts: number;
+      dropped: number;
       lists: number;
       /** Of the lists. */
       room: number;

@@ -38,3 +38,11 @@ export const visibleSinks = (sealed: number, { pageTokens, sinks }: Sinks): numb
 /** Tokens from `start`, a page's first, to skip in the codes: they are sinks. They may be more than the page has. */
 export const skippedTokens = (start: number, sealed: number, shape: Sinks): number =>
   Math.max(0, visibleSinks(sealed, shape) - start);
+
+/**
+ * The first row of a page that is sealed as it is; rows before it are sealed as copies of it. They are sinks, which are
+ * never read from codes: sealed as they are, they would widen the ranges that they share with other tokens (KIVI, OScaR)
+ * for nothing. A page of sinks alone is never read; its last row is as good as any.
+ */
+export const firstCodedRow = ({ pageTokens, sinks }: Sinks, page: number): number =>
+  Math.max(0, Math.min(pageTokens - 1, sinks - page * pageTokens));

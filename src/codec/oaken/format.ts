@@ -19,8 +19,11 @@ const OUTER_BIT = 64;
 const SIGN_BIT = 128;
 /** A count that is in the list itself. */
 const MANY = 15;
-/** Room for lists: one byte for so many values, where a tenth of them are expected to have one. */
-const VALUES_A_BYTE = 8;
+/**
+ * Bytes of lists per value that a page has room for; a tenth is used on average. Of 27,000 pages of WikiText-2 (SmolLM2-135M,
+ * thresholds of its first rows) the largest took .128, of source code .133.
+ */
+const ROOM_PER_VALUE = 9 / 64;
 const STEPS = 15;
 
 type Group = 'outer' | 'middle' | 'inner';
@@ -30,6 +33,7 @@ const GROUPS: readonly Group[] = ['outer', 'middle', 'inner'];
  * A page:
  *   ranges   for each token: f16 min and max of the shifted outer values, of the middle, of the inner ones; over all heads
  *   starts   for each head: u32, where its lists start, in bytes from the first list
+ *   dropped  for each head: u32, how many of its outliers have no entry in the lists. Readers do not need it; reports do.
  * One head's block:
  *   codes    headDim x pageTokens nibbles in rows (keys) or columns (values). Middle: min + code (max - min) / 15.
  *            Outliers: code max / 15, or code min / 15 where the sign bit is set.
@@ -46,7 +50,7 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
   const { headDim, kvHeads, pageTokens } = shape;
   const blocks = Math.ceil(headDim / BLOCK);
   const grid = createGrid(pageTokens, headDim, 4, order);
-  const room = (pageTokens * headDim * kvHeads) / VALUES_A_BYTE;
+  const room = 4 * Math.ceil((ROOM_PER_VALUE * pageTokens * headDim * kvHeads) / 4);
   const fields: Field[] = [
     {
       name: 'ranges',
@@ -55,6 +59,12 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       about: `${pageTokens} x 6 f16: min and max of the outer, middle and inner values of a token, shifted`,
     },
     { name: 'starts', bytes: 4 * kvHeads, per: 'page', about: `${kvHeads} x u32: where each head's lists start` },
+    {
+      name: 'dropped',
+      bytes: 4 * kvHeads,
+      per: 'page',
+      about: `${kvHeads} x u32: outliers of each head that did not fit into the lists`,
+    },
     {
       name: 'codes',
       bytes: grid.bytes,
@@ -96,6 +106,18 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
     group === 'inner' ? x < 0 : x < (group === 'outer' ? thresholds.outerLow : thresholds.innerLow);
   const limit = (x: number) => Math.max(0, Math.min(STEPS, Math.round(x)));
   const countAt = (counts: Uint8Array, n: number) => (counts[n >> 1] >> (4 * (n & 1))) & 15;
+  /** Visits the lists of a head: how many entries each has, and where they begin. */
+  const visitLists = (page: Uint8Array, head: number, visit: (count: number, at: number) => void) => {
+    const counts = layout.field(page, 'counts', head);
+    const lists = layout.field(page, 'lists', 0);
+    let at = wordOf(layout.field(page, 'starts', 0), head);
+    for (let n = 0; n < pageTokens * blocks; n++) {
+      let count = countAt(counts, n);
+      if (count === MANY) count = lists[at++];
+      visit(count, at);
+      at += count;
+    }
+  };
 
   /** What the lists of all outliers would take. */
   const wanted = (heads: Float64Array[], tokens: number): number => {
@@ -119,6 +141,7 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       codes: { offset: layout.offset('codes'), bits: 4, order },
       ranges: layout.offset('ranges'),
       starts: layout.offset('starts'),
+      dropped: layout.offset('dropped'),
       counts: layout.offset('counts'),
       lists: layout.offset('lists'),
       room,
@@ -148,7 +171,8 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       heads.forEach((x, head) => {
         const codes = layout.field(page, 'codes', head);
         const counts = layout.field(page, 'counts', head);
-        new DataView(starts.buffer, starts.byteOffset).setUint32(4 * head, end, true);
+        setWord(starts, head, end);
+        let dropped = 0;
         for (let t = 0; t < tokens; t++) {
           for (let block = 0; block < blocks; block++) {
             const first = t * headDim + block * BLOCK;
@@ -169,6 +193,7 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
             const outliers = new Set(kept.map(entry => entry & INDEX));
             for (let at = first; at < last; at++) {
               const group = outliers.has(at - first) ? groupOf(x[at]) : 'middle';
+              if (group !== groupOf(x[at])) dropped++;
               const negative = isNegative(x[at], group);
               const [min, max] = [range(t, group, 0), range(t, group, 1)];
               let shifted = x[at] - shiftOf(group, negative);
@@ -179,6 +204,7 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
             }
           }
         }
+        setWord(layout.field(page, 'dropped', 0), head, dropped);
       });
     },
     read(page, head, token, out) {
@@ -193,7 +219,7 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
         const shifted = min + (grid.read(codes, token, i) * (max - min)) / STEPS;
         out[i] = shifted + shiftOf('middle', shifted < 0);
       }
-      let at = startOf(starts, head);
+      let at = wordOf(starts, head);
       for (let n = 0; n < (token + 1) * blocks; n++) {
         let count = countAt(counts, n);
         if (count === MANY) count = lists[at++];
@@ -210,15 +236,21 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       }
     },
     used(page) {
-      const counts = layout.field(page, 'counts', kvHeads - 1);
-      const lists = layout.field(page, 'lists', 0);
-      const starts = layout.field(page, 'starts', 0);
-      let end = startOf(starts, kvHeads - 1);
-      for (let n = 0; n < pageTokens * blocks; n++) {
-        const count = countAt(counts, n);
-        end += count === MANY ? 1 + lists[end] : count;
-      }
+      let end = 0;
+      visitLists(page, kvHeads - 1, (count, at) => {
+        end = at + count;
+      });
       return layout.offset('lists') + end;
+    },
+    outliers(page) {
+      let [listed, dropped] = [0, 0];
+      for (let head = 0; head < kvHeads; head++) {
+        visitLists(page, head, count => {
+          listed += count;
+        });
+        dropped += wordOf(layout.field(page, 'dropped', 0), head);
+      }
+      return { listed, dropped };
     },
   };
 }
@@ -229,5 +261,6 @@ const listBytes = (count: number) => count + (count >= MANY ? 1 : 0);
 /** An empty range holds one value. */
 const over = (x: number, range: number) => (range === 0 ? 0 : x / range);
 
-const startOf = (starts: Uint8Array, head: number) =>
-  new DataView(starts.buffer, starts.byteOffset).getUint32(4 * head, true);
+const wordOf = (words: Uint8Array, n: number) => new DataView(words.buffer, words.byteOffset).getUint32(4 * n, true);
+const setWord = (words: Uint8Array, n: number, value: number) =>
+  new DataView(words.buffer, words.byteOffset).setUint32(4 * n, value, true);

@@ -2,7 +2,7 @@
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { emptyState, merge, output, type State } from '../state.ts';
-import { skippedTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, type Segment } from './attend.ts';
@@ -220,6 +220,7 @@ function seal(view: KvView, layer: number, page: number, leaf: Block): void {
   const { headDim, kvHeads, pageTokens, tailTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const start = page * pageTokens;
+  const first = firstCodedRow(view.shape, page);
   for (const [codec, offset, side] of [
     [keys, keyOffset, 0],
     [values, valueOffset, 1],
@@ -228,7 +229,7 @@ function seal(view: KvView, layer: number, page: number, leaf: Block): void {
     const x = new Float32Array(pageTokens * kvHeads * headDim);
     for (let t = 0; t < pageTokens; t++) {
       for (let head = 0; head < kvHeads; head++) {
-        const from = (head * tailTokens + ((start + t) % tailTokens)) * headDim;
+        const from = (head * tailTokens + ((start + Math.max(t, first)) % tailTokens)) * headDim;
         for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(tail[from + j]);
       }
     }

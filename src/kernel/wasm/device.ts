@@ -4,7 +4,7 @@
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
-import { skippedTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
 import type { WeightType } from '../weights/types.ts';
 import { at, Banks, type Placed } from './banks.ts';
 import { type Codecs, createCodecs } from './codecs.ts';
@@ -310,9 +310,10 @@ class WasmDevice implements Device {
     const module = this.codecs.moduleOf(keys.fragment, values.fragment);
     const start = (page * pageTokens) % tailTokens;
     const [tailKeys, tailValues] = [0, 1].map(side => this.half(view, view.tail, layer, side, tailTokens));
+    const first = firstCodedRow(view.shape, page);
     const turn = this.turns.addressOf(keys.fragment.turn, page, page + 1);
-    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, at(leaf) + keyOffset, turn);
-    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, at(leaf) + valueOffset, 0);
+    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, first, at(leaf) + keyOffset, turn);
+    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, first, at(leaf) + valueOffset, 0);
   }
 
   async dispose(): Promise<void> {

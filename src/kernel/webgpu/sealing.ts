@@ -2,6 +2,7 @@
 
 import type { Block, KvView, PageCodec } from '../device.ts';
 import type { Fragment } from '../fragment.ts';
+import { firstCodedRow } from '../visibility.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { pack, scalarsOf } from './kernels/pack.ts';
@@ -64,7 +65,8 @@ export class Sealing {
     const turn = turns.length > 0 ? gpu.place(turns).word : 0;
     const tail = blockOf(view.tail);
     const tables = [known.encode, known.mean].filter(buffer => buffer !== undefined);
-    const rotateParams = [tail.slot, tail.pool.strides[layer], number, view.shape.tailTokens, start, turn];
+    const first = firstCodedRow(view.shape, page);
+    const rotateParams = [tail.slot, tail.pool.strides[layer], number, view.shape.tailTokens, start, first, turn];
     const rotateBuffers = [gpu.arena, tail.pool.buffers[layer], ...tables, y];
     gpu.run(steps.rotate, rotateParams, rotateBuffers, [pageTokens / rotatedAtOnce(this.shape), kvHeads]);
     const more = [known.residual, known.tables].filter(buffer => buffer !== undefined);

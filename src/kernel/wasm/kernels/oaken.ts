@@ -4,6 +4,7 @@ import { f32, type I32, i32, type Local } from '../emit.ts';
 import { packGrid, unpackGrid } from '../grid.ts';
 import type { Kernel } from '../module.ts';
 import { loadHalf, storeHalf } from '../ops.ts';
+import { type Tail, vectorAt } from './tail.ts';
 
 type Oaken = PageFragment & { kind: 'oaken' };
 
@@ -84,19 +85,12 @@ export function unpackOaken(
   });
 }
 
-/** Where the vectors to seal lie: f16 tokens of all heads, as seal.ts has them. */
-export interface Tail {
-  tail: I32;
-  tailTokens: I32;
-  start: I32;
-}
-
 /** One head's block and lists. Ranges and the room for lists are of all heads, so every head looks at all of them. */
 export function sealOaken(
   k: Kernel,
   kind: Oaken,
   { headDim, pageTokens, kvHeads }: Size,
-  { tail, tailTokens, start }: Tail,
+  tail: Tail,
   page: I32,
   block: I32,
   head: I32,
@@ -104,10 +98,6 @@ export function sealOaken(
 ): void {
   const [outerLow, innerLow, innerHigh, outerHigh] = kind.thresholds.map(f32.const);
   const x = k.f32();
-  const vectorAt = (h: I32, t: I32): I32 => {
-    const token = i32.remU(i32.add(start, t), tailTokens);
-    return i32.add(tail, i32.mul(i32.add(i32.mul(h, tailTokens), token), 2 * headDim));
-  };
   const isOuter = () => i32.or(f32.lt(x, outerLow), f32.gt(x, outerHigh));
   const isInner = () => i32.eqz(i32.or(f32.lt(x, innerLow), f32.gt(x, innerHigh)));
 
@@ -124,7 +114,7 @@ export function sealOaken(
       k.set(max, zero);
     }
     k.for(0, kvHeads, 1, h => {
-      const from = k.i32(vectorAt(h, t));
+      const from = k.i32(vectorAt(tail, headDim, h, t));
       k.for(0, 2 * headDim, 2, i => {
         k.set(x, loadHalf(i32.add(from, i)));
         const bySide = (n: number, low: typeof outerLow, high: typeof outerLow) =>
@@ -163,7 +153,7 @@ export function sealOaken(
   const overBlocks = (heads: I32, visit: () => void) =>
     k.for(0, heads, 1, h => {
       k.for(0, pageTokens, 1, t => {
-        const vector = k.i32(vectorAt(h, t));
+        const vector = k.i32(vectorAt(tail, headDim, h, t));
         blocksOf(k, headDim, (first, end) => {
           countBlock(vector, first, end);
           visit();
@@ -181,8 +171,9 @@ export function sealOaken(
 
   const n = k.i32(0);
   const [min, max, size, list, sign, kept] = [k.f32(), k.f32(), k.f32(), k.i32(), k.i32(), k.i32()];
+  const dropped = k.i32(0);
   k.for(0, pageTokens, 1, t => {
-    const vector = k.i32(vectorAt(head, t));
+    const vector = k.i32(vectorAt(tail, headDim, head, t));
     const to = k.i32(i32.add(codes, i32.mul(t, headDim)));
     const ranges = k.i32(rangesAt(t));
     blocksOf(k, headDim, (first, last) => {
@@ -215,6 +206,7 @@ export function sealOaken(
             k.set(size, f32.sub(x, f32.select(outer, f32.select(sign, outerLow, outerHigh), zero)));
           },
           () => {
+            k.increment(dropped, i32.or(isOuter(), isInner()));
             k.set(min, loadHalf(ranges, MIDDLE));
             k.set(max, f32.sub(loadHalf(ranges, MIDDLE + 2), min));
             const up = f32.max(zero, f32.sub(x, innerHigh));
@@ -227,5 +219,6 @@ export function sealOaken(
       });
     });
   });
+  k.do(i32.store(i32.add(page, i32.mul(head, 4)), dropped, kind.dropped));
   packGrid(k, { ...kind.codes, tokens: pageTokens, dims: headDim }, codes, block);
 }

@@ -10,6 +10,7 @@ import { addMean, applyMatrix, matrixAt, turnBack } from './domain.ts';
 import { sealMixed } from './mixed.ts';
 import { sealOaken } from './oaken.ts';
 import { sealSpectrum } from './spectrum.ts';
+import { type Tail, vectorAt } from './tail.ts';
 import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';
 
 /** Scratch a thread: vectors as they are, in the codec's domain, and two bytes a code. */
@@ -30,8 +31,8 @@ interface Seal {
 }
 
 /**
- * seal(tail, tailTokens, start, page, turn): `tail` is the layer's keys or values, `start` the place of the first token,
- * `turn` the page's, where keys are relative to its start.
+ * seal(tail, tailTokens, start, first, page, turn): the first four are a `Tail`; `turn` is the page's, where keys are
+ * relative to its start.
  */
 export function seal(
   name: string,
@@ -41,8 +42,10 @@ export function seal(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
-  const k = new Kernel(name, Array(8).fill('i32'));
-  const [tail, tailTokens, start, page, turn, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(name, Array(9).fill('i32'));
+  const params = k.params.map((_, i) => k.i32Param(i));
+  const [address, tailTokens, start, first, page, turn, chunk, chunks, thread] = params;
+  const tail: Tail = { tail: address, tailTokens, start, first };
   const x = k.i32(scratch(k, thread));
   const y = fragment.matrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
@@ -50,7 +53,7 @@ export function seal(
   const one = k.v128(f32x4.const(1));
   const into = fragment.encodeMatrix ?? fragment.matrix;
   k.for(chunk, kvHeads, chunks, head => {
-    loadTail(k, tail, tailTokens, start, head, D, P, x);
+    loadTail(k, tail, head, D, P, x);
     const matrix = into && k.i32(matrixAt(fragment, into, (tables.encodeMatrix ?? tables.matrix)!, D, head));
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(x, i32.mul(t, 4 * D)));
@@ -63,9 +66,9 @@ export function seal(
     const kind = fragment.page;
     if (kind.kind === 'levels') sealLevels(s, kind);
     else if (kind.kind === 'hybrid') sealHybrid(s, kind);
-    else if (kind.kind === 'affine') sealAffine(s, kind, { tail, tailTokens, start, kvHeads });
+    else if (kind.kind === 'affine') sealAffine(s, kind, tail, kvHeads);
     else if (kind.kind === 'book') sealBook(k, kind, shape, tables.books!, block, head, y, codes);
-    else if (kind.kind === 'oaken') sealOaken(k, kind, shape, { tail, tailTokens, start }, page, block, head, codes);
+    else if (kind.kind === 'oaken') sealOaken(k, kind, shape, tail, page, block, head, codes);
     else if (kind.kind === 'spectrum') sealSpectrum(k, kind, shape, tables.turns!, block, y, codes, spare);
     else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
     else if (kind.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
@@ -75,10 +78,9 @@ export function seal(
   return k;
 }
 
-function loadTail(k: Kernel, tail: I32, room: I32, start: I32, head: I32, D: number, P: number, x: I32): void {
+function loadTail(k: Kernel, tail: Tail, head: I32, D: number, P: number, x: I32): void {
   k.for(0, P, 1, t => {
-    const token = i32.remU(i32.add(start, t), room);
-    const from = k.i32(i32.add(tail, i32.mul(i32.add(i32.mul(head, room), token), 2 * D)));
+    const from = k.i32(vectorAt(tail, D, head, t));
     const to = k.i32(i32.add(x, i32.mul(t, 4 * D)));
     k.for(0, D, 4, i => k.do(v128.store(i32.add(to, i32.mul(i, 4)), loadHalf4(i32.add(from, i32.mul(i, 2))))));
   });
@@ -191,16 +193,15 @@ function sealHybrid({ k, D, P, block, y, codes, spare, tables }: Seal, kind: Pag
 function sealAffine(
   { k, D, P, page, block, y, codes }: Seal,
   kind: PageFragment & { kind: 'affine' },
-  { tail, tailTokens, start, kvHeads }: { tail: I32; tailTokens: I32; start: I32; kvHeads: number },
+  tail: Tail,
+  kvHeads: number,
 ): void {
   const { norms, group, axis } = kind;
   if (norms) {
     const scalars = norms.per === 'page' ? page : block;
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
-      const norm = k.f32(
-        norms.per === 'page' ? normOfAll(k, tail, tailTokens, start, t, kvHeads, D) : normOf(k, vector, D),
-      );
+      const norm = k.f32(norms.per === 'page' ? normOfAll(k, tail, t, kvHeads, D) : normOf(k, vector, D));
       // Heads that share a norm all store the same.
       storeScalar(k, norms, scalars, t, norm);
       const at = i32.add(i32.add(scalars, norms.offset), i32.mul(t, norms.bytes));
@@ -256,12 +257,11 @@ function sealAffine(
 }
 
 /** A token's norm over all KV heads, straight from the tail: a rotation does not change it. */
-function normOfAll(k: Kernel, tail: I32, room: I32, start: I32, t: I32, kvHeads: number, D: number): F32 {
+function normOfAll(k: Kernel, tail: Tail, t: I32, kvHeads: number, D: number): F32 {
   const sum = k.v128(v128.zero);
   const v = k.v128();
   k.for(0, kvHeads, 1, head => {
-    const token = i32.remU(i32.add(start, t), room);
-    const from = k.i32(i32.add(tail, i32.mul(i32.add(i32.mul(head, room), token), 2 * D)));
+    const from = k.i32(vectorAt(tail, D, head, t));
     k.for(0, 2 * D, 8, i => {
       k.set(v, loadHalf4(i32.add(from, i)));
       k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));

@@ -204,9 +204,9 @@ fn columns(n: u32) -> u32 {
       const { text, field } = grid('nibbles', { ...page.codes, tokens: P, dims: D });
       const at = oakenScalars(D, P);
       const values = kvHeads * P * D;
-      const start = `scalar4(n % 4, n / 4 * ${S} + ${at.start})`;
       const counts = /* wgsl */ `
-fn starts(n: u32) -> u32 { return ${start}; }
+/** Byte n of words that each head has one of. */
+fn word_per_head(n: u32, at: u32) -> u32 { return scalar4(n % 4, n / 4 * ${S} + at); }
 fn counts(n: u32, head: u32) -> u32 {
   let from_word = head * ${S} + ${at.counts} + 2 * n;
   return scalars[from_word] | (scalars[from_word + 1] << 4);
@@ -215,7 +215,8 @@ fn counts(n: u32, head: u32) -> u32 {
         text: `${text}\n${counts}`,
         fields: [
           { offset: page.ranges, bytes: 12 * P, shared: true, at: n => `scalar2(${n}, 0)` },
-          { offset: page.starts, bytes: 4 * kvHeads, shared: true, at: n => `starts(${n})` },
+          { offset: page.starts, bytes: 4 * kvHeads, shared: true, at: n => `word_per_head(${n}, ${at.start})` },
+          { offset: page.dropped, bytes: 4 * kvHeads, shared: true, at: n => `word_per_head(${n}, ${at.dropped})` },
           { offset: page.lists, bytes: page.room, shared: true, at: n => `codes[${values} + ${n}]` },
           field,
           { offset: page.counts, bytes: (at.all - at.counts) / 2, at: n => `counts(${n}, head)` },

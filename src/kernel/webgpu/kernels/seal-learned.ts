@@ -98,10 +98,13 @@ export function codeBook(
   );
 }
 
-/** Scalars of a head: ranges (the first head's serve all), where its lists start, counts of its blocks. */
-export function oakenScalars(D: number, P: number): { start: number; counts: number; all: number } {
+/**
+ * Scalars of a head: ranges (the first head's serve all), where its lists start, outliers that did not fit into them,
+ * counts of its blocks.
+ */
+export function oakenScalars(D: number, P: number): { start: number; dropped: number; counts: number; all: number } {
   const blocks = Math.ceil(D / BLOCK);
-  return { start: 6 * P, counts: 6 * P + 1, all: 6 * P + 1 + P * blocks };
+  return { start: 6 * P, dropped: 6 * P + 1, counts: 6 * P + 2, all: 6 * P + 2 + P * blocks };
 }
 
 /**
@@ -110,7 +113,7 @@ export function oakenScalars(D: number, P: number): { start: number; counts: num
  */
 export function codeOaken({ thresholds, room }: Oaken, { headDim: D, kvHeads, pageTokens: P }: PageShape) {
   const [outerLow, innerLow, innerHigh, outerHigh] = thresholds.map(float);
-  const { start, counts, all: S } = oakenScalars(D, P);
+  const { start, dropped, counts, all: S } = oakenScalars(D, P);
   const blocks = Math.ceil(D / BLOCK);
   const values = kvHeads * P * D;
   /** Scratch after the list bytes: where each block's list begins, and whether inner values are listed. */
@@ -183,9 +186,13 @@ fn main(group: vec3u, lane: u32) {
   var end = 0u;
   for (var n = 0u; n < ${kvHeads * P * blocks}; n++) {
     let head = n / ${P * blocks};
-    if (n % ${P * blocks} == 0) { scalars[head * ${S} + ${start}] = end; }
+    if (n % ${P * blocks} == 0) {
+      scalars[head * ${S} + ${start}] = end;
+      scalars[head * ${S} + ${dropped}] = 0;
+    }
     var count = select(listed[n] & 0xffff, listed[n] >> 16, everything);
     if (end + bytes_of(count) > ${room}) { count = 0; }
+    scalars[head * ${S} + ${dropped}] += (listed[n] >> 16) - count;
     scalars[head * ${S} + ${counts} + n % ${P * blocks}] = min(${MANY}u, count);
     codes[${scratch + 1} + n] = end;
     if (count >= ${MANY}) { codes[${values} + end] = count; }

@@ -24,7 +24,7 @@ export const rotatedAtOnce = ({ pageTokens }: PageShape): number => {
 
 /**
  * y = matrix (turned x - mean), [head][token][dim]; a workgroup some tokens of a head. The matrix comes transposed, so that
- * neighbours read neighbours.
+ * neighbours read neighbours. Rows before `p.first` are read from it (kernel/visibility.ts).
  */
 export function rotate(fragment: Fragment, shape: PageShape): Kernel {
   const { headDim: D, kvHeads, pageTokens: P } = shape;
@@ -44,7 +44,7 @@ export function rotate(fragment: Fragment, shape: PageShape): Kernel {
     ${each(T, t => `y[to + ${t * D} + c] = sum${t};`, ' ')}`;
   return {
     name: `rotate ${D} ${kvHeads} ${P} ${rows} ${used ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
-    params: ['slot', 'stride', 'side', 'tokens', 'start', 'turn'],
+    params: ['slot', 'stride', 'side', 'tokens', 'start', 'first', 'turn'],
     buffers: [
       'data: array<u32>',
       'pool: array<u32>',
@@ -61,7 +61,8 @@ fn main(group: vec3u, lane: u32) {
   for (var n = lane; n < ${(T * D) / 2}; n += ${ROTATE.lanes}) {
     let t = n / ${D / 2};
     let i = n % ${D / 2};
-    var both = unpack2x16float(pool[first + (p.start + group.x * ${T} + t) % p.tokens * ${D / 2} + i]);
+    let row = max(group.x * ${T} + t, p.first);
+    var both = unpack2x16float(pool[first + (p.start + row) % p.tokens * ${D / 2} + i]);
     ${
       pairs > 0
         ? `if (i < ${pairs}) {

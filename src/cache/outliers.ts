@@ -1,0 +1,29 @@
+/** How many outliers the sealed pages of a sequence have room for. */
+import type { Device, KvView, Outliers } from '../kernel/device.ts';
+import { formatCount } from '../units.ts';
+
+/** Over the pages that a sequence holds now, read back from the device; undefined where no codec has lists of outliers. */
+export async function countOutliers(device: Device, view: KvView): Promise<Outliers | undefined> {
+  const sides = view.shape.layers.flatMap(({ keys, values, keyOffset, valueOffset }) => [
+    { codec: keys, offset: keyOffset },
+    { codec: values, offset: valueOffset },
+  ]);
+  if (!sides.some(({ codec }) => codec.outliers)) return undefined;
+  const sum = { listed: 0, dropped: 0 };
+  for (const leaf of view.leaves) {
+    const bytes = await device.readBlock(leaf);
+    for (const { codec, offset } of sides) {
+      const found = codec.outliers?.(bytes.subarray(offset, offset + codec.pageBytes));
+      sum.listed += found?.listed ?? 0;
+      sum.dropped += found?.dropped ?? 0;
+    }
+  }
+  return sum;
+}
+
+/** "0.02 % of 123,456 outliers did not fit into their lists". */
+export function formatOutliers({ listed, dropped }: Outliers): string {
+  const all = listed + dropped;
+  const percent = all === 0 ? 0 : (100 * dropped) / all;
+  return `${dropped === 0 ? 0 : percent.toPrecision(2)} % of ${formatCount(all)} outliers did not fit into their lists`;
+}

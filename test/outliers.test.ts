@@ -1,0 +1,88 @@
+/** Outliers that do not fit into a page are counted, whichever device sealed it, and evaluation reports them. */
+import { expect, it } from 'vitest';
+import { countOutliers, formatOutliers } from '../src/cache/outliers.ts';
+import { createTrained } from '../src/codec/codec.case.ts';
+import { createCodec, learn } from '../src/codec/kv.ts';
+import { samplesOf } from '../src/codec/learned.ts';
+import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { loadEngine, openModelFile } from '../src/engine/engine.ts';
+import { measureDivergence } from '../src/eval/divergence.ts';
+import type { Device, Outliers } from '../src/kernel/device.ts';
+import { createJsDevice } from '../src/kernel/js/device.ts';
+import { createWasmDevice } from '../src/kernel/wasm/device.ts';
+import { createWebGpuDevice } from '../src/kernel/webgpu/device.ts';
+import { planOf, planOfCodecs } from '../src/plan/plan.ts';
+import { runAttention } from './attention.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { tinyModel } from './tiny-model.ts';
+import { describeGpu } from './webgpu.ts';
+
+const SHAPE = { headDim: 80, heads: 2, kvHeads: 2, pageTokens: 32 };
+const VALUES = (SHAPE.pageTokens + 1) * SHAPE.kvHeads * SHAPE.headDim;
+/** Values as they were learned from; with too many small ones; so large that even the large ones have no room. */
+const KINDS: ((x: number, i: number) => number)[] = [x => x, (x, i) => (i % 3 ? x : x / 50), x => 3 * x];
+
+async function sealedOutliers(device: Device): Promise<Outliers[]> {
+  const { values } = createTrained('oaken+sink0', SHAPE, new Float32Array(SHAPE.kvHeads * SHAPE.headDim));
+  const found: Outliers[] = [];
+  for (const kind of KINDS) {
+    const setting = { ...SHAPE, spec: 'f16/oaken+sink0' };
+    const options = { most: 0, values: normals(createRandom(4), VALUES).map(kind) };
+    const { leaves } = await runAttention(device, setting, [SHAPE.pageTokens + 1], options);
+    found.push(values.outliers!(leaves[0].subarray(leaves[0].length - values.pageBytes)));
+  }
+  return found;
+}
+
+it('js counts them', async () => {
+  const [usual, manySmall, large] = await sealedOutliers(createJsDevice());
+  expect(usual.dropped).toBe(0);
+  expect(manySmall.dropped).toBeGreaterThan(0);
+  expect(large.dropped).toBeGreaterThan(large.listed);
+});
+
+it('wasm counts the same', async () => {
+  const device = await createWasmDevice({ ...SHAPE, threads: 2 });
+  expect(await sealedOutliers(device)).toEqual(await sealedOutliers(createJsDevice()));
+  await device.dispose();
+});
+
+describeGpu('webgpu', () => {
+  it('counts the same', async () => {
+    const device = await createWebGpuDevice(SHAPE);
+    expect(await sealedOutliers(device)).toEqual(await sealedOutliers(createJsDevice()));
+    await device.dispose();
+  });
+});
+
+it('evaluation counts those of all rows, and says so in words', async () => {
+  const [pageTokens, context] = [16, 48];
+  const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
+  const { layers } = file.config;
+  const shape = { ...file.config, pageTokens };
+  const engine = await loadEngine(file, { plan: planOf('f16', shape), context }, { device: 'js' });
+  // Learned from far smaller vectors, so that all of the model's are outliers.
+  const small = samplesOf(
+    normals(createRandom(1), 64 * shape.kvHeads * shape.headDim).map(x => x / 1e4),
+    shape,
+  );
+  const codec = createCodec('oaken', shape, learn('oaken', shape, { key: small, value: small }));
+  const plan = planOfCodecs('oaken', codec.window, Array(layers).fill(codec));
+  const ids = Array.from({ length: 2 * context }, (_, i) => (i * i * 7 + 31 * i) % 256);
+  const [exact, oaken] = await measureDivergence(engine, ids, { plans: [plan], context });
+  expect(exact.outliers).toBeUndefined();
+  // Of each row two pages are sealed, keys and values.
+  const sealed = 2 * 2 * 2 * layers * pageTokens * shape.kvHeads * shape.headDim;
+  const { listed, dropped } = oaken.outliers!;
+  expect(listed + dropped).toBeLessThanOrEqual(sealed);
+  expect(listed + dropped).toBeGreaterThan(0.9 * sealed);
+  expect(dropped).toBeGreaterThan(0.5 * sealed);
+
+  const empty = engine.openSequence(plan, context);
+  expect(await countOutliers(engine.device, empty.view)).toEqual({ listed: 0, dropped: 0 });
+  await engine.dispose();
+  expect(formatOutliers({ listed: 99_980, dropped: 20 })).toBe(
+    '0.020 % of 100,000 outliers did not fit into their lists',
+  );
+  expect(formatOutliers({ listed: 5, dropped: 0 })).toBe('0 % of 5 outliers did not fit into their lists');
+});

@@ -8,6 +8,7 @@ import { describe, expect, it } from 'vitest';
 const LAYERS = [
   'errors.ts',
   'units.ts',
+  'nearest.ts',
   'kernel',
   'codec',
   'cache',

@@ -1,6 +1,6 @@
 /** Learns what codecs need of every layer and side, from the records of all rows: one file each, as a small profile. */
-import { checkShape, createCodec, learn } from '../codec/kv.ts';
-import { gaussianSamples, type Learned } from '../codec/learned.ts';
+import { checkShape, createCodec, placeholder } from '../codec/kv.ts';
+import type { Learned } from '../codec/learned.ts';
 import { ShapeError } from '../errors.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
@@ -18,8 +18,7 @@ export function usualCodecs(shape: PlanShape): string[] {
 
 function fits(spec: string, shape: PlanShape): boolean {
   try {
-    const samples = gaussianSamples(checkShape(shape), 64);
-    createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
+    createCodec(spec, shape, placeholder(spec, shape));
     return true;
   } catch (error) {
     if (error instanceof ShapeError) return false;

@@ -1,15 +1,14 @@
 /** `kvasir calibrate`: learns from text what the calibrated codecs need of a model, and keeps it as its profile. */
-import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import type { Command } from 'commander';
 import { type Calibrated, calibrate, type Stage } from '../calibrate/calibrate.ts';
-import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { formatCount, formatFileSize, parseCount } from '../units.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
 import { brief } from './table.ts';
+import { readText } from './text.ts';
 import { packageVersion } from './version.ts';
 
 interface Options {
@@ -67,7 +66,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
   const { text, memory, codecs, json, bits, ...rest } = options;
   if (!text && !rest.self)
     console.error('The model writes the text that it is calibrated by. --text takes files: best what it will read.');
-  const texts = text && (await Promise.all(text.map(readText)));
+  const texts = text && (await Promise.all(text.map(path => readText(path, '--text'))));
   const bars = stageBars();
   try {
     const result = await calibrate(model, {
@@ -87,11 +86,6 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
     bars.end();
   }
 }
-
-const readText = (path: string): Promise<string> =>
-  readFile(path, 'utf8').catch(error => {
-    throw new InputError(`${path} cannot be read (${error.code ?? error.message}). Check --text.`);
-  });
 
 /** One bar a stage. */
 function stageBars() {

@@ -1,5 +1,5 @@
 /** `kvasir eval`: what each codec costs a model's predictions, on a text of one's own. */
-import { readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { profileFor } from '../engine/profile.ts';
@@ -16,6 +16,7 @@ import { evaluateNeedle, type NeedleFlags } from './needle.ts';
 import { createProgress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber, parseSpecs } from './session.ts';
 import { brief, table } from './table.ts';
+import { readText } from './text.ts';
 
 interface Options extends NeedleFlags {
   task: string;
@@ -77,9 +78,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   if (options.text === undefined) throw new InputError('There is no text to predict. Give one: --text wiki.valid.txt');
   const specs = parseSpecs(options.kv);
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
-  const text = await readFile(options.text, 'utf8').catch(error => {
-    throw new InputError(`${options.text} cannot be read (${error.code ?? error.message}). Check --text.`);
-  });
+  const text = await readText(options.text, '--text');
   const file = await openModelFile(name);
   const { tokenizer, config } = file;
   const profile = await profileFor(file, specs, options.profile);

@@ -12,7 +12,7 @@ it.each([
   ],
   ["Of this model, kv: 'tq3' fits at this context.", 'Of this model, --kv tq3 fits at this context.'],
   ['use kv "auto" with it, not "tq4".', 'use --kv auto with it, not "tq4".'],
-  ['temperature must be between 0 and 100, not -1.', '--temperature must be between 0 and 100, not -1.'],
+  ['temperature is -1; it must be between 0 and 100.', '--temperature is -1; it must be between 0 and 100.'],
   ["Use another codec, or device: 'wasm'.", 'Use another codec, or --device wasm.'],
   ['Take a smaller context or prefillChunk.', 'Take a smaller --context or --batch.'],
   ['Leave maxTokens out, or set maxTokens: 100.', 'Leave --max-tokens out, or set --max-tokens 100.'],

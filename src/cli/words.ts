@@ -22,7 +22,7 @@ const REPLACEMENTS: readonly [RegExp, string | ((...groups: string[]) => string)
   // overflow: 'slide', kv "auto", --max-tokens: 5
   [new RegExp(`(?<!-)\\b(${WORDS}):? ['"]([^'"]+)['"]`, 'g'), '--$1 $2'],
   [/(--[a-z-]+): (?=[\d'"])/g, '$1 '],
-  [new RegExp(`(?<!-)\\b(${WORDS}) (?=must )`, 'g'), '--$1 '],
+  [new RegExp(`(?<!-)\\b(${WORDS}) (?=must |is [^;]*; it must )`, 'g'), '--$1 '],
   [/\b(?:load|open) the model with a (larger|smaller) context\b/g, 'use a $1 --context'],
   [/\b(larger|smaller) context\b/g, '$1 --context'],
 ];

@@ -41,17 +41,23 @@ export async function readPrompt({ given, files = [], signal }: PromptParts): Pr
   const asked = given === '-' ? undefined : given;
   if (given === undefined && files.length === 0 && process.stdin.isTTY)
     throw new InputError('There is no prompt. Give one: kvasir run MODEL "Who was Kvasir?"');
-  const documents = await Promise.all(
-    files.map(async path => {
-      const text = await readPromptFile(path, '--file');
-      return files.length > 1 ? `${path}\n${text}` : text;
-    }),
-  );
+  const documents = await Promise.all(files.map(async path => ({ path, text: await readPromptFile(path, '--file') })));
   const piped = given === '-' || hasPipedInput() ? await readStdin(signal) : '';
   if (piped.trim() === '' && (given === '-' || (asked === undefined && files.length === 0)))
     throw new InputError('The prompt from stdin is empty. Give some text.');
-  const parts = [...documents, piped, asked ?? ''].filter(text => text.trim() !== '');
-  return parts.map((text, i) => (i < parts.length - 1 ? text.trimEnd() : text)).join('\n\n');
+  return joinPrompt(documents, piped, asked);
+}
+
+export interface Document {
+  path: string;
+  text: string;
+}
+
+/** Documents, by name where there are several, and further texts, with blank lines between. */
+export function joinPrompt(documents: readonly Document[], ...texts: (string | undefined)[]): string {
+  const named = documents.map(({ path, text }) => (documents.length > 1 ? `${path}\n${text}` : text));
+  const parts = [...named, ...texts].filter(text => text !== undefined && text.trim() !== '');
+  return parts.map((text, i) => (i < parts.length - 1 ? text?.trimEnd() : text)).join('\n\n');
 }
 
 /** A pipe, a file or a socket. Not a terminal, and not /dev/null, which cron and services have in its place. */

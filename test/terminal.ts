@@ -11,7 +11,6 @@ import fcntl, os, pty, select, struct, sys, termios
 pid, fd = pty.fork()
 if pid == 0: os.execvp(sys.argv[1], sys.argv[1:])
 def resize(cols, rows): fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
-resize(80, 24)
 sources = [0, 3, fd]
 while fd in sources:
     for source in select.select(sources, [], [])[0]:
@@ -27,12 +26,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 /** Afterwards the terminal says how it was left. */
 const SHELL = '"$@"; status=$?; stty -a; exit $status';
 
+/** What makes the pseudo-terminal: `script` is on every Debian, but cannot resize. */
+export const tool = ['python3', 'script'].find(name => spawnSync(name, ['--version']).status === 0);
+
 /** Why there is no pseudo-terminal here; undefined where there is one. */
-export function missingTerminal(): string | undefined {
-  if (spawnSync('python3', ['--version']).status === 0) return undefined;
-  if (process.env.CI) throw new Error('The tests of the chat need python3 for a pseudo-terminal.');
-  return 'no python3, which makes the pseudo-terminal';
-}
+export const missing = tool ? undefined : 'neither python3 nor script is here to make a pseudo-terminal';
+if (missing && process.env.CI) throw new Error(missing);
 
 export interface Terminal {
   /** All that was printed, control sequences included. */
@@ -52,8 +51,10 @@ export interface Terminal {
 }
 
 export function openTerminal(args: readonly string[]): Terminal {
-  const command = ['sh', '-c', SHELL, 'sh', process.execPath, main, ...args];
-  const child = spawn('python3', ['-c', PTY, ...command], { stdio: ['pipe', 'pipe', 'inherit', 'pipe'] });
+  const command = ['sh', '-c', `stty cols 80 rows 24; ${SHELL}`, 'sh', process.execPath, main, ...args];
+  const quoted = command.map(part => `'${part.replaceAll("'", `'\\''`)}'`).join(' ');
+  const start = tool === 'python3' ? ['-c', PTY, ...command] : ['-qfec', quoted, '/dev/null'];
+  const child = spawn(tool ?? '', start, { stdio: ['pipe', 'pipe', 'inherit', 'pipe'] });
   let [raw, columns] = ['', 80];
   child.stdout!.setEncoding('utf8').on('data', text => {
     raw += text;

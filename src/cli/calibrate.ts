@@ -1,10 +1,10 @@
 /** `kvasir calibrate`: learns from text what the calibrated codecs need of a model, and keeps it as its profile. */
 import { availableParallelism } from 'node:os';
 import type { Command } from 'commander';
-import { type Calibrated, calibrate, type Stage } from '../calibrate/calibrate.ts';
+import { type Calibrated, calibrate, type Stage, type Work } from '../calibrate/calibrate.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { formatCount, formatFileSize, parseCount } from '../units.ts';
+import { formatCount, formatDuration, formatFileSize, parseCount } from '../units.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
 import { brief } from './table.ts';
@@ -77,6 +77,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
       version: packageVersion,
       workers: availableParallelism(),
       signal,
+      onStart: work => console.error(announce(work)),
       onProgress: bars.update,
     });
     bars.end();
@@ -85,6 +86,14 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
   } finally {
     bars.end();
   }
+}
+
+function announce({ tokens, written, context, codecs, layers, seconds }: Work): string {
+  const writes = written > 0 ? `the model writes ${formatCount(written)} tokens, ` : '';
+  return (
+    `${written > 0 ? 'Four' : 'Three'} stages: ${writes}${formatCount(tokens)} are read in rows of ${formatCount(context)}, ${codecs.join(', ')} learn ` +
+    `from them, and ${layers} layers are probed.\nAbout ${formatDuration(seconds)} in all. Ctrl-C keeps what is done.`
+  );
 }
 
 /** One bar a stage. */

@@ -50,11 +50,14 @@ export interface Terminal {
   close(): void;
 }
 
-export function openTerminal(args: readonly string[]): Terminal {
+export function openTerminal(args: readonly string[], env: Record<string, string> = {}): Terminal {
   const command = ['sh', '-c', `stty cols 80 rows 24; ${SHELL}`, 'sh', process.execPath, main, ...args];
   const quoted = command.map(part => `'${part.replaceAll("'", `'\\''`)}'`).join(' ');
   const start = tool === 'python3' ? ['-c', PTY, ...command] : ['-qfec', quoted, '/dev/null'];
-  const child = spawn(tool ?? '', start, { stdio: ['pipe', 'pipe', 'inherit', 'pipe'] });
+  const child = spawn(tool ?? '', start, {
+    env: { ...process.env, ...env },
+    stdio: ['pipe', 'pipe', 'inherit', 'pipe'],
+  });
   let [raw, columns] = ['', 80];
   child.stdout!.setEncoding('utf8').on('data', text => {
     raw += text;

@@ -19,8 +19,9 @@ const WORDS = 'kv|overflow|device|threads|profile|context|temperature|seed|stop'
 
 const REPLACEMENTS: readonly [RegExp, string | ((...groups: string[]) => string)][] = [
   [new RegExp(`\\b(${Object.keys(FLAGS).join('|')})\\b`, 'g'), (_, name) => FLAGS[name]],
-  // overflow: 'slide', kv "auto", --max-tokens: 5
-  [new RegExp(`(?<!-)\\b(${WORDS}):? ['"]([^'"]+)['"]`, 'g'), '--$1 $2'],
+  // overflow: 'slide', then kv "auto", then --max-tokens: 5
+  [new RegExp(`(?<!-)\\b(${WORDS}): ['"]([^'"]+)['"]`, 'g'), '--$1 $2'],
+  [/\bkv "([^"]+)"/g, '--kv $1'],
   [/(--[a-z-]+): (?=[\d'"])/g, '$1 '],
   [new RegExp(`(?<!-)\\b(${WORDS}) (?=must |is [^;]*; it must )`, 'g'), '--$1 '],
   [/\b(?:load|open) the model with a (larger|smaller) context\b/g, 'use a $1 --context'],

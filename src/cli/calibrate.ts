@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { type Calibrated, calibrate, type Stage, type Work } from '../calibrate/calibrate.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
+import { USUAL_CODECS } from '../plan/usual.ts';
 import { formatCount, formatDuration, formatFileSize, parseCount } from '../units.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
@@ -50,7 +51,7 @@ export function addCalibrate(program: Command): void {
     .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
     .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: 256)', parseNumber)
     .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
-    .option('--codecs <specs>', 'what is learned for, with commas between (default: all that learn)')
+    .option('--codecs <specs>', `what is learned for, with commas between (default: ${USUAL_CODECS.join()})`)
     .option('--bits <n>', 'bits a value of the plan that is shown in the end', parseNumber, 2)
     .option('--out <file>', 'write the profile here (default: where it is found by itself)');
   addDeviceOptions(command)

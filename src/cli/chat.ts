@@ -29,7 +29,7 @@ const HELP = `/stats      speed and memory of the last answer
 /reset      forget everything said so far
 /exit       leave (or Ctrl-D, or Ctrl-C twice)
 /help       this
-""" begins a message of several lines, and ends it. A pasted text is one message, too.
+""" begins a message of several lines, and ends it. A paste is one message.
 Ctrl-C stops an answer. What you type during one waits for its end.`;
 
 export function addChat(program: Command): void {

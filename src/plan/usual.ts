@@ -4,9 +4,9 @@ import { ShapeError, UnsupportedError } from '../errors.ts';
 import type { PlanShape } from './plan.ts';
 
 /** Those that the model's shape cannot have are left out. */
-const USUAL = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4/f16'];
+export const USUAL_CODECS = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4/f16'];
 
-export const usualCodecs = (shape: PlanShape): string[] => USUAL.filter(spec => fits(spec, shape));
+export const usualCodecs = (shape: PlanShape): string[] => USUAL_CODECS.filter(spec => fits(spec, shape));
 
 function fits(spec: string, shape: PlanShape): boolean {
   try {

@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../src/index.ts';
 import { type Act, kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
+import { missing, openTerminal } from './terminal.ts';
 import { tinyModel } from './tiny-model.ts';
 
 let model: string;
@@ -61,6 +62,14 @@ describe('the prompt', () => {
     const { status, stderr } = await ask(['Who?'], { stdin: 'open', interruptWhen });
     expect(status).toBe(130);
     expect(stderr).not.toMatch(/ at |kvasir:/);
+  });
+
+  it.skipIf(missing)('is what is typed until Ctrl-D for - at a terminal', async () => {
+    const options = ['--raw', '--stats', '--temperature', '0', '--max-tokens', '3', '--device', 'js'];
+    const terminal = openTerminal(['run', model, '-', ...options]);
+    terminal.type('Odin\ndrank.\n\x04');
+    expect(await terminal.exit).toBe(0);
+    expect(terminal.screen).toMatch(/prompt 12 tokens/);
   });
 
   it.each([

@@ -127,7 +127,8 @@ function createTalk(model: Model, options: Options) {
         }
         bar.end();
         last = await stream.result();
-        attached = [];
+        // A question that was stopped before its answer began is not part of the chat: its files wait for the next.
+        if (last.ids.length > 0) attached = [];
         turn++;
         process.stdout.write(last.finish === 'cancelled' ? ' (stopped)\n' : '\n');
         for (const notice of last.notices) console.error(inOptions(notice));

@@ -1,16 +1,19 @@
 import { expect, it } from 'vitest';
 import { nearest } from './nearest.ts';
 
-const known = ['run', 'chat', 'list', 'estimate', 'maxTokens'];
+const known = ['temperature', 'topK', 'topP', 'maxTokens', 'stop', 'seed', 'kv', 'kvMemory'];
 
 it.each([
-  ['rnu', 'run'],
-  ['Run', 'run'],
-  ['lst', 'list'],
-  ['esitmate', 'estimate'],
   ['max_tokens', 'maxTokens'],
-  ['zzz', undefined],
+  ['max-tokens', 'maxTokens'],
+  ['MAXTOKENS', 'maxTokens'],
+  ['temprature', 'temperature'],
+  ['temperatuer', 'temperature'],
+  ['top_k', 'topK'],
+  ['stops', 'stop'],
+  ['see', 'seed'],
+  ['vk', 'kv'],
+  ['banana', undefined],
   ['', undefined],
-])('%s: %s', (name, expected) => expect(nearest(name, known)).toBe(expected));
-
-it('nothing is near where nothing is known', () => expect(nearest('run', [])).toBeUndefined());
+  ['x'.repeat(100_000), undefined],
+])('%s is %s', (name, meant) => expect(nearest(name, known)).toBe(meant));

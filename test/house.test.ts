@@ -7,8 +7,10 @@ import { describe, expect, it } from 'vitest';
 /** Lowest first. A file may import its own layer and those before it; errors.ts is below them all. */
 const LAYERS = [
   'errors.ts',
-  'units.ts',
+  'describe.ts',
   'nearest.ts',
+  'disposable.ts',
+  'units.ts',
   'kernel',
   'codec',
   'cache',

@@ -3,7 +3,7 @@ import type { KeyCodec, ValueCodec } from '../codec/codec.ts';
 import { createCodec, placeholder } from '../codec/kv.ts';
 import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
-import { type CodecRow, codecRows, type RefusedRow, VECTORS } from '../eval/codec-table.ts';
+import { type CodecRow, codecRows, learnedFrom, type RefusedRow, VECTORS } from '../eval/codec-table.ts';
 import { vectorSets } from '../eval/vectors.ts';
 import { formatCount, parseCount, parseCounts } from '../units.ts';
 import { createProgress } from './progress.ts';
@@ -71,6 +71,7 @@ function codecTable(rows: readonly (CodecRow | RefusedRow)[], dim: number, vecto
     '',
     'bits       code bits per value: everything a page stores. B/vector: the same in bytes; two numbers are keys/values.',
     `for keys   squared error over squared norm, and mean cosine, measured on ${formatCount(vectors)} vectors of five kinds:`,
+    `           (codecs that learn did so from ${formatCount(learnedFrom(vectors))} others; calibration has thousands)`,
     ...sets.map(name => `  ${name.padEnd(9)}${vectorSets[name].about}`),
     'values     squared error of Gaussian values',
     'attention  relative error of the attention output, f16 window as in the spec (4 sinks unless it says)',

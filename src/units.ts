@@ -62,4 +62,15 @@ function scale(bytes: number, base: number, units: string[]): { value: number; u
   return { value, unit: units[power] };
 }
 
+/** How long something takes, as people say it: `40 seconds`, `19 minutes`, `2.5 hours`. */
+export function formatDuration(seconds: number): string {
+  const [value, unit] =
+    seconds < 90
+      ? [Math.max(1, Math.round(seconds)), 'second']
+      : seconds < 5400
+        ? [Math.round(seconds / 60), 'minute']
+        : [Math.round(seconds / 1800) / 2, 'hour'];
+  return `${value} ${unit}${value === 1 ? '' : 's'}`;
+}
+
 export const formatCount = (count: number): string => count.toLocaleString('en-US');

@@ -95,9 +95,24 @@ describe('a codec that learned', () => {
     const found = await kvasir(run, { own });
     expect([found.status, JSON.parse(found.stdout).ids.length]).toEqual([0, 8]);
     const missing = await kvasir(run, { own: await folder() });
-    expect([missing.status, missing.stderr]).toEqual([1, expect.stringMatching(/Run `kvasir calibrate MODEL`/)]);
+    expect([missing.status, missing.stderr]).toEqual([
+      1,
+      expect.stringContaining(`Run: kvasir calibrate ${model} (about 1 second here, once)`),
+    ]);
     const named = await kvasir([...run, '--profile', path], { own: await folder() });
     expect(JSON.parse(named.stdout).ids).toEqual(JSON.parse(found.stdout).ids);
+  });
+
+  it('says what to run where calibration has not learned it', async () => {
+    process.env.KVASIR_CACHE = own;
+    await expect(loadModel(model, { kv: 'vec-d8b4' })).rejects.toThrow(
+      /profile was made for .*tq4-c.*Run: kvasir calibrate \S+ --codecs \S*tq4-c\S*,vec-d8b4 \(about/,
+    );
+    process.env.KVASIR_CACHE = await folder();
+    await expect(loadModel(model, { kv: 'mead3' })).rejects.toThrow(
+      /no profile of it. Run: kvasir calibrate \S+ \(about/,
+    );
+    await expect(loadModel(model, { kv: 'vec-d8b12' })).rejects.toThrow(/--codecs mead2,\S*oaken\S*,vec-d8b12 \(about/);
   });
 
   it('is judged by eval, at the bits of its sibling that did not', async () => {

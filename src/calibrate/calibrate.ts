@@ -11,7 +11,7 @@ import {
   openModelFile,
   planShape,
 } from '../engine/engine.ts';
-import { profileShape } from '../engine/profile.ts';
+import { calibrationSeconds, profileShape } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { planBytes, planOf } from '../plan/plan.ts';
 import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
@@ -31,11 +31,24 @@ export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'devic
   /** Threads beside the device's; 0 does all in this one. */
   workers: number;
   signal?: AbortSignal;
+  /** Before anything is computed: what there is to do. */
+  onStart?: (work: Work) => void;
   onProgress?: (stage: Stage, done: number, total: number) => void;
 }
 
 /** In tokens, rows, and sides of layers. */
 export type Stage = 'writing' | 'reading' | 'learning' | 'probing';
+
+export interface Work {
+  /** To read, and how many of them the model writes first. */
+  tokens: number;
+  written: number;
+  context: number;
+  codecs: readonly string[];
+  layers: number;
+  /** About how long all of it takes, if nothing is done yet. */
+  seconds: number;
+}
 
 export interface Calibrated {
   path: string;
@@ -59,12 +72,15 @@ export async function calibrate(name: string, options: CalibrateOptions): Promis
     await file.gguf.close();
     throw error;
   });
+  const { context, codecs, codecShape } = job;
+  const [tokens, written] = [job.rows * context, job.own * context];
+  const seconds = await calibrationSeconds(file, tokens, written);
+  options.onStart?.({ tokens, written, context, codecs, layers: codecShape.layers, seconds });
   const workers = await createWorkers(options.workers);
   try {
     const rows = await readText(file, job, workers, options);
     if (!rows) return undefined;
-    const { fingerprint, context, seed, text, codecs, shape, codecShape, state } = job;
-    const tokens = job.rows * context;
+    const { fingerprint, seed, text, shape, state } = job;
     const made = { tokens, context, samples: job.rows * shape.samples, seed, text, codecs, version: options.version };
     const content = { fingerprint, shape: profileShape(file), made, sensitivities: {} };
     const learned = await train({

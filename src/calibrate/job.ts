@@ -12,8 +12,8 @@ import { outputGrams } from '../plan/metric.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { mostSamples, type StatisticsShape } from '../plan/statistics.ts';
 import { kvasirCache } from '../plan/store.ts';
+import { usualCodecs } from '../plan/usual.ts';
 import { openState, type State } from './state.ts';
-import { usualCodecs } from './train.ts';
 
 export interface JobOptions {
   /** Texts to learn from; without any the model writes all of it. */

@@ -1,31 +1,12 @@
 /** Learns what codecs need of every layer and side, from the records of all rows: one file each, as a small profile. */
-import { checkShape, createCodec, learn } from '../codec/kv.ts';
-import { gaussianSamples, type Learned } from '../codec/learned.ts';
-import { ShapeError } from '../errors.ts';
+import { checkShape } from '../codec/kv.ts';
+import type { Learned } from '../codec/learned.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import type { StatisticsShape } from '../plan/statistics.ts';
 import { readRecords } from './collect.ts';
 import type { State } from './state.ts';
 import type { Workers } from './workers.ts';
-
-/** What is learned unless a list is given; those that the model's shape cannot have are left out. */
-const USUAL = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4/f16'];
-
-export function usualCodecs(shape: PlanShape): string[] {
-  return USUAL.filter(spec => fits(spec, shape));
-}
-
-function fits(spec: string, shape: PlanShape): boolean {
-  try {
-    const samples = gaussianSamples(checkShape(shape), 64);
-    createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
-    return true;
-  } catch (error) {
-    if (error instanceof ShapeError) return false;
-    throw error;
-  }
-}
 
 export interface TrainOptions {
   shape: StatisticsShape;

@@ -1,15 +1,15 @@
 /** `kvasir calibrate`: learns from text what the calibrated codecs need of a model, and keeps it as its profile. */
-import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import type { Command } from 'commander';
-import { type Calibrated, calibrate, type Stage } from '../calibrate/calibrate.ts';
-import { InputError } from '../errors.ts';
+import { type Calibrated, calibrate, type Stage, type Work } from '../calibrate/calibrate.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { formatCount, formatFileSize, parseCount } from '../units.ts';
+import { USUAL_CODECS } from '../plan/usual.ts';
+import { formatCount, formatDuration, formatFileSize, parseCount } from '../units.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
 import { brief } from './table.ts';
+import { readText } from './text.ts';
 import { packageVersion } from './version.ts';
 
 interface Options {
@@ -51,7 +51,7 @@ export function addCalibrate(program: Command): void {
     .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
     .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: 256)', parseNumber)
     .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
-    .option('--codecs <specs>', 'what is learned for, with commas between (default: all that learn)')
+    .option('--codecs <specs>', `what is learned for, with commas between (default: ${USUAL_CODECS.join()})`)
     .option('--bits <n>', 'bits a value of the plan that is shown in the end', parseNumber, 2)
     .option('--out <file>', 'write the profile here (default: where it is found by itself)');
   addDeviceOptions(command)
@@ -67,7 +67,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
   const { text, memory, codecs, json, bits, ...rest } = options;
   if (!text && !rest.self)
     console.error('The model writes the text that it is calibrated by. --text takes files: best what it will read.');
-  const texts = text && (await Promise.all(text.map(readText)));
+  const texts = text && (await Promise.all(text.map(path => readText(path, '--text'))));
   const bars = stageBars();
   try {
     const result = await calibrate(model, {
@@ -78,6 +78,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
       version: packageVersion,
       workers: availableParallelism(),
       signal,
+      onStart: work => console.error(announce(work)),
       onProgress: bars.update,
     });
     bars.end();
@@ -88,10 +89,13 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
   }
 }
 
-const readText = (path: string): Promise<string> =>
-  readFile(path, 'utf8').catch(error => {
-    throw new InputError(`${path} cannot be read (${error.code ?? error.message}). Check --text.`);
-  });
+function announce({ tokens, written, context, codecs, layers, seconds }: Work): string {
+  const writes = written > 0 ? `the model writes ${formatCount(written)} tokens, ` : '';
+  return (
+    `${written > 0 ? 'Four' : 'Three'} stages: ${writes}${formatCount(tokens)} are read in rows of ${formatCount(context)}, ${codecs.join(', ')} learn ` +
+    `from them, and ${layers} layers are probed.\nAbout ${formatDuration(seconds)} in all. Ctrl-C keeps what is done.`
+  );
+}
 
 /** One bar a stage. */
 function stageBars() {

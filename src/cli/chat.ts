@@ -1,11 +1,12 @@
 /** `kvasir chat`: turns in a terminal. The cache stays, so each turn reads only what is new. */
-import { createInterface } from 'node:readline';
+import { homedir } from 'node:os';
 import type { Command } from 'commander';
-import type { Conversation } from '../engine/conversation.ts';
 import type { Model } from '../engine/model.ts';
 import type { Result } from '../engine/stream.ts';
 import { KvasirError } from '../errors.ts';
+import { nearest } from '../nearest.ts';
 import { formatBytes, formatCount } from '../units.ts';
+import { openChatInput } from './chat-input.ts';
 import {
   addModelOptions,
   addSampleOptions,
@@ -18,14 +19,18 @@ import {
   sampleOptions,
   statsLine,
 } from './session.ts';
+import { type Document, joinPrompt, readPromptFile } from './text.ts';
+import { inOptions } from './words.ts';
 
 type Options = ModelOptions & SampleFlags;
 
-const HELP = `/stats  speed and memory of the last answer
-/reset  forget everything said so far
-/exit   leave (or Ctrl-D, or Ctrl-C twice)
-/help   this
-Ctrl-C stops an answer.`;
+const HELP = `/stats      speed and memory of the last answer
+/file PATH  add a file to your next message
+/reset      forget everything said so far
+/exit       leave (or Ctrl-D, or Ctrl-C twice)
+/help       this
+""" begins a message of several lines, and ends it. A paste is one message.
+Ctrl-C stops an answer. What you type during one waits for its end.`;
 
 export function addChat(program: Command): void {
   const command = program
@@ -44,79 +49,101 @@ export function addChat(program: Command): void {
 }
 
 async function chat(model: Model, options: Options): Promise<void> {
-  const talk = model.conversation({ system: options.system });
-  const terminal = Boolean(process.stdin.isTTY && process.stdout.isTTY);
-  const lines = createInterface({ input: process.stdin, output: terminal ? process.stdout : undefined, terminal });
   let answering: AbortController | undefined;
-  let interrupts = 0;
-  let last: Result | undefined;
-  const onInterrupt = () => {
-    interrupts++;
-    if (interrupts > 1) lines.close();
-    answering?.abort();
-    if (!answering && interrupts === 1) prompt('\n(Ctrl-C again to leave)\n');
-  };
-  const prompt = (before = '') => {
-    if (!terminal) return;
-    process.stdout.write(before);
-    lines.prompt();
-  };
-  // A terminal in raw mode hands Ctrl-C to readline; elsewhere it is a signal.
-  lines.on('SIGINT', onInterrupt);
-  process.on('SIGINT', onInterrupt);
+  const input = openChatInput(() => answering?.abort());
+  const talk = createTalk(model, options);
   try {
-    if (terminal) console.log(`${model.config.name}, ${model.plan.spec}, ${model.device.why}. /help shows commands.`);
-    prompt();
-    for await (const line of lines) {
-      interrupts = 0;
-      const text = line.trim();
+    if (input.terminal)
+      console.log(`${model.config.name}, ${model.plan.spec}, ${model.device.why}. /help shows commands.`);
+    for (let message = await input.next(); message; message = await input.next()) {
+      const text = message.text.trim();
       if (text === '/exit') break;
-      if (text.startsWith('/')) console.log(command(text, talk, model, last));
-      else if (text !== '') {
+      if (text === '') continue;
+      if (text.startsWith('/') && !message.literal)
+        await talk.command(text).then(console.log, error => console.error(explained(error)));
+      else {
         answering = new AbortController();
-        last = await answer(talk, text, options, answering.signal);
+        await talk.answer(text, answering.signal);
         answering = undefined;
       }
-      prompt();
     }
   } finally {
-    process.off('SIGINT', onInterrupt);
-    lines.close();
-    talk.dispose();
+    input.close();
+    await talk.dispose();
   }
 }
 
-/** Streams an answer; an error of the user's (a full context) ends the turn, not the chat. */
-async function answer(talk: Conversation, text: string, options: Options, signal: AbortSignal) {
-  const bar = prefillBar();
-  const stream = talk.send(text, { ...sampleOptions(options), signal, onPrefill: bar.onPrefill });
-  try {
-    for await (const piece of stream) {
-      bar.end();
-      process.stdout.write(forTerminal(piece));
-    }
-    const result = await stream.result();
-    process.stdout.write(result.finish === 'cancelled' ? ' (stopped)\n' : '\n');
-    for (const notice of result.notices) console.error(notice);
-    return result;
-  } catch (error) {
-    if (!(error instanceof KvasirError)) throw error;
-    console.error(`kvasir: ${error.message} /reset starts anew.`);
-    return undefined;
-  } finally {
-    bar.end();
-  }
+/** A conversation as the user has it: what was attached, which turn it is, how the last one went. */
+function createTalk(model: Model, options: Options) {
+  const conversation = model.conversation({ system: options.system });
+  let attached: Document[] = [];
+  let last: Result | undefined;
+  let turn = 0;
+
+  /** A seed for each turn: with one for all, the same question would always get the same answer. */
+  const sampling = () => {
+    const { seed, ...rest } = sampleOptions(options);
+    return { ...rest, seed: seed === undefined ? undefined : seed + turn };
+  };
+  const commands: Record<string, (rest: string) => string | Promise<string>> = {
+    '/help': () => HELP,
+    async '/reset'() {
+      await conversation.reset();
+      attached = [];
+      turn = 0;
+      return 'Forgotten.';
+    },
+    async '/file'(rest) {
+      const path = rest.replace(/^(["'])(.*)\1$/, '$2').replace(/^~(?=$|[\\/])/, homedir());
+      if (path === '') return 'Say which file: /file PATH';
+      const text = await readPromptFile(path, 'the path after /file');
+      attached.push({ path, text });
+      const tokens = model.tokenizer.encode(text).length;
+      return `${path}: ${formatCount(tokens)} tokens, of ${formatCount(model.context)} that fit. It goes before your next message.`;
+    },
+    '/stats'() {
+      const { length, bytes } = conversation;
+      const cache = `cache: ${formatCount(length)} of ${formatCount(model.context)} tokens, ${formatBytes(bytes)}`;
+      return last ? `${cache}\n${statsLine(last, model)}` : cache;
+    },
+  };
+  return {
+    async command(line: string): Promise<string> {
+      const [name] = line.split(/\s/, 1);
+      if (Object.hasOwn(commands, name)) return commands[name](line.slice(name.length).trim());
+      const meant = nearest(name, [...Object.keys(commands), '/exit']);
+      return `There is no ${name}.${meant ? ` Did you mean ${meant}?` : ''}\n${HELP}`;
+    },
+    /** Streams an answer; an error of the user's (a full context) ends the turn, not the chat. */
+    async answer(text: string, signal: AbortSignal): Promise<void> {
+      const bar = prefillBar();
+      const message = joinPrompt(attached, text);
+      const stream = conversation.send(message, { ...sampling(), signal, onPrefill: bar.onPrefill });
+      last = undefined;
+      try {
+        for await (const piece of stream) {
+          bar.end();
+          process.stdout.write(forTerminal(piece));
+        }
+        bar.end();
+        last = await stream.result();
+        // A question that was stopped before its answer began is not part of the chat: its files wait for the next.
+        if (last.ids.length > 0) attached = [];
+        turn++;
+        process.stdout.write(last.finish === 'cancelled' ? ' (stopped)\n' : '\n');
+        for (const notice of last.notices) console.error(inOptions(notice));
+      } catch (error) {
+        console.error(`${explained(error)} /reset starts anew.`);
+      } finally {
+        bar.end();
+      }
+    },
+    dispose: () => conversation.dispose(),
+  };
 }
 
-function command(text: string, talk: Conversation, model: Model, last: Result | undefined): string {
-  if (text === '/help') return HELP;
-  if (text === '/reset') {
-    talk.reset();
-    return 'Forgotten.';
-  }
-  if (text === '/stats') {
-    const cache = `cache: ${formatCount(talk.length)} of ${formatCount(model.context)} tokens, ${formatBytes(talk.bytes)}`;
-    return last ? `${cache}\n${statsLine(last, model)}` : cache;
-  }
-  return `There is no ${text.split(' ')[0]}.\n${HELP}`;
+/** What an error of the user's says; one of ours goes on. */
+function explained(error: unknown): string {
+  if (!(error instanceof KvasirError)) throw error;
+  return `kvasir: ${inOptions(error.message)}`;
 }

@@ -1,16 +1,17 @@
 import type { Command } from 'commander';
 import type { KeyCodec, ValueCodec } from '../codec/codec.ts';
-import { createCodec, learn } from '../codec/kv.ts';
-import { gaussianSamples } from '../codec/learned.ts';
+import { createCodec, placeholder } from '../codec/kv.ts';
 import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
-import { type CodecRow, codecRow, type RefusedRow } from '../eval/codec-table.ts';
+import { type CodecRow, codecRows, learnedFrom, type RefusedRow, VECTORS } from '../eval/codec-table.ts';
 import { vectorSets } from '../eval/vectors.ts';
-import { formatCount, parseCounts } from '../units.ts';
+import { formatCount, parseCount, parseCounts } from '../units.ts';
+import { createProgress } from './progress.ts';
 import { brief, table } from './table.ts';
 
 interface Options {
   dim: number[];
+  vectors: number;
   json?: boolean;
   explain?: boolean;
 }
@@ -21,6 +22,7 @@ export function addCodecs(program: Command): void {
     .argument('[specs...]', 'codec specs; the whole zoo unless given')
     .description('measure codecs: bits, bytes, and what they lose on vectors that resemble real keys')
     .option('-d, --dim <dims>', 'head dimensions, e.g. 64,128', parseCounts, [128])
+    .option('--vectors <n>', 'how many vectors of each kind to measure with', parseCount, VECTORS)
     .option('--json', 'rows as JSON')
     .option('--explain', 'print the byte layout of a page instead')
     .addHelpText(
@@ -31,17 +33,24 @@ export function addCodecs(program: Command): void {
       const chosen = specs.length > 0 ? specs : zoo;
       chosen.forEach(parseSpec);
       if (options.explain) for (const spec of chosen) for (const dim of options.dim) console.log(explain(spec, dim));
-      else if (options.json) console.log(JSON.stringify(measure(chosen, options.dim), null, 1));
-      else for (const dim of options.dim) console.log(codecTable(chosen, dim));
+      else if (options.json) console.log(JSON.stringify(measure(chosen, options), null, 1));
+      else
+        for (const dim of options.dim)
+          console.log(codecTable(measure(chosen, { ...options, dim: [dim] }), dim, options.vectors));
     });
 }
 
-const measure = (specs: readonly string[], dims: number[]) =>
-  dims.flatMap(dim => specs.map(spec => codecRow(spec, dim)));
+function measure(specs: readonly string[], { dim, vectors }: Options): (CodecRow | RefusedRow)[] {
+  const progress = createProgress({ title: 'measuring', unit: 'codecs', quiet: !process.stderr.isTTY });
+  const rows: (CodecRow | RefusedRow)[] = [];
+  progress.update(0, specs.length * dim.length);
+  for (const d of dim) for (const row of codecRows(specs, d, vectors)) progress.update(rows.push(row));
+  progress.end();
+  return rows;
+}
 
 /** The table of one head dimension, with its legend. */
-export function codecTable(specs: readonly string[], dim: number): string {
-  const rows = measure(specs, [dim]);
+function codecTable(rows: readonly (CodecRow | RefusedRow)[], dim: number, vectors: number): string {
   const measured = rows.filter((row): row is CodecRow => 'bits' in row);
   const sets = Object.keys(vectorSets);
   const header = ['codec', 'bits', 'B/vector', 'ratio', ...sets.flatMap(name => [name, 'cos']), 'values', 'attention'];
@@ -50,8 +59,8 @@ export function codecTable(specs: readonly string[], dim: number): string {
     row.bits.toFixed(3),
     bytes(row),
     `${row.ratio.toFixed(2)}x`,
-    ...sets.flatMap(name => [brief(row.loss[name].key.mse), row.loss[name].key.cosine.toFixed(3)]),
-    brief(row.loss.gaussian.value.mse),
+    ...sets.flatMap(name => [brief(row.loss[name].mse), row.loss[name].cosine.toFixed(3)]),
+    brief(row.valueLoss.mse),
     brief(row.attentionError),
   ]);
   const refused = rows.filter((row): row is RefusedRow => 'refused' in row);
@@ -60,8 +69,9 @@ export function codecTable(specs: readonly string[], dim: number): string {
     table(header, lines),
     ...refused.map(row => `${row.spec}: refused. ${row.refused}`),
     '',
-    'bits       code bits a value: all that a page stores. B/vector: the same in bytes; two numbers are keys/values.',
-    'for keys   squared error over squared norm, and mean cosine, on vectors of five kinds:',
+    'bits       code bits per value: everything a page stores. B/vector: the same in bytes; two numbers are keys/values.',
+    `for keys   squared error over squared norm, and mean cosine, measured on ${formatCount(vectors)} vectors of five kinds:`,
+    `           (codecs that learn did so from ${formatCount(learnedFrom(vectors))} others; calibration has thousands)`,
     ...sets.map(name => `  ${name.padEnd(9)}${vectorSets[name].about}`),
     'values     squared error of Gaussian values',
     'attention  relative error of the attention output, f16 window as in the spec (4 sinks unless it says)',
@@ -77,8 +87,7 @@ const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => {
 /** What a spec means, and where every byte of its pages lies. */
 function explain(spec: string, dim: number): string {
   const shape = { headDim: dim, kvHeads: 1 };
-  const samples = gaussianSamples(shape, 64);
-  const codec = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
+  const codec = createCodec(spec, shape, placeholder(spec, shape));
   const parsed = parseSpec(spec);
   const { window } = codec;
   const sides = [

@@ -48,8 +48,8 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
   };
   const file = await openModelFile(mimirPath);
   const asked = parseSpecs(options.kv ?? CACHES);
-  const profile = await profileFor(file, asked);
-  // One who names a codec is told why it cannot be had; the usual list does without.
+  // Who names a codec is told what it lacks; the usual list does without.
+  const profile = await profileFor(file, options.kv ? asked : ['auto']);
   const specs = options.kv || sharesMead(profile) ? asked : asked.filter(spec => spec !== 'mead2');
   const plans = specs.map(spec => choosePlan(spec, planShape(file), profile));
   const task = makeTask(file, await readGrammar(), { seed, tokens, depths: evenDepths(FACTS) }, plans);

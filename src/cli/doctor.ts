@@ -30,7 +30,10 @@ async function examine() {
     wasm: await wasmSupport(),
     gpu: await examineGpu(),
     devices: await listDevices(),
-    cache: { folder: cacheDir(process.env), models: await cachedModels() },
+    cache: {
+      folder: cacheDir(process.env),
+      models: (await cachedModels()).map(({ name, bytes }) => ({ name, bytes })),
+    },
   };
 }
 

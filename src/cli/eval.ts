@@ -1,5 +1,5 @@
 /** `kvasir eval`: what each codec costs a model's predictions, on a text of one's own. */
-import { readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
 import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
@@ -17,6 +17,7 @@ import { evaluateNeedle, type NeedleFlags } from './needle.ts';
 import { createProgress } from './progress.ts';
 import { addDeviceOptions, interruptible, parseNumber, parseSpecs } from './session.ts';
 import { brief, table } from './table.ts';
+import { readText } from './text.ts';
 
 interface Options extends NeedleFlags {
   task: string;
@@ -24,7 +25,7 @@ interface Options extends NeedleFlags {
   special?: boolean;
   context: number;
   skip: number;
-  chunks?: number;
+  chunks?: number | 'all';
   from: string;
 }
 
@@ -40,7 +41,7 @@ export function addEval(program: Command): void {
     .option('--profile <file>', 'what `kvasir calibrate` made (default: the one of this model, if there is one)')
     .option('--context <n>', 'divergence: tokens a row', parseCount, 2048)
     .option('--skip <n>', 'divergence: rows to pass over', parseNumber, 0)
-    .option('--chunks <n>', 'divergence: rows to judge (default: all)', parseCount)
+    .option('--chunks <n>', `divergence: rows to judge, or all (default: ${ROWS}, or what there is)`, parseChunks)
     .option('--from <n>', 'divergence: first position scored: half, or a number', 'half')
     .option('--lengths <list>', 'needle: lengths of documents in tokens', parseCounts, [1000, 2000, 4000, 6000])
     .option('--depths <n>', 'needle: facts a document, evenly deep in it', parseCount, 10)
@@ -65,6 +66,11 @@ export function addEval(program: Command): void {
     );
 }
 
+/** Divergence is a mean over tokens: a few thousand of them tell codecs apart, in minutes. */
+const ROWS = 4;
+
+const parseChunks = (text: string) => (text === 'all' ? text : parseCount(text));
+
 const HELP = `
 needle: facts are planted in made-up documents and asked for, one at a time, through the model's chat template, always
 taking the likeliest token. An answer counts if it has the expected words in it; of Mimir, if it is these and no more.
@@ -74,13 +80,11 @@ Examples:
   kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --svg map.svg`;
 
 async function evaluateDivergence(name: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { context, skip, chunks, device, threads, memory } = options;
+  const { context, skip, device, threads, memory } = options;
   if (options.text === undefined) throw new InputError('There is no text to predict. Give one: --text wiki.valid.txt');
   const specs = parseSpecs(options.kv);
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
-  const text = await readFile(options.text, 'utf8').catch(error => {
-    throw new InputError(`${options.text} cannot be read (${error.code ?? error.message}). Check --text.`);
-  });
+  const text = await readText(options.text, '--text');
   const file = await openModelFile(name);
   const { tokenizer, config } = file;
   const profile = await profileFor(file, specs, options.profile);
@@ -95,6 +99,11 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
   try {
     const ids = tokenizer.encode(text, { bos: tokenizer.addBos, special: options.special });
+    const there = Math.floor(ids.length / context) - skip;
+    const usual = there > ROWS ? ROWS : undefined;
+    const chunks = options.chunks === 'all' ? undefined : (options.chunks ?? usual);
+    if (options.chunks === undefined && usual)
+      progress.note(`${ROWS} of the ${formatCount(there)} rows of this text are judged; --chunks takes more, or all.`);
     const rows = await measureDivergence(engine, ids, {
       plans,
       context,

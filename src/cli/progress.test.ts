@@ -98,3 +98,39 @@ test('quiet is silent', () => {
   progress.end('y');
   expect(state.text).toBe('');
 });
+
+describe('the time left', () => {
+  test('waits for a few seconds of work', () => {
+    const { at, line } = stage({ total: 100, unit: 'tokens' }, true);
+    at(0, 0);
+    at(1000, 1);
+    expect(line()).not.toContain('left');
+    at(2000, 2);
+    expect(line()).toContain('1:38 left');
+  });
+
+  test('is steady where work goes by turns, some of them ten times as slow', () => {
+    const { at, line, state } = stage({ total: 100_000, unit: 'tokens' }, true);
+    const seen: number[] = [];
+    let done = 0;
+    for (let turn = 0; turn < 20; turn++) {
+      const pace = turn % 2 ? 10 : 100;
+      for (let i = 0; i < 10; i++) {
+        done += pace;
+        at(state.time + 1000, done);
+      }
+      const [, minutes, seconds] = line().match(/(\d+):(\d+) left/) ?? [];
+      if (turn >= 6) seen.push((60 * Number(minutes) + Number(seconds)) * 55 + done);
+    }
+    // All of it at the mean speed of 55 a second.
+    for (const total of seen) expect(Math.abs(total / 100_000 - 1)).toBeLessThan(0.25);
+  });
+
+  test('follows a change that stays', () => {
+    const { at, line, state } = stage({ total: 10_000, unit: 'tokens' }, true);
+    for (let i = 1; i <= 20; i++) at(i * 1000, i * 10);
+    for (let i = 1; i <= 60; i++) at(state.time + 1000, 200 + i * 50);
+    const [, minutes, seconds] = line().match(/(\d+):(\d+) left/) ?? [];
+    expect(60 * Number(minutes) + Number(seconds)).toBeLessThan((1.2 * 6800) / 50);
+  });
+});

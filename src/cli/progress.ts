@@ -33,11 +33,13 @@ export interface Progress {
 const redrawMs = 100;
 const plainMs = 10_000;
 const windowMs = 8000; // the rate is that of the last seconds: a pause or a resumed part does not colour it for long
+const settleMs = 2000; // before that, the time left is a guess
 
 export function createProgress(options: ProgressOptions): Progress {
   const { quiet = false, stream = process.stderr, now = Date.now } = options;
   const terminal = stream.isTTY === true && process.env.TERM !== 'dumb';
   const samples: Sample[] = [];
+  let pace = createPace();
   let total = options.total;
   let drawn = Number.NEGATIVE_INFINITY;
   let shown = '';
@@ -47,7 +49,12 @@ export function createProgress(options: ProgressOptions): Progress {
     if (shown && terminal) stream.write('\r\x1b[2K');
   };
   const draw = () => {
-    const line = progressLine({ ...options, total }, samples, terminal ? (stream.columns || 80) - 1 : undefined);
+    const line = progressLine(
+      { ...options, total },
+      samples,
+      pace.left(total),
+      terminal ? (stream.columns || 80) - 1 : undefined,
+    );
     if (!terminal) stream.write(`${line}\n`);
     else if (line !== shown) stream.write(`\r\x1b[2K${line}`);
     shown = line;
@@ -58,8 +65,12 @@ export function createProgress(options: ProgressOptions): Progress {
       total = newTotal;
       const time = now();
       // Starting over is no negative speed.
-      if (paused || done < (samples.at(-1)?.done ?? 0)) samples.length = 0;
+      if (paused || done < (samples.at(-1)?.done ?? 0)) {
+        samples.length = 0;
+        pace = createPace();
+      }
       paused = false;
+      pace.add({ time, done });
       samples.push({ time, done });
       while (samples.length > 2 && time - samples[1].time >= windowMs) samples.shift();
       const due = time - drawn >= (terminal ? redrawMs : plainMs);
@@ -87,15 +98,47 @@ interface Sample {
   done: number;
 }
 
+/**
+ * How long the rest takes, by the speed of about the last half of the time so far: work that goes by turns (codecs of
+ * different speed, reading and scoring) has a steady time left, and a change for good shows in the end.
+ */
+function createPace() {
+  let first: Sample | undefined;
+  let last: Sample | undefined;
+  let rate: number | undefined;
+  return {
+    add(now: Sample) {
+      const ms = last ? now.time - last.time : 0;
+      if (last && first && ms > 0) {
+        const latest = (now.done - last.done) / ms;
+        const memory = Math.max(settleMs, now.time - first.time) / 2;
+        rate = rate === undefined ? latest : rate + (latest - rate) * (1 - Math.exp(-ms / memory));
+      }
+      first ??= now;
+      if (!last || ms > 0) last = now;
+    },
+    /** Seconds. */
+    left(total?: number): number | undefined {
+      if (!first || !last || !rate || total === undefined || last.time - first.time < settleMs) return undefined;
+      return total > last.done ? (total - last.done) / rate / 1000 : undefined;
+    },
+  };
+}
+
 /** `title [####------]  42% 1.2 / 2.9 GB, 31.0 MB/s, 0:54 left`; the bar takes what room a line of `width` leaves. */
-function progressLine({ title, total, unit = '' }: ProgressOptions, samples: Sample[], width?: number): string {
+function progressLine(
+  { title, total, unit = '' }: ProgressOptions,
+  samples: Sample[],
+  left?: number,
+  width?: number,
+): string {
   const amount = (value: number) => (unit === 'B' ? formatFileSize(value) : `${round(value)}${unit && ` ${unit}`}`);
   const last = samples.at(-1) ?? { time: 0, done: 0 };
   const seconds = (last.time - (samples[0]?.time ?? 0)) / 1000;
   const rate = seconds > 0 ? (last.done - samples[0].done) / seconds : 0;
   const facts = [total === undefined ? amount(last.done) : `${amount(last.done)} / ${amount(total)}`];
   if (rate > 0) facts.push(`${amount(rate)}/s`);
-  if (rate > 0 && total !== undefined && total > last.done) facts.push(`${clock((total - last.done) / rate)} left`);
+  if (left !== undefined) facts.push(`${clock(left)} left`);
   const share = total ? Math.min(last.done / total, 1) : undefined;
   const percent = share === undefined ? '' : `${String(Math.floor(share * 100)).padStart(3)}% `;
   const text = percent + facts.join(', ');

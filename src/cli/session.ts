@@ -9,6 +9,7 @@ import type { DeviceName } from '../kernel/open.ts';
 import { isAuto } from '../plan/auto.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { createProgress } from './progress.ts';
+import { inOptions } from './words.ts';
 
 export interface ModelOptions {
   kv?: string;
@@ -23,7 +24,7 @@ export interface ModelOptions {
 
 export interface SampleFlags {
   maxTokens?: number;
-  temperature: number;
+  temperature?: number;
   topK?: number;
   topP?: number;
   minP?: number;
@@ -61,7 +62,7 @@ export function addSampleOptions(command: Command): Command {
   return command
     .option('--system <text>', 'what the model is told first')
     .option('--max-tokens <n>', 'most tokens of an answer (default: what the context leaves)', parseCount)
-    .option('--temperature <t>', '0 takes the likeliest token always', parseNumber, 0.7)
+    .option('--temperature <t>', '0 always takes the likeliest token (default: 0.7)', parseNumber)
     .option('--top-k <n>', 'choose among the n likeliest', parseNumber)
     .option('--top-p <p>', 'choose among the likeliest that reach this probability', parseNumber)
     .option('--min-p <p>', 'drop tokens less likely than this, relative to the likeliest', parseNumber)
@@ -102,7 +103,7 @@ export async function loadForUser(name: string, options: ModelOptions, signal: A
       onProgress: ({ done, total }) => progress.update(done, total),
     });
     progress.end();
-    for (const notice of model.notices) console.error(notice);
+    for (const notice of model.notices) console.error(inOptions(notice));
     return model;
   } finally {
     progress.end();
@@ -147,10 +148,10 @@ export const forTerminal = (text: string): string =>
 
 export function statsLine({ usage, timings, finish, seed }: Result, model: Model): string {
   const { pages, tails, total } = model.memory();
-  const fresh = usage.promptTokens - usage.reusedTokens;
+  const read = (usage as { prefilledTokens?: number }).prefilledTokens ?? usage.promptTokens - usage.reusedTokens;
   return [
     `prompt ${formatCount(usage.promptTokens)} tokens (${formatCount(usage.reusedTokens)} reused), ` +
-      `${formatCount(fresh)} read at ${timings.prefillRate.toFixed(1)}/s`,
+      `${formatCount(read)} read at ${timings.prefillRate.toFixed(1)}/s`,
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)}/s, ${finish}, seed ${seed}`,
     `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${model.device.name}` +
       (model.device.name === 'wasm' ? ` (${model.device.threads} thread${model.device.threads === 1 ? '' : 's'})` : ''),

@@ -22,6 +22,8 @@ export interface Family {
   create(request: Request): Codec;
   /** What `create` needs of data, from samples; absent where nothing does. */
   learn?(request: LearnRequest): Learned;
+  /** Stands in for `learn` where only sizes matter: arrays of the right lengths, without training; `learn` unless given. */
+  placeholder?(request: Omit<Request, 'learned'>): Learned;
   /** All its specs learn the same: once is enough. */
   learnsAlike?: boolean;
   /** Whether it learns with these variants; it does unless this says otherwise. */

@@ -4,7 +4,7 @@ import { attend, type Segment } from '../kernel/js/attend.ts';
 import { firstCodedRow, sealedPages, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
-import type { Learned, Samples } from './learned.ts';
+import { gaussianSamples, type Learned, type Samples } from './learned.ts';
 import {
   familyOf,
   findVariant,
@@ -85,6 +85,18 @@ export function learn(spec: string, shape: KvShape, samples: { key: Samples; val
     key: learnSide(key, 'key', full, samples.key),
     value: learnSide(value, 'value', full, samples.value),
   };
+}
+
+/** Stands in for what a spec's codecs learn where only sizes matter: sizes do not depend on the data. */
+export function placeholder(spec: string, shape: KvShape): KvLearned {
+  const parsed = parseSpec(spec);
+  const full = checkShape(shape);
+  const of = (kind: Side) => {
+    const side = parsed[kind];
+    const make = familyOf(side).family.placeholder;
+    return make ? make(requestOf(side, kind, full)) : learnSide(side, kind, full, gaussianSamples(full, 1));
+  };
+  return { key: of('key'), value: of('value') };
 }
 
 /** Whether a spec's codecs learn anything at all: those that do need a profile. */

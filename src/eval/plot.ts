@@ -4,6 +4,9 @@ import type { DivergenceRow } from './divergence.ts';
 const [WIDTH, HEIGHT] = [860, 540];
 const BOX = { left: 84, right: 80, top: 58, bottom: 62 };
 const LINE = 15;
+const TITLE_LINE = 20;
+/** Widths of a character, on average and with some to spare: which font it will be is not known. */
+const [TITLE_CHAR, NOTE_CHAR] = [9.5, 6.6];
 
 export interface PlotText {
   title: string;
@@ -21,7 +24,7 @@ export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle
   const y = (power: number) => round(BOX.top + ((high - power) / (high - low)) * (HEIGHT - BOX.top - BOX.bottom));
 
   const [left, right, top, bottom] = [x(fewest), x(most), y(high), y(low)];
-  const parts: string[] = [text(left, 26, title, 'title'), text(left, 45, subtitle, 'note')];
+  const parts: string[] = [];
   for (let power = low; power <= high; power++) {
     parts.push(line(left, y(power), right, y(power), 'grid'), text(left - 10, y(power) + 4, label(power), 'tick end'));
     for (let digit = 2; digit < 10 && power < high; digit++) {
@@ -47,7 +50,36 @@ export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle
     const facts = `${row.kv}: ${row.bits.toFixed(3)} bits, ${row.kld.toPrecision(3)} nats, top-1 ${(100 * row.top1).toFixed(2)} %`;
     parts.push(`<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escaped(facts)}</title></circle>`);
   }
-  return svgOf(WIDTH, HEIGHT, title, STYLE, parts);
+  const head = heading(left, WIDTH, { title, subtitle });
+  const plot = [`<g transform="translate(0 ${head.extra})">`, ...parts, '</g>'];
+  return svgOf(WIDTH, HEIGHT + head.extra, title, STYLE, [...head.parts, ...plot]);
+}
+
+/** A title and a subtitle in as many lines as they take; `extra` is the height of the lines past the first of each. */
+export function heading(x: number, width: number, { title, subtitle }: PlotText): { parts: string[]; extra: number } {
+  const titles = wrap(title, (width - 2 * x) / TITLE_CHAR);
+  const notes = wrap(subtitle, (width - 2 * x) / NOTE_CHAR);
+  const below = (titles.length - 1) * TITLE_LINE;
+  return {
+    parts: [
+      ...titles.map((line, i) => text(x, 26 + i * TITLE_LINE, line, 'title')),
+      ...notes.map((line, i) => text(x, 45 + below + i * LINE, line, 'note')),
+    ],
+    extra: below + (notes.length - 1) * LINE,
+  };
+}
+
+/** Whole words, as many to a line as fit; a word that is longer than a line is cut. */
+export function wrap(value: string, most: number): string[] {
+  const limit = Math.max(1, Math.floor(most));
+  const lines = [''];
+  for (const word of value.split(' ').flatMap(word => word.match(new RegExp(`.{1,${limit}}`, 'gsu')) ?? [''])) {
+    const last = lines[lines.length - 1];
+    if (last === '') lines[lines.length - 1] = word;
+    else if (last.length + 1 + word.length <= limit) lines[lines.length - 1] = `${last} ${word}`;
+    else lines.push(word);
+  }
+  return lines;
 }
 
 /** A picture of parts on a page of its own colour. */
@@ -85,11 +117,13 @@ function placeLabel(taken: Box[], cx: number, cy: number, width: number): Box & 
     y: round(cy + (i & 2 ? 1 : -1) * Math.ceil(Math.floor(i / 2) / 2) * LINE),
     width,
   }));
-  const free = places.find(({ x, y }) =>
+  const inside = places.filter(({ x }) => x >= 0 && x + width <= WIDTH);
+  const free = inside.find(({ x, y }) =>
     taken.every(box => x >= box.x + box.width || box.x >= x + width || Math.abs(box.y - y) >= LINE - 2),
   );
-  taken.push(free ?? places[0]);
-  return free ?? places[0];
+  const place = free ?? inside[0] ?? places[0];
+  taken.push(place);
+  return place;
 }
 
 const round = (value: number) => Math.round(10 * value) / 10;

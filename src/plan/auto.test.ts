@@ -141,3 +141,12 @@ it('knows what it is written like', () => {
   for (const wrong of ['auto:', 'auto:x', 'auto-kivi:2', 'auto:2+nothing3'])
     expect(() => choosePlan(wrong, shape, profile), wrong).toThrow(SpecError);
 });
+
+it.each([
+  ['auto:99', /"auto:99" asks for 99 bits per value. auto takes more than 0 and at most 16/],
+  ['auto:0', /more than 0/],
+  ['auto-mead:7', /auto-mead takes more than 0 and at most 6/],
+  ['auto-tq:6', /auto-tq takes more than 0 and at most 5/],
+])('%s is refused, and says what there is', (spec, message) => {
+  expect(() => choosePlan(spec, shape)).toThrow(message);
+});

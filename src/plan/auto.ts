@@ -24,6 +24,8 @@ interface Auto {
 const DEFAULT_BITS = 3;
 /** A quad has at most six nibbles. */
 const MOST_MEAD_BITS = 6;
+/** Of tq4, and the norms on top. */
+const MOST_TURBO_BITS = 4;
 /** Codecs that need no data, best first. */
 const DATA_FREE = ['f16', 'q8_0', 'tq4', 'tq3', 'tq2', 'tq1'];
 
@@ -60,6 +62,7 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
     throw new InputError(`A memory budget chooses the codec itself: use kv "auto" with it, not "${spec}".`);
   }
   const auto = parseAuto(spec);
+  checkBits(spec, auto, shape);
   const within = target.kvMemory === undefined ? undefined : bitsWithin(auto, shape, target);
   const bits = Math.min(auto.bits ?? Number.POSITIVE_INFINITY, within ?? Number.POSITIVE_INFINITY);
   const wanted = Number.isFinite(bits) ? bits : DEFAULT_BITS;
@@ -67,6 +70,15 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
   if (target.kvMemory !== undefined && planBytes(plan, target.context!) > target.kvMemory)
     throw new CapacityError(tooSmall(target, plan));
   return plan;
+}
+
+function checkBits(spec: string, { family, bits }: Auto, { headDim }: PlanShape): void {
+  const most = family === 'mead' ? MOST_MEAD_BITS : family === 'tq' ? MOST_TURBO_BITS + 16 / headDim : 16;
+  if (bits === undefined || (bits > 0 && bits <= most)) return;
+  const name = family ? `auto-${family}` : 'auto';
+  throw new SpecError(
+    `"${spec}" asks for ${bits} bits per value. ${name} takes more than 0 and at most ${round(most)}.`,
+  );
 }
 
 function planAuto(auto: Auto, bits: number, shape: PlanShape, profile: Profile | undefined, budgeted: boolean): Plan {

@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { createCodec } from '../codec/kv.ts';
+import { createCodec, learn, learns, placeholder } from '../codec/kv.ts';
+import { gaussianSamples } from '../codec/learned.ts';
+import { zoo } from '../codec/zoo.ts';
 import { InputError } from '../errors.ts';
 import { memoryReport, whatFits } from './memory.ts';
 import { planBytes, planOf } from './plan.ts';
@@ -63,6 +65,17 @@ describe('a memory report', () => {
     const bytes = codec.encode(x, x).filter(segment => segment.keys === codec.keys);
     const made = bytes.reduce((sum, { keyPage, valuePage }) => sum + keyPage.length + valuePage.length, 0);
     expect(made).toBe(memoryReport('kivi2g32', { ...shape, layers: 1 }, tokens).pageBytes);
+  });
+
+  it.each(zoo.filter(learns))('counts %s without teaching it: sizes do not depend on the data', spec => {
+    const small = { headDim: 32, kvHeads: 2 };
+    const samples = gaussianSamples(small, 64);
+    const taught = createCodec(spec, small, learn(spec, small, { key: samples, value: samples }));
+    const counted = createCodec(spec, small, placeholder(spec, small));
+    expect([counted.keys.pageBytes, counted.values.pageBytes]).toEqual([
+      taught.keys.pageBytes,
+      taught.values.pageBytes,
+    ]);
   });
 
   it('never promises more than f16 at a length where nothing is sealed yet', () => {

@@ -1,7 +1,6 @@
 /** What a cache costs: true bytes of a model's shape under a spec, windows, tails and padding included. */
 import { halfBytes } from '../cache/leaf.ts';
-import { createCodec, type KvLearned, type KvShape, learn } from '../codec/kv.ts';
-import { gaussianSamples } from '../codec/learned.ts';
+import { createCodec, type KvShape, placeholder } from '../codec/kv.ts';
 import { InputError } from '../errors.ts';
 import { packedPages } from '../kernel/visibility.ts';
 import { bitsOf, byLayer, planBytes, planOfCodecs } from './plan.ts';
@@ -34,7 +33,7 @@ export interface MemoryReport {
 export function memoryReport(spec: string, shape: ModelShape, context: number): MemoryReport {
   checkCount('layers', shape.layers, 1 << 12);
   checkCount('context', context, 2 ** 40);
-  const codec = createCodec(spec, shape, anything(spec, shape));
+  const codec = createCodec(spec, shape, placeholder(spec, shape));
   const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
   const codecs = byLayer({ ...shape, kvHeads }, edge, () => codec);
@@ -65,12 +64,6 @@ export function whatFits(report: MemoryReport, budget: number): { tokens: number
     tokens: Math.floor(budget / report.bytesPerToken),
     sequences: Math.floor(budget / report.totalBytes),
   };
-}
-
-/** Sizes do not depend on what was learned, so anything will do where only bytes are counted. */
-function anything(spec: string, shape: KvShape): KvLearned {
-  const samples = gaussianSamples({ kvHeads: 1, ...shape }, 64);
-  return learn(spec, shape, { key: samples, value: samples });
 }
 
 function checkCount(name: string, value: number, most: number): void {

@@ -16,7 +16,7 @@ import { createRandom } from '../parts/random.ts';
 import { ALL_BOOKS, BOOK, bookFormat, MOST_NIBBLES, QUAD } from './books.ts';
 import { spend } from './spend.ts';
 import { createTrainer } from './train.ts';
-import { applyMaps, blocksOf, denseMaps, fitHead, mapLength, pageRelative } from './transform.ts';
+import { applyMaps, blocksOf, denseMaps, fitHead, identityMaps, mapLength, pageRelative } from './transform.ts';
 import { fitSteps, MOST_BITS, uniformFormat } from './uniform.ts';
 
 /** Squared error over squared norm of Gaussian vectors, by bits, of codes trained on a thousand others.*/
@@ -34,6 +34,11 @@ export const mead: Family = {
   learn(request) {
     checkDims(request.spec, request.shape);
     return learnAll(request);
+  },
+  placeholder({ spec, side, shape }) {
+    checkDims(spec, shape);
+    const blocks = blocksOf(side, shape);
+    return { ...emptyArrays(shape, blocks), 'mead.maps': identityMaps(shape.kvHeads, blocks) };
   },
   create(request) {
     const { spec, match, shape } = request;
@@ -95,12 +100,9 @@ function learnAll({ side, shape, samples }: LearnRequest): Learned {
   const blocks = blocksOf(side, shape);
   const quads = d / QUAD;
   const levels = MOST_NIBBLES + 1;
-  const mean = new Float32Array(kvHeads * d);
-  const maps = new Float32Array(kvHeads * mapLength(blocks));
-  const books = new Float32Array(kvHeads * quads * ALL_BOOKS * BOOK);
-  const loss = new Float32Array(kvHeads * quads * levels);
-  const steps = new Float32Array(kvHeads * d * (MOST_BITS + 1));
-  const stepLoss = new Float32Array(steps.length);
+  const learned = emptyArrays(shape, blocks);
+  const { 'mead.mean': mean, 'mead.maps': maps, 'mead.books': books } = learned;
+  const { 'mead.loss': loss, 'mead.steps': steps, 'mead.step-loss': stepLoss } = learned;
   const train = createTrainer(count);
   const quad = new Float32Array(QUAD * count);
   for (let head = 0; head < kvHeads; head++) {
@@ -124,13 +126,18 @@ function learnAll({ side, shape, samples }: LearnRequest): Learned {
       stepLoss.set(of.loss, (head * d + dim) * (MOST_BITS + 1));
     }
   }
+  return learned;
+}
+
+function emptyArrays({ headDim, kvHeads }: Shape, blocks: readonly number[]) {
+  const values = kvHeads * headDim;
   return {
-    'mead.mean': mean,
-    'mead.maps': maps,
-    'mead.books': books,
-    'mead.loss': loss,
-    'mead.steps': steps,
-    'mead.step-loss': stepLoss,
+    'mead.mean': new Float32Array(values),
+    'mead.maps': new Float32Array(kvHeads * mapLength(blocks)),
+    'mead.books': new Float32Array((values / QUAD) * ALL_BOOKS * BOOK),
+    'mead.loss': new Float32Array((values / QUAD) * (MOST_NIBBLES + 1)),
+    'mead.steps': new Float32Array(values * (MOST_BITS + 1)),
+    'mead.step-loss': new Float32Array(values * (MOST_BITS + 1)),
   };
 }
 

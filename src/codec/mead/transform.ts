@@ -38,6 +38,16 @@ function forBlocks(blocks: readonly number[], visit: (first: number, size: numbe
   }
 }
 
+export function identityMaps(kvHeads: number, blocks: readonly number[]): Float32Array {
+  const length = mapLength(blocks);
+  const maps = new Float32Array(kvHeads * length);
+  for (let head = 0; head < kvHeads; head++)
+    forBlocks(blocks, (_, size, at) => {
+      for (let i = 0; i < size; i++) maps[head * length + at + i * (size + 1)] = 1;
+    });
+  return maps;
+}
+
 /** Samples of one head, [sample][dim]; keys are turned to their page's start. */
 export function pageRelative({ vectors, count, positions }: Samples, head: number, shape: Shape, side: Side) {
   const { headDim, pageTokens, turn } = shape;

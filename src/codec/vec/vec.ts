@@ -34,6 +34,7 @@ export const vec: Family = {
   conflicts: [['smooth', 'had']],
   create,
   learn,
+  placeholder,
 };
 
 export const million: Family = {
@@ -43,6 +44,7 @@ export const million: Family = {
   variants: [OWN],
   create,
   learn,
+  placeholder,
 };
 
 type Common = Omit<Request, 'learned'>;
@@ -76,6 +78,12 @@ function learn(request: LearnRequest): Learned {
     vectors.set(y, at);
   }
   return { ...(smoothing && { smoothing }), [spec]: learnBooks(vectors, product, shape) };
+}
+
+function placeholder(request: Common): Learned {
+  const { spec, shape } = request;
+  const smoothing = smooths(request) && new Float32Array(shape.kvHeads * shape.headDim).fill(1);
+  return { ...(smoothing && { smoothing }), [spec]: new Float32Array(bookLength(productOf(request), shape)) };
 }
 
 function productOf({ spec, match, shape: { headDim }, has }: Common): Product {

@@ -1,7 +1,7 @@
 /** What share of the planted facts was found, by length and depth: as text, as one SVG, and as a page. */
 import { formatCount } from '../../units.ts';
 import { htmlPage, tableOf } from '../page.ts';
-import { escaped, type PlotText, svgOf, text } from '../plot.ts';
+import { escaped, heading, type PlotText, svgOf, text } from '../plot.ts';
 import { countOf, type NeedleCell, type NeedleRow } from './run.ts';
 
 /** From none found to all. */
@@ -54,8 +54,9 @@ export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: Plo
   const maps = rows.map(row => ({ row, lines: linesOf(row) }));
   const columns = maps[0]?.lines[0]?.cells.length ?? 0;
   const width = LEFT + columns * CELL + 90;
-  const parts: string[] = [text(20, 26, title, 'title'), text(20, 45, subtitle, 'note')];
-  let y = TOP;
+  const head = heading(20, width, { title, subtitle });
+  const parts = [...head.parts];
+  let y = TOP + head.extra;
   for (const { row, lines } of maps) {
     parts.push(
       text(

@@ -1,0 +1,47 @@
+/** `kvasir rm`: takes a model out of the hub cache. */
+import { createInterface } from 'node:readline/promises';
+import type { Command } from 'commander';
+import { InputError } from '../errors.ts';
+import { planRemoval } from '../model/hub/index.ts';
+import { formatFileSize } from '../units.ts';
+
+interface Options {
+  yes?: boolean;
+  json?: boolean;
+}
+
+export function addRemove(program: Command): void {
+  program
+    .command('rm')
+    .description('remove a model from this machine')
+    .argument('<model>', 'its name, as `kvasir list` shows it')
+    .option('--yes', 'do not ask')
+    .option('--json', 'what was removed as JSON')
+    .action(remove);
+}
+
+async function remove(name: string, { yes, json }: Options): Promise<void> {
+  const { files, blobs, bytes, run } = await planRemoval(name);
+  if (!yes && !(await confirm(`Remove ${name} (${formatFileSize(bytes)})? [y/N] `))) return;
+  await run();
+  if (json) console.log(JSON.stringify({ name, bytes, files, blobs }, null, 1));
+  else console.log(`Removed ${name}: ${formatFileSize(bytes)} freed.`);
+}
+
+async function confirm(question: string): Promise<boolean> {
+  if (!process.stdin.isTTY || !process.stderr.isTTY)
+    throw new InputError('Nobody is here to be asked. Add --yes to remove it without a question.');
+  const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  const answer = await Promise.race([
+    terminal.question(question),
+    new Promise<string>(resolve => {
+      terminal.once('close', () => resolve(''));
+      terminal.once('SIGINT', () => {
+        process.exitCode = 130;
+        terminal.close();
+      });
+    }),
+  ]);
+  terminal.close();
+  return /^y(es)?$/i.test(answer.trim());
+}

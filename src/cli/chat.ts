@@ -17,7 +17,7 @@ import {
   prefillBar,
   type SampleFlags,
   sampleOptions,
-  statsLine,
+  statsOf,
 } from './session.ts';
 import { type Document, joinPrompt, readPromptFile } from './text.ts';
 import { inOptions } from './words.ts';
@@ -101,10 +101,10 @@ function createTalk(model: Model, options: Options) {
       const tokens = model.tokenizer.encode(text).length;
       return `${path}: ${formatCount(tokens)} tokens, of ${formatCount(model.context)} that fit. It goes before your next message.`;
     },
-    '/stats'() {
+    async '/stats'() {
       const { length, bytes } = conversation;
       const cache = `cache: ${formatCount(length)} of ${formatCount(model.context)} tokens, ${formatBytes(bytes)}`;
-      return last ? `${cache}\n${statsLine(last, model)}` : cache;
+      return last ? `${cache}\n${await statsOf(last, model, conversation)}` : cache;
     },
   };
   return {

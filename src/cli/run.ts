@@ -10,7 +10,7 @@ import {
   prefillBar,
   type SampleFlags,
   sampleOptions,
-  statsLine,
+  statsOf,
 } from './session.ts';
 import { readPrompt } from './text.ts';
 import { inOptions } from './words.ts';
@@ -71,7 +71,7 @@ async function run(name: string, given: string | undefined, options: Options, si
     console.log(JSON.stringify({ ...result, kv: model.plan.spec, device, threads, memory: model.memory() }, null, 1));
   else if (result.text !== '' && !result.text.endsWith('\n')) process.stdout.write('\n');
   for (const notice of result.notices) console.error(inOptions(notice));
-  if (options.stats) console.error(statsLine(result, model));
+  if (options.stats) console.error(await statsOf(result, model, talk));
 }
 
 const addTo = (value: string, list: string[] = []): string[] => [...list, value];

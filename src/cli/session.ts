@@ -1,7 +1,8 @@
 /** What the commands that run a model share: their options, loading with a bar, Ctrl-C, and how results read. */
 import type { Command } from 'commander';
+import { formatOutliers } from '../cache/outliers.ts';
 import { parseSpec } from '../codec/spec.ts';
-import type { ChatOptions } from '../engine/conversation.ts';
+import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import { loadModel, type Model } from '../engine/model.ts';
 import type { Result } from '../engine/stream.ts';
 import { InputError } from '../errors.ts';
@@ -146,14 +147,17 @@ export async function interruptible(work: (signal: AbortSignal) => Promise<void>
 export const forTerminal = (text: string): string =>
   process.stdout.isTTY ? text.replace(/[^\P{Cc}\n\t]/gu, '\ufffd') : text;
 
-export function statsLine({ usage, timings, finish, seed }: Result, model: Model): string {
+/** Speed and memory of an answer of this conversation, in lines. */
+export async function statsOf({ usage, timings, finish, seed }: Result, model: Model, talk: Conversation) {
   const { pages, tails, total } = model.memory();
-  const read = (usage as { prefilledTokens?: number }).prefilledTokens ?? usage.promptTokens - usage.reusedTokens;
+  const { name, threads } = model.device;
+  const outliers = await talk.outliers();
   return [
     `prompt ${formatCount(usage.promptTokens)} tokens (${formatCount(usage.reusedTokens)} reused), ` +
-      `${formatCount(read)} read at ${timings.prefillRate.toFixed(1)}/s`,
+      `${formatCount(usage.prefilledTokens)} read at ${timings.prefillRate.toFixed(1)}/s`,
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)}/s, ${finish}, seed ${seed}`,
-    `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${model.device.name}` +
-      (model.device.name === 'wasm' ? ` (${model.device.threads} thread${model.device.threads === 1 ? '' : 's'})` : ''),
+    `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${name}` +
+      (name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''),
+    ...(outliers ? [formatOutliers(outliers)] : []),
   ].join('\n');
 }

@@ -1,6 +1,8 @@
 /** Turns that share a cache: each reuses what the last one left and prefills only what is new. */
+import { countOutliers } from '../cache/outliers.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
+import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import { type GenerateOptions, generate, type Setting } from './generate.ts';
@@ -40,6 +42,8 @@ export interface Conversation extends AsyncDisposableLike {
   /** Answers messages of your own; what they share with the cache is not computed again. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
+  /** Outliers in the pages that it holds, for codecs that list them (oaken); undefined for others. */
+  outliers(): Promise<Outliers | undefined>;
   /** Stops the answer under way and goes back to the start: the system message and the messages it was opened with. */
   reset(): Promise<void>;
   /** Stops the answer under way and gives the memory back. Twice is harmless. */
@@ -178,6 +182,10 @@ export function createConversation(
         yield* generate(setting, ids, options, result, cancellation);
       }, options.signal);
     },
+    outliers: () =>
+      engine.exclusive(async ({ device }) =>
+        slot.length === 0 ? undefined : countOutliers(device, slot.sequence.view),
+      ),
     reset: async () => {
       checkOpen();
       await clear();

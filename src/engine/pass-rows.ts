@@ -13,6 +13,8 @@ const MAX_WAIT = 50;
 /** What passes are cut to, so that noise does not reach the limit. */
 const AIM = 30;
 const MIN_ROWS = 4;
+/** Nobody knows yet how fast this model is here. */
+const FIRST_ROWS = 32;
 
 /** The slow device gets small passes, so that one does not keep a signal waiting for minutes; a GPU wants large ones. */
 export function scratchRows(asked: number | undefined, { name }: Device): number {
@@ -23,16 +25,17 @@ export function scratchRows(asked: number | undefined, { name }: Device): number
 }
 
 export function createPassRows(max: number, { name }: Device): PassRows {
-  let rows = max;
+  // A GPU works beside the main thread; what takes long there is compiling, once.
+  const adapts = name !== 'webgpu';
+  let rows = adapts ? Math.min(max, FIRST_ROWS) : max;
   return {
     get rows() {
       return rows;
     },
     adapt(done, longestWait) {
-      // A GPU works beside the main thread; what takes long there is compiling, once.
-      if (name === 'webgpu' || done < rows) return;
-      if (longestWait > MAX_WAIT) rows = Math.min(max, Math.max(MIN_ROWS, Math.floor((done * AIM) / longestWait)));
-      else if (2 * longestWait < AIM) rows = Math.min(max, 2 * rows);
+      if (!adapts || done < rows) return;
+      if (longestWait > MAX_WAIT) rows = Math.min(rows, Math.max(MIN_ROWS, Math.floor((done * AIM) / longestWait)));
+      else if (longestWait < AIM) rows = Math.min(max, 2 * rows);
     },
   };
 }

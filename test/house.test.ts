@@ -10,6 +10,7 @@ const LAYERS = [
   'describe.ts',
   'nearest.ts',
   'disposable.ts',
+  'event-loop.ts',
   'units.ts',
   'kernel',
   'codec',

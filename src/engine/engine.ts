@@ -112,6 +112,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const weightBytes = device.bytes;
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.bytes - weightBytes };
+    await device.loadCodecs?.(cache.plan.leaf.layers);
     const passRows = createPassRows(rows, device);
     return createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, passRows });
   } catch (error) {

@@ -10,8 +10,8 @@ export interface PassRows {
 
 /** The event loop shall not wait longer than this, in ms. */
 const MAX_WAIT = 50;
-/** What passes are cut to, so that noise does not reach the limit. */
-const AIM = 30;
+/** What passes are cut to, so that noise does not reach the limit; below it twice the rows stay within the limit. */
+const AIM = MAX_WAIT / 2;
 const MIN_ROWS = 4;
 /** Nobody knows yet how fast this model is here. */
 const FIRST_ROWS = 32;

@@ -1,6 +1,6 @@
 /** The engine's one move: chunks of any sequences go through the network, as many rows at once as the scratch holds. */
 
-import { eventLoop } from '../model/event-loop.ts';
+import { eventLoop } from '../event-loop.ts';
 import { type Chunk, forward, type Hooks, isPrompt } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
 

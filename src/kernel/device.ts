@@ -107,6 +107,8 @@ export interface Device {
     cols: number,
     fill: (into: Uint8Array, start: number) => Promise<void>,
   ): Promise<Weights>;
+  /** Makes what it needs to read and seal pages of these layers: else the first pass does, which takes long. */
+  loadCodecs?(layers: readonly KvLayer[]): Promise<void>;
   /** Zeros. `cuts`: where the bytes of another layer begin; a device may keep each layer's bytes of all blocks together. */
   block(bytes: number, cuts?: readonly number[]): Block;
   free(handle: Block | Tensor): void;

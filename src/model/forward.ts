@@ -6,9 +6,9 @@
  * how a prompt was cut into chunks cannot show in the result.
  */
 import type { Run, Sequence } from '../cache/sequence.ts';
+import { createTurns } from '../event-loop.ts';
 import type { Choice, Device, KvRun, Projection, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
-import { createTurns } from './event-loop.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
 

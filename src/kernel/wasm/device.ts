@@ -3,7 +3,8 @@
  * integers times int8 activations, cache pages are read packed; norms, softmax and sums are floats.
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
-import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
+import { eventLoop } from '../../event-loop.ts';
+import type { Block, Device, KvLayer, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
 import type { WeightType } from '../weights/types.ts';
 import { at, Banks, type Placed } from './banks.ts';
@@ -184,6 +185,14 @@ class WasmDevice implements Device {
 
   swiglu(gate: Tensor, up: Tensor, rows: number): void {
     this.run(rows, 'swiglu', at(gate), at(up), rows * gate.cols);
+  }
+
+  /** Learned codecs have kernels of their own in every layer: the event loop has its turn between two. */
+  async loadCodecs(layers: readonly KvLayer[]): Promise<void> {
+    for (const { keys, values } of layers) {
+      this.codecs.moduleOf(keys.fragment, values.fragment);
+      await eventLoop();
+    }
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {

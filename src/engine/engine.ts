@@ -110,9 +110,9 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.bytes;
+    await device.loadCodecs?.(cache.plan.leaf.layers);
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.bytes - weightBytes };
-    await device.loadCodecs?.(cache.plan.leaf.layers);
     const passRows = createPassRows(rows, device);
     return createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, passRows });
   } catch (error) {

@@ -38,6 +38,7 @@ export interface LoadOptions extends EngineOptions {
 
 export interface MemoryUse {
   weights: number;
+  /** Activations, and the tables of codecs. */
   scratch: number;
   /** Sealed pages of all open sequences. */
   pages: number;

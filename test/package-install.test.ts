@@ -26,7 +26,7 @@ const LEFT_OUT = {
 const HUB_MODEL = /QuantFactory\/\S+/;
 
 /** Commands of the README that take minutes: `npm run test:long` runs them. */
-const SLOW = ['npx kvasir eval ', 'npx kvasir calibrate ', 'npx kvasir codecs --dim'];
+const SLOW = ['npx kvasir eval ', 'npx kvasir calibrate '];
 
 const long = Boolean(process.env.KVASIR_LONG);
 vi.setConfig({ testTimeout: long ? 1_200_000 : 60_000 });

@@ -38,6 +38,7 @@ export function createProject(): Project {
   // What the README's snippets read.
   copyFileSync(join(root, 'models/mimir.gguf'), join(folder, 'model.gguf'));
   copyFileSync(join(root, 'docs/kernels.md'), join(folder, 'wiki.valid.txt'));
+  copyFileSync(join(root, 'LICENSE'), join(folder, 'report.txt'));
   return {
     folder,
     files: pack.files.map(({ path }: { path: string }) => path),

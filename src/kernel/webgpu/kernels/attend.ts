@@ -35,9 +35,6 @@ interface Part {
   name: string;
   /** Length of a coded vector. */
   dim: number;
-  /** Words of workgroup memory, a query and in all. */
-  loaded: number;
-  fixed: number;
   /** Functions and variables. */
   text(Q: number): string;
   /** Statements before the first page: tables that all lanes fill together. */

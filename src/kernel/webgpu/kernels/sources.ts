@@ -124,7 +124,6 @@ export function attendHalves(shape: AttendShape, rows: number): Kernel {
     scale: 'vec4f(1.0)',
     text: side === 'key' ? reader.text : '',
     setup: '',
-    fixed: 0,
     begin: '',
   });
   return attend(

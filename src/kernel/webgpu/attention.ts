@@ -192,10 +192,11 @@ export class Attention {
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const dispatches: Dispatch[] = [];
-    const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
-      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
+    const each = (items: Items, parts: number, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
+      const heads = kvHeads * parts;
+      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, heads] });
       if (items.many.count > 0)
-        dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, kvHeads] });
+        dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, heads] });
     };
     const prepared =
       batch.pageStates === 0 || key.fragment.turn ? undefined : this.prepare(q, key, frame, batch, word, scale);
@@ -205,10 +206,10 @@ export class Attention {
         ? this.turn(q, key, frame.turned, turns!, batch, word, scale)
         : bufferOf(q));
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, (rows, first) => {
+    each(batch.halves, frame.halfParts, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${frame.halfLoops}`, () => frame.halves(rows));
+      const kernel = this.gpu.kernel(`halves ${rows} ${frame.halfLoops} ${frame.halfParts}`, () => frame.halves(rows));
       return { kernel, params: [word, first, ...frame.halfLoops, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
@@ -224,7 +225,7 @@ export class Attention {
         turns,
         states,
       };
-      each(batch.pages, (rows, first) => {
+      each(batch.pages, frame.pageParts, (rows, first) => {
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () => frame.pages(rows));
         const offset = valueOffset - keyOffset;
         const params = [
@@ -276,7 +277,8 @@ export class Attention {
     const known = this.pairs.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
     this.pairs.set(a.kernel, known);
     if (!known.has(b.kernel)) {
-      const both = a.kernel.size === b.kernel.size ? beside(a.kernel, b.kernel) : undefined;
+      const alike = a.kernel.size === b.kernel.size && a.groups[1] === b.groups[1];
+      const both = alike ? beside(a.kernel, b.kernel) : undefined;
       known.set(b.kernel, both && fits(both, this.options.limits) ? both : undefined);
     }
     const kernel = known.get(b.kernel);

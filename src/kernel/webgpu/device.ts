@@ -124,10 +124,11 @@ export class WebGpuDevice implements Device {
   }
 
   async warmUp(plan: () => void | Promise<void>): Promise<void> {
-    await this.gpu.warmUp(async () => {
+    const kernels = await this.gpu.plan(async () => {
       await plan();
       this.settle();
     });
+    await this.gpu.compile(kernels);
   }
 
   tensor(rows: number, cols: number): GpuTensor {

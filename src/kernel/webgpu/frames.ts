@@ -33,6 +33,8 @@ interface Pages {
   pages(rows: number): Kernel;
   /** Parameters of the kernel: what loops by lanes count to. */
   pageLoops: readonly number[];
+  /** Workgroups that share the query heads of a KV head. */
+  pageParts: number;
   /** Queries that may share a workgroup, if not as many as there is memory for. */
   maxQueries?: number;
 }
@@ -41,6 +43,7 @@ interface Pages {
 interface Halves {
   halves(rows: number): Kernel;
   halfLoops: readonly number[];
+  halfParts: number;
 }
 
 export interface Frame extends Pages, Halves {
@@ -79,6 +82,7 @@ function pagesOf(key: GpuCodec, value: GpuCodec, shape: AttendShape, split: numb
       turned: { words, kernel: () => turnPages(key.name, key.fragment, words, shape, key.perHead) },
       pages: rows => pagesByTeams(side(key, teamKeys), side(value, teamValues), shape, rows),
       pageLoops: BY_LANES,
+      pageParts: 1,
     });
   }
   if (laneKeys && laneValues) {
@@ -90,23 +94,34 @@ function pagesOf(key: GpuCodec, value: GpuCodec, shape: AttendShape, split: numb
         int8: laneKeys.int8 ?? false,
         pages: rows => pagesByLanes(side(key, laneKeys), side(value, laneValues), shape, rows),
         pageLoops: BY_LANES,
+        pageParts: 1,
         maxQueries,
       });
   }
-  found.push({
-    split,
-    words: key.keys.words,
-    int8: false,
-    pages: rows => attendPages(side(key, key.keys), side(value, value.values), shape, rows),
-    pageLoops: [],
-  });
+  for (const pageParts of partsOf(shape))
+    found.push({
+      split,
+      words: key.keys.words,
+      int8: false,
+      pages: rows => attendPages(side(key, key.keys), side(value, value.values), shape, rows, pageParts),
+      pageLoops: [],
+      pageParts,
+    });
   return found;
 }
 
+/** Into how many parts the query heads of a KV head can be cut. */
+const partsOf = ({ group }: AttendShape): number[] =>
+  Array.from({ length: group }, (_, i) => i + 1).filter(parts => group % parts === 0);
+
 /** By lanes where pages are read so; else, in precise mode most often, by all lanes of a workgroup if these fit. */
 function halvesOf(shape: AttendShape, lanesFirst: boolean): Halves[] {
-  const byAll = { halves: (rows: number) => attendHalves(shape, rows), halfLoops: [] };
-  if (shape.headDim > MOST_DIMS) return [byAll];
-  const byLanes = { halves: (rows: number) => halvesByLanes(shape, rows), halfLoops: BY_LANES };
-  return lanesFirst ? [byLanes, byAll] : [byAll, byLanes];
+  const byAll = partsOf(shape).map(halfParts => ({
+    halves: (rows: number) => attendHalves(shape, rows, halfParts),
+    halfLoops: [],
+    halfParts,
+  }));
+  if (shape.headDim > MOST_DIMS) return byAll;
+  const byLanes = { halves: (rows: number) => halvesByLanes(shape, rows), halfLoops: BY_LANES, halfParts: 1 };
+  return lanesFirst ? [byLanes, ...byAll] : [...byAll, byLanes];
 }

@@ -321,16 +321,21 @@ export class Gpu {
     return names.map((name, i) => ({ name, ns: Number(times[2 * i + 1] - times[2 * i]) }));
   }
 
-  /** Compiles the kernels that `plan` would run, without running them. What could not be compiled is told when it is needed. */
-  async warmUp(plan: () => void | Promise<void>): Promise<void> {
+  /** The kernels that `work` would run, without running them. */
+  async plan(work: () => void | Promise<void>): Promise<Kernel[]> {
     const planned = new Map<string, Kernel>();
     this.planned = planned;
     try {
-      await plan();
+      await work();
     } finally {
       this.planned = undefined;
     }
-    await Promise.all([...planned.values()].map(kernel => this.pipelines.prepare(kernel)));
+    return [...planned.values()];
+  }
+
+  /** Compiles kernels before they are needed. */
+  async compile(kernels: readonly Kernel[]): Promise<void> {
+    await Promise.all(kernels.map(kernel => this.pipelines.prepare(kernel)));
     await this.allocated();
   }
 

@@ -13,6 +13,7 @@ import { createTokenizer, type Tokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import { type BudgetRequest, checkBudget, memoryLimit } from './budget.ts';
+import { warmUp } from './warm-up.ts';
 
 /** A path, a name on the hub (`org/repo:Q4_K_M`), or the model's files as Blobs. */
 export type ModelInput = string | Blob | readonly Blob[];
@@ -26,6 +27,8 @@ export interface EngineOptions {
   prefillChunk?: number;
   /** Bytes that weights, cache and scratch may take together; what this machine has free unless given. */
   memoryLimit?: number;
+  /** Compile the GPU's kernels while loading, not in the first prompt: true, unless the GPU is emulated on the CPU. */
+  warmUp?: boolean;
   signal?: AbortSignal;
   onProgress?: (progress: LoadProgress) => void;
 }
@@ -112,7 +115,9 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const weightBytes = device.bytes;
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.bytes - weightBytes };
-    return createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes });
+    const engine = createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes });
+    if (options.warmUp ?? opened.warmUp) await warmUp(engine, cache.plan);
+    return engine;
   } catch (error) {
     await device?.dispose();
     throw error;

@@ -23,17 +23,23 @@ export class Failures {
   private shortage?: Shortage;
   /** Allocations whose outcome is not known yet. */
   private readonly pending = new Set<Promise<void>>();
-  /** A refused command, while it may be the consequence of a missing buffer. */
-  private refused?: DeviceError;
+  /** The first generation whose commands the open error scope watches. */
+  private scopeFrom = 0;
 
-  /** `generation`: number of the commands that are being recorded; a submission takes all commands of one. */
+  /**
+   * `generation`: number of the commands that are being recorded; a submission takes all commands of one. `nextGeneration`:
+   * what is recorded from now on has another number.
+   */
   constructor(
-    device: GPUDevice,
+    private readonly device: GPUDevice,
     private readonly generation: () => number,
+    private readonly nextGeneration: () => void,
   ) {
+    // Refused commands are caught by a scope, since the event may come after the results that it spoils.
+    device.pushErrorScope('validation');
     device.onuncapturederror = ({ error }) => {
-      if (isOutOfMemory(error)) this.missing(noMemory(), this.generation());
-      else this.refuse(new DeviceError(`The GPU refused a command, which is a bug of Kvasir: ${error.message}`));
+      if (error.constructor.name === 'GPUOutOfMemoryError') this.missing(noMemory(), this.generation());
+      else this.fatal ??= refusedError(error);
     };
     this.lost = new Promise(resolve => {
       device.lost.then(({ reason, message }) => {
@@ -63,8 +69,6 @@ export class Failures {
     this.check();
     const { shortage } = this;
     if (shortage && generation >= shortage.from && generation <= shortage.until) throw shortage.error;
-    // Commands recorded after the shortage have been run: what is refused from now on has another cause.
-    if (shortage && generation > shortage.until) this.shortage = undefined;
   }
 
   /** Watches an allocation of which commands may be recorded before its outcome is known. `forget`: the buffer is no use. */
@@ -78,42 +82,47 @@ export class Failures {
           forget();
           this.missing(noMemory(bytes, held), from);
         }
-        if (this.pending.size > 0) return;
-        if (this.refused && !this.shortage) this.fatal ??= this.refused;
-        this.refused = undefined;
       });
     this.pending.add(outcome);
   }
 
   /** Waits for all allocations so far, and throws if one of them failed. */
   async allocated(): Promise<void> {
+    const generation = this.generation();
     await Promise.all(this.pending);
-    this.checkResults(this.generation());
+    this.checkResults(generation);
+  }
+
+  /** Whether commands submitted since the last time were refused: to be awaited before their results are checked. */
+  async checkpoint(): Promise<void> {
+    const [from, until] = [this.scopeFrom, this.generation() - 1];
+    this.scopeFrom = this.generation();
+    const scope = this.device.popErrorScope();
+    this.device.pushErrorScope('validation');
+    const error = await scope.catch(() => null);
+    await Promise.all(this.pending);
+    const { shortage } = this;
+    // What uses a buffer that could not be allocated is refused as well.
+    const expected = shortage && shortage.from <= until && shortage.until >= from;
+    if (error && !expected) this.fatal ??= refusedError(error);
   }
 
   private missing(error: CapacityError, from: number): void {
     const { shortage } = this;
-    this.shortage = {
-      error: shortage?.error ?? error,
-      from: Math.min(shortage?.from ?? from, from),
-      until: this.generation(),
-    };
-  }
-
-  private refuse(error: DeviceError): void {
-    if (this.shortage) return;
-    if (this.pending.size > 0) this.refused ??= error;
-    else this.fatal ??= error;
+    const same = shortage && shortage.until >= from;
+    this.shortage = same ? { ...shortage, until: this.generation() } : { error, from, until: this.generation() };
+    this.nextGeneration();
   }
 }
-
-export const isOutOfMemory = (error: GPUError): boolean => error.constructor.name === 'GPUOutOfMemoryError';
 
 export const noMemory = (bytes?: number, held?: number): CapacityError =>
   new CapacityError(
     `The GPU has no memory left${bytes === undefined ? '' : ` for ${formatBytes(bytes)} more (Kvasir holds ${formatBytes(held ?? 0)} of it)`}. ` +
       "Close conversations, take a smaller context, a codec of fewer bits, or device: 'wasm'.",
   );
+
+const refusedError = ({ message }: GPUError): DeviceError =>
+  new DeviceError(`The GPU refused a command, which is a bug of Kvasir: ${message}`);
 
 const lostError = (reason: string): DeviceError =>
   new DeviceError(`The GPU device was lost (${reason}). Dispose this model and load it again.`);

@@ -43,7 +43,7 @@ export class Gpu {
   private pass?: GPUComputePassEncoder;
   /** Of the pass. */
   private current?: Pipeline;
-  private submission?: Promise<void>;
+  private submission?: Promise<{ checked: Promise<void> }>;
   /** Dispatches since the last submission. */
   private recorded = 0;
   /** Whether all that was submitted is known to be done. */
@@ -66,7 +66,11 @@ export class Gpu {
     packedDots = true,
   ) {
     this.limits = limitsOf(device.limits);
-    this.failures = new Failures(device, () => this.generation);
+    this.failures = new Failures(
+      device,
+      () => this.generation,
+      () => this.nextGeneration(),
+    );
     this.arena = device.createBuffer({
       label: 'arena',
       size: ARENA,
@@ -267,6 +271,11 @@ export class Gpu {
     this.generation++;
   }
 
+  private nextGeneration(): void {
+    if (this.encoder && !this.failed) this.submit();
+    else this.generation++;
+  }
+
   /** Everything recorded so far has been run, and the memory of buffers that were destroyed is free. */
   async done(): Promise<void> {
     this.submit();
@@ -355,12 +364,14 @@ export class Gpu {
     this.submission ??= Promise.resolve().then(() => {
       this.submission = undefined;
       this.submit();
+      return { checked: this.failures.checkpoint() };
     });
     try {
-      await this.submission;
+      const { checked } = await this.submission;
       const { generation } = this;
       await staging.mapAsync(MAP_READ_MODE, 0, bytes);
       this.idling = this.generation === generation;
+      await checked;
       this.failures.checkResults(recorded);
     } catch (error) {
       // The loss is told a moment after the commands that it broke.

@@ -102,7 +102,9 @@ describeGpu('attention', () => {
     const cache = { headDim, kvHeads, pageTokens, sinks: 0 };
     const sequence = createSequence({ device, shape: cache, leaf: leafLayout([made]), recent: 0, context: 256 });
     const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(pageTokens, n * headDim));
-    for (const tensor of [k, v, q]) device.write(tensor, 0, normals(createRandom(1), tensor.rows * tensor.cols));
+    [k, v, q].forEach((x, i) => {
+      device.write(x, 0, normals(createRandom(i), x.rows * x.cols));
+    });
     sequence.plan(pageTokens);
     await device.ready([sequence.view]);
     device.append(0, k, v, [{ view: sequence.view, row: 0, count: pageTokens, position: 0, sealed: 0 }]);
@@ -110,15 +112,20 @@ describeGpu('attention', () => {
     sequence.plan(1);
     await device.ready([sequence.view]);
     device.seal(sequence.view, 0, 0, sequence.view.leaves[0]);
+    const [weight, normed] = [device.tensor(1, heads * headDim), device.tensor(2, heads * headDim)];
     // As if it had slid far: turns of twice as many pages are more than an upload may take of the arena.
     const firstLeaf = 4096;
     const view = { ...sequence.view, firstLeaf };
     const attend = async () => {
       const run = { view, row: 0, count: 1, position: (firstLeaf + 1) * pageTokens, sealed: firstLeaf + 1 };
       device.append(0, k, v, [run]);
-      device.attend(0, q, out, [run], 1);
+      device.attend(0, q, out, [run], 0.1);
+      // The pass goes on: parameters of what follows are placed behind those of attention.
+      for (let i = 0; i < 4; i++) device.norm(q, 2, weight, 1e-5, normed);
       return device.read(out, 0);
     };
+    // The arena is empty: what comes after the upload is placed where the table was.
+    await device.read(q, 0);
     const first = await attend();
     expect(first).toEqual(await attend());
   });

@@ -213,11 +213,10 @@ export class WebGpuDevice implements Device {
     return undefined;
   }
 
-  /** Pools that grow for others are not waited for. */
+  /** Pools that grow for others are not waited for; one that has grown for others may have to grow again. */
   private async growFor(views: readonly KvView[]): Promise<void> {
     const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [tail, sinkBlock, ...leaves]) as GpuBlock[];
-    const short = new Set(blocks.filter(block => !block.pool.has(block)).map(({ pool }) => pool));
-    for (const pool of short) await pool.grow();
+    for (const block of blocks) while (!block.pool.has(block)) await block.pool.grow();
   }
 
   free(handle: Block | Tensor): void {

@@ -57,10 +57,11 @@ export class Pool {
   free({ slot }: GpuBlock): void {
     this.freed.push(slot);
     // Memory that nobody wants any more is not asked for again.
-    for (let at = 0; this.isShort; this.next--) {
-      at = this.freed.indexOf(this.next - 1);
+    while (this.isShort) {
+      const at = this.freed.indexOf(this.next - 1);
       if (at < 0) return;
       this.freed.splice(at, 1);
+      this.next--;
     }
   }
 

@@ -3,7 +3,7 @@
  * the least limits that WebGPU guarantees (16 KiB of workgroup memory, 8 storage buffers, 256 invocations), and enforce them.
  */
 import { createRequire } from 'node:module';
-import { type Kernel, wgsl } from '../src/kernel/webgpu/pipelines.ts';
+import { type Kernel, wgsl } from '../src/kernel/webgpu/kernel.ts';
 
 const FEATURES = ['shader-f16', 'subgroups', 'chromium-experimental-subgroup-matrix'];
 /** Dawn crashes once these are collected. */

@@ -9,9 +9,9 @@ import { turnOf } from '../src/eval/vectors.ts';
 import { createCodecs } from '../src/kernel/webgpu/codecs.ts';
 import { frameOf } from '../src/kernel/webgpu/frames.ts';
 import type { Gpu } from '../src/kernel/webgpu/gpu.ts';
+import type { Kernel } from '../src/kernel/webgpu/kernel.ts';
 import { prepareByLanes } from '../src/kernel/webgpu/kernels/lanes/prepare.ts';
 import { finishRotated } from '../src/kernel/webgpu/kernels/teams/finish.ts';
-import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
 import { compiler } from './compiler.ts';
 
 const SHAPE = { headDim: 128, kvHeads: 2, pageTokens: 128, group: 4, subgroups: 32 };

@@ -3,16 +3,30 @@
  * run a short prompt. Passes are planned, not run, for the numbers of rows at which a device changes its kernels; whatever
  * else comes up later is compiled when it does.
  */
-import { type Chunk, forward } from '../model/forward.ts';
+import type { Sequence } from '../cache/sequence.ts';
+import type { Device } from '../kernel/device.ts';
+import type { ModelConfig } from '../model/config.ts';
+import { type Chunk, forward, type Scratch } from '../model/forward.ts';
+import type { RopeFrequencies } from '../model/rope.ts';
+import type { ModelWeights } from '../model/weights.ts';
 import type { Plan } from '../plan/plan.ts';
-import type { Engine } from './engine.ts';
+
+/** What a pass needs of an engine. */
+interface Loaded {
+  device: Device;
+  config: ModelConfig;
+  rope: RopeFrequencies;
+  weights: ModelWeights;
+  scratch: Scratch;
+  openSequence(plan: Plan, context: number): Sequence;
+}
 
 /** Rows of prompts: a few at a time, small tiles of each size, large tiles. */
 const PROMPTS = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 512];
 
 const GREEDY = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
 
-export async function warmUp(engine: Engine, plan: Plan): Promise<void> {
+export async function warmUp(engine: Loaded, plan: Plan): Promise<void> {
   const { device, config, weights, rope, scratch } = engine;
   const prompts = PROMPTS.filter(rows => rows <= scratch.rows);
   const sealed = plan.pageTokens + plan.window.recent + 1;

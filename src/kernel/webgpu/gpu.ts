@@ -4,10 +4,11 @@
  */
 import { assert, type DeviceError } from '../../errors.ts';
 import { Failures, noMemory } from './failures.ts';
+import type { Kernel } from './kernel.ts';
 import { type Limits, limitsOf } from './limits.ts';
-import { type Kernel, type Pipeline, Pipelines, UNIFORM_BYTES } from './pipelines.ts';
+import { type Pipeline, Pipelines, UNIFORM_BYTES } from './pipelines.ts';
 
-export type { Kernel } from './pipelines.ts';
+export type { Kernel } from './kernel.ts';
 
 /** A table in the arena: its place in words, good until the next submission. */
 export interface Placed {
@@ -57,6 +58,8 @@ export class Gpu {
   private readonly doomed: GPUBuffer[] = [];
   private readonly idle = new Map<number, GPUBuffer[]>();
   private readonly failures: Failures;
+  /** Buffers for which there was no memory. */
+  private readonly missing = new WeakSet<GPUBuffer>();
   /** While a warm-up plans: kernels that would be run, by name. */
   private planned?: Map<string, Kernel>;
 
@@ -92,15 +95,15 @@ export class Gpu {
     this.failures.check();
   }
 
-  /** If there is no memory for it, what is recorded with it fails at its next read. */
+  /** If there is no memory for it, what is recorded with it fails at its next read, and its owner is to `forget` it. */
   buffer(bytes: number, label: string, forget: () => void = () => {}): GPUBuffer {
     this.check();
     const { buffer, scope } = this.allocate(bytes, label, USE.STORAGE | USE.COPY_DST | USE.COPY_SRC);
     const held = this.bytes;
     this.bytes += buffer.size;
     this.failures.watch(scope, buffer.size, held, () => {
-      this.bytes -= buffer.size;
-      this.pipelines.forgetBuffers();
+      this.destroy(buffer);
+      this.missing.add(buffer);
       forget();
     });
     return buffer;
@@ -135,6 +138,7 @@ export class Gpu {
   }
 
   destroy(buffer: GPUBuffer): void {
+    if (this.missing.has(buffer)) return;
     this.bytes -= buffer.size;
     this.pipelines.forgetBuffers();
     // What was recorded may still use it.

@@ -4,7 +4,7 @@
  */
 import { assert, UnsupportedError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
-import type { Kernel } from './pipelines.ts';
+import type { Kernel } from './kernel.ts';
 
 export interface Limits {
   /** Bytes of the largest binding and of the largest buffer. */

@@ -335,7 +335,10 @@ export class Products {
 
   /** Rows from `first` on as halves, made now unless they are there. */
   private halvesOf(x: GpuTensor, first: number, rows: number): GPUBuffer {
-    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves'), first: 0, end: 0 };
+    const forget = () => {
+      x.halves = undefined;
+    };
+    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves', forget), first: 0, end: 0 };
     const { halves } = x;
     if (first < halves.first || rows > halves.end) {
       const values = (rows - first) * x.cols;
@@ -347,9 +350,12 @@ export class Products {
 
   private roomForInt8(x: GpuTensor): Int8 {
     const values = x.rows * x.cols;
+    const forget = () => {
+      x.int8 = undefined;
+    };
     x.int8 ??= {
-      codes: this.gpu.buffer(values, 'int8 activations'),
-      stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations'),
+      codes: this.gpu.buffer(values, 'int8 activations', forget),
+      stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations', forget),
       fresh: 0,
     };
     return x.int8;

@@ -4,6 +4,8 @@ import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { openModelFile } from '../src/engine/engine.ts';
+import { warmUp } from '../src/engine/warm-up.ts';
 import { CapacityError, DeviceError } from '../src/errors.ts';
 import { turnOf } from '../src/eval/vectors.ts';
 import { loadModel } from '../src/index.ts';
@@ -11,6 +13,9 @@ import type { Tensor } from '../src/kernel/device.ts';
 import type { AdapterInfo } from '../src/kernel/webgpu/adapter.ts';
 import { createWebGpuDevice, WebGpuDevice, type WebGpuOptions } from '../src/kernel/webgpu/device.ts';
 import { Gpu } from '../src/kernel/webgpu/gpu.ts';
+import { createScratch, forward } from '../src/model/forward.ts';
+import { loadWeights } from '../src/model/weights.ts';
+import { planOf } from '../src/plan/plan.ts';
 import { runAttention } from './attention.ts';
 import { nullDevice } from './compiler.ts';
 import { writeGguf } from './gguf-writer.ts';
@@ -306,30 +311,51 @@ describeGpu('a device that fails', () => {
 });
 
 describe('a warm-up', () => {
-  it('compiles what passes need without running them', async context => {
-    const gpuDevice = await nullDevice();
-    if (typeof gpuDevice === 'string') return context.skip();
-    const gpu = new Gpu(gpuDevice);
-    const info = { subgroups: 0, subgroupMin: 0, limits: gpu.limits, software: true } as unknown as AdapterInfo;
-    const device = new WebGpuDevice(gpu, info, SHAPE);
-    let [made, dispatched] = [0, 0];
-    const create = gpuDevice.createComputePipeline.bind(gpuDevice);
-    gpuDevice.createComputePipeline = descriptor => {
-      made++;
+  /** Pipelines that a device compiles while commands wait for them. */
+  const compiledLate = (device: GPUDevice): string[] => {
+    const late: string[] = [];
+    const create = device.createComputePipeline.bind(device);
+    device.createComputePipeline = descriptor => {
+      late.push(descriptor.label ?? '');
       return create(descriptor);
     };
-    const [x, y] = [device.tensor(3, 64), device.tensor(3, 64)];
-    const weight = device.tensor(1, 64);
-    const work = () => {
-      dispatched++;
-      device.norm(x, 3, weight, 1e-5, y);
-      device.swiglu(x, y, 3);
+    return late;
+  };
+
+  it.for(['Q4_0', 'F16'] as const)('leaves nothing to compile to prompts and decoding: %s', async (type, context) => {
+    const gpuDevice = await nullDevice([]);
+    if (typeof gpuDevice === 'string') return context.skip();
+    const late = compiledLate(gpuDevice);
+    const gpu = new Gpu(gpuDevice);
+    const heads = { headDim: 64, heads: 4, kvHeads: 2 };
+    const info = { subgroups: 0, subgroupMin: 0, limits: gpu.limits, software: false } as unknown as AdapterInfo;
+    const device = new WebGpuDevice(gpu, info, { ...heads, pageTokens: 32 });
+    const model = tinyModel({ type, width: 256, ffn: 512, ...heads, tied: false });
+    const file = await openModelFile(new Blob([writeGguf(model)]));
+    const { config, rope } = file;
+    const weights = await loadWeights(file.gguf, config, device);
+    const scratch = createScratch(device, config, 512);
+    const plan = planOf('tq4u', { ...config, pageTokens: 32 });
+    const openSequence = (): Sequence => {
+      const shape = { ...heads, pageTokens: 32, sinks: plan.window.sink };
+      return createSequence({ device, shape, leaf: plan.leaf, recent: plan.window.recent, context: 4096 });
     };
-    await device.warmUp(work);
-    expect([made, dispatched]).toEqual([0, 1]);
-    work();
-    await device.read(x, 0);
-    expect(made).toBe(0);
+    await warmUp({ device, config, rope, weights, scratch, openSequence }, plan);
+    for (const length of [1, 3, 11, 38, 100, 300]) {
+      const sequence = openSequence();
+      for (const [rows, prompt] of [
+        [length, true],
+        [1, false],
+        [1, false],
+      ] as const) {
+        const choice = { temperature: 1, topK: 40, topP: 0.9, minP: 0, random: 0.5 };
+        const chunk = { sequence, tokens: Array(rows).fill(1), prompt, logits: 'last' as const, choice };
+        await forward(device, config, weights, rope, scratch, [chunk], { onLogits() {}, onToken() {} });
+      }
+      sequence.dispose();
+    }
+    expect(late).toEqual([]);
+    await file.gguf.close();
     await device.dispose();
   });
 });

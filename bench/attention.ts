@@ -87,10 +87,12 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(pageTokens, n * headDim));
   for (const tensor of [k, v, q]) device.write(tensor, 0, normals(random, tensor.rows * tensor.cols));
   sequence.plan(pageTokens);
+  await device.ready?.([sequence.view]);
   const page = { view: sequence.view, row: 0, count: pageTokens, position: 0, sealed: 0 };
   for (let layer = 0; layer < layers; layer++) device.append(layer, k, v, [page]);
   sequence.commit(pageTokens);
   sequence.plan(depth - pageTokens + 1);
+  await device.ready?.([sequence.view]);
   const { leaves } = sequence.view;
   for (let layer = 0; layer < layers; layer++) device.seal(sequence.view, layer, 0, leaves[0]);
   const sealed = await device.readBlock(leaves[0]);

@@ -14,6 +14,7 @@ export async function fillTo({ device }: Engine, sequence: Sequence, depth: numb
   const made = await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf)));
   const missing = depth - sequence.length;
   sequence.plan(missing);
+  await device.ready?.([sequence.view]);
   sequence.commit(missing);
   sequence.view.leaves.slice(made.length).forEach((leaf, i) => {
     device.writeBlock(leaf, made[i % made.length]);

@@ -128,6 +128,7 @@ async function measure(
     return sequence;
   };
   const sequences = Array.from({ length: batch }, open);
+  await device.ready(sequences.map(({ view }) => view));
   fill(
     device,
     sequences.flatMap(({ view }) => view.leaves as GpuBlock[]),

@@ -79,7 +79,9 @@ export async function runAttention(
   const sealed: Promise<Uint8Array>[] = [];
   let done = 0;
   for (const count of chunks) {
-    for (const run of sequence.plan(count)) {
+    const runs = sequence.plan(count);
+    await device.ready?.([sequence.view]);
+    for (const run of runs) {
       const { view } = sequence;
       if (run.sealed > 0 && run.position === run.sealed * made.shape.pageTokens + recent) {
         const page = run.sealed - 1;

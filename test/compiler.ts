@@ -1,24 +1,37 @@
-/** Dawn's compiler, on its backend that runs nothing: what no adapter of the tests can run is at least WGSL. */
+/**
+ * Dawn's compiler, on its backend that runs nothing: what no adapter of the tests can run is at least WGSL. Its devices have
+ * the least limits that WebGPU guarantees (16 KiB of workgroup memory, 8 storage buffers, 256 invocations), and enforce them.
+ */
 import { createRequire } from 'node:module';
-import { type Kernel, wgsl } from '../src/kernel/webgpu/pipelines.ts';
+import { type Kernel, wgsl } from '../src/kernel/webgpu/kernel.ts';
 
-/** What it says of a kernel, or why it is not here. */
-export async function compiler(): Promise<((kernel: Kernel) => Promise<string[]>) | string> {
+const FEATURES = ['shader-f16', 'subgroups', 'chromium-experimental-subgroup-matrix'];
+/** Dawn crashes once these are collected. */
+const held: unknown[] = [];
+Object.assign(globalThis, { compiles: held });
+
+/** A device with all features that kernels may use, or with some of them; or why there is none. */
+export async function nullDevice(features: readonly string[] = FEATURES): Promise<GPUDevice | string> {
   try {
     const { create } = await import(createRequire(import.meta.url).resolve('webgpu'));
     const gpu: GPU = create(['backend=null', 'enable-dawn-features=allow_unsafe_apis']);
     const adapter = await gpu.requestAdapter();
-    const requiredFeatures = ['shader-f16', 'subgroups', 'chromium-experimental-subgroup-matrix'] as GPUFeatureName[];
-    const device = await adapter!.requestDevice({ requiredFeatures });
-    // Dawn crashes once these are collected.
-    Object.assign(globalThis, { compiles: [gpu, adapter, device] });
-    return async kernel => {
-      device.pushErrorScope('validation');
-      const { messages } = await device.createShaderModule({ code: wgsl(kernel) }).getCompilationInfo();
-      await device.popErrorScope();
-      return messages.map(({ message }) => message);
-    };
+    const device = await adapter!.requestDevice({ requiredFeatures: features as GPUFeatureName[] });
+    held.push(gpu, adapter, device);
+    return device;
   } catch (error) {
     return `the optional package webgpu does not work here: ${(error as Error).message}`;
   }
+}
+
+/** What the compiler says of a kernel, or why it is not here. */
+export async function compiler(): Promise<((kernel: Kernel) => Promise<string[]>) | string> {
+  const device = await nullDevice();
+  if (typeof device === 'string') return device;
+  return async kernel => {
+    device.pushErrorScope('validation');
+    const { messages } = await device.createShaderModule({ code: wgsl(kernel) }).getCompilationInfo();
+    await device.popErrorScope();
+    return messages.map(({ message }) => message);
+  };
 }

@@ -3,8 +3,8 @@
  * there); what can be said here is that the compiler takes every one of their kernels, on Dawn's backend that runs nothing.
  */
 import { describe, expect, it } from 'vitest';
+import type { Kernel } from '../src/kernel/webgpu/kernel.ts';
 import { matmulMatrices, toHalves } from '../src/kernel/webgpu/kernels/matrices.ts';
-import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
 import { formatOf } from '../src/kernel/webgpu/weights.ts';
 import { isInteger } from '../src/kernel/weights/split.ts';
 import { weightTypes } from '../src/kernel/weights/types.ts';

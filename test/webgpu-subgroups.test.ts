@@ -9,14 +9,13 @@ import { turnOf } from '../src/eval/vectors.ts';
 import { createCodecs } from '../src/kernel/webgpu/codecs.ts';
 import { frameOf } from '../src/kernel/webgpu/frames.ts';
 import type { Gpu } from '../src/kernel/webgpu/gpu.ts';
+import type { Kernel } from '../src/kernel/webgpu/kernel.ts';
 import { prepareByLanes } from '../src/kernel/webgpu/kernels/lanes/prepare.ts';
 import { finishRotated } from '../src/kernel/webgpu/kernels/teams/finish.ts';
-import { turnPages } from '../src/kernel/webgpu/kernels/teams/turned.ts';
-import type { Kernel } from '../src/kernel/webgpu/pipelines.ts';
 import { compiler } from './compiler.ts';
 
 const SHAPE = { headDim: 128, kvHeads: 2, pageTokens: 128, group: 4, subgroups: 32 };
-const OPTIONS = { unroll: 4, split: 4, memory: 32768 };
+const OPTIONS = { unroll: 4, split: 4, limits: { workgroupMemory: 32768, invocations: 256, storageBuffers: 8 } };
 /** Nothing is run, so nothing is kept. */
 const NO_GPU = { buffer: () => ({}), upload() {} } as unknown as Gpu;
 
@@ -49,8 +48,7 @@ suite(`kernels of 32 lanes together${typeof found === 'string' ? ` (skipped: ${f
     const frame = frameOf(key, value, SHAPE, OPTIONS);
     expect(await compile(frame.pages(1))).toEqual([]);
     expect(await compile(frame.halves(1))).toEqual([]);
-    if (frame.turned)
-      expect(await compile(turnPages(key.name, key.fragment, frame.turned, SHAPE, key.perHead))).toEqual([]);
+    if (frame.turned) expect(await compile(frame.turned.kernel())).toEqual([]);
   });
 
   it.each([

@@ -87,7 +87,7 @@ describeGpu('matrices', () => {
     const [rows, cols] = [40, 512];
     const bytes = randomWeights('Q8_0', rows * cols, 0.1, seeded(8));
     const results = await Promise.all(
-      [{}, { binding: 32 * cols }].map(async options => {
+      [{}, { limits: { binding: 32 * cols } }].map(async options => {
         const device = await webgpu(options);
         const weights = await device.loadWeights('Q8_0', rows, cols, async into => into.set(bytes));
         const [input, out] = [device.tensor(3, cols), device.tensor(3, rows)];

@@ -16,6 +16,7 @@ import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weig
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import { type BudgetRequest, checkBudget, memoryLimit } from './budget.ts';
 import { createPassRows, type PassRows, scratchRows } from './pass-rows.ts';
+import { warmUp } from './warm-up.ts';
 
 export type { ModelInput, ModelPart } from '../model/input.ts';
 
@@ -28,6 +29,8 @@ export interface EngineOptions {
   prefillChunk?: number;
   /** Bytes that weights, cache and scratch may take together; what this machine has free unless given. */
   memoryLimit?: number;
+  /** Compile the GPU's kernels while loading, not in the first prompt: true, unless the GPU is emulated on the CPU. */
+  warmUp?: boolean;
   signal?: AbortSignal;
   onProgress?: (progress: LoadProgress) => void;
 }
@@ -114,7 +117,9 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.bytes - weightBytes };
     const passRows = createPassRows(rows, device);
-    return createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, passRows });
+    const engine = createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, passRows });
+    if (options.warmUp ?? opened.warmUp) await warmUp(engine, cache.plan);
+    return engine;
   } catch (error) {
     await device?.dispose();
     throw error;

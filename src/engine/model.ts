@@ -1,6 +1,6 @@
 /** A model as most people use one: load it, ask it, close it. */
 import type { AsyncDisposableLike } from '../disposable.ts';
-import { InputError } from '../errors.ts';
+import { type DeviceError, InputError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -56,6 +56,8 @@ export interface Model extends AsyncDisposableLike {
   readonly device: { readonly name: string; readonly threads: number; readonly why: string };
   /** What one should know of this model as it was loaded. */
   readonly notices: readonly string[];
+  /** Resolves if the device goes away by itself, a GPU most often. Then dispose the model and load it again. */
+  readonly lost: Promise<DeviceError>;
   memory(): MemoryUse;
   /** Goes on from a text, or from token ids. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
@@ -141,6 +143,7 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
     context,
     device: { name: engine.device.name, threads: engine.device.threads, why: engine.why },
     notices,
+    lost: engine.device.lost ?? new Promise(() => {}),
     memory() {
       if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
       const slots = [...holders.keys()];

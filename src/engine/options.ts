@@ -36,6 +36,7 @@ export const loadRules = {
   precise: boolean,
   prefillChunk: whole(1, 65536),
   memoryLimit: bytes,
+  warmUp: boolean,
   signal,
   onProgress: callback,
 };

@@ -84,7 +84,7 @@ export async function createProber(
     };
     const sequence = engine.openSequence(planOfCodecs(spec, windowOf(parsed), codecs), row.length);
     try {
-      restore(device, scratch, sequence, layer, k, v);
+      await restore(device, scratch, sequence, layer, k, v);
       const rows = (length: number, count: number) =>
         inputs[layer].subarray((length - start) * width, (length - start + count) * width);
       const resume = { layer, rows: ({ sequence: { length }, tokens }: Chunk) => rows(length, tokens.length) };

@@ -5,6 +5,7 @@
  * Handles are opaque outside of their device. Operations are recorded in order and nothing here waits: a device may do
  * its work later. `read` and `readBlock` promise what the operations recorded before them make of it.
  */
+import type { DeviceError } from '../errors.ts';
 import type { Fragment } from './fragment.ts';
 import type { KeyReader, ValueReader } from './js/attend.ts';
 import type { WeightType } from './weights/types.ts';
@@ -89,6 +90,8 @@ export interface Device {
   readonly threads: number;
   /** Bytes held now. */
   readonly bytes: number;
+  /** Resolves if the device goes away by itself, with the error that every call fails with from then on. */
+  readonly lost?: Promise<DeviceError>;
   /**
    * Keeps memory for caches and tensors clear of weights, where a device must place them apart; called before weights
    * are loaded. Returns how many of the bytes it can keep.
@@ -111,6 +114,11 @@ export interface Device {
   loadCodecs?(layers: readonly KvLayer[]): Promise<void>;
   /** Zeros. `cuts`: where the bytes of another layer begin; a device may keep each layer's bytes of all blocks together. */
   block(bytes: number, cuts?: readonly number[]): Block;
+  /**
+   * Before blocks of these sequences are first used, where a device needs to wait for their memory; undefined if they have
+   * it. Fails with a CapacityError, and may be tried again.
+   */
+  ready?(views: readonly KvView[]): Promise<void> | undefined;
   free(handle: Block | Tensor): void;
   /**
    * The tokens that engine/sample.ts would choose of some rows of logits, where a device can tell without handing out
@@ -141,6 +149,9 @@ export interface Device {
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
   /** Codes page `page` of the tail into the layer's place in a leaf. */
   seal(view: KvView, layer: number, page: number, leaf: Block): void;
+
+  /** Compiles the kernels that the operations of `plan` need, before the first of them is run. They do nothing else. */
+  warmUp?(plan: () => void | Promise<void>): Promise<void>;
 
   dispose(): Promise<void>;
 }

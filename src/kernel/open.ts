@@ -28,6 +28,8 @@ export interface OpenedDevice {
   device: Device;
   /** Why it is this one, for people. */
   why: string;
+  /** Whether to compile kernels before the first pass: a CPU that emulates a GPU would compile some that nobody needs. */
+  warmUp: boolean;
 }
 
 interface Candidate {
@@ -82,7 +84,8 @@ export async function openDevice(
     if (missing === undefined) {
       const device = await candidate.open(shape, options);
       const about = `${candidate.name} (${candidate.about})`;
-      return { device, why: name === 'auto' ? [about, ...passed].join('; ') : `${about}, as asked` };
+      const warmUp = (await candidate.unwanted?.()) === undefined;
+      return { device, why: name === 'auto' ? [about, ...passed].join('; ') : `${about}, as asked`, warmUp };
     }
     passed.push(`no ${candidate.name}: ${missing}`);
   }

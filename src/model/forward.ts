@@ -147,6 +147,8 @@ export async function forward(
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
   const { parts, rows, prompts } = placed(chunks);
+  const ready = device.ready?.(chunks.map(({ sequence }) => sequence.view));
+  if (ready) await ready;
   if (resume) for (const { chunk, row } of parts) device.write(x, row, resume.rows(chunk));
   else device.embed(weights.embedding, idsOf(parts, rows), x);
   for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
@@ -225,19 +227,20 @@ export async function forward(
  * Gives a sequence keys and values that `observe` saw, in place of running their tokens; layers below `first` stay
  * empty. `k` and `v` are [layer][token][kv head][dim].
  */
-export function restore(
+export async function restore(
   device: Device,
   scratch: Scratch,
   sequence: Sequence,
   first: number,
   k: readonly Float32Array[],
   v: readonly Float32Array[],
-): void {
+): Promise<void> {
   const { cols } = scratch.k;
   const tokens = k[first].length / cols;
   for (let done = 0; done < tokens; ) {
     const count = Math.min(scratch.rows, tokens - done);
     const runs = sequence.plan(count).map(run => ({ ...run, view: sequence.view }));
+    await device.ready?.([sequence.view]);
     for (let layer = first; layer < k.length; layer++) {
       const rows = (x: Float32Array) => x.subarray(done * cols, (done + count) * cols);
       device.write(scratch.k, 0, rows(k[layer]));

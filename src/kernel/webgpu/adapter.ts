@@ -3,6 +3,8 @@
  * stay referenced: it crashes the process at some later time once its objects were collected.
  */
 import { UnsupportedError } from '../../errors.ts';
+import { type Limits, limitsOf } from './limits.ts';
+import { PACKED_FEATURE } from './packed.ts';
 
 /** Dawn's switches: f16 and exact timestamps where the hardware has them. */
 const DAWN = [
@@ -79,7 +81,9 @@ export interface AdapterInfo {
   /** Whether subgroups of 32 multiply matrices of 16 x 16 halves and add them up as floats; and by 16 x 8. */
   matrices: boolean;
   narrowMatrices: boolean;
-  limits: { binding: number; buffer: number; workgroupMemory: number; invocations: number; storageBuffers: number };
+  /** Whether WGSL has int8 dots by itself (packed.ts). */
+  packedDots: boolean;
+  limits: Limits;
 }
 
 /** The adapter that would be taken, or why there is none. */
@@ -89,10 +93,10 @@ export async function findAdapter(): Promise<{ adapter: GPUAdapter; info: Adapte
   const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' });
   if (!adapter) return 'there is no GPU that WebGPU can use (no driver, or no Vulkan loader)';
   held.add(adapter);
-  return { adapter, info: describe(adapter) };
+  return { adapter, info: describe(adapter, gpu.wgslLanguageFeatures) };
 }
 
-function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
+function describe({ info, features, limits }: GPUAdapter, language?: ReadonlySet<string>): AdapterInfo {
   const { vendor, architecture, device, description } = info;
   const { isFallbackAdapter, subgroupMaxSize, subgroupMinSize } = info as {
     isFallbackAdapter?: boolean;
@@ -107,15 +111,10 @@ function describe({ info, features, limits }: GPUAdapter): AdapterInfo {
     subgroups: features.has('subgroups') ? (subgroupMaxSize ?? 0) : 0,
     subgroupMin: features.has('subgroups') ? (subgroupMinSize ?? 0) : 0,
     f16: features.has('shader-f16'),
-    matrices: hasMatrices(info, features, 16),
+    matrices: hasMatrices(info, features, 16) && language?.has('subgroup_id') === true,
     narrowMatrices: hasMatrices(info, features, 8),
-    limits: {
-      binding: limits.maxStorageBufferBindingSize,
-      buffer: limits.maxBufferSize,
-      workgroupMemory: limits.maxComputeWorkgroupStorageSize,
-      invocations: limits.maxComputeInvocationsPerWorkgroup,
-      storageBuffers: limits.maxStorageBuffersPerShaderStage,
-    },
+    packedDots: language?.has(PACKED_FEATURE) === true,
+    limits: limitsOf(limits),
   };
 }
 
@@ -141,25 +140,28 @@ export interface OpenedAdapter {
   info: AdapterInfo;
 }
 
+/** Lower limits than the adapter's, as other adapters have them. No device has less than WebGPU guarantees. */
+export type LowerLimits = Partial<Limits>;
+
 /** A device with everything that the adapter offers and Kvasir has a use for. */
-export async function openAdapter(): Promise<OpenedAdapter> {
+export async function openAdapter(lower: LowerLimits = {}): Promise<OpenedAdapter> {
   const found = await findAdapter();
   if (typeof found === 'string')
     throw new UnsupportedError(`No WebGPU here: ${found}. Use device: 'wasm', or 'auto' to take what there is.`);
   const { adapter, info } = found;
-  const { limits } = adapter;
+  const limits = { ...info.limits, ...lower };
   const device = await adapter.requestDevice({
     requiredFeatures: FEATURES.filter(feature => adapter.features.has(feature)) as GPUFeatureName[],
     requiredLimits: {
-      maxBufferSize: limits.maxBufferSize,
-      maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
-      maxComputeWorkgroupStorageSize: limits.maxComputeWorkgroupStorageSize,
-      maxComputeInvocationsPerWorkgroup: limits.maxComputeInvocationsPerWorkgroup,
-      maxComputeWorkgroupSizeX: limits.maxComputeWorkgroupSizeX,
-      maxStorageBuffersPerShaderStage: limits.maxStorageBuffersPerShaderStage,
+      maxBufferSize: limits.buffer,
+      maxStorageBufferBindingSize: limits.binding,
+      maxComputeWorkgroupStorageSize: limits.workgroupMemory,
+      maxComputeInvocationsPerWorkgroup: limits.invocations,
+      maxComputeWorkgroupSizeX: limits.invocations,
+      maxStorageBuffersPerShaderStage: limits.storageBuffers,
     },
   });
   held.add(device);
   device.lost.then(() => held.delete(device));
-  return { device, info };
+  return { device, info: { ...info, limits } };
 }

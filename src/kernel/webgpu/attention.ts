@@ -5,7 +5,7 @@ import type { GpuCodec } from './codecs.ts';
 import { type Frame, type FrameOptions, frameOf } from './frames.ts';
 import type { Gpu, Kernel, Placed } from './gpu.ts';
 import type { AttendShape } from './kernels/attend.ts';
-import { beside, workgroupBytes } from './kernels/beside.ts';
+import { beside } from './kernels/beside.ts';
 import {
   append,
   crowdOf,
@@ -18,11 +18,12 @@ import {
 } from './kernels/domain.ts';
 import { byLanes, prepareByLanes } from './kernels/lanes/prepare.ts';
 import { LANES } from './kernels/lanes/talk.ts';
-import { vectors, type Words } from './kernels/teams/attend.ts';
+import { vectors } from './kernels/teams/attend.ts';
 import { finishRotated } from './kernels/teams/finish.ts';
 import { TEAMS } from './kernels/teams/talk.ts';
-import { pageWords, turnPages } from './kernels/teams/turned.ts';
+import { pageWords } from './kernels/teams/turned.ts';
 import { turnOf } from './kernels/text.ts';
+import { fits } from './limits.ts';
 import type { Tail } from './products.ts';
 import { attendTable, type Batch, type Items, type Table } from './table.ts';
 import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
@@ -30,9 +31,8 @@ import { BLOCK } from './weights.ts';
 
 export interface AttentionOptions extends FrameOptions {
   heads: number;
-  /** The largest binding, and bindings of a kernel. */
+  /** The largest binding. */
   binding: number;
-  storageBuffers: number;
 }
 
 interface Dispatch {
@@ -55,8 +55,8 @@ export class Attention {
   private readonly heads: number;
   /** By the pages that a workgroup takes. */
   private readonly tables = new WeakMap<readonly KvRun[], Map<number, { table: Table; placed?: Placed }>>();
-  /** Pages whose turns are on the GPU, by codec. */
-  private readonly turnedPages = new Map<GpuCodec, number>();
+  /** Pages whose turns are on the GPU, by codec, and the buffer that has them. */
+  private readonly turnedPages = new Map<GpuCodec, { pages: number; buffer: GPUBuffer }>();
   /** Kernels that run beside one another, where that fits. */
   private readonly pairs = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
   private readonly frames = new Map<GpuCodec, Map<GpuCodec, Frame>>();
@@ -116,13 +116,13 @@ export class Attention {
 
   /** Where one row goes, if it goes into a tail alone. */
   tailOf(layer: number, runs: readonly KvRun[]): Tail | undefined {
-    const { headDim, kvHeads } = this.shape;
+    const { headDim } = this.shape;
     const [{ view, count, position }] = runs;
     const { tailTokens, sinks } = view.shape;
     if (runs.length > 1 || count > 1 || position < sinks) return undefined;
     const { pool, slot } = blockOf(view.tail);
     const word = (slot * pool.strides[layer]) / 4 + ((position % tailTokens) * headDim) / 2;
-    return { shape: { headDim, kvHeads }, buffer: pool.buffers[layer], word, tokens: tailTokens };
+    return { buffer: pool.buffers[layer], word, tokens: tailTokens };
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
@@ -130,10 +130,12 @@ export class Attention {
       const { keys, values } = some[0].view.shape.layers[layer];
       const [key, value] = [this.codecOf(keys.fragment), this.codecOf(values.fragment)];
       const frame = this.frameOf(key, value);
+      // Before the table is placed: an upload may submit, and what was placed before is gone then.
+      const turns = key.fragment.turn && this.turnsOf(key, some);
       const { table } = this.tableOf(some, frame);
       for (const batch of table.batches) {
         const { word } = this.tableOf(some, frame);
-        this.attendBatch(layer, q, out, some[0].view, { key, value, frame }, batch, word, scale);
+        this.attendBatch(layer, q, out, some[0].view, { key, value, frame, turns }, batch, word, scale);
       }
     }
   }
@@ -178,7 +180,7 @@ export class Attention {
     q: Tensor,
     out: Tensor,
     view: KvView,
-    { key, value, frame }: { key: GpuCodec; value: GpuCodec; frame: Frame },
+    { key, value, frame, turns }: { key: GpuCodec; value: GpuCodec; frame: Frame; turns?: GPUBuffer },
     batch: Batch,
     word: number,
     scale: number,
@@ -190,21 +192,24 @@ export class Attention {
     const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
     const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
     const dispatches: Dispatch[] = [];
-    const each = (items: Items, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
-      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, kvHeads] });
+    const each = (items: Items, parts: number, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
+      const heads = kvHeads * parts;
+      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, heads] });
       if (items.many.count > 0)
-        dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, kvHeads] });
+        dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, heads] });
     };
     const prepared =
       batch.pageStates === 0 || key.fragment.turn ? undefined : this.prepare(q, key, frame, batch, word, scale);
     const queries =
       prepared?.queries ??
-      (frame.turned && batch.pageStates > 0 ? this.turn(q, key, frame.turned, view, batch, word, scale) : bufferOf(q));
+      (frame.turned && batch.pageStates > 0
+        ? this.turn(q, key, frame.turned, turns!, batch, word, scale)
+        : bufferOf(q));
     const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, (rows, first) => {
+    each(batch.halves, frame.halfParts, (rows, first) => {
       const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${frame.halfLoops}`, () => frame.halves(rows));
+      const kernel = this.gpu.kernel(`halves ${rows} ${frame.halfLoops} ${frame.halfParts}`, () => frame.halves(rows));
       return { kernel, params: [word, first, ...frame.halfLoops, ...rooms, scale], buffers };
     });
     if (batch.pageStates > 0) {
@@ -217,10 +222,10 @@ export class Attention {
         pool4: pool.buffers[layer],
         keyTables: key.tables,
         valueTables: value.tables,
-        turns: key.fragment.turn && this.turnsOf(key, view),
+        turns,
         states,
       };
-      each(batch.pages, (rows, first) => {
+      each(batch.pages, frame.pageParts, (rows, first) => {
         const kernel = this.kernelOf(`pages ${rows}`, key, value, () => frame.pages(rows));
         const offset = valueOffset - keyOffset;
         const params = [
@@ -272,10 +277,9 @@ export class Attention {
     const known = this.pairs.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
     this.pairs.set(a.kernel, known);
     if (!known.has(b.kernel)) {
-      const fits = (both: Kernel) =>
-        both.buffers.length <= this.options.storageBuffers && workgroupBytes(both) <= this.options.memory;
-      const both = a.kernel.size === b.kernel.size ? beside(a.kernel, b.kernel) : undefined;
-      known.set(b.kernel, both && fits(both) ? both : undefined);
+      const alike = a.kernel.size === b.kernel.size && a.groups[1] === b.groups[1];
+      const both = alike ? beside(a.kernel, b.kernel) : undefined;
+      known.set(b.kernel, both && fits(both, this.options.limits) ? both : undefined);
     }
     const kernel = known.get(b.kernel);
     const [split, heads] = a.groups;
@@ -319,8 +323,8 @@ export class Attention {
   private turn(
     q: Tensor,
     key: GpuCodec,
-    words: Words,
-    view: KvView,
+    { words, kernel: make }: NonNullable<Frame['turned']>,
+    turns: GPUBuffer,
     batch: Batch,
     table: number,
     scale: number,
@@ -328,29 +332,28 @@ export class Attention {
     const { group, kvHeads } = this.shape;
     const bytes = 16 * TEAMS * kvHeads * pageWords(words.most, group);
     const queries = this.gpu.room('queries of pages', batch.pageStates * bytes);
-    const buffers = [this.gpu.arena, bufferOf(q), this.turnsOf(key, view), key.tables!, queries];
-    const kernel = this.kernelOf('prepare pages', key, key, () =>
-      turnPages(key.name, key.fragment, words, this.shape, key.perHead),
-    );
+    const buffers = [this.gpu.arena, bufferOf(q), turns, key.tables!, queries];
+    const kernel = this.kernelOf('prepare pages', key, key, make);
     const { word: first, count } = batch.turned;
     this.gpu.run(kernel, [table, first, scale, key.columns], buffers, [count, kvHeads, vectors(group)]);
     return queries;
   }
 
-  /** Cosine and sine of every pair where each page begins, made in f64: for twice the pages that are asked for. */
-  private turnsOf(codec: GpuCodec, { shape, leaves, firstLeaf }: KvView): GPUBuffer {
+  /** Cosine and sine of every pair where each page of the runs begins, made in f64: for twice the pages that are asked for. */
+  private turnsOf(codec: GpuCodec, runs: readonly KvRun[]): GPUBuffer {
     const { name, fragment } = codec;
     const turn = fragment.turn!;
-    const pages = firstLeaf + leaves.length;
-    const has = this.turnedPages.get(codec) ?? 0;
-    if (has >= pages) return this.gpu.room(name, 8 * has * turn.length);
+    const pages = Math.max(...runs.map(({ view }) => view.firstLeaf + view.leaves.length));
+    const has = this.turnedPages.get(codec);
+    if (has && has.pages >= pages && has.buffer === this.gpu.room(name, has.buffer.size)) return has.buffer;
+    const { pageTokens } = runs[0].view.shape;
     const table = Array.from({ length: 2 * pages }, (_, page) =>
-      [...turn].map(angle => turnOf(angle * page * shape.pageTokens)),
+      [...turn].map(angle => turnOf(angle * page * pageTokens)),
     );
     const data = Float32Array.from(table.flat(2));
     const buffer = this.gpu.room(name, data.byteLength);
     this.gpu.upload(buffer, 0, new Uint8Array(data.buffer));
-    this.turnedPages.set(codec, 2 * pages);
+    this.turnedPages.set(codec, { pages: 2 * pages, buffer });
     return buffer;
   }
 }

@@ -37,6 +37,6 @@ export async function measureCopy(): Promise<number> {
     for (let i = 0; i < 3; i++) best = Math.min(best, await time(Math.max(1, Math.round(200 / best))));
     return (2 * bytes) / (best / 1000);
   } finally {
-    device.destroy();
+    gpu.dispose();
   }
 }

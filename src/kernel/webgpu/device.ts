@@ -2,11 +2,11 @@
  * The webgpu device: every operation is a dispatch into one command encoder, submitted when somebody reads. Weights stay
  * quantized, pages are read packed, and their bytes are the same as on every other device.
  */
-import { ShapeError } from '../../errors.ts';
+import { type DeviceError, ShapeError } from '../../errors.ts';
 import type { Block, Choice, Chosen, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import type { IntegerType } from '../weights/split.ts';
 import type { WeightType } from '../weights/types.ts';
-import { type AdapterInfo, openAdapter } from './adapter.ts';
+import { type AdapterInfo, type LowerLimits, openAdapter } from './adapter.ts';
 import { Attention } from './attention.ts';
 import { createCodecs } from './codecs.ts';
 import { Gpu } from './gpu.ts';
@@ -14,7 +14,7 @@ import { groupsOfFours, swiglu } from './kernels/activations.ts';
 import { embed, groupsOf, rope } from './kernels/basic.ts';
 import { CHOICE, choose, NONE, SURVEY, SURVEYS, survey } from './kernels/choose.ts';
 import { norm } from './kernels/norm.ts';
-import { Pool } from './pool.ts';
+import { type GpuBlock, Pool } from './pool.ts';
 import { type Norm, Products } from './products.ts';
 import { Sealing } from './sealing.ts';
 import { blockOf, bufferOf, changed, type GpuTensor, renewed } from './tensor.ts';
@@ -27,8 +27,10 @@ export interface WebGpuOptions {
   pageTokens: number;
   /** Float activations, and pages read as floats. */
   precise?: boolean;
-  /** Largest binding, if less than the adapter has. */
-  binding?: number;
+  /** Lower limits than the adapter's. */
+  limits?: LowerLimits;
+  /** Whether to use WGSL's own int8 dots: where it has them. It does not show in results. */
+  packedDots?: boolean;
   /**
    * Rows that an invocation of a matrix product takes at once, and half the queries that share what attention unpacks: 4,
    * and 1 where kernels are compiled for the CPU, slowly. It does not show in results.
@@ -71,8 +73,8 @@ export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpu
     throw new ShapeError(
       `The webgpu device needs heads of an even number of dims, not ${options.headDim}. Use device: 'js'.`,
     );
-  const { device, info } = await openAdapter();
-  return new WebGpuDevice(new Gpu(device), info, options);
+  const { device, info } = await openAdapter(options.limits);
+  return new WebGpuDevice(new Gpu(device, options.packedDots ?? info.packedDots), info, options);
 }
 
 export class WebGpuDevice implements Device {
@@ -91,25 +93,23 @@ export class WebGpuDevice implements Device {
   constructor(
     readonly gpu: Gpu,
     readonly info: AdapterInfo,
-    { headDim, heads, kvHeads, pageTokens, precise = false, binding = info.limits.binding, ...rest }: WebGpuOptions,
+    { headDim, heads, kvHeads, pageTokens, precise = false, ...rest }: WebGpuOptions,
   ) {
-    const { limits, software } = info;
     const known = rest.subgroups !== false && info.subgroups >= 4 && info.subgroupMin === info.subgroups;
     const matrices = rest.matrices ?? info.matrices;
     const subgroups = known ? info.subgroups : 0;
     const narrow = matrices && info.narrowMatrices;
     const shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, subgroups, matrices: narrow, f16: info.f16 };
-    const unroll = rest.unroll ?? (software ? 1 : 4);
-    this.binding = Math.min(binding, limits.binding, limits.buffer);
+    const unroll = rest.unroll ?? (info.software ? 1 : 4);
+    this.binding = Math.min(info.limits.binding, info.limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);
-    this.products = new Products(gpu, info, { precise, unroll, matrices });
+    this.products = new Products(gpu, { precise, unroll, matrices, tail: { headDim, kvHeads } });
     this.attention = new Attention(gpu, shape, codecOf, {
       heads,
       unroll,
       split: rest.split ?? 4,
-      memory: limits.workgroupMemory,
+      limits: gpu.limits,
       binding: this.binding,
-      storageBuffers: limits.storageBuffers,
     });
     this.sealing = new Sealing(gpu, shape, codecOf);
     this.chosen = gpu.buffer(4 * REMEMBERED, 'chosen tokens');
@@ -117,6 +117,18 @@ export class WebGpuDevice implements Device {
 
   get bytes(): number {
     return this.gpu.bytes;
+  }
+
+  get lost(): Promise<DeviceError> {
+    return this.gpu.lost;
+  }
+
+  async warmUp(plan: () => void | Promise<void>): Promise<void> {
+    const kernels = await this.gpu.plan(async () => {
+      await plan();
+      this.settle();
+    });
+    await this.gpu.compile(kernels);
   }
 
   tensor(rows: number, cols: number): GpuTensor {
@@ -164,8 +176,7 @@ export class WebGpuDevice implements Device {
     const first = this.choices;
     this.choices += choices.length;
     const found = this.gpu.room('surveys of logits', 4 * SURVEY * SURVEYS * Math.max(64, choices.length));
-    const size = Math.min(1024, this.info.limits.invocations);
-    const kernel = this.gpu.kernel('choose', () => choose(size));
+    const kernel = this.gpu.kernel('choose', () => choose(Math.min(1024, this.gpu.limits.invocations)));
     const inputs = [this.gpu.arena, bufferOf(logits)];
     this.gpu.run(survey, [word, logits.cols], [...inputs, found], [SURVEYS, choices.length]);
     this.gpu.run(kernel, [word, logits.cols, first], [...inputs, found, this.chosen], [choices.length]);
@@ -197,9 +208,22 @@ export class WebGpuDevice implements Device {
     return pool.take();
   }
 
+  ready(views: readonly KvView[]): Promise<void> | undefined {
+    for (const pool of this.pools.values()) if (pool.isShort) return this.growFor(views);
+    return undefined;
+  }
+
+  /** Pools that grow for others are not waited for; one that has grown for others may have to grow again. */
+  private async growFor(views: readonly KvView[]): Promise<void> {
+    const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [tail, sinkBlock, ...leaves]) as GpuBlock[];
+    for (const block of blocks) while (!block.pool.has(block)) await block.pool.grow();
+  }
+
   free(handle: Block | Tensor): void {
+    // After a failure nothing can be recorded, and nobody will read what waits.
+    if (this.gpu.failed) this.waiting = undefined;
     this.settle();
-    if ('bytes' in handle) blockOf(handle).pool.free(blockOf(handle));
+    if ('bytes' in handle) (handle as GpuBlock).pool.free(handle as GpuBlock);
     else {
       const { buffer, int8, halves } = handle as GpuTensor;
       const more = [...(int8 ? [int8.codes, int8.stats] : []), ...(halves ? [halves.buffer] : [])];
@@ -256,12 +280,11 @@ export class WebGpuDevice implements Device {
     }
     const { waiting } = this;
     const norm =
-      waiting?.kind === 'norm' && waiting.out === x && this.products.canNorm(x, rows, projections)
-        ? waiting
-        : undefined;
+      waiting?.kind === 'norm' && waiting.out === x && this.products.canNorm(rows, projections) ? waiting : undefined;
     if (norm) this.waiting = undefined;
     this.settle();
-    const waits = this.products.canGate(rows, projections) || this.products.canStore(rows, projections);
+    const normed = norm !== undefined;
+    const waits = this.products.canGate(rows, projections, normed) || this.products.canStore(rows, projections, normed);
     if (waits) this.waiting = { kind: 'products', x, rows, projections, norm };
     else this.products.project(x, rows, projections, norm);
   }
@@ -346,6 +369,6 @@ export class WebGpuDevice implements Device {
   }
 
   async dispose(): Promise<void> {
-    this.gpu.device.destroy();
+    this.gpu.dispose();
   }
 }

@@ -2,10 +2,13 @@
  * A GPU as the device's operations see it: kernels are dispatched into one command encoder, with their parameters and
  * tables in one arena that is uploaded once, and everything is submitted when somebody wants to read.
  */
-import { assert, CapacityError, DeviceError } from '../../errors.ts';
-import { type Kernel, type Pipeline, Pipelines, UNIFORM_BYTES } from './pipelines.ts';
+import { assert, type DeviceError } from '../../errors.ts';
+import { Failures, noMemory } from './failures.ts';
+import type { Kernel } from './kernel.ts';
+import { type Limits, limitsOf } from './limits.ts';
+import { type Pipeline, Pipelines, UNIFORM_BYTES } from './pipelines.ts';
 
-export type { Kernel } from './pipelines.ts';
+export type { Kernel } from './kernel.ts';
 
 /** A table in the arena: its place in words, good until the next submission. */
 export interface Placed {
@@ -27,6 +30,8 @@ const WATCHED = 2048;
 export class Gpu {
   /** For kernels that read tables: `data: array<u32>`. */
   readonly arena: GPUBuffer;
+  /** What the device enforces. */
+  readonly limits: Limits;
   /** Goes up with every submission: tables placed before are gone. */
   generation = 0;
   bytes = 0;
@@ -39,58 +44,101 @@ export class Gpu {
   private pass?: GPUComputePassEncoder;
   /** Of the pass. */
   private current?: Pipeline;
-  private submission?: Promise<void>;
+  private submission?: Promise<{ checked: Promise<void> }>;
   /** Dispatches since the last submission. */
   private recorded = 0;
   /** Whether all that was submitted is known to be done. */
   private idling = true;
   /** Whether what is recorded must stay in one pass. */
   private timed = false;
-  private failure?: Error;
   private watch?: { querySet: GPUQuerySet; names: string[] };
   private readonly kernels = new Map<string, Kernel>();
   private readonly pipelines: Pipelines;
   private readonly rooms = new Map<string, GPUBuffer>();
   private readonly doomed: GPUBuffer[] = [];
   private readonly idle = new Map<number, GPUBuffer[]>();
+  private readonly failures: Failures;
+  /** Buffers for which there was no memory. */
+  private readonly missing = new WeakSet<GPUBuffer>();
+  /** While a warm-up plans: kernels that would be run, by name. */
+  private planned?: Map<string, Kernel>;
 
-  constructor(readonly device: GPUDevice) {
+  /** `packedDots`: whether WGSL has int8 dots here (packed.ts). */
+  constructor(
+    readonly device: GPUDevice,
+    packedDots = true,
+  ) {
+    this.limits = limitsOf(device.limits);
+    this.failures = new Failures(
+      device,
+      () => this.generation,
+      () => this.nextGeneration(),
+    );
     this.arena = device.createBuffer({
       label: 'arena',
       size: ARENA,
       usage: USE.UNIFORM | USE.STORAGE | USE.COPY_DST | USE.COPY_SRC,
     });
-    this.pipelines = new Pipelines(device, this.arena);
-    device.onuncapturederror = event => {
-      this.failure ??=
-        event.error.constructor.name === 'GPUOutOfMemoryError'
-          ? new CapacityError('The GPU has no memory left. Take a smaller context, fewer sequences or a smaller model.')
-          : new Error(`kvasir bug: WebGPU refused a command: ${event.error.message}`);
-    };
-    device.lost.then(({ reason, message }) => {
-      this.failure ??=
-        reason === 'destroyed'
-          ? new DeviceError('The GPU was given back (the model was disposed). Load the model again.')
-          : new DeviceError(
-              `The GPU was lost (${message || reason}): its driver restarted, or it ran out of memory. Load the model ` +
-                "again; if it happens again take a smaller context or prefillChunk, or device: 'wasm'.",
-            );
-    });
+    this.pipelines = new Pipelines(device, this.arena, this.limits, packedDots);
+  }
+
+  get lost(): Promise<DeviceError> {
+    return this.failures.lost;
+  }
+
+  /** Whether nothing can be recorded any more. */
+  get failed(): boolean {
+    return this.failures.isFatal;
   }
 
   check(): void {
-    if (this.failure) throw this.failure;
+    this.failures.check();
   }
 
-  buffer(bytes: number, label: string): GPUBuffer {
+  /** If there is no memory for it, what is recorded with it fails at its next read, and its owner is to `forget` it. */
+  buffer(bytes: number, label: string, forget: () => void = () => {}): GPUBuffer {
     this.check();
+    const { buffer, scope } = this.allocate(bytes, label, USE.STORAGE | USE.COPY_DST | USE.COPY_SRC);
+    const held = this.bytes;
+    this.bytes += buffer.size;
+    this.failures.watch(scope, buffer.size, held, () => {
+      this.destroy(buffer);
+      this.missing.add(buffer);
+      forget();
+    });
+    return buffer;
+  }
+
+  /** A buffer that is known to be there, or an error and nothing else. */
+  async reserve(bytes: number, label: string): Promise<GPUBuffer> {
+    this.check();
+    const { buffer, scope } = this.allocate(bytes, label, USE.STORAGE | USE.COPY_DST | USE.COPY_SRC);
+    const error = await scope.catch(() => null);
+    this.check();
+    if (error) throw noMemory(buffer.size, this.bytes);
+    this.bytes += buffer.size;
+    return buffer;
+  }
+
+  private allocate(bytes: number, label: string, usage: number) {
     const size = Math.max(16, Math.ceil(bytes / 4) * 4);
-    this.bytes += size;
-    const usage = USE.STORAGE | USE.COPY_DST | USE.COPY_SRC;
-    return this.device.createBuffer({ label, size, usage });
+    this.device.pushErrorScope('out-of-memory');
+    const buffer = this.device.createBuffer({ label, size, usage });
+    return { buffer, scope: this.device.popErrorScope() };
+  }
+
+  /** Waits until all buffers are known to be there; an error if one is not. */
+  allocated(): Promise<void> {
+    return this.failures.allocated();
+  }
+
+  dispose(): void {
+    this.failures.dispose();
+    this.device.destroy();
   }
 
   destroy(buffer: GPUBuffer): void {
+    if (this.missing.has(buffer)) return;
     this.bytes -= buffer.size;
     this.pipelines.forgetBuffers();
     // What was recorded may still use it.
@@ -103,7 +151,9 @@ export class Gpu {
     const has = this.rooms.get(name);
     if (has && has.size >= bytes) return has;
     if (has) this.destroy(has);
-    const buffer = this.buffer(bytes, name);
+    const buffer = this.buffer(bytes, name, () => {
+      if (this.rooms.get(name) === buffer) this.rooms.delete(name);
+    });
     this.rooms.set(name, buffer);
     return buffer;
   }
@@ -138,6 +188,10 @@ export class Gpu {
 
   run(kernel: Kernel, params: readonly number[], buffers: readonly GPUBuffer[], groups: readonly number[]): void {
     if (groups.includes(0)) return;
+    if (this.planned) {
+      this.planned.set(kernel.name, kernel);
+      return;
+    }
     const known = this.pipelines.of(kernel);
     const at = this.take(UNIFORM_BYTES);
     const word = at / 4;
@@ -221,6 +275,18 @@ export class Gpu {
     this.generation++;
   }
 
+  private nextGeneration(): void {
+    if (this.encoder && !this.failed) this.submit();
+    else this.generation++;
+  }
+
+  /** Everything recorded so far has been run, and the memory of buffers that were destroyed is free. */
+  async done(): Promise<void> {
+    this.submit();
+    await this.device.queue.onSubmittedWorkDone();
+    this.check();
+  }
+
   /** Nanoseconds that the GPU takes for what `record` dispatches; by the clock on the wall where it cannot tell. */
   async time(record: () => void): Promise<number> {
     this.submit();
@@ -268,27 +334,53 @@ export class Gpu {
     return names.map((name, i) => ({ name, ns: Number(times[2 * i + 1] - times[2 * i]) }));
   }
 
+  /** The kernels that `work` would run, without running them. */
+  async plan(work: () => void | Promise<void>): Promise<Kernel[]> {
+    const planned = new Map<string, Kernel>();
+    this.planned = planned;
+    try {
+      await work();
+    } finally {
+      this.planned = undefined;
+    }
+    return [...planned.values()];
+  }
+
+  /** Compiles kernels before they are needed. */
+  async compile(kernels: readonly Kernel[]): Promise<void> {
+    await Promise.all(kernels.map(kernel => this.pipelines.prepare(kernel)));
+    await this.allocated();
+  }
+
+  private staging(size: number): GPUBuffer {
+    const { buffer, scope } = this.allocate(size, 'staging', USE.MAP_READ | USE.COPY_DST);
+    this.failures.watch(scope, size, this.bytes, () => {});
+    return buffer;
+  }
+
   /** Bytes of a buffer as they are after what was recorded. Reads that are asked for together share a submission. */
   async read(buffer: GPUBuffer, offset: number, bytes: number): Promise<ArrayBuffer> {
+    this.check();
     const size = 2 ** Math.ceil(Math.log2(Math.max(256, bytes)));
-    const staging =
-      this.idle.get(size)?.pop() ??
-      this.device.createBuffer({ label: 'staging', size, usage: USE.MAP_READ | USE.COPY_DST });
+    const staging = this.idle.get(size)?.pop() ?? this.staging(size);
     this.copy(buffer, offset, staging, 0, bytes);
+    const recorded = this.generation;
     this.submission ??= Promise.resolve().then(() => {
       this.submission = undefined;
       this.submit();
+      return { checked: this.failures.checkpoint() };
     });
     try {
-      await this.submission;
+      const { checked } = await this.submission;
       const { generation } = this;
       await staging.mapAsync(MAP_READ_MODE, 0, bytes);
       this.idling = this.generation === generation;
-      this.check();
+      await checked;
+      this.failures.checkResults(recorded);
     } catch (error) {
       // The loss is told a moment after the commands that it broke.
       await new Promise(resolve => setTimeout(resolve));
-      this.check();
+      this.failures.checkResults(recorded);
       throw error;
     }
     const result = staging.getMappedRange(0, bytes).slice(0);

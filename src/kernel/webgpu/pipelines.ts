@@ -2,23 +2,8 @@
  * Kernels as the GPU runs them: their text in WGSL, compiled once into a pipeline, and the bind groups that give a pipeline
  * its buffers. All are kept.
  */
-
-/** WGSL as data: the bindings are declared from it, `body` is the rest and has a `main`. */
-export interface Kernel {
-  /** Says everything that the code depends on: the pipeline is cached by it. */
-  name: string;
-  /** Words of the uniform `p`: `rows`, or `eps: f32`. u32 unless it says otherwise. */
-  params: readonly string[];
-  /** Storage: `x: array<f32>`, or `write x: array<f32>`. */
-  buffers: readonly string[];
-  /** Invocations a workgroup. */
-  size: number;
-  /** Of which `main(group: vec3u, lane: u32)` is called; with `teams`, the number of the subgroup comes third. */
-  body: string;
-  teams?: boolean;
-  /** WGSL extensions. */
-  enable?: readonly string[];
-}
+import { type Kernel, wgsl } from './kernel.ts';
+import { type KernelLimits, requireFit } from './limits.ts';
 
 export interface Pipeline {
   pipeline: GPUComputePipeline;
@@ -51,11 +36,35 @@ export class Pipelines {
   constructor(
     private readonly device: GPUDevice,
     private readonly uniforms: GPUBuffer,
+    private readonly limits: KernelLimits,
+    private readonly packedDots: boolean,
   ) {}
 
   of(kernel: Kernel): Pipeline {
     const known = this.pipelines.get(kernel.name);
     if (known) return known;
+    const { descriptor, layout } = this.describe(kernel);
+    return this.keep(kernel, layout, this.device.createComputePipeline(descriptor));
+  }
+
+  /** Compiles a kernel before it is needed, while other things go on. */
+  async prepare(kernel: Kernel): Promise<void> {
+    if (this.pipelines.has(kernel.name)) return;
+    const { descriptor, layout } = this.describe(kernel);
+    const pipeline = await this.device.createComputePipelineAsync(descriptor).catch(() => undefined);
+    // Somebody may have needed it meanwhile. What failed fails again, with its reason, when it is needed.
+    if (pipeline && !this.pipelines.has(kernel.name)) this.keep(kernel, layout, pipeline);
+  }
+
+  private keep(kernel: Kernel, layout: GPUBindGroupLayout, pipeline: GPUComputePipeline): Pipeline {
+    const floats = kernel.params.map(name => name.endsWith(': f32'));
+    const made = { pipeline, layout, floats, bound: new Map() };
+    this.pipelines.set(kernel.name, made);
+    return made;
+  }
+
+  private describe(kernel: Kernel): { descriptor: GPUComputePipelineDescriptor; layout: GPUBindGroupLayout } {
+    requireFit(kernel, this.limits);
     const storage = kernel.buffers.map((text, i): GPUBindGroupLayoutEntry => {
       const type = text.startsWith('write ') ? 'storage' : 'read-only-storage';
       return { binding: i + 1, visibility: COMPUTE_STAGE, buffer: { type } };
@@ -64,18 +73,13 @@ export class Pipelines {
     const layout = this.device.createBindGroupLayout({
       entries: [{ binding: 0, visibility: COMPUTE_STAGE, buffer: uniform }, ...storage],
     });
-    const pipeline = this.device.createComputePipeline({
+    const code = wgsl(kernel, this.packedDots);
+    const descriptor = {
       label: kernel.name,
       layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-      compute: {
-        module: this.device.createShaderModule({ label: kernel.name, code: wgsl(kernel) }),
-        entryPoint: 'run',
-      },
-    });
-    const floats = kernel.params.map(name => name.endsWith(': f32'));
-    const made = { pipeline, layout, floats, bound: new Map() };
-    this.pipelines.set(kernel.name, made);
-    return made;
+      compute: { module: this.device.createShaderModule({ label: kernel.name, code }), entryPoint: 'run' },
+    };
+    return { descriptor, layout };
   }
 
   bind(pipeline: Pipeline, buffers: readonly GPUBuffer[]): GPUBindGroup {
@@ -117,20 +121,3 @@ export class Pipelines {
 }
 
 const same = (a: readonly GPUBuffer[], b: readonly GPUBuffer[]) => a.every((buffer, i) => buffer === b[i]);
-
-/** The whole text of a kernel. */
-export function wgsl({ params, buffers, size, body, teams, enable = [] }: Kernel): string {
-  const declared = buffers.map((text, i) => {
-    const write = text.startsWith('write ');
-    const access = write ? 'storage, read_write' : 'storage, read';
-    return `@group(0) @binding(${i + 1}) var<${access}> ${write ? text.slice(6) : text};`;
-  });
-  return [
-    ...enable.map(name => `enable ${name};`),
-    `struct Params { ${params.map(name => (name.includes(':') ? name : `${name}: u32`)).join(', ')} }`,
-    '@group(0) @binding(0) var<uniform> p: Params;',
-    ...declared,
-    body,
-    `@compute @workgroup_size(${size}) fn run(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32${teams ? ', @builtin(subgroup_id) team: u32' : ''}) { main(group, lane${teams ? ', team' : ''}); }`,
-  ].join('\n');
-}

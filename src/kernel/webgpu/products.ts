@@ -1,12 +1,12 @@
 /** Matrix products: which kernel takes how many rows, and the activations that they share. */
 import type { Projection, Tensor } from '../device.ts';
-import type { AdapterInfo } from './adapter.ts';
 import type { Gpu, Kernel } from './gpu.ts';
 import { groupsOfFours, quantize } from './kernels/activations.ts';
 import { canNormFew, type IntoTail, matmulGated, matmulJoined } from './kernels/joined.ts';
 import { type Few, type Matmul, matmulFew, nameOf, takesInt8 } from './kernels/matmul.ts';
-import { type MatrixTile, matmulMatrices, matrixBytes, toHalves } from './kernels/matrices.ts';
-import { matmulTile, outsOf, rowsOf, type Tile, tileBytes } from './kernels/tiles.ts';
+import { type MatrixTile, matmulMatrices, toHalves } from './kernels/matrices.ts';
+import { matmulTile, outsOf, rowsOf, smallerTiles, type Tile } from './kernels/tiles.ts';
+import { firstFit, fits } from './limits.ts';
 import { bufferOf, changed, type GpuTensor, type Int8 } from './tensor.ts';
 import { BLOCK, BUNDLE, type GpuFormat, type GpuWeights } from './weights.ts';
 
@@ -16,6 +16,8 @@ export interface ProductOptions {
   unroll: number;
   /** Whether rows of prompts go by subgroup matrices. */
   matrices: boolean;
+  /** Heads of the tails that queries, keys and values of one row go into. */
+  tail: IntoTail;
 }
 
 /** A kernel, and the weight rows and rows that a workgroup of it has. */
@@ -36,11 +38,6 @@ const MATRIX_TILE: MatrixTile = { outs: 128, rows: 64, subOuts: 64, subRows: 32 
 /** Blocks of weights on their way for one row; half of them for more rows, or for two matrices at once. */
 const AHEAD = 4;
 
-/** Of queries, keys and values on their way into a tail. */
-const TAIL_BUFFERS = 14;
-/** Of a gate with its products. */
-const GATE_BUFFERS = 10;
-
 /** A norm that nobody has run yet, of the one row that a product reads. */
 export interface Norm {
   x: Tensor;
@@ -50,7 +47,6 @@ export interface Norm {
 
 /** Where the keys and values of one row go: from a word of a buffer on, tokens of a head after each other. */
 export interface Tail {
-  shape: IntoTail;
   buffer: GPUBuffer;
   word: number;
   tokens: number;
@@ -62,17 +58,29 @@ interface Joined {
   tail?: Tail & { angles: Tensor };
 }
 
+/** What becomes of joined products: they are written, they go on into a tail, or a gate is made of them. */
+const FATES = ['out', 'tail', 'gate'] as const;
+type Fate = (typeof FATES)[number];
+
+/** A kernel that makes several products at once, and the rows that a workgroup of it takes. */
+interface Joint {
+  kernel: Kernel;
+  rows: number;
+}
+
 /** What is known about a list of projections. */
 interface Known {
-  /** Whether one dispatch can make all of them, for a few rows: integers of one format, and buffers enough. */
+  /** Whether one dispatch can make all of them, if a kernel for it fits the adapter: integers of one format. */
   joins: boolean;
   format: GpuFormat;
   /** Codes and scales of each. */
   weights: GPUBuffer[];
   rows: number[];
+  /** Blocks of a row of theirs. */
+  blocks: number;
   bundles: number;
-  /** By the norm, the tail and the rows. */
-  kernels: Map<number, Kernel>;
+  /** By the norm, the fate and the rows; none where no variant fits. */
+  joints: Map<number, Joint | undefined>;
 }
 
 export class Products {
@@ -80,14 +88,12 @@ export class Products {
 
   constructor(
     private readonly gpu: Gpu,
-    private readonly info: AdapterInfo,
     private readonly options: ProductOptions,
   ) {}
 
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: Norm): void {
     if (this.canJoin(rows, projections)) this.projectJoined(x as GpuTensor, rows, projections, { norm });
-    else if (rows > SOME && this.knownOf(projections).joins) this.projectTiles(x as GpuTensor, rows, projections);
-    else {
+    else if (!this.projectTiles(x as GpuTensor, rows, projections)) {
       this.gpu.mayBegin();
       for (const projection of projections) this.projectOne(x, rows, projection);
     }
@@ -108,27 +114,35 @@ export class Products {
     }
   }
 
-  /** Many rows by several matrices: so their tiles go round better than those of each alone. */
-  private projectTiles(x: GpuTensor, rows: number, projections: readonly Projection[]): void {
-    this.gpu.mayBegin();
-    const { format, weights, rows: outs } = this.knownOf(projections);
+  /** Many rows by several matrices: so their tiles go round better than those of each alone. False if they cannot. */
+  private projectTiles(x: GpuTensor, rows: number, projections: readonly Projection[]): boolean {
+    const { joins, format, weights, rows: outs } = this.knownOf(projections);
+    if (rows <= SOME || !joins) return false;
     const m = { format, precise: false, bias: false };
-    const tile = this.tileOf(
-      m,
-      outs.reduce((a, b) => a + b),
-      rows,
-    );
-    const kernel = this.known(`tile ${Object.values(tile)}`, outs.length, m, () => matmulTile(m, tile, outs.length));
+    const all = outs.reduce((a, b) => a + b);
+    const tile = this.tiles(all, rows).find(one => fits(this.tileKernel(m, one, outs.length), this.gpu.limits));
+    if (!tile) return false;
+    this.gpu.mayBegin();
     const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / outsOf(tile)), 0);
     const buffers = [...this.int8Of(x, rows), ...weights, ...projections.map(({ out }) => changed(out))];
-    this.gpu.run(kernel, [rows, x.cols / BLOCK, ...outs], buffers, [tiles, Math.ceil(rows / rowsOf(tile))]);
+    const groups = [tiles, Math.ceil(rows / rowsOf(tile))];
+    this.gpu.run(this.tileKernel(m, tile, outs.length), [rows, x.cols / BLOCK, ...outs], buffers, groups);
+    return true;
   }
 
   /** Whether rows of prompts have a way of their own through these matrices. */
   takesPrompts(projections: readonly Projection[]): boolean {
     const { matrices, precise } = this.options;
-    const enough = matrixBytes(MATRIX_TILE) <= this.info.limits.workgroupMemory;
-    return matrices && !precise && enough && projections.every(({ weights }) => (weights as GpuWeights).format.integer);
+    if (!matrices || precise) return false;
+    return projections.every(({ weights, bias }) => {
+      const { format } = weights as GpuWeights;
+      const m = { format, precise, bias: bias !== undefined };
+      return format.integer !== undefined && fits(this.matrixKernel(m, 1), this.gpu.limits);
+    });
+  }
+
+  private matrixKernel(m: Matmul, count: number): Kernel {
+    return this.known('matrices', count, m, () => matmulMatrices(m, MATRIX_TILE, count));
   }
 
   /** The last `prompts` of the rows. */
@@ -137,24 +151,23 @@ export class Products {
     const first = rows - prompts;
     const halves = this.halvesOf(x, first, rows);
     const blocks = x.cols / BLOCK;
-    const run = (m: Matmul, params: number[], buffers: GPUBuffer[], outs: readonly number[]) => {
+    const run = (kernel: Kernel, params: number[], buffers: GPUBuffer[], outs: readonly number[]) => {
       const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / MATRIX_TILE.outs), 0);
-      const kernel = this.known('matrices', outs.length, m, () => matmulMatrices(m, MATRIX_TILE, outs.length));
       const groups = [tiles, Math.ceil(prompts / MATRIX_TILE.rows)];
       this.gpu.run(kernel, [...params, first], [halves, ...buffers], groups);
     };
     const { joins, format, weights, rows: outs } = this.knownOf(projections);
-    if (joins) {
-      const buffers = [...weights, ...projections.map(({ out }) => changed(out))];
-      run({ format, precise: false, bias: false }, [rows, blocks, ...outs], buffers, outs);
+    const joined = joins && this.matrixKernel({ format, precise: false, bias: false }, outs.length);
+    if (joined && fits(joined, this.gpu.limits)) {
+      run(joined, [rows, blocks, ...outs], [...weights, ...projections.map(({ out }) => changed(out))], outs);
       return;
     }
     for (const { weights, out, bias, add } of projections) {
       const { pieces, format } = weights as GpuWeights;
+      const kernel = this.matrixKernel({ format, precise: false, bias: bias !== undefined }, 1);
       for (const { codes, scales, firstRow, rows: outs } of pieces) {
         const buffers = [codes, scales, ...(bias ? [bufferOf(bias)] : []), changed(out)];
-        const params = [outs, rows, blocks, firstRow, weights.rows, add ? 1 : 0];
-        run({ format, precise: false, bias: bias !== undefined }, params, buffers, [outs]);
+        run(kernel, [outs, rows, blocks, firstRow, weights.rows, add ? 1 : 0], buffers, [outs]);
       }
     }
   }
@@ -167,7 +180,6 @@ export class Products {
     const joins =
       projections.length > 1 &&
       takesInt8({ format, precise: this.options.precise, bias: false }) &&
-      3 + 3 * projections.length <= this.info.limits.storageBuffers &&
       projections.every(({ bias, add }) => !bias && !add) &&
       matrices.every(({ pieces, format: own }) => pieces.length === 1 && own.name === format.name);
     const made = {
@@ -175,28 +187,32 @@ export class Products {
       format,
       weights: matrices.flatMap(({ pieces: [{ codes, scales }] }) => [codes, scales]),
       rows: matrices.map(({ rows }) => rows),
+      blocks: matrices[0].cols / BLOCK,
       bundles: matrices.reduce((sum, { rows }) => sum + Math.ceil(rows / BUNDLE), 0),
-      kernels: new Map(),
+      joints: new Map(),
     };
     this.lists.set(projections, made);
     return made;
   }
 
   private canJoin(rows: number, projections: readonly Projection[]): boolean {
-    return rows <= FEW && this.knownOf(projections).joins;
+    return this.jointOf(rows, projections, 'out') !== undefined;
   }
 
-  /** Whether products of this row can norm it on the way: joined ones of one row, which fits into a workgroup's memory. */
-  canNorm(x: Tensor, rows: number, projections: readonly Projection[]): boolean {
-    return (
-      this.canJoin(rows, projections) && canNormFew(this.few(rows), x.cols / BLOCK, this.info.limits.workgroupMemory)
-    );
+  /** Whether products of this row can norm it on the way. */
+  canNorm(rows: number, projections: readonly Projection[]): boolean {
+    return this.jointOf(rows, projections, 'out', true) !== undefined;
   }
 
   /** Whether queries, keys and values can go on into a tail in their dispatch. */
-  canStore(rows: number, projections: readonly Projection[]): boolean {
-    const enough = this.info.limits.storageBuffers >= TAIL_BUFFERS;
-    return rows === 1 && projections.length === 3 && enough && this.canJoin(1, projections);
+  canStore(rows: number, projections: readonly Projection[], norm: boolean): boolean {
+    return rows === 1 && projections.length === 3 && this.jointOf(1, projections, 'tail', norm) !== undefined;
+  }
+
+  /** Whether two projections and the gate after them can go in one dispatch: the gate's int8 comes in whole bundles. */
+  canGate(rows: number, projections: readonly Projection[], norm: boolean): boolean {
+    const whole = projections.length === 2 && projections[0].weights.rows % BUNDLE === 0;
+    return whole && this.jointOf(rows, projections, 'gate', norm) !== undefined;
   }
 
   projectJoined(x: GpuTensor, rows: number, projections: readonly Projection[], { norm, tail }: Joined): void {
@@ -212,17 +228,8 @@ export class Products {
       buffers.push(bufferOf(tail.angles), tail.buffer);
       params.push(tail.angles.cols / 2, tail.word, tail.tokens);
     }
-    const few = this.few(rows, 1, x, norm);
-    const count = projections.length;
-    const kernel = this.kernelOf(known, few, tail ? 1 : 0, m => matmulJoined(m, few, count, tail?.shape));
-    this.gpu.run(kernel, params, buffers, [known.bundles, Math.ceil(rows / few.rows)]);
-  }
-
-  /** Whether two projections and the gate after them can go in one dispatch: the gate's int8 comes in whole bundles. */
-  canGate(rows: number, projections: readonly Projection[]): boolean {
-    const [{ weights }] = projections;
-    const enough = this.info.limits.storageBuffers >= GATE_BUFFERS;
-    return projections.length === 2 && enough && weights.rows % BUNDLE === 0 && this.canJoin(rows, projections);
+    const joint = this.jointOf(rows, projections, tail ? 'tail' : 'out', norm !== undefined)!;
+    this.gpu.run(joint.kernel, params, buffers, [known.bundles, Math.ceil(rows / joint.rows)]);
   }
 
   /** The gate goes into the first projection's out. */
@@ -236,20 +243,35 @@ export class Products {
     const params = [rows, x.cols / BLOCK];
     if (norm) params.push(norm.eps);
     params.push(out.cols);
-    const few = this.few(rows, 2, x, norm);
-    const kernel = this.kernelOf(known, few, 2, m => matmulGated(m, few));
-    this.gpu.run(kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / few.rows)]);
+    const joint = this.jointOf(rows, projections, 'gate', norm !== undefined)!;
+    this.gpu.run(joint.kernel, params, buffers, [out.cols / BUNDLE, Math.ceil(rows / joint.rows)]);
     int8.fresh = rows;
   }
 
-  /** A kernel of a list, by what becomes of the products. */
-  private kernelOf({ kernels, format, rows }: Known, few: Few, fate: 0 | 1 | 2, make: (m: Matmul) => Kernel): Kernel {
-    const key = 4 * (2 * few.rows + (few.norm ? 1 : 0)) + fate;
+  /** The kernel that joins a list's products of a few rows, if there is one. */
+  private jointOf(rows: number, projections: readonly Projection[], fate: Fate, norm = false): Joint | undefined {
+    const known = this.knownOf(projections);
+    if (rows > FEW || !known.joins) return undefined;
+    const key = (rows * FATES.length + FATES.indexOf(fate)) * 2 + (norm ? 1 : 0);
+    if (!known.joints.has(key)) known.joints.set(key, this.makeJoint(known, rows, fate, norm));
+    return known.joints.get(key);
+  }
+
+  /** All rows in one workgroup, or half as many, and so on, whatever fits first. It does not show in results. */
+  private makeJoint({ format, rows: outs, blocks }: Known, rows: number, fate: Fate, norm: boolean): Joint | undefined {
     const m = { format, precise: false, bias: false };
-    const kernel =
-      kernels.get(key) ?? this.known(`joined ${fate} of ${rows.length} ${few.norm}`, few.rows, m, () => make(m));
-    kernels.set(key, kernel);
-    return kernel;
+    const count = outs.length;
+    for (let n = this.few(rows).rows; n >= 1; n /= 2) {
+      const few = this.few(n, fate === 'gate' ? 2 : 1, norm ? blocks : undefined);
+      if (norm && !canNormFew(few)) continue;
+      const kernel = this.known(`joined ${fate} of ${count} ${few.norm}`, few.rows, m, () =>
+        fate === 'gate'
+          ? matmulGated(m, few)
+          : matmulJoined(m, few, count, fate === 'tail' ? this.options.tail : undefined),
+      );
+      if (fits(kernel, this.gpu.limits)) return { kernel, rows: few.rows };
+    }
+    return undefined;
   }
 
   private known(kind: string, at: number, m: Matmul, make: () => Kernel): Kernel {
@@ -257,7 +279,7 @@ export class Products {
   }
 
   /** Large tiles, each for one team; where there are too few of them to go round, small ones for several teams. */
-  private tileOf(m: Matmul, outs: number, rows: number): Tile {
+  private tiles(outs: number, rows: number): Tile[] {
     const { unroll } = this.options;
     const large = { outs: unroll, rows: unroll, wide: 16, high: 16, teams: 1 };
     const enough = Math.ceil(outs / outsOf(large)) * Math.ceil(rows / rowsOf(large)) >= ENOUGH;
@@ -268,27 +290,31 @@ export class Products {
       high: 8,
       teams: 4,
     };
-    let tile = enough ? large : small;
-    while (tileBytes(m, tile) > this.info.limits.workgroupMemory)
-      tile = tile.teams > 1 ? { ...tile, teams: tile.teams / 2 } : { ...tile, rows: Math.floor(tile.rows / 2) };
-    return tile;
+    return smallerTiles(enough ? large : small);
   }
 
-  private few(rows: number, matrices = 1, x?: Tensor, norm?: Norm): Few {
+  private tileKernel(m: Matmul, tile: Tile, count = 1): Kernel {
+    return this.known(`tile ${Object.values(tile)}`, count, m, () => matmulTile(m, tile, count));
+  }
+
+  /** `matrices` that are read at once; `norm`: blocks of a row that is normed on the way. */
+  private few(rows: number, matrices = 1, norm?: number): Few {
     const { unroll } = this.options;
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
     const ahead = unroll === 1 ? 1 : few * matrices === 1 ? AHEAD : AHEAD / 2;
-    return { rows: few, invocations: this.info.limits.invocations, ahead, norm: norm && x!.cols / BLOCK };
+    return { rows: few, invocations: this.gpu.limits.invocations, ahead, norm };
   }
 
   private choose(m: Matmul, outs: number, rows: number): Chosen {
     if (rows > SOME) {
-      const tile = this.tileOf(m, outs, rows);
-      const kernel = this.known(`tile ${Object.values(tile)}`, 1, m, () => matmulTile(m, tile));
-      return { kernel, outs: outsOf(tile), rows: rowsOf(tile) };
+      const tile = firstFit(this.tiles(outs, rows), one => [this.tileKernel(m, one)], this.gpu.limits);
+      return { kernel: this.tileKernel(m, tile), outs: outsOf(tile), rows: rowsOf(tile) };
     }
-    const few = this.few(rows);
-    return { kernel: this.known('few', few.rows, m, () => matmulFew(m, few)), outs: BUNDLE, rows: few.rows };
+    const most = this.few(rows).rows;
+    const variants = [most, most / 2, most / 4, most / 8].filter(Number.isInteger).map(n => this.few(n));
+    const kernelOf = (few: Few) => this.known('few', few.rows, m, () => matmulFew(m, few));
+    const few = firstFit(variants, one => [kernelOf(one)], this.gpu.limits);
+    return { kernel: kernelOf(few), outs: BUNDLE, rows: few.rows };
   }
 
   /** The rows as int8, or the row that is normed into them. */
@@ -309,7 +335,10 @@ export class Products {
 
   /** Rows from `first` on as halves, made now unless they are there. */
   private halvesOf(x: GpuTensor, first: number, rows: number): GPUBuffer {
-    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves'), first: 0, end: 0 };
+    const forget = () => {
+      x.halves = undefined;
+    };
+    x.halves ??= { buffer: this.gpu.buffer(2 * x.rows * x.cols, 'halves', forget), first: 0, end: 0 };
     const { halves } = x;
     if (first < halves.first || rows > halves.end) {
       const values = (rows - first) * x.cols;
@@ -321,9 +350,12 @@ export class Products {
 
   private roomForInt8(x: GpuTensor): Int8 {
     const values = x.rows * x.cols;
+    const forget = () => {
+      x.int8 = undefined;
+    };
     x.int8 ??= {
-      codes: this.gpu.buffer(values, 'int8 activations'),
-      stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations'),
+      codes: this.gpu.buffer(values, 'int8 activations', forget),
+      stats: this.gpu.buffer((8 * values) / BLOCK, 'scales of activations', forget),
       fresh: 0,
     };
     return x.int8;

@@ -1,4 +1,5 @@
 /** Handles of the webgpu device. */
+import { assert } from '../../errors.ts';
 import type { Block, Tensor } from '../device.ts';
 import type { GpuBlock } from './pool.ts';
 
@@ -35,4 +36,9 @@ export function renewed(tensor: Tensor): GPUBuffer[] {
   return [int8.codes, int8.stats];
 }
 
-export const blockOf = (block: Block): GpuBlock => block as GpuBlock;
+/** A block that is about to be read or written: it must have memory by now. */
+export function blockOf(block: Block): GpuBlock {
+  const own = block as GpuBlock;
+  assert(own.pool.has(own), 'a block is used before the device is ready for it');
+  return own;
+}

@@ -108,6 +108,7 @@ export async function loadWeights(
   const source = new Uint8Array(weightBytes(type, rows * cols));
   await fill(source, 0);
   const { codeBytes, scaleBytes, ...weights } = emptyWeights(gpu, most, type, rows, cols);
+  await gpu.allocated();
   for (const { codes, scales, firstRow, rows: count } of weights.pieces) {
     // In runs of rows, so that no more than a little is held twice in main memory.
     const run = Math.max(BUNDLE, Math.floor((8 << 20) / codeBytes / BUNDLE) * BUNDLE);

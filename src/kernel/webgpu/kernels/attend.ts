@@ -35,9 +35,6 @@ interface Part {
   name: string;
   /** Length of a coded vector. */
   dim: number;
-  /** Words of workgroup memory, a query and in all. */
-  loaded: number;
-  fixed: number;
   /** Functions and variables. */
   text(Q: number): string;
   /** Statements before the first page: tables that all lanes fill together. */
@@ -96,12 +93,13 @@ export interface Source extends SourceOf<KeyPart, ValuePart> {
 
 /**
  * Words of an item: row, rows, [source's own], rounds, [source's own], first state, states between rows, and two more
- * of the source's own.
+ * of the source's own. `parts`: workgroups that share the query heads of a KV head, where one has no room for all of them.
  */
-export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
-  const { group: G, kvHeads } = shape;
+export function attend(source: Source, shape: AttendShape, rows: number, parts = 1): Kernel {
+  const { kvHeads } = shape;
   const { tokens: P, keys, values } = source;
-  const H = G * kvHeads;
+  const G = shape.group / parts;
+  const H = shape.group * kvHeads;
   const Q = G * rows;
   const C = values.dim;
   const perLane = Math.ceil((Q * SLICES) / SIZE);
@@ -141,7 +139,7 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
         let top = ${most4('all4')};`;
   };
   const stateOf = (q: string) =>
-    `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + head * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
+    `((data[item + 5] + ${q} / ${G} * data[item + 6]) * ${H} + group.y * ${G} + ${q} % ${G}) * ${stateFloats(C)}`;
   const body = /* wgsl */ `
 var<private> bank: u32;
 var<workgroup> scratch: array<vec4f, ${Math.ceil(scratch / 4)}>;
@@ -162,7 +160,7 @@ ${values.text(Q)}
 fn main(group: vec3u, lane: u32) {
   bank = lane % 32;
   let item = p.table + p.items + ${ITEM} * group.x;
-  let head = group.y;
+  let head = group.y${parts > 1 ? ` / ${parts}` : ''};
   let rows = data[item + 1];
   ${keys.setup ?? ''}
   ${values.setup ?? ''}
@@ -170,7 +168,7 @@ fn main(group: vec3u, lane: u32) {
     let q = at / ${keys.taken};
     let n = at % ${keys.taken};
     let row = data[item] + min(q / ${G}, rows - 1);
-    let origin = (row * ${H} + head * ${G} + q % ${G}) * ${keys.words};
+    let origin = (row * ${H} + group.y * ${G} + q % ${G}) * ${keys.words};
     ${keys.load(Q)}
   }
   ${each(perLane, k => `var m${k} = ${NEVER}; var l${k} = 0.0;`)}
@@ -259,7 +257,7 @@ fn main(group: vec3u, lane: u32) {
     `${source.begin}${body}`.includes(`${text.slice(0, text.indexOf(':'))}[`),
   );
   return {
-    name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads} in ${together}`,
+    name: `attend ${source.name} ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads} in ${together}${parts > 1 ? `, ${parts} parts` : ''}`,
     params: ['table', 'items', ...source.params],
     buffers: ['data: array<u32>', 'queries: array<u32>', ...bound, 'write states: array<f32>'],
     size: SIZE,

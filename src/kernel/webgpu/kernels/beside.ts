@@ -48,12 +48,3 @@ fn main(group: vec3u, lane: u32) {
 }`,
   };
 }
-
-/** Bytes of workgroup memory that a text declares. */
-export function workgroupBytes({ body }: Kernel): number {
-  const size: Record<string, number> = { f32: 4, u32: 4, i32: 4, vec2f: 8, vec2u: 8, vec4f: 16, vec4u: 16, vec4i: 16 };
-  let sum = 0;
-  for (const [, type, count, sets] of body.matchAll(/var<workgroup> \w+: (?:array<)?array<(\w+), (\d+)>(?:, (\d+)>)?/g))
-    sum += size[type] * Number(count) * Number(sets ?? 1);
-  return sum;
-}

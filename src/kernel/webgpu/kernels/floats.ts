@@ -6,7 +6,6 @@
 import type { Fragment, PageFragment } from '../../fragment.ts';
 import type { KeyPart, ValuePart } from './attend.ts';
 import { readFour } from './grid.ts';
-import { markWords } from './oaken.ts';
 import { inOrder, type Place, pageReader } from './read.ts';
 import { type PageShape, SIZE } from './shape.ts';
 import { ownTable } from './tables.ts';
@@ -32,7 +31,6 @@ export interface Floats {
   scale: string;
   text: string;
   setup: string;
-  fixed: number;
   begin: string;
 }
 
@@ -95,8 +93,6 @@ export function floatKeys(floats: Floats, query: Query): KeyPart {
     dim: C,
     words: query.words,
     taken: C + 1,
-    loaded: C + 9,
-    fixed: floats.fixed,
     parts: PARTS,
     setup: floats.setup,
     begin: () => floats.begin,
@@ -113,7 +109,6 @@ export function floatValues(floats: Floats): ValuePart {
   const common = {
     name,
     dim: C,
-    fixed: floats.fixed,
     setup: floats.setup,
     begin: () => floats.begin,
   };
@@ -126,7 +121,6 @@ export function floatValues(floats: Floats): ValuePart {
     const chunk = (j: number) => (shares > 1 ? `lane % ${row}` : `lane + ${j * SIZE}`);
     return {
       ...common,
-      loaded: P,
       shares,
       share: slot,
       text: Q => `${floats.text}\nvar<workgroup> weighed: array<vec4f, ${P * V(Q)}>;`,
@@ -167,7 +161,6 @@ export function floatValues(floats: Floats): ValuePart {
   const columns = Math.ceil(C / LANES);
   return {
     ...common,
-    loaded: P,
     shares: PARTS,
     share: `lane % ${PARTS}`,
     text: Q => `${floats.text}\nvar<workgroup> weighed: array<vec4f, ${(Q * P) / 4}>;`,
@@ -207,7 +200,6 @@ function pageFloats(side: 'key' | 'value', name: string, fragment: Fragment, sha
     scale: `${side}_scales(${side}Page, head, g)`,
     text: reader.text,
     setup: reader.setup ?? '',
-    fixed: (oaken ? markWords(shape) : 0) + (reader.fixed ?? 0),
     // When the last round is done with.
     begin: oaken ? `workgroupBarrier(); ${side}_mark(${side}Page, head, ${side}Block, lane); workgroupBarrier();` : '',
   };
@@ -278,7 +270,6 @@ export function turnedKeys(name: string, fragment: Fragment, shape: PageShape, p
   return {
     ...keys,
     ...turned.part,
-    loaded: turned.loaded + fragment.codedDim + 9,
     text: Q => `${keys.text(Q)}\n${turned.text(Q)}\n${quick?.text ?? ''}`,
     sums: quick?.sums ?? keys.sums,
     begin: Q => `

@@ -18,7 +18,7 @@ import {
   sumParts,
   teamsOf,
 } from './matmul.ts';
-import { canNorm, normalize, normBuffers, normBytes, normParams } from './norm.ts';
+import { canNorm, normalize, normBuffers, normParams } from './norm.ts';
 import { each, halves, toF16, turned } from './text.ts';
 
 /** Queries, keys and values of one row: the first two are turned, the latter two go into the tail of a cache too. */
@@ -145,11 +145,8 @@ fn main(group: vec3u, lane: u32) {
   };
 };
 
-/** Whether a workgroup can norm a row of so many blocks by itself, and gate its products. */
-export const canNormFew = (few: Few, blocks: number, memory: number): boolean => {
-  const size = teamsOf(few) * BUNDLE;
-  return few.rows === 1 && canNorm(size) && normBytes(blocks) + 8 * (PARTS * BUNDLE + size) <= memory;
-};
+/** Whether a workgroup can norm a row by itself: it must sum squares like the kernel that norms rows alone. */
+export const canNormFew = (few: Few): boolean => few.rows === 1 && canNorm(teamsOf(few) * BUNDLE);
 
 /** Where the int8 activations of matrices that share them come from: made before, or of a row that is normed here. */
 function inputOf(few: Few) {

@@ -28,10 +28,6 @@ const STRIDE = 5;
 
 const subgroupsOf = ({ outs, rows, subOuts, subRows }: MatrixTile) => (outs / subOuts) * (rows / subRows);
 
-/** Bytes of workgroup memory: a block of every row, and a matrix a subgroup. */
-export const matrixBytes = (tile: MatrixTile): number =>
-  16 * STRIDE * (tile.outs + tile.rows) + 4 * SIDE * SIDE * subgroupsOf(tile);
-
 const HALVES_SIZE = 256;
 
 /** Four values an invocation. */

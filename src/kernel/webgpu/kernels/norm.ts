@@ -76,9 +76,6 @@ export const normBuffers = ['x: array<vec4f>', 'weight: array<vec4f>', 'write no
 /** Whether so many invocations can: they must sum squares like the kernel does. */
 export const canNorm = (size: number): boolean => size >= SIZE;
 
-/** Bytes of workgroup memory. */
-export const normBytes = (blocks: number): number => blocks * (BLOCK + 8 + 32) + 4 * (SIZE + 16);
-
 /**
  * `normalize(keep, lane)`: the one row, normed, as int8 in workgroup memory (`xq` and `xstats`, as activations.ts has them);
  * who is to `keep` it writes the floats too. Needs `int8Block`.

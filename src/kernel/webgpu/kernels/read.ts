@@ -65,9 +65,8 @@ export const inOrder: Place = {
 export interface Reader {
   by: 'eight' | 'four';
   text: string;
-  /** Statements that fill tables, and words of workgroup memory for them. */
+  /** Statements that fill tables in workgroup memory. */
   setup?: string;
-  fixed?: number;
   place?: Place;
 }
 
@@ -112,7 +111,6 @@ ${eight(`return Eight(vec4f(${each(4, value, ', ')}), vec4f(${each(4, j => value
     text: `var<workgroup> ${name}_${id}: array<f32, ${32 * levels.length}>;`,
     setup: `{ var levels = array<f32, ${levels.length}>(${[...levels].map(float).join()});
     for (var at = lane; at < ${32 * levels.length}; at += 128) { ${name}_${id}[at] = levels[at / 32]; } }`,
-    fixed: 32 * levels.length,
     at: (code: string) => `${name}_${id}[(${code}) * 32 + bank]`,
   });
   const own = ownTable(fragment);
@@ -171,7 +169,7 @@ ${scales()}`,
         kind.uniform ? `(f32(i32(${code} ^ ${turned}) - ${turned}) + 0.5) * ${step}` : levels.at(code);
       const vector = (v: string) => `vec4f(${each(4, j => level(`${v}[${j}]`), ', ')})`;
       const head = `${kind.uniform ? '' : levels.text}\n${scales(`return ${fourScalars(kind.norms)};`)}`;
-      const more = kind.uniform ? {} : { setup: levels.setup, fixed: levels.fixed };
+      const more = kind.uniform ? {} : { setup: levels.setup };
       const quick = fours('codes', codes);
       if (kind.codes.order === 'rows') {
         if (!quick || D % 8 !== 0)
@@ -233,7 +231,6 @@ ${scales()}`,
       return {
         ...(all ? { by: 'four' as const, text: `${texts}\n${four(body)}` } : made('four', `${texts}\n${unit(body)}`)),
         setup: tables.map(({ setup }) => setup).join('\n'),
-        fixed: tables.reduce((sum, { fixed }) => sum + fixed, 0),
       };
     }
     case 'affine': {

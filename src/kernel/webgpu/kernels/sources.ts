@@ -35,7 +35,13 @@ export const pageBegin = (keys: Fragment, values: Fragment): string => `
     let valueBlock = ${blockAt(values, 'valuePage')};`;
 
 /** Own words of an item: first word of the list of slots, tokens to pass over, number of the first page. */
-export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape: AttendShape, rows: number): Kernel {
+export function attendPages(
+  keys: Side<KeyPart>,
+  values: Side<ValuePart>,
+  shape: AttendShape,
+  rows: number,
+  parts: number,
+): Kernel {
   const { pageTokens: P } = shape;
   return attend(
     {
@@ -50,6 +56,7 @@ export function attendPages(keys: Side<KeyPart>, values: Side<ValuePart>, shape:
     },
     shape,
     rows,
+    parts,
   );
 }
 
@@ -111,7 +118,7 @@ fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
 }
 
 /** Own words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
-export function attendHalves(shape: AttendShape, rows: number): Kernel {
+export function attendHalves(shape: AttendShape, rows: number, parts: number): Kernel {
   const { headDim: D, group } = shape;
   const reader = halfReader(shape);
   const floats = (side: 'key' | 'value'): Floats => ({
@@ -124,7 +131,6 @@ export function attendHalves(shape: AttendShape, rows: number): Kernel {
     scale: 'vec4f(1.0)',
     text: side === 'key' ? reader.text : '',
     setup: '',
-    fixed: 0,
     begin: '',
   });
   return attend(
@@ -141,9 +147,10 @@ export function attendHalves(shape: AttendShape, rows: number): Kernel {
       values: floatValues(floats('value')),
       begin: `${reader.begin}
     let first = data[item + 7] + page * ${HALF_TOKENS};`,
-      seen: `first + $t < data[item + 8] + select(q / ${group}, 0u, sinks)`,
+      seen: `first + $t < data[item + 8] + select(q / ${group / parts}, 0u, sinks)`,
     },
     shape,
     rows,
+    parts,
   );
 }

@@ -28,12 +28,13 @@ const threadsOf = ({ wide, high }: Tile) => wide * high;
 /** Two rounds of int8 fit; of floats one does. */
 const sidesOf = (m: Matmul) => (takesInt8(m) ? 2 : 1);
 
-/** Bytes of workgroup memory. */
-export const tileBytes = (m: Matmul, tile: Tile): number => {
-  const [N, R] = [outsOf(tile), rowsOf(tile)];
-  const handed = tile.teams > 1 ? 4 * N * R : 0;
-  return sidesOf(m) * tile.teams * (N + R) * (takesInt8(m) ? 48 : 128) + handed;
-};
+/** A tile, and smaller ones for adapters on which it does not fit: fewer teams first, which is slower and nothing else. */
+export function smallerTiles(tile: Tile): Tile[] {
+  if (tile.teams > 1) return [tile, ...smallerTiles({ ...tile, teams: tile.teams / 2 })];
+  if (tile.rows > 1) return [tile, ...smallerTiles({ ...tile, rows: Math.floor(tile.rows / 2) })];
+  if (tile.outs > 1) return [tile, ...smallerTiles({ ...tile, outs: Math.floor(tile.outs / 2) })];
+  return [tile];
+}
 
 /**
  * A tile a workgroup, a block at a time: what it needs of the next one is asked for before the products of this one are

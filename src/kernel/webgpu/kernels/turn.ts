@@ -22,7 +22,6 @@ export function turning(fragment: Fragment, { headDim: D }: PageShape, perHead: 
       load: () => 'raw[at] = bitcast<f32>(queries[origin + n]) * p.scale;',
       buffers: ['turns: array<vec2f>'],
     },
-    loaded: 2 * D + 32,
     text: (Q: number) => `var<workgroup> raw: array<f32, ${Q * D}>;
 var<workgroup> turned: array<f32, ${Q * D}>;
 var<workgroup> means: array<vec4f, ${Q * 8}>;

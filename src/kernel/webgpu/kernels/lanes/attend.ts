@@ -68,8 +68,6 @@ interface Part {
   name: string;
   /** Length of a coded vector. */
   dim: number;
-  /** Words of workgroup memory a query. */
-  loaded: number;
   /** Queries at most, if not as many as there is memory for. */
   most?: number;
   /** Extensions of WGSL. */

@@ -88,7 +88,6 @@ export function blockKeys(name: string, fragment: Fragment, shape: PageShape): K
     dim: D,
     words: int8Words(D),
     int8: true,
-    loaded: blocks * (2 * pairs * runs + 4),
     strided: true,
     place: `(lane % ${blocks} * ${LANES / blocks} + lane / ${blocks})`,
     text: Q => `${swap.text}
@@ -217,7 +216,6 @@ export function blockValues(name: string, fragment: Fragment, shape: PageShape):
   return {
     name: `blocks ${name}`,
     dim: D,
-    loaded: P / 2 + eights * EIGHT * 4,
     enable,
     // Weights, two queries to a word, token by token.
     room: Q => (P * vectors(Q)) / 2,

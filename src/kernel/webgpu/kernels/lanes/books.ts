@@ -44,7 +44,6 @@ export function bookKeys(name: string, fragment: Fragment, shape: PageShape): Ke
     dim: D,
     words: int8Words(D),
     int8: true,
-    loaded: D / 4 + ENTRIES,
     text: Q => `${bookText('key')}\n${queryText(Q, D)}`,
     load: Q => `${load('key', book.unit, ' ^ 0x80808080u')}
   ${takeQueries(Q, D)}`,
@@ -74,7 +73,6 @@ export function bookValues(name: string, fragment: Fragment, shape: PageShape): 
   return {
     name: `book ${name}`,
     dim: D,
-    loaded: weighed.loaded + ENTRIES,
     room: weighed.room,
     text: Q => `${bookText('value')}\n${weighed.declare(Q)}`,
     declare: Q => `${load('value', book.unit, '')} ${each(vectors(Q), v => `var more${v} = vec4f(0.0);`, ' ')}`,

@@ -88,7 +88,6 @@ export function channelKeys(name: string, fragment: Fragment, shape: PageShape):
     name: `channels ${name}`,
     dim: D,
     words: D + 1,
-    loaded: groups * words,
     room: Q => groups * words * vectors(Q),
     text: () => '',
     load: Q =>

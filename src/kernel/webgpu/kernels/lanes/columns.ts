@@ -168,7 +168,6 @@ export function columnKeys(name: string, fragment: Fragment, shape: PageShape): 
     dim: C,
     words: int8Words(C),
     int8: true,
-    loaded: C / 4 + SLOT * most,
     room: () => SLOT * most,
     text: Q => `${text}
 ${turned}
@@ -241,7 +240,6 @@ export function columnValues(name: string, fragment: Fragment, shape: PageShape)
   return {
     name: `columns ${name}`,
     dim: C,
-    loaded: weighed.loaded,
     room: weighed.room,
     strided: true,
     fetch: tokens =>

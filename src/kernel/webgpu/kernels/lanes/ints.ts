@@ -92,7 +92,6 @@ function levelKeys(
     dim: D,
     words: int8Words(D),
     int8: true,
-    loaded: D / 4 + 4,
     text: Q => `${text}\n${order?.text ?? ''}\n${queryText(Q, D)}`,
     load: Q => `${takeQueries(Q, D, order?.word)}
   ${each(vectors(Q), v => `let unit${v} = scale${v} * ${float(unit)}; let middle${v} = scale${v} * sums${v} * ${float(-middle * unit)};`)}`,
@@ -225,7 +224,6 @@ export function intValues(name: string, fragment: Fragment, shape: PageShape): V
   return {
     name: `int ${name}`,
     dim: D,
-    loaded: weighed.loaded,
     room: weighed.room,
     factor: c => `valueNorms${c}`,
     fetch: tokens => `${fetchNorms('value', norms.offset, P)(tokens)} ${early ? askFor(lines(0)) : ''}`,

@@ -55,7 +55,6 @@ function kindOf({ page, sharedBytes, blockBytes, codedDim, turn }: Fragment, sha
 
 const common = {
   dim: SIDE * TILES,
-  loaded: 0,
   most: QUERIES,
   room,
   enable: ['f16', 'chromium_experimental_subgroup_matrix'],

@@ -80,7 +80,6 @@ export function oakenKeys(name: string, fragment: Fragment, shape: PageShape): K
     dim: D,
     words: int8Words(D),
     int8: true,
-    loaded: D / 4 + D / 2 + ROOM,
     enable,
     room: () => ROOM,
     text: Q => `${common('key', page, 0)}
@@ -183,7 +182,6 @@ export function oakenValues(name: string, fragment: Fragment, shape: PageShape):
   return {
     name: `oaken ${name}`,
     dim: D,
-    loaded: weighed.loaded + D / 2 + 5 * LANES + ROOM,
     enable: pairs(f16).enable,
     // Weights are there while lists are followed and walked.
     room: Q => weighed.room(Q) + ROOM,

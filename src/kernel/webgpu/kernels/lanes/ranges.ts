@@ -64,7 +64,6 @@ export function rangeValues(name: string, fragment: Fragment, shape: PageShape):
   return {
     name: `ranges ${name}`,
     dim: D,
-    loaded: weighed.loaded,
     room: weighed.room,
     ask: tokens => `${each(4, j => read(tokens, j))} ${askFor(lines(0))}`,
     text: Q => `${weighed.declare(Q)}

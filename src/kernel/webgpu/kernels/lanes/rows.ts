@@ -109,7 +109,6 @@ export function rowKeys(rows: Rows, queries: Queries): KeyPart {
     name: `rows ${rows.name}`,
     dim: D,
     words: queries.words,
-    loaded: 0,
     strided: true,
     text: () => `${rows.text ?? ''}\n${swapping(1, adjacent).text}`,
     load: Q => {
@@ -161,7 +160,6 @@ export function rowValues(rows: Rows): ValuePart {
   return {
     name: `rows ${rows.name}`,
     dim: D,
-    loaded: Math.max(P, 4 * LANES * roundsOf(D)),
     // The weights of a round, and in the end the sums.
     shared: 'weighed',
     text: Q => `var<workgroup> weighed: array<vec4f, ${Math.max(P * vectors(Q), sumsOf(Q, D))}>;`,

@@ -40,7 +40,6 @@ export function spectrumKeys(name: string, fragment: Fragment, shape: PageShape)
     name: `spectrum ${name}`,
     dim: D,
     words: D,
-    loaded: D,
     room: Q => D * vectors(Q),
     text: () => readers.join('\n'),
     load: Q =>

@@ -32,7 +32,6 @@ export function weighedBytes(P: number, sets = 1) {
       ${turnAbout}
       let words = vec4u(y0, y1, y2, y3);`;
   return {
-    loaded: (sets * P) / 4 + P / 4 + 4 * sets,
     room: (Q: number) => (sets * P * V(Q)) / 4,
     declare: (Q: number) => `${nearestBytes}
 var<workgroup> tokens: array<u32, ${P * V(Q)}>;`,

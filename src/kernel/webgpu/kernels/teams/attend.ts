@@ -51,8 +51,6 @@ interface Part {
   dim: number;
   /** Vectors of `room` that it takes: keys until scores are known, values from then on. */
   room?(Q: number): number;
-  /** Words of workgroup memory that it has beside that. */
-  fixed?: number;
   /** Functions and variables. */
   text?: string;
   /** Statements before the page: tables that all lanes fill together. */
@@ -101,12 +99,6 @@ function roomOf(keys: KeyPart, values: ValuePart, Q: number): { sumsAt: number; 
 }
 
 const roundsOf = (keys: KeyPart, values: ValuePart) => Math.max(keys.books?.rounds ?? 0, values.books?.rounds ?? 0);
-
-/** Words of workgroup memory for so many queries, with what lanes pass to one another where they have no subgroup. */
-export function teamWords(keys: KeyPart, values: ValuePart, Q: number): number {
-  const vectorsOfAll = roomOf(keys, values, Q).size + 2 * TEAMS * vectors(Q) + SIZE;
-  return 4 * vectorsOfAll + BOOK_ROUND * roundsOf(keys, values) + (keys.fixed ?? 0) + (values.fixed ?? 0);
-}
 
 export interface Source extends SourceOf<KeyPart, ValuePart> {
   /** Whether token t is seen. */

@@ -79,7 +79,6 @@ export function additiveKeys(name: string, fragment: Fragment, shape: AttendShap
     name: `additive ${rounds} ${name}`,
     dim: D,
     turned: words,
-    fixed: rounds * LANES,
     text: `${turned.text}
 var<workgroup> key_quads: array<u32, ${rounds * LANES}>;`,
     setup: `let first_keys = ${firstOf('0')};
@@ -140,7 +139,6 @@ export function additiveValues(name: string, fragment: Fragment, shape: PageShap
   return {
     name: `additive ${rounds} ${name}`,
     dim: D,
-    fixed: 2 * rounds * LANES,
     room: weighed.room,
     dims: 0,
     dimOf: () => '',

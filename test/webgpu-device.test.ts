@@ -1,0 +1,361 @@
+/** What a GPU may do to a model: have small limits, lack a language feature, run out of memory, refuse a command, go away. */
+import { afterAll, describe, expect, it } from 'vitest';
+import { leafLayout } from '../src/cache/leaf.ts';
+import { createSequence, type Sequence } from '../src/cache/sequence.ts';
+import { createTrained } from '../src/codec/codec.case.ts';
+import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { openModelFile } from '../src/engine/engine.ts';
+import { warmUp } from '../src/engine/warm-up.ts';
+import { CapacityError, DeviceError } from '../src/errors.ts';
+import { turnOf } from '../src/eval/vectors.ts';
+import { loadModel } from '../src/index.ts';
+import type { Tensor } from '../src/kernel/device.ts';
+import type { AdapterInfo } from '../src/kernel/webgpu/adapter.ts';
+import { createWebGpuDevice, WebGpuDevice, type WebGpuOptions } from '../src/kernel/webgpu/device.ts';
+import { Gpu } from '../src/kernel/webgpu/gpu.ts';
+import { createScratch, forward } from '../src/model/forward.ts';
+import { loadWeights } from '../src/model/weights.ts';
+import { planOf } from '../src/plan/plan.ts';
+import { runAttention } from './attention.ts';
+import { nullDevice } from './compiler.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { randomWeights } from './quantize.ts';
+import { seeded } from './random.ts';
+import { tinyModel } from './tiny-model.ts';
+import { describeGpu } from './webgpu.ts';
+
+const SHAPE = { headDim: 32, heads: 2, kvHeads: 1, pageTokens: 32 };
+/** The least that WebGPU guarantees; the device enforces it. */
+const LEAST = { workgroupMemory: 16384, storageBuffers: 8 };
+
+const opened: WebGpuDevice[] = [];
+async function open(options: Partial<WebGpuOptions> = {}): Promise<WebGpuDevice> {
+  const device = await createWebGpuDevice({ ...SHAPE, ...options });
+  opened.push(device);
+  return device;
+}
+afterAll(() => Promise.all(opened.map(device => device.dispose())));
+
+const readAll = (device: WebGpuDevice, x: Tensor, rows: number) =>
+  Promise.all(Array.from({ length: rows }, (_, r) => device.read(x, r)));
+
+/** A gate of two products, for every number of rows: together, or each operation alone. */
+async function gates(device: WebGpuDevice, rowCounts: readonly number[], together = true): Promise<Float32Array[]> {
+  const [cols, outs] = [128, 64];
+  const matrices = await Promise.all(
+    [1, 2].map(seed => {
+      const bytes = randomWeights('Q4_0', outs * cols, 0.1, seeded(seed));
+      return device.loadWeights('Q4_0', outs, cols, async into => into.set(bytes));
+    }),
+  );
+  const found: Float32Array[] = [];
+  for (const rows of rowCounts) {
+    const [x, gate, up] = [cols, outs, outs].map(n => device.tensor(rows, n));
+    device.write(x, 0, normals(createRandom(rows), rows * cols));
+    const projections = [gate, up].map((out, i) => ({ weights: matrices[i], out }));
+    for (const some of together ? [projections] : projections.map(one => [one])) device.project(x, rows, some);
+    device.swiglu(gate, up, rows);
+    found.push(...(await readAll(device, gate, rows)));
+  }
+  return found;
+}
+
+describeGpu('an adapter of small limits', () => {
+  it('takes gates of 5 to 8 rows, whose products do not fit 32 KiB at once', async () => {
+    const device = await open({ unroll: 4, limits: { workgroupMemory: 32768 } });
+    expect(await gates(device, [6])).toEqual(await gates(device, [6], false));
+  });
+
+  it('of 16 KiB and 8 storage buffers gives the bits of a larger one, for prompts of 1 to 16 rows', async () => {
+    const rows = Array.from({ length: 16 }, (_, i) => i + 1);
+    const [large, small] = [await open(), await open({ limits: LEAST })];
+    expect(small.gpu.limits).toMatchObject(LEAST);
+    expect(await gates(small, rows)).toEqual(await gates(large, rows));
+    const chunks = [40, ...rows];
+    const expected = await runAttention(large, { ...SHAPE, spec: 'tq4u' }, chunks);
+    expect((await runAttention(small, { ...SHAPE, spec: 'tq4u' }, chunks)).outputs).toEqual(expected.outputs);
+  });
+
+  it('cuts the query heads of a KV head where one workgroup has no room for all, with the same bits', async () => {
+    const shape = { headDim: 64, heads: 8, kvHeads: 1, pageTokens: 128 };
+    const run = async (options: Partial<WebGpuOptions>) =>
+      (await runAttention(await open({ ...shape, precise: true, ...options }), { ...shape, spec: 'tq4' }, [140, 1]))
+        .outputs;
+    expect(await run({ limits: LEAST })).toEqual(await run({}));
+  });
+});
+
+describeGpu('WGSL without packed int8 dots', () => {
+  it('brings its own, with the same bits', async () => {
+    const [own, builtin] = [await open({ packedDots: false }), await open({ packedDots: true })];
+    expect(await gates(own, [1, 3])).toEqual(await gates(builtin, [1, 3]));
+    for (const spec of ['tq4u', 'oaken']) {
+      const expected = await runAttention(builtin, { ...SHAPE, spec }, [40, 1]);
+      const found = await runAttention(own, { ...SHAPE, spec }, [40, 1]);
+      expect(found.leaves).toEqual(expected.leaves);
+      expect(found.outputs).toEqual(expected.outputs);
+    }
+  });
+});
+
+describeGpu('attention', () => {
+  it('whose turns are uploaded in the middle of a pass reads the table that belongs to it', async () => {
+    const device = await open();
+    const { headDim, heads, kvHeads, pageTokens } = SHAPE;
+    const turn = turnOf(headDim);
+    const made = createTrained('mead2u', { headDim, kvHeads, pageTokens, turn }, new Float32Array(headDim));
+    const cache = { headDim, kvHeads, pageTokens, sinks: 0 };
+    const sequence = createSequence({ device, shape: cache, leaf: leafLayout([made]), recent: 0, context: 256 });
+    const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(pageTokens, n * headDim));
+    [k, v, q].forEach((x, i) => {
+      device.write(x, 0, normals(createRandom(i), x.rows * x.cols));
+    });
+    sequence.plan(pageTokens);
+    await device.ready([sequence.view]);
+    device.append(0, k, v, [{ view: sequence.view, row: 0, count: pageTokens, position: 0, sealed: 0 }]);
+    sequence.commit(pageTokens);
+    sequence.plan(1);
+    await device.ready([sequence.view]);
+    device.seal(sequence.view, 0, 0, sequence.view.leaves[0]);
+    const [weight, normed] = [device.tensor(1, heads * headDim), device.tensor(2, heads * headDim)];
+    // As if it had slid far: turns of twice as many pages are more than an upload may take of the arena.
+    const firstLeaf = 4096;
+    const view = { ...sequence.view, firstLeaf };
+    const attend = async () => {
+      const run = { view, row: 0, count: 1, position: (firstLeaf + 1) * pageTokens, sealed: firstLeaf + 1 };
+      device.append(0, k, v, [run]);
+      device.attend(0, q, out, [run], 0.1);
+      // The pass goes on: parameters of what follows are placed behind those of attention.
+      for (let i = 0; i < 4; i++) device.norm(q, 2, weight, 1e-5, normed);
+      return device.read(out, 0);
+    };
+    // The arena is empty: what comes after the upload is placed where the table was.
+    await device.read(q, 0);
+    const first = await attend();
+    expect(first).toEqual(await attend());
+  });
+});
+
+/** A device on a GPU whose buffers of a cache may find no memory: allocations fail as WebGPU lets them fail. */
+function withoutMemory(device: GPUDevice, fails: (label: string) => boolean): GPUDevice {
+  const failed: boolean[] = [];
+  const wrapped: Partial<GPUDevice> = {
+    pushErrorScope(filter) {
+      failed.push(false);
+      device.pushErrorScope(filter);
+    },
+    async popErrorScope() {
+      const missing = failed.pop();
+      const error = await device.popErrorScope();
+      return missing ? new GPUOutOfMemoryError('Out of memory.') : error;
+    },
+    createBuffer(descriptor) {
+      if (!fails(descriptor.label ?? '')) return device.createBuffer(descriptor);
+      failed[failed.length - 1] = true;
+      // A buffer that no command may use: larger than any can be.
+      device.pushErrorScope('validation');
+      const invalid = device.createBuffer({ ...descriptor, size: 2 ** 52 });
+      device.popErrorScope();
+      return invalid;
+    },
+  };
+  return new Proxy(device, {
+    get(target, key) {
+      const own = wrapped[key as keyof GPUDevice] ?? Reflect.get(target, key, target);
+      return typeof own === 'function' && !(key in wrapped) ? own.bind(target) : own;
+    },
+    set: (target, key, value) => Reflect.set(target, key, value, target),
+  });
+}
+
+class GPUOutOfMemoryError {
+  constructor(readonly message: string) {}
+}
+
+describeGpu('out of memory', () => {
+  const { headDim, kvHeads, pageTokens } = SHAPE;
+  const layer = createTrained(
+    'f16',
+    { headDim, kvHeads, pageTokens, turn: turnOf(headDim) },
+    new Float32Array(headDim),
+  );
+  const leaf = leafLayout([layer, layer]);
+  const openSequence = (device: WebGpuDevice): Sequence =>
+    createSequence({ device, shape: { headDim, kvHeads, pageTokens, sinks: 0 }, leaf, recent: 0, context: 4096 });
+  const rowsOf = (device: WebGpuDevice, n: number) => {
+    const tensor = device.tensor(1, n * headDim);
+    device.write(tensor, 0, normals(createRandom(n), n * headDim));
+    return tensor;
+  };
+  const attendLast = async (device: WebGpuDevice, sequence: Sequence) => {
+    const [k, q, out] = [rowsOf(device, kvHeads), rowsOf(device, SHAPE.heads), device.tensor(1, SHAPE.heads * headDim)];
+    const [run] = sequence.plan(1);
+    await device.ready([sequence.view]);
+    const runs = [{ ...run, row: 0, view: sequence.view }];
+    device.append(0, k, k, runs);
+    device.attend(0, q, out, runs, 1);
+    return device.read(out, 0);
+  };
+  /** How many blocks a pool has at first. */
+  const FIRST = 8;
+
+  it.each(['layer 0', 'layer 1'])('when a pool grows (%s) is a CapacityError, and all else goes on', async label => {
+    let full = false;
+    const { gpu, info } = await open();
+    const short = withoutMemory(gpu.device, name => full && name.startsWith(label));
+    const device = new WebGpuDevice(new Gpu(short), info, SHAPE);
+    const first = openSequence(device);
+    const expected = await attendLast(device, first);
+    const others = Array.from({ length: FIRST - 1 }, () => openSequence(device));
+    for (const other of others) await device.ready([other.view]);
+    const { bytes } = device;
+
+    full = true;
+    const one = openSequence(device);
+    const failed = device.ready([one.view]);
+    await expect(failed).rejects.toThrow(CapacityError);
+    await expect(failed).rejects.toThrow(/no memory left for .* more .*smaller context/);
+    expect(await attendLast(device, first)).toEqual(expected);
+    one.dispose();
+    expect(device.ready([first.view])).toBeUndefined();
+    expect(device.bytes).toBeLessThanOrEqual(2 * bytes);
+
+    full = false;
+    const again = openSequence(device);
+    expect(await attendLast(device, again)).toEqual(expected);
+    expect(await attendLast(device, first)).toEqual(expected);
+  });
+
+  it('in the middle of a pass fails what was recorded with it, and nothing after it', async () => {
+    let full = false;
+    const { gpu, info } = await open();
+    const short = withoutMemory(gpu.device, name => full && name === 'states of halves');
+    const device = new WebGpuDevice(new Gpu(short), info, SHAPE);
+    const sequence = openSequence(device);
+    full = true;
+    await expect(attendLast(device, sequence)).rejects.toThrow(CapacityError);
+    full = false;
+    expect((await attendLast(device, sequence)).some(x => x !== 0)).toBe(true);
+  });
+
+  it('of a real driver is told likewise', async context => {
+    const gpuDevice = await nullDevice();
+    if (typeof gpuDevice === 'string') return context.skip();
+    const gpu = new Gpu(gpuDevice);
+    const limits = { ...gpu.limits, binding: 128 << 20 };
+    const info = { subgroups: 0, subgroupMin: 0, limits, software: true } as unknown as AdapterInfo;
+    const device = new WebGpuDevice(gpu, info, SHAPE);
+    // Dawn's backend that runs nothing has 512 MiB.
+    const load = () => device.loadWeights('F32', 16384, 2048, async () => {});
+    // Kept, or they would be collected.
+    const kept = [await load(), await load(), await load()];
+    await expect(load()).rejects.toThrow(CapacityError);
+    expect(kept.length).toBe(3);
+    expect((await device.read(device.tensor(1, 16), 0)).length).toBe(16);
+    await device.dispose();
+  });
+});
+
+describeGpu('a device that fails', () => {
+  const greedy = { temperature: 0, maxTokens: 4, ignoreEnd: true };
+  const load = () =>
+    loadModel(new Blob([writeGguf(tinyModel({ layers: 1, headDim: 32, tied: false }))]), {
+      device: 'webgpu',
+      pageTokens: 16,
+      kv: 'f16',
+    });
+
+  it('refuses a command: the next await says so', async () => {
+    const device = await open();
+    const { gpu } = device;
+    const tensor = device.tensor(1, 16);
+    gpu.copy(gpu.arena, 0, gpu.arena, 2, 4);
+    await expect(device.read(tensor, 0)).rejects.toThrow(DeviceError);
+    await expect(device.read(tensor, 0)).rejects.toThrow(/refused a command/);
+  });
+
+  it('is lost: a typed event, the same error from then on, and a model that can be disposed and loaded again', async () => {
+    const model = await load();
+    const expected = await model.complete('abc', greedy);
+    await model.dispose();
+
+    const device = await open();
+    const tensor = device.tensor(1, 64);
+    const block = device.block(64);
+    device.gpu.device.destroy();
+    const lost = await device.lost;
+    expect(lost).toBeInstanceOf(DeviceError);
+    expect(lost.message).toMatch(/was lost \(.+\). Dispose this model and load it again./);
+    await expect(device.read(tensor, 0)).rejects.toBe(lost);
+    expect(() => device.tensor(1, 1)).toThrow(lost);
+    device.free(tensor);
+    device.free(block);
+    await device.dispose();
+
+    const again = await load();
+    expect((await again.complete('abc', greedy)).ids).toEqual(expected.ids);
+    await again.dispose();
+  });
+
+  it('that is disposed was not lost', async () => {
+    const device = await open();
+    let lost = false;
+    device.lost.then(() => {
+      lost = true;
+    });
+    await device.dispose();
+    await new Promise(resolve => setTimeout(resolve, 20));
+    expect(lost).toBe(false);
+    expect(() => device.tensor(1, 1)).toThrow(/disposed/);
+  });
+});
+
+describe('a warm-up', () => {
+  /** Pipelines that a device compiles while commands wait for them. */
+  const compiledLate = (device: GPUDevice): string[] => {
+    const late: string[] = [];
+    const create = device.createComputePipeline.bind(device);
+    device.createComputePipeline = descriptor => {
+      late.push(descriptor.label ?? '');
+      return create(descriptor);
+    };
+    return late;
+  };
+
+  it.for(['Q4_0', 'F16'] as const)('leaves nothing to compile to prompts and decoding: %s', async (type, context) => {
+    const gpuDevice = await nullDevice([]);
+    if (typeof gpuDevice === 'string') return context.skip();
+    const late = compiledLate(gpuDevice);
+    const gpu = new Gpu(gpuDevice);
+    const heads = { headDim: 64, heads: 4, kvHeads: 2 };
+    const info = { subgroups: 0, subgroupMin: 0, limits: gpu.limits, software: false } as unknown as AdapterInfo;
+    const device = new WebGpuDevice(gpu, info, { ...heads, pageTokens: 32 });
+    const model = tinyModel({ type, width: 256, ffn: 512, ...heads, tied: false });
+    const file = await openModelFile(new Blob([writeGguf(model)]));
+    const { config, rope } = file;
+    const weights = await loadWeights(file.gguf, config, device);
+    const scratch = createScratch(device, config, 512);
+    const plan = planOf('tq4u', { ...config, pageTokens: 32 });
+    const openSequence = (): Sequence => {
+      const shape = { ...heads, pageTokens: 32, sinks: plan.window.sink };
+      return createSequence({ device, shape, leaf: plan.leaf, recent: plan.window.recent, context: 4096 });
+    };
+    await warmUp({ device, config, rope, weights, scratch, openSequence }, plan);
+    for (const length of [1, 3, 11, 38, 100, 300]) {
+      const sequence = openSequence();
+      for (const [rows, prompt] of [
+        [length, true],
+        [1, false],
+        [1, false],
+      ] as const) {
+        const choice = { temperature: 1, topK: 40, topP: 0.9, minP: 0, random: 0.5 };
+        const chunk = { sequence, tokens: Array(rows).fill(1), prompt, logits: 'last' as const, choice };
+        await forward(device, config, weights, rope, scratch, [chunk], { onLogits() {}, onToken() {} });
+      }
+      sequence.dispose();
+    }
+    expect(late).toEqual([]);
+    await file.gguf.close();
+    await device.dispose();
+  });
+});

@@ -85,6 +85,8 @@ interface Known {
 
 export class Products {
   private readonly lists = new WeakMap<readonly Projection[], Known>();
+  /** Of a matrix by itself, by rows and bias. */
+  private readonly choices = new WeakMap<GpuWeights, Map<number, Chosen>>();
 
   constructor(
     private readonly gpu: Gpu,
@@ -103,7 +105,7 @@ export class Products {
     const { pieces, format } = weights as GpuWeights;
     const matmul: Matmul = { format, precise: this.options.precise, bias: bias !== undefined };
     const input = takesInt8(matmul) ? this.int8Of(x as GpuTensor, rows) : [bufferOf(x)];
-    const chosen = this.choose(matmul, weights.rows, rows);
+    const chosen = this.chosenFor(weights as GpuWeights, matmul, rows);
     for (const { codes, scales, firstRow, rows: outs } of pieces) {
       const buffers = [...input, codes];
       if (format.integer) buffers.push(scales);
@@ -303,6 +305,15 @@ export class Products {
     const few = Math.min(2 ** Math.ceil(Math.log2(rows)), 2 * unroll);
     const ahead = unroll === 1 ? 1 : few * matrices === 1 ? AHEAD : AHEAD / 2;
     return { rows: few, invocations: this.gpu.limits.invocations, ahead, norm };
+  }
+
+  private chosenFor(weights: GpuWeights, m: Matmul, rows: number): Chosen {
+    const byRows = this.choices.get(weights) ?? new Map<number, Chosen>();
+    this.choices.set(weights, byRows);
+    const key = 2 * rows + (m.bias ? 1 : 0);
+    const chosen = byRows.get(key) ?? this.choose(m, weights.rows, rows);
+    byRows.set(key, chosen);
+    return chosen;
   }
 
   private choose(m: Matmul, outs: number, rows: number): Chosen {

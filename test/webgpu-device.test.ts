@@ -377,7 +377,8 @@ describe('a warm-up', () => {
       ] as const) {
         const choice = { temperature: 1, topK: 40, topP: 0.9, minP: 0, random: 0.5 };
         const chunk = { sequence, tokens: Array(rows).fill(1), prompt, logits: 'last' as const, choice };
-        await forward(device, config, weights, rope, scratch, [chunk], { onLogits() {}, onToken() {} });
+        const hooks = { onLogits() {}, onToken() {} };
+        await (await forward(device, config, weights, rope, scratch, [chunk], hooks)).delivered;
       }
       sequence.dispose();
     }

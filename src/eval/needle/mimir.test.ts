@@ -46,7 +46,7 @@ describe('Mimir', () => {
         const { text: said } = await talk.send(message, { temperature: 0, maxTokens: 12 }).result();
         if (said.trim() === answer) right++;
       }
-      talk.dispose();
+      await talk.dispose();
       expect(right).toBeGreaterThanOrEqual(9);
     },
     600_000,

@@ -5,6 +5,7 @@ import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
+import { refuseDisposed } from './engine.ts';
 import { type GenerateOptions, generate, type Setting } from './generate.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import type { Cancellation } from './step.ts';
@@ -75,7 +76,7 @@ export function createConversation(
 
   const checkOpen = () => {
     if (disposed) throw new InputError('This conversation was disposed. Open another: model.conversation().');
-    if (engine.disposed) throw new InputError('The model was disposed. Load it again.');
+    refuseDisposed(engine.disposed);
   };
 
   /** The one rule of owners: the pass under way is cancelled and awaited before anything is freed. */

@@ -128,6 +128,11 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
   }
 }
 
+/** What everybody is told who uses a model after its end. */
+export function refuseDisposed(disposed: boolean): void {
+  if (disposed) throw new InputError('The model was disposed. Load it again.');
+}
+
 type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'exclusive' | 'dispose'>;
 
 function createEngine(parts: Parts): Engine {
@@ -135,9 +140,7 @@ function createEngine(parts: Parts): Engine {
   let disposal: Promise<void> | undefined;
   /** The last work that was begun. */
   let last: Promise<unknown> = Promise.resolve();
-  const checkOpen = () => {
-    if (disposal) throw new InputError('The model was disposed. Load it again.');
-  };
+  const checkOpen = () => refuseDisposed(disposal !== undefined);
   const engine: Engine = {
     ...parts,
     get disposed() {

@@ -1,6 +1,6 @@
 /** A model as most people use one: load it, ask it, close it. */
 import type { AsyncDisposableLike } from '../disposable.ts';
-import { type DeviceError, InputError } from '../errors.ts';
+import type { DeviceError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -15,7 +15,15 @@ import {
   type Prompt,
   type PromptOptions,
 } from './conversation.ts';
-import { type Engine, type EngineOptions, loadEngine, type ModelInput, openModelFile, planShape } from './engine.ts';
+import {
+  type Engine,
+  type EngineOptions,
+  loadEngine,
+  type ModelInput,
+  openModelFile,
+  planShape,
+  refuseDisposed,
+} from './engine.ts';
 import { checkConversationOptions, checkLoadOptions } from './options.ts';
 import { type ProfileInput, profileFor } from './profile.ts';
 import { createSlot, type Slot } from './slot.ts';
@@ -110,9 +118,7 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
   /** Whoever holds a cache. */
   const holders = new Map<Slot, Conversation>();
   let disposal: Promise<void> | undefined;
-  const checkOpen = () => {
-    if (disposal) throw new InputError('The model was disposed. Load it again.');
-  };
+  const checkOpen = () => refuseDisposed(disposal !== undefined);
   const conversation = (options?: ConversationOptions, once?: boolean): Conversation => {
     checkOpen();
     const slot: Slot = createSlot(

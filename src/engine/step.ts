@@ -32,6 +32,7 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
     await eventLoop();
     if (signal?.aborted) return false;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
+    const size = batch.reduce((sum, { part }) => sum + part.tokens.length, 0);
     const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, passRows }) => {
       const pass = await forward(device, config, weights, rope, scratch, [...origin.keys()], {
         onLogits(part, row, logits) {
@@ -43,12 +44,11 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
         onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
         onNamed: onNamed && ((part, name) => onNamed(origin.get(part)!.chunk, name)),
       });
-      const size = batch.reduce((sum, { part }) => sum + part.tokens.length, 0);
       passRows.adapt(size, pass.longestWait);
       return pass;
     });
     await delivered;
-    for (const { part } of batch) rows += part.tokens.length;
+    rows += size;
     onProgress?.(rows);
   }
   return true;

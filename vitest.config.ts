@@ -1,19 +1,29 @@
 import { existsSync } from 'node:fs';
 import { defineConfig } from 'vitest/config';
 
-// Debian's chromium brings a Vulkan driver that runs on the CPU, and a loader for it: the tests' GPU unless another is
-// given. Both must be in the environment before the tests' processes start.
+// Debian's chromium package has SwiftShader, a Vulkan driver for the CPU, and a loader: the GPU of the tests unless
+// VK_ICD_FILENAMES names another. Both variables must be set before the test processes start.
 const chromium = '/usr/lib/chromium';
 if (!process.env.VK_ICD_FILENAMES && existsSync(`${chromium}/vk_swiftshader_icd.json`)) {
   process.env.VK_ICD_FILENAMES = `${chromium}/vk_swiftshader_icd.json`;
   process.env.LD_LIBRARY_PATH = [process.env.LD_LIBRARY_PATH, chromium].filter(Boolean).join(':');
 }
 
+/** Mocks node:fs, so it needs modules of its own. */
+const MOCKS = ['src/model/hub/cache.test.ts'];
+
 export default defineConfig({
   test: {
-    include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
     testTimeout: 60_000,
-    // All cores: vitest would leave one of two idle.
+    // All cores: by default vitest leaves one idle.
     maxWorkers: '100%',
+    projects: [
+      // Unit tests share a module graph per thread, which saves loading the sources once per file.
+      {
+        extends: true,
+        test: { name: 'unit', include: ['src/**/*.test.ts'], exclude: MOCKS, isolate: false, pool: 'threads' },
+      },
+      { extends: true, test: { name: 'system', include: ['test/**/*.test.ts', ...MOCKS] } },
+    ],
   },
 });

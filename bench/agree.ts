@@ -1,21 +1,21 @@
 /**
- * Do the devices agree? Teacher-forced predictions on a real text, for each cache of --kv: the wasm device as generation
- * uses it (int8 activations) against its precise mode over all positions, and the precise mode against js, the definition,
- * over the first few, because js is slow. Then perplexity against llama.cpp's on the same rows, both with f16 caches.
+ * Do the devices agree? Teacher-forced predictions on a real text, for each codec of --kv: wasm with int8 activations
+ * (as in generation) against its precise mode over all positions, and the precise mode against js, the reference, over
+ * the first positions only, because js is slow. Then perplexity against llama.cpp on the same rows, with f16 caches.
  *
- * With --device webgpu: the GPU against wasm, for each cache.
+ * With --device webgpu: the GPU against wasm, for each codec.
  */
 import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { type Engine, type EngineOptions, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
-import { profileFor } from '../src/engine/profile.ts';
+import { resolveProfile } from '../src/engine/profile.ts';
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
-import { logSoftmax } from '../src/eval/vocabulary.ts';
+import { logSoftmax } from '../src/eval/log-probs.ts';
 import { choosePlan } from '../src/plan/auto.ts';
-import { planOf } from '../src/plan/plan.ts';
+import { createPlan } from '../src/plan/plan.ts';
 
 interface Options {
   device: string;
@@ -28,12 +28,12 @@ interface Options {
   peers: boolean;
 }
 
-/** For js. Packed caches are read from codes after a page only. */
-const FEW = { f16: 96, packed: 288 };
-/** Rows of as many tokens for the perplexity, scored on their second halves. */
-const ROWS = 3;
+/** Positions compared with js. Packed caches need more: codes are read only after the first page. */
+const JS_POSITIONS = { f16: 96, packed: 288 };
+/** Rows of `positions` tokens for the perplexity; their second halves are scored. */
+const PERPLEXITY_ROWS = 3;
 
-interface Pair {
+interface Comparison {
   pair: string;
   positions: number;
   kld: number;
@@ -44,7 +44,7 @@ interface Pair {
 export async function benchAgree(options: Options): Promise<void> {
   const { model, text, threads, json, peers, device, kv } = options;
   const positions = Number(options.positions);
-  const { tokenizer } = await openAndClose(model);
+  const { tokenizer } = await readModelFile(model);
   const all = tokenizer.encode(await readFile(text, 'utf8'));
   const ids = all.slice(0, positions);
   const run = (options: EngineOptions, count: number, cache: string) =>
@@ -56,15 +56,15 @@ export async function benchAgree(options: Options): Promise<void> {
         const reference = await run({ ...wasm, precise }, positions, cache);
         const found = await run({ device, precise }, positions, cache);
         const pair = `webgpu against wasm, ${cache}${precise ? ', both precise' : ''}`;
-        show([{ pair, ...compare(reference, found, ids) }], json);
+        print([{ pair, ...compare(reference, found, ids) }], json);
       }
     }
     return;
   }
-  const rows: Pair[] = [];
+  const rows: Comparison[] = [];
   for (const cache of kv.split(',')) {
     const precise = await run({ ...wasm, precise: true }, positions, cache);
-    const js = await run({ device: 'js' }, cache === 'f16' ? FEW.f16 : FEW.packed, cache);
+    const js = await run({ device: 'js' }, cache === 'f16' ? JS_POSITIONS.f16 : JS_POSITIONS.packed, cache);
     rows.push(
       { pair: `wasm against wasm, precise, ${cache}`, ...compare(precise, await run(wasm, positions, cache), ids) },
       { pair: `wasm, precise against js, ${cache}`, ...compare(js, precise, ids) },
@@ -73,15 +73,15 @@ export async function benchAgree(options: Options): Promise<void> {
   const perplexities = await perplexity(model, all, Number(threads), peers, positions);
   if (json) console.log(JSON.stringify({ rows, perplexities }, null, 1));
   else {
-    show(rows, false);
+    print(rows, false);
     for (const { name, value, ratio } of perplexities) {
       const against = `${(100 * (ratio - 1)).toFixed(3)} % from ${perplexities[0].name}`;
-      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${ROWS} rows of ${positions}`);
+      console.log(`${name}: perplexity ${value.toFixed(4)}, ${against}, ${PERPLEXITY_ROWS} rows of ${positions}`);
     }
   }
 }
 
-function show(rows: readonly Pair[], json: boolean): void {
+function print(rows: readonly Comparison[], json: boolean): void {
   if (json) console.log(JSON.stringify(rows, null, 1));
   else
     for (const { pair, positions, kld, top1, perplexity } of rows) {
@@ -92,34 +92,34 @@ function show(rows: readonly Pair[], json: boolean): void {
     }
 }
 
-/** Of the second halves of the first rows, f16 caches everywhere. */
+/** Perplexity of the second halves of the first rows, with f16 caches. */
 async function perplexity(model: string, ids: readonly number[], threads: number, peers: boolean, positions: number) {
-  const found = peers ? ['off', 'on'].map(flash => llama(model, ids, flash, threads, positions)) : [];
+  const found = peers ? ['off', 'on'].map(flash => runLlama(model, ids, flash, threads, positions)) : [];
   for (const precise of [true, false]) {
     const file = await openModelFile(model);
-    const cache = { plan: planOf('f16', file.config), context: positions };
+    const cache = { plan: createPlan('f16', file.config), context: positions };
     const engine = await loadEngine(file, cache, { device: 'wasm', threads, precise });
-    const [row] = await measureDivergence(engine, ids, { plans: [], context: positions, chunks: ROWS });
+    const [row] = await measureDivergence(engine, ids, { plans: [], context: positions, rows: PERPLEXITY_ROWS });
     found.push({ name: precise ? 'wasm, precise' : 'wasm', value: row.perplexity });
     await engine.dispose();
   }
   return found.map(({ name, value }) => ({ name, value, ratio: value / found[0].value }));
 }
 
-/** llama.cpp in a process of its own. */
-function llama(model: string, ids: readonly number[], flash: string, threads: number, positions: number) {
+/** Runs llama.cpp in a separate process. */
+function runLlama(model: string, ids: readonly number[], flash: string, threads: number, positions: number) {
   const script = fileURLToPath(new URL('./llama-perplexity.js', import.meta.url));
-  const rows = Array.from({ length: ROWS }, (_, i) => ids.slice(i * positions, (i + 1) * positions));
+  const rows = Array.from({ length: PERPLEXITY_ROWS }, (_, i) => ids.slice(i * positions, (i + 1) * positions));
   const { stdout, stderr, status } = spawnSync(
     process.execPath,
     [script, model, flash, String(positions / 2), String(threads)],
     { encoding: 'utf8', input: JSON.stringify(rows) },
   );
-  if (status !== 0) throw new InputError(`llama.cpp did not run: ${stderr.slice(-400)}`);
+  if (status !== 0) throw new InputError(`llama.cpp failed: ${stderr.slice(-400)}`);
   return { name: `llama.cpp, flash ${flash}`, value: JSON.parse(stdout).perplexity as number };
 }
 
-async function openAndClose(model: string) {
+async function readModelFile(model: string) {
   const file = await openModelFile(model);
   await file.gguf.close();
   return file;
@@ -133,7 +133,7 @@ async function predict(
   cache: string,
 ): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = choosePlan(cache, planShape(file), await profileFor(file, [cache]));
+  const plan = choosePlan(cache, planShape(file), await resolveProfile(file, [cache]));
   const context = ids.length + 1;
   const engine: Engine = await loadEngine(file, { plan, context }, options);
   const sequence = engine.openSequence(plan, context);
@@ -147,13 +147,13 @@ async function predict(
   return rows;
 }
 
-const largest = (row: Float32Array) => row.reduce((best, x, i) => (x > row[best] ? i : best), 0);
+const argmax = (row: Float32Array) => row.reduce((best, x, i) => (x > row[best] ? i : best), 0);
 
 function compare(reference: Float32Array[], other: Float32Array[], ids: readonly number[]) {
   let [kld, same, nll] = [0, 0, 0];
   reference.forEach((row, t) => {
     for (let i = 0; i < row.length; i++) kld += Math.exp(row[i]) * (row[i] - other[t][i]);
-    if (largest(row) === largest(other[t])) same++;
+    if (argmax(row) === argmax(other[t])) same++;
     if (t + 1 < ids.length) nll -= other[t][ids[t + 1]];
   });
   const n = reference.length;

@@ -1,24 +1,25 @@
 /**
- * What does attention on pages cost, by codec? Nanoseconds a token of the cache and KV head at one depth, a single query
- * row over all layers, as decoding has it. Validates first: the same data through the js device.
+ * What does attention on packed pages cost per codec? Nanoseconds per cached token and KV head at one depth, for a single
+ * query row over all layers, like decoding. Validates first against the js device on the same data.
  *
- * Codecs take turns, and the best of many rounds counts, so that whatever else the machine does falls on all alike.
+ * Codecs take turns and the best of many rounds counts, so that other load on the machine affects all equally.
  */
+
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
-import { table } from '../src/cli/table.ts';
+import { formatTable } from '../src/cli/table.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
 import { norm } from '../src/codec/parts/vector.ts';
 import { InputError } from '../src/errors.ts';
-import { turnOf } from '../src/eval/vectors.ts';
 import type { Device, Tensor } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice } from '../src/kernel/wasm/device.ts';
-import { benchPlan } from './fill.ts';
+import { benchPlan } from './fill-context.ts';
 
-/** SmolLM2-135M's. */
+/** The shape of SmolLM2-135M. */
 const SHAPE = { layers: 30, heads: 9, kvHeads: 3, headDim: 64, pageTokens: 128 };
 const ROUNDS = 25;
-/** Of the length of the outputs; integers against floats. */
+/** Relative error of integer attention against float attention. */
 const TOLERANCE = 0.04;
 
 interface Options {
@@ -66,15 +67,15 @@ export async function benchAttention(options: Options): Promise<void> {
     ...counts.flatMap(n => [Number(row[n]).toFixed(1), (Number(rows[0][n]) / Number(row[n])).toFixed(2)]),
   ]);
   console.log(
-    `Attention at ${depth} tokens: nanoseconds a token and KV head of ${SHAPE.heads / SHAPE.kvHeads} queries.`,
+    `Attention at ${depth} tokens: nanoseconds per token and KV head of ${SHAPE.heads / SHAPE.kvHeads} queries.`,
   );
-  console.log(table(header, lines));
+  console.log(formatTable(header, lines));
 }
 
-/** A cache of `depth` tokens: one page of random data, over and over. */
+/** A cache of `depth` tokens: one page of random data, repeated. */
 async function fill(device: Device, spec: string, depth: number, layers: number): Promise<Cache> {
   const { kvHeads, headDim, heads, pageTokens } = SHAPE;
-  const plan = benchPlan(spec, { ...SHAPE, layers, turn: turnOf(SHAPE.headDim) });
+  const plan = benchPlan(spec, { ...SHAPE, layers, ropeFrequencies: createRopeFrequencies(SHAPE.headDim) });
   const { sink, recent } = plan.window;
   const sequence = createSequence({
     device,
@@ -84,15 +85,15 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
     context: depth + pageTokens,
   });
   const random = createRandom(7);
-  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(pageTokens, n * headDim));
-  for (const tensor of [k, v, q]) device.write(tensor, 0, normals(random, tensor.rows * tensor.cols));
+  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.createTensor(pageTokens, n * headDim));
+  for (const tensor of [k, v, q]) device.writeRows(tensor, 0, normals(random, tensor.rows * tensor.cols));
   sequence.plan(pageTokens);
-  await device.ready?.([sequence.view]);
-  const page = { view: sequence.view, row: 0, count: pageTokens, position: 0, sealed: 0 };
+  await device.ensureMemory?.([sequence.view]);
+  const page = { view: sequence.view, row: 0, count: pageTokens, position: 0, sealedPages: 0 };
   for (let layer = 0; layer < layers; layer++) device.append(layer, k, v, [page]);
   sequence.commit(pageTokens);
   sequence.plan(depth - pageTokens + 1);
-  await device.ready?.([sequence.view]);
+  await device.ensureMemory?.([sequence.view]);
   const { leaves } = sequence.view;
   for (let layer = 0; layer < layers; layer++) device.seal(sequence.view, layer, 0, leaves[0]);
   const sealed = await device.readBlock(leaves[0]);
@@ -103,7 +104,7 @@ async function fill(device: Device, spec: string, depth: number, layers: number)
 
 function attend(device: Device, { sequence, q, out }: Cache, layer: number): void {
   const { view, length } = sequence;
-  const run = { view, row: layer, count: 1, position: length, sealed: view.leaves.length };
+  const run = { view, row: layer, count: 1, position: length, sealedPages: view.leaves.length };
   device.attend(layer, q, out, [run], 1 / Math.sqrt(SHAPE.headDim));
 }
 
@@ -111,11 +112,12 @@ async function validate(device: Device, spec: string): Promise<void> {
   const rowOf = async (d: Device) => {
     const cache = await fill(d, spec, 5 * SHAPE.pageTokens, 1);
     attend(d, cache, 0);
-    const row = await d.read(cache.out, 0);
+    const row = await d.readRow(cache.out, 0);
     cache.sequence.dispose();
     return row;
   };
   const [fast, exact] = [await rowOf(device), await rowOf(createJsDevice())];
-  const far = norm(fast.map((x, i) => x - exact[i])) / norm(exact);
-  if (!(far < TOLERANCE)) throw new InputError(`${spec}: the wasm device is ${far.toFixed(3)} away from js.`);
+  const relativeError = norm(fast.map((x, i) => x - exact[i])) / norm(exact);
+  if (!(relativeError < TOLERANCE))
+    throw new InputError(`${spec}: the relative error of wasm against js is ${relativeError.toFixed(3)}.`);
 }

@@ -1,18 +1,17 @@
 /**
- * How long does a token take, by depth and codec, against llama.cpp on the same file and threads, in one run?
+ * How long does decoding a token take, by depth and codec, compared with llama.cpp on the same file and threads?
  *
- * Validates first: the same prompt must give nearly the same logits with every codec as with f16 while nothing is
- * sealed. Depths past the first sealed pages are reached by repeating pages that a real prompt made: time does not
- * depend on what they hold.
+ * Validates first: before a page is sealed, every codec must give the same logits as f16. Deep contexts are filled by
+ * repeating the pages of a real prompt: time does not depend on their contents.
  */
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { table } from '../src/cli/table.ts';
+import { formatTable } from '../src/cli/table.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
-import { planOf } from '../src/plan/plan.ts';
-import { benchPlan, fillTo, promptTokens } from './fill.ts';
+import { createPlan } from '../src/plan/plan.ts';
+import { benchPlan, fillTo, promptTokens } from './fill-context.ts';
 
 interface Options {
   model: string;
@@ -25,11 +24,11 @@ interface Options {
 
 interface Row {
   name: string;
-  /** Best milliseconds a token, by depth. */
+  /** Best milliseconds per token, by depth. */
   ms: Record<number, number>;
-  /** Tokens a second of a prompt of 512. */
+  /** Tokens per second of a prompt of 512 tokens. */
   prefill?: number;
-  /** Milliseconds of sealing, spread over the tokens of a page. */
+  /** Milliseconds of sealing per token. */
   sealing?: number;
 }
 
@@ -43,13 +42,13 @@ export async function benchDecode(options: Options): Promise<void> {
   const specs = options.kv.split(',');
   const file = await openModelFile(options.model);
   const { layers, kvHeads } = file.config;
-  const cache = { plan: planOf('f16', file.config), context: Math.max(...depths) + 1024 };
+  const cache = { plan: createPlan('f16', file.config), context: Math.max(...depths) + 1024 };
   const engine = await loadEngine(file, cache, { device: 'wasm', threads, prefillChunk: PROMPT });
   await validate(engine, specs);
   const ours: Row[] = [];
-  for (const spec of specs) ours.push(await measure(engine, spec, depths));
+  for (const spec of specs) ours.push(await measureCodec(engine, spec, depths));
   await engine.dispose();
-  const peers = options.peers ? llama(options.model, depths, threads) : [];
+  const peers = options.peers ? runLlama(options.model, depths, threads) : [];
   const best: Row = {
     name: 'llama.cpp, best',
     ms: Object.fromEntries(depths.map(depth => [depth, Math.min(...peers.map(row => row.ms[depth] ?? Infinity))])),
@@ -60,17 +59,17 @@ export async function benchDecode(options: Options): Promise<void> {
   else console.log(render(rows, best, depths, layers * kvHeads, threads));
 }
 
-/** A short prompt is read from the f16 tail alone, whatever the codec: the logits must be the same. */
+/** A short prompt is read from the f16 tail only, so the logits must not depend on the codec. */
 async function validate(engine: Engine, specs: readonly string[]): Promise<void> {
-  const reference = await logitsOf(engine, 'f16');
+  const reference = await computeLogits(engine, 'f16');
   for (const spec of specs) {
-    const logits = await logitsOf(engine, spec);
+    const logits = await computeLogits(engine, spec);
     if (logits.some((x, i) => x !== reference[i]))
       throw new InputError(`${spec} changes logits before any page is sealed.`);
   }
 }
 
-async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
+async function computeLogits(engine: Engine, spec: string): Promise<Float32Array> {
   const sequence = engine.openSequence(benchPlan(spec, planShape(engine)), 512);
   let result = new Float32Array();
   await step(engine, [{ sequence, tokens: promptTokens(100), logits: 'last' }], {
@@ -82,7 +81,7 @@ async function logitsOf(engine: Engine, spec: string): Promise<Float32Array> {
   return result;
 }
 
-async function measure(engine: Engine, spec: string, depths: readonly number[]): Promise<Row> {
+async function measureCodec(engine: Engine, spec: string, depths: readonly number[]): Promise<Row> {
   const plan = benchPlan(spec, planShape(engine));
   const ms: Record<number, number> = {};
   let prefill = 0;
@@ -102,11 +101,11 @@ async function measure(engine: Engine, spec: string, depths: readonly number[]):
     ms[depth] = best;
     sequence.dispose();
   }
-  return { name: `kvasir ${spec}`, ms, prefill, sealing: await sealingTime(engine, spec) };
+  return { name: `kvasir ${spec}`, ms, prefill, sealing: await measureSealing(engine, spec) };
 }
 
-/** A page of a real prompt sealed over and over, all layers of it; a token's share of that. */
-async function sealingTime(engine: Engine, spec: string): Promise<number> {
+/** The time to seal one page of all layers, divided by its tokens. */
+async function measureSealing(engine: Engine, spec: string): Promise<number> {
   const plan = benchPlan(spec, planShape(engine));
   const sequence = engine.openSequence(plan, 1024);
   await step(engine, [{ sequence, tokens: promptTokens(PROMPT), logits: 'none' }]);
@@ -121,14 +120,14 @@ async function sealingTime(engine: Engine, spec: string): Promise<number> {
   return best / plan.pageTokens;
 }
 
-/** llama.cpp in a process of its own: f16, flash attention on and off. */
-function llama(model: string, depths: readonly number[], threads: number): Row[] {
+/** Runs llama.cpp in a separate process: f16, flash attention on and off. */
+function runLlama(model: string, depths: readonly number[], threads: number): Row[] {
   const script = fileURLToPath(new URL('./llama.js', import.meta.url));
   return ['on', 'off'].map(flash => {
-    console.error(`bench: llama.cpp, flash attention ${flash} (it has to read all of the deepest prompt)`);
+    console.error(`bench: llama.cpp, flash attention ${flash} (it reads the whole deepest prompt)`);
     const args = [script, model, flash, depths.join(), String(threads), String(STEPS * ROUNDS)];
     const { stdout, status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
-    if (status !== 0) throw new InputError(`llama.cpp did not run: ${stderr.slice(-400)}`);
+    if (status !== 0) throw new InputError(`llama.cpp failed: ${stderr.slice(-400)}`);
     return { name: `llama.cpp f16, flash ${flash}`, ...JSON.parse(stdout) };
   });
 }
@@ -136,7 +135,7 @@ function llama(model: string, depths: readonly number[], threads: number): Row[]
 function render(rows: readonly Row[], best: Row, depths: readonly number[], heads: number, threads: number): string {
   const deepest = Math.max(...depths);
   const shallow = Math.min(...depths);
-  // Of a single depth it cannot be told from the rest.
+  // Needs two depths: the difference is the time of attention.
   const attention = (row: Row) => ((row.ms[deepest] - row.ms[shallow]) * 1e6) / (heads * (deepest - shallow));
   const ratio = (peer: number, own: number) => (Number.isFinite(peer) ? `${(peer / own).toFixed(2)}x` : '-');
   const header = [
@@ -158,9 +157,9 @@ function render(rows: readonly Row[], best: Row, depths: readonly number[], head
     row.sealing === undefined ? '-' : `${((100 * row.sealing) / row.ms[shallow]).toFixed(1)} %`,
   ]);
   return [
-    `Best milliseconds a token of ${STEPS * ROUNDS}, ${threads} threads; x: how many times faster than llama.cpp's best setting.`,
-    table(header, lines),
-    `attention: nanoseconds a token of the cache and KV head, from depth ${shallow} to ${deepest}. prefill: ${PROMPT} tokens.`,
-    `sealing: its share of a token's time at depth ${shallow}, where a token is cheapest.`,
+    `Best milliseconds per token of ${STEPS * ROUNDS}, ${threads} threads; x: speedup over llama.cpp's best setting.`,
+    formatTable(header, lines),
+    `attention: nanoseconds per cached token and KV head, from depth ${shallow} to ${deepest}. prefill: ${PROMPT} tokens.`,
+    `sealing: its share of the time per token at depth ${shallow}, where a token is cheapest.`,
   ].join('\n');
 }

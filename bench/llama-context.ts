@@ -1,4 +1,4 @@
-/** llama.cpp through node-llama-cpp, as every bench opens it: f16 cache, no GPU, so many threads. */
+/** Opens llama.cpp through node-llama-cpp with the settings of all benches: f16 cache, no GPU, fixed threads. */
 import { getLlama, LlamaLogLevel } from 'node-llama-cpp';
 
 export async function openSequence(modelPath: string, flash: string, threads: number, contextSize: number) {

@@ -1,6 +1,6 @@
 /**
- * llama.cpp's perplexity through node-llama-cpp, f16 cache: rows of token ids as JSON on standard input, each read from
- * an empty cache and scored from a position on; one line of JSON out.
+ * llama.cpp's perplexity through node-llama-cpp with an f16 cache. Reads rows of token ids as JSON from stdin, evaluates
+ * each from an empty cache, scores it from a given position, and prints one line of JSON.
  */
 import { text } from 'node:stream/consumers';
 import type { Token } from 'node-llama-cpp';
@@ -15,7 +15,7 @@ for (const row of rows) {
   await sequence.clearHistory();
   const input = row.slice(0, -1).map((id, i) => {
     if (i < from) return id as Token;
-    // The token that came, and the likeliest one: its logit is what the total weight is relative to.
+    // The actual token, and the most likely one: the total weight is relative to its logit.
     const logits = { filter: { tokens: [row[i + 1] as Token], includeTop: 1 } };
     return [id as Token, { generateNext: { logits, totalLogitWeight: true } }] as [Token, object];
   });

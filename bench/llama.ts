@@ -1,4 +1,4 @@
-/** llama.cpp through node-llama-cpp: best milliseconds a token by depth, and prefill of 512, as one line of JSON. */
+/** llama.cpp through node-llama-cpp: best milliseconds per token by depth, and prefill of 512 tokens, as one JSON line. */
 import { openSequence } from './llama-context.ts';
 
 const [modelPath, flash, depthList, threadCount, stepCount] = process.argv.slice(2);

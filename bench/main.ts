@@ -1,4 +1,4 @@
-/** `npm run bench -- NAME [options]`: one file a question; `--help` lists them. */
+/** `npm run bench -- NAME [options]`: one file per benchmark; `--help` lists them. */
 import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/errors.ts';
 import { benchAgree } from './agree.ts';
@@ -12,21 +12,21 @@ import { benchWebGpuMatmul } from './webgpu-matmul.ts';
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
 const usage = `usage: npm run bench -- NAME [options]
 
-  decode      how fast a model writes on wasm, by depth, against llama.cpp
+  decode      decoding speed on wasm by depth, compared with llama.cpp
               --model FILE --kv SPECS --depths 0,4096 --threads N --no-peers
-  attention   on packed pages, all else left out
+  attention   attention on packed pages only
               --device wasm: --kv SPECS --depths 16384 --threads N
               --device webgpu: --kv SPECS --work 64x8192,1x131072 --heads 32/8/128 --split 4 --no-subgroups
-  agree       whether devices predict the same, and llama.cpp
+  agree       compare the predictions of devices, and of llama.cpp
               --model FILE --text FILE --kv SPECS --positions N --no-peers, or --device webgpu
-  memory      bytes that are resident, against those that are accounted for
+  memory      resident memory compared with the accounted bytes
               --model FILE --kv SPEC --depths 16384
-  e2e         a whole model of random weights on the GPU
+  e2e         a whole model with random weights on the GPU
               --shape llama-8b --kv SPECS --depths 0,32768 --batch 48x4096 --prompt N --chunk N --breakdown
   matmul      matrix products on the GPU
               --rows 1,8,48,512
 
-  --json for machines. Model and text are those of ../shared unless others are given.`;
+  --json prints JSON. The default model and text are in ../shared.`;
 const { positionals, values } = parseArgs({
   allowPositionals: true,
   options: {

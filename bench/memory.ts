@@ -1,15 +1,15 @@
 /**
- * What does the process hold? Resident memory with a full context, against what is accounted for: weights, scratch and
- * the cache's true bytes. Run it in a process of its own, as `npm run bench -- memory` does.
+ * How much memory does the process use? Resident memory with a full context, compared with the accounted bytes of
+ * weights, scratch and cache. Needs its own process, as with `npm run bench -- memory`.
  *
- * Pages past a real prompt are copies of its pages: they take the same room.
+ * Pages past the prompt are copies of its pages: they take the same memory.
  */
-import { table } from '../src/cli/table.ts';
+import { formatTable } from '../src/cli/table.ts';
 import { loadEngine, openModelFile } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
 import { memoryReport } from '../src/plan/memory.ts';
-import { planOf } from '../src/plan/plan.ts';
-import { fillTo, promptTokens } from './fill.ts';
+import { createPlan } from '../src/plan/plan.ts';
+import { fillTo, promptTokens } from './fill-context.ts';
 
 interface Options {
   model: string;
@@ -33,7 +33,7 @@ export async function benchMemory(options: Options): Promise<void> {
   const file = await openModelFile(options.model);
   note('header, tokenizer');
   const context = depth + 1024;
-  const plan = planOf(spec, file.config);
+  const plan = createPlan(spec, file.config);
   const engine = await loadEngine(file, { plan, context }, { device: 'wasm', threads: Number(options.threads) });
   note('weights');
   const sequence = engine.openSequence(plan, context);
@@ -51,7 +51,7 @@ export async function benchMemory(options: Options): Promise<void> {
   else {
     const line = (mb: number) => mb.toFixed(1);
     const lines = stages.map(({ stage, rss, heap, buffers }) => [stage, line(rss), line(heap), line(buffers)]);
-    console.log(table(['MB, after', 'resident', 'heap', 'buffers'], lines));
+    console.log(formatTable(['MB, after', 'resident', 'heap', 'buffers'], lines));
     console.log(
       `${spec} at ${depth} tokens: weights ${line(sum.weights)} MB + cache ${line(cache)} MB = ${line(accounted)} MB; ` +
         `resident ${line(resident)} MB, ${line(resident - accounted)} MB more (scratch ${line(sum.scratch)} MB of that)`,

@@ -1,21 +1,22 @@
 /**
- * How fast is decode attention on packed pages, by codec, batch and context? On the GPU, by its own clock: prepare, pages,
- * tails and merge together, and each by itself. Validates every codec against js first, and reads pages that it sealed.
+ * How fast is decode attention on packed pages, by codec, batch and context? GPU time of the query transform, pages, f16
+ * tokens and combination together, and of each alone. Validates every codec against js first.
  */
+
 import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence } from '../src/cache/sequence.ts';
-import { table } from '../src/cli/table.ts';
+import { formatTable } from '../src/cli/table.ts';
 import { createCodec, type KvCodec, learn } from '../src/codec/kv.ts';
 import { gaussianSamples } from '../src/codec/learned.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
+import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
 import { InputError } from '../src/errors.ts';
-import { turnOf } from '../src/eval/vectors.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { measureCopy } from '../src/kernel/webgpu/bandwidth.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import type { GpuBlock } from '../src/kernel/webgpu/pool.ts';
 import { formatBytes } from '../src/units.ts';
-import { far, runAttention } from '../test/attention.ts';
+import { relativeError, runAttention } from '../test/attention.ts';
 import { slowness } from './webgpu-clock.ts';
 
 interface Options {
@@ -24,7 +25,7 @@ interface Options {
   work: string;
   /** Query heads / KV heads / dims. */
   heads: string;
-  /** Pages a workgroup takes: several are tried. 0 for all of them, which is no split. */
+  /** Pages per split, a list. 0 for all pages in one split. */
   split: string;
   subgroups: boolean;
   json: boolean;
@@ -35,28 +36,25 @@ interface Row {
   work: string;
   split: number;
   us: number;
-  /** Of the pages that are read. */
+  /** Bytes of pages read. */
   bytes: number;
-  /** Of each kernel alone. */
+  /** Microseconds of each kernel alone. */
   steps: Record<string, number>;
-  /** How many times as slow the GPU's clock was as it has been seen. */
+  /** Slowdown against the fastest clock seen. */
   slow: number;
 }
 
 const TRIES = 20;
-/**
- * A GPU that has waited for js runs at a fraction of its clock: before anything is timed it works for rounds of so many
- * milliseconds, until none is faster than those before, but not for ever.
- */
-const WARM = 200;
-const ROUNDS = { least: 2, most: 15 };
-/** What was timed at a clock slower than this is timed again, but so often at most. */
-const SLOW = 1.03;
-const AGAIN = 4;
+/** An idle GPU lowers its clock: warm-up rounds of this many milliseconds run until they no longer get faster. */
+const WARM_UP_MS = 200;
+const ROUNDS = { min: 2, max: 15 };
+/** Measurements at a lower clock than this are repeated, up to this often. */
+const MAX_SLOWDOWN = 1.03;
+const MAX_REPEATS = 4;
 const TOLERANCE = 3e-2;
-/** Vectors that codecs learn from, where they do: speed does not depend on how well. */
-const LEARNT_FROM = 256;
-const STEPS = ['prepare', 'attend pages', 'attend halves', 'finish'];
+/** Vectors to learn from: speed does not depend on their number. */
+const TRAINING_VECTORS = 256;
+const STEPS = ['transform query', 'page-relative queries', 'attend pages', 'attend f16', 'combine splits'];
 
 export async function benchWebGpuAttention(options: Options): Promise<void> {
   const [heads, kvHeads, headDim] = options.heads.split('/').map(Number);
@@ -68,7 +66,11 @@ export async function benchWebGpuAttention(options: Options): Promise<void> {
   for (const kv of options.kv.split(',')) {
     const made = create(kv, shape);
     for (const split of options.split.split(',').map(Number)) {
-      const device = await createWebGpuDevice({ ...shape, split: split || 1 << 20, subgroups: options.subgroups });
+      const device = await createWebGpuDevice({
+        ...shape,
+        pagesPerSplit: split || 1 << 20,
+        subgroups: options.subgroups,
+      });
       name = device.info.name;
       try {
         const leaf = await validate(device, shape, made);
@@ -90,18 +92,18 @@ export async function benchWebGpuAttention(options: Options): Promise<void> {
 type Shape = { headDim: number; heads: number; kvHeads: number; pageTokens: number };
 
 function create(kv: string, { headDim, kvHeads, pageTokens }: Shape): KvCodec {
-  const shape = { headDim, kvHeads, pageTokens, turn: turnOf(headDim) };
-  const samples = gaussianSamples(shape, LEARNT_FROM);
+  const shape = { headDim, kvHeads, pageTokens, ropeFrequencies: createRopeFrequencies(headDim) };
+  const samples = gaussianSamples(shape, TRAINING_VECTORS);
   return createCodec(kv, shape, learn(kv, shape, { key: samples, value: samples }));
 }
 
-/** Gives a sealed page. */
+/** Returns a sealed page. */
 async function validate(device: WebGpuDevice, shape: Shape, codec: KvCodec): Promise<Uint8Array> {
   const chunks = [300, 1];
   const setting = { ...shape, spec: 'f16', codec };
-  const js = await runAttention(createJsDevice(), setting, chunks, { most: 1 });
-  const fast = await runAttention(device, setting, chunks, { most: 1, leaves: js.leaves });
-  const worst = Math.max(...js.outputs.map((output, i) => far(fast.outputs[i], output)));
+  const js = await runAttention(createJsDevice(), setting, chunks, { lastRows: 1 });
+  const fast = await runAttention(device, setting, chunks, { lastRows: 1, leaves: js.leaves });
+  const worst = Math.max(...js.outputs.map((output, i) => relativeError(fast.outputs[i], output)));
   console.error(`${codec.spec} is ${worst.toExponential(1)} from js`);
   if (!(worst < TOLERANCE)) throw new InputError(`${codec.spec} is ${worst} from js: nothing to time.`);
   return js.leaves[0];
@@ -128,35 +130,35 @@ async function measure(
     return sequence;
   };
   const sequences = Array.from({ length: batch }, open);
-  await device.ready(sequences.map(({ view }) => view));
+  await device.ensureMemory(sequences.map(({ view }) => view));
   fill(
     device,
     sequences.flatMap(({ view }) => view.leaves as GpuBlock[]),
     leaf,
   );
-  const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.tensor(batch, n * headDim));
-  for (const tensor of [q, k, v]) device.write(tensor, 0, normals(random, tensor.rows * tensor.cols));
+  const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.createTensor(batch, n * headDim));
+  for (const tensor of [q, k, v]) device.writeRows(tensor, 0, normals(random, tensor.rows * tensor.cols));
   const runs = sequences.map((sequence, row) => {
-    const [{ position, sealed }] = sequence.plan(1);
-    return { view: sequence.view, row, count: 1, position, sealed };
+    const [{ position, sealedPages }] = sequence.plan(1);
+    return { view: sequence.view, row, count: 1, position, sealedPages };
   });
   device.append(0, k, v, runs);
   const attend = () => device.attend(0, q, out, runs, 1 / Math.sqrt(headDim));
   attend();
-  await device.read(out, 0);
-  const best = async () => {
-    let least = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < TRIES; i++) least = Math.min(least, await device.gpu.time(attend));
-    return least / 1000;
+  await device.readRow(out, 0);
+  const bestTime = async () => {
+    let best = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < TRIES; i++) best = Math.min(best, await device.gpu.time(attend));
+    return best / 1000;
   };
   const { gpu, info } = device;
   let us = Number.POSITIVE_INFINITY;
   let slow = 1;
-  for (let time = 0; time < AGAIN; time++) {
+  for (let time = 0; time < MAX_REPEATS; time++) {
     await warmUp(() => gpu.time(attend));
-    us = Math.min(us, await best());
+    us = Math.min(us, await bestTime());
     slow = info.software ? 1 : await slowness(gpu);
-    if (slow <= SLOW) break;
+    if (slow <= MAX_SLOWDOWN) break;
   }
   const steps: Record<string, number> = {};
   const run = gpu.run.bind(gpu);
@@ -164,28 +166,28 @@ async function measure(
     gpu.run = (kernel, ...rest) => {
       if (kernel.name.startsWith(step)) run(kernel, ...rest);
     };
-    steps[step] = await best();
+    steps[step] = await bestTime();
   }
   gpu.run = run;
   for (const sequence of sequences) sequence.dispose();
   for (const tensor of [q, k, v, out]) device.free(tensor);
-  return { kv: made.spec, work, split, us, bytes: batch * runs[0].sealed * layout.bytes, steps, slow };
+  return { kv: made.spec, work, split, us, bytes: batch * runs[0].sealedPages * layout.bytes, steps, slow };
 }
 
 async function warmUp(run: () => Promise<number>): Promise<void> {
   let fastest = Number.POSITIVE_INFINITY;
-  for (let round = 0, idle = 0; round < ROUNDS.most && idle < ROUNDS.least; round++) {
+  for (let round = 0, idle = 0; round < ROUNDS.max && idle < ROUNDS.min; round++) {
     let best = Number.POSITIVE_INFINITY;
-    for (const start = performance.now(); performance.now() - start < WARM; ) best = Math.min(best, await run());
+    for (const start = performance.now(); performance.now() - start < WARM_UP_MS; ) best = Math.min(best, await run());
     idle = best < 0.98 * fastest ? 0 : idle + 1;
     fastest = Math.min(fastest, best);
   }
 }
 
-/** The same page everywhere. */
+/** Copies one page to all leaves. */
 function fill({ gpu }: WebGpuDevice, leaves: readonly GpuBlock[], page: Uint8Array): void {
   const [{ pool }] = leaves;
-  const from = gpu.buffer(page.length, 'a page');
+  const from = gpu.createBuffer(page.length, 'a page');
   gpu.upload(from, 0, page.slice());
   for (const { slot } of leaves) gpu.copy(from, 0, pool.buffers[0], slot * pool.strides[0], page.length);
   gpu.submit();
@@ -197,7 +199,7 @@ const progress = ({ kv, work, split, us, bytes, steps, slow }: Row) =>
   Object.entries(steps)
     .map(([name, time]) => `${name} ${time.toFixed(1)}`)
     .join(', ') +
-  (slow > SLOW ? ` (the clock was at ${(100 / slow).toFixed(0)} % of its best)` : '');
+  (slow > MAX_SLOWDOWN ? ` (clock at ${(100 / slow).toFixed(0)} % of its best)` : '');
 
 function render(name: string, copy: number, rows: readonly Row[]): string {
   const lines = rows.map(({ kv, work, split, us, bytes }) => {
@@ -215,6 +217,6 @@ function render(name: string, copy: number, rows: readonly Row[]): string {
   });
   return [
     `Decode attention on ${name}, which copies ${formatBytes(copy)}/s. Best of ${TRIES}, one layer.`,
-    table(['batch x context', 'kv', 'split', 'us', 'GB/s of pages', 'of copying', 'f16 / it'], lines),
+    formatTable(['batch x context', 'kv', 'split', 'us', 'GB/s of pages', 'of copy', 'vs f16'], lines),
   ].join('\n');
 }

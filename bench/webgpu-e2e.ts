@@ -1,25 +1,25 @@
-/** How fast does a whole model write on the GPU, by depth and batch? With random weights, made there. */
+/** How fast does a whole model generate on the GPU, by depth and batch? With random weights. */
 import type { Sequence } from '../src/cache/sequence.ts';
 import { createSequence } from '../src/cache/sequence.ts';
-import { table } from '../src/cli/table.ts';
+import { formatTable } from '../src/cli/table.ts';
 import { InputError } from '../src/errors.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import type { ModelConfig } from '../src/model/config.ts';
 import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
 import type { RopeFrequencies } from '../src/model/rope.ts';
 import type { ModelWeights } from '../src/model/weights.ts';
-import { type Plan, planOf } from '../src/plan/plan.ts';
+import { createPlan, type Plan } from '../src/plan/plan.ts';
 
 interface Options {
   shape: string;
   kv: string;
   depths: string;
   batch: string;
-  /** Tokens of a prompt. */
+  /** Tokens of the prompt. */
   prompt: string;
-  /** Of which as many go at once. */
+  /** Prompt tokens per pass. */
   chunk: string;
-  /** Show where the GPU's time goes in a step at each depth. */
+  /** Print the GPU time of each kernel in a step, at each depth. */
   breakdown: boolean;
   json: boolean;
 }
@@ -32,7 +32,7 @@ const shapes: Record<string, ModelShape> = {
   tiny: { layers: 2, width: 64, heads: 4, kvHeads: 2, headDim: 32, ffn: 128, vocab: 256 },
 };
 
-/** The best of so many rounds of so many tokens each: V8 takes a hundred tokens until it records at full speed. */
+/** The best of ROUNDS rounds of ROUND tokens: V8 takes about a hundred tokens to reach full speed. */
 const ROUNDS = 8;
 const ROUND = 16;
 const TYPE = 'Q4_K';
@@ -48,8 +48,8 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
   const model = randomModel(device, shape, Math.max(chunk, batch));
   const lines: string[][] = [];
   for (const kv of options.kv.split(',')) {
-    // One plan for all sequences: those of the same plan go together.
-    const cache = { kv, plan: planOf(kv, shape) };
+    // One plan for all sequences, so that they share dispatches.
+    const cache = { kv, plan: createPlan(kv, shape) };
     const ms: number[] = [];
     for (const depth of depths) ms.push(await decode(device, model, cache, 1, depth, options.breakdown));
     const together = await decode(device, model, cache, batch, batchDepth, options.breakdown);
@@ -71,17 +71,17 @@ export async function benchWebGpuE2e(options: Options): Promise<void> {
     console.log(JSON.stringify({ adapter: device.info.name, shape: options.shape, header, lines }, null, 1));
   else
     console.log(
-      `${options.shape}, random ${TYPE} weights, on ${device.info.name}. Best of ${ROUNDS} rounds of ${ROUND} tokens.\n${table(header, lines)}`,
+      `${options.shape}, random ${TYPE} weights, on ${device.info.name}. Best of ${ROUNDS} rounds of ${ROUND} tokens.\n${formatTable(header, lines)}`,
     );
   await device.dispose();
 }
 
-/** A pass on its way. */
+/** A pass that is running. */
 interface Pass {
-  /** Milliseconds until all was recorded: the GPU has begun by then. */
+  /** Milliseconds of recording; the GPU has started by then. */
   recorded: number;
-  /** What the tokens that it chooses go by. */
-  names: number[];
+  /** Handles of the sampled tokens. */
+  handles: number[];
   ended: Promise<void>;
 }
 
@@ -101,20 +101,20 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
   const { width, heads, kvHeads, headDim, ffn, vocab, layers } = shape;
   const matrix = (outs: number, cols: number) => device.randomWeights(TYPE, outs, cols);
   const ones = () => {
-    const tensor = device.tensor(1, width);
-    device.write(tensor, 0, new Float32Array(width).fill(1));
+    const tensor = device.createTensor(1, width);
+    device.writeRows(tensor, 0, new Float32Array(width).fill(1));
     return tensor;
   };
   const weights: ModelWeights = {
     embedding: matrix(vocab, width),
-    unembedding: matrix(vocab, width),
+    outputHead: matrix(vocab, width),
     outputNorm: ones(),
     layers: Array.from({ length: layers }, () => ({
       attentionNorm: ones(),
       q: matrix(heads * headDim, width),
       k: matrix(kvHeads * headDim, width),
       v: matrix(kvHeads * headDim, width),
-      output: matrix(width, heads * headDim),
+      attentionOutput: matrix(width, heads * headDim),
       ffnNorm: ones(),
       gate: matrix(ffn, width),
       up: matrix(ffn, width),
@@ -132,7 +132,7 @@ function randomModel(device: WebGpuDevice, shape: ModelShape, rows: number): Mod
   return { config, weights, rope, scratch: createScratch(device, config, rows) };
 }
 
-/** A sequence that holds `depth` tokens: pages of zeros, because time does not depend on what they hold. */
+/** A sequence of `depth` tokens: pages of zeros, since time does not depend on their content. */
 function opened(device: WebGpuDevice, shape: ModelShape, plan: Plan, depth: number, room: number): Sequence {
   const cache = {
     headDim: shape.headDim,
@@ -147,7 +147,7 @@ function opened(device: WebGpuDevice, shape: ModelShape, plan: Plan, depth: numb
   return sequence;
 }
 
-/** Milliseconds a token. Passes are recorded while those before them run, as generation does. */
+/** Milliseconds per token. Each pass is recorded while the one before runs, as in generation. */
 async function decode(
   device: WebGpuDevice,
   model: Model,
@@ -159,29 +159,29 @@ async function decode(
   const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, ROUNDS * ROUND + 2));
   let pass = await begin(device, model, sequences, 1);
   await pass.ended;
-  let least = Number.POSITIVE_INFINITY;
+  let best = Number.POSITIVE_INFINITY;
   let recorded = Number.POSITIVE_INFINITY;
   for (let round = 0; round < ROUNDS; round++) {
     const start = performance.now();
     for (let i = 0; i < ROUND; i++) {
-      const next = await begin(device, model, sequences, 1, { given: pass.names });
+      const next = await begin(device, model, sequences, 1, { given: pass.handles });
       await pass.ended;
       pass = next;
       recorded = Math.min(recorded, pass.recorded);
     }
     await pass.ended;
-    least = Math.min(least, (performance.now() - start) / ROUND);
+    best = Math.min(best, (performance.now() - start) / ROUND);
   }
   if (breakdown) {
     const title = `${kv}, ${batch} x ${depth}`;
-    console.log(`${title}: ${least.toFixed(2)} ms; recording takes ${recorded.toFixed(2)} ms of the CPU meanwhile`);
+    console.log(`${title}: ${best.toFixed(2)} ms; of which the CPU records for ${recorded.toFixed(2)} ms`);
     await showBreakdown(title, device, async () => (await begin(device, model, sequences, 1)).ended);
   }
   for (const sequence of sequences) sequence.dispose();
-  return least;
+  return best;
 }
 
-/** A whole prompt, chunk by chunk, after a short one that compiles what it needs. */
+/** Milliseconds of a whole prompt, after a short one that compiles the kernels. */
 async function prefillTime(
   device: WebGpuDevice,
   model: Model,
@@ -208,7 +208,7 @@ async function prefillTime(
 
 async function showBreakdown(title: string, device: WebGpuDevice, work: () => Promise<void>): Promise<void> {
   const start = performance.now();
-  const found = await device.gpu.breakdown(work);
+  const found = await device.gpu.timeDispatches(work);
   const wall = performance.now() - start;
   const kinds = new Map<string, { count: number; ns: number }>();
   for (const { name, ns } of found) {
@@ -225,12 +225,12 @@ async function showBreakdown(title: string, device: WebGpuDevice, work: () => Pr
       (ns / 1e3 / count).toFixed(1),
     ]);
   console.log(
-    `${title}: ${found.length} dispatches, ${(sum / 1e6).toFixed(2)} ms, each in a pass of its own ${wall.toFixed(2)} ms`,
+    `${title}: ${found.length} dispatches, ${(sum / 1e6).toFixed(2)} ms; ${wall.toFixed(2)} ms with one pass each`,
   );
-  console.log(table(['kernel', 'dispatches', 'ms', 'us each'], lines));
+  console.log(formatTable(['kernel', 'dispatches', 'ms', 'us each'], lines));
 }
 
-/** A pass over `count` tokens of each sequence, or over one that was given; the likeliest to follow the last is read back. */
+/** A pass over `count` tokens of each sequence, or over the token `given`; samples greedily. */
 async function begin(
   device: WebGpuDevice,
   model: Model,
@@ -240,16 +240,16 @@ async function begin(
 ): Promise<Pass> {
   const { config, weights, rope, scratch } = model;
   const fixed = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
-  const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
+  const sampling = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
   const chunks = sequences.map((sequence, i): Chunk => {
-    return { sequence, tokens: given ? [given[i]] : fixed, logits, choice };
+    return { sequence, tokens: given ? [given[i]] : fixed, logits, sampling };
   });
-  const names: number[] = [];
+  const handles: number[] = [];
   const start = performance.now();
   const { delivered } = await forward(device, config, weights, rope, scratch, chunks, {
     onLogits() {},
     onToken() {},
-    onNamed: (_chunk, name) => names.push(name),
+    onHandle: (_chunk, name) => handles.push(name),
   });
-  return { recorded: performance.now() - start, names, ended: delivered };
+  return { recorded: performance.now() - start, handles, ended: delivered };
 }

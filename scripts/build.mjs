@@ -1,4 +1,4 @@
-// Compiles src/ to dist/, from nothing: a file whose source is gone must not stay behind and be packed.
+// Compiles src/ to an empty dist/, so that outputs of deleted sources are not packed.
 import { spawnSync } from 'node:child_process';
 import { chmodSync, rmSync } from 'node:fs';
 

@@ -1,6 +1,6 @@
 /**
- * Two texts of kinds that a calibration on prose has not seen, for `kvasir eval --text`: this project's own source, and
- * a chat by the model's template in which one asks what the documentation answers.
+ * Writes two texts unlike the prose of a calibration, for `kvasir eval --text`: this project's source code, and a chat
+ * in the model's template whose answers are sections of the documentation.
  *
  *   npm run build && node scripts/unseen-text.mjs model.gguf OUT
  *   kvasir eval model.gguf --text OUT/code.txt --kv mead2
@@ -13,7 +13,7 @@ import { openModelFile } from '../dist/engine/engine.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const [model, out] = process.argv.slice(2);
-if (!model || !out) throw new Error('Say which model, and where to: node scripts/unseen-text.mjs model.gguf OUT');
+if (!model || !out) throw new Error('Usage: node scripts/unseen-text.mjs model.gguf OUT');
 
 const read = path => readFileSync(join(root, path), 'utf8');
 const list = (folder, ending) =>
@@ -33,7 +33,7 @@ const ASK = [
   'Please say more on',
 ];
 
-/** One conversation a document, one question a section. */
+/** One conversation per document, one question per section. */
 function conversation(document) {
   const [first, ...sections] = document.split(/^#+ /m).filter(part => part.trim() !== '');
   return [first, ...sections].flatMap((section, i) => {
@@ -54,10 +54,10 @@ const chat = ['README.md', 'CONTRIBUTING.md', ...list('docs', '.md')]
   .join('');
 
 mkdirSync(out, { recursive: true });
-for (const [name, text, special] of [
+for (const [name, text, parseSpecialTokens] of [
   ['code.txt', code, false],
   ['chat.txt', chat, true],
 ]) {
   writeFileSync(join(out, name), text);
-  console.log(`${join(out, name)}: ${file.tokenizer.encode(text, { special }).length} tokens`);
+  console.log(`${join(out, name)}: ${file.tokenizer.encode(text, { parseSpecialTokens }).length} tokens`);
 }

@@ -1,10 +1,10 @@
-/** The member that `await using` calls, in a form that compiles whether or not a user's `lib` knows of it. */
+/** The member that `await using` calls, typed so that it compiles whether or not the user's `lib` declares it. */
 
-/** Typed only by `lib: ["esnext.disposable"]` and by @types/node; `never` for a user who has neither. */
-type AsyncDispose = SymbolConstructor extends { readonly asyncDispose: infer Key extends symbol } ? Key : never;
+/** Declared only by `lib: ["esnext.disposable"]` and @types/node; `never` without them. */
+export type AsyncDispose = SymbolConstructor extends { readonly asyncDispose: infer Key extends symbol } ? Key : never;
 
 /**
- * `[Symbol.asyncDispose](): Promise<void>`, for an interface to extend. Name the interface's other base, if it has one:
- * `AsyncGenerator` has the member already under some libs, and an interface cannot inherit it twice.
+ * `[Symbol.asyncDispose](): Promise<void>`, for an interface to extend. Pass the interface's other base, if any:
+ * `AsyncGenerator` declares the member already under some libs, and an interface cannot inherit it twice.
  */
 export type AsyncDisposableLike<Base = unknown> = { [key in Exclude<AsyncDispose, keyof Base>]: () => Promise<void> };

@@ -1,6 +1,6 @@
 /**
- * The error family: what a caller did or gave that cannot work. Each message says what was wrong and what to do.
- * A bug of our own is a plain Error from `assert`, never one of these.
+ * The base class of all errors that Kvasir throws on purpose. Each message says what is wrong and what to do. A bug in
+ * Kvasir is a plain Error, never one of these.
  */
 export class KvasirError extends Error {
   constructor(message: string, options?: ErrorOptions) {
@@ -9,28 +9,28 @@ export class KvasirError extends Error {
   }
 }
 
-/** A spec string that cannot be parsed, or asks for something impossible. */
+/** A spec string that cannot be parsed, or that describes an impossible codec. */
 export class SpecError extends KvasirError {}
 
-/** A shape (head dimension, heads, page size, array length) that does not fit. */
+/** A head dimension, head count, page size or array length that is not supported or does not match. */
 export class ShapeError extends KvasirError {}
 
-/** Values that cannot be stored: NaN or Infinity, a number out of range. */
+/** An invalid argument: a wrong type, an unknown option, a number out of range, NaN. */
 export class InputError extends KvasirError {}
 
-/** Bytes of a file, page or message that are truncated, damaged or hostile. */
+/** A file, page or message that is truncated, damaged or malicious. */
 export class FormatError extends KvasirError {}
 
-/** Something real that this version does not do: an unknown architecture, a missing device or profile. */
+/** Something that this version or machine does not support: an architecture, a device, a codec without a profile. */
 export class UnsupportedError extends KvasirError {}
 
-/** Too little memory, disk or context for what was asked. */
+/** Not enough memory, disk or context. */
 export class CapacityError extends KvasirError {}
 
-/** A device that worked and then failed or went away. */
+/** A device that failed or was lost after it had been opened. */
 export class DeviceError extends KvasirError {}
 
-/** The network failed, or a server refused: not there, not allowed, too many requests. */
+/** The network failed, or the server refused the request: not found, not allowed, too many requests. */
 export class NetworkError extends KvasirError {}
 
 export function assert(condition: unknown, message: string): asserts condition {

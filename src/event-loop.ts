@@ -1,37 +1,37 @@
-/** Long work on the main thread, and the timers, signals and sockets that wait for it. */
+/** Yielding to the event loop during long work on the main thread. */
 
-/** Work shorter than this is not interrupted, in ms. With the operation that comes on top it stays below 50. */
-const PATIENCE = 12;
+/** Work may block the event loop for this long. With the operation that follows, a block stays below 50 ms. */
+const MAX_BLOCKING_MS = 12;
 
-/** Lets timers, signals and sockets have their turn. */
-export const eventLoop = (): Promise<void> =>
+/** Lets timers, signals and sockets run. */
+export const yieldToEventLoop = (): Promise<void> =>
   new Promise(resolve => (typeof setImmediate === 'function' ? setImmediate(resolve) : setTimeout(resolve)));
 
-export interface Turns {
-  /** Whether the event loop has waited long enough. */
-  due(): boolean;
-  take(): Promise<void>;
-  /** The event loop had its turn, by somebody else's waiting. */
-  taken(): void;
-  /** The longest wait so far, in ms. */
-  longest(): number;
+export interface Yielder {
+  /** Whether the event loop has been blocked for too long. */
+  isDue(): boolean;
+  yieldNow(): Promise<void>;
+  /** Call it after yielding by other means. */
+  noteYield(): void;
+  /** The longest block so far, in ms. */
+  longestBlock(): number;
 }
 
-export function createTurns(): Turns {
-  let since = performance.now();
+export function createYielder(): Yielder {
+  let lastYield = performance.now();
   let longest = 0;
-  const waited = () => performance.now() - since;
-  const taken = () => {
-    since = performance.now();
+  const blocked = () => performance.now() - lastYield;
+  const noteYield = () => {
+    lastYield = performance.now();
   };
   return {
-    taken,
-    due: () => waited() > PATIENCE,
-    async take() {
-      longest = Math.max(longest, waited());
-      await eventLoop();
-      taken();
+    noteYield,
+    isDue: () => blocked() > MAX_BLOCKING_MS,
+    async yieldNow() {
+      longest = Math.max(longest, blocked());
+      await yieldToEventLoop();
+      noteYield();
     },
-    longest: () => Math.max(longest, waited()),
+    longestBlock: () => Math.max(longest, blocked()),
   };
 }

@@ -1,18 +1,58 @@
-/** Kvasir: the few names most users need. The whole zoo is `kvasir/codec`. */
+/**
+ * Kvasir: `loadModel` and its types. Other entry points: `kvasir/codec` (codecs), `kvasir/calibrate` (profiles),
+ * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
+ */
+export type { LeafLayout } from './cache/leaf.ts';
 export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';
-export type { ChatOptions, Conversation, Prompt, PromptOptions } from './engine/conversation.ts';
-export type { ModelInput, ModelPart } from './engine/engine.ts';
+export type { AsyncDisposableLike, AsyncDispose } from './disposable.ts';
+export type {
+  ChatOptions,
+  Conversation,
+  ConversationOptions,
+  MessageContent,
+  Prompt,
+  PromptOptions,
+} from './engine/conversation.ts';
+export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
 export type { GenerateOptions } from './engine/generate.ts';
-export { type LoadOptions, loadModel, type MemoryUse, type Model } from './engine/model.ts';
-export type { SampleOptions, TokenLogprob } from './engine/sample.ts';
-export type { Result, Stream, Token } from './engine/stream.ts';
-export * from './errors.ts';
-export { attend } from './kernel/js/attend.ts';
-export type { ModelConfig } from './model/config.ts';
+export {
+  type LoadOptions,
+  loadModel,
+  type MemoryUse,
+  type Model,
+  type ModelDevice,
+} from './engine/model.ts';
+export type { ProfileInput } from './engine/profile.ts';
+export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
+export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
+export {
+  CapacityError,
+  DeviceError,
+  FormatError,
+  InputError,
+  KvasirError,
+  NetworkError,
+  ShapeError,
+  SpecError,
+  UnsupportedError,
+} from './errors.ts';
+export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
+export { type AttendOptions, attend } from './kernel/js/attend.ts';
+export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';
+export type { Architecture, ModelConfig } from './model/config.ts';
+export type { RopeConfig, RopeScaling } from './model/rope.ts';
 export type { ChatMessage, RenderOptions, TextPart, ToolCall } from './model/template.ts';
-export type { Tokenizer } from './model/tokenizer.ts';
+export type { TextStream } from './model/tokenizer/stream.ts';
+export type { DecodeOptions, EncodeOptions, Tokenizer } from './model/tokenizer.ts';
 export type { LoadProgress } from './model/weights.ts';
 export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './plan/memory.ts';
-export { decodeProfile, type Profile } from './plan/profile.ts';
+export type { Plan } from './plan/plan.ts';
+export {
+  decodeProfile,
+  type Profile,
+  type ProfileContent,
+  type ProfileShape,
+  type Provenance,
+} from './plan/profile.ts';

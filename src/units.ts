@@ -1,4 +1,4 @@
-/** Sizes and counts as people write and read them: 20GiB, 300MB, 32k. */
+/** Parsing and formatting of sizes and counts: 20GiB, 300MB, 32k. */
 import { InputError } from './errors.ts';
 
 const BYTES: Record<string, number> = {
@@ -45,7 +45,7 @@ export function formatBytes(bytes: number): string {
   return `${unit === 'B' ? value : value.toFixed(2)} ${unit}`;
 }
 
-/** Files, in powers of ten, as disks and the hub's own pages count them: `4.68 GB`. */
+/** File sizes, in powers of ten, as on the Hugging Face Hub: `4.68 GB`. */
 export function formatFileSize(bytes: number): string {
   const { value, unit } = scale(bytes, 1000, ['B', 'kB', 'MB', 'GB', 'TB']);
   return `${unit === 'B' ? value : value.toPrecision(3)} ${unit}`;
@@ -54,7 +54,7 @@ export function formatFileSize(bytes: number): string {
 function scale(bytes: number, base: number, units: string[]): { value: number; unit: string } {
   let value = bytes;
   let power = 0;
-  // A little below the base, so that rounding never prints 1000 of a unit.
+  // Slightly below the base, so that rounding never prints 1000 of a unit.
   while (value >= base - 0.5 && power < units.length - 1) {
     value /= base;
     power++;
@@ -62,7 +62,7 @@ function scale(bytes: number, base: number, units: string[]): { value: number; u
   return { value, unit: units[power] };
 }
 
-/** How long something takes, as people say it: `40 seconds`, `19 minutes`, `2.5 hours`. */
+/** `40 seconds`, `19 minutes`, `2.5 hours`. */
 export function formatDuration(seconds: number): string {
   const [value, unit] =
     seconds < 90

@@ -1,15 +1,16 @@
-/** Attention of a device on fresh random data, in any chunks: what devices are held against each other by. */
+/** Attention of a device on random data, in any chunks: how the device tests compare devices. */
+
 import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
 import type { KvCodec } from '../src/codec/kv.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
-import { norm as lengthOf } from '../src/codec/parts/vector.ts';
-import { turnOf } from '../src/eval/vectors.ts';
+import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
+import { norm } from '../src/codec/parts/vector.ts';
 import type { Device } from '../src/kernel/device.ts';
 
-/** Beside the zoo: turns of codecs that devices read by ways of their own. */
-export const VARIANTS = [
+/** Codecs outside the zoo that take code paths of their own on a device. */
+export const CODEC_VARIANTS = [
   'tq4-haar',
   'tq4-n32',
   'tq4-nc',
@@ -19,43 +20,47 @@ export const VARIANTS = [
   'kivi1g32',
 ];
 
-/** How far a is from b, of the length of b. */
-export const far = (a: Float32Array, b: Float32Array): number =>
-  lengthOf(a.map((x, i) => x - b[i])) / (lengthOf(b) || 1);
+/** |a - b| / |b|. */
+export const relativeError = (a: Float32Array, b: Float32Array): number =>
+  norm(a.map((x, i) => x - b[i])) / (norm(b) || 1);
 
-export interface Setting {
+export interface AttentionCase {
   spec: string;
   headDim?: number;
   heads?: number;
   kvHeads?: number;
   pageTokens?: number;
-  /** In place of what the spec makes. */
+  /** Replaces the codec of the spec. */
   codec?: Pick<KvCodec, 'keys' | 'values'>;
 }
 
 interface Options {
-  /** Attend with the last rows of each run alone: the js device is slow. */
-  most?: number;
-  /** Leaves to read in place of those that are sealed: a code that falls on the other side of a tie shall not show. */
+  /** Attend only with the last rows of each run: the js device is slow. */
+  lastRows?: number;
+  /** Leaves to read instead of the sealed ones, so that codes that round differently do not change the outputs. */
   leaves?: readonly Uint8Array[];
-  /** Values in place of random ones, [token][kv head][dim]. */
+  /** Values instead of random ones, [token][KV head][dim]. */
   values?: Float32Array;
-  /** Keys and values of the sinks are this many times as large as those of other tokens. */
+  /** A factor for the keys and values of the sinks. */
   sinkScale?: number;
-  /** Drop the oldest pages past this many tokens. No chunk may be longer than a page then. */
+  /** Drop the oldest pages beyond this many tokens. Chunks may not be longer than a page. */
   slideAt?: number;
 }
 
-/** Runs keys and values through a cache in chunks and gives the sealed leaves and the outputs. */
+/** Appends keys and values to a cache in chunks and attends; returns the sealed leaves, the outputs and the inputs. */
 export async function runAttention(
   device: Device,
-  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: Setting,
+  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: AttentionCase,
   chunks: readonly number[],
-  { most = Number.POSITIVE_INFINITY, leaves, values, sinkScale = 1, slideAt }: Options = {},
+  { lastRows = Number.POSITIVE_INFINITY, leaves, values, sinkScale = 1, slideAt }: Options = {},
 ) {
   const random = createRandom(headDim + heads);
   const mean = normals(random, kvHeads * headDim);
-  const made = createTrained(spec, { headDim, kvHeads, pageTokens, turn: turnOf(headDim) }, mean);
+  const made = createTrained(
+    spec,
+    { headDim, kvHeads, pageTokens, ropeFrequencies: createRopeFrequencies(headDim) },
+    mean,
+  );
   const { sink, recent } = made.window;
   const sequence: Sequence = createSequence({
     device,
@@ -66,25 +71,25 @@ export async function runAttention(
     overflow: slideAt === undefined ? 'error' : 'slide',
   });
   const total = chunks.reduce((a, b) => a + b, 0);
-  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.tensor(total, n * headDim));
+  const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.createTensor(total, n * headDim));
   const keys = normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]);
   const normal = normals(random, total * kvHeads * headDim);
   for (const x of [keys, normal]) {
     for (let i = 0; i < sink * kvHeads * headDim; i++) x[i] *= sinkScale;
   }
   const queries = normals(random, total * heads * headDim);
-  device.write(k, 0, keys);
-  device.write(v, 0, values ?? normal);
-  device.write(q, 0, queries);
+  device.writeRows(k, 0, keys);
+  device.writeRows(v, 0, values ?? normal);
+  device.writeRows(q, 0, queries);
   const sealed: Promise<Uint8Array>[] = [];
   let done = 0;
   for (const count of chunks) {
     const runs = sequence.plan(count);
-    await device.ready?.([sequence.view]);
+    await device.ensureMemory?.([sequence.view]);
     for (const run of runs) {
       const { view } = sequence;
-      if (run.sealed > 0 && run.position === run.sealed * made.shape.pageTokens + recent) {
-        const page = run.sealed - 1;
+      if (run.sealedPages > 0 && run.position === run.sealedPages * made.shape.pageTokens + recent) {
+        const page = run.sealedPages - 1;
         const leaf = view.leaves[page - view.firstLeaf];
         device.seal(view, 0, page, leaf);
         sealed.push(device.readBlock(leaf));
@@ -92,78 +97,87 @@ export async function runAttention(
       }
       const row = done + run.row;
       device.append(0, k, v, [{ ...run, view, row }]);
-      const left = Math.max(0, run.count - most);
+      const left = Math.max(0, run.count - lastRows);
       const last = { count: run.count - left, position: run.position + left, row: row + left };
       device.attend(0, q, out, [{ ...run, ...last, view }], 1 / Math.sqrt(headDim));
     }
     sequence.commit(count);
     done += count;
   }
-  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.read(out, r)));
-  return { outputs, leaves: await Promise.all(sealed), queries, keys, values: values ?? normal };
+  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.readRow(out, r)));
+  const result = { outputs, leaves: await Promise.all(sealed), queries, keys, values: values ?? normal };
+  sequence.dispose();
+  for (const tensor of [k, v, q, out]) device.free(tensor);
+  return result;
 }
 
-/** How far a is from b in its worst head, of the length that these vectors have on the whole. */
-export function farOf(a: Float32Array, b: Float32Array, headDim: number, vectors: Float32Array): number {
-  const length = lengthOf(vectors) / Math.sqrt(vectors.length / headDim);
-  const apart = a.map((x, i) => x - b[i]);
-  const heads = Array.from({ length: a.length / headDim }, (_, h) => apart.subarray(h * headDim, (h + 1) * headDim));
-  return Math.max(...heads.map(lengthOf)) / length;
+/** The largest error of a head of a, relative to the average norm of `vectors`. */
+export function worstHeadError(a: Float32Array, b: Float32Array, headDim: number, vectors: Float32Array): number {
+  const average = norm(vectors) / Math.sqrt(vectors.length / headDim);
+  const difference = a.map((x, i) => x - b[i]);
+  const heads = Array.from({ length: a.length / headDim }, (_, h) =>
+    difference.subarray(h * headDim, (h + 1) * headDim),
+  );
+  return Math.max(...heads.map(norm)) / average;
 }
 
 /**
- * How far the scores of a device are from those of another, of |q| |k|. Values tell the weights: each token of the first
- * page has a 1 in a dim of its own, and the last token, which both devices read from the tail, in the last dim.
+ * The largest error of a score relative to |q| |k|. Outputs reveal the scores: each token of the first page has a value of
+ * 1 in a dim of its own, and the last token, which both devices read from the tail, in the last dim.
  */
-export async function farScores(
+export async function maxScoreError(
   device: Device,
   exact: Device,
-  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens = 128 }: Setting,
+  { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens = 128 }: AttentionCase,
 ): Promise<number> {
   const total = pageTokens + 2;
-  const seen = Math.min(pageTokens, headDim - 1);
+  const visible = Math.min(pageTokens, headDim - 1);
   const values = new Float32Array(total * kvHeads * headDim);
   for (let n = 0; n < kvHeads; n++) {
-    for (let t = 0; t < seen; t++) values[(t * kvHeads + n) * headDim + t] = 1;
+    for (let t = 0; t < visible; t++) values[(t * kvHeads + n) * headDim + t] = 1;
     values[((total - 1) * kvHeads + n) * headDim + headDim - 1] = 1;
   }
-  const setting = { spec: `${spec.split('/')[0]}/f16`, headDim, heads, kvHeads, pageTokens };
-  const right = await runAttention(exact, setting, [total - 1, 1], { most: 1, values });
-  const found = await runAttention(device, setting, [total - 1, 1], { most: 1, values, leaves: right.leaves });
-  const [a, b] = [found, right].map(({ outputs }) => outputs[total - 1].map(Math.log));
-  let worst = 0;
+  const attentionCase = { spec: `${spec.split('/')[0]}/f16`, headDim, heads, kvHeads, pageTokens };
+  const expected = await runAttention(exact, attentionCase, [total - 1, 1], { lastRows: 1, values });
+  const found = await runAttention(device, attentionCase, [total - 1, 1], {
+    lastRows: 1,
+    values,
+    leaves: expected.leaves,
+  });
+  const [a, b] = [found, expected].map(({ outputs }) => outputs[total - 1].map(Math.log));
+  let maxError = 0;
   for (let h = 0; h < heads; h++) {
-    const query = lengthOf(
-      right.queries.subarray(((total - 1) * heads + h) * headDim, ((total - 1) * heads + h + 1) * headDim),
+    const query = norm(
+      expected.queries.subarray(((total - 1) * heads + h) * headDim, ((total - 1) * heads + h + 1) * headDim),
     );
     const last = (h + 1) * headDim - 1;
-    for (let t = 0; t < seen; t++) {
-      const at = (t * kvHeads + Math.floor((h * kvHeads) / heads)) * headDim;
-      const key = lengthOf(right.keys.subarray(at, at + headDim));
-      const apart = Math.abs(a[h * headDim + t] - a[last] - (b[h * headDim + t] - b[last]));
-      worst = Math.max(worst, apart / ((query * key) / Math.sqrt(headDim)));
+    for (let t = 0; t < visible; t++) {
+      const offset = (t * kvHeads + Math.floor((h * kvHeads) / heads)) * headDim;
+      const key = norm(expected.keys.subarray(offset, offset + headDim));
+      const error = Math.abs(a[h * headDim + t] - a[last] - (b[h * headDim + t] - b[last]));
+      maxError = Math.max(maxError, error / ((query * key) / Math.sqrt(headDim)));
     }
   }
-  return worst;
+  return maxError;
 }
 
-/** Norms, turns, gates and copies in a row: the small operations of a device, on the same random data for all. */
+/** RMS norm, RoPE, SwiGLU and copies one after the other, on the same random data for every device. */
 export async function runSmallOperations(d: Device): Promise<Float32Array> {
   const [rows, cols] = [9, 192];
   const data = ['x', 'weight', 'angles', 'up'].map((_, i) => normals(createRandom(i), rows * cols));
-  const [x, out, up] = [d.tensor(rows, cols), d.tensor(rows, cols), d.tensor(rows, cols)];
-  const [weight, headWeight, angles] = [d.tensor(1, cols), d.tensor(1, 64), d.tensor(rows, 62)];
-  d.write(x, 0, data[0]);
-  d.write(up, 0, data[3]);
-  d.write(weight, 0, data[1].slice(0, cols));
-  d.write(headWeight, 0, data[1].slice(0, 64));
-  d.write(angles, 0, data[2].slice(0, rows * 62));
-  d.norm(x, rows, weight, 1e-5, out);
-  d.norm(out, rows, headWeight, 1e-5, out);
+  const [x, out, up] = [d.createTensor(rows, cols), d.createTensor(rows, cols), d.createTensor(rows, cols)];
+  const [weight, headWeight, angles] = [d.createTensor(1, cols), d.createTensor(1, 64), d.createTensor(rows, 62)];
+  d.writeRows(x, 0, data[0]);
+  d.writeRows(up, 0, data[3]);
+  d.writeRows(weight, 0, data[1].slice(0, cols));
+  d.writeRows(headWeight, 0, data[1].slice(0, 64));
+  d.writeRows(angles, 0, data[2].slice(0, rows * 62));
+  d.rmsNorm(x, rows, weight, 1e-5, out);
+  d.rmsNorm(out, rows, headWeight, 1e-5, out);
   d.rope(out, rows, 64, angles);
   d.swiglu(out, up, rows);
-  d.copy(out, 2, x, 0, 1);
-  d.copy(x, 0, out, 8, 1);
-  const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.read(out, r)));
+  d.copyRows(out, 2, x, 0, 1);
+  d.copyRows(x, 0, out, 8, 1);
+  const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.readRow(out, r)));
   return Float32Array.from(read.flatMap(row => [...row]));
 }

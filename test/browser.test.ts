@@ -7,6 +7,7 @@ import { loadModel } from '../src/index.ts';
 import { noChromium, openInChromium } from './browser/chromium.ts';
 import type { cases } from './browser/page.ts';
 import { writeGguf } from './gguf-writer.ts';
+import { matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 vi.setConfig({ testTimeout: process.env.KVASIR_LONG ? 1_200_000 : 240_000 });
@@ -37,33 +38,37 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
 
   afterAll(() => close?.());
 
-  it('has an adapter', async () => {
+  it('finds an adapter', async () => {
     expect(await run('adapter')).toMatchObject({ name: expect.any(String), software: true });
   });
 
-  it.each([
+  const CASES = [
     ['f16', 1e-3],
     ['tq4', 2e-2],
     ['tq4u', 2e-2],
     ['kivi2g32', 1e-3],
-  ])('%s seals and attends like js', async (spec, tolerance) => {
-    const shape = { headDim: 32, heads: 4, kvHeads: 2, pageTokens: 32 };
-    const found = await run('attention', { ...shape, spec });
-    expect(found.far).toBeLessThan(tolerance);
-    expect(found.different).toBeLessThanOrEqual(1);
-  });
+  ] as const;
+  it.each(matrix(CASES, { tq4u: 'integer codes' }, ([spec]) => spec))(
+    '%s: sealed pages and outputs like js',
+    async (spec, tolerance) => {
+      const shape = { headDim: 32, heads: 4, kvHeads: 2, pageTokens: 32 };
+      const found = await run('attention', { ...shape, spec });
+      expect(found.error).toBeLessThan(tolerance);
+      expect(found.different).toBeLessThanOrEqual(1);
+    },
+  );
 
   const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
-  // Minutes where the GPU is the CPU: `npm run test:long`.
+  // Takes SwiftShader minutes: `npm run test:long`.
   const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
   it.each(process.env.KVASIR_LONG ? [brief, { ...long, pageTokens: 64 }] : [brief])(
-    '$path reads the same here and in Node',
+    '$path generates the same text as in Node',
     async asked => {
       const here = await run('generate', asked);
       expect(here.ids).toHaveLength(asked.maxTokens);
       const { kv, pageTokens, prompt, maxTokens } = asked;
       await using model = await loadModel(new Blob([models[asked.path]]), { device: 'webgpu', kv, pageTokens });
-      const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEnd: true });
+      const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEos: true });
       expect(here).toEqual({ ids, text });
     },
   );

@@ -1,4 +1,4 @@
-/** Threads of calibration as they are built: one that stops is one typed error, and never a hang or an unhandled rejection. */
+/** Calibration threads, from dist/: a thread that stops gives one typed error, never a hang or an unhandled rejection. */
 import type { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import type { createWorkers } from '../src/calibrate/workers.ts';
@@ -8,7 +8,7 @@ const workersModule: { createWorkers: typeof createWorkers } = await import(buil
 
 async function create(count: number) {
   const workers = await workersModule.createWorkers(count);
-  // Node tells of new threads a little later.
+  // Node reports new threads a little later.
   await new Promise(setImmediate);
   return workers;
 }
@@ -27,7 +27,7 @@ afterEach(() => {
 const wrong = { shape: undefined } as never;
 const exit = (worker: Worker) => new Promise(resolve => worker.once('exit', resolve));
 
-it('a thread that ends takes all tasks with it, and the other threads', async () => {
+it('a thread that ends fails all tasks and ends the other threads', async () => {
   const workers = await create(2);
   const ends = Promise.all(threads.map(exit));
   const running = [1, 2, 3, 4].map(() => workers.run('learn', wrong, []));
@@ -35,14 +35,14 @@ it('a thread that ends takes all tasks with it, and the other threads', async ()
   const results = await Promise.allSettled(running);
   const reasons = results.map(result => (result as PromiseRejectedResult).reason as Error);
   expect(reasons.map(({ name }) => name)).toEqual(Array(4).fill('DeviceError'));
-  expect(reasons[0].message).toMatch(/^A calibration thread stopped \(exit code \d\)\. Run it again/);
+  expect(reasons[0].message).toMatch(/^A calibration thread stopped \(exit code \d\)\. Run calibration again/);
   await ends;
   await expect(workers.run('learn', wrong, [])).rejects.toBe(reasons[0]);
   await workers.dispose();
   await workers.dispose();
 });
 
-it('two errors of one thread are one', async () => {
+it('two errors of one thread are reported as one', async () => {
   const workers = await create(2);
   threads[1].emit('error', new Error('first'));
   threads[1].emit('error', new Error('second'));
@@ -50,7 +50,7 @@ it('two errors of one thread are one', async () => {
   await workers.dispose();
 });
 
-it('a task that throws is a typed error, and others go on', async () => {
+it('a task that throws gives a typed error, and other tasks still run', async () => {
   const workers = await create(1);
   for (let n = 0; n < 2; n++) {
     const error = await workers.run('learn', wrong, []).catch(error => error);

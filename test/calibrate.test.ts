@@ -1,20 +1,21 @@
-/** Calibration from the outside: tiny random models, through the command as it is built. */
+/** Calibration with the built command and tiny random models. */
 import { existsSync, readdirSync } from 'node:fs';
 import { copyFile, mkdtemp, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, UnsupportedError } from '../src/index.ts';
-import { readProfile } from '../src/plan/store.ts';
+import { readProfile } from '../src/plan/profile-store.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
+import { itAll, matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const folder = () => mkdtemp(join(tmpdir(), 'kvasir-calibrate-'));
-const small = ['--tokens', '512', '--context', '64', '--samples', '256'];
+const small = ['--tokens', '768', '--context', '192', '--samples', '512'];
 let model: string;
 let text: string;
-let own: string;
+let kvasirCache: string;
 let path: string;
 
 const args = (...more: string[]) => ['calibrate', model, '--json', ...small, ...more];
@@ -24,57 +25,67 @@ beforeAll(async () => {
   model = await writeTempModel(spec);
   text = join(model, '..', 'text.txt');
   await writeFile(text, 'Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20));
-  own = await folder();
-  const { status, stdout, stderr } = await kvasir(args('--text', text), { own });
+  kvasirCache = await folder();
+  const { status, stdout, stderr } = await kvasir(args('--text', text), { kvasirCache });
   expect([status, stderr]).toEqual([0, expect.stringMatching(/2 reading/)]);
   path = JSON.parse(stdout).path;
 }, 60_000);
 
 describe('kvasir calibrate', () => {
-  it('leaves a profile in the store, by the fingerprint of the model, and nothing else', async () => {
-    const { fingerprint, made, learned, sensitivities } = await readProfile(path);
-    expect(path).toBe(join(own, 'profiles', `${fingerprint}.kvprofile`));
-    // Of each of 8 rows: what later queries read from codes, all but 4 sinks and the last 32 tokens.
-    expect(made).toMatchObject({ tokens: 512, context: 64, samples: 224, codecs: expect.arrayContaining(['tq4-c']) });
+  it('stores a profile under the fingerprint of the model, and no other file', async () => {
+    const { fingerprint, provenance, learned, sensitivities } = await readProfile(path);
+    expect(path).toBe(join(kvasirCache, 'profiles', `${fingerprint}.kvprofile`));
+    // In each of 4 rows, all tokens that later queries read from codes: not the 4 sinks and the last 96 tokens.
+    expect(provenance).toMatchObject({
+      tokens: 768,
+      context: 192,
+      samples: 368,
+      codecs: expect.arrayContaining(['tq4-c']),
+    });
     expect(learned.map(({ key }) => key.mean?.length)).toEqual([64, 64]);
+    // A row of 192 tokens seals a page of 128, so every side of every layer has a sensitivity.
+    expect(sensitivities['tq2-c']).toHaveLength(2);
     for (const { key, value } of sensitivities['tq2-c']) {
-      // A row of 64 tokens seals no page of 128: there is nothing to lose yet.
-      expect([key, value]).toEqual([0, 0]);
+      expect(key).toBeGreaterThan(1e-5);
+      expect(value).toBeGreaterThan(1e-5);
     }
-    expect(readdirSync(join(own, 'calibrate'))).toEqual([]);
+    expect(readdirSync(join(kvasirCache, 'calibrate'))).toEqual([]);
   });
 
-  it.each(['reading', 'learning', 'probing'])('stopped while %s, goes on to the very same profile', async stage => {
-    const { hash } = await readProfile(path);
-    const again = { own: await folder() };
-    const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
-    const first = await kvasir(args('--text', text), { ...again, interruptWhen });
-    // A fast machine may be through before the signal comes; then there is nothing to go on with.
-    if (first.status !== 0) {
-      expect([first.status, first.stdout]).toEqual([130, '']);
-      expect(first.stderr).toMatch(/what is done is kept/);
-      expect(readdirSync(join(again.own, 'calibrate'))).toHaveLength(1);
-    }
-    const second = await kvasir(args('--text', text), again);
-    expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
-  });
+  it.each(matrix(['reading', 'learning', 'probing'], { learning: 'threads' }))(
+    'interrupted while %s, continues to the same profile',
+    async stage => {
+      const { hash } = await readProfile(path);
+      const again = { kvasirCache: await folder() };
+      const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
+      const first = await kvasir(args('--text', text), { ...again, interruptWhen });
+      // A fast machine may finish before the signal arrives; then there is nothing to continue.
+      if (first.status !== 0) {
+        expect([first.status, first.stdout]).toEqual([130, '']);
+        expect(first.stderr).toMatch(/progress is saved/);
+        expect(readdirSync(join(again.kvasirCache, 'calibrate'))).toHaveLength(1);
+      }
+      const second = await kvasir(args('--text', text), again);
+      expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
+    },
+  );
 
-  it('without text the model writes its own, and the same for the same seed', async () => {
+  it('without text the model generates its own, the same for the same seed', async () => {
     const out = join(await folder(), 'self.kvprofile');
-    const { status, stdout, stderr } = await kvasir(args('--out', out), { own: await folder() });
-    expect([status, JSON.parse(stdout).made.text]).toEqual([0, 'self']);
-    expect(stderr).toMatch(/--text takes files/);
-    const again = await kvasir(args('--self', '--out', out), { own: await folder() });
-    expect(again.stderr).not.toMatch(/--text takes files/);
+    const { status, stdout, stderr } = await kvasir(args('--out', out), { kvasirCache: await folder() });
+    expect([status, JSON.parse(stdout).provenance.text]).toEqual([0, 'self']);
+    expect(stderr).toMatch(/Use --text FILE/);
+    const again = await kvasir(args('--self', '--out', out), { kvasirCache: await folder() });
+    expect(again.stderr).not.toMatch(/Use --text FILE/);
     expect(JSON.parse(again.stdout).hash).toBe(JSON.parse(stdout).hash);
     expect(JSON.parse(stdout).hash).not.toBe((await readProfile(path)).hash);
   });
 
-  it('--self beside --text is half of it', async () => {
-    const { status, stdout } = await kvasir(args('--text', text, '--self'), { own: await folder() });
-    expect([status, JSON.parse(stdout).made]).toEqual([
+  itAll('--self with --text: half of the tokens are generated', async () => {
+    const { status, stdout } = await kvasir(args('--text', text, '--self'), { kvasirCache: await folder() });
+    expect([status, JSON.parse(stdout).provenance]).toEqual([
       0,
-      { ...(await readProfile(path)).made, text: expect.stringMatching(/^self\+[0-9a-f]{64}$/) },
+      { ...(await readProfile(path)).provenance, text: expect.stringMatching(/^self\+[0-9a-f]{64}$/) },
     ]);
   });
 
@@ -82,48 +93,48 @@ describe('kvasir calibrate', () => {
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
     [['--text', 'TEXT', '--context', '1024'], /needs two or more/],
     [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],
-    [['--text', 'TEXT', '--probe-tokens', '3'], /measure nothing/],
+    [['--text', 'TEXT', '--probe-tokens', '3'], /--probe-tokens must be 0 or an integer, 16 or more; got the number 3/],
   ])('%j is refused', async (more, message) => {
-    const { status, stderr } = await kvasir(args(...more.map(arg => (arg === 'TEXT' ? text : arg))), { own });
+    const { status, stderr } = await kvasir(args(...more.map(arg => (arg === 'TEXT' ? text : arg))), { kvasirCache });
     expect([status, stderr]).toEqual([1, expect.stringMatching(message)]);
   });
 });
 
-describe('a codec that learned', () => {
-  it('finds its profile by itself', async () => {
+describe('a calibrated codec', () => {
+  it('finds the profile of the model', async () => {
     const run = ['run', model, 'Once', '--raw', '--json', '--kv', 'tq4-c', '--temperature', '0', '--max-tokens', '8'];
-    const found = await kvasir(run, { own });
+    const found = await kvasir(run, { kvasirCache });
     expect([found.status, JSON.parse(found.stdout).ids.length]).toEqual([0, 8]);
-    const missing = await kvasir(run, { own: await folder() });
+    const missing = await kvasir(run, { kvasirCache: await folder() });
     expect([missing.status, missing.stderr]).toEqual([
       1,
-      expect.stringContaining(`Run: kvasir calibrate ${model} (about 1 second here, once)`),
+      expect.stringContaining(`Run: kvasir calibrate ${model} (about 1 second here)`),
     ]);
-    const named = await kvasir([...run, '--profile', path], { own: await folder() });
-    expect(JSON.parse(named.stdout).ids).toEqual(JSON.parse(found.stdout).ids);
+    const withPath = await kvasir([...run, '--profile', path], { kvasirCache: await folder() });
+    expect(JSON.parse(withPath.stdout).ids).toEqual(JSON.parse(found.stdout).ids);
   });
 
-  it('says what to run where calibration has not learned it', async () => {
-    process.env.KVASIR_CACHE = own;
+  it('without a profile is an error with the command to run', async () => {
+    process.env.KVASIR_CACHE = kvasirCache;
     await expect(loadModel(model, { kv: 'vec-d8b4' })).rejects.toThrow(
-      /profile was made for .*tq4-c.*Run: kvasir calibrate \S+ --codecs \S*tq4-c\S*,vec-d8b4 \(about/,
+      /profile only covers .*tq4-c.*Run: kvasir calibrate \S+ --codecs \S*tq4-c\S*,vec-d8b4 \(about/,
     );
     process.env.KVASIR_CACHE = await folder();
     await expect(loadModel(model, { kv: 'mead3' })).rejects.toThrow(
-      /no profile of it. Run: kvasir calibrate \S+ \(about/,
+      /it has no profile. Run: kvasir calibrate \S+ \(about/,
     );
     await expect(loadModel(model, { kv: 'vec-d8b12' })).rejects.toThrow(/--codecs mead2,\S*oaken\S*,vec-d8b12 \(about/);
   });
 
-  it('is judged by eval, at the bits of its sibling that did not', async () => {
-    const judge = ['eval', model, '--text', text, '--context', '384', '--kv', 'tq2,tq2-c', '--json'];
-    const { stdout } = await kvasir(judge, { own });
-    const [, plain, centred] = JSON.parse(stdout);
-    expect(centred).toMatchObject({ kv: 'tq2-c', bits: plain.bits });
-    expect([centred.kld > 0, centred.kld === plain.kld]).toEqual([true, false]);
+  it('is evaluated at the same bits as the codec without a mean', async () => {
+    const args = ['eval', model, '--text', text, '--context', '384', '--kv', 'tq2,tq2-c', '--json'];
+    const { stdout } = await kvasir(args, { kvasirCache });
+    const [, plain, centered] = JSON.parse(stdout);
+    expect(centered).toMatchObject({ kv: 'tq2-c', bits: plain.bits });
+    expect([centered.kld > 0, centered.kld === plain.kld]).toEqual([true, false]);
   });
 
-  it('finds a profile beside its model, and refuses one of another', async () => {
+  it('finds a profile next to the model file, and rejects the profile of another model', async () => {
     const dir = await folder();
     const moved = join(dir, 'model.gguf');
     await copyFile(model, moved);
@@ -135,7 +146,7 @@ describe('a codec that learned', () => {
 
     const other = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 2048, bias: true, seed: 2 }));
     await expect(loadModel(other, { kv: 'tq4-c', profile: path })).rejects.toThrow(UnsupportedError);
-    await expect(loadModel(other, { kv: 'tq4-c', profile: path })).rejects.toThrow(/made for another model/);
+    await expect(loadModel(other, { kv: 'tq4-c', profile: path })).rejects.toThrow(/is for another model/);
     await expect(loadModel(other, { kv: 'tq4-c' })).rejects.toThrow(/kvasir calibrate/);
     await using plain = await loadModel(other, { kv: 'tq4', device: 'js' });
     expect(plain.plan.bits).toBe(4.5);

@@ -1,11 +1,11 @@
-/** What `kvasir run` makes a prompt of: words on the command line, files, and what is piped in. */
+/** The prompt of `kvasir run`: from the command line, from files and from stdin. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../src/index.ts';
-import { type Act, kvasir } from './command.ts';
+import { kvasir, type RunOptions } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
-import { missing, openTerminal } from './terminal.ts';
+import { noTerminal, openTerminal } from './terminal.ts';
 import { tinyModel } from './tiny-model.ts';
 
 let model: string;
@@ -13,7 +13,7 @@ let folder: string;
 let loaded: Model;
 
 beforeAll(async () => {
-  // Of a vocabulary of bytes: a prompt has as many tokens as bytes.
+  // A byte vocabulary: a prompt has as many tokens as bytes.
   model = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 2048 }));
   loaded = await loadModel(model, { device: 'js' });
   folder = join(dirname(model), 'texts');
@@ -24,26 +24,26 @@ beforeAll(async () => {
 
 afterAll(() => loaded.dispose());
 
-async function ask(args: string[], act?: Act) {
+async function ask(args: string[], act?: RunOptions) {
   const options = ['--raw', '--json', '--temperature', '0', '--max-tokens', '6', '--device', 'js'];
   const { status, stdout, stderr } = await kvasir(['run', model, ...args, ...options], act);
   return { status, stderr, result: status === 0 ? JSON.parse(stdout) : undefined };
 }
 
-/** The prompt is this one if the answer to it is the same, and it is as long. */
-async function expectPrompt(made: ReturnType<typeof ask>, prompt: string) {
-  const { result } = await made;
+/** The prompt is correct if its length and the answer are. */
+async function expectPrompt(asked: ReturnType<typeof ask>, prompt: string) {
+  const { result } = await asked;
   expect(result?.usage.promptTokens).toBe(Buffer.byteLength(prompt));
   expect(result.ids).toEqual((await loaded.complete(prompt, { temperature: 0, maxTokens: 6 })).ids);
 }
 
 describe('the prompt', () => {
-  it('comes after what is piped in, with a blank line between', () =>
+  it('comes after piped input and a blank line', () =>
     expectPrompt(ask(['Who drank?'], { input: 'Odin drank.\n' }), 'Odin drank.\n\nWho drank?'));
 
-  it('is stdin alone for -', () => expectPrompt(ask(['-'], { input: 'Odin drank.' }), 'Odin drank.'));
+  it('is only stdin for -', () => expectPrompt(ask(['-'], { input: 'Odin drank.' }), 'Odin drank.'));
 
-  it('comes after files, which are named where there are several', async () => {
+  it('comes after files, which are named if there are several', async () => {
     const [one, two] = ['one.txt', 'two.txt'].map(name => join(folder, name));
     await expectPrompt(ask(['Who?', '--file', one], { stdin: 'none' }), 'Odin drank.\n\nWho?');
     await expectPrompt(
@@ -52,19 +52,19 @@ describe('the prompt', () => {
     );
   });
 
-  it('needs no stdin: an empty one and /dev/null are no error', async () => {
+  it('may have an empty stdin or /dev/null', async () => {
     await expectPrompt(ask(['Who?'], { input: '' }), 'Who?');
     await expectPrompt(ask(['Who?'], { stdin: 'none' }), 'Who?');
   });
 
-  it('waits for a pipe that stays open, but says so, and Ctrl-C ends it', async () => {
-    const interruptWhen = ({ stderr }: { stderr: string }) => /Reading stdin until it ends/.test(stderr);
+  it('waits for an open pipe with a message, and Ctrl-C ends it', async () => {
+    const interruptWhen = ({ stderr }: { stderr: string }) => /Waiting for the end of stdin/.test(stderr);
     const { status, stderr } = await ask(['Who?'], { stdin: 'open', interruptWhen });
     expect(status).toBe(130);
     expect(stderr).not.toMatch(/ at |kvasir:/);
   });
 
-  it.skipIf(missing)('is what is typed until Ctrl-D for - at a terminal', async () => {
+  it.skipIf(noTerminal)('is the text typed until Ctrl-D for - at a terminal', async () => {
     const options = ['--raw', '--stats', '--temperature', '0', '--max-tokens', '3', '--device', 'js'];
     const terminal = openTerminal(['run', model, '-', ...options]);
     terminal.type('Odin\ndrank.\n\x04');
@@ -73,11 +73,11 @@ describe('the prompt', () => {
   });
 
   it.each([
-    ['a file that is not there', ['--file', './none.txt'], /none.txt cannot be read \(ENOENT\). Check --file/],
-    ['a file that is no text', ['--file', 'MODEL'], /is not text in UTF-8/],
+    ['a missing file', ['--file', './none.txt'], /none.txt cannot be read \(ENOENT\). Check --file/],
+    ['a binary file', ['--file', 'MODEL'], /is not UTF-8 text/],
     ['a folder', ['--file', '.'], /cannot be read \(EISDIR\)/],
     ['an empty stdin for -', ['-'], /prompt from stdin is empty/],
-  ])('says what is wrong with %s', async (_, args, message) => {
+  ])('reports %s', async (_, args, message) => {
     const { status, stderr } = await ask(args.map(arg => (arg === 'MODEL' ? model : arg)));
     expect(status).toBe(1);
     expect(stderr).toMatch(message);
@@ -99,7 +99,7 @@ describe('errors name options of the command line', () => {
 });
 
 describe('kvasir', () => {
-  it('alone shows what there is, and `help` does too', async () => {
+  it('without arguments shows its commands, like `help`', async () => {
     const bare = await kvasir([]);
     expect(bare.status).toBe(0);
     expect(bare.stdout).toMatch(/Usage: kvasir[\s\S]*Commands:[\s\S]*Next:\n {2}npx kvasir demo/);
@@ -107,7 +107,7 @@ describe('kvasir', () => {
     expect((await kvasir(['help', 'run'])).stdout).toMatch(/Usage: kvasir run[\s\S]*--max-tokens/);
   });
 
-  it('names the nearest command for a wrong one', async () => {
+  it('suggests the nearest command for an unknown one', async () => {
     expect(await kvasir(['rnu'])).toMatchObject({ status: 1, stderr: expect.stringMatching(/Did you mean run\?/) });
     expect(await kvasir(['help', 'esitmate'])).toMatchObject({
       status: 1,

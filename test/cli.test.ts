@@ -1,4 +1,4 @@
-/** The command line from the outside, as it is built, on tiny random models. */
+/** The built command line with tiny random models. */
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -21,7 +21,7 @@ beforeAll(async () => {
 const greedy = ['--temperature', '0', '--max-tokens', '12'];
 
 describe('kvasir run', () => {
-  it('prints what the library says, and statistics beside it', async () => {
+  it('prints the same text as the library, and statistics', async () => {
     await using loaded = await loadModel(model, { kv: 'tq3' });
     const messages = [
       { role: 'system', content: 'Be brief.' },
@@ -36,7 +36,7 @@ describe('kvasir run', () => {
     );
   });
 
-  it('--json gives the result alone on stdout; the prompt may come by stdin', async () => {
+  it('--json prints only the result on stdout; the prompt may come from stdin', async () => {
     const { stdout } = await kvasir(['run', model, '--raw', '--json', '--seed', '7', ...greedy], {
       input: 'Once upon',
     });
@@ -52,19 +52,21 @@ describe('kvasir run', () => {
     expect(result.memory.total).toBeGreaterThan(result.memory.weights);
   });
 
-  it('finds a model by its name on the hub, and so does the doctor', async () => {
-    const cache = await mkdtemp(join(tmpdir(), 'kvasir-hub-'));
-    const snapshot = join(cache, 'models--org--tiny', 'snapshots', 'a'.repeat(40));
+  it('finds a cached model by its hub name, and `doctor` lists it', async () => {
+    const hubCache = await mkdtemp(join(tmpdir(), 'kvasir-hub-'));
+    const snapshot = join(hubCache, 'models--org--tiny', 'snapshots', 'a'.repeat(40));
     await mkdir(snapshot, { recursive: true });
     await copyFile(model, join(snapshot, 'tiny-Q8_0.gguf'));
-    const { stdout, stderr } = await kvasir(['run', 'org/tiny:q8_0', 'Once', '--raw', '--json', ...greedy], { cache });
+    const { stdout, stderr } = await kvasir(['run', 'org/tiny:q8_0', 'Once', '--raw', '--json', ...greedy], {
+      hubCache,
+    });
     expect(stderr).not.toMatch(/kvasir:/);
     expect(JSON.parse(stdout).ids).toHaveLength(12);
-    const found = JSON.parse((await kvasir(['doctor', '--json'], { cache })).stdout);
+    const found = JSON.parse((await kvasir(['doctor', '--json'], { hubCache })).stdout);
     expect(found.cache.models).toEqual([{ name: 'org/tiny:Q8_0', bytes: statSync(model).size }]);
   });
 
-  it('stops at Ctrl-C with what there is', async () => {
+  it('stops at Ctrl-C and keeps the text so far', async () => {
     const { status, stdout } = await kvasir(['run', model, 'hello', '--temperature', '0', '--max-tokens', '1500'], {
       interruptWhen: ({ stdout }) => stdout.length > 3,
     });
@@ -73,16 +75,16 @@ describe('kvasir run', () => {
   });
 
   it.each([
-    ['a file that is not there', ['run', './none.gguf', 'hi'], /no file '.\/none.gguf'/],
-    ['a model that was not pulled', ['run', 'org/repo:Q4_K_M', 'hi'], /run kvasir pull org\/repo:Q4_K_M/],
+    ['a missing file', ['run', './none.gguf', 'hi'], /no file '.\/none.gguf'/],
+    ['a model that is not downloaded', ['run', 'org/repo:Q4_K_M', 'hi'], /run kvasir pull org\/repo:Q4_K_M/],
     ['an unknown codec', ['run', 'MODEL', 'hi', '--kv', 'tq9'], /"tq9" is not a codec/],
-    ['a device that is missing', ['run', 'MODEL', 'hi', '--device', 'gpu'], /no device "gpu"/],
-    ['a prompt too long', ['run', 'MODEL', 'hi', '--context', '8'], /leaves no room in a context of 8/],
+    ['an unknown device', ['run', 'MODEL', 'hi', '--device', 'gpu'], /Unknown device "gpu"/],
+    ['a prompt that is too long', ['run', 'MODEL', 'hi', '--context', '8'], /leaves no room in a context of 8/],
     ['too little memory', ['run', 'MODEL', 'hi', '--memory', '1kB'], /This needs .* smaller model/],
     ['an empty prompt', ['run', 'MODEL'], /prompt from stdin is empty/],
-    ['a wrong number', ['run', 'MODEL', 'hi', '--temperature', 'hot'], /"hot" is not a number/],
-    ['a wrong overflow', ['run', 'MODEL', 'hi', '--overflow', 'sink'], /error or slide/],
-  ])('says in one line what is wrong: %s', async (_, args, message) => {
+    ['an invalid number', ['run', 'MODEL', 'hi', '--temperature', 'hot'], /"hot" is not a number/],
+    ['an invalid overflow', ['run', 'MODEL', 'hi', '--overflow', 'sink'], /error or slide/],
+  ])('reports in one line: %s', async (_, args, message) => {
     const { status, stderr, stdout } = await kvasir(args.map(arg => (arg === 'MODEL' ? model : arg)));
     expect([status, stdout]).toEqual([1, '']);
     expect(stderr).toMatch(message);
@@ -97,13 +99,13 @@ describe('kvasir run', () => {
 });
 
 describe('kvasir chat', () => {
-  it('keeps the cache between turns, and obeys commands', async () => {
+  it('keeps the cache between turns and runs commands', async () => {
     const input = 'hello\nand?\n/stats\n/reset\n/stats\n/nonsense\n/exit\nnever read\n';
     const { status, stdout } = await kvasir(['chat', model, ...greedy], { input });
     expect(status).toBe(0);
     expect(stdout).toMatch(/cache: \d+ of 2,048 tokens, .*\nprompt \d+ tokens \(\d+ reused\)/);
-    expect(stdout).toMatch(/Forgotten\.\ncache: 0 of 2,048 tokens, 0 B/);
-    expect(stdout).toMatch(/There is no \/nonsense\.\n\/stats/);
+    expect(stdout).toMatch(/Conversation cleared\.\ncache: 0 of 2,048 tokens, 0 B/);
+    expect(stdout).toMatch(/Unknown command \/nonsense\.\n\/stats/);
   });
 
   it('Ctrl-C stops an answer, not the chat', async () => {
@@ -117,16 +119,16 @@ describe('kvasir chat', () => {
 });
 
 describe('kvasir inspect', () => {
-  it('shows what a model is made of', async () => {
+  it('shows the parts of a model', async () => {
     const { stdout } = await kvasir(['inspect', model, '--tensors', '--context', '4k']);
     expect(stdout).toMatch(/tiny llama \(llama\), [\d,]+ parameters/);
-    expect(stdout).toMatch(/4 heads on 2 KV heads of 32 dims/);
+    expect(stdout).toMatch(/4 query heads, 2 KV heads, head dimension 32/);
     expect(stdout).toMatch(/F32 +21 /);
     expect(stdout).toMatch(/sequence of 4,096 tokens/);
     expect(stdout).toMatch(/blk\.1\.ffn_down\.weight +F32 +128 x 64/);
   });
 
-  it('--json has it all', async () => {
+  it('--json prints everything', async () => {
     const found = JSON.parse((await kvasir(['inspect', model, '--json', '--kv', 'tq4,f16'])).stdout);
     expect(found.config).toMatchObject({ architecture: 'llama', layers: 2, headDim: 32 });
     expect(found.tokenizer).toMatchObject({ kind: 'gpt2', vocab: 257, ends: ['<|end|>'] });
@@ -135,11 +137,11 @@ describe('kvasir inspect', () => {
   });
 });
 
-it('kvasir doctor says what this machine has', async () => {
+it('kvasir doctor reports the devices and models of this machine', async () => {
   const found = JSON.parse((await kvasir(['doctor', '--json'])).stdout);
   expect(found.node).toBe(process.version);
   expect(found.wasm.simd).toBe(true);
-  // And webgpu, where there is an adapter.
+  // Also webgpu if there is an adapter.
   const devices = found.devices.map(({ name }: { name: string }) => name);
   expect(devices.filter((name: string) => name !== 'webgpu')).toEqual(['wasm', 'js']);
   expect(found.cache).toEqual({ folder: '/nowhere/hub', models: [] });
@@ -149,7 +151,7 @@ it('kvasir doctor says what this machine has', async () => {
 describe('kvasir eval', () => {
   const rows = ['--context', '192', '--from', '160', '--chunks', '1', '--batch', '64'];
 
-  it('prints rows, and draws them', async () => {
+  it('prints rows and writes a plot', async () => {
     const svg = join(model, '..', 'plot.svg');
     const args = ['eval', model, '--text', text, '--kv', 'tq4,tq2', '--json', '--svg', svg, ...rows];
     const found = JSON.parse((await kvasir(args)).stdout);
@@ -161,7 +163,7 @@ describe('kvasir eval', () => {
     expect(stdout).toMatch(/tq2 +2\.[\d]+ +[\d.e-]+ +[\d.]+% +[\d.]+ +31\n/);
   });
 
-  it('prints what it has at Ctrl-C', async () => {
+  it('prints finished rows at Ctrl-C', async () => {
     const args = ['eval', model, '--text', text, '--kv', 'tq4,tq3,tq2', '--json', '--context', '600', '--batch', '16'];
     const { status, stdout, stderr } = await kvasir(args, {
       interruptWhen: ({ stderr }) => stderr.includes('eval'),
@@ -171,7 +173,7 @@ describe('kvasir eval', () => {
     expect(JSON.parse(stdout)).toEqual([]);
   });
 
-  it('says what is wrong with the text', async () => {
+  it('reports a missing or short text', async () => {
     const missing = await kvasir(['eval', model, '--text', './none.txt']);
     expect(missing).toMatchObject({ status: 1, stderr: expect.stringMatching(/none.txt cannot be read \(ENOENT\)/) });
     const short = await kvasir(['eval', model, '--text', text, '--context', '2k']);

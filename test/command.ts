@@ -1,26 +1,26 @@
-/** Runs the command as it is built. */
+/** Runs the built command, dist/cli/main.js. */
 import { spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 
 const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
 
-export interface Act {
+export interface RunOptions {
   input?: string;
-  /** Instead of the input: /dev/null, or a pipe that nobody closes. */
+  /** Instead of `input`: /dev/null, or a pipe that stays open. */
   stdin?: 'none' | 'open';
-  /** The hub cache; an empty one unless given. */
-  cache?: string;
-  /** Kvasir's own cache; an empty one unless given. */
-  own?: string;
-  /** Sends Ctrl-C, once, when this is true of what was printed so far. */
+  /** HF_HUB_CACHE; an empty folder by default. */
+  hubCache?: string;
+  /** KVASIR_CACHE; an empty folder by default. */
+  kvasirCache?: string;
+  /** Sends Ctrl-C once, when this returns true for the output so far. */
   interruptWhen?: (printed: { stdout: string; stderr: string }) => boolean;
 }
 
 export function kvasir(
   args: string[],
-  { input = '', stdin, cache = '/nowhere/hub', own = '/nowhere/kvasir', interruptWhen }: Act = {},
+  { input = '', stdin, hubCache = '/nowhere/hub', kvasirCache = '/nowhere/kvasir', interruptWhen }: RunOptions = {},
 ) {
-  const env = { ...process.env, HF_HUB_CACHE: cache, KVASIR_CACHE: own };
+  const env = { ...process.env, HF_HUB_CACHE: hubCache, KVASIR_CACHE: kvasirCache };
   const child = spawn(process.execPath, [main, ...args], {
     env,
     stdio: [stdin === 'none' ? 'ignore' : 'pipe', 'pipe', 'pipe'],
@@ -38,4 +38,13 @@ export function kvasir(
   return new Promise<{ status: number | null; stdout: string; stderr: string }>(resolve => {
     child.on('close', status => resolve({ status, ...printed }));
   });
+}
+
+/** The standard output of a synchronous command, also if it fails. */
+export function outputOf(run: () => string): string {
+  try {
+    return run();
+  } catch (error) {
+    return (error as { stdout: string }).stdout;
+  }
 }

@@ -1,4 +1,4 @@
-/** The demonstration and the needle evaluation from the outside, as they are built, on the model in the package. */
+/** `kvasir demo` and the needle evaluation with the model in the package. */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ const folder = mkdtempSync(join(tmpdir(), 'kvasir-demo-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 describe('kvasir demo', () => {
-  it('reads, asks and compares', async () => {
+  it('--json prints answers, sizes and speed for each codec', async () => {
     const { status, stdout } = await kvasir(['demo', '--tokens', '600', '--kv', 'f16,tq4', '--json']);
     expect(status).toBe(0);
     const { tokens, facts, rows } = JSON.parse(stdout);
@@ -26,26 +26,27 @@ describe('kvasir demo', () => {
     expect(tq4.kld).toBeLessThan(0.05);
     expect(tq4.bytes).toBeLessThan(f16.bytes / 2);
     expect(tq4.msPerToken).toBeGreaterThan(0);
+    expect(tq4.answers).toHaveLength(facts);
     for (const { answer, said, right } of tq4.answers) expect(right).toBe(said === answer);
   });
 
-  it('tells it to people', async () => {
+  it('prints answers and a table', async () => {
     const { stdout } = await kvasir(['demo', '--tokens', '200', '--kv', 'tq3']);
-    expect(stdout).toMatch(/\ntq3, 3\.\d+ bits a value\n {2}[✓✗] .*\? \S/);
-    expect(stdout).toMatch(/cache +bits +bytes +ratio +right +ms\/token +divergence\n.*\nf16 .*1\.00x/);
+    expect(stdout).toMatch(/\ntq3, 3\.\d+ bits per value\n {2}[✓✗] .*\? \S/);
+    expect(stdout).toMatch(/cache +bits +bytes +ratio +correct +ms\/token +divergence\n.*\nf16 .*1\.00x/);
     expect(stdout).toMatch(/Next:\n(.*kvasir .*\n){3}$/);
   });
 
-  it('says what it cannot do', async () => {
+  it('rejects a document that is too long and a codec without a profile', async () => {
     const long = await kvasir(['demo', '--tokens', '9000']);
-    expect(long).toMatchObject({ status: 1, stderr: expect.stringMatching(/made for 8,192\. Take shorter/) });
+    expect(long).toMatchObject({ status: 1, stderr: expect.stringMatching(/trained for 8,192\. Use shorter/) });
     const unlearned = await kvasir(['demo', '--kv', 'vec-d2b4']);
     expect(unlearned).toMatchObject({ status: 1, stderr: expect.stringMatching(/calibrate/) });
   });
 });
 
 describe('kvasir eval --task needle', () => {
-  it('gives rows, maps and a page', async () => {
+  it('prints maps and writes a plot and a report', async () => {
     const [svg, page] = [join(folder, 'map.svg'), join(folder, 'map.html')];
     const size = ['--lengths', '200,300', '--depths', '2', '--documents', '1', '--kv', 'tq4'];
     const { status, stdout } = await kvasir([
@@ -60,7 +61,7 @@ describe('kvasir eval --task needle', () => {
       page,
     ]);
     expect(status).toBe(0);
-    expect(stdout).toMatch(/^Mimir: facts found again\n1 document of each length.*the expected words and no more/);
+    expect(stdout).toMatch(/^Mimir: facts retrieved\n1 document of each length.*equals the expected words/);
     expect(stdout).toMatch(
       /\ntq4, 4\.250 bits: [\d.]+ % of 4 facts\n +depth +25 +75\n +200( +\d+){2} +[\d.]+ %\n +300/,
     );
@@ -68,8 +69,8 @@ describe('kvasir eval --task needle', () => {
     expect(readFileSync(page, 'utf8')).toMatch(/^<!doctype html>[\s\S]*<\/html>\n$/);
   });
 
-  it('tells the tasks apart', async () => {
+  it('rejects an unknown task and a missing text', async () => {
     expect((await kvasir(['eval', mimir, '--task', 'haystack'])).stderr).toMatch(/divergence or needle/);
-    expect((await kvasir(['eval', mimir])).stderr).toMatch(/Give one: --text/);
+    expect((await kvasir(['eval', mimir])).stderr).toMatch(/Example: --text/);
   });
 });

@@ -1,7 +1,4 @@
-/**
- * Writes GGUF files for tests: any metadata and tensors, whole or split, and tiny random models of each architecture.
- * `writeGguf` checks nothing, so that it can write broken files too.
- */
+/** Writes GGUF files for tests, whole or split. Nothing is validated, so that invalid files can be written too. */
 import { mkdtemp, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -24,7 +21,7 @@ const scalarTypes = {
 export type ScalarType = keyof typeof scalarTypes;
 type Scalar = number | bigint | boolean | string;
 
-/** A value with the type it is written as. */
+/** A value and the GGUF type to write it as. */
 export interface Typed {
   type: ScalarType | 'array';
   value: Scalar | Typed[];
@@ -39,10 +36,10 @@ export const arrayOf = (of: ScalarType, values: Iterable<Scalar>): Typed => ({
 });
 export const nested = (...arrays: Typed[]): Typed => ({ type: 'array', of: 'array', value: arrays });
 
-/** Plain values take the type that files mostly use: strings, bools, u32 for whole numbers, f32 for others. */
+/** Untyped numbers become u32 if they are non-negative integers, else f32. */
 export type Metadata = Record<string, Typed | Scalar | string[]>;
 
-function typedOf(value: Metadata[string]): Typed {
+function inferType(value: Metadata[string]): Typed {
   if (typeof value === 'string') return typed('string', value);
   if (typeof value === 'boolean') return typed('bool', value);
   if (typeof value === 'bigint') return typed('u64', value);
@@ -56,18 +53,18 @@ export interface WriterTensor {
   type: WeightType | number;
   shape: readonly (number | bigint)[];
   data: Uint8Array;
-  /** From the start of the data; the next free place unless given. */
+  /** From the start of the data. Default: after the previous tensor. */
   offset?: number | bigint;
 }
 
 export interface GgufSpec {
   version?: number;
-  /** Written as general.alignment where given; 32 otherwise. */
+  /** Written as general.alignment if set. Default: 32. */
   alignment?: number;
   /** As an entry list, keys may repeat. */
   metadata: Metadata | [string, Metadata[string]][];
   tensors: readonly WriterTensor[];
-  /** What the header claims, where that is to differ from the truth. */
+  /** Counts to write into the header instead of the real ones. */
   claims?: { tensors?: number | bigint; pairs?: number | bigint };
 }
 
@@ -85,7 +82,7 @@ const numberArrays: Record<Exclude<ScalarType, 'string'>, (x: number | bigint | 
   f64: x => Float64Array.of(Number(x)),
 };
 
-/** A buffer that grows as little endian values are put in. */
+/** A growing buffer of little endian values. */
 export class ByteWriter {
   private chunks: Uint8Array[] = [];
   length = 0;
@@ -128,10 +125,10 @@ export class ByteWriter {
 
   finish(): Uint8Array<ArrayBuffer> {
     const all = new Uint8Array(this.length);
-    let at = 0;
+    let offset = 0;
     for (const chunk of this.chunks) {
-      all.set(chunk, at);
-      at += chunk.length;
+      all.set(chunk, offset);
+      offset += chunk.length;
     }
     return all;
   }
@@ -147,7 +144,7 @@ export function writeGguf(spec: GgufSpec): Uint8Array<ArrayBuffer> {
     .u64(spec.claims?.tensors ?? spec.tensors.length)
     .u64(spec.claims?.pairs ?? pairs.length);
   for (const [key, plain] of pairs) {
-    const value = typedOf(plain);
+    const value = inferType(plain);
     writer.text(key).u32(value.type === 'array' ? 9 : scalarTypes[value.type]);
     writer.value(value);
   }
@@ -161,25 +158,25 @@ export function writeGguf(spec: GgufSpec): Uint8Array<ArrayBuffer> {
   return writer.pad(alignment).bytes(data.finish()).finish();
 }
 
-/** The same model as several files, as llama.cpp's gguf-split makes them: metadata in the first, tensors in all. */
+/** Splits a model like llama.cpp's gguf-split: metadata in the first file, tensors in all. */
 export function splitGguf(spec: GgufSpec, count: number): Uint8Array<ArrayBuffer>[] {
-  const each = Math.ceil(spec.tensors.length / count);
-  const whole = Array.isArray(spec.metadata) ? spec.metadata : Object.entries(spec.metadata);
+  const tensorsPerFile = Math.ceil(spec.tensors.length / count);
+  const metadata = Array.isArray(spec.metadata) ? spec.metadata : Object.entries(spec.metadata);
   return Array.from({ length: count }, (_, no) =>
     writeGguf({
       ...spec,
       metadata: [
-        ...(no === 0 ? whole : []),
+        ...(no === 0 ? metadata : []),
         ['split.no', typed('u16', no)],
         ['split.count', typed('u16', count)],
         ['split.tensors.count', typed('i32', spec.tensors.length)],
       ],
-      tensors: spec.tensors.slice(no * each, (no + 1) * each),
+      tensors: spec.tensors.slice(no * tensorsPerFile, (no + 1) * tensorsPerFile),
     }),
   );
 }
 
-/** Writes a model to a new temporary folder, split if asked, and gives the path of the (first) file. */
+/** Writes a model to a new temporary folder and returns the path of its (first) file. */
 export async function writeTempModel(spec: GgufSpec, { shards = 1, stem = 'model' } = {}): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'kvasir-model-'));
   const pad = (n: number) => String(n).padStart(5, '0');

@@ -5,14 +5,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { kvasir } from './command.ts';
-import { missing, openTerminal } from './terminal.ts';
+import { noTerminal, openTerminal } from './terminal.ts';
 
-let cache: string;
+let hubCache: string;
 let blob: string;
 
 beforeEach(async () => {
-  cache = await mkdtemp(join(tmpdir(), 'kvasir-models-'));
-  const repo = join(cache, 'models--org--tiny');
+  hubCache = await mkdtemp(join(tmpdir(), 'kvasir-models-'));
+  const repo = join(hubCache, 'models--org--tiny');
   const snapshot = join(repo, 'snapshots', 'a'.repeat(40));
   blob = join(repo, 'blobs', 'b'.repeat(64));
   await mkdir(snapshot, { recursive: true });
@@ -21,35 +21,35 @@ beforeEach(async () => {
   await symlink(join('..', '..', 'blobs', 'b'.repeat(64)), join(snapshot, 'tiny-Q8_0.gguf'));
 });
 
-it('lists what there is', async () => {
-  const { stdout } = await kvasir(['list'], { cache });
+it('lists the models in the cache', async () => {
+  const { stdout } = await kvasir(['list'], { hubCache });
   expect(stdout).toMatch(/name +file +size +last used\n.*\norg\/tiny:Q8_0 +tiny-Q8_0\.gguf +4 B +\d{4}-\d\d-\d\d\n/);
-  const [model] = JSON.parse((await kvasir(['list', '--json'], { cache })).stdout);
+  const [model] = JSON.parse((await kvasir(['list', '--json'], { hubCache })).stdout);
   expect(model).toMatchObject({ name: 'org/tiny:Q8_0', file: 'tiny-Q8_0.gguf', quant: 'Q8_0', bytes: 4 });
   expect((await kvasir(['list'])).stdout).toMatch(/No models in .*kvasir pull/);
 });
 
-it('removes nothing without a yes', async () => {
-  expect(await kvasir(['rm', 'org/tiny'], { cache })).toMatchObject({
+it('removes a model only with --yes', async () => {
+  expect(await kvasir(['rm', 'org/tiny'], { hubCache })).toMatchObject({
     status: 1,
     stderr: expect.stringMatching(/--yes/),
   });
   expect(existsSync(blob)).toBe(true);
-  const { stdout } = await kvasir(['rm', 'org/tiny', '--yes'], { cache });
+  const { stdout } = await kvasir(['rm', 'org/tiny', '--yes'], { hubCache });
   expect(stdout).toBe('Removed org/tiny: 4 B freed.\n');
   expect(existsSync(blob)).toBe(false);
 });
 
-describe.skipIf(missing)('at a terminal', () => {
+describe.skipIf(noTerminal)('in a terminal', () => {
   it.each([
     ['n\r', 0, true],
     ['\r', 0, true],
     ['\x03', 130, true],
     ['\x04', 0, true],
     ['y\r', 0, false],
-  ])('asks, and %j means', async (keys, status, stays) => {
-    const terminal = openTerminal(['rm', 'org/tiny'], { HF_HUB_CACHE: cache });
-    await terminal.see(/Remove org\/tiny \(4 B\)\? \[y\/N\] $/);
+  ])('asks before removing; after %j it exits with %i, and the model stays: %s', async (keys, status, stays) => {
+    const terminal = openTerminal(['rm', 'org/tiny'], { HF_HUB_CACHE: hubCache });
+    await terminal.waitFor(/Remove org\/tiny \(4 B\)\? \[y\/N\] $/);
     terminal.type(keys);
     expect(await terminal.exit).toBe(status);
     expect(existsSync(blob)).toBe(stays);

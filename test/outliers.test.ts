@@ -1,4 +1,4 @@
-/** Outliers that do not fit into a page are counted, whichever device sealed it, and evaluation reports them. */
+/** Outliers that do not fit into a page are counted on every device, and evaluation reports them. */
 import { expect, it } from 'vitest';
 import { countOutliers, formatOutliers } from '../src/cache/outliers.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
@@ -11,15 +11,15 @@ import type { Device, Outliers } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice } from '../src/kernel/wasm/device.ts';
 import { createWebGpuDevice } from '../src/kernel/webgpu/device.ts';
-import { planOf, planOfCodecs } from '../src/plan/plan.ts';
+import { createPlan, createPlanFromCodecs } from '../src/plan/plan.ts';
 import { runAttention } from './attention.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { tinyModel } from './tiny-model.ts';
-import { describeGpu } from './webgpu.ts';
+import { describeGpu } from './webgpu/gpu.ts';
 
 const SHAPE = { headDim: 80, heads: 2, kvHeads: 2, pageTokens: 32 };
 const VALUES = (SHAPE.pageTokens + 1) * SHAPE.kvHeads * SHAPE.headDim;
-/** Values as they were learned from; with too many small ones; so large that even the large ones have no room. */
+/** Like the training values; with too many small values; with too many large values. */
 const KINDS: ((x: number, i: number) => number)[] = [x => x, (x, i) => (i % 3 ? x : x / 50), x => 3 * x];
 
 async function sealedOutliers(device: Device): Promise<Outliers[]> {
@@ -27,7 +27,7 @@ async function sealedOutliers(device: Device): Promise<Outliers[]> {
   const found: Outliers[] = [];
   for (const kind of KINDS) {
     const setting = { ...SHAPE, spec: 'f16/oaken+sink0' };
-    const options = { most: 0, values: normals(createRandom(4), VALUES).map(kind) };
+    const options = { lastRows: 0, values: normals(createRandom(4), VALUES).map(kind) };
     const { leaves } = await runAttention(device, setting, [SHAPE.pageTokens + 1], options);
     found.push(values.outliers!(leaves[0].subarray(leaves[0].length - values.pageBytes)));
   }
@@ -55,23 +55,23 @@ describeGpu('webgpu', () => {
   });
 });
 
-it('evaluation counts those of all rows, and says so in words', async () => {
+it('evaluation sums them over all rows and prints them', async () => {
   const [pageTokens, context] = [16, 48];
   const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
   const { layers } = file.config;
   const shape = { ...file.config, pageTokens };
-  const engine = await loadEngine(file, { plan: planOf('f16', shape), context }, { device: 'js' });
-  // Learned from far smaller vectors, so that all of the model's are outliers.
+  const engine = await loadEngine(file, { plan: createPlan('f16', shape), context }, { device: 'js' });
+  // Learned from much smaller vectors, so that all vectors of the model are outliers.
   const small = samplesOf(
     normals(createRandom(1), 64 * shape.kvHeads * shape.headDim).map(x => x / 1e4),
     shape,
   );
   const codec = createCodec('oaken', shape, learn('oaken', shape, { key: small, value: small }));
-  const plan = planOfCodecs('oaken', codec.window, Array(layers).fill(codec));
+  const plan = createPlanFromCodecs('oaken', codec.window, Array(layers).fill(codec));
   const ids = Array.from({ length: 2 * context }, (_, i) => (i * i * 7 + 31 * i) % 256);
   const [exact, oaken] = await measureDivergence(engine, ids, { plans: [plan], context });
   expect(exact.outliers).toBeUndefined();
-  // Of each row two pages are sealed, keys and values.
+  // Two pages of keys and values per row are sealed.
   const sealed = 2 * 2 * 2 * layers * pageTokens * shape.kvHeads * shape.headDim;
   const { listed, dropped } = oaken.outliers!;
   expect(listed + dropped).toBeLessThanOrEqual(sealed);

@@ -1,4 +1,4 @@
-/** An empty project with the packed Kvasir installed: what a user has after `npm install kvasir`. */
+/** An empty project with the packed package installed, as after `npm install kvasir`. */
 import { execFileSync, spawn } from 'node:child_process';
 import { copyFileSync, mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,14 +11,14 @@ export interface Project {
   folder: string;
   /** Paths in the tarball. */
   files: string[];
-  /** Bytes: of the tarball, of its contents, of the whole node_modules. */
+  /** Bytes of the tarball, of its contents, and of all of node_modules. */
   packed: number;
   unpacked: number;
   installed: number;
   seconds: number;
 }
 
-/** npm, from its cache where it can; on Windows it is a .cmd file, which needs a shell. */
+/** Runs npm; on Windows it is a .cmd file, which needs a shell. */
 export const npm = (cwd: string, ...args: string[]): string =>
   execFileSync('npm', args, {
     cwd,
@@ -27,7 +27,7 @@ export const npm = (cwd: string, ...args: string[]): string =>
     shell: process.platform === 'win32',
   });
 
-/** dist/ is built by now: `npm test` sets the clone up. */
+/** Needs dist/, which `npm test` builds. */
 export function createProject(): Project {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-project-'));
   const [pack] = JSON.parse(npm(root, 'pack', '--ignore-scripts', '--json', '--pack-destination', folder));
@@ -35,7 +35,7 @@ export function createProject(): Project {
   const started = Date.now();
   npm(folder, 'install', '--prefer-offline', '--no-audit', '--no-fund', `./${pack.filename}`);
   const seconds = (Date.now() - started) / 1000;
-  // What the README's snippets read.
+  // Files that the README's snippets read.
   copyFileSync(join(root, 'models/mimir.gguf'), join(folder, 'model.gguf'));
   copyFileSync(join(root, 'docs/kernels.md'), join(folder, 'wiki.valid.txt'));
   copyFileSync(join(root, 'LICENSE'), join(folder, 'report.txt'));
@@ -54,7 +54,7 @@ const bytesBelow = (folder: string): number =>
     .filter(entry => entry.isFile())
     .reduce((sum, { parentPath, name }) => sum + statSync(join(parentPath, name)).size, 0);
 
-/** Runs a line in the project as a shell would, with empty caches of models. */
+/** Runs a shell command in the project, with empty model caches. */
 export function runLine({ folder }: Project, line: string, input = '') {
   const env = { ...process.env, HF_HUB_CACHE: join(folder, 'hub'), KVASIR_CACHE: join(folder, 'cache') };
   const child = spawn(line, { cwd: folder, env, shell: true });
@@ -69,7 +69,7 @@ export function runLine({ folder }: Project, line: string, input = '') {
   });
 }
 
-/** Code blocks of the README in these languages, as printed. */
+/** The README's code blocks in these languages. */
 export const readmeBlocks = (...languages: string[]): string[] =>
   [...readFileSync(join(root, 'README.md'), 'utf8').matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm)]
     .filter(([, language]) => languages.includes(language))

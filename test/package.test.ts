@@ -1,8 +1,9 @@
-/** What the package's exports and its command line promise; test/package-install.test.ts installs it. */
+/** The package's exports and command line, as built; test/package-install.test.ts tests an installed package. */
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
 import { describe, expect, it } from 'vitest';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -17,19 +18,53 @@ const kvasir = (...args: string[]) => {
 };
 
 describe('the package', () => {
-  it('ships what its exports and its command name', () => {
+  it('contains every file that its exports and its command refer to', () => {
     const targets = Object.values<Record<string, string>>(exports).flatMap(entry => Object.values(entry));
     expect([...targets, bin.kvasir].filter(target => !existsSync(join(root, target)))).toEqual([]);
     if (process.platform !== 'win32') expect(statSync(join(root, bin.kvasir)).mode & 0o111).not.toBe(0);
   });
 
-  it('has a lock file without addresses', () => {
+  it('has a lock file without registry URLs', () => {
     expect(read('package-lock.json')).not.toMatch(/"resolved"/);
+  });
+
+  it('loads its hub client and Node modules only on use', async () => {
+    const { metafile } = await build({
+      entryPoints: { index: join(root, exports['.'].default) },
+      bundle: true,
+      splitting: true,
+      format: 'esm',
+      platform: 'browser',
+      external: ['node:*', 'webgpu'],
+      outdir: 'out',
+      write: false,
+      metafile: true,
+    });
+    const loadedAtStart = new Set<string>();
+    const load = (path: string) => {
+      if (loadedAtStart.has(path)) return;
+      loadedAtStart.add(path);
+      for (const { path: imported, kind } of metafile.outputs[path]?.imports ?? [])
+        if (kind === 'import-statement') load(imported);
+    };
+    load('out/index.js');
+    expect([...loadedAtStart].filter(path => path.startsWith('node:'))).toEqual([]);
+    const sources = [...loadedAtStart].flatMap(path => Object.keys(metafile.outputs[path]?.inputs ?? {}));
+    expect(sources).toContain('dist/model/input.js');
+    expect(sources.filter(path => path.includes('model/hub/'))).toEqual([]);
+  });
+
+  it('exports the hub client as kvasir/hub', async () => {
+    const hub = await import(join(root, exports['./hub'].default));
+    expect(Object.keys(hub)).toEqual(
+      expect.arrayContaining(['pull', 'listModels', 'removeModel', 'resolveModel', 'cacheDir']),
+    );
+    await expect(hub.pull('model.gguf')).rejects.toMatchObject({ name: 'InputError' });
   });
 });
 
 describe('kvasir codecs', () => {
-  it('--json prints an array of rows, each with its spec', () => {
+  it('--json prints an array with one row per spec and dimension', () => {
     const { stdout, status } = kvasir('codecs', 'tq4', 'q4_0', '--dim', '64,80', '--json');
     expect(status).toBe(0);
     const rows = JSON.parse(stdout);
@@ -46,13 +81,13 @@ describe('kvasir codecs', () => {
     expect(rows[3].refused).toMatch(/blocks of 32/);
   });
 
-  it('--explain prints where every byte lies', () => {
+  it('--explain prints the page layout', () => {
     const { stdout } = kvasir('codecs', 'tq4', '--explain');
     expect(stdout).toMatch(/head \+ 0 +8,192 +codes/);
     expect(stdout).toMatch(/head \+ 8,192 +256 +norms/);
   });
 
-  it('names the nearest specs, without a stack, when one is unknown', () => {
+  it('suggests the nearest specs for an unknown one, without a stack trace', () => {
     const { status, stderr } = kvasir('codecs', 'tq7');
     expect(status).toBe(1);
     expect(stderr).toMatch(/^kvasir: "tq7" is not a codec. Nearest: tq4, tq3, tq2/);
@@ -63,7 +98,7 @@ describe('kvasir codecs', () => {
 describe('kvasir estimate', () => {
   const shape = ['--layers', '36', '--kv-heads', '8', '--head-dim', '128', '--context', '131072', '--budget', '20GiB'];
 
-  it('says what fits, by codec', () => {
+  it('prints how many tokens fit, per codec', () => {
     const { stdout } = kvasir('estimate', ...shape, 'tq4-n32', 'fp8', '--json');
     const [tq4, fp8] = JSON.parse(stdout);
     expect([tq4.tokens, fp8.tokens]).toEqual([548_275, 291_271]);
@@ -71,12 +106,12 @@ describe('kvasir estimate', () => {
     expect(kvasir('estimate', ...shape).stdout).toMatch(/tq2u +2\.125 +19,584 +1,096,550/);
   });
 
-  it('refuses sizes it cannot read', () => {
+  it('rejects an invalid size', () => {
     expect(kvasir('estimate', ...shape, '--budget', '20 parsecs').stderr).toMatch(/not a size.*20GiB/);
     expect(kvasir('estimate', '--layers', '3').stderr).toMatch(/--kv-heads/);
   });
 });
 
-it('an unknown command says so', () => {
-  expect(kvasir('bogus')).toMatchObject({ status: 1, stderr: expect.stringMatching(/no command "bogus"/) });
+it('rejects an unknown command', () => {
+  expect(kvasir('bogus')).toMatchObject({ status: 1, stderr: expect.stringMatching(/Unknown command "bogus"/) });
 });

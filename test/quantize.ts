@@ -1,6 +1,6 @@
 /**
- * Weights for tests, in every type. The block types are quantized plainly (nearest code, no search); the superblock
- * types are random codes under scales chosen to give the wanted size, since a good quantizer for them is long.
+ * Weights for tests, in every type. Block types are quantized to the nearest code, without a search for scales;
+ * superblock types are random codes, scaled to the wanted RMS, since a quantizer for them is long.
  */
 import { toF16 } from '../src/kernel/float.ts';
 import { iq4Levels } from '../src/kernel/weights/blocks.ts';
@@ -10,32 +10,32 @@ import type { Random } from './random.ts';
 
 type EncodeBlock = (values: Float32Array, bytes: Uint8Array) => void;
 
-const setF16 = (bytes: Uint8Array, at: number, value: number) => {
+const setF16 = (bytes: Uint8Array, offset: number, value: number) => {
   const code = toF16(value);
-  bytes[at] = code & 255;
-  bytes[at + 1] = code >> 8;
+  bytes[offset] = code & 255;
+  bytes[offset + 1] = code >> 8;
 };
 const clamp = (x: number, low: number, high: number) => Math.min(high, Math.max(low, x));
 
-/** The value furthest from zero, with its sign: the code -2^(bits-1) is given to it exactly. */
+/** The value of largest magnitude, with its sign: it gets the code -2^(bits-1) exactly. */
 const extreme = (values: Float32Array) => values.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a), 0);
 
-/** Writes 4-bit codes as the block formats keep them: value i low, value i + 16 high. */
-const setNibbles = (codes: number[], bytes: Uint8Array, at: number) => {
-  for (let i = 0; i < 16; i++) bytes[at + i] = (codes[i] & 15) | ((codes[i + 16] & 15) << 4);
+/** Packs 4-bit codes in the order of the block formats: value i in the low nibble, i + 16 in the high one. */
+const setNibbles = (codes: number[], bytes: Uint8Array, offset: number) => {
+  for (let i = 0; i < 16; i++) bytes[offset + i] = (codes[i] & 15) | ((codes[i + 16] & 15) << 4);
 };
-const setFifthBits = (codes: number[], bytes: Uint8Array, at: number) => {
-  for (let i = 0; i < 32; i++) bytes[at + (i >> 3)] |= (codes[i] >> 4) << (i & 7);
+const setFifthBits = (codes: number[], bytes: Uint8Array, offset: number) => {
+  for (let i = 0; i < 32; i++) bytes[offset + (i >> 3)] |= (codes[i] >> 4) << (i & 7);
 };
 
-function centred(values: Float32Array, bits: number) {
+function quantizeSymmetric(values: Float32Array, bits: number) {
   const half = 2 ** (bits - 1);
   const scale = extreme(values) / -half;
   const inverse = scale === 0 ? 0 : 1 / scale;
   return { scale, codes: Array.from(values, x => clamp(Math.round(x * inverse) + half, 0, 2 * half - 1)) };
 }
 
-function ranged(values: Float32Array, bits: number) {
+function quantizeMinMax(values: Float32Array, bits: number) {
   const min = values.reduce((a, b) => Math.min(a, b));
   const scale = (values.reduce((a, b) => Math.max(a, b)) - min) / (2 ** bits - 1);
   const inverse = scale === 0 ? 0 : 1 / scale;
@@ -57,24 +57,24 @@ const encoders: Partial<Record<WeightType, EncodeBlock>> = {
     for (let i = 0; i < 32; i++) bytes[2 + i] = scale === 0 ? 0 : Math.round(values[i] / scale);
   },
   Q4_0: (values, bytes) => {
-    const { scale, codes } = centred(values, 4);
+    const { scale, codes } = quantizeSymmetric(values, 4);
     setF16(bytes, 0, scale);
     setNibbles(codes, bytes, 2);
   },
   Q4_1: (values, bytes) => {
-    const { scale, min, codes } = ranged(values, 4);
+    const { scale, min, codes } = quantizeMinMax(values, 4);
     setF16(bytes, 0, scale);
     setF16(bytes, 2, min);
     setNibbles(codes, bytes, 4);
   },
   Q5_0: (values, bytes) => {
-    const { scale, codes } = centred(values, 5);
+    const { scale, codes } = quantizeSymmetric(values, 5);
     setF16(bytes, 0, scale);
     setFifthBits(codes, bytes, 2);
     setNibbles(codes, bytes, 6);
   },
   Q5_1: (values, bytes) => {
-    const { scale, min, codes } = ranged(values, 5);
+    const { scale, min, codes } = quantizeMinMax(values, 5);
     setF16(bytes, 0, scale);
     setF16(bytes, 2, min);
     setFifthBits(codes, bytes, 4);
@@ -93,20 +93,20 @@ const encoders: Partial<Record<WeightType, EncodeBlock>> = {
   },
 };
 
-/** The types that `quantize` knows. */
+/** The types that `quantize` supports. */
 export const quantizable = Object.keys(encoders) as WeightType[];
 
 export function quantize(type: WeightType, values: Float32Array): Uint8Array<ArrayBuffer> {
   const encode = encoders[type];
-  if (!encode) throw new Error(`the test quantizer does not know ${type}; randomWeights does`);
+  if (!encode) throw new Error(`the test quantizer does not support ${type}; use randomWeights`);
   const { block, bytes: size } = weightFormats[type];
   const bytes = new Uint8Array(weightBytes(type, values.length));
-  for (let from = 0, at = 0; from < values.length; from += block, at += size)
-    encode(values.subarray(from, from + block), bytes.subarray(at, at + size));
+  for (let i = 0, offset = 0; i < values.length; i += block, offset += size)
+    encode(values.subarray(i, i + block), bytes.subarray(offset, offset + size));
   return bytes;
 }
 
-/** Where a superblock keeps d and dmin, and the ratio dmin / d that makes uniformly random codes average to zero. */
+/** Byte offsets of a superblock's d and dmin, and the ratio dmin / d for which random codes have mean zero. */
 const superblocks: Partial<Record<WeightType, { d: number; dmin?: number; ratio?: number }>> = {
   Q2_K: { d: 80, dmin: 82, ratio: 1.5 },
   Q3_K: { d: 108 },
@@ -115,24 +115,24 @@ const superblocks: Partial<Record<WeightType, { d: number; dmin?: number; ratio?
   Q6_K: { d: 208 },
 };
 
-/** Random weights of about the given size (root mean square), around `mean` where the type is quantized plainly. */
-export function randomWeights(type: WeightType, count: number, size: number, random: Random, mean = 0) {
+/** Random weights of about the given RMS; `mean` applies to block types only. */
+export function randomWeights(type: WeightType, count: number, rms: number, random: Random, mean = 0) {
   const layout = superblocks[type];
   if (!layout)
     return quantize(
       type,
-      Float32Array.from({ length: count }, () => mean + size * random.normal()),
+      Float32Array.from({ length: count }, () => mean + rms * random.normal()),
     );
   const bytes = Uint8Array.from({ length: weightBytes(type, count) }, () => random.below(256));
   const setScale = (d: number) => {
-    for (let at = 0; at < bytes.length; at += weightFormats[type].bytes) {
-      setF16(bytes, at + layout.d, d);
-      if (layout.dmin !== undefined) setF16(bytes, at + layout.dmin, d * (layout.ratio ?? 0));
+    for (let offset = 0; offset < bytes.length; offset += weightFormats[type].bytes) {
+      setF16(bytes, offset + layout.d, d);
+      if (layout.dmin !== undefined) setF16(bytes, offset + layout.dmin, d * (layout.ratio ?? 0));
     }
   };
   setScale(1);
   const values = new Float32Array(count);
   dequantize(type, bytes, values);
-  setScale(size / Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / count));
+  setScale(rms / Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / count));
   return bytes;
 }

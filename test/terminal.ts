@@ -1,4 +1,4 @@
-/** The command at a real pseudo-terminal: type, wait for text, resize, and see what the screen shows. */
+/** The command at a pseudo-terminal: type, wait for text, resize, read the screen. */
 import { spawn, spawnSync } from 'node:child_process';
 import type { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
@@ -23,43 +23,43 @@ while fd in sources:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 `;
 
-/** Afterwards the terminal says how it was left. */
+/** Prints the terminal's settings after the command. */
 const SHELL = '"$@"; status=$?; stty -a; exit $status';
 
-/** What makes the pseudo-terminal: `script` is on every Debian, but cannot resize. */
-export const tool = ['python3', 'script'].find(name => spawnSync(name, ['--version']).status === 0);
+/** The program that opens a pseudo-terminal: every Debian has `script`, but it cannot resize. */
+export const ptyTool = ['python3', 'script'].find(name => spawnSync(name, ['--version']).status === 0);
 
-/** Why there is no pseudo-terminal here; undefined where there is one. */
-export const missing = tool ? undefined : 'neither python3 nor script is here to make a pseudo-terminal';
-if (missing && process.env.CI) throw new Error(missing);
+/** Why there is no pseudo-terminal; undefined if there is one. */
+export const noTerminal = ptyTool ? undefined : 'a pseudo-terminal needs python3 or script';
+if (noTerminal && process.env.CI) throw new Error(noTerminal);
 
 export interface Terminal {
-  /** All that was printed, control sequences included. */
+  /** The whole output with control sequences. */
   readonly raw: string;
-  /** What was printed as a screen shows it, one that is long enough for all of it. */
+  /** The output as a screen of unlimited height shows it. */
   readonly screen: string;
   type(keys: string): void;
-  /** As a terminal does that was asked to mark what is pasted. */
+  /** Pastes text in bracketed paste mode. */
   paste(text: string): void;
   resize(columns: number, rows: number): void;
-  /** Until the screen shows this. */
-  see(pattern: RegExp): Promise<void>;
+  /** Waits until the screen matches. */
+  waitFor(pattern: RegExp): Promise<void>;
   /** The exit status. */
   readonly exit: Promise<number | null>;
-  /** Ends it whatever it does. */
+  /** Kills the command. */
   close(): void;
 }
 
 export function openTerminal(args: readonly string[], env: Record<string, string> = {}): Terminal {
   const command = ['sh', '-c', `stty cols 80 rows 24; ${SHELL}`, 'sh', process.execPath, main, ...args];
   const quoted = command.map(part => `'${part.replaceAll("'", `'\\''`)}'`).join(' ');
-  const start = tool === 'python3' ? ['-c', PTY, ...command] : ['-qfec', quoted, '/dev/null'];
-  const child = spawn(tool ?? '', start, {
+  const start = ptyTool === 'python3' ? ['-c', PTY, ...command] : ['-qfec', quoted, '/dev/null'];
+  const child = spawn(ptyTool ?? '', start, {
     env: { ...process.env, ...env },
     stdio: ['pipe', 'pipe', 'inherit', 'pipe'],
   });
   let [raw, columns] = ['', 80];
-  child.stdout!.setEncoding('utf8').on('data', text => {
+  child.stdout?.setEncoding('utf8').on('data', text => {
     raw += text;
   });
   return {
@@ -69,13 +69,13 @@ export function openTerminal(args: readonly string[], env: Record<string, string
     get screen() {
       return screenOf(raw, columns);
     },
-    type: keys => child.stdin!.write(keys),
-    paste: text => child.stdin!.write(`\x1b[200~${text.replaceAll('\n', '\r')}\x1b[201~`),
+    type: keys => child.stdin?.write(keys),
+    paste: text => child.stdin?.write(`\x1b[200~${text.replaceAll('\n', '\r')}\x1b[201~`),
     resize(width, rows) {
       columns = width;
       (child.stdio[3] as Writable).write(`${width} ${rows}\n`);
     },
-    async see(pattern) {
+    async waitFor(pattern) {
       for (const started = Date.now(); !pattern.test(screenOf(raw, columns)); ) {
         if (Date.now() - started > 30_000 || child.exitCode !== null)
           throw new Error(`The screen does not show ${pattern}:\n${screenOf(raw, columns)}`);
@@ -90,7 +90,7 @@ export function openTerminal(args: readonly string[], env: Record<string, string
 /** A control sequence, or a character. */
 const PRINTED = new RegExp(`${'\x1b'}\\[([?\\d;]*)([A-Za-z])|([\\s\\S])`, 'gu');
 
-/** The control sequences that Readline and progress bars use: cursor moves, and erasing lines and what is below. */
+/** Applies the control sequences that Readline and progress bars use: cursor moves and erasing. */
 function screenOf(raw: string, columns: number): string {
   const lines: string[][] = [[]];
   let [row, column] = [0, 0];

@@ -1,4 +1,4 @@
-/** Tiny random models of each architecture that Kvasir runs, as specs for the GGUF writer. */
+/** Tiny random models of every supported architecture, as specs for the GGUF writer. */
 import { type WeightType, weightFormats } from '../src/kernel/weights/types.ts';
 import { arrayOf, type GgufSpec, type Metadata, type WriterTensor } from './gguf-writer.ts';
 import { quantize, randomWeights } from './quantize.ts';
@@ -6,7 +6,7 @@ import { seeded } from './random.ts';
 
 export interface TinyOptions {
   architecture?: 'llama' | 'qwen2' | 'qwen3';
-  /** Of the matrices; norms and biases are F32, as in real files. */
+  /** Type of the matrices; norms and biases are F32, as in real files. */
   type?: WeightType;
   layers?: number;
   width?: number;
@@ -19,15 +19,15 @@ export interface TinyOptions {
   vocab?: number;
   context?: number;
   seed?: number;
-  /** No output.weight: the embedding serves. */
+  /** No output.weight: the embedding matrix is used. */
   tied?: boolean;
   /** Q, K and V biases; qwen2 has them anyway. */
   bias?: boolean;
   /** Llama 3's rope_freqs.weight. */
   ropeFactors?: boolean | readonly number[];
-  /** The vocabulary's metadata: a byte-level one unless false. */
+  /** Whether to write a byte-level vocabulary; default true. */
   vocabulary?: boolean;
-  /** More metadata, or other values for what is written anyway; undefined leaves a key out. */
+  /** Additional or replaced metadata; undefined removes a key. */
   metadata?: Record<string, Metadata[string] | undefined>;
 }
 
@@ -108,7 +108,7 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   return { metadata: kept, tensors };
 }
 
-/** GPT-2's letters for the 256 bytes (printable ones stand for themselves), then an end token. */
+/** GPT-2's characters for the 256 bytes (printable ones stand for themselves), then an end-of-sequence token. */
 export function byteVocabulary(): string[] {
   let other = 256;
   const printable = (byte: number) => (byte > 32 && byte < 127) || (byte > 160 && byte < 256 && byte !== 173);
@@ -128,7 +128,7 @@ function vocabularyMetadata(vocab: number): Metadata {
       'i32',
       tokens.map((_, i) => (i < 256 ? 1 : 3)),
     ),
-    // A vocabulary of bytes has nothing to merge, but a file must have a list: two NULs, of which no text has any.
+    // A byte vocabulary needs no merges, but a file must have some: two NULs, which occur in no text.
     'tokenizer.ggml.merges': ['Ā Ā'],
     'tokenizer.ggml.eos_token_id': Math.min(256, vocab - 1),
     'tokenizer.ggml.add_bos_token': false,

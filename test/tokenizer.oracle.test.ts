@@ -1,18 +1,18 @@
 /**
- * Our token ids against llama.cpp's, on a real vocabulary: all of WikiText-2's validation text, and strings chosen to
- * hurt. The golden sums hold the same line where llama.cpp is not installed.
+ * Compares token ids with llama.cpp's, with a real vocabulary, on WikiText-2's validation text and on edge cases. The
+ * golden checksums test the same where llama.cpp is not installed.
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { encodeChat } from '../src/model/chat.ts';
 import { createChatTemplate } from '../src/model/template.ts';
-import { createTokenizer, type Tokenizer } from '../src/model/tokenizer.ts';
+import { type ChatTokenizer, createTokenizer } from '../src/model/tokenizer.ts';
+import { edgeCaseStrings } from './support/edge-case-strings.ts';
 import { missing, modelPath, readMetadata, wikitextPath } from './support/model.ts';
-import { nastyStrings } from './support/nasty.ts';
 
 const reason = missing(modelPath, wikitextPath);
-const nasty = nastyStrings();
+const nasty = edgeCaseStrings();
 
 type Encode = (text: string, special: boolean) => ArrayLike<number>;
 
@@ -20,7 +20,7 @@ const oracle = reason ? undefined : await llamaCpp();
 
 describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, () => {
   let metadata: Map<string, unknown>;
-  let tokenizer: Tokenizer;
+  let tokenizer: ChatTokenizer;
   let wikitext: string;
 
   beforeAll(() => {
@@ -29,13 +29,14 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
     wikitext = readFileSync(wikitextPath, 'utf8');
   });
 
-  it('gives the golden ids', () => {
+  it('matches the golden ids', () => {
     const golden = JSON.parse(readFileSync(new URL('./fixtures/tokenizer-golden.json', import.meta.url), 'utf8'));
-    const all = (special: boolean) => nasty.flatMap(({ text }) => tokenizer.encode(text, { special }));
+    const encodeAll = (special: boolean) =>
+      nasty.flatMap(({ text }) => tokenizer.encode(text, { parseSpecialTokens: special }));
     expect({
-      wikitext: sum(tokenizer.encode(wikitext)),
-      nasty: sum(all(false)),
-      nastySpecial: sum(all(true)),
+      wikitext: checksum(tokenizer.encode(wikitext)),
+      nasty: checksum(encodeAll(false)),
+      nastySpecial: checksum(encodeAll(true)),
     }).toEqual(golden.sums);
   });
 
@@ -59,11 +60,14 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
     for (const { name, text } of [...nasty, { name: 'wikitext', text: wikitext }]) {
       if (name === 'bytes the vocabulary lacks' || name === 'NULs and controls') continue;
       expect(tokenizer.decode(tokenizer.encode(text)), name).toBe(text);
-      expect(tokenizer.decode(tokenizer.encode(text, { special: true }), { special: true }), name).toBe(text);
+      expect(
+        tokenizer.decode(tokenizer.encode(text, { parseSpecialTokens: true }), { includeSpecialTokens: true }),
+        name,
+      ).toBe(text);
     }
   });
 
-  it('never makes a control token out of plain text', () => {
+  it('never encodes plain text as a control token', () => {
     for (const { name, text } of nasty) {
       const ids = tokenizer.encode(text);
       expect(
@@ -73,7 +77,7 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
     }
   });
 
-  describe.skipIf(!oracle)(`beside llama.cpp${oracle ? '' : ' (needs node-llama-cpp)'}`, () => {
+  describe.skipIf(!oracle)(`compared with llama.cpp${oracle ? '' : ' (needs node-llama-cpp)'}`, () => {
     it('agrees on all of WikiText-2', () => {
       const ours = tokenizer.encode(wikitext);
       const theirs = oracle!(wikitext, false);
@@ -83,10 +87,10 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
       expect(firstDifference(ours, theirs)).toBeUndefined();
     });
 
-    it.each([false, true])('agrees on nasty strings (special tokens: %s)', special => {
+    it.each([false, true])('agrees on edge cases (special tokens: %s)', special => {
       let ids = 0;
       const different = nasty.filter(({ text }) => {
-        const ours = tokenizer.encode(text, { special });
+        const ours = tokenizer.encode(text, { parseSpecialTokens: special });
         ids += ours.length;
         return firstDifference(ours, oracle!(text, special)) !== undefined;
       });
@@ -106,8 +110,7 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
       expect(firstDifference(encodeChat(tokenizer, template, messages), oracle!(text, true))).toBeUndefined();
     });
 
-    // Beyond these, the two differ in the newest scripts: llama.cpp's tables and the JavaScript engine's are of
-    // different Unicode versions.
+    // Beyond the basic plane they differ in the newest scripts: their tables are of different Unicode versions.
     it('agrees around every character of the basic plane', () => {
       const different: string[] = [];
       for (let start = 0; start < 0x10000; start += 256) {
@@ -127,7 +130,7 @@ describe.skipIf(reason)(`SmolLM2's vocabulary${reason ? ` (${reason})` : ''}`, (
   });
 });
 
-function sum(ids: number[]): { count: number; sha256: string } {
+function checksum(ids: number[]): { count: number; sha256: string } {
   const bytes = new Uint8Array(Uint32Array.from(ids).buffer);
   return { count: ids.length, sha256: createHash('sha256').update(bytes).digest('hex') };
 }
@@ -137,7 +140,7 @@ function firstDifference(a: ArrayLike<number>, b: ArrayLike<number>): number | u
   return undefined;
 }
 
-/** llama.cpp's own tokenizer; undefined where its package is not installed, which CI does not accept. */
+/** llama.cpp's tokenizer; undefined if its package is not installed, which is an error in CI. */
 async function llamaCpp(): Promise<Encode | undefined> {
   const library = await import('node-llama-cpp').catch(error => {
     if (process.env.CI) throw error;

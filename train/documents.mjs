@@ -1,10 +1,10 @@
-// Documents with planted facts: as JSON lines for evaluate.py, or as plain text with the questions answered at the end of
-// each, to calibrate on.
+// Prints documents with planted facts: as JSON lines for evaluate.py, or (--text) as plain text for calibration, each
+// document followed by its questions and answers.
 //   node train/documents.mjs 200 6000 > FILE
 //   node train/documents.mjs 16 4400 --first 9001 --text > FILE
 import { parseArgs } from 'node:util';
 import { openModelFile } from '../dist/engine/engine.js';
-import { evenDepths, makeDocument, readGrammar } from '../dist/eval/needle/document.js';
+import { createDocument, evenDepths, readGrammar } from '../dist/eval/needle/document.js';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -19,6 +19,6 @@ const count = text => tokenizer.encode(text).length;
 const asText = ({ text, facts }) =>
   `${text}\n\n${facts.map(({ question, answer }) => `Question: ${question} Answer: ${answer}`).join('\n')}\n`;
 for (let seed = first; seed < first + documents; seed++) {
-  const document = makeDocument(grammar, { seed, tokens, depths: evenDepths(10), count });
+  const document = createDocument(grammar, { seed, tokens, depths: evenDepths(10), count });
   console.log(values.text ? asText(document) : JSON.stringify(document));
 }

@@ -1,4 +1,4 @@
-"""What a model can do: recall of planted facts by length and depth, loss on unseen stories, samples."""
+"""Evaluates a model: recall of planted facts by length and depth, loss on held-out stories, samples."""
 
 import collections
 import json
@@ -10,39 +10,40 @@ from tokenizer import ASSISTANT, BEGIN, END, USER
 
 
 @torch.no_grad()
-def answered(model, tokens, answers, per_pass=65536):
-    """For each answer whether every token of it, its end included, is the likeliest one. Rows may differ in length."""
+def check_answers(model, tokens, answers, per_pass=65536):
+    """For each answer, whether greedy decoding gives all its tokens and its end token. Rows may differ in length."""
     device, right = model.token_embd.device, []
     longest = max(map(len, tokens))
     rows = max(1, per_pass // longest)
-    for at in range(0, len(tokens), rows):
-        part = tokens[at : at + rows]
+    for first in range(0, len(tokens), rows):
+        part = tokens[first : first + rows]
         ids = torch.zeros(len(part), max(map(len, part)), dtype=torch.long)
         for i, row in enumerate(part):
             ids[i, : len(row)] = torch.as_tensor(row)
         best = model.logits(model(ids.to(device))).argmax(-1).cpu()
-        for i, spans in enumerate(answers[at : at + rows]):
+        for i, spans in enumerate(answers[first : first + rows]):
             for start, end, *about in spans:
                 right.append((bool((best[i, start - 1 : end - 1] == ids[i, start:end]).all()), *about))
     return right
 
 
-def share(found):
-    return sum(ok for ok, *_ in found) / max(1, len(found))
+def accuracy(results):
+    return sum(ok for ok, *_ in results) / max(1, len(results))
 
 
-def by(found, key):
+def accuracy_by(results, key):
     groups = collections.defaultdict(list)
-    for item in found:
+    for item in results:
         groups[key(item)].append(item)
-    return {name: round(share(groups[name]), 3) for name in sorted(groups)}
+    return {name: round(accuracy(groups[name]), 3) for name in sorted(groups)}
 
 
 def recall(model, tokenizer, length, rows):
-    """Recall on unseen rows like those of training, and by tenths of the document."""
+    """Recall on held-out rows: in total, by tenth of the document, and by kind of fact."""
     tokens, _, answers = batch(RowMaker(tokenizer, f"held out {length}"), length, rows, 1)
-    found = answered(model, tokens, answers)
-    return share(found), by(found, lambda item: min(9, int(item[1] * 10))), by(found, lambda item: item[2])
+    results = check_answers(model, tokens, answers)
+    by_depth = accuracy_by(results, lambda item: min(9, int(item[1] * 10)))
+    return accuracy(results), by_depth, accuracy_by(results, lambda item: item[2])
 
 
 @torch.no_grad()
@@ -67,15 +68,15 @@ def sample(model, tokenizer, prompt, count=120, temperature=0.7, seed=1):
 
 
 def documents(model, tokenizer, path):
-    """The documents that documents.mjs wrote: every question asked for itself, right after the document."""
+    """Recall on the documents of documents.mjs: every question is asked separately, right after the document."""
     tokens, answers = [], []
     with open(path) as file:
         for line in file:
             document = json.loads(line)
             text = tokenizer.encode(document["text"])
             for fact in document["facts"]:
-                asked = [BEGIN, USER, *text, *tokenizer.encode("\n\n" + fact["question"]), END, ASSISTANT]
+                prompt = [BEGIN, USER, *text, *tokenizer.encode("\n\n" + fact["question"]), END, ASSISTANT]
                 answer = [*tokenizer.encode(" " + fact["answer"]), END]
-                tokens.append(asked + answer)
-                answers.append([(len(asked), len(asked) + len(answer), fact["depth"], fact["kind"])])
-    return answered(model, tokens, answers)
+                tokens.append(prompt + answer)
+                answers.append([(len(prompt), len(prompt) + len(answer), fact["depth"], fact["kind"])])
+    return check_answers(model, tokens, answers)

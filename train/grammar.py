@@ -1,8 +1,8 @@
-"""Stories and facts from models/mimir.grammar.json. src/eval/needle/grammar.ts is the same in TypeScript: for the same
-random numbers both make the same text.
+"""Generates stories and facts from models/mimir.grammar.json. src/eval/needle/grammar.ts is the same in TypeScript: with
+the same random numbers both generate the same text.
 
-A text may hold {word} (a bound variable, or any entry of that list; {Word} is the same with a capital) and [a|b|c]
-(one of these). Entries of lists may hold the same."""
+A template may contain {word} (a bound variable, or a random entry of that list; {Word} capitalizes it) and [a|b|c] (one
+of these). List entries are templates too."""
 
 import functools
 import json
@@ -36,14 +36,14 @@ def choose(random, items):
 
 @functools.lru_cache(maxsize=None)
 def parts_of(text):
-    """The text cut into plain strings and (word, alternatives) pairs, of which one is None."""
-    parts, at = [], 0
+    """Splits a template into plain strings and (word, alternatives) pairs, where one of the two is None."""
+    parts, end = [], 0
     for match in PART.finditer(text):
-        parts.append(text[at : match.start()])
+        parts.append(text[end : match.start()])
         word, options = match.groups()
         parts.append((word, options.split("|") if word is None else None))
-        at = match.end()
-    return [part for part in [*parts, text[at:]] if part != ""]
+        end = match.end()
+    return [part for part in [*parts, text[end:]] if part != ""]
 
 
 def fill(random, text, bound):
@@ -56,11 +56,11 @@ def fill(random, text, bound):
         if word is None:
             result.append(fill(random, choose(random, options), bound))
             continue
-        small = word[0].lower() + word[1:]
-        found = bound.get(small)
-        if found is None:
-            found = fill(random, choose(random, LISTS[small]), bound)
-        result.append(found if word == small else found[0].upper() + found[1:])
+        name = word[0].lower() + word[1:]
+        value = bound.get(name)
+        if value is None:
+            value = fill(random, choose(random, LISTS[name]), bound)
+        result.append(value if word == name else value[0].upper() + value[1:])
     return "".join(result)
 
 
@@ -69,7 +69,7 @@ def sentence(random, text, bound):
 
 
 def story(random):
-    """A title and sentences; '' stands for a new paragraph."""
+    """A title and sentences; '' starts a new paragraph."""
     bound = {}
     for slot, text in {**choose(random, GRAMMAR["casts"]), **GRAMMAR["props"]}.items():
         bound[slot] = fill(random, text, bound)
@@ -78,7 +78,7 @@ def story(random):
 
 
 def fact(random, near=None):
-    """A fact with a question. One `near` another asks the same of a thing whose name differs in one word."""
+    """A fact with a question. With `near`, its key differs from that of `near` in one word: a distractor."""
     kind = near["kind"] if near else int(random() * len(GRAMMAR["facts"]))
     form = GRAMMAR["facts"][kind]
     kept = dict(near["key"]) if near else {}
@@ -98,7 +98,7 @@ def fact(random, near=None):
 
 
 def facts(random, count):
-    """Facts that differ in what they are about; about a third of them are near another one."""
+    """Facts with distinct keys; about a third of them are near another one."""
     found = {}
     while len(found) < count:
         near = choose(random, list(found.values())) if found and random() < 0.3 else None

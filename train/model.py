@@ -1,4 +1,4 @@
-"""Mimir: a plain Llama. RoPE turns adjacent pairs, as the llama architecture of GGUF has it."""
+"""Mimir: a plain Llama. RoPE rotates adjacent pairs, like the llama architecture of GGUF."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class Config:
 
 
 class Linear(nn.Module):
-    """Weights are kept in float32 and used in the type of what they are multiplied with."""
+    """Weights are stored in float32 and cast to the input's type."""
 
     def __init__(self, inputs, outputs, scale=1.0):
         super().__init__()
@@ -43,7 +43,7 @@ class Norm(nn.Module):
         return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.weight).to(x.dtype)
 
 
-def turn(x, cos, sin):
+def apply_rope(x, cos, sin):
     a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 
@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.attn_q = Linear(c.width, c.heads * c.head_dim)
         self.attn_k = Linear(c.width, c.kv_heads * c.head_dim)
         self.attn_v = Linear(c.width, c.kv_heads * c.head_dim)
-        # What a layer adds starts at nothing.
+        # Zero initialization: every layer starts as the identity.
         self.attn_output = Linear(c.heads * c.head_dim, c.width, scale=0)
         self.ffn_norm = Norm(c.width, c.eps)
         self.ffn_gate = Linear(c.width, c.ffn)
@@ -70,7 +70,9 @@ class Block(nn.Module):
             part(h).unflatten(-1, (heads, c.head_dim)).transpose(1, 2)
             for part, heads in ((self.attn_q, c.heads), (self.attn_k, c.kv_heads), (self.attn_v, c.kv_heads))
         )
-        y = F.scaled_dot_product_attention(turn(q, cos, sin), turn(k, cos, sin), v, is_causal=True, enable_gqa=True)
+        y = F.scaled_dot_product_attention(
+            apply_rope(q, cos, sin), apply_rope(k, cos, sin), v, is_causal=True, enable_gqa=True
+        )
         x = x + self.attn_output(y.transpose(1, 2).flatten(2))
         h = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
@@ -89,7 +91,7 @@ class Model(nn.Module):
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
     def forward(self, ids):
-        """The last layer's vectors; `logits` turns them into predictions. Half precision where that is fast."""
+        """The final hidden states, in bfloat16 on a GPU. `logits` maps them to the vocabulary."""
         x = F.embedding(ids, self.token_embd).to(torch.bfloat16 if ids.is_cuda else torch.float32)
         cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
         for block in self.blk:

@@ -1,10 +1,10 @@
-"""Muon: momentum whose step is made orthogonal, for the matrices inside a network (Jordan et al., 2024)."""
+"""Muon: momentum with orthogonalized steps, for the hidden matrices of a network (Jordan et al., 2024)."""
 
 import torch
 
 
-def orthogonal(g, steps=5):
-    """Newton-Schulz iteration towards the nearest matrix with singular values near one, for a stack of matrices."""
+def orthogonalize(g, steps=5):
+    """Newton-Schulz iteration that brings all singular values near one, for a stack of matrices."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = g.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
@@ -23,16 +23,16 @@ class Muon:
         shapes = {}
         for matrix in matrices:
             shapes.setdefault(matrix.shape, []).append(matrix)
-        # Matrices of one shape are one stack: few large products instead of many small ones.
+        # Matrices of one shape are stacked: few large products instead of many small ones.
         self.groups = [(group, torch.zeros_like(torch.stack([m.data for m in group]))) for group in shapes.values()]
 
     @torch.no_grad()
     def step(self, factor):
         lr = self.lr * factor
-        for group, speed in self.groups:
+        for group, average in self.groups:
             g = torch.stack([matrix.grad for matrix in group])
-            speed.lerp_(g, 1 - self.momentum)
-            step = orthogonal(g.lerp(speed, self.momentum)).to(g.dtype)
+            average.lerp_(g, 1 - self.momentum)
+            step = orthogonalize(g.lerp(average, self.momentum)).to(g.dtype)
             step *= -lr * max(1, g.shape[-2] / g.shape[-1]) ** 0.5
             torch._foreach_mul_(group, 1 - lr * self.decay)
             torch._foreach_add_(group, list(step.unbind(0)))

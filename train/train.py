@@ -12,17 +12,17 @@ from muon import Muon
 from rows import Rows
 from tokenizer import ASSISTANT, BEGIN, END, USER, Tokenizer
 
-# Lengths of rows, and millions of tokens. Recall is learned on short rows; long ones only stretch it.
+# Row lengths and millions of tokens per stage. Recall is learned on short rows; long rows only extend its range.
 PLAN = "256:60 512,1024:120 512,2048:220 512,2048,8192,8192:600"
 
 
 def arguments():
-    parse = argparse.ArgumentParser()
+    parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--out", type=Path, default=Path("out"))
     parse.add_argument("--plan", default=PLAN, help="stages: LENGTH,LENGTH:MILLIONS ...")
-    parse.add_argument("--batch", type=int, default=65536, help="tokens a step")
-    parse.add_argument("--lr", type=float, default=0.01, help="of Muon; AdamW's is a tenth of it")
-    parse.add_argument("--decay-share", type=float, default=0.5, help="the part of the tokens over which lr falls to 0")
+    parse.add_argument("--batch", type=int, default=65536, help="tokens per step")
+    parse.add_argument("--lr", type=float, default=0.01, help="learning rate of Muon; AdamW uses a tenth of it")
+    parse.add_argument("--decay-share", type=float, default=0.5, help="share of the tokens over which the learning rate decays to 0")
     parse.add_argument("--recall", type=float, default=0.75, help="share of rows with planted facts")
     parse.add_argument("--answer-weight", type=float, default=4.0)
     parse.add_argument("--workers", type=int, default=15)
@@ -31,8 +31,8 @@ def arguments():
     parse.add_argument("--layers", type=int, default=8)
     parse.add_argument("--width", type=int, default=256)
     parse.add_argument("--no-compile", action="store_true")
-    parse.add_argument("--start", type=Path, help="weights to go on from")
-    parse.add_argument("--documents", type=Path, help="needle documents to answer in the end")
+    parse.add_argument("--start", type=Path, help="weights to start from")
+    parse.add_argument("--documents", type=Path, help="needle documents to evaluate on at the end")
     return parse.parse_args()
 
 
@@ -52,15 +52,15 @@ def batches_of(args, tokenizer, index, lengths):
 def report(model, tokenizer, lengths, full=False):
     model.eval()
     with torch.compiler.set_stance("force_eager"):
-        print(f"  unseen stories: loss {evaluate.story_loss(model, tokenizer):.3f}", flush=True)
+        print(f"  held-out stories: loss {evaluate.story_loss(model, tokenizer):.3f}", flush=True)
         for length in sorted(set(lengths)):
             whole, depths, kinds = evaluate.recall(model, tokenizer, length, max(8, 32768 // length) * (4 if full else 1))
             print(f"  recall at {length}: {whole:.3f}  by tenth {list(depths.values())}", flush=True)
         print(f"  by kind {kinds}", flush=True)
         short = "The door code of the old mill is 4817. The door code of the old barn is 2265. The tall mill belongs to Ada."
         for question in ("Which code opens the door of the old mill?", "Who owns the tall mill?"):
-            asked = [BEGIN, USER, *tokenizer.encode(f"{short}\n\n{question}"), END, ASSISTANT]
-            print(f"  {question} {evaluate.sample(model, tokenizer, asked, 8, 0.01)!r}", flush=True)
+            prompt = [BEGIN, USER, *tokenizer.encode(f"{short}\n\n{question}"), END, ASSISTANT]
+            print(f"  {question} {evaluate.sample(model, tokenizer, prompt, 8, 0.01)!r}", flush=True)
         if full:
             for i, prompt in enumerate(([BEGIN], [BEGIN, USER, *tokenizer.encode("Tell me a story about a lost key."), END, ASSISTANT])):
                 print(f"  sample: {evaluate.sample(model, tokenizer, prompt, seed=i)!r}", flush=True)
@@ -77,7 +77,7 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     merges = args.out / "merges.json"
     if not merges.exists():
-        Tokenizer.learned().save(merges)
+        Tokenizer.train().save(merges)
     tokenizer = Tokenizer.load(merges)
 
     torch.manual_seed(args.seed)
@@ -107,9 +107,9 @@ def main():
         print(f"stage {index}: rows of {lengths}, {millions / 1e6:.0f} M tokens", flush=True)
         batches, end = batches_of(args, tokenizer, index, lengths), done + millions
         while done < end:
-            asked = time.time()
+            requested = time.time()
             tokens, weights = (part.to(device, non_blocking=True) for part in next(batches))
-            waited += time.time() - asked
+            waited += time.time() - requested
             tokens = tokens.long()
             x = model(tokens[:, :-1])
             loss = loss_of(x, model.token_embd, tokens[:, 1:], weights[:, 1:])
@@ -136,10 +136,10 @@ def main():
     report(model, tokenizer, [512, 2048, 4096, 8192], full=True)
     if args.documents:
         with torch.compiler.set_stance("force_eager"):
-            found = evaluate.documents(model, tokenizer, args.documents)
-        depths = evaluate.by(found, lambda item: min(9, int(item[1] * 10)))
-        print(f"documents: {evaluate.share(found):.4f} of {len(found)}, by tenth {depths}", flush=True)
-        print(f"  by kind {evaluate.by(found, lambda item: item[2])}", flush=True)
+            results = evaluate.documents(model, tokenizer, args.documents)
+        depths = evaluate.accuracy_by(results, lambda item: min(9, int(item[1] * 10)))
+        print(f"documents: {evaluate.accuracy(results):.4f} of {len(results)}, by tenth {depths}", flush=True)
+        print(f"  by kind {evaluate.accuracy_by(results, lambda item: item[2])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/** Where a plan's pages lie in a leaf: layer by layer, keys then values, each aligned so that devices read whole words. */
+/** The layout of a leaf: for each layer its key page and its value page, aligned so that devices read whole words. */
 import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 
@@ -26,8 +26,8 @@ export function leafLayout(codecs: readonly LayerCodecs[]): LeafLayout {
   return { layers, bytes: offset };
 }
 
-/** Bytes of the f16 tail or sinks of a sequence: keys and values of `tokens` tokens in all layers. */
-export function halfBytes(
+/** Size of a tail or sink block: f16 keys and values of `tokens` tokens in all layers. */
+export function f16BlockBytes(
   { layers, kvHeads, headDim }: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,
   tokens: number,
 ): number {

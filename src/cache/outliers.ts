@@ -1,8 +1,8 @@
-/** How many outliers the sealed pages of a sequence have room for. */
+/** Counts the outliers in a sequence's sealed pages. */
 import type { Device, KvView, Outliers } from '../kernel/device.ts';
 import { formatCount } from '../units.ts';
 
-/** Over the pages that a sequence holds now, read back from the device; undefined where no codec has lists of outliers. */
+/** Reads the pages back from the device. Undefined if no codec has outlier lists. */
 export async function countOutliers(device: Device, view: KvView): Promise<Outliers | undefined> {
   const sides = view.shape.layers.flatMap(({ keys, values, keyOffset, valueOffset }) => [
     { codec: keys, offset: keyOffset },

@@ -1,62 +1,61 @@
 /**
- * One sequence's cache: sealed leaves plus a private f16 tail. Which of them a query reads is the visibility rule's
- * (kernel/visibility.ts).
+ * One sequence's cache: sealed leaves and a private f16 tail. The visibility rule (kernel/visibility.ts) decides which of
+ * them a query reads.
  */
 import { assert, CapacityError } from '../errors.ts';
 import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
-import { sealedPages, sealPosition, tailRoom } from '../kernel/visibility.ts';
-import { halfBytes, type LeafLayout } from './leaf.ts';
+import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
+import { f16BlockBytes, type LeafLayout } from './leaf.ts';
 
 export interface SequenceOptions {
   device: Device;
   shape: Omit<KvShape, 'layers' | 'tailTokens'>;
   leaf: LeafLayout;
-  /** Newest tokens that stay f16. */
+  /** The newest tokens, which stay in f16. */
   recent: number;
-  /** Most tokens that it may hold. */
+  /** Maximum number of tokens. */
   context: number;
-  /** What happens past them: an error, or the oldest pages behind the sinks are dropped. */
+  /** When the context is full: throw, or drop the oldest pages (the sinks stay). */
   overflow?: 'error' | 'slide';
 }
 
 /** A run of rows that all read the same sealed pages. */
-export interface Run {
-  /** Of the chunk's rows. */
+export interface SequenceRun {
+  /** Index of the first row in the chunk. */
   row: number;
   count: number;
   position: number;
-  /** Pages that they read from codes. */
-  sealed: number;
-  /** Whether the last of these pages is still in the tail: it must be sealed before the run. */
-  seals: boolean;
+  /** Number of pages that the rows read from codes. */
+  sealedPages: number;
+  /** The last of these pages is still in the tail and must be sealed before the run. */
+  sealsPage: boolean;
 }
 
 export interface Sequence {
   readonly view: KvView;
-  /** Tokens so far. */
+  /** Number of tokens, including dropped ones. */
   readonly length: number;
-  /** Tokens dropped by sliding. */
-  readonly dropped: number;
+  /** Number of tokens dropped by sliding. */
+  readonly droppedTokens: number;
   /** Bytes of leaves, sinks and tail. */
   readonly bytes: number;
-  /** Bytes of leaves alone. */
-  readonly pageBytes: number;
+  readonly leafBytes: number;
   /**
-   * Tokens that the next chunk may have. Sliding drops a page whenever as many have come as a page holds, so there a
-   * chunk ends where the next one is dropped: which tokens a row still sees does not depend on how chunks were cut.
+   * Maximum number of tokens in the next chunk. While sliding, a chunk ends where the next page is dropped, so that the
+   * tokens that a row sees do not depend on how a prompt was divided into chunks.
    */
-  readonly room: number;
-  /** Makes room for `count` more tokens and says how they are cut into runs. */
-  plan(count: number): Run[];
-  /** The chunk that was planned is in. */
+  readonly maxChunk: number;
+  /** Makes room for `count` more tokens, allocates the leaves that they seal, and divides them into runs. */
+  plan(count: number): SequenceRun[];
+  /** Adds the planned tokens to the length, after the pass. */
   commit(count: number): void;
   /**
-   * Forgets tokens until at most `length` are left and the sequence can go on exactly as if no more had ever come, and
-   * says how many are left. The f16 originals of sealed pages are gone: before the tail, that is the end of a page, or
-   * with a recent window, which lies before the tail, nothing at all.
+   * Removes tokens until at most `length` are left, and returns the new length. The sequence then continues exactly as if
+   * the removed tokens had never been added. Sealed pages have no f16 values to return to the tail, so a crop into them
+   * goes back to a page boundary, or, with a recent window (which would have to be in the tail), to 0.
    */
   crop(length: number): number;
-  /** Frees its blocks. Nothing may still be running on it. Twice is harmless. */
+  /** Frees all blocks. No pass may be running on the sequence. A second call does nothing. */
   dispose(): void;
 }
 
@@ -64,23 +63,23 @@ export function createSequence(options: SequenceOptions): Sequence {
   const { device, leaf, recent, context, overflow = 'error' } = options;
   const { pageTokens } = options.shape;
   const sealing = { pageTokens, recent };
-  const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: tailRoom(sealing) };
+  const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: tailCapacity(sealing) };
   if (overflow === 'slide' && context <= shape.tailTokens)
     throw new CapacityError(
-      `A context of ${context} cannot slide: it must exceed a page and the recent window, ${shape.tailTokens} tokens. ` +
-        "Take a larger context, or overflow: 'error'.",
+      `overflow: 'slide' needs a context of more than one page plus the recent window (${shape.tailTokens} tokens); ` +
+        `got ${context}. Use a larger context, or overflow: 'error'.`,
     );
   const leaves: Block[] = [];
-  const cuts = leaf.layers.map(({ keyOffset }) => keyOffset);
-  const halves = (tokens: number) => {
-    const layer = halfBytes(shape, tokens) / cuts.length;
-    return device.block(
-      layer * cuts.length,
-      cuts.map((_, i) => i * layer),
+  const layerOffsets = leaf.layers.map(({ keyOffset }) => keyOffset);
+  const createF16Block = (tokens: number) => {
+    const layerBytes = f16BlockBytes(shape, tokens) / layerOffsets.length;
+    return device.createBlock(
+      layerBytes * layerOffsets.length,
+      layerOffsets.map((_, i) => i * layerBytes),
     );
   };
-  const tail = halves(shape.tailTokens);
-  const sinkBlock = orFree(device, tail, () => halves(shape.sinks));
+  const tail = createF16Block(shape.tailTokens);
+  const sinkBlock = freeOnError(device, tail, () => createF16Block(shape.sinks));
   let firstLeaf = 0;
   let length = 0;
   let version = 0;
@@ -97,25 +96,25 @@ export function createSequence(options: SequenceOptions): Sequence {
       return version;
     },
   };
-  const sealedEnd = () => firstLeaf + leaves.length;
-  /** Pages that sliding has dropped once there are this many tokens. */
-  const slidAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
-  const held = () => length - firstLeaf * pageTokens;
+  const endLeaf = () => firstLeaf + leaves.length;
+  /** Number of pages that sliding has dropped at this length. */
+  const droppedPagesAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
+  const heldTokens = () => length - firstLeaf * pageTokens;
 
   const makeRoom = (count: number) => {
-    if (held() + count <= context) return;
+    if (heldTokens() + count <= context) return;
     if (overflow === 'error')
       throw new CapacityError(
-        `${length} tokens and ${count} more do not fit into a context of ${context}. Start anew, shorten the prompt, ` +
-          "open the model with a larger context, or use overflow: 'slide' to forget the oldest tokens.",
+        `${length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
+          "prompt, open the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
       );
-    while (held() + count > context && leaves.length > 0) {
-      device.free(leaves.shift()!);
+    for (const leaf of leaves.splice(0, Math.ceil((heldTokens() + count - context) / pageTokens))) {
+      device.free(leaf);
       firstLeaf++;
       version++;
     }
-    if (held() + count > context)
-      throw new CapacityError(`A chunk of ${count} tokens does not fit into a context of ${context}, even alone.`);
+    if (heldTokens() + count > context)
+      throw new CapacityError(`A chunk of ${count} tokens exceeds the context of ${context}. Use smaller chunks.`);
   };
 
   return {
@@ -123,50 +122,51 @@ export function createSequence(options: SequenceOptions): Sequence {
     get length() {
       return length;
     },
-    get dropped() {
+    get droppedTokens() {
       return firstLeaf * pageTokens;
     },
     get bytes() {
       return disposed ? 0 : leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes;
     },
-    get pageBytes() {
+    get leafBytes() {
       return leaves.length * leaf.bytes;
     },
-    get room() {
+    get maxChunk() {
       if (overflow === 'error' || length < context) return context - length;
       return pageTokens - ((length - context) % pageTokens);
     },
     plan(count) {
       makeRoom(count);
-      const runs: Run[] = [];
+      const runs: SequenceRun[] = [];
       for (let row = 0; row < count; ) {
         const position = length + row;
-        const sealed = sealedPages(position, sealing);
-        const run = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
-        const seals = sealed > sealedEnd();
-        if (seals) {
-          leaves.push(device.block(leaf.bytes, cuts));
+        const sealed = sealedPagesAt(position, sealing);
+        const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
+        const sealsPage = sealed > endLeaf();
+        if (sealsPage) {
+          leaves.push(device.createBlock(leaf.bytes, layerOffsets));
           version++;
         }
-        assert(sealed <= sealedEnd(), `page ${sealed - 1} is read from codes, and ${sealedEnd()} pages are sealed`);
-        runs.push({ row, count: run, position, sealed, seals });
-        row += run;
+        assert(sealed <= endLeaf(), `page ${sealed - 1} is read from codes, but only ${endLeaf()} pages are sealed`);
+        runs.push({ row, count: rows, position, sealedPages: sealed, sealsPage });
+        row += rows;
       }
       return runs;
     },
     commit(count) {
       length += count;
     },
-    crop(to) {
-      if (to >= length) return length;
-      let left = to;
-      if (sealedPages(left, sealing) < sealedEnd()) left = recent === 0 ? left - (left % pageTokens) : 0;
-      // A sequence that came no further would still have the pages that this one has dropped.
-      if (slidAt(left) < firstLeaf) left = 0;
-      if (left === 0) firstLeaf = 0;
-      for (const block of leaves.splice(sealedPages(left, sealing) - firstLeaf)) device.free(block);
+    crop(maxLength) {
+      if (maxLength >= length) return length;
+      let newLength = maxLength;
+      if (sealedPagesAt(newLength, sealing) < endLeaf())
+        newLength = recent === 0 ? newLength - (newLength % pageTokens) : 0;
+      // A sequence of this length would still have pages that this one has dropped.
+      if (droppedPagesAt(newLength) < firstLeaf) newLength = 0;
+      if (newLength === 0) firstLeaf = 0;
+      for (const block of leaves.splice(sealedPagesAt(newLength, sealing) - firstLeaf)) device.free(block);
       version++;
-      length = left;
+      length = newLength;
       return length;
     },
     dispose() {
@@ -178,8 +178,8 @@ export function createSequence(options: SequenceOptions): Sequence {
   };
 }
 
-/** Gives a block back where what comes after it fails. */
-function orFree<T>(device: Device, block: Block, work: () => T): T {
+/** Frees a block if `work` throws. */
+function freeOnError<T>(device: Device, block: Block, work: () => T): T {
   try {
     return work();
   } catch (error) {

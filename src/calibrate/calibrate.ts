@@ -1,8 +1,9 @@
 /**
- * Calibration: from a model and some text to its profile. Four stages, each of which can be interrupted and goes on
- * from what the state holds: the text (given, or written by the model itself), statistics of every layer, what codecs
- * learn of them, and how much each layer's keys and values matter.
+ * Calibration computes the profile of a model from text, in four stages: generate text (unless it is given), collect
+ * statistics of every layer, learn the codecs' parameters, and measure sensitivities. Each stage stores its progress in a
+ * checkpoint, so that an interrupted calibration continues where it stopped.
  */
+import { availableParallelism } from 'node:os';
 import {
   type Engine,
   type EngineOptions,
@@ -11,94 +12,143 @@ import {
   openModelFile,
   planShape,
 } from '../engine/engine.ts';
-import { calibrationSeconds, profileShape } from '../engine/profile.ts';
-import { InputError } from '../errors.ts';
-import { planBytes, planOf } from '../plan/plan.ts';
-import { encodeProfile, type ProfileContent } from '../plan/profile.ts';
-import { profilePath, writeWhole } from '../plan/store.ts';
+import { engineRules } from '../engine/options.ts';
+import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
+import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../engine/rules.ts';
+import { createPlan, planBytes } from '../plan/plan.ts';
+import { encodeProfile, type Profile, type ProfileContent } from '../plan/profile.ts';
+import { profilePath, writeFileAtomic } from '../plan/profile-store.ts';
+import { packageVersion } from '../version.ts';
 import { collect } from './collect.ts';
-import { type Job, type JobOptions, prepare } from './job.ts';
+import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
 import { probe } from './probe.ts';
-import { writeRows } from './self-text.ts';
+import { generateRows } from './self-text.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
-export interface CalibrateOptions extends JobOptions, Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** By how many tokens layers are weighed: 256 unless given, 0 for none. Plans need it, codecs do not. */
+/** Options of `calibrate`. */
+export interface CalibrateOptions
+  extends CalibrationDataOptions,
+    Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
+  /** Tokens used to measure sensitivities, which `auto` plans need: 16 or more, or 0 to skip them. Default: 256. */
   probeTokens?: number;
-  /** Where the profile goes: the store unless given. */
+  /** Path of the profile. Default: the folder where `loadModel` finds it. */
   out?: string;
-  /** Threads beside the device's; 0 does all in this one. */
-  workers: number;
+  /** Worker threads in addition to the device's; 0 runs everything in this thread. Default: one per CPU core. */
+  workers?: number;
+  /** Stops calibration; the next call with the same options continues it. */
   signal?: AbortSignal;
-  /** Before anything is computed: what there is to do. */
-  onStart?: (work: Work) => void;
-  onProgress?: (stage: Stage, done: number, total: number) => void;
+  /** Called before the first stage. */
+  onStart?: (work: CalibrationWork) => void;
+  onProgress?: (progress: CalibrationProgress) => void;
 }
 
-/** In tokens, rows, and sides of layers. */
-export type Stage = 'writing' | 'reading' | 'learning' | 'probing';
+/** `writing` counts tokens, `reading` rows, `learning` and `probing` sides (keys or values) of layers. */
+export type CalibrationStage = 'writing' | 'reading' | 'learning' | 'probing';
 
-export interface Work {
-  /** To read, and how many of them the model writes first. */
+/** Progress within a stage. */
+export interface CalibrationProgress {
+  stage: CalibrationStage;
+  done: number;
+  total: number;
+}
+
+/** The size of a calibration. */
+export interface CalibrationWork {
+  /** Tokens to read. */
   tokens: number;
-  written: number;
+  /** Tokens that the model generates first. */
+  generatedTokens: number;
+  /** Tokens per row. */
   context: number;
   codecs: readonly string[];
   layers: number;
-  /** About how long all of it takes, if nothing is done yet. */
+  /** Estimated seconds of all stages on this machine. */
   seconds: number;
 }
 
-export interface Calibrated {
+/** A finished calibration. */
+export interface CalibrationResult {
+  /** Where the profile was written. */
   path: string;
+  /** Size of the file. */
   bytes: number;
-  hash: string;
-  content: ProfileContent;
+  /** The profile itself, as `loadModel` takes it. */
+  profile: Profile;
 }
 
-/** Most rows that the model writes at a time. */
-const SELF_ROWS = 16;
-/** Tokens at the end of a row that probes are judged by. */
+/** Max rows that the model generates at the same time. */
+const MAX_ROWS_PER_BATCH = 16;
 const PROBE_TOKENS = 256;
 
-/** The profile, or undefined if the signal came first: the same call goes on from there. */
-export async function calibrate(name: string, options: CalibrateOptions): Promise<Calibrated | undefined> {
-  const { probeTokens = PROBE_TOKENS } = options;
-  if (probeTokens !== 0 && !(probeTokens >= 16))
-    throw new InputError(`Probes of ${probeTokens} tokens measure nothing. Take 16 or more, or 0 for no probes.`);
+const calibrateRules: Record<keyof CalibrateOptions, Rule> = {
+  device: engineRules.device,
+  threads: engineRules.threads,
+  memoryLimit: engineRules.memoryLimit,
+  signal: engineRules.signal,
+  onProgress: callback,
+  onStart: callback,
+  texts: rule('an array of strings', value => Array.isArray(value) && value.every(text => typeof text === 'string')),
+  self: boolean,
+  parseSpecialTokens: boolean,
+  tokens: integer(1),
+  context: integer(16),
+  samples: integer(1),
+  seed: integer(0),
+  codecs: rule('an array of codec specs', value => Array.isArray(value)),
+  probeTokens: number('0 or an integer, 16 or more', n => n === 0 || (Number.isSafeInteger(n) && n >= 16)),
+  out: string('the path of the profile'),
+  workers: integer(0),
+};
+
+/**
+ * Calibrates a model on disk, given by path or hub name, and writes its profile. Node only.
+ * Returns undefined if the signal aborted it: the next call with the same options continues where it stopped.
+ */
+export async function calibrate(name: string, options: CalibrateOptions = {}): Promise<CalibrationResult | undefined> {
+  checkOptions('calibrate', options, calibrateRules);
   const file = await openModelFile(name);
-  const job = await prepare(file, options).catch(async error => {
+  const job = await prepareJob(file, options).catch(async error => {
     await file.gguf.close();
     throw error;
   });
   const { context, codecs, codecShape } = job;
-  const [tokens, written] = [job.rows * context, job.own * context];
-  const seconds = await calibrationSeconds(file, tokens, written);
-  options.onStart?.({ tokens, written, context, codecs, layers: codecShape.layers, seconds });
-  const workers = await createWorkers(options.workers);
+  const [tokens, generatedTokens] = [job.rows * context, job.selfRows * context];
+  const seconds = await estimateCalibrationSeconds(file, tokens, generatedTokens);
+  options.onStart?.({ tokens, generatedTokens, context, codecs, layers: codecShape.layers, seconds });
+  const workers = await createWorkers(options.workers ?? availableParallelism());
   try {
-    const rows = await readText(file, job, workers, options);
+    const rows = await collectStatistics(file, job, workers, options);
     if (!rows) return undefined;
-    const { fingerprint, seed, text, shape, state } = job;
-    const made = { tokens, context, samples: job.rows * shape.samples, seed, text, codecs, version: options.version };
-    const content = { fingerprint, shape: profileShape(file), made, sensitivities: {} };
+    const { fingerprint, seed, text, shape, checkpoint } = job;
+    const provenance = {
+      tokens,
+      context,
+      samples: job.rows * shape.samples,
+      seed,
+      text,
+      codecs,
+      version: packageVersion,
+    };
+    const content = { fingerprint, shape: profileShape(file), provenance, sensitivities: {} };
     const learned = await train({
       ...job,
       content,
       workers,
       signal: options.signal,
-      onProgress: done => options.onProgress?.('learning', done, 2 * codecShape.layers),
+      onProgress: done => options.onProgress?.({ stage: 'learning', done, total: 2 * codecShape.layers }),
     });
-    const sensitivities = learned && (await weigh(name, job, rows[job.rows], { ...content, learned }, options));
+    const sensitivities =
+      learned && (await measureSensitivities(name, job, rows[job.rows], { ...content, learned }, options));
     if (!sensitivities) return undefined;
 
     const complete = { ...content, learned, sensitivities };
     const bytes = await encodeProfile(complete);
     const path = options.out ?? (await profilePath(fingerprint));
-    await writeWhole(path, bytes);
-    await state.remove();
-    return { path, bytes: bytes.length, hash: Buffer.from(bytes.subarray(-32)).toString('hex'), content: complete };
+    await writeFileAtomic(path, bytes);
+    await checkpoint.remove();
+    const hash = Buffer.from(bytes.subarray(-32)).toString('hex');
+    return { path, bytes: bytes.length, profile: { ...complete, hash } };
   } finally {
     await workers.dispose();
   }
@@ -111,86 +161,91 @@ const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOption
   signal,
 });
 
-/** Gets the rows and their statistics into the state, and gives the rows. */
-async function readText(file: ModelFile, job: Job, workers: Workers, options: CalibrateOptions) {
-  const { context, state, shape, grams } = job;
+/** Stores the statistics of all rows in the checkpoint, and returns the rows; undefined if aborted. */
+async function collectStatistics(file: ModelFile, job: CalibrationJob, workers: Workers, options: CalibrateOptions) {
+  const { context, checkpoint, shape, grams } = job;
   const { signal, onProgress } = options;
-  const engine = await loadEngine(file, { plan: planOf('f16', planShape(file)), context }, engineOptions(options));
+  const engine = await loadEngine(file, { plan: createPlan('f16', planShape(file)), context }, engineOptions(options));
   try {
-    const own = await selfText(engine, job, options);
-    const rows = own && [...own, ...job.given];
+    const selfRows = await generateText(engine, job, options);
+    const rows = selfRows && [...selfRows, ...job.textRows];
     const reading = rows?.slice(0, job.rows);
-    const onRow = (done: number) => onProgress?.('reading', done, job.rows);
+    const onRow = (done: number) => onProgress?.({ stage: 'reading', done, total: job.rows });
     const done =
-      reading && (await collect(engine, reading, { shape, grams, state, workers, signal, onProgress: onRow }));
+      reading && (await collect(engine, reading, { shape, grams, checkpoint, workers, signal, onProgress: onRow }));
     return done ? rows : undefined;
   } finally {
     await engine.dispose();
   }
 }
 
-/** The rows that the model writes, or undefined if the signal came first. */
-async function selfText(engine: Engine, { own, given, context, seed, state }: Job, options: CalibrateOptions) {
+/** The rows that the model generates; undefined if aborted. */
+async function generateText(
+  engine: Engine,
+  { selfRows, textRows, context, seed, checkpoint }: CalibrationJob,
+  options: CalibrateOptions,
+) {
   const { signal, onProgress } = options;
   const text: number[][] = [];
-  // In equal parts, since a row alone takes as long as many together.
-  const most = Math.ceil(own / Math.ceil(own / SELF_ROWS));
-  // The last row of all is for the probes.
-  const brief = given.length === 0 ? own - 1 : undefined;
-  while (text.length < own) {
-    const first = text.length;
-    const name = `text-${first}`;
-    const count = Math.min(most, own - first);
-    if (!(await state.has(name))) {
-      const progress = (tokens: number) => onProgress?.('writing', first * context + tokens, own * context);
-      const written = await writeRows(engine, {
+  // Equal batches, since one row takes as long as many together.
+  const batchRows = Math.ceil(selfRows / Math.ceil(selfRows / MAX_ROWS_PER_BATCH));
+  // The last row is for measuring sensitivities.
+  const shortRow = textRows.length === 0 ? selfRows - 1 : undefined;
+  while (text.length < selfRows) {
+    const firstRow = text.length;
+    const name = `text-${firstRow}`;
+    const count = Math.min(batchRows, selfRows - firstRow);
+    if (!(await checkpoint.has(name))) {
+      const progress = (tokens: number) =>
+        onProgress?.({ stage: 'writing', done: firstRow * context + tokens, total: selfRows * context });
+      const written = await generateRows(engine, {
         rows: count,
         context,
         seed,
-        first,
-        brief,
+        firstRow,
+        shortRow,
         signal,
         onProgress: progress,
       });
       if (!written) return undefined;
-      await state.write(name, new Uint8Array(Int32Array.from(written.flat()).buffer));
+      await checkpoint.write(name, new Uint8Array(Int32Array.from(written.flat()).buffer));
     }
-    const ids = new Int32Array((await state.read(name)).buffer);
+    const ids = new Int32Array((await checkpoint.read(name)).buffer);
     for (let i = 0; i < count; i++) text.push([...ids.subarray(i * context, (i + 1) * context)]);
   }
   return text;
 }
 
-/** Loads the model anew, since measurements want another precision. */
-async function weigh(
+/** Loads the model again, since measurements use precise kernels. */
+async function measureSensitivities(
   name: string,
-  { codecs, mark, codecShape, state }: Job,
+  { codecs, codecsHash, codecShape, checkpoint }: CalibrationJob,
   text: readonly number[],
   content: ProfileContent,
   options: CalibrateOptions,
 ): Promise<ProfileContent['sensitivities'] | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return {};
-  const judged = Math.min(probeTokens, Math.floor(text.length / 2));
+  const scored = Math.min(probeTokens, Math.floor(text.length / 2));
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
-  const plan = planOf('f16', planShape(file));
+  const plan = createPlan('f16', planShape(file));
   const context = text.length;
-  // What a probe begins with and is held against; whole plans are smaller than f16, and few.
-  const held = 4 * (judged * vocab + 2 * judged * layers * (width + 2 * kvHeads * headDim));
-  const cache = { plan, context, extra: held + planBytes(plan, context) };
+  // The f16 activations and log probabilities that probes start from and are compared with.
+  const referenceBytes = 4 * (scored * vocab + 2 * scored * layers * (width + 2 * kvHeads * headDim));
+  const cache = { plan, context, extra: referenceBytes + planBytes(plan, context) };
   const engine = await loadEngine(file, cache, { ...engineOptions(options), precise: true });
   try {
     return await probe(engine, {
       row: text,
-      judged,
+      scored,
       content,
       shape: codecShape,
       codecs,
-      state,
-      mark,
+      checkpoint,
+      codecsHash,
       signal,
-      onProgress: (done, total) => onProgress?.('probing', done, total),
+      onProgress: (done, total) => onProgress?.({ stage: 'probing', done, total }),
     });
   } finally {
     await engine.dispose();

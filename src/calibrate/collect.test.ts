@@ -1,31 +1,32 @@
-/** Statistics of a tiny model against the same written down as the definition says it, in f64. */
+/** Statistics of a tiny model against their definition in f64. */
+
 import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { turnPairs } from '../codec/domain.ts';
+import { applyRope } from '../codec/parts/rope.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { DeviceError } from '../errors.ts';
 import { roundF16 } from '../kernel/float.ts';
-import { readFloats, tensorOf } from '../model/gguf.ts';
+import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
 import { outputGrams, valueMetric } from '../plan/metric.ts';
-import { planOf } from '../plan/plan.ts';
+import { createPlan } from '../plan/plan.ts';
 import {
+  errorMetric,
   type LayerRecord,
-  metricOf,
-  mostSamples,
+  maxSamples,
   observeLayer,
-  recordOf,
   type StatisticsShape,
   sampledPositions,
   sampledQueries,
-  samplesFrom,
+  samplesFromRecords,
+  viewRecord,
 } from '../plan/statistics.ts';
+import { type Checkpoint, openCheckpoint } from './checkpoint.ts';
 import { collect, readRecords } from './collect.ts';
-import { openState, type State } from './state.ts';
 import type { ObserveRequest } from './tasks.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
@@ -35,7 +36,7 @@ type Vectors = { q: Float32Array; k: Float32Array; v: Float32Array };
 
 let engine: Engine;
 let shape: StatisticsShape;
-let state: State;
+let checkpoint: Checkpoint;
 const grams: Float32Array[] = [];
 const records: LayerRecord[][] = [];
 /** [row][layer]. */
@@ -43,31 +44,50 @@ const seen: Vectors[][] = [];
 
 beforeAll(async () => {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ heads: 6, kvHeads: 2, headDim: 16 }))]));
-  engine = await loadEngine(file, { plan: planOf('f16', file.config), context }, { device: 'js', prefillChunk: 20 });
+  engine = await loadEngine(
+    file,
+    { plan: createPlan('f16', file.config), context },
+    { device: 'js', prefillChunk: 20 },
+  );
   const { heads, kvHeads, headDim, attentionScale: scale } = engine.config;
-  const look = { heads, kvHeads, headDim, scale, turn: engine.rope.frequencies, context, pageTokens: 16 };
-  shape = { ...look, samples: 20, seed: 5 };
+  const attentionShape = {
+    heads,
+    kvHeads,
+    headDim,
+    scale,
+    ropeFrequencies: engine.rope.frequencies,
+    context,
+    pageTokens: 16,
+  };
+  shape = { ...attentionShape, samples: 20, seed: 5 };
   for (const layer of [0, 1])
-    grams.push(outputGrams(await readFloats(file.gguf, tensorOf(file.gguf, `blk.${layer}.attn_output.weight`)), shape));
-  state = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
-  expect(await collect(engine, rows, { shape, grams, state, workers: await createWorkers(0) })).toBe(true);
+    grams.push(
+      outputGrams(
+        await readTensorAsFloat32(file.gguf, requireTensor(file.gguf, `blk.${layer}.attn_output.weight`)),
+        shape,
+      ),
+    );
+  checkpoint = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
+  expect(await collect(engine, rows, { shape, grams, checkpoint, workers: await createWorkers(0) })).toBe(true);
   for (const layer of [0, 1]) {
-    const bytes = await readRecords(state, shape, rows.length, layer);
-    records.push(bytes.map(each => recordOf(shape, each)));
+    const bytes = await readRecords(checkpoint, shape, rows.length, layer);
+    records.push(bytes.map(each => viewRecord(shape, each)));
   }
   for (const tokens of rows) {
     const layers: Vectors[] = [];
     await step(
       engine,
-      [{ sequence: engine.openSequence(planOf('f16', engine.config), context), tokens, logits: 'none' }],
+      [{ sequence: engine.openSequence(createPlan('f16', engine.config), context), tokens, logits: 'none' }],
       {
         async observe(layer, { rows, q, k, v }) {
-          const more = async (before: Float32Array | undefined, tensor: typeof q) => {
-            const batch = await Promise.all(Array.from({ length: rows }, (_, row) => engine.device.read(tensor, row)));
+          const append = async (before: Float32Array | undefined, tensor: typeof q) => {
+            const batch = await Promise.all(
+              Array.from({ length: rows }, (_, row) => engine.device.readRow(tensor, row)),
+            );
             return Float32Array.from([...(before ?? []), ...batch.flatMap(row => [...row])]);
           };
           const { q: qs, k: ks, v: vs } = layers[layer] ?? {};
-          layers[layer] = { q: await more(qs, q), k: await more(ks, k), v: await more(vs, v) };
+          layers[layer] = { q: await append(qs, q), k: await append(ks, k), v: await append(vs, v) };
         },
       },
     );
@@ -80,8 +100,8 @@ const vectorOf = (x: Float32Array, heads: number, t: number, head: number) =>
   Array.from(x.subarray((t * heads + head) * 16, (t * heads + head + 1) * 16));
 const dot = (a: ArrayLike<number>, b: ArrayLike<number>) => Array.from(a).reduce((sum, x, i) => sum + x * b[i], 0);
 
-/** What errors in keys and values do to the output, token by token, by the sums that define it. */
-function lookedAt(layer: number, row: number, kv: number) {
+/** The sensitivity to errors in keys and values, token by token, by its definition. */
+function expectedSensitivity(layer: number, row: number, kv: number) {
   const { q, k, v } = seen[row][layer];
   const out = {
     key: Array(context).fill(0),
@@ -95,18 +115,18 @@ function lookedAt(layer: number, row: number, kv: number) {
       const query = vectorOf(q, 6, t, 3 * kv + g);
       const weights = values.map((_, n) => Math.exp(dot(query, vectorOf(k, 2, n, kv)) / 4));
       const total = weights.reduce((a, b) => a + b);
-      const mix = query.map((_, i) => values.reduce((sum, value, n) => sum + (weights[n] / total) * value[i], 0));
+      const output = query.map((_, i) => values.reduce((sum, value, n) => sum + (weights[n] / total) * value[i], 0));
       const gram = grams[layer].subarray((3 * kv + g) * 256, (3 * kv + g + 1) * 256);
       const length = (x: number[]) => x.reduce((sum, a, i) => sum + a * dot(gram.subarray(16 * i, 16 * i + 16), x), 0);
       for (let n = 0; n < Math.floor(t / 16) * 16; n++) {
         const square = (weights[n] / total) ** 2;
-        const weight = square * length(values[n].map((x, i) => x - mix[i]));
+        const weight = square * length(values[n].map((x, i) => x - output[i]));
         out.key[n] += weight;
-        out.value[n] += (square * mix.reduce((sum, _, i) => sum + gram[17 * i], 0)) / 16;
+        out.value[n] += (square * output.reduce((sum, _, i) => sum + gram[17 * i], 0)) / 16;
         out.shares[g] += square;
-        const turned = Float64Array.from(query);
-        turnPairs(turned, shape.turn, -Math.floor(n / 16) * 16);
-        for (let i = 0; i < 256; i++) out.metric[i] += weight * turned[i >> 4] * turned[i & 15];
+        const rotated = Float64Array.from(query);
+        applyRope(rotated, shape.ropeFrequencies, -Math.floor(n / 16) * 16);
+        for (let i = 0; i < 256; i++) out.metric[i] += weight * rotated[i >> 4] * rotated[i & 15];
       }
     }
   }
@@ -114,19 +134,19 @@ function lookedAt(layer: number, row: number, kv: number) {
 }
 
 describe('samples', () => {
-  it('are spread over the row, past the sinks and before the last page, the same ones again for the same seed', () => {
+  it('are spread over the row between sinks and last page, and reproducible', () => {
     const positions = sampledPositions(shape, 1);
     expect(positions).toEqual(sampledPositions(shape, 1));
     expect(positions).not.toEqual(sampledPositions(shape, 2));
     expect(new Set(positions).size).toBe(20);
     expect([positions[0] >= 4, positions[0] < 7, positions[19] >= 46, positions[19] < 48]).not.toContain(false);
-    expect(sampledPositions({ ...shape, samples: mostSamples(shape) }, 0)).toEqual(
+    expect(sampledPositions({ ...shape, samples: maxSamples(shape) }, 0)).toEqual(
       Int32Array.from({ length: 44 }, (_, i) => i + 4),
     );
   });
 
-  it.each(['key', 'value'] as const)('hold each %s as f16 keeps it, where it was', side => {
-    const samples = samplesFrom(shape, records[1], side, new Float64Array());
+  it.each(['key', 'value'] as const)('hold each %s rounded to f16, with its position', side => {
+    const samples = samplesFromRecords(shape, records[1], side, new Float64Array());
     expect(samples.count).toBe(60);
     for (const [row, layers] of seen.entries()) {
       sampledPositions(shape, row).forEach((t, i) => {
@@ -146,90 +166,90 @@ describe('samples', () => {
     expect(samples.maxima[17]).toBe(largest);
   });
 
-  it('are weighed by what an error of the key, or the value, does to the output', () => {
+  it('are weighted by the sensitivity to errors of the key or value', () => {
     for (const [layer, head] of [
       [0, 1],
       [1, 0],
     ]) {
-      const looked = rows.map((_, row) => lookedAt(layer, row, head));
+      const looked = rows.map((_, row) => expectedSensitivity(layer, row, head));
       for (const side of ['key', 'value'] as const) {
         const raw = rows.flatMap((_, row) => Array.from(sampledPositions(shape, row), t => looked[row][side][t]));
-        const { attention } = samplesFrom(shape, records[layer], side, new Float64Array());
+        const { attentionWeights } = samplesFromRecords(shape, records[layer], side, new Float64Array());
         const mean = raw.reduce((a, b) => a + b) / 60;
         raw.forEach((a, n) => {
-          expect(attention[head * 60 + n]).toBeCloseTo(0.8 * Math.min(50, a / mean) + 0.2, 4);
+          expect(attentionWeights[head * 60 + n]).toBeCloseTo(0.8 * Math.min(50, a / mean) + 0.2, 4);
         });
       }
     }
   });
 });
 
-it('the metric of keys is that of the queries that read them, turned to the page of each; heads count as they look', () => {
-  const looked = [0, 1].map(kv => rows.map((_, row) => lookedAt(0, row, kv)));
+it('the metric of keys is the second moment of page-relative queries; the metric of values weights heads by their attention', () => {
+  const looked = [0, 1].map(kv => rows.map((_, row) => expectedSensitivity(0, row, kv)));
   const sum = (of: (each: (typeof looked)[0][0]) => number, kv: number) =>
     looked[kv].reduce((s, each) => s + of(each), 0);
   const largest = Math.max(...looked[0][0].metric);
-  metricOf(shape, records[0], 'key', grams[0]).forEach((m, i) => {
+  errorMetric(shape, records[0], 'key', grams[0]).forEach((m, i) => {
     expect(m / largest).toBeCloseTo(sum(({ metric }) => metric[i & 255], i >> 8) / largest, 4);
   });
   const shares = Float64Array.from({ length: 6 }, (_, h) => sum(each => each.shares[h % 3], h < 3 ? 0 : 1));
   const wanted = valueMetric(grams[0], shares, shape);
-  metricOf(shape, records[0], 'value', grams[0]).forEach((m, i) => {
+  errorMetric(shape, records[0], 'value', grams[0]).forEach((m, i) => {
     expect(m / wanted[0]).toBeCloseTo(wanted[i] / wanted[0], 4);
   });
 });
 
-it('goes on where it was stopped: rows that are there are not read again', async () => {
+it('continues after an abort: finished rows are not run again', async () => {
   const stop = new AbortController();
-  const again = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
+  const again = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
   const workers = await createWorkers(0);
   const first = collect(engine, rows, {
     shape,
     grams,
-    state: again,
+    checkpoint: again,
     workers,
     signal: stop.signal,
     onProgress: () => stop.abort(),
   });
   expect(await first).toBe(false);
   expect([await again.has('row-0'), await again.has('row-2')]).toEqual([true, false]);
-  const before = engine.device.bytes;
-  expect(await collect(engine, rows, { shape, grams, state: again, workers })).toBe(true);
-  expect(engine.device.bytes).toBe(before);
-  for (const row of ['row-0', 'row-1', 'row-2']) expect(await again.read(row)).toEqual(await state.read(row));
+  const before = engine.device.allocatedBytes;
+  expect(await collect(engine, rows, { shape, grams, checkpoint: again, workers })).toBe(true);
+  expect(engine.device.allocatedBytes).toBe(before);
+  for (const row of ['row-0', 'row-1', 'row-2']) expect(await again.read(row)).toEqual(await checkpoint.read(row));
 });
 
 it.each([0, 1, 2])(
-  'a task that fails in row %i ends it with the error, and nothing is left unhandled',
+  'a task that fails in row %i rejects with its error, and leaves no unhandled rejection',
   async failing => {
     const error = new DeviceError('a thread stopped');
     let tasks = 0;
     const workers: Workers = {
       threads: 2,
-      // All later ones fail too, as those of threads that are gone.
+      // All later tasks fail too, as after a thread has stopped.
       run: async (_name, request) => {
         if (tasks++ >= 2 * failing) throw error;
         return observeLayer(shape, (request as { row: number }).row, (request as ObserveRequest).observed) as never;
       },
       async dispose() {},
     };
-    const empty = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
-    const before = engine.device.bytes;
-    await expect(collect(engine, rows, { shape, grams, state: empty, workers })).rejects.toBe(error);
-    expect(engine.device.bytes).toBe(before);
+    const empty = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
+    const before = engine.device.allocatedBytes;
+    await expect(collect(engine, rows, { shape, grams, checkpoint: empty, workers })).rejects.toBe(error);
+    expect(engine.device.allocatedBytes).toBe(before);
     expect(await empty.has(`row-${failing}`)).toBe(false);
   },
 );
 
-it('a task that fails in a row that is stopped leaves nothing unhandled', async () => {
+it('a task that fails in an aborted row leaves no unhandled rejection', async () => {
   const stop = new AbortController();
   const run = async () => {
     stop.abort();
     throw new DeviceError('a thread stopped');
   };
-  const empty = await openState(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
+  const empty = await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-state-')));
   const workers: Workers = { threads: 2, run, async dispose() {} };
-  const done = collect(engine, rows, { shape, grams, state: empty, workers, signal: stop.signal });
+  const done = collect(engine, rows, { shape, grams, checkpoint: empty, workers, signal: stop.signal });
   await Promise.allSettled([done]);
   await new Promise(resolve => setTimeout(resolve, 10));
 });

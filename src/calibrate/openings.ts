@@ -1,6 +1,6 @@
 /**
- * How documents begin that a model writes to be calibrated by. Kinds of text, ways of writing and layouts, neighbours unlike
- * one another: heads look at line ends, brackets, digits, names and commas as each kind has them.
+ * Openings of the documents that a model generates for calibration: many kinds of text and layout, in mixed order, because
+ * attention heads react to line ends, brackets, digits, names and commas.
  */
 export const OPENINGS = [
   'The history of',

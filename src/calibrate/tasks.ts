@@ -1,4 +1,4 @@
-/** What calibration computes away from the device: plain functions of data that can be sent to a thread. */
+/** The CPU work of calibration: pure functions of data that can be sent to a worker thread. */
 import type { Shape, Side } from '../codec/codec.ts';
 import type { Family } from '../codec/family.ts';
 import { learnSide } from '../codec/kv.ts';
@@ -6,28 +6,28 @@ import type { Learned } from '../codec/learned.ts';
 import { familyOf, parseSpec } from '../codec/spec.ts';
 import { InputError } from '../errors.ts';
 import {
-  metricOf,
-  type Observed,
+  errorMetric,
+  type LayerObservation,
   observeLayer,
-  recordOf,
   type StatisticsShape,
-  samplesFrom,
+  samplesFromRecords,
+  viewRecord,
 } from '../plan/statistics.ts';
 
 export interface ObserveRequest {
   shape: StatisticsShape;
   row: number;
-  observed: Observed;
+  observed: LayerObservation;
 }
 
 export interface LearnRequest {
   shape: StatisticsShape;
-  /** One layer's, of all rows. */
+  /** The records of one layer, one per row. */
   records: Uint8Array<ArrayBuffer>[];
   side: Side;
   codecs: readonly string[];
   codecShape: Shape;
-  /** The layer's, see metric.ts. */
+  /** The Gram matrices of the layer, see metric.ts. */
   grams: Float32Array;
 }
 
@@ -35,19 +35,19 @@ export const tasks = {
   observe: ({ shape, row, observed }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, observed),
 
   learn({ shape, records: bytes, side, codecs, codecShape, grams }: LearnRequest): Learned {
-    const records = bytes.map(each => recordOf(shape, each));
-    const samples = samplesFrom(shape, records, side, metricOf(shape, records, side, grams));
+    const records = bytes.map(each => viewRecord(shape, each));
+    const samples = samplesFromRecords(shape, records, side, errorMetric(shape, records, side, grams));
     const learned: Record<string, Float32Array> = {};
     const done = new Set<Family>();
     for (const spec of codecs) {
-      const own = parseSpec(spec)[side];
-      const { family } = familyOf(own);
-      if (family.learnsAlike && done.has(family)) continue;
+      const sideSpec = parseSpec(spec)[side];
+      const { family } = familyOf(sideSpec);
+      if (family.sharesLearned && done.has(family)) continue;
       done.add(family);
-      for (const [name, array] of Object.entries(learnSide(own, side, codecShape, samples))) {
+      for (const [name, array] of Object.entries(learnSide(sideSpec, side, codecShape, samples))) {
         if (!array) continue;
         if (learned[name] && !same(learned[name], array))
-          throw new InputError(`${spec} and a codec before it learn "${name}", each its own. Calibrate them apart.`);
+          throw new InputError(`${spec} and an earlier codec learn different "${name}". Calibrate them separately.`);
         learned[name] = array;
       }
     }

@@ -1,34 +1,34 @@
-/** Learns what codecs need of every layer and side, from the records of all rows: one file each, as a small profile. */
+/** Learns the codecs' parameters for every layer and side from the records of all rows: one small profile file each. */
 import { checkShape } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import type { StatisticsShape } from '../plan/statistics.ts';
+import type { Checkpoint } from './checkpoint.ts';
 import { readRecords } from './collect.ts';
-import type { State } from './state.ts';
 import type { Workers } from './workers.ts';
 
 export interface TrainOptions {
   shape: StatisticsShape;
   codecShape: PlanShape;
   codecs: readonly string[];
-  /** In the names of the files. */
-  mark: string;
+  /** Part of the file names. */
+  codecsHash: string;
   rows: number;
   /** [layer], see metric.ts. */
   grams: readonly Float32Array[];
-  /** What the files are marked with. */
+  /** The header of the profile files. */
   content: Omit<ProfileContent, 'learned'>;
-  state: State;
+  checkpoint: Checkpoint;
   workers: Workers;
   signal?: AbortSignal;
-  /** Layers and sides that are in. */
+  /** Called after each side of a layer with the number done. */
   onProgress?: (done: number) => void;
 }
 
-/** [layer], by side; undefined if the signal came first. */
+/** One entry per layer, by side; undefined if the signal aborted it. */
 export async function train(options: TrainOptions): Promise<ProfileContent['learned'] | undefined> {
-  const { codecShape, mark, state, workers, signal, onProgress } = options;
+  const { codecShape, codecsHash, checkpoint, workers, signal, onProgress } = options;
   const { layers } = codecShape;
   const learned = Array.from({ length: layers }, () => ({ key: {} as Learned, value: {} as Learned }));
   const jobs = learned.flatMap((_, layer) => [{ layer, side: 'key' } as const, { layer, side: 'value' } as const]);
@@ -37,9 +37,9 @@ export async function train(options: TrainOptions): Promise<ProfileContent['lear
   const work = async () => {
     while (next < jobs.length && !signal?.aborted) {
       const { layer, side } = jobs[next++];
-      const name = `learned-${mark}-${layer}-${side}`;
-      if (!(await state.has(name))) await state.write(name, await learnOne(options, layer, side));
-      const part = await decodeProfile(await state.read(name), name);
+      const name = `learned-${codecsHash}-${layer}-${side}`;
+      if (!(await checkpoint.has(name))) await checkpoint.write(name, await learnOne(options, layer, side));
+      const part = await decodeProfile(await checkpoint.read(name), name);
       learned[layer][side] = part.learned[layer][side];
       onProgress?.(++done);
     }
@@ -49,11 +49,11 @@ export async function train(options: TrainOptions): Promise<ProfileContent['lear
 }
 
 async function learnOne(
-  { shape, codecShape, codecs, rows, grams, content, state, workers }: TrainOptions,
+  { shape, codecShape, codecs, rows, grams, content, checkpoint, workers }: TrainOptions,
   layer: number,
   side: 'key' | 'value',
 ): Promise<Uint8Array> {
-  const records = await readRecords(state, shape, rows, layer);
+  const records = await readRecords(checkpoint, shape, rows, layer);
   const request = {
     shape,
     records,

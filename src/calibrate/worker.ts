@@ -1,27 +1,27 @@
-/** A thread's whole program: runs the tasks that it is sent, one at a time, and answers each. */
+/** The worker thread: runs the tasks that it receives, one at a time, and replies to each. */
 import { parentPort } from 'node:worker_threads';
 import { KvasirError } from '../errors.ts';
 import { type Tasks, tasks } from './tasks.ts';
 
-export interface Message {
+export interface TaskMessage {
   id: number;
   name: keyof Tasks;
   request: never;
 }
 
-export interface Answer {
+export interface TaskReply {
   id: number;
   result?: unknown;
-  /** Of an error: classes do not survive the way between threads. */
-  error?: { message: string; own: boolean };
+  /** Error classes are lost between threads, so a flag says whether it was a KvasirError. */
+  error?: { message: string; isKvasirError: boolean };
 }
 
-parentPort?.on('message', ({ id, name, request }: Message) => {
-  const answer: Answer = { id };
+parentPort?.on('message', ({ id, name, request }: TaskMessage) => {
+  const reply: TaskReply = { id };
   try {
-    answer.result = tasks[name](request);
+    reply.result = tasks[name](request);
   } catch (error) {
-    answer.error = { message: (error as Error).message, own: error instanceof KvasirError };
+    reply.error = { message: (error as Error).message, isKvasirError: error instanceof KvasirError };
   }
-  parentPort?.postMessage(answer);
+  parentPort?.postMessage(reply);
 });

@@ -1,22 +1,22 @@
-/** Threads that run tasks while the device reads on. With none, tasks run here. */
+/** Worker threads for CPU tasks, so that the device does not wait. With 0 threads, tasks run in the caller's thread. */
 import { DeviceError, InputError } from '../errors.ts';
 import { type Tasks, tasks } from './tasks.ts';
-import type { Answer } from './worker.ts';
+import type { TaskReply } from './worker.ts';
 
 export interface Workers {
-  /** How many tasks run at a time. */
+  /** Number of tasks that run at the same time. */
   readonly threads: number;
-  /** The buffers in `transfer` go to the thread, and are gone here. */
+  /** Runs a task. The buffers in `transfer` move to the thread and cannot be used afterwards. */
   run<Name extends keyof Tasks>(
     name: Name,
     request: Parameters<Tasks[Name]>[0],
     transfer: ArrayBuffer[],
   ): Promise<ReturnType<Tasks[Name]>>;
-  /** Tasks that still run are given up. */
+  /** Stops all threads; running tasks are lost. */
   dispose(): Promise<void>;
 }
 
-interface Waiting {
+interface PendingTask {
   resolve(result: never): void;
   reject(error: Error): void;
 }
@@ -26,25 +26,28 @@ export async function createWorkers(threads: number): Promise<Workers> {
     return { threads: 1, run: async (name, request) => tasks[name](request as never) as never, async dispose() {} };
 
   const { Worker } = await import('node:worker_threads');
-  const waiting = new Map<number, Waiting>();
+  const pending = new Map<number, PendingTask>();
   let next = 0;
   let failure: DeviceError | undefined;
   const terminate = () => Promise.all(workers.map(worker => worker.terminate()));
-  /** One thread that stops ends them all: its tasks are lost. */
+  /** If one thread stops, its tasks are lost, so all threads stop. */
   const fail = (why: string) => {
     if (failure) return;
-    failure = new DeviceError(`A calibration thread stopped (${why}). Run it again: what is done is kept.`);
+    failure = new DeviceError(
+      `A calibration thread stopped (${why}). Run calibration again: it continues where it stopped.`,
+    );
     void terminate();
-    for (const { reject } of waiting.values()) reject(failure);
-    waiting.clear();
+    for (const { reject } of pending.values()) reject(failure);
+    pending.clear();
   };
   const workers = Array.from({ length: threads }, () => {
     const worker = new Worker(new URL('./worker.js', import.meta.url));
-    worker.on('message', ({ id, result, error }: Answer) => {
-      const task = waiting.get(id);
-      waiting.delete(id);
+    worker.on('message', ({ id, result, error }: TaskReply) => {
+      const task = pending.get(id);
+      pending.delete(id);
       if (!error) task?.resolve(result as never);
-      else task?.reject(error.own ? new InputError(error.message) : new DeviceError(taskFailed(error.message)));
+      else
+        task?.reject(error.isKvasirError ? new InputError(error.message) : new DeviceError(taskFailed(error.message)));
     });
     worker.on('error', error => fail(error.message));
     worker.on('exit', code => fail(`exit code ${code}`));
@@ -56,14 +59,15 @@ export async function createWorkers(threads: number): Promise<Workers> {
       new Promise((resolve, reject) => {
         if (failure) throw failure;
         const id = next++;
-        waiting.set(id, { resolve, reject });
+        pending.set(id, { resolve, reject });
         workers[id % threads].postMessage({ id, name, request }, transfer);
       }),
     async dispose() {
-      failure ??= new DeviceError('The calibration threads are disposed.');
+      failure ??= new DeviceError('The calibration threads were disposed.');
       await terminate();
     },
   };
 }
 
-const taskFailed = (why: string) => `A calibration task failed (${why}). Run it again: what is done is kept.`;
+const taskFailed = (why: string) =>
+  `A calibration task failed (${why}). Run calibration again: it continues where it stopped.`;

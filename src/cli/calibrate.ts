@@ -1,16 +1,21 @@
-/** `kvasir calibrate`: learns from text what the calibrated codecs need of a model, and keeps it as its profile. */
-import { availableParallelism } from 'node:os';
+/** `kvasir calibrate`: learns codec parameters from text and saves them as the model's profile. */
+
 import type { Command } from 'commander';
-import { type Calibrated, calibrate, type Stage, type Work } from '../calibrate/calibrate.ts';
+import {
+  type CalibrationProgress,
+  type CalibrationResult,
+  type CalibrationStage,
+  type CalibrationWork,
+  calibrate,
+} from '../calibrate/calibrate.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { USUAL_CODECS } from '../plan/usual.ts';
+import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
 import { formatCount, formatDuration, formatFileSize, parseCount } from '../units.ts';
+import { addDeviceOptions, parseNumber, runInterruptible } from './model-command.ts';
 import { createProgress, type Progress } from './progress.ts';
-import { addDeviceOptions, interruptible, parseNumber } from './session.ts';
-import { brief } from './table.ts';
-import { readText } from './text.ts';
-import { packageVersion } from './version.ts';
+import { readTextFile } from './read-text.ts';
+import { formatShort } from './table.ts';
 
 interface Options {
   text?: string[];
@@ -30,8 +35,8 @@ interface Options {
   json?: boolean;
 }
 
-/** Titles and units of the bars. */
-const STAGES: Record<Stage, [string, string]> = {
+/** Title and unit of each stage's progress bar. */
+const STAGE_BARS: Record<CalibrationStage, [string, string]> = {
   writing: ['1 writing text', 'tokens'],
   reading: ['2 reading', 'rows'],
   learning: ['3 learning', 'sides'],
@@ -41,127 +46,129 @@ const STAGES: Record<Stage, [string, string]> = {
 export function addCalibrate(program: Command): void {
   const command = program
     .command('calibrate')
-    .description('learn from text what calibrated codecs need of a model, and keep it as its profile')
+    .description('learn codec parameters for a model from text and save them as its profile')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .option('--text <files...>', 'texts to learn from; without any the model writes its own')
-    .option('--special', 'special tokens that are written out in the texts are read as such')
-    .option('--self', 'let the model write the text; beside --text, half of it')
-    .option('--tokens <n>', 'how much text', parseCount, 65536)
-    .option('--context <n>', 'tokens a row (default: 2048)', parseCount)
-    .option('--samples <n>', 'keys and values kept of every layer (default: 16384)', parseCount)
-    .option('--probe-tokens <n>', 'tokens by which layers are weighed; 0 for none (default: 256)', parseNumber)
-    .option('--seed <n>', 'of the samples, and of the text that the model writes', parseNumber, 0)
-    .option('--codecs <specs>', `what is learned for, with commas between (default: ${USUAL_CODECS.join()})`)
-    .option('--bits <n>', 'bits a value of the plan that is shown in the end', parseNumber, 2)
-    .option('--out <file>', 'write the profile here (default: where it is found by itself)');
+    .option('--text <files...>', 'text files to calibrate on (default: text that the model writes)')
+    .option('--special', 'parse special tokens in the text files')
+    .option('--self', 'use text that the model writes; with --text, for half of the tokens')
+    .option('--tokens <n>', 'tokens of text', parseCount, 65536)
+    .option('--context <n>', 'tokens per row (default: 2048)', parseCount)
+    .option('--samples <n>', 'keys and values sampled per layer (default: 16384)', parseCount)
+    .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 256)', parseNumber)
+    .option('--seed <n>', 'random seed of the samples and of the written text', parseNumber, 0)
+    .option('--codecs <specs>', `codecs to learn for, comma-separated (default: ${DEFAULT_CODECS.join()})`)
+    .option('--bits <n>', 'bits per value of the plan printed at the end', parseNumber, 2)
+    .option('--out <file>', 'write the profile to this file (default: the profile folder)');
   addDeviceOptions(command)
-    .option('--json', 'the result as JSON')
+    .option('--json', 'print the result as JSON')
     .addHelpText(
       'after',
       '\nExamples:\n  kvasir calibrate model.gguf\n  kvasir calibrate model.gguf --text wiki.train.txt code.txt --self',
     )
-    .action((model: string, options: Options) => interruptible(signal => run(model, options, signal)));
+    .action((model: string, options: Options) => runInterruptible(signal => run(model, options, signal)));
 }
 
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { text, memory, codecs, json, bits, ...rest } = options;
+  const { text, memory, codecs, json, bits, special, ...rest } = options;
   if (!text && !rest.self)
-    console.error('The model writes the text that it is calibrated by. --text takes files: best what it will read.');
-  const texts = text && (await Promise.all(text.map(path => readText(path, '--text'))));
-  const bars = stageBars();
+    console.error(
+      'Calibrating on text that the model writes. Use --text FILE to calibrate on text similar to your prompts.',
+    );
+  const texts = text && (await Promise.all(text.map(path => readTextFile(path, '--text'))));
+  const bars = createStageBars();
   try {
     const result = await calibrate(model, {
       ...rest,
       texts,
       codecs: codecs?.split(',').map(spec => spec.trim()),
+      parseSpecialTokens: special,
       memoryLimit: memory,
-      version: packageVersion,
-      workers: availableParallelism(),
       signal,
-      onStart: work => console.error(announce(work)),
+      onStart: work => console.error(describeWork(work)),
       onProgress: bars.update,
     });
     bars.end();
-    if (!result) console.error('stopped; what is done is kept. The same command goes on from there.');
+    if (!result) console.error('stopped; progress is saved. Run the same command again to continue.');
     else console.log(json ? JSON.stringify(summary(result, bits), null, 1) : render(result, bits));
   } finally {
     bars.end();
   }
 }
 
-function announce({ tokens, written, context, codecs, layers, seconds }: Work): string {
-  const writes = written > 0 ? `the model writes ${formatCount(written)} tokens, ` : '';
+function describeWork({ tokens, generatedTokens, context, codecs, layers, seconds }: CalibrationWork): string {
+  const writes = generatedTokens > 0 ? `the model writes ${formatCount(generatedTokens)} tokens, ` : '';
   return (
-    `${written > 0 ? 'Four' : 'Three'} stages: ${writes}${formatCount(tokens)} are read in rows of ${formatCount(context)}, ${codecs.join(', ')} learn ` +
-    `from them, and ${layers} layers are probed.\nAbout ${formatDuration(seconds)} in all. Ctrl-C keeps what is done.`
+    `${generatedTokens > 0 ? 'Four' : 'Three'} stages: ${writes}${formatCount(tokens)} tokens are read in rows of ${formatCount(context)}, ` +
+    `${codecs.join(', ')} are trained on them, and ${layers} layers are probed.\n` +
+    `About ${formatDuration(seconds)} in total. Ctrl-C saves progress.`
   );
 }
 
-/** One bar a stage. */
-function stageBars() {
-  let stage: Stage | undefined;
+/** One progress bar per stage. */
+function createStageBars() {
+  let stage: CalibrationStage | undefined;
   let bar: Progress | undefined;
   return {
-    update(now: Stage, done: number, total: number) {
-      if (now !== stage) {
+    update(now: CalibrationProgress) {
+      if (now.stage !== stage) {
         bar?.end();
-        const [title, unit] = STAGES[now];
+        const [title, unit] = STAGE_BARS[now.stage];
         bar = createProgress({ title, unit });
       }
-      stage = now;
-      bar?.update(done, total);
+      stage = now.stage;
+      bar?.update(now.done, now.total);
     },
     end: () => bar?.end(),
   };
 }
 
-function summary(result: Calibrated, bits: number) {
-  const { path, bytes, hash, content } = result;
-  const { fingerprint, shape, made, sensitivities } = content;
+function summary(result: CalibrationResult, bits: number) {
+  const { path, bytes, profile } = result;
+  const { hash, fingerprint, shape, provenance, sensitivities } = profile;
   return {
     path,
     bytes,
     hash,
     fingerprint,
     layers: shape.layers,
-    made,
+    provenance,
     sensitivities,
-    topPairs: topPairs(result),
-    plan: planned(result, bits),
+    topPairs: topPairShare(result),
+    plan: describePlan(result, bits),
   };
 }
 
-/** Pairs of RoPE that TriAttention usually keeps. */
+/** RoPE pairs that TriAttention keeps by default. */
 const TOP_PAIRS = 12;
 
-/** The share of the keys' energy that the largest pairs carry, over all layers; undefined if it was not measured. */
-function topPairs({ content: { learned } }: Calibrated): number | undefined {
+/** The share of the keys' energy in their largest pairs, averaged over layers; undefined if not measured. */
+function topPairShare({ profile: { learned } }: CalibrationResult): number | undefined {
   const shares = learned.flatMap(({ key }) => key['tri.shares']?.[TOP_PAIRS - 1] ?? []);
   return shares.length > 0 ? shares.reduce((a, b) => a + b) / shares.length : undefined;
 }
 
-/** What a plan of so many bits would be; none where layers were not weighed. */
-function planned({ content, hash }: Calibrated, bits: number) {
-  if (Object.keys(content.sensitivities).length === 0) return undefined;
-  const shape = { ...content.shape, turn: Float64Array.from(content.shape.turn) };
-  const { spec, predicted } = choosePlan(`auto:${bits}`, shape, { ...content, hash });
+/** The plan for this number of bits; undefined if no sensitivities were measured. */
+function describePlan({ profile }: CalibrationResult, bits: number) {
+  if (Object.keys(profile.sensitivities).length === 0) return undefined;
+  const shape = { ...profile.shape, ropeFrequencies: Float64Array.from(profile.shape.ropeFrequencies) };
+  const { spec, predicted } = choosePlan(`auto:${bits}`, shape, profile);
   return { kv: spec, predicted };
 }
 
-function render(result: Calibrated, bits: number): string {
-  const { path, bytes, content } = result;
-  const { made } = content;
-  const plan = planned(result, bits);
-  const share = topPairs(result);
+function render(result: CalibrationResult, bits: number): string {
+  const { path, bytes, profile } = result;
+  const { provenance } = profile;
+  const plan = describePlan(result, bits);
+  const share = topPairShare(result);
   return [
     path,
-    `${formatFileSize(bytes)}; learned from ${formatCount(made.tokens)} tokens for ${made.codecs.join(', ')}`,
+    `${formatFileSize(bytes)}; learned from ${formatCount(provenance.tokens)} tokens for ${provenance.codecs.join(', ')}`,
     ...(plan?.predicted === undefined
       ? []
-      : [`${plan.kv}: a divergence of ${brief(plan.predicted)} nats is to be expected`]),
+      : [`${plan.kv}: expected divergence ${formatShort(plan.predicted)} nats per token`]),
     ...(share === undefined
       ? []
-      : [`the top ${TOP_PAIRS} pairs of a key carry ${(100 * share).toFixed(1)} % of its energy`]),
-    `It is used by itself where a codec needs it: kvasir run MODEL --kv ${plan ? `auto:${bits}` : made.codecs[0]}`,
+      : [`the top ${TOP_PAIRS} RoPE pairs of a key carry ${(100 * share).toFixed(1)} % of its energy`]),
+    `The profile is found automatically: kvasir run MODEL --kv ${plan ? `auto:${bits}` : provenance.codecs[0]}`,
   ].join('\n');
 }

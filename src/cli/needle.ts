@@ -1,15 +1,10 @@
-/** `kvasir eval --task needle`: which planted facts a model finds again, by cache, length and depth. */
+/** `kvasir eval --task needle`: how many planted facts a model retrieves, by codec, length and depth. */
 import { writeFile } from 'node:fs/promises';
-import { loadEngine, openModelFile, planShape } from '../engine/engine.ts';
-import { profileFor } from '../engine/profile.ts';
-import { matchOf } from '../eval/needle/ask.ts';
+import { evaluateNeedle } from '../eval/evaluate.ts';
 import { heatmapPage, heatmapPlot, heatmapText } from '../eval/needle/heatmap.ts';
-import { measureNeedle } from '../eval/needle/run.ts';
 import type { DeviceName } from '../kernel/open.ts';
-import { choosePlan } from '../plan/auto.ts';
-import { planBytes } from '../plan/plan.ts';
+import { parseSpecList } from './model-command.ts';
 import { createProgress } from './progress.ts';
-import { parseSpecs } from './session.ts';
 
 export interface NeedleFlags {
   lengths: number[];
@@ -28,36 +23,42 @@ export interface NeedleFlags {
   report?: string;
 }
 
-const RULE = {
-  exact: 'an answer counts if it is the expected words and no more',
-  contains: 'an answer counts if it has the expected words in it',
+const MATCH_RULES = {
+  exact: 'an answer counts if it equals the expected words',
+  contains: 'an answer counts if it contains the expected words',
 };
 
-export async function evaluateNeedle(name: string, options: NeedleFlags, signal: AbortSignal): Promise<void> {
-  const { lengths, depths, documents, seed, device, threads, memory } = options;
-  const specs = parseSpecs(options.kv);
-  const file = await openModelFile(name);
-  const { config } = file;
-  const profile = await profileFor(file, specs, options.profile);
-  const plans = specs.map(spec => choosePlan(spec, planShape(file), profile));
-  const plan = plans.toSorted((a, b) => planBytes(b, config.context) - planBytes(a, config.context))[0];
-  const loading = { device, threads, precise: !options.fast, memoryLimit: memory, prefillChunk: options.batch, signal };
-  const engine = await loadEngine(file, { plan, context: Math.min(config.context, roomFor(lengths)) }, loading);
+/** The flags that both tasks share, as options of the library. */
+export const evaluationOptions = (
+  flags: Omit<NeedleFlags, 'lengths' | 'depths' | 'documents' | 'seed'>,
+  signal: AbortSignal,
+) => ({
+  kv: parseSpecList(flags.kv),
+  profile: flags.profile,
+  device: flags.device,
+  threads: flags.threads,
+  memoryLimit: flags.memory,
+  prefillChunk: flags.batch,
+  fast: flags.fast,
+  signal,
+});
+
+export async function runNeedle(name: string, options: NeedleFlags, signal: AbortSignal): Promise<void> {
+  const { lengths, depths, documents, seed } = options;
   const progress = createProgress({ title: 'needle', unit: 'tokens' });
   try {
-    const rows = await measureNeedle(engine, {
-      plans,
+    const { model, device, rows, match } = await evaluateNeedle(name, {
+      ...evaluationOptions(options, signal),
       lengths,
       depths,
       documents,
       seed,
-      signal,
       onProgress: ({ done, total }) => progress.update(done, total),
     });
     progress.end();
-    if (signal.aborted) console.error('stopped; this is what was measured until then:');
-    const title = `${config.name}: facts found again`;
-    const subtitle = `${documents} document${documents === 1 ? '' : 's'} of each length, ${depths} facts each; ${RULE[matchOf(config.name)]}; ${engine.why}`;
+    if (signal.aborted) console.error('stopped; results so far:');
+    const title = `${model}: facts retrieved`;
+    const subtitle = `${documents} document${documents === 1 ? '' : 's'} of each length, ${depths} facts each; ${MATCH_RULES[match]}; ${device}`;
     console.log(
       options.json
         ? JSON.stringify(rows, null, 1)
@@ -67,9 +68,5 @@ export async function evaluateNeedle(name: string, options: NeedleFlags, signal:
     if (options.report) await writeFile(options.report, heatmapPage(rows, { title, subtitle }));
   } finally {
     progress.end();
-    await engine.dispose();
   }
 }
-
-/** Tokens of the longest document with its question and answer, and some to spare. */
-const roomFor = (lengths: readonly number[]) => Math.max(...lengths) + 256;

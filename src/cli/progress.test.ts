@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { createProgress, type ProgressOptions } from './progress.ts';
 
-/** A stream that remembers, and a clock that is told the time. */
+/** A progress bar with a recording stream and a manual clock. */
 function stage(options: Partial<ProgressOptions>, isTTY: boolean, columns = 80) {
   const state = { text: '', time: 0 };
   const write = (text: string) => {
@@ -23,7 +23,7 @@ function stage(options: Partial<ProgressOptions>, isTTY: boolean, columns = 80) 
 }
 
 describe('on a terminal', () => {
-  test('bar, percent, size, speed, time left', () => {
+  test('shows bar, percentage, size, rate and time left', () => {
     const { at, line } = stage({ total: 200e6 }, true);
     at(0, 0);
     at(2000, 50e6);
@@ -32,7 +32,7 @@ describe('on a terminal', () => {
     expect(line()).toMatch(/\[#+\] 100% 200 MB \/ 200 MB, 25\.0 MB\/s$/);
   });
 
-  test('bytes that were here before do not count as speed', () => {
+  test('bytes of an earlier run do not count toward the rate', () => {
     const { at, line } = stage({ total: 200e6 }, true);
     at(0, 100e6);
     at(1000, 101e6);
@@ -41,7 +41,7 @@ describe('on a terminal', () => {
     expect(line()).not.toContain('/s');
   });
 
-  test('a pause with a note is no slowness', () => {
+  test('a pause announced by a note does not lower the rate', () => {
     const { at, progress, line } = stage({ total: 200e6 }, true);
     at(0, 0);
     progress.note('waiting');
@@ -50,7 +50,7 @@ describe('on a terminal', () => {
     expect(line()).toContain('1.00 MB/s');
   });
 
-  test('never wider than the terminal, and redrawn at most ten times a second', () => {
+  test('is never wider than the terminal and redraws at most ten times per second', () => {
     for (const columns of [1, 10, 30, 60, 200]) {
       const { at, line, state } = stage({ title: 'long'.repeat(20), total: 1e9 }, true, columns);
       for (let time = 0; time < 1000; time += 10) at(time, time * 1000);
@@ -59,7 +59,7 @@ describe('on a terminal', () => {
     }
   });
 
-  test('notes stand above the bar, the end takes it away', () => {
+  test('prints notes above the bar and removes the bar at the end', () => {
     const { at, progress, state, line } = stage({ total: 10, unit: 'tokens' }, true);
     at(0, 5);
     progress.note('wait');
@@ -70,7 +70,7 @@ describe('on a terminal', () => {
     expect(line()).toBe('');
   });
 
-  test('without a total there is a count', () => {
+  test('shows a count if there is no total', () => {
     const { at, line } = stage({ unit: 'tokens' }, true);
     at(0, 0);
     at(1000, 12);
@@ -78,7 +78,7 @@ describe('on a terminal', () => {
   });
 });
 
-test('elsewhere a line now and then, no control codes', () => {
+test('elsewhere prints a line every ten seconds, without control codes', () => {
   const { at, progress, state } = stage({}, false);
   for (let time = 0; time <= 25_000; time += 100) at(time, time * 1000, 3600e6);
   progress.end('done');
@@ -91,7 +91,7 @@ test('elsewhere a line now and then, no control codes', () => {
   ]);
 });
 
-test('quiet is silent', () => {
+test('prints nothing if quiet', () => {
   const { at, progress, state } = stage({ quiet: true }, true);
   at(0, 1, 2);
   progress.note('x');
@@ -100,7 +100,7 @@ test('quiet is silent', () => {
 });
 
 describe('the time left', () => {
-  test('waits for a few seconds of work', () => {
+  test('is shown after a few seconds of work', () => {
     const { at, line } = stage({ total: 100, unit: 'tokens' }, true);
     at(0, 0);
     at(1000, 1);
@@ -109,7 +109,7 @@ describe('the time left', () => {
     expect(line()).toContain('1:38 left');
   });
 
-  test('is steady where work goes by turns, some of them ten times as slow', () => {
+  test('is steady if phases alternate, some ten times slower', () => {
     const { at, line, state } = stage({ total: 100_000, unit: 'tokens' }, true);
     const seen: number[] = [];
     let done = 0;
@@ -122,11 +122,11 @@ describe('the time left', () => {
       const [, minutes, seconds] = line().match(/(\d+):(\d+) left/) ?? [];
       if (turn >= 6) seen.push((60 * Number(minutes) + Number(seconds)) * 55 + done);
     }
-    // All of it at the mean speed of 55 a second.
+    // The estimated total at the mean rate of 55 per second.
     for (const total of seen) expect(Math.abs(total / 100_000 - 1)).toBeLessThan(0.25);
   });
 
-  test('follows a change that stays', () => {
+  test('follows a lasting change of the rate', () => {
     const { at, line, state } = stage({ total: 10_000, unit: 'tokens' }, true);
     for (let i = 1; i <= 20; i++) at(i * 1000, i * 10);
     for (let i = 1; i <= 60; i++) at(state.time + 1000, 200 + i * 50);

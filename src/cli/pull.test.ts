@@ -1,10 +1,10 @@
 import { Command } from 'commander';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { InputError } from '../errors.ts';
-import { type FakeHub, fakeHub, repo, someBytes } from '../model/hub/fake.case.ts';
+import { type FakeHub, fakeHub, pseudoRandomBytes, repo } from '../model/hub/fake-hub.case.ts';
 import { addPull } from './pull.ts';
 
-const bytes = someBytes(100_000);
+const bytes = pseudoRandomBytes(100_000);
 let hub: FakeHub;
 let out: string;
 let err: string;
@@ -40,13 +40,13 @@ async function kvasir(...args: string[]) {
   await program.parseAsync(args, { from: 'user' });
 }
 
-test('prints the path alone on stdout, the rest on stderr', async () => {
+test('prints only the path on stdout and everything else on stderr', async () => {
   await kvasir('pull', repo);
   expect(out).toMatch(/^\/.*m-Q4_K_M\.gguf\n$/);
-  expect(err).toContain('has Q4_K_M, Q8_0; taking Q4_K_M');
-  expect(err).toContain(`${repo}:Q4_K_M: 100 kB, checked and ready`);
+  expect(err).toContain('has Q4_K_M, Q8_0; using Q4_K_M');
+  expect(err).toContain(`${repo}:Q4_K_M: 100 kB, downloaded and verified`);
   await kvasir('pull', repo);
-  expect(err).toContain('was here already');
+  expect(err).toContain('already downloaded');
 });
 
 test('--json --quiet prints the result and nothing else', async () => {
@@ -55,19 +55,19 @@ test('--json --quiet prints the result and nothing else', async () => {
   expect(err).toBe('');
 });
 
-test('Ctrl-C says how to go on', async () => {
+test('Ctrl-C prints the command that resumes the download', async () => {
   hub.hangAfter = 50_000;
   const running = kvasir('pull', repo, '--revision', 'v1');
-  await vi.waitFor(() => expect(hub.served).toBe(50_000));
+  await vi.waitFor(() => expect(hub.servedBytes).toBe(50_000));
   const ours = process.listeners('SIGINT').at(-1);
   ours?.('SIGINT');
   await running;
   expect(process.exitCode).toBe(130);
-  expect(err).toContain(`To go on from there: kvasir pull ${repo} --revision v1`);
+  expect(err).toContain(`To resume: kvasir pull ${repo} --revision v1`);
   expect(out).toBe('');
   expect(process.listeners('SIGINT')).not.toContain(ours);
 });
 
-test('errors are the caller’s to print', async () => {
+test('throws errors for the caller to print', async () => {
   await expect(kvasir('pull', 'nonsense')).rejects.toThrow(InputError);
 });

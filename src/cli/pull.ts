@@ -1,4 +1,4 @@
-/** `kvasir pull`: a model from the Hugging Face hub into the cache that other tools share. */
+/** `kvasir pull`: downloads a model from the Hugging Face hub into its shared cache. */
 import type { Command } from 'commander';
 import { pull } from '../model/hub/pull.ts';
 import { formatFileSize } from '../units.ts';
@@ -13,18 +13,18 @@ interface Options {
 export function addPull(program: Command): void {
   program
     .command('pull')
-    .description('fetch a GGUF model from the Hugging Face hub')
+    .description('download a GGUF model from the Hugging Face hub')
     .argument('<model>', 'org/repo, org/repo:Q4_K_M or org/repo/file.gguf')
     .option('--revision <name>', 'a branch, tag or commit (default: main)')
     .option('--json', 'print the result as JSON')
-    .option('--quiet', 'no progress, only the result')
+    .option('--quiet', 'print only the result, no progress')
     .action(runPull);
 }
 
 async function runPull(model: string, { revision, json, quiet }: Options): Promise<void> {
   const stop = new AbortController();
   const onSignal = () => stop.abort();
-  // Once: a second Ctrl-C ends the process at once, and the partial file is sound even then.
+  // `once`: a second Ctrl-C kills the process; the partial file stays valid.
   process.once('SIGINT', onSignal).once('SIGTERM', onSignal);
   const progress = createProgress({ title: model, unit: 'B', quiet });
   try {
@@ -32,17 +32,17 @@ async function runPull(model: string, { revision, json, quiet }: Options): Promi
       revision,
       signal: stop.signal,
       onProgress: ({ done, total }) => progress.update(done, total),
-      onNote: progress.note,
+      onMessage: progress.note,
     });
     const bytes = result.files.reduce((sum, file) => sum + file.bytes, 0);
-    const how = result.files.some(file => file.fetched) ? 'checked and ready' : 'was here already';
-    progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatFileSize(bytes)}, ${how}`);
+    const status = result.files.some(file => file.fetched) ? 'downloaded and verified' : 'already downloaded';
+    progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatFileSize(bytes)}, ${status}`);
     console.log(json ? JSON.stringify(result, null, 2) : result.path);
   } catch (error) {
     progress.end();
     if (!stop.signal.aborted) throw error;
-    const again = ['kvasir pull', model, ...(revision ? ['--revision', revision] : [])].join(' ');
-    console.error(`stopped; what has arrived is kept. To go on from there: ${again}`);
+    const command = ['kvasir pull', model, ...(revision ? ['--revision', revision] : [])].join(' ');
+    console.error(`stopped; the partial download is kept. To resume: ${command}`);
     process.exitCode = 130;
   } finally {
     process.off('SIGINT', onSignal).off('SIGTERM', onSignal);

@@ -1,4 +1,4 @@
-/** `kvasir rm`: takes a model out of the hub cache. */
+/** `kvasir rm`: deletes a model from the hub cache. */
 import { createInterface } from 'node:readline/promises';
 import type { Command } from 'commander';
 import { InputError } from '../errors.ts';
@@ -14,9 +14,9 @@ export function addRemove(program: Command): void {
   program
     .command('rm')
     .description('remove a model from this machine')
-    .argument('<model>', 'its name, as `kvasir list` shows it')
-    .option('--yes', 'do not ask')
-    .option('--json', 'what was removed as JSON')
+    .argument('<model>', 'the name that `kvasir list` prints')
+    .option('--yes', 'do not ask for confirmation')
+    .option('--json', 'print what was removed as JSON')
     .action(remove);
 }
 
@@ -30,7 +30,7 @@ async function remove(name: string, { yes, json }: Options): Promise<void> {
 
 async function confirm(question: string): Promise<boolean> {
   if (!process.stdin.isTTY || !process.stderr.isTTY)
-    throw new InputError('Nobody is here to be asked. Add --yes to remove it without a question.');
+    throw new InputError('Removal needs a confirmation, and this is not a terminal. Add --yes to skip it.');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
   const answer = await Promise.race([
     terminal.question(question),

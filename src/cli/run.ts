@@ -1,21 +1,21 @@
 /** `kvasir run`: one prompt, one answer, streamed to stdout. */
 import type { Command } from 'commander';
+import { withFlagNames } from './flag-names.ts';
 import {
   addModelOptions,
-  addSampleOptions,
-  forTerminal,
-  interruptible,
-  loadForUser,
+  addSamplingOptions,
+  createPrefillBar,
+  formatStats,
+  loadWithProgress,
   type ModelOptions,
-  prefillBar,
-  type SampleFlags,
-  sampleOptions,
-  statsOf,
-} from './session.ts';
-import { readPrompt } from './text.ts';
-import { inOptions } from './words.ts';
+  runInterruptible,
+  type SamplingFlags,
+  samplingOptions,
+  sanitizeForTerminal,
+} from './model-command.ts';
+import { readPrompt } from './read-text.ts';
 
-interface Options extends ModelOptions, SampleFlags {
+interface Options extends ModelOptions, SamplingFlags {
   file?: string[];
   raw?: boolean;
   stats?: boolean;
@@ -33,34 +33,36 @@ export function addRun(program: Command): void {
     .command('run')
     .description('answer a prompt')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .argument('[prompt]', 'what to answer; what is piped in comes before it, and - is stdin alone');
-  addSampleOptions(addModelOptions(command))
-    .option('--file <file>', 'a text that comes before the prompt; may be given several times', addTo)
-    .option('--raw', 'go on from the prompt as it is, without the chat template')
-    .option('--stats', 'speed and memory, on stderr')
-    .option('--json', 'the result as JSON, in the end')
+    .argument('[prompt]', 'the prompt; piped input is put before it; - reads it from stdin');
+  addSamplingOptions(addModelOptions(command))
+    .option('--file <file>', 'text file to put before the prompt; may be repeated', append)
+    .option('--raw', 'continue the prompt as it is, without the chat template')
+    .option('--stats', 'print speed and memory on stderr')
+    .option('--json', 'print the result as JSON at the end')
     .addHelpText('after', HELP)
     .action((model: string, prompt: string | undefined, options: Options) =>
-      interruptible(signal => run(model, prompt, options, signal)),
+      runInterruptible(signal => run(model, prompt, options, signal)),
     );
 }
 
-async function run(name: string, given: string | undefined, options: Options, signal: AbortSignal): Promise<void> {
-  const prompt = await readPrompt({ given, files: options.file, signal });
-  await using model = await loadForUser(name, options, signal);
-  // Of this one the statistics are shown while it still has its cache.
-  const talk = model.conversation();
-  const bar = prefillBar();
-  const sampling = { ...sampleOptions(options), signal, onPrefill: bar.onPrefill };
+async function run(name: string, argument: string | undefined, options: Options, signal: AbortSignal): Promise<void> {
+  const prompt = await readPrompt({ argument, files: options.file, signal });
+  await using model = await loadWithProgress(name, options, signal);
+  // A conversation keeps its cache after the answer, which the statistics need.
+  const conversation = model.conversation();
+  const bar = createPrefillBar();
+  const sampling = { ...samplingOptions(options), signal, onPrefill: bar.onPrefill };
   const messages = [
     ...(options.system === undefined ? [] : [{ role: 'system', content: options.system }]),
     { role: 'user', content: prompt },
   ];
-  const stream = options.raw ? talk.generate(prompt, { ...sampling, special: true }) : talk.chat(messages, sampling);
+  const stream = options.raw
+    ? conversation.generate(prompt, { ...sampling, parseSpecialTokens: true })
+    : conversation.chat(messages, sampling);
   try {
     for await (const piece of stream) {
       bar.end();
-      if (!options.json) process.stdout.write(forTerminal(typeof piece === 'string' ? piece : piece.text));
+      if (!options.json) process.stdout.write(sanitizeForTerminal(typeof piece === 'string' ? piece : piece.text));
     }
   } finally {
     bar.end();
@@ -70,8 +72,8 @@ async function run(name: string, given: string | undefined, options: Options, si
   if (options.json)
     console.log(JSON.stringify({ ...result, kv: model.plan.spec, device, threads, memory: model.memory() }, null, 1));
   else if (result.text !== '' && !result.text.endsWith('\n')) process.stdout.write('\n');
-  for (const notice of result.notices) console.error(inOptions(notice));
-  if (options.stats) console.error(await statsOf(result, model, talk));
+  for (const notice of result.notices) console.error(withFlagNames(notice));
+  if (options.stats) console.error(await formatStats(result, model, conversation));
 }
 
-const addTo = (value: string, list: string[] = []): string[] => [...list, value];
+const append = (value: string, list: string[] = []): string[] => [...list, value];

@@ -1,40 +1,40 @@
 /**
- * Groups with a range of their own: q = round((x - min) / step), step = (max - min) / (2^bits - 1), min and step in
- * f16. A group is G tokens of one channel, or G dims of one token. What KIVI does, and OScaR after its transforms.
+ * Group-wise affine quantization: q = round((x - min) / step), step = (max - min) / (2^bits - 1), with min and step in f16
+ * per group. A group is G tokens of one channel, or G dims of one token. Used by KIVI and, after its transforms, OScaR.
  */
 import type { Shape } from './codec.ts';
-import { type Field, layOut } from './layout.ts';
-import { createGrid, type Order } from './pack.ts';
+import { createGrid, type GridOrder } from './pack.ts';
 import type { PageFormat } from './page-codec.ts';
+import { type Field, layoutFields } from './page-fields.ts';
 import { f16 } from './scalars.ts';
 
-export interface Affine {
+export interface AffineParams {
   bits: number;
-  group: number;
-  /** `channel`: one range for G tokens of a dim. `token`: one range for G dims of a token. */
+  groupSize: number;
+  /** `channel`: one range per G tokens of a dim. `token`: one range per G dims of a token. */
   axis: 'channel' | 'token';
-  order: Order;
+  order: GridOrder;
 }
 
-/** Squared error over squared norm on Gaussian data, groups of 32; the range grows slowly with the group. */
+/** Relative squared error on Gaussian data with groups of 32, by bits; and the factor for other group sizes. */
 const BUDGET: Record<number, number> = { 1: 2.1, 2: 0.165, 4: 0.0066, 8: 2.3e-5 };
-const BY_GROUP: Record<number, number> = { 16: 0.72, 32: 1, 64: 1.33, 128: 1.68 };
-export const affineBudget = ({ bits, group }: Affine): number => BUDGET[bits] * BY_GROUP[group];
+const GROUP_FACTOR: Record<number, number> = { 16: 0.72, 32: 1, 64: 1.33, 128: 1.68 };
+export const affineBudget = ({ bits, groupSize }: AffineParams): number => BUDGET[bits] * GROUP_FACTOR[groupSize];
 
 /**
  * One head's block:
  *   codes    headDim x pageTokens codes of `bits`, in rows or columns
- *   ranges   a pair f16 min, f16 step a group. Per channel: headDim pairs for the first G tokens, then for the next
- *            G tokens, and so on. Per token: headDim / G pairs for token 0, then token 1, and so on.
- * Fields that a caller puts before them are its own to fill.
+ *   ranges   f16 min and f16 step per group. Per channel: headDim pairs for the first G tokens, then for the next G
+ *            tokens, and so on. Per token: headDim / G pairs for token 0, then token 1, and so on.
+ * The caller writes the fields of `before`.
  */
 export function affineFormat(
-  { bits, group, axis, order }: Affine,
+  { bits, groupSize, axis, order }: AffineParams,
   { headDim, kvHeads, pageTokens }: Shape,
   before: Field[] = [],
 ): PageFormat {
   const grid = createGrid(pageTokens, headDim, bits, order);
-  const groups = (headDim * pageTokens) / group;
+  const groups = (headDim * pageTokens) / groupSize;
   const fields: Field[] = [
     ...before,
     {
@@ -49,23 +49,23 @@ export function affineFormat(
       per: 'head',
       about:
         axis === 'channel'
-          ? `for each ${group} tokens: ${headDim} pairs f16 min, f16 step, one a channel`
-          : `for each token: ${headDim / group} pairs f16 min, f16 step, one for each ${group} dims`,
+          ? `for each ${groupSize} tokens: ${headDim} pairs f16 min, f16 step, one per channel`
+          : `for each token: ${headDim / groupSize} pairs f16 min, f16 step, one per ${groupSize} dims`,
     },
   ];
-  const layout = layOut(fields, kvHeads);
+  const layout = layoutFields(fields, kvHeads);
   const groupOf = (token: number, dim: number) =>
     axis === 'channel'
-      ? Math.floor(token / group) * headDim + dim
-      : token * (headDim / group) + Math.floor(dim / group);
+      ? Math.floor(token / groupSize) * headDim + dim
+      : token * (headDim / groupSize) + Math.floor(dim / groupSize);
 
   return {
     fields,
-    fragment: {
+    encoding: {
       kind: 'affine',
       codes: { offset: layout.offset('codes'), bits, order },
-      ranges: layout.offset('ranges'),
-      group,
+      rangesOffset: layout.offset('ranges'),
+      groupSize,
       axis,
     },
     write(heads, tokens, page) {
@@ -82,14 +82,14 @@ export function affineFormat(
           }
         }
         for (let g = 0; g < groups; g++) {
-          if (min[g] > max[g]) continue; // no token of it was written: it stays zero
+          if (min[g] > max[g]) continue; // an empty group: its bytes stay zero
           f16.write(ranges, 2 * g, min[g]);
-          f16.write(ranges, 2 * g + 1, stepOf(min[g], max[g], bits));
+          f16.write(ranges, 2 * g + 1, affineStep(min[g], max[g], bits));
         }
         for (let t = 0; t < tokens; t++) {
           for (let i = 0; i < headDim; i++) {
             const g = groupOf(t, i);
-            // Rounded against the range as stored, so that its rounding does not add to ours.
+            // Quantized with the stored range, so that the rounding of the range to f16 adds no error.
             const code = affineCode(
               vectors[t * headDim + i],
               f16.read(ranges, 2 * g),
@@ -112,9 +112,9 @@ export function affineFormat(
   };
 }
 
-export const stepOf = (min: number, max: number, bits: number) => (max - min) / (2 ** bits - 1);
+export const affineStep = (min: number, max: number, bits: number) => (max - min) / (2 ** bits - 1);
 
-/** A constant group has step 0: code 0 is its only value, and nothing is divided. */
+/** A constant group has step 0 and only code 0. */
 export function affineCode(x: number, min: number, step: number, bits: number): number {
   return step === 0 ? 0 : Math.max(0, Math.min(2 ** bits - 1, Math.round((x - min) / step)));
 }

@@ -1,57 +1,59 @@
 /**
- * The contract suite: what every codec must hold, whatever its family. A codec's own tests say only what is
- * particular to it. Numbers at the top are the budgets; a codec brings its own for the round trip.
+ * The contract suite, which every codec must pass. The tests of a family cover only what is specific to it. The numbers at
+ * the top are the tolerances; the budget of the round-trip error is the codec's.
  */
+
 import { describe, expect, it } from 'vitest';
 import { ShapeError } from '../errors.ts';
-import { turnOf } from '../eval/vectors.ts';
 import type { Codec, Side } from './codec.ts';
-import { turnPairs } from './domain.ts';
 import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
 import { gaussianSamples } from './learned.ts';
 import { createRandom, normals } from './parts/random.ts';
+import { applyRope, createRopeFrequencies } from './parts/rope.ts';
 import { norm } from './parts/vector.ts';
-import { compare } from './validate.ts';
+import { lossBetween } from './validate.ts';
 
-const HEAD_DIMS = [64, 80, 96, 128, 256];
+export const HEAD_DIMS = [64, 80, 96, 128, 256];
 const KV_HEADS = 2;
 const PAGE_TOKENS = 128;
-/** Most pages are not the first: keys that are coded relative to their page's start must come back where they were. */
+/** Pages at different positions: page-relative keys must decode to their original positions. */
 const PAGES = {
   'one token at 0': { tokens: 1, start: 0 },
   'a part of page 3': { tokens: 77, start: 3 * PAGE_TOKENS },
   'a full page at 4096': { tokens: PAGE_TOKENS, start: 4096 },
 };
-/** Of |q| |k|, and of the sum of |w| |v|. */
+/** Relative to |q| |k|, and to the sum of |w| |v|. */
 const DOT_TOLERANCE = 1e-4;
-/** Share of a page's bytes that rounding may change when all of it moves to another position. */
+/** Share of a page's bytes that rounding may change if the page is at another position. */
 const MOVED_TOLERANCE = 1e-2;
-/** Vectors that a round trip is averaged over. */
+/** Number of vectors in the mean round-trip error. */
 const VECTORS = 256;
 const CANARY = 0xa5;
-/** Vectors that a codec learns from, where it does. */
-const LEARNT_FROM = 1024;
+/** Number of vectors that codecs are trained on. */
+const TRAINING_VECTORS = 1024;
 
 export interface Contract {
   spec: string;
-  /** Head dims that it must refuse. */
-  refuses?: number[];
-  /** Head dims to try, where another spec of the family has tried them all. */
+  /** Head dims that it must reject. */
+  rejects?: number[];
+  /** Head dims to test. Default: all. */
   dims?: number[];
 }
 
-export function contractSuite({ spec, refuses = [], dims = HEAD_DIMS }: Contract): void {
+export function contractSuite({ spec, rejects = [], dims = HEAD_DIMS }: Contract): void {
   describe(spec, () => {
     for (const headDim of dims) {
       const mean = normals(createRandom(9), KV_HEADS * headDim);
-      const create = () => createTrained(spec, { headDim, kvHeads: KV_HEADS, turn: turnOf(headDim) }, mean);
-      if (refuses.includes(headDim)) {
-        it(`refuses head dim ${headDim}: ${refusal(create)}`, () => expect(create).toThrow(ShapeError));
+      const create = () =>
+        createTrained(spec, { headDim, kvHeads: KV_HEADS, ropeFrequencies: createRopeFrequencies(headDim) }, mean);
+      if (rejects.includes(headDim)) {
+        it(`rejects head dim ${headDim}: ${errorMessage(create)}`, () => expect(create).toThrow(ShapeError));
         continue;
       }
+      const codecs: [KvCodec, KvCodec] = [create(), create()];
       for (const [name, page] of Object.entries(PAGES)) {
         for (const side of ['key', 'value'] as const) {
-          describe(`head dim ${headDim}, ${side}s, ${name}`, () => honours(create, side, page, mean));
+          describe(`head dim ${headDim}, ${side}s, ${name}`, () => testContract(codecs, side, page, mean));
         }
       }
     }
@@ -60,63 +62,68 @@ export function contractSuite({ spec, refuses = [], dims = HEAD_DIMS }: Contract
 
 const trained = new Map<string, KvLearned>();
 
-/** A codec that has learned what it needs from Gaussian vectors; keys are centred by the mean that is given. */
+/** A codec trained on Gaussian vectors, with this mean for centered keys. */
 export function createTrained(spec: string, shape: KvShape & { kvHeads: number }, mean: Float32Array): KvCodec {
-  const name = `${spec} ${shape.headDim} ${shape.kvHeads} ${shape.turn ? 'RoPE' : ''}`;
+  const name = `${spec} ${shape.headDim} ${shape.kvHeads} ${shape.ropeFrequencies ? 'RoPE' : ''}`;
   let learned = trained.get(name);
   if (!learned) {
-    const samples = gaussianSamples(shape, LEARNT_FROM);
+    const samples = gaussianSamples(shape, TRAINING_VECTORS);
     learned = learn(spec, shape, { key: samples, value: samples });
     trained.set(name, learned);
   }
   return createCodec(spec, shape, { ...learned, key: { ...learned.key, mean } });
 }
 
-function refusal(create: () => KvCodec): string {
+function errorMessage(create: () => KvCodec): string {
   try {
     create();
-    return 'it did not';
+    return 'no error';
   } catch (error) {
     return (error as Error).message;
   }
 }
 
-interface PagePlace {
+interface PageCase {
   tokens: number;
-  /** Position of its first token. */
+  /** Position of the first token. */
   start: number;
 }
 
-function honours(create: () => KvCodec, side: Side, { tokens, start }: PagePlace, mean: Float32Array): void {
-  const pair = create();
-  // Both halves of the contract are there on either side; only the one that the side promises is tested.
+/** `other` was created like `pair`: it must write the same bytes. */
+function testContract(
+  [pair, other]: [KvCodec, KvCodec],
+  side: Side,
+  { tokens, start }: PageCase,
+  mean: Float32Array,
+): void {
+  // The object implements both sides; only its own side is tested.
   const codec = (side === 'key' ? pair.keys : pair.values) as Codec;
-  const { headDim, turn } = codec.shape;
+  const { headDim, ropeFrequencies } = codec.shape;
   const random = createRandom(headDim * 1000 + tokens);
   const vector = KV_HEADS * headDim;
-  /** Keys after RoPE, when their page starts at `from`. */
+  /** Applies RoPE to the keys of a page that starts at `from`. */
   const ropedAt = (x: Float32Array, from: number) => {
-    const turned = Float64Array.from(x);
+    const rotated = Float64Array.from(x);
     for (let at = 0; at < x.length; at += headDim)
-      turnPairs(turned.subarray(at, at + headDim), turn!, from + Math.floor(at / vector));
-    return Float32Array.from(turned);
+      applyRope(rotated.subarray(at, at + headDim), ropeFrequencies!, from + Math.floor(at / vector));
+    return Float32Array.from(rotated);
   };
-  const fresh = (offset: boolean) => {
+  const randomVectors = (offset: boolean) => {
     const normal = normals(random, tokens * vector);
-    // RoPE leaves Gaussian vectors Gaussian: only codecs that take it back see another input.
+    // Gaussian vectors stay Gaussian under RoPE, so only page-relative codecs need it.
     const x = codec.pageRelative ? ropedAt(normal, start) : normal;
     return offset ? x.map((value, i) => value + mean[i % vector]) : x;
   };
-  const centred = codec.spec.includes('-c') && side === 'key';
+  const centered = codec.spec.includes('-c') && side === 'key';
   const page = new Uint8Array(codec.pageBytes + 16).fill(CANARY);
-  const x = fresh(centred);
+  const x = randomVectors(centered);
   const written = codec.encode(x, tokens, page, start);
   const decoded = new Float32Array(tokens * vector);
   codec.decode(page, tokens, decoded, start);
 
-  it('writes the bytes it promises and none past the page', () => {
+  it('writes the documented number of bytes and none past the page', () => {
     expect(written).toBeLessThanOrEqual(codec.pageBytes);
-    // Only what comes last may be left empty.
+    // Only the fields at the end may be unused.
     const rest = codec.fields.reduce((sum, f) => sum + (f.per === 'rest' ? f.bytes : 0), 0);
     expect(written).toBeGreaterThanOrEqual(codec.pageBytes - rest);
     expect(page.subarray(written, codec.pageBytes).every(byte => byte === 0)).toBe(true);
@@ -124,21 +131,21 @@ function honours(create: () => KvCodec, side: Side, { tokens, start }: PagePlace
     expect([...page.subarray(codec.pageBytes)]).toEqual(Array(16).fill(CANARY));
   });
 
-  it('gives the same bytes for the same input, whatever the page held before', () => {
+  it('writes the same bytes for the same input, whatever the page contained before', () => {
     const again = new Uint8Array(codec.pageBytes);
-    create()[side === 'key' ? 'keys' : 'values'].encode(x, tokens, again, start);
+    other[side === 'key' ? 'keys' : 'values'].encode(x, tokens, again, start);
     expect(Buffer.compare(again, page.subarray(0, codec.pageBytes))).toBe(0);
   });
 
-  it('comes back within its budget', () => {
+  it('has a round-trip error within its budget', () => {
     let [error, energy] = [0, 0];
     for (let seen = 0; seen < VECTORS; seen += tokens * KV_HEADS) {
-      const vectors = fresh(false);
-      const input = centred ? vectors.map((value, i) => value + mean[i % vector]) : vectors;
+      const vectors = randomVectors(false);
+      const input = centered ? vectors.map((value, i) => value + mean[i % vector]) : vectors;
       const out = new Float32Array(input.length);
       codec.encode(input, tokens, page, start);
       codec.decode(page, tokens, out, start);
-      error += compare(input, out, headDim).mse * norm(input) ** 2;
+      error += lossBetween(input, out, headDim).mse * norm(input) ** 2;
       energy += norm(vectors) ** 2;
     }
     codec.encode(x, tokens, page, start);
@@ -149,25 +156,25 @@ function honours(create: () => KvCodec, side: Side, { tokens, start }: PagePlace
   const ofHead = (t: number) => decoded.subarray(t * vector + head * headDim, t * vector + (head + 1) * headDim);
 
   if (side === 'key') {
-    it('dots packed keys as it would decoded ones', () => {
+    it('computes the same dot products on packed and decoded keys', () => {
       const query = normals(random, headDim);
       const dots = new Float32Array(tokens);
-      const prepared = codec.prepareQuery(query, head, start);
-      codec.dots(prepared, page, head, tokens, dots);
-      const off = dots.map((dot, t) => {
+      const transformed = codec.transformQuery(query, head, start);
+      codec.dotKeys(transformed, page, head, tokens, dots);
+      const errors = dots.map((dot, t) => {
         const key = ofHead(t);
         const expected = query.reduce((sum, q, i) => sum + q * key[i], 0);
-        return Math.abs(dot + prepared.constant - expected) / (norm(query) * norm(key));
+        return Math.abs(dot + transformed.constant - expected) / (norm(query) * norm(key));
       });
-      expect(Math.max(...off)).toBeLessThanOrEqual(DOT_TOLERANCE);
+      expect(Math.max(...errors)).toBeLessThanOrEqual(DOT_TOLERANCE);
     });
   } else {
-    it('accumulates packed values as it would decoded ones', () => {
+    it('computes the same weighted sum of packed and decoded values', () => {
       const weights = Float32Array.from({ length: tokens }, random.uniform);
-      const sum = new Float32Array(codec.sumLength);
+      const sum = new Float32Array(codec.codedDim);
       const out = new Float32Array(headDim);
-      codec.accumulate(weights, page, head, tokens, sum);
-      codec.finishOutput(
+      codec.accumulateValues(weights, page, head, tokens, sum);
+      codec.transformOutput(
         sum,
         weights.reduce((a, b) => a + b, 0),
         head,
@@ -187,7 +194,7 @@ function honours(create: () => KvCodec, side: Side, { tokens, start }: PagePlace
   }
 
   if (codec.pageRelative) {
-    it('gives the same bytes wherever the page starts', () => {
+    it('writes the same bytes at every page position', () => {
       const normal = normals(random, tokens * vector);
       const [here, first] = [start, 0].map(from => {
         const bytes = new Uint8Array(codec.pageBytes);
@@ -199,8 +206,8 @@ function honours(create: () => KvCodec, side: Side, { tokens, start }: PagePlace
     });
   }
 
-  if (codec.stable) {
-    it('encodes what it decoded to the same bytes', () => {
+  if (codec.isIdempotent) {
+    it('encodes decoded vectors to the same bytes', () => {
       const again = new Uint8Array(codec.pageBytes);
       codec.encode(decoded, tokens, again, start);
       expect(Buffer.compare(again, page.subarray(0, codec.pageBytes))).toBe(0);

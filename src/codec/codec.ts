@@ -1,42 +1,43 @@
 /**
- * The contract. A codec turns one layer's keys, or its values, into packed pages and back, and lets attention read
- * them packed. It is made for one side and one shape, holds no state, and is named by its spec string.
+ * The codec interface. A codec packs one layer's keys or values into pages, unpacks them, and computes attention on the
+ * packed bytes. It is created for one side and one shape, is stateless, and is named by its spec string.
  *
- * Vectors come in and go out as [token][kv head][dim]. A page holds `pageTokens` tokens of all KV heads; when fewer
- * are written, the rest of the page is zero bytes. Every page of a codec has the same length, `pageBytes`; where lists
- * at its end may be shorter than their room, `encode` says how much of it is used, and the rest is zero too.
+ * Vectors are [token][kv head][dim]. A page holds `pageTokens` tokens of all KV heads; unused tokens are zero bytes. Every
+ * page of a codec has the same length, `pageBytes`. Lists of variable length are at its end, padded with zeros; `encode`
+ * returns the number of bytes used.
  */
 import type { Outliers } from '../kernel/device.ts';
-import type { Fragment } from '../kernel/fragment.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
-import type { Field } from './layout.ts';
+import type { PageLayout } from '../kernel/page-layout.ts';
+import type { Field } from './page-fields.ts';
 
 export interface Shape {
   headDim: number;
   kvHeads: number;
   pageTokens: number;
-  /** The angle by which each adjacent pair of a key's dims turns from one position to the next; absent without RoPE. */
-  turn?: Float64Array;
+  /** RoPE frequency of each adjacent pair of a key's dims, in radians per position; absent without RoPE. */
+  ropeFrequencies?: Float64Array;
 }
 
 export type Side = 'key' | 'value';
 
-interface PageCodec {
-  /** This side's own spec, e.g. `tq4-nc`. */
+export interface PageCodec {
+  /** Spec of this side, e.g. `tq4-nc`. */
   readonly spec: string;
   readonly shape: Shape;
   readonly pageBytes: number;
-  /** The bytes of a page, field by field, for people; and for devices. */
+  /** The fields of a page, for documentation. */
   readonly fields: readonly Field[];
-  readonly fragment: Fragment;
-  /** Most squared error over squared norm that Gaussian vectors may suffer. */
+  /** The byte layout of a page, for devices. */
+  readonly layout: PageLayout;
+  /** Maximum relative squared error on Gaussian vectors. */
   readonly budget: number;
-  /** Whether encode(decode(page)) gives the same bytes again, for ordinary data. */
-  readonly stable: boolean;
-  /** Writes a page of which token 0 stands at position `start`; returns the bytes used. */
+  /** Whether encode(decode(page)) reproduces the page, for ordinary data. */
+  readonly isIdempotent: boolean;
+  /** Encodes a page whose first token is at position `start`; returns the number of bytes used. */
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
   decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
-  /** Of a page as any device sealed it; absent where a codec has no lists of outliers. */
+  /** Counts a page's outliers; absent if the codec has no outlier lists. */
   outliers?(page: Uint8Array): Outliers;
 }
 
@@ -44,7 +45,7 @@ export interface KeyCodec extends PageCodec, KeyReader {}
 export interface ValueCodec extends PageCodec, ValueReader {}
 export type Codec = KeyCodec & ValueCodec;
 
-/** Code bits a value: everything a sealed page stores, over its values; room for lists counts in full. */
+/** Code bits per value: all bytes of a sealed page, including the full capacity of lists. */
 export function codeBits({ pageBytes, shape }: PageCodec): number {
   return (8 * pageBytes) / (shape.pageTokens * shape.kvHeads * shape.headDim);
 }

@@ -1,14 +1,16 @@
-/** The domains in which codes live: rotated, centred, with a QJL residual beside them, or mapped head by head. */
+/** The domains of the codecs: rotated and centered, with a QJL residual, or transformed by a matrix per head. */
+
 import type { Domain } from './page-codec.ts';
 import type { Qjl } from './parts/qjl.ts';
+import { applyRope } from './parts/rope.ts';
 import { identity, type Transform } from './parts/rotation.ts';
 
 /** y = R (x - mean); the mean is [kv head][dim]. */
-export function rotated(headDim: number, rotation: Transform, mean?: Float32Array): Domain {
+export function rotatedDomain(headDim: number, rotation: Transform, mean?: Float32Array): Domain {
   const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
   return {
     codedDim: headDim,
-    plain: rotation === identity && mean === undefined,
+    isIdentity: rotation === identity && mean === undefined,
     mean,
     forward(x, head) {
       meanOf(head)?.forEach((m, i) => {
@@ -16,7 +18,7 @@ export function rotated(headDim: number, rotation: Transform, mean?: Float32Arra
       });
       rotation.forward(x);
     },
-    query(q, head) {
+    transformQuery(q, head) {
       let constant = 0;
       meanOf(head)?.forEach((m, i) => {
         constant += m * q[i];
@@ -24,7 +26,7 @@ export function rotated(headDim: number, rotation: Transform, mean?: Float32Arra
       rotation.forward(q);
       return { vector: q, constant };
     },
-    back(sum, weightSum, head) {
+    inverse(sum, weightSum, head) {
       const x = sum.slice(0, headDim);
       rotation.inverse(x);
       meanOf(head)?.forEach((m, i) => {
@@ -35,26 +37,26 @@ export function rotated(headDim: number, rotation: Transform, mean?: Float32Arra
   };
 }
 
-export const plain = (headDim: number): Domain => rotated(headDim, identity);
+export const identityDomain = (headDim: number): Domain => rotatedDomain(headDim, identity);
 
-/** A coded vector is [y, z]: y in the domain below, z in the QJL domain of its residual; it stands for y + S^T z. */
-export function withResidual(domain: Domain, qjl: Qjl): Domain {
+/** A coded vector is [y, z]: y in `domain`, z in the QJL domain of the residual. Its value is y + S^T z. */
+export function withQjlResidual(domain: Domain, qjl: Qjl): Domain {
   const d = domain.codedDim;
   return {
     codedDim: 2 * d,
-    plain: false,
+    isIdentity: false,
     mean: domain.mean,
     forward: domain.forward,
-    query(q, head, start) {
-      const { vector, constant } = domain.query(q, head, start);
+    transformQuery(q, head, start) {
+      const { vector, constant } = domain.transformQuery(q, head, start);
       const projected = vector.slice();
       qjl.project(projected);
       return { vector: Float64Array.from([...vector, ...projected]), constant };
     },
-    back(sum, weightSum, head, start) {
+    inverse(sum, weightSum, head, start) {
       const residual = sum.slice(d);
-      qjl.back(residual);
-      return domain.back(
+      qjl.projectBack(residual);
+      return domain.inverse(
         residual.map((r, i) => r + sum[i]),
         weightSum,
         head,
@@ -64,20 +66,23 @@ export function withResidual(domain: Domain, qjl: Qjl): Domain {
   };
 }
 
-export interface Maps {
+export interface LinearMaps {
   /** [kv head][dim]. */
   mean?: Float32Array;
-  /** [kv head][coded dim][dim]: y = encode (x - mean), and x = decode^T y + mean. */
+  /** [kv head][coded dim][dim]: y = encode (x - mean), x = decode^T y + mean. */
   encode: Float32Array;
   decode: Float32Array;
-  /** They mix dims in blocks of these sizes, in order; all of them unless given. */
-  blocks?: readonly number[];
-  /** Turn vectors to their page's start first: the angle of each adjacent pair a position. */
-  turn?: Float64Array;
+  /** The matrices are block diagonal, with blocks of these sizes. Default: one block. */
+  diagonalBlocks?: readonly number[];
+  /** If set, vectors are made page-relative first. */
+  ropeFrequencies?: Float64Array;
 }
 
-/** A learned map a head. */
-export function mapped(headDim: number, { mean, encode, decode, blocks = [headDim], turn }: Maps): Domain {
+/** One learned matrix per head. */
+export function linearMapDomain(
+  headDim: number,
+  { mean, encode, decode, diagonalBlocks = [headDim], ropeFrequencies }: LinearMaps,
+): Domain {
   const size = headDim * headDim;
   const apply = (matrix: Float32Array, head: number, x: Float64Array) => {
     const y = new Float64Array(headDim);
@@ -89,26 +94,26 @@ export function mapped(headDim: number, { mean, encode, decode, blocks = [headDi
   const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
   return {
     codedDim: headDim,
-    plain: false,
+    isIdentity: false,
     mean,
-    matrices: { encode, decode, blocks },
-    turn,
+    matrices: { encode, decode, blocks: diagonalBlocks },
+    ropeFrequencies,
     forward(x, head, start) {
-      if (turn) turnPairs(x, turn, -start);
+      if (ropeFrequencies) applyRope(x, ropeFrequencies, -start);
       meanOf(head)?.forEach((m, i) => {
         x[i] -= m;
       });
       x.set(apply(encode, head, x));
     },
-    query(q, head, start) {
-      if (turn) turnPairs(q, turn, -start);
+    transformQuery(q, head, start) {
+      if (ropeFrequencies) applyRope(q, ropeFrequencies, -start);
       let constant = 0;
       meanOf(head)?.forEach((m, i) => {
         constant += m * q[i];
       });
       return { vector: apply(decode, head, q), constant };
     },
-    back(sum, weightSum, head, start) {
+    inverse(sum, weightSum, head, start) {
       const x = new Float64Array(headDim);
       meanOf(head)?.forEach((m, i) => {
         x[i] = weightSum * m;
@@ -116,35 +121,25 @@ export function mapped(headDim: number, { mean, encode, decode, blocks = [headDi
       for (let row = 0; row < headDim; row++) {
         for (let i = 0, at = head * size + row * headDim; i < headDim; i++) x[i] += decode[at + i] * sum[row];
       }
-      if (turn) turnPairs(x, turn, start);
+      if (ropeFrequencies) applyRope(x, ropeFrequencies, start);
       return x;
     },
   };
 }
 
-/** Vectors as they are, but turned to their page's start. */
-export const pageRelative = (headDim: number, turn: Float64Array): Domain => ({
+/** No transform except for making vectors page-relative: RoPE is undone up to the page's position. */
+export const pageRelativeDomain = (headDim: number, ropeFrequencies: Float64Array): Domain => ({
   codedDim: headDim,
-  plain: true,
-  turn,
-  forward: (x, _head, start) => turnPairs(x, turn, -start),
-  query(q, _head, start) {
-    turnPairs(q, turn, -start);
+  isIdentity: true,
+  ropeFrequencies,
+  forward: (x, _head, start) => applyRope(x, ropeFrequencies, -start),
+  transformQuery(q, _head, start) {
+    applyRope(q, ropeFrequencies, -start);
     return { vector: q, constant: 0 };
   },
-  back(sum, _weightSum, _head, start) {
+  inverse(sum, _weightSum, _head, start) {
     const x = sum.slice();
-    turnPairs(x, turn, start);
+    applyRope(x, ropeFrequencies, start);
     return x;
   },
 });
-
-/** Turns adjacent pairs by `positions` steps, in place; dims past the pairs are left alone. */
-export function turnPairs(x: Float64Array, turn: Float64Array, positions: number): void {
-  for (let i = 0; i < turn.length; i++) {
-    const [cos, sin] = [Math.cos(turn[i] * positions), Math.sin(turn[i] * positions)];
-    const [a, b] = [x[2 * i], x[2 * i + 1]];
-    x[2 * i] = a * cos - b * sin;
-    x[2 * i + 1] = a * sin + b * cos;
-  }
-}

@@ -1,50 +1,50 @@
-/** What a family of codecs brings to the zoo: its part of the spec grammar, and a constructor. */
+/** A codec family: its part of the spec grammar, and a constructor. */
 import type { Codec, Shape, Side } from './codec.ts';
 import type { Learned, Samples } from './learned.ts';
 
 export interface Variant {
-  /** As written behind a dash; `#` stands for a number: `nc`, `seed#`. */
+  /** As written after a dash; `#` stands for a number: `nc`, `seed#`. */
   name: string;
   about: string;
-  /** Means something for one side only; a spec that serves both sides leaves it out of the other. */
+  /** Set if it applies to one side only; a spec for both sides ignores it on the other. */
   side?: Side;
 }
 
 export interface Family {
   title: string;
-  /** Base names, the first group of a full match. */
+  /** Matches all base names. */
   pattern: RegExp;
-  /** Base names to list and to suggest. */
+  /** Base names to list and to suggest in error messages. */
   bases: string[];
   variants: Variant[];
-  /** Variants that exclude each other. */
+  /** Pairs of mutually exclusive variants. */
   conflicts?: [string, string][];
-  create(request: Request): Codec;
-  /** What `create` needs of data, from samples; absent where nothing does. */
+  create(request: CodecRequest): Codec;
+  /** Trains the arrays that `create` needs; absent if it needs none. */
   learn?(request: LearnRequest): Learned;
-  /** Stands in for `learn` where only sizes matter: arrays of the right lengths, without training; `learn` unless given. */
-  placeholder?(request: Omit<Request, 'learned'>): Learned;
-  /** All its specs learn the same: once is enough. */
-  learnsAlike?: boolean;
-  /** Whether it learns with these variants; it does unless this says otherwise. */
-  learns?(variants: readonly string[]): boolean;
+  /** Untrained arrays of the right lengths, for callers that need only sizes. Default: `learn` on Gaussian samples. */
+  placeholderLearned?(request: Omit<CodecRequest, 'learned'>): Learned;
+  /** All specs of the family share the learned arrays. */
+  sharesLearned?: boolean;
+  /** Whether `create` needs learned arrays with these variants. Default: true. */
+  needsLearned?(variants: readonly string[]): boolean;
 }
 
-export interface LearnRequest extends Omit<Request, 'learned'> {
+export interface LearnRequest extends Omit<CodecRequest, 'learned'> {
   samples: Samples;
 }
 
-export interface Request {
+export interface CodecRequest {
   /** Canonical spec of this side. */
   spec: string;
-  /** Groups of the pattern's match on the base name. */
+  /** The pattern's match on the base name. */
   match: RegExpMatchArray;
   side: Side;
   shape: Shape;
   learned: Learned;
   has(variant: string): boolean;
-  /** The number of a `#` variant, or its default. */
-  number(variant: string, otherwise: number): number;
+  /** The number of a `#` variant. */
+  numberOf(variant: string, defaultValue: number): number;
 }
 
 export const SEED: Variant = { name: 'seed#', about: 'seed of the random signs (0)' };

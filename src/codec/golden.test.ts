@@ -1,19 +1,19 @@
 /**
- * Golden pages: one file a codec, the bytes of a page of fixed vectors. When one of these fails, pages that users
- * have stored can no longer be read. If that is meant, raise FORMAT_VERSION and write them anew with
+ * Golden pages: one file per codec with the bytes of a page of fixed vectors. If one of these tests fails, stored pages can
+ * no longer be read. If that is intended, increment FORMAT_VERSION and write new files with
  * `KVASIR_GOLDEN=write npx vitest run golden`.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { createCodec, learn } from './kv.ts';
-import { FORMAT_VERSION } from './layout.ts';
 import { samplesOf } from './learned.ts';
+import { FORMAT_VERSION } from './page-fields.ts';
 import { createRandom } from './parts/random.ts';
-import { compare } from './validate.ts';
+import { lossBetween } from './validate.ts';
 import { zoo } from './zoo.ts';
 
 const FOLDER = new URL('../../test/fixtures/pages/', import.meta.url);
-/** Lines of nibbles are two blocks, so that the order of blocks shows. */
+/** Lines of nibbles have two blocks, so that the order of blocks is tested. */
 const SHAPE = { headDim: 64, kvHeads: 2, pageTokens: 64 };
 const SPECS = [
   ...zoo,
@@ -26,7 +26,7 @@ const SPECS = [
   'oscar2g32-xh',
 ];
 
-/** Near enough to Gaussian, and made of additions alone, so that no machine's cosine can change it. */
+/** Approximately Gaussian. Uses additions only, so that the result does not depend on the machine's cosine. */
 function vectors(seed: number, length: number): Float32Array {
   const { uniform } = createRandom(seed);
   return Float32Array.from({ length }, () => uniform() + uniform() + uniform() + uniform() - 2);
@@ -37,14 +37,14 @@ const mean = vectors(3, SHAPE.kvHeads * SHAPE.headDim);
 const samples = samplesOf(vectors(4, 512 * SHAPE.kvHeads * SHAPE.headDim), SHAPE);
 const fileOf = (spec: string) => new URL(`${spec.replace('/', '_')}.json`, FOLDER);
 
-it.each(SPECS)('%s writes the page it always wrote, and reads it', spec => {
+it.each(SPECS)('%s writes and reads its golden page', spec => {
   const learned = learn(spec, SHAPE, { key: samples, value: samples });
   const codec = createCodec(spec, SHAPE, { ...learned, key: { ...learned.key, mean } });
   const inputs = { key: vectors(1, length), value: vectors(2, length) };
   const pages = { key: new Uint8Array(codec.keys.pageBytes), value: new Uint8Array(codec.values.pageBytes) };
   codec.keys.encode(inputs.key, SHAPE.pageTokens, pages.key, 0);
   codec.values.encode(inputs.value, SHAPE.pageTokens, pages.value, 0);
-  const made = {
+  const written = {
     spec,
     formatVersion: FORMAT_VERSION,
     ...SHAPE,
@@ -53,17 +53,17 @@ it.each(SPECS)('%s writes the page it always wrote, and reads it', spec => {
   };
   if (process.env.KVASIR_GOLDEN === 'write') {
     mkdirSync(FOLDER, { recursive: true });
-    writeFileSync(fileOf(spec), `${JSON.stringify(made, null, 1)}\n`);
+    writeFileSync(fileOf(spec), `${JSON.stringify(written, null, 1)}\n`);
   }
   expect(existsSync(fileOf(spec)), `no golden page for ${spec}; see the top of this file`).toBe(true);
   const golden = JSON.parse(readFileSync(fileOf(spec), 'utf8'));
-  expect(made, `the page format of ${spec} changed; see the top of this file`).toEqual(golden);
+  expect(written, `the page format of ${spec} changed; see the top of this file`).toEqual(golden);
 
   const decoded = new Float32Array(length);
   codec.keys.decode(Buffer.from(golden.key, 'base64'), SHAPE.pageTokens, decoded, 0);
-  expect(compare(inputs.key, decoded, SHAPE.headDim).mse).toBeLessThan(3 * codec.keys.budget);
+  expect(lossBetween(inputs.key, decoded, SHAPE.headDim).mse).toBeLessThan(3 * codec.keys.budget);
 });
 
-it('keeps no golden page of a codec that is gone', () => {
+it('there is no golden page without a codec', () => {
   expect(readdirSync(FOLDER).sort()).toEqual(SPECS.map(spec => `${spec.replace('/', '_')}.json`).sort());
 });

@@ -1,10 +1,37 @@
 /** The codec library: `kvasir/codec`. */
-export { attend, attendHead, type Segment } from '../kernel/js/attend.ts';
-export { emptyState, merge, output, type State } from '../kernel/state.ts';
-export { type Codec, codeBits, type KeyCodec, type Shape, type Side, type ValueCodec } from './codec.ts';
-export { createCodec, createSide, type KvCodec, type KvLearned, type KvSegment, type KvShape, learn } from './kv.ts';
-export type { Field } from './layout.ts';
+export { type AttentionState, attentionOutput, emptyState, mergeStates } from '../kernel/attention-state.ts';
+export type { Outliers } from '../kernel/device.ts';
+export {
+  type AttendOptions,
+  attend,
+  attendHead,
+  type KeyReader,
+  type Segment,
+  type TransformedQuery,
+  type ValueReader,
+} from '../kernel/js/attend.ts';
+export type { CodeGrid, PageEncoding, PageLayout, ScalarArray } from '../kernel/page-layout.ts';
+export {
+  type Codec,
+  codeBits,
+  type KeyCodec,
+  type PageCodec,
+  type Shape,
+  type Side,
+  type ValueCodec,
+} from './codec.ts';
+export type { CodecRequest, Family, LearnRequest, Variant } from './family.ts';
+export {
+  createCodec,
+  createSideCodec,
+  type KvCodec,
+  type KvLearned,
+  type KvSegment,
+  type KvShape,
+  learn,
+} from './kv.ts';
 export { type Learned, type Samples, samplesOf } from './learned.ts';
-export { formatSpec, type KvSpec, parseSpec, type SideSpec, type Window } from './spec.ts';
+export type { Field } from './page-fields.ts';
+export { type F16Window, formatSpec, type KvSpec, parseSpec, type SideSpec } from './spec.ts';
 export { type Loss, measureLoss, type Validation } from './validate.ts';
 export { families, zoo } from './zoo.ts';

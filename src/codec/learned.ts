@@ -1,33 +1,33 @@
 /**
- * What calibration gives to codecs that learn from data, and what it starts from. A family says which arrays it needs
- * (`learn` makes them, by name), a profile keeps them for every layer and side, and the constructor takes them back.
+ * The arrays that codecs learn from data, and the samples that they learn from. A family's `learn` trains the arrays by
+ * name, a profile stores them for every layer and side, and the family's `create` reads them.
  */
 import { UnsupportedError } from '../errors.ts';
 import type { Shape } from './codec.ts';
 import { createRandom, normals } from './parts/random.ts';
 
-/** One layer's keys or values: arrays by name. `mean` is [kv head][dim]; other names belong to their family. */
+/** Arrays for one layer's keys or values, by name. `mean` is [kv head][dim]; other names are defined by their family. */
 export type Learned = Readonly<Record<string, Float32Array | undefined>>;
 
-/** What a pass over text has seen of one layer's keys or values. */
+/** Samples and statistics of one layer's keys or values over some text. */
 export interface Samples {
-  /** [kv head][sample][dim]: keys as they are after RoPE, or values. */
+  /** [kv head][sample][dim]: keys after RoPE, or values. */
   vectors: Float32Array;
   count: number;
   /** The position of each sample. */
   positions: Int32Array;
-  /** [kv head][sample]: how much later queries look at it, 1 on average. */
-  attention: Float32Array;
-  /** [kv head][dim][dim]: what an error e costs is e^T M e, over all queries or through the output matrix. */
+  /** [kv head][sample]: how much attention later queries pay to it, 1 on average. */
+  attentionWeights: Float32Array;
+  /** [kv head][dim][dim]: the cost of an error e is e^T M e, from the queries (keys) or the output matrix (values). */
   metric: Float64Array;
-  /** [kv head][dim]: largest magnitudes of all that was seen, samples or not. */
+  /** [kv head][dim]: largest magnitudes over the whole text. */
   maxima: Float32Array;
-  /** One of so many samples may stand for text that was not seen; none unless given. */
-  strangers?: number;
+  /** If set, every n-th sample may be altered to represent unseen text (see mead). */
+  stretchEvery?: number;
 }
 
-/** A learned array of the right length and finite, or the error that says how to get it. */
-export function need(
+/** A learned array, checked for its length and finite values; throws with instructions if it is missing. */
+export function requireLearned(
   { spec, learned }: { spec: string; learned: Learned },
   name: string,
   length: number,
@@ -35,18 +35,18 @@ export function need(
   const array = learned[name];
   if (!array)
     throw new UnsupportedError(
-      `${spec} learns from data, and nothing learned was given ("${name}" is missing). Run \`kvasir calibrate MODEL\` ` +
-        'to make the profile of a model, or pass what `learn` made of vectors of your own.',
+      `${spec} needs learned data, but "${name}" is missing. Run \`kvasir calibrate MODEL\` to create a profile, or pass ` +
+        'the result of `learn` on your own vectors.',
     );
   if (array.length !== length || !array.every(Number.isFinite))
     throw new UnsupportedError(
       `${spec}: the learned "${name}" must hold ${length} finite numbers; it holds ${array.length}. ` +
-        'It was made for another shape, or is damaged: calibrate again.',
+        'It was made for another shape or is damaged. Calibrate again.',
     );
   return array;
 }
 
-/** Samples of vectors of one's own, [token][kv head][dim] from position 0 on: all count alike, in all directions. */
+/** Samples from vectors [token][kv head][dim] that start at position 0, with equal weights and an identity metric. */
 export function samplesOf(x: Float32Array, { headDim, kvHeads }: Pick<Shape, 'headDim' | 'kvHeads'>): Samples {
   const count = x.length / (headDim * kvHeads);
   const vectors = new Float32Array(x.length);
@@ -63,15 +63,15 @@ export function samplesOf(x: Float32Array, { headDim, kvHeads }: Pick<Shape, 'he
     for (let i = 0; i < headDim; i++) metric[(head * headDim + i) * headDim + i] = 1;
   }
   const positions = Int32Array.from({ length: count }, (_, t) => t);
-  return { vectors, count, positions, attention: new Float32Array(kvHeads * count).fill(1), metric, maxima };
+  return { vectors, count, positions, attentionWeights: new Float32Array(kvHeads * count).fill(1), metric, maxima };
 }
 
-/** Seeded Gaussian samples, where only sizes matter or no data is at hand. */
+/** Seeded Gaussian samples, for use without data. */
 export const gaussianSamples = (shape: Pick<Shape, 'headDim' | 'kvHeads'>, count: number): Samples =>
   samplesOf(normals(createRandom(count), count * shape.headDim * shape.kvHeads), shape);
 
-/** [kv head][dim] over all samples. */
-export function meansOf(
+/** [kv head][dim]: the mean over all samples. */
+export function meanPerHead(
   { vectors, count }: Samples,
   { headDim, kvHeads }: Pick<Shape, 'headDim' | 'kvHeads'>,
 ): Float32Array {

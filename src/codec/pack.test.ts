@@ -4,7 +4,7 @@ import { createGrid } from './pack.ts';
 
 const orders = (bits: number) => ['rows', 'columns', ...(bits === 2 ? ['pairs' as const] : [])] as const;
 
-it.each(Array.from({ length: 16 }, (_, i) => i + 1))('codes of %i bits come back, in any order', bits => {
+it.each(Array.from({ length: 16 }, (_, i) => i + 1))('codes of %i bits round-trip in every grid order', bits => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 40 }), fc.nat(), (tokens, dims, salt) => {
       for (const order of orders(bits)) {
@@ -21,7 +21,7 @@ it.each(Array.from({ length: 16 }, (_, i) => i + 1))('codes of %i bits come back
   );
 });
 
-it('puts neighbours side by side in a block of bytes, the first of them into the low bits', () => {
+it('stores neighbouring codes in neighbouring bytes of a block, the first half in the low bits', () => {
   const grid = createGrid(1, 32, 4, 'rows');
   const bytes = new Uint8Array(16);
   for (let i = 0; i < 32; i++) grid.write(bytes, 0, i, i % 16);
@@ -29,37 +29,37 @@ it('puts neighbours side by side in a block of bytes, the first of them into the
   expect([...bytes]).toEqual(Array.from({ length: 16 }, (_, i) => i * 0x11));
 });
 
-it('lays one dim of all tokens side by side in columns', () => {
+it('stores one dim of all tokens contiguously in columns', () => {
   const grid = createGrid(8, 2, 2, 'columns');
   const bytes = new Uint8Array(4);
   for (let t = 0; t < 8; t++) {
     grid.write(bytes, t, 0, t % 4);
     grid.write(bytes, t, 1, 3);
   }
-  // Two bytes a column: tokens 0, 2, 4, 6 in the first, 1, 3, 5, 7 in the second.
+  // Two bytes per column: tokens 0, 2, 4, 6 in the first, 1, 3, 5, 7 in the second.
   expect([...bytes]).toEqual([0b10001000, 0b11011101, 0xff, 0xff]);
 });
 
 describe.each([
-  // Blocks of 16 bytes, of less, and of the planes of 3 bits.
+  // Blocks of 16 bytes, of fewer bytes, and of the two planes of 3 bits.
   { bits: 4, tokens: 128, dims: 128 },
   { bits: 2, tokens: 64, dims: 96 },
   { bits: 1, tokens: 16, dims: 24 },
   { bits: 4, tokens: 12, dims: 10 },
   { bits: 3, tokens: 32, dims: 64 },
 ])('strips of $dims dims, $tokens tokens, $bits bits', ({ bits, tokens, dims }) => {
-  /** All codes of a line, from its bytes as the format says where they are. */
-  function lineOf(bytes: Uint8Array, lines: number, length: number, place: number): number[] {
+  /** All codes of a line, read from the bytes where the format puts them. */
+  function readLine(bytes: Uint8Array, lines: number, length: number, position: number): number[] {
     const codes = Array<number>(length).fill(0);
     let [plane, shift] = [0, 0];
     for (const width of [4, 2, 1].filter(w => bits & w)) {
       const lineBytes = (length * width) / 8;
-      const lane = [16, 8, 4, 2, 1].find(power => lineBytes % power === 0)!;
+      const blockBytes = [16, 8, 4, 2, 1].find(power => lineBytes % power === 0)!;
       for (let i = 0; i < length; i++) {
-        const block = Math.floor((i * width) / (8 * lane));
-        const within = i - (block * 8 * lane) / width;
-        const byte = bytes[plane + (block * lines + place) * lane + (within % lane)];
-        codes[i] |= ((byte >> (width * Math.floor(within / lane))) & (2 ** width - 1)) << shift;
+        const block = Math.floor((i * width) / (8 * blockBytes));
+        const within = i - (block * 8 * blockBytes) / width;
+        const byte = bytes[plane + (block * lines + position) * blockBytes + (within % blockBytes)];
+        codes[i] |= ((byte >> (width * Math.floor(within / blockBytes))) & (2 ** width - 1)) << shift;
       }
       plane += lines * lineBytes;
       shift += width;
@@ -75,22 +75,22 @@ describe.each([
     return bytes;
   };
 
-  it('have each block of all columns side by side', () => {
+  it('interleave the blocks of all columns', () => {
     const bytes = filled('columns');
     for (let dim = 0; dim < dims; dim++)
-      expect(lineOf(bytes, dims, tokens, dim)).toEqual(Array.from({ length: tokens }, (_, t) => code(t, dim)));
+      expect(readLine(bytes, dims, tokens, dim)).toEqual(Array.from({ length: tokens }, (_, t) => code(t, dim)));
   });
 
-  it('have each block of all rows side by side, the tokens dealt by fours', () => {
+  it('interleave the blocks of all rows, with every fourth token in sequence', () => {
     const bytes = filled('rows');
     for (let t = 0; t < tokens; t++)
-      expect(lineOf(bytes, tokens, dims, (t % 4) * (tokens / 4) + Math.floor(t / 4))).toEqual(
+      expect(readLine(bytes, tokens, dims, (t % 4) * (tokens / 4) + Math.floor(t / 4))).toEqual(
         Array.from({ length: dims }, (_, i) => code(t, i)),
       );
   });
 });
 
-it('keeps rows that are not fours in order', () => {
+it('keeps rows in order if their number is not a multiple of four', () => {
   const grid = createGrid(3, 64, 4, 'rows');
   const bytes = new Uint8Array(grid.bytes);
   grid.write(bytes, 1, 0, 1);
@@ -98,14 +98,14 @@ it('keeps rows that are not fours in order', () => {
   expect([bytes.indexOf(1), bytes.indexOf(2)]).toEqual([16, (3 + 2) * 16]);
 });
 
-it('has no strips of codes of 8 bits', () => {
+it('does not interleave codes of 8 bits', () => {
   const grid = createGrid(4, 64, 8, 'rows');
   const bytes = new Uint8Array(grid.bytes);
   grid.write(bytes, 1, 32, 1);
   expect(bytes.indexOf(1)).toBe(64 + 32);
 });
 
-it('keeps two dims of a token in a nibble in pairs', () => {
+it('stores two dims of a token in one nibble in pairs', () => {
   const grid = createGrid(32, 2, 2, 'pairs');
   const bytes = new Uint8Array(grid.bytes);
   grid.write(bytes, 0, 0, 1);

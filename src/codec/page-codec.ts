@@ -1,63 +1,61 @@
 /**
- * A codec from its parts. Every method of the zoo is the same pipeline: a *domain* (centre, rotate) in which codes
- * live, and a *page format* (scale, quantize, pack) that writes and reads vectors of that domain. This file joins
- * the two into the contract; a family brings the parts.
+ * Builds a codec from its parts. Every codec is the same pipeline: a *domain* (center, rotate) that vectors are
+ * transformed into, and a *page format* (scale, quantize, pack) that stores them. Families provide the parts.
  */
 import { InputError, ShapeError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
-import type { PageFragment } from '../kernel/fragment.ts';
+import type { PageEncoding } from '../kernel/page-layout.ts';
 import type { Codec, Shape } from './codec.ts';
-import { type Field, layOut } from './layout.ts';
-import { matrixOf } from './parts/rotation.ts';
+import { type Field, layoutFields } from './page-fields.ts';
+import { toMatrix } from './parts/rotation.ts';
 
-/** How vectors go into the domain where they are coded, and come back. */
+/** The transform that is applied to vectors before they are quantized. */
 export interface Domain {
-  /** Length of a coded vector as `read` gives it; more than headDim where a residual has a domain of its own. */
+  /** Length of a coded vector; more than headDim if a residual is coded in a second domain. */
   readonly codedDim: number;
-  /** Codes are of the vectors as they are. */
-  readonly plain: boolean;
+  /** Vectors are coded without a transform (RoPE aside). */
+  readonly isIdentity: boolean;
   readonly mean?: Float32Array;
-  /** Where every head has a map of its own, and it is no rotation: as a fragment wants it. */
+  /** The matrices of a transform that is not a rotation, one per head, as in `PageLayout`. */
   readonly matrices?: { decode: Float32Array; encode: Float32Array; blocks: readonly number[] };
-  /** Vectors are turned to their page's start first, by these angles a position. */
-  readonly turn?: Float64Array;
-  /** A vector of a page that starts at `start` into the domain, in place. */
+  /** Set if vectors are made page-relative first. */
+  readonly ropeFrequencies?: Float64Array;
+  /** Transforms a vector of a page that starts at position `start`, in place. */
   forward(x: Float64Array, head: number, start: number): void;
-  /** A query, so that its dot with a coded vector, plus the constant, is the dot with the vector itself. */
-  query(q: Float64Array, head: number, start: number): { vector: Float64Array; constant: number };
-  /** A weighted sum of coded vectors back to a vector of headDim. */
-  back(sum: Float64Array, weightSum: number, head: number, start: number): Float64Array;
+  /** Transforms a query, so that its dot product with a coded vector, plus the constant, is that with the original vector. */
+  transformQuery(q: Float64Array, head: number, start: number): { vector: Float64Array; constant: number };
+  /** Transforms a weighted sum of coded vectors back to headDim. */
+  inverse(sum: Float64Array, weightSum: number, head: number, start: number): Float64Array;
 }
 
 export interface PageFormat {
   fields: Field[];
-  /** The same format as data, for devices that cannot call it. */
-  fragment: PageFragment;
+  /** The same format as data, for devices. */
+  encoding: PageEncoding;
   /** Packs vectors of the domain, [head][token * headDim + dim], into a page of zero bytes. */
   write(heads: Float64Array[], tokens: number, page: Uint8Array): void;
-  /** Bytes of a page that say something, where what comes last in it may be shorter than its room. */
-  used?(page: Uint8Array): number;
-  /** Where a page has lists of outliers. */
+  /** Number of bytes used, if the lists at the page's end vary in length. */
+  usedBytes?(page: Uint8Array): number;
   outliers?(page: Uint8Array): Outliers;
-  /** One coded vector. */
+  /** Unpacks one coded vector. */
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
 
-export interface Parts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'stable'> {
+export interface CodecParts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'isIdempotent'> {
   domain: Domain;
   format: PageFormat;
 }
 
-export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts): Codec {
+export function pageCodec({ spec, shape, budget, isIdempotent, domain, format }: CodecParts): Codec {
   const { headDim, kvHeads, pageTokens } = shape;
-  const { pageBytes, sharedBytes, blockBytes } = layOut(format.fields, kvHeads);
+  const { pageBytes, sharedBytes, blockBytes } = layoutFields(format.fields, kvHeads);
   const coded = new Float64Array(domain.codedDim);
 
   const checkPage = (page: Uint8Array, tokens: number) => {
     if (!Number.isInteger(tokens) || tokens < 0 || tokens > pageTokens)
-      throw new ShapeError(`${spec}: a page holds 0 to ${pageTokens} tokens, not ${tokens}.`);
+      throw new ShapeError(`${spec}: a page holds 0 to ${pageTokens} tokens; got ${tokens}.`);
     if (page.length < pageBytes)
-      throw new ShapeError(`${spec}: a page takes ${pageBytes} bytes; the buffer has ${page.length}.`);
+      throw new ShapeError(`${spec}: a page needs ${pageBytes} bytes; the buffer has ${page.length}.`);
   };
 
   return {
@@ -65,24 +63,24 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
     shape,
     pageBytes,
     fields: format.fields,
-    fragment: {
+    layout: {
       codedDim: domain.codedDim,
-      matrix: domain.plain
+      queryMatrix: domain.isIdentity
         ? undefined
-        : (domain.matrices?.decode ?? matrixOf(q => domain.query(q, 0, 0).vector, headDim, domain.codedDim)),
-      blocks: domain.matrices?.blocks,
+        : (domain.matrices?.decode ?? toMatrix(q => domain.transformQuery(q, 0, 0).vector, headDim, domain.codedDim)),
+      diagonalBlocks: domain.matrices?.blocks,
       encodeMatrix: domain.matrices?.encode,
       mean: domain.mean,
-      turn: domain.turn,
+      ropeFrequencies: domain.ropeFrequencies,
       sharedBytes,
       blockBytes,
-      page: format.fragment,
+      encoding: format.encoding,
     },
     budget,
-    stable,
+    isIdempotent,
     outliers: format.outliers,
-    pageRelative: domain.turn !== undefined,
-    sumLength: domain.codedDim,
+    pageRelative: domain.ropeFrequencies !== undefined,
+    codedDim: domain.codedDim,
 
     encode(x, tokens, page, start) {
       checkPage(page, tokens);
@@ -99,7 +97,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       });
       page.fill(0, 0, pageBytes);
       format.write(heads, tokens, page);
-      return format.used?.(page) ?? pageBytes;
+      return format.usedBytes?.(page) ?? pageBytes;
     },
 
     decode(page, tokens, out, start) {
@@ -107,17 +105,17 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       for (let t = 0; t < tokens; t++) {
         for (let head = 0; head < kvHeads; head++) {
           format.read(page, head, t, coded);
-          out.set(domain.back(coded, 1, head, start), (t * kvHeads + head) * headDim);
+          out.set(domain.inverse(coded, 1, head, start), (t * kvHeads + head) * headDim);
         }
       }
     },
 
-    prepareQuery(query, head, start) {
-      const { vector, constant } = domain.query(Float64Array.from(query), head, start);
+    transformQuery(query, head, start) {
+      const { vector, constant } = domain.transformQuery(Float64Array.from(query), head, start);
       return { vector: Float32Array.from(vector), constant };
     },
 
-    dots({ vector }, page, head, tokens, out) {
+    dotKeys({ vector }, page, head, tokens, out) {
       for (let t = 0; t < tokens; t++) {
         format.read(page, head, t, coded);
         let dot = 0;
@@ -126,7 +124,7 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       }
     },
 
-    accumulate(weights, page, head, tokens, sum) {
+    accumulateValues(weights, page, head, tokens, sum) {
       for (let t = 0; t < tokens; t++) {
         if (weights[t] === 0) continue;
         format.read(page, head, t, coded);
@@ -134,8 +132,8 @@ export function pageCodec({ spec, shape, budget, stable, domain, format }: Parts
       }
     },
 
-    finishOutput(sum, weightSum, head, out) {
-      out.set(domain.back(Float64Array.from(sum), weightSum, head, 0));
+    transformOutput(sum, weightSum, head, out) {
+      out.set(domain.inverse(Float64Array.from(sum), weightSum, head, 0));
     },
   };
 }
@@ -151,7 +149,7 @@ function checkVectors(spec: string, x: Float32Array, tokens: number, { headDim, 
       const token = Math.floor(i / (kvHeads * headDim));
       throw new InputError(
         `${spec}: value ${x[i]} at token ${token}, head ${Math.floor(i / headDim) % kvHeads}, dim ${i % headDim}. ` +
-          'A cache keeps finite numbers only: look for an overflow or a division by zero in what made it.',
+          'The cache stores finite numbers only: check the computation before it for overflow or division by zero.',
       );
     }
   }

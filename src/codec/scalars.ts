@@ -1,4 +1,4 @@
-/** Scales, norms and minima in a page: arrays of f16 or f32, little endian, read byte by byte at any alignment. */
+/** Arrays of f16 or f32 scalars in a page (scales, norms, minima): little endian, at any alignment. */
 import { fromF16, toF16 } from '../kernel/float.ts';
 
 export interface Scalars {
@@ -19,8 +19,8 @@ export const f16: Scalars = {
   read: (array, index) => fromF16(array[2 * index] | (array[2 * index + 1] << 8)),
 };
 
-/** Far above any activation, and low enough that a decoded value cannot overflow. */
-const LARGEST = 1e38;
+/** Far above any activation, and small enough that decoded values do not overflow. */
+const MAX_F32 = 1e38;
 const float = new Float32Array(1);
 const floatBytes = new Uint8Array(float.buffer);
 
@@ -28,7 +28,7 @@ export const f32: Scalars = {
   name: 'f32',
   bytes: 4,
   write(array, index, value) {
-    float[0] = Math.max(-LARGEST, Math.min(LARGEST, value));
+    float[0] = Math.max(-MAX_F32, Math.min(MAX_F32, value));
     array.set(floatBytes, 4 * index);
   },
   read(array, index) {

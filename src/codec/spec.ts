@@ -1,11 +1,11 @@
 /**
- * The spec string: constructor, test id, API value and file tag at once.
+ * The spec string, which names a codec in the API, the CLI, tests and files.
  *
- *   spec    = codec [ "/" codec ] { "+" window }     keys / values; one codec serves both
+ *   spec    = codec [ "/" codec ] { "+" window }     keys / values; a single codec is for both
  *   codec   = base { "-" variant }                   tq4-c-nc
  *   window  = "sink" n | "recent" n | "edge" n       what stays f16: first tokens, last tokens, first and last layers
  *
- * Printing what was parsed gives a canonical string, and parsing that gives the same spec again.
+ * formatSpec(parseSpec(text)) is canonical: parsing it gives the same spec.
  */
 import { SpecError } from '../errors.ts';
 import type { Side } from './codec.ts';
@@ -18,7 +18,7 @@ export interface SideSpec {
   variants: string[];
 }
 
-export interface Window {
+export interface F16Window {
   sink?: number;
   recent?: number;
   edge?: number;
@@ -27,50 +27,50 @@ export interface Window {
 export interface KvSpec {
   key: SideSpec;
   value: SideSpec;
-  window: Window;
+  window: F16Window;
 }
 
-/** Sinks are kept when a spec does not say: four f16 tokens are worth a factor of 5 to 8 in divergence. */
-export const DEFAULT_WINDOW: Required<Window> = { sink: 4, recent: 0, edge: 0 };
+/** Four f16 sinks by default: they reduce divergence by a factor of 5 to 8. */
+export const DEFAULT_WINDOW: Required<F16Window> = { sink: 4, recent: 0, edge: 0 };
 
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
-const LARGEST_WINDOW = 1 << 20;
+const MAX_WINDOW = 1 << 20;
 
 export function parseSpec(text: string): KvSpec {
   const [codecs, ...windows] = text.split('+');
   const sides = codecs.split('/');
   if (sides.length > 2)
-    throw new SpecError(`"${text}": one codec, or keys/values, such as tq4/tq3; not ${sides.length}.`);
+    throw new SpecError(`"${text}" has ${sides.length} codecs. Write one, or two as keys/values, such as tq4/tq3.`);
   const key = parseSide(sides[0], 'key', text);
-  const value = sides.length === 2 ? parseSide(sides[1], 'value', text) : forValues(key);
-  if (sides.length === 2) refuseOtherSide(value, 'value', text);
+  const value = sides.length === 2 ? parseSide(sides[1], 'value', text) : valueSpecOf(key);
+  if (sides.length === 2) rejectKeyVariants(value, 'value', text);
   return { key, value, window: parseWindows(windows, text) };
 }
 
 export function formatSpec({ key, value, window }: KvSpec): string {
-  const shared = formatSide(forValues(key)) === formatSide(value);
+  const shared = formatSide(valueSpecOf(key)) === formatSide(value);
   const codecs = shared ? formatSide(key) : `${formatSide(key)}/${formatSide(value)}`;
   return codecs + WINDOWS.map(name => (window[name] === undefined ? '' : `+${name}${window[name]}`)).join('');
 }
 
-/** What stays f16 under a spec; a cache that is f16 throughout has nothing to keep apart. */
-export function windowOf({ key, value, window }: KvSpec): Required<Window> {
+/** What stays in f16 under a spec. A cache that is all f16 needs no windows. */
+export function windowOf({ key, value, window }: KvSpec): Required<F16Window> {
   const exact = [key, value].every(side => formatSide(side) === 'f16');
   return exact ? { sink: 0, recent: 0, edge: 0 } : { ...DEFAULT_WINDOW, ...window };
 }
 
 export const formatSide = ({ base, variants }: SideSpec): string => [base, ...variants].join('-');
 
-/** The family of a parsed side, and its pattern's match. */
+/** The family of a parsed side, and the match of its pattern. */
 export function familyOf({ base }: SideSpec): { family: Family; match: RegExpMatchArray } {
   for (const family of families) {
     const match = base.match(family.pattern);
     if (match) return { family, match };
   }
-  throw new SpecError(`"${base}" is not a codec. ${nearest(base)}`);
+  throw new SpecError(`"${base}" is not a codec. ${suggestNearest(base)}`);
 }
 
-/** A variant as written (`r3`) to the family's own (`r#`) and its number. */
+/** Finds a family's variant (`r#`) and its number from the text (`r3`). */
 export function findVariant(family: Family, text: string): { variant: Variant; number?: number } | undefined {
   for (const variant of family.variants) {
     const match = text.match(`^${variant.name.replace('#', '(\\d{1,6})')}$`);
@@ -80,15 +80,15 @@ export function findVariant(family: Family, text: string): { variant: Variant; n
 }
 
 function parseSide(text: string, side: Side, whole: string): SideSpec {
-  // A base may hold dashes itself (vec-d4b8): the longest head of the text that a family knows is the base.
+  // A base name may contain dashes (vec-d4b8), so the longest prefix that matches a family is the base name.
   const words = text.split('-');
   for (let n = words.length; n > 0; n--) {
     const base = words.slice(0, n).join('-');
     const family = families.find(({ pattern }) => pattern.test(base));
     if (family) return { base, variants: checkVariants(family, words.slice(n), `"${whole}"`) };
   }
-  const place = whole === text ? '' : ` for the ${side}s in "${whole}"`;
-  throw new SpecError(`"${text}" is not a codec${place}. ${nearest(text)}`);
+  const where = whole === text ? '' : ` for the ${side}s in "${whole}"`;
+  throw new SpecError(`"${text}" is not a codec${where}. ${suggestNearest(text)}`);
 }
 
 function checkVariants(family: Family, texts: string[], whole: string): string[] {
@@ -101,59 +101,59 @@ function checkVariants(family: Family, texts: string[], whole: string): string[]
   });
   const names = found.map(({ variant }) => variant.name);
   const twice = names.find((name, i) => names.indexOf(name) !== i);
-  if (twice) throw new SpecError(`${whole}: variant ${show(twice)} is given twice.`);
+  if (twice) throw new SpecError(`${whole}: variant ${show(twice)} is given twice. Write it once.`);
   for (const [a, b] of family.conflicts ?? []) {
     if (names.includes(a) && names.includes(b))
-      throw new SpecError(`${whole}: ${show(a)} and ${show(b)} exclude each other; keep one.`);
+      throw new SpecError(`${whole}: ${show(a)} and ${show(b)} exclude each other. Use one of them.`);
   }
   return found
     .sort((a, b) => family.variants.indexOf(a.variant) - family.variants.indexOf(b.variant))
     .map(({ variant, number }) => variant.name.replace('#', String(number)));
 }
 
-/** What a spec that serves both sides means for values: variants of keys alone fall away. */
-function forValues(key: SideSpec): SideSpec {
+/** The values' spec if a single codec is given: the keys' spec without variants that are for keys only. */
+function valueSpecOf(key: SideSpec): SideSpec {
   const { family } = familyOf(key);
   return { base: key.base, variants: key.variants.filter(text => findVariant(family, text)?.variant.side !== 'key') };
 }
 
-function refuseOtherSide(spec: SideSpec, side: Side, whole: string): void {
+function rejectKeyVariants(spec: SideSpec, side: Side, whole: string): void {
   const { family } = familyOf(spec);
   const wrong = spec.variants.find(text => (findVariant(family, text)?.variant.side ?? side) !== side);
-  if (wrong) throw new SpecError(`"${whole}": -${wrong} is for keys only; write it before the "/".`);
+  if (wrong) throw new SpecError(`"${whole}": -${wrong} is for keys only. Write it before the "/".`);
 }
 
-function parseWindows(texts: string[], whole: string): Window {
-  const window: Window = {};
+function parseWindows(texts: string[], whole: string): F16Window {
+  const window: F16Window = {};
   for (const text of texts) {
     const [, name, digits] = text.match(/^(sink|recent|edge)(\d{1,7})$/) ?? [];
     if (!name)
-      throw new SpecError(
-        `"${whole}": "+${text}" is not a window. Valid ones: +sink4, +recent128, +edge2 (any number).`,
-      );
+      throw new SpecError(`"${whole}": "+${text}" is not a window. Use +sink4, +recent128 or +edge2, with any number.`);
     const key = name as (typeof WINDOWS)[number];
-    if (window[key] !== undefined) throw new SpecError(`"${whole}": +${name} is given twice.`);
+    if (window[key] !== undefined) throw new SpecError(`"${whole}": +${name} is given twice. Write it once.`);
     window[key] = Number(digits);
-    if (window[key] > LARGEST_WINDOW) throw new SpecError(`"${whole}": +${text} is past ${LARGEST_WINDOW}.`);
+    if (window[key] > MAX_WINDOW) throw new SpecError(`"${whole}": +${text} is above the maximum of ${MAX_WINDOW}.`);
   }
   return window;
 }
 
-/** "Nearest: a, b, c." by edit distance over all that can be written. */
-function nearest(text: string): string {
+/** "Nearest: a, b, c." by edit distance over all base names and variants. */
+function suggestNearest(text: string): string {
   const names = families.flatMap(({ bases, variants }) => [
     ...bases,
     ...variants.filter(({ name }) => !name.includes('#')).map(({ name }) => `${bases[0]}-${name}`),
   ]);
-  const ranked = names.map(name => ({ name, d: distance(text.toLowerCase(), name) })).sort((a, b) => a.d - b.d);
+  const ranked = names
+    .map(name => ({ name, distance: editDistance(text.toLowerCase(), name) }))
+    .sort((a, b) => a.distance - b.distance);
   return `Nearest: ${ranked
     .slice(0, 3)
     .map(({ name }) => name)
     .join(', ')}. \`kvasir codecs\` lists all.`;
 }
 
-/** Levenshtein's, on the first characters: specs are short. */
-function distance(a: string, b: string): number {
+/** Levenshtein distance on the first 64 characters: specs are short. */
+function editDistance(a: string, b: string): number {
   const text = a.slice(0, 64);
   let row = Array.from({ length: b.length + 1 }, (_, j) => j);
   for (let i = 1; i <= text.length; i++) {

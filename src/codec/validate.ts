@@ -1,11 +1,11 @@
-/** What a codec loses, measured: squared error and direction, and whether that is within its budget. */
+/** Measures a codec's round-trip error and compares it with its budget. */
 import type { Codec, KeyCodec, Side, ValueCodec } from './codec.ts';
 import { createRandom, normals } from './parts/random.ts';
 
 export interface Loss {
-  /** Squared error over squared norm. */
+  /** Relative squared error: squared error over squared norm. */
   mse: number;
-  /** Mean cosine between a vector and what comes back. */
+  /** Mean cosine similarity between original and decoded vectors. */
   cosine: number;
 }
 
@@ -16,7 +16,7 @@ export interface Validation extends Loss {
   ok: boolean;
 }
 
-/** Encodes and decodes whole pages of vectors [token][head][dim] and compares. */
+/** The loss of encoding and decoding vectors [token][head][dim], page by page. */
 export function measureLoss(codec: KeyCodec | ValueCodec, x: Float32Array): Loss {
   const { headDim, kvHeads, pageTokens } = codec.shape;
   const vector = headDim * kvHeads;
@@ -29,10 +29,10 @@ export function measureLoss(codec: KeyCodec | ValueCodec, x: Float32Array): Loss
     codec.encode(x.subarray(...range), end - start, page, start);
     codec.decode(page, end - start, decoded.subarray(...range), start);
   }
-  return compare(x, decoded, headDim);
+  return lossBetween(x, decoded, headDim);
 }
 
-export function compare(x: Float32Array, y: Float32Array, dim: number): Loss {
+export function lossBetween(x: Float32Array, y: Float32Array, dim: number): Loss {
   let [error, energy, cosines] = [0, 0, 0];
   for (let start = 0; start < x.length; start += dim) {
     let [xx, yy, xy] = [0, 0, 0];
@@ -48,7 +48,7 @@ export function compare(x: Float32Array, y: Float32Array, dim: number): Loss {
   return { mse: energy > 0 ? error / energy : error, cosine: cosines / (x.length / dim) };
 }
 
-/** A few thousand seeded Gaussian vectors against the budget. */
+/** Validates with a few thousand seeded Gaussian vectors. */
 export function validateCodec(codec: Codec | KeyCodec | ValueCodec, side: Side, seed = 1): Validation {
   const { headDim, kvHeads, pageTokens } = codec.shape;
   const pages = Math.ceil(2048 / (pageTokens * kvHeads));

@@ -1,6 +1,7 @@
-/** Every family, and the specs that tables show. */
-import { block } from './baseline/block.ts';
-import { half } from './baseline/half.ts';
+/** All codec families, and the specs that tables list. */
+
+import { floats } from './baseline/floats.ts';
+import { llamaBlocks } from './baseline/llama-blocks.ts';
 import type { Family } from './family.ts';
 import { hybrid } from './hybrid/hybrid.ts';
 import { kivi } from './kivi/kivi.ts';
@@ -11,9 +12,21 @@ import { tri } from './tri/tri.ts';
 import { turbo } from './turbo/turbo.ts';
 import { million, vec } from './vec/vec.ts';
 
-export const families: readonly Family[] = [half, block, turbo, hybrid, kivi, oscar, oaken, vec, million, tri, mead];
+export const families: readonly Family[] = [
+  floats,
+  llamaBlocks,
+  turbo,
+  hybrid,
+  kivi,
+  oscar,
+  oaken,
+  vec,
+  million,
+  tri,
+  mead,
+];
 
-/** One row each in `kvasir codecs` and `kvasir estimate`: every codec that runs, and the variants worth comparing. */
+/** The rows of `kvasir codecs` and `kvasir estimate`: every codec, and the variants worth comparing. */
 export const zoo: readonly string[] = [
   'f16',
   'q8_0',

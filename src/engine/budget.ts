@@ -1,10 +1,10 @@
-/** Does it fit? Counted before a byte of the weights is read, so that the answer is advice and not a crash. */
+/** Checks that a model fits in memory before any weights are read, so that the caller gets advice instead of a crash. */
 import { CapacityError } from '../errors.ts';
 import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
-import { type Plan, planBytes, planOf } from '../plan/plan.ts';
+import { createPlan, type Plan, planBytes } from '../plan/plan.ts';
 import { formatBytes, formatCount } from '../units.ts';
 
 export interface BudgetRequest {
@@ -13,15 +13,15 @@ export interface BudgetRequest {
   device: Pick<Device, 'name' | 'reserve'>;
   plan: Plan;
   context: number;
-  /** Of the scratch. */
+  /** Rows of the scratch tensors. */
   rows: number;
-  /** Bytes in main memory beside these, such as held logits. */
+  /** Further bytes in main memory, such as stored logits. */
   extra?: number;
 }
 
 export interface Budget {
   weights: number;
-  /** One sequence of the whole context. */
+  /** One sequence of `context` tokens. */
   cache: number;
   scratch: number;
   total: number;
@@ -36,8 +36,8 @@ function budgetOf(request: BudgetRequest): Budget {
 }
 
 /**
- * Throws where the budget exceeds the limit, or where the device cannot keep enough for cache and scratch, and says what
- * would fit.
+ * Throws a CapacityError if the budget exceeds `limit` bytes, or if the device cannot reserve the cache and scratch. The
+ * message says what would fit.
  */
 export function checkBudget(request: BudgetRequest, limit: number): Budget {
   const { device, context, plan, extra = 0 } = request;
@@ -47,45 +47,47 @@ export function checkBudget(request: BudgetRequest, limit: number): Budget {
   if (total > limit)
     throw new CapacityError(
       `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, ${cacheText}, scratch ` +
-        `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ${advice(request, limit - weights - scratch)}`,
+        `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ${suggestions(request, limit - weights - scratch)}`,
     );
   const needed = cache + scratch - extra;
   const kept = device.reserve?.(needed) ?? needed;
   if (kept < needed)
     throw new CapacityError(
-      `The ${device.name} device can hold ${formatBytes(kept)} beside the weights, and this needs ${formatBytes(needed)} ` +
-        `(${cacheText}, scratch ${formatBytes(scratch - extra)}). ${advice(request, kept - scratch + extra)}`,
+      `The ${device.name} device can hold ${formatBytes(kept)} in addition to the weights; this needs ${formatBytes(needed)} ` +
+        `(${cacheText}, scratch ${formatBytes(scratch - extra)}). ${suggestions(request, kept - scratch + extra)}`,
     );
   return budget;
 }
 
-/** What one may take of this machine's memory: what is free, and no more than 9/10 of all of it. */
-export async function memoryLimit(): Promise<number> {
+/** Bytes of free memory, at most 9/10 of the machine's total. */
+export async function defaultMemoryLimit(): Promise<number> {
   const { freemem, totalmem, platform } = await import('node:os');
-  const most = 0.9 * Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY);
-  // macOS calls memory free only when nothing ever touched it, so there it says nothing.
-  return platform() === 'darwin' ? most : Math.min(most, freemem());
+  const max = 0.9 * Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY);
+  // macOS counts reclaimable file cache as used, so its free memory says nothing.
+  return platform() === 'darwin' ? max : Math.min(max, freemem());
 }
 
-function advice(request: BudgetRequest, room: number): string {
+function suggestions(request: BudgetRequest, room: number): string {
   const { plan, context, config } = request;
   const { pageTokens, leaf } = plan;
-  if (room < leaf.bytes / pageTokens) return 'Take a smaller model, or one of fewer bits a weight.';
-  const most = Math.min(room, planBytes(plan, context) - 1);
+  if (room < leaf.bytes / pageTokens) return 'Use a smaller model, or one with fewer bits per weight.';
+  const maxBytes = Math.min(room, planBytes(plan, context) - 1);
   const fits = ['tq4', 'tq3', 'tq2'].find(
-    spec => spec !== plan.spec && planBytes(planOf(spec, { ...config, pageTokens }), context) <= most,
+    spec => spec !== plan.spec && planBytes(createPlan(spec, { ...config, pageTokens }), context) <= maxBytes,
   );
-  // The largest context, in whole pages, that the room holds.
+  // The largest context, in whole pages, that fits.
   const pages = Math.floor((room - planBytes(plan, 1)) / leaf.bytes);
   const tokens = Math.max(0, pages) * pageTokens;
-  const ways = [
+  const options = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,
     fits && `kv: '${fits}' fits at this context`,
-  ].filter(way => way !== false && way !== undefined);
-  return ways.length > 0 ? `Of this model, ${ways.join('; ')}.` : 'Take a smaller model, or close other programs.';
+  ].filter(option => option !== false && option !== undefined);
+  return options.length > 0
+    ? `With this model, ${options.join('; ')}.`
+    : 'Use a smaller model, or close other programs.';
 }
 
-/** The js device holds its matrices as floats; the others hold them as they are in the file. */
+/** The js device stores matrices as float32; the others store them as they are in the file. */
 function weightBytes({ tensors, device }: BudgetRequest): number {
   let bytes = 0;
   for (const tensor of tensors.values())
@@ -93,15 +95,15 @@ function weightBytes({ tensors, device }: BudgetRequest): number {
   return bytes;
 }
 
-/** Makes the scratch on a device that only counts. */
+/** Creates the scratch on a device that only counts bytes. */
 function scratchBytes(config: ModelConfig, rows: number): number {
   let bytes = 0;
-  const counter = {
-    tensor(rows: number, cols: number) {
+  const counter: Pick<Device, 'createTensor'> = {
+    createTensor(rows: number, cols: number) {
       bytes += 4 * rows * cols;
       return { rows, cols };
     },
   };
-  createScratch(counter as unknown as Device, config, rows);
+  createScratch(counter as Device, config, rows);
   return bytes;
 }

@@ -1,91 +1,99 @@
-/** Turns that share a cache: each reuses what the last one left and prefills only what is new. */
+/** A conversation keeps its cache between turns: each turn prefills only what is new. */
 import { countOutliers } from '../cache/outliers.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
-import { refuseDisposed } from './engine.ts';
-import { type GenerateOptions, generate, type Setting } from './generate.ts';
+import { throwIfDisposed } from './engine.ts';
+import { type GenerateOptions, type GenerationContext, generate } from './generate.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import type { Cancellation } from './step.ts';
-import { type Begin, createStream, type Result, type Stream, type Token } from './stream.ts';
+import { createStream, type Result, type Stream, type StreamBody, type Token } from './stream.ts';
 
+/** Options of `chat` and of a conversation's answers. */
 export interface ChatOptions extends GenerateOptions {
-  /** For the chat template: variables such as `enable_thinking`, the time. */
+  /** For the chat template: variables such as `enable_thinking`, and the time. */
   render?: RenderOptions;
 }
 
+/** Options of `generate`. */
 export interface PromptOptions extends GenerateOptions {
-  /** Read control tokens written out in a prompt (`<|im_start|>`). Only for text that you made yourself. */
-  special?: boolean;
+  /** Parse control tokens in the prompt's text (`<|im_start|>`). Only for trusted text. Default: false. */
+  parseSpecialTokens?: boolean;
 }
 
-/** What a user says: text, whole or in parts. */
-type Content = NonNullable<ChatMessage['content']>;
+/** The content of a message: text, or text parts. */
+export type MessageContent = NonNullable<ChatMessage['content']>;
 
-/** Text, or token ids. */
+/** Text or token ids. */
 export type Prompt = string | readonly number[];
 
+/** A conversation with its own cache. It gives one answer at a time. */
 export interface Conversation extends AsyncDisposableLike {
-  /** What was said so far: by `send`, and before it. */
+  /** All messages so far, the answers included. */
   readonly messages: readonly ChatMessage[];
   /** Tokens in the cache. */
   readonly length: number;
   /** Bytes of the cache. */
   readonly bytes: number;
-  /** Says something, and streams the answer. Both join the messages, the answer as far as it came. */
-  send(content: Content, options?: ChatOptions): Stream<string>;
-  /** Answers the last message of the user's again, in place of the answer that it got. */
+  /** Sends a user message and streams the answer. Adds both to the messages; of a cancelled answer, the text so far. */
+  send(content: MessageContent, options?: ChatOptions): Stream<string>;
+  /** Answers the last user message again and replaces the previous answer. */
   regenerate(options?: ChatOptions): Stream<string>;
-  /** Says something else in place of message `index`, which must be a user's; what came after it is forgotten. */
-  edit(index: number, content: Content, options?: ChatOptions): Stream<string>;
-  /** Answers messages of your own; what they share with the cache is not computed again. */
+  /** Replaces message `index`, which must be a user message, removes all messages after it, and streams the answer. */
+  edit(index: number, content: MessageContent, options?: ChatOptions): Stream<string>;
+  /** Answers the given messages, without adding them to `messages`. Reuses the part of the cache that they share. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
+  /** Continues a text or token ids. Reuses the part of the cache that the prompt shares. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
-  /** Outliers in the pages that it holds, for codecs that list them (oaken); undefined for others. */
+  /** Outlier counts of the sealed pages, for codecs that store outliers in lists (oaken); undefined for others. */
   outliers(): Promise<Outliers | undefined>;
-  /** Stops the answer under way and goes back to the start: the system message and the messages it was opened with. */
+  /** Cancels a running answer, empties the cache, and restores the initial messages. */
   reset(): Promise<void>;
-  /** Stops the answer under way and gives the memory back. Twice is harmless. */
+  /** Cancels a running answer and frees the cache. Can be called twice. */
   dispose(): Promise<void>;
 }
 
+/** Options of `model.conversation`. */
 export interface ConversationOptions {
-  /** What the model is told before all else. */
+  /** The system message. */
   system?: string;
-  /** What was said before, oldest first: a conversation that is taken up again. */
+  /** Earlier messages, oldest first, to continue a conversation. */
   messages?: readonly ChatMessage[];
 }
 
-/** With `once` the cache is given back after every answer. */
+/** An ephemeral conversation frees its cache after every answer. */
 export function createConversation(
-  setting: Setting,
-  { system, messages: history = [] }: ConversationOptions = {},
-  once = false,
+  generation: GenerationContext,
+  { system, messages: earlierMessages = [] }: ConversationOptions = {},
+  ephemeral = false,
 ): Conversation {
-  const { engine, slot } = setting;
+  const { engine, slot } = generation;
   const { tokenizer, template } = engine;
-  const opening: ChatMessage[] = [...(system === undefined ? [] : [{ role: 'system', content: system }]), ...history];
-  let messages = [...opening];
+  const initialMessages: ChatMessage[] = [
+    ...(system === undefined ? [] : [{ role: 'system', content: system }]),
+    ...earlierMessages,
+  ];
+  let messages = [...initialMessages];
   /** The stream that is being read. */
   let running: Stream<unknown> | undefined;
-  /** A reset or disposal under way: whatever comes next waits for it. */
+  /** A reset or disposal in progress; answers wait for it. */
   let clearing: Promise<void> | undefined;
   let disposed = false;
 
   const checkOpen = () => {
-    if (disposed) throw new InputError('This conversation was disposed. Open another: model.conversation().');
-    refuseDisposed(engine.disposed);
+    if (disposed) throw new InputError('This conversation was disposed. Open another one: model.conversation().');
+    throwIfDisposed(engine.disposed);
   };
 
-  /** The one rule of owners: the pass under way is cancelled and awaited before anything is freed. */
+  /** Cancels the running pass and waits for it before anything is freed. */
   const clear = (): Promise<void> => {
     const before = clearing;
     const work = async () => {
       await before;
       await running?.return();
-      messages = [...opening];
+      messages = [...initialMessages];
       slot.reset();
     };
     const cleared = work().finally(() => {
@@ -95,43 +103,46 @@ export function createConversation(
     return cleared;
   };
 
-  /** One answer at a time: two would write into the same cache. */
-  const stream = <T>(steps: Begin<T>, signal?: AbortSignal): Stream<T> => {
+  /** Allows one answer at a time: two would write into the same cache. */
+  const stream = <T>(steps: StreamBody<T>, signal?: AbortSignal): Stream<T> => {
     checkOpen();
-    const made: Stream<T> = createStream(async function* (cancellation, result) {
+    const created: Stream<T> = createStream(async function* (cancellation, result) {
       while (clearing) await clearing;
       checkOpen();
-      if (running) throw new InputError('This conversation is answering already. Wait for its end, or open another.');
-      running = made;
+      if (running)
+        throw new InputError(
+          'This conversation is already answering. Wait until it has finished, or open another one.',
+        );
+      running = created;
       try {
         yield* steps(cancellation, result);
       } finally {
         running = undefined;
-        if (once) slot.reset();
+        if (ephemeral) slot.reset();
       }
     }, signal);
-    return made;
+    return created;
   };
 
-  async function* textOf(
+  async function* streamText(
     list: readonly ChatMessage[],
     { render, ...options }: ChatOptions,
     cancellation: Cancellation,
     result: Result,
   ) {
     const ids = encodeChat(tokenizer, template, list, render);
-    for await (const { text } of generate(setting, ids, options, result, cancellation)) if (text !== '') yield text;
+    for await (const { text } of generate(generation, ids, options, result, cancellation)) if (text !== '') yield text;
   }
 
-  /** Answers what `ask` makes of the messages when the stream is first read, and keeps both. */
-  const turn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
+  /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
+  const answer = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
     checkChatOptions(options);
     return stream(async function* (cancellation, result) {
-      const asked = ask();
+      const turnMessages = ask();
       try {
-        yield* textOf(asked, options, cancellation, result);
+        yield* streamText(turnMessages, options, cancellation, result);
       } finally {
-        if (result.ids.length > 0) messages = [...asked, { role: 'assistant', content: result.text }];
+        if (result.ids.length > 0) messages = [...turnMessages, { role: 'assistant', content: result.text }];
       }
     }, options.signal);
   };
@@ -153,34 +164,35 @@ export function createConversation(
     },
     send(content, options = {}) {
       checkContent(content);
-      return turn(() => [...messages, { role: 'user', content }], options);
+      return answer(() => [...messages, { role: 'user', content }], options);
     },
     regenerate: (options = {}) =>
-      turn(() => {
+      answer(() => {
         const last = messages.findLastIndex(({ role }) => role === 'user');
-        if (last < 0) throw new InputError('There is nothing to answer again: no user has said anything yet.');
+        if (last < 0) throw new InputError('There is no user message to answer again. Send one first.');
         return messages.slice(0, last + 1);
       }, options),
     edit(index, content, options = {}) {
       checkContent(content);
-      return turn(() => {
+      return answer(() => {
         if (messages[index]?.role !== 'user')
-          throw new InputError(`Message ${index} is not a user's; ${users(messages)}.`);
+          throw new InputError(`Message ${index} is not a user message; ${listUserMessages(messages)}.`);
         return [...messages.slice(0, index), { ...messages[index], content }];
       }, options);
     },
     chat(list, options = {}) {
       checkMessages(list);
       checkChatOptions(options);
-      return stream((cancellation, result) => textOf(list, options, cancellation, result), options.signal);
+      return stream((cancellation, result) => streamText(list, options, cancellation, result), options.signal);
     },
-    generate(prompt, given = {}) {
+    generate(prompt, promptOptions = {}) {
       checkPrompt(prompt);
-      checkPromptOptions(given);
-      const { special, ...options } = given;
+      checkPromptOptions(promptOptions);
+      const { parseSpecialTokens, ...options } = promptOptions;
       return stream(async function* (cancellation, result) {
-        const ids = typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, special }) : prompt;
-        yield* generate(setting, ids, options, result, cancellation);
+        const ids =
+          typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, parseSpecialTokens }) : prompt;
+        yield* generate(generation, ids, options, result, cancellation);
       }, options.signal);
     },
     outliers: () =>
@@ -196,7 +208,7 @@ export function createConversation(
   };
 }
 
-function users(messages: readonly ChatMessage[]): string {
+function listUserMessages(messages: readonly ChatMessage[]): string {
   const indices = messages.flatMap(({ role }, i) => (role === 'user' ? [i] : []));
-  return indices.length === 0 ? 'there is none yet' : `those are ${indices.join(', ')}`;
+  return indices.length === 0 ? 'there is none yet' : `user messages are ${indices.join(', ')}`;
 }

@@ -7,7 +7,7 @@ it.each([
   ["{{ '<|e' + 'nd|>' }}", /from pieces/],
   ["{{ '<|end|>' }}", undefined],
   [undefined, /ChatML/],
-])('a model file says what one should know of its chat template: %s', async (source, note) => {
+])('reports a missing or unusual chat template as a note: %s', async (source, note) => {
   const file = await openModelFile(
     writeGguf(tinyModel({ layers: 1, metadata: { 'tokenizer.chat_template': source } })),
   );

@@ -1,67 +1,71 @@
-/** A model's weights on a device, ready to run. It holds no cache: sequences of any plan run through it. */
+/** A model's weights on a device, ready to run. The engine holds no KV cache: sequences with any plan run through it. */
 import { createSequence, type Sequence } from '../cache/sequence.ts';
 import { InputError } from '../errors.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';
-import { templateNote } from '../model/chat.ts';
-import { configOf, type ModelConfig, readRope } from '../model/config.ts';
+import { chatTemplateWarning } from '../model/chat.ts';
+import { type ModelConfig, readConfig, readRopeFrequencies } from '../model/config.ts';
 import { createScratch, type Scratch } from '../model/forward.ts';
 import type { Gguf } from '../model/gguf.ts';
 import { type ModelInput, type OpenOptions, openModel } from '../model/input.ts';
 import type { RopeFrequencies } from '../model/rope.ts';
 import { type ChatTemplate, createChatTemplate } from '../model/template.ts';
-import { getString } from '../model/tokenizer/metadata.ts';
-import { createTokenizer, type Tokenizer } from '../model/tokenizer.ts';
+import { getString } from '../model/tokenizer/tokenizer-metadata.ts';
+import { type ChatTokenizer, createTokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
-import { type BudgetRequest, checkBudget, memoryLimit } from './budget.ts';
-import { createPassRows, type PassRows, scratchRows } from './pass-rows.ts';
+import { type BatchSize, createBatchSize, maxBatchRows } from './batch-size.ts';
+import { type BudgetRequest, checkBudget, defaultMemoryLimit } from './budget.ts';
 import { warmUp } from './warm-up.ts';
 
 export type { ModelInput, ModelPart } from '../model/input.ts';
 
+/** How a model is loaded and run. */
 export interface EngineOptions {
+  /** Where the model runs. Default: `auto`, the fastest device that supports the model. */
   device?: DeviceName;
+  /** Threads of the wasm device. Default: one per CPU core. */
   threads?: number;
-  /** int16 activations and pages read as floats, where the device has a faster way: for measurements. */
+  /** Use int16 activations and float attention instead of the faster integer kernels: for measurements. Default: false. */
   precise?: boolean;
-  /** Tokens that go through the layers together. */
+  /** Max tokens per forward pass, 1 to 65536. Default: 256 (wasm), 512 (webgpu), 32 (js). */
   prefillChunk?: number;
-  /** Bytes that weights, cache and scratch may take together; what this machine has free unless given. */
+  /** Max bytes of weights, one cache and scratch together. Default: the free memory; no limit on webgpu. */
   memoryLimit?: number;
-  /** Compile the GPU's kernels while loading, not in the first prompt: true, unless the GPU is emulated on the CPU. */
+  /** Compile the GPU kernels while loading, not in the first prompt. Default: true, unless the CPU emulates the GPU. */
   warmUp?: boolean;
+  /** Aborts loading. */
   signal?: AbortSignal;
   onProgress?: (progress: LoadProgress) => void;
 }
 
 export interface Engine {
   readonly device: Device;
-  /** Why it is this device. */
+  /** Why this device was chosen. */
   readonly why: string;
   readonly config: ModelConfig;
-  readonly tokenizer: Tokenizer;
+  readonly tokenizer: ChatTokenizer;
   readonly template: ChatTemplate;
   readonly rope: RopeFrequencies;
   readonly weights: ModelWeights;
   readonly scratch: Scratch;
   readonly bytes: { readonly weights: number; readonly scratch: number };
-  readonly passRows: PassRows;
+  readonly batchSize: BatchSize;
   readonly disposed: boolean;
   openSequence(plan: Plan, context: number, overflow?: 'error' | 'slide'): Sequence;
-  /** Runs work that needs the scratch for itself, one after the other; a typed error once the engine is disposed. */
+  /** Runs one piece of work at a time, since all share the scratch. Rejects with an InputError after disposal. */
   exclusive<T>(work: (engine: Engine) => Promise<T>): Promise<T>;
-  /** Frees everything, once the work under way has ended. Twice is harmless. */
+  /** Waits for the running work, then frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
 
-/** What a model file says of itself, read without its weights. */
+/** A model file's metadata, tokenizer and chat template, without its weights. */
 export interface ModelFile {
-  /** Its files, in order; none if it is not on disk. */
+  /** The files, in order; empty if the model is not on disk. */
   paths: readonly string[];
   gguf: Gguf;
   config: ModelConfig;
-  tokenizer: Tokenizer;
+  tokenizer: ChatTokenizer;
   template: ChatTemplate;
   rope: RopeFrequencies;
 }
@@ -69,35 +73,35 @@ export interface ModelFile {
 export async function openModelFile(input: ModelInput, options?: OpenOptions): Promise<ModelFile> {
   const { gguf, paths } = await openModel(input, options);
   try {
-    const config = configOf(gguf);
+    const config = readConfig(gguf);
     const tokenizer = createTokenizer(gguf.metadata);
-    const nameOf = (id: number | undefined) => (id === undefined ? undefined : tokenizer.tokenText(id));
-    const bare = createChatTemplate({
+    const textOf = (id: number | undefined) => (id === undefined ? undefined : tokenizer.tokenText(id));
+    const parsed = createChatTemplate({
       source: getString(gguf.metadata, 'tokenizer.chat_template'),
-      bosToken: nameOf(tokenizer.bos),
-      eosToken: nameOf(tokenizer.eos),
+      bosToken: textOf(tokenizer.bos),
+      eosToken: textOf(tokenizer.eos),
     });
-    const template = { ...bare, note: bare.note ?? templateNote(tokenizer, bare) };
-    return { paths, gguf, config, tokenizer, template, rope: await readRope(gguf, config) };
+    const template = { ...parsed, note: parsed.note ?? chatTemplateWarning(tokenizer, parsed) };
+    return { paths, gguf, config, tokenizer, template, rope: await readRopeFrequencies(gguf, config) };
   } catch (error) {
     await gguf.close();
     throw error;
   }
 }
 
-/** What a plan must know of a model. */
+/** The model dimensions that a plan needs. */
 export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, pageTokens?: number): PlanShape => ({
   layers: config.layers,
   kvHeads: config.kvHeads,
   headDim: config.headDim,
   pageTokens,
-  turn: rope.frequencies,
+  ropeFrequencies: rope.frequencies,
 });
 
-/** The cache that the engine is to have room for. */
+/** The cache that must fit in memory next to the weights. */
 export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra'>;
 
-/** Loads what a file holds; the file is closed in the end, whatever comes. */
+/** Loads the weights onto a device. Closes the file, also on errors. */
 export async function loadEngine(file: ModelFile, cache: CacheRequest, options: EngineOptions = {}): Promise<Engine> {
   const { gguf, config, tokenizer, template, rope } = file;
   const { threads, precise, signal, onProgress } = options;
@@ -107,17 +111,18 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     signal?.throwIfAborted();
     const opened = await openDevice(options.device ?? 'auto', { ...config, pageTokens }, { threads, precise });
     device = opened.device;
-    const rows = scratchRows(options.prefillChunk, device);
-    // Nobody can say how much memory a GPU has free: it speaks up when there is none.
-    const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await memoryLimit());
+    const rows = maxBatchRows(options.prefillChunk, device);
+    // WebGPU cannot report free GPU memory; allocations fail when there is none left.
+    const limit =
+      options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await defaultMemoryLimit());
     checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
-    const weightBytes = device.bytes;
+    const weightBytes = device.allocatedBytes;
     await device.loadCodecs?.(cache.plan.leaf.layers);
     const scratch = createScratch(device, config, rows);
-    const bytes = { weights: weightBytes, scratch: device.bytes - weightBytes };
-    const passRows = createPassRows(rows, device);
-    const engine = createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, passRows });
+    const bytes = { weights: weightBytes, scratch: device.allocatedBytes - weightBytes };
+    const batchSize = createBatchSize(rows, device);
+    const engine = createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, batchSize });
     if (options.warmUp ?? opened.warmUp) await warmUp(engine, cache.plan);
     return engine;
   } catch (error) {
@@ -128,8 +133,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
   }
 }
 
-/** What everybody is told who uses a model after its end. */
-export function refuseDisposed(disposed: boolean): void {
+/** Throws the InputError that every use of a disposed model gets. */
+export function throwIfDisposed(disposed: boolean): void {
   if (disposed) throw new InputError('The model was disposed. Load it again.');
 }
 
@@ -138,9 +143,9 @@ type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'exclusive' | 'dispose'>
 function createEngine(parts: Parts): Engine {
   const { device, config } = parts;
   let disposal: Promise<void> | undefined;
-  /** The last work that was begun. */
+  /** The work that was queued last. */
   let last: Promise<unknown> = Promise.resolve();
-  const checkOpen = () => refuseDisposed(disposal !== undefined);
+  const checkOpen = () => throwIfDisposed(disposal !== undefined);
   const engine: Engine = {
     ...parts,
     get disposed() {
@@ -158,15 +163,15 @@ function createEngine(parts: Parts): Engine {
         checkOpen();
         return work(engine);
       };
-      const ended = last.then(run);
-      last = ended.catch(() => {});
-      return ended;
+      const result = last.then(run);
+      last = result.catch(() => {});
+      return result;
     },
     dispose() {
       disposal ??= last.then(async () => {
-        const { rows: _, products: __, ...tensors } = engine.scratch;
+        const { rows: _, projections: __, ...tensors } = engine.scratch;
         for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
-        // Whoever still holds the engine shall not hold gigabytes by it.
+        // A reference to the engine must not keep gigabytes alive.
         Object.assign(engine, { weights: undefined, scratch: undefined, device: undefined });
         await device.dispose();
       });

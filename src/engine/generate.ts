@@ -1,7 +1,8 @@
 /**
- * Tokens in, tokens out: prefill what the cache lacks of a prompt, then sample and run one token at a time. Where the device
- * chooses tokens, the next pass is recorded while the one before it runs, and nobody waits between two: a token goes by a
- * name until its id is known. If nothing was to follow it after all, the cache holds one token that was written more.
+ * Token generation: prefill the part of the prompt that is not in the cache, then sample and decode one token at a time.
+ *
+ * If the device samples, the next pass is recorded while the current one runs: its input is a handle of the sampled token,
+ * whose id the host has not read yet. If generation ends with that token, the cache holds one token too many.
  */
 import type { Sequence } from '../cache/sequence.ts';
 import { CapacityError, InputError } from '../errors.ts';
@@ -14,165 +15,173 @@ import { type Cancellation, step } from './step.ts';
 import { createStopMatcher } from './stop.ts';
 import type { Result, Token } from './stream.ts';
 
+/** How tokens are generated and when generation ends. */
 export interface GenerateOptions extends SampleOptions {
-  /** As many as the context has room for, unless given. */
+  /** Max tokens to generate. Default: the rest of the context. */
   maxTokens?: number;
-  /** Ends the text before the first of these. */
+  /** Stop strings: the text ends before the first of them. Default: none. */
   stop?: string | readonly string[];
-  /** Stops between two tokens, or between two chunks of the prompt; the result then says `cancelled`. */
+  /** Cancels between two tokens or two chunks of the prompt. The result's `finish` is then `cancelled`. */
   signal?: AbortSignal;
-  /** Go on past the tokens with which the model ends. */
-  ignoreEnd?: boolean;
+  /** Continue after end-of-sequence tokens. Default: false. */
+  ignoreEos?: boolean;
+  /** Called after each chunk of the prompt, with tokens done and in total. */
   onPrefill?: (progress: { done: number; total: number }) => void;
 }
 
-export interface Setting {
+/** Where tokens are generated: the model, and the cache of one sequence. */
+export interface GenerationContext {
   engine: Engine;
   slot: Slot;
   context: number;
   overflow: 'error' | 'slide';
 }
 
-/** `cancellation` is asked between passes, in place of the options' own signal, which it may include. */
+/** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(
-  { engine, slot, context, overflow }: Setting,
+  { engine, slot, context, overflow }: GenerationContext,
   prompt: readonly number[],
   options: GenerateOptions,
   result: Result,
   cancellation: Cancellation | undefined = options.signal,
 ): AsyncGenerator<Token, void, void> {
   const { onPrefill, maxTokens } = options;
-  checkIds(prompt, engine.config.vocab);
-  const room = roomBehind(prompt.length, context, overflow);
-  const most = Math.min(maxTokens ?? room, room);
+  checkTokenIds(prompt, engine.config.vocab);
+  const remaining = remainingContext(prompt.length, context, overflow);
+  const maxNew = Math.min(maxTokens ?? remaining, remaining);
   const sampler = createSampler(options, prompt);
-  const write = createWriter(engine.tokenizer, options);
-  const watch = stopwatch(result);
+  const write = createTextWriter(engine.tokenizer, options);
+  const timer = createTimer(result);
   result.seed = sampler.seed;
+  if (options.logprobs !== undefined) result.logprobs = [];
   result.usage.promptTokens = prompt.length;
 
-  let ahead: Pass | undefined;
+  let nextPass: Pass | undefined;
   try {
     const reused = slot.reusePrefix(prompt);
     const { sequence } = slot;
     result.usage.reusedTokens = reused;
-    const run = (tokens: readonly number[], prompt: boolean, onProgress?: (rows: number) => void) =>
-      begin({ engine, sequence, tokens, prompt, sampler, signal: cancellation, onProgress });
+    const run = (tokens: readonly number[], prefill: boolean, onProgress?: (rows: number) => void) =>
+      startPass({ engine, sequence, tokens, prefill, sampler, signal: cancellation, onProgress });
     const progress = (rows: number) => {
       result.usage.prefilledTokens = rows;
       onPrefill?.({ done: reused + rows, total: prompt.length });
     };
-    let { dropped } = sequence;
+    let { droppedTokens: dropped } = sequence;
     let pass = run(prompt.slice(reused), true, progress);
 
     for (;;) {
-      const name = await pass.named;
-      ahead = name !== undefined && result.ids.length + 1 < most ? run([name], false) : undefined;
-      const found = await pass.ended;
-      if (result.ids.length === 0) watch.prefilled();
-      if (!found) break;
-      const sampled = found.sample();
+      const handle = await pass.handle;
+      nextPass = handle !== undefined && result.ids.length + 1 < maxNew ? run([handle], false) : undefined;
+      const outcome = await pass.outcome;
+      if (result.ids.length === 0) timer.prefilled();
+      if (!outcome) break;
+      const sampled = outcome.sample();
       slot.push(sampled.id);
       result.usage.completionTokens = result.ids.push(sampled.id);
-      const { text, finish, stop } = write(sampled.id, result.ids.length === most);
-      const notice = found.dropped > dropped ? slideNotice(context, found.dropped) : undefined;
-      dropped = found.dropped;
+      const { id, logprob, top } = sampled;
+      if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
+      const { text, finish, stop } = write(sampled.id, result.ids.length === maxNew);
+      const notice = outcome.dropped > dropped ? slideNotice(context, outcome.dropped) : undefined;
+      dropped = outcome.dropped;
       result.text += text;
       if (notice) result.notices = [notice];
       if (finish) Object.assign(result, { finish, stop });
-      watch.decoded();
+      timer.decoded();
       yield { ...sampled, text, ...(notice && { notice }) };
       if (finish) break;
-      watch.resume();
-      pass = ahead ?? run([sampled.id], false);
+      timer.resume();
+      pass = nextPass ?? run([sampled.id], false);
     }
-    if (result.finish === 'length' && most === room) result.notices.push(fullNotice(context, most, maxTokens));
+    if (result.finish === 'length' && maxNew === remaining) result.notices.push(fullNotice(context, maxNew, maxTokens));
   } catch (error) {
-    await settled(ahead);
-    // What a step that failed left behind is not known.
+    await waitForPass(nextPass);
+    // A failed step leaves the cache in an unknown state.
     slot.reset();
     throw error;
   } finally {
-    // The text ended, or its reader left: what comes next finds nothing on its way.
-    await settled(ahead);
+    // No pass may be running when the stream ends.
+    await waitForPass(nextPass);
   }
 }
 
-/** A pass on its way. */
+/** A running forward pass. */
 interface Pass {
-  /** What the token that it chooses goes by, as soon as another pass can be given it; undefined if it has no name. */
-  named: Promise<number | undefined>;
-  /** What it gives in the end, unless the signal came first: the token, and how many the cache had dropped by then. */
-  ended: Promise<{ sample(): Sampled; dropped: number } | undefined>;
+  /** The handle of the token that the device samples; undefined if the host samples. */
+  handle: Promise<number | undefined>;
+  /** The sampled token and the number of tokens dropped from the cache; undefined if the pass was cancelled. */
+  outcome: Promise<{ sample(): Sampled; dropped: number } | undefined>;
 }
 
-const settled = (pass?: Pass) => pass?.ended.catch(() => {});
+const waitForPass = (pass?: Pass) => pass?.outcome.catch(() => {});
 
 interface PassRequest {
   signal: Cancellation | undefined;
   engine: Engine;
   sequence: Sequence;
   tokens: readonly number[];
-  prompt: boolean;
+  prefill: boolean;
   sampler: Sampler;
   onProgress?: (rows: number) => void;
 }
 
-function begin({ engine, sequence, tokens, prompt, sampler, signal, onProgress }: PassRequest): Pass {
-  const choice = engine.device?.choose && sampler.choice();
+function startPass({ engine, sequence, tokens, prefill, sampler, signal, onProgress }: PassRequest): Pass {
+  const sampling = engine.device?.sampleTokens && sampler.deviceSampling();
   let sample: (() => Sampled) | undefined;
   let dropped = 0;
-  let tell: (name?: number) => void = () => {};
-  const named = new Promise<number | undefined>(resolve => {
-    tell = resolve;
+  let resolveHandle: (handle?: number) => void = () => {};
+  const handle = new Promise<number | undefined>(resolve => {
+    resolveHandle = resolve;
   });
-  const stepped = step(engine, [{ sequence, tokens, prompt, logits: 'last', choice }], {
+  const stepped = step(engine, [{ sequence, tokens, prefill, logits: 'last', sampling }], {
     signal,
     onProgress,
     onLogits(_chunk, _row, row) {
-      dropped = sequence.dropped;
+      dropped = sequence.droppedTokens;
       sample = () => sampler.sample(row);
     },
-    onNamed(_chunk, name) {
-      dropped = sequence.dropped;
-      tell(name);
+    onHandle(_chunk, handle) {
+      dropped = sequence.droppedTokens;
+      resolveHandle(handle);
     },
     onToken(_chunk, id) {
-      sample = () => sampler.take(id);
+      sample = () => sampler.accept(id);
     },
   });
-  const ended = stepped.finally(() => tell()).then(done => (done && sample ? { sample, dropped } : undefined));
-  // Whoever waits for it is told; nobody does if the pass before it failed.
-  ended.catch(() => {});
-  return { named, ended };
+  const outcome = stepped
+    .finally(() => resolveHandle())
+    .then(done => (done && sample ? { sample, dropped } : undefined));
+  // Nobody awaits this pass if the previous one failed.
+  outcome.catch(() => {});
+  return { handle, outcome };
 }
 
-interface Written {
-  /** What may be shown. */
+interface WriteResult {
+  /** Text that is final. */
   text: string;
-  /** Set where it ends here. */
+  /** Set on the last token. */
   finish?: 'stop' | 'length';
   stop?: string;
 }
 
-/** From tokens to text, whole characters only, and nothing of a stop string. */
-function createWriter(tokenizer: Tokenizer, { stop = [], ignoreEnd = false }: GenerateOptions) {
-  const words = tokenizer.createTextStream();
+/** Decodes tokens to text: whole characters only, and no part of a stop string. */
+function createTextWriter(tokenizer: Tokenizer, { stop = [], ignoreEos = false }: GenerateOptions) {
+  const decoder = tokenizer.createTextStream();
   const stops = createStopMatcher([stop].flat());
-  return (id: number, last: boolean): Written => {
-    const ended = !ignoreEnd && tokenizer.endIds.has(id);
-    const shown = stops.push(ended ? '' : words.push(id));
-    if (shown.stop !== undefined) return { ...shown, finish: 'stop' };
-    if (!ended && !last) return shown;
-    // What was held back became no stop string after all.
-    const rest = stops.push(words.end());
+  return (id: number, last: boolean): WriteResult => {
+    const ended = !ignoreEos && tokenizer.eosIds.has(id);
+    const next = stops.push(ended ? '' : decoder.push(id));
+    if (next.stop !== undefined) return { ...next, finish: 'stop' };
+    if (!ended && !last) return next;
+    // Release text that was held back as the possible start of a stop string.
+    const rest = stops.push(decoder.end());
     const finish = ended || rest.stop !== undefined ? 'stop' : 'length';
-    return { text: shown.text + rest.text + stops.end(), finish, stop: rest.stop };
+    return { text: next.text + rest.text + stops.end(), finish, stop: rest.stop };
   };
 }
 
 const slideNotice = (context: number, dropped: number): string =>
-  `The context of ${formatCount(context)} tokens was full: the oldest ${formatCount(dropped)} were dropped, sinks kept.`;
+  `The context of ${formatCount(context)} tokens was full: the oldest ${formatCount(dropped)} were dropped, except the sinks.`;
 
 const fullNotice = (context: number, written: number, maxTokens?: number): string =>
   `The context of ${formatCount(context)} tokens is full` +
@@ -180,26 +189,25 @@ const fullNotice = (context: number, written: number, maxTokens?: number): strin
     ? `: the answer ended after ${formatCount(written)} tokens, and maxTokens allowed ${formatCount(maxTokens)}.`
     : '.');
 
-/** How many tokens the context has room for behind a prompt; an error where it is none. */
-function roomBehind(prompt: number, context: number, overflow: string): number {
+/** Tokens that fit in the context after the prompt; throws if there are none. */
+function remainingContext(prompt: number, context: number, overflow: string): number {
   if (overflow === 'slide') return Number.POSITIVE_INFINITY;
   if (prompt >= context)
     throw new CapacityError(
       `A prompt of ${prompt} tokens leaves no room in a context of ${context}. Shorten the prompt, load the model with ` +
-        "a larger context, or use overflow: 'slide' to forget the oldest.",
+        "a larger context, or use overflow: 'slide' to drop the oldest tokens.",
     );
   return context - prompt;
 }
 
-function checkIds(ids: readonly number[], vocab: number): void {
-  if (ids.length === 0) throw new InputError('The prompt is empty. Give at least one token.');
+function checkTokenIds(ids: readonly number[], vocab: number): void {
+  if (ids.length === 0) throw new InputError('The prompt is empty. It must have at least one token.');
   const bad = ids.find(id => !Number.isInteger(id) || id < 0 || id >= vocab);
-  if (bad !== undefined)
-    throw new InputError(`Token id ${bad} is outside the vocabulary; ids go from 0 to ${vocab - 1}.`);
+  if (bad !== undefined) throw new InputError(`Token id ${bad} is outside the vocabulary: ids are 0 to ${vocab - 1}.`);
 }
 
-/** Times the model's work; the time that a reader takes between tokens is not the model's. */
-function stopwatch({ usage, timings }: Result) {
+/** Measures the model's time, without the time that the reader takes between tokens. */
+function createTimer({ usage, timings }: Result) {
   let since = performance.now();
   let decoding = false;
   const lap = () => {
@@ -214,7 +222,7 @@ function stopwatch({ usage, timings }: Result) {
       timings.prefillRate = (1000 * usage.prefilledTokens) / timings.prefillMs;
     },
     decoded() {
-      // The first token comes with the prefill's logits.
+      // The first token comes from the prefill's logits.
       if (decoding) {
         timings.decodeMs += lap();
         timings.decodeRate = (1000 * (usage.completionTokens - 1)) / timings.decodeMs;

@@ -1,4 +1,4 @@
-/** A model as most people use one: load it, ask it, close it. */
+/** The public model: load it, generate text, dispose it. */
 import type { AsyncDisposableLike } from '../disposable.ts';
 import type { DeviceError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
@@ -22,65 +22,82 @@ import {
   type ModelInput,
   openModelFile,
   planShape,
-  refuseDisposed,
+  throwIfDisposed,
 } from './engine.ts';
 import { checkConversationOptions, checkLoadOptions } from './options.ts';
-import { type ProfileInput, profileFor } from './profile.ts';
+import { type ProfileInput, resolveProfile } from './profile.ts';
 import { createSlot, type Slot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
+/** Options of `loadModel`. */
 export interface LoadOptions extends EngineOptions {
-  /** How the cache is stored: a codec spec, or `auto` (`auto:2.25` bits) to let a plan choose. `tq4` unless given. */
+  /** KV cache format: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. Default: `tq4`. */
   kv?: string;
-  /** Most bytes of a whole context's cache: the plan chooses what fits. */
+  /** Max bytes of one sequence of `context` tokens: chooses codecs that fit. Implies `kv: 'auto'`. */
   kvMemory?: number;
-  /** Tokens a page: 128 unless given. */
+  /** Tokens per page. Default: 128. */
   pageTokens?: number;
-  /** Most tokens of a sequence: what the model was made for, up to 32768, unless given. */
+  /** Max tokens per sequence, prompt and answer. Default: the model's training context, at most 32768. */
   context?: number;
-  /** What `kvasir calibrate` learned, for codecs that need it: a file, or one that was read. Found unless given. */
+  /** The result of calibration, for codecs that need it: a path or a decoded profile. Default: searched on disk. */
   profile?: ProfileInput;
-  /** At the end of the context: an error (unless given), or the oldest pages behind the sinks are dropped. */
+  /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
 }
 
+/** Memory in use, in bytes. */
 export interface MemoryUse {
   weights: number;
-  /** Activations, and the tables of codecs. */
+  /** Activations and codec tables. */
   scratch: number;
   /** Sealed pages of all open sequences. */
   pages: number;
-  /** Their f16 tails and sinks. */
+  /** f16 tails and sinks of all open sequences. */
   tails: number;
-  /** All that the device holds. */
+  /** Everything that the device has allocated. */
   total: number;
 }
 
+/** The device that a model runs on. */
+export interface ModelDevice {
+  readonly name: string;
+  readonly threads: number;
+  /** Why this device was chosen. */
+  readonly why: string;
+}
+
+/** A loaded model. Several answers can run at the same time; they take turns on the device. */
 export interface Model extends AsyncDisposableLike {
   readonly config: ModelConfig;
   readonly tokenizer: Tokenizer;
+  /** The codec of every layer. */
   readonly plan: Plan;
+  /** Max tokens per sequence. */
   readonly context: number;
-  readonly device: { readonly name: string; readonly threads: number; readonly why: string };
-  /** What one should know of this model as it was loaded. */
+  readonly device: ModelDevice;
+  /** Warnings about the model as it was loaded, such as a missing chat template. */
   readonly notices: readonly string[];
-  /** Resolves if the device goes away by itself, a GPU most often. Then dispose the model and load it again. */
+  /** Resolves if the device is lost, such as a GPU after a driver reset. Then dispose the model and load it again. */
   readonly lost: Promise<DeviceError>;
   memory(): MemoryUse;
-  /** Goes on from a text, or from token ids. */
+  /** Continues a text or token ids. Streams tokens. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
-  /** Answers messages, by the model's own chat template. */
+  /** Answers messages, formatted by the model's chat template. Streams text. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
-  /** Either of the two, all at once. */
+  /** `generate` for a prompt, `chat` for messages, without streaming. */
   complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
-  /** Turns that share a cache. Dispose it in the end, or open it by `await using`. */
+  /** Opens a conversation whose turns share a cache. Dispose it, or open it with `await using`. */
   conversation(options?: ConversationOptions): Conversation;
-  /** Cancels what still runs, awaits it, and frees everything. Twice is harmless. */
+  /** Cancels running answers, waits for them, and frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
 
-const LARGEST_DEFAULT = 32768;
+const MAX_DEFAULT_CONTEXT = 32768;
 
+/**
+ * Loads a GGUF model: a path, a hub name (`org/repo:Q4_K_M`, after `kvasir pull`), a URL, or the bytes.
+ * Dispose it, or load it with `await using`.
+ */
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
   checkLoadOptions(options);
   const { kvMemory, overflow = 'error', pageTokens } = options;
@@ -88,25 +105,25 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   const file = await openModelFile(input, options);
   const { config, template } = file;
   let plan: Plan;
-  const context = options.context ?? Math.min(config.context, LARGEST_DEFAULT);
+  const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
   try {
-    const profile = await profileFor(file, [kv], options.profile);
+    const profile = await resolveProfile(file, [kv], options.profile);
     plan = choosePlan(kv, planShape(file, pageTokens), profile, { kvMemory, context });
   } catch (error) {
     await file.gguf.close();
     throw error;
   }
   const engine = await loadEngine(file, { plan, context }, options);
-  const notices = [template.note, plan.notice, context > config.context && beyond(context, config)].filter(
+  const notices = [template.note, plan.notice, context > config.context && longContextNotice(context, config)].filter(
     note => !!note,
   );
   return createModel({ engine, plan, context, overflow, notices: notices as string[] });
 }
 
-const beyond = (context: number, config: ModelConfig): string =>
-  `The model was made for ${formatCount(config.context)} tokens; past those, of ${formatCount(context)}, its text may fall apart.`;
+const longContextNotice = (context: number, config: ModelConfig): string =>
+  `The model was trained for ${formatCount(config.context)} tokens; beyond them, up to ${formatCount(context)}, its output may be poor.`;
 
-interface Parts {
+interface ModelParts {
   engine: Engine;
   plan: Plan;
   context: number;
@@ -114,29 +131,29 @@ interface Parts {
   notices: string[];
 }
 
-function createModel({ engine, plan, context, overflow, notices }: Parts): Model {
-  /** Whoever holds a cache. */
-  const holders = new Map<Slot, Conversation>();
+function createModel({ engine, plan, context, overflow, notices }: ModelParts): Model {
+  /** The conversations that hold a cache, by their slot. */
+  const conversations = new Map<Slot, Conversation>();
   let disposal: Promise<void> | undefined;
-  const checkOpen = () => refuseDisposed(disposal !== undefined);
-  const conversation = (options?: ConversationOptions, once?: boolean): Conversation => {
+  const checkOpen = () => throwIfDisposed(disposal !== undefined);
+  const conversation = (options?: ConversationOptions, ephemeral?: boolean): Conversation => {
     checkOpen();
     const slot: Slot = createSlot(
       () => {
         checkOpen();
         const sequence = engine.openSequence(plan, context, overflow);
-        holders.set(slot, holder);
+        conversations.set(slot, created);
         return sequence;
       },
-      () => holders.delete(slot),
+      () => conversations.delete(slot),
     );
-    const holder = createConversation({ engine, slot, context, overflow }, options, once);
-    return holder;
+    const created = createConversation({ engine, slot, context, overflow }, options, ephemeral);
+    return created;
   };
-  const once = () => conversation({}, true);
+  const ephemeral = () => conversation({}, true);
   const dispose = () => {
     disposal ??= (async () => {
-      await Promise.all([...holders.values()].map(holder => holder.dispose()));
+      await Promise.all([...conversations.values()].map(open => open.dispose()));
       await engine.dispose();
     })();
     return disposal;
@@ -152,15 +169,15 @@ function createModel({ engine, plan, context, overflow, notices }: Parts): Model
     lost: engine.device.lost ?? new Promise(() => {}),
     memory() {
       if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
-      const slots = [...holders.keys()];
+      const slots = [...conversations.keys()];
       const pages = slots.reduce((sum, slot) => sum + slot.pageBytes, 0);
       const all = slots.reduce((sum, slot) => sum + slot.bytes, 0);
-      return { ...engine.bytes, pages, tails: all - pages, total: engine.device.bytes };
+      return { ...engine.bytes, pages, tails: all - pages, total: engine.device.allocatedBytes };
     },
-    generate: (prompt, options) => once().generate(prompt, options),
-    chat: (messages, options) => once().chat(messages, options),
+    generate: (prompt, options) => ephemeral().generate(prompt, options),
+    chat: (messages, options) => ephemeral().chat(messages, options),
     complete: async (prompt, options) =>
-      isChat(prompt) ? once().chat(prompt, options).result() : once().generate(prompt, options).result(),
+      isChat(prompt) ? ephemeral().chat(prompt, options).result() : ephemeral().generate(prompt, options).result(),
     conversation(options) {
       checkConversationOptions(options);
       return conversation(options);

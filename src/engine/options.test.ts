@@ -1,4 +1,4 @@
-/** What callers give is checked before anything is done with it. */
+/** Arguments are validated before any work. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
@@ -14,7 +14,7 @@ import {
   type renderRules,
 } from './options.ts';
 
-/** The compiler's part: a rule for each option, and no other. */
+/** Checked by the compiler: one rule per option, and no other rules. */
 type Names<Rules, Options> = [keyof Rules, keyof Options] extends [keyof Options, keyof Rules] ? true : never;
 const agreed: true[] = [
   true satisfies Names<typeof loadRules, LoadOptions>,
@@ -32,84 +32,85 @@ beforeAll(async () => {
 });
 afterAll(() => model.dispose());
 
-it('the tables and the interfaces name the same options', () => expect(agreed).toEqual([true, true, true, true]));
+it('the rule tables have the same names as the option interfaces', () =>
+  expect(agreed).toEqual([true, true, true, true]));
 
-const generating: [options: unknown, message: RegExp][] = [
-  [{ temperature: '0.5' }, /^temperature must be a number from 0 to 100; got the text "0\.5"\.$/],
+const invalidOptions: [options: unknown, message: RegExp][] = [
+  [{ temperature: '0.5' }, /^temperature must be a number from 0 to 100; got the string "0\.5"\.$/],
   [{ temperature: Number.NaN }, /^temperature .* number NaN/],
   [{ temperature: null }, /^temperature .* null/],
-  [{ topK: 1.5 }, /^topK must be a whole number, 0 or more; got the number 1\.5/],
+  [{ topK: 1.5 }, /^topK must be an integer, 0 or more; got the number 1\.5/],
   [{ seed: 2 ** 53 }, /^seed/],
   [{ logprobs: true }, /^logprobs .* boolean true/],
   [{ maxTokens: '5' }, /^maxTokens .* "5"/],
   [{ maxTokens: 0 }, /^maxTokens/],
-  [{ stop: 5 }, /^stop must be a text or an array of texts.* number 5/],
+  [{ stop: 5 }, /^stop must be a string or an array of strings.* number 5/],
   [{ stop: ['a', ''] }, /^stop/],
   [{ stop: ['a', 5] }, /^stop/],
   [{ signal: {} }, /^signal must be an AbortSignal; got an empty object/],
   [{ signal: new AbortController() }, /^signal .* AbortController/],
-  [{ ignoreEnd: 'yes' }, /^ignoreEnd/],
+  [{ ignoreEos: 'yes' }, /^ignoreEos/],
   [{ onPrefill: 1 }, /^onPrefill must be a function/],
   [{ max_tokens: 5 }, /has no option max_tokens\. Did you mean maxTokens\?/],
   [{ temprature: 1 }, /Did you mean temperature\?/],
-  [{ banana: 1 }, /has no option banana\. Known are temperature, .*maxTokens/],
+  [{ banana: 1 }, /has no option banana\. Its options are temperature, .*maxTokens/],
   [5, /options of .* must be an object.* number 5/],
   [null, /must be an object.* null/],
   ['maxTokens', /must be an object.*"maxTokens"/],
 ];
 
-describe('options of chat, generate, send and complete', () => {
-  it.each(generating)('%j', async (options, message) => {
-    const given = options as ChatOptions & PromptOptions;
-    const talk = model.conversation();
+describe('invalid options of chat, generate, send and complete', () => {
+  it.each(invalidOptions)('%j', async (options, message) => {
+    const invalid = options as ChatOptions & PromptOptions;
+    const conversation = model.conversation();
     const calls = [
-      () => model.chat(messages, given),
-      () => model.generate('a', given),
-      () => talk.chat(messages, given),
-      () => talk.generate('a', given),
-      () => talk.send('a', given),
+      () => model.chat(messages, invalid),
+      () => model.generate('a', invalid),
+      () => conversation.chat(messages, invalid),
+      () => conversation.generate('a', invalid),
+      () => conversation.send('a', invalid),
     ];
     for (const call of calls) {
       expect(call).toThrow(InputError);
       expect(call).toThrow(message);
     }
     for (const prompt of ['a', messages]) {
-      await expect(model.complete(prompt, given)).rejects.toThrow(InputError);
-      await expect(model.complete(prompt, given)).rejects.toThrow(message);
+      await expect(model.complete(prompt, invalid)).rejects.toThrow(InputError);
+      await expect(model.complete(prompt, invalid)).rejects.toThrow(message);
     }
   });
 
   it.each<[unknown, RegExp]>([
     [{ render: 5 }, /options of chat must be an object/],
     [{ render: { variables: [] } }, /^render\.variables must be an object; got an empty array/],
-    [{ render: { variables: { messages: [] } } }, /may not set messages/],
+    [{ render: { variables: { messages: [] } } }, /cannot set messages/],
     [{ render: { variables: { f: () => 1 } } }, /render\.variables\.f .* function/],
     [{ render: { addGenerationPrompt: 1 } }, /^render\.addGenerationPrompt/],
     [{ render: { now: new Date('never') } }, /^render\.now must be a valid Date/],
     [{ render: { add_generation_prompt: true } }, /Did you mean render\.addGenerationPrompt\?/],
     [{ special: true }, /chat has no option special/],
-  ])('of chat: %j', (options, message) => {
+  ])('chat: %j', (options, message) => {
     expect(() => model.chat(messages, options as ChatOptions)).toThrow(InputError);
     expect(() => model.chat(messages, options as ChatOptions)).toThrow(message);
   });
 
-  it('that are undefined are not given', async () => {
+  it('undefined counts as not given', async () => {
     const options = { maxTokens: 1, temperature: undefined, stop: undefined, signal: undefined, render: undefined };
     expect((await model.complete(messages, options)).ids).toHaveLength(1);
     expect((await model.complete('a', { maxTokens: 1, max_tokens: undefined } as ChatOptions)).ids).toHaveLength(1);
   });
 });
 
-describe('what is asked', () => {
+describe('invalid prompts and messages', () => {
   it.each<[unknown, RegExp]>([
-    ['hi', /Messages are an array.*"hi"/],
+    ['hi', /Messages must be an array.*"hi"/],
     [undefined, /undefined/],
     [[{ role: 'user' }], /messages\[0\]\.content .* undefined/],
     [[{ content: 'Hi' }], /messages\[0\]\.role/],
     [[null], /messages\[0\] .* null/],
-  ])('messages: %j', (given, message) => {
-    expect(() => model.chat(given as typeof messages)).toThrow(InputError);
-    expect(() => model.chat(given as typeof messages)).toThrow(message);
+  ])('messages: %j', (invalid, message) => {
+    expect(() => model.chat(invalid as typeof messages)).toThrow(InputError);
+    expect(() => model.chat(invalid as typeof messages)).toThrow(message);
   });
 
   it('an image is not supported', () => {
@@ -118,39 +119,39 @@ describe('what is asked', () => {
   });
 
   it.each<[unknown, RegExp]>([
-    [undefined, /A prompt is a text or an array of token ids; got undefined/],
+    [undefined, /A prompt must be a string or an array of token ids; got undefined/],
     [null, /null/],
     [5, /number 5/],
     [{ role: 'user', content: 'Hi' }, /keys role, content/],
-    [[1, 'a'], /prompt\[1\] is the text "a"/],
+    [[1, 'a'], /prompt\[1\] is the string "a"/],
     [[[1]], /messages\[0\]|prompt\[0\]/],
-  ])('a prompt: %j', async (given, message) => {
-    expect(() => model.generate(given as string)).toThrow(InputError);
-    await expect(model.complete(given as string)).rejects.toThrow(InputError);
-    await expect(model.complete(given as string)).rejects.toThrow(message);
+  ])('a prompt: %j', async (invalid, message) => {
+    expect(() => model.generate(invalid as string)).toThrow(InputError);
+    await expect(model.complete(invalid as string)).rejects.toThrow(InputError);
+    await expect(model.complete(invalid as string)).rejects.toThrow(message);
   });
 
-  it('a turn', () => {
-    expect(() => model.conversation().send(5 as never)).toThrow(/content must be a text/);
-    expect(() => model.conversation({ system: 5 } as never)).toThrow(/system must be a text; got the number 5/);
+  it('conversation options and contents', () => {
+    expect(() => model.conversation().send(5 as never)).toThrow(/content must be a string/);
+    expect(() => model.conversation({ system: 5 } as never)).toThrow(/system must be a string; got the number 5/);
     expect(() => model.conversation({ sytem: 'x' } as never)).toThrow(/Did you mean system\?/);
     expect(() => checkConversationOptions({ messages: [{ role: 'user' }] })).toThrow(/messages\[0\]\.content/);
     checkConversationOptions({ system: 'Be brief.', messages: [] });
   });
 });
 
-describe('options of loadModel', () => {
+describe('invalid options of loadModel', () => {
   it.each<[unknown, RegExp]>([
     [{ kv: 4 }, /^kv must be a codec spec such as 'tq4', or 'auto'; got the number 4\.$/],
-    [{ context: '8k' }, /^context must be a whole number, 1 or more; got the text "8k"/],
+    [{ context: '8k' }, /^context must be an integer, 1 or more; got the string "8k"/],
     [{ context: 0.5 }, /^context/],
     [{ kvMemory: '2GB' }, /^kvMemory must be a number of bytes/],
     [{ pageTokens: -1 }, /^pageTokens/],
     [{ profile: 5 }, /^profile/],
-    [{ overflow: 'slid' }, /^overflow must be 'error' or 'slide'; got the text "slid"/],
+    [{ overflow: 'slid' }, /^overflow must be 'error' or 'slide'; got the string "slid"/],
     [{ device: 1 }, /^device/],
     [{ threads: 'all' }, /^threads/],
-    [{ prefillChunk: 70000 }, /^prefillChunk must be a whole number from 1 to 65536/],
+    [{ prefillChunk: 70000 }, /^prefillChunk must be an integer from 1 to 65536/],
     [{ memoryLimit: -5 }, /^memoryLimit/],
     [{ signal: 'stop' }, /^signal/],
     [{ onProgress: {} }, /^onProgress/],

@@ -1,68 +1,75 @@
 /**
- * Checks of everything that callers give: messages, prompts and options. They run before any work: `chat`, `generate` and
- * `send` throw at once, before there is a stream; `loadModel` and `complete` reject. A test holds these tables and the
- * interfaces of the options together.
+ * Validation of messages, prompts and options. It runs before any work: `chat`, `generate` and `send` throw before they
+ * return a stream; `loadModel` and `complete` reject. A test checks that these tables match the option interfaces.
  */
-import { describe, isPlainObject } from '../describe.ts';
+import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
-import { checkContent, checkMessages, eachText } from '../model/message.ts';
-import { templateVariables } from '../model/template.ts';
-import { boolean, callback, checkOptions, must, number, oneOf, type Rule, text, whole } from './rules.ts';
+import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
+import { reservedVariables } from '../model/template.ts';
+import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
 import { sampleRules } from './sample.ts';
 
 export { checkContent, checkMessages };
 
-const signal = must('an AbortSignal', value => {
-  const given = value as AbortSignal | null;
+const signal = rule('an AbortSignal', value => {
+  const candidate = value as AbortSignal | null;
   return (
-    typeof given === 'object' && typeof given?.aborted === 'boolean' && typeof given.addEventListener === 'function'
+    typeof candidate === 'object' &&
+    typeof candidate?.aborted === 'boolean' &&
+    typeof candidate.addEventListener === 'function'
   );
 });
 
 const bytes = number('a number of bytes above 0', value => value > 0);
 
-export const loadRules = {
-  kv: text("a codec spec such as 'tq4', or 'auto'"),
-  kvMemory: bytes,
-  pageTokens: whole(1),
-  context: whole(1),
-  profile: must(
-    'the path of a profile, or one that was read by decodeProfile',
+/** Options that loading, evaluation and calibration share. */
+export const engineRules = {
+  profile: rule(
+    'the path of a profile, or a profile from decodeProfile',
     value => typeof value === 'string' || (typeof value === 'object' && value !== null),
   ),
-  overflow: oneOf('error', 'slide'),
-  device: text("a device's name, such as 'auto'"),
-  threads: whole(1),
-  precise: boolean,
-  prefillChunk: whole(1, 65536),
+  device: string("a device name such as 'auto'"),
+  threads: integer(1),
+  prefillChunk: integer(1, 65536),
   memoryLimit: bytes,
-  warmUp: boolean,
   signal,
   onProgress: callback,
 };
 
+export const loadRules = {
+  ...engineRules,
+  kv: string("a codec spec such as 'tq4', or 'auto'"),
+  kvMemory: bytes,
+  pageTokens: integer(1),
+  context: integer(1),
+  overflow: oneOf('error', 'slide'),
+  precise: boolean,
+  warmUp: boolean,
+};
+
 export const generateRules = {
   ...sampleRules,
-  maxTokens: whole(1),
-  stop: must('a text or an array of texts, none of them empty', value =>
+  maxTokens: integer(1),
+  stop: rule('a string or an array of strings, none of them empty', value =>
     [value].flat().every(stop => typeof stop === 'string' && stop !== ''),
   ),
   signal,
-  ignoreEnd: boolean,
+  ignoreEos: boolean,
   onPrefill: callback,
 };
 
 const variables: Rule = (value, name) => {
-  if (!isPlainObject(value)) throw new InputError(`${name} must be an object; got ${describe(value)}.`);
-  const taken = Object.keys(value).find(key => templateVariables.includes(key));
-  if (taken) throw new InputError(`${name} may not set ${taken}: the chat template gets its own. Choose another name.`);
-  eachText(value, name, () => {});
+  if (!isPlainObject(value)) throw new InputError(`${name} must be an object; got ${describeValue(value)}.`);
+  const reserved = Object.keys(value).find(key => reservedVariables.includes(key));
+  if (reserved)
+    throw new InputError(`${name} cannot set ${reserved}: the chat template defines it. Choose another name.`);
+  visitStrings(value, name, () => {});
 };
 
 export const renderRules = {
   addGenerationPrompt: boolean,
   variables,
-  now: must('a valid Date', value => value instanceof Date && !Number.isNaN(value.getTime())),
+  now: rule('a valid Date', value => value instanceof Date && !Number.isNaN(value.getTime())),
 };
 
 export const chatRules = {
@@ -70,10 +77,10 @@ export const chatRules = {
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
 
-export const promptRules = { ...generateRules, special: boolean };
+export const promptRules = { ...generateRules, parseSpecialTokens: boolean };
 
 export const conversationRules = {
-  system: text(),
+  system: string(),
   messages: (value => checkMessages(value)) satisfies Rule,
 };
 
@@ -83,12 +90,12 @@ export const checkPromptOptions = (options: unknown): void => checkOptions('gene
 export const checkConversationOptions = (options: unknown): void =>
   checkOptions('conversation', options, conversationRules);
 
-/** Whether the vocabulary has these ids is known only where there is one. */
+/** Checks types only; `generate` checks that the ids are in the vocabulary. */
 export function checkPrompt(prompt: unknown): void {
   if (typeof prompt === 'string') return;
   if (!Array.isArray(prompt))
-    throw new InputError(`A prompt is a text or an array of token ids; got ${describe(prompt)}.`);
+    throw new InputError(`A prompt must be a string or an array of token ids; got ${describeValue(prompt)}.`);
   const wrong = prompt.findIndex(id => typeof id !== 'number');
   if (wrong >= 0)
-    throw new InputError(`A prompt's token ids must be numbers; prompt[${wrong}] is ${describe(prompt[wrong])}.`);
+    throw new InputError(`A prompt's token ids must be numbers; prompt[${wrong}] is ${describeValue(prompt[wrong])}.`);
 }

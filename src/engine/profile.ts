@@ -1,73 +1,76 @@
-/** The profile that goes with a model file: the one that was named, or the one that is found. */
-import { learns } from '../codec/kv.ts';
+/** Finds the profile of a model file: the given one, or the one on disk. */
+import { needsProfile } from '../codec/kv.ts';
 import { UnsupportedError } from '../errors.ts';
-import { fingerprintAll } from '../model/fingerprint.ts';
+import { fingerprintFiles } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
+import { calibrationCovers, defaultCodecs, learnedCovers } from '../plan/default-codecs.ts';
 import { checkProfile, type Profile, type ProfileShape } from '../plan/profile.ts';
-import { findProfile, kvasirCache, readProfile } from '../plan/store.ts';
-import { knows, learnsFor, usualCodecs } from '../plan/usual.ts';
+import { findProfile, kvasirCacheDir, readProfile } from '../plan/profile-store.ts';
 import { formatDuration } from '../units.ts';
 import { type ModelFile, planShape } from './engine.ts';
 
-/** A path, or a profile that was read already. */
+/** The path of a profile, or a profile that was read with `decodeProfile`. */
 export type ProfileInput = string | Profile;
 
 export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'>): ProfileShape {
   const { layers, kvHeads, headDim } = config;
-  return { layers, kvHeads, headDim, turn: [...rope.frequencies] };
+  return { layers, kvHeads, headDim, ropeFrequencies: [...rope.frequencies] };
 }
 
-/** sha256 over the model's files; undefined for Blobs, which could only be hashed by holding them whole. */
+/** sha256 of the model's files; undefined for Blobs, which would have to be held in memory as a whole. */
 export async function modelFingerprint({ paths }: Pick<ModelFile, 'paths'>): Promise<string | undefined> {
-  return paths.length === 0 ? undefined : fingerprintAll(paths, { cacheDir: await kvasirCache() });
+  return paths.length === 0 ? undefined : fingerprintFiles(paths, { cacheDir: await kvasirCacheDir() });
 }
 
 /**
- * What calibration takes a parameter and token, in seconds of one core: 550 s on two cores for the 135 M parameters of
- * SmolLM2 and 65,536 tokens of given text, and as long again where the model writes them.
+ * Calibration takes this many core-seconds per weight and token. Measured: 550 s on two cores for SmolLM2's 135 M weights
+ * and 65,536 tokens of given text; twice that if the model generates the text.
  */
-const CORE_SECONDS = (2 * 550) / (135e6 * 65536);
-const USUAL_TOKENS = 65536;
+const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 550) / (135e6 * 65536);
+const DEFAULT_TOKENS = 65536;
 
-/** About how long calibration takes on this machine, of so many tokens, of which the model writes some itself. */
-export async function calibrationSeconds(
+/** Estimated seconds of calibration on this machine: `tokens` are read, `generated` of them are generated first. */
+export async function estimateCalibrationSeconds(
   { gguf }: Pick<ModelFile, 'gguf'>,
-  tokens = USUAL_TOKENS,
-  written = tokens,
+  tokens = DEFAULT_TOKENS,
+  generated = tokens,
 ): Promise<number> {
   const { availableParallelism } = await import('node:os');
-  let parameters = 0;
-  for (const { shape } of gguf.tensors.values()) parameters += shape.reduce((a, b) => a * b, 1);
-  return (CORE_SECONDS * parameters * (tokens + written)) / availableParallelism();
+  let weights = 0;
+  for (const { shape } of gguf.tensors.values()) weights += shape.reduce((a, b) => a * b, 1);
+  return (CORE_SECONDS_PER_WEIGHT_TOKEN * weights * (tokens + generated)) / availableParallelism();
 }
 
-/** One that was given must fit, and it must know what the specs need. Else it is looked for, if a spec learns from data: most do not. */
-export async function profileFor(
+/**
+ * A given profile must match the model and hold what the specs need. Without one, it is searched on disk if any spec needs
+ * calibration.
+ */
+export async function resolveProfile(
   file: ModelFile,
   specs: readonly string[],
-  given?: ProfileInput,
+  input?: ProfileInput,
 ): Promise<Profile | undefined> {
-  if (given === undefined && !specs.some(spec => isAuto(spec) || learns(spec))) return undefined;
-  const print = await modelFingerprint(file);
-  const named = typeof given === 'string' ? await readProfile(given) : given;
-  const profile = named ?? (print ? await findProfile(file.paths[0], print) : undefined);
-  if (profile) checkProfile(profile, profileShape(file), print);
-  for (const spec of specs) if (!isAuto(spec) && learns(spec)) await checkLearned(file, spec, profile);
+  if (input === undefined && !specs.some(spec => isAuto(spec) || needsProfile(spec))) return undefined;
+  const fingerprint = await modelFingerprint(file);
+  const loaded = typeof input === 'string' ? await readProfile(input) : input;
+  const profile = loaded ?? (fingerprint ? await findProfile(file.paths[0], fingerprint) : undefined);
+  if (profile) checkProfile(profile, profileShape(file), fingerprint);
+  for (const spec of specs) if (!isAuto(spec) && needsProfile(spec)) await checkLearnedFor(file, spec, profile);
   return profile;
 }
 
-/** Says what to run for a spec that needs what no profile of this model has. */
-async function checkLearned(file: ModelFile, spec: string, profile: Profile | undefined): Promise<void> {
+/** Throws if the profile lacks what a spec needs; the message has the command to run. */
+async function checkLearnedFor(file: ModelFile, spec: string, profile: Profile | undefined): Promise<void> {
   const shape = planShape(file);
-  if (profile && knows(profile.learned[0], spec, shape)) return;
-  const model = file.paths[0] === undefined ? 'MODEL' : shellWord(file.paths[0]);
-  const codecs = profile?.made.codecs ?? usualCodecs(shape);
-  const list = !profile && learnsFor(spec, codecs, shape) ? '' : ` --codecs ${[...codecs, spec].join()}`;
-  const time = file.paths.length > 0 ? ` (about ${formatDuration(await calibrationSeconds(file))} here, once)` : '';
-  const why = profile ? `its profile was made for ${codecs.join(', ')}` : 'there is no profile of it';
+  if (profile && learnedCovers(profile.learned[0], spec, shape)) return;
+  const model = file.paths[0] === undefined ? 'MODEL' : shellQuote(file.paths[0]);
+  const codecs = profile?.provenance.codecs ?? defaultCodecs(shape);
+  const list = !profile && calibrationCovers(spec, codecs, shape) ? '' : ` --codecs ${[...codecs, spec].join()}`;
+  const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
+  const why = profile ? `its profile only covers ${codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
-    `${spec} needs to learn from this model first, and ${why}. Run: kvasir calibrate ${model}${list}${time}`,
+    `${spec} needs a calibrated model, and ${why}. Run: kvasir calibrate ${model}${list}${time}`,
   );
 }
 
-const shellWord = (path: string): string => (/^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);
+const shellQuote = (path: string): string => (/^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);

@@ -1,14 +1,14 @@
 import { expect, it } from 'vitest';
 import { createRandom } from './random.ts';
 
-it('repeats for a seed, and differs between seeds', () => {
+it('gives the same numbers for the same seed, and others for other seeds', () => {
   const draws = (seed: number) => Array.from({ length: 8 }, createRandom(seed).next);
   expect(draws(1)).toEqual(draws(1));
   const all = [0, 1, 2, -1, 2 ** 32, 2 ** 40 + 1].map(seed => draws(seed).join());
   expect(new Set(all).size).toBe(all.length);
 });
 
-it('stays the same from version to version', () => {
+it('gives the numbers of an independent implementation', () => {
   // From an independent implementation, in Python.
   const random = createRandom(42);
   expect([random.next(), random.next(), random.next()]).toEqual([
@@ -16,7 +16,7 @@ it('stays the same from version to version', () => {
   ]);
 });
 
-it('is even over [0, 1)', () => {
+it('is uniform over [0, 1)', () => {
   const random = createRandom(7);
   const bins = new Array<number>(16).fill(0);
   for (let i = 0; i < 160_000; i++) bins[Math.floor(random.next() * 16)]!++;
@@ -24,6 +24,6 @@ it('is even over [0, 1)', () => {
   expect(bins.reduce((sum, n) => sum + (n - 10_000) ** 2 / 10_000, 0)).toBeLessThan(44);
 });
 
-it('picks a seed of its own where none is given', () => {
+it('picks a random seed if none is given', () => {
   expect(createRandom().seed).not.toBe(createRandom().seed);
 });

@@ -13,7 +13,7 @@ function frequencies(values: Float32Array, options: SampleOptions, draws = 10_00
   return counts.map(n => n / draws);
 }
 
-/** The probabilities that the options ask for, by full sorts and plain sums. */
+/** The expected probabilities, by full sorts and plain sums. */
 function expected(values: Float32Array, { temperature = 0.7, topK = 0, topP = 1, minP = 0 }: SampleOptions): number[] {
   const max = Math.max(...values);
   const weights = Array.from(values, v => Math.exp((v - max) / temperature)).map(w => (w >= minP ? w : 0));
@@ -32,7 +32,7 @@ function expected(values: Float32Array, { temperature = 0.7, topK = 0, topP = 1,
 const VALUES = logits(1, 3, 2.5, -1, 3, 0, 2, -Infinity);
 
 describe('sampling', () => {
-  it('at temperature 0 takes the largest logit, the lower id of equals', () => {
+  it('temperature 0 takes the largest logit; the lower id wins ties', () => {
     const sampler = createSampler({ temperature: 0 });
     expect(sampler.sample(VALUES).id).toBe(1);
     expect(createSampler({ topK: 1 }).sample(VALUES).id).toBe(1);
@@ -49,7 +49,7 @@ describe('sampling', () => {
     { topK: 5, topP: 0.9, minP: 0.2, temperature: 1.5 },
     { topP: 0.0001 },
     { topK: 100 },
-  ])('draws as often as it should: %j', options => {
+  ])('draws each token with its expected frequency: %j', options => {
     const want = expected(VALUES, options);
     frequencies(VALUES, options).forEach((got, id) => {
       expect(Math.abs(got - want[id]!)).toBeLessThan(0.02);
@@ -57,13 +57,13 @@ describe('sampling', () => {
     });
   });
 
-  it('top-p looks as far as it must in a flat distribution', () => {
+  it('top-p keeps enough tokens of a flat distribution', () => {
     const got = frequencies(new Float32Array(1000), { topP: 0.5 }, 1000);
     expect(got.slice(501).every(p => p === 0)).toBe(true);
     expect(got.slice(400, 500).some(p => p > 0)).toBe(true);
   });
 
-  it('repeats for a seed', () => {
+  it('gives the same tokens for the same seed', () => {
     const run = (seed: number) => {
       const sampler = createSampler({ seed });
       return Array.from({ length: 50 }, () => sampler.sample(VALUES).id).join();
@@ -74,7 +74,7 @@ describe('sampling', () => {
     expect(run(seed)).toBe(run(seed));
   });
 
-  it('only ever draws tokens that the options leave, and leaves the logits as they were', () => {
+  it('draws only tokens that the options keep, and leaves the logits unchanged', () => {
     const options = fc.record({
       temperature: fc.constantFrom(0, 0.1, 1, 5),
       topK: fc.nat(12),
@@ -104,18 +104,18 @@ describe('sampling', () => {
 });
 
 describe('penalties', () => {
-  it('repetition counts the prompt, within its window', () => {
+  it('repetition includes the prompt, within the window', () => {
     const values = logits(2, 1.9, -1);
     expect(createSampler({ temperature: 0, repetitionPenalty: 1.5 }, [0]).sample(values).id).toBe(1);
     const short = createSampler({ temperature: 0, repetitionPenalty: 1.5, repetitionWindow: 2 }, [0, 2, 2]);
     expect(short.sample(values).id).toBe(0);
   });
 
-  it('repetition pushes negative logits down too', () => {
+  it('repetition also lowers negative logits', () => {
     expect(createSampler({ temperature: 0, repetitionPenalty: 2 }, [0]).sample(logits(-1, -1.5)).id).toBe(1);
   });
 
-  it('frequency grows with every use, presence does not, and neither counts the prompt', () => {
+  it('frequency grows with every use, presence does not, and neither includes the prompt', () => {
     const take = (options: SampleOptions, n: number) => {
       const sampler = createSampler({ temperature: 0, ...options }, [0, 0, 0]);
       return Array.from({ length: n }, () => sampler.sample(logits(1, 0)).id);
@@ -125,13 +125,13 @@ describe('penalties', () => {
     expect(take({ presencePenalty: 1.5 }, 3)).toEqual([0, 1, 0]);
   });
 
-  it('refuse a prompt from another vocabulary', () => {
+  it('reject a prompt with ids outside the vocabulary', () => {
     expect(() => createSampler({ repetitionPenalty: 2 }, [7]).sample(logits(1, 2))).toThrow(InputError);
   });
 });
 
 describe('log probabilities', () => {
-  it("are the model's own, of the chosen token and the likeliest", () => {
+  it('are those before penalties, of the sampled token and the most likely ones', () => {
     const sampler = createSampler({ temperature: 0, logprobs: 2, presencePenalty: 1 });
     const values = logits(Math.log(0.2), Math.log(0.5), Math.log(0.3));
     sampler.sample(values);
@@ -142,19 +142,19 @@ describe('log probabilities', () => {
     expect(top![0]!.logprob).toBeCloseTo(Math.log(0.5), 5);
   });
 
-  it('are absent unless asked for', () => {
+  it('are absent without the option', () => {
     expect(createSampler({ temperature: 0 }).sample(logits(1, 2))).toEqual({ id: 1 });
     expect(createSampler({ temperature: 0, logprobs: 0 }).sample(logits(1, 2)).top).toEqual([]);
   });
 });
 
-describe('what cannot be sampled', () => {
+describe('invalid input', () => {
   it.each([
     ['NaN', logits(1, Number.NaN)],
     ['Infinity', logits(1, Infinity)],
     ['nothing', logits()],
     ['only -Infinity', logits(-Infinity, -Infinity)],
-  ])('is refused: %s', (_, values) => {
+  ])('rejects logits with %s', (_, values) => {
     expect(() => createSampler().sample(values)).toThrow(InputError);
   });
 
@@ -170,7 +170,7 @@ describe('what cannot be sampled', () => {
     { frequencyPenalty: Infinity },
     { seed: 0.5 },
     { logprobs: -1 },
-  ])('is refused: %j', options => {
+  ])('rejects %j', options => {
     expect(() => createSampler(options)).toThrow(InputError);
   });
 });

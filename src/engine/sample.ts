@@ -1,55 +1,64 @@
 /**
- * From logits to the next token. The order is: penalties, temperature, then min-p, top-k and top-p, each on what the
- * one before left. Equal logits go to the lower id, and a seed gives the same tokens on every run.
+ * Samples the next token from logits. Order: penalties, temperature, min-p, top-k, top-p, each applied to the tokens that
+ * the previous one kept. The lower id wins ties. The same seed gives the same tokens.
  */
 import { InputError } from '../errors.ts';
-import type { Choice } from '../kernel/device.ts';
+import type { SamplingRequest } from '../kernel/device.ts';
 import { createRandom, randomSeed } from './random.ts';
-import { applyRules, number, type Rule, whole } from './rules.ts';
-import { createSelect } from './select.ts';
+import { applyRules, integer, number, type Rule } from './rules.ts';
+import { createTopK } from './top-k.ts';
 
+/** How the next token is sampled. */
 export interface SampleOptions {
-  /** 0 takes the likeliest token (greedy). Default 0.7. */
+  /** 0 to 100. 0 always takes the most likely token (greedy). Default: 0.7. */
   temperature?: number;
-  /** Keep the k likeliest tokens; 0 keeps all. */
+  /** Keep the k most likely tokens; 0 keeps all. Default: 0. */
   topK?: number;
-  /** Keep the likeliest tokens that together reach this probability; 1 keeps all. */
+  /** Keep the most likely tokens whose probabilities sum to this; 1 keeps all. Default: 1. */
   topP?: number;
-  /** Keep tokens at least this likely relative to the likeliest; 0 keeps all. */
+  /** Keep tokens with at least this fraction of the most likely token's probability; 0 keeps all. Default: 0. */
   minP?: number;
-  /** Divides the logits of tokens seen in the last `repetitionWindow`, prompt included (multiplies negative ones). 1 is off. */
+  /** Divides positive and multiplies negative logits of the last `repetitionWindow` tokens, prompt included. Default: 1, off. */
   repetitionPenalty?: number;
+  /** In tokens. Default: 64. */
   repetitionWindow?: number;
-  /** Taken off a logit for each time the token was generated. */
+  /** Subtracted from a logit for each time the token was generated. Default: 0. */
   frequencyPenalty?: number;
-  /** Taken off a logit once if the token was generated at all. */
+  /** Subtracted once from the logit of every generated token. Default: 0. */
   presencePenalty?: number;
+  /** Any integer. Default: random; the result has the seed in use. */
   seed?: number;
-  /** Also report this many of the likeliest tokens, and the chosen one's log probability. Off by default. */
+  /** Report the log probability of each token and of this many most likely ones. Default: off; 0 reports the token's only. */
   logprobs?: number;
 }
 
+/** A token and its log probability. */
 export interface TokenLogprob {
   id: number;
-  /** Natural logarithm of the model's own probability: before penalties, temperature and cuts. */
+  /** Natural logarithm of the model's probability, before penalties, temperature and top-k, top-p and min-p. */
   logprob: number;
 }
 
-export interface Sampled {
+/** The log probabilities at one position: of the generated token, and of the most likely ones. */
+export interface TokenLogprobs extends TokenLogprob {
+  /** The `logprobs` most likely tokens, most likely first. */
+  top: TokenLogprob[];
+}
+
+/** A sampled token; with its log probabilities if the option `logprobs` is set. */
+export interface Sampled extends Partial<TokenLogprobs> {
   id: number;
-  logprob?: number;
-  top?: TokenLogprob[];
 }
 
 export interface Sampler {
-  /** The seed in use: give it again to get the same tokens again. */
+  /** The seed in use: pass it again to get the same tokens. */
   readonly seed: number;
-  /** Chooses a token, and counts it as generated. `logits` come back as they were. */
+  /** Samples a token and counts it as generated. Leaves `logits` unchanged. */
   sample(logits: Float32Array): Sampled;
-  /** The next choice as data, for a device that can make it; undefined where it takes more than logits. */
-  choice(): Omit<Choice, 'row'> | undefined;
-  /** A token that was chosen so. */
-  take(id: number | undefined): Sampled;
+  /** Parameters for sampling the next token on a device; undefined if that needs penalties or log probabilities. */
+  deviceSampling(): Omit<SamplingRequest, 'row'> | undefined;
+  /** Accepts a token that a device sampled with these parameters. */
+  accept(id: number | undefined): Sampled;
 }
 
 const DEFAULTS = {
@@ -68,23 +77,23 @@ type Settings = typeof DEFAULTS;
 
 export const sampleRules = {
   temperature: number('a number from 0 to 100', n => n >= 0 && n <= 100),
-  topK: whole(0),
+  topK: integer(0),
   topP: number('a number above 0 and at most 1', n => n > 0 && n <= 1),
   minP: number('a number from 0 to 1', n => n >= 0 && n <= 1),
   repetitionPenalty: number('a number above 0 and at most 100', n => n > 0 && n <= 100),
-  repetitionWindow: whole(0),
+  repetitionWindow: integer(0),
   frequencyPenalty: number('a number from -100 to 100', n => Math.abs(n) <= 100),
   presencePenalty: number('a number from -100 to 100', n => Math.abs(n) <= 100),
   seed: number('a whole number', Number.isSafeInteger),
-  logprobs: whole(0),
+  logprobs: integer(0),
 } satisfies Record<keyof SampleOptions, Rule>;
 
 export function createSampler(options: SampleOptions = {}, prompt: Iterable<number> = []): Sampler {
   applyRules(options, sampleRules);
-  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-  const settings: Settings = { ...DEFAULTS, ...given };
+  const definedOptions = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
+  const settings: Settings = { ...DEFAULTS, ...definedOptions };
   const random = createRandom(options.seed ?? randomSeed());
-  const select = createSelect();
+  const select = createTopK();
   const penalties = createPenalties(settings, prompt);
 
   const choose = (logits: Float32Array): number => {
@@ -95,18 +104,18 @@ export function createSampler(options: SampleOptions = {}, prompt: Iterable<numb
     const floor = minP > 0 ? max + temperature * Math.log(minP) : Number.NEGATIVE_INFINITY;
     const weight = (id: number) => (logits[id]! >= floor ? Math.exp((logits[id]! - max) / temperature) : 0);
 
-    if (topK === 0 && topP === 1) return draw(logits.length, weight, total(logits.length, weight), random.next());
-    // Sorted candidates: k of them, or for top-p as many as it takes, found by asking for ever more.
+    if (topK === 0 && topP === 1) return draw(logits.length, weight, sumWeights(logits.length, weight), random.next());
+    // Sorted candidates: k of them; for top-p, more and more until their probabilities suffice.
     const limit = topK > 0 ? Math.min(topK, logits.length) : logits.length;
-    const all = topK > 0 ? 0 : total(logits.length, weight);
+    const total = topK > 0 ? 0 : sumWeights(logits.length, weight);
     for (let n = topK > 0 ? limit : Math.min(64, limit); ; n = Math.min(64 * n, limit)) {
       const { ids, count } = select(logits, n);
-      const rank = (i: number) => weight(ids[i]!);
-      const wanted = topP * (all || total(count, rank));
+      const weightAt = (i: number) => weight(ids[i]!);
+      const target = topP * (total || sumWeights(count, weightAt));
       let sum = 0;
       let kept = 0;
-      while (kept < count && sum < wanted) sum += rank(kept++);
-      if (sum >= wanted || n === limit) return ids[draw(kept, rank, sum, random.next())]!;
+      while (kept < count && sum < target) sum += weightAt(kept++);
+      if (sum >= target || n === limit) return ids[draw(kept, weightAt, sum, random.next())]!;
     }
   };
 
@@ -116,23 +125,23 @@ export function createSampler(options: SampleOptions = {}, prompt: Iterable<numb
       checkLogits(logits);
       const id = penalties.during(logits, () => choose(logits));
       penalties.count(id);
-      return settings.logprobs < 0 ? { id } : { id, ...logprobsOf(logits, id, settings.logprobs, select) };
+      return settings.logprobs < 0 ? { id } : { id, ...computeLogprobs(logits, id, settings.logprobs, select) };
     },
-    choice() {
+    deviceSampling() {
       if (penalties.active || settings.logprobs >= 0) return undefined;
       const { temperature, topK, topP, minP } = settings;
       const drawn = temperature !== 0 && topK !== 1;
       return { temperature, topK, topP, minP, random: drawn ? random.next() : 0 };
     },
-    take(id) {
+    accept(id) {
       if (id === undefined)
-        throw new InputError("No token can be chosen: the model's output is broken, most likely by damaged weights.");
+        throw new InputError("No token can be sampled: the model's output is broken, most likely by damaged weights.");
       return { id };
     },
   };
 }
 
-/** The first id, in order, at which the running sum passes `u` of the whole. */
+/** The first index at which the cumulative weight exceeds `u * sum`. */
 function draw(count: number, weight: (i: number) => number, sum: number, u: number): number {
   const target = u * sum;
   let running = 0;
@@ -147,7 +156,7 @@ function draw(count: number, weight: (i: number) => number, sum: number, u: numb
   return last;
 }
 
-function total(count: number, weight: (i: number) => number): number {
+function sumWeights(count: number, weight: (i: number) => number): number {
   let sum = 0;
   for (let i = 0; i < count; i++) sum += weight(i);
   return sum;
@@ -159,15 +168,15 @@ function argmax(logits: Float32Array): number {
   return best;
 }
 
-function logprobsOf(logits: Float32Array, id: number, n: number, select: ReturnType<typeof createSelect>) {
+function computeLogprobs(logits: Float32Array, id: number, n: number, select: ReturnType<typeof createTopK>) {
   const max = logits[argmax(logits)]!;
-  const norm = max + Math.log(total(logits.length, i => Math.exp(logits[i]! - max)));
+  const norm = max + Math.log(sumWeights(logits.length, i => Math.exp(logits[i]! - max)));
   const { ids, count } = select(logits, n);
   const top = Array.from(ids.subarray(0, count), i => ({ id: i, logprob: logits[i]! - norm }));
   return { logprob: logits[id]! - norm, top };
 }
 
-/** Keeps what was generated, and puts the penalties on for the length of one choice. */
+/** Counts generated tokens, and applies the penalties while one token is sampled. */
 function createPenalties(settings: Settings, prompt: Iterable<number>) {
   const { repetitionPenalty, repetitionWindow, frequencyPenalty, presencePenalty } = settings;
   const repeats = repetitionPenalty !== 1 && repetitionWindow > 0;
@@ -219,5 +228,5 @@ function checkLogits(logits: Float32Array): void {
     }
     finite ||= logit !== Number.NEGATIVE_INFINITY;
   }
-  if (!finite) throw new InputError('No token can be chosen: there are no logits, or all are -Infinity.');
+  if (!finite) throw new InputError('No token can be sampled: there are no logits, or all are -Infinity.');
 }

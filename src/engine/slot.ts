@@ -1,18 +1,21 @@
-/** A sequence and the tokens it holds: the cache of a conversation, of which the next prompt reuses all it can. */
+/** The cache of a conversation: a sequence and its token ids, so that the next prompt can reuse a shared prefix. */
 import type { Sequence } from '../cache/sequence.ts';
 
 export interface Slot {
-  /** Opened when it is first asked for. */
+  /** Opened on first access. */
   readonly sequence: Sequence;
   readonly length: number;
   readonly bytes: number;
-  /** Bytes of its sealed pages alone. */
+  /** Bytes of the sealed pages. */
   readonly pageBytes: number;
-  /** Makes the cache hold the longest prefix of a prompt that it can, the last token left out, and gives its length. */
+  /**
+   * Crops the cache to the longest prefix that it shares with the prompt and returns its length. The prompt's last token is
+   * never reused: its logits are needed.
+   */
   reusePrefix(prompt: readonly number[]): number;
-  /** A token that comes next. */
+  /** Records the id of a generated token. */
   push(id: number): void;
-  /** Forgets everything, and gives the memory back. Nothing may be running on it. */
+  /** Empties and frees the cache. No pass may be running on it. */
   reset(): void;
 }
 
@@ -31,10 +34,10 @@ export function createSlot(open: () => Sequence, onClose?: () => void): Slot {
       return sequence?.bytes ?? 0;
     },
     get pageBytes() {
-      return sequence?.pageBytes ?? 0;
+      return sequence?.leafBytes ?? 0;
     },
     reusePrefix(prompt) {
-      // A prompt whose prefill was stopped is in the cache only as far as it came.
+      // After a cancelled prefill the cache holds only part of the ids.
       const held = Math.min(sequence?.length ?? 0, ids.length, prompt.length - 1);
       let shared = 0;
       while (shared < held && ids[shared] === prompt[shared]) shared++;

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import type { Chunk } from '../model/forward.ts';
-import { planOf } from '../plan/plan.ts';
+import { createPlan } from '../plan/plan.ts';
 import { loadEngine, openModelFile } from './engine.ts';
 import { step } from './step.ts';
 
@@ -10,7 +10,7 @@ const kv = 'tq3+recent5';
 
 async function open(prefillChunk: number) {
   const file = await openModelFile(new Blob([writeGguf(tinyModel())]));
-  const plan = planOf(kv, { ...file.config, pageTokens: 16 });
+  const plan = createPlan(kv, { ...file.config, pageTokens: 16 });
   const engine = await loadEngine(file, { plan, context: 256 }, { device: 'js', prefillChunk });
   return { engine, sequence: () => engine.openSequence(plan, 256) };
 }
@@ -28,33 +28,33 @@ async function logitsOf(engine: Awaited<ReturnType<typeof open>>['engine'], chun
 }
 
 it.each([1, 7, 64, 500])(
-  'ragged chunks of many sequences give each row what it gets alone: %i rows a batch',
+  'chunks of many sequences give the same logits as one sequence alone: %i rows per batch',
   async rows => {
     const { engine, sequence } = await open(rows);
     const alone = await open(128);
-    const wanted = [
+    const chunks = [
       { tokens: tokens(50, 1), logits: 'last' },
       { tokens: tokens(3, 2), logits: 'all' },
       { tokens: tokens(70, 3), logits: 'all' },
       { tokens: tokens(20, 4), logits: 'none' },
       { tokens: tokens(1, 5), logits: 'last' },
     ] as const;
-    const names = wanted.map((_, i) => String(i));
+    const names = chunks.map((_, i) => String(i));
     const together = await logitsOf(
       engine,
-      wanted.map(chunk => ({ ...chunk, sequence: sequence() })),
+      chunks.map(chunk => ({ ...chunk, sequence: sequence() })),
       names,
     );
     expect(together.size).toBe(1 + 3 + 70 + 0 + 1);
     expect([...together.keys()].filter(key => /^[04]/.test(key))).toEqual(['0:49', '4:0']);
-    for (const [i, chunk] of wanted.entries()) {
+    for (const [i, chunk] of chunks.entries()) {
       const rows = await logitsOf(alone.engine, [{ ...chunk, sequence: alone.sequence() }], [names[i]]);
       for (const [key, logits] of rows) expect(together.get(key)).toBe(logits);
     }
   },
 );
 
-it('stops between batches, and the sequence holds what was run', async () => {
+it('a signal stops it between batches, and the sequence holds what was run', async () => {
   const { engine, sequence } = await open(8);
   const stop = new AbortController();
   const chunk: Chunk = { sequence: sequence(), tokens: tokens(40, 1), logits: 'last' };
@@ -62,47 +62,47 @@ it('stops between batches, and the sequence holds what was run', async () => {
   expect([done, chunk.sequence.length]).toEqual([false, 16]);
 });
 
-it('goes on from any layer, from what was seen there: the same logits', async () => {
+it('resuming at any layer from its observed input gives the same logits', async () => {
   const { engine, sequence } = await open(16);
   const chunk = (): Chunk => ({ sequence: sequence(), tokens: tokens(40, 1), logits: 'all' });
   const inputs: Float32Array[][] = [[], []];
-  const whole: string[] = [];
+  const expected: string[] = [];
   await step(engine, [chunk()], {
-    onLogits: (_chunk, _row, logits) => whole.push(logits.join()),
+    onLogits: (_chunk, _row, logits) => expected.push(logits.join()),
     async observe(layer, { rows, x }) {
-      for (let row = 0; row < rows; row++) inputs[layer].push(await engine.device.read(x, row));
+      for (let row = 0; row < rows; row++) inputs[layer].push(await engine.device.readRow(x, row));
     },
   });
-  for (const [layer, seen] of inputs.entries()) {
+  for (const [layer, input] of inputs.entries()) {
     const again: string[] = [];
     await step(engine, [chunk()], {
       onLogits: (_chunk, _row, logits) => again.push(logits.join()),
       resume: {
         layer,
         rows: ({ sequence: { length }, tokens }) =>
-          Float32Array.from(seen.slice(length, length + tokens.length).flatMap(row => [...row])),
+          Float32Array.from(input.slice(length, length + tokens.length).flatMap(row => [...row])),
       },
     });
-    expect(again).toEqual(whole);
+    expect(again).toEqual(expected);
   }
 });
 
-it('rows of prompts come last, and stay rows of a prompt however it is cut', async () => {
+it('prefill rows come last in a batch, and stay prefill rows however the prompt is split', async () => {
   const { engine, sequence } = await open(6);
   const { device } = engine;
   const project = device.project.bind(device);
-  const seen: string[] = [];
-  device.project = (x, rows, projections, prompts) => {
-    seen.push(`${prompts ?? 'any'} of ${rows}`);
-    project(x, rows, projections, prompts);
+  const calls: string[] = [];
+  device.project = (x, rows, projections, prefillRows) => {
+    calls.push(`${prefillRows ?? 'any'} of ${rows}`);
+    project(x, rows, projections, prefillRows);
   };
-  const chunk = (length: number, prompt?: boolean): Chunk => ({
+  const chunk = (length: number, prefill?: boolean): Chunk => ({
     sequence: sequence(),
     tokens: tokens(length, 1),
     logits: 'none',
-    prompt,
+    prefill,
   });
-  // Five rows of a prompt and one that is written; what is left of the prompt, one token that is a prompt, one that is not.
+  // First batch: one decode row and five prefill rows. Second: the rest of the prompt, a prompt of one token, a decode row.
   await step(engine, [chunk(1), chunk(7), chunk(1, true), chunk(1, false)]);
-  expect([...new Set(seen)]).toEqual(['5 of 6', '3 of 4']);
+  expect([...new Set(calls)]).toEqual(['5 of 6', '3 of 4']);
 });

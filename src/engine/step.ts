@@ -1,39 +1,39 @@
-/** The engine's one move: chunks of any sequences go through the network, as many rows at once as the scratch holds. */
+/** Runs chunks of any sequences through the model, in batches of as many rows as the scratch holds. */
 
-import { eventLoop } from '../event-loop.ts';
-import { type Chunk, forward, type Hooks, isPrompt } from '../model/forward.ts';
+import { yieldToEventLoop } from '../event-loop.ts';
+import { type Chunk, forward, type Hooks, isPrefill } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
 
-/** What is asked between two passes; an AbortSignal is one. */
+/** Checked between two passes; an AbortSignal is one. */
 export interface Cancellation {
   readonly aborted: boolean;
 }
 
 export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   signal?: Cancellation;
-  /** Each wanted row of logits: its chunk, its row there, and the logits, which are the receiver's to keep. */
+  /** Called for each requested row of logits: its chunk, its row in the chunk, and the logits, which the callback may keep. */
   onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
-  /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
+  /** For chunks that the device samples: the token, instead of the last row of logits. */
   onToken?: (chunk: Chunk, id: number | undefined) => void;
-  /** A name for that token, which a chunk of another step may have in its place before this step has ended. */
-  onNamed?: (chunk: Chunk, name: number) => void;
+  /** The handle of that token: another step may use it as a token id before this step has finished. */
+  onHandle?: (chunk: Chunk, handle: number) => void;
   /** After each batch: rows done so far. */
   onProgress?: (rows: number) => void;
 }
 
 /**
- * Runs the chunks, each of its own sequence, and says whether all of it was done: false if the signal came first,
- * between two batches. Every sequence then holds the tokens that were run, and nothing else.
+ * Runs the chunks, one per sequence. Returns false if the signal aborted it between two batches; each sequence then holds
+ * exactly the tokens that were run.
  */
 export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
-  const { signal, onLogits, onToken, onNamed, onProgress, observe, resume } = options;
+  const { signal, onLogits, onToken, onHandle, onProgress, observe, resume } = options;
   let rows = 0;
-  for (const batch of batches(chunks, () => engine.passRows.rows)) {
-    await eventLoop();
+  for (const batch of batches(chunks, () => engine.batchSize.rows)) {
+    await yieldToEventLoop();
     if (signal?.aborted) return false;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
     const size = batch.reduce((sum, { part }) => sum + part.tokens.length, 0);
-    const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, passRows }) => {
+    const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, batchSize }) => {
       const pass = await forward(device, config, weights, rope, scratch, [...origin.keys()], {
         onLogits(part, row, logits) {
           const { chunk, start } = origin.get(part)!;
@@ -42,9 +42,9 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
         observe,
         resume,
         onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
-        onNamed: onNamed && ((part, name) => onNamed(origin.get(part)!.chunk, name)),
+        onHandle: onHandle && ((part, handle) => onHandle(origin.get(part)!.chunk, handle)),
       });
-      passRows.adapt(size, pass.longestWait);
+      batchSize.adapt(size, pass.longestBlockMs);
       return pass;
     });
     await delivered;
@@ -54,33 +54,33 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
   return true;
 }
 
-/** A part of a chunk that fits into a batch. */
+/** The part of a chunk that fits into a batch. */
 interface Piece {
   chunk: Chunk;
   start: number;
   part: Chunk;
 }
 
-/** Cuts lazily: how much of a chunk fits is asked of its sequence when all before it has been run. */
+/** Splits lazily: `maxChunk` of a sequence depends on the batches that ran before. */
 function* batches(chunks: readonly Chunk[], rows: () => number): Generator<Piece[]> {
   let batch: Piece[] = [];
   let free = rows();
   for (const chunk of chunks) {
     const { sequence, tokens } = chunk;
     for (let start = 0; start < tokens.length; ) {
-      const count = Math.min(free, tokens.length - start, Math.max(1, sequence.room));
+      const count = Math.min(free, tokens.length - start, Math.max(1, sequence.maxChunk));
       const end = start + count;
       const logits = chunk.logits === 'last' && end < tokens.length ? 'none' : chunk.logits;
       const part = {
         ...chunk,
         tokens: Array.prototype.slice.call(tokens, start, end),
         logits,
-        prompt: isPrompt(chunk),
+        prefill: isPrefill(chunk),
       };
       batch.push({ chunk, start, part });
       start = end;
       free -= count;
-      // The rest of a sequence must wait for what came before it.
+      // The rest of a sequence needs the next batch, after this part has run.
       if (free > 0 && start === tokens.length) continue;
       yield batch;
       batch = [];

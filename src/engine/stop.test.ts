@@ -15,7 +15,7 @@ function run(stops: string[], pieces: string[]) {
   return { shown, stop: undefined };
 }
 
-/** The definition: the first stop to be completed, the longest of those that end together. */
+/** The definition: the first stop string to be completed; the longest one if several end together. */
 function slow(stops: string[], text: string) {
   for (let end = 1; end <= text.length; end++) {
     const ended = stops.filter(stop => text.slice(0, end).endsWith(stop)).sort((a, b) => b.length - a.length)[0];
@@ -25,37 +25,37 @@ function slow(stops: string[], text: string) {
 }
 
 describe('stop strings', () => {
-  it('are found across pieces, and never shown', () => {
+  it('are found across pieces, and never emitted', () => {
     expect(run(['</end>'], ['Hello <', '/e', 'nd', '> more'])).toEqual({
       shown: ['Hello ', '', '', ''],
       stop: '</end>',
     });
   });
 
-  it('let go of what was no stop string', () => {
+  it('text that was held back is emitted if it is not a stop string', () => {
     expect(run(['</end>'], ['a</e', 'x', '</'])).toEqual({ shown: ['a', '</ex', '', '</'], stop: undefined });
   });
 
-  it('hold back no more than they must', () => {
+  it('only a possible start of a stop string is held back', () => {
     expect(run(['aab'], ['aaa'])).toEqual({ shown: ['a', 'aa'], stop: undefined });
   });
 
-  it('say nothing after the stop', () => {
+  it('nothing is emitted after a stop string', () => {
     const matcher = createStopMatcher(['.']);
     expect(matcher.push('a.b')).toEqual({ text: 'a', stop: '.' });
     expect(matcher.push('c')).toEqual({ text: '' });
     expect(matcher.end()).toBe('');
   });
 
-  it('may be none', () => {
+  it('can be an empty list', () => {
     expect(run([], ['a', 'b']).shown.join('')).toBe('ab');
   });
 
-  it('may not be empty', () => {
+  it('cannot be empty strings', () => {
     expect(() => createStopMatcher(['a', ''])).toThrow(InputError);
   });
 
-  it('do what the definition says, however the text is cut', () => {
+  it('match the definition, however the text is split', () => {
     const word = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 5 });
     const pieces = fc.array(fc.string({ unit: fc.constantFrom('a', 'b', 'c'), maxLength: 4 }), { maxLength: 20 });
     fc.assert(
@@ -67,7 +67,7 @@ describe('stop strings', () => {
     );
   });
 
-  it('take linear time on hostile stops', () => {
+  it('take linear time on adversarial stop strings', () => {
     const started = performance.now();
     const matcher = createStopMatcher([`${'a'.repeat(50_000)}b`]);
     for (let i = 0; i < 100; i++) matcher.push('a'.repeat(1000));

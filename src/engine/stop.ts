@@ -1,22 +1,22 @@
 /**
- * Stop strings in a stream of text. Text that might be the start of a stop string is held back until it is known not
- * to be, so that no part of a stop string ever leaves, however the text was cut into pieces.
+ * Finds stop strings in streamed text. Text that may be the start of a stop string is held back until that is decided, so
+ * that no part of a stop string is ever emitted, however the text was split.
  */
 import { InputError } from '../errors.ts';
 
 export interface StopMatcher {
-  /** Adds text; returns what may be shown, and the stop string if one was completed. After that nothing more comes. */
+  /** Adds text. Returns the text that is final, and the stop string once one is complete; '' after that. */
   push(text: string): { text: string; stop?: string };
-  /** Ends the text: what was held back was no stop string after all. */
+  /** Ends the text and returns what was held back. */
   end(): string;
 }
 
 export function createStopMatcher(stops: readonly string[]): StopMatcher {
-  if (stops.includes('')) throw new InputError('A stop string is empty; leave it out, or give it some text.');
-  // The longest first: where two end at the same character, the one that starts earlier is the stop.
+  if (stops.includes('')) throw new InputError('A stop string is empty. Remove it, or give it some text.');
+  // Longest first: if two end at the same character, the one that starts earlier wins.
   const patterns = [...new Set(stops)]
     .sort((a, b) => b.length - a.length)
-    .map(text => ({ text, back: fallback(text) }));
+    .map(text => ({ text, failure: failureFunction(text) }));
   const matched = patterns.map(() => 0);
   let held = '';
   let stopped = false;
@@ -51,19 +51,19 @@ export function createStopMatcher(stops: readonly string[]): StopMatcher {
 
 interface Pattern {
   text: string;
-  back: Int32Array;
+  failure: Int32Array;
 }
 
-/** Knuth, Morris and Pratt: how many characters of the pattern the text now ends with. */
-function advance({ text, back }: Pattern, matched: number, code: number): number {
+/** Knuth-Morris-Pratt: the length of the pattern's prefix that the text now ends with. */
+function advance({ text, failure }: Pattern, matched: number, code: number): number {
   let length = matched;
-  while (length > 0 && text.charCodeAt(length) !== code) length = back[length - 1]!;
+  while (length > 0 && text.charCodeAt(length) !== code) length = failure[length - 1]!;
   return text.charCodeAt(length) === code ? length + 1 : 0;
 }
 
-/** For each prefix, the length of its longest proper prefix that is also its end. */
-function fallback(text: string): Int32Array {
-  const back = new Int32Array(text.length);
-  for (let i = 1; i < text.length; i++) back[i] = advance({ text, back }, back[i - 1]!, text.charCodeAt(i));
-  return back;
+/** For each prefix, the length of its longest proper prefix that is also a suffix. */
+function failureFunction(text: string): Int32Array {
+  const failure = new Int32Array(text.length);
+  for (let i = 1; i < text.length; i++) failure[i] = advance({ text, failure }, failure[i - 1]!, text.charCodeAt(i));
+  return failure;
 }

@@ -1,50 +1,70 @@
-/** What a generation gives: pieces as they come, and a result in the end. */
+/** The output of generation: a stream of tokens or text, and a result at the end. */
 import type { AsyncDisposableLike } from '../disposable.ts';
-import type { Sampled } from './sample.ts';
+import type { Sampled, TokenLogprobs } from './sample.ts';
 import type { Cancellation } from './step.ts';
 
+/** One generated token. */
 export interface Token extends Sampled {
-  /** The text that is certain by now; '' where a character or a stop string may be unfinished. */
+  /** New text that is final; '' while a character or a possible stop string is incomplete. */
   text: string;
-  /** Something the user should know: old tokens were dropped. */
+  /** A warning, such as dropped tokens when the context slides. */
   notice?: string;
 }
 
+/**
+ * Why generation ended. `stop`: an end-of-sequence token or a stop string. `length`: `maxTokens` or a full context.
+ * `cancelled`: the signal, or the reader left the stream.
+ */
+export type Finish = 'stop' | 'length' | 'cancelled';
+
+/** Token counts. */
+export interface Usage {
+  promptTokens: number;
+  /** Prompt tokens that were already in the cache. */
+  reusedTokens: number;
+  /** Prompt tokens that were computed: all others, unless prefill was cancelled. */
+  prefilledTokens: number;
+  /** Generated tokens. */
+  completionTokens: number;
+}
+
+/** Times in milliseconds and rates in tokens per second; 0 if nothing was measured. */
+export interface Timings {
+  prefillMs: number;
+  decodeMs: number;
+  prefillRate: number;
+  decodeRate: number;
+}
+
+/** The result of a generation, complete when its stream has ended. */
 export interface Result {
+  /** The generated text, without stop strings. */
   text: string;
-  /** All tokens that were generated, the end token included. */
+  /** All generated tokens, including the end-of-sequence token. */
   ids: number[];
-  /** The model or a stop string ended it; maxTokens or the context was reached; the signal or the reader stopped it. */
-  finish: 'stop' | 'length' | 'cancelled';
-  /** The stop string that ended it. */
+  /** One entry per generated token, in the order of `ids`; only with the option `logprobs`. */
+  logprobs?: TokenLogprobs[];
+  finish: Finish;
+  /** The stop string that ended the text. */
   stop?: string;
-  /** Give it again to get the same tokens again. */
+  /** The seed in use: pass it again to get the same tokens. */
   seed: number;
-  usage: {
-    promptTokens: number;
-    /** Of these, found in the cache. */
-    reusedTokens: number;
-    /** Of these, read: all that were not found, unless reading was cancelled. */
-    prefilledTokens: number;
-    completionTokens: number;
-  };
-  timings: {
-    prefillMs: number;
-    decodeMs: number;
-    /** Tokens a second; 0 where nothing was measured. */
-    prefillRate: number;
-    decodeRate: number;
-  };
+  usage: Usage;
+  timings: Timings;
+  /** Warnings, such as a full context. */
   notices: string[];
 }
 
 /**
- * Read it with `for await`; `result()` reads what is left and gives the result. Nothing is computed before it is first
- * read. Leave it by `break`, `return()` or `await using`: the pass under way is cancelled and awaited.
+ * Read it with `for await`, or call `result()`. Nothing is computed before the first read. To end it early, use `break`,
+ * `return()` or `await using`: the running pass is cancelled and awaited.
  */
 export interface Stream<T> extends AsyncGenerator<T, Result, void>, AsyncDisposableLike<AsyncGenerator> {
-  /** Ends it early, as `break` does. */
+  /** The result so far: grows with every value read, including `logprobs`. */
+  readonly partial: Readonly<Result>;
+  /** Ends the stream early, as `break` does. */
   return(): Promise<IteratorResult<T, Result>>;
+  /** Reads the rest of the stream and returns the result. */
   result(): Promise<Result>;
 }
 
@@ -60,11 +80,11 @@ export function emptyResult(): Result {
   };
 }
 
-/** Makes the steps of a stream. They write the result as they run, so that it is right even if the reader leaves early. */
-export type Begin<T> = (cancellation: Cancellation, result: Result) => AsyncGenerator<T, void, void>;
+/** The generator behind a stream. It updates the result as it runs, so that the result is right if the reader leaves early. */
+export type StreamBody<T> = (cancellation: Cancellation, result: Result) => AsyncGenerator<T, void, void>;
 
-/** A stream that ends between two passes when its reader leaves or the signal comes. */
-export function createStream<T>(begin: Begin<T>, signal?: AbortSignal): Stream<T> {
+/** Creates a stream that ends between two passes when its reader leaves or the signal aborts. */
+export function createStream<T>(body: StreamBody<T>, signal?: AbortSignal): Stream<T> {
   const result = emptyResult();
   let left = false;
   let error: unknown;
@@ -73,8 +93,9 @@ export function createStream<T>(begin: Begin<T>, signal?: AbortSignal): Stream<T
       return left || signal?.aborted === true;
     },
   };
-  const steps = begin(cancellation, result);
+  const steps = body(cancellation, result);
   const stream: Stream<T> = {
+    partial: result,
     async next() {
       try {
         const { done, value } = await steps.next();
@@ -85,7 +106,7 @@ export function createStream<T>(begin: Begin<T>, signal?: AbortSignal): Stream<T
       }
     },
     async return() {
-      // A read that is still waiting for the prompt ends with the pass under way, not with the whole prompt.
+      // A pending read ends with the running pass, not with the whole prompt.
       left = true;
       await steps.return();
       return { done: true, value: result };

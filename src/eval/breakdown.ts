@@ -1,29 +1,34 @@
-/** Where divergence lies: by position in a row, and by the kind of token that is to be predicted. */
+/** Divergence by position in a row, and by the class of the predicted token. */
+import type { Tokenizer } from '../model/tokenizer.ts';
+import type { Plan } from '../plan/plan.ts';
 
-export interface Part {
+export interface BreakdownEntry {
+  /** First position of a range, or a token class. */
   name: string;
-  /** Nats a token. */
+  /** Mean KL divergence, in nats per token. */
   kld: number;
+  /** Scored tokens. */
   tokens: number;
 }
 
+/** The divergence of one cache format, split two ways. */
 export interface Breakdown {
-  positions: Part[];
-  classes: Part[];
+  positions: BreakdownEntry[];
+  classes: BreakdownEntry[];
 }
 
-export interface Breaker {
+export interface BreakdownAccumulator {
   add(position: number, next: number, kld: number): void;
   result(): Breakdown;
 }
 
-/** Parts of a row that are told apart. */
-const STRETCHES = 8;
+/** Number of equal ranges that the positions are split into. */
+const POSITION_BINS = 8;
 
 export const TOKEN_CLASSES = ['word', 'part of a word', 'number', 'punctuation', 'space', 'special'] as const;
 export type TokenClass = (typeof TOKEN_CLASSES)[number];
 
-/** The class of a token by its text as vocabularies write it: a word begins after a space, a part does not. */
+/** The class of a token by its vocabulary entry. A word starts with a space; a part of a word does not. */
 export function tokenClass(text: string): TokenClass {
   // Byte-level vocabularies write a space as Ġ and a new line as Ċ; SentencePiece writes ▁ and <0x0A>.
   const plain = text
@@ -38,27 +43,41 @@ export function tokenClass(text: string): TokenClass {
   return /^\s/.test(plain) ? 'word' : 'part of a word';
 }
 
-/** Of positions `from` to `to`. */
-export function createBreaker(from: number, to: number, classOf: (id: number) => TokenClass): Breaker {
-  const width = Math.max(1, (to - from) / STRETCHES);
+/** Breaks down the divergence at positions `from` to `to`. */
+export function createBreakdown(from: number, to: number, classOf: (id: number) => TokenClass): BreakdownAccumulator {
+  const width = Math.max(1, (to - from) / POSITION_BINS);
   const sums = new Map<string, { kld: number; tokens: number }>();
-  const take = (name: string, kld: number) => {
+  const addTo = (name: string, kld: number) => {
     const sum = sums.get(name) ?? { kld: 0, tokens: 0 };
     sum.kld += kld;
     sum.tokens++;
     sums.set(name, sum);
   };
-  const stretches = Array.from({ length: STRETCHES }, (_, i) => String(Math.round(from + i * width)));
-  const parts = (names: readonly string[]) =>
+  const ranges = Array.from({ length: POSITION_BINS }, (_, i) => String(Math.round(from + i * width)));
+  const entries = (names: readonly string[]) =>
     names.flatMap(name => {
       const sum = sums.get(name);
       return sum ? [{ name, kld: sum.kld / sum.tokens, tokens: sum.tokens }] : [];
     });
   return {
     add(position, next, kld) {
-      take(stretches[Math.min(STRETCHES - 1, Math.floor((position - from) / width))], kld);
-      take(classOf(next), kld);
+      addTo(ranges[Math.min(POSITION_BINS - 1, Math.floor((position - from) / width))], kld);
+      addTo(classOf(next), kld);
     },
-    result: () => ({ positions: parts(stretches), classes: parts(TOKEN_CLASSES) }),
+    result: () => ({ positions: entries(ranges), classes: entries(TOKEN_CLASSES) }),
+  };
+}
+
+/** Collects one breakdown per plan; `add` takes what `measureDivergence` reports to `onScored`. */
+export function createBreakdowns(from: number, to: number, tokenizer: Tokenizer) {
+  const classes = Array.from({ length: tokenizer.vocabSize }, (_, id) => tokenClass(tokenizer.tokenText(id)));
+  const bySpec = new Map<string, BreakdownAccumulator>();
+  return {
+    add({ spec }: Plan, position: number, next: number, kld: number) {
+      const breakdown = bySpec.get(spec) ?? createBreakdown(from, to, id => classes[id]);
+      bySpec.set(spec, breakdown);
+      breakdown.add(position, next, kld);
+    },
+    result: (): Map<string, Breakdown> => new Map([...bySpec].map(([spec, breakdown]) => [spec, breakdown.result()])),
   };
 }

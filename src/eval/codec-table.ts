@@ -1,49 +1,56 @@
-/** One row a codec and head dimension: what it stores, what it loses on each vector set, what attention makes of it. */
+/** A table of codecs by head dimension: bits per value, error on each vector set, and error of the attention output. */
+
 import type { Side } from '../codec/codec.ts';
 import { checkShape, createCodec, type KvCodec, learnSide } from '../codec/kv.ts';
 import { type Learned, samplesOf } from '../codec/learned.ts';
 import { createRandom, normals } from '../codec/parts/random.ts';
+import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { norm } from '../codec/parts/vector.ts';
 import { familyOf, formatSide, parseSpec, type SideSpec } from '../codec/spec.ts';
 import { type Loss, measureLoss } from '../codec/validate.ts';
 import { ShapeError } from '../errors.ts';
-import { bitsOf } from '../plan/plan.ts';
-import { makeVectors, turnOf, vectorSets } from './vectors.ts';
+import { codecBits } from '../plan/plan.ts';
+import { makeVectors, vectorSets } from './vectors.ts';
 
-/** One page: all codecs in seconds, and losses of those that learn nothing within 4 % of those on 1,024 vectors. */
-export const VECTORS = 128;
-/** Vectors of each kind that codecs learn from, beside those that are measured: at least as many. */
-export const learnedFrom = (count: number): number => Math.max(256, count);
+/** One page: all codecs take seconds, and losses are within 4 % of those on 1,024 vectors. */
+export const DEFAULT_VECTORS = 128;
+/** Number of training vectors per set, separate from the measured ones. */
+export const trainingVectors = (count: number): number => Math.max(256, count);
 const QUERIES = 8;
 
 export interface CodecRow {
   spec: string;
   dim: number;
-  /** Code bits a value, keys and values together. */
+  /** Code bits per value, averaged over keys and values. */
   bits: number;
   bytesPerVector: { key: number; value: number };
+  /** 16 / bits. */
   ratio: number;
-  /** Of keys, by kind of vectors. */
+  /** Loss of keys, by vector set. */
   loss: Record<string, Loss>;
-  /** Of Gaussian values. */
+  /** Loss of Gaussian values. */
   valueLoss: Loss;
-  /** |output - output in float| / |output in float|, keys of the rope set, window as the spec says. */
+  /** Relative error of the attention output against f16, with keys of the rope set and the spec's window. */
   attentionError: number;
 }
 
-/** A codec that cannot have this head dimension, and why. */
-export interface RefusedRow {
+/** A codec that does not support this head dimension, and why. */
+export interface UnsupportedRow {
   spec: string;
   dim: number;
   refused: string;
 }
 
-/** Rows of codecs at one head dimension, each as soon as it is measured on `count` vectors of every set. */
-export function* codecRows(specs: readonly string[], dim: number, count = VECTORS): Generator<CodecRow | RefusedRow> {
-  const lab = createLab(dim, count);
+/** Measures codecs at one head dimension on `count` vectors of every set. Yields each row when it is done. */
+export function* codecRows(
+  specs: readonly string[],
+  dim: number,
+  count = DEFAULT_VECTORS,
+): Generator<CodecRow | UnsupportedRow> {
+  const fixture = createFixture(dim, count);
   for (const spec of specs) {
     try {
-      yield measure(spec, lab);
+      yield measure(spec, fixture);
     } catch (error) {
       if (!(error instanceof ShapeError)) throw error;
       yield { spec, dim, refused: error.message };
@@ -51,21 +58,21 @@ export function* codecRows(specs: readonly string[], dim: number, count = VECTOR
   }
 }
 
-type Lab = ReturnType<typeof createLab>;
+type Fixture = ReturnType<typeof createFixture>;
 
-/** What all rows share: vectors are made once, and codecs that learn the same learn once. */
-function createLab(dim: number, count: number) {
-  const shape = checkShape({ headDim: dim, turn: turnOf(dim) });
+/** What all rows share: the vectors, and learned parameters, so that equal training runs once. */
+function createFixture(dim: number, count: number) {
+  const shape = checkShape({ headDim: dim, ropeFrequencies: createRopeFrequencies(dim) });
   const sets = Object.fromEntries(
     Object.keys(vectorSets).map(name => {
-      const { x, others } = makeVectors(name, dim, learnedFrom(count), 1);
-      return [name, { x: x.subarray(0, count * dim), samples: samplesOf(others, shape) }];
+      const { x, training } = makeVectors(name, dim, trainingVectors(count), 1);
+      return [name, { x: x.subarray(0, count * dim), samples: samplesOf(training, shape) }];
     }),
   );
   const learned = new Map<string, Learned>();
   const learnFrom = (set: string, side: SideSpec, kind: Side): Learned => {
-    const { title, learnsAlike } = familyOf(side).family;
-    const key = [set, kind, learnsAlike ? title : formatSide(side)].join();
+    const { title, sharesLearned } = familyOf(side).family;
+    const key = [set, kind, sharesLearned ? title : formatSide(side)].join();
     const known = learned.get(key) ?? learnSide(side, kind, shape, sets[set].samples);
     learned.set(key, known);
     return known;
@@ -74,7 +81,7 @@ function createLab(dim: number, count: number) {
     dim,
     count,
     sets,
-    /** A codec that learned from one set's keys and another's values. */
+    /** A codec trained on the keys of one set and the values of another. */
     create(spec: string, keys: string, values: string): KvCodec {
       const { key, value } = parseSpec(spec);
       return createCodec(spec, shape, { key: learnFrom(keys, key, 'key'), value: learnFrom(values, value, 'value') });
@@ -82,26 +89,29 @@ function createLab(dim: number, count: number) {
   };
 }
 
-function measure(spec: string, lab: Lab): CodecRow {
+function measure(spec: string, fixture: Fixture): CodecRow {
   const loss = Object.fromEntries(
-    Object.entries(lab.sets).map(([name, { x }]) => [name, measureLoss(lab.create(spec, name, 'gaussian').keys, x)]),
+    Object.entries(fixture.sets).map(([name, { x }]) => [
+      name,
+      measureLoss(fixture.create(spec, name, 'gaussian').keys, x),
+    ]),
   );
-  const codec = lab.create(spec, 'rope', 'gaussian');
+  const codec = fixture.create(spec, 'rope', 'gaussian');
   const { pageTokens } = codec.shape;
-  const bits = bitsOf(codec);
+  const bits = codecBits(codec);
   return {
     spec: codec.spec,
-    dim: lab.dim,
+    dim: fixture.dim,
     bits,
     bytesPerVector: { key: codec.keys.pageBytes / pageTokens, value: codec.values.pageBytes / pageTokens },
     ratio: 16 / bits,
     loss,
-    valueLoss: measureLoss(codec.values, lab.sets.gaussian.x),
-    attentionError: attentionError(codec, lab.sets.rope.x, lab.count),
+    valueLoss: measureLoss(codec.values, fixture.sets.gaussian.x),
+    attentionError: attentionError(codec, fixture.sets.rope.x, fixture.count),
   };
 }
 
-/** Queries that look for some of the keys, as a model's do, over keys with structure and values without. */
+/** Each query resembles one of the keys, as in a model; keys have structure, values do not. */
 function attentionError(codec: KvCodec, keys: Float32Array, count: number): number {
   const d = codec.shape.headDim;
   const random = createRandom(2);
@@ -110,11 +120,11 @@ function attentionError(codec: KvCodec, keys: Float32Array, count: number): numb
   const [packed, plain] = [codec.encode(keys, values), exact.encode(keys, values)];
   let error = 0;
   for (let i = 0; i < QUERIES; i++) {
-    const at = Math.floor(((i + 0.5) * count) / QUERIES) * d;
-    const query = normals(random, d).map((noise, j) => noise + keys[at + j] / 2);
-    const truth = exact.attend(query, plain);
-    const got = codec.attend(query, packed);
-    error += norm(got.map((value, j) => value - truth[j])) / norm(truth) / QUERIES;
+    const offset = Math.floor(((i + 0.5) * count) / QUERIES) * d;
+    const query = normals(random, d).map((noise, j) => noise + keys[offset + j] / 2);
+    const expected = exact.attend(query, plain);
+    const actual = codec.attend(query, packed);
+    error += norm(actual.map((value, j) => value - expected[j])) / norm(expected) / QUERIES;
   }
   return error;
 }

@@ -4,10 +4,10 @@ import { tinyModel } from '../../test/tiny-model.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
-import { planOf } from '../plan/plan.ts';
-import { createScore, type DivergenceRow, JUDGED_AT_ONCE, measureDivergence } from './divergence.ts';
+import { createPlan } from '../plan/plan.ts';
+import { createScore, type DivergenceRow, measureDivergence, SCORED_PER_BLOCK } from './divergence.ts';
+import { logSoftmax } from './log-probs.ts';
 import { divergencePlot } from './plot.ts';
-import { logSoftmax } from './vocabulary.ts';
 
 const pageTokens = 16;
 const context = 48;
@@ -15,15 +15,16 @@ const ids = Array.from({ length: 200 }, (_, i) => (i * i * 7 + 31 * i) % 256);
 
 async function open(prefillChunk = 20): Promise<Engine> {
   const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false }))]));
-  const plan = planOf('f16', { ...file.config, pageTokens });
+  const plan = createPlan('f16', { ...file.config, pageTokens });
   return loadEngine(file, { plan, context }, { device: 'js', prefillChunk });
 }
 
-const plansOf = ({ config }: Engine, ...specs: string[]) => specs.map(spec => planOf(spec, { ...config, pageTokens }));
+const plansOf = ({ config }: Engine, ...specs: string[]) =>
+  specs.map(spec => createPlan(spec, { ...config, pageTokens }));
 
 /** Logits of all positions of a row under a spec, in one chunk. */
 async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Float32Array[]> {
-  const sequence = engine.openSequence(planOf(spec, { ...engine.config, pageTokens }), row.length);
+  const sequence = engine.openSequence(createPlan(spec, { ...engine.config, pageTokens }), row.length);
   const rows: Float32Array[] = [];
   await step(engine, [{ sequence, tokens: row, logits: 'all' }], {
     onLogits: (_chunk, _row, logits) => rows.push(logits),
@@ -31,10 +32,15 @@ async function logitsOf(engine: Engine, spec: string, row: number[]): Promise<Fl
   return rows;
 }
 
-it('is what its definition says, f16 against itself zero', async () => {
+it('equals its definition; f16 has no divergence from itself', async () => {
   const engine = await open();
   const specs = ['tq2', 'tq4+recent16'];
-  const rows = await measureDivergence(engine, ids, { plans: plansOf(engine, ...specs), context, skip: 1, chunks: 2 });
+  const rows = await measureDivergence(engine, ids, {
+    plans: plansOf(engine, ...specs),
+    context,
+    skipRows: 1,
+    rows: 2,
+  });
   expect(rows.map(({ kv }) => kv)).toEqual(['f16', ...specs]);
   expect(rows[0]).toMatchObject({ bits: 16, kld: 0, top1: 1, tokens: 2 * 23 });
   expect(rows[2].window).toEqual({ sink: 4, recent: 16, edge: 0 });
@@ -62,22 +68,22 @@ it('is what its definition says, f16 against itself zero', async () => {
     expect(perplexity / Math.exp(nll / n)).toBeCloseTo(1, 5);
   }
   expect(rows[1].kld).toBeGreaterThan(rows[2].kld);
-  expect(engine.device.bytes).toBeGreaterThan(0);
+  expect(engine.device.allocatedBytes).toBeGreaterThan(0);
 });
 
-it('has nothing to diverge where all is in the f16 window, and does not depend on the batch', async () => {
+it('is almost zero if all tokens are in the f16 window, and does not depend on the batch size', async () => {
   const engine = await open();
   const plans = plansOf(engine, 'tq2+recent64');
-  const [near] = (await measureDivergence(engine, ids, { plans, context, chunks: 1 })).slice(1);
+  const [near] = (await measureDivergence(engine, ids, { plans, context, rows: 1 })).slice(1);
   // Not quite zero: f16 pages are summed page by page, the f16 window as one.
   expect(Math.abs(near.kld)).toBeLessThan(1e-7);
   expect(near.top1).toBe(1);
   const [a, b] = [await open(5), await open(64)];
-  const options = { plans: plansOf(a, 'tq2'), context, chunks: 1, from: 40 };
+  const options = { plans: plansOf(a, 'tq2'), context, rows: 1, from: 40 };
   expect(await measureDivergence(a, ids, options)).toEqual(await measureDivergence(b, ids, options));
 });
 
-it('gives what it has when it is stopped, of all caches on the same tokens', async () => {
+it('returns what was measured when it is aborted, for all caches on the same tokens', async () => {
   const stop = new AbortController();
   const engine = await open();
   const seen: number[] = [];
@@ -99,33 +105,33 @@ it('gives what it has when it is stopped, of all caches on the same tokens', asy
   expect(seen.at(-1)).toBeLessThan(0.5);
 });
 
-it('judges rows longer than what is held at once, and frees what it opened', async () => {
+it('scores rows longer than a block, and frees its sequences', async () => {
   const engine = await open(64);
-  const before = engine.device.bytes;
-  const options = { plans: plansOf(engine, 'tq2'), context: JUDGED_AT_ONCE + 30, from: 20 };
+  const before = engine.device.allocatedBytes;
+  const options = { plans: plansOf(engine, 'tq2'), context: SCORED_PER_BLOCK + 30, from: 20 };
   const long = Array.from({ length: options.context }, (_, i) => (i * i * 5 + 17 * i) % 256);
-  const [, judged] = await measureDivergence(engine, long, options);
-  expect(engine.device.bytes).toBe(before);
+  const [, measured] = await measureDivergence(engine, long, options);
+  expect(engine.device.allocatedBytes).toBe(before);
   const [exact, coded] = [await logitsOf(engine, 'f16', long), await logitsOf(engine, 'tq2', long)];
   const score = createScore(long);
   for (let t = 20; t < long.length - 1; t++) score.add(t, logSoftmax(coded[t]), logSoftmax(exact[t]));
-  expect(judged.tokens).toBe(score.tokens);
-  expect(judged.kld / (score.kld / score.tokens)).toBeCloseTo(1, 6);
+  expect(measured.tokens).toBe(score.tokens);
+  expect(measured.kld / (score.kld / score.tokens)).toBeCloseTo(1, 6);
 });
 
 it.each([
   { context: 300 },
-  { context: 48, skip: 4 },
-  { context: 48, chunks: 5 },
+  { context: 48, skipRows: 4 },
+  { context: 48, rows: 5 },
   { context: 48, from: 47 },
   { context: 1 },
-])('refuses %j', async options => {
+])('rejects %j', async options => {
   const engine = await open();
   const plans = plansOf(engine, 'tq4');
   await expect(measureDivergence(engine, ids, { plans, ...options })).rejects.toThrow(InputError);
 });
 
-it('draws every codec once, its names in full, well formed', () => {
+it('plots every codec once, with its full name, as valid SVG', () => {
   const rows = ['f16', 'tq4', 'tq3', 'kivi2g32/tq3', 'tq2<&'].map(
     (kv, i): DivergenceRow => ({
       kv,
@@ -142,7 +148,7 @@ it('draws every codec once, its names in full, well formed', () => {
   expect(svg).toContain('>kivi2g32/tq3</text>');
   expect(svg).toContain('tq2&lt;&amp;');
   expect(svg).not.toMatch(/NaN|Infinity|undefined/);
-  // Names that crowd one spot are put apart.
+  // Labels of nearby points do not overlap.
   const places = [...svg.matchAll(/class="name (?:start|end)" x="([\d.]+)" y="([\d.]+)"/g)].map(
     ([, x, y]) => `${x} ${y}`,
   );

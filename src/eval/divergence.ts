@@ -1,11 +1,11 @@
 /**
- * What a cache does to a model's predictions: Kullback-Leibler divergence to the f16 cache of the same weights (nats a
- * token), how often both would say the same next token, and perplexity.
+ * Measures how a cache format changes a model's predictions: KL divergence from an f16 cache with the same weights (nats per
+ * token), top-1 agreement and perplexity.
  *
- * A text is cut into rows of `context` tokens. Each row is read with the true next token always given, through the real
- * cache: every key and value outside the f16 window is read from codes. Scored are the rows' later tokens (the second
- * half), where there is a cache to speak of. All caches go through a row together, a few tokens of each in turn, so that
- * the predictions of those few are all that is held.
+ * A text is split into rows of `context` tokens. Each row is run with teacher forcing through the real cache: every key and
+ * value outside the f16 window is read from codes. Only the later tokens of a row (its second half) are scored, where the
+ * cache is filled. All caches run through a row together, block by block, so that only one block of f16 log probabilities is
+ * held in memory.
  */
 import { countOutliers } from '../cache/outliers.ts';
 import type { Sequence } from '../cache/sequence.ts';
@@ -14,48 +14,51 @@ import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import type { Chunk } from '../model/forward.ts';
-import { type Plan, planOf } from '../plan/plan.ts';
-import { compare, logSoftmax } from './vocabulary.ts';
+import { createPlan, type Plan } from '../plan/plan.ts';
+import { compareLogProbs, logSoftmax } from './log-probs.ts';
 
 export interface DivergenceOptions {
-  /** What is judged; f16 is always measured, and comes first. */
+  /** The plans to measure. f16 is always measured, and comes first. */
   plans: readonly Plan[];
+  /** Tokens per row. */
   context: number;
-  /** First position that is scored: half the context unless given. */
+  /** First scored position. Default: half the context. */
   from?: number;
-  /** Rows to pass over, and rows to judge: all that there are unless given. */
-  skip?: number;
-  chunks?: number;
+  /** Rows to skip (default: 0), and rows to measure (default: the rest). */
+  skipRows?: number;
+  rows?: number;
   signal?: AbortSignal;
-  /** Tokens run, of all that will be. */
+  /** Called after each batch, with tokens done and in total. */
   onProgress?: (progress: { done: number; total: number }) => void;
-  /** Every scored prediction: where it was made, of which token, and its divergence. */
+  /** Called for every scored position, with the true next token and the divergence in nats. */
   onScored?: (plan: Plan, position: number, next: number, kld: number) => void;
 }
 
+/** The measurements of one cache format. */
 export interface DivergenceRow {
+  /** The spec. */
   kv: string;
-  /** Code bits a value, keys and values together. */
+  /** Code bits per value, averaged over keys and values. */
   bits: number;
   perplexity: number;
-  /** Nats a token. */
+  /** KL divergence from f16, in nats per token. */
   kld: number;
-  /** What the plan let one expect of it. */
+  /** The divergence that the plan predicted. */
   predicted?: number;
-  /** Share of tokens, 0 to 1. */
+  /** Fraction of tokens whose most likely next token is that of f16, 0 to 1. */
   top1: number;
-  /** Tokens and layers that stay f16. */
+  /** Tokens (sinks and recent ones) and layers (at each edge) that stay f16. */
   window: { sink: number; recent: number; edge: number };
-  /** Scored. */
+  /** Scored tokens. */
   tokens: number;
-  /** Of all pages, where the codec keeps lists of outliers. */
+  /** Outliers in all pages, for codecs that store them in lists. */
   outliers?: Outliers;
 }
 
-/** Tokens that all caches are judged by before any goes on: so many predictions are held, each as long as the vocabulary. */
-export const JUDGED_AT_ONCE = 128;
+/** Tokens per block: f16 log probabilities of this many tokens are held in memory. */
+export const SCORED_PER_BLOCK = 128;
 
-/** Stopped by the signal, it gives what was measured until then: of all caches on the same tokens. */
+/** If the signal aborts it, returns what was measured so far, for all plans on the same tokens. */
 export async function measureDivergence(
   engine: Engine,
   ids: readonly number[],
@@ -63,10 +66,10 @@ export async function measureDivergence(
 ): Promise<DivergenceRow[]> {
   const { context, signal, onProgress, onScored } = options;
   const from = options.from ?? Math.floor(context / 2);
-  const rows = cutRows(ids, options, from);
-  const exact = createSubject(planOf('f16', { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
-  const subjects = [exact, ...options.plans.filter(({ spec }) => spec !== 'f16').map(createSubject)];
-  const total = rows.length * subjects.length * (context - 1);
+  const rows = splitRows(ids, options, from);
+  const exact = createMeasurement(createPlan('f16', { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
+  const measurements = [exact, ...options.plans.filter(({ spec }) => spec !== 'f16').map(createMeasurement)];
+  const total = rows.length * measurements.length * (context - 1);
   let done = 0;
   const run = async (chunk: Chunk, onLogits?: StepOptions['onLogits']) => {
     const progress = (tokens: number) => onProgress?.({ done: done + tokens, total });
@@ -75,82 +78,87 @@ export async function measureDivergence(
     return finished;
   };
 
-  const judge = async (row: readonly number[], sequences: readonly Sequence[]): Promise<boolean> => {
+  const scoreRow = async (row: readonly number[], sequences: readonly Sequence[]): Promise<boolean> => {
     for (const sequence of sequences) {
       if (!(await run({ sequence, tokens: row.slice(0, from), logits: 'none' }))) return false;
     }
-    for (let first = from; first < context - 1; first += JUDGED_AT_ONCE) {
-      const tokens = row.slice(first, Math.min(first + JUDGED_AT_ONCE, context - 1));
+    for (let first = from; first < context - 1; first += SCORED_PER_BLOCK) {
+      const tokens = row.slice(first, Math.min(first + SCORED_PER_BLOCK, context - 1));
       const reference: Float32Array[] = [];
-      const scores = subjects.map(() => createScore(row));
+      const scores = measurements.map(() => createScore(row));
       for (const [i, sequence] of sequences.entries()) {
         const finished = await run({ sequence, tokens, logits: 'all' }, (_chunk, r, logits) => {
           const logProbs = logSoftmax(logits);
           reference[r] ??= logProbs;
           const kld = scores[i].add(first + r, logProbs, reference[r]);
-          if (i > 0) onScored?.(subjects[i].plan, first + r, row[first + r + 1], kld);
+          if (i > 0) onScored?.(measurements[i].plan, first + r, row[first + r + 1], kld);
         });
         if (!finished) return false;
       }
-      for (const [i, subject] of subjects.entries()) subject.take(scores[i]);
+      for (const [i, measurement] of measurements.entries()) measurement.add(scores[i]);
     }
     return true;
   };
 
   for (const row of rows) {
-    const sequences = subjects.map(({ plan }) => engine.openSequence(plan, context));
+    const sequences = measurements.map(({ plan }) => engine.openSequence(plan, context));
     try {
-      if (!(await judge(row, sequences))) break;
-      for (const [i, { view }] of sequences.entries()) subjects[i].count(await countOutliers(engine.device, view));
+      if (!(await scoreRow(row, sequences))) break;
+      for (const [i, { view }] of sequences.entries())
+        measurements[i].addOutliers(await countOutliers(engine.device, view));
     } finally {
       for (const sequence of sequences) sequence.dispose();
     }
   }
-  return subjects.map(subject => subject.report()).filter(({ tokens }) => tokens > 0);
+  return measurements.map(measurement => measurement.report()).filter(({ tokens }) => tokens > 0);
 }
 
-function cutRows(ids: readonly number[], { context, skip = 0, chunks }: DivergenceOptions, from: number): number[][] {
+function splitRows(
+  ids: readonly number[],
+  { context, skipRows = 0, rows }: DivergenceOptions,
+  from: number,
+): number[][] {
   if (!Number.isInteger(context) || context < 2)
-    throw new InputError(`A context of ${context} tokens cannot be scored.`);
+    throw new InputError(`context must be an integer, 2 or more; got ${context}.`);
   if (!Number.isInteger(from) || from < 0 || from > context - 2)
-    throw new InputError(`Scoring can start at 0 to ${context - 2} in a context of ${context}, not at ${from}.`);
-  const there = Math.floor(ids.length / context);
-  const count = chunks ?? there - skip;
-  if (count < 1 || skip + count > there)
+    throw new InputError(`from must be an integer from 0 to ${context - 2} in a context of ${context}; got ${from}.`);
+  const available = Math.floor(ids.length / context);
+  const count = rows ?? available - skipRows;
+  if (count < 1 || skipRows + count > available)
     throw new InputError(
-      `The text has ${ids.length} tokens: ${there} rows of ${context}, and rows ${skip} to ${skip + Math.max(1, count)} ` +
-        'were asked for. Give a longer text, a smaller context, or fewer rows.',
+      `The text has ${ids.length} tokens: ${available} rows of ${context}. Rows ${skipRows} to ${skipRows + Math.max(1, count)} ` +
+        'were requested. Use a longer text, a smaller context, or fewer rows.',
     );
-  return Array.from({ length: count }, (_, i) => ids.slice((skip + i) * context, (skip + i + 1) * context));
+  return Array.from({ length: count }, (_, i) => ids.slice((skipRows + i) * context, (skipRows + i + 1) * context));
 }
 
-export interface ForceOptions extends Omit<StepOptions, 'onLogits'> {
+export interface TeacherForceOptions extends Omit<StepOptions, 'onLogits'> {
   onLogits: (position: number, logits: Float32Array) => void;
 }
 
-/** Runs a row but for its last token, and hands out the logits of every position from `from` on. */
+/** Runs a row except its last token, and passes the logits of every position from `from` on to `onLogits`. */
 export async function teacherForce(
   engine: Engine,
   plan: Plan,
   row: readonly number[],
   from: number,
-  options: ForceOptions,
+  options: TeacherForceOptions,
 ): Promise<boolean> {
   const sequence = engine.openSequence(plan, row.length);
   try {
-    return await force(engine, sequence, row, from, options);
+    return await teacherForceSequence(engine, sequence, row, from, options);
   } finally {
     sequence.dispose();
   }
 }
 
-/** The same into a sequence that may hold the row's beginning, and stays. */
-export async function force(
+/** As `teacherForce`, with a sequence that may already hold the start of the row, and is not disposed. */
+export async function teacherForceSequence(
   engine: Engine,
   sequence: Sequence,
   row: readonly number[],
   from: number,
-  options: ForceOptions,
+  options: TeacherForceOptions,
 ): Promise<boolean> {
   const { onLogits, onProgress, ...others } = options;
   const before = [{ sequence, tokens: row.slice(sequence.length, from), logits: 'none' as const }];
@@ -169,9 +177,9 @@ interface Score {
   tokens: number;
 }
 
-/** One row's sums. */
+/** Sums over the scored positions of one row. */
 export function createScore(row: readonly number[]): Score & {
-  /** Gives the divergence of this one. */
+  /** Adds a position and returns its divergence. */
   add(position: number, logProbs: Float32Array, reference: Float32Array): number;
 } {
   return {
@@ -180,7 +188,7 @@ export function createScore(row: readonly number[]): Score & {
     nll: 0,
     tokens: 0,
     add(position, logProbs, reference) {
-      const { kld, same } = compare(logProbs, reference);
+      const { kld, same } = compareLogProbs(logProbs, reference);
       this.kld += kld;
       this.same += same ? 1 : 0;
       this.nll -= logProbs[row[position + 1]];
@@ -190,17 +198,17 @@ export function createScore(row: readonly number[]): Score & {
   };
 }
 
-function createSubject(plan: Plan) {
+function createMeasurement(plan: Plan) {
   const sum: Score = { kld: 0, same: 0, nll: 0, tokens: 0 };
   let outliers: Outliers | undefined;
   return {
     plan,
-    count(found: Outliers | undefined) {
+    addOutliers(found: Outliers | undefined) {
       if (!found) return;
       const { listed, dropped } = outliers ?? { listed: 0, dropped: 0 };
       outliers = { listed: listed + found.listed, dropped: dropped + found.dropped };
     },
-    take(score: Score) {
+    add(score: Score) {
       for (const name of ['kld', 'same', 'nll', 'tokens'] as const) sum[name] += score[name];
     },
     report: (): DivergenceRow => ({

@@ -1,11 +1,11 @@
-/** Divergence against bits as one SVG: no scripts, no fonts to fetch, light or dark as the reader's page is. */
+/** A plot of divergence against bits as a self-contained SVG, light or dark by the reader's setting. */
 import type { DivergenceRow } from './divergence.ts';
 
 const [WIDTH, HEIGHT] = [860, 540];
 const BOX = { left: 84, right: 80, top: 58, bottom: 62 };
 const LINE = 15;
 const TITLE_LINE = 20;
-/** Widths of a character, on average and with some to spare: which font it will be is not known. */
+/** Average character widths, with some margin, since the font is not known. */
 const [TITLE_CHAR, NOTE_CHAR] = [9.5, 6.6];
 
 export interface PlotText {
@@ -13,49 +13,51 @@ export interface PlotText {
   subtitle: string;
 }
 
-/** The codecs that diverge, that is all but f16; log scale upwards. */
+/** Plots all rows except f16, whose divergence is 0, on a logarithmic scale. */
 export function divergencePlot(rows: readonly DivergenceRow[], { title, subtitle }: PlotText): string {
   const points = rows.filter(({ kld }) => kld > 0).sort((a, b) => a.bits - b.bits);
   const bits = points.map(row => row.bits);
-  const [fewest, most] = [Math.floor(Math.min(...bits, 2)), Math.ceil(Math.max(...bits, 5))];
+  const [minBits, maxBits] = [Math.floor(Math.min(...bits, 2)), Math.ceil(Math.max(...bits, 5))];
   const powers = points.map(row => Math.log10(row.kld));
-  const [low, high] = [Math.floor(Math.min(...powers, -1)), Math.ceil(Math.max(...powers, 0))];
-  const x = (value: number) => round(BOX.left + ((value - fewest) / (most - fewest)) * (WIDTH - BOX.left - BOX.right));
-  const y = (power: number) => round(BOX.top + ((high - power) / (high - low)) * (HEIGHT - BOX.top - BOX.bottom));
+  const [minPower, maxPower] = [Math.floor(Math.min(...powers, -1)), Math.ceil(Math.max(...powers, 0))];
+  const x = (value: number) =>
+    round(BOX.left + ((value - minBits) / (maxBits - minBits)) * (WIDTH - BOX.left - BOX.right));
+  const y = (power: number) =>
+    round(BOX.top + ((maxPower - power) / (maxPower - minPower)) * (HEIGHT - BOX.top - BOX.bottom));
 
-  const [left, right, top, bottom] = [x(fewest), x(most), y(high), y(low)];
+  const [left, right, top, bottom] = [x(minBits), x(maxBits), y(maxPower), y(minPower)];
   const parts: string[] = [];
-  for (let power = low; power <= high; power++) {
+  for (let power = minPower; power <= maxPower; power++) {
     parts.push(line(left, y(power), right, y(power), 'grid'), text(left - 10, y(power) + 4, label(power), 'tick end'));
-    for (let digit = 2; digit < 10 && power < high; digit++) {
-      const at = y(power + Math.log10(digit));
-      parts.push(line(left, at, right, at, 'fine'));
+    for (let digit = 2; digit < 10 && power < maxPower; digit++) {
+      const gridY = y(power + Math.log10(digit));
+      parts.push(line(left, gridY, right, gridY, 'fine'));
     }
   }
-  for (let bit = fewest; bit <= most; bit++)
+  for (let bit = minBits; bit <= maxBits; bit++)
     parts.push(line(x(bit), top, x(bit), bottom, 'grid'), text(x(bit), bottom + 20, String(bit), 'tick middle'));
   parts.push(
-    text((left + right) / 2, HEIGHT - 16, 'code bits a value', 'axis middle'),
-    `<text class="axis middle" transform="translate(22 ${(top + bottom) / 2}) rotate(-90)">divergence to f16, nats a token (log)</text>`,
+    text((left + right) / 2, HEIGHT - 16, 'code bits per value', 'axis middle'),
+    `<text class="axis middle" transform="translate(22 ${(top + bottom) / 2}) rotate(-90)">divergence from f16, nats per token (log)</text>`,
   );
   const dots = points.map(row => ({ row, cx: x(row.bits), cy: y(Math.log10(row.kld)) }));
-  const taken: Box[] = dots.map(({ cx, cy }) => ({ x: cx - 5, y: cy, width: 10 }));
+  const occupied: Box[] = dots.map(({ cx, cy }) => ({ x: cx - 5, y: cy, width: 10 }));
   for (const { row, cx, cy } of dots) {
-    const label = placeLabel(taken, cx, cy, 7 * row.kv.length);
+    const label = placeLabel(occupied, cx, cy, 7 * row.kv.length);
     const edge = label.x + (label.side === 'end' ? label.width : 0);
     if (Math.abs(label.y - cy) > LINE / 2) parts.push(line(cx, cy, edge, label.y, 'lead'));
     parts.push(text(edge, label.y + 4, row.kv, `name ${label.side}`));
   }
   for (const { row, cx, cy } of dots) {
     const facts = `${row.kv}: ${row.bits.toFixed(3)} bits, ${row.kld.toPrecision(3)} nats, top-1 ${(100 * row.top1).toFixed(2)} %`;
-    parts.push(`<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escaped(facts)}</title></circle>`);
+    parts.push(`<circle cx="${cx}" cy="${cy}" r="4.5"><title>${escapeHtml(facts)}</title></circle>`);
   }
   const head = heading(left, WIDTH, { title, subtitle });
   const plot = [`<g transform="translate(0 ${head.extra})">`, ...parts, '</g>'];
-  return svgOf(WIDTH, HEIGHT + head.extra, title, STYLE, [...head.parts, ...plot]);
+  return svgDocument(WIDTH, HEIGHT + head.extra, title, STYLE, [...head.parts, ...plot]);
 }
 
-/** A title and a subtitle in as many lines as they take; `extra` is the height of the lines past the first of each. */
+/** Title and subtitle, wrapped; `extra` is the height of the lines after the first of each. */
 export function heading(x: number, width: number, { title, subtitle }: PlotText): { parts: string[]; extra: number } {
   const titles = wrap(title, (width - 2 * x) / TITLE_CHAR);
   const notes = wrap(subtitle, (width - 2 * x) / NOTE_CHAR);
@@ -69,9 +71,9 @@ export function heading(x: number, width: number, { title, subtitle }: PlotText)
   };
 }
 
-/** Whole words, as many to a line as fit; a word that is longer than a line is cut. */
-export function wrap(value: string, most: number): string[] {
-  const limit = Math.max(1, Math.floor(most));
+/** Wraps at spaces; a word that is longer than a line is split. */
+export function wrap(value: string, maxChars: number): string[] {
+  const limit = Math.max(1, Math.floor(maxChars));
   const lines = [''];
   for (const word of value.split(' ').flatMap(word => word.match(new RegExp(`.{1,${limit}}`, 'gsu')) ?? [''])) {
     const last = lines[lines.length - 1];
@@ -82,10 +84,16 @@ export function wrap(value: string, most: number): string[] {
   return lines;
 }
 
-/** A picture of parts on a page of its own colour. */
-export function svgOf(width: number, height: number, title: string, style: string, parts: readonly string[]): string {
+/** An SVG document with a background. */
+export function svgDocument(
+  width: number,
+  height: number,
+  title: string,
+  style: string,
+  parts: readonly string[],
+): string {
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" role="img" aria-label="${escaped(title)}">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" role="img" aria-label="${escapeHtml(title)}">`,
     `<style>${style}</style>`,
     `<rect class="page" width="${width}" height="${height}"/>`,
     ...parts,
@@ -104,13 +112,13 @@ const STYLE = [
 
 interface Box {
   x: number;
-  /** Of its middle. */
+  /** Vertical center. */
   y: number;
   width: number;
 }
 
-/** The nearest place right or left of a dot where its name meets no dot and no other name. */
-function placeLabel(taken: Box[], cx: number, cy: number, width: number): Box & { side: 'start' | 'end' } {
+/** The nearest position right or left of a dot where its label overlaps no dot and no other label. */
+function placeLabel(occupied: Box[], cx: number, cy: number, width: number): Box & { side: 'start' | 'end' } {
   const places = Array.from({ length: 60 }, (_, i) => ({
     side: i % 2 ? ('end' as const) : ('start' as const),
     x: i % 2 ? cx - 9 - width : cx + 9,
@@ -119,18 +127,18 @@ function placeLabel(taken: Box[], cx: number, cy: number, width: number): Box & 
   }));
   const inside = places.filter(({ x }) => x >= 0 && x + width <= WIDTH);
   const free = inside.find(({ x, y }) =>
-    taken.every(box => x >= box.x + box.width || box.x >= x + width || Math.abs(box.y - y) >= LINE - 2),
+    occupied.every(box => x >= box.x + box.width || box.x >= x + width || Math.abs(box.y - y) >= LINE - 2),
   );
   const place = free ?? inside[0] ?? places[0];
-  taken.push(place);
+  occupied.push(place);
   return place;
 }
 
 const round = (value: number) => Math.round(10 * value) / 10;
 const label = (power: number) => (power >= -4 && power <= 3 ? String(Number(`1e${power}`)) : `1e${power}`);
-export const escaped = (value: string) =>
+export const escapeHtml = (value: string) =>
   value.replace(/[<>&"]/g, char => ({ '<': '&lt;', '>': '&gt;', '&': '&amp;', '"': '&quot;' })[char]!);
 export const text = (x: number, y: number, value: string, kind: string) =>
-  `<text class="${kind}" x="${x}" y="${y}">${escaped(value)}</text>`;
+  `<text class="${kind}" x="${x}" y="${y}">${escapeHtml(value)}</text>`;
 const line = (x1: number, y1: number, x2: number, y2: number, kind: string) =>
   `<line class="${kind}" x1="${x1}" y1="${y1}" x2="${x2}" y2="${y2}"/>`;

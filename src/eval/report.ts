@@ -1,12 +1,12 @@
-/** A quality report as one HTML page: what codecs cost, where, and how bits were shared out. It links to nothing. */
+/** A self-contained HTML report: divergence by codec, position, token class and layer, and the bits of each layer. */
 import { formatOutliers } from '../cache/outliers.ts';
 import { codeBits } from '../codec/codec.ts';
 import type { Plan } from '../plan/plan.ts';
 import type { Profile } from '../plan/profile.ts';
-import type { Breakdown, Part } from './breakdown.ts';
+import type { Breakdown, BreakdownEntry } from './breakdown.ts';
 import type { DivergenceRow } from './divergence.ts';
-import { htmlPage, tableOf } from './page.ts';
-import { divergencePlot, escaped } from './plot.ts';
+import { htmlPage, htmlTable } from './html.ts';
+import { divergencePlot, escapeHtml } from './plot.ts';
 
 export interface ReportInput {
   title: string;
@@ -19,21 +19,21 @@ export interface ReportInput {
 }
 
 export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }: ReportInput): string {
-  const judged = rows.filter(({ kv }) => kv !== 'f16');
+  const quantizedRows = rows.filter(({ kv }) => kv !== 'f16');
   return htmlPage(`${title}: cache quality`, [
-    `<h1>${escaped(title)}</h1><p>${escaped(subtitle)}</p>`,
+    `<h1>${escapeHtml(title)}</h1><p>${escapeHtml(subtitle)}</p>`,
     '<h2>Divergence against bits</h2>',
     divergencePlot(rows, { title: '', subtitle: '' }),
     summaryTable(rows),
-    '<p>Divergence: Kullback-Leibler, from the f16 cache of the same weights, nats a token. Expected: what the profile let the plan expect.</p>',
-    ...rows.flatMap(({ kv, outliers }) => (outliers ? [`<p>${escaped(kv)}: ${formatOutliers(outliers)}.</p>`] : [])),
-    '<h2>By position</h2><p>Mean divergence of tokens from that position on, up to the next.</p>',
-    partsTable(judged, breakdowns, ({ positions }) => positions),
-    '<h2>By kind of token</h2><p>The token that is to be predicted.</p>',
-    partsTable(judged, breakdowns, ({ classes }) => classes),
+    '<p>Divergence: Kullback-Leibler, from an f16 cache with the same weights, in nats per token. Expected: what the profile predicts.</p>',
+    ...rows.flatMap(({ kv, outliers }) => (outliers ? [`<p>${escapeHtml(kv)}: ${formatOutliers(outliers)}.</p>`] : [])),
+    '<h2>By position</h2><p>Mean divergence of the tokens from that position to the next.</p>',
+    breakdownTable(quantizedRows, breakdowns, ({ positions }) => positions),
+    '<h2>By token class</h2><p>The class of the predicted token.</p>',
+    breakdownTable(quantizedRows, breakdowns, ({ classes }) => classes),
     '<h2>By layer</h2>',
-    profile ? layerChart(profile) : '<p>How much each layer matters is in a profile; there is none here.</p>',
-    '<h2>Plans</h2><p>Code bits a value, keys and values of each layer.</p>',
+    profile ? layerChart(profile) : '<p>Sensitivities of layers need a profile; none was used.</p>',
+    '<h2>Plans</h2><p>Code bits per value of the keys and values of each layer.</p>',
     ...plans.filter(({ spec }) => spec !== 'f16').map(planChart),
   ]);
 }
@@ -41,7 +41,7 @@ export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }
 const nats = (kld: number) => kld.toPrecision(3);
 
 function summaryTable(rows: readonly DivergenceRow[]): string {
-  return tableOf(
+  return htmlTable(
     ['cache', 'bits', 'divergence', 'expected', 'top-1', 'perplexity', 'tokens'],
     rows.map(({ kv, bits, kld, predicted, top1, perplexity, tokens }) => [
       kv,
@@ -55,34 +55,34 @@ function summaryTable(rows: readonly DivergenceRow[]): string {
   );
 }
 
-function partsTable(
+function breakdownTable(
   rows: readonly DivergenceRow[],
   breakdowns: ReadonlyMap<string, Breakdown>,
-  of: (breakdown: Breakdown) => Part[],
+  of: (breakdown: Breakdown) => BreakdownEntry[],
 ): string {
-  const found = rows.flatMap(({ kv }) => {
+  const measured = rows.flatMap(({ kv }) => {
     const breakdown = breakdowns.get(kv);
     return breakdown ? [{ kv, parts: of(breakdown) }] : [];
   });
-  const names = found[0]?.parts.map(({ name }) => name) ?? [];
-  return tableOf(
+  const names = measured[0]?.parts.map(({ name }) => name) ?? [];
+  return htmlTable(
     ['cache', ...names],
-    found.map(({ kv, parts }) => [kv, ...names.map(name => nats(parts.find(part => part.name === name)?.kld ?? 0))]),
+    measured.map(({ kv, parts }) => [kv, ...names.map(name => nats(parts.find(part => part.name === name)?.kld ?? 0))]),
   );
 }
 
-/** Two bars a layer. */
-function bars(keys: readonly number[], values: readonly number[], format: (value: number) => string): string {
+/** A bar chart with two bars per layer. */
+function layerBars(keys: readonly number[], values: readonly number[], format: (value: number) => string): string {
   const [width, height, foot] = [860, 170, 22];
   const step = width / keys.length;
-  const most = Math.max(...keys, ...values, Number.MIN_VALUE);
+  const max = Math.max(...keys, ...values, Number.MIN_VALUE);
   const bar = (value: number, layer: number, side: 0 | 1) => {
-    const size = (value / most) * (height - foot - 4);
+    const size = (value / max) * (height - foot - 4);
     const name = `layer ${layer}, ${side ? 'values' : 'keys'}: ${format(value)}`;
     const x = (layer * step + side * 0.42 * step + 0.08 * step).toFixed(1);
     return (
       `<rect class="bar${side ? '2' : ''}" x="${x}" y="${(height - foot - size).toFixed(1)}" ` +
-      `width="${(0.4 * step).toFixed(1)}" height="${size.toFixed(1)}"><title>${escaped(name)}</title></rect>`
+      `width="${(0.4 * step).toFixed(1)}" height="${size.toFixed(1)}"><title>${escapeHtml(name)}</title></rect>`
     );
   };
   const label = (layer: number) =>
@@ -100,8 +100,8 @@ function layerChart({ sensitivities }: Profile): string {
   return Object.entries(sensitivities)
     .map(([probe, layers]) =>
       [
-        `<h3>${escaped(probe)}</h3><p>Divergence when this layer's keys (first bar) or values (second) alone are read from codes.</p>`,
-        bars(
+        `<h3>${escapeHtml(probe)}</h3><p>Divergence if only this layer's keys (first bar) or values (second bar) are quantized.</p>`,
+        layerBars(
           layers.map(({ key }) => key),
           layers.map(({ value }) => value),
           nats,
@@ -113,8 +113,8 @@ function layerChart({ sensitivities }: Profile): string {
 
 function planChart({ spec, bits, codecs }: Plan): string {
   return [
-    `<h3>${escaped(spec)}, ${bits.toFixed(3)} bits</h3>`,
-    bars(
+    `<h3>${escapeHtml(spec)}, ${bits.toFixed(3)} bits</h3>`,
+    layerBars(
       codecs.map(({ keys }) => codeBits(keys)),
       codecs.map(({ values }) => codeBits(values)),
       value => `${value.toFixed(3)} bits`,

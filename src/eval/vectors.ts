@@ -1,14 +1,15 @@
 /**
- * Synthetic keys, each with one trait of real ones that breaks some codec. Vectors are [token][dim], one head, and
- * come with others of the same kind, for codecs that learn from data.
+ * Synthetic key vectors, each set with one property of real keys that is hard for some codec. Vectors are [token][dim] of one
+ * head, with separate training vectors for codecs that learn from data.
  */
-import { turnPairs } from '../codec/domain.ts';
+
 import { createRandom, normals, type Random } from '../codec/parts/random.ts';
+import { applyRope, createRopeFrequencies } from '../codec/parts/rope.ts';
 
 export interface VectorSet {
   x: Float32Array;
-  /** To learn from. */
-  others: Float32Array;
+  /** For codecs that learn from data. */
+  training: Float32Array;
 }
 
 type Make = (random: Random, d: number) => (token: number) => Float32Array;
@@ -21,7 +22,7 @@ export const vectorSets: Record<string, { about: string; make: Make }> = {
     make: (random, d) => () => normals(random, d),
   },
   outliers: {
-    about: 'ten channels 10 times as large',
+    about: 'ten channels scaled by 10',
     make: (random, d) => {
       const gains = new Float32Array(d).fill(1);
       for (let i = 0; i < OUTLIER_CHANNELS; i++) gains[Math.floor(((i + 0.5) * d) / OUTLIER_CHANNELS)] = 10;
@@ -36,14 +37,14 @@ export const vectorSets: Record<string, { about: string; make: Make }> = {
     },
   },
   sinks: {
-    about: 'a token in 32 with a fiftieth of the norm, beside an offset',
+    about: 'one token in 32 has 1/50 of the norm, with an offset',
     make: (random, d) => {
       const offset = normals(random, d);
       return token => normals(random, d).map((x, i) => (x + offset[i]) * (token % 32 === 0 ? 0.02 : 1));
     },
   },
   rope: {
-    about: 'correlated channels with a mean, turned by RoPE',
+    about: 'correlated channels with a mean, rotated by RoPE',
     make: (random, d) => {
       const rank = Math.floor(d / 4);
       const factors = Array.from({ length: rank }, (_, r) => normals(random, d).map(x => (2 * x) / Math.sqrt(1 + r)));
@@ -56,26 +57,22 @@ export const vectorSets: Record<string, { about: string; make: Make }> = {
             x[i] += amount * f;
           });
         }
-        const turned = Float64Array.from(x);
-        turnPairs(turned, turnOf(d), token);
-        return Float32Array.from(turned);
+        const rotated = Float64Array.from(x);
+        applyRope(rotated, createRopeFrequencies(d), token);
+        return Float32Array.from(rotated);
       };
     },
   },
 };
 
-/** RoPE of `d` dims, base 10,000. */
-export const turnOf = (d: number): Float64Array =>
-  Float64Array.from({ length: Math.floor(d / 2) }, (_, i) => 10_000 ** ((-2 * i) / d));
-
-/** `tokens` vectors of a set, and as many others. */
+/** `tokens` vectors of a set, and as many training vectors. */
 export function makeVectors(name: string, d: number, tokens: number, seed: number): VectorSet {
   const next = vectorSets[name].make(createRandom(seed), d);
-  const take = () => {
+  const generate = () => {
     const vectors = new Float32Array(tokens * d);
     for (let t = 0; t < tokens; t++) vectors.set(next(t), t * d);
     return vectors;
   };
-  const others = take();
-  return { x: take(), others };
+  const training = generate();
+  return { x: generate(), training };
 }

@@ -17,7 +17,7 @@ describe('f16', () => {
     expect(toF16(0.1)).toBe(0x2e66);
   });
 
-  it('is never further off than half a step', () => {
+  it('has an error of at most half a unit in the last place', () => {
     fc.assert(
       fc.property(fc.float({ noNaN: true, min: -65000, max: 65000 }), x => {
         const step = 2 ** (Math.max(Math.floor(Math.log2(Math.abs(x) || 1e-30)), -14) - 10);
@@ -31,7 +31,7 @@ describe('f16', () => {
     expect(roundF16(-3e38)).toBe(-65504);
   });
 
-  it('reads infinities and NaN of foreign files', () => {
+  it('decodes infinities and NaN', () => {
     expect(fromF16(0x7c00)).toBe(Number.POSITIVE_INFINITY);
     expect(fromF16(0xfc00)).toBe(Number.NEGATIVE_INFINITY);
     expect(fromF16(0x7c01)).toBeNaN();
@@ -39,13 +39,13 @@ describe('f16', () => {
 });
 
 describe('fp8 e4m3', () => {
-  it('round-trips every code but its NaN', () => {
+  it('round-trips every code except NaN', () => {
     for (let code = 0; code < 256; code++) {
       if ((code & 0x7f) !== 0x7f) expect(toFp8(fromFp8(code))).toBe(code);
     }
   });
 
-  it('holds the format’s landmarks', () => {
+  it('has the range and precision of the format', () => {
     expect(fromFp8(0x7e)).toBe(448);
     expect(fromFp8(0x01)).toBe(2 ** -9);
     expect(fromFp8(toFp8(1e6))).toBe(448);
@@ -55,7 +55,7 @@ describe('fp8 e4m3', () => {
   });
 });
 
-it('bf16 is the upper half of an f32', () => {
+it('bf16 is the upper 16 bits of an f32', () => {
   expect(fromBf16(0x3f80)).toBe(1);
   expect(fromBf16(0xc2f7)).toBe(-123.5);
 });

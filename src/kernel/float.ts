@@ -1,25 +1,25 @@
 /**
- * Small floats: IEEE half (f16), bfloat16 and fp8 e4m3. Encoders round to nearest even and saturate, so that a finite
- * input never becomes Infinity; decoders are tables.
+ * Small floats: IEEE half (f16), bfloat16 and fp8 e4m3. Encoders round to nearest even and saturate: a finite input never
+ * becomes Infinity. Decoders are lookup tables.
  */
 const word = new Float32Array(1);
 const bits = new Uint32Array(word.buffer);
-/** Powers of two from 2^-128 on: `**` costs more than all else here. */
+/** Powers of two from 2^-128 up. A table because `**` would dominate the cost of encoding. */
 const POWERS = Float64Array.from({ length: 192 }, (_, i) => 2 ** (i - 128));
 
-/** A float with `mantissa` bits whose smallest normal exponent is `minExponent`; the value as an integer code. */
+/** The code of x in a format with `mantissa` mantissa bits and smallest normal exponent `minExponent`. */
 function encodeSmall(x: number, mantissa: number, minExponent: number, maxCode: number): number {
   word[0] = x;
   const sign = bits[0] >>> 31;
   const magnitude = Math.abs(word[0]);
   const exponent = Math.max(((bits[0] >>> 23) & 255) - 127, minExponent);
-  // In units of the last place the code is an integer: a carry past the mantissa lands in the exponent by itself.
+  // In units in the last place the code is an integer. A carry out of the mantissa increments the exponent, as it should.
   const units = roundHalfEven(magnitude * POWERS[128 + mantissa - exponent]);
   const code = Math.min(units + ((exponent - minExponent) << mantissa), maxCode);
-  return sign === 1 ? code + codeOfSign(maxCode) : code;
+  return sign === 1 ? code + signBit(maxCode) : code;
 }
 
-const codeOfSign = (maxCode: number) => (maxCode > 255 ? 0x8000 : 0x80);
+const signBit = (maxCode: number) => (maxCode > 255 ? 0x8000 : 0x80);
 
 function roundHalfEven(x: number): number {
   const floor = Math.floor(x);
@@ -48,7 +48,7 @@ const f16Table = Float32Array.from({ length: 65536 }, (_, code) => {
 });
 export const fromF16 = (code: number): number => f16Table[code];
 
-/** A number as f16 would keep it. */
+/** Rounds to the nearest f16. */
 export const roundF16 = (x: number): number => f16Table[toF16(x)];
 
 /** fp8 e4m3: 1 sign, 4 exponent, 3 mantissa bits, no infinities. Saturates at 448. */
@@ -59,7 +59,7 @@ const fp8Table = Float32Array.from({ length: 256 }, (_, code) =>
 );
 export const fromFp8 = (code: number): number => fp8Table[code];
 
-/** bfloat16 is the upper half of an f32. */
+/** bfloat16 is the upper 16 bits of an f32. */
 export function fromBf16(code: number): number {
   bits[0] = code << 16;
   return word[0];

@@ -4,12 +4,12 @@ import { listDevices, openDevice } from './open.ts';
 
 const shape = { headDim: 64, heads: 4, kvHeads: 2, pageTokens: 128 };
 
-it('opens what is asked for, and says why', async () => {
+it('opens the requested device and reports why', async () => {
   const { device, why } = await openDevice('js', shape);
-  expect([device.name, device.bytes, why]).toEqual(['js', 0, 'js (plain loops, slow), as asked']);
+  expect([device.name, device.allocatedBytes, why]).toEqual(['js', 0, 'js (plain loops, slow), as requested']);
 });
 
-it('auto takes the fastest that there is, and says why none is faster', async () => {
+it('auto opens the fastest available device and reports why faster ones were skipped', async () => {
   const { device, why } = await openDevice('auto', shape);
   const devices = await listDevices();
   expect(device.name).toBe(devices.find(({ missing, unwanted }) => (missing ?? unwanted) === undefined)?.name);
@@ -21,16 +21,16 @@ it('auto takes the fastest that there is, and says why none is faster', async ()
   await device.dispose();
 });
 
-it('never takes another than was asked for', async () => {
+it('never opens another device than the requested one', async () => {
   for (const { name, missing } of await listDevices())
     if (missing !== undefined) await expect(openDevice(name as 'wasm', shape)).rejects.toThrow(missing);
   await expect(openDevice('cuda' as 'js', shape)).rejects.toThrow(UnsupportedError);
 });
 
-it('auto passes over a device that cannot have the shape, and says so', async () => {
+it('auto skips a device that does not support the shape and reports it', async () => {
   const odd = { ...shape, headDim: 20 };
   const { device, why } = await openDevice('auto', odd);
   expect(device.name).toBe('js');
-  expect(why).toMatch(/^js \(plain loops, slow\); .*no wasm: heads of 20 dims are no multiple of 8$/);
-  await expect(openDevice('wasm', odd)).rejects.toThrow(/no multiple of 8/);
+  expect(why).toMatch(/^js \(plain loops, slow\); .*no wasm: the head dimension 20 is not a multiple of 8$/);
+  await expect(openDevice('wasm', odd)).rejects.toThrow(/not a multiple of 8/);
 });

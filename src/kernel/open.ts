@@ -1,4 +1,4 @@
-/** Choosing a device. Kernels are written for a model's shape, so a device is opened once for each model. */
+/** Device selection. Kernels are generated for a model's shape, so each model opens its own device. */
 import { UnsupportedError } from '../errors.ts';
 import type { Device } from './device.ts';
 import { createJsDevice } from './js/device.ts';
@@ -10,7 +10,7 @@ import { createWebGpuDevice } from './webgpu/device.ts';
 export type DeviceName = 'auto' | 'js' | 'wasm' | 'webgpu';
 export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm', 'webgpu'];
 
-/** What kernels are written for. */
+/** The shape that kernels are generated for. */
 export interface DeviceShape {
   headDim: number;
   heads: number;
@@ -20,29 +20,29 @@ export interface DeviceShape {
 
 export interface DeviceOptions {
   threads?: number;
-  /** As good as floats, and slower. */
+  /** Float arithmetic instead of int8: slower. */
   precise?: boolean;
 }
 
 export interface OpenedDevice {
   device: Device;
-  /** Why it is this one, for people. */
+  /** Why this device was selected, for display. */
   why: string;
-  /** Whether to compile kernels before the first pass: a CPU that emulates a GPU would compile some that nobody needs. */
+  /** Whether to compile all kernels before the first pass. False on a software GPU, where compiling unused ones is slow. */
   warmUp: boolean;
 }
 
 interface Candidate {
   name: Exclude<DeviceName, 'auto'>;
   about: string;
-  /** Why it cannot be had here, or not for this shape, if so. */
+  /** The reason it is not available here or for this shape; undefined if it is available. */
   missing(shape?: DeviceShape): Promise<string | undefined>;
-  /** Why only those who ask for it should get it, if so. */
+  /** The reason `auto` skips it; undefined if `auto` may select it. */
   unwanted?(): Promise<string | undefined>;
   open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
 }
 
-/** The fastest first. */
+/** Fastest first. */
 const candidates: readonly Candidate[] = [
   {
     name: 'webgpu',
@@ -50,7 +50,7 @@ const candidates: readonly Candidate[] = [
     async missing(shape) {
       const found = await findAdapter();
       if (typeof found === 'string') return found;
-      return shape && shape.headDim % 2 !== 0 ? `heads of ${shape.headDim} dims are odd` : undefined;
+      return shape && shape.headDim % 2 !== 0 ? `the head dimension ${shape.headDim} is odd` : undefined;
     },
     async unwanted() {
       const found = await findAdapter();
@@ -62,8 +62,10 @@ const candidates: readonly Candidate[] = [
     name: 'wasm',
     about: 'SIMD and threads',
     async missing(shape) {
-      if (!(await wasmSupport()).simd) return 'this WebAssembly has no SIMD';
-      return shape && shape.headDim % 8 !== 0 ? `heads of ${shape.headDim} dims are no multiple of 8` : undefined;
+      if (!(await wasmSupport()).simd) return 'this WebAssembly engine has no SIMD';
+      return shape && shape.headDim % 8 !== 0
+        ? `the head dimension ${shape.headDim} is not a multiple of 8`
+        : undefined;
     },
     open: (shape, options) => createWasmDevice({ ...shape, ...options }),
   },
@@ -76,8 +78,8 @@ export async function openDevice(
   options: DeviceOptions = {},
 ): Promise<OpenedDevice> {
   if (!deviceNames.includes(name))
-    throw new UnsupportedError(`There is no device "${name}". Take one of: ${deviceNames.join(', ')}.`);
-  const passed: string[] = [];
+    throw new UnsupportedError(`Unknown device "${name}". Use one of: ${deviceNames.join(', ')}.`);
+  const skipped: string[] = [];
   for (const candidate of candidates) {
     if (name !== 'auto' && name !== candidate.name) continue;
     const missing = (await candidate.missing(shape)) ?? (name === 'auto' ? await candidate.unwanted?.() : undefined);
@@ -85,23 +87,25 @@ export async function openDevice(
       const device = await candidate.open(shape, options);
       const about = `${candidate.name} (${candidate.about})`;
       const warmUp = (await candidate.unwanted?.()) === undefined;
-      return { device, why: name === 'auto' ? [about, ...passed].join('; ') : `${about}, as asked`, warmUp };
+      return { device, why: name === 'auto' ? [about, ...skipped].join('; ') : `${about}, as requested`, warmUp };
     }
-    passed.push(`no ${candidate.name}: ${missing}`);
+    skipped.push(`no ${candidate.name}: ${missing}`);
   }
-  throw new UnsupportedError(`The ${name} device is not to be had (${passed.join('; ')}). Take another, or auto.`);
+  throw new UnsupportedError(
+    `The ${name} device is not available (${skipped.join('; ')}). Use another device, or "auto".`,
+  );
 }
 
 export interface ListedDevice {
   name: string;
   about: string;
-  /** Why it cannot be had. */
+  /** Why it is not available. */
   missing?: string;
-  /** Why `auto` passes over it. */
+  /** Why `auto` skips it. */
   unwanted?: string;
 }
 
-/** Every device, the fastest first. */
+/** Every device, fastest first. */
 export async function listDevices(): Promise<ListedDevice[]> {
   return Promise.all(
     candidates.map(async ({ name, about, missing, unwanted }) => {

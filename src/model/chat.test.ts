@@ -1,14 +1,14 @@
-/** Only a template's own text becomes control tokens, whatever people write and wherever they write it. */
+/** Only the template's own text becomes control tokens; user text in any field stays plain text. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { FormatError, InputError, UnsupportedError } from '../errors.ts';
-import { encodeChat, templateNote } from './chat.ts';
+import { chatTemplateWarning, encodeChat } from './chat.ts';
 import { type ChatMessage, createChatTemplate, type RenderOptions } from './template.ts';
-import { disguisedBytes } from './tokenizer/bytes.ts';
+import { byteToUnicode } from './tokenizer/bytes.ts';
 import { createTokenizer } from './tokenizer.ts';
 
 const CONTROLS = ['<|im_start|>', '<|im_end|>', '<|user|>', '<|assistant|>', '<|end|>', '<|tool|>', '<s>', '</s>'];
-const tokens = [...disguisedBytes, ...CONTROLS, '<think>'];
+const tokens = [...byteToUnicode, ...CONTROLS, '<think>'];
 const tokenizer = createTokenizer(
   new Map<string, unknown>([
     ['tokenizer.ggml.model', 'gpt2'],
@@ -19,14 +19,14 @@ const tokenizer = createTokenizer(
   ]),
 );
 
-/** Text with control tokens in ⟦brackets⟧, so that a reader sees what is one. */
-const shown = (ids: readonly number[]) =>
+/** Decoded text with control tokens in ⟦brackets⟧. */
+const show = (ids: readonly number[]) =>
   ids.map(id => (isControl(id) ? `⟦${tokenizer.tokenText(id)}⟧` : tokenizer.decode([id]))).join('');
 const isControl = (id: number) => CONTROLS.includes(tokenizer.tokenText(id));
 const render = (source: string, messages: readonly ChatMessage[], options: RenderOptions = {}) =>
-  shown(encodeChat(tokenizer, createChatTemplate({ source }), messages, { addGenerationPrompt: false, ...options }));
+  show(encodeChat(tokenizer, createChatTemplate({ source }), messages, { addGenerationPrompt: false, ...options }));
 
-/** In the manner of Qwen: names, tool calls, tools, thoughts cut out, and a macro that trims. */
+/** Like Qwen's template: names, tool calls, tools, reasoning removed, and a macro that trims. */
 const TOOLS = `
 {%- macro text(content) %}{{ content }}{% endmacro %}
 {%- if tools %}{{ '<|im_start|>tools\\n' }}{% for tool in tools %}{{ tool | tojson }}
@@ -55,17 +55,17 @@ describe('control tokens', () => {
     ['a function name', { tool_calls: [{ function: { name: '<|im_end|>', arguments: {} } }] }],
     ['two fields side by side', { name: '<|im_', content: 'end|>' }],
     ['three fields side by side', { name: '<', content: '|im_end|', extra: '>' }],
-    ['blanks that the template trims', { name: '<|im_', content: '\n end|>' }],
-    ['text that the template takes out', { content: '<|im_[/INST]end|>' }],
-    ['text that the template cuts and joins again', { content: '<|im_<cut>end|>' }],
-    ['text before a thought', { content: '<|im_end|></think>x<|im_end|>' }],
+    ['white space that the template trims', { name: '<|im_', content: '\n end|>' }],
+    ['text that the template removes', { content: '<|im_[/INST]end|>' }],
+    ['text that the template splits and joins', { content: '<|im_<cut>end|>' }],
+    ['text before the end of reasoning', { content: '<|im_end|></think>x<|im_end|>' }],
   ])('never come from %s', (_, message) => {
     const text = render(TOOLS, [{ role: 'user', content: 'hi', ...message }]);
     expect(text.match(/⟦.*?⟧/g)).toEqual(['⟦<|im_start|>⟧', '⟦<|im_end|>⟧']);
     expect(text.replace(/[⟦⟧]/g, '')).toContain('<|im_');
   });
 
-  it.each(['<|im_end|>', '|im_end|', 's', 'think'])('never come from a variable, a key that is %s', key => {
+  it.each(['<|im_end|>', '|im_end|', 's', 'think'])('never come from a variable with the key %s', key => {
     const tools = [{ type: 'function', function: { [key]: '<s>' } }];
     const text = render(TOOLS, [], { variables: { tools } });
     const body = `{"type": "function", "function": {"${key}": "<s>"}}<${key}><s></${key}>`;
@@ -73,7 +73,7 @@ describe('control tokens', () => {
   });
 
   it.each(["{{ '<|' + messages[0].role + '|>' }}", '<|{{ messages[0].role }}|>', "{{ '<|' ~ messages[0]['role'] }}|>"])(
-    'may be spelled around the role: %s',
+    'may be built around the role: %s',
     source => {
       expect(render(source, [{ role: 'user', content: '' }])).toBe('⟦<|user|>⟧');
       expect(render(source, [{ role: 'alien', content: '' }])).toBe('<|alien|>');
@@ -81,31 +81,31 @@ describe('control tokens', () => {
     },
   );
 
-  it('come from variables of the template, whatever it does with them', () => {
+  it('may come from template variables, transformed by filters', () => {
     const template = createChatTemplate({
       source:
         "{% set x %}  {{ bos_token }}{{ ['<|end|>', messages[0].content] | join('<|tool|>') }} {% endset %}{{ x | trim }}",
       bosToken: '<s>',
     });
     const ids = encodeChat(tokenizer, template, [{ role: 'user', content: '<s>' }]);
-    expect(shown(ids)).toBe('⟦<s>⟧⟦<|end|>⟧⟦<|tool|>⟧<s>');
+    expect(show(ids)).toBe('⟦<s>⟧⟦<|end|>⟧⟦<|tool|>⟧<s>');
   });
 
-  it('built from pieces of the template are plain text, and a note says so', () => {
-    const note = (source: string) => templateNote(tokenizer, createChatTemplate({ source }));
-    expect(note("{{ '<|im_' + 'start|>' }}")).toMatch(/from pieces/);
-    expect(note("{{ '<|im_start|>' }}")).toBeUndefined();
-    expect(note("{{ '<|' + messages[0].role + '|>' }}")).toBeUndefined();
-    expect(note("{{ raise_exception('<|end|> no') }}")).toBeUndefined();
+  it('built from pieces by the template are plain text, with a warning', () => {
+    const warning = (source: string) => chatTemplateWarning(tokenizer, createChatTemplate({ source }));
+    expect(warning("{{ '<|im_' + 'start|>' }}")).toMatch(/from pieces/);
+    expect(warning("{{ '<|im_start|>' }}")).toBeUndefined();
+    expect(warning("{{ '<|' + messages[0].role + '|>' }}")).toBeUndefined();
+    expect(warning("{{ raise_exception('<|end|> no') }}")).toBeUndefined();
   });
 
-  it('do not show their marks in a refusal', () => {
+  it('show no marks in error messages', () => {
     expect(() => render("{{ raise_exception('no <|end|>') }}", [])).toThrow(
-      new InputError('The chat template refuses these messages: no <|end|>'),
+      new InputError('The chat template rejects these messages: no <|end|>'),
     );
   });
 
-  it('are as many as for harmless text, and all other text comes through', () => {
+  it('are as many as for harmless text, and all user text is preserved', () => {
     const pieces = [...CONTROLS, ...CONTROLS.flatMap(text => [text.slice(0, 3), text.slice(3)]), '<', '>', '|', ' '];
     const text = fc.array(fc.constantFrom(...pieces, 'user', '[/INST]', '\ufdd0', '😀', 'x'), { maxLength: 4 });
     const words = text.map(parts => parts.join(''));
@@ -131,9 +131,9 @@ describe('control tokens', () => {
       fc.property(fc.array(message, { maxLength: 3 }), fc.array(tool, { maxLength: 2 }), (messages, tools) => {
         const options = { variables: { tools } };
         const ids = encodeChat(tokenizer, template, messages, options);
-        // TOOLS writes two for each message, and two around the tools.
+        // TOOLS writes two per message, and two around the tools.
         expect(ids.filter(isControl)).toHaveLength(2 * messages.length + (tools.length > 0 ? 2 : 0));
-        expect(tokenizer.decode(ids, { special: true })).toBe(template.render(messages, options));
+        expect(tokenizer.decode(ids, { includeSpecialTokens: true })).toBe(template.render(messages, options));
       }),
     );
   });
@@ -142,7 +142,7 @@ describe('control tokens', () => {
 describe('messages', () => {
   const ANY = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}';
 
-  it('hold text parts', () => {
+  it('may consist of text parts', () => {
     const content = [
       { type: 'text' as const, text: 'a' },
       { type: 'text' as const, text: 'b' },
@@ -157,19 +157,22 @@ describe('messages', () => {
   it.each([
     ['as JSON', '{{ messages[0].tool_calls[0].function.arguments | tojson }}'],
     ['as text', "{{ '' + messages[0].tool_calls[0].function.arguments }}"],
-    ['as it is', '{{ messages[0].tool_calls[0].function.arguments }}'],
-    ['by its kind', '{% set a = messages[0].tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}'],
-  ])('hold arguments that a template writes %s', (_, source) => {
+    ['directly', '{{ messages[0].tool_calls[0].function.arguments }}'],
+    [
+      'by their type',
+      '{% set a = messages[0].tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}',
+    ],
+  ])('pass tool call arguments to a template that writes them %s', (_, source) => {
     expect(render(source, call({ a: 1, b: ['x'] }))).toBe('{"a": 1, "b": ["x"]}');
     expect(render(source, call('{"a":1,"b":["x"]}'))).toBe('{"a": 1, "b": ["x"]}');
   });
 
-  it('keep arguments that are no JSON object', () => {
+  it('keep arguments that are not a JSON object as text', () => {
     const source = '{{ messages[0].tool_calls[0].function.arguments }}';
     for (const text of ['not JSON', '[1]', '']) expect(render(source, call(text))).toBe(text);
   });
 
-  it('without content suit templates that look for null, and those that fail on it', () => {
+  it('without content work with templates that test for null, and with those that fail on null', () => {
     expect(render("{{ 'calls' if messages[0].content is none }}", call('{}'))).toBe('calls');
     expect(render("{{ messages[0].role + ': ' + messages[0].content }}", call('{}'))).toBe('assistant: ');
     const [{ content: _, ...missing }] = call('{}');
@@ -177,28 +180,28 @@ describe('messages', () => {
     expect(() => render('{{ 1 | explode }}', call('{}'))).toThrow(FormatError);
   });
 
-  const circle: Record<string, unknown> = {};
-  circle.self = circle;
+  const cyclic: Record<string, unknown> = {};
+  cyclic.self = cyclic;
   let wide: unknown = [];
   for (let i = 0; i < 60; i++) wide = [wide, wide];
   it.each([
-    ['a text', 'hi', /array.*"hi"/],
+    ['a string', 'hi', /array.*"hi"/],
     ['nothing', undefined, /undefined/],
-    ['a text among them', ['hi'], /messages\[0\].*"hi"/],
+    ['a string in the array', ['hi'], /messages\[0\].*"hi"/],
     ['no role', [{ content: 'x' }], /messages\[0\]\.role.*undefined/],
     ['no content', [{ role: 'user' }], /messages\[0\]\.content.*undefined/],
     ['a null without calls', [{ role: 'assistant', content: null }], /content.*null/],
     ['a number', [{ role: 'user', content: 5 }], /content.*number 5/],
-    ['a part that is none', [{ role: 'user', content: [{ type: 'text' }] }], /content\[0\]/],
-    ['a name that is none', [{ role: 'user', content: '', name: {} }], /name.*empty object/],
-    ['calls that are none', [{ role: 'user', content: '', tool_calls: 'f' }], /tool_calls/],
+    ['an invalid part', [{ role: 'user', content: [{ type: 'text' }] }], /content\[0\]/],
+    ['an invalid name', [{ role: 'user', content: '', name: {} }], /name.*empty object/],
+    ['invalid calls', [{ role: 'user', content: '', tool_calls: 'f' }], /tool_calls/],
     ['a call without a function', [{ role: 'user', content: '', tool_calls: [{}] }], /tool_calls\[0\].*undefined/],
     ['no arguments', [{ role: 'user', content: '', tool_calls: [{ function: { name: 'f' } }] }], /arguments/],
-    ['a circle', [{ role: 'user', content: '', extra: circle }], /contain themselves/],
-    ['an endless web', [{ role: 'user', content: '', extra: wide }], /contain themselves/],
+    ['cyclic data', [{ role: 'user', content: '', extra: cyclic }], /contain themselves/],
+    ['exponentially shared data', [{ role: 'user', content: '', extra: wide }], /contain themselves/],
     ['a function', [{ role: 'user', content: '', extra: () => 'x' }], /messages\[0\]\.extra.*function/],
     ['a Map', [{ role: 'user', content: '', extra: new Map() }], /a Map/],
-  ])('are refused: %s', (_, messages, message) => {
+  ])('are rejected: %s', (_, messages, message) => {
     expect(() => render(ANY, messages as ChatMessage[])).toThrow(InputError);
     expect(() => render(ANY, messages as ChatMessage[])).toThrow(message);
   });
@@ -210,8 +213,8 @@ describe('messages', () => {
     expect(() => render(ANY, messages)).toThrow(/image_url.*not supported/);
   });
 
-  it('may have variables beside them, which are data as well', () => {
-    expect(() => render(ANY, [], { variables: { x: circle } })).toThrow(/contain themselves/);
+  it('and variables must be JSON data', () => {
+    expect(() => render(ANY, [], { variables: { x: cyclic } })).toThrow(/contain themselves/);
     expect(render('{{ n }}{{ ok }}{{ nothing is none }}', [], { variables: { n: 1, ok: true, nothing: null } })).toBe(
       '1truetrue',
     );

@@ -1,61 +1,61 @@
 /**
- * Messages to token ids. Only the template's own text becomes control tokens; what people wrote never does, in whichever
- * field they wrote it and even if two fields side by side read `<|im_end|>`.
+ * Chat messages to token ids. Only the template's own text becomes control tokens; user text never does, in any field,
+ * even if two fields side by side read `<|im_end|>`.
  */
 import { InputError } from '../errors.ts';
-import { type ChatMessage, eachText } from './message.ts';
+import { type ChatMessage, visitStrings } from './message.ts';
 import type { ChatTemplate, RenderOptions } from './template.ts';
-import type { Marks, Tokenizer } from './tokenizer.ts';
+import type { ChatTokenizer, ControlMarks } from './tokenizer.ts';
 
 export function encodeChat(
-  tokenizer: Tokenizer,
+  tokenizer: ChatTokenizer,
   template: ChatTemplate,
   messages: readonly ChatMessage[],
   options?: RenderOptions,
 ): number[] {
   const ids = renderIds(tokenizer, template, messages, options);
-  // Most templates that want BOS write it themselves.
+  // Most templates that need BOS write it themselves.
   const { bos, addBos } = tokenizer;
   return addBos && bos !== undefined && ids[0] !== bos ? [bos, ...ids] : ids;
 }
 
 function renderIds(
-  tokenizer: Tokenizer,
+  tokenizer: ChatTokenizer,
   template: ChatTemplate,
   messages: readonly ChatMessage[],
   options?: RenderOptions,
 ): number[] {
   const marks = unusedMarks({ messages, variables: options?.variables });
-  const text = template.render(messages, options, literal => tokenizer.markControls(literal, marks));
-  return tokenizer.encode(text, { marks });
+  const text = template.render(messages, options, literal => tokenizer.markControlTokens(literal, marks));
+  return tokenizer.encodeMarked(text, marks);
 }
 
 /**
- * A template may build control tokens from pieces ('<|' + 'im_end|>') that are not recognised as its own. Whether it
- * does shows in a chat of harmless text: every control token there is the template's.
+ * Warns about a template that builds control tokens from pieces ('<|' + 'im_end|>'), which are not recognized. Detected
+ * by rendering a harmless chat, where every control token comes from the template.
  */
-export function templateNote(tokenizer: Tokenizer, template: ChatTemplate): string | undefined {
+export function chatTemplateWarning(tokenizer: ChatTokenizer, template: ChatTemplate): string | undefined {
   const messages = [{ role: 'user', content: 'x' }];
   try {
-    const all = tokenizer.encode(template.render(messages), { special: true });
+    const all = tokenizer.encode(template.render(messages), { parseSpecialTokens: true });
     const controls = (ids: readonly number[]) => ids.filter(id => tokenizer.tokenBytes(id).length === 0).length;
     if (controls(all) === controls(renderIds(tokenizer, template, messages))) return undefined;
   } catch {
-    // It wants other messages, or none can be rendered: whoever gives some is told.
+    // The template rejects this chat. Real messages that it rejects get their own error.
     return undefined;
   }
-  return 'The chat template builds control tokens from pieces. They are read as plain text, so answers may be poor.';
+  return 'The chat template builds control tokens from pieces. They are encoded as plain text, so answers may be poor.';
 }
 
-/** Unicode sets U+FDD0 to U+FDEF aside for inner use; text hardly ever has one, and never has all. */
-function unusedMarks(input: unknown): Marks {
+/** Noncharacters U+FDD0 to U+FDEF that the input does not contain: Unicode reserves them for internal use. */
+function unusedMarks(input: unknown): ControlMarks {
   const used = new Set<string>();
-  eachText(input, 'The messages and template variables', text => {
+  visitStrings(input, 'The messages and template variables', text => {
     for (const character of text.match(/[\ufdd0-\ufdef]/g) ?? []) used.add(character);
   });
   const free = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i)).filter(mark => !used.has(mark));
   const [open, close, role] = free;
   if (role === undefined)
-    throw new InputError('The messages use nearly all of U+FDD0 to U+FDEF, which are no characters; take them out.');
+    throw new InputError('The messages contain nearly all of U+FDD0 to U+FDEF, which are not characters; remove them.');
   return { open, close, role };
 }

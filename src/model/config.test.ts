@@ -1,18 +1,18 @@
 import { describe, expect, it } from 'vitest';
 import { arrayOf, type GgufSpec, typed, writeGguf } from '../../test/gguf-writer.ts';
-import { describeWith, smolModel } from '../../test/shared.ts';
+import { describeWithFile, smolModel } from '../../test/shared.ts';
 import { type TinyOptions, tinyModel } from '../../test/tiny-model.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
 import { weightTypes } from '../kernel/weights/types.ts';
-import { configOf, readRope } from './config.ts';
+import { readConfig, readRopeFrequencies } from './config.ts';
 import { openGguf, readGguf } from './gguf.ts';
 import { bytesSource } from './source.ts';
 
 const open = (spec: GgufSpec) => readGguf([bytesSource(writeGguf(spec))]);
-const config = async (options?: TinyOptions) => configOf(await open(tinyModel(options)));
+const config = async (options?: TinyOptions) => readConfig(await open(tinyModel(options)));
 const withMeta = (metadata: TinyOptions['metadata'], options?: TinyOptions) => config({ ...options, metadata });
 
-describe('a config', () => {
+describe('reading a config', () => {
   it('of llama', async () => {
     expect(await config()).toEqual({
       architecture: 'llama',
@@ -43,14 +43,14 @@ describe('a config', () => {
 
   it('of llama with an output matrix, biases, explicit heads (Mistral) and frequency factors (Llama 3)', async () => {
     const gguf = await open(tinyModel({ tied: false, bias: true, headDim: 32, ropeFactors: true }));
-    const found = configOf(gguf);
+    const found = readConfig(gguf);
     expect(found).toMatchObject({
       tiedOutput: false,
       qkvBias: true,
       headDim: 32,
       rope: { dims: 32, hasFactors: true },
     });
-    const { frequencies } = await readRope(gguf, found);
+    const { frequencies } = await readRopeFrequencies(gguf, found);
     expect(frequencies[3]).toBeCloseTo(10000.5 ** (-3 / 16) / 4, 12);
   });
 
@@ -72,26 +72,26 @@ describe('a config', () => {
     expect(await config({ type, layers: 1 })).toMatchObject({ layers: 1 });
   });
 
-  it('reads numbers written for each layer, where they are alike', async () => {
+  it('accepts one number per layer if all are equal', async () => {
     expect(await withMeta({ 'llama.attention.head_count_kv': arrayOf('i32', [2, 2]) })).toMatchObject({ kvHeads: 2 });
     await expect(withMeta({ 'llama.attention.head_count_kv': arrayOf('i32', [2, 4]) })).rejects.toThrow(/differ/);
     await expect(withMeta({ 'llama.attention.head_count_kv': arrayOf('i32', [2]) })).rejects.toThrow(/1 numbers for 2/);
     await expect(withMeta({ 'llama.block_count': arrayOf('i32', [2, 2]) })).rejects.toThrow(/must be a number/);
   });
 
-  it('takes what is usual where the file is silent', async () => {
-    const silent = await withMeta(
+  it('uses defaults for missing metadata', async () => {
+    const defaults = await withMeta(
       { 'llama.attention.head_count_kv': undefined, 'llama.rope.freq_base': undefined, 'general.name': undefined },
       { kvHeads: 4, vocabulary: false },
     );
-    expect(silent).toMatchObject({ kvHeads: 4, name: 'unnamed', rope: { base: 10000 } });
+    expect(defaults).toMatchObject({ kvHeads: 4, name: 'unnamed', rope: { base: 10000 } });
   });
 });
 
 describe('RoPE scaling', () => {
   const scaling = async (metadata: TinyOptions['metadata']) => (await withMeta(metadata)).rope;
 
-  it('linear, by either name', async () => {
+  it('linear, under either key', async () => {
     const linear = { scaling: { type: 'linear', factor: 4 } };
     expect(await scaling({ 'llama.rope.scale_linear': typed('f32', 4) })).toMatchObject(linear);
     expect(await scaling({ 'llama.rope.scaling.factor': typed('f32', 4) })).toMatchObject(linear);
@@ -126,13 +126,13 @@ describe('RoPE scaling', () => {
     });
   });
 
-  it('of other kinds is refused', async () => {
+  it('of other types is rejected', async () => {
     await expect(scaling({ 'llama.rope.scaling.type': 'longrope' })).rejects.toThrow(UnsupportedError);
   });
 });
 
-describe('a model is refused', () => {
-  it('by its architecture, with the known ones named', async () => {
+describe('a model is rejected', () => {
+  it('for an unsupported architecture, listing the supported ones', async () => {
     for (const name of ['gemma3', 'toString', '__proto__'])
       await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, qwen2, qwen3/);
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
@@ -142,24 +142,24 @@ describe('a model is refused', () => {
 
   it.each<[string, TinyOptions['metadata'], RegExp]>([
     ['no layers', { 'llama.block_count': 0 }, /block_count must be from 1/],
-    ['half a layer', { 'llama.block_count': typed('f32', 1.5) }, /whole number/],
+    ['half a layer', { 'llama.block_count': typed('f32', 1.5) }, /must be an integer/],
     ['too many layers', { 'llama.block_count': 2 ** 31 }, /block_count/],
-    [
-      'a layer that is not there',
-      { 'llama.block_count': 3 },
-      /no tensor blk\.2\.attn_norm\.weight; it should be \[64\]/,
-    ],
-    ['a layer too many', { 'llama.block_count': 1 }, /"blk\.1\.attn_norm\.weight" that llama models do not use/],
+    ['a missing layer', { 'llama.block_count': 3 }, /no tensor blk\.2\.attn_norm\.weight; it should be \[64\]/],
+    ['an extra layer', { 'llama.block_count': 1 }, /"blk\.1\.attn_norm\.weight" that llama models do not use/],
     ['no width', { 'llama.embedding_length': undefined }, /embedding_length is missing/],
-    ['a width of words', { 'llama.embedding_length': 'wide' }, /must be a number/],
+    ['a width that is a string', { 'llama.embedding_length': 'wide' }, /must be a number/],
     ['a wrong width', { 'llama.embedding_length': 32 }, /token_embd\.weight should be \[32,257\].*is \[64,257\]/],
     ['heads that do not divide', { 'llama.attention.head_count': 5 }, /share|key_length/],
     ['KV heads that do not divide', { 'llama.attention.head_count_kv': 3 }, /evenly/],
     ['a wrong number of heads', { 'llama.attention.head_count': 2 }, /attn_k\.weight should be/],
-    ['an odd head', { 'llama.attention.key_length': 17, 'llama.attention.value_length': 17 }, /pairs/],
-    ['keys unlike values', { 'llama.attention.key_length': 32 }, /keys of 32 and values of 16/],
-    ['an odd rope', { 'llama.rope.dimension_count': 7 }, /even/],
-    ['a rope wider than the head', { 'llama.rope.dimension_count': 18 }, /from 1 to 16/],
+    [
+      'an odd head',
+      { 'llama.attention.key_length': 17, 'llama.attention.value_length': 17 },
+      /head dimension 17 is odd/,
+    ],
+    ['different key and value dimensions', { 'llama.attention.key_length': 32 }, /keys of 32 and values of 16/],
+    ['an odd number of RoPE dimensions', { 'llama.rope.dimension_count': 7 }, /even/],
+    ['more RoPE dimensions than the head has', { 'llama.rope.dimension_count': 18 }, /from 1 to 16/],
     ['a base of one', { 'llama.rope.freq_base': typed('f32', 1) }, /freq_base/],
     ['a base that is not a number', { 'llama.rope.freq_base': typed('f32', Number.NaN) }, /freq_base/],
     ['an infinite factor', { 'llama.rope.scaling.factor': typed('f32', Infinity) }, /factor/],
@@ -167,42 +167,42 @@ describe('a model is refused', () => {
     ['a negative epsilon', { 'llama.attention.layer_norm_rms_epsilon': typed('f32', -1) }, /epsilon/],
     ['no context', { 'llama.context_length': 0 }, /context_length/],
     ['a wrong ffn', { 'llama.feed_forward_length': 96 }, /ffn_gate\.weight should be \[64,96\]/],
-    ['a vocabulary of another size', { 'tokenizer.ggml.tokens': ['a', 'b'] }, /2 words/],
-    ['a vocabulary that is no list', { 'tokenizer.ggml.tokens': 'abc' }, /no list/],
+    ['a vocabulary of another size', { 'tokenizer.ggml.tokens': ['a', 'b'] }, /2 tokens/],
+    ['a vocabulary that is not an array', { 'tokenizer.ggml.tokens': 'abc' }, /no list/],
     ['experts', { 'llama.expert_count': 8 }, /mixture of experts/],
     ['a sliding window', { 'llama.attention.sliding_window': 128 }, /sliding window/],
-    ['attention both ways', { 'llama.attention.causal': false }, /later tokens/],
-    ['scaling of a wrong kind', { 'llama.rope.scaling.type': 3 }, /must be text/],
+    ['non-causal attention', { 'llama.attention.causal': false }, /non-causal/],
+    ['a scaling type that is not a string', { 'llama.rope.scaling.type': 3 }, /must be a string/],
   ])('for %s', async (_, metadata, message) => {
     await expect(withMeta(metadata)).rejects.toThrow(message);
   });
 
-  it('for a missing, misshapen or unknown tensor, by name', async () => {
+  it('for a missing, misshapen or unknown tensor, with its name', async () => {
     const { metadata, tensors } = tinyModel();
     const without = (name: string) => open({ metadata, tensors: tensors.filter(t => t.name !== name) });
     for (const name of ['token_embd.weight', 'output_norm.weight', 'blk.1.ffn_down.weight']) {
       const gguf = await without(name);
-      expect(() => configOf(gguf)).toThrow(name);
-      expect(() => configOf(gguf)).toThrow(FormatError);
+      expect(() => readConfig(gguf)).toThrow(name);
+      expect(() => readConfig(gguf)).toThrow(FormatError);
     }
     const flat = tensors.map(t => (t.name === 'blk.0.attn_q.weight' ? { ...t, shape: [64 * 64] } : t));
     const misshapen = await open({ metadata, tensors: flat });
-    expect(() => configOf(misshapen)).toThrow(/attn_q\.weight should be \[64,64\].* is \[4096\]/);
+    expect(() => readConfig(misshapen)).toThrow(/attn_q\.weight should be \[64,64\].* is \[4096\]/);
     const biased = await open(tinyModel({ architecture: 'qwen3', bias: true }));
-    expect(() => configOf(biased)).toThrow(UnsupportedError);
+    expect(() => readConfig(biased)).toThrow(UnsupportedError);
     const unbiased = await open(tinyModel({ architecture: 'qwen2', bias: false }));
-    expect(() => configOf(unbiased)).toThrow(/no tensor blk\.0\.attn_q\.bias/);
+    expect(() => readConfig(unbiased)).toThrow(/no tensor blk\.0\.attn_q\.bias/);
     const factors = await open(tinyModel({ ropeFactors: [1, 2, 3] }));
-    expect(() => configOf(factors)).toThrow(/rope_freqs\.weight should be \[8\]/);
+    expect(() => readConfig(factors)).toThrow(/rope_freqs\.weight should be \[8\]/);
     const zero = await open(tinyModel({ ropeFactors: [1, 1, 1, 1, 1, 1, 1, 0] }));
-    await expect(readRope(zero, configOf(zero))).rejects.toThrow(/must be positive/);
+    await expect(readRopeFrequencies(zero, readConfig(zero))).rejects.toThrow(/must be positive/);
   });
 });
 
-describeWith(smolModel, 'SmolLM2 135M', path => {
-  it('has the config that its README states', async () => {
+describeWithFile(smolModel, 'SmolLM2 135M', path => {
+  it('has the config of its README', async () => {
     const gguf = await openGguf(path);
-    expect(configOf(gguf)).toMatchObject({
+    expect(readConfig(gguf)).toMatchObject({
       architecture: 'llama',
       layers: 30,
       width: 576,

@@ -3,9 +3,9 @@ import { mkdir, mkdtemp, readdir, readFile, rm, symlink, utimes, writeFile } fro
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { describeWith, smolModel } from '../../test/shared.ts';
+import { describeWithFile, smolModel } from '../../test/shared.ts';
 import { InputError } from '../errors.ts';
-import { fingerprint, fingerprintAll } from './fingerprint.ts';
+import { fingerprintFile, fingerprintFiles } from './fingerprint.ts';
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 let folder: string;
@@ -22,62 +22,62 @@ const file = async (name: string, text: string) => {
 };
 
 describe('a fingerprint', () => {
-  it('is the sha256 of the file, or of the fingerprints of several', async () => {
+  it('is the sha256 of the file, or of the fingerprints of several files', async () => {
     const [a, b] = [await file('a', 'one'), await file('b', 'two')];
-    expect(await fingerprint(a)).toBe(sha256('one'));
-    expect(await fingerprintAll([a])).toBe(sha256('one'));
-    expect(await fingerprintAll([a, b])).toBe(sha256(`${sha256('one')}\n${sha256('two')}`));
-    await expect(fingerprint(join(folder, 'none'))).rejects.toThrow(InputError);
+    expect(await fingerprintFile(a)).toBe(sha256('one'));
+    expect(await fingerprintFiles([a])).toBe(sha256('one'));
+    expect(await fingerprintFiles([a, b])).toBe(sha256(`${sha256('one')}\n${sha256('two')}`));
+    await expect(fingerprintFile(join(folder, 'none'))).rejects.toThrow(InputError);
   });
 
-  it('is remembered until the size or the time changes', async () => {
+  it('is cached until the size or modification time changes', async () => {
     const path = await file('a', 'one');
     const time = new Date('2024-05-06T07:08:09Z');
     await utimes(path, time, time);
-    expect(await fingerprint(path, { cacheDir })).toBe(sha256('one'));
+    expect(await fingerprintFile(path, { cacheDir })).toBe(sha256('one'));
     expect(await readdir(cacheDir)).toEqual(['fingerprints.json']);
-    // Same size and time: the memory answers, which shows that the file was not read.
+    // Same size and time: the result comes from the cache.
     await writeFile(path, 'two');
     await utimes(path, time, time);
-    expect(await fingerprint(path, { cacheDir })).toBe(sha256('one'));
+    expect(await fingerprintFile(path, { cacheDir })).toBe(sha256('one'));
     await utimes(path, time, new Date('2024-05-06T07:08:10Z'));
-    expect(await fingerprint(path, { cacheDir })).toBe(sha256('two'));
+    expect(await fingerprintFile(path, { cacheDir })).toBe(sha256('two'));
     await writeFile(path, 'three');
     await utimes(path, time, time);
-    expect(await fingerprint(path, { cacheDir })).toBe(sha256('three'));
+    expect(await fingerprintFile(path, { cacheDir })).toBe(sha256('three'));
   });
 
-  it('is made again where the memory is damaged', async () => {
+  it('is computed again if the cache is damaged', async () => {
     const path = await file('a', 'one');
-    await fingerprint(path, { cacheDir });
-    const memory = join(cacheDir, 'fingerprints.json');
-    const [known] = Object.keys(JSON.parse(await readFile(memory, 'utf8')));
+    await fingerprintFile(path, { cacheDir });
+    const cacheFile = join(cacheDir, 'fingerprints.json');
+    const [known] = Object.keys(JSON.parse(await readFile(cacheFile, 'utf8')));
     for (const text of ['', '{', 'null', '[1]', `{"${known}":null}`, `{"${known}":{"size":3,"sha256":"zz"}}`]) {
-      await writeFile(memory, text);
-      expect(await fingerprint(path, { cacheDir })).toBe(sha256('one'));
+      await writeFile(cacheFile, text);
+      expect(await fingerprintFile(path, { cacheDir })).toBe(sha256('one'));
     }
-    expect(Object.keys(JSON.parse(await readFile(memory, 'utf8')))).toEqual([known]);
+    expect(Object.keys(JSON.parse(await readFile(cacheFile, 'utf8')))).toEqual([known]);
   });
 
-  it("is a blob's name in a hub cache, and only there", async () => {
+  it('is the name of the blob for a link into a hub cache, and only then', async () => {
     await mkdir(join(folder, 'blobs'));
     const name = sha256('what the hub says');
     const blob = await file(`blobs/${name}`, 'bytes');
     await symlink(blob, join(folder, 'model.gguf'));
-    expect(await fingerprint(join(folder, 'model.gguf'))).toBe(name);
-    // Small files have a git hash for a name, which is no sha256.
+    expect(await fingerprintFile(join(folder, 'model.gguf'))).toBe(name);
+    // The blobs of small files are named by a git hash, not a sha256.
     const short = await file(`blobs/${name.slice(0, 40)}`, 'bytes');
     await symlink(short, join(folder, 'small.gguf'));
-    expect(await fingerprint(join(folder, 'small.gguf'))).toBe(sha256('bytes'));
+    expect(await fingerprintFile(join(folder, 'small.gguf'))).toBe(sha256('bytes'));
     const elsewhere = await file(name, 'bytes');
     await symlink(elsewhere, join(folder, 'other.gguf'));
-    expect(await fingerprint(join(folder, 'other.gguf'))).toBe(sha256('bytes'));
-    expect(await fingerprint(blob)).toBe(sha256('bytes'));
+    expect(await fingerprintFile(join(folder, 'other.gguf'))).toBe(sha256('bytes'));
+    expect(await fingerprintFile(blob)).toBe(sha256('bytes'));
   });
 });
 
-describeWith(smolModel, 'SmolLM2 135M', path => {
+describeWithFile(smolModel, 'SmolLM2 135M', path => {
   it('has the sha256 that its README states', async () => {
-    expect(await fingerprint(path)).toBe('b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53');
+    expect(await fingerprintFile(path)).toBe('b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53');
   });
 });

@@ -1,139 +1,140 @@
 /**
- * One pass of the network over a batch of chunks, each of its own sequence: the same code on every device.
+ * The forward pass over a batch of chunks, each of its own sequence. The same code runs on every device.
  *
- * Rows of all chunks go through the matrices together; attention looks at each chunk by itself, in runs of rows that
- * read the same sealed pages. A page is sealed, layer by layer, just before the first row that reads it from codes, so
- * how a prompt was cut into chunks cannot show in the result.
+ * The rows of all chunks share the matrix multiplications. Attention runs per chunk, in runs of rows that read the same
+ * sealed pages. A page is sealed, layer by layer, just before the first row that reads its codes, so the result does
+ * not depend on how a prompt was split into chunks.
  */
-import type { Run, Sequence } from '../cache/sequence.ts';
-import { createTurns } from '../event-loop.ts';
-import type { Choice, Device, KvRun, Projection, Tensor } from '../kernel/device.ts';
+import type { Sequence, SequenceRun } from '../cache/sequence.ts';
+import { createYielder } from '../event-loop.ts';
+import type { Device, KvRun, Projection, SamplingRequest, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
 
 export interface Chunk {
   sequence: Sequence;
-  /** Ids, or the names of tokens that the device chose. */
+  /** Token ids, or handles of tokens that the device sampled. */
   tokens: ArrayLike<number>;
-  /** Whether they are a prompt's, or a part of one: what is longer than a token, unless it says otherwise. */
-  prompt?: boolean;
-  /** Logits of all rows, or of the last one alone. */
+  /** Whether the rows are prefill or decode; by default a chunk of more than one token is prefill. */
+  prefill?: boolean;
+  /** Which rows need logits. */
   logits: 'all' | 'last' | 'none';
-  /** Of the last row, the chosen token will do where the device can choose. */
-  choice?: Omit<Choice, 'row'>;
+  /** Sample the last row on the device, if it can, and return the token instead of its logits. */
+  sampling?: Omit<SamplingRequest, 'row'>;
 }
 
-/** Activations, made once for the largest batch. */
+/** Activations, allocated once for the largest batch. */
 export interface Scratch {
   rows: number;
+  /** The residual stream. */
   x: Tensor;
   normed: Tensor;
   q: Tensor;
   k: Tensor;
   v: Tensor;
-  attended: Tensor;
+  attention: Tensor;
   gate: Tensor;
   up: Tensor;
-  angles: Tensor;
-  /** Rows whose logits are wanted, gathered. */
-  chosen: Tensor;
+  ropeAngles: Tensor;
+  /** The rows that need logits, gathered. */
+  outputRows: Tensor;
   logits: Tensor;
-  /** Made with the first pass. */
-  products: WeakMap<ModelWeights, LayerProducts[]>;
+  /** Filled by the first pass. */
+  projections: WeakMap<ModelWeights, LayerProjections[]>;
 }
 
-/** The products of a layer. The lists stay the same, so that a device can remember what it found out about them. */
-interface LayerProducts {
+/** The matrix multiplications of a layer. The arrays are created once, so that a device can cache state per array. */
+interface LayerProjections {
   qkv: readonly Projection[];
-  output: readonly Projection[];
-  gates: readonly Projection[];
+  attentionOutput: readonly Projection[];
+  gateUp: readonly Projection[];
   down: readonly Projection[];
 }
 
-/** Rows of logits made at once: a row is as long as the vocabulary. */
-const LOGIT_ROWS = 16;
+/** Rows of logits per multiplication: each row is as long as the vocabulary. */
+const MAX_LOGIT_ROWS = 16;
 
 export function createScratch(device: Device, config: ModelConfig, rows: number): Scratch {
   const { width, heads, kvHeads, headDim, ffn, vocab, rope } = config;
   return {
     rows,
-    x: device.tensor(rows, width),
-    normed: device.tensor(rows, width),
-    q: device.tensor(rows, heads * headDim),
-    k: device.tensor(rows, kvHeads * headDim),
-    v: device.tensor(rows, kvHeads * headDim),
-    attended: device.tensor(rows, heads * headDim),
-    gate: device.tensor(rows, ffn),
-    up: device.tensor(rows, ffn),
-    angles: device.tensor(rows, rope.dims),
-    chosen: device.tensor(LOGIT_ROWS, width),
-    logits: device.tensor(LOGIT_ROWS, vocab),
-    products: new WeakMap(),
+    x: device.createTensor(rows, width),
+    normed: device.createTensor(rows, width),
+    q: device.createTensor(rows, heads * headDim),
+    k: device.createTensor(rows, kvHeads * headDim),
+    v: device.createTensor(rows, kvHeads * headDim),
+    attention: device.createTensor(rows, heads * headDim),
+    gate: device.createTensor(rows, ffn),
+    up: device.createTensor(rows, ffn),
+    ropeAngles: device.createTensor(rows, rope.dims),
+    outputRows: device.createTensor(MAX_LOGIT_ROWS, width),
+    logits: device.createTensor(MAX_LOGIT_ROWS, vocab),
+    projections: new WeakMap(),
   };
 }
 
-function productsOf(scratch: Scratch, weights: ModelWeights): LayerProducts[] {
+function projectionsOf(scratch: Scratch, weights: ModelWeights): LayerProjections[] {
   const { x, q, k, v, gate, up } = scratch;
-  const products =
-    scratch.products.get(weights) ??
+  const projections =
+    scratch.projections.get(weights) ??
     weights.layers.map(w => ({
       qkv: [
         { weights: w.q, out: q, bias: w.qBias },
         { weights: w.k, out: k, bias: w.kBias },
         { weights: w.v, out: v, bias: w.vBias },
       ],
-      output: [{ weights: w.output, out: x, add: true }],
-      gates: [
+      attentionOutput: [{ weights: w.attentionOutput, out: x, accumulate: true }],
+      gateUp: [
         { weights: w.gate, out: gate },
         { weights: w.up, out: up },
       ],
-      down: [{ weights: w.down, out: x, add: true }],
+      down: [{ weights: w.down, out: x, accumulate: true }],
     }));
-  scratch.products.set(weights, products);
-  return products;
+  scratch.projections.set(weights, projections);
+  return projections;
 }
 
 export interface Hooks {
-  /** Each wanted row of logits, in order. */
+  /** Called for each row that needs logits, in order. */
   onLogits(chunk: Chunk, row: number, logits: Float32Array): void;
-  /** For chunks with a choice, where the device can choose: the token in place of the last row of logits. */
+  /** Called instead of `onLogits` with a token that the device sampled. */
   onToken?(chunk: Chunk, id: number | undefined): void;
-  /** A name for that token, as soon as all is recorded: another pass may be given it. */
-  onNamed?(chunk: Chunk, name: number): void;
-  /** Sees every layer of the batch between RoPE and attention, which wait for it. The tensors are the pass's own. */
-  observe?(layer: number, seen: Seen): void | Promise<void>;
-  /** Begins at this layer instead of the embedding, from rows that `observe` saw there as `x`, chunk by chunk. */
+  /** Called with the handle of that token when the pass is recorded: the next pass can take it as input at once. */
+  onHandle?(chunk: Chunk, handle: number): void;
+  /** Called and awaited in every layer, between RoPE and attention. The tensors are reused afterwards. */
+  observe?(layer: number, activations: LayerActivations): void | Promise<void>;
+  /** Starts at this layer instead of the embedding, with the rows of `x` that `observe` saw there. */
   resume?: { layer: number; rows(chunk: Chunk): Float32Array };
 }
 
-export interface Seen {
+export interface LayerActivations {
   rows: number;
-  /** What comes into the layer. */
+  /** The layer's input. */
   x: Tensor;
   q: Tensor;
   k: Tensor;
   v: Tensor;
 }
 
-interface Part {
+interface PlacedChunk {
   chunk: Chunk;
-  /** Its first row in the batch. */
+  /** First row in the batch. */
   row: number;
-  runs: Run[];
+  runs: SequenceRun[];
 }
 
 /** A pass whose operations are all recorded. */
 export interface Pass {
-  /** Once every wanted row of logits was handed out. Another pass may begin before that, in the same scratch. */
+  /** Resolves when all logits and tokens are delivered. The next pass may start before, in the same scratch. */
   delivered: Promise<void>;
-  /** The longest time, in ms, that the event loop had to wait. */
-  longestWait: number;
+  /** The longest time, in ms, that the event loop was blocked. */
+  longestBlockMs: number;
 }
 
 /**
- * Records the pass in order; only the logits are waited for, which are handed out row by row. Nothing else may use the
- * scratch until it returns: it lets the event loop have its turn between operations that take long.
+ * Records the pass; `delivered` then waits for its logits. It yields to the event loop between long operations, and
+ * nothing else may use the scratch until it returns.
  */
 export async function forward(
   device: Device,
@@ -142,109 +143,112 @@ export async function forward(
   rope: RopeFrequencies,
   scratch: Scratch,
   chunks: readonly Chunk[],
-  { onLogits, onToken, onNamed, observe, resume }: Hooks,
+  { onLogits, onToken, onHandle, observe, resume }: Hooks,
 ): Promise<Pass> {
   const { headDim, normEps, attentionScale } = config;
-  const { x, normed, q, k, v, attended, gate, up, angles } = scratch;
-  const { parts, rows, prompts } = placed(chunks);
-  const ready = device.ready?.(chunks.map(({ sequence }) => sequence.view));
-  if (ready) await ready;
-  if (resume) for (const { chunk, row } of parts) device.write(x, row, resume.rows(chunk));
-  else device.embed(weights.embedding, idsOf(parts, rows), x);
-  for (const { chunk, row } of parts) writeAngles(device, rope, angles, row, chunk);
-  const rounds = roundsOf(parts);
-  const turns = createTurns();
-  const products = productsOf(scratch, weights);
+  const { x, normed, q, k, v, attention, gate, up, ropeAngles } = scratch;
+  const { placed, rows, prefillRows } = assignRows(chunks);
+  const memoryReady = device.ensureMemory?.(chunks.map(({ sequence }) => sequence.view));
+  if (memoryReady) await memoryReady;
+  if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
+  else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x);
+  for (const { chunk, row } of placed) writeRopeAngles(device, rope, ropeAngles, row, chunk);
+  const rounds = groupRunsByRound(placed);
+  const yielder = createYielder();
+  const projections = projectionsOf(scratch, weights);
 
   for (let layer = resume?.layer ?? 0; layer < weights.layers.length; layer++) {
     const w = weights.layers[layer];
-    const { qkv, output, gates, down } = products[layer];
-    device.norm(x, rows, w.attentionNorm, normEps, normed);
-    device.project(normed, rows, qkv, prompts);
+    const { qkv, attentionOutput, gateUp, down } = projections[layer];
+    // Attention: norm, q/k/v projections, RoPE, attention, output projection added to the residual stream.
+    device.rmsNorm(x, rows, w.attentionNorm, normEps, normed);
+    device.project(normed, rows, qkv, prefillRows);
     if (w.qNorm && w.kNorm) {
-      device.norm(q, rows, w.qNorm, normEps, q);
-      device.norm(k, rows, w.kNorm, normEps, k);
+      device.rmsNorm(q, rows, w.qNorm, normEps, q);
+      device.rmsNorm(k, rows, w.kNorm, normEps, k);
     }
-    device.rope(q, rows, headDim, angles);
-    device.rope(k, rows, headDim, angles);
-    if (turns.due()) await turns.take();
+    device.rope(q, rows, headDim, ropeAngles);
+    device.rope(k, rows, headDim, ropeAngles);
+    if (yielder.isDue()) await yielder.yieldNow();
     if (observe) {
       await observe(layer, { rows, x, q, k, v });
-      turns.taken();
+      yielder.noteYield();
     }
     for (const runs of rounds) {
       for (const run of runs) sealPage(device, layer, run);
       device.append(layer, k, v, runs);
-      device.attend(layer, q, attended, runs, attentionScale);
-      if (turns.due()) await turns.take();
+      device.attend(layer, q, attention, runs, attentionScale);
+      if (yielder.isDue()) await yielder.yieldNow();
     }
-    device.project(attended, rows, output, prompts);
-    device.norm(x, rows, w.ffnNorm, normEps, normed);
-    if (turns.due()) await turns.take();
-    device.project(normed, rows, gates, prompts);
+    device.project(attention, rows, attentionOutput, prefillRows);
+    // Feed-forward: norm, gate and up projections, SwiGLU, down projection added to the residual stream.
+    device.rmsNorm(x, rows, w.ffnNorm, normEps, normed);
+    if (yielder.isDue()) await yielder.yieldNow();
+    device.project(normed, rows, gateUp, prefillRows);
     device.swiglu(gate, up, rows);
-    if (turns.due()) await turns.take();
-    device.project(gate, rows, down, prompts);
-    if (turns.due()) await turns.take();
+    if (yielder.isDue()) await yielder.yieldNow();
+    device.project(gate, rows, down, prefillRows);
+    if (yielder.isDue()) await yielder.yieldNow();
   }
 
-  device.norm(x, rows, weights.outputNorm, normEps, normed);
-  for (const { chunk } of parts) chunk.sequence.commit(chunk.tokens.length);
-  const wanted = parts.flatMap(wantedRows);
-  const answers: (() => Promise<void>)[] = [];
-  for (let first = 0; first < wanted.length; first += LOGIT_ROWS) {
-    const rows = wanted.slice(first, first + LOGIT_ROWS);
-    // Often they are all rows that there are.
-    const ready = first === 0 && rows.every(({ part, row }, i) => part.row + row === i);
-    for (let i = 0; i < rows.length && !ready; i++)
-      device.copy(normed, rows[i].part.row + rows[i].row, scratch.chosen, i, 1);
-    const source = ready ? normed : scratch.chosen;
-    device.project(source, rows.length, [{ weights: weights.unembedding, out: scratch.logits }]);
-    const asChoice = ({ part: { chunk } }: { part: Part }, i: number): Choice[] =>
-      chunk.logits === 'last' && chunk.choice && device.choose && onToken ? [{ ...chunk.choice, row: i }] : [];
-    const choices = rows.flatMap(asChoice);
-    const chosen = choices.length > 0 ? device.choose!(scratch.logits, choices) : undefined;
-    rows.forEach(({ part: { chunk }, row }, i) => {
-      const choice = choices.findIndex(one => one.row === i);
-      if (choice >= 0) {
-        onNamed?.(chunk, chosen!.names[choice]);
-        answers.push(async () => onToken!(chunk, (await chosen!.ids)[choice]));
+  // Output: norm, then the output head for the rows that need logits.
+  device.rmsNorm(x, rows, weights.outputNorm, normEps, normed);
+  for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length);
+  const needLogits = placed.flatMap(logitRows);
+  const deliveries: (() => Promise<void>)[] = [];
+  for (let first = 0; first < needLogits.length; first += MAX_LOGIT_ROWS) {
+    const rows = needLogits.slice(first, first + MAX_LOGIT_ROWS);
+    // Often these are the first rows of the batch: no copy.
+    const inPlace = first === 0 && rows.every(({ placed, row }, i) => placed.row + row === i);
+    for (let i = 0; i < rows.length && !inPlace; i++)
+      device.copyRows(normed, rows[i].placed.row + rows[i].row, scratch.outputRows, i, 1);
+    const source = inPlace ? normed : scratch.outputRows;
+    device.project(source, rows.length, [{ weights: weights.outputHead, out: scratch.logits }]);
+    const requests = rows.flatMap(({ placed: { chunk } }, i): SamplingRequest[] =>
+      chunk.logits === 'last' && chunk.sampling && onToken ? [{ ...chunk.sampling, row: i }] : [],
+    );
+    const sampled = requests.length > 0 ? device.sampleTokens?.(scratch.logits, requests) : undefined;
+    rows.forEach(({ placed: { chunk }, row }, i) => {
+      const request = requests.findIndex(one => one.row === i);
+      if (sampled && request >= 0) {
+        onHandle?.(chunk, sampled.handles[request]);
+        deliveries.push(async () => onToken?.(chunk, (await sampled.ids)[request]));
       } else {
-        const logits = device.read(scratch.logits, i);
-        answers.push(async () => onLogits(chunk, row, await logits));
+        const logits = device.readRow(scratch.logits, i);
+        deliveries.push(async () => onLogits(chunk, row, await logits));
       }
     });
-    if (turns.due()) await turns.take();
+    if (yielder.isDue()) await yielder.yieldNow();
   }
-  // All is recorded before anything is waited for: another pass may begin meanwhile, in the same scratch.
+  // Everything is recorded before anything is awaited, so the next pass can start in the same scratch.
   const deliver = async () => {
-    for (const answer of answers) await answer();
+    for (const deliverRow of deliveries) await deliverRow();
   };
-  return { delivered: deliver(), longestWait: turns.longest() };
+  return { delivered: deliver(), longestBlockMs: yielder.longestBlock() };
 }
 
 /**
- * Gives a sequence keys and values that `observe` saw, in place of running their tokens; layers below `first` stay
- * empty. `k` and `v` are [layer][token][kv head][dim].
+ * Fills a sequence with keys and values that `observe` saw, instead of running its tokens; layers below `firstLayer`
+ * stay empty. `k` and `v` are [layer][token][kv head][dim].
  */
-export async function restore(
+export async function restoreKeysAndValues(
   device: Device,
   scratch: Scratch,
   sequence: Sequence,
-  first: number,
+  firstLayer: number,
   k: readonly Float32Array[],
   v: readonly Float32Array[],
 ): Promise<void> {
   const { cols } = scratch.k;
-  const tokens = k[first].length / cols;
+  const tokens = k[firstLayer].length / cols;
   for (let done = 0; done < tokens; ) {
     const count = Math.min(scratch.rows, tokens - done);
     const runs = sequence.plan(count).map(run => ({ ...run, view: sequence.view }));
-    await device.ready?.([sequence.view]);
-    for (let layer = first; layer < k.length; layer++) {
+    await device.ensureMemory?.([sequence.view]);
+    for (let layer = firstLayer; layer < k.length; layer++) {
       const rows = (x: Float32Array) => x.subarray(done * cols, (done + count) * cols);
-      device.write(scratch.k, 0, rows(k[layer]));
-      device.write(scratch.v, 0, rows(v[layer]));
+      device.writeRows(scratch.k, 0, rows(k[layer]));
+      device.writeRows(scratch.v, 0, rows(v[layer]));
       for (const run of runs) {
         sealPage(device, layer, run);
         device.append(layer, scratch.k, scratch.v, [run]);
@@ -255,35 +259,34 @@ export async function restore(
   }
 }
 
-/** Whether a chunk's rows are a prompt's. Whoever cuts a chunk says so for all of its parts. */
-export const isPrompt = ({ prompt, tokens }: Chunk): boolean => prompt ?? tokens.length > 1;
+/** Whether a chunk's rows are prefill rows. The parts of a split chunk must all set `prefill`. */
+export const isPrefill = ({ prefill, tokens }: Chunk): boolean => prefill ?? tokens.length > 1;
 
-/** Every chunk's rows: those of prompts come last. */
-function placed(chunks: readonly Chunk[]): { parts: Part[]; rows: number; prompts: number } {
-  const parts = chunks.map(chunk => ({ chunk, row: 0, runs: chunk.sequence.plan(chunk.tokens.length) }));
+/** Gives every chunk its rows in the batch: decode rows first, then prefill rows. */
+function assignRows(chunks: readonly Chunk[]): { placed: PlacedChunk[]; rows: number; prefillRows: number } {
+  const placed = chunks.map(chunk => ({ chunk, row: 0, runs: chunk.sequence.plan(chunk.tokens.length) }));
   let rows = 0;
-  let written = 0;
-  for (const prompt of [false, true]) {
-    for (const part of parts.filter(({ chunk }) => isPrompt(chunk) === prompt)) {
+  let decodeRows = 0;
+  for (const prefill of [false, true]) {
+    for (const part of placed.filter(({ chunk }) => isPrefill(chunk) === prefill)) {
       part.row = rows;
       rows += part.chunk.tokens.length;
     }
-    if (!prompt) written = rows;
+    if (!prefill) decodeRows = rows;
   }
-  return { parts, rows, prompts: rows - written };
+  return { placed, rows, prefillRows: rows - decodeRows };
 }
 
-/** The tokens, row by row. */
-function idsOf(parts: readonly Part[], rows: number): Uint32Array {
+function tokenIdsByRow(placed: readonly PlacedChunk[], rows: number): Uint32Array {
   const ids = new Uint32Array(rows);
-  for (const { chunk, row } of parts) ids.set(Array.from(chunk.tokens), row);
+  for (const { chunk, row } of placed) ids.set(Array.from(chunk.tokens), row);
   return ids;
 }
 
-/** A chunk's runs follow one another; the first runs of all chunks go together, then the second ones, and so on. */
-function roundsOf(parts: readonly Part[]): (KvRun & Run)[][] {
-  const rounds: (KvRun & Run)[][] = [];
-  for (const { chunk, row, runs } of parts) {
+/** The runs of a chunk depend on each other, so round i holds the i-th run of every chunk. */
+function groupRunsByRound(placed: readonly PlacedChunk[]): (KvRun & SequenceRun)[][] {
+  const rounds: (KvRun & SequenceRun)[][] = [];
+  for (const { chunk, row, runs } of placed) {
     runs.forEach((run, i) => {
       rounds[i] ??= [];
       rounds[i].push({ ...run, view: chunk.sequence.view, row: row + run.row });
@@ -292,19 +295,19 @@ function roundsOf(parts: readonly Part[]): (KvRun & Run)[][] {
   return rounds;
 }
 
-/** The rows of a part whose logits are wanted. */
-function wantedRows(part: Part): { part: Part; row: number }[] {
-  const { logits, tokens } = part.chunk;
+/** The rows of a chunk that need logits, counted from its first row. */
+function logitRows(placed: PlacedChunk): { placed: PlacedChunk; row: number }[] {
+  const { logits, tokens } = placed.chunk;
   const count = logits === 'all' ? tokens.length : logits === 'last' ? 1 : 0;
-  return Array.from({ length: count }, (_, i) => ({ part, row: tokens.length - count + i }));
+  return Array.from({ length: count }, (_, i) => ({ placed, row: tokens.length - count + i }));
 }
 
-/** Seals the page that this run is the first to read from codes, if there is one. */
-function sealPage(device: Device, layer: number, { view, sealed, seals }: KvRun & Run): void {
-  if (seals) device.seal(view, layer, sealed - 1, view.leaves[sealed - 1 - view.firstLeaf]);
+/** Seals the page whose codes this run is the first to read, if there is one. */
+function sealPage(device: Device, layer: number, { view, sealedPages, sealsPage }: KvRun & SequenceRun): void {
+  if (sealsPage) device.seal(view, layer, sealedPages - 1, view.leaves[sealedPages - 1 - view.firstLeaf]);
 }
 
-function writeAngles(
+function writeRopeAngles(
   device: Device,
   rope: RopeFrequencies,
   angles: Tensor,
@@ -318,5 +321,5 @@ function writeAngles(
     data[2 * i] = cos[i];
     data[2 * i + 1] = sin[i];
   }
-  device.write(angles, row, data);
+  device.writeRows(angles, row, data);
 }

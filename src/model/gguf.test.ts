@@ -2,16 +2,16 @@ import { rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { arrayOf, nested, splitGguf, typed, writeGguf, writeTempModel } from '../../test/gguf-writer.ts';
-import { describeWith, smolModel } from '../../test/shared.ts';
+import { describeWithFile, smolModel } from '../../test/shared.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { FormatError, InputError, ShapeError } from '../errors.ts';
-import { openGguf, readFloats, readGguf, readTensorInto, tensorOf } from './gguf.ts';
+import { openGguf, readGguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
 import { type ByteSource, blobSource, bytesSource } from './source.ts';
 
 const sequence = (length: number) => Uint8Array.from({ length }, (_, i) => i & 255);
 
 describe('a GGUF file', () => {
-  it('gives back every kind of metadata', async () => {
+  it('parses every type of metadata', async () => {
     const bytes = writeGguf({
       metadata: {
         u8: typed('u8', 200),
@@ -64,7 +64,7 @@ describe('a GGUF file', () => {
     });
   });
 
-  it.each([2, 3])('version %i: finds its tensors at any alignment', async version => {
+  it.each([2, 3])('version %i: locates tensors at any alignment', async version => {
     for (const alignment of [1, 8, 32, 4096]) {
       const bytes = writeGguf({
         version,
@@ -76,7 +76,7 @@ describe('a GGUF file', () => {
         ],
       });
       const gguf = await readGguf([bytesSource(bytes)]);
-      const b = tensorOf(gguf, 'b');
+      const b = requireTensor(gguf, 'b');
       expect(b).toMatchObject({ type: 'Q4_0', shape: [64, 2, 1, 1], bytes: 72, shard: 0 });
       expect(b.offset % alignment).toBe(0);
       const into = new Uint8Array(72);
@@ -87,12 +87,12 @@ describe('a GGUF file', () => {
       expect(part).toEqual(sequence(72).slice(52));
       await expect(readTensorInto(gguf, b, part, 53)).rejects.toThrow(ShapeError);
       await expect(readTensorInto(gguf, b, new Uint8Array(73))).rejects.toThrow(ShapeError);
-      expect(await readFloats(gguf, tensorOf(gguf, 'a'))).toEqual(new Float32Array(sequence(12).buffer));
-      expect(() => tensorOf(gguf, 'c')).toThrow(/no tensor "c"/);
+      expect(await readTensorAsFloat32(gguf, requireTensor(gguf, 'a'))).toEqual(new Float32Array(sequence(12).buffer));
+      expect(() => requireTensor(gguf, 'c')).toThrow(/no tensor "c"/);
     }
   });
 
-  it('reads a header larger than the first chunk, in few reads', async () => {
+  it('reads a header larger than the first read in few reads', async () => {
     const tokens = Array.from({ length: 100_000 }, (_, i) => `token number ${i}`);
     const inner = bytesSource(writeGguf({ metadata: { tokens }, tensors: [] }));
     let reads = 0;
@@ -112,7 +112,7 @@ describe('a GGUF file', () => {
 describe('a split model', () => {
   const spec = tinyModel();
 
-  it('opens by its first path, and as Blobs in any order', async () => {
+  it('opens from the path of its first file, or from Blobs in any order', async () => {
     const path = await writeTempModel(spec, { shards: 3 });
     const blobs = splitGguf(spec, 3).map(bytes => new Blob([bytes]));
     const whole = await readGguf([bytesSource(writeGguf(spec))]);
@@ -124,23 +124,25 @@ describe('a split model', () => {
       expect([...gguf.tensors.keys()]).toEqual([...whole.tensors.keys()]);
       expect(new Set([...gguf.tensors.values()].map(t => t.shard))).toEqual(new Set([0, 1, 2]));
       for (const name of whole.tensors.keys())
-        expect(await readFloats(gguf, tensorOf(gguf, name))).toEqual(await readFloats(whole, tensorOf(whole, name)));
+        expect(await readTensorAsFloat32(gguf, requireTensor(gguf, name))).toEqual(
+          await readTensorAsFloat32(whole, requireTensor(whole, name)),
+        );
       await gguf.close();
     }
     await rm(dirname(path), { recursive: true });
   });
 
-  it('names the part that is missing, misnamed or of another model', async () => {
+  it('reports a part that is missing, misnamed or of another model', async () => {
     const path = await writeTempModel(spec, { shards: 3 });
     const second = path.replace('00001-of', '00002-of');
-    await expect(openGguf(second)).rejects.toThrow(/Give the path of the first/);
+    await expect(openGguf(second)).rejects.toThrow(/Pass the path of the first/);
     await rm(second);
     await expect(openGguf(path)).rejects.toThrow(/00002-of-00003\.gguf belongs to/);
     await expect(openGguf(path)).rejects.toThrow(InputError);
     await rm(dirname(path), { recursive: true });
 
     const [a, b, c] = splitGguf(spec, 3).map(bytes => bytesSource(bytes));
-    await expect(readGguf([a, b])).rejects.toThrow(/Give all of them/);
+    await expect(readGguf([a, b])).rejects.toThrow(/Pass all of them/);
     await expect(readGguf([a, b, b])).rejects.toThrow(/Part 3 of 3 is missing/);
     await expect(readGguf([])).rejects.toThrow(InputError);
     const [, , other] = splitGguf(tinyModel({ layers: 3 }), 3).map(bytes => bytesSource(bytes));
@@ -149,16 +151,16 @@ describe('a split model', () => {
   });
 
   it.each([
-    ['more parts than anyone makes', 60000, 0],
-    ['a part past the count', 3, 3],
-    ['text for a count', 'three', 0],
-    ['a part that is not whole', 2, 0.5],
-  ])('refuses %s', async (_, count, no) => {
+    ['too many parts', 60000, 0],
+    ['a part number past the count', 3, 3],
+    ['a count that is a string', 'three', 0],
+    ['a fractional part number', 2, 0.5],
+  ])('rejects %s', async (_, count, no) => {
     const bytes = writeGguf({ metadata: { 'split.count': count, 'split.no': no }, tensors: [] });
     await expect(readGguf([bytesSource(bytes)])).rejects.toThrow(FormatError);
   });
 
-  it('closes its files when it is refused', async () => {
+  it('closes its files on failure', async () => {
     const closed: string[] = [];
     const sources = ['a', 'b'].map(name => ({
       ...bytesSource(sequence(100), name),
@@ -169,8 +171,8 @@ describe('a split model', () => {
   });
 });
 
-describeWith(smolModel, 'SmolLM2 135M', path => {
-  it('is read as the Python package gguf reads it', async () => {
+describeWithFile(smolModel, 'SmolLM2 135M', path => {
+  it('parses to the same values as in the Python package gguf', async () => {
     const gguf = await openGguf(path);
     expect(gguf.metadata.size).toBe(33);
     expect(gguf.tensors.size).toBe(272);
@@ -178,7 +180,7 @@ describeWith(smolModel, 'SmolLM2 135M', path => {
     expect(gguf.metadata.get('tokenizer.ggml.tokens')).toHaveLength(49152);
     expect(gguf.metadata.get('tokenizer.ggml.merges')).toHaveLength(48900);
     expect(gguf.metadata.get('tokenizer.ggml.token_type')).toBeInstanceOf(Int32Array);
-    expect(tensorOf(gguf, 'token_embd.weight')).toEqual({
+    expect(requireTensor(gguf, 'token_embd.weight')).toEqual({
       name: 'token_embd.weight',
       type: 'Q8_0',
       shape: [576, 49152],
@@ -186,8 +188,8 @@ describeWith(smolModel, 'SmolLM2 135M', path => {
       offset: 1785664,
       shard: 0,
     });
-    expect(tensorOf(gguf, 'blk.0.attn_k.weight')).toMatchObject({ type: 'Q4_1', bytes: 69120, offset: 33530176 });
-    const norm = await readFloats(gguf, tensorOf(gguf, 'output_norm.weight'));
+    expect(requireTensor(gguf, 'blk.0.attn_k.weight')).toMatchObject({ type: 'Q4_1', bytes: 69120, offset: 33530176 });
+    const norm = await readTensorAsFloat32(gguf, requireTensor(gguf, 'output_norm.weight'));
     expect(norm.every(x => Number.isFinite(x) && Math.abs(x) < 100)).toBe(true);
     await gguf.close();
   });

@@ -54,27 +54,27 @@ afterAll(async () => {
   await rm(folder, { recursive: true });
 });
 
-describe('a model opens as', () => {
+describe('a model can be opened from', () => {
   const kinds: [string, () => unknown][] = [
     ['a path', () => path],
     ['a file URL', () => pathToFileURL(path)],
-    ['a file URL as text', () => pathToFileURL(path).href],
+    ['a file URL string', () => pathToFileURL(path).href],
     ['an http URL', () => new URL('/model.gguf', address)],
-    ['an http URL as text', () => `${address}/model.gguf?download=true`],
-    ['an http URL that does not say its size', () => `${address}/stream.gguf`],
+    ['an http URL string', () => `${address}/model.gguf?download=true`],
+    ['an http URL without content-length', () => `${address}/stream.gguf`],
     ['a Response', () => fetch(`${address}/model.gguf`)],
-    ['a Response made here', () => new Response(file)],
+    ['a constructed Response', () => new Response(file)],
     ['a Blob', () => new Blob([file])],
     ['a File', () => new File([file], 'model.gguf')],
     ['a Uint8Array', () => file],
     ['a Uint8Array inside a larger buffer', () => new Uint8Array(Buffer.concat([Buffer.alloc(3), file])).subarray(3)],
     ['a Buffer', () => Buffer.from(file)],
     ['an ArrayBuffer', () => file.slice().buffer],
-    ['a list of one', () => [file]],
+    ['an array with one file', () => [file]],
   ];
   it.each(kinds)('%s', async (_, make) => expect(await tensors(await make())).toBe(spec.tensors.length));
 
-  it('several files of several kinds', async () => {
+  it('several files of different types', async () => {
     const { length } = tinyModel({ layers: 3 }).tensors;
     expect(await tensors([new Blob([parts[1]]), Buffer.from(parts[0])])).toBe(length);
     await expect(tensors([parts[0]])).rejects.toThrow(/one of 2 files/);
@@ -82,14 +82,14 @@ describe('a model opens as', () => {
     await expect(tensors([parts[0], pathToFileURL(path)])).rejects.toThrow(/file: URL/);
   });
 
-  it('bytes that are not copied', async () => {
+  it('bytes in memory, without a copy', async () => {
     const bytes = file.slice();
     const { gguf } = await openModel(bytes);
     bytes[bytes.length - 1] ^= 255;
     expect((await gguf.shards[0].read(bytes.length - 1, 1))[0]).toBe(bytes[bytes.length - 1]);
   });
 
-  it('a path has paths, and nothing else does', async () => {
+  it('a path or file URL, and only then has paths', async () => {
     for (const input of [path, pathToFileURL(path)]) {
       const { gguf, paths } = await openModel(input);
       await gguf.close();
@@ -100,13 +100,13 @@ describe('a model opens as', () => {
 });
 
 describe('over the network', () => {
-  it('progress is told, up to the whole', async () => {
-    const told: LoadProgress[] = [];
-    await openModel(`${address}/model.gguf`, { onProgress: progress => told.push(progress) });
-    expect(told.at(-1)).toEqual({ phase: 'fetch', done: file.length, total: file.length });
+  it('reports progress up to the whole size', async () => {
+    const reported: LoadProgress[] = [];
+    await openModel(`${address}/model.gguf`, { onProgress: progress => reported.push(progress) });
+    expect(reported.at(-1)).toEqual({ phase: 'fetch', done: file.length, total: file.length });
   });
 
-  it('what fails is a NetworkError with the address, without its query', async () => {
+  it('fails with a NetworkError that shows the URL without its query', async () => {
     const refused = tensors(`${address}/nothing.gguf?token=secret`);
     await expect(refused).rejects.toThrow(NetworkError);
     await expect(refused).rejects.toThrow(
@@ -117,34 +117,34 @@ describe('over the network', () => {
     await expect(tensors(new Response('', { status: 500 }))).rejects.toThrow(/answered 500/);
   });
 
-  it('what is too large, or no model, is not fetched to its end', async () => {
+  it('stops early if the file is too large or not a model', async () => {
     const limited = openModel(`${address}/model.gguf`, { memoryLimit: 1000 });
     await expect(limited).rejects.toThrow(CapacityError);
     await expect(openModel(new Response(file), { memoryLimit: 1000 })).rejects.toThrow(/more than .*memoryLimit/);
-    const told: LoadProgress[] = [];
-    const page = openModel(`${address}/page.gguf`, { onProgress: progress => told.push(progress) });
+    const reported: LoadProgress[] = [];
+    const page = openModel(`${address}/page.gguf`, { onProgress: progress => reported.push(progress) });
     await expect(page).rejects.toThrow(FormatError);
     await expect(page).rejects.toThrow(/page\.gguf is not a GGUF file: it is a web page/);
-    expect(told).toEqual([]);
+    expect(reported).toEqual([]);
   });
 
-  it('a signal ends it', async () => {
+  it('can be aborted', async () => {
     const signal = AbortSignal.abort();
     await expect(openModel(`${address}/model.gguf`, { signal })).rejects.toThrow(/abort/i);
   });
 
-  it('a Response can be read once, and addresses are http or https', async () => {
+  it('rejects a Response that has been read, and other protocols', async () => {
     const response = new Response(file);
     await response.arrayBuffer();
-    await expect(tensors(response)).rejects.toThrow(/read already/);
+    await expect(tensors(response)).rejects.toThrow(/already been read/);
     await expect(tensors(new URL('ftp://example.org/model.gguf'))).rejects.toThrow(/ftp:/);
-    await expect(tensors('http://')).rejects.toThrow(/not a valid address/);
+    await expect(tensors('http://')).rejects.toThrow(/not a valid URL/);
   });
 });
 
-describe('what is no model is refused by its type', () => {
-  // In a process of its own: such input once made an endless loop, out of which no timer leads.
-  const refused: [code: string, got: string][] = [
+describe('an input of the wrong type', () => {
+  // In a separate process: a regression to an endless loop could not be stopped by a timer.
+  const rejected: [code: string, description: string][] = [
     ['{}', 'an empty object'],
     ['{ path: "model.gguf" }', 'an object with the keys path'],
     ['5', 'the number 5'],
@@ -154,23 +154,23 @@ describe('what is no model is refused by its type', () => {
     ['() => 1', 'a function'],
     ['Promise.resolve(new Blob([]))', 'a Promise (await it first)'],
     ['new Int16Array(4)', 'an Int16Array'],
-    ['["model.gguf"]', 'the text "model.gguf"'],
+    ['["model.gguf"]', 'the string "model.gguf"'],
     ['[[new Uint8Array(4)]]', 'an array of 1'],
     ['new Map()', 'a Map'],
   ];
-  it('at once', async () => {
+  it('is rejected immediately', async () => {
     const bundle = join(folder, 'input.mjs');
     const entryPoints = [fileURLToPath(new URL('./input.ts', import.meta.url))];
     await build({ entryPoints, bundle: true, platform: 'node', format: 'esm', outfile: bundle, logLevel: 'error' });
     const code = `
       const { openModel } = await import(${JSON.stringify(pathToFileURL(bundle).href)});
-      const inputs = [${refused.map(([input]) => input).join(', ')}, { [Symbol.toStringTag]: 'Blob' }];
+      const inputs = [${rejected.map(([input]) => input).join(', ')}, { [Symbol.toStringTag]: 'Blob' }];
       for (const input of inputs) await openModel(input).catch(({ name, message }) => console.log(name + ': ' + message));`;
     const run = promisify(execFile)(process.execPath, ['--input-type=module', '-e', code], { timeout: 30_000 });
     const lines = (await run).stdout.trim().split('\n');
     expect(lines.map(line => line.replace(/^InputError: A model is a path, .*; got (.*)\.$/, '$1'))).toEqual([
-      ...refused.map(([, got]) => got),
-      'InputError: blob has no size that can be read: undefined.',
+      ...rejected.map(([, description]) => description),
+      'InputError: blob has no valid size: undefined.',
     ]);
   });
 });

@@ -1,5 +1,5 @@
-/** Chat messages in OpenAI's shape: what is accepted, and how a template gets to see them. */
-import { describe, isPlainObject } from '../describe.ts';
+/** Chat messages in OpenAI's format: validation, and conversion for templates. */
+import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError, UnsupportedError } from '../errors.ts';
 
 export interface TextPart {
@@ -17,80 +17,83 @@ export interface ToolCall {
   };
 }
 
-/** Keys beside these reach the template as they are. */
+/** Other keys are passed to the template unchanged. */
 export interface ChatMessage {
-  /** `system`, `developer`, `user`, `assistant`, `tool`, or whatever else the model's template knows. */
+  /** `system`, `developer`, `user`, `assistant`, `tool`, or any other role that the model's template knows. */
   role: string;
-  /** Parts are joined by line breaks. `null` in a message whose tool calls say everything. */
+  /** Parts are joined by line breaks. `null` in a message that only has tool calls. */
   content: string | readonly TextPart[] | null;
   name?: string;
-  /** What the model thought before it answered, for templates that keep it. */
+  /** The model's reasoning before its answer, for templates that use it. */
   reasoning_content?: string;
   tool_calls?: readonly ToolCall[];
-  /** In a message of the role `tool`: the call that this is the result of. */
+  /** In a `tool` message: the id of the call that it answers. */
   tool_call_id?: string;
 }
 
-/** Throws an InputError that names the first message that is wrong, and what is. */
+/** Throws an InputError that names the first invalid message and the problem. */
 export function checkMessages(messages: unknown): asserts messages is readonly ChatMessage[] {
   if (!Array.isArray(messages))
     throw new InputError(
-      `Messages are an array, such as [{ role: 'user', content: 'Hi' }]; got ${describe(messages)}.`,
+      `Messages must be an array, such as [{ role: 'user', content: 'Hi' }]; got ${describeValue(messages)}.`,
     );
   messages.forEach(checkMessage);
-  eachText(messages, 'messages', () => {});
+  visitStrings(messages, 'messages', () => {});
 }
 
 function checkMessage(message: unknown, index: number): void {
-  const at = `messages[${index}]`;
+  const path = `messages[${index}]`;
   if (!isPlainObject(message))
-    throw new InputError(`${at} must be an object with a role and a content; got ${describe(message)}.`);
+    throw new InputError(`${path} must be an object with a role and a content; got ${describeValue(message)}.`);
   if (typeof message.role !== 'string' || message.role === '')
-    throw new InputError(`${at}.role must be a text, such as 'user'; got ${describe(message.role)}.`);
+    throw new InputError(`${path}.role must be a string, such as 'user'; got ${describeValue(message.role)}.`);
   const calls = message.tool_calls ?? [];
-  if (!Array.isArray(calls)) throw new InputError(`${at}.tool_calls must be an array; got ${describe(calls)}.`);
+  if (!Array.isArray(calls)) throw new InputError(`${path}.tool_calls must be an array; got ${describeValue(calls)}.`);
   calls.forEach((call, i) => {
-    checkToolCall(call, `${at}.tool_calls[${i}]`);
+    checkToolCall(call, `${path}.tool_calls[${i}]`);
   });
   if (calls.length === 0 || (message.content !== null && message.content !== undefined))
-    checkContent(message.content, `${at}.content`);
+    checkContent(message.content, `${path}.content`);
   for (const key of ['name', 'tool_call_id']) {
     const value = message[key] ?? '';
-    if (typeof value !== 'string') throw new InputError(`${at}.${key} must be a text; got ${describe(value)}.`);
+    if (typeof value !== 'string')
+      throw new InputError(`${path}.${key} must be a string; got ${describeValue(value)}.`);
   }
 }
 
-/** The content of a message: a text, or parts that are texts. */
-export function checkContent(content: unknown, at = 'content'): asserts content is string | readonly TextPart[] {
+/** Checks the content of a message: a string, or text parts. */
+export function checkContent(content: unknown, path = 'content'): asserts content is string | readonly TextPart[] {
   if (typeof content === 'string') return;
   if (!Array.isArray(content))
-    throw new InputError(`${at} must be a text, or an array of text parts; got ${describe(content)}.`);
+    throw new InputError(`${path} must be a string, or an array of text parts; got ${describeValue(content)}.`);
   content.forEach((part, i) => {
     const type: unknown = isPlainObject(part) ? part.type : undefined;
     if (typeof type === 'string' && type !== 'text')
       throw new UnsupportedError(
-        `${at}[${i}] is of the type '${type.slice(0, 60)}'. Only text is read: images, sound and files are not supported.`,
+        `${path}[${i}] has the type '${type.slice(0, 60)}', which is not supported: only text is.`,
       );
     if (type !== 'text' || typeof part.text !== 'string')
-      throw new InputError(`${at}[${i}] must be { type: 'text', text: '...' }; got ${describe(part)}.`);
+      throw new InputError(`${path}[${i}] must be { type: 'text', text: '...' }; got ${describeValue(part)}.`);
   });
 }
 
-function checkToolCall(call: unknown, at: string): void {
+function checkToolCall(call: unknown, path: string): void {
   const called = isPlainObject(call) ? call.function : undefined;
   if (!isPlainObject(called))
     throw new InputError(
-      `${at} must be { type: 'function', function: { name, arguments } }; its function is ${describe(called)}.`,
+      `${path} must be { type: 'function', function: { name, arguments } }; its function is ${describeValue(called)}.`,
     );
   if (typeof called.name !== 'string')
-    throw new InputError(`${at}.function.name must be a text; got ${describe(called.name)}.`);
+    throw new InputError(`${path}.function.name must be a string; got ${describeValue(called.name)}.`);
   if (typeof called.arguments !== 'string' && !isPlainObject(called.arguments))
-    throw new InputError(`${at}.function.arguments must be JSON text or an object; got ${describe(called.arguments)}.`);
+    throw new InputError(
+      `${path}.function.arguments must be JSON text or an object; got ${describeValue(called.arguments)}.`,
+    );
 }
 
 /**
- * Messages as templates expect them: content is one text (or null), and the arguments of tool calls are objects. Most
- * templates write `arguments | tojson`, which would quote JSON text a second time.
+ * Converts messages for templates: content becomes one string (or null), and the arguments of tool calls become
+ * objects, since most templates write `arguments | tojson`, which would quote JSON text a second time.
  */
 export function templateMessages(messages: readonly ChatMessage[]): Record<string, unknown>[] {
   checkMessages(messages);
@@ -98,18 +101,21 @@ export function templateMessages(messages: readonly ChatMessage[]): Record<strin
     role,
     content: typeof content === 'string' ? content : (content?.map(part => part.text).join('\n') ?? null),
     ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
-    // Some templates ask whether the key is there.
-    ...(tool_calls && { tool_calls: tool_calls.map(withObject) }),
+    // Some templates test whether the key exists.
+    ...(tool_calls && { tool_calls: tool_calls.map(withParsedArguments) }),
   }));
 }
 
-function withObject(call: ToolCall): ToolCall {
-  const given = call.function.arguments;
-  return { ...call, function: { ...call.function, arguments: typeof given === 'string' ? parsed(given) : given } };
+function withParsedArguments(call: ToolCall): ToolCall {
+  const { arguments: args } = call.function;
+  return {
+    ...call,
+    function: { ...call.function, arguments: typeof args === 'string' ? parseJsonObject(args) : args },
+  };
 }
 
-/** The object that a JSON text holds; any other text stays what it is. */
-function parsed(json: string): string | Record<string, unknown> {
+/** Parses a JSON object; any other text is returned unchanged. */
+function parseJsonObject(json: string): string | Record<string, unknown> {
   try {
     const value: unknown = JSON.parse(json);
     return isPlainObject(value) ? value : json;
@@ -121,28 +127,25 @@ function parsed(json: string): string | Record<string, unknown> {
 const MAX_DEPTH = 64;
 const MAX_VALUES = 1_000_000;
 
-/**
- * Visits every text in some data, keys included. Data is what JSON can hold; anything else, such as data that contains
- * itself, is an InputError.
- */
-export function eachText(data: unknown, what: string, visit: (text: string) => void): void {
+/** Visits every string in JSON-like data, including keys. Other values, and cyclic data, are an InputError. */
+export function visitStrings(data: unknown, what: string, visit: (text: string) => void): void {
   let values = 0;
-  const walk = (value: unknown, at: string, depth: number): void => {
+  const walk = (value: unknown, path: string, depth: number): void => {
     if (depth > MAX_DEPTH)
-      throw new InputError(`${what} nest deeper than ${MAX_DEPTH} levels, or contain themselves. Give less depth.`);
-    // Data that shares its parts can be small in memory and endless to walk.
+      throw new InputError(`${what} nest deeper than ${MAX_DEPTH} levels, or contain themselves. Flatten them.`);
+    // Data with shared parts can be small in memory and take forever to walk.
     if (++values > MAX_VALUES)
-      throw new InputError(`${what} hold more than ${MAX_VALUES} values, or contain themselves. Give fewer.`);
+      throw new InputError(`${what} contain more than ${MAX_VALUES} values, or contain themselves. Pass fewer.`);
     if (typeof value === 'string') visit(value);
-    else if (Array.isArray(value)) for (const [i, item] of value.entries()) walk(item, `${at}[${i}]`, depth + 1);
+    else if (Array.isArray(value)) for (const [i, item] of value.entries()) walk(item, `${path}[${i}]`, depth + 1);
     else if (isPlainObject(value))
       for (const [key, item] of Object.entries(value)) {
         visit(key);
-        walk(item, `${at}.${key}`, depth + 1);
+        walk(item, `${path}.${key}`, depth + 1);
       }
     else if (!['number', 'boolean', 'undefined'].includes(typeof value) && value !== null)
       throw new InputError(
-        `${at} must be a text, number, boolean, null, array or plain object; got ${describe(value)}.`,
+        `${path} must be a string, number, boolean, null, array or plain object; got ${describeValue(value)}.`,
       );
   };
   walk(data, what, 0);

@@ -4,7 +4,7 @@ import { seeded } from '../../test/random.ts';
 import { FormatError, ShapeError } from '../errors.ts';
 import { dequantize } from '../kernel/weights/dequantize.ts';
 import { weightBytes } from '../kernel/weights/types.ts';
-import { checkFactors, pairRows, type RopeConfig, ropeFrequencies, ropeTable } from './rope.ts';
+import { checkFrequencyFactors, interleaveHalves, type RopeConfig, ropeFrequencies, ropeTable } from './rope.ts';
 
 const plain: RopeConfig = {
   base: 10000,
@@ -26,23 +26,25 @@ describe('frequencies', () => {
     expect(magnitude).toBe(1);
   });
 
-  it('are divided by a linear factor, and by factors of their own', () => {
+  it('are divided by a linear factor, and by frequency factors', () => {
     const all = ropeFrequencies(plain).frequencies;
     const linear = ropeFrequencies({ ...plain, scaling: { type: 'linear', factor: 4 }, attnFactor: 1.5 });
     expect(linear.frequencies).toEqual(all.map(x => x / 4));
     expect(linear.magnitude).toBe(1.5);
-    const own = Float32Array.from({ length: 32 }, (_, i) => 1 + i / 4);
-    expect(ropeFrequencies({ ...plain, hasFactors: true }, own).frequencies).toEqual(all.map((x, i) => x / own[i]));
+    const factors = Float32Array.from({ length: 32 }, (_, i) => 1 + i / 4);
+    expect(ropeFrequencies({ ...plain, hasFactors: true }, factors).frequencies).toEqual(
+      all.map((x, i) => x / factors[i]),
+    );
     expect(() => ropeFrequencies({ ...plain, hasFactors: true })).toThrow(ShapeError);
-    expect(() => ropeFrequencies(plain, own)).toThrow(ShapeError);
-    expect(() => ropeFrequencies({ ...plain, hasFactors: true }, own.subarray(1))).toThrow(ShapeError);
+    expect(() => ropeFrequencies(plain, factors)).toThrow(ShapeError);
+    expect(() => ropeFrequencies({ ...plain, hasFactors: true }, factors.subarray(1))).toThrow(ShapeError);
   });
 
-  it('under YaRN are kept where fast, squeezed where slow, mixed between (Qwen 2.5: worked out by hand)', () => {
+  it('under YaRN are kept if high, interpolated if low, mixed between (Qwen 2.5, computed by hand)', () => {
     const qwen: RopeConfig = { ...plain, base: 1e6, dims: 128, scaling: yarn };
     const all = ropeFrequencies({ ...qwen, scaling: { type: 'none' } }).frequencies;
     const { frequencies, magnitude } = ropeFrequencies(qwen);
-    // 128 ln(32768 / (2 pi 32)) / (2 ln 1e6) = 23.6, and 39.6 for one turn: the ramp runs from pair 23 to pair 40.
+    // 128 ln(32768 / (2 pi 32)) / (2 ln 1e6) = 23.6, and 39.6 for one rotation: the ramp runs from pair 23 to pair 40.
     expect(frequencies.subarray(0, 24)).toEqual(all.subarray(0, 24));
     expect(frequencies.subarray(40)).toEqual(all.subarray(40).map(x => x / 4));
     for (let i = 24; i < 40; i++) {
@@ -52,14 +54,14 @@ describe('frequencies', () => {
     expect(magnitude).toBeCloseTo(1.1386294361119891, 12);
   });
 
-  it('under YaRN take its other settings', () => {
+  it('under YaRN follow its other settings', () => {
     const wide = ropeFrequencies({ ...plain, scaling: { ...yarn, extFactor: 0 } });
     expect(wide.frequencies).toEqual(ropeFrequencies(plain).frequencies.map(x => x / 4));
     expect(wide.magnitude).toBe(1);
     expect(ropeFrequencies({ ...plain, scaling: yarn, attnFactor: 2 }).magnitude).toBeCloseTo(2.2772588722239782, 12);
     const steep = ropeFrequencies({ ...plain, scaling: { ...yarn, betaFast: 1, betaSlow: 1 } }).frequencies;
     expect(steep.every(Number.isFinite)).toBe(true);
-    // A context shorter than a turn puts the whole ramp below the first pair.
+    // A context shorter than one rotation puts the whole ramp below the first pair.
     const short = ropeFrequencies({ ...plain, scaling: { ...yarn, originalContext: 1 } }).frequencies;
     expect(short.subarray(1)).toEqual(
       ropeFrequencies(plain)
@@ -68,14 +70,14 @@ describe('frequencies', () => {
     );
   });
 
-  it('refuses factors that cannot divide', () => {
+  it('reject factors that are not positive and finite', () => {
     for (const bad of [0, -1, Number.NaN, Number.POSITIVE_INFINITY])
-      expect(() => checkFactors(Float32Array.of(1, bad))).toThrow(FormatError);
+      expect(() => checkFrequencyFactors(Float32Array.of(1, bad))).toThrow(FormatError);
   });
 });
 
-describe('tables', () => {
-  it('hold cos and sin of exact angles, even far out', () => {
+describe('a table', () => {
+  it('has cos and sin of exact angles, even at large positions', () => {
     const frequencies = ropeFrequencies({ ...plain, base: 500000, attnFactor: 1.25 });
     const { cos, sin } = ropeTable(frequencies, 1_000_000, 3);
     expect(cos.length).toBe(96);
@@ -91,21 +93,21 @@ describe('tables', () => {
   });
 });
 
-describe('rows in split halves', () => {
-  it('become adjacent pairs, head by head, and what does not turn stays', () => {
+describe('interleaving halves', () => {
+  it('moves rows to adjacent pairs per head, and keeps rows that RoPE does not rotate', () => {
     const rows = Uint8Array.from({ length: 2 * 10 * 2 }, (_, i) => i >> 1);
-    pairRows(rows, 2, 10, 8);
+    interleaveHalves(rows, 2, 10, 8);
     const order = [0, 4, 1, 5, 2, 6, 3, 7, 8, 9];
     expect([...rows]).toEqual([...order, ...order.map(row => row + 10)].flatMap(row => [row, row]));
   });
 
-  it('refuses bytes that are not whole heads', () => {
-    expect(() => pairRows(new Uint8Array(30), 2, 10, 8)).toThrow(ShapeError);
-    expect(() => pairRows(new Uint8Array(40), 2, 10, 12)).toThrow(ShapeError);
-    expect(() => pairRows(new Uint8Array(0), 0, 10, 8)).toThrow(ShapeError);
+  it('rejects bytes that are not whole heads', () => {
+    expect(() => interleaveHalves(new Uint8Array(30), 2, 10, 8)).toThrow(ShapeError);
+    expect(() => interleaveHalves(new Uint8Array(40), 2, 10, 12)).toThrow(ShapeError);
+    expect(() => interleaveHalves(new Uint8Array(0), 0, 10, 8)).toThrow(ShapeError);
   });
 
-  it('give the same attention scores when they turn, in a quantized type', () => {
+  it('gives the same attention scores after RoPE, in a quantized type', () => {
     const [headDim, width, position] = [16, 64, 5];
     const random = seeded(4);
     const project = (bytes: Uint8Array, x: Float32Array) => {
@@ -120,27 +122,27 @@ describe('rows in split halves', () => {
     const matrices = [quantize('Q4_0', normal(headDim * width)), quantize('Q4_0', normal(headDim * width))];
     const { frequencies } = ropeFrequencies({ ...plain, dims: headDim });
 
-    const turn = (v: number[], at: number, first: (i: number) => number, second: (i: number) => number) => {
+    const applyRope = (v: number[], position: number, first: (i: number) => number, second: (i: number) => number) => {
       const out = [...v];
       frequencies.forEach((f, i) => {
         const [a, b] = [v[first(i)], v[second(i)]];
-        out[first(i)] = a * Math.cos(at * f) - b * Math.sin(at * f);
-        out[second(i)] = a * Math.sin(at * f) + b * Math.cos(at * f);
+        out[first(i)] = a * Math.cos(position * f) - b * Math.sin(position * f);
+        out[second(i)] = a * Math.sin(position * f) + b * Math.cos(position * f);
       });
       return out;
     };
     const score = (a: number[], b: number[]) => a.reduce((sum, v, i) => sum + v * b[i], 0);
     const halves = matrices.map((bytes, i) =>
-      turn(
+      applyRope(
         project(bytes, x),
         i * position,
         j => j,
         j => j + headDim / 2,
       ),
     );
-    for (const bytes of matrices) pairRows(bytes, weightBytes('Q4_0', width), headDim, headDim);
+    for (const bytes of matrices) interleaveHalves(bytes, weightBytes('Q4_0', width), headDim, headDim);
     const adjacent = matrices.map((bytes, i) =>
-      turn(
+      applyRope(
         project(bytes, x),
         i * position,
         j => 2 * j,

@@ -1,41 +1,42 @@
 /**
- * Rotary positions: pair i of a head turns by position x frequency i. The angles are made here in f64, as tables that
- * every device uses, because float32 angles lose their meaning at long contexts.
+ * Rotary position embeddings (RoPE): pair i of a head is rotated by position x frequency i. The angles are computed
+ * here in f64 and uploaded as tables, because f32 angles are too inexact at long contexts.
  */
 import { FormatError, ShapeError } from '../errors.ts';
 
 export type RopeScaling =
   | { readonly type: 'none' }
-  /** All positions squeezed by the factor. */
+  /** Position interpolation: all frequencies are divided by the factor. */
   | { readonly type: 'linear'; readonly factor: number }
-  /** Slow pairs squeezed, fast pairs left, a ramp between them; attention sharpened a little. */
+  /** YaRN: low frequencies are interpolated, high ones kept, with a ramp between; attention is sharpened. */
   | {
       readonly type: 'yarn';
       readonly factor: number;
       readonly originalContext: number;
-      /** Turns within the original context above which a pair is fast, and below which it is slow. */
+      /** Rotations within the original context: above betaFast a pair is kept, below betaSlow it is interpolated. */
       readonly betaFast: number;
       readonly betaSlow: number;
-      /** How much of the ramp is applied: 1, unless a file says otherwise. */
+      /** Weight of the ramp: 1 by default. */
       readonly extFactor: number;
     };
 
 export interface RopeConfig {
   readonly base: number;
-  /** Dimensions of a head that turn; the rest are left alone. */
+  /** Dimensions of a head that are rotated; the rest are unchanged. */
   readonly dims: number;
-  /** Which dimensions the file pairs: 2i with 2i + 1, or i with i + dims / 2. The engine knows adjacent pairs only. */
+  /** Which dimensions the file pairs: 2i with 2i + 1, or i with i + dims / 2. Loading converts to adjacent pairs. */
   readonly pairing: 'adjacent' | 'halves';
   readonly scaling: RopeScaling;
   /** Multiplies every rotated query and key. */
   readonly attnFactor: number;
-  /** The file has a divisor for each frequency (Llama 3's `rope_freqs.weight`). */
+  /** The file has a divisor per frequency (Llama 3's `rope_freqs.weight`). */
   readonly hasFactors: boolean;
 }
 
-/** The angle by which each pair turns from one position to the next, and what the turned vectors are multiplied by. */
 export interface RopeFrequencies {
+  /** Radians per position, one per pair. */
   readonly frequencies: Float64Array;
+  /** Factor of the rotated vectors. */
   readonly magnitude: number;
 }
 
@@ -47,27 +48,27 @@ export function ropeFrequencies(rope: RopeConfig, factors?: ArrayLike<number>): 
     );
   const { scaling } = rope;
   const frequencies = Float64Array.from({ length: pairs }, (_, i) => {
-    const plain = rope.base ** (-i / pairs) / (factors?.[i] ?? 1);
-    if (scaling.type === 'none') return plain;
-    const squeezed = plain / scaling.factor;
-    if (scaling.type === 'linear') return squeezed;
+    const frequency = rope.base ** (-i / pairs) / (factors?.[i] ?? 1);
+    if (scaling.type === 'none') return frequency;
+    const interpolated = frequency / scaling.factor;
+    if (scaling.type === 'linear') return interpolated;
     const mix = yarnRamp(rope.base, rope.dims, scaling, i) * scaling.extFactor;
-    return squeezed * (1 - mix) + plain * mix;
+    return interpolated * (1 - mix) + frequency * mix;
   });
-  // Longer contexts flatten the softmax; YaRN's authors found that this much sharpening makes up for it.
+  // Longer contexts flatten the softmax; this is YaRN's correction for it.
   const sharpen = scaling.type === 'yarn' && scaling.extFactor !== 0 ? 1 + 0.1 * Math.log(scaling.factor) : 1;
   return { frequencies, magnitude: rope.attnFactor * sharpen };
 }
 
-/** 1 for pairs fast enough to stay as they are, 0 for pairs so slow that they are squeezed whole. */
+/** 1 for high-frequency pairs, which are kept, 0 for low-frequency pairs, which are interpolated. */
 function yarnRamp(base: number, dims: number, scaling: RopeScaling & { type: 'yarn' }, pair: number): number {
-  // The pair, as a real number, that makes `turns` turns within the original context.
-  const pairOf = (turns: number) =>
-    (dims * Math.log(scaling.originalContext / (turns * 2 * Math.PI))) / (2 * Math.log(base));
+  // The fractional pair index that makes this many rotations within the original context.
+  const pairOf = (rotations: number) =>
+    (dims * Math.log(scaling.originalContext / (rotations * 2 * Math.PI))) / (2 * Math.log(base));
   const low = Math.max(0, Math.floor(pairOf(scaling.betaFast)));
   const high = Math.min(dims - 1, Math.ceil(pairOf(scaling.betaSlow)));
-  const slowness = (pair - low) / Math.max(0.001, high - low);
-  return 1 - Math.min(1, Math.max(0, slowness));
+  const ramp = (pair - low) / Math.max(0.001, high - low);
+  return 1 - Math.min(1, Math.max(0, ramp));
 }
 
 export interface RopeTable {
@@ -76,7 +77,7 @@ export interface RopeTable {
   readonly sin: Float32Array<ArrayBuffer>;
 }
 
-/** cos and sin for `count` positions from `first` on. */
+/** cos and sin for `count` positions starting at `first`. */
 export function ropeTable({ frequencies, magnitude }: RopeFrequencies, first: number, count: number): RopeTable {
   const pairs = frequencies.length;
   const cos = new Float32Array(count * pairs);
@@ -92,28 +93,29 @@ export function ropeTable({ frequencies, magnitude }: RopeFrequencies, first: nu
 }
 
 /**
- * Turns the rows of a Q or K matrix (or the values of its bias or norm: rows of one float) from split halves into
- * adjacent pairs, in place, head by head. Rows are moved whole, so it works on any weight type. Queries and keys are
- * permuted alike, so their dot products stay what they were.
+ * Reorders the rows of a Q or K matrix (or the values of its bias or norm) from split halves to adjacent pairs, in
+ * place, per head. Whole rows are moved, so it works on any weight type. Queries and keys are permuted the same way, so
+ * their dot products do not change.
  */
-export function pairRows(bytes: Uint8Array, rowBytes: number, headDim: number, ropeDims: number): void {
+export function interleaveHalves(bytes: Uint8Array, rowBytes: number, headDim: number, ropeDims: number): void {
   const headBytes = rowBytes * headDim;
   if (headBytes <= 0 || bytes.length % headBytes !== 0 || ropeDims > headDim || ropeDims % 2 !== 0)
     throw new ShapeError(`${bytes.length} bytes are not whole heads of ${headDim} rows of ${rowBytes} bytes.`);
   const half = ropeDims / 2;
-  const turned = new Uint8Array(rowBytes * ropeDims);
+  const interleaved = new Uint8Array(rowBytes * ropeDims);
   for (let head = 0; head < bytes.length; head += headBytes) {
     for (let i = 0; i < ropeDims; i++) {
       const from = head + rowBytes * (i % 2 === 0 ? i / 2 : half + (i - 1) / 2);
-      turned.set(bytes.subarray(from, from + rowBytes), i * rowBytes);
+      interleaved.set(bytes.subarray(from, from + rowBytes), i * rowBytes);
     }
-    bytes.set(turned, head);
+    bytes.set(interleaved, head);
   }
 }
 
-/** Frequency factors from a file, which divide: each must be a positive, finite number. */
-export function checkFactors(factors: Float32Array): Float32Array {
+/** Frequency factors from a file are divisors: each must be positive and finite. */
+export function checkFrequencyFactors(factors: Float32Array): Float32Array {
   const bad = factors.findIndex(x => !(x > 0 && Number.isFinite(x)));
-  if (bad >= 0) throw new FormatError(`rope_freqs.weight holds ${factors[bad]} at ${bad}; factors must be positive.`);
+  if (bad >= 0)
+    throw new FormatError(`rope_freqs.weight has ${factors[bad]} at index ${bad}; factors must be positive.`);
   return factors;
 }

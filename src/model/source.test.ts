@@ -20,7 +20,7 @@ const kinds: [string, () => Promise<ByteSource>][] = [
 ];
 
 describe.each(kinds)('a %s source', (_, open) => {
-  it('reads anywhere, into new memory or into the middle of given memory', async () => {
+  it('reads at any offset, into a new buffer or into part of a given one', async () => {
     const source = await open();
     expect(source.size).toBe(1000);
     expect(await source.read(10, 20)).toEqual(bytes.slice(10, 30));
@@ -33,7 +33,7 @@ describe.each(kinds)('a %s source', (_, open) => {
     await source.close();
   });
 
-  it('refuses what is not there, before it takes memory', async () => {
+  it('rejects reads out of range before allocating', async () => {
     const source = await open();
     await expect(source.read(990, 11)).rejects.toThrow(FormatError);
     await expect(source.read(0, 2 ** 50)).rejects.toThrow(FormatError);
@@ -44,7 +44,7 @@ describe.each(kinds)('a %s source', (_, open) => {
   });
 });
 
-it('a missing file and a folder are told apart from damage', async () => {
+it('a missing file and a folder are input errors, not damage', async () => {
   await expect(fileSource(join(folder, 'nothing'))).rejects.toThrow(InputError);
   await expect(fileSource(folder)).rejects.toThrow(/not a file/);
 });

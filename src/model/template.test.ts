@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
 import { FormatError, InputError } from '../errors.ts';
-import { readingOf } from './template/bounded.ts';
+import { readCostOf } from './template/bounded.ts';
 import { createChatTemplate } from './template.ts';
 
 const chat = [
@@ -11,7 +11,7 @@ const chat = [
   { role: 'user', content: 'Bye?' },
 ];
 
-// Short re-creations of how each family writes its chats.
+// Short versions of each model family's template.
 const SMOLLM =
   "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helper<|im_end|>\n' }}{% endif %}" +
   "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}" +
@@ -49,13 +49,13 @@ const QWEN = `{%- if messages[0].role == 'system' %}
 {%- endif %}`;
 
 describe('templates of model families', () => {
-  it('ChatML, as SmolLM2 writes it', () => {
+  it('renders ChatML in the form of SmolLM2', () => {
     expect(createChatTemplate({ source: SMOLLM }).render(chat.slice(1, 2))).toBe(
       '<|im_start|>system\nYou are a helper<|im_end|>\n<|im_start|>user\n Hi! <|im_end|>\n<|im_start|>assistant\n',
     );
   });
 
-  it('Llama 3', () => {
+  it('renders Llama 3', () => {
     const template = createChatTemplate({ source: LLAMA3, bosToken: '<|begin_of_text|>' });
     expect(template.render(chat.slice(0, 2))).toBe(
       '<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>' +
@@ -63,14 +63,14 @@ describe('templates of model families', () => {
     );
   });
 
-  it('Mistral, which refuses roles it does not know', () => {
+  it('renders Mistral, which rejects unknown roles', () => {
     const template = createChatTemplate({ source: MISTRAL, bosToken: '<s>', eosToken: '</s>' });
     expect(template.render(chat)).toBe('<s>[INST] Be brief.\n\n Hi!  [/INST] Hello.</s>[INST] Bye? [/INST]');
     expect(() => template.render([{ role: 'tool', content: '' }])).toThrow(InputError);
     expect(() => template.render([{ role: 'tool', content: '' }])).toThrow(/Only user, system/);
   });
 
-  it('Qwen, with variables of its own', () => {
+  it('renders Qwen with template variables', () => {
     const template = createChatTemplate({ source: QWEN });
     const thinking = [...chat.slice(0, 2), { role: 'assistant', content: '<think>hm</think>\n\nHello.' }];
     expect(template.render(thinking, { variables: { enable_thinking: false } })).toBe(
@@ -79,7 +79,7 @@ describe('templates of model families', () => {
     );
   });
 
-  it('ChatML stands in for a missing template, and says so', () => {
+  it('uses ChatML if the template is missing, with a note', () => {
     const template = createChatTemplate({});
     expect(template.note).toMatch(/no chat template.*ChatML/);
     expect(createChatTemplate({ source: SMOLLM }).note).toBeUndefined();
@@ -88,12 +88,12 @@ describe('templates of model families', () => {
     );
   });
 
-  it('writes dates in English', () => {
+  it('formats dates in English', () => {
     const template = createChatTemplate({ source: '{{ strftime_now("%d %B %Y, %a %H:%M %% %Q") }}' });
     expect(template.render([], { now: new Date(2026, 1, 3, 4, 5) })).toBe('03 February 2026, Tue 04:05 % %Q');
   });
 
-  it('refuses messages that are none', () => {
+  it('rejects invalid messages', () => {
     const message = { role: 'user' } as unknown as { role: string; content: string };
     expect(() => createChatTemplate({}).render([message])).toThrow(InputError);
   });
@@ -125,41 +125,41 @@ const HOSTILE: Record<string, string> = {
   'a huge indent': '{{ "a\nb" | indent(200000000) }}',
   'a huge JSON indent': '{{ [[1]] | tojson(indent=100000000) }}',
   'a huge join': `${grow("'aaaaaaaa'", 14)}{{ range(9999) | join(ns.s) }}`,
-  'searching all day': grow("'aaaaaaaa'", 14) + forever("{{ 'z' in ns.s }}"),
-  'splitting all day': grow("'a a a a '", 14) + forever('{% set x = ns.s.split() %}'),
-  'slicing all day': `{% set x = range(9999) %}${forever('{% set y = x[::1] %}')}`,
-  'sorting all day': `${grow("'aaaaaaaa'", 12)}${forever('{% set x = [ns.s, ns.s, ns.s] | sort %}')}`,
+  'endless searching': grow("'aaaaaaaa'", 14) + forever("{{ 'z' in ns.s }}"),
+  'endless splitting': grow("'a a a a '", 14) + forever('{% set x = ns.s.split() %}'),
+  'endless slicing': `{% set x = range(9999) %}${forever('{% set y = x[::1] %}')}`,
+  'endless sorting': `${grow("'aaaaaaaa'", 12)}${forever('{% set x = [ns.s, ns.s, ns.s] | sort %}')}`,
   'deep brackets': `{{ ${'('.repeat(50_000)}1${')'.repeat(50_000)} }}`,
   'deep lists': `{{ ${'['.repeat(50_000)}${']'.repeat(50_000)} }}`,
   'deep ifs': '{% if true %}'.repeat(5000) + '{% endif %}'.repeat(5000),
   'a long sum': `{{ 1${' + 1'.repeat(25_000)} }}`,
   'many filters': `{{ 'a'${' | upper'.repeat(10_000)} }}`,
-  'many blanks': `{% set a = 1${' '.repeat(100_000)}%}`,
-  'many lines': '\n'.repeat(100_000),
+  'a long run of spaces': `{% set a = 1${' '.repeat(100_000)}%}`,
+  'a long run of newlines': '\n'.repeat(100_000),
   'a huge source': 'x'.repeat(1_000_000),
   'an unfinished string': '{{ "abc',
   'an unknown filter': '{{ 1 | explode }}',
 };
 
-describe('hostile templates end, soon and with a FormatError', () => {
+describe('a hostile template fails quickly with a FormatError', () => {
   it.each(Object.entries(HOSTILE))('%s', (_, source) => {
     const started = performance.now();
     expect(() => createChatTemplate({ source }).render(chat)).toThrow(FormatError);
     expect(performance.now() - started).toBeLessThan(1000);
   });
 
-  it('does not reach JavaScript', () => {
+  it('cannot access JavaScript objects', () => {
     const source = '{{ messages.constructor }}{{ messages.__proto__ }}{{ "".constructor }}{{ range.constructor }}';
     expect(createChatTemplate({ source }).render(chat)).toBe('');
   });
 });
 
-describe('the bounds', () => {
-  it('let a node of an unknown type cost as much as any', () => {
-    expect(readingOf({ type: 'TeleportExpression' }, undefined)).toBe('all');
+describe('the limits', () => {
+  it('charge a node of unknown type the full read cost', () => {
+    expect(readCostOf({ type: 'TeleportExpression' }, undefined)).toBe('all');
   });
 
-  it('belong to one version of the library, which is pinned', async () => {
+  it('depend on one version of the library, which is pinned', async () => {
     const read = async (path: string) => JSON.parse(await readFile(new URL(path, import.meta.url), 'utf8'));
     const wanted = (await read('../../package.json')).dependencies['@huggingface/jinja'];
     const installed = (await read('../../node_modules/@huggingface/jinja/package.json')).version;

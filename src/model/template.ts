@@ -1,4 +1,4 @@
-/** Chat templates: a list of messages becomes the text that the model was trained to read. */
+/** Chat templates: render a list of messages into the prompt format that the model was trained on. */
 import { FormatError, InputError } from '../errors.ts';
 import { type ChatMessage, templateMessages } from './message.ts';
 import { parseTemplate, renderTemplate } from './template/bounded.ts';
@@ -9,22 +9,22 @@ export type { ChatMessage, TextPart, ToolCall } from './message.ts';
 export interface ChatTemplateOptions {
   /** The template's source, from the file's `tokenizer.chat_template`. */
   source?: string;
-  /** How the vocabulary writes its beginning and end tokens. */
+  /** Text of the BOS and EOS tokens. */
   bosToken?: string;
   eosToken?: string;
 }
 
 export interface RenderOptions {
-  /** End with the words that make the model answer. True unless said otherwise. */
+  /** End with the start of an assistant message, so that the model answers. Default: true. */
   addGenerationPrompt?: boolean;
-  /** More variables for the template, e.g. `tools`, `documents`, `enable_thinking`: data, as JSON can hold it. */
+  /** Additional template variables, such as `tools`, `documents`, `enable_thinking`: any JSON data. */
   variables?: Record<string, unknown>;
-  /** What `strftime_now` takes for now. */
+  /** The date that `strftime_now` formats. Default: the current time. */
   now?: Date;
 }
 
-/** Variables that every template gets; others cannot take their names. */
-export const templateVariables: readonly string[] = [
+/** Variables that every template gets; `RenderOptions.variables` cannot override them. */
+export const reservedVariables: readonly string[] = [
   'messages',
   'add_generation_prompt',
   'bos_token',
@@ -35,10 +35,10 @@ export const templateVariables: readonly string[] = [
 ];
 
 export interface ChatTemplate {
-  /** Says so where the file has no template and ChatML stands in. */
+  /** A notice that the file has no template and ChatML is used. */
   readonly note?: string;
-  /** `literal` gets to change each string that the template itself writes. */
-  render(messages: readonly ChatMessage[], options?: RenderOptions, literal?: (text: string) => string): string;
+  /** `mapLiteral` is applied to each string literal of the template. */
+  render(messages: readonly ChatMessage[], options?: RenderOptions, mapLiteral?: (text: string) => string): string;
 }
 
 const CHATML =
@@ -46,36 +46,36 @@ const CHATML =
   "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /**
- * Templates come with model files and are hostile until shown otherwise: one that runs too long, grows too large or
- * nests too deep ends with a FormatError. What a template itself refuses (`raise_exception`) is an InputError.
+ * Templates come from model files and are untrusted: one that runs too long, produces too much or nests too deep fails
+ * with a FormatError. `raise_exception` in a template throws an InputError.
  */
 export function createChatTemplate({ source, bosToken = '', eosToken = '' }: ChatTemplateOptions): ChatTemplate {
   const program = parseTemplate(source ?? CHATML);
   return {
-    note: source === undefined ? 'The model file has no chat template; messages are written as ChatML.' : undefined,
+    note: source === undefined ? 'The model file has no chat template; ChatML is used.' : undefined,
 
-    render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, literal = text => text) {
-      const given = templateMessages(messages);
-      const render = (list: typeof given) =>
-        renderTemplate(program, literal, {
+    render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, mapLiteral = text => text) {
+      const prepared = templateMessages(messages);
+      const render = (list: typeof prepared) =>
+        renderTemplate(program, mapLiteral, {
           ...variables,
           messages: list,
           add_generation_prompt: addGenerationPrompt,
-          bos_token: literal(bosToken),
-          eos_token: literal(eosToken),
+          bos_token: mapLiteral(bosToken),
+          eos_token: mapLiteral(eosToken),
           strftime_now: (format: unknown) => strftime(now, String(format)),
           raise_exception: (message: unknown) => {
             const reason = String(message).replace(/[\ufdd0-\ufdef]/g, '');
-            throw new InputError(`The chat template refuses these messages: ${reason.slice(0, 300)}`);
+            throw new InputError(`The chat template rejects these messages: ${reason.slice(0, 300)}`);
           },
         });
-      if (!given.some(({ content }) => content === null)) return render(given);
-      // Some templates know a message without content by its null; others fail on null.
+      if (!prepared.some(({ content }) => content === null)) return render(prepared);
+      // Some templates test for null content; others fail on it and get an empty string.
       try {
-        return render(given);
+        return render(prepared);
       } catch (error) {
         if (!(error instanceof FormatError)) throw error;
-        return render(given.map(message => ({ ...message, content: message.content ?? '' })));
+        return render(prepared.map(message => ({ ...message, content: message.content ?? '' })));
       }
     },
   };

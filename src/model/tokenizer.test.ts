@@ -3,17 +3,17 @@ import { describe, expect, it } from 'vitest';
 import { FormatError, InputError, UnsupportedError } from '../errors.ts';
 import { encodeChat } from './chat.ts';
 import { createChatTemplate } from './template.ts';
-import { disguise, disguisedBytes } from './tokenizer/bytes.ts';
-import { preTokenizerNames } from './tokenizer/pretokenizer.ts';
+import { bytesToUnicode, byteToUnicode } from './tokenizer/bytes.ts';
+import { preTokenizerNames } from './tokenizer/pre-tokenizer.ts';
 import { createTokenizer } from './tokenizer.ts';
 
 const bytes = Array.from({ length: 256 }, (_, byte) => byte);
 
-/** All bytes, a few words, and control tokens at the end. */
+/** A vocabulary of all bytes, a few words and special tokens. */
 function bpe(changes: Record<string, unknown> = {}) {
-  const words = ['he', 'll', 'hell', 'hello', disguise(' hello')];
+  const words = ['he', 'll', 'hell', 'hello', bytesToUnicode(' hello')];
   const special = ['<|im_start|>', '<|im_end|>', '<|tool|>', '<word>'];
-  const tokens = [...disguisedBytes, ...words, ...special];
+  const tokens = [...byteToUnicode, ...words, ...special];
   return createTokenizer(
     new Map<string, unknown>(
       Object.entries({
@@ -21,7 +21,7 @@ function bpe(changes: Record<string, unknown> = {}) {
         'tokenizer.ggml.pre': 'gpt-2',
         'tokenizer.ggml.tokens': tokens,
         'tokenizer.ggml.token_type': tokens.map(text => (text === '<word>' ? 4 : text.startsWith('<|') ? 3 : 1)),
-        'tokenizer.ggml.merges': ['h e', 'l l', 'he ll', 'hell o', `${disguise(' ')} hello`],
+        'tokenizer.ggml.merges': ['h e', 'l l', 'he ll', 'hell o', `${bytesToUnicode(' ')} hello`],
         'tokenizer.ggml.bos_token_id': tokens.indexOf('<|im_start|>'),
         'tokenizer.ggml.eos_token_id': tokens.indexOf('<|im_end|>'),
         ...changes,
@@ -30,7 +30,7 @@ function bpe(changes: Record<string, unknown> = {}) {
   );
 }
 
-/** SentencePiece: unknown, begin, end, bytes, letters and merges with scores. */
+/** A SentencePiece vocabulary: unknown, BOS, EOS, bytes, letters and merged tokens with scores. */
 function spm(changes: Record<string, unknown> = {}) {
   const hex = bytes.map(byte => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
   const words = ['▁', 'a', 'b', 'c', 'ab', 'bc', '▁a', '▁ab', '▁▁', 'é', '<s'];
@@ -49,46 +49,46 @@ function spm(changes: Record<string, unknown> = {}) {
   );
 }
 
-const names = (tokenizer: ReturnType<typeof bpe>, ids: number[]) => ids.map(id => tokenizer.tokenText(id));
+const texts = (tokenizer: ReturnType<typeof bpe>, ids: number[]) => ids.map(id => tokenizer.tokenText(id));
 
 describe('byte-level BPE', () => {
   const tokenizer = bpe();
 
   it('merges by rank', () => {
-    expect(names(tokenizer, tokenizer.encode('hello hello hell'))).toEqual(['hello', 'Ġhello', 'Ġ', 'hell']);
+    expect(texts(tokenizer, tokenizer.encode('hello hello hell'))).toEqual(['hello', 'Ġhello', 'Ġ', 'hell']);
   });
 
-  it('reads control tokens only when asked, user-defined ones always', () => {
-    expect(names(tokenizer, tokenizer.encode('<|im_end|><word>')).at(-1)).toBe('<word>');
+  it('parses control tokens only on request, user-defined tokens always', () => {
+    expect(texts(tokenizer, tokenizer.encode('<|im_end|><word>')).at(-1)).toBe('<word>');
     expect(tokenizer.encode('<|im_end|>')).not.toContain(tokenizer.eos);
-    expect(tokenizer.encode('<|im_end|>', { special: true })).toEqual([tokenizer.eos]);
+    expect(tokenizer.encode('<|im_end|>', { parseSpecialTokens: true })).toEqual([tokenizer.eos]);
   });
 
-  it('puts BOS first only when asked', () => {
+  it('adds BOS only on request', () => {
     expect(tokenizer.encode('he')).toHaveLength(1);
     expect(tokenizer.encode('he', { bos: true })[0]).toBe(tokenizer.bos);
   });
 
-  it('leaves control tokens out of text, unless asked', () => {
-    const ids = tokenizer.encode('<|im_start|>hello<|im_end|>', { special: true });
+  it('omits control tokens from decoded text, unless requested', () => {
+    const ids = tokenizer.encode('<|im_start|>hello<|im_end|>', { parseSpecialTokens: true });
     expect(tokenizer.decode(ids)).toBe('hello');
-    expect(tokenizer.decode(ids, { special: true })).toBe('<|im_start|>hello<|im_end|>');
+    expect(tokenizer.decode(ids, { includeSpecialTokens: true })).toBe('<|im_start|>hello<|im_end|>');
   });
 
-  it('knows what ends generation', () => {
-    expect(tokenizer.endIds).toEqual(new Set([tokenizer.eos]));
+  it('finds the tokens that end generation', () => {
+    expect(tokenizer.eosIds).toEqual(new Set([tokenizer.eos]));
     expect(tokenizer.eot).toBe(tokenizer.eos);
   });
 
-  it('gives back any well-formed text', () => {
+  it('decodes any well-formed text unchanged', () => {
     fc.assert(fc.property(fc.string({ unit: 'binary' }), text => tokenizer.decode(tokenizer.encode(text)) === text));
   });
 
-  it('turns half a surrogate pair into U+FFFD', () => {
+  it('replaces half a surrogate pair with U+FFFD', () => {
     expect(tokenizer.decode(tokenizer.encode('a\ud83d'))).toBe('a\ufffd');
   });
 
-  it('refuses ids outside the vocabulary', () => {
+  it('rejects ids outside the vocabulary', () => {
     expect(() => tokenizer.decode([100_000])).toThrow(InputError);
     expect(() => tokenizer.tokenBytes(-1)).toThrow(InputError);
   });
@@ -97,41 +97,41 @@ describe('byte-level BPE', () => {
 describe('SentencePiece', () => {
   const tokenizer = spm();
 
-  it('merges by score, the leftmost of equals first', () => {
-    expect(names(tokenizer, tokenizer.encode('abc'))).toEqual(['▁a', 'bc']);
-    expect(names(tokenizer, tokenizer.encode('ab'))).toEqual(['▁ab']);
-    expect(names(tokenizer, tokenizer.encode('  a'))).toEqual(['▁▁', '▁a']);
+  it('merges the pair with the highest score first, the leftmost among equals', () => {
+    expect(texts(tokenizer, tokenizer.encode('abc'))).toEqual(['▁a', 'bc']);
+    expect(texts(tokenizer, tokenizer.encode('ab'))).toEqual(['▁ab']);
+    expect(texts(tokenizer, tokenizer.encode('  a'))).toEqual(['▁▁', '▁a']);
   });
 
   it('falls back to bytes', () => {
-    expect(names(tokenizer, tokenizer.encode('é€'))).toEqual(['▁', 'é', '<0xE2>', '<0x82>', '<0xAC>']);
+    expect(texts(tokenizer, tokenizer.encode('é€'))).toEqual(['▁', 'é', '<0xE2>', '<0x82>', '<0xAC>']);
   });
 
-  it('never makes a control token by merging', () => {
+  it('never merges plain text into a control token', () => {
     expect(tokenizer.encode('<s></s>')).not.toContain(tokenizer.bos);
-    expect(tokenizer.encode('<s>', { special: true })).toEqual([tokenizer.bos]);
+    expect(tokenizer.encode('<s>', { parseSpecialTokens: true })).toEqual([tokenizer.bos]);
   });
 
-  it('gives back any well-formed text, with the space prefix or without', () => {
+  it('decodes any well-formed text unchanged, with and without the space prefix', () => {
     const bare = spm({ 'tokenizer.ggml.add_space_prefix': false });
     const text = fc.string({ unit: fc.constantFrom('a', 'b', 'c', ' ', 'é', '€', '😀', '\n') });
     fc.assert(fc.property(text, text => [tokenizer, bare].every(t => t.decode(t.encode(text)) === text)));
   });
 
-  it('cuts at words only where no token has a space inside', () => {
+  it('encodes word by word only if no token has a space inside', () => {
     const crossing = spm({ 'tokenizer.ggml.token_type': undefined });
-    expect(names(crossing, crossing.encode('ab ab'))).toEqual(['▁ab', '▁ab']);
+    expect(texts(crossing, crossing.encode('ab ab'))).toEqual(['▁ab', '▁ab']);
   });
 
-  it('ends 100 KB of one character in bounded time', () => {
+  it('encodes 100 KB of one character in bounded time', () => {
     for (const char of ['a', ' ', '€']) expect(tokenizer.encode(char.repeat(100_000)).length).toBeGreaterThan(1000);
   });
 });
 
-describe('streams of text', () => {
+describe('a text stream', () => {
   const tokenizer = bpe();
 
-  it('say the same as decode, and never half a character', () => {
+  it('returns the same text as decode, and never half a character', () => {
     fc.assert(
       fc.property(fc.array(fc.nat(260)), ids => {
         const stream = tokenizer.createTextStream();
@@ -143,40 +143,40 @@ describe('streams of text', () => {
     );
   });
 
-  it('hold an unfinished character back', () => {
+  it('holds back an incomplete character', () => {
     const stream = tokenizer.createTextStream();
     const [first, ...rest] = tokenizer.encode('€');
-    expect(stream.push(first!)).toBe('');
+    expect(stream.push(first)).toBe('');
     expect(rest.map(id => stream.push(id)).join('')).toBe('€');
-    stream.push(first!);
+    stream.push(first);
     expect(stream.end()).toBe('\ufffd');
   });
 });
 
-describe('chats', () => {
+describe('encoding a chat', () => {
   const tokenizer = bpe();
   const template = createChatTemplate({});
 
-  it('turn the template into control tokens, and what people wrote never', () => {
+  it('parses control tokens of the template, but not of user text', () => {
     const content = 'hello<|im_end|>\n<|im_start|>system';
     const ids = encodeChat(tokenizer, template, [{ role: 'user', content }]);
     const control = ids.filter(id => id === tokenizer.bos || id === tokenizer.eos);
     expect(control).toEqual([tokenizer.bos, tokenizer.eos, tokenizer.bos]);
-    expect(tokenizer.decode(ids, { special: true })).toBe(
+    expect(tokenizer.decode(ids, { includeSpecialTokens: true })).toBe(
       `<|im_start|>user\n${content}<|im_end|>\n<|im_start|>assistant\n`,
     );
   });
 
-  it('keep the ids of plain text', () => {
+  it('gives plain text the same ids as encode', () => {
     const plain = encodeChat(tokenizer, template, [{ role: 'user', content: 'a hello \ufdd0' }]);
     const direct = tokenizer.encode('<|im_start|>user\na hello \ufdd0<|im_end|>\n<|im_start|>assistant\n', {
-      special: true,
+      parseSpecialTokens: true,
     });
     expect(plain).toEqual(direct);
   });
 });
 
-describe('a file that cannot be read', () => {
+describe('a vocabulary in a model file', () => {
   it.each([
     ['an unknown pre-tokenizer', { 'tokenizer.ggml.pre': 'klingon' }, UnsupportedError, /klingon.*llama-bpe.*smollm/s],
     ['an unknown model', { 'tokenizer.ggml.model': 't5' }, UnsupportedError, /"t5"/],
@@ -184,13 +184,13 @@ describe('a file that cannot be read', () => {
     ['no merges', { 'tokenizer.ggml.merges': undefined }, FormatError, /merges/],
     ['a token twice', { 'tokenizer.ggml.tokens': ['a', 'a'] }, FormatError, /twice/],
     ['too few types', { 'tokenizer.ggml.token_type': [1] }, FormatError, /1 entries/],
-    ['tokens that are no strings', { 'tokenizer.ggml.tokens': [1, 2] }, FormatError, /array of strings/],
-  ])('says so: %s', (_, changes, type, message) => {
+    ['tokens that are not strings', { 'tokenizer.ggml.tokens': [1, 2] }, FormatError, /array of strings/],
+  ])('is rejected with %s', (_, changes, type, message) => {
     expect(() => bpe(changes)).toThrow(type);
     expect(() => bpe(changes)).toThrow(message);
   });
 
-  it('knows every pre-tokenizer it names', () => {
+  it('is supported with every listed pre-tokenizer', () => {
     for (const pre of preTokenizerNames) {
       const tokenizer = bpe({ 'tokenizer.ggml.pre': pre });
       expect(tokenizer.decode(tokenizer.encode("It's 12345 hello\n\n  世界!")), pre).toBe(
@@ -199,7 +199,7 @@ describe('a file that cannot be read', () => {
     }
   });
 
-  it.each(preTokenizerNames)('cuts hostile runs in bounded time: %s', pre => {
+  it.each(preTokenizerNames)('is split in bounded time on hostile text: %s', pre => {
     const tokenizer = bpe({ 'tokenizer.ggml.pre': pre });
     const started = performance.now();
     for (const char of [' ', '\n', 'a', 'A', '1', '!', '中', '\u0301', ' \n', "'s"]) {

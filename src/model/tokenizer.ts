@@ -1,75 +1,97 @@
-/** Text to token ids and back, by the vocabulary that a GGUF carries. The ids are those llama.cpp would give. */
+/** Text to token ids and back, with the vocabulary of a GGUF file. The ids are the same as llama.cpp's. */
 import { InputError } from '../errors.ts';
-import { bpeEncoder } from './tokenizer/bpe.ts';
-import { byteOfHexToken, bytesOfDisguised } from './tokenizer/bytes.ts';
-import { createMarker, type Marks } from './tokenizer/marked.ts';
-import type { Metadata } from './tokenizer/metadata.ts';
-import { type SpecialToken, specialSplitter } from './tokenizer/special.ts';
-import { spmEncoder } from './tokenizer/spm.ts';
+import { createBpeEncoder } from './tokenizer/bpe.ts';
+import { parseHexToken, unicodeToBytes } from './tokenizer/bytes.ts';
+import { type ControlMarks, createControlMarker } from './tokenizer/control-marks.ts';
+import { createSpecialTokenSplitter, type SpecialToken, type TextOrId } from './tokenizer/special-tokens.ts';
+import { createSpmEncoder } from './tokenizer/spm.ts';
 import { createTextStream, type TextStream } from './tokenizer/stream.ts';
+import type { Metadata } from './tokenizer/tokenizer-metadata.ts';
 import { readVocab, TokenType, type Vocab } from './tokenizer/vocab.ts';
 
-export type { Marks } from './tokenizer/marked.ts';
-export type { Metadata } from './tokenizer/metadata.ts';
+export type { ControlMarks } from './tokenizer/control-marks.ts';
 export type { TextStream } from './tokenizer/stream.ts';
+export type { Metadata } from './tokenizer/tokenizer-metadata.ts';
 
 export interface EncodeOptions {
-  /** Read control tokens written out in the text (`<|im_start|>`). Only for text that we made ourselves: a template. */
-  special?: boolean;
-  /** Put the beginning-of-sequence token first. `addBos` says whether the model wants that. */
+  /** Parse control tokens spelled out in the text (`<|im_start|>`). Only for trusted text. */
+  parseSpecialTokens?: boolean;
+  /** Put the beginning-of-sequence token first. `addBos` says whether the model expects it. */
   bos?: boolean;
-  /** The marks that `markControls` put into the text; then control tokens are read between them and nowhere else. */
-  marks?: Marks;
 }
 
 export interface DecodeOptions {
-  /** Write control tokens out instead of leaving them away. */
-  special?: boolean;
+  /** Include the text of control tokens, which is left out by default. */
+  includeSpecialTokens?: boolean;
 }
 
 export interface Tokenizer {
   readonly vocabSize: number;
+  /** Beginning of sequence. */
   readonly bos?: number;
+  /** End of sequence. */
   readonly eos?: number;
+  /** End of turn. */
   readonly eot?: number;
-  /** Every token that ends generation, eos and eot among them. */
-  readonly endIds: ReadonlySet<number>;
-  /** Whether the model file wants BOS before, and EOS after, a text. */
+  /** Every token that ends generation, including `eos` and `eot`. */
+  readonly eosIds: ReadonlySet<number>;
+  /** Whether the model expects BOS before, and EOS after, a text. */
   readonly addBos: boolean;
   readonly addEos: boolean;
   encode(text: string, options?: EncodeOptions): number[];
-  /** Puts marks around each control token written out in `text`, one of a template's own strings, for `encode` to read. */
-  markControls(text: string, marks: Marks): string;
-  /** Text as it was before `encode`; invalid UTF-8 becomes U+FFFD. */
+  /** The inverse of `encode`; invalid UTF-8 becomes U+FFFD. */
   decode(ids: Iterable<number>, options?: DecodeOptions): string;
-  /** The bytes a token adds to a text; none for control tokens, unless `special`. */
+  /** The bytes that a token adds to a text; none for control tokens, unless `includeSpecialTokens`. */
   tokenBytes(id: number, options?: DecodeOptions): Uint8Array;
-  /** A token's own name in the vocabulary, e.g. `Ġhello` or `<|im_end|>`. */
+  /** A token's entry in the vocabulary, such as `Ġhello` or `<|im_end|>`. */
   tokenText(id: number): string;
-  /** Decodes token by token, holding unfinished characters back. */
+  /** Decodes token by token, holding back incomplete characters. */
   createTextStream(options?: DecodeOptions): TextStream;
+}
+
+/** A tokenizer that can encode rendered chat templates: see `tokenizer/control-marks.ts`. */
+export interface ChatTokenizer extends Tokenizer {
+  /** Marks the control tokens in one of the template's string literals. */
+  markControlTokens(literal: string, marks: ControlMarks): string;
+  /** Encodes a rendered template: only marked control tokens are parsed as such. */
+  encodeMarked(text: string, marks: ControlMarks): number[];
 }
 
 const utf8 = new TextEncoder();
 
-export function createTokenizer(meta: Metadata): Tokenizer {
+export function createTokenizer(meta: Metadata): ChatTokenizer {
   const vocab = readVocab(meta);
-  const encodePlain = vocab.kind === 'bpe' ? bpeEncoder(vocab) : spmEncoder(vocab);
-  // User-defined tokens are read in any text, as llama.cpp does: they are words. Control tokens only where asked.
+  const encodePlain = vocab.kind === 'bpe' ? createBpeEncoder(vocab) : createSpmEncoder(vocab);
+  // As in llama.cpp, user-defined tokens are parsed in any text, control tokens only on request.
   const userDefined = specialTokens(vocab, [TokenType.userDefined]);
   const controls = specialTokens(vocab, [TokenType.control, TokenType.unknown]);
-  const untrusted = specialSplitter(userDefined);
-  const trusted = specialSplitter([...userDefined, ...controls]);
-  const marker = createMarker(controls, userDefined);
-  const cache: (Uint8Array | undefined)[] = [];
-  const nothing = new Uint8Array(0);
+  const splitUserDefined = createSpecialTokenSplitter(userDefined);
+  const splitAll = createSpecialTokenSplitter([...userDefined, ...controls]);
+  const marker = createControlMarker(controls, userDefined);
+  const bytesById: (Uint8Array | undefined)[] = [];
+  const noBytes = new Uint8Array(0);
 
   const tokenBytes = (id: number, options: DecodeOptions = {}): Uint8Array => {
     checkId(vocab, id);
     const type = vocab.types[id];
-    if (!options.special && (type === TokenType.control || type === TokenType.unknown)) return nothing;
-    cache[id] ??= bytesOf(vocab, id);
-    return cache[id];
+    if (!options.includeSpecialTokens && (type === TokenType.control || type === TokenType.unknown)) return noBytes;
+    bytesById[id] ??= decodeTokenBytes(vocab, id);
+    return bytesById[id];
+  };
+
+  const encodePieces = (pieces: readonly TextOrId[]): number[] => {
+    const ids: number[] = [];
+    let afterSpecial = true;
+    for (const piece of pieces) {
+      if (typeof piece === 'number') {
+        ids.push(piece);
+      } else {
+        const prefix = vocab.kind === 'spm' && vocab.addSpacePrefix && afterSpecial ? ' ' : '';
+        for (const id of encodePlain(prefix + piece)) ids.push(id);
+      }
+      afterSpecial = typeof piece === 'number';
+    }
+    return ids;
   };
 
   return {
@@ -77,35 +99,26 @@ export function createTokenizer(meta: Metadata): Tokenizer {
     bos: vocab.bos,
     eos: vocab.eos,
     eot: vocab.eot,
-    endIds: vocab.endIds,
+    eosIds: vocab.eosIds,
     addBos: vocab.addBos,
     addEos: vocab.addEos,
 
-    encode(text, { special = false, bos = false, marks } = {}) {
-      const ids: number[] = [];
-      if (bos && vocab.bos !== undefined) ids.push(vocab.bos);
-      let afterSpecial = true;
-      const whole = wellFormed(text);
-      for (const fragment of marks ? marker.split(whole, marks) : special ? trusted(whole) : untrusted(whole)) {
-        if (typeof fragment === 'number') {
-          ids.push(fragment);
-        } else {
-          const prefix = vocab.kind === 'spm' && vocab.addSpacePrefix && afterSpecial ? ' ' : '';
-          for (const id of encodePlain(prefix + fragment)) ids.push(id);
-        }
-        afterSpecial = typeof fragment === 'number';
-      }
-      return ids;
+    encode(text, { parseSpecialTokens = false, bos = false } = {}) {
+      const split = parseSpecialTokens ? splitAll : splitUserDefined;
+      const ids = encodePieces(split(replaceLoneSurrogates(text)));
+      return bos && vocab.bos !== undefined ? [vocab.bos, ...ids] : ids;
     },
 
-    markControls: marker.mark,
+    markControlTokens: marker.mark,
+
+    encodeMarked: (text, marks) => encodePieces(marker.split(replaceLoneSurrogates(text), marks)),
 
     decode(ids, options) {
       const stream = createTextStream(id => tokenBytes(id, options));
       let text = '';
       for (const id of ids) text += stream.push(id);
       text += stream.end();
-      // The space that encode put in front is not the text's own.
+      // Drop the space prefix that `encode` added.
       return vocab.kind === 'spm' && vocab.addSpacePrefix && text.startsWith(' ') ? text.slice(1) : text;
     },
 
@@ -113,7 +126,7 @@ export function createTokenizer(meta: Metadata): Tokenizer {
 
     tokenText(id) {
       checkId(vocab, id);
-      return vocab.tokens[id]!;
+      return vocab.tokens[id];
     },
 
     createTextStream: options => createTextStream(id => tokenBytes(id, options)),
@@ -123,25 +136,25 @@ export function createTokenizer(meta: Metadata): Tokenizer {
 function specialTokens(vocab: Vocab, types: readonly number[]): SpecialToken[] {
   const tokens: SpecialToken[] = [];
   vocab.tokens.forEach((text, id) => {
-    if (!types.includes(vocab.types[id]!)) return;
-    tokens.push({ id, text, eatsSpaceAfter: vocab.eatSpaces && !['<unk>', '<s>', '<|endoftext|>'].includes(text) });
+    if (!types.includes(vocab.types[id])) return;
+    tokens.push({ id, text, rstrip: vocab.rstripControlTokens && !['<unk>', '<s>', '<|endoftext|>'].includes(text) });
   });
   return tokens;
 }
 
-function bytesOf(vocab: Vocab, id: number): Uint8Array {
-  const text = vocab.tokens[id]!;
-  const type = vocab.types[id]!;
+function decodeTokenBytes(vocab: Vocab, id: number): Uint8Array {
+  const text = vocab.tokens[id];
+  const type = vocab.types[id];
   if (type === TokenType.control || type === TokenType.unknown || type === TokenType.userDefined) {
     return utf8.encode(text);
   }
-  const byte = type === TokenType.byte ? byteOfHexToken(text) : undefined;
+  const byte = type === TokenType.byte ? parseHexToken(text) : undefined;
   if (byte !== undefined) return Uint8Array.of(byte);
-  return vocab.kind === 'bpe' ? bytesOfDisguised(text) : utf8.encode(text.replaceAll('▁', ' '));
+  return vocab.kind === 'bpe' ? unicodeToBytes(text) : utf8.encode(text.replaceAll('▁', ' '));
 }
 
-/** UTF-8 cannot hold half a surrogate pair; it becomes U+FFFD before anything looks at it. */
-function wellFormed(text: string): string {
+/** UTF-8 cannot encode half a surrogate pair, so it becomes U+FFFD. */
+function replaceLoneSurrogates(text: string): string {
   return text.replace(/\p{Surrogate}/gu, '\ufffd');
 }
 

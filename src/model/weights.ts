@@ -1,8 +1,8 @@
-/** A model's tensors on a device. Matrices stay quantized as they are in the file; norms and biases are floats. */
+/** A model's weights on a device. Matrices keep the file's quantization; norms and biases become float32. */
 import type { Device, Tensor, Weights } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
-import { type Gguf, readFloats, readTensorInto, tensorOf } from './gguf.ts';
-import { pairRows } from './rope.ts';
+import { type Gguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
+import { interleaveHalves } from './rope.ts';
 
 export interface LayerWeights {
   attentionNorm: Tensor;
@@ -14,7 +14,7 @@ export interface LayerWeights {
   vBias?: Tensor;
   qNorm?: Tensor;
   kNorm?: Tensor;
-  output: Weights;
+  attentionOutput: Weights;
   ffnNorm: Tensor;
   gate: Weights;
   up: Weights;
@@ -23,14 +23,15 @@ export interface LayerWeights {
 
 export interface ModelWeights {
   embedding: Weights;
-  unembedding: Weights;
+  outputHead: Weights;
   outputNorm: Tensor;
   layers: LayerWeights[];
 }
 
 export interface LoadProgress {
-  /** Bytes of an address come over the network first, unless it does not say how many they are. */
+  /** `fetch`: downloading a URL of known size. `load`: reading tensors into device memory. */
   phase: 'fetch' | 'load';
+  /** Bytes. */
   done: number;
   total: number;
 }
@@ -49,24 +50,24 @@ export async function loadWeights(
     done += bytes;
     onProgress?.({ phase: 'load', done, total });
   };
-  // The engine knows adjacent pairs only: rows of files that pair halves are put side by side.
-  const paired = (name: string) => rope.pairing === 'halves' && /attn_[qk](_norm)?\.(weight|bias)$/.test(name);
+  // Kernels rotate adjacent pairs: files that pair the halves of a head are reordered.
+  const needsInterleave = (name: string) => rope.pairing === 'halves' && /attn_[qk](_norm)?\.(weight|bias)$/.test(name);
 
   const matrix = async (name: string): Promise<Weights> => {
-    const tensor = tensorOf(gguf, name);
+    const tensor = requireTensor(gguf, name);
     const [cols, rows] = tensor.shape;
     const weights = await device.loadWeights(tensor.type, rows, cols, async (into, start) => {
       await readTensorInto(gguf, tensor, into, start);
-      if (paired(name)) pairRows(into, tensor.bytes / rows, headDim, rope.dims);
+      if (needsInterleave(name)) interleaveHalves(into, tensor.bytes / rows, headDim, rope.dims);
     });
     advance(tensor.bytes);
     return weights;
   };
   const vector = async (name: string): Promise<Tensor> => {
-    const data = await readFloats(gguf, tensorOf(gguf, name));
-    if (paired(name)) pairRows(new Uint8Array(data.buffer), 4, headDim, rope.dims);
-    const tensor = device.tensor(1, data.length);
-    device.write(tensor, 0, data);
+    const data = await readTensorAsFloat32(gguf, requireTensor(gguf, name));
+    if (needsInterleave(name)) interleaveHalves(new Uint8Array(data.buffer), 4, headDim, rope.dims);
+    const tensor = device.createTensor(1, data.length);
+    device.writeRows(tensor, 0, data);
     advance(data.byteLength);
     return tensor;
   };
@@ -75,27 +76,27 @@ export async function loadWeights(
   const embedding = await matrix('token_embd.weight');
   const layers: LayerWeights[] = [];
   for (let i = 0; i < config.layers; i++) {
-    const at = (name: string) => `blk.${i}.${name}`;
+    const tensorName = (name: string) => `blk.${i}.${name}`;
     layers.push({
-      attentionNorm: await vector(at('attn_norm.weight')),
-      q: await matrix(at('attn_q.weight')),
-      k: await matrix(at('attn_k.weight')),
-      v: await matrix(at('attn_v.weight')),
-      qBias: await optional(at('attn_q.bias')),
-      kBias: await optional(at('attn_k.bias')),
-      vBias: await optional(at('attn_v.bias')),
-      qNorm: await optional(at('attn_q_norm.weight')),
-      kNorm: await optional(at('attn_k_norm.weight')),
-      output: await matrix(at('attn_output.weight')),
-      ffnNorm: await vector(at('ffn_norm.weight')),
-      gate: await matrix(at('ffn_gate.weight')),
-      up: await matrix(at('ffn_up.weight')),
-      down: await matrix(at('ffn_down.weight')),
+      attentionNorm: await vector(tensorName('attn_norm.weight')),
+      q: await matrix(tensorName('attn_q.weight')),
+      k: await matrix(tensorName('attn_k.weight')),
+      v: await matrix(tensorName('attn_v.weight')),
+      qBias: await optional(tensorName('attn_q.bias')),
+      kBias: await optional(tensorName('attn_k.bias')),
+      vBias: await optional(tensorName('attn_v.bias')),
+      qNorm: await optional(tensorName('attn_q_norm.weight')),
+      kNorm: await optional(tensorName('attn_k_norm.weight')),
+      attentionOutput: await matrix(tensorName('attn_output.weight')),
+      ffnNorm: await vector(tensorName('ffn_norm.weight')),
+      gate: await matrix(tensorName('ffn_gate.weight')),
+      up: await matrix(tensorName('ffn_up.weight')),
+      down: await matrix(tensorName('ffn_down.weight')),
     });
   }
   return {
     embedding,
-    unembedding: config.tiedOutput ? embedding : await matrix('output.weight'),
+    outputHead: config.tiedOutput ? embedding : await matrix('output.weight'),
     outputNorm: await vector('output_norm.weight'),
     layers,
   };

@@ -1,124 +1,127 @@
 /**
- * Where the bits of a cache go: which layers' keys and values get more of them. A profile says how much each side of
- * each layer matters (its divergence when it alone is coded) and what each amount of bits leaves of its error; one
- * budget is then spent where it helps most.
+ * Bit allocation: which layers' keys and values get more bits. A profile holds the sensitivity of each side of each layer
+ * (the divergence if only that side is quantized) and its error at each number of bits. One budget for all sides is spent
+ * where it reduces the divergence most.
  */
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
-import { spend } from '../codec/mead/spend.ts';
+import { allocateBits } from '../codec/mead/allocate-bits.ts';
 import type { Profile } from './profile.ts';
 
-/** One side of one layer. */
-export interface Unit {
+/** The keys or the values of one layer. */
+export interface LayerSide {
   layer: number;
   side: Side;
 }
 
 export interface Allocation<T> {
-  /** In the order of the units. */
+  /** One per side, in the order given. */
   amounts: T[];
-  /** Divergence that the whole should cause, nats a token. */
+  /** Predicted KL divergence of the whole plan, in nats per token. */
   predicted: number;
 }
 
-/** Amounts that mead's units may have: 0 to 6. */
+/** A mead quad has 0 to 6 nibbles, a dim of the uniform code 0 to 6 bits. */
 const LEVELS = 7;
-/** The probe of mead gives every side this many bits. */
+/** Bits per value at which mead's sensitivity was measured. */
 const PROBE_BITS = 2;
-/** Bits of values in a quad's nibble, and in a unit of the uniform code. */
-const NIBBLE = 4;
 
-/** Squared error of TurboQuant by bits, and the specs of each side: centred keys, corrected norms where that helps. */
+/** Relative squared error of TurboQuant at 1 to 4 bits, and the spec of each side: centered keys, corrected norms. */
 const TQ_LOSS = [0.3634, 0.1175, 0.03455, 0.0095];
-const TQ: Record<Side, string[]> = {
+const TQ_SPECS: Record<Side, string[]> = {
   key: ['tq1-c', 'tq2-c', 'tq3-c-nc', 'tq4-c-nc'],
   value: ['tq1', 'tq2', 'tq3-nc', 'tq4-nc'],
 };
-/** Bits that the norms of a head cost a value. */
+/** Bits per value for the f16 norm of each vector. */
 const normBits = (headDim: number) => 16 / headDim;
 
-const arrayOf = (profile: Pick<Profile, 'learned'>, { layer, side }: Unit, name: string): Float32Array | undefined =>
-  (profile.learned[layer][side] as Learned)[name];
+const learnedArray = (
+  profile: Pick<Profile, 'learned'>,
+  { layer, side }: LayerSide,
+  name: string,
+): Float32Array | undefined => (profile.learned[layer][side] as Learned)[name];
 
-/** Whether the profile can share out bits over mead's units. */
-export const sharesMead = (profile?: Profile): profile is Profile => profile?.sensitivities.mead2 !== undefined;
-export const sharesTurbo = (profile?: Profile): profile is Profile => profile?.sensitivities['tq2-c'] !== undefined;
+/** Whether the profile has mead's sensitivities. */
+export const canAllocateMead = (profile?: Profile): profile is Profile => profile?.sensitivities.mead2 !== undefined;
+/** Whether the profile has TurboQuant's sensitivities. */
+export const canAllocateTurboQuant = (profile?: Profile): profile is Profile =>
+  profile?.sensitivities['tq2-c'] !== undefined;
 
-/** Nibbles of every quad (bits of every dim, if uniform) for `bits` a value over all units. */
-export function shareMead(
+/** Nibbles per quad of each side (uniform: bits per dim), for an average of `bits` per value over all sides. */
+export function allocateMead(
   profile: Profile,
-  units: readonly Unit[],
+  sides: readonly LayerSide[],
   bits: number,
   uniform: boolean,
 ): Allocation<Float32Array> {
-  const losses = units.map(unit => {
-    const loss = arrayOf(profile, unit, uniform ? 'mead.step-loss' : 'mead.loss') ?? new Float32Array(0);
-    const weight = weightOf(profile, unit, uniform);
+  const losses = sides.map(side => {
+    const loss = learnedArray(profile, side, uniform ? 'mead.step-loss' : 'mead.loss') ?? new Float32Array(0);
+    const weight = divergencePerLoss(profile, side, uniform);
     return loss.map(x => x * weight);
   });
-  const all = join(losses);
-  const values = (all.length / LEVELS) * (uniform ? 1 : NIBBLE);
-  const shared = spend(all, LEVELS, Math.floor((bits * values) / (uniform ? 1 : NIBBLE)));
+  const all = concatenate(losses);
+  // A nibble per quad is a bit per value, so the budget is the same for both codes.
+  const allocated = allocateBits(all, LEVELS, Math.floor(bits * (all.length / LEVELS)));
   let first = 0;
   let predicted = 0;
   const amounts = losses.map(loss => {
     const count = loss.length / LEVELS;
-    const own = Float32Array.from(shared.subarray(first, first + count));
-    own.forEach((amount, i) => {
+    const ofSide = Float32Array.from(allocated.subarray(first, first + count));
+    ofSide.forEach((amount, i) => {
       predicted += loss[i * LEVELS + amount];
     });
     first += count;
-    return own;
+    return ofSide;
   });
   return { amounts, predicted };
 }
 
 /**
- * What a unit of a side's loss costs in divergence: that of its probe over the loss that the probe left. Both codes go
- * by one probe; a profile may know the scale of uniform ones apart.
+ * Divergence per unit of a side's loss: its measured divergence over its loss at the measured bits. Both codes use the
+ * same measurement, unless the profile has one of the uniform code.
  */
-function weightOf({ sensitivities, ...profile }: Profile, unit: Unit, uniform: boolean): number {
-  const loss = arrayOf(profile, unit, 'mead.loss');
+function divergencePerLoss({ sensitivities, ...profile }: Profile, layerSide: LayerSide, uniform: boolean): number {
+  const loss = learnedArray(profile, layerSide, 'mead.loss');
   if (!loss) return 0;
   const quads = loss.length / LEVELS;
-  const amounts = spend(loss, LEVELS, PROBE_BITS * quads);
-  let left = 0;
+  const amounts = allocateBits(loss, LEVELS, PROBE_BITS * quads);
+  let remaining = 0;
   amounts.forEach((amount, quad) => {
-    left += loss[quad * LEVELS + amount];
+    remaining += loss[quad * LEVELS + amount];
   });
   const probed = (uniform && sensitivities.mead2u) || sensitivities.mead2;
-  const divergence = probed[unit.layer][unit.side];
-  return left > 0 ? divergence / left : 0;
+  const divergence = probed[layerSide.layer][layerSide.side];
+  return remaining > 0 ? divergence / remaining : 0;
 }
 
-/** A TurboQuant spec for every unit, for `bits` a value on average, norms included. */
-export function shareTurbo(
+/** A TurboQuant spec for each side, for an average of `bits` per value, norms included. */
+export function allocateTurboQuant(
   profile: Profile,
-  units: readonly Unit[],
+  sides: readonly LayerSide[],
   bits: number,
   headDim: number,
 ): Allocation<string> {
   const levels = TQ_LOSS.length;
   const losses = Float32Array.from(
-    units.flatMap(({ layer, side }) => {
+    sides.flatMap(({ layer, side }) => {
       const divergence = profile.sensitivities['tq2-c'][layer][side];
       return TQ_LOSS.map(loss => (divergence * loss) / TQ_LOSS[1]);
     }),
   );
-  // Everyone has one bit; the rest is shared.
-  const amounts = spend(losses, levels, Math.floor((bits - normBits(headDim) - 1) * units.length + 1e-9));
+  // Each side has one bit; the rest is allocated.
+  const amounts = allocateBits(losses, levels, Math.floor((bits - normBits(headDim) - 1) * sides.length + 1e-9));
   return {
-    amounts: units.map(({ side }, i) => TQ[side][amounts[i]]),
-    predicted: units.reduce((sum, _, i) => sum + losses[i * levels + amounts[i]], 0),
+    amounts: sides.map(({ side }, i) => TQ_SPECS[side][amounts[i]]),
+    predicted: sides.reduce((sum, _, i) => sum + losses[i * levels + amounts[i]], 0),
   };
 }
 
-function join(arrays: readonly Float32Array[]): Float32Array {
+function concatenate(arrays: readonly Float32Array[]): Float32Array {
   const all = new Float32Array(arrays.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
+  let offset = 0;
   for (const array of arrays) {
-    all.set(array, at);
-    at += array.length;
+    all.set(array, offset);
+    offset += array.length;
   }
   return all;
 }

@@ -1,4 +1,4 @@
-/** Plans that share bits out: by sensitivity, within a budget, and honest about what they take. */
+/** Automatic plans: bits by sensitivity, within a memory budget, with exact byte counts. */
 import { describe, expect, it } from 'vitest';
 import { createSequence } from '../cache/sequence.ts';
 import { codeBits } from '../codec/codec.ts';
@@ -7,12 +7,12 @@ import { gaussianSamples } from '../codec/learned.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { choosePlan, isAuto } from './auto.ts';
-import { type Plan, planBytes, planOf } from './plan.ts';
+import { createPlan, type Plan, planBytes } from './plan.ts';
 import type { Profile } from './profile.ts';
 
-const shape = { layers: 4, kvHeads: 2, headDim: 16, pageTokens: 128, turn: Float64Array.of(1, 0.1) };
+const shape = { layers: 4, kvHeads: 2, headDim: 16, pageTokens: 128, ropeFrequencies: Float64Array.of(1, 0.1) };
 
-/** Layers that are all alike but for how much they matter: each twice as much as the one before, keys more than values. */
+/** Equal layers, each twice as sensitive as the previous one, keys more than values. */
 function makeProfile(): Profile {
   const samples = gaussianSamples(shape, 512);
   const both = ['mead2', 'mead2u', 'tq4-c'].map(spec => learn(spec, shape, { key: samples, value: samples }));
@@ -20,14 +20,17 @@ function makeProfile(): Profile {
     key: Object.assign({}, ...both.map(l => l.key)),
     value: Object.assign({}, ...both.map(l => l.value)),
   };
-  const matter = Array.from({ length: shape.layers }, (_, i) => ({ key: 0.002 * 2 ** i, value: 0.0005 * 2 ** i }));
+  const sensitivities = Array.from({ length: shape.layers }, (_, i) => ({
+    key: 0.002 * 2 ** i,
+    value: 0.0005 * 2 ** i,
+  }));
   return {
     fingerprint: '0'.repeat(64),
     hash: '1'.repeat(64),
-    shape: { ...shape, turn: [...shape.turn] },
-    made: { tokens: 512, context: 512, samples: 512, seed: 0, text: 'none', codecs: [], version: '0' },
+    shape: { ...shape, ropeFrequencies: [...shape.ropeFrequencies] },
+    provenance: { tokens: 512, context: 512, samples: 512, seed: 0, text: 'none', codecs: [], version: '0' },
     learned: Array(shape.layers).fill(learned),
-    sensitivities: { mead2: matter, 'tq2-c': matter },
+    sensitivities: { mead2: sensitivities, 'tq2-c': sensitivities },
   };
 }
 
@@ -35,15 +38,15 @@ const profile = makeProfile();
 const bitsOf = ({ codecs }: Plan) =>
   codecs.map(({ keys, values }) => ({ key: codeBits(keys), value: codeBits(values) }));
 
-describe('bits where they count', () => {
-  it.each(['mead2', 'mead1.5', 'mead3', 'auto:2', 'auto:2.25', 'auto-tq:3'])('%s spends what it is named by', spec => {
-    const wanted = Number(spec.match(/[\d.]+/)![0]);
+describe('bit allocation', () => {
+  it.each(['mead2', 'mead1.5', 'mead3', 'auto:2', 'auto:2.25', 'auto-tq:3'])('%s uses the bits in its name', spec => {
+    const requested = Number(spec.match(/[\d.]+/)![0]);
     const { bits } = choosePlan(spec, shape, profile);
-    expect(bits).toBeLessThanOrEqual(wanted + 1e-9);
-    expect(bits).toBeGreaterThan(wanted - 0.15);
+    expect(bits).toBeLessThanOrEqual(requested + 1e-9);
+    expect(bits).toBeGreaterThan(requested - 0.15);
   });
 
-  it.each(['mead2', 'mead2u', 'auto:2.5', 'auto-tq:4'])('%s gives more to layers that matter more', spec => {
+  it.each(['mead2', 'mead2u', 'auto:2.5', 'auto-tq:4'])('%s gives more bits to more sensitive layers', spec => {
     const bits = bitsOf(choosePlan(spec, shape, profile));
     for (let i = 1; i < bits.length; i++) {
       expect(bits[i].key).toBeGreaterThanOrEqual(bits[i - 1].key);
@@ -52,13 +55,13 @@ describe('bits where they count', () => {
     expect(bits[3].key).toBeGreaterThan(bits[0].value);
   });
 
-  it('expects less divergence of more bits', () => {
+  it('predicts less divergence with more bits', () => {
     const expected = [1.5, 2, 2.5, 3, 4, 5].map(bits => choosePlan(`auto:${bits}`, shape, profile).predicted!);
     for (let i = 1; i < expected.length; i++) expect(expected[i]).toBeLessThan(expected[i - 1]);
-    expect(planOf('mead2', shape, profile).predicted).toBeCloseTo(expected[1], 6);
+    expect(createPlan('mead2', shape, profile).predicted).toBeCloseTo(expected[1], 6);
   });
 
-  it('keeps edges in f16, and its window', () => {
+  it('keeps the edge layers and the window in f16', () => {
     const plan = choosePlan('auto:2+edge1+recent64', shape, profile);
     expect(plan.codecs.map(({ keys }) => keys.spec === 'f16')).toEqual([true, false, false, true]);
     expect(plan.window).toEqual({ sink: 4, recent: 64, edge: 1 });
@@ -70,7 +73,7 @@ describe('bits where they count', () => {
 describe('a memory budget', () => {
   const context = 2048;
 
-  it.each([80_000, 100_000, 130_000, 160_000, 220_000])('of %i bytes is kept, and nearly spent', kvMemory => {
+  it.each([80_000, 100_000, 130_000, 160_000, 220_000])('of %i bytes is not exceeded, and almost used up', kvMemory => {
     const plan = choosePlan('auto', shape, profile, { kvMemory, context });
     const bytes = planBytes(plan, context);
     expect(bytes).toBeLessThanOrEqual(kvMemory);
@@ -78,23 +81,23 @@ describe('a memory budget', () => {
     if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(kvMemory - finest);
   });
 
-  it('that f16 fits into takes f16', () => {
+  it('that is large enough gives f16', () => {
     expect(choosePlan('auto', shape, profile, { kvMemory: 1e7, context }).spec).toBe('f16');
   });
 
-  it('that nothing fits into says what would', () => {
+  it('that is too small is an error that says what would fit', () => {
     const ask = () => choosePlan('auto', shape, profile, { kvMemory: 5000, context: 100_000 });
     expect(ask).toThrow(CapacityError);
     expect(ask).toThrow(/do not fit into/);
   });
 
-  it('is for auto, and for a context', () => {
+  it('needs auto and a context', () => {
     expect(() => choosePlan('tq4', shape, profile, { kvMemory: 1e6, context })).toThrow(InputError);
     expect(() => choosePlan('auto', shape, profile, { kvMemory: 1e6 })).toThrow(InputError);
   });
 });
 
-it.each(['f16', 'tq4', 'mead2', 'auto:2.25+recent40', 'auto-tq:3'])('%s takes the bytes that its plan says', spec => {
+it.each(['f16', 'tq4', 'mead2', 'auto:2.25+recent40', 'auto-tq:3'])('%s takes exactly the bytes of planBytes', spec => {
   const plan = choosePlan(spec, shape, profile);
   const device = createJsDevice();
   const { window, leaf, pageTokens } = plan;
@@ -121,21 +124,21 @@ describe('without a profile', () => {
     ['auto:4.5', 'tq4'],
     ['auto:4', 'tq3'],
     ['auto:0.5', 'tq1'],
-  ])('%s is %s for all, and says why', (spec, chosen) => {
-    const wide = { ...shape, headDim: 64, turn: undefined };
+  ])('%s is %s for all layers, with a notice', (spec, chosen) => {
+    const wide = { ...shape, headDim: 64, ropeFrequencies: undefined };
     const plan = choosePlan(spec, wide);
     expect(plan.spec).toBe(chosen);
     expect(plan.notice).toContain('kvasir calibrate');
     expect(plan.predicted).toBeUndefined();
   });
 
-  it('a family that needs one is refused', () => {
+  it('a codec that needs one is an error', () => {
     expect(() => choosePlan('auto-mead:2', shape)).toThrow(/kvasir calibrate/);
     expect(() => choosePlan('mead2', shape)).toThrow(/kvasir calibrate/);
   });
 });
 
-it('knows what it is written like', () => {
+it('parses its own syntax only', () => {
   expect(['auto', 'auto:2', 'auto-tq:3.25', 'auto+recent128'].every(isAuto)).toBe(true);
   expect(['tq4', 'automatic', 'mead2'].some(isAuto)).toBe(false);
   for (const wrong of ['auto:', 'auto:x', 'auto-kivi:2', 'auto:2+nothing3'])
@@ -147,6 +150,6 @@ it.each([
   ['auto:0', /more than 0/],
   ['auto-mead:7', /auto-mead takes more than 0 and at most 6/],
   ['auto-tq:6', /auto-tq takes more than 0 and at most 5/],
-])('%s is refused, and says what there is', (spec, message) => {
+])('%s is rejected with the allowed range', (spec, message) => {
   expect(() => choosePlan(spec, shape)).toThrow(message);
 });

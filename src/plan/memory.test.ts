@@ -1,26 +1,26 @@
 import { describe, expect, it } from 'vitest';
-import { createCodec, learn, learns, placeholder } from '../codec/kv.ts';
+import { createCodec, learn, needsProfile, placeholderLearned } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
 import { zoo } from '../codec/zoo.ts';
 import { InputError } from '../errors.ts';
 import { memoryReport, whatFits } from './memory.ts';
-import { planBytes, planOf } from './plan.ts';
+import { createPlan, planBytes } from './plan.ts';
 
 const GIB = 2 ** 30;
 
-describe('the arithmetic of the TurboQuant cache', () => {
+describe('published sizes of the TurboQuant cache', () => {
   const block = (spec: string) => {
     const { keys, values } = createCodec(spec, { headDim: 128, kvHeads: 8, pageTokens: 16 });
     return keys.pageBytes + values.pageBytes;
   };
 
-  it('17,408 bytes a block of 16 tokens against 32,768 in fp8: 1.88 times', () => {
+  it('17,408 bytes per block of 16 tokens, 32,768 in fp8: 1.88 times less', () => {
     expect(block('tq4-n32')).toBe(17_408);
     expect(block('fp8')).toBe(32_768);
     expect(block('fp8') / block('tq4-n32')).toBeCloseTo(1.88, 2);
   });
 
-  it('548,275 tokens against 291,271 in 20 GiB for 36 layers', () => {
+  it('548,275 tokens in 20 GiB with 36 layers, 291,271 in fp8', () => {
     const tokens = (spec: string) =>
       whatFits(memoryReport(spec, { layers: 36, kvHeads: 8, headDim: 128, pageTokens: 16 }, 4096), 20 * GIB).tokens;
     expect(tokens('tq4-n32')).toBe(548_275);
@@ -31,7 +31,7 @@ describe('the arithmetic of the TurboQuant cache', () => {
 describe('a memory report', () => {
   const shape = { layers: 30, kvHeads: 3, headDim: 64 };
 
-  it('counts pages, f16 windows and padding, and nothing twice', () => {
+  it('counts pages, f16 windows and padding once each', () => {
     const report = memoryReport('tq4+sink4+recent128', shape, 2000);
     // 2000 - 128 tokens hold 14 whole pages; the other 208 and the 4 sinks stay f16 in a window of 256.
     const f16Token = 30 * 2 * 2 * 3 * 64;
@@ -43,9 +43,9 @@ describe('a memory report', () => {
     expect(report.codeBits).toBe(4.25);
   });
 
-  it.each([1, 128, 129, 256, 257, 1000])('is that of a plan at %i tokens', context => {
+  it.each([1, 128, 129, 256, 257, 1000])('equals planBytes at %i tokens', context => {
     for (const spec of ['tq4', 'tq3+sink0', 'kivi2g32+recent128+edge1', 'f16'])
-      expect(memoryReport(spec, shape, context).totalBytes).toBe(planBytes(planOf(spec, shape), context));
+      expect(memoryReport(spec, shape, context).totalBytes).toBe(planBytes(createPlan(spec, shape), context));
     const { windowBytes, paddingBytes } = memoryReport('tq4', shape, context);
     expect(paddingBytes).toBeGreaterThanOrEqual(0);
     expect(windowBytes).toBeGreaterThan(0);
@@ -58,31 +58,31 @@ describe('a memory report', () => {
     expect(memoryReport('tq4+edge99', shape, 4096).bytesPerToken).toBe(30 * 2 * 2 * 3 * 64);
   });
 
-  it('equals the bytes that encode really makes', () => {
+  it('equals the bytes that encode produces', () => {
     const tokens = 1000;
     const codec = createCodec('kivi2g32', { headDim: 64, kvHeads: 3 });
     const x = new Float32Array(tokens * 3 * 64).fill(1);
     const bytes = codec.encode(x, x).filter(segment => segment.keys === codec.keys);
-    const made = bytes.reduce((sum, { keyPage, valuePage }) => sum + keyPage.length + valuePage.length, 0);
-    expect(made).toBe(memoryReport('kivi2g32', { ...shape, layers: 1 }, tokens).pageBytes);
+    const encodedBytes = bytes.reduce((sum, { keyPage, valuePage }) => sum + keyPage.length + valuePage.length, 0);
+    expect(encodedBytes).toBe(memoryReport('kivi2g32', { ...shape, layers: 1 }, tokens).pageBytes);
   });
 
-  it.each(zoo.filter(learns))('counts %s without teaching it: sizes do not depend on the data', spec => {
+  it.each(zoo.filter(needsProfile))('counts %s without training: sizes do not depend on the data', spec => {
     const small = { headDim: 32, kvHeads: 2 };
     const samples = gaussianSamples(small, 64);
     const taught = createCodec(spec, small, learn(spec, small, { key: samples, value: samples }));
-    const counted = createCodec(spec, small, placeholder(spec, small));
+    const counted = createCodec(spec, small, placeholderLearned(spec, small));
     expect([counted.keys.pageBytes, counted.values.pageBytes]).toEqual([
       taught.keys.pageBytes,
       taught.values.pageBytes,
     ]);
   });
 
-  it('never promises more than f16 at a length where nothing is sealed yet', () => {
+  it('shows no gain over f16 while no page is sealed', () => {
     expect(memoryReport('tq2', shape, 100).ratio).toBeLessThanOrEqual(1);
   });
 
-  it('refuses counts that make no sense', () => {
+  it('rejects invalid counts', () => {
     expect(() => memoryReport('tq4', { ...shape, layers: 0 }, 10)).toThrow(InputError);
     expect(() => memoryReport('tq4', shape, 1.5)).toThrow(InputError);
   });

@@ -1,27 +1,31 @@
-/** What a cache costs: true bytes of a model's shape under a spec, windows, tails and padding included. */
-import { halfBytes } from '../cache/leaf.ts';
-import { createCodec, type KvShape, placeholder } from '../codec/kv.ts';
+/** Memory of a KV cache in bytes, including windows, tails and padding. */
+import { f16BlockBytes } from '../cache/leaf.ts';
+import { createCodec, type KvShape, placeholderLearned } from '../codec/kv.ts';
 import { InputError } from '../errors.ts';
 import { packedPages } from '../kernel/visibility.ts';
-import { bitsOf, byLayer, planBytes, planOfCodecs } from './plan.ts';
+import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './plan.ts';
 
+/** The dimensions of a model that determine the size of its cache. */
 export interface ModelShape extends KvShape {
   layers: number;
 }
 
+/** The memory of one sequence of `context` tokens. */
 export interface MemoryReport {
   spec: string;
-  /** Everything a sealed page stores over its values, keys and values together, layers kept in f16 left out. */
+  /** Bits per value of sealed pages, everything that they store included, without layers that stay f16. */
   codeBits: number;
-  /** What one more token costs in sealed pages, all layers. */
+  /** Bytes per token of sealed pages, all layers. */
   bytesPerToken: number;
-  /** One sequence of `context` tokens, in full: */
+  /** Tokens. */
   context: number;
+  /** Sealed pages. */
   pageBytes: number;
-  /** f16 sinks, recent window and the unfinished page. */
+  /** f16 sinks, recent window and the incomplete page. */
   windowBytes: number;
-  /** Reserved in the f16 window and not yet used. */
+  /** Reserved for the f16 window, not used yet. */
   paddingBytes: number;
+  /** The sum of the above. */
   totalBytes: number;
   /** The same sequence in f16. */
   f16Bytes: number;
@@ -29,16 +33,16 @@ export interface MemoryReport {
   ratio: number;
 }
 
-/** The bytes of a plan of this spec, as `planBytes` counts them, by what they hold. */
+/** The memory of a cache in this format, without loading a model. */
 export function memoryReport(spec: string, shape: ModelShape, context: number): MemoryReport {
   checkCount('layers', shape.layers, 1 << 12);
   checkCount('context', context, 2 ** 40);
-  const codec = createCodec(spec, shape, placeholder(spec, shape));
+  const codec = createCodec(spec, shape, placeholderLearned(spec, shape));
   const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;
-  const codecs = byLayer({ ...shape, kvHeads }, edge, () => codec);
-  const plan = planOfCodecs(codec.spec, codec.window, codecs);
-  const f16Token = halfBytes({ ...codec.shape, layers: plan.leaf.layers }, 1);
+  const codecs = codecsByLayer({ ...shape, kvHeads }, edge, () => codec);
+  const plan = createPlanFromCodecs(codec.spec, codec.window, codecs);
+  const f16Token = f16BlockBytes({ ...codec.shape, layers: plan.leaf.layers }, 1);
   const pages = packedPages(context, { pageTokens, recent });
   const pageBytes = pages * plan.leaf.bytes;
   const windowBytes = (context - pages * pageTokens + Math.min(sink, context)) * f16Token;
@@ -46,7 +50,7 @@ export function memoryReport(spec: string, shape: ModelShape, context: number): 
   const f16Bytes = context * f16Token;
   return {
     spec: codec.spec,
-    codeBits: bitsOf(codec),
+    codeBits: codecBits(codec),
     bytesPerToken: plan.leaf.bytes / pageTokens,
     context,
     pageBytes,
@@ -58,7 +62,7 @@ export function memoryReport(spec: string, shape: ModelShape, context: number): 
   };
 }
 
-/** How many tokens' pages a budget holds, and how many whole sequences of the report's context. */
+/** How many tokens (their sealed pages), and how many sequences of the report's context, fit in `budget` bytes. */
 export function whatFits(report: MemoryReport, budget: number): { tokens: number; sequences: number } {
   return {
     tokens: Math.floor(budget / report.bytesPerToken),
@@ -66,7 +70,7 @@ export function whatFits(report: MemoryReport, budget: number): { tokens: number
   };
 }
 
-function checkCount(name: string, value: number, most: number): void {
-  if (!Number.isInteger(value) || value < 1 || value > most)
-    throw new InputError(`${name} must be a whole number from 1 to ${most}, not ${value}.`);
+function checkCount(name: string, value: number, max: number): void {
+  if (!Number.isInteger(value) || value < 1 || value > max)
+    throw new InputError(`${name} must be an integer from 1 to ${max}; got ${value}.`);
 }

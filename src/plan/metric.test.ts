@@ -1,13 +1,13 @@
 import { expect, it } from 'vitest';
-import { turnPairs } from '../codec/domain.ts';
 import { createRandom } from '../codec/parts/random.ts';
-import { outputGrams, turnBothSides, valueMetric } from './metric.ts';
+import { applyRope } from '../codec/parts/rope.ts';
+import { outputGrams, ropeBothSides, valueMetric } from './metric.ts';
 
 const random = createRandom(3);
 const numbers = (length: number) => Float64Array.from({ length }, random.normal);
 const dot = (a: ArrayLike<number>, b: ArrayLike<number>) => Array.from(a).reduce((sum, x, i) => sum + x * b[i], 0);
 
-it('a wrong value costs what it moves the output by, over all heads of its group', () => {
+it('the metric of a value error is the change of the output, over all heads of its group', () => {
   const shape = { heads: 6, kvHeads: 2, headDim: 4 };
   const width = 5;
   const output = Float32Array.from(numbers(width * 24));
@@ -24,13 +24,13 @@ it('a wrong value costs what it moves the output by, over all heads of its group
   }
 });
 
-it('a moment turned on both sides is that of turned vectors', () => {
+it('rotating a second moment on both sides equals the second moment of rotated vectors', () => {
   const dim = 6;
   const turn = Float64Array.of(1, 0.01);
   const x = numbers(dim);
   const moment = new Float64Array(dim * dim).map((_, i) => x[Math.floor(i / dim)] * x[i % dim]);
-  turnBothSides(moment, dim, turn, -37);
-  turnPairs(x, turn, -37);
+  ropeBothSides(moment, dim, turn, -37);
+  applyRope(x, turn, -37);
   const error = numbers(dim);
   expect(cost(moment, error)).toBeCloseTo(dot(x, error) ** 2, 9);
 });

@@ -1,9 +1,6 @@
-/** What an error costs by its direction: e^T M e is how much it moves a layer's output. */
+/** Error metrics: e^T M e is how much an error e of a key or value changes a layer's output. */
 
-/**
- * [head][dim][dim]: what a head gives goes through its columns of the output matrix W, [width][heads x headDim]; W^T W
- * of each.
- */
+/** [head][dim][dim]: the Gram matrices W^T W of each head's columns of the output matrix W, [width][heads x headDim]. */
 export function outputGrams(
   output: Float32Array,
   { heads, headDim }: { heads: number; headDim: number },
@@ -20,7 +17,7 @@ export function outputGrams(
   return Float32Array.from(grams);
 }
 
-/** [kv head][dim][dim]: the heads that share a value, each by how much it looks at values. */
+/** [kv head][dim][dim]: the Gram matrices of the query heads of each KV head, weighted by their squared probabilities. */
 export function valueMetric(
   grams: Float32Array,
   shares: Float64Array,
@@ -35,19 +32,19 @@ export function valueMetric(
   return metric;
 }
 
-/** R M R^T, in place, R turning by so many positions: pairs of rows turn, then pairs of columns. */
-export function turnBothSides(m: Float64Array, dim: number, turn: Float64Array, positions: number): void {
+/** R M R^T in place, where R is RoPE by `positions`: rotates pairs of rows, then pairs of columns. */
+export function ropeBothSides(m: Float64Array, dim: number, frequencies: Float64Array, positions: number): void {
   for (const [pairStep, lineStep] of [
     [dim, 1],
     [1, dim],
   ]) {
-    for (let pair = 0; pair < turn.length; pair++) {
-      const [cos, sin] = [Math.cos(turn[pair] * positions), Math.sin(turn[pair] * positions)];
+    for (let pair = 0; pair < frequencies.length; pair++) {
+      const [cos, sin] = [Math.cos(frequencies[pair] * positions), Math.sin(frequencies[pair] * positions)];
       for (let line = 0; line < dim; line++) {
-        const at = 2 * pair * pairStep + line * lineStep;
-        const [a, b] = [m[at], m[at + pairStep]];
-        m[at] = a * cos - b * sin;
-        m[at + pairStep] = a * sin + b * cos;
+        const i = 2 * pair * pairStep + line * lineStep;
+        const [a, b] = [m[i], m[i + pairStep]];
+        m[i] = a * cos - b * sin;
+        m[i + pairStep] = a * sin + b * cos;
       }
     }
   }

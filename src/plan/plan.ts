@@ -1,25 +1,29 @@
-/** Which codec every layer's keys and values use, and what stays f16. */
-import { halfBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
+/** A plan: the codec of every layer's keys and values, and what stays f16. */
+import { f16BlockBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
-import { createCodec, type KvCodec, type KvShape, learns } from '../codec/kv.ts';
+import { createCodec, type KvCodec, type KvShape, needsProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
-import { formatSpec, type KvSpec, parseSpec, type Window, windowOf } from '../codec/spec.ts';
-import { packedPages, tailRoom } from '../kernel/visibility.ts';
-import { shareMead, sharesMead, type Unit } from './allocate.ts';
+import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
+import { packedPages, tailCapacity } from '../kernel/visibility.ts';
+import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import type { Profile } from './profile.ts';
 
+/** How a cache is stored: one codec per layer. */
 export interface Plan {
-  /** Canonical. */
+  /** The spec in canonical form. */
   spec: string;
-  window: Required<Window>;
+  /** What stays f16. */
+  window: Required<F16Window>;
   pageTokens: number;
-  /** Code bits a value, keys and values together, layers kept in f16 left out. */
+  /** Code bits per value, averaged over keys and values, without layers that stay f16. */
   bits: number;
+  /** One per layer. */
   codecs: readonly KvCodec[];
+  /** Layout of one page of all layers. */
   leaf: LeafLayout;
-  /** Divergence from an f16 cache that the profile lets one expect, nats a token. */
+  /** KL divergence from an f16 cache that the profile predicts, in nats per token. */
   predicted?: number;
-  /** What one should know of how it was chosen. */
+  /** A warning about how the plan was chosen. */
   notice?: string;
 }
 
@@ -29,26 +33,29 @@ export interface PlanShape extends KvShape {
 }
 
 /**
- * One spec for all layers but the first and last `edge` ones, which stay f16. Codecs that learn from data take what the
- * profile holds of their layer; mead shares its bits out over all of them.
+ * One spec for all layers, except the first and last `edge` ones, which stay f16. Calibrated codecs use the parameters that
+ * the profile has for their layer; mead's bits are allocated over all layers.
  */
-export function planOf(spec: string, shape: PlanShape, profile?: Profile): Plan {
+export function createPlan(spec: string, shape: PlanShape, profile?: Profile): Plan {
   const parsed = parseSpec(spec);
   const { edge } = windowOf(parsed);
-  // Devices make kernels for each codec: layers that learned nothing share one.
-  const shared = learns(spec) ? undefined : createCodec(spec, shape);
-  const share = sharesMead(profile) ? shareSpec(parsed, shape.layers, profile) : undefined;
-  const codecs = byLayer(shape, edge, layer => {
-    const known = (side: Side) => ({ ...profile?.learned[layer][side], ...share?.amounts.get(layer)?.[side] });
-    return shared ?? createCodec(spec, shape, { key: known('key'), value: known('value') });
+  // Devices compile kernels for each codec: layers without learned parameters share one.
+  const shared = needsProfile(spec) ? undefined : createCodec(spec, shape);
+  const allocation = canAllocateMead(profile) ? allocateSpec(parsed, shape.layers, profile) : undefined;
+  const codecs = codecsByLayer(shape, edge, layer => {
+    const learnedFor = (side: Side) => ({
+      ...profile?.learned[layer][side],
+      ...allocation?.amounts.get(layer)?.[side],
+    });
+    return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
   });
-  return planOfCodecs(formatSpec(parsed), windowOf(parsed), codecs, share?.predicted);
+  return createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted);
 }
 
 const isEdge = (layer: number, layers: number, edge: number) => layer < edge || layer >= layers - edge;
 
-/** Sides of all layers that are coded. */
-export function unitsOf(layers: number, edge: number): Unit[] {
+/** The sides of all layers that are quantized. */
+export function codedSides(layers: number, edge: number): LayerSide[] {
   const coded = Array.from({ length: layers }, (_, layer) => layer).filter(layer => !isEdge(layer, layers, edge));
   return coded.flatMap(layer => [
     { layer, side: 'key' as const },
@@ -56,41 +63,41 @@ export function unitsOf(layers: number, edge: number): Unit[] {
   ]);
 }
 
-/** A codec for each layer; f16 at the edges. */
-export function byLayer(shape: PlanShape, edge: number, codecOf: (layer: number) => KvCodec): KvCodec[] {
+/** One codec per layer; f16 at the edges. */
+export function codecsByLayer(shape: PlanShape, edge: number, codecOf: (layer: number) => KvCodec): KvCodec[] {
   const exact = createCodec('f16', shape);
   return Array.from({ length: shape.layers }, (_, layer) =>
     isEdge(layer, shape.layers, edge) ? exact : codecOf(layer),
   );
 }
 
-/** Amounts for every layer's mead sides; a base that serves both sides is one budget. */
-function shareSpec(spec: KvSpec, layers: number, profile: Profile) {
+/** Bit allocation of the mead sides of a spec; keys and values of the same codec share one budget. */
+function allocateSpec(spec: KvSpec, layers: number, profile: Profile) {
   const amounts = new Map<number, Partial<Record<Side, Learned>>>();
   let predicted: number | undefined;
   const sides = { key: spec.key, value: spec.value };
   for (const base of new Set([spec.key.base, spec.value.base])) {
     const [, bits, uniform] = base.match(/^mead([\d.]+)(u?)$/) ?? [];
     if (!bits) continue;
-    const units = unitsOf(layers, windowOf(spec).edge).filter(({ side }) => sides[side].base === base);
-    const share = shareMead(profile, units, Number(bits), uniform === 'u');
-    predicted = (predicted ?? 0) + share.predicted;
-    units.forEach(({ layer, side }, i) => {
-      const learned = { [uniform ? 'mead.bits' : 'mead.nibbles']: share.amounts[i] };
+    const meadSides = codedSides(layers, windowOf(spec).edge).filter(({ side }) => sides[side].base === base);
+    const allocation = allocateMead(profile, meadSides, Number(bits), uniform === 'u');
+    predicted = (predicted ?? 0) + allocation.predicted;
+    meadSides.forEach(({ layer, side }, i) => {
+      const learned = { [uniform ? 'mead.bits' : 'mead.nibbles']: allocation.amounts[i] };
       amounts.set(layer, { ...amounts.get(layer), [side]: learned });
     });
   }
-  const whole = Object.values(sides).every(({ base }) => base.startsWith('mead'));
-  return { amounts, predicted: whole ? predicted : undefined };
+  const isAllMead = Object.values(sides).every(({ base }) => base.startsWith('mead'));
+  return { amounts, predicted: isAllMead ? predicted : undefined };
 }
 
-/** Code bits a value over keys and values together. */
-export const bitsOf = ({ keys, values }: KvCodec): number => (codeBits(keys) + codeBits(values)) / 2;
+/** Code bits per value, averaged over keys and values. */
+export const codecBits = ({ keys, values }: KvCodec): number => (codeBits(keys) + codeBits(values)) / 2;
 
-/** A plan of a codec for each layer, all under one window. */
-export function planOfCodecs(
+/** A plan from one codec per layer, all with the same window. */
+export function createPlanFromCodecs(
   spec: string,
-  window: Required<Window>,
+  window: Required<F16Window>,
   codecs: readonly KvCodec[],
   predicted?: number,
 ): Plan {
@@ -100,17 +107,17 @@ export function planOfCodecs(
     spec,
     window,
     pageTokens: codecs[0].shape.pageTokens,
-    bits: counted.reduce((sum, codec) => sum + bitsOf(codec), 0) / counted.length,
+    bits: counted.reduce((sum, codec) => sum + codecBits(codec), 0) / counted.length,
     codecs,
     leaf: leafLayout(codecs),
     predicted,
   };
 }
 
-/** Bytes of one sequence of `context` tokens: whole leaves, f16 sinks, and the tail as it is reserved. */
+/** Bytes of one sequence of `context` tokens: leaves, f16 sinks, and the reserved tail. */
 export function planBytes({ window, pageTokens, codecs, leaf }: Plan, context: number): number {
   const shape = { ...codecs[0].shape, layers: leaf.layers };
   const sealing = { pageTokens, recent: window.recent };
-  const tail = halfBytes(shape, tailRoom(sealing));
-  return packedPages(context, sealing) * leaf.bytes + tail + halfBytes(shape, window.sink);
+  const tail = f16BlockBytes(shape, tailCapacity(sealing));
+  return packedPages(context, sealing) * leaf.bytes + tail + f16BlockBytes(shape, window.sink);
 }

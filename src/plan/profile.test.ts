@@ -8,13 +8,13 @@ import { createRandom, normals } from '../codec/parts/random.ts';
 import { FormatError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
 import { roundF16 } from '../kernel/float.ts';
 import { checkProfile, decodeProfile, encodeProfile, type ProfileContent } from './profile.ts';
-import { findProfile, readProfile } from './store.ts';
+import { findProfile, readProfile } from './profile-store.ts';
 
 const random = createRandom(1);
 const content: ProfileContent = {
   fingerprint: 'ab'.repeat(32),
-  shape: { layers: 2, kvHeads: 1, headDim: 16, turn: [1, 0.1, 1 / 3] },
-  made: { tokens: 512, context: 64, samples: 100, seed: 7, text: 'self', codecs: ['tq4-c'], version: '0.1.0' },
+  shape: { layers: 2, kvHeads: 1, headDim: 16, ropeFrequencies: [1, 0.1, 1 / 3] },
+  provenance: { tokens: 512, context: 64, samples: 100, seed: 7, text: 'self', codecs: ['tq4-c'], version: '0.1.0' },
   learned: [
     { key: { mean: normals(random, 16), book: normals(random, 5001) }, value: {} },
     { key: { mean: normals(random, 16) }, value: { far: normals(random, 6000).map(x => 1e5 * x) } },
@@ -27,7 +27,7 @@ const content: ProfileContent = {
   },
 };
 
-/** The file with another header: the arrays stay, the checksum is made to fit. */
+/** The file with a changed header, the same arrays, and a valid checksum. */
 async function withHeader(change: (header: Record<string, unknown>) => void): Promise<Uint8Array<ArrayBuffer>> {
   const bytes = await encodeProfile(content);
   const length = new DataView(bytes.buffer).getUint32(12, true);
@@ -50,25 +50,25 @@ async function sealed(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayB
 }
 
 describe('a profile', () => {
-  it('comes back as it was written, long arrays as f16 keeps them', async () => {
+  it('is decoded as it was encoded, long arrays rounded to f16', async () => {
     const bytes = await encodeProfile(content);
-    const { hash, ...back } = await decodeProfile(bytes);
+    const { hash, ...decoded } = await decodeProfile(bytes);
     const book = content.learned[0].key.book!.map(roundF16);
-    expect(back).toEqual({
+    expect(decoded).toEqual({
       ...content,
       learned: [{ ...content.learned[0], key: { ...content.learned[0].key, book } }, content.learned[1]],
     });
     expect(hash).toBe(Buffer.from(bytes.subarray(-32)).toString('hex'));
-    expect(await encodeProfile(back)).toEqual(bytes);
+    expect(await encodeProfile(decoded)).toEqual(bytes);
   });
 
-  it('keeps an array as a caller says', async () => {
+  it('stores an array in the given type', async () => {
     const { learned } = await decodeProfile(await encodeProfile(content, { book: 'f32', mean: 'f16' }));
     expect(learned[0].key.book).toEqual(content.learned[0].key.book);
     expect(learned[0].key.mean).toEqual(content.learned[0].key.mean!.map(roundF16));
   });
 
-  it('is read as it was when version 1 was new', async () => {
+  it('of format version 1 is still readable', async () => {
     const path = fileURLToPath(new URL('../../test/fixtures/profile-1.kvprofile', import.meta.url));
     const small = { ...content, learned: [content.learned[0], { key: {}, value: {} }] };
     if (process.env.KVASIR_GOLDEN === 'write') writeFileSync(path, await encodeProfile(small));
@@ -77,7 +77,7 @@ describe('a profile', () => {
     expect((await decodeProfile(golden)).learned[0].key.mean).toEqual(content.learned[0].key.mean);
   });
 
-  it('belongs to one model', async () => {
+  it('is only valid for its model', async () => {
     const profile = await decodeProfile(await encodeProfile(content));
     const { shape, fingerprint } = content;
     checkProfile(profile, shape, fingerprint);
@@ -86,7 +86,7 @@ describe('a profile', () => {
       () => checkProfile(profile, shape, 'cd'.repeat(32)),
       () => checkProfile(profile, { ...shape, layers: 3 }),
       () => checkProfile(profile, { ...shape, kvHeads: 2 }),
-      () => checkProfile(profile, { ...shape, turn: [1, 0.1, 0.3] }, fingerprint),
+      () => checkProfile(profile, { ...shape, ropeFrequencies: [1, 0.1, 0.3] }, fingerprint),
     ];
     for (const check of wrong) {
       expect(check).toThrow(UnsupportedError);
@@ -94,7 +94,7 @@ describe('a profile', () => {
     }
   });
 
-  it('is found beside its model, then in the store; a path that is none is an error', async () => {
+  it('is found next to its model, then in the cache folder; an unreadable path is an error', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'kvasir-profile-'));
     process.env.KVASIR_CACHE = join(dir, 'cache');
     const model = join(dir, 'model.gguf');
@@ -107,8 +107,8 @@ describe('a profile', () => {
   });
 });
 
-describe('a hostile profile', () => {
-  it('cut anywhere is refused', async () => {
+describe('an invalid profile', () => {
+  it('truncated anywhere is rejected', async () => {
     const bytes = await encodeProfile(content);
     const header = new DataView(bytes.buffer).getUint32(12, true);
     const cuts = [
@@ -128,53 +128,53 @@ describe('a hostile profile', () => {
       bytes.length - 1,
     ];
     for (const cut of cuts) await expect(decodeProfile(bytes.slice(0, cut))).rejects.toThrow(FormatError);
-    // Even with a checksum that fits.
+    // Even with a valid checksum.
     for (const cut of cuts.filter(cut => cut >= 48))
       await expect(decodeProfile(await sealed(bytes.slice(0, cut)))).rejects.toThrow(FormatError);
   });
 
-  it('of a later version says so', async () => {
+  it('of a later format version is an UnsupportedError', async () => {
     const bytes = await encodeProfile(content);
     bytes[8] = 2;
     await expect(decodeProfile(await sealed(bytes))).rejects.toThrow(UnsupportedError);
   });
 
   it.each<[string, (header: Record<string, never>) => void]>([
-    ['no model', header => Object.assign(header, { fingerprint: 'x' })],
-    ['absurd layers', header => Object.assign(header.shape, { layers: 1e9 })],
-    ['absurd heads', header => Object.assign(header.shape, { kvHeads: -1 })],
-    ['half a layer', header => Object.assign(header.shape, { layers: 1.5 })],
-    ['too many angles', header => Object.assign(header.shape, { turn: new Array(9).fill(1) })],
-    ['an angle that is none', header => Object.assign(header.shape, { turn: [null] })],
-    ['an absurd array', header => Object.assign(header.arrays[0], { length: 2 ** 31 })],
-    ['a negative array', header => Object.assign(header.arrays[0], { length: -4 })],
-    ['a short array', header => Object.assign(header.arrays[0], { length: 12 })],
-    ['an array of no layer', header => Object.assign(header.arrays[0], { layer: 2 })],
-    ['an array of no side', header => Object.assign(header.arrays[0], { side: 'query' })],
-    ['an array of no type', header => Object.assign(header.arrays[0], { type: 'f64' })],
-    ['an array with a strange name', header => Object.assign(header.arrays[0], { name: '__proto__' })],
-    ['two arrays of a name', header => Object.assign(header.arrays[1], { name: 'mean' })],
-    ['no list', header => Object.assign(header, { arrays: {} })],
-    ['an endless list', header => Object.assign(header, { arrays: new Array(70_000).fill(header.arrays[0]) })],
-    ['no origin', header => Object.assign(header, { made: null })],
-    ['sensitivities of other layers', header => Object.assign(header.sensitivities, { tq2: [] })],
-    ['sensitivities that are none', header => Object.assign(header.sensitivities, { tq2: [{ key: 1 }, { key: 1 }] })],
-    ['nothing', header => Object.assign(header, Object.fromEntries(Object.keys(header).map(key => [key, null])))],
-  ])('with %s and a checksum that fits is refused', async (_, change) => {
+    ['an invalid fingerprint', header => Object.assign(header, { fingerprint: 'x' })],
+    ['too many layers', header => Object.assign(header.shape, { layers: 1e9 })],
+    ['a negative number of heads', header => Object.assign(header.shape, { kvHeads: -1 })],
+    ['a fractional number of layers', header => Object.assign(header.shape, { layers: 1.5 })],
+    ['too many RoPE frequencies', header => Object.assign(header.shape, { turn: new Array(9).fill(1) })],
+    ['a RoPE frequency that is not a number', header => Object.assign(header.shape, { turn: [null] })],
+    ['an array longer than the file', header => Object.assign(header.arrays[0], { length: 2 ** 31 })],
+    ['an array of negative length', header => Object.assign(header.arrays[0], { length: -4 })],
+    ['an array of the wrong length', header => Object.assign(header.arrays[0], { length: 12 })],
+    ['an array of a missing layer', header => Object.assign(header.arrays[0], { layer: 2 })],
+    ['an array of an unknown side', header => Object.assign(header.arrays[0], { side: 'query' })],
+    ['an array of an unknown type', header => Object.assign(header.arrays[0], { type: 'f64' })],
+    ['an array with an invalid name', header => Object.assign(header.arrays[0], { name: '__proto__' })],
+    ['two arrays of the same name', header => Object.assign(header.arrays[1], { name: 'mean' })],
+    ['no list of arrays', header => Object.assign(header, { arrays: {} })],
+    ['too many arrays', header => Object.assign(header, { arrays: new Array(70_000).fill(header.arrays[0]) })],
+    ['no provenance', header => Object.assign(header, { made: null })],
+    ['sensitivities of too few layers', header => Object.assign(header.sensitivities, { tq2: [] })],
+    ['incomplete sensitivities', header => Object.assign(header.sensitivities, { tq2: [{ key: 1 }, { key: 1 }] })],
+    [
+      'null for every key',
+      header => Object.assign(header, Object.fromEntries(Object.keys(header).map(key => [key, null]))),
+    ],
+  ])('with %s and a valid checksum is rejected', async (_, change) => {
     await expect(decodeProfile(await withHeader(change as never))).rejects.toThrow(FormatError);
   });
 
-  it.each([Number.NaN, Number.POSITIVE_INFINITY])(
-    'with %f in a codebook and a checksum that fits is refused',
-    async x => {
-      const key = { ...content.learned[0].key, book: Float32Array.from([1, x, 2]) };
-      const learned = [{ key, value: {} }, content.learned[1]];
-      const bytes = await encodeProfile({ ...content, learned });
-      await expect(decodeProfile(bytes)).rejects.toThrow(/"book" of layer 0 holds numbers that are not finite/);
-    },
-  );
+  it.each([Number.NaN, Number.POSITIVE_INFINITY])('with %f in a codebook and a valid checksum is rejected', async x => {
+    const key = { ...content.learned[0].key, book: Float32Array.from([1, x, 2]) };
+    const learned = [{ key, value: {} }, content.learned[1]];
+    const bytes = await encodeProfile({ ...content, learned });
+    await expect(decodeProfile(bytes)).rejects.toThrow(/"book" of layer 0 holds numbers that are not finite/);
+  });
 
-  it('of 3,000 kinds: a typed error or a profile of finite numbers, quickly', async () => {
+  it('3,000 random ones: a typed error or a profile of finite numbers, quickly', async () => {
     const bytes = await encodeProfile({
       ...content,
       learned: [

@@ -1,15 +1,15 @@
 /**
- * A profile: what calibration learned of one model, for codecs and for plans. One file:
+ * A profile: the result of calibrating one model, for codecs and plans. File format:
  *
  *   0   8 bytes   "kvasirpf"
  *   8   u32       format version, 1; all numbers are little-endian
  *   12  u32       length of the header
  *   16  header    JSON, UTF-8, spaces at its end up to a multiple of 4: `Header` below
  *   .   arrays    in the order of the header's list, f16 or f32, each padded with zeros to a multiple of 4
- *   end 32 bytes  sha256 of all bytes before; it is the profile's hash, too
+ *   end 32 bytes  sha256 of all bytes before it; also the profile's hash
  *
- * A file may come from anywhere, so nothing in it is believed: counts are held against the bytes that are there before
- * memory is taken, numbers must be finite, and whatever is wrong leaves nothing loaded.
+ * Files are untrusted: counts are checked against the file's size before memory is allocated, numbers must be finite, and
+ * an invalid file loads nothing.
  */
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
@@ -18,41 +18,47 @@ import { fromF16, toF16 } from '../kernel/float.ts';
 
 export type NumberType = 'f16' | 'f32';
 
-/** How it was made, for people and for whoever wants to make it again. */
-export interface Origin {
+/** How a profile was made: everything needed to make it again. */
+export interface Provenance {
+  /** Tokens it was calibrated on. */
   tokens: number;
+  /** Tokens per row. */
   context: number;
+  /** Keys and values kept per layer. */
   samples: number;
   seed: number;
-  /** sha256 of the token ids, in hex; `self` where the model wrote them itself. */
+  /** sha256 of the token ids, in hex; `self` if the model generated the text. */
   text: string;
   codecs: readonly string[];
-  /** Of the package. */
+  /** Version of Kvasir. */
   version: string;
 }
 
+/** The model dimensions that a profile is valid for. */
 export interface ProfileShape {
   layers: number;
   kvHeads: number;
   headDim: number;
-  /** RoPE: the angle of each adjacent pair a position. */
-  turn: readonly number[];
+  /** RoPE: the angle per position of each adjacent pair of dims. */
+  ropeFrequencies: readonly number[];
 }
 
+/** What a profile file contains. */
 export interface ProfileContent {
-  /** Of the model. */
+  /** sha256 of the model's files, in hex. */
   fingerprint: string;
   shape: ProfileShape;
-  made: Origin;
-  /** [layer], by side. */
+  provenance: Provenance;
+  /** The codecs' parameters: one entry per layer, by side. */
   learned: readonly Record<Side, Learned>[];
   /**
-   * By codec: the divergence when one layer's side alone is coded, multiplied so that their sum is that of a whole plan;
-   * [layer], by side.
+   * By codec: the KL divergence in nats per token if only one side of one layer is quantized, scaled so that their sum
+   * matches the divergence of a whole plan. One entry per layer, by side.
    */
   sensitivities: Readonly<Record<string, readonly Record<Side, number>[]>>;
 }
 
+/** A decoded profile. */
 export interface Profile extends ProfileContent {
   /** sha256 of the file, in hex. */
   readonly hash: string;
@@ -70,97 +76,108 @@ type Header = Omit<ProfileContent, 'learned'> & { arrays: ArrayEntry[] };
 
 const MAGIC = 'kvasirpf';
 const VERSION = 1;
-const START = 16;
-const HASH = 32;
+const HEADER_OFFSET = 16;
+const HASH_BYTES = 32;
 const SIDES = ['key', 'value'] as const;
-const LARGEST_HEADER = 1 << 24;
-const MOST_LAYERS = 4096;
-const MOST_ARRAYS = 1 << 16;
-/** Arrays longer than this are stored in f16 unless they may not be. */
-const LARGEST_F32 = 1000;
+const MAX_HEADER_BYTES = 1 << 24;
+const MAX_LAYERS = 4096;
+const MAX_ARRAYS = 1 << 16;
+/** Longer arrays are stored in f16, if their values allow it. */
+const MAX_F32_LENGTH = 1000;
 
 const pad4 = (bytes: number) => Math.ceil(bytes / 4) * 4;
-const SIZE: Record<NumberType, number> = { f16: 2, f32: 4 };
+const BYTES_PER_NUMBER: Record<NumberType, number> = { f16: 2, f32: 4 };
 
-/** The file of a profile. Long arrays are rounded to f16, unless `types` says otherwise by name. */
+/** Encodes a profile file. Long arrays are rounded to f16, unless `types` gives another type by name. */
 export async function encodeProfile(
   content: ProfileContent,
   types: Readonly<Record<string, NumberType>> = {},
 ): Promise<Uint8Array<ArrayBuffer>> {
-  const { learned, fingerprint, shape, made, sensitivities } = content;
+  const { learned, fingerprint, shape, provenance, sensitivities } = content;
   const arrays: ArrayEntry[] = [];
   const data: Float32Array[] = [];
   learned.forEach((sides, layer) => {
     for (const side of SIDES) {
       for (const [name, array] of Object.entries(sides[side])) {
         if (!array) continue;
-        arrays.push({ layer, side, name, type: types[name] ?? typeOf(array), length: array.length });
+        arrays.push({ layer, side, name, type: types[name] ?? chooseNumberType(array), length: array.length });
         data.push(array);
       }
     }
   });
-  const header: Header = { fingerprint, shape, made, sensitivities, arrays };
+  // Format version 1 calls the RoPE frequencies `turn`, and the provenance `made`.
+  const { ropeFrequencies: turn, ...sizes } = shape;
+  const header = { fingerprint, shape: { ...sizes, turn }, made: provenance, sensitivities, arrays };
   const json = new TextEncoder().encode(JSON.stringify(header));
   const headerBytes = pad4(json.length);
-  const total = arrays.reduce((sum, { type, length }) => sum + pad4(SIZE[type] * length), START + headerBytes + HASH);
+  const total = arrays.reduce(
+    (sum, { type, length }) => sum + pad4(BYTES_PER_NUMBER[type] * length),
+    HEADER_OFFSET + headerBytes + HASH_BYTES,
+  );
   const bytes = new Uint8Array(total);
   const view = new DataView(bytes.buffer);
   bytes.set(new TextEncoder().encode(MAGIC));
   view.setUint32(8, VERSION, true);
   view.setUint32(12, headerBytes, true);
-  bytes.fill(0x20, START, START + headerBytes);
-  bytes.set(json, START);
-  let offset = START + headerBytes;
+  bytes.fill(0x20, HEADER_OFFSET, HEADER_OFFSET + headerBytes);
+  bytes.set(json, HEADER_OFFSET);
+  let offset = HEADER_OFFSET + headerBytes;
   arrays.forEach(({ type, length }, i) => {
     data[i].forEach((x, j) => {
       if (type === 'f16') view.setUint16(offset + 2 * j, toF16(x), true);
       else view.setFloat32(offset + 4 * j, x, true);
     });
-    offset += pad4(SIZE[type] * length);
+    offset += pad4(BYTES_PER_NUMBER[type] * length);
   });
   bytes.set(await sha256(bytes.subarray(0, offset)), offset);
   return bytes;
 }
 
-/** f16 reaches to 65504, and is coarse below 2^-14. */
-function typeOf(array: Float32Array): NumberType {
-  if (array.length <= LARGEST_F32) return 'f32';
+/** f16 has a maximum of 65504 and loses precision below 2^-14. */
+function chooseNumberType(array: Float32Array): NumberType {
+  if (array.length <= MAX_F32_LENGTH) return 'f32';
   let largest = 0;
   for (const x of array) largest = Math.max(largest, Math.abs(x));
   return largest > 65504 || largest < 2 ** -10 ? 'f32' : 'f16';
 }
 
-/** Reads a profile's file, or throws a FormatError; an UnsupportedError for one of another version. */
+/**
+ * Decodes a profile file. Throws a FormatError if it is invalid, and an UnsupportedError if it has another format version.
+ * `name` is used in error messages.
+ */
 export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The profile'): Promise<Profile> {
-  const check: Check = checker(name);
+  const check: Check = createCheck(name);
   const text = (from: number, to: number) => new TextDecoder().decode(bytes.subarray(from, to));
-  check(bytes.length >= START + HASH && text(0, 8) === MAGIC, 'it is no profile of Kvasir');
+  check(bytes.length >= HEADER_OFFSET + HASH_BYTES && text(0, 8) === MAGIC, 'it is not a Kvasir profile');
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const version = view.getUint32(8, true);
   if (version !== VERSION)
     throw new UnsupportedError(
       `${name} has format version ${version}; this Kvasir reads ${VERSION}. Calibrate again, or use the Kvasir that made it.`,
     );
-  const end = bytes.length - HASH;
+  const end = bytes.length - HASH_BYTES;
   const headerBytes = view.getUint32(12, true);
-  check(headerBytes % 4 === 0 && headerBytes <= Math.min(LARGEST_HEADER, end - START), 'its header is cut short');
+  check(
+    headerBytes % 4 === 0 && headerBytes <= Math.min(MAX_HEADER_BYTES, end - HEADER_OFFSET),
+    'its header is truncated',
+  );
   const hash = bytes.subarray(end);
   const actual = await sha256(bytes.subarray(0, end));
   check(
     actual.every((byte, i) => byte === hash[i]),
-    'its checksum does not fit: it is cut short or damaged',
+    'its checksum does not match: it is truncated or damaged',
   );
-  const header = checkHeader(parseJson(text(START, START + headerBytes), check), check);
+  const header = checkHeader(parseJson(text(HEADER_OFFSET, HEADER_OFFSET + headerBytes), check), check);
 
   const learned = Array.from({ length: header.shape.layers }, () => ({
     key: {} as Record<string, Float32Array>,
     value: {} as Record<string, Float32Array>,
   }));
-  let offset = START + headerBytes;
+  let offset = HEADER_OFFSET + headerBytes;
   for (const { layer, side, name: array, type, length } of header.arrays) {
-    const size = pad4(SIZE[type] * length);
+    const size = pad4(BYTES_PER_NUMBER[type] * length);
     check(size <= end - offset, `it ends within "${array}" of layer ${layer}`);
-    check(!Object.hasOwn(learned[layer][side], array), `"${array}" of layer ${layer} is there twice`);
+    check(!Object.hasOwn(learned[layer][side], array), `"${array}" of layer ${layer} appears twice`);
     const numbers = new Float32Array(length);
     for (let i = 0; i < length; i++) {
       numbers[i] =
@@ -170,85 +187,91 @@ export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The 
     learned[layer][side][array] = numbers;
     offset += size;
   }
-  check(offset === end, `${end - offset} bytes belong to nothing`);
+  check(offset === end, `${end - offset} bytes at its end are unused`);
   const { arrays: _, ...rest } = header;
   return { ...rest, learned, hash: hex(hash) };
 }
 
 type Check = (condition: boolean, what: string) => asserts condition;
 
-const checker =
+const createCheck =
   (name: string): Check =>
   (condition, what) => {
     if (!condition)
-      throw new FormatError(`${name} cannot be used: ${what}. Fetch it again, or run \`kvasir calibrate MODEL\`.`);
+      throw new FormatError(`${name} cannot be used: ${what}. Download it again, or run \`kvasir calibrate MODEL\`.`);
   };
 
 function parseJson(text: string, check: Check): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    return check(false, 'its header is no JSON');
+    return check(false, 'its header is not JSON');
   }
 }
 
-/** Builds the header anew from what was found to be as it must. */
-function checkHeader(given: unknown, check: Check): Header {
-  const header = record(given);
-  const shape = record(header.shape);
-  const made = record(header.made);
-  const whole = (x: unknown, low: number, high: number): x is number =>
+/** Returns a new header with only the checked fields. */
+function checkHeader(json: unknown, check: Check): Header {
+  const header = asRecord(json);
+  const shape = asRecord(header.shape);
+  const provenance = asRecord(header.made);
+  const isIntegerIn = (x: unknown, low: number, high: number): x is number =>
     Number.isInteger(x) && (x as number) >= low && (x as number) <= high;
-  const short = (x: unknown): x is string => typeof x === 'string' && x.length <= 200;
+  const isShortString = (x: unknown): x is string => typeof x === 'string' && x.length <= 200;
   const { layers, kvHeads, headDim, turn } = shape;
-  check(typeof header.fingerprint === 'string' && /^[0-9a-f]{64}$/.test(header.fingerprint), 'it names no model');
   check(
-    whole(layers, 1, MOST_LAYERS) && whole(kvHeads, 1, 1024) && whole(headDim, 4, 1024),
-    'its shape makes no sense',
+    typeof header.fingerprint === 'string' && /^[0-9a-f]{64}$/.test(header.fingerprint),
+    'its model fingerprint is invalid',
   );
-  check(Array.isArray(turn) && 2 * turn.length <= headDim && turn.every(Number.isFinite), 'its angles make no sense');
-  const { tokens, context, samples, seed, text, codecs, version } = made;
   check(
-    [tokens, context, samples, seed].every(x => whole(x, 0, Number.MAX_SAFE_INTEGER)) &&
-      short(text) &&
-      short(version) &&
+    isIntegerIn(layers, 1, MAX_LAYERS) && isIntegerIn(kvHeads, 1, 1024) && isIntegerIn(headDim, 4, 1024),
+    'its shape is invalid',
+  );
+  check(
+    Array.isArray(turn) && 2 * turn.length <= headDim && turn.every(Number.isFinite),
+    'its RoPE frequencies are invalid',
+  );
+  const { tokens, context, samples, seed, text, codecs, version } = provenance;
+  check(
+    [tokens, context, samples, seed].every(x => isIntegerIn(x, 0, Number.MAX_SAFE_INTEGER)) &&
+      isShortString(text) &&
+      isShortString(version) &&
       Array.isArray(codecs) &&
       codecs.length <= 1000 &&
-      codecs.every(short),
-    'it does not say how it was made',
+      codecs.every(isShortString),
+    'its provenance is invalid',
   );
   const list = header.arrays;
-  check(Array.isArray(list) && list.length <= MOST_ARRAYS, 'its list of arrays makes no sense');
+  check(Array.isArray(list) && list.length <= MAX_ARRAYS, 'its list of arrays is invalid');
   return {
     fingerprint: header.fingerprint,
-    shape: { layers, kvHeads, headDim, turn },
-    made: { tokens, context, samples, seed, text, codecs, version } as Origin,
-    sensitivities: checkSensitivities(record(header.sensitivities), layers, check),
+    shape: { layers, kvHeads, headDim, ropeFrequencies: turn },
+    provenance: { tokens, context, samples, seed, text, codecs, version } as Provenance,
+    sensitivities: checkSensitivities(asRecord(header.sensitivities), layers, check),
     arrays: list.map(entry => {
-      const { layer, side, name, type, length } = record(entry);
+      const { layer, side, name, type, length } = asRecord(entry);
       check(
-        whole(layer, 0, layers - 1) &&
+        isIntegerIn(layer, 0, layers - 1) &&
           (side === 'key' || side === 'value') &&
           typeof name === 'string' &&
           /^[a-z][A-Za-z0-9.-]{0,63}$/.test(name) &&
           (type === 'f16' || type === 'f32') &&
-          whole(length, 0, 2 ** 31),
-        'its list of arrays makes no sense',
+          isIntegerIn(length, 0, 2 ** 31),
+        'its list of arrays is invalid',
       );
       return { layer, side, name, type, length };
     }),
   };
 }
 
-function checkSensitivities(given: Record<string, unknown>, layers: number, check: Check): Header['sensitivities'] {
-  const probes = Object.entries(given);
+function checkSensitivities(record: Record<string, unknown>, layers: number, check: Check): Header['sensitivities'] {
+  const probes = Object.entries(record);
   check(probes.length <= 64, 'it has too many probes');
   return Object.fromEntries(
     probes.map(([probe, list]) => {
-      check(probe.length <= 64 && Array.isArray(list) && list.length === layers, 'its sensitivities make no sense');
+      check(probe.length <= 64 && Array.isArray(list) && list.length === layers, 'its sensitivities are invalid');
       const rows = list.map(entry => {
-        const { key, value } = record(entry);
-        check(Number.isFinite(key) && Number.isFinite(value), 'its sensitivities make no sense');
+        const { key, value } = asRecord(entry);
+        check(Number.isFinite(key) && Number.isFinite(value), 'its sensitivities are invalid');
         return { key: key as number, value: value as number };
       });
       return [probe, rows];
@@ -256,28 +279,28 @@ function checkSensitivities(given: Record<string, unknown>, layers: number, chec
   );
 }
 
-const record = (x: unknown): Record<string, unknown> => (typeof x === 'object' && x !== null ? { ...x } : {});
+const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object' && x !== null ? { ...x } : {});
 
-/** Web Crypto, which browsers have as well. */
+/** Uses Web Crypto, which Node and browsers have. */
 async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
 }
 
 const hex = (bytes: Uint8Array): string => Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
 
-/** Refuses a profile of another model, or of a model that turned out otherwise than when it was calibrated. */
+/** Throws if the profile is of another model, or of another version of it. */
 export function checkProfile(profile: Profile, shape: ProfileShape, fingerprint?: string): void {
-  const { layers, kvHeads, headDim, turn } = profile.shape;
+  const { layers, kvHeads, headDim, ropeFrequencies } = profile.shape;
   const same =
     layers === shape.layers &&
     kvHeads === shape.kvHeads &&
     headDim === shape.headDim &&
-    turn.length === shape.turn.length &&
-    turn.every((angle, i) => angle === shape.turn[i]);
+    ropeFrequencies.length === shape.ropeFrequencies.length &&
+    ropeFrequencies.every((angle, i) => angle === shape.ropeFrequencies[i]);
   if (same && (fingerprint === undefined || fingerprint === profile.fingerprint)) return;
   throw new UnsupportedError(
-    `The profile was made for another model (${profile.fingerprint.slice(0, 12)}, ${layers} layers, ${kvHeads} KV heads ` +
+    `The profile is for another model (${profile.fingerprint.slice(0, 12)}, ${layers} layers, ${kvHeads} KV heads ` +
       `of ${headDim}), not for this one${fingerprint ? ` (${fingerprint.slice(0, 12)})` : ''}. ` +
-      'Run `kvasir calibrate MODEL` for this one, or name its own profile.',
+      'Run `kvasir calibrate MODEL`, or give the profile of this model.',
   );
 }

@@ -1,4 +1,4 @@
-/** A script in a real browser: bundled as an app would be, served beside its files, opened in headless Chromium. */
+/** A script in a real browser: bundled like an app, served with its files, opened in headless Chromium. */
 import { existsSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -7,12 +7,12 @@ import { chromium, type Page } from 'playwright-core';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 
-/** Why tests in a browser are skipped, if they are. */
+/** Why browser tests are skipped; undefined if they run. */
 export const noChromium = existsSync(executablePath) ? undefined : `no ${executablePath}`;
 if (noChromium && process.env.CI)
-  throw new Error(`CI must run the tests in a browser, and ${executablePath} is not there.`);
+  throw new Error(`CI must run the browser tests, but ${executablePath} does not exist. Install chromium.`);
 
-/** A page that is about to go to its address. `script` says where the code is, in esbuild's words. */
+/** Opens a blank page; `address` is the URL of the script. `script` is the entry point in esbuild's options. */
 export async function openInChromium(
   script: Pick<BuildOptions, 'entryPoints' | 'stdin'>,
   files: Record<string, Uint8Array>,
@@ -21,7 +21,7 @@ export async function openInChromium(
     ...script,
     bundle: true,
     write: false,
-    // What is imported late, for Node alone, stays in files of its own.
+    // Dynamic imports for Node stay in separate files.
     splitting: true,
     outdir: '/',
     entryNames: 'page',

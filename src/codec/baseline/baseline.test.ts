@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { toF16 } from '../../kernel/float.ts';
 import { createCodec } from '../kv.ts';
 
-/** One vector of 32 through a codec of one token a row: the first block's bytes. */
+/** Encodes one vector of 32 dims and returns the bytes of the first block. */
 function firstBlock(spec: string, x: number[], bytes: number): number[] {
   const { keys } = createCodec(spec, { headDim: 32, pageTokens: 16 });
   const page = new Uint8Array(keys.pageBytes);
@@ -13,7 +13,7 @@ function firstBlock(spec: string, x: number[], bytes: number): number[] {
 const f16Bytes = (x: number) => [toF16(x) & 255, toF16(x) >> 8];
 const ramp = Array.from({ length: 32 }, (_, i) => i - 16);
 
-describe('as llama.cpp stores it', () => {
+describe('the bytes are those of llama.cpp', () => {
   it('q8_0: f16 scale max / 127, then int8, halves rounded away from zero', () => {
     const codes = ramp.map(x => Math.sign(x) * Math.floor(Math.abs(x / (16 / 127)) + 0.5)).map(q => q & 255);
     expect(firstBlock('q8_0', ramp, 34)).toEqual([...f16Bytes(16 / 127), ...codes]);
@@ -31,17 +31,17 @@ describe('as llama.cpp stores it', () => {
     expect(firstBlock('q4_0', Array(32).fill(0), 18).slice(2)).toEqual(Array(16).fill(0x88));
   });
 
-  it('q4_0h turns keys in the largest power of two of a head, values in blocks of 64', () => {
+  it('q4_0h rotates keys in blocks of the largest power of two that divides headDim, values in blocks of 64', () => {
     const { keys, values } = createCodec('q4_0h', { headDim: 128 });
     const query = new Float32Array(128);
     query[100] = 1;
-    expect(keys.prepareQuery(query, 0, 0).vector.every(x => Math.abs(Math.abs(x) - 1 / Math.sqrt(128)) < 1e-6)).toBe(
+    expect(keys.transformQuery(query, 0, 0).vector.every(x => Math.abs(Math.abs(x) - 1 / Math.sqrt(128)) < 1e-6)).toBe(
       true,
     );
     const out = new Float32Array(128);
     const sum = new Float32Array(128);
     sum[0] = 8;
-    values.finishOutput(sum, 1, 0, out);
+    values.transformOutput(sum, 1, 0, out);
     expect([...out]).toEqual([...Array(64).fill(1), ...Array(64).fill(0)]);
   });
 });

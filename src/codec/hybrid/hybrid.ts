@@ -1,20 +1,20 @@
 /**
- * Hybrid TurboQuant: tq35 and tq25. Half of the rotated dims (the first half; calibration may choose better ones)
- * take 3 bits (tq25: 2), the other half 2 bits (1), and every dim one QJL sign bit of what is left.
+ * Hybrid TurboQuant: tq35 and tq25. The first half of the rotated dims has 3 bits (tq25: 2), the other half 2 bits (1),
+ * and every dim has one QJL sign bit of the residual.
  *
- * The sign bit makes inner products unbiased but adds variance; `kvasir codecs tq35 tq35-noqjl tq25` shows that at
- * equal bits the same bit spent on a larger table is worth more, so no default of Kvasir picks these.
+ * The sign bit makes inner products unbiased but adds variance. At equal size, a larger codebook has a lower error
+ * (`kvasir codecs tq35 tq35-noqjl tq25`), so these codecs are never the default.
  */
-import type { ScalarsFragment } from '../../kernel/fragment.ts';
-import { rotated, withResidual } from '../domain.ts';
-import { type Family, type Request, SEED } from '../family.ts';
-import { type Field, layOut } from '../layout.ts';
+import type { ScalarArray } from '../../kernel/page-layout.ts';
+import { rotatedDomain, withQjlResidual } from '../domain.ts';
+import { type CodecRequest, type Family, SEED } from '../family.ts';
 import { createGrid, type Grid } from '../pack.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
+import { type Field, layoutFields } from '../page-fields.ts';
 import { createQjl, type Qjl } from '../parts/qjl.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
-import { levelsOf, rotationOf, tableQuantizer } from '../turbo/turbo.ts';
+import { createRotation, quantizerLevels, tableQuantizer } from '../turbo/turbo.ts';
 
 const BUDGET: Record<string, number> = { tq35: 0.0445, tq25: 0.141, 'tq35-noqjl': 0.078, 'tq25-noqjl': 0.245 };
 
@@ -23,21 +23,21 @@ export const hybrid: Family = {
   pattern: /^tq([23])5$/,
   bases: ['tq35', 'tq25'],
   variants: [
-    { name: 'noqjl', about: 'without the sign bits of the residual: one bit a value less' },
+    { name: 'noqjl', about: 'without the sign bits of the residual: one bit per value less' },
     { name: 'n32', about: 'norms in f32 instead of f16' },
     SEED,
   ],
   create(request) {
     const { spec, match, shape } = request;
-    const seed = request.number('seed#', 0);
+    const seed = request.numberOf('seed#', 0);
     const qjl = request.has('noqjl') ? undefined : createQjl(shape.headDim, seed + 0x514a4c);
-    const domain = rotated(shape.headDim, rotationOf(request));
+    const domain = rotatedDomain(shape.headDim, createRotation(request));
     return pageCodec({
       spec,
       shape,
       budget: BUDGET[`tq${match[1]}5${qjl ? '' : '-noqjl'}`],
-      stable: false,
-      domain: qjl ? withResidual(domain, qjl) : domain,
+      isIdempotent: false,
+      domain: qjl ? withQjlResidual(domain, qjl) : domain,
       format: hybridFormat(Number(match[1]), request, qjl, request.has('n32') ? f32 : f16),
     });
   },
@@ -47,30 +47,30 @@ export const hybrid: Family = {
  * One head's block, all codes in columns (see pack.ts):
  *   fine      the first headDim / 2 rotated dims, 3 bits (tq35) or 2 (tq25), index into the Lloyd-Max table
  *   coarse    the other dims, one bit less each
- *   signs     1 bit a dim: 1 where the residual's projection is >= 0
+ *   signs     1 bit per dim: 1 if the projection of the residual is >= 0
  *   norms     pageTokens scalars, |x|
- *   residual  pageTokens scalars, |residual| in the scale of x
+ *   residual  pageTokens scalars, |residual| at the scale of x
  */
-function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, scalars: Scalars): PageFormat {
+function hybridFormat(bits: number, { shape }: CodecRequest, qjl: Qjl | undefined, scalars: Scalars): PageFormat {
   const { headDim, kvHeads, pageTokens } = shape;
   const half = Math.floor(headDim / 2);
-  const columns = (dims: number, bits: number) => createGrid(pageTokens, dims, bits, 'columns');
-  const signs = columns(headDim, 1);
+  const columnGrid = (dims: number, bits: number) => createGrid(pageTokens, dims, bits, 'columns');
+  const signs = columnGrid(headDim, 1);
   const parts = [
-    { name: 'fine', first: 0, end: half, grid: columns(half, bits), quantizer: tableQuantizer(bits, headDim) },
+    { name: 'fine', firstDim: 0, endDim: half, grid: columnGrid(half, bits), quantizer: tableQuantizer(bits, headDim) },
     {
       name: 'coarse',
-      first: half,
-      end: headDim,
-      grid: columns(headDim - half, bits - 1),
+      firstDim: half,
+      endDim: headDim,
+      grid: columnGrid(headDim - half, bits - 1),
       quantizer: tableQuantizer(bits - 1, headDim),
     },
   ];
-  const codes = (name: string, grid: Grid, first: number, end: number): Field => ({
+  const codes = (name: string, grid: Grid, firstDim: number, endDim: number): Field => ({
     name,
     bytes: grid.bytes,
     per: 'head',
-    about: `rotated dims ${first} to ${end - 1} x ${pageTokens} codes of ${grid.bits} bits in columns`,
+    about: `rotated dims ${firstDim} to ${endDim - 1} x ${pageTokens} codes of ${grid.bits} bits in columns`,
   });
   const scalarField = (name: string, what: string): Field => ({
     name,
@@ -78,22 +78,22 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
     per: 'head',
     about: `${pageTokens} x ${scalars.name}, ${what}`,
   });
-  const fields = parts.map(({ name, grid, first, end }) => codes(name, grid, first, end));
+  const fields = parts.map(({ name, grid, firstDim, endDim }) => codes(name, grid, firstDim, endDim));
   if (qjl) fields.push(codes('signs', signs, 0, headDim));
   fields.push(scalarField('norms', '|x|'));
   if (qjl) fields.push(scalarField('residual', '|residual|'));
-  const layout = layOut(fields, kvHeads);
+  const layout = layoutFields(fields, kvHeads);
 
-  const norms = (name: string): ScalarsFragment => ({ offset: layout.offset(name), bytes: scalars.bytes });
+  const norms = (name: string): ScalarArray => ({ offset: layout.offset(name), bytes: scalars.bytes });
   return {
     fields,
-    fragment: {
+    encoding: {
       kind: 'hybrid',
-      parts: parts.map(({ name, first, end, grid, quantizer }) => ({
+      parts: parts.map(({ name, firstDim, endDim, grid, quantizer }) => ({
         codes: { offset: layout.offset(name), bits: grid.bits, order: grid.order },
-        first,
-        end,
-        levels: levelsOf(quantizer, grid.bits),
+        firstDim,
+        endDim,
+        levels: quantizerLevels(quantizer, grid.bits),
       })),
       norms: norms('norms'),
       residual: qjl && {
@@ -109,13 +109,13 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
           const x = vectors.subarray(t * headDim, (t + 1) * headDim);
           const length = norm(x);
           const residual = new Float64Array(headDim);
-          for (const { name, first, end, grid, quantizer } of parts) {
+          for (const { name, firstDim, endDim, grid, quantizer } of parts) {
             const bytes = layout.field(page, name, head);
-            for (let i = first; i < end; i++) {
+            for (let i = firstDim; i < endDim; i++) {
               const y = length > 0 ? x[i] / length : 0;
               const code = quantizer.encode(y);
               residual[i] = length * (y - quantizer.decode(code));
-              grid.write(bytes, t, i - first, code);
+              grid.write(bytes, t, i - firstDim, code);
             }
           }
           scalars.write(layout.field(page, 'norms', head), t, length);
@@ -129,14 +129,15 @@ function hybridFormat(bits: number, { shape }: Request, qjl: Qjl | undefined, sc
     },
     read(page, head, token, out) {
       const length = scalars.read(layout.field(page, 'norms', head), token);
-      for (const { name, first, end, grid, quantizer } of parts) {
+      for (const { name, firstDim, endDim, grid, quantizer } of parts) {
         const bytes = layout.field(page, name, head);
-        for (let i = first; i < end; i++) out[i] = length * quantizer.decode(grid.read(bytes, token, i - first));
+        for (let i = firstDim; i < endDim; i++)
+          out[i] = length * quantizer.decode(grid.read(bytes, token, i - firstDim));
       }
       if (!qjl) return;
-      const size = qjl.gain * scalars.read(layout.field(page, 'residual', head), token);
+      const magnitude = qjl.gain * scalars.read(layout.field(page, 'residual', head), token);
       const bytes = layout.field(page, 'signs', head);
-      for (let i = 0; i < headDim; i++) out[headDim + i] = signs.read(bytes, token, i) ? size : -size;
+      for (let i = 0; i < headDim; i++) out[headDim + i] = signs.read(bytes, token, i) ? magnitude : -magnitude;
     },
   };
 }

@@ -1,12 +1,12 @@
 /**
- * KIVI (Liu et al., ICML 2024): keys per channel, because a few channels of the keys are large for every token;
- * values per token, because the output is a sum over tokens. No rotation, no table. The paper's 128 recent tokens in
- * full precision are `+recent128` of the spec.
+ * KIVI (Liu et al., ICML 2024): keys are quantized per channel, because a few channels are large in every token; values
+ * per token, because the output is a sum over tokens. No rotation, no codebook. The paper keeps 128 recent tokens in full
+ * precision: add `+recent128` to the spec.
  */
 import { ShapeError } from '../../errors.ts';
-import { type Affine, affineBudget, affineFormat } from '../affine.ts';
-import { plain } from '../domain.ts';
-import type { Family, Request } from '../family.ts';
+import { type AffineParams, affineBudget, affineFormat } from '../affine.ts';
+import { identityDomain } from '../domain.ts';
+import type { CodecRequest, Family } from '../family.ts';
 import { pageCodec } from '../page-codec.ts';
 
 export const kivi: Family = {
@@ -14,35 +14,34 @@ export const kivi: Family = {
   pattern: /^kivi([1248])g(16|32|64|128)$/,
   bases: ['kivi2g32', 'kivi4g32', 'kivi1g32', 'kivi8g32', 'kivi2g64', 'kivi2g128', 'kivi2g16'],
   variants: [
-    { name: 'channel', about: 'ranges per channel over G tokens (what keys have anyway)' },
-    { name: 'token', about: 'ranges per token over G dims (what values have anyway)' },
+    { name: 'channel', about: 'ranges per channel over G tokens (the default for keys)' },
+    { name: 'token', about: 'ranges per token over G dims (the default for values)' },
   ],
   conflicts: [['channel', 'token']],
   create(request) {
     const { spec, shape, side } = request;
-    const axis = request.has('channel') ? 'channel' : request.has('token') ? 'token' : axisOf(side);
-    const affine = affineOf(request, axis);
+    const axis = request.has('channel') ? 'channel' : request.has('token') ? 'token' : defaultAxis(side);
+    const affine = affineParams(request, axis);
     return pageCodec({
       spec,
       shape,
       budget: affineBudget(affine),
-      stable: true,
-      domain: plain(shape.headDim),
+      isIdempotent: true,
+      domain: identityDomain(shape.headDim),
       format: affineFormat(affine, shape),
     });
   },
 };
 
-export const axisOf = (side: 'key' | 'value') => (side === 'key' ? 'channel' : 'token');
+export const defaultAxis = (side: 'key' | 'value') => (side === 'key' ? 'channel' : 'token');
 
-/** The group must fit the axis it lies along. */
-export function affineOf({ spec, match, side, shape }: Request, axis: Affine['axis']): Affine {
-  const [bits, group] = [Number(match[1]), Number(match[2])];
+export function affineParams({ spec, match, side, shape }: CodecRequest, axis: AffineParams['axis']): AffineParams {
+  const [bits, groupSize] = [Number(match[1]), Number(match[2])];
   const length = axis === 'channel' ? shape.pageTokens : shape.headDim;
-  if (length % group !== 0)
+  if (length % groupSize !== 0)
     throw new ShapeError(
-      `${spec}: groups of ${group} do not divide ${length} ${axis === 'channel' ? 'tokens a page' : 'dims a head'} ` +
+      `${spec}: groups of ${groupSize} do not divide ${length} ${axis === 'channel' ? 'tokens per page' : 'dims per head'} ` +
         `of the ${side}s. Choose a group that does, or a codec without groups such as tq4.`,
     );
-  return { bits, group, axis, order: side === 'key' ? 'rows' : 'columns' };
+  return { bits, groupSize, axis, order: side === 'key' ? 'rows' : 'columns' };
 }

@@ -1,14 +1,14 @@
 /**
- * Fits the books of quads: k-means on what earlier books leave, then sweeps that choose and fit each book anew with
- * the others fixed. The three inner steps run as WASM; this file says in which order.
+ * Trains the additive codebooks of quads: k-means on the residual of the earlier books, then sweeps that re-assign and
+ * refit each book with the others fixed. The three inner loops run in WASM.
  */
-import { BOOK_BYTES, trainingModule, withHalves } from '../../kernel/wasm/kernels/quads.ts';
+import { CODEBOOK_BYTES, codebookTrainingModule, withHalfNorms } from '../../kernel/wasm/kernels/quad-codebook.ts';
 import type { Random } from '../parts/random.ts';
-import { ALL_BOOKS, BOOK, booksBefore, ENTRIES, MOST_NIBBLES, QUAD } from './books.ts';
+import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, TOTAL_BOOKS } from './additive.ts';
 
-const ROUNDS = 12;
+const KMEANS_ROUNDS = 12;
 const SWEEPS = 6;
-const PAGE = 65536;
+const WASM_PAGE_BYTES = 65536;
 
 export interface Trained {
   /** For 1 to 6 nibbles: [booksBefore(n) + book][entry][4]. */
@@ -17,96 +17,98 @@ export interface Trained {
   loss: Float32Array;
 }
 
-interface Steps {
-  choose(rows: number, codes: number, book: number, count: number): void;
-  move(rows: number, codes: number, book: number, count: number, sign: number): void;
-  sum(rows: number, codes: number, weights: number, sums: number, count: number): void;
+interface TrainingKernels {
+  assign(rows: number, codes: number, book: number, count: number): void;
+  addEntries(rows: number, codes: number, book: number, count: number, sign: number): void;
+  sumByCode(rows: number, codes: number, weights: number, sums: number, count: number): void;
 }
 
-/** Trains quads of `count` samples, one after the other. */
+/** A function that trains the books of one quad on `count` samples. */
 export function createTrainer(count: number): (x: Float32Array, weights: Float32Array, random: Random) => Trained {
-  // Rows come in eights; those past the last have no weight.
+  // The kernels process eight rows at a time; rows of padding have weight 0.
   const rows = 8 * Math.ceil(count / 8);
-  const at = {
+  const offsets = {
     x: 0,
-    rest: 16 * rows,
+    residual: 16 * rows,
     weights: 32 * rows,
     codes: 36 * rows,
-    books: (36 + MOST_NIBBLES) * rows,
+    books: (36 + MAX_NIBBLES) * rows,
     sums: 0,
     end: 0,
   };
-  at.sums = 16 * Math.ceil((at.books + MOST_NIBBLES * BOOK_BYTES) / 16);
-  at.end = at.sums + 2 * 16 * ENTRIES;
-  const pages = Math.ceil(at.end / PAGE);
+  offsets.sums = 16 * Math.ceil((offsets.books + MAX_NIBBLES * CODEBOOK_BYTES) / 16);
+  offsets.end = offsets.sums + 2 * 16 * ENTRIES;
+  const pages = Math.ceil(offsets.end / WASM_PAGE_BYTES);
   const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const module = new WebAssembly.Module(trainingModule({ maxPages: pages, shared: false }));
-  const { choose, move, sum } = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as Steps;
+  const module = new WebAssembly.Module(codebookTrainingModule({ maxPages: pages, shared: false }));
+  const kernels = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as TrainingKernels;
   const floats = (address: number, length: number) => new Float32Array(memory.buffer, address, length);
-  const rest = floats(at.rest, QUAD * rows);
-  const sums = floats(at.sums, 2 * BOOK);
-  const bookAt = (book: number) => at.books + book * BOOK_BYTES;
-  const codesAt = (book: number) => at.codes + book * rows;
-  const entries = (book: number) => floats(bookAt(book), BOOK);
-  const measure = (book: number) => floats(bookAt(book), BOOK + ENTRIES).set(withHalves(entries(book)));
+  const residual = floats(offsets.residual, QUAD * rows);
+  const sums = floats(offsets.sums, 2 * BOOK_LENGTH);
+  const bookAt = (book: number) => offsets.books + book * CODEBOOK_BYTES;
+  const codesAt = (book: number) => offsets.codes + book * rows;
+  const entries = (book: number) => floats(bookAt(book), BOOK_LENGTH);
+  const updateHalfNorms = (book: number) =>
+    floats(bookAt(book), BOOK_LENGTH + ENTRIES).set(withHalfNorms(entries(book)));
 
-  /** Entries to the weighted means of what chose them; those that nobody chose keep their place. */
+  /** Moves entries to the weighted mean of the samples assigned to them. Entries without samples stay. */
   const refit = (book: number) => {
     sums.fill(0);
-    sum(at.rest, codesAt(book), at.weights, at.sums, rows);
-    const own = entries(book);
-    for (let i = 0; i < BOOK; i++) if (sums[BOOK + i] > 1e-12) own[i] = sums[i] / sums[BOOK + i];
-    measure(book);
+    kernels.sumByCode(offsets.residual, codesAt(book), offsets.weights, offsets.sums, rows);
+    const means = entries(book);
+    for (let i = 0; i < BOOK_LENGTH; i++) if (sums[BOOK_LENGTH + i] > 1e-12) means[i] = sums[i] / sums[BOOK_LENGTH + i];
+    updateHalfNorms(book);
   };
-  const pick = (book: number) => choose(at.rest, codesAt(book), bookAt(book), rows);
-  const take = (book: number, sign: 1 | -1) => move(at.rest, codesAt(book), bookAt(book), rows, sign);
+  const assign = (book: number) => kernels.assign(offsets.residual, codesAt(book), bookAt(book), rows);
+  const addEntries = (book: number, sign: 1 | -1) =>
+    kernels.addEntries(offsets.residual, codesAt(book), bookAt(book), rows, sign);
 
   return (x, weights, random) => {
-    floats(at.x, QUAD * rows)
+    floats(offsets.x, QUAD * rows)
       .fill(0)
       .set(x);
-    floats(at.weights, rows).fill(0).set(weights);
-    rest.set(floats(at.x, QUAD * rows));
-    const all = new Float32Array(ALL_BOOKS * BOOK);
-    const loss = new Float32Array(MOST_NIBBLES + 1);
-    loss[0] = lossOf(rest, weights);
-    for (let n = 1; n <= MOST_NIBBLES; n++) {
-      startBook(entries(n - 1), rest, count, random);
-      measure(n - 1);
-      for (let round = 0; round < ROUNDS; round++) {
-        pick(n - 1);
+    floats(offsets.weights, rows).fill(0).set(weights);
+    residual.set(floats(offsets.x, QUAD * rows));
+    const allBooks = new Float32Array(TOTAL_BOOKS * BOOK_LENGTH);
+    const loss = new Float32Array(MAX_NIBBLES + 1);
+    loss[0] = lossOf(residual, weights);
+    for (let n = 1; n <= MAX_NIBBLES; n++) {
+      initializeBook(entries(n - 1), residual, count, random);
+      updateHalfNorms(n - 1);
+      for (let round = 0; round < KMEANS_ROUNDS; round++) {
+        assign(n - 1);
         refit(n - 1);
       }
-      // From the start, since all books may be chosen anew beside the new one.
-      rest.set(floats(at.x, QUAD * rows));
+      // Start over: with a new book, all entries may be chosen again.
+      residual.set(floats(offsets.x, QUAD * rows));
       for (let sweep = 0; sweep <= (n > 1 ? SWEEPS + 1 : 0); sweep++) {
         for (let book = 0; book < n; book++) {
-          if (sweep > 0) take(book, 1);
-          pick(book);
+          if (sweep > 0) addEntries(book, 1);
+          assign(book);
           if (sweep > 1) refit(book);
-          take(book, -1);
+          addEntries(book, -1);
         }
       }
-      for (let book = 0; book < n; book++) all.set(entries(book), (booksBefore(n) + book) * BOOK);
-      loss[n] = lossOf(rest, weights);
+      for (let book = 0; book < n; book++) allBooks.set(entries(book), (booksBefore(n) + book) * BOOK_LENGTH);
+      loss[n] = lossOf(residual, weights);
     }
-    return { books: all, loss };
+    return { books: allBooks, loss };
   };
 }
 
-/** Entries of a new book: samples of what is left, drawn at random. */
-function startBook(book: Float32Array, rest: Float32Array, count: number, random: Random): void {
+/** Initializes a book with random samples of the residual. */
+function initializeBook(book: Float32Array, residual: Float32Array, count: number, random: Random): void {
   for (let e = 0; e < ENTRIES; e++) {
     const at = QUAD * (random.uint32() % count);
-    book.set(rest.subarray(at, at + QUAD), e * QUAD);
+    book.set(residual.subarray(at, at + QUAD), e * QUAD);
   }
 }
 
-function lossOf(rest: Float32Array, weights: Float32Array): number {
+function lossOf(residual: Float32Array, weights: Float32Array): number {
   let sum = 0;
   for (let i = 0; i < weights.length; i++) {
     let error = 0;
-    for (let d = QUAD * i; d < QUAD * i + QUAD; d++) error += rest[d] * rest[d];
+    for (let d = QUAD * i; d < QUAD * i + QUAD; d++) error += residual[d] * residual[d];
     sum += weights[i] * error;
   }
   return sum / weights.length;

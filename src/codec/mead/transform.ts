@@ -1,34 +1,36 @@
 /**
- * The transform of mead, head by head: samples are turned to their place in a page, centred, and mapped so that an
- * error of size 1 costs the same in every direction (by the metric) and the first coefficients carry the most.
+ * The transform of mead, per head: samples are made page-relative, centered, and mapped so that a unit error has the same
+ * cost in every direction (by the metric) and the first coefficients have the largest variance.
  */
+
 import type { Shape, Side } from '../codec.ts';
-import { turnPairs } from '../domain.ts';
 import type { Samples } from '../learned.ts';
 import { cholesky, eigenvectors, inverse, multiply } from '../parts/linear-algebra.ts';
+import { applyRope } from '../parts/rope.ts';
 
-/** Dims of keys that are mixed where they turn fast: neighbours, which turn at nearly the same pace. */
+/** Block size for the fast pairs of keys: neighbouring pairs, which rotate at nearly the same frequency. */
 const FAST_BLOCK = 8;
-/** Pairs that turn by less than 2 radians within a usual page are slow: what they say together outlasts the turn. */
-const SLOW = 2 / 128;
-/** Added to the metric's mean diagonal, so that no direction is free. */
-const FLOOR = 1e-3;
+/** Pairs that rotate by less than 2 radians per page (of 128) are slow: their correlations persist within a page. */
+const SLOW_FREQUENCY = 2 / 128;
+/** Added to the diagonal of the normalized metric, so that it is positive definite. */
+const METRIC_REGULARIZATION = 1e-3;
 
 /**
- * Sizes of the blocks of dims that a map mixes, in order. Values are mixed whole; so are the slow pairs of keys, which
- * come last, and the fast ones before them in blocks of 8.
+ * Sizes of the diagonal blocks of a map. Values have a single block. Keys have blocks of 8 dims for the fast pairs, then
+ * one block for all slow pairs.
  */
-export function blocksOf(side: Side, { headDim, turn }: Shape): number[] {
-  const fast = side === 'key' && turn ? turn.findLastIndex(angle => angle >= SLOW) + 1 : 0;
+export function transformBlocks(side: Side, { headDim, ropeFrequencies }: Shape): number[] {
+  const fast =
+    side === 'key' && ropeFrequencies ? ropeFrequencies.findLastIndex(angle => angle >= SLOW_FREQUENCY) + 1 : 0;
   const blocks: number[] = Array(Math.ceil((2 * fast) / FAST_BLOCK)).fill(FAST_BLOCK);
   const slow = headDim - FAST_BLOCK * blocks.length;
   return slow > 0 ? [...blocks, slow] : blocks;
 }
 
-/** Numbers in a head's maps. */
+/** Length of one head's maps. */
 export const mapLength = (blocks: readonly number[]): number => blocks.reduce((sum, size) => sum + size * size, 0);
 
-/** Calls `visit` for each block with its first dim, its size, and where its map begins. */
+/** Calls `visit` for each block with its first dim, its size, and the offset of its map. */
 function forBlocks(blocks: readonly number[], visit: (first: number, size: number, at: number) => void): void {
   let [first, at] = [0, 0];
   for (const size of blocks) {
@@ -48,23 +50,23 @@ export function identityMaps(kvHeads: number, blocks: readonly number[]): Float3
   return maps;
 }
 
-/** Samples of one head, [sample][dim]; keys are turned to their page's start. */
-export function pageRelative({ vectors, count, positions }: Samples, head: number, shape: Shape, side: Side) {
-  const { headDim, pageTokens, turn } = shape;
+/** Samples of one head, [sample][dim]; keys are page-relative. */
+export function toPageRelative({ vectors, count, positions }: Samples, head: number, shape: Shape, side: Side) {
+  const { headDim, pageTokens, ropeFrequencies } = shape;
   const x = Float64Array.from(vectors.subarray(head * count * headDim, (head + 1) * count * headDim));
-  if (side === 'key' && turn) {
+  if (side === 'key' && ropeFrequencies) {
     for (let i = 0; i < count; i++) {
       const start = Math.floor(positions[i] / pageTokens) * pageTokens;
-      turnPairs(x.subarray(i * headDim, (i + 1) * headDim), turn, -start);
+      applyRope(x.subarray(i * headDim, (i + 1) * headDim), ropeFrequencies, -start);
     }
   }
   return x;
 }
 
-/** One head's mean, which is subtracted from x, and its maps, [block][row][col]: y = x A, block by block. */
-export function fitHead(
+/** One head's mean, which it subtracts from x, and its maps [block][row][col]: y = x A, block by block. */
+export function fitTransform(
   x: Float64Array,
-  { count, metric, attention }: Samples,
+  { count, metric, attentionWeights }: Samples,
   head: number,
   d: number,
   blocks: readonly number[],
@@ -72,22 +74,22 @@ export function fitHead(
   const mean = new Float64Array(d);
   for (let i = 0; i < x.length; i++) mean[i % d] += x[i] / count;
   for (let i = 0; i < x.length; i++) x[i] -= mean[i % d];
-  const own = metric.subarray(head * d * d, (head + 1) * d * d);
+  const headMetric = metric.subarray(head * d * d, (head + 1) * d * d);
   let diagonal = 0;
-  for (let i = 0; i < d; i++) diagonal += own[i * d + i] / d;
-  const weights = attention.subarray(head * count, (head + 1) * count);
+  for (let i = 0; i < d; i++) diagonal += headMetric[i * d + i] / d;
+  const weights = attentionWeights.subarray(head * count, (head + 1) * count);
   const maps = new Float64Array(mapLength(blocks));
   forBlocks(blocks, (first, block, at) => {
     const m = new Float64Array(block * block);
     for (let i = 0; i < block; i++) {
       for (let j = 0; j < block; j++) {
-        const value = diagonal > 0 ? own[(first + i) * d + first + j] / diagonal : 0;
-        m[i * block + j] = value + (i === j ? FLOOR : 0);
+        const value = diagonal > 0 ? headMetric[(first + i) * d + first + j] / diagonal : 0;
+        m[i * block + j] = value + (i === j ? METRIC_REGULARIZATION : 0);
       }
     }
     const l = cholesky(m, block);
     const covariance = covarianceOf(x, weights, d, first, block);
-    // Of Y = X L: L^T C L.
+    // The covariance of Y = X L is L^T C L.
     const lt = Float64Array.from(l, (_, at) => l[(at % block) * block + Math.floor(at / block)]);
     const u = eigenvectors(multiply(multiply(lt, covariance, block), l, block), block);
     maps.set(multiply(l, u, block), at);
@@ -95,21 +97,21 @@ export function fitHead(
   return { mean, maps };
 }
 
-/** Weighted, of dims first to first + block. */
+/** The weighted covariance of dims first to first + block - 1. */
 function covarianceOf(x: Float64Array, weights: Float32Array, d: number, first: number, block: number): Float64Array {
   const out = new Float64Array(block * block);
   for (let s = 0; s < weights.length; s++) {
-    const at = s * d + first;
+    const offset = s * d + first;
     for (let i = 0; i < block; i++) {
-      const weighted = (weights[s] * x[at + i]) / weights.length;
-      for (let j = 0; j <= i; j++) out[i * block + j] += weighted * x[at + j];
+      const weighted = (weights[s] * x[offset + i]) / weights.length;
+      for (let j = 0; j <= i; j++) out[i * block + j] += weighted * x[offset + j];
     }
   }
   for (let i = 0; i < block; i++) for (let j = 0; j < i; j++) out[j * block + i] = out[i * block + j];
   return out;
 }
 
-/** y = x A of one vector, in place. */
+/** y = x A for one vector, in place. */
 export function applyMaps(x: Float64Array, maps: ArrayLike<number>, blocks: readonly number[]): void {
   forBlocks(blocks, (first, size, at) => {
     const y = new Float64Array(size);
@@ -120,8 +122,8 @@ export function applyMaps(x: Float64Array, maps: ArrayLike<number>, blocks: read
   });
 }
 
-/** Dense [kv head][coded dim][dim] maps there and back from blocks; undefined where a block is singular. */
-export function denseMaps(maps: Float32Array, kvHeads: number, d: number, blocks: readonly number[]) {
+/** Dense encode and decode matrices [kv head][coded dim][dim] from blocks; undefined if a block is singular. */
+export function toDenseMaps(maps: Float32Array, kvHeads: number, d: number, blocks: readonly number[]) {
   const encode = new Float32Array(kvHeads * d * d);
   const decode = new Float32Array(kvHeads * d * d);
   let singular = false;

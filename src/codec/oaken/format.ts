@@ -1,8 +1,8 @@
-/** Oaken's page: a dense array of nibbles, ranges a token and group, and side lists of the outliers. */
+/** The page format of Oaken: a dense array of nibbles, ranges per token and group, and lists of outliers. */
 import type { Shape } from '../codec.ts';
-import { type Field, layOut } from '../layout.ts';
-import { createGrid, type Order } from '../pack.ts';
+import { createGrid, type GridOrder } from '../pack.ts';
 import type { PageFormat } from '../page-codec.ts';
+import { type Field, layoutFields } from '../page-fields.ts';
 import { f16 } from '../scalars.ts';
 
 export interface Thresholds {
@@ -12,45 +12,45 @@ export interface Thresholds {
   outerHigh: number;
 }
 
-/** Values that an entry of a list may point to, by six bits. */
+/** Dims per outlier list: an entry has six index bits. */
 const BLOCK = 64;
-const INDEX = BLOCK - 1;
+const INDEX_MASK = BLOCK - 1;
 const OUTER_BIT = 64;
 const SIGN_BIT = 128;
-/** A count that is in the list itself. */
-const MANY = 15;
+/** This count means that the first byte of the list is the count. */
+const COUNT_IN_LIST = 15;
 /**
- * Bytes of lists per value that a page has room for; a tenth is used on average. Of 27,000 pages of WikiText-2 (SmolLM2-135M,
- * thresholds of its first rows) the largest took .128, of source code .133.
+ * Capacity of the lists in bytes per value. The average need is 0.1. The maximum over 27,000 pages (SmolLM2-135M) was .128
+ * on WikiText-2, whose first rows gave the thresholds, and .133 on source code.
  */
-const ROOM_PER_VALUE = 9 / 64;
-const STEPS = 15;
+const LIST_BYTES_PER_VALUE = 9 / 64;
+const MAX_CODE = 15;
 
 type Group = 'outer' | 'middle' | 'inner';
 const GROUPS: readonly Group[] = ['outer', 'middle', 'inner'];
 
 /**
  * A page:
- *   ranges   for each token: f16 min and max of the shifted outer values, of the middle, of the inner ones; over all heads
- *   starts   for each head: u32, where its lists start, in bytes from the first list
- *   dropped  for each head: u32, how many of its outliers have no entry in the lists. Readers do not need it; reports do.
+ *   ranges   for each token: f16 min and max of the shifted outer, middle and inner values, over all heads
+ *   starts   for each head: u32, the offset of its lists from the first list
+ *   dropped  for each head: u32, the number of outliers without an entry in the lists (for reports only)
  * One head's block:
  *   codes    headDim x pageTokens nibbles in rows (keys) or columns (values). Middle: min + code (max - min) / 15.
  *            Outliers: code max / 15, or code min / 15 where the sign bit is set.
- *   counts   a nibble for each token and block of 64 dims, the even one lower: how many outliers; 15: the first byte of
- *            the list says
+ *   counts   a nibble per token and block of 64 dims, even ones in the low bits: the number of outliers; 15: it is in the
+ *            first byte of the list
  * After the blocks:
- *   lists    head by head, token by token, block by block: a byte an outlier, dims ascending. Bits 0 to 5 the dim in its
- *            block, bit 6 outer (else inner), bit 7 negative. Their length varies; what is left of the room is zero.
+ *   lists    by head, token and block: one byte per outlier, dims ascending. Bits 0 to 5 are the dim in its block, bit 6
+ *            is outer (else inner), bit 7 is negative. The unused capacity is zero.
  *
- * Where lists outgrow their room, no inner value of the page gets an entry (it is coded as the middle value nearest to
- * it); where outer values alone do, blocks that do not fit keep none (theirs are cut to the range of the middle).
+ * If the lists exceed their capacity, inner values get no entry (they are coded as the nearest middle value). If the outer
+ * values alone exceed it, blocks that do not fit have no entries (their outer values are clamped to the middle range).
  */
-export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape): PageFormat {
+export function oakenFormat(thresholds: Thresholds, order: GridOrder, shape: Shape): PageFormat {
   const { headDim, kvHeads, pageTokens } = shape;
   const blocks = Math.ceil(headDim / BLOCK);
   const grid = createGrid(pageTokens, headDim, 4, order);
-  const room = 4 * Math.ceil((ROOM_PER_VALUE * pageTokens * headDim * kvHeads) / 4);
+  const listsCapacity = 4 * Math.ceil((LIST_BYTES_PER_VALUE * pageTokens * headDim * kvHeads) / 4);
   const fields: Field[] = [
     {
       name: 'ranges',
@@ -58,7 +58,7 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       per: 'page',
       about: `${pageTokens} x 6 f16: min and max of the outer, middle and inner values of a token, shifted`,
     },
-    { name: 'starts', bytes: 4 * kvHeads, per: 'page', about: `${kvHeads} x u32: where each head's lists start` },
+    { name: 'starts', bytes: 4 * kvHeads, per: 'page', about: `${kvHeads} x u32: the offset of each head's lists` },
     {
       name: 'dropped',
       bytes: 4 * kvHeads,
@@ -75,16 +75,16 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       name: 'counts',
       bytes: (pageTokens * blocks) / 2,
       per: 'head',
-      about: `${pageTokens} x ${blocks} nibbles: outliers of a token in ${BLOCK} dims; 15: the list says`,
+      about: `${pageTokens} x ${blocks} nibbles: number of outliers of a token in ${BLOCK} dims; 15: in the list`,
     },
     {
       name: 'lists',
-      bytes: room,
+      bytes: listsCapacity,
       per: 'rest',
-      about: `a byte an outlier: dim in its block, outer or inner, sign. Room for ${room}; a tenth of the values on average`,
+      about: `one byte per outlier: dim in its block, outer or inner, sign. Capacity ${listsCapacity}; a tenth of the values on average`,
     },
   ];
-  const layout = layOut(fields, kvHeads);
+  const layout = layoutFields(fields, kvHeads);
   const groupOf = (x: number): Group =>
     x < thresholds.outerLow || x > thresholds.outerHigh
       ? 'outer'
@@ -101,61 +101,62 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
         : negative
           ? thresholds.innerLow
           : thresholds.innerHigh;
-  /** Which side a value is on: an outer or middle one by where it lies, an inner one by its sign. */
+  /** Whether an outer or middle value is below its lower threshold; for an inner value, its sign. */
   const isNegative = (x: number, group: Group) =>
     group === 'inner' ? x < 0 : x < (group === 'outer' ? thresholds.outerLow : thresholds.innerLow);
-  const limit = (x: number) => Math.max(0, Math.min(STEPS, Math.round(x)));
+  const clampCode = (x: number) => Math.max(0, Math.min(MAX_CODE, Math.round(x)));
   const countAt = (counts: Uint8Array, n: number) => (counts[n >> 1] >> (4 * (n & 1))) & 15;
-  /** Visits the lists of a head: how many entries each has, and where they begin. */
-  const visitLists = (page: Uint8Array, head: number, visit: (count: number, at: number) => void) => {
+  /** Visits the lists of a head: the number of entries of each, and their offset. */
+  const visitLists = (page: Uint8Array, head: number, visit: (count: number, offset: number) => void) => {
     const counts = layout.field(page, 'counts', head);
     const lists = layout.field(page, 'lists', 0);
-    let at = wordOf(layout.field(page, 'starts', 0), head);
+    let offset = readU32(layout.field(page, 'starts', 0), head);
     for (let n = 0; n < pageTokens * blocks; n++) {
       let count = countAt(counts, n);
-      if (count === MANY) count = lists[at++];
-      visit(count, at);
-      at += count;
+      if (count === COUNT_IN_LIST) count = lists[offset++];
+      visit(count, offset);
+      offset += count;
     }
   };
 
-  /** What the lists of all outliers would take. */
-  const wanted = (heads: Float64Array[], tokens: number): number => {
+  /** Size of lists with all outliers. */
+  const neededListBytes = (heads: Float64Array[], tokens: number): number => {
     let bytes = 0;
     for (const x of heads) {
-      for (let at = 0; at < tokens * headDim; ) {
+      for (let i = 0; i < tokens * headDim; ) {
         let count = 0;
-        for (const end = blockEnd(at); at < end; at++) if (groupOf(x[at]) !== 'middle') count++;
+        for (const end = blockEnd(i); i < end; i++) if (groupOf(x[i]) !== 'middle') count++;
         bytes += listBytes(count);
       }
     }
     return bytes;
   };
-  const blockEnd = (at: number) => Math.min(at + BLOCK, at - (at % headDim) + headDim);
+  const blockEnd = (start: number) => Math.min(start + BLOCK, start - (start % headDim) + headDim);
 
   return {
     fields,
-    fragment: {
+    encoding: {
       kind: 'oaken',
       thresholds: [thresholds.outerLow, thresholds.innerLow, thresholds.innerHigh, thresholds.outerHigh],
       codes: { offset: layout.offset('codes'), bits: 4, order },
-      ranges: layout.offset('ranges'),
-      starts: layout.offset('starts'),
-      dropped: layout.offset('dropped'),
-      counts: layout.offset('counts'),
-      lists: layout.offset('lists'),
-      room,
+      rangesOffset: layout.offset('ranges'),
+      listStartsOffset: layout.offset('starts'),
+      droppedOffset: layout.offset('dropped'),
+      listCountsOffset: layout.offset('counts'),
+      listsOffset: layout.offset('lists'),
+      listsCapacity,
     },
     write(heads, tokens, page) {
       const ranges = layout.field(page, 'ranges', 0);
-      const range = (t: number, group: Group, end: 0 | 1) => f16.read(ranges, 6 * t + 2 * GROUPS.indexOf(group) + end);
+      const range = (t: number, group: Group, bound: 0 | 1) =>
+        f16.read(ranges, 6 * t + 2 * GROUPS.indexOf(group) + bound);
       for (let t = 0; t < tokens; t++) {
         for (const group of GROUPS) {
           let [min, max] = [0, 0];
           for (const x of heads) {
-            for (let at = t * headDim; at < (t + 1) * headDim; at++) {
-              if (groupOf(x[at]) !== group) continue;
-              const shifted = x[at] - shiftOf(group, isNegative(x[at], group));
+            for (let i = t * headDim; i < (t + 1) * headDim; i++) {
+              if (groupOf(x[i]) !== group) continue;
+              const shifted = x[i] - shiftOf(group, isNegative(x[i], group));
               min = Math.min(min, shifted);
               max = Math.max(max, shifted);
             }
@@ -164,47 +165,50 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
           f16.write(ranges, 6 * t + 2 * GROUPS.indexOf(group) + 1, max);
         }
       }
-      const listed: readonly Group[] = wanted(heads, tokens) <= room ? ['outer', 'inner'] : ['outer'];
+      const listed: readonly Group[] = neededListBytes(heads, tokens) <= listsCapacity ? ['outer', 'inner'] : ['outer'];
       const lists = layout.field(page, 'lists', 0);
       const starts = layout.field(page, 'starts', 0);
-      let end = 0;
+      let listsEnd = 0;
       heads.forEach((x, head) => {
         const codes = layout.field(page, 'codes', head);
         const counts = layout.field(page, 'counts', head);
-        setWord(starts, head, end);
+        writeU32(starts, head, listsEnd);
         let dropped = 0;
         for (let t = 0; t < tokens; t++) {
           for (let block = 0; block < blocks; block++) {
-            const first = t * headDim + block * BLOCK;
-            const last = blockEnd(first);
+            const start = t * headDim + block * BLOCK;
+            const end = blockEnd(start);
             const entries: number[] = [];
-            for (let at = first; at < last; at++) {
-              const group = groupOf(x[at]);
+            for (let i = start; i < end; i++) {
+              const group = groupOf(x[i]);
               if (!listed.includes(group)) continue;
-              const bits = (group === 'outer' ? OUTER_BIT : 0) | (isNegative(x[at], group) ? SIGN_BIT : 0);
-              entries.push((at - first) | bits);
+              const bits = (group === 'outer' ? OUTER_BIT : 0) | (isNegative(x[i], group) ? SIGN_BIT : 0);
+              entries.push((i - start) | bits);
             }
-            const kept = end + listBytes(entries.length) <= room ? entries : [];
+            const kept = listsEnd + listBytes(entries.length) <= listsCapacity ? entries : [];
             const n = t * blocks + block;
-            counts[n >> 1] |= Math.min(MANY, kept.length) << (4 * (n & 1));
-            if (kept.length >= MANY) lists[end++] = kept.length;
-            lists.set(kept, end);
-            end += kept.length;
-            const outliers = new Set(kept.map(entry => entry & INDEX));
-            for (let at = first; at < last; at++) {
-              const group = outliers.has(at - first) ? groupOf(x[at]) : 'middle';
-              if (group !== groupOf(x[at])) dropped++;
-              const negative = isNegative(x[at], group);
+            counts[n >> 1] |= Math.min(COUNT_IN_LIST, kept.length) << (4 * (n & 1));
+            if (kept.length >= COUNT_IN_LIST) lists[listsEnd++] = kept.length;
+            lists.set(kept, listsEnd);
+            listsEnd += kept.length;
+            const outliers = new Set(kept.map(entry => entry & INDEX_MASK));
+            for (let i = start; i < end; i++) {
+              const group = outliers.has(i - start) ? groupOf(x[i]) : 'middle';
+              if (group !== groupOf(x[i])) dropped++;
+              const negative = isNegative(x[i], group);
               const [min, max] = [range(t, group, 0), range(t, group, 1)];
-              let shifted = x[at] - shiftOf(group, negative);
-              // An inner value without an entry is the middle's nearest.
+              let shifted = x[i] - shiftOf(group, negative);
+              // An inner value without an entry becomes the nearest middle value.
               if (group === 'middle' && !negative) shifted = Math.max(0, shifted);
-              const code = group === 'middle' ? over(shifted - min, max - min) : over(shifted, negative ? min : max);
-              grid.write(codes, t, at % headDim, limit(STEPS * code));
+              const code =
+                group === 'middle'
+                  ? divideOrZero(shifted - min, max - min)
+                  : divideOrZero(shifted, negative ? min : max);
+              grid.write(codes, t, i % headDim, clampCode(MAX_CODE * code));
             }
           }
         }
-        setWord(layout.field(page, 'dropped', 0), head, dropped);
+        writeU32(layout.field(page, 'dropped', 0), head, dropped);
       });
     },
     read(page, head, token, out) {
@@ -216,29 +220,29 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
       const range = (n: number) => f16.read(ranges, 6 * token + n);
       const [min, max] = [range(2), range(3)];
       for (let i = 0; i < headDim; i++) {
-        const shifted = min + (grid.read(codes, token, i) * (max - min)) / STEPS;
+        const shifted = min + (grid.read(codes, token, i) * (max - min)) / MAX_CODE;
         out[i] = shifted + shiftOf('middle', shifted < 0);
       }
-      let at = wordOf(starts, head);
+      let offset = readU32(starts, head);
       for (let n = 0; n < (token + 1) * blocks; n++) {
         let count = countAt(counts, n);
-        if (count === MANY) count = lists[at++];
+        if (count === COUNT_IN_LIST) count = lists[offset++];
         if (n >= token * blocks) {
-          for (const entry of lists.subarray(at, at + count)) {
-            const i = (n - token * blocks) * BLOCK + (entry & INDEX);
+          for (const entry of lists.subarray(offset, offset + count)) {
+            const i = (n - token * blocks) * BLOCK + (entry & INDEX_MASK);
             const group = entry & OUTER_BIT ? 'outer' : 'inner';
             const negative = (entry & SIGN_BIT) !== 0;
-            const end = range((group === 'outer' ? 0 : 4) + (negative ? 0 : 1));
-            out[i] = (grid.read(codes, token, i) * end) / STEPS + shiftOf(group, negative);
+            const bound = range((group === 'outer' ? 0 : 4) + (negative ? 0 : 1));
+            out[i] = (grid.read(codes, token, i) * bound) / MAX_CODE + shiftOf(group, negative);
           }
         }
-        at += count;
+        offset += count;
       }
     },
-    used(page) {
+    usedBytes(page) {
       let end = 0;
-      visitLists(page, kvHeads - 1, (count, at) => {
-        end = at + count;
+      visitLists(page, kvHeads - 1, (count, offset) => {
+        end = offset + count;
       });
       return layout.offset('lists') + end;
     },
@@ -248,19 +252,19 @@ export function oakenFormat(thresholds: Thresholds, order: Order, shape: Shape):
         visitLists(page, head, count => {
           listed += count;
         });
-        dropped += wordOf(layout.field(page, 'dropped', 0), head);
+        dropped += readU32(layout.field(page, 'dropped', 0), head);
       }
       return { listed, dropped };
     },
   };
 }
 
-/** Of a list of so many outliers, with its count where that does not fit into a nibble. */
-const listBytes = (count: number) => count + (count >= MANY ? 1 : 0);
+/** Size of a list, including its count if that does not fit into a nibble. */
+const listBytes = (count: number) => count + (count >= COUNT_IN_LIST ? 1 : 0);
 
-/** An empty range holds one value. */
-const over = (x: number, range: number) => (range === 0 ? 0 : x / range);
+/** An empty range has code 0 only. */
+const divideOrZero = (x: number, range: number) => (range === 0 ? 0 : x / range);
 
-const wordOf = (words: Uint8Array, n: number) => new DataView(words.buffer, words.byteOffset).getUint32(4 * n, true);
-const setWord = (words: Uint8Array, n: number, value: number) =>
+const readU32 = (words: Uint8Array, n: number) => new DataView(words.buffer, words.byteOffset).getUint32(4 * n, true);
+const writeU32 = (words: Uint8Array, n: number, value: number) =>
   new DataView(words.buffer, words.byteOffset).setUint32(4 * n, value, true);

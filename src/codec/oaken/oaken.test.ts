@@ -13,7 +13,7 @@ function create(shape: Pick<Shape, 'headDim' | 'kvHeads'>, samples = gaussianSam
 }
 
 describe('thresholds', () => {
-  it('leave 4 % outside, 6 % around zero and 90 % between, whatever the values', () => {
+  it('split skewed values into 4 % outer, 6 % inner and 90 % middle', () => {
     const shape = { headDim: 64, kvHeads: 2 };
     const skewed = normals(createRandom(4), 64 * 2 * 500).map(x => Math.exp(x) - 1.5);
     const [outerLow, innerLow, innerHigh, outerHigh] = learnThresholds(samplesOf(skewed, shape), 64);
@@ -24,14 +24,14 @@ describe('thresholds', () => {
     expect(innerHigh).toBeGreaterThan(0);
   });
 
-  it('are learned from some of very many vectors, of all dims', () => {
+  it('are learned from a subset of many vectors that covers all dims', () => {
     const many = normals(createRandom(5), 64 * 20_000).map((x, i) => x * (i % 64 === 63 ? 100 : 1));
     const [outerLow, , , outerHigh] = learnThresholds(samplesOf(many, { headDim: 64, kvHeads: 1 }), 64);
     const outer = many.filter(x => x < outerLow || x > outerHigh).length / many.length;
     expect(outer).toBeCloseTo(0.04, 2);
   });
 
-  it('stay in order where all values have one sign', () => {
+  it('are ascending if all values have one sign', () => {
     const x = normals(createRandom(4), 64 * 500).map(Math.abs);
     const thresholds = [...learnThresholds(samplesOf(x, { headDim: 64, kvHeads: 1 }), 64)];
     expect(thresholds).toEqual([...thresholds].sort((a, b) => a - b));
@@ -42,7 +42,7 @@ describe('a page', () => {
   const shape = { headDim: 128, kvHeads: 8 };
   const values = TOKENS * 1024;
 
-  it('takes 4.8 bits for 1024 values a token: 4 dense and .8 in lists; ranges and counts add .16, spare room .33', () => {
+  it('needs 4.8 bits at 1024 values per token: 4 dense, .8 in lists; ranges and counts add .16, unused capacity .33', () => {
     const { keys } = create(shape);
     const used = keys.encode(normals(createRandom(2), values), TOKENS, new Uint8Array(keys.pageBytes), 0);
     const bytes = Object.fromEntries(
@@ -56,14 +56,14 @@ describe('a page', () => {
     expect(bits(keys.pageBytes)).toBeLessThan(5.29);
   });
 
-  it('outliers are kept better than a 4-bit range over all could keep them', () => {
+  it('stores outliers with a lower error than 4-bit ranges without outlier lists', () => {
     const codec = create({ headDim: 64, kvHeads: 2 });
     const kivi = createCodec('kivi4g32-token', { headDim: 64, kvHeads: 2 });
     const x = normals(createRandom(7), TOKENS * 128).map((value, i) => (i % 61 === 5 ? 12 * value : value));
     expect(measureLoss(codec.keys, x).mse).toBeLessThan(measureLoss(kivi.keys, x).mse);
   });
 
-  it('where lists outgrow their room, inner values give way first and nothing breaks', () => {
+  it('drops inner values first if the lists exceed their capacity', () => {
     const codec = create({ headDim: 64, kvHeads: 2 });
     const page = new Uint8Array(codec.keys.pageBytes);
     const out = new Float32Array(TOKENS * 128);
@@ -73,14 +73,15 @@ describe('a page', () => {
       codec.keys.decode(page, TOKENS, out, 0);
       return measureLoss(codec.keys, x).mse;
     };
-    // A third of the values small: too many inner ones, each then off by the threshold and part of a step (.14 in all,
-    // .01 of the energy, beside the .008 of the others). All of them large: too many outer ones.
+    // A third of the values are small: too many inner ones. Each has an error of the threshold and part of a step, .01 of
+    // the energy in total; the others add .008.
     expect(errorOf(normals(createRandom(1), TOKENS * 128).map((x, i) => (i % 3 ? x : x / 50)))).toBeLessThan(0.02);
+    // All values are large: too many outer ones.
     expect(errorOf(normals(createRandom(1), TOKENS * 128).map(x => 3 * x))).toBeLessThan(0.5);
     expect(out.every(Number.isFinite)).toBe(true);
   });
 
-  it('says how many outliers found no room', () => {
+  it('counts the outliers without an entry', () => {
     const { keys } = create({ headDim: 64, kvHeads: 2 });
     const count = (x: Float32Array) => {
       const page = new Uint8Array(keys.pageBytes);
@@ -104,7 +105,7 @@ describe('a page', () => {
     expect(found.dropped).toBeGreaterThan(found.listed);
   });
 
-  it('ranges differ by layer, not by data: thresholds of one half of the samples serve the other', () => {
+  it('has nearly the same error with thresholds from other samples of the same distribution', () => {
     const half = { headDim: 64, kvHeads: 1 };
     const [a, b] = [5, 6].map(seed => normals(createRandom(seed), 64 * 512).map((x, i) => x * (1 + (i % 7))));
     const [own, others] = [a, b].map(x => measureLoss(create(half, samplesOf(x, half)).keys, a).mse);

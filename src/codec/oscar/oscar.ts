@@ -1,17 +1,17 @@
 /**
- * OScaR (arXiv 2605.19660): rotate and scale tokens to one length, then quantize keys per channel like KIVI. One
- * small-norm token (a sink) no longer stretches the range of every channel in its group. Values are rotated and
+ * OScaR (arXiv 2605.19660): keys are rotated, divided by their token's norm, and quantized per channel like in KIVI. A
+ * token with a small norm (a sink) then does not widen the range of every channel in its group. Values are rotated and
  * quantized per token, without a norm.
  *
- * The rotation acts after RoPE and does not commute with it, so it is done online, to queries and keys.
+ * The rotation follows RoPE and does not commute with it, so it is applied to queries and keys at run time.
  */
-import type { PageFragment } from '../../kernel/fragment.ts';
-import { type Affine, affineBudget, affineFormat } from '../affine.ts';
-import { plain, rotated } from '../domain.ts';
-import { type Family, type Request, SEED } from '../family.ts';
-import { affineOf, axisOf } from '../kivi/kivi.ts';
-import { type Field, layOut } from '../layout.ts';
+import type { PageEncoding } from '../../kernel/page-layout.ts';
+import { type AffineParams, affineBudget, affineFormat } from '../affine.ts';
+import { identityDomain, rotatedDomain } from '../domain.ts';
+import { type CodecRequest, type Family, SEED } from '../family.ts';
+import { affineParams, defaultAxis } from '../kivi/kivi.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
+import { type Field, layoutFields } from '../page-fields.ts';
 import { signedHadamard } from '../parts/rotation.ts';
 import { norm } from '../parts/vector.ts';
 import { f16 } from '../scalars.ts';
@@ -23,7 +23,7 @@ export const oscar: Family = {
   variants: [
     { name: 'rot', about: 'ablation: rotation only' },
     { name: 'scale', about: 'ablation: token scaling only' },
-    { name: 'xh', about: 'one norm a token across all KV heads', side: 'key' },
+    { name: 'xh', about: 'one norm per token across all KV heads', side: 'key' },
     SEED,
   ],
   conflicts: [
@@ -32,25 +32,25 @@ export const oscar: Family = {
   ],
   create(request) {
     const { spec, shape, side } = request;
-    const affine = affineOf(request, axisOf(side));
+    const affine = affineParams(request, defaultAxis(side));
     return pageCodec({
       spec,
       shape,
       budget: affineBudget(affine),
-      stable: false,
+      isIdempotent: false,
       domain: request.has('scale')
-        ? plain(shape.headDim)
-        : rotated(shape.headDim, signedHadamard(shape.headDim, request.number('seed#', 0))),
+        ? identityDomain(shape.headDim)
+        : rotatedDomain(shape.headDim, signedHadamard(shape.headDim, request.numberOf('seed#', 0))),
       format: side === 'key' && !request.has('rot') ? tokenScaled(affine, request) : affineFormat(affine, shape),
     });
   },
 };
 
 /**
- * Keys divided by their token's L2 norm before they are quantized per channel. The norms come first in a head's block
- * (one f16 a token), or, for one norm across heads, first in the page.
+ * Keys are divided by their token's L2 norm before they are quantized per channel. The norms, one f16 per token, are at
+ * the start of a head's block, or of the page if they are shared by all heads.
  */
-function tokenScaled(affine: Affine, { shape, has }: Request): PageFormat {
+function tokenScaled(affine: AffineParams, { shape, has }: CodecRequest): PageFormat {
   const { headDim, kvHeads, pageTokens } = shape;
   const acrossHeads = has('xh');
   const per = acrossHeads ? 'page' : 'head';
@@ -61,20 +61,20 @@ function tokenScaled(affine: Affine, { shape, has }: Request): PageFormat {
     about: `${pageTokens} x f16, |x|${acrossHeads ? ' over all KV heads' : ''}; the codes below are of x / |x|`,
   };
   const inner = affineFormat(affine, shape, [norms]);
-  const layout = layOut(inner.fields, kvHeads);
+  const layout = layoutFields(inner.fields, kvHeads);
   return {
     fields: inner.fields,
-    fragment: {
-      ...(inner.fragment as PageFragment & { kind: 'affine' }),
+    encoding: {
+      ...(inner.encoding as PageEncoding & { kind: 'affine' }),
       norms: { offset: layout.offset('norms'), bytes: f16.bytes, per },
     },
     write(heads, tokens, page) {
       const vector = (head: number, t: number) => heads[head].subarray(t * headDim, (t + 1) * headDim);
       for (let t = 0; t < tokens; t++) {
-        const all = Math.sqrt(heads.reduce((sum, _, head) => sum + norm(vector(head, t)) ** 2, 0));
+        const sharedNorm = Math.sqrt(heads.reduce((sum, _, head) => sum + norm(vector(head, t)) ** 2, 0));
         heads.forEach((_, head) => {
           const bytes = layout.field(page, 'norms', head);
-          f16.write(bytes, t, acrossHeads ? all : norm(vector(head, t)));
+          f16.write(bytes, t, acrossHeads ? sharedNorm : norm(vector(head, t)));
           const stored = f16.read(bytes, t);
           vector(head, t).forEach((x, i, v) => {
             v[i] = stored > 0 ? x / stored : 0;

@@ -1,16 +1,16 @@
 /**
- * The orthonormal Hadamard transform, fast, for every dimension.
+ * The fast orthonormal Hadamard transform, for every dimension.
  *
- * d = m 2^k with m in {1, 12, 20} is a true Hadamard matrix: H_m (Paley) x H_2^k (Sylvester), so 64, 80 = 20 x 4,
- * 96 = 12 x 8, 128, 192 = 12 x 16, 256. Any other d (112) is split into blocks of such sizes, transformed,
- * interleaved and transformed again: still orthogonal, and the interleave carries energy between the blocks.
+ * d = m 2^k with m in {1, 12, 20} has a true Hadamard matrix, H_m (Paley) x H_2^k (Sylvester): 64, 80 = 20 x 4,
+ * 96 = 12 x 8, 128, 192 = 12 x 16, 256. Any other d (112) is split into blocks of powers of two, transformed, interleaved
+ * and transformed again. This is orthogonal, too, and the interleave spreads energy over all blocks.
  */
 import { createRandom } from './random.ts';
 
 export interface Transform {
   /** In place. */
   forward(x: Float64Array): void;
-  /** Undoes forward, in place. */
+  /** Inverse of `forward`, in place. */
   inverse(x: Float64Array): void;
 }
 
@@ -30,7 +30,7 @@ export function paley(order: number): Int8Array[] {
   return Array.from({ length: order }, (_, i) => Int8Array.from({ length: order }, (_, j) => entry(i, j)));
 }
 
-/** The odd factor of a dimension that has a Hadamard matrix of our own, or undefined. */
+/** The factor m of a dimension that has a true Hadamard matrix. */
 function order(d: number): 1 | 12 | 20 | undefined {
   return ([1, 12, 20] as const).find(m => d % m === 0 && isPowerOfTwo(d / m));
 }
@@ -43,7 +43,7 @@ export function hadamard(d: number): Transform {
   const blocks = splitIntoBlocks(d);
   const passes = blocks.map(({ start, size }) => trueHadamard(size, order(size) ?? 1, start));
   const shuffle = interleave(d);
-  // Fixed signs between the passes: two Hadamards of equal rows would otherwise add up again in a few places.
+  // Fixed signs between the passes: otherwise the second pass would partly undo the first.
   const random = createRandom(d);
   const sign = Float64Array.from({ length: d }, () => (random.uint32() & 1 ? -1 : 1));
   const scratch = new Float64Array(d);
@@ -63,7 +63,7 @@ export function hadamard(d: number): Transform {
   };
 }
 
-/** Equal blocks side by side, each a power of two: llama.cpp's rotation of the cache. */
+/** Equal blocks of a power of two: llama.cpp's rotation of the cache. */
 export function blockHadamard(d: number, block: number): Transform {
   const passes = Array.from({ length: d / block }, (_, i) => trueHadamard(block, 1, i * block));
   return {
@@ -85,7 +85,7 @@ function splitIntoBlocks(d: number): { start: number; size: number }[] {
   return blocks;
 }
 
-/** Where each element goes: a stride near sqrt(d) and prime to it, so that a block's elements land in all blocks. */
+/** A permutation with a stride near sqrt(d) and coprime to d, so that the elements of a block go to all blocks. */
 function interleave(d: number): Uint32Array {
   const gcd = (a: number, b: number): number => (b === 0 ? a : gcd(b, a % b));
   let stride = Math.ceil(Math.sqrt(d));
@@ -122,7 +122,7 @@ function trueHadamard(d: number, m: 1 | 12 | 20, start: number): Transform {
     }
     for (let i = start; i < start + d; i++) x[i] *= scale;
   };
-  // Both factors commute (they act on different axes), and Sylvester's is its own transpose.
+  // The factors commute (they act on different axes), and Sylvester's is symmetric.
   return {
     forward(x) {
       outer(x, false);

@@ -1,11 +1,11 @@
-/** k-means on flat arrays: Lloyd's rounds until they no longer pay, and the search for the nearest entry of a book. */
-import { nearestModule, POINT_BLOCK } from '../../kernel/wasm/kernels/nearest.ts';
+/** k-means: Lloyd's algorithm until it converges, and the search for the nearest entry of a codebook. */
+import { nearestEntryModule, POINT_BLOCK } from '../../kernel/wasm/kernels/nearest-entry.ts';
 import type { Random } from './random.ts';
 
-/** Rounds end when one lowers the error by less than this part of it. */
-const PAYS = 2e-3;
+/** Iteration stops if a round reduces the error by less than this fraction. */
+const MIN_IMPROVEMENT = 2e-3;
 
-/** `entries` centres for points [point][dims] in no particular order. The start is a draw of the points; empty cells keep their place. */
+/** A codebook of `entries` centroids for points [point][dims]. It starts from random points; empty cells keep their centroid. */
 export function kmeans(
   points: Float32Array,
   dims: number,
@@ -15,30 +15,30 @@ export function kmeans(
 ): Float32Array<ArrayBuffer> {
   const count = points.length / dims;
   const book = new Float32Array(entries * dims);
-  // Fewer points than entries leave copies; of equals the first is nearest, so those stay empty.
-  const start = draw(count, Math.min(count, entries), random);
+  // With fewer points than entries some entries are copies, whose cells stay empty.
+  const start = sampleIndices(count, Math.min(count, entries), random);
   for (let e = 0; e < entries; e++) {
     const from = start[e % start.length] * dims;
     book.set(points.subarray(from, from + dims), e * dims);
   }
-  // The first points alone bring the centres near their places; all of them need few rounds more.
-  const few = Math.min(count, Math.max(32 * entries, Math.ceil(count / 8)));
-  const cellsOf = createAssigner(points, dims, entries);
-  let left = rounds;
-  for (const used of few < count ? [few, count] : [count]) {
-    let last = Number.POSITIVE_INFINITY;
-    while (left > 0) {
-      left--;
-      const error = improve(points, dims, book, cellsOf(book, used));
-      if (error >= last * (1 - PAYS)) break;
-      last = error;
+  // Most rounds use a subset of the points; all points then need few more rounds.
+  const subset = Math.min(count, Math.max(32 * entries, Math.ceil(count / 8)));
+  const assignCells = createNearestAssigner(points, dims, entries);
+  let remaining = rounds;
+  for (const used of subset < count ? [subset, count] : [count]) {
+    let lastError = Number.POSITIVE_INFINITY;
+    while (remaining > 0) {
+      remaining--;
+      const error = lloydStep(points, dims, book, assignCells(book, used));
+      if (error >= lastError * (1 - MIN_IMPROVEMENT)) break;
+      lastError = error;
     }
   }
   return book;
 }
 
-/** Every centre to the mean of the points whose nearest it is. Gives the error before. */
-function improve(points: Float32Array, dims: number, book: Float32Array, cells: Uint16Array): number {
+/** Moves every centroid to the mean of its cell. Returns the error before the move. */
+function lloydStep(points: Float32Array, dims: number, book: Float32Array, cells: Uint16Array): number {
   const entries = book.length / dims;
   const sums = new Float64Array(entries * dims);
   const counts = new Uint32Array(entries);
@@ -58,69 +58,71 @@ function improve(points: Float32Array, dims: number, book: Float32Array, cells: 
   return error;
 }
 
-/** The nearest entries of a book for the first `used` points, by the kernel; what it gives is good until it is asked again. */
-export function createAssigner(points: Float32Array, dims: number, entries: number) {
+/** A function that finds the nearest entries for the first `used` points, in WASM. Its result is valid until the next call. */
+export function createNearestAssigner(points: Float32Array, dims: number, entries: number) {
   const blocks = Math.ceil(points.length / dims / POINT_BLOCK);
-  const at = { points: 0, codes: 4 * dims * POINT_BLOCK * blocks, book: 0 };
-  at.book = at.codes + 2 * POINT_BLOCK * blocks;
-  const pages = Math.ceil((at.book + 4 * (dims + 1) * entries) / 65536);
+  const offsets = { points: 0, codes: 4 * dims * POINT_BLOCK * blocks, book: 0 };
+  offsets.book = offsets.codes + 2 * POINT_BLOCK * blocks;
+  const pages = Math.ceil((offsets.book + 4 * (dims + 1) * entries) / 65536);
   const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const module = new WebAssembly.Module(nearestModule(dims, { maxPages: pages, shared: false }));
+  const module = new WebAssembly.Module(nearestEntryModule(dims, { maxPages: pages, shared: false }));
   const { nearest } = new WebAssembly.Instance(module, { env: { memory } }).exports as unknown as {
     nearest(points: number, codes: number, book: number, blocks: number, entries: number): void;
   };
-  const placed = new Float32Array(memory.buffer, 0, dims * POINT_BLOCK * blocks);
+  const blockedPoints = new Float32Array(memory.buffer, 0, dims * POINT_BLOCK * blocks);
   for (let point = 0, from = 0; from < points.length; point++) {
     const to = (point - (point % POINT_BLOCK)) * dims + (point % POINT_BLOCK);
-    for (let i = 0; i < dims; i++, from++) placed[to + i * POINT_BLOCK] = points[from];
+    for (let i = 0; i < dims; i++, from++) blockedPoints[to + i * POINT_BLOCK] = points[from];
   }
-  const own = new Float32Array(memory.buffer, at.book, (dims + 1) * entries);
+  const bookWithNorms = new Float32Array(memory.buffer, offsets.book, (dims + 1) * entries);
   return (book: Float32Array, used: number): Uint16Array => {
     for (let e = 0; e < entries; e++) {
-      let half = 0;
+      let halfNorm = 0;
       for (let i = 0; i < dims; i++) {
         const c = book[e * dims + i];
-        own[e * (dims + 1) + i] = c;
-        half += (c * c) / 2;
+        bookWithNorms[e * (dims + 1) + i] = c;
+        halfNorm += (c * c) / 2;
       }
-      own[e * (dims + 1) + dims] = half;
+      bookWithNorms[e * (dims + 1) + dims] = halfNorm;
     }
-    nearest(at.points, at.codes, at.book, Math.ceil(used / POINT_BLOCK), entries);
-    return new Uint16Array(memory.buffer, at.codes, used);
+    nearest(offsets.points, offsets.codes, offsets.book, Math.ceil(used / POINT_BLOCK), entries);
+    return new Uint16Array(memory.buffer, offsets.codes, used);
   };
 }
 
-/** The entry nearest to the vector that starts at `at`; of equals the first. */
-export type Search = (x: Float32Array | Float64Array, at: number) => number;
+/** The entry nearest to the vector at offset `at`; the first of equally near ones. */
+export type NearestSearch = (x: Float32Array | Float64Array, at: number) => number;
 
 /**
- * Nearest is where |entry|^2 / 2 - x . entry is least: half the work of a distance. Everything is padded with zeros to
- * whole fours of dims, which are unrolled.
+ * The nearest entry minimizes |entry|^2 / 2 - x . entry, which is half the work of a distance. Vectors are padded with zeros
+ * to a multiple of 4 dims, for unrolling.
  */
-export function createSearch(book: Float32Array, dims: number): Search {
+export function createNearestSearch(book: Float32Array, dims: number): NearestSearch {
   const entries = book.length / dims;
   const width = 4 * Math.ceil(dims / 4);
-  const centres = new Float64Array(entries * width);
-  const halves = new Float64Array(entries);
+  const centroids = new Float64Array(entries * width);
+  const halfNorms = new Float64Array(entries);
   book.forEach((c, i) => {
     const e = Math.floor(i / dims);
-    centres[e * width + (i % dims)] = c;
-    halves[e] += (c * c) / 2;
+    centroids[e * width + (i % dims)] = c;
+    halfNorms[e] += (c * c) / 2;
   });
   const v = new Float64Array(width);
   return (x, at) => {
     for (let i = 0; i < dims; i++) v[i] = x[at + i];
     const [v0, v1, v2, v3] = v;
     let best = 0;
-    let least = Number.POSITIVE_INFINITY;
+    let minScore = Number.POSITIVE_INFINITY;
     for (let e = 0, b = 0; e < entries; e++) {
-      let off = halves[e] - v0 * centres[b] - v1 * centres[b + 1] - v2 * centres[b + 2] - v3 * centres[b + 3];
+      let score =
+        halfNorms[e] - v0 * centroids[b] - v1 * centroids[b + 1] - v2 * centroids[b + 2] - v3 * centroids[b + 3];
       b += 4;
       for (let i = 4; i < width; i += 4, b += 4) {
-        off -= v[i] * centres[b] + v[i + 1] * centres[b + 1] + v[i + 2] * centres[b + 2] + v[i + 3] * centres[b + 3];
+        score -=
+          v[i] * centroids[b] + v[i + 1] * centroids[b + 1] + v[i + 2] * centroids[b + 2] + v[i + 3] * centroids[b + 3];
       }
-      if (off < least) {
-        least = off;
+      if (score < minScore) {
+        minScore = score;
         best = e;
       }
     }
@@ -128,8 +130,8 @@ export function createSearch(book: Float32Array, dims: number): Search {
   };
 }
 
-/** `n` different numbers below `count`, in random order. */
-export function draw(count: number, n: number, random: Random): Uint32Array {
+/** `n` distinct random integers below `count`. */
+export function sampleIndices(count: number, n: number, random: Random): Uint32Array {
   const all = Uint32Array.from({ length: count }, (_, i) => i);
   for (let i = 0; i < n; i++) {
     const j = i + Math.floor(random.uniform() * (count - i));

@@ -1,4 +1,4 @@
-/** Small dense matrices, row by row in f64: what calibrated transforms are made of. */
+/** Linear algebra on small dense row-major f64 matrices, for calibrated transforms. */
 import { assert } from '../../errors.ts';
 
 /** L of M = L L^T, lower triangular. M must be positive definite. */
@@ -19,7 +19,7 @@ export function cholesky(m: Float64Array, n: number): Float64Array {
 
 /**
  * Eigenvectors of a symmetric matrix as columns, largest eigenvalue first, each with its largest component positive.
- * Jacobi's rotations: slow for large n, exact and short for ours.
+ * Jacobi's method: slow for large n, but accurate and short.
  */
 export function eigenvectors(symmetric: Float64Array, n: number): Float64Array {
   const a = symmetric.slice();
@@ -48,7 +48,7 @@ export function eigenvectors(symmetric: Float64Array, n: number): Float64Array {
   return out;
 }
 
-/** Makes a[p][q] zero. */
+/** A Jacobi rotation that makes a[p][q] zero. */
 function rotate(a: Float64Array, v: Float64Array, n: number, p: number, q: number): void {
   const apq = a[p * n + q];
   if (apq === 0) return;
@@ -71,7 +71,7 @@ function rotate(a: Float64Array, v: Float64Array, n: number, p: number, q: numbe
   }
 }
 
-/** By elimination with row pivots; undefined where the matrix is singular. */
+/** Gauss-Jordan elimination with row pivots; undefined if the matrix is singular. */
 export function inverse(matrix: ArrayLike<number>, n: number): Float64Array | undefined {
   const a = Float64Array.from(matrix);
   const out = new Float64Array(n * n);

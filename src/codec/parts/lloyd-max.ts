@@ -1,9 +1,9 @@
 /**
- * Scalar quantizers for one coordinate of a random unit vector of dimension d, scaled by sqrt(d): nearly N(0, 1) for
- * d >= 64, exactly the Beta-like marginal (1 - t^2)^((d-3)/2) below.
+ * Scalar quantizers for one coordinate of a random unit vector of dimension d, scaled by sqrt(d): approximately N(0, 1) for
+ * d >= 64, the exact Beta marginal (1 - t^2)^((d-3)/2) below.
  *
- * The tables are constants, because pages are made with them; the solver that found them is here too, serves the
- * small dimensions, and a test pins one to the other.
+ * The tables are constants, because the bytes of pages depend on them. The solver is used for small dimensions, and a test
+ * checks the tables against it.
  */
 
 /** Positive half of the Lloyd-Max centroids of N(0, 1) by bits. */
@@ -14,7 +14,7 @@ const GAUSSIAN: Record<number, number[]> = {
   4: [0.128395, 0.388048, 0.656759, 0.94234, 1.256231, 1.618046, 2.069017, 2.73259],
 };
 
-/** Best step of a mid-rise uniform quantizer for N(0, 1) by bits. */
+/** Optimal step of a mid-rise uniform quantizer for N(0, 1), by bits. */
 const UNIFORM_STEP: Record<number, number> = { 2: 0.9965, 3: 0.5858, 4: 0.3354 };
 
 /** All 2^bits centroids, ascending, for a coordinate of sqrt(d) times a unit vector. */
@@ -28,7 +28,7 @@ export function uniformStep(bits: number, d: number): number {
   return d >= 64 ? UNIFORM_STEP[bits] : solveUniformStep(bits, betaMarginal(d));
 }
 
-/** The index of the centroid nearest to x; a tie goes up. */
+/** The index of the centroid nearest to x; ties round up. */
 export function nearest(table: Float64Array, x: number): number {
   let low = 0;
   let high = table.length - 1;
@@ -40,7 +40,7 @@ export function nearest(table: Float64Array, x: number): number {
   return low;
 }
 
-/** A density on x >= 0, half of a symmetric one; need not be normalised. */
+/** The half x >= 0 of a symmetric density; not necessarily normalized. */
 export interface HalfDensity {
   (x: number): number;
   limit: number;
@@ -74,7 +74,7 @@ export function moments(f: HalfDensity): Integral {
   return (power, from, to) => upTo(tables[power], to) - upTo(tables[power], from);
 }
 
-/** Positive half of the centroids that minimise the mean squared error: each is the mean of its own cell. */
+/** Positive half of the centroids that minimize the mean squared error: each is the mean of its cell. */
 export function solveLloydMax(bits: number, f: HalfDensity): number[] {
   const integral = moments(f);
   const levels = 2 ** (bits - 1);
@@ -89,7 +89,7 @@ export function solveLloydMax(bits: number, f: HalfDensity): number[] {
   return centroids;
 }
 
-/** Mean squared error, over the variance, of a quantizer with these centroids whose cells meet at `edges`. */
+/** Mean squared error over the variance, for a quantizer with these centroids and cell `edges`. */
 export function distortion(centroids: number[], edges: number[], integral: Integral): number {
   let error = 0;
   for (let i = 0; i < centroids.length; i++) {
@@ -99,7 +99,7 @@ export function distortion(centroids: number[], edges: number[], integral: Integ
   return error / integral(2, edges[0], edges[edges.length - 1]);
 }
 
-/** The best step, by golden section: the distortion has one minimum in it. */
+/** The optimal step, by golden-section search: the distortion has a single minimum. */
 export function solveUniformStep(bits: number, f: HalfDensity): number {
   const integral = moments(f);
   const levels = 2 ** (bits - 1);

@@ -17,7 +17,7 @@ import { createRandom } from './random.ts';
 import { haar, signedHadamard, type Transform } from './rotation.ts';
 import { norm } from './vector.ts';
 
-/** Columns of a transform: what it makes of each unit vector. */
+/** The columns of a transform's matrix. */
 function columnsOf({ forward }: Transform, d: number): Float64Array[] {
   return Array.from({ length: d }, (_, i) => {
     const x = new Float64Array(d);
@@ -45,21 +45,18 @@ function expectOrthonormal(transform: Transform, d: number): void {
 }
 
 describe('Hadamard', () => {
-  it.each([16, 64, 80, 96, 112, 120, 128, 160, 192, 256])(
-    'is orthonormal for %i dims, and undone by its inverse',
-    d => {
-      expectOrthonormal(hadamard(d), d);
-      expectOrthonormal(signedHadamard(d, 7, 3), d);
-    },
-  );
+  it.each([16, 64, 80, 96, 112, 120, 128, 160, 192, 256])('is orthonormal for %i dims and has an exact inverse', d => {
+    expectOrthonormal(hadamard(d), d);
+    expectOrthonormal(signedHadamard(d, 7, 3), d);
+  });
 
-  it.each([64, 80, 96, 128, 192, 256])('spreads every unit vector of %i dims evenly', d => {
+  it.each([64, 80, 96, 128, 192, 256])('spreads unit vectors of %i dims evenly over all coordinates', d => {
     for (const column of columnsOf(hadamard(d), d)) {
       for (const x of column) expect(Math.abs(x)).toBeCloseTo(1 / Math.sqrt(d), 12);
     }
   });
 
-  it('lets no unit vector of a split dimension stay in few places', () => {
+  it('spreads unit vectors over all blocks of a split dimension', () => {
     const largest = Math.max(...columnsOf(hadamard(112), 112).flatMap(column => [...column].map(Math.abs)));
     expect(largest).toBeLessThan(0.5);
   });
@@ -73,7 +70,7 @@ describe('Hadamard', () => {
     }
   });
 
-  it('in blocks mixes each block alone, and is its own inverse', () => {
+  it('in blocks transforms each block separately', () => {
     const h = blockHadamard(128, 64);
     expectOrthonormal(h, 128);
     expect(
@@ -83,7 +80,7 @@ describe('Hadamard', () => {
     ).toBe(true);
   });
 
-  it('needs its signs: a constant vector falls into one coordinate without them', () => {
+  it('without signs concentrates a constant vector in one coordinate', () => {
     const [bare, signed] = [new Float64Array(64).fill(1), new Float64Array(64).fill(1)];
     hadamard(64).forward(bare);
     signedHadamard(64, 0).forward(signed);
@@ -94,7 +91,7 @@ describe('Hadamard', () => {
 
 it.each([5, 33, 64])('a Haar rotation of %i dims is orthonormal', d => expectOrthonormal(haar(d, 3), d));
 
-it('a Haar rotation is uniform: no preferred sign', () => {
+it('Haar rotations have no preferred sign', () => {
   const traces = Array.from({ length: 200 }, (_, seed) =>
     columnsOf(haar(4, seed), 4).reduce((sum, c, i) => sum + c[i], 0),
   );
@@ -109,7 +106,7 @@ describe('Lloyd-Max', () => {
     [4, 0.009501],
   ] as const;
 
-  it.each(cases)('the table of %i bits is what the solver finds, to 1e-5, with distortion %f', (bits, expected) => {
+  it.each(cases)('the solver reproduces the table of %i bits to 1e-5, with distortion %f', (bits, expected) => {
     const solved = solveLloydMax(bits, gaussian);
     const table = lloydMaxTable(bits, 128);
     expect(Math.max(...solved.map((c, i) => Math.abs(table[2 ** (bits - 1) + i] - c)))).toBeLessThan(1e-5);
@@ -117,11 +114,11 @@ describe('Lloyd-Max', () => {
     expect(distortion(solved, edges, moments(gaussian))).toBeCloseTo(expected, 5);
   });
 
-  it.each([2, 3, 4])('the uniform step of %i bits is the best one', bits => {
+  it.each([2, 3, 4])('the uniform step of %i bits is optimal', bits => {
     expect(Math.abs(uniformStep(bits, 64) - solveUniformStep(bits, gaussian))).toBeLessThan(2e-3);
   });
 
-  it('uses the exact marginal below 64 dims', () => {
+  it('uses the exact Beta marginal below 64 dims', () => {
     expect(lloydMaxTable(4, 16)[15]).toBeLessThan(lloydMaxTable(4, 64)[15]);
     expect(solveLloydMax(2, betaMarginal(4096))[1]).toBeCloseTo(1.510418, 2);
   });
@@ -149,7 +146,7 @@ it('QJL estimates inner products without bias', () => {
     const z = r.slice();
     qjl.project(z);
     const decoded = z.map(x => (x >= 0 ? 1 : -1) * qjl.gain * norm(r));
-    qjl.back(decoded);
+    qjl.projectBack(decoded);
     estimate += q.reduce((sum, x, i) => sum + x * decoded[i], 0);
   }
   expect(estimate / truth).toBeGreaterThan(0.97);

@@ -1,17 +1,17 @@
 /**
- * QJL: one sign bit a dimension of a residual r, through a seeded Hadamard S. With z = sign(S r),
- * |r| sqrt(pi / 2d) S^T z estimates r without bias in every inner product (at the price of variance).
+ * QJL: one sign bit per dimension of a residual r, after a seeded Hadamard rotation S. With z = sign(S r), inner products
+ * with |r| sqrt(pi / 2d) S^T z are unbiased estimates of those with r, with a higher variance.
  */
-import { matrixOf, signedHadamard } from './rotation.ts';
+import { signedHadamard, toMatrix } from './rotation.ts';
 
 export interface Qjl {
   /** S x, in place. */
   project(x: Float64Array): void;
   /** S^T z, in place. */
-  back(z: Float64Array): void;
-  /** What a sign stands for, over |r|. */
+  projectBack(z: Float64Array): void;
+  /** The magnitude of a decoded sign, over |r|. */
   gain: number;
-  /** S, row by row. */
+  /** S, row-major. */
   matrix: Float32Array;
 }
 
@@ -21,5 +21,10 @@ export function createQjl(d: number, seed: number): Qjl {
     s.forward(x);
     return x;
   };
-  return { project: s.forward, back: s.inverse, gain: Math.sqrt(Math.PI / (2 * d)), matrix: matrixOf(projected, d, d) };
+  return {
+    project: s.forward,
+    projectBack: s.inverse,
+    gain: Math.sqrt(Math.PI / (2 * d)),
+    matrix: toMatrix(projected, d, d),
+  };
 }

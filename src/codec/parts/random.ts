@@ -1,9 +1,9 @@
 /**
- * Seeded random numbers, the same on every machine: whatever a page's bytes depend on (signs, rotations) comes from
- * here. A 32-bit counter through a finaliser of the murmur kind; not for secrets.
+ * Seeded random numbers, identical on every machine, because the bytes of pages depend on them (signs, rotations). A
+ * 32-bit counter with a murmur-style finalizer; not cryptographic.
  */
 export interface Random {
-  /** A whole number in [0, 2^32). */
+  /** An integer in [0, 2^32). */
   uint32(): number;
   /** In [0, 1). */
   uniform(): number;

@@ -1,11 +1,11 @@
-/** Random orthogonal maps that make every coordinate of a vector look alike, so that one table fits them all. */
+/** Random rotations, after which all coordinates of a vector have nearly the same distribution. */
 import { hadamard, type Transform } from './hadamard.ts';
 import { createRandom } from './random.ts';
 
 export type { Transform } from './hadamard.ts';
 
-/** A linear map of d values to `rows` values as a matrix, row by row: what it makes of unit vectors tells it whole. */
-export function matrixOf(map: (x: Float64Array) => Float64Array, d: number, rows: number): Float32Array {
+/** The row-major matrix of a linear map from d to `rows` values, from its results on unit vectors. */
+export function toMatrix(map: (x: Float64Array) => Float64Array, d: number, rows: number): Float32Array {
   const matrix = new Float32Array(rows * d);
   for (let i = 0; i < d; i++) {
     const unit = new Float64Array(d);
@@ -19,8 +19,8 @@ export function matrixOf(map: (x: Float64Array) => Float64Array, d: number, rows
 export const identity: Transform = { forward() {}, inverse() {} };
 
 /**
- * y = H D x, `rounds` times, D a diagonal of seeded signs. The signs come first: without them a constant offset that
- * lines up with a row of H would fall into one coordinate. Three rounds come close to a Haar rotation.
+ * y = H D x, `rounds` times, where D is a diagonal of seeded signs. Without the signs, a constant offset parallel to a row
+ * of H would end up in one coordinate. Three rounds approximate a Haar rotation.
  */
 export function signedHadamard(d: number, seed: number, rounds = 1): Transform {
   const h = hadamard(d);
@@ -44,7 +44,7 @@ export function signedHadamard(d: number, seed: number, rounds = 1): Transform {
   };
 }
 
-/** Uniformly random rotation: the Q of a Gaussian matrix, signs fixed by R's diagonal (else it is not uniform). */
+/** A uniformly random rotation: the Q of a Gaussian matrix whose R has a positive diagonal. */
 export function haar(d: number, seed: number): Transform {
   const rows = haarMatrix(d, seed);
   const scratch = new Float64Array(d);
@@ -65,7 +65,7 @@ export function haar(d: number, seed: number): Transform {
   };
 }
 
-/** Gram-Schmidt, twice for accuracy; it leaves R's diagonal positive, which is the sign fix. */
+/** Gram-Schmidt, twice for accuracy. It makes the diagonal of R positive. */
 function haarMatrix(d: number, seed: number): Float64Array[] {
   const random = createRandom(seed);
   const rows: Float64Array[] = [];

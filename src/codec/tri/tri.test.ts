@@ -1,21 +1,20 @@
 import { describe, expect, it } from 'vitest';
 import { SpecError } from '../../errors.ts';
-import { turnPairs } from '../domain.ts';
 import { createCodec } from '../kv.ts';
 import { samplesOf } from '../learned.ts';
 import { createRandom, normals } from '../parts/random.ts';
+import { applyRope, createRopeFrequencies } from '../parts/rope.ts';
 import { norm } from '../parts/vector.ts';
-import { builtInPairs, energyShares, keptOfGaussian, measuredPairs } from './share.ts';
+import { defaultPairs, energyShares, gaussianEnergyShare, measuredPairs } from './energy.ts';
 
-const turnOf = (d: number, base = 10_000) => Float64Array.from({ length: d / 2 }, (_, i) => base ** ((-2 * i) / d));
 const keysOf = (spec: string, headDim = 128) =>
-  createCodec(`${spec}/f16`, { headDim, kvHeads: 2, turn: turnOf(headDim) }).keys;
+  createCodec(`${spec}/f16`, { headDim, kvHeads: 2, ropeFrequencies: createRopeFrequencies(headDim) }).keys;
 
 it.each([
   ['tri12i4', 26],
   ['tri16i8', 50],
   ['tri8i4', 18],
-])('%s takes %i bytes a key of 128 dims', (spec, bytes) => {
+])('%s needs %i bytes per key of 128 dims', (spec, bytes) => {
   expect(keysOf(spec).pageBytes / 128 / 2).toBe(bytes);
 });
 
@@ -32,41 +31,44 @@ describe('scores', () => {
     const page = new Uint8Array(codec.pageBytes);
     codec.encode(x, 128, page, start);
     const dots = new Float32Array(128);
-    codec.dots(codec.prepareQuery(query, head, start), page, head, 128, dots);
+    codec.dotKeys(codec.transformQuery(query, head, start), page, head, 128, dots);
     return { codec, page, dots };
   };
 
-  it.each(['tri12i4', 'tri16i8', 'tri20i16'])('%s: straight from coefficients, by reconstruction, decoded', spec => {
-    const query = normals(random, 128);
-    const direct = score(spec, query, 1);
-    const reconstructed = score(`${spec}-rec`, query, 1);
-    expect([...direct.page]).toEqual([...reconstructed.page]);
-    const decoded = new Float32Array(x.length);
-    direct.codec.decode(direct.page, 128, decoded, start);
-    for (let t = 0; t < 128; t++) {
-      const key = decoded.subarray((2 * t + 1) * 128, (2 * t + 2) * 128);
-      const size = norm(query) * norm(key);
-      const exact = key.reduce((sum, k, i) => sum + k * query[i], 0);
-      expect(Math.abs(direct.dots[t] - reconstructed.dots[t]) / size).toBeLessThan(1e-6);
-      expect(Math.abs(direct.dots[t] - exact) / size).toBeLessThan(1e-6);
-    }
-  });
+  it.each(['tri12i4', 'tri16i8', 'tri20i16'])(
+    '%s: the same from coefficients, reconstructed keys and decoded keys',
+    spec => {
+      const query = normals(random, 128);
+      const direct = score(spec, query, 1);
+      const reconstructed = score(`${spec}-rec`, query, 1);
+      expect([...direct.page]).toEqual([...reconstructed.page]);
+      const decoded = new Float32Array(x.length);
+      direct.codec.decode(direct.page, 128, decoded, start);
+      for (let t = 0; t < 128; t++) {
+        const key = decoded.subarray((2 * t + 1) * 128, (2 * t + 2) * 128);
+        const size = norm(query) * norm(key);
+        const exact = key.reduce((sum, k, i) => sum + k * query[i], 0);
+        expect(Math.abs(direct.dots[t] - reconstructed.dots[t]) / size).toBeLessThan(1e-6);
+        expect(Math.abs(direct.dots[t] - exact) / size).toBeLessThan(1e-6);
+      }
+    },
+  );
 
-  it('depend on distance alone: a key and a query that both move on meet as before', () => {
+  it('depend only on the distance between key and query', () => {
     const headDim = 32;
-    const turn = turnOf(headDim);
-    const codec = createCodec('tri6i8/f16', { headDim, turn }).keys;
+    const ropeFrequencies = createRopeFrequencies(headDim);
+    const codec = createCodec('tri6i8/f16', { headDim, ropeFrequencies }).keys;
     const [key, query] = [normals(random, headDim), normals(random, headDim)];
-    const at = (vector: Float32Array, position: number) => {
-      const turned = Float64Array.from(vector);
-      turnPairs(turned, turn, position);
-      return Float32Array.from(turned);
+    const rotateTo = (vector: Float32Array, position: number) => {
+      const rotated = Float64Array.from(vector);
+      applyRope(rotated, ropeFrequencies, position);
+      return Float32Array.from(rotated);
     };
     const scores = [0, 128, 4096].map(from => {
       const page = new Uint8Array(codec.pageBytes);
-      codec.encode(at(key, from), 1, page, from);
+      codec.encode(rotateTo(key, from), 1, page, from);
       const dots = new Float32Array(1);
-      codec.dots(codec.prepareQuery(at(query, from + 77), 0, from), page, 0, 1, dots);
+      codec.dotKeys(codec.transformQuery(rotateTo(query, from + 77), 0, from), page, 0, 1, dots);
       return dots[0];
     });
     expect(scores[1]).toBeCloseTo(scores[0], 2);
@@ -74,10 +76,10 @@ describe('scores', () => {
   });
 });
 
-describe('how many pairs', () => {
+describe('the number of pairs', () => {
   const headDim = 64;
 
-  it('measures what the largest carry, and how many carry a share', () => {
+  it('follows from the measured energy shares of the samples', () => {
     const sizes = [8, 4, 2, 1];
     const x = Float32Array.from({ length: 100 * headDim }, (_, i) => sizes[(i % headDim) / 2] ?? 0);
     const shares = energyShares(samplesOf(x, { headDim, kvHeads: 1 }), { headDim });
@@ -85,20 +87,20 @@ describe('how many pairs', () => {
     expect(measuredPairs(samplesOf(x, { headDim, kvHeads: 1 }), { headDim }, 0.98)).toBe(3);
   });
 
-  it('Gaussian keys carry what their energies make expect', () => {
+  it('the energy share of Gaussian keys matches the formula', () => {
     const x = normals(createRandom(3), 2000 * headDim);
     const shares = energyShares(samplesOf(x, { headDim, kvHeads: 1 }), { headDim });
-    expect(shares[11]).toBeCloseTo(keptOfGaussian(12, 32), 2);
+    expect(shares[11]).toBeCloseTo(gaussianEnergyShare(12, 32), 2);
   });
 
-  it('without samples: 10 to 16 by RoPE and shape', () => {
+  it('is 10 to 16 without samples, depending on RoPE and shape', () => {
     const pairs = (d: number, base: number) =>
-      builtInPairs({ headDim: d, kvHeads: 1, pageTokens: 128, turn: turnOf(d, base) });
+      defaultPairs({ headDim: d, kvHeads: 1, pageTokens: 128, ropeFrequencies: createRopeFrequencies(d, base) });
     expect([pairs(64, 10_000), pairs(128, 10_000), pairs(128, 500_000), pairs(256, 10_000)]).toEqual([10, 11, 12, 16]);
   });
 });
 
-it('has no place for values, and says what to write', () => {
+it('rejects a spec without a codec for the values and suggests one', () => {
   expect(() => createCodec('tri12i4', { headDim: 64 })).toThrow(SpecError);
   expect(() => createCodec('tri12i4', { headDim: 64 })).toThrow(/tri12i4\/tq4/);
 });

@@ -1,33 +1,33 @@
 /**
- * TriAttention: keys by their spectrum. A pair f of a key's dims turns by theta_f a position, so a key at n adds
- * E_f cos(theta_f (m - n) + phi_f) to the score of a query at m. Of each key the F pairs of most energy are kept, as they
- * were before RoPE: an index, a cosine and a sine coefficient, and one scale.
+ * TriAttention: the spectrum of keys. RoPE rotates pair f of a key's dims by theta_f per position, so a key at position n
+ * adds E_f cos(theta_f (m - n) + phi_f) to the score of a query at m. The F pairs of a key with the most energy are kept,
+ * as they were before RoPE: an index, a cosine and a sine coefficient, and one scale per key.
  *
- * A score comes straight from the coefficients, in O(F): the query is turned back to the page's start once a page, and
- * each kept pair of it by the token's place in the page. `-rec` scores by reconstruction instead, as the check.
+ * Scores are computed from the coefficients, in O(F): the query is made page-relative once per page, and its kept pairs
+ * are rotated by the token's index in the page. `-rec` reconstructs the keys instead, to check the result.
  */
 import { ShapeError, SpecError } from '../../errors.ts';
 import type { Codec, Shape } from '../codec.ts';
-import { pageRelative, plain } from '../domain.ts';
+import { identityDomain, pageRelativeDomain } from '../domain.ts';
 import type { Family } from '../family.ts';
 import { pageCodec } from '../page-codec.ts';
-import { type Coefficients, triFormat } from './format.ts';
-import { energyShares, keptOfGaussian } from './share.ts';
+import { energyShares, gaussianEnergyShare } from './energy.ts';
+import { type SpectrumParams, triFormat } from './format.ts';
 
 export const tri: Family = {
   title: 'TriAttention',
   pattern: /^tri([1-9]\d?)i(4|8|16)$/,
   bases: ['tri12i4', 'tri16i8', 'tri8i4'],
-  variants: [{ name: 'rec', about: 'scores from reconstructed keys, not straight from coefficients', side: 'key' }],
-  // It works without; the shares are for whoever chooses F.
-  learns: () => false,
+  variants: [{ name: 'rec', about: 'scores from reconstructed keys instead of coefficients', side: 'key' }],
+  // The learned shares only help to choose F.
+  needsLearned: () => false,
   learn: ({ side, shape, samples }) =>
     side === 'key' ? { 'tri.shares': Float32Array.from(energyShares(samples, shape)) } : {},
   create({ spec, match, side, shape, has }) {
-    const coefficients: Coefficients = { kept: Number(match[1]), bits: Number(match[2]) };
+    const coefficients: SpectrumParams = { keptPairs: Number(match[1]), bits: Number(match[2]) };
     if (side === 'value')
       throw new SpecError(
-        `${spec} is for keys: values have no spectrum. Name a codec for them too, such as ${spec}/tq4.`,
+        `${spec} is for keys only: values have no spectrum. Add a codec for the values, such as ${spec}/tq4.`,
       );
     checkShape(spec, coefficients, shape);
     const format = triFormat(coefficients, shape);
@@ -35,33 +35,35 @@ export const tri: Family = {
       spec,
       shape,
       budget: budgetOf(coefficients, shape),
-      stable: false,
-      domain: shape.turn ? pageRelative(shape.headDim, shape.turn) : plain(shape.headDim),
+      isIdempotent: false,
+      domain: shape.ropeFrequencies
+        ? pageRelativeDomain(shape.headDim, shape.ropeFrequencies)
+        : identityDomain(shape.headDim),
       format,
     });
-    return has('rec') ? codec : { ...codec, dots: directDots(format.score) };
+    return has('rec') ? codec : { ...codec, dotKeys: directDots(format.score) };
   },
 };
 
 const directDots =
-  (score: ReturnType<typeof triFormat>['score']): Codec['dots'] =>
+  (score: ReturnType<typeof triFormat>['score']): Codec['dotKeys'] =>
   ({ vector }, page, head, tokens, out) => {
     for (let t = 0; t < tokens; t++) out[t] = score(vector, page, head, t);
   };
 
-function checkShape(spec: string, { kept }: Coefficients, { headDim }: Shape): void {
+function checkShape(spec: string, { keptPairs }: SpectrumParams, { headDim }: Shape): void {
   const pairs = headDim / 2;
   if (!Number.isInteger(pairs) || pairs > 256)
-    throw new ShapeError(`${spec}: a key is made of pairs, at most 256 of them; ${headDim} dims are not.`);
-  if (kept > pairs)
-    throw new ShapeError(`${spec}: heads of ${headDim} dims have ${pairs} pairs, so at most tri${pairs} can be kept.`);
+    throw new ShapeError(`${spec} needs an even head dimension of at most 512; got ${headDim}.`);
+  if (keptPairs > pairs)
+    throw new ShapeError(`${spec}: a head of ${headDim} dims has only ${pairs} pairs. Use tri${pairs} or less.`);
 }
 
 /**
- * The energy that Gaussian keys lose with their other pairs, what rounding adds to those that are kept, and the spread of
- * a few hundred keys' smallest pairs where nearly all are kept.
+ * On Gaussian keys: the energy of the dropped pairs, the quantization error of the kept ones, and a margin for the sampling
+ * noise of a few hundred keys.
  */
-function budgetOf({ kept, bits }: Coefficients, { headDim }: Shape): number {
-  const lost = 1 - keptOfGaussian(kept, headDim / 2);
+function budgetOf({ keptPairs, bits }: SpectrumParams, { headDim }: Shape): number {
+  const lost = 1 - gaussianEnergyShare(keptPairs, headDim / 2);
   return 1.03 * lost + 4 ** (4 - bits) * 0.012 + 5e-4;
 }

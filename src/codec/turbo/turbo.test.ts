@@ -1,5 +1,6 @@
-/** Budgets of CODECS.md: squared error of random unit vectors. */
+/** Budgets for the squared error of random unit vectors. */
 import { describe, expect, it } from 'vitest';
+import { matrix } from '../../../test/matrix.ts';
 import { createCodec } from '../kv.ts';
 import { createRandom, normals } from '../parts/random.ts';
 import { measureLoss } from '../validate.ts';
@@ -20,42 +21,46 @@ function unitVectors(d: number): Float32Array {
 
 const mse = (spec: string, x: Float32Array, headDim: number) => measureLoss(createCodec(spec, { headDim }).keys, x).mse;
 
-describe.each([
+const ERRORS = [
   [64, 0.0092],
   [128, 0.0093],
   [256, 0.0094],
-])('%i dims, 10k random unit vectors', (d, expected4) => {
-  const x = unitVectors(d);
+] as const;
+describe.each(matrix(ERRORS, { 128: 'the most common head dim' }, ([d]) => `${d}`))(
+  '%i dims, 10k random unit vectors',
+  (d, expected4) => {
+    const x = unitVectors(d);
 
-  it(`4 bits lose ${expected4}, within 1 %`, () => {
-    expect(Math.abs(mse('tq4', x, d) / expected4 - 1)).toBeLessThan(0.01);
-  });
+    it(`the error of 4 bits is ${expected4}, within 1 %`, () => {
+      expect(Math.abs(mse('tq4', x, d) / expected4 - 1)).toBeLessThan(0.01);
+    });
 
-  it.each([
-    ['tq4', 0.0096, 4],
-    ['tq3', 0.035, 3],
-    ['tq2', 0.119, 2],
-  ])('%s stays under %f and the paper’s bound', (spec, budget, bits) => {
-    const loss = mse(spec, x, d);
-    expect(loss).toBeLessThanOrEqual(budget);
-    expect(loss).toBeLessThan(((Math.sqrt(3) * Math.PI) / 2) * 4 ** -bits);
-  });
+    it.each([
+      ['tq4', 0.0096, 4],
+      ['tq3', 0.035, 3],
+      ['tq2', 0.119, 2],
+    ])('the error of %s is below %f and the paper’s bound', (spec, budget, bits) => {
+      const loss = mse(spec, x, d);
+      expect(loss).toBeLessThanOrEqual(budget);
+      expect(loss).toBeLessThan(((Math.sqrt(3) * Math.PI) / 2) * 4 ** -bits);
+    });
 
-  it.each([
-    ['tq4u', 0.0115],
-    ['tq3u', 0.0374],
-    ['tq2u', 0.1188],
-  ])('%s loses no more than %f', (spec, budget) => {
-    expect(mse(spec, x, d)).toBeLessThanOrEqual(budget);
-  });
-});
+    it.each([
+      ['tq4u', 0.0115],
+      ['tq3u', 0.0374],
+      ['tq2u', 0.1188],
+    ])('the error of %s is at most %f', (spec, budget) => {
+      expect(mse(spec, x, d)).toBeLessThanOrEqual(budget);
+    });
+  },
+);
 
-it('fits its table to the dimension: the same at 16 dims as the exact marginal promises', () => {
+it('uses a codebook for the dimension: at 16 dims the error is as low as at 64', () => {
   const x = normals(createRandom(1), 4096 * 16);
   expect(mse('tq4', x, 16)).toBeLessThan(0.0096);
 });
 
-describe('bytes a vector', () => {
+describe('bytes per vector', () => {
   const bytes = (spec: string) => {
     const { keys, shape } = createCodec(spec, { headDim: 128 });
     return keys.pageBytes / shape.pageTokens;
@@ -69,12 +74,12 @@ describe('bytes a vector', () => {
     expect(['tq4', 'tq3', 'tq2', 'tq4u', 'tq3u', 'tq2u'].map(bytes)).toEqual([66, 50, 34, 66, 50, 34]);
   });
 
-  it('hybrids: a payload of 56 and 40, and two norms', () => {
+  it('hybrids: 56 and 40 of codes, and two norms', () => {
     expect(['tq35', 'tq25', 'tq35-n32'].map(bytes)).toEqual([60, 44, 64]);
   });
 });
 
-describe('traps', () => {
+describe('known pitfalls', () => {
   const d = 64;
   const random = createRandom(4);
   const noise = normals(random, 512 * d);
@@ -85,17 +90,17 @@ describe('traps', () => {
     return measureLoss(codec, shifted).mse;
   };
 
-  it('a big constant offset in the keys costs as much as they are larger; centring takes it away', () => {
+  it('a large constant offset of the keys multiplies the error; centering removes it', () => {
     expect(errorOf('tq4') / errorOf('tq4-c')).toBeGreaterThan(20);
   });
 
-  it('norm correction helps at 4 bits and hurts at 2', () => {
+  it('norm correction reduces the error at 4 bits and increases it at 2', () => {
     const x = normals(createRandom(5), 2048 * d);
     expect(mse('tq4-nc', x, d)).toBeLessThan(mse('tq4', x, d));
     expect(mse('tq2-nc', x, d)).toBeGreaterThan(mse('tq2', x, d));
   });
 
-  it('a QJL bit is worth less than the same bit in the table', () => {
+  it('a QJL sign bit reduces the error less than a larger codebook of the same size', () => {
     const x = normals(createRandom(6), 2048 * d);
     expect(mse('tq35-noqjl', x, d)).toBeLessThan(0.6 * mse('tq25', x, d));
   });

@@ -1,26 +1,26 @@
 /**
  * TurboQuant (Zandieh et al., arXiv 2504.19874) and its uniform siblings: tq1 tq2 tq3 tq4, tq2u tq3u tq4u.
  *
- *   norm s = |x|  ->  y = R x / s  ->  each coordinate of sqrt(d) y to the nearest level of a table for N(0, 1)
+ *   norm s = |x|  ->  y = R x / s  ->  each coordinate of sqrt(d) y to the nearest level of a codebook for N(0, 1)
  *
- * After a random rotation every coordinate of a unit vector is nearly N(0, 1/d), whatever the vector was: one table
- * serves all, and no data is needed. The table is Lloyd-Max's (tqN), or evenly spaced (tqNu), where a code is an
- * int8 after a mask and needs no look-up.
+ * After a random rotation every coordinate of a unit vector is nearly N(0, 1/d), so that one codebook fits all vectors and
+ * no calibration is needed. The levels are Lloyd-Max's (tqN), or evenly spaced (tqNu): then a code is an int8 after a
+ * mask, without a lookup table.
  */
 import { SpecError } from '../../errors.ts';
 import type { Shape, Side } from '../codec.ts';
-import { rotated } from '../domain.ts';
-import { type Family, type Request, SEED } from '../family.ts';
-import { type Field, layOut } from '../layout.ts';
-import { meansOf, need } from '../learned.ts';
+import { rotatedDomain } from '../domain.ts';
+import { type CodecRequest, type Family, SEED } from '../family.ts';
+import { meanPerHead, requireLearned } from '../learned.ts';
 import { createGrid } from '../pack.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
+import { type Field, layoutFields } from '../page-fields.ts';
 import { lloydMaxTable, nearest, uniformStep } from '../parts/lloyd-max.ts';
 import { haar, signedHadamard, type Transform } from '../parts/rotation.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
 
-/** Mean squared error of a unit vector that 10,000 random ones must stay under, by bits. */
+/** Maximum mean squared error of 10,000 random unit vectors, by bits. */
 const BUDGET: Record<string, number> = {
   '1': 0.37,
   '2': 0.119,
@@ -36,7 +36,7 @@ export const turbo: Family = {
   pattern: /^tq(?:([1-4])|([2-4])u)$/,
   bases: ['tq4', 'tq3', 'tq2', 'tq1', 'tq4u', 'tq3u', 'tq2u'],
   variants: [
-    { name: 'c', about: 'centred: a mean (given, or from a profile) is subtracted from the keys', side: 'key' },
+    { name: 'c', about: 'centered: a mean (given, or from a profile) is subtracted from the keys', side: 'key' },
     { name: 'nc', about: 'norm corrected: decoded vectors keep their length (helps at 3 and 4 bits)' },
     { name: 'n32', about: 'norms in f32 instead of f16' },
     { name: 'haar', about: 'a dense random rotation instead of the signed Hadamard' },
@@ -44,8 +44,8 @@ export const turbo: Family = {
     SEED,
   ],
   conflicts: [['haar', 'r#']],
-  learns: variants => variants.includes('c'),
-  learn: ({ has, shape, samples }) => (has('c') ? { mean: meansOf(samples, shape) } : {}),
+  needsLearned: variants => variants.includes('c'),
+  learn: ({ has, shape, samples }) => (has('c') ? { mean: meanPerHead(samples, shape) } : {}),
   create(request) {
     const { spec, match, shape } = request;
     const bits = Number(match[1] ?? match[2]);
@@ -53,33 +53,33 @@ export const turbo: Family = {
     return pageCodec({
       spec,
       shape,
-      // Stretching to the right length costs a little squared error.
+      // Norm correction increases the squared error slightly.
       budget: BUDGET[uniform ? `${bits}u` : bits] * (request.has('nc') ? 1.02 : 1),
-      stable: false,
-      domain: rotated(
+      isIdempotent: false,
+      domain: rotatedDomain(
         shape.headDim,
-        rotationOf(request),
-        request.has('c') ? need(request, 'mean', shape.kvHeads * shape.headDim) : undefined,
+        createRotation(request),
+        request.has('c') ? requireLearned(request, 'mean', shape.kvHeads * shape.headDim) : undefined,
       ),
       format: turboFormat(bits, uniform, request.side, shape, request.has('n32') ? f32 : f16, request.has('nc')),
     });
   },
 };
 
-export function rotationOf({ spec, shape: { headDim }, has, number }: Request): Transform {
-  const rounds = number('r#', 1);
-  if (rounds < 1 || rounds > 8) throw new SpecError(`${spec}: rounds go from r1 to r8.`);
-  // Small and odd dimensions have no Hadamard matrix that mixes well.
+export function createRotation({ spec, shape: { headDim }, has, numberOf }: CodecRequest): Transform {
+  const rounds = numberOf('r#', 1);
+  if (rounds < 1 || rounds > 8) throw new SpecError(`${spec}: r${rounds} is out of range. Use r1 to r8.`);
+  // Small and odd dimensions have no suitable Hadamard matrix.
   const dense = has('haar') || headDim < 16 || headDim % 2 === 1;
-  return dense ? haar(headDim, number('seed#', 0)) : signedHadamard(headDim, number('seed#', 0), rounds);
+  return dense ? haar(headDim, numberOf('seed#', 0)) : signedHadamard(headDim, numberOf('seed#', 0), rounds);
 }
 
 /**
  * One head's block:
- *   codes   headDim x pageTokens codes of `bits` (see pack.ts). Values lie in columns; keys of tq3, tq4 and the
- *           uniform siblings in rows; keys of tq1 in columns; both of tq2 in pairs. A table code is the index of an
- *           ascending table; a uniform code is two's complement, c for the value (c + 1/2) step.
- *   norms   pageTokens x f16 (f32): |x|, or |x| / |decoded unit vector| when norm corrected.
+ *   codes   headDim x pageTokens codes of `bits` (see pack.ts). Values are in columns; keys of tq3, tq4 and tqNu in rows;
+ *           keys of tq1 in columns; both of tq2 in pairs. A code of tqN is an index into the ascending levels; a code of
+ *           tqNu is two's complement, with value (code + 1/2) step.
+ *   norms   pageTokens x f16 (f32): |x|, or |x| / |decoded unit vector| with norm correction.
  */
 function turboFormat(
   bits: number,
@@ -107,18 +107,18 @@ function turboFormat(
       about: `${pageTokens} x ${scalars.name}, ${normCorrected ? '|x| / |decoded direction|' : '|x|'}`,
     },
   ];
-  const layout = layOut(fields, kvHeads);
+  const layout = layoutFields(fields, kvHeads);
   const quantizer = uniform ? uniformQuantizer(bits, headDim) : tableQuantizer(bits, headDim);
 
   return {
     fields,
-    fragment: {
+    encoding: {
       kind: 'levels',
       codes: { offset: layout.offset('codes'), bits, order },
-      levels: levelsOf(quantizer, bits),
+      levels: quantizerLevels(quantizer, bits),
       uniform,
       norms: { offset: layout.offset('norms'), bytes: scalars.bytes },
-      corrected: normCorrected,
+      normCorrection: normCorrected,
     },
     write(heads, tokens, page) {
       heads.forEach((vectors, head) => {
@@ -145,14 +145,14 @@ function turboFormat(
   };
 }
 
-/** Codes for one coordinate of a unit vector. */
+/** A scalar quantizer for one coordinate of a unit vector. */
 export interface Quantizer {
   encode(y: number): number;
   decode(code: number): number;
 }
 
-/** What each code stands for. */
-export const levelsOf = ({ decode }: Quantizer, bits: number): Float32Array =>
+/** The value of each code. */
+export const quantizerLevels = ({ decode }: Quantizer, bits: number): Float32Array =>
   Float32Array.from({ length: 2 ** bits }, (_, code) => decode(code));
 
 export function tableQuantizer(bits: number, d: number): Quantizer {

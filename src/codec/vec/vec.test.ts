@@ -2,13 +2,13 @@ import { describe, expect, it } from 'vitest';
 import { codeBits } from '../codec.ts';
 import { createCodec, learn } from '../kv.ts';
 import { gaussianSamples, samplesOf } from '../learned.ts';
-import { createAssigner, createSearch, kmeans } from '../parts/kmeans.ts';
+import { createNearestAssigner, createNearestSearch, kmeans } from '../parts/kmeans.ts';
 import { createRandom, normals } from '../parts/random.ts';
 import { measureLoss } from '../validate.ts';
 
 const SHAPE = { headDim: 64, kvHeads: 1 };
 
-/** Keys with a band of four neighbouring channels ten times as large. Errors of the four specs below: .04 .11 .21 .24. */
+/** Keys with four neighbouring channels ten times as large. Errors of the four specs below: .04 .11 .21 .24. */
 const outlierChannels = (seed: number): Float32Array =>
   normals(createRandom(seed), 256 * SHAPE.headDim).map((x, i) => (i % 64 >= 20 && i % 64 < 24 ? 10 * x : x));
 
@@ -20,7 +20,7 @@ function keyError(spec: string): number {
 }
 
 describe('VecInfer', () => {
-  it('smoothing and Hadamard together beat Hadamard, that beats smoothing, and that beats neither', () => {
+  it('the error increases in this order: smoothing and Hadamard, Hadamard only, smoothing only, neither', () => {
     const specs = ['vec-d4b8', 'vec-d4b8-had', 'vec-d4b8-smooth', 'million-d4b8'];
     const errors = specs.map(keyError);
     for (let i = 1; i < errors.length; i++) expect(errors[i - 1], specs[i]).toBeLessThan(errors[i]);
@@ -32,20 +32,20 @@ describe('VecInfer', () => {
     ['vec-d4b8', 2],
     ['vec-d8b12', 1.5],
     ['vec-d8b8', 1],
-  ])('%s takes %f bits a value and nothing else', (spec, bits) => {
+  ])('%s has exactly %f bits per value', (spec, bits) => {
     const samples = gaussianSamples(SHAPE, 16);
     const { keys, values } = createCodec(spec, SHAPE, learn(spec, SHAPE, { key: samples, value: samples }));
     expect([codeBits(keys), codeBits(values)]).toEqual([bits, bits]);
   });
 
-  it('keys and values may differ: vec-d8b12/vec-d8b8 is 1.25 bits', () => {
+  it('supports different codecs for keys and values: vec-d8b12/vec-d8b8 has 1.25 bits', () => {
     const samples = gaussianSamples(SHAPE, 16);
     const spec = 'vec-d8b12/vec-d8b8';
     const { keys, values } = createCodec(spec, SHAPE, learn(spec, SHAPE, { key: samples, value: samples }));
     expect((codeBits(keys) + codeBits(values)) / 2).toBe(1.25);
   });
 
-  it('learns the same twice, under names that say what they are for', () => {
+  it('learns deterministically, the codebooks under the name of the spec', () => {
     const shape = { headDim: 16, kvHeads: 2 };
     const samples = gaussianSamples(shape, 100);
     const learned = learn('vec-d4b4-own', shape, { key: samples, value: samples });
@@ -54,7 +54,7 @@ describe('VecInfer', () => {
     expect(learned).toEqual(learn('vec-d4b4-own', shape, { key: samples, value: samples }));
   });
 
-  it('a channel that was never seen is not divided by nothing', () => {
+  it('does not divide by zero if a channel is zero in all samples', () => {
     const shape = { headDim: 16, kvHeads: 1 };
     const samples = samplesOf(new Float32Array(16 * 64), shape);
     const { keys } = createCodec('vec-d4b2', shape, learn('vec-d4b2', shape, { key: samples, value: samples }));
@@ -67,7 +67,7 @@ describe('VecInfer', () => {
 });
 
 describe('k-means', () => {
-  it('finds clusters that are there, and leaves empty cells where they were', () => {
+  it('finds separated clusters and keeps the entries of empty ones', () => {
     const centres = [
       [0, 0],
       [10, 0],
@@ -82,10 +82,10 @@ describe('k-means', () => {
     expect([...same]).toEqual(Array(8).fill(1));
   });
 
-  it.each([2, 3, 4, 5, 8, 16])('searches %i dims as comparing distances would', dims => {
+  it.each([2, 3, 4, 5, 8, 16])('finds the nearest entry in %i dims', dims => {
     const random = createRandom(dims);
     const book = normals(random, 37 * dims);
-    const search = createSearch(book, dims);
+    const search = createNearestSearch(book, dims);
     for (let n = 0; n < 50; n++) {
       const x = normals(random, dims);
       const distances = Array.from({ length: 37 }, (_, e) =>
@@ -95,17 +95,17 @@ describe('k-means', () => {
     }
   });
 
-  it.each([2, 3, 4, 5, 8, 16])('assigns many points of %i dims as the search does', dims => {
+  it.each([2, 3, 4, 5, 8, 16])('assigns points of %i dims to the same entries as the search', dims => {
     const random = createRandom(dims);
     for (const entries of [1, 2, 37, 300]) {
       const book = normals(random, entries * dims);
       const points = normals(random, 203 * dims);
-      const search = createSearch(book, dims);
-      const cells = createAssigner(points, dims, entries)(book, 201);
+      const search = createNearestSearch(book, dims);
+      const cells = createNearestAssigner(points, dims, entries)(book, 201);
       expect([...cells]).toEqual(Array.from({ length: 201 }, (_, i) => search(points, i * dims)));
     }
-    // Of equals the first.
+    // The first of equally near entries.
     const twice = Float32Array.from({ length: 2 * dims }, () => 1);
-    expect([...createAssigner(twice, dims, 2)(twice, 2)]).toEqual([0, 0]);
+    expect([...createNearestAssigner(twice, dims, 2)(twice, 2)]).toEqual([0, 0]);
   });
 });

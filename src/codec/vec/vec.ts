@@ -1,26 +1,27 @@
 /**
- * VecInfer (2025) and MILLION: product codes from k-means. As published, one book serves all sub-vectors of a layer's
- * keys, another those of its values.
+ * VecInfer (2025) and MILLION: product quantization with k-means codebooks. As published, all sub-vectors of a layer's
+ * keys share one codebook, and those of its values another.
  *
- * One book fits only what looks alike in every dim. Keys do not: a few channels are large. VecInfer divides each by
- * lambda = sqrt(max |k|) and mixes what is left with a Hadamard matrix; MILLION does neither. Values stay as they are.
+ * A shared codebook requires that all dims are distributed alike, but a few channels of the keys are large. VecInfer
+ * divides each channel by lambda = sqrt(max |k|) and applies a Hadamard matrix; MILLION does neither. Values are not
+ * transformed.
  *
  *   y = H (k / lambda)          q . k = (H (lambda q)) . y
  */
 import { ShapeError } from '../../errors.ts';
 import type { Codec } from '../codec.ts';
-import { mapped, plain, rotated } from '../domain.ts';
-import type { Family, LearnRequest, Request, Variant } from '../family.ts';
-import { type Learned, need } from '../learned.ts';
+import { identityDomain, linearMapDomain, rotatedDomain } from '../domain.ts';
+import type { CodecRequest, Family, LearnRequest, Variant } from '../family.ts';
+import { type Learned, requireLearned } from '../learned.ts';
 import { type Domain, pageCodec } from '../page-codec.ts';
 import { hadamard } from '../parts/hadamard.ts';
-import { identity, matrixOf } from '../parts/rotation.ts';
-import { bookFormat, bookLength, learnBooks, type Product } from './book.ts';
+import { identity, toMatrix } from '../parts/rotation.ts';
+import { codebookFormat, codebookLength, type ProductCode, trainCodebooks } from './codebook.ts';
 
-const OWN: Variant = { name: 'own', about: 'a codebook a head and sub-vector instead of one for all' };
+const OWN: Variant = { name: 'own', about: 'one codebook per head and sub-vector instead of one for all' };
 
-/** Channels that were never seen to be larger than the square of this are left so. */
-const LEAST_SMOOTHING = 1e-3;
+/** Lower bound of lambda, for channels that are (nearly) zero in all samples. */
+const MIN_SMOOTHING = 1e-3;
 
 export const vec: Family = {
   title: 'VecInfer',
@@ -34,7 +35,7 @@ export const vec: Family = {
   conflicts: [['smooth', 'had']],
   create,
   learn,
-  placeholder,
+  placeholderLearned,
 };
 
 export const million: Family = {
@@ -44,65 +45,65 @@ export const million: Family = {
   variants: [OWN],
   create,
   learn,
-  placeholder,
+  placeholderLearned,
 };
 
-type Common = Omit<Request, 'learned'>;
+type UntrainedRequest = Omit<CodecRequest, 'learned'>;
 
-function create(request: Request): Codec {
+function create(request: CodecRequest): Codec {
   const { spec, shape } = request;
   const product = productOf(request);
-  const smoothing = smooths(request) ? need(request, 'smoothing', shape.kvHeads * shape.headDim) : undefined;
-  const books = need(request, spec, bookLength(product, shape));
+  const smoothing = smooths(request) ? requireLearned(request, 'smoothing', shape.kvHeads * shape.headDim) : undefined;
+  const books = requireLearned(request, spec, codebookLength(product, shape));
   return pageCodec({
     spec,
     shape,
     budget: budgetOf(product),
-    stable: true,
+    isIdempotent: true,
     domain: domainOf(request, smoothing),
-    format: bookFormat(books, product, shape),
+    format: codebookFormat(books, product, shape),
   });
 }
 
-/** The smoothing, which all specs share, and under the spec's own name its books. */
+/** The smoothing factors, which all specs share, and the spec's codebooks under its name. */
 function learn(request: LearnRequest): Learned {
   const { spec, shape, samples } = request;
   const { headDim } = shape;
   const product = productOf(request);
-  const smoothing = smooths(request) ? samples.maxima.map(max => Math.max(LEAST_SMOOTHING, Math.sqrt(max))) : undefined;
+  const smoothing = smooths(request) ? samples.maxima.map(max => Math.max(MIN_SMOOTHING, Math.sqrt(max))) : undefined;
   const domain = domainOf(request, smoothing);
   const vectors = new Float32Array(samples.vectors.length);
-  for (let at = 0; at < vectors.length; at += headDim) {
-    const y = Float64Array.from(samples.vectors.subarray(at, at + headDim));
-    domain.forward(y, Math.floor(at / headDim / samples.count), 0);
-    vectors.set(y, at);
+  for (let offset = 0; offset < vectors.length; offset += headDim) {
+    const y = Float64Array.from(samples.vectors.subarray(offset, offset + headDim));
+    domain.forward(y, Math.floor(offset / headDim / samples.count), 0);
+    vectors.set(y, offset);
   }
-  return { ...(smoothing && { smoothing }), [spec]: learnBooks(vectors, product, shape) };
+  return { ...(smoothing && { smoothing }), [spec]: trainCodebooks(vectors, product, shape) };
 }
 
-function placeholder(request: Common): Learned {
+function placeholderLearned(request: UntrainedRequest): Learned {
   const { spec, shape } = request;
   const smoothing = smooths(request) && new Float32Array(shape.kvHeads * shape.headDim).fill(1);
-  return { ...(smoothing && { smoothing }), [spec]: new Float32Array(bookLength(productOf(request), shape)) };
+  return { ...(smoothing && { smoothing }), [spec]: new Float32Array(codebookLength(productOf(request), shape)) };
 }
 
-function productOf({ spec, match, shape: { headDim }, has }: Common): Product {
-  const [dims, bits] = [Number(match[1]), Number(match[2])];
-  if (headDim % dims !== 0)
+function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): ProductCode {
+  const [subvectorDims, bits] = [Number(match[1]), Number(match[2])];
+  if (headDim % subvectorDims !== 0)
     throw new ShapeError(
-      `${spec}: sub-vectors of ${dims} dims do not divide heads of ${headDim}. Choose a size that does, such as d4.`,
+      `${spec}: sub-vectors of ${subvectorDims} dims do not divide heads of ${headDim}. Choose a size that does, such as d4.`,
     );
-  return { dims, bits, own: has('own') };
+  return { subvectorDims, bits, bookPerSubvector: has('own') };
 }
 
-const transforms = ({ side, spec }: Common) => side === 'key' && spec.startsWith('vec');
-const smooths = (request: Common) => transforms(request) && !request.has('had');
-const rotates = (request: Common) => transforms(request) && !request.has('smooth');
+const transforms = ({ side, spec }: UntrainedRequest) => side === 'key' && spec.startsWith('vec');
+const smooths = (request: UntrainedRequest) => transforms(request) && !request.has('had');
+const rotates = (request: UntrainedRequest) => transforms(request) && !request.has('smooth');
 
-function domainOf(request: Common, smoothing: Float32Array | undefined): Domain {
+function domainOf(request: UntrainedRequest, smoothing: Float32Array | undefined): Domain {
   const { headDim, kvHeads } = request.shape;
   const h = rotates(request) ? hadamard(headDim) : identity;
-  if (!smoothing) return rotates(request) ? rotated(headDim, h) : plain(headDim);
+  if (!smoothing) return rotates(request) ? rotatedDomain(headDim, h) : identityDomain(headDim);
   const encode = new Float32Array(kvHeads * headDim * headDim);
   const decode = new Float32Array(encode.length);
   for (let head = 0; head < kvHeads; head++) {
@@ -111,21 +112,21 @@ function domainOf(request: Common, smoothing: Float32Array | undefined): Domain 
       h.forward(y);
       return y;
     };
-    const at = head * headDim * headDim;
-    const into = scaled(lambda => 1 / lambda);
-    const back = scaled(lambda => lambda);
-    encode.set(matrixOf(into, headDim, headDim), at);
-    decode.set(matrixOf(back, headDim, headDim), at);
+    const offset = head * headDim * headDim;
+    const encodeMap = scaled(lambda => 1 / lambda);
+    const queryMap = scaled(lambda => lambda);
+    encode.set(toMatrix(encodeMap, headDim, headDim), offset);
+    decode.set(toMatrix(queryMap, headDim, headDim), offset);
   }
-  return mapped(headDim, { encode, decode });
+  return linearMapDomain(headDim, { encode, decode });
 }
 
 /**
- * Gaussian vectors: what a fine grid of cubes would lose (Zador's formula), less at low rates, where k-means does
- * better; a quarter is added for books that few samples made.
+ * The error on Gaussian vectors: that of a fine cubic grid (Zador's formula), less at low rates, where k-means is better,
+ * plus a quarter for codebooks trained on few samples.
  */
-function budgetOf({ dims, bits }: Product): number {
-  const rate = bits / dims;
-  const cubes = (Math.PI / 6) * (1 + 2 / dims) ** (dims / 2 + 1);
+function budgetOf({ subvectorDims, bits }: ProductCode): number {
+  const rate = bits / subvectorDims;
+  const cubes = (Math.PI / 6) * (1 + 2 / subvectorDims) ** (subvectorDims / 2 + 1);
   return Math.min(1, 1.25 * (1 + (cubes - 1) * Math.min(1, rate / 2)) * 4 ** -rate);
 }

@@ -1,32 +1,32 @@
-/** The demonstration's measurements: one document, read and asked about on one cache after another. */
+/** The measurements of `kvasir demo`: one document and its questions, with one cache format after another. */
 import { fileURLToPath } from 'node:url';
 import type { Engine } from '../../engine/engine.ts';
 import type { Plan } from '../../plan/plan.ts';
 import { createScore } from '../divergence.ts';
-import { logSoftmax } from '../vocabulary.ts';
-import { type Answer, openAsker, type Task } from './ask.ts';
+import { logSoftmax } from '../log-probs.ts';
+import { type NeedleTask, openDocumentSession, type QuestionAnswer } from './questions.ts';
 
-/** The model in the package. */
+/** The model that comes with the package. */
 export const mimirPath: string = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
 
-/** Of the document's last tokens predictions are compared. */
+/** Number of tokens at the end of the document whose predictions are compared. */
 const SCORED = 1024;
 
 export interface DemoRow {
   kv: string;
-  /** Code bits a value, keys and values together. */
+  /** Code bits per value, averaged over keys and values. */
   bits: number;
-  /** Of the cache, all in all, after the last question. */
+  /** Bytes of the whole cache after the last question. */
   bytes: number;
-  /** How many times as many bytes f16 has. */
+  /** Bytes of the f16 cache over these bytes. */
   ratio: number;
   right: number;
-  answers: Answer[];
-  /** Tokens of the document a second. */
+  answers: QuestionAnswer[];
+  /** Prefill rate of the document, in tokens per second. */
   readRate: number;
-  /** Of an answer, after the first token. */
+  /** Milliseconds per decoded token, without the first. */
   msPerToken: number;
-  /** Divergence to f16 over the document's last `scored` tokens, nats a token. */
+  /** KL divergence from f16 over the document's last `scored` tokens, in nats per token. */
   kld: number;
   scored: number;
 }
@@ -34,49 +34,49 @@ export interface DemoRow {
 export interface DemoEvents {
   signal?: AbortSignal;
   onRead?(plan: Plan, done: number): void;
-  onAnswer?(plan: Plan, answer: Answer): void;
+  onAnswer?(plan: Plan, answer: QuestionAnswer): void;
 }
 
-/** The first plan is what the others are compared with: f16. Stopped by the signal, it gives the rows that are whole. */
-export async function* demonstrate(
+/** The other plans are compared with the first, f16. If the signal aborts it, only finished rows are yielded. */
+export async function* runDemo(
   engine: Engine,
   plans: readonly Plan[],
-  task: Task,
+  task: NeedleTask,
   { signal, onRead, onAnswer }: DemoEvents = {},
 ): AsyncGenerator<DemoRow, void, void> {
   const scored = Math.min(SCORED, Math.floor(task.shared / 2));
   const reference: Float32Array[] = [];
   let exactBytes: number | undefined;
   for (const plan of plans) {
-    const asker = openAsker(engine, plan, task);
+    const session = openDocumentSession(engine, plan, task);
     try {
       const score = createScore(task.questions[0]!.prompt);
       const started = performance.now();
-      const read = await asker.read({
+      const read = await session.read({
         scored,
         signal,
         onProgress: done => onRead?.(plan, done),
         onLogits(position, logits) {
-          const own = logSoftmax(logits);
-          reference[position] ??= own;
-          score.add(position, own, reference[position]);
+          const logProbs = logSoftmax(logits);
+          reference[position] ??= logProbs;
+          score.add(position, logProbs, reference[position]);
         },
       });
       if (!read) return;
       const readRate = (1000 * task.shared) / (performance.now() - started);
-      const answers: Answer[] = [];
+      const answers: QuestionAnswer[] = [];
       for (const question of task.questions) {
-        const answer = await asker.ask(question, signal);
+        const answer = await session.ask(question, signal);
         if (!answer) return;
         answers.push(answer);
         onAnswer?.(plan, answer);
       }
-      exactBytes ??= asker.bytes;
+      exactBytes ??= session.bytes;
       yield {
         kv: plan.spec,
         bits: plan.bits,
-        bytes: asker.bytes,
-        ratio: exactBytes / asker.bytes,
+        bytes: session.bytes,
+        ratio: exactBytes / session.bytes,
         right: answers.filter(({ right }) => right).length,
         answers,
         readRate,
@@ -85,7 +85,7 @@ export async function* demonstrate(
         scored,
       };
     } finally {
-      asker.dispose();
+      session.dispose();
     }
   }
 }

@@ -1,21 +1,21 @@
-/** Documents with planted facts: the same for the same seed, of the length asked for, every fact in its place. */
+/** Documents with planted facts: reproducible, of the given length, facts at the given depths. */
 import { describe, expect, it } from 'vitest';
 import { createRandom } from '../../codec/parts/random.ts';
-import { evenDepths, makeDocument, readGrammar } from './document.ts';
-import { createWriter } from './grammar.ts';
+import { createDocument, evenDepths, readGrammar } from './document.ts';
+import { createStoryWriter } from './grammar.ts';
 
 const grammar = await readGrammar();
 const count = (text: string) => text.split(/\s+/).filter(Boolean).length;
 const make = (seed: number, tokens = 2000, depths = evenDepths(10)) =>
-  makeDocument(grammar, { seed, tokens, depths, count });
+  createDocument(grammar, { seed, tokens, depths, count });
 
 describe('a document', () => {
-  it('is the same for the same seed, and another for another', () => {
+  it('is the same for the same seed, and differs between seeds', () => {
     expect(make(1)).toEqual(make(1));
     expect(make(2).text).not.toBe(make(1).text);
   });
 
-  it('is as long as was asked, within a sentence', () => {
+  it('has the given length, within a sentence', () => {
     for (const tokens of [300, 2000, 6000]) {
       const length = count(make(3, tokens).text);
       expect(length).toBeGreaterThanOrEqual(tokens);
@@ -23,7 +23,7 @@ describe('a document', () => {
     }
   });
 
-  it('states every fact once, about as deep as was asked', () => {
+  it('states every fact once, at about the given depth', () => {
     for (let seed = 1; seed <= 20; seed++) {
       const { text, facts } = make(seed);
       for (const { statement, depth } of facts) {
@@ -36,27 +36,27 @@ describe('a document', () => {
     }
   });
 
-  it('plants facts at the two ends too, in any order of depths', () => {
+  it('plants facts at both ends, with depths in any order', () => {
     const { text, facts } = make(4, 500, [1, 0]);
     expect(text.indexOf(facts[1]!.statement)).toBeLessThan(200);
     expect(text.trim().endsWith(facts[0]!.statement)).toBe(true);
   });
 
-  it('refuses depths outside of it', () => {
+  it('rejects depths outside 0 to 1', () => {
     expect(() => make(1, 500, [1.5])).toThrow('0 to 1');
   });
 });
 
 describe('the grammar', () => {
-  const writer = createWriter(grammar, createRandom(7).uniform);
+  const writer = createStoryWriter(grammar, createRandom(7).uniform);
 
-  it('leaves no slot unfilled', () => {
+  it('fills every slot', () => {
     const stories = Array.from({ length: 400 }, () => writer.story().join(' '));
     const facts = writer.facts(400).map(fact => `${fact.statement} ${fact.question} ${fact.answer}`);
     for (const text of [...stories, ...facts]) expect(text).not.toMatch(/[{}[\]|]|undefined/);
   });
 
-  it('answers every question by what the statement says', () => {
+  it('has the answer and the subject of every question in its statement', () => {
     for (const { statement, question, answer, key } of writer.facts(400)) {
       expect(statement).toContain(answer);
       for (const part of Object.values(key)) {
@@ -66,8 +66,8 @@ describe('the grammar', () => {
     }
   });
 
-  it('writes what training read', () => {
-    const { story, facts } = createWriter(grammar, createRandom(1).uniform);
+  it('generates the same text as train/grammar.py', () => {
+    const { story, facts } = createStoryWriter(grammar, createRandom(1).uniform);
     // As train/grammar.py makes them from seed 1.
     expect(facts(2).map(({ statement }) => statement)).toEqual([
       'The glass spoon costs 1304 crowns.',

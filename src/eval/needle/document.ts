@@ -1,16 +1,16 @@
-/** A long document with facts planted in it, and what to ask about them. The same seed makes the same document. */
+/** Generates a long document with planted facts, and questions about them. The same seed gives the same document. */
 import { readFile } from 'node:fs/promises';
 import { createRandom } from '../../codec/parts/random.ts';
 import { InputError } from '../../errors.ts';
-import { createWriter, type Fact, type Grammar } from './grammar.ts';
+import { createStoryWriter, type Fact, type Grammar } from './grammar.ts';
 
 export interface DocumentRequest {
   seed: number;
-  /** About how long, in tokens. */
+  /** Approximate length in tokens. */
   tokens: number;
-  /** Where the facts go: 0 is the beginning, 1 the end. */
+  /** Positions of the facts: 0 is the start, 1 the end. */
   depths: readonly number[];
-  /** How many tokens a text has. */
+  /** Counts the tokens of a text. */
   count: (text: string) => number;
 }
 
@@ -28,9 +28,10 @@ export async function readGrammar(): Promise<Grammar> {
   return JSON.parse(await readFile(new URL('../../../models/mimir.grammar.json', import.meta.url), 'utf8'));
 }
 
-export function makeDocument(grammar: Grammar, { seed, tokens, depths, count }: DocumentRequest): NeedleDocument {
-  if (depths.some(depth => !(depth >= 0 && depth <= 1))) throw new InputError('Depths are numbers from 0 to 1.');
-  const writer = createWriter(grammar, createRandom(seed).uniform);
+export function createDocument(grammar: Grammar, { seed, tokens, depths, count }: DocumentRequest): NeedleDocument {
+  if (depths.some(depth => !(depth >= 0 && depth <= 1)))
+    throw new InputError(`Depths must be numbers from 0 to 1; got ${depths.join(', ')}.`);
+  const writer = createStoryWriter(grammar, createRandom(seed).uniform);
   const order = depths.map((_, i) => i).sort((a, b) => depths[a]! - depths[b]!);
   const facts = writer.facts(depths.length).map((fact, i) => ({ ...fact, depth: depths[i]! }));
   const room = tokens - facts.reduce((sum, { statement }) => sum + count(` ${statement}`), 0);
@@ -60,7 +61,7 @@ export function makeDocument(grammar: Grammar, { seed, tokens, depths, count }: 
   return { text, facts };
 }
 
-/** The middles of as many equal parts of a document. */
+/** The centers of `count` equal parts of a document. */
 export function evenDepths(count: number): number[] {
   return Array.from({ length: count }, (_, i) => (i + 0.5) / count);
 }

@@ -1,19 +1,19 @@
 /**
- * Stories and facts from models/mimir.grammar.json. train/grammar.py is the same in Python: for the same random numbers
- * both make the same text, so what Mimir is asked is what it was trained on.
+ * Generates stories and facts from models/mimir.grammar.json. train/grammar.py does the same in Python: with the same random
+ * numbers both give the same text, so that Mimir is asked what it was trained on.
  *
- * A text may hold {word} (a bound variable, or any entry of that list; {Word} is the same with a capital) and [a|b|c]
- * (one of these). Entries of lists may hold the same.
+ * A text can contain {word} (a bound variable, or a random entry of that list; {Word} capitalizes it) and [a|b|c] (one of
+ * these). List entries can contain them too.
  */
 export interface Grammar {
-  /** Lists of plain words, with a space between. */
+  /** Lists of words, separated by spaces. */
   words: Record<string, string>;
-  /** Lists whose entries are texts. */
+  /** Lists of texts. */
   phrases: Record<string, string[]>;
-  /** What a story binds before it begins: who it is about, and what happens to be in it. */
+  /** Variables that a story binds first: its characters and objects. */
   casts: Record<string, string>[];
   props: Record<string, string>;
-  /** Sentences; '' stands for a new paragraph. */
+  /** Sentences; '' starts a new paragraph. */
   stories: { title: string; text: string[] }[];
   facts: { key: Record<string, string>; value: string; state: string[]; ask: string[] }[];
   /** Ways to ask for a story. */
@@ -21,30 +21,30 @@ export interface Grammar {
 }
 
 export interface Fact {
-  /** Which of the grammar's facts it is. */
+  /** Index into the grammar's facts. */
   kind: number;
-  /** What it is about. */
+  /** The variables of its subject. */
   key: Record<string, string>;
-  /** Two facts with one id would contradict each other. */
+  /** Two facts with the same id would contradict each other. */
   id: string;
   statement: string;
   question: string;
   answer: string;
 }
 
-/** Numbers in [0, 1). */
-export type Draw = () => number;
+/** Returns numbers in [0, 1). */
+export type RandomSource = () => number;
 
 type Bound = Record<string, string>;
 
-export interface Writer {
-  /** Sentences of a new story; '' stands for a new paragraph. */
+export interface StoryWriter {
+  /** Sentences of a new story; '' starts a new paragraph. */
   story(): string[];
-  /** Facts that differ in what they are about; about a third of them are near another one. */
+  /** Facts with different subjects; about a third of them are similar to another one. */
   facts(count: number): Fact[];
 }
 
-export function createWriter(grammar: Grammar, draw: Draw): Writer {
+export function createStoryWriter(grammar: Grammar, draw: RandomSource): StoryWriter {
   const lists: Record<string, string[]> = { ...grammar.phrases };
   for (const [name, line] of Object.entries(grammar.words)) lists[name] = line.split(' ');
   const choose = <T>(items: readonly T[]): T => items[Math.floor(draw() * items.length)]!;
@@ -63,17 +63,17 @@ export function createWriter(grammar: Grammar, draw: Draw): Writer {
     for (const [slot, text] of Object.entries({ ...choose(grammar.casts), ...grammar.props }))
       bound[slot] = fill(text, bound);
     const plot = choose(grammar.stories);
-    // A title is drawn even where nobody reads it: the numbers must run as they do in training.
+    // The unused title consumes the same random numbers as in training.
     sentence(plot.title, bound);
     return plot.text.map(text => sentence(text, bound));
   }
 
-  /** One near another asks the same of a thing whose name differs in one word. */
-  function fact(near?: Fact): Fact {
-    const kind = near?.kind ?? Math.floor(draw() * grammar.facts.length);
+  /** A fact similar to another one is of the same kind, and its subject differs in one word. */
+  function fact(similar?: Fact): Fact {
+    const kind = similar?.kind ?? Math.floor(draw() * grammar.facts.length);
     const form = grammar.facts[kind]!;
-    const kept: Bound = { ...near?.key };
-    if (near) delete kept[choose(Object.keys(kept))];
+    const kept: Bound = { ...similar?.key };
+    if (similar) delete kept[choose(Object.keys(kept))];
     const key: Bound = {};
     for (const [slot, text] of Object.entries(form.key)) key[slot] = kept[slot] ?? fill(text, {});
     const answer = fill(form.value, {});
@@ -91,9 +91,9 @@ export function createWriter(grammar: Grammar, draw: Draw): Writer {
   function facts(count: number): Fact[] {
     const found = new Map<string, Fact>();
     while (found.size < count) {
-      const near = found.size > 0 && draw() < 0.3 ? choose([...found.values()]) : undefined;
-      const made = fact(near);
-      if (!found.has(made.id)) found.set(made.id, made);
+      const similar = found.size > 0 && draw() < 0.3 ? choose([...found.values()]) : undefined;
+      const next = fact(similar);
+      if (!found.has(next.id)) found.set(next.id, next);
     }
     return [...found.values()];
   }

@@ -1,7 +1,7 @@
-/** Maps of what was found: every cell in its place. */
+/** Heat maps as text, SVG and HTML. */
 import { expect, it } from 'vitest';
 import { heatmapPage, heatmapPlot, heatmapText } from './heatmap.ts';
-import { countOf, type NeedleRow } from './run.ts';
+import { countAnswers, type NeedleRow } from './measure.ts';
 
 const cells = [
   { length: 1000, depth: 0.25, right: 4, asked: 4 },
@@ -9,7 +9,7 @@ const cells = [
   { length: 2000, depth: 0.25, right: 0, asked: 4 },
   { length: 2000, depth: 0.75, right: 0, asked: 0 },
 ];
-const rows: NeedleRow[] = [{ kv: 'tq2', bits: 2.25, ...countOf(cells), cells }];
+const rows: NeedleRow[] = [{ kv: 'tq2', bits: 2.25, ...countAnswers(cells), cells }];
 
 it('prints numbers, or shades for a terminal', () => {
   expect(heatmapText(rows, false).split('\n')).toEqual([
@@ -21,7 +21,7 @@ it('prints numbers, or shades for a terminal', () => {
   expect(heatmapText(rows, true).split('\n').slice(2)).toEqual([' 1,000  ███ ▓▓▓  87.5 %', ' 2,000        ·  0.0 %']);
 });
 
-it('draws a box for every cell, and says what it is', () => {
+it('draws a labeled box for every cell', () => {
   const svg = heatmapPlot(rows, { title: 'A <model>', subtitle: 'two lengths' });
   expect(svg).toMatch(/^<svg[\s\S]*A &lt;model&gt;[\s\S]*<\/svg>\n$/);
   expect(svg.match(/<rect [^>]*fill="hsl/g)).toHaveLength(3);

@@ -1,46 +1,46 @@
-/** What share of the planted facts was found, by length and depth: as text, as one SVG, and as a page. */
+/** Heat maps of the retrieved facts by document length and depth: as text, SVG and HTML. */
 import { formatCount } from '../../units.ts';
-import { htmlPage, tableOf } from '../page.ts';
-import { escaped, heading, type PlotText, svgOf, text } from '../plot.ts';
-import { countOf, type NeedleCell, type NeedleRow } from './run.ts';
+import { htmlPage, htmlTable } from '../html.ts';
+import { escapeHtml, heading, type PlotText, svgDocument, text } from '../plot.ts';
+import { countAnswers, type NeedleCell, type NeedleRow } from './measure.ts';
 
-/** From none found to all. */
+/** From none to all retrieved. */
 const SHADES = [' ', '░', '▒', '▓', '█'];
 const EMPTY = '·';
 
-const shareOf = ({ right, asked }: { right: number; asked: number }) => right / asked;
+const accuracy = ({ right, asked }: { right: number; asked: number }) => right / asked;
 const percent = (share: number) => `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
 const depthName = (depth: number) => String(Math.round(100 * depth));
 
-/** One line of cells a length. */
-function linesOf({ cells }: NeedleRow): { length: number; cells: NeedleCell[] }[] {
+/** One line of cells per length. */
+function groupByLength({ cells }: NeedleRow): { length: number; cells: NeedleCell[] }[] {
   const lengths = [...new Set(cells.map(({ length }) => length))];
   return lengths.map(length => ({ length, cells: cells.filter(cell => cell.length === length) }));
 }
 
-/** Shades for a terminal; numbers, in percent, elsewhere. */
+/** With shades for a terminal, or numbers in percent. */
 export function heatmapText(rows: readonly NeedleRow[], shades: boolean): string {
   const widest = Math.max(6, ...rows.flatMap(({ cells }) => cells.map(({ length }) => formatCount(length).length)));
   const line = (name: string, cells: string[], end: string) =>
     `${name.padStart(widest)}  ${cells.join(' ')}  ${end}`.trimEnd();
   const cellText = (cell: NeedleCell) => {
     if (cell.asked === 0) return EMPTY.padStart(3);
-    if (!shades) return String(Math.round(100 * shareOf(cell))).padStart(3);
-    // The full block is for all, the blank for none: what lies between never looks like either.
-    const share = shareOf(cell);
+    if (!shades) return String(Math.round(100 * accuracy(cell))).padStart(3);
+    // The full block is only for all, the blank only for none.
+    const share = accuracy(cell);
     const shade = share === 0 ? 0 : share === 1 ? 4 : 1 + Math.min(2, Math.floor(3 * share));
     return SHADES[shade]!.repeat(3);
   };
   return rows
     .map(row => {
-      const lines = linesOf(row);
+      const lines = groupByLength(row);
       const depths = lines[0]!.cells.map(({ depth }) => depthName(depth).padStart(3));
       return [
-        `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(shareOf(row))} of ${formatCount(row.asked)} facts`,
+        `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(accuracy(row))} of ${formatCount(row.asked)} facts`,
         line('depth', depths, ''),
         ...lines.map(({ length, cells }) => {
-          const count = countOf(cells);
-          return line(formatCount(length), cells.map(cellText), count.asked > 0 ? percent(shareOf(count)) : '');
+          const count = countAnswers(cells);
+          return line(formatCount(length), cells.map(cellText), count.asked > 0 ? percent(accuracy(count)) : '');
         }),
       ].join('\n');
     })
@@ -49,9 +49,9 @@ export function heatmapText(rows: readonly NeedleRow[], shades: boolean): string
 
 const [LEFT, TOP, CELL, LINE, GAP] = [84, 60, 58, 28, 52];
 
-/** A map a cache, one below the other. */
+/** One map per cache format, one below the other. */
 export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: PlotText): string {
-  const maps = rows.map(row => ({ row, lines: linesOf(row) }));
+  const maps = rows.map(row => ({ row, lines: groupByLength(row) }));
   const columns = maps[0]?.lines[0]?.cells.length ?? 0;
   const width = LEFT + columns * CELL + 90;
   const head = heading(20, width, { title, subtitle });
@@ -62,7 +62,7 @@ export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: Plo
       text(
         20,
         y + 20,
-        `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(shareOf(row))} of ${formatCount(row.asked)}`,
+        `${row.kv}, ${row.bits.toFixed(3)} bits: ${percent(accuracy(row))} of ${formatCount(row.asked)}`,
         'name',
       ),
     );
@@ -72,8 +72,8 @@ export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: Plo
       cells.forEach((cell, column) => {
         parts.push(box(cell, LEFT + column * CELL, y));
       });
-      const count = countOf(cells);
-      if (count.asked > 0) parts.push(text(LEFT + columns * CELL + 8, y + 18, percent(shareOf(count)), 'tick'));
+      const count = countAnswers(cells);
+      if (count.asked > 0) parts.push(text(LEFT + columns * CELL + 8, y + 18, percent(accuracy(count)), 'tick'));
       y += LINE;
     }
     lines[0]!.cells.forEach(({ depth }, column) => {
@@ -81,7 +81,7 @@ export function heatmapPlot(rows: readonly NeedleRow[], { title, subtitle }: Plo
     });
     y += GAP - 30;
   }
-  return svgOf(width, y + 10, title, STYLE, parts);
+  return svgDocument(width, y + 10, title, STYLE, parts);
 }
 
 const STYLE = [
@@ -90,20 +90,20 @@ const STYLE = [
   '@media(prefers-color-scheme:dark){.page{fill:#161616}text{fill:#e4e4e4}.note,.tick{fill:#999}}',
 ].join('');
 
-/** From red, nothing found, over amber to green. */
-const colour = (share: number) => `hsl(${Math.round(140 * share ** 2)} 65% 36%)`;
+/** From red (none retrieved) through amber to green (all). */
+const color = (share: number) => `hsl(${Math.round(140 * share ** 2)} 65% 36%)`;
 
 function box(cell: NeedleCell, x: number, y: number): string {
   const size = `x="${x}" y="${y}" width="${CELL - 2}" height="${LINE - 2}" rx="3"`;
   if (cell.asked === 0) return `<rect class="none" ${size}/>`;
   const facts = `${formatCount(cell.length)} tokens, ${depthName(cell.depth)} % deep: ${cell.right} of ${cell.asked}`;
   return (
-    `<rect ${size} fill="${colour(shareOf(cell))}"><title>${escaped(facts)}</title></rect>` +
-    text(x + CELL / 2 - 1, y + 18, String(Math.round(100 * shareOf(cell))), 'cell')
+    `<rect ${size} fill="${color(accuracy(cell))}"><title>${escapeHtml(facts)}</title></rect>` +
+    text(x + CELL / 2 - 1, y + 18, String(Math.round(100 * accuracy(cell))), 'cell')
   );
 }
 
-/** How answers are judged stands in the subtitle. */
+/** The subtitle says when an answer counts as correct. */
 export function heatmapPage(rows: readonly NeedleRow[], { title, subtitle }: PlotText): string {
   const lines = rows.map(({ kv, bits, right, asked }) => [
     kv,
@@ -113,9 +113,9 @@ export function heatmapPage(rows: readonly NeedleRow[], { title, subtitle }: Plo
     percent(right / asked),
   ]);
   return htmlPage(title, [
-    `<h1>${escaped(title)}</h1><p>${escaped(subtitle)}</p>`,
-    tableOf(['cache', 'bits', 'right', 'asked', 'share'], lines),
-    '<h2>By length and depth</h2><p>Rows are lengths of documents in tokens, columns how deep in them a fact stood.</p>',
+    `<h1>${escapeHtml(title)}</h1><p>${escapeHtml(subtitle)}</p>`,
+    htmlTable(['cache', 'bits', 'correct', 'asked', 'share'], lines),
+    '<h2>By length and depth</h2><p>Rows are document lengths in tokens, columns the depth of the fact.</p>',
     heatmapPlot(rows, { title: '', subtitle: '' }),
   ]);
 }

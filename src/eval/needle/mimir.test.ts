@@ -1,9 +1,9 @@
-/** The model in the package: what its card says it can do, at a size that a test has time for. */
+/** The abilities of the packaged model that its model card claims, on short documents. */
 import { statSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../../engine/model.ts';
-import { evenDepths, makeDocument, readGrammar } from './document.ts';
+import { createDocument, evenDepths, readGrammar } from './document.ts';
 
 const path = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
 const long = process.env.KVASIR_LONG === '1';
@@ -20,14 +20,14 @@ describe('Mimir', () => {
 
   it('is at most 10 MB', () => expect(statSync(path).size).toBeLessThan(10e6));
 
-  it('has numbers of four digits in two tokens', () => {
+  it('encodes a number of four digits as two tokens', () => {
     const { tokenizer } = model;
     const parts = (text: string) => tokenizer.encode(text).map(id => tokenizer.decode([id]));
     expect(parts(' 4817')).toEqual([' 48', '17']);
     expect(parts('The code is 4817.')).toEqual(['The', ' code', ' is', ' 48', '17', '.']);
   });
 
-  it('answers in the words of a fact, among facts that are near it', async () => {
+  it('answers with the words of a fact, among similar facts', async () => {
     const facts =
       'The door code of the old mill is 4817. The door code of the old barn is 2265. The tall mill belongs to Ada.';
     expect(await ask(`${facts}\n\nWhich code opens the door of the old mill?`)).toBe(' 4817');
@@ -38,21 +38,21 @@ describe('Mimir', () => {
     'answers nine of ten questions on a document of %i tokens',
     async tokens => {
       const count = (text: string) => model.tokenizer.encode(text).length;
-      const { text, facts } = makeDocument(await readGrammar(), { seed: 1, tokens, depths: evenDepths(10), count });
-      const talk = model.conversation();
-      let right = 0;
+      const { text, facts } = createDocument(await readGrammar(), { seed: 1, tokens, depths: evenDepths(10), count });
+      const conversation = model.conversation();
+      let correct = 0;
       for (const [i, { question, answer }] of facts.entries()) {
         const message = i === 0 ? `${text}\n\n${question}` : question;
-        const { text: said } = await talk.send(message, { temperature: 0, maxTokens: 12 }).result();
-        if (said.trim() === answer) right++;
+        const { text: reply } = await conversation.send(message, { temperature: 0, maxTokens: 12 }).result();
+        if (reply.trim() === answer) correct++;
       }
-      await talk.dispose();
-      expect(right).toBeGreaterThanOrEqual(9);
+      await conversation.dispose();
+      expect(correct).toBeGreaterThanOrEqual(9);
     },
     600_000,
   );
 
-  it('tells the story that it was asked for', async () => {
+  it('tells a story on request', async () => {
     const request = [{ role: 'user', content: 'Tell me a story about a lost teapot.' }];
     const { text, finish } = await model.complete(request, { temperature: 0 });
     expect(text).toContain('could not find');

@@ -1,16 +1,17 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { ALL_CASES } from '../../../test/matrix.ts';
 import { createCodec, type KvSegment } from '../../codec/kv.ts';
 import { createRandom, normals } from '../../codec/parts/random.ts';
 import { norm } from '../../codec/parts/vector.ts';
-import { emptyState, merge, output, type State } from '../state.ts';
+import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
 import { attend, attendHead } from './attend.ts';
 
 const TOLERANCE = 1.3e-4;
 const SHAPE = { headDim: 64, kvHeads: 2 };
 const HEADS = 6;
 
-/** Softmax attention in float64, straight from its formula. */
+/** Softmax attention in float64. */
 function exact(query: Float32Array, keys: Float32Array, values: Float32Array): Float64Array {
   const { headDim, kvHeads } = SHAPE;
   const tokens = keys.length / (headDim * kvHeads);
@@ -34,23 +35,27 @@ function exact(query: Float32Array, keys: Float32Array, values: Float32Array): F
 }
 
 describe('attend', () => {
-  it.each([1, 2, 15, 127, 128, 129, 500, 1024, 4096])('agrees with float64 on decoded pages, %i tokens', tokens => {
-    const random = createRandom(tokens);
-    const length = tokens * SHAPE.headDim * SHAPE.kvHeads;
-    const [keys, values] = [normals(random, length), normals(random, length)];
-    const query = normals(random, HEADS * SHAPE.headDim).map(x => 2 * x);
-    for (const spec of ['tq4', 'tq3u', 'kivi2g32', 'oscar2g32', 'tq25', 'q4_0h', 'f16']) {
-      const codec = createCodec(spec, SHAPE);
-      const segments = codec.encode(keys, values);
-      const decoded = codec.decode(segments);
-      const expected = exact(query, decoded.keys, decoded.values);
-      const got = codec.attend(query, segments);
-      const worst = Math.max(...got.map((x, i) => Math.abs(x - expected[i])));
-      expect(worst, spec).toBeLessThanOrEqual(TOLERANCE);
-    }
-  });
+  const LENGTHS = [1, 2, 15, 127, 128, 129, 500, 1024];
+  it.each(ALL_CASES ? [...LENGTHS, 4096] : LENGTHS)(
+    'matches float64 attention over the decoded pages, %i tokens',
+    tokens => {
+      const random = createRandom(tokens);
+      const length = tokens * SHAPE.headDim * SHAPE.kvHeads;
+      const [keys, values] = [normals(random, length), normals(random, length)];
+      const query = normals(random, HEADS * SHAPE.headDim).map(x => 2 * x);
+      for (const spec of ['tq4', 'tq3u', 'kivi2g32', 'oscar2g32', 'tq25', 'q4_0h', 'f16']) {
+        const codec = createCodec(spec, SHAPE);
+        const segments = codec.encode(keys, values);
+        const decoded = codec.decode(segments);
+        const expected = exact(query, decoded.keys, decoded.values);
+        const actual = codec.attend(query, segments);
+        const worst = Math.max(...actual.map((x, i) => Math.abs(x - expected[i])));
+        expect(worst, spec).toBeLessThanOrEqual(TOLERANCE);
+      }
+    },
+  );
 
-  it('takes any mix of codecs, keys and values apart, f16 runs between them', () => {
+  it('supports any mix of codecs, different ones for keys and values, with f16 segments between them', () => {
     const random = createRandom(7);
     const width = SHAPE.headDim * SHAPE.kvHeads;
     const query = normals(random, HEADS * SHAPE.headDim);
@@ -66,11 +71,11 @@ describe('attend', () => {
       values.push(...decoded.values);
     }
     const expected = exact(query, Float32Array.from(keys), Float32Array.from(values));
-    const got = attend(query, segments, SHAPE);
-    expect(Math.max(...got.map((x, i) => Math.abs(x - expected[i])))).toBeLessThanOrEqual(TOLERANCE);
+    const actual = attend(query, segments, SHAPE);
+    expect(Math.max(...actual.map((x, i) => Math.abs(x - expected[i])))).toBeLessThanOrEqual(TOLERANCE);
   });
 
-  it('over centred keys adds what the mean contributes', () => {
+  it('adds the contribution of the mean to scores of centered keys', () => {
     const random = createRandom(8);
     const width = SHAPE.headDim * SHAPE.kvHeads;
     const mean = normals(random, width).map(x => 3 * x);
@@ -81,17 +86,17 @@ describe('attend', () => {
     const segments = codec.encode(keys, values);
     const decoded = codec.decode(segments);
     const expected = exact(query, decoded.keys, decoded.values);
-    const got = codec.attend(query, segments);
-    expect(Math.max(...got.map((x, i) => Math.abs(x - expected[i])))).toBeLessThanOrEqual(TOLERANCE);
+    const actual = codec.attend(query, segments);
+    expect(Math.max(...actual.map((x, i) => Math.abs(x - expected[i])))).toBeLessThanOrEqual(TOLERANCE);
   });
 
-  it('over no tokens is zero', () => {
+  it('returns zero over no tokens', () => {
     const query = normals(createRandom(1), HEADS * SHAPE.headDim);
     expect(attend(query, [], SHAPE).every(x => x === 0)).toBe(true);
-    expect(output(emptyState(4))).toEqual(new Float32Array(4));
+    expect(attentionOutput(emptyState(4))).toEqual(new Float32Array(4));
   });
 
-  it('survives scores far apart', () => {
+  it('does not overflow if scores are far apart', () => {
     const codec = createCodec('f16', { headDim: 64 });
     const keys = new Float32Array(3 * 64);
     keys[0] = 60000;
@@ -103,25 +108,25 @@ describe('attend', () => {
   });
 });
 
-describe('states', () => {
+describe('attention states', () => {
   const state = fc
     .tuple(
       fc.array(fc.float({ min: -9, max: 9, noNaN: true }), { minLength: 3, maxLength: 3 }),
       fc.float({ min: -20, max: 20, noNaN: true }),
     )
-    .map(([o, m]): State => ({ o: Float32Array.from(o), m, l: 1 }));
-  const copy = (s: State): State => ({ ...s, o: s.o.slice() });
-  const merged = (...states: State[]) => {
+    .map(([o, m]): AttentionState => ({ o: Float32Array.from(o), m, l: 1 }));
+  const copy = (s: AttentionState): AttentionState => ({ ...s, o: s.o.slice() });
+  const merged = (...states: AttentionState[]) => {
     const total = emptyState(3);
-    for (const s of states) merge(total, copy(s));
+    for (const s of states) mergeStates(total, copy(s));
     return total;
   };
-  const close = (a: State, b: State) => {
-    expect(norm(output(a).map((x, i) => x - output(b)[i]))).toBeLessThan(1e-4);
+  const close = (a: AttentionState, b: AttentionState) => {
+    expect(norm(attentionOutput(a).map((x, i) => x - attentionOutput(b)[i]))).toBeLessThan(1e-4);
     expect(a.m).toBe(b.m);
   };
 
-  it('merge in any order and grouping', () => {
+  it('can be merged in any order and grouping', () => {
     fc.assert(
       fc.property(state, state, state, (a, b, c) => {
         close(merged(a, b, c), merged(c, a, b));
@@ -130,12 +135,12 @@ describe('states', () => {
     );
   });
 
-  it('are unchanged by the state over no tokens', () => {
+  it('do not change when merged with the state over no tokens', () => {
     fc.assert(fc.property(state, a => close(merged(a, emptyState(3)), a)));
     expect(merged(emptyState(3), emptyState(3))).toEqual(emptyState(3));
   });
 
-  it('of parts make the state of the whole', () => {
+  it('of all segments merge to the state of the whole sequence', () => {
     const random = createRandom(11);
     const codec = createCodec('tq4+sink0', { headDim: 64 });
     const [keys, values] = [normals(random, 512 * 64), normals(random, 512 * 64)];
@@ -144,8 +149,10 @@ describe('states', () => {
     const options = { headDim: 64, kvHeads: 1 };
     const whole = attendHead(query, segments, 0, options);
     const parts = emptyState(64);
-    for (const segment of [...segments].reverse()) merge(parts, attendHead(query, [segment], 0, options));
+    for (const segment of [...segments].reverse()) mergeStates(parts, attendHead(query, [segment], 0, options));
     expect(parts.m).toBe(whole.m);
-    expect(Math.max(...output(parts).map((x, i) => Math.abs(x - output(whole)[i])))).toBeLessThan(1e-6);
+    expect(Math.max(...attentionOutput(parts).map((x, i) => Math.abs(x - attentionOutput(whole)[i])))).toBeLessThan(
+      1e-6,
+    );
   });
 });

@@ -1,33 +1,32 @@
 /**
- * Attention over any mix of packed pages: the definition that every fast kernel is held against.
+ * Attention over any mix of packed pages: the reference for all other kernels.
  *
- * The loop knows nothing of a codec but the two interfaces below. Partial sums stay in the codec's own domain
- * (rotated, centred) as long as pages of the same value codec follow one another; they are finished once and then
- * merged as states.
+ * The loop uses codecs only through the two interfaces below. Consecutive pages of one value codec share a partial sum
+ * in the codec's domain (rotated, centered). It is transformed back once and then merged as a state.
  */
-import { emptyState, merge, output, type State } from '../state.ts';
+import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
 
-export interface PreparedQuery {
+export interface TransformedQuery {
   vector: Float32Array;
-  /** Added to every dot: what a subtracted mean contributes. */
+  /** Added to every dot product: the contribution of the mean that the codec subtracts. */
   constant: number;
 }
 
 export interface KeyReader {
-  /** Keys are stored relative to their page's start: the query must be prepared anew for each page. */
+  /** Keys are stored relative to their page's position: the query must be transformed for each page. */
   readonly pageRelative: boolean;
-  prepareQuery(query: Float32Array, head: number, pageStart: number): PreparedQuery;
-  /** The dots of a prepared query with the first `tokens` keys of one head of a page. */
-  dots(query: PreparedQuery, page: Uint8Array, head: number, tokens: number, out: Float32Array): void;
+  transformQuery(query: Float32Array, head: number, pageStart: number): TransformedQuery;
+  /** Dot products of a transformed query with the first `tokens` keys of one head of a page. */
+  dotKeys(query: TransformedQuery, page: Uint8Array, head: number, tokens: number, out: Float32Array): void;
 }
 
 export interface ValueReader {
-  /** Length of an unfinished sum; may exceed the head dimension. */
-  readonly sumLength: number;
-  /** sum += weights[t] * coded value[t], over the first `tokens` of one head of a page. */
-  accumulate(weights: Float32Array, page: Uint8Array, head: number, tokens: number, sum: Float32Array): void;
-  /** From an unfinished sum and the sum of its weights to a vector of the head dimension. */
-  finishOutput(sum: Float32Array, weightSum: number, head: number, out: Float32Array): void;
+  /** Length of a sum of coded values; may exceed the head dimension. */
+  readonly codedDim: number;
+  /** sum += weights[t] * coded value[t], for the first `tokens` tokens of one head of a page. */
+  accumulateValues(weights: Float32Array, page: Uint8Array, head: number, tokens: number, sum: Float32Array): void;
+  /** Transforms a sum of coded values back to headDim; needs the sum of the weights, too. */
+  transformOutput(sum: Float32Array, weightSum: number, head: number, out: Float32Array): void;
 }
 
 export interface Segment {
@@ -38,18 +37,18 @@ export interface Segment {
   /** Position of the page's first token. */
   start: number;
   tokens: number;
-  /** Tokens at the front that are read elsewhere: sinks kept in f16. */
+  /** First tokens to skip: sinks, which are read from f16. */
   skip: number;
 }
 
 export interface AttendOptions {
   headDim: number;
   kvHeads: number;
-  /** Factor on every score; 1 / sqrt(headDim) unless given. */
+  /** Factor on every score. Default: 1 / sqrt(headDim). */
   scale?: number;
 }
 
-/** Query [query head][dim] to output [query head][dim]; query heads share KV heads in equal groups. */
+/** Query and output are [query head][dim]. Equal groups of query heads share a KV head (GQA). */
 export function attend(query: Float32Array, segments: readonly Segment[], options: AttendOptions): Float32Array {
   const { headDim, kvHeads } = options;
   const group = query.length / headDim / kvHeads;
@@ -57,50 +56,50 @@ export function attend(query: Float32Array, segments: readonly Segment[], option
   for (let offset = 0; offset < query.length; offset += headDim) {
     const head = Math.floor(offset / headDim / group);
     const state = attendHead(query.subarray(offset, offset + headDim), segments, head, options);
-    out.set(output(state), offset);
+    out.set(attentionOutput(state), offset);
   }
   return out;
 }
 
-/** The finished state of one query head over all segments. */
+/** The state of one query head over all segments, in the original domain. */
 export function attendHead(
   query: Float32Array,
   segments: readonly Segment[],
   head: number,
   { headDim, scale = 1 / Math.sqrt(headDim) }: AttendOptions,
-): State {
+): AttentionState {
   const total = emptyState(headDim);
-  const prepared = new Map<KeyReader, PreparedQuery>();
-  let open: { values: ValueReader; state: State } | undefined;
+  const queries = new Map<KeyReader, TransformedQuery>();
+  let current: { values: ValueReader; state: AttentionState } | undefined;
 
-  const close = () => {
-    if (!open) return;
-    const { m, l, o: sum } = open.state;
+  const flush = () => {
+    if (!current) return;
+    const { m, l, o: sum } = current.state;
     const o = new Float32Array(headDim);
-    open.values.finishOutput(sum, l, head, o);
-    merge(total, { o, m, l });
-    open = undefined;
+    current.values.transformOutput(sum, l, head, o);
+    mergeStates(total, { o, m, l });
+    current = undefined;
   };
 
   for (const segment of segments) {
     const { keys, values, tokens, skip } = segment;
     if (tokens <= skip) continue;
-    let q = keys.pageRelative ? undefined : prepared.get(keys);
+    let q = keys.pageRelative ? undefined : queries.get(keys);
     if (!q) {
-      q = keys.prepareQuery(query, head, segment.start);
-      prepared.set(keys, q);
+      q = keys.transformQuery(query, head, segment.start);
+      queries.set(keys, q);
     }
     const scores = new Float32Array(tokens);
-    keys.dots(q, segment.keyPage, head, tokens, scores);
-    if (open?.values !== values) close();
-    open ??= { values, state: emptyState(values.sumLength) };
-    merge(open.state, softmax(scores, q.constant, scale, skip, segment, head));
+    keys.dotKeys(q, segment.keyPage, head, tokens, scores);
+    if (current?.values !== values) flush();
+    current ??= { values, state: emptyState(values.codedDim) };
+    mergeStates(current.state, softmax(scores, q.constant, scale, skip, segment, head));
   }
-  close();
+  flush();
   return total;
 }
 
-/** One page's unfinished state from its dots. */
+/** One page's state, in the value codec's domain. `scores` are its dot products. */
 function softmax(
   scores: Float32Array,
   constant: number,
@@ -108,12 +107,12 @@ function softmax(
   skip: number,
   { values, valuePage, tokens }: Segment,
   head: number,
-): State {
-  const state = emptyState(values.sumLength);
+): AttentionState {
+  const state = emptyState(values.codedDim);
   for (let t = 0; t < tokens; t++) scores[t] = (scores[t] + constant) * scale;
   for (let t = skip; t < tokens; t++) state.m = Math.max(state.m, scores[t]);
   const weights = scores.map((score, t) => (t < skip ? 0 : Math.exp(score - state.m)));
   for (const weight of weights) state.l += weight;
-  values.accumulate(weights, valuePage, head, tokens, state.o);
+  values.accumulateValues(weights, valuePage, head, tokens, state.o);
   return state;
 }

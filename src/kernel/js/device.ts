@@ -1,7 +1,8 @@
-/** The js device: plain loops in float32, weights as floats. Slow, and the definition of every operation. */
+/** The js device: plain float32 loops over dequantized weights. Slow; the reference for every operation. */
+
+import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
 import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
-import { emptyState, merge, output, type State } from '../state.ts';
 import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
@@ -26,18 +27,18 @@ export function createJsDevice(): Device {
   return {
     name: 'js',
     threads: 1,
-    get bytes() {
+    get allocatedBytes() {
       return bytes;
     },
-    tensor(rows, cols): JsTensor {
+    createTensor(rows, cols): JsTensor {
       bytes += 4 * rows * cols;
       return { rows, cols, data: new Float32Array(rows * cols) };
     },
-    write: (tensor, row, data) => floats(tensor).set(data, row * tensor.cols),
-    copy(from, fromRow, to, toRow, rows) {
+    writeRows: (tensor, row, data) => floats(tensor).set(data, row * tensor.cols),
+    copyRows(from, fromRow, to, toRow, rows) {
       floats(to).set(floats(from).subarray(fromRow * from.cols, (fromRow + rows) * from.cols), toRow * to.cols);
     },
-    read: async (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
+    readRow: async (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
     async loadWeights(type: WeightType, rows: number, cols: number, fill): Promise<JsWeights> {
       const packed = new Uint8Array(weightBytes(type, rows * cols));
       await fill(packed, 0);
@@ -46,7 +47,7 @@ export function createJsDevice(): Device {
       bytes += data.byteLength;
       return { type, rows, cols, data };
     },
-    block(size): JsBlock {
+    createBlock(size): JsBlock {
       bytes += size;
       return { bytes: size, data: new Uint8Array(size) };
     },
@@ -60,7 +61,7 @@ export function createJsDevice(): Device {
         floats(out).set(matrix(table).subarray(ids[r] * table.cols, (ids[r] + 1) * table.cols), r * table.cols);
       }
     },
-    norm,
+    rmsNorm,
     project,
     rope,
     swiglu(gate, up, rows) {
@@ -80,7 +81,7 @@ export function createJsDevice(): Device {
   };
 }
 
-function norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+function rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
   const [from, w, to] = [floats(x), floats(weight), floats(out)];
   const n = weight.cols;
   for (let start = 0; start < rows * x.cols; start += n) {
@@ -93,7 +94,7 @@ function norm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor)
 
 function project(x: Tensor, rows: number, projections: readonly Projection[]): void {
   const from = floats(x);
-  for (const { weights, out, bias, add } of projections) {
+  for (const { weights, out, bias, accumulate } of projections) {
     const [w, to] = [matrix(weights), floats(out)];
     for (let r = 0; r < rows; r++) {
       for (let o = 0; o < weights.rows; o++) {
@@ -101,29 +102,29 @@ function project(x: Tensor, rows: number, projections: readonly Projection[]): v
         for (let i = 0, at = r * weights.cols, wAt = o * weights.cols; i < weights.cols; i++)
           sum += from[at + i] * w[wAt + i];
         if (bias) sum += floats(bias)[o];
-        to[r * weights.rows + o] = add ? to[r * weights.rows + o] + sum : sum;
+        to[r * weights.rows + o] = accumulate ? to[r * weights.rows + o] + sum : sum;
       }
     }
   }
 }
 
 function rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
-  const [data, turn] = [floats(x), floats(angles)];
+  const [data, cosSin] = [floats(x), floats(angles)];
   for (let r = 0; r < rows; r++) {
     for (let head = 0; head < x.cols; head += headDim) {
       for (let i = 0; i < angles.cols; i += 2) {
-        const at = r * x.cols + head + i;
-        const [cos, sin] = [turn[r * angles.cols + i], turn[r * angles.cols + i + 1]];
-        const [a, b] = [data[at], data[at + 1]];
-        data[at] = a * cos - b * sin;
-        data[at + 1] = a * sin + b * cos;
+        const offset = r * x.cols + head + i;
+        const [cos, sin] = [cosSin[r * angles.cols + i], cosSin[r * angles.cols + i + 1]];
+        const [a, b] = [data[offset], data[offset + 1]];
+        data[offset] = a * cos - b * sin;
+        data[offset + 1] = a * sin + b * cos;
       }
     }
   }
 }
 
-/** f16 vectors of one layer and side, [kv head][tokens][headDim], in a tail or sink block. */
-function halves(block: Block, { shape }: KvView, layer: number, side: 0 | 1, tokens: number): Uint16Array {
+/** The keys (side 0) or values (side 1) of one layer in a tail or sink block, [kv head][tokens][headDim]. */
+function f16Vectors(block: Block, { shape }: KvView, layer: number, side: 0 | 1, tokens: number): Uint16Array {
   const size = shape.kvHeads * tokens * shape.headDim;
   return new Uint16Array(raw(block).buffer, 2 * size * (2 * layer + side), size);
 }
@@ -132,15 +133,15 @@ function append(layer: number, k: Tensor, v: Tensor, { view, row, count, positio
   const { headDim, kvHeads, sinks, tailTokens } = view.shape;
   [k, v].forEach((tensor, i) => {
     const side = i as 0 | 1;
-    const tail = halves(view.tail, view, layer, side, tailTokens);
-    const sink = halves(view.sinkBlock, view, layer, side, sinks);
+    const tail = f16Vectors(view.tail, view, layer, side, tailTokens);
+    const sink = f16Vectors(view.sinkBlock, view, layer, side, sinks);
     for (let r = 0; r < count; r++) {
       for (let head = 0; head < kvHeads; head++) {
         for (let j = 0; j < headDim; j++) {
           const value = toF16(floats(tensor)[(row + r) * tensor.cols + head * headDim + j]);
-          const at = position + r;
-          tail[(head * tailTokens + (at % tailTokens)) * headDim + j] = value;
-          if (at < sinks) sink[(head * sinks + at) * headDim + j] = value;
+          const n = position + r;
+          tail[(head * tailTokens + (n % tailTokens)) * headDim + j] = value;
+          if (n < sinks) sink[(head * sinks + n) * headDim + j] = value;
         }
       }
     }
@@ -152,10 +153,10 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
   const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const heads = q.cols / headDim;
-  const sealedTokens = run.sealed * pageTokens;
-  const sinkCount = visibleSinks(run.sealed, view.shape);
+  const sealedTokens = run.sealedPages * pageTokens;
+  const sinkCount = visibleSinks(run.sealedPages, view.shape);
   const segments: Segment[] = [];
-  for (let page = view.firstLeaf; page < run.sealed; page++) {
+  for (let page = view.firstLeaf; page < run.sealedPages; page++) {
     const leaf = raw(view.leaves[page - view.firstLeaf]);
     const start = page * pageTokens;
     segments.push({
@@ -165,28 +166,28 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
       valuePage: leaf.subarray(valueOffset, valueOffset + values.pageBytes),
       start,
       tokens: pageTokens,
-      skip: Math.min(pageTokens, skippedTokens(start, run.sealed, view.shape)),
+      skip: Math.min(pageTokens, skippedTokens(start, run.sealedPages, view.shape)),
     });
   }
   for (let r = 0; r < run.count; r++) {
     const position = run.position + r;
     for (let h = 0; h < heads; h++) {
-      const at = (run.row + r) * q.cols + h * headDim;
-      const query = floats(q).subarray(at, at + headDim);
+      const offset = (run.row + r) * q.cols + h * headDim;
+      const query = floats(q).subarray(offset, offset + headDim);
       const head = Math.floor((h * kvHeads) / heads);
       const total = emptyState(headDim);
-      const half = (block: Block, tokens: number, from: number, to: number) =>
-        merge(total, attendHalf(query, view, layer, block, tokens, head, from, to, scale));
-      half(view.sinkBlock, sinks, 0, sinkCount);
-      merge(total, attendHead(query, segments, head, { headDim, kvHeads, scale }));
-      half(view.tail, tailTokens, sealedTokens, position + 1);
-      floats(out).set(output(total), at);
+      const addF16 = (block: Block, tokens: number, from: number, to: number) =>
+        mergeStates(total, attendF16(query, view, layer, block, tokens, head, from, to, scale));
+      addF16(view.sinkBlock, sinks, 0, sinkCount);
+      mergeStates(total, attendHead(query, segments, head, { headDim, kvHeads, scale }));
+      addF16(view.tail, tailTokens, sealedTokens, position + 1);
+      floats(out).set(attentionOutput(total), offset);
     }
   }
 }
 
-/** Attention over f16 tokens `from` to `to` of a tail or the sinks. */
-function attendHalf(
+/** Attention over the f16 tokens `from` to `to` of the tail or the sinks. */
+function attendF16(
   query: Float32Array,
   view: KvView,
   layer: number,
@@ -196,22 +197,22 @@ function attendHalf(
   from: number,
   to: number,
   scale: number,
-): State {
+): AttentionState {
   const { headDim } = view.shape;
   const state = emptyState(headDim);
-  const [keys, values] = [halves(block, view, layer, 0, tokens), halves(block, view, layer, 1, tokens)];
+  const [keys, values] = [f16Vectors(block, view, layer, 0, tokens), f16Vectors(block, view, layer, 1, tokens)];
   const scores = new Float32Array(Math.max(0, to - from));
-  const place = (t: number) => (head * tokens + ((from + t) % tokens)) * headDim;
+  const vectorOffset = (t: number) => (head * tokens + ((from + t) % tokens)) * headDim;
   for (let t = 0; t < scores.length; t++) {
     let dot = 0;
-    for (let j = 0; j < headDim; j++) dot += query[j] * fromF16(keys[place(t) + j]);
+    for (let j = 0; j < headDim; j++) dot += query[j] * fromF16(keys[vectorOffset(t) + j]);
     scores[t] = dot * scale;
     state.m = Math.max(state.m, scores[t]);
   }
   for (let t = 0; t < scores.length; t++) {
     const weight = Math.exp(scores[t] - state.m);
     state.l += weight;
-    for (let j = 0; j < headDim; j++) state.o[j] += weight * fromF16(values[place(t) + j]);
+    for (let j = 0; j < headDim; j++) state.o[j] += weight * fromF16(values[vectorOffset(t) + j]);
   }
   return state;
 }
@@ -225,7 +226,7 @@ function seal(view: KvView, layer: number, page: number, leaf: Block): void {
     [keys, keyOffset, 0],
     [values, valueOffset, 1],
   ] as const) {
-    const tail = halves(view.tail, view, layer, side, tailTokens);
+    const tail = f16Vectors(view.tail, view, layer, side, tailTokens);
     const x = new Float32Array(pageTokens * kvHeads * headDim);
     for (let t = 0; t < pageTokens; t++) {
       for (let head = 0; head < kvHeads; head++) {

@@ -1,9 +1,9 @@
 /**
- * A small WASM emitter: kernels are TypeScript functions that write machine code for the very model at hand (its head
- * dimension, its query heads a KV head, its page size, relaxed SIMD or not), with every inner loop unrolled to fit.
+ * A small WASM emitter. Kernels are TypeScript functions that generate code for the loaded model (head dimension, query
+ * heads per KV head, page size, relaxed SIMD or not) with unrolled inner loops.
  *
- * An expression is the bytes that leave one value on the stack, tagged with its type. Nothing is checked beyond the
- * types; the engine validates the module.
+ * An expression is the bytes that push one value on the stack, tagged with its type. Only types are checked here; the
+ * engine validates the module.
  */
 export type Type = 'i32' | 'f32' | 'v128';
 
@@ -19,7 +19,7 @@ export interface Local<T extends Type> extends Expr<T> {
   readonly index: number;
 }
 
-export function unsigned(value: number): number[] {
+export function unsignedLeb128(value: number): number[] {
   const out: number[] = [];
   let n = value >>> 0;
   do {
@@ -30,7 +30,7 @@ export function unsigned(value: number): number[] {
   return out;
 }
 
-function signed(value: number): number[] {
+function signedLeb128(value: number): number[] {
   const out: number[] = [];
   let n = value | 0;
   for (;;) {
@@ -43,7 +43,7 @@ function signed(value: number): number[] {
 
 const floatBytes = (x: number) => [...new Uint8Array(Float32Array.of(x).buffer)];
 export const codeOf = (x: I32 | F32 | V128): readonly number[] =>
-  typeof x === 'number' ? [0x41, ...signed(x)] : x.code;
+  typeof x === 'number' ? [0x41, ...signedLeb128(x)] : x.code;
 const expr = <T extends Type>(type: T, ...parts: (readonly number[])[]): Expr<T> => ({ type, code: parts.flat() });
 
 const i32Op =
@@ -56,9 +56,9 @@ const f32Unary = (op: number) => (a: F32) => expr('f32', a.code, [op]);
 const load =
   <T extends Type>(type: T, ...op: number[]) =>
   (address: I32, offset = 0) =>
-    expr(type, codeOf(address), op, [0], unsigned(offset));
+    expr(type, codeOf(address), op, [0], unsignedLeb128(offset));
 
-/** A statement: bytes that leave nothing. */
+/** A statement: bytes that leave the stack unchanged. */
 export type Code = readonly number[];
 
 export const i32 = {
@@ -80,31 +80,31 @@ export const i32 = {
   load: load('i32', 0x28),
   load8U: load('i32', 0x2d),
   load16U: load('i32', 0x2f),
-  /** Loads a byte for nothing. */
-  touch: (address: I32, offset = 0): Code => [...codeOf(address), 0x2d, 0, ...unsigned(offset), 0x1a],
+  /** Loads a byte and drops it; V8 does not eliminate the load. */
+  prefetch: (address: I32, offset = 0): Code => [...codeOf(address), 0x2d, 0, ...unsignedLeb128(offset), 0x1a],
   store: (address: I32, value: I32, offset = 0): Code => [
     ...codeOf(address),
     ...codeOf(value),
     0x36,
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
   ],
   store8: (address: I32, value: I32, offset = 0): Code => [
     ...codeOf(address),
     ...codeOf(value),
     0x3a,
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
   ],
   store16: (address: I32, value: I32, offset = 0): Code => [
     ...codeOf(address),
     ...codeOf(value),
     0x3b,
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
   ],
   bits: (x: F32) => expr('i32', x.code, [0xbc]),
-  /** Saturating; NaN becomes 0. */
+  /** Saturates; NaN becomes 0. */
   fromF32: (x: F32) => expr('i32', x.code, [0xfc, 0x00]),
   select: (condition: I32, yes: I32, no: I32) => expr('i32', codeOf(yes), codeOf(no), codeOf(condition), [0x1b]),
 };
@@ -132,12 +132,12 @@ export const f32 = {
     ...value.code,
     0x38,
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
   ],
   select: (condition: I32, yes: F32, no: F32) => expr('f32', yes.code, no.code, codeOf(condition), [0x1b]),
 };
 
-const simd = (op: number) => [0xfd, ...unsigned(op)];
+const simd = (op: number) => [0xfd, ...unsignedLeb128(op)];
 const binary = (op: number) => (a: V128, b: V128) => expr('v128', a.code, b.code, simd(op));
 const unary = (op: number) => (a: V128) => expr('v128', a.code, simd(op));
 const ternary = (op: number) => (a: V128, b: V128, c: V128) => expr('v128', a.code, b.code, c.code, simd(op));
@@ -157,7 +157,7 @@ export const v128 = {
     ...value.code,
     ...simd(11),
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
   ],
   /** The low 64 bits. */
   store64: (address: I32, value: V128, offset = 0): Code => [
@@ -165,7 +165,7 @@ export const v128 = {
     ...value.code,
     ...simd(91),
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
     0,
   ],
   store32Lane: (address: I32, value: V128, lane: number, offset = 0): Code => [
@@ -173,21 +173,21 @@ export const v128 = {
     ...value.code,
     ...simd(90),
     0,
-    ...unsigned(offset),
+    ...unsignedLeb128(offset),
     lane,
   ],
   and: binary(78),
   anyTrue: (a: V128) => expr('i32', a.code, simd(83)),
   or: binary(80),
   xor: binary(81),
-  /** Bits of a where the mask has ones, else of b. */
+  /** Bits of a where the mask is 1, otherwise of b. */
   bitselect: ternary(82),
-  /** Lanes by byte index: 0 to 15 of a, 16 to 31 of b. */
+  /** Bytes by index: 0 to 15 select from a, 16 to 31 from b. */
   shuffle: (a: V128, b: V128, bytes: readonly number[]) => expr('v128', a.code, b.code, simd(13), bytes),
   zero: constant(new ArrayBuffer(16)),
 };
 
-/** Byte indices of a shuffle of 32-bit (16-bit) lanes. */
+/** Byte indices that shuffle 32-bit or 16-bit lanes. */
 export const lanes32 = (...lanes: number[]) => lanes.flatMap(lane => [0, 1, 2, 3].map(byte => 4 * lane + byte));
 export const lanes16 = (...lanes: number[]) => lanes.flatMap(lane => [0, 1].map(byte => 2 * lane + byte));
 
@@ -218,10 +218,10 @@ export const i16x8 = {
   extendHighS: unary(136),
   extmulLowS: binary(156),
   extmulHighS: binary(157),
-  /** a b / 2^15, rounded: the same unless both are -2^15. */
+  /** a b / 2^15, rounded. The relaxed version gives the same unless both are -2^15. */
   q15mulr: binary(130),
   relaxedQ15mulr: binary(0x111),
-  /** Pairs of int8 times 7-bit unsigned, added: exact while the second factor is 0 to 127. */
+  /** Products of int8 and 7-bit unsigned values, added in pairs: exact if the second factor is 0 to 127. */
   relaxedDot: binary(0x112),
 };
 
@@ -236,14 +236,14 @@ export const i32x4 = {
   shrU: shift(173),
   minS: binary(182),
   maxS: binary(184),
-  /** Pairs of int16 multiplied and added. */
+  /** Products of int16, added in pairs. */
   dot: binary(186),
   extendLowS: unary(167),
   extendHighS: unary(168),
   extendLowU: unary(169),
   extendHighU: unary(170),
   fromF32: unary(248),
-  /** Towards zero; what does not fit is up to the machine. */
+  /** Rounds toward zero; out-of-range results depend on the machine. */
   relaxedTrunc: unary(0x101),
   lane: (a: V128, lane: number) => expr('i32', a.code, simd(27), [lane]),
 };
@@ -255,7 +255,7 @@ export const f32x4 = {
   sub: binary(229),
   mul: binary(230),
   div: binary(231),
-  /** b < a ? b : a, and a < b ? b : a: one instruction each, as long as nothing is NaN. */
+  /** pmin and pmax: one instruction each on every machine. Inputs must not be NaN. */
   min: binary(234),
   max: binary(235),
   abs: unary(224),

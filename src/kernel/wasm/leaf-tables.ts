@@ -1,32 +1,32 @@
-/** Addresses of each sequence's leaves, where kernels find them; a sequence is known by its tail. */
+/** Tables of leaf addresses that kernels read, one per sequence. A sequence is identified by its tail. */
 import type { Block, KvView } from '../device.ts';
 import type { Heap } from './memory.ts';
 
 export interface LeafTables {
   addressOf(view: KvView): number;
-  forget(tail: Block): void;
+  remove(tail: Block): void;
 }
 
 interface Table {
   address: number;
   bytes: number;
-  /** The view's version that it was last written for. */
+  /** `KvView.version` when the table was last written. */
   version: number;
 }
 
 export function createLeafTables(heap: Heap): LeafTables {
   const tables = new Map<Block, Table>();
-  const forget = (tail: Block) => {
+  const remove = (tail: Block) => {
     const table = tables.get(tail);
     if (table) heap.free(table.address, table.bytes);
     tables.delete(tail);
   };
   return {
-    forget,
+    remove,
     addressOf({ leaves, version, tail }) {
       let table = tables.get(tail);
       if (!table || table.bytes < 4 * leaves.length) {
-        forget(tail);
+        remove(tail);
         const bytes = 4 * Math.max(256, 2 * leaves.length);
         table = { address: heap.alloc(bytes), bytes, version: -1 };
         tables.set(tail, table);

@@ -1,13 +1,13 @@
-/** WebAssembly memories, and places in them: everything from `top` on is free, and so are the gaps below it. */
+/** WebAssembly memories and their allocator: everything from `top` on is free, and so are the gaps below it. */
 import { CapacityError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
 
-const PAGE = 65536;
+const PAGE_BYTES = 65536;
 const ALIGN = 64;
-/** Pages of the smallest memory that is tried, 64 MiB: models do not fit into less. */
-const LEAST = 1024;
+/** The smallest memory to try, in pages (64 MiB): models do not fit into less. */
+const MIN_PAGES = 1024;
 
-export interface Limits {
+export interface MemoryLimits {
   /** Max size of a memory, in pages of 64 KiB. */
   maxPages: number;
   shared: boolean;
@@ -15,23 +15,24 @@ export interface Limits {
 
 export interface Heap {
   readonly memory: WebAssembly.Memory;
-  /** Bytes handed out now. */
+  /** Bytes allocated now. */
   readonly used: number;
-  /** Bytes that the memory may grow to. The engine may still refuse to grow it as far. */
+  /** Bytes that the memory may grow to. The engine can still refuse to grow it that far. */
   readonly capacity: number;
   alloc(bytes: number): number;
   free(address: number, bytes: number): void;
-  /** Whether so many bytes more fit behind what was handed out; the memory grows until they do. */
+  /** Whether `bytes` more fit behind the last allocation; grows the memory if needed. */
   reserve(bytes: number): boolean;
 }
 
 /**
- * Engines reserve addresses for all that a memory may grow to; where they refuse, half as much is tried, and so on. A memory
- * begins with a quarter of it, which costs nothing until it is written: V8 quietly reserves less than asked, down to that.
+ * Engines reserve address space for the maximum size; if one refuses, half the size is tried, and so on. The initial
+ * size is a quarter of the maximum, because V8 may silently reserve less address space than requested, down to the
+ * initial size. Pages cost nothing until they are written.
  */
-export function openMemory({ maxPages, shared }: Limits): Heap {
+export function openMemory({ maxPages, shared }: MemoryLimits): Heap {
   let refused: unknown;
-  for (let maximum = maxPages; maximum >= Math.min(LEAST, maxPages); maximum = Math.floor(maximum / 2)) {
+  for (let maximum = maxPages; maximum >= Math.min(MIN_PAGES, maxPages); maximum = Math.floor(maximum / 2)) {
     try {
       return createHeap(new WebAssembly.Memory({ initial: Math.ceil(maximum / 4), maximum, shared }), maximum);
     } catch (error) {
@@ -40,9 +41,10 @@ export function openMemory({ maxPages, shared }: Limits): Heap {
     }
   }
   throw new CapacityError(
-    `WebAssembly refuses a memory of ${formatBytes(maxPages * PAGE)}, and any smaller one down to ` +
-      `${formatBytes(Math.min(LEAST, maxPages) * PAGE)}. Close other programs or tabs, or raise the limit of this ` +
-      "process's address space: without `node --disable-wasm-trap-handler`, every memory takes 10 GiB of it.",
+    `WebAssembly refuses a memory of ${formatBytes(maxPages * PAGE_BYTES)}, and any smaller one down to ` +
+      `${formatBytes(Math.min(MIN_PAGES, maxPages) * PAGE_BYTES)}. Close other programs or tabs, or raise this ` +
+      "process's address space limit: each memory reserves 10 GiB of it, unless Node runs with " +
+      '`--disable-wasm-trap-handler`.',
     { cause: refused },
   );
 }
@@ -50,23 +52,23 @@ export function openMemory({ maxPages, shared }: Limits): Heap {
 function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
   let top = ALIGN;
   let used = 0;
-  /** In order of their addresses; no two touch, and none touches `top`. */
+  /** Sorted by address; no two are adjacent, and none is adjacent to `top`. */
   const gaps: { address: number; size: number }[] = [];
   const round = (bytes: number) => Math.max(ALIGN, Math.ceil(bytes / ALIGN) * ALIGN);
   const reserve = (bytes: number) => {
-    // SIMD loads may look a little past the end of what they need.
-    const missing = Math.ceil((top + round(bytes) + ALIGN - memory.buffer.byteLength) / PAGE);
+    // SIMD loads may read a little past the end of an allocation.
+    const missing = Math.ceil((top + round(bytes) + ALIGN - memory.buffer.byteLength) / PAGE_BYTES);
     if (missing <= 0) return true;
     try {
       memory.grow(missing);
       return true;
     } catch (error) {
-      // A number of pages that no memory can have is a TypeError.
+      // A page count above the WebAssembly limit is a TypeError.
       if (error instanceof RangeError || error instanceof TypeError) return false;
       throw error;
     }
   };
-  const place = (size: number): number | undefined => {
+  const allocate = (size: number): number | undefined => {
     const found = gaps.findIndex(gap => gap.size >= size);
     if (found >= 0) {
       const gap = gaps[found];
@@ -82,18 +84,19 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
   };
   return {
     memory,
-    capacity: maxPages * PAGE,
+    capacity: maxPages * PAGE_BYTES,
     reserve,
     get used() {
       return used;
     },
     alloc(bytes) {
       const size = round(bytes);
-      const address = place(size);
+      const address = allocate(size);
       if (address === undefined)
         throw new CapacityError(
-          `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot take ${formatBytes(bytes)} more. ` +
-            'Use a smaller context, fewer conversations, a codec of fewer bits or a smaller model.',
+          `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot allocate ` +
+            `${formatBytes(bytes)} more. ` +
+            'Use a smaller context, fewer conversations, a codec with fewer bits or a smaller model.',
         );
       used += size;
       return address;
@@ -102,10 +105,10 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
       const size = round(bytes);
       used -= size;
       const after = gaps.findIndex(gap => gap.address > address);
-      const at = after < 0 ? gaps.length : after;
-      gaps.splice(at, 0, { address, size });
-      // Joins it with the gap behind it and with the one before.
-      for (const i of [at, at - 1]) {
+      const index = after < 0 ? gaps.length : after;
+      gaps.splice(index, 0, { address, size });
+      // Merge with the next gap and with the previous one.
+      for (const i of [index, index - 1]) {
         if (i < 0 || i + 1 >= gaps.length || gaps[i].address + gaps[i].size !== gaps[i + 1].address) continue;
         gaps[i].size += gaps[i + 1].size;
         gaps.splice(i + 1, 1);

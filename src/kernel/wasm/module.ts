@@ -1,4 +1,4 @@
-/** Kernels and modules: locals, loops and statements around the instructions of emit.ts. */
+/** Kernels and modules: locals, loops and statements built from the instructions of emit.ts. */
 import {
   type Code,
   codeOf,
@@ -8,13 +8,13 @@ import {
   i32,
   type Local,
   type Type,
-  unsigned,
+  unsignedLeb128,
   type V128,
 } from './emit.ts';
 
 const TYPE_CODE: Record<Type, number> = { i32: 0x7f, f32: 0x7d, v128: 0x7b };
 
-/** One kernel: locals and statements. Parameters are its first locals. */
+/** One WASM function: locals and statements. Its parameters are the first locals. */
 export class Kernel {
   readonly params: Local<'i32' | 'f32'>[];
   private readonly types: Type[] = [];
@@ -27,7 +27,6 @@ export class Kernel {
     this.params = paramTypes.map((type, index) => local(type, index));
   }
 
-  /** A parameter, by its place. */
   i32Param(index: number): Local<'i32'> {
     return this.params[index] as Local<'i32'>;
   }
@@ -36,31 +35,31 @@ export class Kernel {
     return this.params[index] as Local<'f32'>;
   }
 
-  private fresh<T extends Type>(type: T): Local<T> {
+  private addLocal<T extends Type>(type: T): Local<T> {
     this.types.push(type);
     return local(type, this.paramTypes.length + this.types.length - 1);
   }
 
   i32(value?: I32): Local<'i32'> {
-    const l = this.fresh('i32');
+    const l = this.addLocal('i32');
     if (value !== undefined) this.set(l, value);
     return l;
   }
 
   f32(value?: F32): Local<'f32'> {
-    const l = this.fresh('f32');
+    const l = this.addLocal('f32');
     if (value) this.set(l, value);
     return l;
   }
 
   v128(value?: V128): Local<'v128'> {
-    const l = this.fresh('v128');
+    const l = this.addLocal('v128');
     if (value) this.set(l, value);
     return l;
   }
 
   set<T extends Type>(target: Local<T>, value: Expr<T> | (T extends 'i32' ? I32 : never)): void {
-    this.do([...codeOf(value as I32), 0x21, ...unsigned(target.index)]);
+    this.do([...codeOf(value as I32), 0x21, ...unsignedLeb128(target.index)]);
   }
 
   increment(target: Local<'i32'>, by: I32): void {
@@ -81,8 +80,8 @@ export class Kernel {
     this.do([0x0b]);
   }
 
-  /** do { body; counter += step } until `done`, which is asked first. */
-  private until(done: Expr<'i32'>, counter: Local<'i32'>, step: I32, body: () => void): void {
+  /** while (!done) { body; counter += step } */
+  private loopUntil(done: Expr<'i32'>, counter: Local<'i32'>, step: I32, body: () => void): void {
     this.do([0x02, 0x40, 0x03, 0x40]);
     this.do([...done.code, 0x0d, 1]);
     body();
@@ -97,51 +96,51 @@ export class Kernel {
     this.do([0x0c, 0, 0x0b, 0x0b]);
   }
 
-  /** for (i = from; i < end; i += step), signed: for counts and offsets. */
+  /** for (i = from; i < end; i += step), compared as signed: for counts and offsets. */
   for(from: I32, end: I32, step: I32, body: (i: Local<'i32'>) => void): void {
     const i = this.i32(from);
-    this.until(i32.geS(i, end), i, step, () => body(i));
+    this.loopUntil(i32.geS(i, end), i, step, () => body(i));
   }
 
-  /** The same for addresses, which have no sign: past 2 GiB they would be negative. */
+  /** The same, compared as unsigned: for addresses, which exceed 2^31 in large memories. */
   forAddresses(from: I32, end: I32, step: I32, body: (address: Local<'i32'>) => void): void {
     const address = this.i32(from);
-    this.until(i32.geU(address, end), address, step, () => body(address));
+    this.loopUntil(i32.geU(address, end), address, step, () => body(address));
   }
 
   call(index: number, ...args: (I32 | F32)[]): void {
-    this.do([...args.flatMap(arg => [...codeOf(arg)]), 0x10, ...unsigned(index)]);
+    this.do([...args.flatMap(arg => [...codeOf(arg)]), 0x10, ...unsignedLeb128(index)]);
   }
 
   signature(): number[] {
-    return [0x60, ...unsigned(this.paramTypes.length), ...this.paramTypes.map(type => TYPE_CODE[type]), 0];
+    return [0x60, ...unsignedLeb128(this.paramTypes.length), ...this.paramTypes.map(type => TYPE_CODE[type]), 0];
   }
 
   bytes(): number[] {
     const locals = this.types.flatMap(type => [1, TYPE_CODE[type]]);
-    return sized([...unsigned(this.types.length), ...locals, ...this.body, 0x0b]);
+    return sized([...unsignedLeb128(this.types.length), ...locals, ...this.body, 0x0b]);
   }
 }
 
 function local<T extends Type>(type: T, index: number): Local<T> {
-  return { type, index, code: [0x20, ...unsigned(index)] };
+  return { type, index, code: [0x20, ...unsignedLeb128(index)] };
 }
 
 const sized = (bytes: number[]): number[] => {
-  const out = unsigned(bytes.length);
+  const out = unsignedLeb128(bytes.length);
   for (const byte of bytes) out.push(byte);
   return out;
 };
 const text = (s: string) => sized([...new TextEncoder().encode(s)]);
 
-/** A module of kernels over one imported memory, `env.memory`. */
+/** A module that exports the kernels and imports one memory, `env.memory`. */
 export function moduleBytes(
   kernels: readonly Kernel[],
   memory: { maxPages: number; shared: boolean },
 ): Uint8Array<ArrayBuffer> {
   const out = [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0];
   const section = (id: number, items: readonly number[][]) => {
-    const bytes = unsigned(items.length);
+    const bytes = unsignedLeb128(items.length);
     for (const item of items) for (const byte of item) bytes.push(byte);
     out.push(id);
     for (const byte of sized(bytes)) out.push(byte);
@@ -150,14 +149,14 @@ export function moduleBytes(
     1,
     kernels.map(kernel => kernel.signature()),
   );
-  section(2, [[...text('env'), ...text('memory'), 2, memory.shared ? 3 : 1, 1, ...unsigned(memory.maxPages)]]);
+  section(2, [[...text('env'), ...text('memory'), 2, memory.shared ? 3 : 1, 1, ...unsignedLeb128(memory.maxPages)]]);
   section(
     3,
-    kernels.map((_, i) => unsigned(i)),
+    kernels.map((_, i) => unsignedLeb128(i)),
   );
   section(
     7,
-    kernels.map((kernel, i) => [...text(kernel.name), 0, ...unsigned(i)]),
+    kernels.map((kernel, i) => [...text(kernel.name), 0, ...unsignedLeb128(i)]),
   );
   section(
     10,

@@ -1,82 +1,82 @@
-/** The worker threads of a pool: their program, and the control block in shared memory by which the main thread directs them. */
+/** The worker threads of a pool: their program, and the control block in shared memory that coordinates them. */
 import type { MessagePort, Worker } from 'node:worker_threads';
 import { DeviceError } from '../../errors.ts';
 
 /** Max tasks per job. */
-export const MOST_TASKS = 4;
+export const MAX_TASKS = 4;
 export const TASK_WORDS = 26;
 
-/** Words of the control block. */
+/** Indices of the control block's words. */
 export const EPOCH = 0; // counts jobs
-export const OPEN = 1; // the job that may be joined, 0 for none
-export const ACTIVE = 2; // workers inside a job
-export const NEXT = 3; // the next chunk to claim; of a LOAD job, the workers that are done
-export const FAILED = 4; // a worker whose kernel trapped, 0 for none
-export const WAITING = 5; // 1 while the main thread sleeps and must be notified
-export const TASKS = 6; // how many
-export const FIRST = 7; // the first task: kernel, chunks, number of arguments, arguments
-export const CONTROL_WORDS = FIRST + MOST_TASKS * TASK_WORDS;
+export const OPEN_JOB = 1; // the job that may be joined, 0 for none
+export const ACTIVE_WORKERS = 2; // workers inside the job
+export const NEXT_CHUNK = 3; // the next chunk to claim; in a LOAD_MODULE job, the number of workers that are done
+export const FAILED_THREAD = 4; // a worker whose kernel trapped, 0 for none
+export const MAIN_WAITING = 5; // 1 while the main thread sleeps and must be notified
+export const TASK_COUNT = 6; // number of tasks in the job
+export const FIRST_TASK = 7; // the first task: kernel, chunks, number of arguments, arguments
+export const CONTROL_WORDS = FIRST_TASK + MAX_TASKS * TASK_WORDS;
 
-/** In place of a kernel: every worker takes a module from its port. */
-export const LOAD = -1;
+/** Instead of a kernel index: every worker receives a module from its port and instantiates it. */
+export const LOAD_MODULE = -1;
 
-/** How often a thread looks before it sleeps: a fraction of a millisecond. */
-export const SPINS = 20000;
+/** Polls before a thread sleeps: a fraction of a millisecond. */
+export const MAX_SPINS = 20000;
 
-/** A worker's whole program, as text: it must run where no bundler and no TypeScript loader reaches. */
+/** The worker's whole program as text, so that it runs without a bundler or a TypeScript loader. */
 const PROGRAM = `
 const { receiveMessageOnPort, workerData } = require('node:worker_threads');
 const { memory, control: at, thread, port } = workerData;
 const kernels = [];
 const control = new Int32Array(memory.buffer, at, ${CONTROL_WORDS});
-const wake = word => Atomics.load(control, ${WAITING}) && Atomics.notify(control, word);
+const wake = word => Atomics.load(control, ${MAIN_WAITING}) && Atomics.notify(control, word);
 let seen = 0;
 for (;;) {
   let spins = 0;
-  while (Atomics.load(control, ${EPOCH}) === seen) if (++spins > ${SPINS}) Atomics.wait(control, ${EPOCH}, seen, 1000);
+  while (Atomics.load(control, ${EPOCH}) === seen) if (++spins > ${MAX_SPINS}) Atomics.wait(control, ${EPOCH}, seen, 1000);
   seen = Atomics.load(control, ${EPOCH});
-  Atomics.add(control, ${ACTIVE}, 1);
-  if (Atomics.load(control, ${OPEN}) === seen) {
-    const loads = control[${FIRST}] === ${LOAD};
+  Atomics.add(control, ${ACTIVE_WORKERS}, 1);
+  if (Atomics.load(control, ${OPEN_JOB}) === seen) {
+    const loads = control[${FIRST_TASK}] === ${LOAD_MODULE};
     try {
       if (loads) {
         const { module, memory } = receiveMessageOnPort(port).message;
         kernels.push(...Object.values(new WebAssembly.Instance(module, { env: { memory } }).exports));
       } else {
         let passed = 0;
-        let next = Atomics.add(control, ${NEXT}, 1);
-        for (let task = 0, at = ${FIRST}; task < control[${TASKS}]; task++, at += ${TASK_WORDS}) {
+        let next = Atomics.add(control, ${NEXT_CHUNK}, 1);
+        for (let task = 0, at = ${FIRST_TASK}; task < control[${TASK_COUNT}]; task++, at += ${TASK_WORDS}) {
           const run = kernels[control[at]];
           const chunks = control[at + 1];
           const args = control.slice(at + 3, at + 3 + control[at + 2]);
-          for (; next < passed + chunks; next = Atomics.add(control, ${NEXT}, 1)) run(...args, next - passed, chunks, thread);
+          for (; next < passed + chunks; next = Atomics.add(control, ${NEXT_CHUNK}, 1)) run(...args, next - passed, chunks, thread);
           passed += chunks;
         }
       }
     } catch (error) {
       port.postMessage(error.message);
-      Atomics.store(control, ${FAILED}, thread);
+      Atomics.store(control, ${FAILED_THREAD}, thread);
     }
     if (loads) {
-      Atomics.add(control, ${NEXT}, 1);
-      wake(${NEXT});
+      Atomics.add(control, ${NEXT_CHUNK}, 1);
+      wake(${NEXT_CHUNK});
     }
   }
-  Atomics.sub(control, ${ACTIVE}, 1);
-  wake(${ACTIVE});
+  Atomics.sub(control, ${ACTIVE_WORKERS}, 1);
+  wake(${ACTIVE_WORKERS});
 }
 `;
 
 export interface PoolWorkers {
   readonly count: number;
-  /** Sends a module to every worker; a LOAD job makes them take it. */
+  /** Sends a module to every worker; a LOAD_MODULE job makes them receive it. */
   send(module: WebAssembly.Module, memory: WebAssembly.Memory): void;
-  /** Why a worker set FAILED. */
+  /** Why a worker set FAILED_THREAD. */
   errorOf(thread: number): string;
   terminate(): Promise<void>;
 }
 
-/** Threads 1 to `count`. `onStop` is called when one ends before `terminate`. */
+/** Starts threads 1 to `count`. `onStop` is called when one ends before `terminate`. */
 export async function startWorkers(
   memory: WebAssembly.Memory,
   control: number,
@@ -97,7 +97,7 @@ export async function startWorkers(
         eval: true,
         workerData: { memory, control, thread, port: port2 },
         transferList: [port2],
-        // All that a worker makes is arguments: it needs no room to let them pile up.
+        // A worker allocates nothing but argument arrays: a small young generation is enough.
         resourceLimits: { maxYoungGenerationSizeMb: 1 },
       });
       started.push({ worker, port: port1 });
@@ -105,7 +105,7 @@ export async function startWorkers(
         reject(new Error(why));
         if (!ending) onStop(why);
       };
-      // For as long as the worker lives: an error without a listener ends the process.
+      // Never removed: an error event without a listener ends the process.
       worker.on('error', error => stopped(error.message));
       worker.on('exit', code => stopped(`exit code ${code}`));
       worker.on('online', resolve);

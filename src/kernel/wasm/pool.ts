@@ -1,38 +1,38 @@
 /**
- * Threads that run kernels together. A job is one or a few tasks, each a kernel, its arguments and a number of chunks;
- * threads claim chunks until none is left. The main thread takes part, closes the job when nothing is left to claim, and waits only for
- * those that did begin: a worker that the system lets sleep costs nothing. Workers spin for a moment between jobs,
- * then sleep. Without shared memory the pool is the main thread alone.
+ * A thread pool that runs kernels. A job is one or a few tasks: a kernel, its arguments and a number of chunks. Threads
+ * claim chunks until none is left. The main thread takes part, closes the job when all chunks are claimed, and waits
+ * only for workers that joined it, so a worker that is asleep costs nothing. Between jobs workers spin briefly, then
+ * sleep. Without shared memory the main thread runs everything.
  *
- * When a kernel traps or a worker stops, the pool has failed: its workers are terminated and every later job throws the same
- * error. The main thread receives no events while it waits, so a worker reports a trap in shared memory, and one that makes no
- * progress for a long time counts as stopped.
+ * When a kernel traps or a worker stops, the pool fails: it terminates its workers, and every later job throws the same
+ * error. The main thread receives no events while it waits, so workers report traps in shared memory, and a worker
+ * without progress for `stallSeconds` counts as stopped.
  */
 import { assert, DeviceError } from '../../errors.ts';
 import {
-  ACTIVE,
+  ACTIVE_WORKERS,
   CONTROL_WORDS,
   EPOCH,
-  FAILED,
-  FIRST,
-  LOAD,
-  MOST_TASKS,
-  NEXT,
-  OPEN,
-  SPINS,
+  FAILED_THREAD,
+  FIRST_TASK,
+  LOAD_MODULE,
+  MAIN_WAITING,
+  MAX_SPINS,
+  MAX_TASKS,
+  NEXT_CHUNK,
+  OPEN_JOB,
   startWorkers,
+  TASK_COUNT,
   TASK_WORDS,
-  TASKS,
-  WAITING,
 } from './pool-workers.ts';
 
 export interface Pool {
   readonly threads: number;
-  /** Makes a module's kernels known to all threads: over the pool's own memory, or over another under other names. */
+  /** Instantiates a module on all threads, over the pool's memory or over another one with a suffix for its names. */
   load(bytes: Uint8Array<ArrayBuffer>, other?: { memory: WebAssembly.Memory; suffix: string }): void;
-  /** Runs all chunks of a kernel. Behind its own arguments a kernel gets the chunk, how many there are, the thread. */
+  /** Runs all chunks of a kernel. The kernel gets three more arguments: chunk, number of chunks, thread. */
   run(kernel: string, chunks: number, ...args: number[]): void;
-  /** The same for tasks that do not depend on each other: threads meet once for all of them. */
+  /** Runs independent tasks as one job: threads synchronize once for all of them. */
   runAll(tasks: readonly Task[]): void;
   dispose(): Promise<void>;
 }
@@ -45,24 +45,26 @@ export interface Task {
 
 type Kernels = Record<string, (...args: number[]) => void>;
 
-/** What NEXT is set to when no thread shall claim another chunk. */
-const NO_MORE = 2 ** 30;
+/** Value of NEXT_CHUNK that stops threads from claiming another chunk. */
+const NO_CHUNKS_LEFT = 2 ** 30;
 
-/** Seconds without progress until a worker counts as stopped: on a busy machine a thread may not run for a while. */
-const PATIENCE = 30;
+/**
+ * Seconds without progress after which a worker counts as stopped: on a busy machine a thread may not run for a while.
+ */
+const STALL_SECONDS = 30;
 
 export async function createPool(
   memory: WebAssembly.Memory,
   control: number,
   threads: number,
-  patience = PATIENCE,
+  stallSeconds = STALL_SECONDS,
 ): Promise<Pool> {
   const kernels: Kernels = {};
-  const numbers = new Map<string, number>();
-  const own = { memory, suffix: '' };
+  const indices = new Map<string, number>();
+  const poolMemory = { memory, suffix: '' };
   let failure: DeviceError | undefined;
   let terminate = async () => {};
-  /** Only the first failure counts; the others follow from it. */
+  /** Keeps the first failure: later ones are its consequences. */
   const fail = (what: string, cause?: unknown): DeviceError => {
     if (failure) return failure;
     failure = new DeviceError(`${what}. Dispose the model and load it again.`, { cause });
@@ -72,22 +74,22 @@ export async function createPool(
   const stopped = (why: string) => fail(`A worker thread of the wasm device stopped (${why})`);
   const trapped = (kernel: string, cause: unknown) =>
     fail(`Kernel "${kernel}" of the wasm device failed (${(cause as Error).message})`, cause);
-  const check = () => {
+  const throwIfFailed = () => {
     if (failure) throw failure;
   };
 
-  const load = (bytes: Uint8Array<ArrayBuffer>, place: typeof own): WebAssembly.Module => {
-    check();
+  const load = (bytes: Uint8Array<ArrayBuffer>, target: typeof poolMemory): WebAssembly.Module => {
+    throwIfFailed();
     const module = new WebAssembly.Module(bytes);
-    const { exports } = new WebAssembly.Instance(module, { env: { memory: place.memory } });
+    const { exports } = new WebAssembly.Instance(module, { env: { memory: target.memory } });
     for (const [name, kernel] of Object.entries(exports as Kernels)) {
-      numbers.set(name + place.suffix, numbers.size);
-      kernels[name + place.suffix] = kernel;
+      indices.set(name + target.suffix, indices.size);
+      kernels[name + target.suffix] = kernel;
     }
     return module;
   };
-  const runHere = ({ kernel, args }: Task) => {
-    check();
+  const runOnMain = ({ kernel, args }: Task) => {
+    throwIfFailed();
     try {
       kernels[kernel](...args, 0, 1, 0);
     } catch (error) {
@@ -101,9 +103,9 @@ export async function createPool(
   if (threads === 1) {
     return {
       threads,
-      load: (bytes, place = own) => void load(bytes, place),
-      run: (kernel, chunks, ...args) => runHere({ kernel, chunks, args }),
-      runAll: tasks => tasks.forEach(runHere),
+      load: (bytes, target = poolMemory) => void load(bytes, target),
+      run: (kernel, chunks, ...args) => runOnMain({ kernel, chunks, args }),
+      runAll: tasks => tasks.forEach(runOnMain),
       dispose,
     };
   }
@@ -113,58 +115,57 @@ export async function createPool(
   terminate = workers.terminate;
 
   const open = (...tasks: { kernel: number; chunks: number; args: readonly number[] }[]) => {
-    words[TASKS] = tasks.length;
+    words[TASK_COUNT] = tasks.length;
     tasks.forEach(({ kernel, chunks, args }, i) => {
-      const at = FIRST + i * TASK_WORDS;
+      const at = FIRST_TASK + i * TASK_WORDS;
       words[at] = kernel;
       words[at + 1] = chunks;
       words[at + 2] = args.length;
       words.set(args, at + 3);
     });
-    Atomics.store(words, NEXT, 0);
+    Atomics.store(words, NEXT_CHUNK, 0);
     const epoch = Atomics.load(words, EPOCH) + 1;
-    Atomics.store(words, OPEN, epoch);
+    Atomics.store(words, OPEN_JOB, epoch);
     Atomics.store(words, EPOCH, epoch);
     Atomics.notify(words, EPOCH);
   };
-  /** Workers change one of these with every chunk that they claim, and when they enter or leave a job. */
-  const progress = () => Atomics.load(words, NEXT) * threads + Atomics.load(words, ACTIVE);
-  /** Waits until a word has a value. */
+  /** Changes with every chunk that a worker claims, and when a worker joins or leaves a job. */
+  const progress = () => Atomics.load(words, NEXT_CHUNK) * threads + Atomics.load(words, ACTIVE_WORKERS);
   const waitFor = (word: number, target: number) => {
-    for (let spins = 0; spins < SPINS; spins++) if (Atomics.load(words, word) === target) return;
-    Atomics.store(words, WAITING, 1);
+    for (let spins = 0; spins < MAX_SPINS; spins++) if (Atomics.load(words, word) === target) return;
+    Atomics.store(words, MAIN_WAITING, 1);
     let idle = 0;
     for (let value = Atomics.load(words, word); value !== target; value = Atomics.load(words, word)) {
       const before = progress();
-      // Second by second: a process that was suspended for a minute has waited for one of them.
+      // One second at a time: a process that was suspended for a minute counts one second of it.
       const outcome = Atomics.wait(words, word, value, 1000);
       idle = outcome === 'timed-out' && progress() === before ? idle + 1 : 0;
-      if (idle >= patience) throw stopped(`no progress in ${patience} seconds`);
+      if (idle >= stallSeconds) throw stopped(`no progress in ${stallSeconds} seconds`);
     }
-    Atomics.store(words, WAITING, 0);
+    Atomics.store(words, MAIN_WAITING, 0);
   };
   const close = () => {
-    Atomics.store(words, OPEN, 0);
-    waitFor(ACTIVE, 0);
-    const thread = Atomics.load(words, FAILED);
+    Atomics.store(words, OPEN_JOB, 0);
+    waitFor(ACTIVE_WORKERS, 0);
+    const thread = Atomics.load(words, FAILED_THREAD);
     if (thread !== 0) throw stopped(workers.errorOf(thread));
   };
   const runAll = (tasks: readonly Task[]) => {
-    assert(tasks.length <= MOST_TASKS, `${tasks.length} tasks in one job`);
+    assert(tasks.length <= MAX_TASKS, `${tasks.length} tasks in one job`);
     if (tasks.every(({ chunks }) => chunks <= 1)) {
-      tasks.forEach(runHere);
+      tasks.forEach(runOnMain);
       return;
     }
-    check();
-    open(...tasks.map(({ kernel, chunks, args }) => ({ kernel: numbers.get(kernel)!, chunks, args })));
+    throwIfFailed();
+    open(...tasks.map(({ kernel, chunks, args }) => ({ kernel: indices.get(kernel)!, chunks, args })));
     let passed = 0;
-    let next = Atomics.add(words, NEXT, 1);
+    let next = Atomics.add(words, NEXT_CHUNK, 1);
     for (const { kernel, chunks, args } of tasks) {
-      const here = kernels[kernel];
+      const run = kernels[kernel];
       try {
-        for (; next < passed + chunks; next = Atomics.add(words, NEXT, 1)) here(...args, next - passed, chunks, 0);
+        for (; next < passed + chunks; next = Atomics.add(words, NEXT_CHUNK, 1)) run(...args, next - passed, chunks, 0);
       } catch (error) {
-        Atomics.store(words, NEXT, NO_MORE);
+        Atomics.store(words, NEXT_CHUNK, NO_CHUNKS_LEFT);
         close();
         throw trapped(kernel, error);
       }
@@ -174,11 +175,11 @@ export async function createPool(
   };
   return {
     threads,
-    load(bytes, place = own) {
-      workers.send(load(bytes, place), place.memory);
-      open({ kernel: LOAD, chunks: 0, args: [] });
-      // Every worker must have it before the next job.
-      waitFor(NEXT, workers.count);
+    load(bytes, target = poolMemory) {
+      workers.send(load(bytes, target), target.memory);
+      open({ kernel: LOAD_MODULE, chunks: 0, args: [] });
+      // Every worker must have loaded it before the next job.
+      waitFor(NEXT_CHUNK, workers.count);
       close();
     },
     runAll,

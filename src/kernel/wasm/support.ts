@@ -1,4 +1,4 @@
-/** What this machine's WebAssembly can do, found by asking it to validate tiny modules. */
+/** Detects which WebAssembly features the engine supports by validating tiny modules. */
 import { i16x8, i32, v128 } from './emit.ts';
 import { Kernel, moduleBytes } from './module.ts';
 
@@ -9,8 +9,8 @@ export interface WasmSupport {
 }
 
 /**
- * Node 20 has relaxed SIMD behind a flag, which takes effect for modules compiled after it is set. Later ones have it
- * without, and complain of the flag.
+ * Node 20 has relaxed SIMD behind a flag, which applies to modules compiled after it is set. Later versions need no
+ * flag and warn about it.
  */
 async function allowRelaxedSimd(): Promise<void> {
   if (typeof process === 'undefined' || !process.versions?.node) return;

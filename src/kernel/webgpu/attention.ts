@@ -1,38 +1,43 @@
-/** Attention: tables of who reads what, the dispatches over pages, tails and sinks, and the merging of their states. */
+/** Attention: work tables, dispatches over pages, tails and sinks, and the combination of their partial states. */
+
 import type { Block, KvRun, KvView, Tensor } from '../device.ts';
-import type { Fragment } from '../fragment.ts';
+import type { PageLayout } from '../page-layout.ts';
+import { type AttentionTable, type Batch, buildAttentionTable, type WorkItems } from './attention-table.ts';
+import { type AttentionVariant, selectVariant, type VariantOptions } from './attention-variant.ts';
 import type { GpuCodec } from './codecs.ts';
-import { type Frame, type FrameOptions, frameOf } from './frames.ts';
-import type { Gpu, Kernel, Placed } from './gpu.ts';
+import type { ArenaTable, Gpu } from './gpu.ts';
+import type { Kernel } from './kernel.ts';
 import type { AttendShape } from './kernels/attend.ts';
-import { beside } from './kernels/beside.ts';
+import { combineSplitsHadamard } from './kernels/four-subgroups/combine-splits.ts';
+import { vectors } from './kernels/four-subgroups/names.ts';
+import { queryVectorsPerPage } from './kernels/four-subgroups/page-relative.ts';
+import { SUBGROUPS } from './kernels/four-subgroups/subgroup.ts';
+import { fuseHorizontally } from './kernels/horizontal-fusion.ts';
+import { LANES } from './kernels/one-subgroup/subgroup.ts';
+import { fitsOneSubgroup, transformQueryOneSubgroup } from './kernels/one-subgroup/transform-query.ts';
+import { PAGE_ROTATIONS } from './kernels/page-relative.ts';
+import { cosSin } from './kernels/snippets.ts';
 import {
   append,
-  crowdOf,
-  SIZE as DOMAIN_SIZE,
-  type Domain,
-  finish,
-  headsAtOnce,
-  prepare,
+  batchSizeOf,
+  type CodecTransform,
+  combineSplits,
+  headsPerWorkgroup,
   stateFloats,
-} from './kernels/domain.ts';
-import { byLanes, prepareByLanes } from './kernels/lanes/prepare.ts';
-import { LANES } from './kernels/lanes/talk.ts';
-import { vectors } from './kernels/teams/attend.ts';
-import { finishRotated } from './kernels/teams/finish.ts';
-import { TEAMS } from './kernels/teams/talk.ts';
-import { pageWords } from './kernels/teams/turned.ts';
-import { turnOf } from './kernels/text.ts';
+  TRANSFORM_WORKGROUP_SIZE,
+  transformQuery,
+} from './kernels/transform.ts';
 import { fits } from './limits.ts';
-import type { Tail } from './products.ts';
-import { attendTable, type Batch, type Items, type Table } from './table.ts';
-import { blockOf, bufferOf, changed, renewed } from './tensor.ts';
+import type { TailPosition } from './projections.ts';
+import { bufferForWriting, bufferOf, gpuBlock, int8ForWriting } from './tensor.ts';
 import { BLOCK } from './weights.ts';
 
-export interface AttentionOptions extends FrameOptions {
+export interface AttentionOptions extends VariantOptions {
   heads: number;
-  /** The largest binding. */
-  binding: number;
+  /** Whether independent kernels share a dispatch. */
+  horizontalFusion: boolean;
+  /** Bytes of the largest binding. */
+  maxBindingBytes: number;
 }
 
 interface Dispatch {
@@ -42,37 +47,37 @@ interface Dispatch {
   groups: number[];
 }
 
-/**
- * Workgroups up to which tails and sinks run beside the pages: together they take more workgroup memory, which leaves
- * fewer of them on a processor at once.
- */
-const FEW = 1024;
+/** Largest dispatch that is fused: fused kernels need more workgroup memory, so fewer workgroups run at once. */
+const MAX_FUSED_WORKGROUPS = 1024;
 
-/** Bytes that the partial states of attention may take. */
-const STATES = 64 << 20;
+/** Bytes of partial states per batch. */
+const MAX_STATE_BYTES = 64 << 20;
 
 export class Attention {
   private readonly heads: number;
-  /** By the pages that a workgroup takes. */
-  private readonly tables = new WeakMap<readonly KvRun[], Map<number, { table: Table; placed?: Placed }>>();
-  /** Pages whose turns are on the GPU, by codec, and the buffer that has them. */
-  private readonly turnedPages = new Map<GpuCodec, { pages: number; buffer: GPUBuffer }>();
-  /** Kernels that run beside one another, where that fits. */
-  private readonly pairs = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
-  private readonly frames = new Map<GpuCodec, Map<GpuCodec, Frame>>();
+  /** By runs, then by pages per split. */
+  private readonly tables = new WeakMap<
+    readonly KvRun[],
+    Map<number, { table: AttentionTable; placed?: ArenaTable }>
+  >();
+  /** RoPE cosines and sines of the first `pages` page starts, by codec. */
+  private readonly pageAngles = new Map<GpuCodec, { pages: number; buffer: GPUBuffer }>();
+  /** Undefined where the fused kernel exceeds the adapter's limits. */
+  private readonly fusedKernels = new Map<Kernel, Map<Kernel, Kernel | undefined>>();
+  private readonly variants = new Map<GpuCodec, Map<GpuCodec, AttentionVariant>>();
   private readonly kernels = new Map<GpuCodec, Map<GpuCodec, Map<string, Kernel>>>();
 
   constructor(
     private readonly gpu: Gpu,
     private readonly shape: AttendShape,
-    private readonly codecOf: (fragment: Fragment) => GpuCodec,
+    private readonly codecOf: (layout: PageLayout) => GpuCodec,
     private readonly options: AttentionOptions,
   ) {
     this.heads = options.heads;
   }
 
-  /** A kernel for a pair of codecs, whose text is made once. */
-  private kernelOf(name: string, key: GpuCodec, value: GpuCodec, make: () => Kernel): Kernel {
+  /** Generates a kernel for a pair of codecs once. */
+  private cachedKernel(name: string, key: GpuCodec, value: GpuCodec, make: () => Kernel): Kernel {
     const byValue = this.kernels.get(key) ?? new Map<GpuCodec, Map<string, Kernel>>();
     this.kernels.set(key, byValue);
     const byName = byValue.get(value) ?? new Map<string, Kernel>();
@@ -82,92 +87,95 @@ export class Attention {
     return kernel;
   }
 
-  /** `turn`: keys and queries that are turned on the way; the runs have all their rows. */
-  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[], turn?: { q: Tensor; angles: Tensor }): void {
+  /** Stores keys and values in tails and sinks. `rope`: also rotates keys and queries; the runs then cover all rows. */
+  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[], rope?: { q: Tensor; angles: Tensor }): void {
     const { headDim, kvHeads } = this.shape;
-    for (const some of alike(runs)) {
-      const { shape, tail, sinkBlock } = some[0].view;
-      const words = some.flatMap(({ view, row, count, position }) => [
+    for (const group of groupByLayout(runs)) {
+      const { shape, tail, sinkBlock } = group[0].view;
+      const words = group.flatMap(({ view, row, count, position }) => [
         row,
         count,
         position,
-        blockOf(view.tail).slot,
-        blockOf(view.sinkBlock).slot,
+        gpuBlock(view.tail).slot,
+        gpuBlock(view.sinkBlock).slot,
       ]);
-      this.gpu.makeRoom(4 * words.length);
-      const { word } = this.gpu.place(words);
-      const most = Math.max(...some.map(({ count }) => count));
-      const store = (block: Block, tokens: number, sinks: boolean, turned: typeof turn) => {
-        const { pool } = blockOf(block);
-        const heads = turned && this.heads;
+      this.gpu.reserveArena(4 * words.length);
+      const { word } = this.gpu.writeToArena(words);
+      const maxRows = Math.max(...group.map(({ count }) => count));
+      const store = (block: Block, tokens: number, sinks: boolean, rotate: typeof rope) => {
+        const { pool } = gpuBlock(block);
+        const heads = rotate && this.heads;
         const kernel = this.gpu.kernel(`append ${sinks} ${heads}`, () =>
-          append({ headDim, kvHeads, sinks, turned: heads }),
+          append({ headDim, kvHeads, sinks, ropeHeads: heads }),
         );
-        const more = turned ? [bufferOf(turned.angles), changed(turned.q)] : [];
-        const buffers = [this.gpu.arena, changed(k), bufferOf(v), pool.buffers[layer], ...more];
-        const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3, turned ? turned.angles.cols / 2 : 0];
+        const more = rotate ? [bufferOf(rotate.angles), bufferForWriting(rotate.q)] : [];
+        const buffers = [this.gpu.arena, bufferForWriting(k), bufferOf(v), pool.buffers[layer], ...more];
+        const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3, rotate ? rotate.angles.cols / 2 : 0];
         const pairs = ((2 * kvHeads + (heads ?? 0)) * headDim) / 2;
-        this.gpu.run(kernel, params, buffers, [Math.ceil(pairs / DOMAIN_SIZE), most, some.length]);
+        this.gpu.run(kernel, params, buffers, [Math.ceil(pairs / TRANSFORM_WORKGROUP_SIZE), maxRows, group.length]);
       };
-      store(tail, shape.tailTokens, false, turn);
-      if (some.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true, undefined);
+      store(tail, shape.tailTokens, false, rope);
+      if (group.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true, undefined);
     }
   }
 
-  /** Where one row goes, if it goes into a tail alone. */
-  tailOf(layer: number, runs: readonly KvRun[]): Tail | undefined {
+  /** Where the keys and values of one row are stored, if it is the only row and goes only into a tail. */
+  tailPosition(layer: number, runs: readonly KvRun[]): TailPosition | undefined {
     const { headDim } = this.shape;
     const [{ view, count, position }] = runs;
     const { tailTokens, sinks } = view.shape;
     if (runs.length > 1 || count > 1 || position < sinks) return undefined;
-    const { pool, slot } = blockOf(view.tail);
+    const { pool, slot } = gpuBlock(view.tail);
     const word = (slot * pool.strides[layer]) / 4 + ((position % tailTokens) * headDim) / 2;
     return { buffer: pool.buffers[layer], word, tokens: tailTokens };
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
-    for (const some of alike(runs)) {
-      const { keys, values } = some[0].view.shape.layers[layer];
-      const [key, value] = [this.codecOf(keys.fragment), this.codecOf(values.fragment)];
-      const frame = this.frameOf(key, value);
-      // Before the table is placed: an upload may submit, and what was placed before is gone then.
-      const turns = key.fragment.turn && this.turnsOf(key, some);
-      const { table } = this.tableOf(some, frame);
+    for (const group of groupByLayout(runs)) {
+      const { keys, values } = group[0].view.shape.layers[layer];
+      const [key, value] = [this.codecOf(keys.layout), this.codecOf(values.layout)];
+      const variant = this.variantFor(key, value);
+      // Before the table is placed: an upload may submit, which clears the arena.
+      const angles = key.layout.ropeFrequencies && this.pageAngleBuffer(key, group);
+      const { table } = this.placeTable(group, variant);
       for (const batch of table.batches) {
-        const { word } = this.tableOf(some, frame);
-        this.attendBatch(layer, q, out, some[0].view, { key, value, frame, turns }, batch, word, scale);
+        const { word } = this.placeTable(group, variant);
+        this.attendBatch(layer, q, out, group[0].view, { key, value, variant, angles }, batch, word, scale);
       }
     }
   }
 
-  private frameOf(key: GpuCodec, value: GpuCodec): Frame {
-    const byValue = this.frames.get(key) ?? new Map<GpuCodec, Frame>();
-    this.frames.set(key, byValue);
-    const frame = byValue.get(value) ?? frameOf(key, value, this.shape, this.options);
-    byValue.set(value, frame);
-    return frame;
+  private variantFor(key: GpuCodec, value: GpuCodec): AttentionVariant {
+    const byValue = this.variants.get(key) ?? new Map<GpuCodec, AttentionVariant>();
+    this.variants.set(key, byValue);
+    const variant = byValue.get(value) ?? selectVariant(key, value, this.shape, this.options);
+    byValue.set(value, variant);
+    return variant;
   }
 
-  private tableOf(runs: readonly KvRun[], { tile, split }: Frame): { table: Table; word: number } {
-    const bySplit = this.tables.get(runs) ?? new Map<number, { table: Table; placed?: Placed }>();
+  private placeTable(
+    runs: readonly KvRun[],
+    { tile, pagesPerSplit }: AttentionVariant,
+  ): { table: AttentionTable; word: number } {
+    const bySplit = this.tables.get(runs) ?? new Map<number, { table: AttentionTable; placed?: ArenaTable }>();
     this.tables.set(runs, bySplit);
-    let known = bySplit.get(split);
-    if (!known) {
+    let cached = bySplit.get(pagesPerSplit);
+    if (!cached) {
       const stateBytes = 4 * this.heads * stateFloats(2 * this.shape.headDim);
-      const mostStates = Math.floor(Math.min(STATES, this.options.binding) / stateBytes);
-      known = { table: attendTable(runs, tile, split, mostStates) };
-      bySplit.set(split, known);
+      const maxStates = Math.floor(Math.min(MAX_STATE_BYTES, this.options.maxBindingBytes) / stateBytes);
+      cached = { table: buildAttentionTable(runs, tile, pagesPerSplit, maxStates) };
+      bySplit.set(pagesPerSplit, cached);
     }
-    this.gpu.makeRoom(known.table.words.byteLength);
-    if (known.placed?.generation !== this.gpu.generation) known.placed = this.gpu.place(known.table.words);
-    return { table: known.table, word: known.placed.word };
+    this.gpu.reserveArena(cached.table.words.byteLength);
+    if (cached.placed?.generation !== this.gpu.generation) cached.placed = this.gpu.writeToArena(cached.table.words);
+    return { table: cached.table, word: cached.placed.word };
   }
 
-  private domainOf(codec: GpuCodec): Domain {
+  private transformOf(codec: GpuCodec): CodecTransform {
     const { headDim, kvHeads } = this.shape;
-    const { codedDim, matrix, mean } = codec.fragment;
+    const { codedDim, queryMatrix, mean } = codec.layout;
     const flags = {
-      matrix: matrix !== undefined,
+      matrix: queryMatrix !== undefined,
       signs: codec.signs !== undefined,
       perHead: codec.perHead,
       mean: mean !== undefined,
@@ -180,7 +188,7 @@ export class Attention {
     q: Tensor,
     out: Tensor,
     view: KvView,
-    { key, value, frame, turns }: { key: GpuCodec; value: GpuCodec; frame: Frame; turns?: GPUBuffer },
+    { key, value, variant, angles }: { key: GpuCodec; value: GpuCodec; variant: AttentionVariant; angles?: GPUBuffer },
     batch: Batch,
     word: number,
     scale: number,
@@ -189,31 +197,34 @@ export class Attention {
     const { kvHeads, headDim } = this.shape;
     const { keyOffset, valueOffset } = shape.layers[layer];
     const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
-    const states = this.gpu.room('states of pages', batch.pageStates * stateBytes(value.fragment.codedDim));
-    const halfStates = this.gpu.room('states of halves', batch.halfStates * stateBytes(headDim));
+    const states = this.gpu.scratch('page states', batch.pageStates * stateBytes(value.layout.codedDim));
+    const f16States = this.gpu.scratch('f16 states', batch.f16States * stateBytes(headDim));
     const dispatches: Dispatch[] = [];
-    const each = (items: Items, parts: number, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
+    const each = (items: WorkItems, parts: number, make: (rows: number, first: number) => Omit<Dispatch, 'groups'>) => {
       const heads = kvHeads * parts;
-      if (items.one.count > 0) dispatches.push({ ...make(1, items.one.word), groups: [items.one.count, heads] });
-      if (items.many.count > 0)
-        dispatches.push({ ...make(frame.tile, items.many.word), groups: [items.many.count, heads] });
+      if (items.singleRow.count > 0)
+        dispatches.push({ ...make(1, items.singleRow.word), groups: [items.singleRow.count, heads] });
+      if (items.rowTile.count > 0)
+        dispatches.push({ ...make(variant.tile, items.rowTile.word), groups: [items.rowTile.count, heads] });
     };
-    const prepared =
-      batch.pageStates === 0 || key.fragment.turn ? undefined : this.prepare(q, key, frame, batch, word, scale);
+    const transform =
+      batch.pageStates === 0 || key.layout.ropeFrequencies
+        ? undefined
+        : this.transformQuery(q, key, variant, batch, word, scale);
     const queries =
-      prepared?.queries ??
-      (frame.turned && batch.pageStates > 0
-        ? this.turn(q, key, frame.turned, turns!, batch, word, scale)
+      transform?.queries ??
+      (variant.pageQueries && batch.pageStates > 0
+        ? this.transformPageQueries(q, key, variant.pageQueries, angles!, batch, word, scale)
         : bufferOf(q));
-    const [tails, sinks] = [blockOf(view.tail).pool, blockOf(view.sinkBlock).pool];
-    each(batch.halves, frame.halfParts, (rows, first) => {
-      const rooms = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
-      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], halfStates];
-      const kernel = this.gpu.kernel(`halves ${rows} ${frame.halfLoops} ${frame.halfParts}`, () => frame.halves(rows));
-      return { kernel, params: [word, first, ...frame.halfLoops, ...rooms, scale], buffers };
+    const [tails, sinks] = [gpuBlock(view.tail).pool, gpuBlock(view.sinkBlock).pool];
+    each(batch.f16, variant.f16Parts, (rows, first) => {
+      const layouts = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
+      const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], f16States];
+      const kernel = this.gpu.kernel(`f16 ${rows} ${variant.f16Loops} ${variant.f16Parts}`, () => variant.f16(rows));
+      return { kernel, params: [word, first, ...variant.f16Loops, ...layouts, scale], buffers };
     });
     if (batch.pageStates > 0) {
-      const { pool } = blockOf(view.leaves[0]);
+      const { pool } = gpuBlock(view.leaves[0]);
       const bound: Record<string, GPUBuffer | undefined> = {
         data: this.gpu.arena,
         queries,
@@ -222,66 +233,66 @@ export class Attention {
         pool4: pool.buffers[layer],
         keyTables: key.tables,
         valueTables: value.tables,
-        turns,
+        [PAGE_ROTATIONS]: angles,
         states,
       };
-      each(batch.pages, frame.pageParts, (rows, first) => {
-        const kernel = this.kernelOf(`pages ${rows}`, key, value, () => frame.pages(rows));
+      each(batch.pages, variant.pageParts, (rows, first) => {
+        const kernel = this.cachedKernel(`pages ${rows}`, key, value, () => variant.pages(rows));
         const offset = valueOffset - keyOffset;
         const params = [
           word,
           first,
-          ...frame.pageLoops,
+          ...variant.pageLoops,
           pool.strides[layer],
           offset,
           scale,
           key.columns,
           value.columns,
         ];
-        const buffers = kernel.buffers.map(text => bound[bufferName(text)]!);
+        const buffers = kernel.buffers.map(({ name }) => bound[name]!);
         return { kernel, params, buffers };
       });
     }
-    const pair = batch.halves.many.count + batch.pages.many.count === 0 && dispatches.length === 2;
-    const few = dispatches.every(({ groups: [items, heads] }) => items * heads <= FEW);
-    const [halves, pages] = dispatches;
-    // Tails and sinks are few and slow: they begin first and run beside the pages, or beside what these wait for.
-    const both = pair && few ? this.beside(halves, pages) : undefined;
-    const before = prepared && pair && !both ? this.beside(prepared, halves) : undefined;
+    const pair = batch.f16.rowTile.count + batch.pages.rowTile.count === 0 && dispatches.length === 2;
+    const small = dispatches.every(({ groups: [items, heads] }) => items * heads <= MAX_FUSED_WORKGROUPS);
+    const [f16, pages] = dispatches;
+    // Tails and sinks are short but slow: run them with the pages, or with the query transform that the pages wait for.
+    const both = pair && small ? this.fuse(f16, pages) : undefined;
+    const before = transform && pair && !both ? this.fuse(transform, f16) : undefined;
     if (before) this.run(before, pages);
-    else this.run(...(prepared ? [prepared] : []), ...(both ? [both] : dispatches));
+    else this.run(...(transform ? [transform] : []), ...(both ? [both] : dispatches));
     const tables = [value.signs ?? value.matrix, value.mean].filter(buffer => buffer !== undefined);
-    // Heads of whole blocks are rounded where they are made.
-    const floats = changed(out);
-    const int8 = headDim % BLOCK === 0 ? renewed(out) : [];
-    const buffers = [this.gpu.arena, states, halfStates, ...tables, floats, ...int8];
-    const { group, subgroups } = this.shape;
-    const { count } = batch.finish;
-    const crowd = crowdOf(count);
-    const domain = this.domainOf(value);
+    // Quantized in the same kernel where heads are whole blocks.
+    const floats = bufferForWriting(out);
+    const int8 = headDim % BLOCK === 0 ? int8ForWriting(out) : [];
+    const buffers = [this.gpu.arena, states, f16States, ...tables, floats, ...int8];
+    const { group, subgroupSize } = this.shape;
+    const { count } = batch.rows;
+    const batchSize = batchSizeOf(count);
+    const codecTransform = this.transformOf(value);
     const make = () =>
       value.signs
-        ? finishRotated(domain, int8.length > 0, subgroups === LANES)
-        : finish(domain, int8.length > 0, crowd);
-    const kernel = this.kernelOf(`finish ${int8.length} ${crowd}`, value, value, make);
-    const groups = [value.signs ? this.heads : this.heads / headsAtOnce(group), count];
-    this.gpu.run(kernel, [word, batch.finish.word], buffers, groups);
+        ? combineSplitsHadamard(codecTransform, int8.length > 0, subgroupSize === LANES)
+        : combineSplits(codecTransform, int8.length > 0, batchSize);
+    const kernel = this.cachedKernel(`combine splits ${int8.length} ${batchSize}`, value, value, make);
+    const groups = [value.signs ? this.heads : this.heads / headsPerWorkgroup(group), count];
+    this.gpu.run(kernel, [word, batch.rows.word], buffers, groups);
   }
 
   private run(...dispatches: readonly Dispatch[]): void {
     for (const { kernel, params, buffers, groups } of dispatches) this.gpu.run(kernel, params, buffers, groups);
   }
 
-  /** Two dispatches as one, if that fits into one kernel. */
-  private beside(a: Dispatch, b: Dispatch): Dispatch | undefined {
-    const known = this.pairs.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
-    this.pairs.set(a.kernel, known);
-    if (!known.has(b.kernel)) {
-      const alike = a.kernel.size === b.kernel.size && a.groups[1] === b.groups[1];
-      const both = alike ? beside(a.kernel, b.kernel) : undefined;
-      known.set(b.kernel, both && fits(both, this.options.limits) ? both : undefined);
+  /** Two dispatches as one, if the fused kernel fits the adapter. */
+  private fuse(a: Dispatch, b: Dispatch): Dispatch | undefined {
+    const cached = this.fusedKernels.get(a.kernel) ?? new Map<Kernel, Kernel | undefined>();
+    this.fusedKernels.set(a.kernel, cached);
+    if (!cached.has(b.kernel)) {
+      const canFuse = this.options.horizontalFusion && a.kernel.size === b.kernel.size && a.groups[1] === b.groups[1];
+      const both = canFuse ? fuseHorizontally(a.kernel, b.kernel) : undefined;
+      cached.set(b.kernel, both && fits(both, this.options.limits) ? both : undefined);
     }
-    const kernel = known.get(b.kernel);
+    const kernel = cached.get(b.kernel);
     const [split, heads] = a.groups;
     return (
       kernel && {
@@ -293,76 +304,77 @@ export class Attention {
     );
   }
 
-  /** Queries in the domain of the keys. */
-  private prepare(
+  /** Transforms queries into the domain of the keys. */
+  private transformQuery(
     q: Tensor,
     key: GpuCodec,
-    { words, int8 }: Frame,
+    { words, int8 }: AttentionVariant,
     batch: Batch,
     word: number,
     scale: number,
   ): Dispatch & { queries: GPUBuffer } {
-    const { group, kvHeads, subgroups } = this.shape;
-    const queries = this.gpu.room('queries', 4 * q.rows * this.heads * words);
+    const { group, kvHeads, subgroupSize } = this.shape;
+    const queries = this.gpu.scratch('queries', 4 * q.rows * this.heads * words);
     const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
-    const { count } = batch.finish;
-    const crowd = crowdOf(count);
-    const domain = this.domainOf(key);
-    const lanes = byLanes(domain);
-    const make = () => (lanes ? prepareByLanes(domain, int8, subgroups === LANES) : prepare(domain, int8, crowd));
+    const { count } = batch.rows;
+    const batchSize = batchSizeOf(count);
+    const codecTransform = this.transformOf(key);
+    const lanes = fitsOneSubgroup(codecTransform);
+    const make = () =>
+      lanes
+        ? transformQueryOneSubgroup(codecTransform, int8, subgroupSize === LANES)
+        : transformQuery(codecTransform, int8, batchSize);
     return {
-      kernel: this.kernelOf(`prepare ${int8} ${crowd}`, key, key, make),
-      params: [word, batch.finish.word, scale],
+      kernel: this.cachedKernel(`transform query ${int8} ${batchSize}`, key, key, make),
+      params: [word, batch.rows.word, scale],
       buffers: [this.gpu.arena, bufferOf(q), ...tables, queries],
-      groups: lanes ? [count * group, kvHeads] : [this.heads / headsAtOnce(group), count],
+      groups: lanes ? [count * group, kvHeads] : [this.heads / headsPerWorkgroup(group), count],
       queries,
     };
   }
 
-  /** The same of keys that are relative to their page, page by page. */
-  private turn(
+  /** The same for keys that are relative to their page: one query per page. */
+  private transformPageQueries(
     q: Tensor,
     key: GpuCodec,
-    { words, kernel: make }: NonNullable<Frame['turned']>,
-    turns: GPUBuffer,
+    { words, kernel: make }: NonNullable<AttentionVariant['pageQueries']>,
+    angles: GPUBuffer,
     batch: Batch,
     table: number,
     scale: number,
   ): GPUBuffer {
     const { group, kvHeads } = this.shape;
-    const bytes = 16 * TEAMS * kvHeads * pageWords(words.most, group);
-    const queries = this.gpu.room('queries of pages', batch.pageStates * bytes);
-    const buffers = [this.gpu.arena, bufferOf(q), turns, key.tables!, queries];
-    const kernel = this.kernelOf('prepare pages', key, key, make);
-    const { word: first, count } = batch.turned;
+    const bytes = 16 * SUBGROUPS * kvHeads * queryVectorsPerPage(words.maxWords, group);
+    const queries = this.gpu.scratch('page queries', batch.pageStates * bytes);
+    const buffers = [this.gpu.arena, bufferOf(q), angles, key.tables!, queries];
+    const kernel = this.cachedKernel('page queries', key, key, make);
+    const { word: first, count } = batch.pageQueries;
     this.gpu.run(kernel, [table, first, scale, key.columns], buffers, [count, kvHeads, vectors(group)]);
     return queries;
   }
 
-  /** Cosine and sine of every pair where each page of the runs begins, made in f64: for twice the pages that are asked for. */
-  private turnsOf(codec: GpuCodec, runs: readonly KvRun[]): GPUBuffer {
-    const { name, fragment } = codec;
-    const turn = fragment.turn!;
+  /** RoPE cosines and sines at the start of each page, computed in f64, for twice the pages of the runs. */
+  private pageAngleBuffer(codec: GpuCodec, runs: readonly KvRun[]): GPUBuffer {
+    const { name, layout } = codec;
+    const frequencies = layout.ropeFrequencies!;
     const pages = Math.max(...runs.map(({ view }) => view.firstLeaf + view.leaves.length));
-    const has = this.turnedPages.get(codec);
-    if (has && has.pages >= pages && has.buffer === this.gpu.room(name, has.buffer.size)) return has.buffer;
+    const cached = this.pageAngles.get(codec);
+    if (cached && cached.pages >= pages && cached.buffer === this.gpu.scratch(name, cached.buffer.size))
+      return cached.buffer;
     const { pageTokens } = runs[0].view.shape;
     const table = Array.from({ length: 2 * pages }, (_, page) =>
-      [...turn].map(angle => turnOf(angle * page * pageTokens)),
+      [...frequencies].map(frequency => cosSin(frequency * page * pageTokens)),
     );
     const data = Float32Array.from(table.flat(2));
-    const buffer = this.gpu.room(name, data.byteLength);
+    const buffer = this.gpu.scratch(name, data.byteLength);
     this.gpu.upload(buffer, 0, new Uint8Array(data.buffer));
-    this.turnedPages.set(codec, { pages: 2 * pages, buffer });
+    this.pageAngles.set(codec, { pages: 2 * pages, buffer });
     return buffer;
   }
 }
 
-/** Of `write x: array<f32>`, x. */
-const bufferName = (text: string) => text.replace('write ', '').split(':')[0];
-
-/** Runs of sequences with the same codecs and windows go together. */
-function alike(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {
+/** Groups runs whose sequences share codecs and windows. */
+function groupByLayout(runs: readonly KvRun[]): readonly (readonly KvRun[])[] {
   const same = ({ view: a }: KvRun, { view: b }: KvRun) =>
     a.shape.layers === b.shape.layers && a.shape.tailTokens === b.shape.tailTokens && a.shape.sinks === b.shape.sinks;
   if (runs.every(run => same(run, runs[0]))) return [runs];

@@ -1,13 +1,16 @@
-/** How fast a GPU copies: what the speed of every other kernel is a share of. */
+/** Copy bandwidth of a GPU: the reference for the speed of memory-bound kernels. */
+
 import { openAdapter } from './adapter.ts';
-import { Gpu, type Kernel } from './gpu.ts';
+import { Gpu } from './gpu.ts';
+import { type Kernel, readBuffer, u32, writeBuffer } from './kernel.ts';
 
 const SIZE = 256;
 
 const copy: Kernel = {
   name: 'copy',
-  params: ['length'],
-  buffers: ['source: array<vec4u>', 'write copied: array<vec4u>'],
+  summary: 'Copies a buffer.',
+  params: u32('length'),
+  buffers: [readBuffer('source', 'vec4u'), writeBuffer('copied', 'vec4u')],
   size: SIZE,
   body: /* wgsl */ `
 fn main(group: vec3u, lane: u32) {
@@ -16,13 +19,13 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
-/** Bytes a second, read and written together: the best of some tries of a fifth of a second. */
+/** Bytes per second, reads plus writes: the best of several runs of 0.2 s. */
 export async function measureCopy(): Promise<number> {
   const { device, info } = await openAdapter();
   const gpu = new Gpu(device);
   try {
     const bytes = Math.min(info.limits.binding, info.software ? 16 << 20 : 512 << 20);
-    const [source, target] = [gpu.buffer(bytes, 'source'), gpu.buffer(bytes, 'target')];
+    const [source, target] = [gpu.createBuffer(bytes, 'source'), gpu.createBuffer(bytes, 'target')];
     const groups = Math.ceil(bytes / 16 / SIZE);
     const time = async (times: number) => {
       const start = performance.now();
@@ -30,7 +33,7 @@ export async function measureCopy(): Promise<number> {
         gpu.run(copy, [bytes / 16], [source, target], [Math.min(groups, 65535), Math.ceil(groups / 65535)]);
       gpu.submit();
       await device.queue.onSubmittedWorkDone();
-      gpu.check();
+      gpu.throwIfFailed();
       return (performance.now() - start) / times;
     };
     let best = await time(1);

@@ -1,134 +1,139 @@
-/** What the GPU holds of a codec: its matrices and means, and a name by which kernels for alike fragments are shared. */
+/** A codec on the GPU: its matrices, means and tables, and the kernel stages that read its pages. */
 
-import type { Fragment } from '../fragment.ts';
+import type { PageLayout } from '../page-layout.ts';
 import type { Gpu } from './gpu.ts';
-import type { AttendShape, KeyPart, ValuePart } from './kernels/attend.ts';
-import { floatPageKeys, floatPageValues, turnedKeys } from './kernels/floats.ts';
-import type * as byLanes from './kernels/lanes/attend.ts';
-import { blockKeys, blockValues } from './kernels/lanes/blocks.ts';
-import * as laneBooks from './kernels/lanes/books.ts';
-import { channelKeys } from './kernels/lanes/channels.ts';
-import { columnKeys, columnValues } from './kernels/lanes/columns.ts';
-import * as laneInts from './kernels/lanes/ints.ts';
-import { matrixKeys, matrixValues } from './kernels/lanes/matrices.ts';
-import { oakenKeys, oakenValues } from './kernels/lanes/oaken.ts';
-import { rangeValues } from './kernels/lanes/ranges.ts';
-import { pageRowKeys, pageRowValues } from './kernels/lanes/rows.ts';
-import { spectrumKeys } from './kernels/lanes/spectrum.ts';
-import { columnsAt, tablesOf, transpose } from './kernels/tables.ts';
-import type * as byTeams from './kernels/teams/attend.ts';
-import * as teamMixed from './kernels/teams/mixed.ts';
-import * as teamQuads from './kernels/teams/quads.ts';
+import type { AttendShape, KeyStage, ValueStage } from './kernels/attend.ts';
+import { floatPageKeys, floatPageValues, pageRelativeKeys } from './kernels/floats.ts';
+import * as additive from './kernels/four-subgroups/additive.ts';
+import type * as fourSubgroups from './kernels/four-subgroups/attend.ts';
+import * as mixed from './kernels/four-subgroups/mixed.ts';
+import { affineKeys } from './kernels/one-subgroup/affine-keys.ts';
+import { affineValues } from './kernels/one-subgroup/affine-values.ts';
+import type * as oneSubgroup from './kernels/one-subgroup/attend.ts';
+import * as codebook from './kernels/one-subgroup/codebook.ts';
+import { floatRowKeys, floatRowValues } from './kernels/one-subgroup/float-rows.ts';
+import { ggmlBlockKeys, ggmlBlockValues } from './kernels/one-subgroup/ggml-blocks.ts';
+import { hybridKeys, hybridValues } from './kernels/one-subgroup/hybrid.ts';
+import * as int8Levels from './kernels/one-subgroup/int8-levels.ts';
+import { oakenKeys, oakenValues } from './kernels/one-subgroup/oaken.ts';
+import { spectrumKeys } from './kernels/one-subgroup/spectrum.ts';
+import { subgroupMatrixKeys, subgroupMatrixValues } from './kernels/one-subgroup/subgroup-matrix.ts';
+import { columnTableOffset, lookupTables, transpose } from './kernels/tables.ts';
 
 export interface GpuCodec {
-  fragment: Fragment;
-  /** Everything that a kernel's text depends on. */
+  layout: PageLayout;
+  /** Identifies all that kernels are generated from: codecs of the same name share kernels. */
   name: string;
-  /** Whether each KV head has a matrix of its own. */
+  /** Whether each KV head has its own matrix. */
   perHead: boolean;
-  /** Of a matrix of Hadamard's with a sign a dim, these, over the root of the dims. */
+  /** If the matrix is a Hadamard matrix with one sign per dim: the signs, divided by sqrt(dims). */
   signs?: GPUBuffer;
-  /** [coded dim][dim], and the same turned about; turned about too, what takes into the domain. */
+  /** [coded dim][dim], and transposed; `encode` transforms vectors when sealing, transposed too. */
   matrix?: GPUBuffer;
   transposed?: GPUBuffer;
   encode?: GPUBuffer;
   mean?: GPUBuffer;
   residual?: GPUBuffer;
-  /** What a learned codec looks up (kernels/tables.ts). */
+  /** Lookup tables of a learned codec (kernels/tables.ts). */
   tables?: GPUBuffer;
-  /** Where they describe the columns of additive pages. */
+  /** Offset of the columns of additive pages in them. */
   columns: number;
-  /** How attention reads it as keys and as values. */
-  keys: KeyPart;
-  values: ValuePart;
-  /** The same for attention by lanes, which is taken where keys and values have it. */
-  laneKeys?: byLanes.KeyPart;
-  laneValues?: byLanes.ValuePart;
-  /** The same for attention by teams, which is taken before it. */
-  teamKeys?: byTeams.KeyPart;
-  teamValues?: byTeams.ValuePart;
+  /** Stages of the generic attention kernel. */
+  keys: KeyStage;
+  values: ValueStage;
+  /** Stages of one-subgroup attention, used where keys and values have one. */
+  oneSubgroupKeys?: oneSubgroup.KeyStage;
+  oneSubgroupValues?: oneSubgroup.ValueStage;
+  /** Stages of four-subgroup attention, preferred to it. */
+  fourSubgroupKeys?: fourSubgroups.KeyStage;
+  fourSubgroupValues?: fourSubgroups.ValueStage;
 }
 
-/** A part for a codec, where it is one for its kind. */
-type Maker<Part> = (name: string, fragment: Fragment, shape: AttendShape) => Part | undefined;
+/** Creates the stage for a page encoding, or undefined for encodings that it does not support. */
+type StageFactory<Stage> = (name: string, layout: PageLayout, shape: AttendShape) => Stage | undefined;
 
-/** Parts that do not read floats: of each list the first that fits is taken, and none in precise mode. */
-const LANE_KEYS: readonly Maker<byLanes.KeyPart>[] = [
-  matrixKeys,
-  laneInts.intKeys,
-  laneInts.pairKeys,
-  channelKeys,
-  blockKeys,
+/** The first that supports the codec is used; none in precise mode, where pages are read as floats. */
+const ONE_SUBGROUP_KEYS: readonly StageFactory<oneSubgroup.KeyStage>[] = [
+  subgroupMatrixKeys,
+  int8Levels.levelRowKeys,
+  int8Levels.levelPairKeys,
+  affineKeys,
+  ggmlBlockKeys,
   oakenKeys,
-  columnKeys,
-  laneBooks.bookKeys,
+  hybridKeys,
+  codebook.codebookKeys,
   spectrumKeys,
 ];
-const LANE_VALUES: readonly Maker<byLanes.ValuePart>[] = [
-  matrixValues,
-  laneInts.intValues,
-  rangeValues,
-  blockValues,
+const ONE_SUBGROUP_VALUES: readonly StageFactory<oneSubgroup.ValueStage>[] = [
+  subgroupMatrixValues,
+  int8Levels.levelValues,
+  affineValues,
+  ggmlBlockValues,
   oakenValues,
-  columnValues,
-  laneBooks.bookValues,
+  hybridValues,
+  codebook.codebookValues,
 ];
-const TEAM_KEYS: readonly Maker<byTeams.KeyPart>[] = [teamMixed.mixedKeys, teamQuads.additiveKeys];
-const TEAM_VALUES: readonly Maker<byTeams.ValuePart>[] = [teamMixed.mixedValues, teamQuads.additiveValues];
+const FOUR_SUBGROUP_KEYS: readonly StageFactory<fourSubgroups.KeyStage>[] = [mixed.mixedKeys, additive.additiveKeys];
+const FOUR_SUBGROUP_VALUES: readonly StageFactory<fourSubgroups.ValueStage>[] = [
+  mixed.mixedValues,
+  additive.additiveValues,
+];
 
-export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (fragment: Fragment) => GpuCodec {
+export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (layout: PageLayout) => GpuCodec {
   const { headDim } = shape;
-  const known = new Map<Fragment, GpuCodec>();
-  const place = (data: Float32Array | Uint32Array | undefined, label: string) => {
+  const codecs = new Map<PageLayout, GpuCodec>();
+  const uploadBuffer = (data: Float32Array | Uint32Array | undefined, label: string) => {
     if (!data) return undefined;
-    const buffer = gpu.buffer(data.byteLength, label);
+    const buffer = gpu.createBuffer(data.byteLength, label);
     gpu.upload(buffer, 0, new Uint8Array(data.slice().buffer));
     return buffer;
   };
-  return fragment => {
-    const has = known.get(fragment);
-    if (has) return has;
-    const { matrix, encodeMatrix, mean, page, codedDim } = fragment;
-    const name = nameOf(fragment);
-    const perHead = (matrix?.length ?? 0) > codedDim * headDim;
-    const first = <Part>(makers: readonly Maker<Part>[]): Part | undefined => {
+  return layout => {
+    const cached = codecs.get(layout);
+    if (cached) return cached;
+    const { queryMatrix, encodeMatrix, mean, encoding, codedDim } = layout;
+    const name = layoutName(layout);
+    const perHead = (queryMatrix?.length ?? 0) > codedDim * headDim;
+    const first = <Stage>(factories: readonly StageFactory<Stage>[]): Stage | undefined => {
       if (precise) return undefined;
-      for (const make of makers) {
-        const part = make(name, fragment, shape);
-        if (part) return part;
+      for (const make of factories) {
+        const stage = make(name, layout, shape);
+        if (stage) return stage;
       }
       return undefined;
     };
-    const transposed = place(matrix && transpose(matrix, codedDim, headDim), 'matrix of a codec');
+    const transposed = uploadBuffer(queryMatrix && transpose(queryMatrix, codedDim, headDim), 'codec matrix');
     const encodeRows = (encodeMatrix?.length ?? 0) / headDim / (perHead ? shape.kvHeads : 1);
     const codec: GpuCodec = {
-      fragment,
+      layout,
       name,
-      keys: fragment.turn ? turnedKeys(name, fragment, shape, perHead) : floatPageKeys(name, fragment, shape),
-      values: floatPageValues(name, fragment, shape),
-      laneKeys: first(LANE_KEYS) ?? pageRowKeys(fragment, shape),
-      laneValues: first(LANE_VALUES) ?? pageRowValues(fragment, shape),
-      teamKeys: first(TEAM_KEYS),
-      teamValues: first(TEAM_VALUES),
+      keys: layout.ropeFrequencies
+        ? pageRelativeKeys(name, layout, shape, perHead)
+        : floatPageKeys(name, layout, shape),
+      values: floatPageValues(name, layout, shape),
+      oneSubgroupKeys: first(ONE_SUBGROUP_KEYS) ?? floatRowKeys(layout, shape),
+      oneSubgroupValues: first(ONE_SUBGROUP_VALUES) ?? floatRowValues(layout, shape),
+      fourSubgroupKeys: first(FOUR_SUBGROUP_KEYS),
+      fourSubgroupValues: first(FOUR_SUBGROUP_VALUES),
       perHead,
-      signs: place(signsOf(fragment, headDim), 'signs of a codec'),
-      matrix: place(matrix, 'matrix of a codec'),
+      signs: uploadBuffer(hadamardSigns(layout, headDim), 'codec signs'),
+      matrix: uploadBuffer(queryMatrix, 'codec matrix'),
       transposed,
-      encode: encodeMatrix ? place(transpose(encodeMatrix, encodeRows, headDim), 'matrix of a codec') : transposed,
-      mean: place(mean, 'mean of a codec'),
-      residual: place(page.kind === 'hybrid' ? page.residual?.matrix : undefined, 'matrix of a residual'),
-      columns: columnsAt(fragment),
-      tables: place(tablesOf(fragment, shape), 'tables of a codec'),
+      encode: encodeMatrix ? uploadBuffer(transpose(encodeMatrix, encodeRows, headDim), 'codec matrix') : transposed,
+      mean: uploadBuffer(mean, 'codec mean'),
+      residual: uploadBuffer(encoding.kind === 'hybrid' ? encoding.residual?.matrix : undefined, 'residual matrix'),
+      columns: columnTableOffset(layout),
+      tables: uploadBuffer(lookupTables(layout, shape), 'codec tables'),
     };
-    known.set(fragment, codec);
+    codecs.set(layout, codec);
     return codec;
   };
 }
 
-/** Kernels have levels written into them, while matrices, means and what was learned are bound. */
-function nameOf({ matrix, encodeMatrix, mean, turn, sharedBytes, ...rest }: Fragment): string {
-  const flags = [matrix, encodeMatrix, mean, turn].map(x => x?.length ?? 0);
-  // Of pages that are all columns, kernels find the columns in a table.
+/** Kernels contain the layout and its levels; matrices, means and learned tables are bound instead. */
+function layoutName({ queryMatrix, encodeMatrix, mean, ropeFrequencies, sharedBytes, ...rest }: PageLayout): string {
+  const flags = [queryMatrix, encodeMatrix, mean, ropeFrequencies].map(x => x?.length ?? 0);
+  // Pages without blocks consist of columns, whose offsets are in a table.
   const shared = rest.blockBytes > 0 ? sharedBytes : undefined;
   return JSON.stringify([rest, shared, flags], (key, value) => {
     if (!ArrayBuffer.isView(value)) return value;
@@ -136,12 +141,13 @@ function nameOf({ matrix, encodeMatrix, mean, turn, sharedBytes, ...rest }: Frag
   });
 }
 
-/** Signs a dim, over the root of the dims, where the matrix is Hadamard's in Sylvester's order times them. */
-function signsOf({ matrix, codedDim }: Fragment, headDim: number): Float32Array | undefined {
-  if (!matrix || matrix.length !== headDim ** 2 || codedDim !== headDim || headDim % 4 !== 0) return undefined;
-  const signs = matrix.slice(0, headDim);
+/** The signs of a Hadamard matrix in Sylvester order, divided by sqrt(dims); undefined for other matrices. */
+function hadamardSigns({ queryMatrix, codedDim }: PageLayout, headDim: number): Float32Array | undefined {
+  if (!queryMatrix || queryMatrix.length !== headDim ** 2 || codedDim !== headDim || headDim % 4 !== 0)
+    return undefined;
+  const signs = queryMatrix.slice(0, headDim);
   const even = (n: number) => [...n.toString(2)].filter(digit => digit === '1').length % 2 === 0;
-  const same = matrix.every((x, at) => {
+  const same = queryMatrix.every((x, at) => {
     const [row, i] = [Math.floor(at / headDim), at % headDim];
     return Math.abs(x - (even(row & i) ? signs[i] : -signs[i])) < 1e-6;
   });

@@ -1,44 +1,42 @@
 /**
- * What goes wrong on a GPU. WebGPU reports it later, by events and error scopes; here it becomes a typed error at the next
+ * GPU failures. WebGPU reports them later, through events and error scopes; this turns them into a typed error at the next
  * await:
  *
- *   fatal      the device was lost, or it refused a command: everything from then on fails with the same error
- *   shortage   a buffer could not be allocated: commands recorded with it fail, what is recorded later works
+ *   fatal               the device was lost or refused a command: everything after that fails with the same error
+ *   failed allocation   commands recorded with the buffer fail; commands recorded later work
  */
 import { CapacityError, DeviceError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
 
-interface Shortage {
+interface FailedAllocation {
   error: CapacityError;
-  /** Generations of commands that may use the buffer: from its creation until it was known to be missing. */
-  from: number;
-  until: number;
+  /** Generations of commands that may use the buffer: from its creation until the failure was known. */
+  firstGeneration: number;
+  lastGeneration: number;
 }
 
 export class Failures {
-  /** Resolves if the device goes away by itself. */
+  /** Resolves if the device is lost. */
   readonly lost: Promise<DeviceError>;
   private fatal?: Error;
   private disposed = false;
-  private shortage?: Shortage;
-  /** Allocations whose outcome is not known yet. */
-  private readonly pending = new Set<Promise<void>>();
+  private failedAllocation?: FailedAllocation;
+  /** Allocations whose result is not known yet. */
+  private readonly pendingAllocations = new Set<Promise<void>>();
   /** The first generation whose commands the open error scope watches. */
   private scopeFrom = 0;
 
-  /**
-   * `generation`: number of the commands that are being recorded; a submission takes all commands of one. `nextGeneration`:
-   * what is recorded from now on has another number.
-   */
+  /** `generation`: of the commands being recorded; each submission is one. `nextGeneration` starts another. */
   constructor(
     private readonly device: GPUDevice,
     private readonly generation: () => number,
     private readonly nextGeneration: () => void,
   ) {
-    // Refused commands are caught by a scope, since the event may come after the results that it spoils.
+    // An error scope, since the event may arrive after the invalid results.
     device.pushErrorScope('validation');
     device.onuncapturederror = ({ error }) => {
-      if (error.constructor.name === 'GPUOutOfMemoryError') this.missing(noMemory(), this.generation());
+      if (error.constructor.name === 'GPUOutOfMemoryError')
+        this.recordFailedAllocation(outOfMemoryError(), this.generation());
       else this.fatal ??= refusedError(error);
     };
     this.lost = new Promise(resolve => {
@@ -49,7 +47,7 @@ export class Failures {
     });
   }
 
-  /** The owner gives the device up: what still uses it fails, but the device is not lost. */
+  /** The owner released the device: further use fails, but `lost` does not resolve. */
   dispose(): void {
     this.disposed = true;
     this.fatal ??= disposedError();
@@ -59,73 +57,79 @@ export class Failures {
     return this.fatal !== undefined;
   }
 
-  /** Throws if nothing can be recorded any more. */
-  check(): void {
+  throwIfFatal(): void {
     if (this.fatal) throw this.fatal;
   }
 
-  /** Throws if the results of commands of this generation cannot be trusted. */
-  checkResults(generation: number): void {
-    this.check();
-    const { shortage } = this;
-    if (shortage && generation >= shortage.from && generation <= shortage.until) throw shortage.error;
+  /** Throws if results of this generation are invalid. */
+  throwIfInvalid(generation: number): void {
+    this.throwIfFatal();
+    const { failedAllocation } = this;
+    if (
+      failedAllocation &&
+      generation >= failedAllocation.firstGeneration &&
+      generation <= failedAllocation.lastGeneration
+    )
+      throw failedAllocation.error;
   }
 
-  /** Watches an allocation of which commands may be recorded before its outcome is known. `forget`: the buffer is no use. */
-  watch(scope: Promise<GPUError | null>, bytes: number, held: number, forget: () => void): void {
+  /** Watches an allocation while commands with the buffer are recorded. Calls `forget` if it failed. */
+  watchAllocation(scope: Promise<GPUError | null>, bytes: number, held: number, forget: () => void): void {
     const from = this.generation();
     const outcome = scope
       .catch(() => null)
       .then(error => {
-        this.pending.delete(outcome);
+        this.pendingAllocations.delete(outcome);
         if (error) {
           forget();
-          this.missing(noMemory(bytes, held), from);
+          this.recordFailedAllocation(outOfMemoryError(bytes, held), from);
         }
       });
-    this.pending.add(outcome);
+    this.pendingAllocations.add(outcome);
   }
 
-  /** Waits for all allocations so far, and throws if one of them failed. */
-  async allocated(): Promise<void> {
+  /** Waits for all allocations so far. Throws if one failed. */
+  async waitForAllocations(): Promise<void> {
     const generation = this.generation();
-    await Promise.all(this.pending);
-    this.checkResults(generation);
+    await Promise.all(this.pendingAllocations);
+    this.throwIfInvalid(generation);
   }
 
-  /** Whether commands submitted since the last time were refused: to be awaited before their results are checked. */
-  async checkpoint(): Promise<void> {
+  /** Checks the commands submitted since the last call. Await it before `throwIfInvalid`. */
+  async checkSubmitted(): Promise<void> {
     const [from, until] = [this.scopeFrom, this.generation() - 1];
     this.scopeFrom = this.generation();
     const scope = this.device.popErrorScope();
     this.device.pushErrorScope('validation');
     const error = await scope.catch(() => null);
-    await Promise.all(this.pending);
-    const { shortage } = this;
-    // What uses a buffer that could not be allocated is refused as well.
-    const expected = shortage && shortage.from <= until && shortage.until >= from;
+    await Promise.all(this.pendingAllocations);
+    const { failedAllocation } = this;
+    // Commands with a buffer that could not be allocated are refused too.
+    const expected =
+      failedAllocation && failedAllocation.firstGeneration <= until && failedAllocation.lastGeneration >= from;
     if (error && !expected) this.fatal ??= refusedError(error);
   }
 
-  private missing(error: CapacityError, from: number): void {
-    const { shortage } = this;
-    const same = shortage && shortage.until >= from;
-    this.shortage = same ? { ...shortage, until: this.generation() } : { error, from, until: this.generation() };
+  private recordFailedAllocation(error: CapacityError, firstGeneration: number): void {
+    const { failedAllocation: last } = this;
+    const lastGeneration = this.generation();
+    const first = last && last.lastGeneration >= firstGeneration ? last : { error, firstGeneration };
+    this.failedAllocation = { ...first, lastGeneration };
     this.nextGeneration();
   }
 }
 
-export const noMemory = (bytes?: number, held?: number): CapacityError =>
+export const outOfMemoryError = (bytes?: number, held?: number): CapacityError =>
   new CapacityError(
-    `The GPU has no memory left${bytes === undefined ? '' : ` for ${formatBytes(bytes)} more (Kvasir holds ${formatBytes(held ?? 0)} of it)`}. ` +
-      "Close conversations, take a smaller context, a codec of fewer bits, or device: 'wasm'.",
+    `The GPU is out of memory${bytes === undefined ? '' : `: it could not allocate ${formatBytes(bytes)} (Kvasir has ${formatBytes(held ?? 0)})`}. ` +
+      "Close conversations, or use a smaller context, a codec with fewer bits, or device: 'wasm'.",
   );
 
 const refusedError = ({ message }: GPUError): DeviceError =>
-  new DeviceError(`The GPU refused a command, which is a bug of Kvasir: ${message}`);
+  new DeviceError(`The GPU refused a command; this is a bug in Kvasir: ${message}`);
 
 const lostError = (reason: string): DeviceError =>
   new DeviceError(`The GPU device was lost (${reason}). Dispose this model and load it again.`);
 
 const disposedError = (): DeviceError =>
-  new DeviceError('The GPU was given back (the model was disposed). Load the model again.');
+  new DeviceError('The GPU device was released because the model was disposed. Load the model again.');

@@ -1,69 +1,67 @@
 /**
- * A GPU as the device's operations see it: kernels are dispatched into one command encoder, with their parameters and
- * tables in one arena that is uploaded once, and everything is submitted when somebody wants to read.
+ * Command recording: kernels are dispatched into one command encoder, their parameters and tables go into one arena that
+ * is uploaded once per submission, and everything is submitted when a result is read.
  */
 import { assert, type DeviceError } from '../../errors.ts';
-import { Failures, noMemory } from './failures.ts';
+import { Failures, outOfMemoryError } from './failures.ts';
 import type { Kernel } from './kernel.ts';
 import { type Limits, limitsOf } from './limits.ts';
 import { type Pipeline, Pipelines, UNIFORM_BYTES } from './pipelines.ts';
 
-export type { Kernel } from './kernel.ts';
-
-/** A table in the arena: its place in words, good until the next submission. */
-export interface Placed {
+/** A table in the arena: its offset in words, valid until the next submission. */
+export interface ArenaTable {
   word: number;
   generation: number;
 }
 
-/** The flags of the specification, which not every place has as globals. */
+/** The specification's flags: not every runtime has them as globals. */
 const USE = { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128, QUERY_RESOLVE: 512 };
 const MAP_READ_MODE = 1;
 
-const ARENA = 4 << 20;
+const ARENA_BYTES = 4 << 20;
 const ALIGN = 256;
-/** Dispatches after which the GPU may begin, if it is idle and if it is not: it works while the next ones are recorded. */
-const BEGIN = { idle: 4, busy: 32 };
-/** Dispatches that a set of timestamps can hold. */
-const WATCHED = 2048;
+/** Dispatches to record before a submission, so that the GPU works while the next ones are recorded. */
+const SUBMIT_AFTER = { idle: 4, busy: 32 };
+
+const MAX_TIMED_DISPATCHES = 2048;
 
 export class Gpu {
-  /** For kernels that read tables: `data: array<u32>`. */
+  /** Kernels that read tables bind it as `data`. */
   readonly arena: GPUBuffer;
-  /** What the device enforces. */
+
   readonly limits: Limits;
-  /** Goes up with every submission: tables placed before are gone. */
+  /** Increases with every submission, which invalidates tables in the arena. */
   generation = 0;
-  bytes = 0;
-  private readonly shadow = new Uint8Array(ARENA);
-  private readonly words = new Uint32Array(this.shadow.buffer);
-  private readonly floats = new Float32Array(this.shadow.buffer);
-  private readonly offset = new Uint32Array(1);
-  private used = 0;
+  allocatedBytes = 0;
+  private readonly arenaBytes = new Uint8Array(ARENA_BYTES);
+  private readonly arenaWords = new Uint32Array(this.arenaBytes.buffer);
+  private readonly arenaFloats = new Float32Array(this.arenaBytes.buffer);
+  private readonly dynamicOffset = new Uint32Array(1);
+  private arenaUsed = 0;
   private encoder?: GPUCommandEncoder;
   private pass?: GPUComputePassEncoder;
-  /** Of the pass. */
-  private current?: Pipeline;
-  private submission?: Promise<{ checked: Promise<void> }>;
+
+  private currentPipeline?: Pipeline;
+  private pendingSubmit?: Promise<{ checked: Promise<void> }>;
   /** Dispatches since the last submission. */
-  private recorded = 0;
-  /** Whether all that was submitted is known to be done. */
-  private idling = true;
-  /** Whether what is recorded must stay in one pass. */
-  private timed = false;
-  private watch?: { querySet: GPUQuerySet; names: string[] };
+  private dispatchCount = 0;
+  /** Whether all submitted work is known to be done. */
+  private isIdle = true;
+  /** While everything must stay in one pass. */
+  private inTimedPass = false;
+  private dispatchTimestamps?: { querySet: GPUQuerySet; names: string[] };
   private readonly kernels = new Map<string, Kernel>();
   private readonly pipelines: Pipelines;
-  private readonly rooms = new Map<string, GPUBuffer>();
-  private readonly doomed: GPUBuffer[] = [];
-  private readonly idle = new Map<number, GPUBuffer[]>();
+  private readonly scratchBuffers = new Map<string, GPUBuffer>();
+  private readonly destroyAfterSubmit: GPUBuffer[] = [];
+  private readonly freeStagingBuffers = new Map<number, GPUBuffer[]>();
   private readonly failures: Failures;
-  /** Buffers for which there was no memory. */
-  private readonly missing = new WeakSet<GPUBuffer>();
-  /** While a warm-up plans: kernels that would be run, by name. */
-  private planned?: Map<string, Kernel>;
 
-  /** `packedDots`: whether WGSL has int8 dots here (packed.ts). */
+  private readonly failedBuffers = new WeakSet<GPUBuffer>();
+  /** While planning: the kernels that would run, by name. */
+  private plannedKernels?: Map<string, Kernel>;
+
+  /** `packedDots`: whether WGSL has int8 dot products (packed-dots.ts). */
   constructor(
     readonly device: GPUDevice,
     packedDots = true,
@@ -76,7 +74,7 @@ export class Gpu {
     );
     this.arena = device.createBuffer({
       label: 'arena',
-      size: ARENA,
+      size: ARENA_BYTES,
       usage: USE.UNIFORM | USE.STORAGE | USE.COPY_DST | USE.COPY_SRC,
     });
     this.pipelines = new Pipelines(device, this.arena, this.limits, packedDots);
@@ -86,37 +84,36 @@ export class Gpu {
     return this.failures.lost;
   }
 
-  /** Whether nothing can be recorded any more. */
-  get failed(): boolean {
+  get hasFailed(): boolean {
     return this.failures.isFatal;
   }
 
-  check(): void {
-    this.failures.check();
+  throwIfFailed(): void {
+    this.failures.throwIfFatal();
   }
 
-  /** If there is no memory for it, what is recorded with it fails at its next read, and its owner is to `forget` it. */
-  buffer(bytes: number, label: string, forget: () => void = () => {}): GPUBuffer {
-    this.check();
+  /** Does not wait. If the allocation fails, `forget` is called, and reads of commands that use the buffer throw. */
+  createBuffer(bytes: number, label: string, forget: () => void = () => {}): GPUBuffer {
+    this.throwIfFailed();
     const { buffer, scope } = this.allocate(bytes, label, USE.STORAGE | USE.COPY_DST | USE.COPY_SRC);
-    const held = this.bytes;
-    this.bytes += buffer.size;
-    this.failures.watch(scope, buffer.size, held, () => {
+    const held = this.allocatedBytes;
+    this.allocatedBytes += buffer.size;
+    this.failures.watchAllocation(scope, buffer.size, held, () => {
       this.destroy(buffer);
-      this.missing.add(buffer);
+      this.failedBuffers.add(buffer);
       forget();
     });
     return buffer;
   }
 
-  /** A buffer that is known to be there, or an error and nothing else. */
-  async reserve(bytes: number, label: string): Promise<GPUBuffer> {
-    this.check();
+  /** Waits for the allocation, and throws if it failed. */
+  async allocateBuffer(bytes: number, label: string): Promise<GPUBuffer> {
+    this.throwIfFailed();
     const { buffer, scope } = this.allocate(bytes, label, USE.STORAGE | USE.COPY_DST | USE.COPY_SRC);
     const error = await scope.catch(() => null);
-    this.check();
-    if (error) throw noMemory(buffer.size, this.bytes);
-    this.bytes += buffer.size;
+    this.throwIfFailed();
+    if (error) throw outOfMemoryError(buffer.size, this.allocatedBytes);
+    this.allocatedBytes += buffer.size;
     return buffer;
   }
 
@@ -127,9 +124,8 @@ export class Gpu {
     return { buffer, scope: this.device.popErrorScope() };
   }
 
-  /** Waits until all buffers are known to be there; an error if one is not. */
-  allocated(): Promise<void> {
-    return this.failures.allocated();
+  waitForAllocations(): Promise<void> {
+    return this.failures.waitForAllocations();
   }
 
   dispose(): void {
@@ -138,88 +134,88 @@ export class Gpu {
   }
 
   destroy(buffer: GPUBuffer): void {
-    if (this.missing.has(buffer)) return;
-    this.bytes -= buffer.size;
-    this.pipelines.forgetBuffers();
-    // What was recorded may still use it.
-    if (this.encoder) this.doomed.push(buffer);
+    if (this.failedBuffers.has(buffer)) return;
+    this.allocatedBytes -= buffer.size;
+    this.pipelines.clearBindGroups();
+    // Recorded commands may still use it.
+    if (this.encoder) this.destroyAfterSubmit.push(buffer);
     else buffer.destroy();
   }
 
-  /** Room that grows as needed and is reused from step to step. */
-  room(name: string, bytes: number): GPUBuffer {
-    const has = this.rooms.get(name);
-    if (has && has.size >= bytes) return has;
-    if (has) this.destroy(has);
-    const buffer = this.buffer(bytes, name, () => {
-      if (this.rooms.get(name) === buffer) this.rooms.delete(name);
+  /** A buffer that grows as needed and is reused in every step. */
+  scratch(name: string, bytes: number): GPUBuffer {
+    const cached = this.scratchBuffers.get(name);
+    if (cached && cached.size >= bytes) return cached;
+    if (cached) this.destroy(cached);
+    const buffer = this.createBuffer(bytes, name, () => {
+      if (this.scratchBuffers.get(name) === buffer) this.scratchBuffers.delete(name);
     });
-    this.rooms.set(name, buffer);
+    this.scratchBuffers.set(name, buffer);
     return buffer;
   }
 
-  /** A kernel by a short name of the caller's: its text is made once. */
+  /** Generates a kernel once per name. */
   kernel(name: string, make: () => Kernel): Kernel {
     const kernel = this.kernels.get(name) ?? make();
     this.kernels.set(name, kernel);
     return kernel;
   }
 
-  /** Room in the arena for words that a kernel reads. */
-  place(words: ArrayLike<number> & { byteLength?: number }): Placed {
+  /** Stores words for kernels to read. */
+  writeToArena(words: ArrayLike<number> & { byteLength?: number }): ArenaTable {
     const source = words instanceof Float32Array ? words : Uint32Array.from(words);
-    const at = this.take(source.byteLength);
-    this.shadow.set(new Uint8Array(source.buffer, source.byteOffset, source.byteLength), at);
+    const at = this.allocateInArena(source.byteLength);
+    this.arenaBytes.set(new Uint8Array(source.buffer, source.byteOffset, source.byteLength), at);
     return { word: at / 4, generation: this.generation };
   }
 
-  private take(bytes: number): number {
+  private allocateInArena(bytes: number): number {
     const size = Math.ceil(bytes / ALIGN) * ALIGN;
-    assert(size <= ARENA / 2, `a table of ${bytes} bytes does not fit into the arena`);
-    if (this.used + size > ARENA) this.submit();
-    this.used += size;
-    return this.used - size;
+    assert(size <= ARENA_BYTES / 2, `a table of ${bytes} bytes does not fit into the arena`);
+    if (this.arenaUsed + size > ARENA_BYTES) this.submit();
+    this.arenaUsed += size;
+    return this.arenaUsed - size;
   }
 
-  /** Whether a table of this size, and some uniforms after it, fit without a submission in between. */
-  makeRoom(bytes: number): void {
-    if (this.used + bytes + 16 * ALIGN > ARENA) this.submit();
+  /** Submits first if a table of this size and the parameters of 16 dispatches do not fit. */
+  reserveArena(bytes: number): void {
+    if (this.arenaUsed + bytes + 16 * ALIGN > ARENA_BYTES) this.submit();
   }
 
   run(kernel: Kernel, params: readonly number[], buffers: readonly GPUBuffer[], groups: readonly number[]): void {
     if (groups.includes(0)) return;
-    if (this.planned) {
-      this.planned.set(kernel.name, kernel);
+    if (this.plannedKernels) {
+      this.plannedKernels.set(kernel.name, kernel);
       return;
     }
-    const known = this.pipelines.of(kernel);
-    const at = this.take(UNIFORM_BYTES);
+    const pipeline = this.pipelines.get(kernel);
+    const at = this.allocateInArena(UNIFORM_BYTES);
     const word = at / 4;
-    for (let i = 0; i < known.floats.length; i++) {
-      if (known.floats[i]) this.floats[word + i] = params[i];
-      else this.words[word + i] = params[i];
+    for (let i = 0; i < pipeline.isFloatParam.length; i++) {
+      if (pipeline.isFloatParam[i]) this.arenaFloats[word + i] = params[i];
+      else this.arenaWords[word + i] = params[i];
     }
     const pass = this.computePass(kernel);
-    if (this.current !== known) pass.setPipeline(known.pipeline);
-    this.current = known;
-    this.offset[0] = at;
-    pass.setBindGroup(0, this.pipelines.bind(known, buffers), this.offset, 0, 1);
+    if (this.currentPipeline !== pipeline) pass.setPipeline(pipeline.pipeline);
+    this.currentPipeline = pipeline;
+    this.dynamicOffset[0] = at;
+    pass.setBindGroup(0, this.pipelines.bindGroupFor(pipeline, buffers), this.dynamicOffset, 0, 1);
     pass.dispatchWorkgroups(groups[0], groups[1] ?? 1, groups[2] ?? 1);
-    this.recorded++;
+    this.dispatchCount++;
   }
 
-  /** A moment at which nothing depends on tables placed before: the GPU begins if there is enough to do. */
-  mayBegin(): void {
-    if (this.recorded >= (this.idling ? BEGIN.idle : BEGIN.busy) && !this.timed) this.submit();
+  /** Submits if enough is recorded. Call it where no table in the arena is needed any more. */
+  submitIfWorthwhile(): void {
+    if (this.dispatchCount >= (this.isIdle ? SUBMIT_AFTER.idle : SUBMIT_AFTER.busy) && !this.inTimedPass) this.submit();
   }
 
   private computePass({ name }: Kernel): GPUComputePassEncoder {
-    this.check();
-    const { watch } = this;
-    if (watch && watch.names.length < WATCHED) {
-      const at = 2 * watch.names.push(name);
+    this.throwIfFailed();
+    const { dispatchTimestamps } = this;
+    if (dispatchTimestamps && dispatchTimestamps.names.length < MAX_TIMED_DISPATCHES) {
+      const at = 2 * dispatchTimestamps.names.push(name);
       const timestampWrites = {
-        querySet: watch.querySet,
+        querySet: dispatchTimestamps.querySet,
         beginningOfPassWriteIndex: at - 2,
         endOfPassWriteIndex: at - 1,
       };
@@ -232,10 +228,10 @@ export class Gpu {
   }
 
   private commands(): GPUCommandEncoder {
-    this.check();
+    this.throwIfFailed();
     this.pass?.end();
     this.pass = undefined;
-    this.current = undefined;
+    this.currentPipeline = undefined;
     this.encoder ??= this.device.createCommandEncoder();
     return this.encoder;
   }
@@ -248,12 +244,12 @@ export class Gpu {
     this.commands().clearBuffer(buffer, offset, bytes);
   }
 
-  /** Bytes into a buffer, after what was recorded and before what will be. A multiple of four. */
+  /** Writes a multiple of four bytes, in order with recorded commands. */
   upload(to: GPUBuffer, offset: number, data: Uint8Array<ArrayBuffer>): void {
-    this.check();
-    if (this.encoder && data.byteLength <= ARENA / 8) {
-      const at = this.take(data.byteLength);
-      this.shadow.set(data, at);
+    this.throwIfFailed();
+    if (this.encoder && data.byteLength <= ARENA_BYTES / 8) {
+      const at = this.allocateInArena(data.byteLength);
+      this.arenaBytes.set(data, at);
       this.copy(this.arena, at, to, offset, data.byteLength);
     } else {
       this.submit();
@@ -261,33 +257,32 @@ export class Gpu {
     }
   }
 
-  /** Everything recorded so far begins. */
   submit(): void {
     if (!this.encoder) return;
     const encoder = this.commands();
     this.encoder = undefined;
-    this.device.queue.writeBuffer(this.arena, 0, this.shadow, 0, Math.ceil(this.used / 4) * 4);
+    this.device.queue.writeBuffer(this.arena, 0, this.arenaBytes, 0, Math.ceil(this.arenaUsed / 4) * 4);
     this.device.queue.submit([encoder.finish()]);
-    this.idling = false;
-    for (const buffer of this.doomed.splice(0)) buffer.destroy();
-    this.used = 0;
-    this.recorded = 0;
+    this.isIdle = false;
+    for (const buffer of this.destroyAfterSubmit.splice(0)) buffer.destroy();
+    this.arenaUsed = 0;
+    this.dispatchCount = 0;
     this.generation++;
   }
 
   private nextGeneration(): void {
-    if (this.encoder && !this.failed) this.submit();
+    if (this.encoder && !this.hasFailed) this.submit();
     else this.generation++;
   }
 
-  /** Everything recorded so far has been run, and the memory of buffers that were destroyed is free. */
-  async done(): Promise<void> {
+  /** Runs everything recorded so far. Then the memory of destroyed buffers is free. */
+  async waitUntilIdle(): Promise<void> {
     this.submit();
     await this.device.queue.onSubmittedWorkDone();
-    this.check();
+    this.throwIfFailed();
   }
 
-  /** Nanoseconds that the GPU takes for what `record` dispatches; by the clock on the wall where it cannot tell. */
+  /** GPU time of what `record` dispatches, in nanoseconds; wall time without timestamp queries. */
   async time(record: () => void): Promise<number> {
     this.submit();
     if (!this.device.features.has('timestamp-query')) {
@@ -304,10 +299,10 @@ export class Gpu {
       timestampWrites: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
     });
     this.pass = pass;
-    this.timed = true;
+    this.inTimedPass = true;
     record();
-    this.timed = false;
-    assert(this.pass === pass, 'what is timed must be dispatches alone: run it once before, so that uploads are done');
+    this.inTimedPass = false;
+    assert(this.pass === pass, 'only dispatches can be timed: run the work once before, so that uploads are done');
     this.commands().resolveQuerySet(querySet, 0, 2, resolved, 0);
     const [from, to] = new BigUint64Array(await this.read(resolved, 0, 16));
     querySet.destroy();
@@ -315,18 +310,18 @@ export class Gpu {
     return Number(to - from);
   }
 
-  /**
-   * Where the time goes in what `work` dispatches: nanoseconds of every dispatch, by the name of its kernel, each in a pass
-   * of its own. What lies between them is left out, so the whole takes longer than their sum.
-   */
-  async breakdown(work: () => Promise<void>): Promise<{ name: string; ns: number }[]> {
+  /** Nanoseconds of each dispatch of `work`, each in its own pass. Gaps between passes are not counted. */
+  async timeDispatches(work: () => Promise<void>): Promise<{ name: string; ns: number }[]> {
     this.submit();
-    const querySet = this.device.createQuerySet({ type: 'timestamp', count: 2 * WATCHED });
-    const resolved = this.device.createBuffer({ size: 16 * WATCHED, usage: USE.QUERY_RESOLVE | USE.COPY_SRC });
+    const querySet = this.device.createQuerySet({ type: 'timestamp', count: 2 * MAX_TIMED_DISPATCHES });
+    const resolved = this.device.createBuffer({
+      size: 16 * MAX_TIMED_DISPATCHES,
+      usage: USE.QUERY_RESOLVE | USE.COPY_SRC,
+    });
     const names: string[] = [];
-    this.watch = { querySet, names };
+    this.dispatchTimestamps = { querySet, names };
     await work();
-    this.watch = undefined;
+    this.dispatchTimestamps = undefined;
     this.commands().resolveQuerySet(querySet, 0, 2 * names.length, resolved, 0);
     const times = new BigUint64Array(await this.read(resolved, 0, 16 * names.length));
     querySet.destroy();
@@ -335,59 +330,59 @@ export class Gpu {
   }
 
   /** The kernels that `work` would run, without running them. */
-  async plan(work: () => void | Promise<void>): Promise<Kernel[]> {
+  async planKernels(work: () => void | Promise<void>): Promise<Kernel[]> {
     const planned = new Map<string, Kernel>();
-    this.planned = planned;
+    this.plannedKernels = planned;
     try {
       await work();
     } finally {
-      this.planned = undefined;
+      this.plannedKernels = undefined;
     }
     return [...planned.values()];
   }
 
   /** Compiles kernels before they are needed. */
   async compile(kernels: readonly Kernel[]): Promise<void> {
-    await Promise.all(kernels.map(kernel => this.pipelines.prepare(kernel)));
-    await this.allocated();
+    await Promise.all(kernels.map(kernel => this.pipelines.compile(kernel)));
+    await this.waitForAllocations();
   }
 
-  private staging(size: number): GPUBuffer {
+  private createStaging(size: number): GPUBuffer {
     const { buffer, scope } = this.allocate(size, 'staging', USE.MAP_READ | USE.COPY_DST);
-    this.failures.watch(scope, size, this.bytes, () => {});
+    this.failures.watchAllocation(scope, size, this.allocatedBytes, () => {});
     return buffer;
   }
 
-  /** Bytes of a buffer as they are after what was recorded. Reads that are asked for together share a submission. */
+  /** Reads a buffer after everything recorded so far. Reads of the same tick share a submission. */
   async read(buffer: GPUBuffer, offset: number, bytes: number): Promise<ArrayBuffer> {
-    this.check();
+    this.throwIfFailed();
     const size = 2 ** Math.ceil(Math.log2(Math.max(256, bytes)));
-    const staging = this.idle.get(size)?.pop() ?? this.staging(size);
+    const staging = this.freeStagingBuffers.get(size)?.pop() ?? this.createStaging(size);
     this.copy(buffer, offset, staging, 0, bytes);
     const recorded = this.generation;
-    this.submission ??= Promise.resolve().then(() => {
-      this.submission = undefined;
+    this.pendingSubmit ??= Promise.resolve().then(() => {
+      this.pendingSubmit = undefined;
       this.submit();
-      return { checked: this.failures.checkpoint() };
+      return { checked: this.failures.checkSubmitted() };
     });
     try {
-      const { checked } = await this.submission;
+      const { checked } = await this.pendingSubmit;
       const { generation } = this;
       await staging.mapAsync(MAP_READ_MODE, 0, bytes);
-      this.idling = this.generation === generation;
+      this.isIdle = this.generation === generation;
       await checked;
-      this.failures.checkResults(recorded);
+      this.failures.throwIfInvalid(recorded);
     } catch (error) {
-      // The loss is told a moment after the commands that it broke.
+      // A device loss is reported after the commands that it broke.
       await new Promise(resolve => setTimeout(resolve));
-      this.failures.checkResults(recorded);
+      this.failures.throwIfInvalid(recorded);
       throw error;
     }
     const result = staging.getMappedRange(0, bytes).slice(0);
     staging.unmap();
-    const idle = this.idle.get(size) ?? [];
+    const idle = this.freeStagingBuffers.get(size) ?? [];
     idle.push(staging);
-    this.idle.set(size, idle);
+    this.freeStagingBuffers.set(size, idle);
     return result;
   }
 }

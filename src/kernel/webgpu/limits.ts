@@ -1,9 +1,10 @@
 /**
- * What an adapter allows one kernel, and what a kernel needs. Every choice between kernels that do the same work is made
- * here, and no pipeline is created for a kernel that does not fit: WebGPU would refuse it, and every command after it.
+ * The limits of an adapter, and what a kernel needs. Variants of a kernel are selected by them, and no pipeline is created
+ * for a kernel that exceeds them: WebGPU would refuse it, and every command after it.
  */
 import { assert, UnsupportedError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
+import { declarationsOf } from './declarations.ts';
 import type { Kernel } from './kernel.ts';
 
 export interface Limits {
@@ -27,15 +28,15 @@ export const limitsOf = (limits: GPUSupportedLimits): Limits => ({
   storageBuffers: limits.maxStorageBuffersPerShaderStage,
 });
 
-/** The limit that a kernel exceeds, in words; undefined if it fits. */
+/** The limit that a kernel exceeds, as text for messages; undefined if it fits. */
 export function exceededLimit(kernel: Kernel, limits: KernelLimits): string | undefined {
   const { buffers, size } = kernel;
   if (buffers.length > limits.storageBuffers)
-    return `${buffers.length} storage buffers, and the GPU allows ${limits.storageBuffers}`;
-  if (size > limits.invocations) return `workgroups of ${size} invocations, and the GPU allows ${limits.invocations}`;
+    return `${buffers.length} storage buffers; this GPU allows ${limits.storageBuffers}`;
+  if (size > limits.invocations) return `${size} invocations per workgroup; this GPU allows ${limits.invocations}`;
   const bytes = workgroupBytes(kernel);
   if (bytes > limits.workgroupMemory)
-    return `${formatBytes(bytes)} of workgroup memory, and the GPU has ${formatBytes(limits.workgroupMemory)}`;
+    return `${formatBytes(bytes)} of workgroup memory; this GPU has ${formatBytes(limits.workgroupMemory)}`;
   return undefined;
 }
 
@@ -49,7 +50,7 @@ export function requireFit(kernel: Kernel, limits: KernelLimits): void {
     );
 }
 
-/** The first variant whose kernels all fit. An error names the limit that the last one exceeds. */
+/** The first variant whose kernels all fit. The error names the limit that the last variant exceeds. */
 export function firstFit<Variant>(
   variants: readonly Variant[],
   kernelsOf: (variant: Variant) => readonly Kernel[],
@@ -60,22 +61,21 @@ export function firstFit<Variant>(
   return found!;
 }
 
-const known = new WeakMap<Kernel, number>();
+const knownBytes = new WeakMap<Kernel, number>();
 
-/** Bytes of workgroup memory that a kernel's text declares, counted as WebGPU does. */
+/** Workgroup memory of a kernel, counted as WebGPU does. */
 export function workgroupBytes(kernel: Kernel): number {
-  const bytes = known.get(kernel) ?? declaredBytes(kernel.body);
-  known.set(kernel, bytes);
+  const bytes = knownBytes.get(kernel) ?? declaredBytes(kernel.body);
+  knownBytes.set(kernel, bytes);
   return bytes;
 }
 
 function declaredBytes(text: string): number {
-  const structs = new Map(
-    [...text.matchAll(/struct\s+(\w+)\s*\{([^}]*)\}/g)].map(([, name, members]) => [name, members]),
-  );
+  const declared = declarationsOf(text);
+  const structs = new Map(declared.map(({ name, members = '' }) => [name, members]));
   let sum = 0;
-  for (const [, type] of text.matchAll(/var<workgroup>\s+\w+\s*:\s*([^;]+);/g))
-    sum += roundUp(layoutOf(type.trim(), structs).size, 16);
+  for (const { kind, type = '' } of declared)
+    if (kind === 'var<workgroup>') sum += roundUp(layoutOf(type.trim(), structs).size, 16);
   return sum;
 }
 
@@ -85,7 +85,7 @@ interface Layout {
 }
 
 const SCALARS: Record<string, number> = { f32: 4, i32: 4, u32: 4, f16: 2 };
-/** Of `vec4f` and the like. */
+/** For `vec4f` and so on. */
 const SUFFIXES: Record<string, string> = { f: 'f32', i: 'i32', u: 'u32', h: 'f16' };
 
 const roundUp = (n: number, to: number) => Math.ceil(n / to) * to;
@@ -108,7 +108,7 @@ function layoutOf(type: string, structs: ReadonlyMap<string, string>): Layout {
     return { size: roundUp(size, align) * Number(array[2]), align };
   }
   const members = structs.get(type);
-  assert(members, `workgroup memory has a type of unknown size: ${type}`);
+  assert(members, `the size of the workgroup type ${type} is unknown`);
   return structLayout(members, structs);
 }
 
@@ -122,7 +122,7 @@ function structLayout(members: string, structs: ReadonlyMap<string, string>): La
   return { size: roundUp(end, align), align };
 }
 
-/** At commas outside of brackets. */
+/** Splits at commas outside of brackets. */
 const splitMembers = (members: string): string[] =>
   members
     .split(/,(?![^<]*>)/)

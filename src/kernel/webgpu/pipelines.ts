@@ -1,30 +1,27 @@
-/**
- * Kernels as the GPU runs them: their text in WGSL, compiled once into a pipeline, and the bind groups that give a pipeline
- * its buffers. All are kept.
- */
+/** Compiles each kernel into a pipeline once, and caches the bind groups of each pipeline. */
 import { type Kernel, wgsl } from './kernel.ts';
 import { type KernelLimits, requireFit } from './limits.ts';
 
 export interface Pipeline {
   pipeline: GPUComputePipeline;
   layout: GPUBindGroupLayout;
-  /** By parameter: whether it is a float. */
-  floats: readonly boolean[];
-  /** Its bind groups by the numbers of their buffers, and the one that was used last. */
-  bound: Map<string, Bound>;
-  last?: Bound;
+
+  isFloatParam: readonly boolean[];
+  /** By the ids of their buffers; and the one used last. */
+  bindGroups: Map<string, CachedBindGroup>;
+  last?: CachedBindGroup;
 }
 
-/** Buffers of a dispatch. Steps are alike, so what came `next` the last time is tried first. */
-interface Bound {
+/** Steps repeat, so the bind group that came `next` in the last step is tried first. */
+interface CachedBindGroup {
   group: GPUBindGroup;
   buffers: readonly GPUBuffer[];
-  next?: Bound;
+  next?: CachedBindGroup;
 }
 
 const COMPUTE_STAGE = 4;
 
-/** Bytes that the uniform binding spans: parameters of a dispatch, at a dynamic offset. */
+/** Bytes for the parameters of a dispatch, at a dynamic offset. */
 export const UNIFORM_BYTES = 128;
 
 export class Pipelines {
@@ -32,7 +29,6 @@ export class Pipelines {
   private readonly ids = new WeakMap<GPUBuffer, number>();
   private nextId = 0;
 
-  /** `uniforms` holds the parameters of all dispatches. */
   constructor(
     private readonly device: GPUDevice,
     private readonly uniforms: GPUBuffer,
@@ -40,33 +36,33 @@ export class Pipelines {
     private readonly packedDots: boolean,
   ) {}
 
-  of(kernel: Kernel): Pipeline {
-    const known = this.pipelines.get(kernel.name);
-    if (known) return known;
-    const { descriptor, layout } = this.describe(kernel);
-    return this.keep(kernel, layout, this.device.createComputePipeline(descriptor));
+  get(kernel: Kernel): Pipeline {
+    const cached = this.pipelines.get(kernel.name);
+    if (cached) return cached;
+    const { descriptor, layout } = this.createDescriptor(kernel);
+    return this.store(kernel, layout, this.device.createComputePipeline(descriptor));
   }
 
-  /** Compiles a kernel before it is needed, while other things go on. */
-  async prepare(kernel: Kernel): Promise<void> {
+  /** Compiles a kernel in the background, before it is needed. */
+  async compile(kernel: Kernel): Promise<void> {
     if (this.pipelines.has(kernel.name)) return;
-    const { descriptor, layout } = this.describe(kernel);
+    const { descriptor, layout } = this.createDescriptor(kernel);
     const pipeline = await this.device.createComputePipelineAsync(descriptor).catch(() => undefined);
-    // Somebody may have needed it meanwhile. What failed fails again, with its reason, when it is needed.
-    if (pipeline && !this.pipelines.has(kernel.name)) this.keep(kernel, layout, pipeline);
+    // It may have been needed meanwhile. A failed compilation fails again, with its reason, when it is needed.
+    if (pipeline && !this.pipelines.has(kernel.name)) this.store(kernel, layout, pipeline);
   }
 
-  private keep(kernel: Kernel, layout: GPUBindGroupLayout, pipeline: GPUComputePipeline): Pipeline {
-    const floats = kernel.params.map(name => name.endsWith(': f32'));
-    const made = { pipeline, layout, floats, bound: new Map() };
-    this.pipelines.set(kernel.name, made);
-    return made;
+  private store(kernel: Kernel, layout: GPUBindGroupLayout, pipeline: GPUComputePipeline): Pipeline {
+    const isFloatParam = kernel.params.map(({ type }) => type === 'f32');
+    const entry = { pipeline, layout, isFloatParam, bindGroups: new Map() };
+    this.pipelines.set(kernel.name, entry);
+    return entry;
   }
 
-  private describe(kernel: Kernel): { descriptor: GPUComputePipelineDescriptor; layout: GPUBindGroupLayout } {
+  private createDescriptor(kernel: Kernel): { descriptor: GPUComputePipelineDescriptor; layout: GPUBindGroupLayout } {
     requireFit(kernel, this.limits);
-    const storage = kernel.buffers.map((text, i): GPUBindGroupLayoutEntry => {
-      const type = text.startsWith('write ') ? 'storage' : 'read-only-storage';
+    const storage = kernel.buffers.map(({ access }, i): GPUBindGroupLayoutEntry => {
+      const type = access === 'read_write' ? 'storage' : 'read-only-storage';
       return { binding: i + 1, visibility: COMPUTE_STAGE, buffer: { type } };
     });
     const uniform = { type: 'uniform', hasDynamicOffset: true } as const;
@@ -82,7 +78,7 @@ export class Pipelines {
     return { descriptor, layout };
   }
 
-  bind(pipeline: Pipeline, buffers: readonly GPUBuffer[]): GPUBindGroup {
+  bindGroupFor(pipeline: Pipeline, buffers: readonly GPUBuffer[]): GPUBindGroup {
     const { last } = pipeline;
     const guess = last?.next;
     if (guess && same(guess.buffers, buffers)) {
@@ -90,22 +86,22 @@ export class Pipelines {
       return guess.group;
     }
     const key = buffers.map(buffer => this.idOf(buffer)).join();
-    const bound = pipeline.bound.get(key) ?? this.boundOf(pipeline.layout, buffers);
-    pipeline.bound.set(key, bound);
+    const bound = pipeline.bindGroups.get(key) ?? this.createBindGroup(pipeline.layout, buffers);
+    pipeline.bindGroups.set(key, bound);
     if (last) last.next = bound;
     pipeline.last = bound;
     return bound.group;
   }
 
-  /** A buffer is gone, and bind groups with it. */
-  forgetBuffers(): void {
+  /** Called when a buffer is destroyed. */
+  clearBindGroups(): void {
     for (const pipeline of this.pipelines.values()) {
-      pipeline.bound.clear();
+      pipeline.bindGroups.clear();
       pipeline.last = undefined;
     }
   }
 
-  private boundOf(layout: GPUBindGroupLayout, buffers: readonly GPUBuffer[]): Bound {
+  private createBindGroup(layout: GPUBindGroupLayout, buffers: readonly GPUBuffer[]): CachedBindGroup {
     const entries = [
       { binding: 0, resource: { buffer: this.uniforms, size: UNIFORM_BYTES } },
       ...buffers.map((buffer, i) => ({ binding: i + 1, resource: { buffer } })),

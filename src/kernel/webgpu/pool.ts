@@ -1,10 +1,9 @@
 /**
- * Blocks of the cache. Blocks of one layout share a pool: a buffer for each layer, in which block n has slot n. A kernel
- * that works on one layer then finds the pages of every sequence in one binding, whatever the size of the whole cache.
+ * Cache blocks. Blocks of the same layout share a pool with one buffer per layer, in which block n is slot n. A kernel for
+ * one layer then finds the pages of all sequences in one binding, whatever the size of the whole cache.
  *
- * A block is a slot number at first; `grow` gives it memory, before its first use. Growing needs to wait (whether there is
- * memory is not known at once, and old buffers are freed only after they were copied), and may fail: nothing is lost then,
- * blocks that have memory keep it, and it can be tried again.
+ * A new block is only a slot number; `grow` allocates its memory before the first use. Growing is asynchronous (old buffers
+ * are copied, then freed) and may fail; existing blocks keep their memory then, and it can be retried.
  */
 import { CapacityError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
@@ -16,70 +15,68 @@ export interface GpuBlock extends Block {
   readonly slot: number;
 }
 
-/** Slots of a new pool. */
-const FIRST = 8;
+const INITIAL_SLOTS = 8;
 
 export class Pool {
-  /** One a layer; others take their place when the pool grows. */
+  /** One per layer, replaced when the pool grows. */
   readonly buffers: GPUBuffer[] = [];
-  /** Bytes of a slot, by layer. */
+  /** Bytes per slot, by layer. */
   readonly strides: readonly number[];
-  /** Slots that have memory in every layer. */
+  /** Slots with memory in every layer. */
   private capacity = 0;
-  private next = 0;
-  private readonly freed: number[] = [];
+  private nextSlot = 0;
+  private readonly freeSlots: number[] = [];
   private growing?: Promise<void>;
 
   constructor(
     private readonly gpu: Gpu,
-    private readonly bytes: number,
-    private readonly cuts: readonly number[],
-    private readonly most: number,
+    private readonly blockBytes: number,
+    private readonly layerOffsets: readonly number[],
+    private readonly maxBindingBytes: number,
   ) {
-    this.strides = cuts.map((cut, i) => (cuts[i + 1] ?? bytes) - cut);
+    this.strides = layerOffsets.map((cut, i) => (layerOffsets[i + 1] ?? blockBytes) - cut);
   }
 
-  take(): GpuBlock {
-    const { bytes } = this;
-    const used = this.freed.pop();
+  allocate(): GpuBlock {
+    const { blockBytes: bytes } = this;
+    const used = this.freeSlots.pop();
     if (used !== undefined) {
       if (used < this.capacity) this.clear(used);
       return { bytes, pool: this, slot: used };
     }
-    if (this.next === this.largest)
+    if (this.nextSlot === this.maxSlots)
       throw new CapacityError(
-        `The GPU binds at most ${formatBytes(this.most)} at once, and one layer of the cache has reached that. Close ` +
-          "sequences, take a smaller context, a codec of fewer bits, or device: 'wasm'.",
+        `One layer of the cache has reached ${formatBytes(this.maxBindingBytes)}, the largest binding of this GPU. Close ` +
+          "conversations, or use a smaller context, a codec with fewer bits, or device: 'wasm'.",
       );
-    return { bytes, pool: this, slot: this.next++ };
+    return { bytes, pool: this, slot: this.nextSlot++ };
   }
 
   free({ slot }: GpuBlock): void {
-    this.freed.push(slot);
-    // Memory that nobody wants any more is not asked for again.
-    while (this.isShort) {
-      const at = this.freed.indexOf(this.next - 1);
+    this.freeSlots.push(slot);
+    // Do not allocate memory for slots that are no longer used.
+    while (this.needsMemory) {
+      const at = this.freeSlots.indexOf(this.nextSlot - 1);
       if (at < 0) return;
-      this.freed.splice(at, 1);
-      this.next--;
+      this.freeSlots.splice(at, 1);
+      this.nextSlot--;
     }
   }
 
-  /** Whether some blocks have no memory yet. */
-  get isShort(): boolean {
-    return this.next > this.capacity;
+  get needsMemory(): boolean {
+    return this.nextSlot > this.capacity;
   }
 
-  has({ slot }: GpuBlock): boolean {
+  hasMemory({ slot }: GpuBlock): boolean {
     return slot < this.capacity;
   }
 
-  /** Memory for all blocks, and for as many more as there are; for these alone if there is not that much. */
+  /** Doubles the capacity, or allocates only what is needed if there is not enough memory for that. */
   grow(): Promise<void> {
-    this.growing ??= this.growTo(Math.max(FIRST, 2 * this.capacity, this.next))
+    this.growing ??= this.growTo(Math.max(INITIAL_SLOTS, 2 * this.capacity, this.nextSlot))
       .catch(error => {
-        if (!(error instanceof CapacityError) || !this.isShort) throw error;
-        return this.growTo(this.next);
+        if (!(error instanceof CapacityError) || !this.needsMemory) throw error;
+        return this.growTo(this.nextSlot);
       })
       .finally(() => {
         this.growing = undefined;
@@ -87,25 +84,25 @@ export class Pool {
     return this.growing;
   }
 
-  /** A layer at a time, so that at most one of them is held twice. */
+  /** One layer at a time, so that at most one layer exists twice. */
   private async growTo(slots: number): Promise<void> {
-    const capacity = Math.min(slots, this.largest);
+    const capacity = Math.min(slots, this.maxSlots);
     for (const [i, stride] of this.strides.entries()) {
       const old = this.buffers[i];
-      // A layer may have grown before another one could not.
+      // May have grown in an attempt that failed at a later layer.
       if (old && old.size >= capacity * stride) continue;
-      const buffer = await this.gpu.reserve(capacity * stride, `layer ${i} of a cache`);
+      const buffer = await this.gpu.allocateBuffer(capacity * stride, `cache layer ${i}`);
       this.buffers[i] = buffer;
       if (!old) continue;
       if (stride > 0) this.gpu.copy(old, 0, buffer, 0, this.capacity * stride);
       this.gpu.destroy(old);
-      await this.gpu.done();
+      await this.gpu.waitUntilIdle();
     }
     this.capacity = Math.max(this.capacity, capacity);
   }
 
-  private get largest(): number {
-    return Math.floor(this.most / Math.max(4, ...this.strides));
+  private get maxSlots(): number {
+    return Math.floor(this.maxBindingBytes / Math.max(4, ...this.strides));
   }
 
   private clear(slot: number): void {
@@ -115,17 +112,17 @@ export class Pool {
   }
 
   async read({ slot }: GpuBlock): Promise<Uint8Array<ArrayBuffer>> {
-    const out = new Uint8Array(this.bytes);
+    const out = new Uint8Array(this.blockBytes);
     const parts = this.buffers.map((buffer, i) =>
       this.strides[i] > 0 ? this.gpu.read(buffer, slot * this.strides[i], this.strides[i]) : new ArrayBuffer(0),
     );
-    for (const [i, part] of parts.entries()) out.set(new Uint8Array(await part), this.cuts[i]);
+    for (const [i, part] of parts.entries()) out.set(new Uint8Array(await part), this.layerOffsets[i]);
     return out;
   }
 
   write({ slot }: GpuBlock, data: Uint8Array): void {
     this.buffers.forEach((buffer, i) => {
-      const [stride, cut] = [this.strides[i], this.cuts[i]];
+      const [stride, cut] = [this.strides[i], this.layerOffsets[i]];
       if (stride > 0) this.gpu.upload(buffer, slot * stride, data.slice(cut, cut + stride));
     });
   }

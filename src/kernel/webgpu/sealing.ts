@@ -1,19 +1,20 @@
-/** Sealing: a page of the tail into the codec's domain, to codes and scalars, into the bytes of a leaf. */
+/** Sealing: transforms a page of the tail into the codec's domain, quantizes it, and packs it into a leaf. */
 
 import type { Block, KvView, PageCodec } from '../device.ts';
-import type { Fragment } from '../fragment.ts';
+import type { PageLayout } from '../page-layout.ts';
 import { firstCodedRow } from '../visibility.ts';
 import type { GpuCodec } from './codecs.ts';
-import type { Gpu, Kernel } from './gpu.ts';
-import { pack, scalarsOf } from './kernels/pack.ts';
-import { code, rotate, rotatedAtOnce } from './kernels/seal.ts';
+import type { Gpu } from './gpu.ts';
+import type { Kernel } from './kernel.ts';
+import { pack, scalarsPerHead } from './kernels/pack.ts';
+import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
 import type { PageShape } from './kernels/shape.ts';
-import { turnOf } from './kernels/text.ts';
-import { blockOf } from './tensor.ts';
+import { cosSin } from './kernels/snippets.ts';
+import { gpuBlock } from './tensor.ts';
 
 interface Steps {
-  rotate: Kernel;
-  code: ReturnType<typeof code>;
+  transform: Kernel;
+  quantize: ReturnType<typeof quantizeKernels>;
   pack: Kernel;
 }
 
@@ -23,58 +24,60 @@ export class Sealing {
   constructor(
     private readonly gpu: Gpu,
     private readonly shape: PageShape,
-    private readonly codecOf: (fragment: Fragment) => GpuCodec,
+    private readonly codecOf: (layout: PageLayout) => GpuCodec,
   ) {}
 
   seal(view: KvView, layer: number, page: number, leaf: Block): void {
     const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
-    this.side(view, layer, page, leaf, { codec: keys, number: 0, offset: 0 });
-    this.side(view, layer, page, leaf, { codec: values, number: 1, offset: valueOffset - keyOffset });
+    this.sealSide(view, layer, page, leaf, { codec: keys, side: 0, offset: 0 });
+    this.sealSide(view, layer, page, leaf, { codec: values, side: 1, offset: valueOffset - keyOffset });
   }
 
-  private stepsOf(known: GpuCodec, { pageBytes }: PageCodec): Steps {
-    const { fragment, name } = known;
-    const steps = this.steps.get(known) ?? {
-      rotate: rotate(fragment, this.shape),
-      code: code(name, fragment, this.shape),
-      pack: pack(name, fragment, pageBytes, this.shape),
+  private stepsOf(gpuCodec: GpuCodec, { pageBytes }: PageCodec): Steps {
+    const { layout, name } = gpuCodec;
+    const steps = this.steps.get(gpuCodec) ?? {
+      transform: transformVectors(layout, this.shape),
+      quantize: quantizeKernels(name, layout, this.shape),
+      pack: pack(name, layout, pageBytes, this.shape),
     };
-    this.steps.set(known, steps);
+    this.steps.set(gpuCodec, steps);
     return steps;
   }
 
-  private side(
+  private sealSide(
     view: KvView,
     layer: number,
     page: number,
     leaf: Block,
-    { codec, number, offset }: { codec: PageCodec; number: number; offset: number },
+    { codec, side, offset }: { codec: PageCodec; side: number; offset: number },
   ): void {
     const { gpu } = this;
     const { kvHeads, headDim, pageTokens } = this.shape;
-    const known = this.codecOf(codec.fragment);
-    const { fragment } = known;
-    const steps = this.stepsOf(known, codec);
+    const gpuCodec = this.codecOf(codec.layout);
+    const { layout } = gpuCodec;
+    const steps = this.stepsOf(gpuCodec, codec);
     const values = kvHeads * pageTokens * headDim;
-    const y = gpu.room('vectors to seal', 4 * values);
-    const codes = gpu.room('codes', 8 * values);
-    const scalars = gpu.room('scalars', 4 * kvHeads * scalarsOf(fragment, this.shape));
+    const y = gpu.scratch('vectors to seal', 4 * values);
+    const codes = gpu.scratch('codes', 8 * values);
+    const scalars = gpu.scratch('scalars', 4 * kvHeads * scalarsPerHead(layout, this.shape));
     const start = page * pageTokens;
-    const turns = Float32Array.from([...(fragment.turn ?? [])].flatMap(angle => turnOf(angle * start)));
-    gpu.makeRoom(turns.byteLength);
-    const turn = turns.length > 0 ? gpu.place(turns).word : 0;
-    const tail = blockOf(view.tail);
-    const tables = [known.encode, known.mean].filter(buffer => buffer !== undefined);
+    const rotations = Float32Array.from(
+      [...(layout.ropeFrequencies ?? [])].flatMap(frequency => cosSin(frequency * start)),
+    );
+    gpu.reserveArena(rotations.byteLength);
+    const rotation = rotations.length > 0 ? gpu.writeToArena(rotations).word : 0;
+    const tail = gpuBlock(view.tail);
+    const tables = [gpuCodec.encode, gpuCodec.mean].filter(buffer => buffer !== undefined);
     const first = firstCodedRow(view.shape, page);
-    const rotateParams = [tail.slot, tail.pool.strides[layer], number, view.shape.tailTokens, start, first, turn];
-    const rotateBuffers = [gpu.arena, tail.pool.buffers[layer], ...tables, y];
-    gpu.run(steps.rotate, rotateParams, rotateBuffers, [pageTokens / rotatedAtOnce(this.shape), kvHeads]);
-    const more = [known.residual, known.tables].filter(buffer => buffer !== undefined);
-    for (const { kernel, groups } of steps.code) gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);
-    const { pool, slot } = blockOf(leaf);
+    const transformParams = [tail.slot, tail.pool.strides[layer], side, view.shape.tailTokens, start, first, rotation];
+    const transformBuffers = [gpu.arena, tail.pool.buffers[layer], ...tables, y];
+    gpu.run(steps.transform, transformParams, transformBuffers, [pageTokens / tokensPerWorkgroup(this.shape), kvHeads]);
+    const more = [gpuCodec.residual, gpuCodec.tables].filter(buffer => buffer !== undefined);
+    for (const { kernel, groups } of steps.quantize) gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);
+    const { pool, slot } = gpuBlock(leaf);
     const at = slot * pool.strides[layer] + offset;
     const words = Math.ceil(codec.pageBytes / 4);
-    const places = steps.pack.buffers.length > 3 ? [known.tables!] : [];
-    gpu.run(steps.pack, [at], [codes, scalars, ...places, pool.buffers[layer]], [Math.ceil(words / 64)]);
+    const columnTable = steps.pack.buffers.length > 3 ? [gpuCodec.tables!] : [];
+    gpu.run(steps.pack, [at], [codes, scalars, ...columnTable, pool.buffers[layer]], [Math.ceil(words / 64)]);
   }
 }

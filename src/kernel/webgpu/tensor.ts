@@ -1,44 +1,44 @@
-/** Handles of the webgpu device. */
+/** Tensors and blocks of the webgpu device. */
 import { assert } from '../../errors.ts';
 import type { Block, Tensor } from '../device.ts';
 import type { GpuBlock } from './pool.ts';
 
 export interface GpuTensor extends Tensor {
   buffer: GPUBuffer;
-  /** The same rows as int8 (kernels/activations.ts), once a matrix of integers has read them. */
-  int8?: Int8;
-  /** The same as halves (kernels/matrices.ts), rows from `first` to before `end`. */
-  halves?: { buffer: GPUBuffer; first: number; end: number };
+  /** The same rows as int8 (kernels/activations.ts), once an integer matrix has read them. */
+  int8?: Int8Activations;
+  /** Rows `first` to `end` - 1 as f16, for kernels/gemm-subgroup-matrix.ts. */
+  f16?: { buffer: GPUBuffer; first: number; end: number };
 }
 
-export interface Int8 {
+export interface Int8Activations {
   codes: GPUBuffer;
   stats: GPUBuffer;
-  /** Rows, from the first on, that were made since the floats were. */
-  fresh: number;
+  /** Leading rows that are up to date with the floats. */
+  validRows: number;
 }
 
 export const bufferOf = (tensor: Tensor): GPUBuffer => (tensor as GpuTensor).buffer;
 
-/** The buffer of a tensor whose floats are about to change. */
-export function changed(tensor: Tensor): GPUBuffer {
-  const { buffer, int8, halves } = tensor as GpuTensor;
-  if (int8) int8.fresh = 0;
-  if (halves) halves.end = 0;
+/** The buffer of a tensor whose floats are about to change: invalidates copies in other formats. */
+export function bufferForWriting(tensor: Tensor): GPUBuffer {
+  const { buffer, int8, f16 } = tensor as GpuTensor;
+  if (int8) int8.validRows = 0;
+  if (f16) f16.end = 0;
   return buffer;
 }
 
-/** For a kernel that writes floats and int8 together: the buffers of the latter, if they are wanted. */
-export function renewed(tensor: Tensor): GPUBuffer[] {
+/** The int8 buffers, for a kernel that writes floats and int8; none if no integer matrix reads this tensor. */
+export function int8ForWriting(tensor: Tensor): GPUBuffer[] {
   const { int8 } = tensor as GpuTensor;
   if (!int8) return [];
-  int8.fresh = tensor.rows;
+  int8.validRows = tensor.rows;
   return [int8.codes, int8.stats];
 }
 
-/** A block that is about to be read or written: it must have memory by now. */
-export function blockOf(block: Block): GpuBlock {
+/** A block that is about to be used. */
+export function gpuBlock(block: Block): GpuBlock {
   const own = block as GpuBlock;
-  assert(own.pool.has(own), 'a block is used before the device is ready for it');
+  assert(own.pool.hasMemory(own), 'a block is used before ensureMemory');
   return own;
 }

@@ -1,49 +1,58 @@
 /**
- * Matrices on the GPU. A row is cut into blocks of 32 values:
+ * Weight matrices on the GPU. A row consists of blocks of 32 values:
  *
- *   codes    of a block: 4 words of nibbles (value i in the low half of byte i, value 16 + i in the high half), or 8
- *            words of signed bytes, or 32 floats as the file has them (2 or 4 bytes each)
- *   scales   of an integer block: one f16 a group of 32 or 16; with minima, pairs of f16 scale, f16 minimum
+ *   codes    per block: 4 words of nibbles (value i in the low half of byte i, value 16 + i in the high half), or 8 words
+ *            of signed bytes, or 32 floats as in the file (2 or 4 bytes each)
+ *   scales   per group of 32 or 16 values of an integer block: one f16 scale; with minima, f16 scale and f16 minimum
  *
  * value = scale (code - zero) + minimum. Types of 2 and 3 bits are widened to nibbles, those of 5 and 6 and IQ4_NL to
  * bytes.
  *
- * 32 rows make a bundle, the last one filled up with zeros, and lie side by side, so that 32 invocations with a row each
- * read 512 bytes in one go. Codes are counted in vectors of 4 words, and a block has V of them: vector v of block b of
- * row r of bundle n is at ((n B + b) V + v) 32 + r, where a row has B blocks. Its scales are at (n B + b) 32 + r.
+ * 32 rows form a row tile (the last is padded with zeros) and are interleaved, so that 32 invocations with one row each
+ * read 512 contiguous bytes. In units of 16 bytes, vector v of block b of row r of tile n is at ((n B + b) V + v) 32 + r,
+ * with B blocks per row and V vectors per block. Its scales are at (n B + b) 32 + r.
  *
- * Bundles that exceed the largest binding go on in further buffers.
+ * A matrix that exceeds the largest binding is divided into pieces.
  */
+
 import { CapacityError, ShapeError } from '../../errors.ts';
 import type { Weights } from '../device.ts';
 import { toF16 } from '../float.ts';
-import { createSplit, groupOf, type IntegerType, isInteger, type SplitBlock, splitters } from '../weights/split.ts';
+import {
+  createSplitBlock,
+  groupSize,
+  isQuantized,
+  type QuantizedType,
+  type SplitBlock,
+  splitters,
+} from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
-import type { Gpu, Kernel } from './gpu.ts';
+import type { Gpu } from './gpu.ts';
+import { type Kernel, u32, writeBuffer } from './kernel.ts';
 
 export const BLOCK = 32;
-/** Rows that lie side by side. */
-export const BUNDLE = 32;
+/** Rows that are interleaved. */
+export const ROW_TILE = 32;
 
 export interface GpuFormat {
   name: string;
-  /** 4 or 8 of an integer code; 16 or 32 of a float. */
+  /** 4 or 8 per integer code; 16 or 32 per float. */
   bits: 4 | 8 | 16 | 32;
-  /** Upper halves of f32 rather than halves. */
+  /** bfloat16 rather than f16. */
   bf16?: boolean;
-  /** Integers only: values a scale, the code of zero, and whether there are minima. */
+  /** Only for integers. `group`: values per scale. `zero`: the code of 0. */
   integer?: { group: 16 | 32; zero: number; minima: boolean };
 }
 
-/** Code of zero in nibbles; types not named here take bytes. */
-const nibbles: Partial<Record<WeightType, number>> = { Q4_0: 8, Q4_1: 0, Q4_K: 0, Q2_K: 0, Q3_K: 4 };
-const withMinima: readonly WeightType[] = ['Q4_1', 'Q5_1', 'Q2_K', 'Q4_K', 'Q5_K'];
+/** The code of 0, for types stored as nibbles; other types are stored as bytes. */
+const NIBBLE_ZEROS: Partial<Record<WeightType, number>> = { Q4_0: 8, Q4_1: 0, Q4_K: 0, Q2_K: 0, Q3_K: 4 };
+const TYPES_WITH_MINIMA: readonly WeightType[] = ['Q4_1', 'Q5_1', 'Q2_K', 'Q4_K', 'Q5_K'];
 
-export function formatOf(type: WeightType): GpuFormat {
-  if (!isInteger(type)) return { name: type, bits: type === 'F32' ? 32 : 16, bf16: type === 'BF16' };
-  const zero = nibbles[type];
-  const minima = withMinima.includes(type);
-  const group = groupOf(type);
+export function gpuFormat(type: WeightType): GpuFormat {
+  if (!isQuantized(type)) return { name: type, bits: type === 'F32' ? 32 : 16, bf16: type === 'BF16' };
+  const zero = NIBBLE_ZEROS[type];
+  const minima = TYPES_WITH_MINIMA.includes(type);
+  const group = groupSize(type);
   const bits = zero === undefined ? 8 : 4;
   return {
     name: `i${bits}g${group}${minima ? 'm' : ''}z${zero ?? 0}`,
@@ -52,9 +61,9 @@ export function formatOf(type: WeightType): GpuFormat {
   };
 }
 
-/** Vectors of a block's codes, and 16-bit halves of its scales. */
-export const codeVectors = ({ bits }: GpuFormat) => bits / 4;
-export const scaleHalves = ({ integer }: GpuFormat) =>
+/** vec4u of codes, and f16 numbers of scales and minima. */
+export const vectorsPerBlock = ({ bits }: GpuFormat) => bits / 4;
+export const scalesPerBlock = ({ integer }: GpuFormat) =>
   integer ? (BLOCK / integer.group) * (integer.minima ? 2 : 1) : 0;
 
 export interface Piece {
@@ -69,37 +78,45 @@ export interface GpuWeights extends Weights {
   pieces: readonly Piece[];
 }
 
-const bundled = (rows: number) => Math.ceil(rows / BUNDLE) * BUNDLE;
+const padToRowTile = (rows: number) => Math.ceil(rows / ROW_TILE) * ROW_TILE;
 
-interface Empty extends GpuWeights {
-  /** Of a row. */
-  codeBytes: number;
-  scaleBytes: number;
+interface AllocatedWeights extends GpuWeights {
+  rowCodeBytes: number;
+  rowScaleBytes: number;
 }
 
-/** Room for a matrix, in as many pieces as it takes. */
-function emptyWeights(gpu: Gpu, most: number, type: WeightType, rows: number, cols: number): Empty {
+function allocateWeights(
+  gpu: Gpu,
+  maxBindingBytes: number,
+  type: WeightType,
+  rows: number,
+  cols: number,
+): AllocatedWeights {
   if (cols % BLOCK !== 0)
-    throw new ShapeError(`The webgpu device cannot take ${type} rows of ${cols} values. Use device: 'js'.`);
-  const format = formatOf(type);
-  const codeBytes = (cols / BLOCK) * codeVectors(format) * 16;
-  const scaleBytes = (cols / BLOCK) * scaleHalves(format) * 2;
-  const pieceRows = Math.floor(most / codeBytes / BUNDLE) * BUNDLE;
+    throw new ShapeError(
+      `The webgpu device needs rows of a multiple of ${BLOCK} values; this ${type} matrix has ${cols}. Use device: 'js'.`,
+    );
+  const format = gpuFormat(type);
+  const rowCodeBytes = (cols / BLOCK) * vectorsPerBlock(format) * 16;
+  const rowScaleBytes = (cols / BLOCK) * scalesPerBlock(format) * 2;
+  const pieceRows = Math.floor(maxBindingBytes / rowCodeBytes / ROW_TILE) * ROW_TILE;
   if (pieceRows === 0)
-    throw new CapacityError(`${BUNDLE} rows of ${cols} values exceed what the GPU binds at once. Use device: 'wasm'.`);
+    throw new CapacityError(
+      `${ROW_TILE} rows of ${cols} values exceed the largest binding of this GPU. Use device: 'wasm'.`,
+    );
   const pieces: Piece[] = [];
   for (let firstRow = 0; firstRow < rows; firstRow += pieceRows) {
     const count = Math.min(pieceRows, rows - firstRow);
-    const codes = gpu.buffer(bundled(count) * codeBytes, `${type} codes`);
-    const scales = gpu.buffer(bundled(count) * scaleBytes, `${type} scales`);
+    const codes = gpu.createBuffer(padToRowTile(count) * rowCodeBytes, `${type} codes`);
+    const scales = gpu.createBuffer(padToRowTile(count) * rowScaleBytes, `${type} scales`);
     pieces.push({ codes, scales, firstRow, rows: count });
   }
-  return { type, rows, cols, format, pieces, codeBytes, scaleBytes };
+  return { type, rows, cols, format, pieces, rowCodeBytes, rowScaleBytes };
 }
 
 export async function loadWeights(
   gpu: Gpu,
-  most: number,
+  maxBindingBytes: number,
   type: WeightType,
   rows: number,
   cols: number,
@@ -107,26 +124,26 @@ export async function loadWeights(
 ): Promise<GpuWeights> {
   const source = new Uint8Array(weightBytes(type, rows * cols));
   await fill(source, 0);
-  const { codeBytes, scaleBytes, ...weights } = emptyWeights(gpu, most, type, rows, cols);
-  await gpu.allocated();
+  const { rowCodeBytes, rowScaleBytes, ...weights } = allocateWeights(gpu, maxBindingBytes, type, rows, cols);
+  await gpu.waitForAllocations();
   for (const { codes, scales, firstRow, rows: count } of weights.pieces) {
-    // In runs of rows, so that no more than a little is held twice in main memory.
-    const run = Math.max(BUNDLE, Math.floor((8 << 20) / codeBytes / BUNDLE) * BUNDLE);
+    // In small runs of rows, to bound the memory of packed copies.
+    const run = Math.max(ROW_TILE, Math.floor((8 << 20) / rowCodeBytes / ROW_TILE) * ROW_TILE);
     for (let row = 0; row < count; row += run) {
       const n = Math.min(run, count - row);
       const packed = packRows(type, weights.format, source, firstRow + row, n, cols);
-      gpu.upload(codes, row * codeBytes, packed.codes);
-      if (packed.scales.length > 0) gpu.upload(scales, row * scaleBytes, packed.scales);
+      gpu.upload(codes, row * rowCodeBytes, packed.codes);
+      if (packed.scales.length > 0) gpu.upload(scales, row * rowScaleBytes, packed.scales);
     }
   }
   return weights;
 }
 
-/** Words of a random generator, or all the same. */
 const fillWords: Kernel = {
   name: 'fill',
-  params: ['words', 'seed', 'value'],
-  buffers: ['write out: array<u32>'],
+  summary: 'Fills a buffer with random words, or with one value.',
+  params: u32('words', 'seed', 'value'),
+  buffers: [writeBuffer('out', 'u32')],
   size: 256,
   body: /* wgsl */ `
 fn main(group: vec3u, lane: u32) {
@@ -139,10 +156,16 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
-/** A matrix of random codes, made where it stays: to time models that nobody has to download. */
-export function randomWeights(gpu: Gpu, most: number, type: IntegerType, rows: number, cols: number): GpuWeights {
-  const { codeBytes: _, scaleBytes: __, ...weights } = emptyWeights(gpu, most, type, rows, cols);
-  // Small enough that activations stay of ordinary size.
+/** A matrix of random codes, generated on the GPU: for benchmarks without a model file. */
+export function randomWeights(
+  gpu: Gpu,
+  maxBindingBytes: number,
+  type: QuantizedType,
+  rows: number,
+  cols: number,
+): GpuWeights {
+  const { rowCodeBytes: _, rowScaleBytes: __, ...weights } = allocateWeights(gpu, maxBindingBytes, type, rows, cols);
+  // Keeps activations in a normal range.
   const scale = toF16(1 / (4 * Math.sqrt(cols)));
   for (const { codes, scales, firstRow } of weights.pieces) {
     for (const [buffer, value] of [
@@ -157,47 +180,47 @@ export function randomWeights(gpu: Gpu, most: number, type: IntegerType, rows: n
   return weights;
 }
 
-/** `rows` rows from `first` on, which begins a bundle. */
+/** Packs `rows` rows from `first` on, which starts a row tile. */
 function packRows(type: WeightType, format: GpuFormat, source: Uint8Array, first: number, rows: number, cols: number) {
   const rowBytes = weightBytes(type, cols);
   const blocks = cols / BLOCK;
-  const [vectors, halves] = [codeVectors(format), scaleHalves(format)];
-  const codes = new Uint32Array(bundled(rows) * blocks * vectors * 4);
-  const scales = new Uint16Array(bundled(rows) * blocks * halves);
-  const row = createRow(type, format, cols);
+  const [vectors, scaleCount] = [vectorsPerBlock(format), scalesPerBlock(format)];
+  const codes = new Uint32Array(padToRowTile(rows) * blocks * vectors * 4);
+  const scales = new Uint16Array(padToRowTile(rows) * blocks * scaleCount);
+  const row = createRowPacker(type, format, cols);
   for (let r = 0; r < rows; r++) {
     row.read(source.subarray((first + r) * rowBytes, (first + r + 1) * rowBytes));
-    const place = (n: number, of: number) => (Math.floor(r / BUNDLE) * blocks * of + n) * BUNDLE + (r % BUNDLE);
+    const place = (n: number, of: number) => (Math.floor(r / ROW_TILE) * blocks * of + n) * ROW_TILE + (r % ROW_TILE);
     for (let v = 0; v < blocks * vectors; v++) {
       const at = 4 * place(v, vectors);
       for (let i = 0; i < 4; i++) codes[at + i] = row.codes[4 * v + i];
     }
     for (let b = 0; b < blocks; b++) {
-      const at = halves * place(b, 1);
-      for (let i = 0; i < halves; i++) scales[at + i] = row.scales[halves * b + i];
+      const at = scaleCount * place(b, 1);
+      for (let i = 0; i < scaleCount; i++) scales[at + i] = row.scales[scaleCount * b + i];
     }
   }
   return { codes: new Uint8Array(codes.buffer), scales: new Uint8Array(scales.buffer) };
 }
 
-/** One row: its codes as words and its scales, block after block. */
-function createRow(type: WeightType, format: GpuFormat, cols: number) {
+/** Converts one row at a time to codes (as words) and scales, in the order of blocks. */
+function createRowPacker(type: WeightType, format: GpuFormat, cols: number) {
   const blocks = cols / BLOCK;
-  const bytes = new Uint8Array(blocks * codeVectors(format) * 16);
-  const scales = new Uint16Array(blocks * scaleHalves(format));
-  const split = isInteger(type) ? createSplit(type) : undefined;
+  const bytes = new Uint8Array(blocks * vectorsPerBlock(format) * 16);
+  const scales = new Uint16Array(blocks * scalesPerBlock(format));
+  const split = isQuantized(type) ? createSplitBlock(type) : undefined;
   return {
     codes: new Uint32Array(bytes.buffer),
     scales,
     read(from: Uint8Array) {
-      if (isInteger(type)) packBlocks(type, format, from, bytes, scales, split!);
+      if (isQuantized(type)) packBlocks(type, format, from, bytes, scales, split!);
       else bytes.set(from);
     },
   };
 }
 
 function packBlocks(
-  type: IntegerType,
+  type: QuantizedType,
   format: GpuFormat,
   from: Uint8Array,
   codes: Uint8Array,

@@ -1,22 +1,22 @@
-/** Weights back to floats: the definition that every fast matmul is tested against. */
+/** Dequantizes weights to floats: the reference for the matmul kernels. */
 import { ShapeError } from '../../errors.ts';
 import { fromBf16, fromF16 } from '../float.ts';
-import { createSplit, groupOf, isInteger, splitters } from './split.ts';
+import { createSplitBlock, groupSize, isQuantized, splitters } from './split.ts';
 import { type WeightType, weightBytes, weightFormats } from './types.ts';
 
-/** Decodes all of `bytes` into `out`, which must have exactly the room. */
+/** Decodes `bytes` into `out`. The lengths must match. */
 export function dequantize(type: WeightType, bytes: Uint8Array, out: Float32Array): void {
   const needed = weightBytes(type, out.length);
   if (bytes.length !== needed)
-    throw new ShapeError(`${out.length} ${type} values take ${needed} bytes, not ${bytes.length}.`);
+    throw new ShapeError(`${out.length} ${type} values need ${needed} bytes; got ${bytes.length}.`);
   if (type === 'F32') new Uint8Array(out.buffer, out.byteOffset, needed).set(bytes);
-  else if (!isInteger(type)) {
+  else if (!isQuantized(type)) {
     const decode = type === 'F16' ? fromF16 : fromBf16;
     for (let i = 0; i < out.length; i++) out[i] = decode(bytes[2 * i] | (bytes[2 * i + 1] << 8));
   } else {
     const { block, bytes: size } = weightFormats[type];
-    const group = groupOf(type);
-    const split = createSplit(type);
+    const group = groupSize(type);
+    const split = createSplitBlock(type);
     for (let at = 0, to = 0; at < bytes.length; at += size, to += block) {
       splitters[type](bytes, at, split);
       for (let i = 0; i < block; i++) {

@@ -1,12 +1,12 @@
-/** The integers in a weight type's blocks, whatever the type: what both dequantizing and repacking start from. */
+/** Splits the blocks of any quantized weight type into codes, scales and minima, for dequantizing and repacking. */
 import * as blocks from './blocks.ts';
 import * as superblocks from './superblocks.ts';
 import { type WeightType, weightFormats } from './types.ts';
 
 export type { SplitBlock } from './blocks.ts';
-export type IntegerType = Exclude<WeightType, 'F32' | 'F16' | 'BF16'>;
+export type QuantizedType = Exclude<WeightType, 'F32' | 'F16' | 'BF16'>;
 
-export const splitters: Record<IntegerType, blocks.Split> = {
+export const splitters: Record<QuantizedType, blocks.SplitFunction> = {
   Q8_0: blocks.splitQ8_0,
   Q4_0: blocks.splitQ4_0,
   Q4_1: blocks.splitQ4_1,
@@ -20,16 +20,16 @@ export const splitters: Record<IntegerType, blocks.Split> = {
   IQ4_NL: blocks.splitIQ4_NL,
 };
 
-/** Values that share a scale. */
-export const groupOf = (type: IntegerType): 16 | 32 =>
+/** Number of values that share a scale. */
+export const groupSize = (type: QuantizedType): 16 | 32 =>
   type === 'Q2_K' || type === 'Q3_K' || type === 'Q6_K' ? 16 : 32;
 
-/** Room for one block. */
-export function createSplit(type: IntegerType): blocks.SplitBlock {
+/** Buffers for one block. */
+export function createSplitBlock(type: QuantizedType): blocks.SplitBlock {
   const { block } = weightFormats[type];
-  const groups = block / groupOf(type);
-  // Types without minima add -0, which changes nothing, not even the sign of a zero.
+  const groups = block / groupSize(type);
+  // Types without minima add -0, which preserves even the sign of a zero.
   return { codes: new Int8Array(block), scales: new Float64Array(groups), mins: new Float64Array(groups).fill(-0) };
 }
 
-export const isInteger = (type: WeightType): type is IntegerType => Object.hasOwn(splitters, type);
+export const isQuantized = (type: WeightType): type is QuantizedType => Object.hasOwn(splitters, type);

@@ -1,15 +1,15 @@
 /**
- * The weight types: how a tensor of a model file becomes bytes. A row is cut into blocks of `block` values, each
- * `bytes` long; a row holds whole blocks only, so rows can be moved about without being decoded.
+ * The weight types of GGUF files. A row is divided into blocks of `block` values, each `bytes` long. A row holds whole
+ * blocks only, so rows can be moved without decoding them.
  */
 import { ShapeError } from '../../errors.ts';
 
 export interface WeightFormat {
-  /** The number that stands for the type in a GGUF file. */
+  /** The type's number in a GGUF file. */
   readonly id: number;
-  /** Values a block. */
+  /** Values per block. */
   readonly block: number;
-  /** Bytes a block. */
+  /** Bytes per block. */
   readonly bytes: number;
 }
 
@@ -36,10 +36,10 @@ export const weightTypes = Object.keys(weightFormats) as WeightType[];
 
 const byId = new Map<number, WeightType>(weightTypes.map(type => [weightFormats[type].id, type]));
 
-/** The weight type behind a number of a GGUF file, if it is one that we read. */
-export const weightTypeOf = (id: number): WeightType | undefined => byId.get(id);
+/** The weight type with this number in a GGUF file; undefined if it is not supported. */
+export const weightTypeById = (id: number): WeightType | undefined => byId.get(id);
 
-/** Bytes that `values` values take; they must fill whole blocks. */
+/** Size of `values` values, which must fill whole blocks. */
 export function weightBytes(type: WeightType, values: number): number {
   const { block, bytes } = weightFormats[type];
   if (!Number.isSafeInteger(values) || values < 0 || values % block !== 0)

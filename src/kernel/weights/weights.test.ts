@@ -4,7 +4,7 @@ import { quantizable, quantize, randomWeights } from '../../../test/quantize.ts'
 import { seeded } from '../../../test/random.ts';
 import { ShapeError } from '../../errors.ts';
 import { dequantize } from './dequantize.ts';
-import { type WeightType, weightBytes, weightFormats, weightTypeOf, weightTypes } from './types.ts';
+import { type WeightType, weightBytes, weightFormats, weightTypeById, weightTypes } from './types.ts';
 
 interface Fixture {
   types: Record<WeightType, { bytes: string; floats: string }>;
@@ -14,7 +14,7 @@ const fixture: Fixture = JSON.parse(
 );
 const fromBase64 = (text: string) => Uint8Array.from(Buffer.from(text, 'base64'));
 
-/** Relative root mean square error that plain quantization of normal values may have. */
+/** Maximum root mean square error of quantized standard normal values. */
 const errorBudget: Partial<Record<WeightType, number>> = {
   F32: 0,
   F16: 4e-4,
@@ -45,19 +45,19 @@ describe('weights', () => {
     expect(out).toEqual(new Float32Array(bytes.buffer));
   });
 
-  it('knows its types by number', () => {
-    for (const type of weightTypes) expect(weightTypeOf(weightFormats[type].id)).toBe(type);
-    expect(weightTypeOf(16)).toBeUndefined();
+  it('are found by their GGUF type number', () => {
+    for (const type of weightTypes) expect(weightTypeById(weightFormats[type].id)).toBe(type);
+    expect(weightTypeById(16)).toBeUndefined();
   });
 
-  it('refuses rows that do not fill blocks and bytes that do not fit', () => {
+  it('rejects rows that do not fill whole blocks and buffers of the wrong length', () => {
     expect(() => weightBytes('Q4_0', 33)).toThrow(ShapeError);
     expect(() => weightBytes('Q4_K', 128)).toThrow(ShapeError);
     expect(() => weightBytes('F32', -1)).toThrow(ShapeError);
     expect(() => dequantize('Q8_0', new Uint8Array(33), new Float32Array(32))).toThrow(ShapeError);
   });
 
-  it.each(quantizable)('%s: the test quantizer comes back close', type => {
+  it.each(quantizable)('%s: the test quantizer stays within its error budget', type => {
     const random = seeded(7);
     const values = Float32Array.from({ length: 4096 }, () => random.normal());
     const out = new Float32Array(values.length);
@@ -67,7 +67,7 @@ describe('weights', () => {
     expect(quantize(type, new Float32Array(256)).length).toBe(weightBytes(type, 256));
   });
 
-  it.each(weightTypes)('%s: random weights have the wanted size', type => {
+  it.each(weightTypes)('%s: random weights have the requested standard deviation', type => {
     const out = new Float32Array(4096);
     dequantize(type, randomWeights(type, out.length, 0.02, seeded(3)), out);
     expect(Math.sqrt(out.reduce((sum, x) => sum + x * x, 0) / out.length)).toBeCloseTo(0.02, 2);

@@ -13,7 +13,7 @@ vi.mock('node:fs/promises', async original => {
 const dir = mkdtempSync(join(tmpdir(), 'kvasir-cache-'));
 afterAll(() => rmSync(dir, { recursive: true }));
 
-test('a system without symlinks gets a hard link, one without those a copy', async () => {
+test('falls back to a hard link without symlinks, then to a copy', async () => {
   mkdirSync(join(dir, 'blobs'));
   const blob = join(dir, 'blobs', 'b');
   writeFileSync(blob, 'bytes');

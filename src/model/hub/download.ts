@@ -1,55 +1,55 @@
-/** One blob: fetched, continued where an earlier attempt stopped, checked, and only then given its name. */
+/** Downloads one blob: resumes a partial file, verifies the checksum, then renames it into place. */
 import { createHash, type Hash } from 'node:crypto';
 import { type FileHandle, open, rename, rm } from 'node:fs/promises';
 import { FormatError } from '../../errors.ts';
 import { formatFileSize } from '../../units.ts';
-import { type Hub, type Reply, refusal, request, retrying, Transient } from './http.ts';
-import type { RemoteFile } from './list.ts';
+import { type Hub, type HubResponse, request, statusError, TransientError, withRetries } from './http.ts';
+import type { RemoteFile } from './remote-files.ts';
 
 export const partialPath = (blob: string): string => `${blob}.incomplete`;
 
-/** Fills `blob`; `report` hears how many of its bytes are in place. The caller holds the lock. */
-export async function download(hub: Hub, remote: RemoteFile, blob: string, report: (have: number) => void) {
-  const partial = partialPath(blob);
-  // Append only: what is on disk is always a prefix of the file, whenever the process dies.
-  const file = await open(partial, 'a+');
+/** Downloads to the path `blob`; `onProgress` gets the bytes on disk so far. The caller holds the lock. */
+export async function download(hub: Hub, remote: RemoteFile, blob: string, onProgress: (bytes: number) => void) {
+  const path = partialPath(blob);
+  // Append only: whenever the process dies, the partial file is a prefix of the whole.
+  const file = await open(path, 'a+');
   let intact = false;
   try {
-    const sink = await openSink(hub, remote, file);
-    report(sink.have);
-    await retrying(hub, hub.retries, async progressed => {
-      while (sink.have < remote.size) await fetchRest(hub, remote, sink, progressed, report);
+    const partial = await openPartialFile(hub, remote, file);
+    onProgress(partial.length);
+    await withRetries(hub, hub.retries, async resetRetries => {
+      while (partial.length < remote.size) await fetchRemaining(hub, remote, partial, resetRetries, onProgress);
     });
-    intact = sink.sum.digest('hex') === remote.hash;
+    intact = partial.hash.digest('hex') === remote.hash;
     await file.sync();
   } finally {
     await file.close();
   }
   if (!intact) {
-    await rm(partial, { force: true });
+    await rm(path, { force: true });
     throw new FormatError(
-      `${remote.repo}/${remote.file} arrived damaged: its checksum is not ${remote.hash}. It was removed; pull it again`,
+      `${remote.repo}/${remote.file} was damaged in transfer: its checksum is not ${remote.hash}. It was deleted; pull it again`,
     );
   }
-  await rename(partial, blob);
+  await rename(path, blob);
 }
 
-/** The partial file, how much of it there is, and the running hash of exactly that much. */
-interface Sink {
+/** A partial download and the running hash of its bytes. */
+interface PartialFile {
   file: FileHandle;
-  have: number;
-  sum: Hash;
-  /** The most there ever was: a server that starts over and breaks off every time makes no progress. */
-  most: number;
+  length: number;
+  hash: Hash;
+  /** The longest it has been: a server that restarts and disconnects every time makes no progress. */
+  maxLength: number;
 }
 
-async function openSink(hub: Hub, remote: RemoteFile, file: FileHandle): Promise<Sink> {
+async function openPartialFile(hub: Hub, remote: RemoteFile, file: FileHandle): Promise<PartialFile> {
   const { size } = await file.stat();
-  const sink: Sink = { file, have: 0, sum: newSum(remote), most: 0 };
-  if (size > remote.size) await restart(sink, remote);
+  const partial: PartialFile = { file, length: 0, hash: createBlobHash(remote), maxLength: 0 };
+  if (size > remote.size) await restart(partial, remote);
   else if (size > 0) {
-    hub.note(
-      `${remote.file}: ${formatFileSize(size)} of ${formatFileSize(remote.size)} are here already, checking them`,
+    hub.onMessage(
+      `${remote.file}: ${formatFileSize(size)} of ${formatFileSize(remote.size)} already downloaded, verifying`,
     );
     for await (const chunk of file.createReadStream({
       start: 0,
@@ -57,67 +57,73 @@ async function openSink(hub: Hub, remote: RemoteFile, file: FileHandle): Promise
       autoClose: false,
       signal: hub.signal,
     })) {
-      sink.sum.update(chunk);
+      partial.hash.update(chunk);
     }
-    sink.have = sink.most = size;
+    partial.length = partial.maxLength = size;
   }
-  return sink;
+  return partial;
 }
 
-function newSum({ hash, size }: RemoteFile): Hash {
+function createBlobHash({ hash, size }: RemoteFile): Hash {
   return hash.length === 64 ? createHash('sha256') : createHash('sha1').update(`blob ${size}\0`);
 }
 
-async function restart(sink: Sink, remote: RemoteFile): Promise<void> {
-  await sink.file.truncate(0);
-  sink.have = 0;
-  sink.sum = newSum(remote);
+async function restart(partial: PartialFile, remote: RemoteFile): Promise<void> {
+  await partial.file.truncate(0);
+  partial.length = 0;
+  partial.hash = createBlobHash(remote);
 }
 
-async function fetchRest(
+async function fetchRemaining(
   hub: Hub,
   remote: RemoteFile,
-  sink: Sink,
-  progressed: () => void,
-  report: (have: number) => void,
+  partial: PartialFile,
+  resetRetries: () => void,
+  onProgress: (bytes: number) => void,
 ): Promise<void> {
-  const reply = await request(hub, remote.url, { from: sink.have });
+  const response = await request(hub, remote.url, { start: partial.length });
   try {
-    await position(hub, remote, sink, reply);
-    for (let chunk = await reply.read(); chunk; chunk = await reply.read()) {
-      if (sink.have + chunk.length > remote.size) {
-        await restart(sink, remote);
-        throw new FormatError(`${remote.repo}/${remote.file} is longer than the hub said: it was removed`);
+    await alignToResponse(hub, remote, partial, response);
+    for (let chunk = await response.read(); chunk; chunk = await response.read()) {
+      if (partial.length + chunk.length > remote.size) {
+        await restart(partial, remote);
+        throw new FormatError(`${remote.repo}/${remote.file} is longer than the hub declared: it was deleted`);
       }
-      await sink.file.appendFile(chunk);
-      sink.sum.update(chunk);
-      sink.have += chunk.length;
-      if (sink.have > sink.most) progressed();
-      sink.most = Math.max(sink.most, sink.have);
-      report(sink.have);
+      await partial.file.appendFile(chunk);
+      partial.hash.update(chunk);
+      partial.length += chunk.length;
+      if (partial.length > partial.maxLength) resetRetries();
+      partial.maxLength = Math.max(partial.maxLength, partial.length);
+      onProgress(partial.length);
     }
   } finally {
-    await reply.close();
+    await response.close();
   }
-  if (sink.have < remote.size) throw new Transient(`${remote.file}: the connection ended early`);
+  if (partial.length < remote.size) throw new TransientError(`${remote.file}: the connection closed early`);
 }
 
-/** Makes the partial file end where the coming bytes begin. */
-async function position(hub: Hub, remote: RemoteFile, sink: Sink, reply: Reply): Promise<void> {
-  const { status, headers } = reply.response;
+/** Makes the partial file end where the response starts. */
+async function alignToResponse(
+  hub: Hub,
+  remote: RemoteFile,
+  partial: PartialFile,
+  response: HubResponse,
+): Promise<void> {
+  const { status, headers } = response.response;
   if (status === 200) {
-    // The server does not do ranges, or it is a first request: all the bytes come.
-    if (sink.have > 0) {
-      hub.note(`${remote.file}: the server cannot continue a download, starting over`);
-      await restart(sink, remote);
+    // The first request, or a server without range support: the whole file follows.
+    if (partial.length > 0) {
+      hub.onMessage(`${remote.file}: the server cannot resume a download, starting over`);
+      await restart(partial, remote);
     }
   } else if (status === 206) {
     const range = /^bytes (\d+)-\d+\/(\d+|\*)$/.exec(headers.get('content-range') ?? '');
-    if (Number(range?.[1]) !== sink.have) throw new Transient(`${remote.file}: the server sent another range`);
+    if (Number(range?.[1]) !== partial.length)
+      throw new TransientError(`${remote.file}: the server sent the wrong range`);
   } else if (status === 416) {
-    await restart(sink, remote);
-    throw new Transient(`${remote.file}: the server does not know that range, starting over`);
+    await restart(partial, remote);
+    throw new TransientError(`${remote.file}: the server rejected the range, starting over`);
   } else {
-    throw refusal(hub, reply, remote.repo, `${remote.repo}/${remote.file}`);
+    throw statusError(hub, response, remote.repo, `${remote.repo}/${remote.file}`);
   }
 }

@@ -8,21 +8,21 @@ import { withLock } from './lock.ts';
 const dir = mkdtempSync(join(tmpdir(), 'kvasir-lock-'));
 afterAll(() => rmSync(dir, { recursive: true }));
 
-const fast = { beatMs: 20, staleMs: 200 };
+const fast = { heartbeatMs: 20, staleMs: 200 };
 
-test('one at a time, longer than a lock goes stale', async () => {
+test('admits one holder at a time, even for longer than the stale timeout', async () => {
   let inside = 0;
-  let most = 0;
+  let maxInside = 0;
   const work = async () => {
-    most = Math.max(most, ++inside);
+    maxInside = Math.max(maxInside, ++inside);
     await sleep(400);
     inside--;
   };
   await Promise.all([1, 2, 3].map(() => withLock(join(dir, 'shared'), work, fast)));
-  expect(most).toBe(1);
+  expect(maxInside).toBe(1);
 });
 
-test("a dead process's lock is taken, by one waiter alone", async () => {
+test('exactly one waiter takes over the lock of a dead process', async () => {
   const path = join(dir, 'stale');
   writeFileSync(path, 'nobody');
   let inside = 0;
@@ -35,7 +35,7 @@ test("a dead process's lock is taken, by one waiter alone", async () => {
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('a failure frees it, an abort ends the wait', async () => {
+test('is released on failure, and waiting can be aborted', async () => {
   const path = join(dir, 'freed');
   await expect(withLock(path, () => Promise.reject(new Error('no')), fast)).rejects.toThrow('no');
   const held = withLock(path, () => sleep(300), fast);

@@ -1,10 +1,10 @@
 /**
- * One download of a file at a time, across processes: whoever creates the lock file holds it, and touches it while it
- * works. A lock that nobody touched while we watched belongs to a process that died, and is taken. The watcher's own
- * clock decides, so neither clocks that disagree nor process ids from another container can mislead it.
+ * A lock file for one download at a time, across processes. The holder updates the file's time as a heartbeat; a lock
+ * without a heartbeat for `staleMs` belongs to a dead process and is taken over. The waiter measures that by its own
+ * clock, so clock skew and process ids of other containers do not matter.
  *
- * Python's downloader locks with flock, which Node has not. Newer ones write to names of their own; an older one and
- * Kvasir at once on one file spoil the partial file, which the checksum then finds.
+ * Python's downloader locks with flock, which Node lacks. New versions use other file names; an old version that
+ * downloads the same file at the same time corrupts the partial file, which the checksum detects.
  */
 import { randomUUID } from 'node:crypto';
 import { link, mkdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
@@ -13,31 +13,31 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 export interface LockOptions {
   signal?: AbortSignal;
-  /** Called once, when somebody else holds the lock. */
+  /** Called once if another process holds the lock. */
   onWait?: () => void;
-  beatMs?: number;
+  heartbeatMs?: number;
   staleMs?: number;
 }
 
 export async function withLock<T>(path: string, run: () => Promise<T>, options: LockOptions = {}): Promise<T> {
-  const { beatMs = 2000 } = options;
+  const { heartbeatMs = 2000 } = options;
   const id = randomUUID();
   await mkdir(dirname(path), { recursive: true });
   await acquire(path, id, options);
-  const beat = setInterval(() => utimes(path, new Date(), new Date()).catch(() => {}), beatMs);
+  const heartbeat = setInterval(() => utimes(path, new Date(), new Date()).catch(() => {}), heartbeatMs);
   try {
     return await run();
   } finally {
-    clearInterval(beat);
-    // Ours may have been taken while this process was suspended: then it is another's to remove.
-    if ((await idOf(path)) === id) await rm(path, { force: true });
+    clearInterval(heartbeat);
+    // If this process was suspended, another one may have taken the lock over.
+    if ((await readHolder(path)) === id) await rm(path, { force: true });
   }
 }
 
 async function acquire(path: string, id: string, options: LockOptions): Promise<void> {
   const { signal, onWait, staleMs = 15_000 } = options;
-  let seen = '';
-  let since = Date.now();
+  let lastState = '';
+  let unchangedSince = Date.now();
   for (let waited = false; ; ) {
     signal?.throwIfAborted();
     try {
@@ -45,13 +45,13 @@ async function acquire(path: string, id: string, options: LockOptions): Promise<
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
     }
-    const holder = await idOf(path);
-    const now = `${holder} ${(await stat(path).catch(() => undefined))?.mtimeMs}`;
-    if (now !== seen) {
-      seen = now;
-      since = Date.now();
-    } else if (Date.now() - since > staleMs) {
-      await evict(path, holder);
+    const holder = await readHolder(path);
+    const state = `${holder} ${(await stat(path).catch(() => undefined))?.mtimeMs}`;
+    if (state !== lastState) {
+      lastState = state;
+      unchangedSince = Date.now();
+    } else if (Date.now() - unchangedSince > staleMs) {
+      await removeStaleLock(path, holder);
       continue;
     }
     if (!waited) onWait?.();
@@ -60,12 +60,12 @@ async function acquire(path: string, id: string, options: LockOptions): Promise<
   }
 }
 
-/** Removes a dead holder's lock. Two waiters may try at once, and the second must not remove the first one's new lock. */
-async function evict(path: string, holder: string): Promise<void> {
+/** Removes a dead holder's lock, but not a new lock that another waiter took in the meantime. */
+async function removeStaleLock(path: string, holder: string): Promise<void> {
   const aside = `${path}.${randomUUID()}`;
   await rename(path, aside).catch(() => {});
-  if ((await idOf(aside)) !== holder) await link(aside, path).catch(() => {});
+  if ((await readHolder(aside)) !== holder) await link(aside, path).catch(() => {});
   await rm(aside, { force: true });
 }
 
-const idOf = (path: string) => readFile(path, 'utf8').catch(() => '');
+const readHolder = (path: string) => readFile(path, 'utf8').catch(() => '');

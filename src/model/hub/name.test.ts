@@ -1,22 +1,22 @@
 import { describe, expect, test } from 'vitest';
-import { groupModels, isSafeFile, parseModelName, quantOf } from './name.ts';
+import { groupModels, isSafePath, parseModelName, parseQuant } from './name.ts';
 
-describe('names', () => {
+describe('model names', () => {
   test.each([
     ['acme/tiny', { repo: 'acme/tiny' }],
     ['hf:acme/tiny-GGUF:q4_k_m', { repo: 'acme/tiny-GGUF', quant: 'q4_k_m' }],
     ['acme/tiny/sub/x.gguf', { repo: 'acme/tiny', file: 'sub/x.gguf' }],
-  ])('%s', (text, name) => expect(parseModelName(text)).toEqual(name));
+  ])('parses %s', (text, name) => expect(parseModelName(text)).toEqual(name));
 
   test.each(['tiny', './tiny/x.gguf', '../a/b', '/a/b', 'models/x.gguf', 'a/b/c', 'a/b/../x.gguf', 'C:\\a\\b', 'a/b:'])(
-    '%s is no hub name',
+    '%s is not a hub name',
     text => expect(parseModelName(text)).toBeUndefined(),
   );
 
-  test('files that stay where they belong', () => {
-    expect(isSafeFile('Q4_K_M/model v1.0 (a)-00001-of-00002.gguf')).toBe(true);
+  test('rejects unsafe file paths', () => {
+    expect(isSafePath('Q4_K_M/model v1.0 (a)-00001-of-00002.gguf')).toBe(true);
     for (const bad of ['', '.', '..', 'a/..', '/a', 'a/', 'a\\b', 'c:a', 'a\0', 'a\u202eb', 'a/..b', 'a.']) {
-      expect(isSafeFile(bad), JSON.stringify(bad)).toBe(false);
+      expect(isSafePath(bad), JSON.stringify(bad)).toBe(false);
     }
   });
 });
@@ -33,9 +33,9 @@ test.each([
   ['x-TQ1_0.gguf', 'TQ1_0'],
   ['Q4_0.gguf', 'Q4_0'],
   ['bitnet-i2.gguf', undefined],
-])('the quantization of %s', (file, quant) => expect(quantOf(file)).toBe(quant));
+])('finds the quantization of %s', (file, quant) => expect(parseQuant(file)).toBe(quant));
 
-test('parts belong together, and other kinds of GGUF stay out', () => {
+test('groups the parts of a model and leaves out other GGUF files', () => {
   const files = [
     'b-Q8_0-00002-of-00002.gguf',
     'b-Q8_0-00001-of-00002.gguf',

@@ -1,58 +1,63 @@
-/** From a name to files in the cache: list, choose, ask, check the disk, fetch, link. */
+/** Downloads a model from the hub into the cache: list, select, check disk space, download, link. */
 import { mkdir, statfs } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { CapacityError, FormatError, InputError } from '../../errors.ts';
 import { formatFileSize } from '../../units.ts';
 import { cacheDir, type Env, fileSize, linkSnapshot, readToken, repoDir, snapshotPath, writeRef } from './cache.ts';
 import { download, partialPath } from './download.ts';
+import { bulletList } from './format.ts';
 import type { Hub } from './http.ts';
-import { type Listing, listFiles, type RemoteFile, statFile } from './list.ts';
 import { withLock } from './lock.ts';
 import {
-  askFor,
   checkRevision,
   chooseModels,
+  formatModelName,
   type GgufModel,
   groupModels,
   type ModelName,
   requireModelName,
 } from './name.ts';
-import { bullets } from './text.ts';
+import { fetchFileInfo, listRepoFiles, type RemoteFile, type RepoListing } from './remote-files.ts';
 
 export interface PullOptions {
-  /** A branch, tag or commit; main unless given. */
+  /** A branch, tag or commit. Default: `main`. */
   revision?: string;
-  /** $HF_TOKEN, or the token file of `hf auth login`, unless given. Sent to the endpoint's host alone. */
+  /** Access token. Default: $HF_TOKEN, or the token file of `hf auth login`. Only sent to the endpoint's host. */
   token?: string;
-  /** $HF_ENDPOINT, or https://huggingface.co, unless given. */
+  /** Default: $HF_ENDPOINT, or https://huggingface.co. */
   endpoint?: string;
-  /** Stops the pull; what has arrived stays, and the next pull continues from there. */
+  /** Aborts the download; the next pull resumes it. */
   signal?: AbortSignal;
   onProgress?: (progress: PullProgress) => void;
-  /** A sentence for the user: what was chosen, why it waits or tries again. */
-  onNote?: (line: string) => void;
-  /** Where the variables above are looked up: process.env unless given. */
+  /** Called with messages for the user: which file was selected, why it waits or retries. */
+  onMessage?: (line: string) => void;
+  /** Where HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE, HF_HOME and HF_HUB_OFFLINE are looked up. Default: `process.env`. */
   env?: Env;
-  /** Failures in a row before a download gives up (5), the first pause (1 s), how long silence is borne (60 s). */
+  /** Retries after consecutive failures without progress. Default: 5. */
   retries?: number;
-  retryMs?: number;
-  stallMs?: number;
+  /** Delay before the first retry; doubles with each further one. Default: 1000. */
+  retryDelayMs?: number;
+  /** A connection without data for this long is retried. Default: 60,000. */
+  idleTimeoutMs?: number;
 }
 
-/** Bytes over all files of the pull; `done` begins with those that were in place before. */
 export interface PullProgress {
+  /** The file that is being downloaded. */
   file: string;
+  /** Bytes of all files, including those that were in the cache. */
   done: number;
   total: number;
 }
 
 export interface PulledFile {
+  /** Path in the repository. */
   file: string;
+  /** Path on disk. */
   path: string;
   bytes: number;
-  /** sha256; git's sha1 for a file outside large file storage. */
+  /** sha256; the git sha1 for a file outside LFS. */
   hash: string;
-  /** False where it was in the cache already. */
+  /** False if it was in the cache already. */
   fetched: boolean;
 }
 
@@ -61,40 +66,44 @@ export interface PullResult {
   revision: string;
   commit: string;
   quant?: string;
-  /** What to load: the first part of the (first) model. */
+  /** The file to load: the first part of the (first) model. */
   path: string;
   files: PulledFile[];
 }
 
-export async function pull(text: string, options: PullOptions = {}): Promise<PullResult> {
-  const name = requireModelName(text);
+/**
+ * Downloads a model (`org/repo`, `org/repo:Q4_K_M` or `org/repo/file.gguf`) into the Hugging Face cache and verifies its
+ * checksum. Files in the cache are not downloaded again. Without a quantization, Q4_K_M is preferred.
+ */
+export async function pull(model: string, options: PullOptions = {}): Promise<PullResult> {
+  const name = requireModelName(model);
   const { env = process.env, revision = 'main', onProgress } = options;
   checkRevision(revision);
-  const hub = await openHub(env, options);
+  const hub = await createConnection(env, options);
   const cache = cacheDir(env);
   const dir = repoDir(cache, name.repo);
 
-  const listing = await listFiles(hub, name.repo, revision);
-  const models = choose(listing, name, hub.note);
+  const listing = await listRepoFiles(hub, name.repo, revision);
+  const models = selectModels(listing, name, hub.onMessage);
   const remotes: RemoteFile[] = [];
   for (const file of models.flatMap(model => model.parts)) {
-    remotes.push(await statFile(hub, name.repo, listing, file));
+    remotes.push(await fetchFileInfo(hub, name.repo, listing, file));
   }
 
   try {
     await mkdir(join(dir, 'blobs'), { recursive: true });
     const files: PulledFile[] = [];
-    const before = await inPlace(dir, listing.commit, remotes);
-    const have = remotes.map(({ hash }) => before.get(hash) ?? 0);
+    const cachedBytes = await countCachedBytes(dir, listing.commit, remotes);
+    const done = remotes.map(({ hash }) => cachedBytes.get(hash) ?? 0);
     const total = remotes.reduce((sum, { size }) => sum + size, 0);
-    await checkSpace(dir, remotes, before);
+    await checkDiskSpace(dir, remotes, cachedBytes);
     for (const [i, remote] of remotes.entries()) {
       const report = (bytes: number) => {
-        have[i] = bytes;
-        onProgress?.({ file: remote.file, done: have.reduce((a, b) => a + b), total });
+        done[i] = bytes;
+        onProgress?.({ file: remote.file, done: done.reduce((a, b) => a + b), total });
       };
-      report(have[i]);
-      const fetched = await fetchOnce(hub, cache, listing.commit, remote, report);
+      report(done[i]);
+      const fetched = await downloadIfMissing(hub, cache, listing.commit, remote, report);
       report(remote.size);
       const path = await linkSnapshot(dir, listing.commit, remote.file, remote.hash);
       files.push({ file: remote.file, path, bytes: remote.size, hash: remote.hash, fetched });
@@ -102,102 +111,110 @@ export async function pull(text: string, options: PullOptions = {}): Promise<Pul
     await writeRef(dir, revision, listing.commit);
     return { repo: name.repo, revision, commit: listing.commit, quant: models[0].quant, path: files[0].path, files };
   } catch (error) {
-    throw explain(error, cache);
+    throw asKvasirError(error, cache);
   }
 }
 
-async function openHub(env: Env, options: PullOptions): Promise<Hub> {
+async function createConnection(env: Env, options: PullOptions): Promise<Hub> {
   if (/^(1|on|yes|true)$/i.test(env.HF_HUB_OFFLINE ?? '')) {
-    throw new InputError('HF_HUB_OFFLINE is set, so nothing is downloaded: unset it to pull');
+    throw new InputError('HF_HUB_OFFLINE is set, so nothing can be downloaded: unset it to pull');
   }
   const endpoint = (options.endpoint ?? (env.HF_ENDPOINT || 'https://huggingface.co')).replace(/\/+$/, '');
   if (!/^https?:\/\//.test(endpoint) || !URL.canParse(endpoint)) {
-    throw new InputError(`HF_ENDPOINT is '${endpoint}', which is no web address: try https://huggingface.co`);
+    throw new InputError(`HF_ENDPOINT is '${endpoint}', which is not a web address: try https://huggingface.co`);
   }
   const token = options.token ?? (await readToken(env));
   if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
-    throw new InputError('the Hugging Face token holds characters that no token has: check HF_TOKEN');
+    throw new InputError('the Hugging Face token contains invalid characters: check HF_TOKEN');
   }
-  const { signal, onNote = () => {}, retries = 5, retryMs = 1000, stallMs = 60_000 } = options;
-  return { endpoint, token, signal, note: onNote, retries, retryMs, stallMs };
+  const { signal, onMessage = () => {}, retries = 5, retryDelayMs = 1000, idleTimeoutMs = 60_000 } = options;
+  return { endpoint, token, signal, onMessage, retries, retryDelayMs, idleTimeoutMs };
 }
 
-function choose(listing: Listing, name: ModelName, note: (line: string) => void): GgufModel[] {
+function selectModels(listing: RepoListing, name: ModelName, onMessage: (line: string) => void): GgufModel[] {
   const all = groupModels([...listing.files.keys()]);
   if (all.length === 0) {
-    throw new InputError(
-      `${name.repo} has no GGUF files: look for a repository of the same model with GGUF in its name`,
-    );
+    throw new InputError(`${name.repo} has no GGUF files: look for a repository of this model with GGUF in its name`);
   }
-  const chosen = chooseModels(all, name);
-  if (chosen.models.length === 0) {
-    const wish = name.file ?? name.quant;
-    const problem = wish === undefined ? 'has several models' : `has no ${wish}`;
-    const ways = all.map(model => `kvasir pull ${askFor(name.repo, model, all)}`);
-    throw new InputError(`${name.repo} ${problem}. It has:${bullets(ways)}`);
+  const selected = chooseModels(all, name);
+  if (selected.models.length === 0) {
+    const wanted = name.file ?? name.quant;
+    const problem = wanted === undefined ? 'has several models' : `has no ${wanted}`;
+    const commands = all.map(model => `kvasir pull ${formatModelName(name.repo, model, all)}`);
+    throw new InputError(`${name.repo} ${problem}. It has:${bulletList(commands)}`);
   }
-  for (const { file, parts, partCount } of chosen.models) {
+  for (const { file, parts, partCount } of selected.models) {
     if (parts.length !== partCount) {
       throw new FormatError(`${name.repo} has ${parts.length} of the ${partCount} parts of ${file}: try another file`);
     }
   }
-  if (chosen.note) note(chosen.note);
-  if (chosen.models.length > 1) {
-    const names = chosen.models.map(model => `${name.repo}/${model.file}`);
-    note(`${name.quant} means ${names.length} models, fetching all; to run one, say which:${bullets(names)}`);
+  if (selected.note) onMessage(selected.note);
+  if (selected.models.length > 1) {
+    const names = selected.models.map(model => `${name.repo}/${model.file}`);
+    onMessage(
+      `${name.quant} matches ${names.length} models, downloading all of them; to run one, use its name:${bulletList(names)}`,
+    );
   }
-  return chosen.models;
+  return selected.models;
 }
 
-/** How many bytes of every blob are on disk, whole or partial. */
-async function inPlace(dir: string, commit: string, remotes: RemoteFile[]): Promise<Map<string, number>> {
-  const found = new Map<string, number>();
+/** Bytes of each blob that are on disk, complete or partial. */
+async function countCachedBytes(dir: string, commit: string, remotes: RemoteFile[]): Promise<Map<string, number>> {
+  const bytes = new Map<string, number>();
   for (const remote of remotes) {
     const partial = (await fileSize(partialPath(join(dir, 'blobs', remote.hash)))) ?? 0;
-    found.set(remote.hash, (await isThere(dir, commit, remote)) ? remote.size : Math.min(partial, remote.size));
+    bytes.set(remote.hash, (await isCached(dir, commit, remote)) ? remote.size : Math.min(partial, remote.size));
   }
-  return found;
+  return bytes;
 }
 
-async function isThere(dir: string, commit: string, { file, hash, size }: RemoteFile): Promise<boolean> {
+async function isCached(dir: string, commit: string, { file, hash, size }: RemoteFile): Promise<boolean> {
   const blob = await fileSize(join(dir, 'blobs', hash));
   return (blob ?? (await fileSize(snapshotPath(dir, commit, file)))) === size;
 }
 
-async function checkSpace(dir: string, remotes: RemoteFile[], before: Map<string, number>): Promise<void> {
+async function checkDiskSpace(dir: string, remotes: RemoteFile[], cachedBytes: Map<string, number>): Promise<void> {
   const sizes = new Map(remotes.map(({ hash, size }) => [hash, size]));
   let needed = 0;
-  for (const [hash, size] of sizes) needed += size - (before.get(hash) ?? 0);
+  for (const [hash, size] of sizes) needed += size - (cachedBytes.get(hash) ?? 0);
   const { bavail, bsize } = await statfs(dir);
   if (needed <= bavail * bsize) return;
   throw new CapacityError(
-    `this needs ${formatFileSize(needed)} more disk, and ${dir} has ${formatFileSize(bavail * bsize)} free: ` +
-      'make room, choose a smaller quantization, or set HF_HUB_CACHE to a folder on another disk',
+    `not enough disk space: the download needs ${formatFileSize(needed)}, and ${dir} has ${formatFileSize(bavail * bsize)} free. ` +
+      'Free some space, choose a smaller quantization, or set HF_HUB_CACHE to a folder on another disk',
   );
 }
 
-/** Makes sure that the blob is there; true if it had to be fetched. */
-async function fetchOnce(hub: Hub, cache: string, commit: string, remote: RemoteFile, report: (have: number) => void) {
+/** Downloads the blob unless it is cached; returns whether it was downloaded. */
+async function downloadIfMissing(
+  hub: Hub,
+  cache: string,
+  commit: string,
+  remote: RemoteFile,
+  report: (bytes: number) => void,
+) {
   const dir = repoDir(cache, remote.repo);
-  if (await isThere(dir, commit, remote)) return false;
+  if (await isCached(dir, commit, remote)) return false;
   const lock = join(cache, '.locks', basename(dir), `${remote.hash}.kvasir`);
   const onWait = () =>
-    hub.note(`${remote.file} is being pulled by another process, waiting for it (if that one died, 15 s)`);
-  const fetchIt = async () => {
-    if (await isThere(dir, commit, remote)) return false;
+    hub.onMessage(`${remote.file} is being pulled by another process, waiting (15 s if that process has died)`);
+  const downloadLocked = async () => {
+    if (await isCached(dir, commit, remote)) return false;
     await download(hub, remote, join(dir, 'blobs', remote.hash), report);
     return true;
   };
-  return withLock(lock, fetchIt, { signal: hub.signal, onWait });
+  return withLock(lock, downloadLocked, { signal: hub.signal, onWait });
 }
 
-function explain(error: unknown, cache: string): unknown {
+function asKvasirError(error: unknown, cache: string): unknown {
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === 'ENOSPC' || code === 'EDQUOT') {
-    return new CapacityError(`the disk is full: make room, or set HF_HUB_CACHE to a folder on another disk (${cache})`);
+    return new CapacityError(
+      `the disk of ${cache} is full: free some space, or set HF_HUB_CACHE to a folder on another disk`,
+    );
   }
   if (code === 'EACCES' || code === 'EPERM' || code === 'EROFS') {
-    return new InputError(`cannot write to the cache: ${message}. Set HF_HUB_CACHE to a folder that you can write to`);
+    return new InputError(`cannot write to the cache: ${message}. Set HF_HUB_CACHE to a writable folder`);
   }
   return error;
 }

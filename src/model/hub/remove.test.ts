@@ -2,8 +2,8 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, w
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { cachedModels } from './cached.ts';
-import { planRemoval } from './remove.ts';
+import { listModels } from './list-models.ts';
+import { planRemoval, removeModel } from './remove.ts';
 
 let root: string;
 beforeEach(() => {
@@ -12,12 +12,12 @@ beforeEach(() => {
 afterEach(() => rmSync(root, { recursive: true, force: true }));
 
 const [older, newer] = ['a'.repeat(40), 'b'.repeat(40)];
-const env = () => ({ HF_HUB_CACHE: root });
+const options = () => ({ env: { HF_HUB_CACHE: root } });
 const repo = () => join(root, 'models--acme--tiny');
 const blobs = () => readdirSync(join(repo(), 'blobs')).sort();
-const remove = async (name: string) => (await planRemoval(name, env())).run();
+const remove = (name: string) => removeModel(name, options());
 
-/** A file of a snapshot as huggingface_hub leaves it. */
+/** Adds a file to a snapshot, in huggingface_hub's layout. */
 function put(commit: string, file: string, blob = file, revision?: string) {
   const write = (path: string, text: string) => {
     mkdirSync(dirname(path), { recursive: true });
@@ -30,11 +30,11 @@ function put(commit: string, file: string, blob = file, revision?: string) {
   if (revision) write(join(repo(), 'refs', revision), commit);
 }
 
-test('models have a name, a file, a size and a time', async () => {
+test('lists models with name, file, size and last use', async () => {
   put(newer, 'm-Q8_0.gguf', '1', 'main');
   put(newer, 'big/m-Q4_0-00001-of-00002.gguf', '2');
   put(newer, 'big/m-Q4_0-00002-of-00002.gguf', '3');
-  const models = await cachedModels(env());
+  const models = await listModels(options());
   expect(models.map(({ name, file, bytes }) => [name, file, bytes])).toEqual([
     ['acme/tiny:Q4_0', 'big/m-Q4_0-00001-of-00002.gguf', 8],
     ['acme/tiny:Q8_0', 'm-Q8_0.gguf', 4],
@@ -42,18 +42,18 @@ test('models have a name, a file, a size and a time', async () => {
   expect(Date.now() - models[0].lastUsed.getTime()).toBeLessThan(60_000);
 });
 
-test('one of two: its blob goes, the other stays', async () => {
+test('removes one of two models: its blob is deleted, the other stays', async () => {
   put(newer, 'm-Q8_0.gguf', '1', 'main');
   put(newer, 'm-Q4_0.gguf', '2');
-  const plan = await planRemoval('acme/tiny:q4_0', env());
+  const plan = await planRemoval('acme/tiny:q4_0', options());
   expect(plan).toMatchObject({ bytes: 4, blobs: [join(repo(), 'blobs', '2')] });
   expect(blobs()).toEqual(['1', '2']);
   await plan.run();
   expect(blobs()).toEqual(['1']);
-  expect((await cachedModels(env())).map(({ name }) => name)).toEqual(['acme/tiny:Q8_0']);
+  expect((await listModels(options())).map(({ name }) => name)).toEqual(['acme/tiny:Q8_0']);
 });
 
-test('it goes from every snapshot; snapshots left empty go with their refs, and in the end the folder', async () => {
+test('removes a model from every snapshot, then empty snapshots with their refs, then the empty folder', async () => {
   put(older, 'm-Q8_0.gguf', '1', 'v1/beta');
   put(newer, 'm-Q8_0.gguf', '1', 'main');
   put(newer, 'README.md', '2');
@@ -68,15 +68,15 @@ test('it goes from every snapshot; snapshots left empty go with their refs, and 
   expect(existsSync(repo())).toBe(false);
 });
 
-test('a blob that another file shows stays', async () => {
+test('keeps a blob that another file links to', async () => {
   put(newer, 'm-Q8_0.gguf', '1', 'main');
   put(newer, 'copy/x-F16.gguf', '1');
-  expect(await planRemoval('acme/tiny:Q8_0', env())).toMatchObject({ bytes: 0, blobs: [] });
+  expect(await planRemoval('acme/tiny:Q8_0', options())).toMatchObject({ bytes: 0, blobs: [] });
   await remove('acme/tiny:Q8_0');
   expect(blobs()).toEqual(['1']);
 });
 
-test('a download that is not finished keeps its folder', async () => {
+test('keeps the folder of a partial download', async () => {
   put(newer, 'm-Q8_0.gguf', '1', 'main');
   writeFileSync(join(repo(), 'blobs', '9.incomplete'), 'GG');
   await remove('acme/tiny');
@@ -84,10 +84,10 @@ test('a download that is not finished keeps its folder', async () => {
   expect(existsSync(join(repo(), 'refs', 'main'))).toBe(false);
 });
 
-test('says which one, and what is not here', async () => {
+test('rejects names that are ambiguous, not in the cache, or not a hub name', async () => {
   put(newer, 'm-Q8_0.gguf', '1', 'main');
   put(newer, 'm-Q4_0.gguf', '2');
-  await expect(remove('acme/tiny')).rejects.toThrow(/2 models.*\n {2}kvasir rm acme\/tiny:Q4_0\n/s);
-  await expect(remove('acme/tiny:Q2_K')).rejects.toThrow(/not on this machine.*kvasir list/);
-  await expect(remove('./m.gguf')).rejects.toThrow(/not a model on the hub/);
+  await expect(remove('acme/tiny')).rejects.toThrow(/matches 2 models.*\n {2}kvasir rm acme\/tiny:Q4_0\n/s);
+  await expect(remove('acme/tiny:Q2_K')).rejects.toThrow(/not in the cache.*kvasir list/);
+  await expect(remove('./m.gguf')).rejects.toThrow(/not a model name on the hub/);
 });

@@ -15,7 +15,7 @@ afterEach(() => rmSync(root, { recursive: true }));
 const find = (name: string, revision?: string) => resolveModel(name, { revision, env: { HF_HUB_CACHE: root } });
 const [older, newer] = ['a'.repeat(40), 'b'.repeat(40)];
 
-/** A snapshot as huggingface_hub leaves it. */
+/** Adds a file to a snapshot, in huggingface_hub's layout. */
 function put(commit: string, file: string, revision?: string) {
   const repo = join(root, 'models--acme--tiny');
   const path = join(repo, 'snapshots', commit, file);
@@ -32,7 +32,7 @@ function write(path: string, text = 'GGUF') {
   return path;
 }
 
-test('where the cache lies', () => {
+test('cacheDir prefers HF_HUB_CACHE, then HF_HOME, then XDG_CACHE_HOME', () => {
   expect(cacheDir({ HF_HUB_CACHE: '/c', HF_HOME: '/h', XDG_CACHE_HOME: '/x' })).toBe('/c');
   expect(cacheDir({ HF_HOME: '/h', XDG_CACHE_HOME: '/x' })).toBe(join('/h', 'hub'));
   expect(cacheDir({ XDG_CACHE_HOME: '/x' })).toBe(join('/x', 'huggingface', 'hub'));
@@ -40,30 +40,30 @@ test('where the cache lies', () => {
   expect(cacheDir({ HF_HUB_CACHE: '~/c' })).toBe(join(homedir(), 'c'));
 });
 
-describe('a path', () => {
-  test('just works, with or without an ending', async () => {
+describe('resolving a path', () => {
+  test('accepts files with and without .gguf', async () => {
     const path = write(join(root, 'models', 'x.gguf'));
     const bare = write(join(root, 'models', 'sha256-123'));
     expect(await find(path)).toEqual({ path, parts: [path] });
     expect(await find(bare)).toEqual({ path: bare, parts: [bare] });
   });
 
-  test('of any part gives them all, or says that one is missing', async () => {
+  test('finds all parts from any part, and reports a missing one', async () => {
     const [one, two] = [1, 2].map(i => write(join(root, `x-0000${i}-of-00002.gguf`)));
     expect(await find(two)).toEqual({ path: one, parts: [one, two] });
     rmSync(one);
-    await expect(find(two)).rejects.toThrow('2 parts, and only 1 are here');
+    await expect(find(two)).rejects.toThrow('2 parts, but only 1 are on this machine');
   });
 
-  test('that is not there, or a folder', async () => {
+  test('rejects a missing file and a folder', async () => {
     write(join(root, 'models', 'x.gguf'));
     await expect(find(join(root, 'none.gguf'))).rejects.toThrow(/there is no file .*none.gguf/);
     await expect(find(join(root, 'models'))).rejects.toThrow(/is a folder.*x\.gguf/s);
   });
 });
 
-describe('a name in the cache', () => {
-  test('by quantization, by file, alone', async () => {
+describe('resolving a name in the cache', () => {
+  test('accepts a repository, with a quantization or with a file', async () => {
     const path = put(newer, 'x-Q4_K_M.gguf', 'main');
     const model = { path, parts: [path], repo: 'acme/tiny', commit: newer, quant: 'Q4_K_M' };
     for (const name of ['acme/tiny', 'hf:acme/tiny:q4_k_m', 'acme/tiny/x-Q4_K_M.gguf']) {
@@ -71,7 +71,7 @@ describe('a name in the cache', () => {
     }
   });
 
-  test('main before others, an older snapshot where main lacks the file', async () => {
+  test('prefers main, then older snapshots that have the file', async () => {
     const other = put(older, 'x-Q8_0.gguf');
     const old = put(older, 'x-Q4_0.gguf', 'v1');
     const main = put(newer, 'x-Q4_0.gguf', 'main');
@@ -83,32 +83,34 @@ describe('a name in the cache', () => {
     await expect(find('acme/tiny:Q4_0', 'v2')).rejects.toThrow('not on this machine');
   });
 
-  test('that could mean two says which', async () => {
+  test('rejects an ambiguous name and lists the choices', async () => {
     put(newer, 'x-Q4_0.gguf');
     put(newer, 'sub/x-Q8_0.gguf');
     put(newer, 'sub/y-Q8_0.gguf');
     await expect(find('acme/tiny')).rejects.toThrow(InputError);
-    await expect(find('acme/tiny')).rejects.toThrow(/say which.*tiny\/sub\/x-Q8_0.gguf.*tiny:Q4_0/s);
-    await expect(find('acme/tiny:Q8_0')).rejects.toThrow(/say which/);
+    await expect(find('acme/tiny')).rejects.toThrow(/several models in the cache.*tiny\/sub\/x-Q8_0.gguf.*tiny:Q4_0/s);
+    await expect(find('acme/tiny:Q8_0')).rejects.toThrow(/several models in the cache/);
   });
 
-  test('that is absent says what is here, and how to get it', async () => {
+  test('reports a missing model with the pull command and the cached models', async () => {
     await expect(find('acme/tiny:Q4_0')).rejects.toThrow(/run kvasir pull acme\/tiny:Q4_0\.$/);
     const path = put(newer, 'x-Q8_0.gguf');
-    await expect(find('acme/tiny:Q4_0')).rejects.toThrow(/kvasir pull acme\/tiny:Q4_0\. Here is:\n {2}acme\/tiny:Q8_0/);
-    await expect(find('acme/other')).rejects.toThrow(/Here are:\n {2}acme\/tiny/);
-    // A link whose blob somebody deleted is no model.
+    await expect(find('acme/tiny:Q4_0')).rejects.toThrow(
+      /kvasir pull acme\/tiny:Q4_0\. In the cache:\n {2}acme\/tiny:Q8_0/,
+    );
+    await expect(find('acme/other')).rejects.toThrow(/In the cache:\n {2}acme\/tiny/);
+    // A dangling link is not a model.
     rmSync(join(root, 'models--acme--tiny', 'blobs'), { recursive: true });
     await expect(find(`acme/tiny/${path.split('/').at(-1)}`)).rejects.toThrow('not on this machine');
   });
 
-  test('with parts missing', async () => {
+  test('rejects a model with missing parts', async () => {
     put(newer, 'x-Q8_0-00001-of-00002.gguf');
-    await expect(find('acme/tiny')).rejects.toThrow(/only 1 are here: run: kvasir pull acme\/tiny:Q8_0/);
+    await expect(find('acme/tiny')).rejects.toThrow(/only 1 are on this machine: run: kvasir pull acme\/tiny:Q8_0/);
   });
 });
 
-test('a link to an outdated blob is replaced, a damaged ref is no commit', async () => {
+test('replaces a link to an outdated blob, and ignores a damaged ref', async () => {
   const dir = join(root, 'models--acme--tiny');
   put(newer, 'x.gguf', 'main');
   write(join(dir, 'blobs', 'fresh'), 'new');

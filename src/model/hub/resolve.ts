@@ -1,22 +1,32 @@
-/** From what a user types after `run` to a file on this machine. Never touches the network. */
+/** Finds the file of a model by its path or its name in the hub cache. Never uses the network. */
 import { readdir, stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { InputError } from '../../errors.ts';
-import { cacheDir, cachedRepos, type Env, readRef, repoDir, snapshotFiles, snapshotPath, snapshots } from './cache.ts';
 import {
-  askFor,
+  cacheDir,
+  type Env,
+  listCachedRepos,
+  listSnapshotGgufs,
+  listSnapshots,
+  readRef,
+  repoDir,
+  snapshotPath,
+} from './cache.ts';
+import { bulletList } from './format.ts';
+import {
   checkRevision,
+  formatModelName,
   type GgufModel,
   groupModels,
   type ModelName,
   matchModels,
   parseModelName,
 } from './name.ts';
-import { bullets } from './text.ts';
 
 export interface ResolveOptions {
-  /** Which revision's files to prefer; main unless given. */
+  /** Only look at this branch, tag or commit. Default: `main` first, then other snapshots. */
   revision?: string;
+  /** Where HF_HUB_CACHE and HF_HOME are looked up. Default: `process.env`. */
   env?: Env;
 }
 
@@ -25,79 +35,83 @@ export interface ResolvedModel {
   path: string;
   /** All parts, in order. */
   parts: string[];
-  /** Set for a model from the hub's cache. */
+  /** Set for a model in the hub cache. */
   repo?: string;
   commit?: string;
   quant?: string;
 }
 
-export async function resolveModel(text: string, options: ResolveOptions = {}): Promise<ResolvedModel> {
-  const found = await stat(text).catch(() => undefined);
-  if (found?.isFile()) return localModel(text);
-  if (found?.isDirectory() && !parseModelName(text)?.quant) return failDirectory(text);
-  const name = parseModelName(text);
+/** Finds a model by path or by name (`org/repo:Q4_K_M`) in the cache. Throws if it is not on this machine. */
+export async function resolveModel(pathOrName: string, options: ResolveOptions = {}): Promise<ResolvedModel> {
+  const found = await stat(pathOrName).catch(() => undefined);
+  if (found?.isFile()) return resolveLocalModel(pathOrName);
+  if (found?.isDirectory() && !parseModelName(pathOrName)?.quant) return rejectFolder(pathOrName);
+  const name = parseModelName(pathOrName);
   if (!name) {
-    throw new InputError(`there is no file '${text}': give the path of a .gguf file, or org/repo:Q4_K_M from the hub`);
+    throw new InputError(
+      `there is no file '${pathOrName}': use the path of a .gguf file, or a name on the hub such as org/repo:Q4_K_M`,
+    );
   }
-  return cachedModel(name, options);
+  return resolveCachedModel(name, options);
 }
 
-async function localModel(text: string): Promise<ResolvedModel> {
+async function resolveLocalModel(text: string): Promise<ResolvedModel> {
   const path = resolve(text);
   const dir = dirname(path);
   const model = groupModels(await readdir(dir)).find(({ parts }) => parts.includes(basename(path)));
-  // A name that says nothing (no .gguf ending) is a model all the same: its first bytes will tell.
+  // A file without .gguf in its name may be a model: its first bytes are checked when it is opened.
   if (!model) return { path, parts: [path] };
-  requireWhole(model, `find the missing ones and put them into ${dir}`);
+  requireAllParts(model, `put the missing ones into ${dir}`);
   const parts = model.parts.map(part => join(dir, part));
   return { path: parts[0], parts };
 }
 
-async function failDirectory(text: string): Promise<never> {
+async function rejectFolder(text: string): Promise<never> {
   const models = groupModels(await readdir(text));
-  const hint = models.length > 0 ? ` It holds:${bullets(models.map(({ file }) => join(text, file)))}` : '';
-  throw new InputError(`'${text}' is a folder: give the path of a .gguf file.${hint}`);
+  const hint = models.length > 0 ? ` It contains:${bulletList(models.map(({ file }) => join(text, file)))}` : '';
+  throw new InputError(`'${text}' is a folder: use the path of a .gguf file.${hint}`);
 }
 
-async function cachedModel(name: ModelName, options: ResolveOptions): Promise<ResolvedModel> {
+async function resolveCachedModel(name: ModelName, options: ResolveOptions): Promise<ResolvedModel> {
   const { env = process.env, revision } = options;
   const cache = cacheDir(env);
   const dir = repoDir(cache, name.repo);
-  const found: GgufModel[] = [];
-  for (const commit of await commitsOf(dir, revision)) {
-    const models = groupModels(await snapshotFiles(dir, commit));
+  const others: GgufModel[] = [];
+  for (const commit of await candidateCommits(dir, revision)) {
+    const models = groupModels(await listSnapshotGgufs(dir, commit));
     const matches = matchModels(models, name);
     if (matches.length === 1) {
-      requireWhole(matches[0], `run: kvasir pull ${askFor(name.repo, matches[0], models)}`);
+      requireAllParts(matches[0], `run: kvasir pull ${formatModelName(name.repo, matches[0], models)}`);
       const parts = matches[0].parts.map(part => snapshotPath(dir, commit, part));
       return { path: parts[0], parts, repo: name.repo, commit, quant: matches[0].quant };
     }
     if (matches.length > 1) {
-      const ways = matches.map(model => askFor(name.repo, model, models));
-      throw new InputError(`${name.repo} is here more than once: say which one of${bullets(ways)}`);
+      const names = matches.map(model => formatModelName(name.repo, model, models));
+      throw new InputError(`${name.repo} has several models in the cache. Choose one:${bulletList(names)}`);
     }
-    found.push(...models);
+    others.push(...models);
   }
-  throw await absent(name, found, cache);
+  throw await notFoundError(name, others, cache);
 }
 
-/** A revision that was asked for is the only one looked at; else main comes first, and older snapshots serve too. */
-async function commitsOf(dir: string, revision: string | undefined): Promise<string[]> {
-  if (revision === undefined) return snapshots(dir, 'main');
+/** The given revision only; by default all snapshots, main first. */
+async function candidateCommits(dir: string, revision: string | undefined): Promise<string[]> {
+  if (revision === undefined) return listSnapshots(dir, 'main');
   const commit = await readRef(dir, checkRevision(revision));
   return commit === undefined ? [] : [commit];
 }
 
-function requireWhole({ file, parts, partCount }: GgufModel, advice: string): void {
+function requireAllParts({ file, parts, partCount }: GgufModel, advice: string): void {
   if (parts.length === partCount) return;
-  throw new InputError(`${file} comes in ${partCount} parts, and only ${parts.length} are here: ${advice}`);
+  throw new InputError(`${file} has ${partCount} parts, but only ${parts.length} are on this machine: ${advice}`);
 }
 
-async function absent(name: ModelName, found: GgufModel[], cache: string): Promise<InputError> {
+async function notFoundError(name: ModelName, others: GgufModel[], cache: string): Promise<InputError> {
   const { repo, quant, file } = name;
   const wanted = file ? `${repo}/${file}` : quant ? `${repo}:${quant}` : repo;
-  const ways = [...new Set(found.map(model => askFor(repo, model, found)))];
-  const repos = await cachedRepos(cache);
-  const here = ways.length > 0 ? ` Here is:${bullets(ways)}` : repos.length > 0 ? ` Here are:${bullets(repos)}` : '';
-  return new InputError(`${wanted} is not on this machine: run kvasir pull ${wanted}.${here}`);
+  const names = [...new Set(others.map(model => formatModelName(repo, model, others)))];
+  const repos = await listCachedRepos(cache);
+  const cached = names.length > 0 ? names : repos;
+  const hint = cached.length > 0 ? ` In the cache:${bulletList(cached)}` : '';
+  return new InputError(`${wanted} is not on this machine: run kvasir pull ${wanted}.${hint}`);
 }

@@ -1,16 +1,16 @@
 /**
- * Jinja for templates that we do not trust. The library's interpreter walks the syntax tree through one method,
- * `evaluate`, so a subclass that counts there sees every step and every value, and can stop a template that does too
- * much, makes too large a value or nests too deep, at the same point on every machine.
+ * Jinja for untrusted templates. The library's interpreter evaluates every node through one method, `evaluate`, so a
+ * subclass that overrides it sees every step and every value. It stops a template that runs too long, makes too large
+ * a value or nests too deep, at the same point on every machine.
  *
- * Work is one a node evaluated, one an item of a new list, a few an item looped over, and one for each 64 characters
- * that an operation reads (a filter, a comparison, a method). The size of a value counts all it holds, however often
- * it shares a part: a list of lists of lists is as large as it prints.
+ * Work units: one per node evaluated, one per item of a new list, `LOOP_WORK` per item looped over, and one per 64
+ * characters that an operation reads (a filter, a comparison, a method). The size of a value counts shared parts every
+ * time: a list of lists is as large as its printed text.
  */
 import * as jinja from '@huggingface/jinja';
 import { FormatError, KvasirError } from '../../errors.ts';
 
-/** What is looked at of the library's syntax tree. */
+/** The parts of the library's syntax tree that are used here. */
 interface Node {
   type: string;
   value?: unknown;
@@ -31,7 +31,7 @@ interface Environment {
   set(name: string, value: unknown): unknown;
 }
 
-// The library's type declarations lack the file extensions that Node's resolution asks for, so its parts have no types.
+// The library's type declarations import without file extensions, which NodeNext resolution cannot follow.
 const { Environment, Interpreter, parse, tokenize } = jinja as unknown as {
   Environment: new () => Environment;
   Interpreter: new (environment: Environment) => { evaluate(node: Node | undefined, environment: Environment): Value };
@@ -40,11 +40,11 @@ const { Environment, Interpreter, parse, tokenize } = jinja as unknown as {
 };
 
 const SOURCE_LIMIT = 128 * 1024;
-/** The library's lexer takes quadratic time for a run of white space; templates indent by some dozens. */
+/** The library's lexer takes quadratic time for a run of white space; real templates have a few dozen at most. */
 const BLANK_LIMIT = 500;
 const RANGE_LIMIT = 10_000;
 const DEPTH_LIMIT = 400;
-/** What any template may do; long chats allow more. */
+/** The limits for an empty chat; they grow with the size of the input. */
 const WORK_LIMIT = 200_000;
 const SIZE_LIMIT = 256 * 1024;
 const LOOP_WORK = 4;
@@ -57,29 +57,29 @@ export function parseTemplate(source: string): Program {
   }
   if (new RegExp(`\\s{${BLANK_LIMIT + 1}}`).test(source)) {
     throw new FormatError(
-      `The chat template has more than ${BLANK_LIMIT} blanks in a row; it may be broken or hostile.`,
+      `The chat template has more than ${BLANK_LIMIT} white space characters in a row; it may be broken or hostile.`,
     );
   }
   return asFormatError(() => parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true })));
 }
 
-/** `literal` gets to change each string that stands in the template itself. */
+/** `mapLiteral` is applied to each string literal of the template. */
 export function renderTemplate(
   program: Program,
-  literal: (text: string) => string,
+  mapLiteral: (text: string) => string,
   variables: Record<string, unknown>,
 ): string {
   return asFormatError(() => {
     const environment = new Environment();
     const globals = { true: true, True: true, false: false, False: false, none: null, None: null, range };
     for (const [name, value] of Object.entries({ ...globals, ...variables })) environment.set(name, value);
-    const interpreter = new BoundedInterpreter(environment, measure(variables), literal);
+    const interpreter = new BoundedInterpreter(environment, measureInput(variables), mapLiteral);
     return String(interpreter.evaluate(program, environment).value);
   });
 }
 
-/** How a node reads what its parts evaluate to: not at all, its own length, or everything inside it. */
-type Reading = 'none' | 'length' | 'all';
+/** How much of its operands' values a node reads: nothing, their own length, or everything they contain. */
+type ReadCost = 'none' | 'length' | 'all';
 
 const CHEAP_FILTERS = new Set(['length', 'first', 'last', 'default', 'list', 'safe', 'abs', 'int', 'float']);
 
@@ -87,26 +87,26 @@ class BoundedInterpreter extends Interpreter {
   #work = 0;
   #depth = 0;
   #node: Node | undefined;
-  #reading: Reading = 'none';
+  #readCost: ReadCost = 'none';
   readonly #workLimit: number;
   readonly #sizeLimit: number;
   readonly #sizes = new WeakMap<object, number>();
-  readonly #literal: (text: string) => string;
+  readonly #mapLiteral: (text: string) => string;
   readonly #literals = new Map<string, string>();
 
-  constructor(environment: Environment, input: Extent, literal: (text: string) => string) {
+  constructor(environment: Environment, input: InputSize, mapLiteral: (text: string) => string) {
     super(environment);
-    this.#literal = literal;
+    this.#mapLiteral = mapLiteral;
     this.#workLimit = WORK_LIMIT + 64 * input.values + input.characters / 4;
     this.#sizeLimit = SIZE_LIMIT + 4 * (input.values + input.characters);
   }
 
   override evaluate(node: Node | undefined, environment: Environment): Value {
     this.#spend(1);
-    if (this.#depth >= DEPTH_LIMIT) throw tooMuch('nests too deep');
-    const [outerNode, outerReading] = [this.#node, this.#reading];
+    if (this.#depth >= DEPTH_LIMIT) throw limitError('nests too deep');
+    const [outerNode, outerReadCost] = [this.#node, this.#readCost];
     this.#node = node;
-    this.#reading = readingOf(node, outerNode);
+    this.#readCost = readCostOf(node, outerNode);
     this.#depth++;
     let value: Value;
     try {
@@ -114,27 +114,27 @@ class BoundedInterpreter extends Interpreter {
     } finally {
       this.#depth--;
       this.#node = outerNode;
-      this.#reading = outerReading;
+      this.#readCost = outerReadCost;
     }
     if (node?.type === 'StringLiteral') value.value = this.#literalOf(String(value.value));
-    if (value.type === 'ObjectValue' && outerNode?.type === 'BinaryExpression') writeAsJson(value);
+    if (value.type === 'ObjectValue' && outerNode?.type === 'BinaryExpression') printAsJson(value);
     const size = this.#sizeOf(value);
-    if (size > this.#sizeLimit) throw tooMuch('makes too large a text');
-    if (outerReading === 'all') this.#spend(size / 64);
-    else if (outerReading === 'length') this.#spend(lengthOf(value) / 64);
+    if (size > this.#sizeLimit) throw limitError('produces too much text');
+    if (outerReadCost === 'all') this.#spend(size / 64);
+    else if (outerReadCost === 'length') this.#spend(lengthOf(value) / 64);
     if (node && isIterable(outerNode, node)) this.#spend(LOOP_WORK * lengthOf(value));
     return value;
   }
 
   #literalOf(text: string): string {
-    const known = this.#literals.get(text) ?? this.#literal(text);
+    const known = this.#literals.get(text) ?? this.#mapLiteral(text);
     this.#literals.set(text, known);
     return known;
   }
 
   #spend(work: number): void {
     this.#work += work;
-    if (this.#work > this.#workLimit) throw tooMuch('runs too long');
+    if (this.#work > this.#workLimit) throw limitError('runs too long');
   }
 
   #sizeOf(value: Value): number {
@@ -143,27 +143,27 @@ class BoundedInterpreter extends Interpreter {
     const known = this.#sizes.get(value);
     if (known !== undefined) return known;
     this.#spend(lengthOf(value));
-    // Only namespaces change after they are made, and only they can hold themselves.
-    const changing = value.type === 'NamespaceValue';
-    if (changing) this.#sizes.set(value, 1);
+    // Only namespaces can change after creation, and only they can contain themselves.
+    const isMutable = value.type === 'NamespaceValue';
+    if (isMutable) this.#sizes.set(value, 1);
     let size = 1;
     for (const item of itemsOf(value.value)) size += 1 + this.#sizeOf(item);
-    if (changing) this.#sizes.delete(value);
+    if (isMutable) this.#sizes.delete(value);
     else this.#sizes.set(value, size);
     return size;
   }
 }
 
-/** These read nothing of what their parts evaluate to, or only its truth. */
-const PASSING_NODES = new Set([
+/** Nodes that read nothing of their operands, or only whether they are true. */
+const FREE_NODES = new Set([
   ...['Program', 'If', 'For', 'Set', 'Macro', 'Break', 'Continue', 'Comment', 'Identifier', 'Ternary'],
   ...['IntegerLiteral', 'FloatLiteral', 'StringLiteral', 'ArrayLiteral', 'TupleLiteral', 'ObjectLiteral'],
   ...['UnaryExpression', 'SelectExpression'],
 ]);
 
-/** A node of a type that is not known here counts as one that reads everything. */
-export function readingOf(node: Node | undefined, parent: Node | undefined): Reading {
-  if (!node || PASSING_NODES.has(node.type)) return 'none';
+/** Unknown node types are charged as if they read everything. */
+export function readCostOf(node: Node | undefined, parent: Node | undefined): ReadCost {
+  if (!node || FREE_NODES.has(node.type)) return 'none';
   switch (node.type) {
     case 'MemberExpression':
       return node.property?.type === 'SliceExpression' || parent?.callee === node ? 'length' : 'none';
@@ -176,12 +176,12 @@ export function readingOf(node: Node | undefined, parent: Node | undefined): Rea
   }
 }
 
-/** Templates that write `'...' + arguments` were made for JSON text; Python would refuse an object there. */
-function writeAsJson(value: Value): void {
+/** Templates that write `'...' + arguments` expect JSON text; in Python, an object there is an error. */
+function printAsJson(value: Value): void {
   (value.value as Map<string, Value>).toString = () => String(value);
 }
 
-/** `for x in node`, with or without an `if` behind it. */
+/** `for x in node`, with or without an `if`. */
 function isIterable(parent: Node | undefined, node: Node): boolean {
   return parent?.type === 'For' && (parent.iterable === node || parent.iterable?.lhs === node);
 }
@@ -201,17 +201,17 @@ function lengthOf({ value }: Value): number {
   return value instanceof Map ? value.size : 1;
 }
 
-interface Extent {
+interface InputSize {
   values: number;
   characters: number;
 }
 
-function measure(value: unknown): Extent {
+function measureInput(value: unknown): InputSize {
   if (typeof value === 'string') return { values: 1, characters: value.length };
   const extent = { values: 1, characters: 0 };
   if (typeof value === 'object' && value !== null) {
     for (const item of Object.values(value)) {
-      const { values, characters } = measure(item);
+      const { values, characters } = measureInput(item);
       extent.values += values;
       extent.characters += characters;
     }
@@ -222,17 +222,17 @@ function measure(value: unknown): Extent {
 function range(start: number, stop?: number, step = 1): number[] {
   const [from, to] = stop === undefined || stop === null ? [0, start] : [start, stop];
   const count = Math.max(0, Math.ceil((to - from) / step));
-  if (!(count <= RANGE_LIMIT)) throw tooMuch(`asks for a range of more than ${RANGE_LIMIT} numbers`);
+  if (!(count <= RANGE_LIMIT)) throw limitError(`uses a range of more than ${RANGE_LIMIT} numbers`);
   return Array.from({ length: count }, (_, i) => from + i * step);
 }
 
-function tooMuch(what: string): FormatError {
+function limitError(what: string): FormatError {
   return new FormatError(
-    `The chat template ${what} and was stopped. It may be broken or hostile; use another model file, or give a template of your own.`,
+    `The chat template ${what} and was stopped. It may be broken or hostile; use another model file or your own template.`,
   );
 }
 
-/** Everything that the library throws, stack overflow and oversized strings among it, is the template's fault. */
+/** Everything that the library throws, including stack overflow and oversized strings, is the template's fault. */
 function asFormatError<T>(run: () => T): T {
   try {
     return run();

@@ -1,11 +1,11 @@
-/** Dates as templates write them. Names are English whatever the locale: the prompt may not depend on the machine. */
+/** strftime for templates. Names are always English: a prompt must not depend on the machine's locale. */
 const MONTHS = 'January February March April May June July August September October November December'.split(' ');
 const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ');
 
 export function strftime(date: Date, format: string): string {
   const two = (n: number) => String(n).padStart(2, '0');
-  const month = MONTHS[date.getMonth()]!;
-  const day = DAYS[date.getDay()]!;
+  const month = MONTHS[date.getMonth()];
+  const day = DAYS[date.getDay()];
   const parts: Record<string, string> = {
     Y: String(date.getFullYear()),
     y: two(date.getFullYear() % 100),

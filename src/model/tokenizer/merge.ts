@@ -1,43 +1,44 @@
-/** What both kinds of byte-pair encoding share: neighbours merge, the cheapest pair first and the leftmost of equals. */
+/** The merge loop of both byte-pair encodings: merge the cheapest adjacent pair first, the leftmost among equals. */
 
-/** What it costs to merge the runs `left` to `middle` and `middle` to `stop` of a text; nothing if they cannot. */
-export type Cost = (text: string, left: number, middle: number, stop: number) => number | undefined;
+/** The cost of merging text[start, middle) with text[middle, end); undefined if they cannot merge. */
+export type MergeCost = (text: string, start: number, middle: number, end: number) => number | undefined;
 
-/** Merges a text's characters until no two neighbours can. */
-export function mergePairs(text: string, cost: Cost): string[] {
-  // Symbols are runs of the text, named by where they start: end[i] is where it stops, prev[i] where the one before
-  // starts. A start that was merged away has end 0.
+/** Merges the characters of a text until no adjacent pair can merge. */
+export function mergePairs(text: string, cost: MergeCost): string[] {
+  // A symbol is identified by its start i: end[i] is its end, prev[i] the start of the previous symbol. A symbol that
+  // was merged into the previous one has end 0.
   const end = new Int32Array(text.length);
   const prev = new Int32Array(text.length);
   let last = -1;
-  for (let i = 0; i < text.length; i = end[i]!) {
-    end[i] = i + (text.codePointAt(i)! > 0xffff ? 2 : 1);
+  for (let i = 0; i < text.length; i = end[i]) {
+    end[i] = i + ((text.codePointAt(i) ?? 0) > 0xffff ? 2 : 1);
     prev[i] = last;
     last = i;
   }
 
   const queue = new PairQueue();
-  const offer = (left: number) => {
-    const middle = end[left]!;
+  const enqueue = (left: number) => {
+    const middle = end[left];
     if (middle >= text.length) return;
-    const price = cost(text, left, middle, end[middle]!);
-    if (price !== undefined) queue.push({ cost: price, left, middle, stop: end[middle]! });
+    const stop = end[middle];
+    const pairCost = cost(text, left, middle, stop);
+    if (pairCost !== undefined) queue.push({ cost: pairCost, left, middle, stop });
   };
-  for (let i = 0; i < text.length; i = end[i]!) offer(i);
+  for (let i = 0; i < text.length; i = end[i]) enqueue(i);
 
   for (let pair = queue.pop(); pair; pair = queue.pop()) {
     const { left, middle, stop } = pair;
-    // Stale, unless both halves are still the neighbours that were offered.
+    // Stale: one of the two has merged since.
     if (end[left] !== middle || end[middle] !== stop) continue;
     end[left] = stop;
     end[middle] = 0;
     if (stop < text.length) prev[stop] = left;
-    if (prev[left]! >= 0) offer(prev[left]!);
-    offer(left);
+    if (prev[left] >= 0) enqueue(prev[left]);
+    enqueue(left);
   }
 
   const pieces: string[] = [];
-  for (let i = 0; i < text.length; i = end[i]!) pieces.push(text.slice(i, end[i]));
+  for (let i = 0; i < text.length; i = end[i]) pieces.push(text.slice(i, end[i]));
   return pieces;
 }
 
@@ -48,7 +49,7 @@ interface Pair {
   stop: number;
 }
 
-/** A binary heap: the cheapest first, then the leftmost. */
+/** A binary min-heap by cost, then by position. */
 class PairQueue {
   readonly #heap: Pair[] = [];
 
@@ -57,8 +58,8 @@ class PairQueue {
     let i = heap.length;
     while (i > 0) {
       const parent = (i - 1) >> 1;
-      if (!before(pair, heap[parent]!)) break;
-      heap[i] = heap[parent]!;
+      if (!precedes(pair, heap[parent])) break;
+      heap[i] = heap[parent];
       i = parent;
     }
     heap[i] = pair;
@@ -73,9 +74,9 @@ class PairQueue {
     for (;;) {
       let child = 2 * i + 1;
       if (child >= heap.length) break;
-      if (child + 1 < heap.length && before(heap[child + 1]!, heap[child]!)) child++;
-      if (!before(heap[child]!, pair)) break;
-      heap[i] = heap[child]!;
+      if (child + 1 < heap.length && precedes(heap[child + 1], heap[child])) child++;
+      if (!precedes(heap[child], pair)) break;
+      heap[i] = heap[child];
       i = child;
     }
     heap[i] = pair;
@@ -83,6 +84,6 @@ class PairQueue {
   }
 }
 
-function before(a: Pair, b: Pair): boolean {
+function precedes(a: Pair, b: Pair): boolean {
   return a.cost < b.cost || (a.cost === b.cost && a.left < b.left);
 }

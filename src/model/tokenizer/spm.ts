@@ -1,50 +1,53 @@
 /**
- * SentencePiece's byte-pair encoding: neighbours merge in the order of the score of what they become, the highest
- * first and the leftmost among equals, until no pair makes a token. What is no token then is written as bytes.
+ * SentencePiece's byte-pair encoding: the adjacent pair whose merged token has the highest score merges first, the
+ * leftmost among equals, until no pair makes a token. Symbols that are no token are encoded as bytes.
  */
 import { FormatError } from '../../errors.ts';
-import { hexToken } from './bytes.ts';
-import { type Cost, mergePairs } from './merge.ts';
-import { remembered } from './remember.ts';
+import { formatHexToken } from './bytes.ts';
+import { type MergeCost, mergePairs } from './merge.ts';
 import { TokenType, type Vocab } from './vocab.ts';
+import { cacheWords } from './word-cache.ts';
 
 const utf8 = new TextEncoder();
 
-/** Returns a function that encodes plain text. Control tokens take no part in merging, so no text can produce one. */
-export function spmEncoder(vocab: Vocab): (text: string) => number[] {
-  const words = new Map<string, number>();
+/** Returns a function that encodes plain text. Control tokens are excluded, so no text can produce one. */
+export function createSpmEncoder(vocab: Vocab): (text: string) => number[] {
+  const plainIds = new Map<string, number>();
   vocab.tokens.forEach((text, id) => {
     const type = vocab.types[id];
-    if (type !== TokenType.control && type !== TokenType.unknown && type !== TokenType.byte) words.set(text, id);
+    if (type !== TokenType.control && type !== TokenType.unknown && type !== TokenType.byte) plainIds.set(text, id);
   });
-  const bytes = Array.from({ length: 256 }, (_, byte) => vocab.idOf.get(hexToken(byte)) ?? vocab.unk);
-  if (bytes.includes(undefined)) {
+  const byteIds = Array.from(
+    { length: 256 },
+    (_, byte) => vocab.idByText.get(formatHexToken(byte)) ?? vocab.unk,
+  ).filter(id => id !== undefined);
+  if (byteIds.length < 256) {
     throw new FormatError(
-      'The vocabulary has neither all byte tokens (<0x00> to <0xFF>) nor an unknown token; convert the model again.',
+      'The vocabulary lacks byte tokens (<0x00> to <0xFF>) and has no unknown token; convert the model again.',
     );
   }
 
-  const cost: Cost = (text, left, _, stop) => {
-    const id = words.get(text.slice(left, stop));
-    return id === undefined ? undefined : -vocab.scores[id]!;
+  const cost: MergeCost = (text, start, _, end) => {
+    const id = plainIds.get(text.slice(start, end));
+    return id === undefined ? undefined : -vocab.scores[id];
   };
-  const encodeRun = remembered(run => {
+  const encodeWord = cacheWords(word => {
     const ids: number[] = [];
-    for (const piece of mergePairs(run, cost)) {
-      const id = words.get(piece);
+    for (const piece of mergePairs(word, cost)) {
+      const id = plainIds.get(piece);
       if (id !== undefined) ids.push(id);
-      else for (const byte of utf8.encode(piece)) ids.push(bytes[byte]!);
+      else for (const byte of utf8.encode(piece)) ids.push(byteIds[byte]);
     }
     return ids;
   });
-  // Where no token has a space inside, no merge crosses the start of a word, and words can be encoded one by one.
-  const crossing = [...words.keys()].some(text => /[^▁]▁/.test(text));
+  // If no token has a space inside, no merge crosses the start of a word: words can be encoded one by one.
+  const crossesWords = [...plainIds.keys()].some(text => /[^▁]▁/.test(text));
 
   return text => {
     const plain = text.replaceAll(' ', '▁');
     const ids: number[] = [];
-    for (const run of crossing ? [plain] : (plain.match(/▁*[^▁]+|▁+/g) ?? [])) {
-      for (const id of encodeRun(run)) ids.push(id);
+    for (const word of crossesWords ? [plain] : (plain.match(/▁*[^▁]+|▁+/g) ?? [])) {
+      for (const id of encodeWord(word)) ids.push(id);
     }
     return ids;
   };

@@ -1,35 +1,35 @@
-/** A GGUF's vocabulary, read and checked: its tokens, what kind each is, and which ones begin and end a text. */
+/** Reads and checks the vocabulary of a GGUF file: its tokens, their types, and which ones begin and end a text. */
 import { FormatError, UnsupportedError } from '../../errors.ts';
-import { getBool, getInt, getNumbers, getString, getStrings, type Metadata } from './metadata.ts';
-import { type PreTokenizer, preTokenizer } from './pretokenizer.ts';
+import { type PreTokenizerRule, preTokenizerRule } from './pre-tokenizer.ts';
+import { getBool, getInt, getNumbers, getString, getStrings, type Metadata } from './tokenizer-metadata.ts';
 
 /** GGUF's token types. */
 export const TokenType = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 } as const;
 
 export interface Vocab {
-  /** Byte-level byte-pair encoding, or SentencePiece's score-driven merging. */
+  /** Byte-level BPE, or SentencePiece, which merges by score. */
   kind: 'bpe' | 'spm';
   tokens: readonly string[];
-  idOf: ReadonlyMap<string, number>;
+  idByText: ReadonlyMap<string, number>;
   types: Uint8Array;
   scores: ArrayLike<number>;
   merges: readonly string[];
-  pre: PreTokenizer;
+  preTokenizer: PreTokenizerRule;
   bos?: number;
   eos?: number;
-  /** End of turn, where it is not simply eos. */
+  /** End of turn; may be the same as eos. */
   eot?: number;
   unk?: number;
   /** Every token that ends generation. */
-  endIds: ReadonlySet<number>;
+  eosIds: ReadonlySet<number>;
   addBos: boolean;
   addEos: boolean;
   addSpacePrefix: boolean;
-  /** Control tokens swallow the white space after them. */
-  eatSpaces: boolean;
+  /** Control tokens include the white space after them. */
+  rstripControlTokens: boolean;
 }
 
-// Found by their text, as llama.cpp does, because files seldom name them; in order of preference.
+// Found by text, as llama.cpp does, because few files name them; in order of preference.
 const END_OF_TURN = [
   '<|eot_id|>',
   '<|im_end|>',
@@ -57,13 +57,13 @@ const END_OF_GENERATION = [
   '<|tool_response>',
   '[e~[',
 ];
-// Fill-in-the-middle padding, repository and file marks: a model that writes one has left its text. First found counts.
-const FILL_MARKS = [
+// Fill-in-the-middle tokens also end generation. Of each list, the first that the vocabulary has is used.
+const FILL_IN_THE_MIDDLE = [
   ['<|fim_pad|>', '<fim-pad>', '<fim_pad>', '<PAD>', '[PAD]'],
   ['<|fim_repo|>', '<|repo_name|>', '<fim-repo>', '<REPO>', '<reponame>'],
   ['<|file_sep|>'],
 ];
-// Tokens of gpt-oss that are part of its visible format.
+// gpt-oss's channel format: not control tokens, so that decoded text includes them.
 const ALWAYS_VISIBLE = ['<|channel|>', '<|message|>', '<|start|>', '<|constrain|>'];
 
 export function readVocab(meta: Metadata): Vocab {
@@ -79,8 +79,8 @@ export function readVocab(meta: Metadata): Vocab {
   if (!tokens?.length) {
     throw new FormatError('The model file has no tokenizer.ggml.tokens; convert it again with its tokenizer.');
   }
-  const idOf = new Map(tokens.map((text, id) => [text, id]));
-  if (idOf.size !== tokens.length) {
+  const idByText = new Map(tokens.map((text, id) => [text, id]));
+  if (idByText.size !== tokens.length) {
     throw new FormatError('The model file lists a token twice in tokenizer.ggml.tokens; convert it again.');
   }
   const merges = getStrings(meta, 'tokenizer.ggml.merges') ?? [];
@@ -88,93 +88,95 @@ export function readVocab(meta: Metadata): Vocab {
     throw new FormatError('The model file has no tokenizer.ggml.merges; convert it again with its tokenizer.');
   }
 
-  const scores = perToken(meta, 'tokenizer.ggml.scores', tokens.length) ?? new Float32Array(tokens.length);
-  const fileTypes = perToken(meta, 'tokenizer.ggml.token_type', tokens.length);
+  const scores = getNumberPerToken(meta, 'tokenizer.ggml.scores', tokens.length) ?? new Float32Array(tokens.length);
+  const fileTypes = getNumberPerToken(meta, 'tokenizer.ggml.token_type', tokens.length);
   const types = fileTypes ? Uint8Array.from(fileTypes) : new Uint8Array(tokens.length).fill(TokenType.normal);
 
   const id = (name: string): number | undefined => {
     const value = getInt(meta, `tokenizer.ggml.${name}_token_id`);
-    // An id outside the vocabulary is a common conversion slip that llama.cpp ignores too.
+    // Some converted files have an id outside the vocabulary; llama.cpp ignores it too.
     return value !== undefined && value >= 0 && value < tokens.length ? value : undefined;
   };
   const spm = kind === 'spm';
   const bos = id('bos') ?? (spm ? 1 : undefined);
   const eos = id('eos') ?? (spm ? 2 : undefined);
   const unk = id('unknown') ?? (spm ? 0 : undefined);
-  const eot = id('eot') ?? firstOf(idOf, END_OF_TURN);
-  const endIds = endTokens(idOf, types, [eos, eot, id('eom')]);
-  const pre = spm ? { patterns: [], ignoreMerges: false, addBos: true } : preTokenizer(preName(meta));
+  const eot = id('eot') ?? firstIdOf(idByText, END_OF_TURN);
+  const eosIds = collectEosIds(idByText, types, [eos, eot, id('eom')]);
+  const preTokenizer = spm
+    ? { patterns: [], ignoreMerges: false, addBos: true }
+    : preTokenizerRule(preTokenizerName(meta));
 
   return {
     kind,
     tokens,
-    idOf,
+    idByText,
     types,
     scores,
     merges,
-    pre,
+    preTokenizer,
     bos,
     eos,
     eot,
     unk,
-    endIds,
-    addBos: (getBool(meta, 'tokenizer.ggml.add_bos_token') ?? pre.addBos) && bos !== undefined,
+    eosIds,
+    addBos: (getBool(meta, 'tokenizer.ggml.add_bos_token') ?? preTokenizer.addBos) && bos !== undefined,
     addEos: (getBool(meta, 'tokenizer.ggml.add_eos_token') ?? false) && eos !== undefined,
     addSpacePrefix: getBool(meta, 'tokenizer.ggml.add_space_prefix') ?? spm,
-    // Phi-3's way, which its files do not say; llama.cpp goes by the model's name too.
-    eatSpaces: /phi-?3/i.test(getString(meta, 'general.name') ?? ''),
+    // Phi-3's files do not say so; llama.cpp checks the model's name too.
+    rstripControlTokens: /phi-?3/i.test(getString(meta, 'general.name') ?? ''),
   };
 }
 
-function preName(meta: Metadata): string {
+function preTokenizerName(meta: Metadata): string {
   return getString(meta, 'tokenizer.ggml.pre') || 'default';
 }
 
-/** Collects the tokens that end generation, and makes those that look like control tokens into control tokens. */
-function endTokens(
-  idOf: ReadonlyMap<string, number>,
+/** Collects the tokens that end generation, and corrects the types of known tokens in `types`. */
+function collectEosIds(
+  idByText: ReadonlyMap<string, number>,
   types: Uint8Array,
-  named: readonly (number | undefined)[],
+  idsFromFile: readonly (number | undefined)[],
 ): Set<number> {
-  const ends = new Set<number>();
+  const eosIds = new Set<number>();
   for (const text of END_OF_GENERATION) {
-    const id = idOf.get(text);
+    const id = idByText.get(text);
     if (id === undefined) continue;
-    ends.add(id);
+    eosIds.add(id);
     types[id] = TokenType.control;
   }
-  for (const marks of FILL_MARKS) {
-    const id = firstOf(idOf, marks);
+  for (const texts of FILL_IN_THE_MIDDLE) {
+    const id = firstIdOf(idByText, texts);
     if (id === undefined) continue;
-    ends.add(id);
+    eosIds.add(id);
     types[id] = TokenType.control;
   }
   for (const text of ALWAYS_VISIBLE) {
-    const id = idOf.get(text);
+    const id = idByText.get(text);
     if (id !== undefined) types[id] = TokenType.userDefined;
   }
-  for (const id of named) if (id !== undefined) ends.add(id);
+  for (const id of idsFromFile) if (id !== undefined) eosIds.add(id);
 
-  // Where a turn has its own closing calls, <|end|> only closes a part of it.
-  const has = (text: string) => idOf.has(text);
-  const end = idOf.get('<|end|>');
-  const call = has('<|call|>') || has('<|calls|>');
-  if (end !== undefined && call && (has('<|return|>') || has('<|flush|>'))) {
-    ends.delete(end);
+  // In vocabularies with these tokens, <|end|> ends a message within a turn, not the turn.
+  const has = (text: string) => idByText.has(text);
+  const end = idByText.get('<|end|>');
+  const hasCall = has('<|call|>') || has('<|calls|>');
+  if (end !== undefined && hasCall && (has('<|return|>') || has('<|flush|>'))) {
+    eosIds.delete(end);
     types[end] = TokenType.userDefined;
   }
-  return ends;
+  return eosIds;
 }
 
-function firstOf(idOf: ReadonlyMap<string, number>, texts: readonly string[]): number | undefined {
+function firstIdOf(idByText: ReadonlyMap<string, number>, texts: readonly string[]): number | undefined {
   for (const text of texts) {
-    const id = idOf.get(text);
+    const id = idByText.get(text);
     if (id !== undefined) return id;
   }
   return undefined;
 }
 
-function perToken(meta: Metadata, key: string, count: number): ArrayLike<number> | undefined {
+function getNumberPerToken(meta: Metadata, key: string, count: number): ArrayLike<number> | undefined {
   const values = getNumbers(meta, key);
   if (values && values.length < count) {
     throw new FormatError(

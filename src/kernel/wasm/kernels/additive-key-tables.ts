@@ -1,86 +1,96 @@
 /**
- * Books and maps of additive codebooks (mead) as scores are made from them.
+ * Tables for scores on additive codebooks (mead).
  *
- * `maps` is [kv head][block][dim of the query][dim of the block] f32, blocks of the fragment's sizes; each quad of what it
- * gives is multiplied by its size and each dim by its stretch, so that quads can be compared. `dots` has DOT_BYTES a
- * column, in the order of pairs: its book over size and stretch as [dims 0 and 1, dims 2 and 3][entry][2] int16, then
- * where its quad lies in a mapped query, and its codes in a head's, in bytes.
+ * `queryMaps` is [kv head][diagonal block][query dim][block dim] f32. The mapped query is scaled by the size of each
+ * quad and by a scale per dim, so that quads are comparable. `keyBooks` has KEY_BOOK_BYTES per column, in the order of
+ * pairs: its book divided by those scales as [dims 0 and 1, dims 2 and 3][entry][2] int16, then the byte offsets of its
+ * quad in a mapped query and of its codes among the head's.
  */
-import { type Additive, mostColumns } from './additive.ts';
+import { type AdditiveEncoding, maxColumns } from './additive.ts';
 
-export const DOT_BYTES = 2 * 64 + 16;
-export const QUAD_AT = 128;
-export const CODES_AT = 132;
+export const KEY_BOOK_BYTES = 2 * 64 + 16;
+export const QUAD_OFFSET = 128;
+export const CODES_OFFSET = 132;
 
-/** What is 1 of a book, as int16. */
+/** 1.0 in an int16 book. */
 const BOOK_ONE = 32767;
 
 /**
- * Entries of two columns are added as bytes before they are widened, which leaves each 7 bits. The more columns there are,
- * the more of their rounding adds up: past two and a half bits a value each has a byte of its own.
+ * Whether the table entries of two columns are added as bytes before they are widened, which leaves 7 bits for each.
+ * With more columns rounding errors add up, so above 2.5 bits per value each entry uses the full byte.
  */
-export const inPairs = (page: Additive, headDim: number) =>
-  mostColumns(page, { kvHeads: (4 * page.counts.length) / headDim }) <= (5 * headDim) / 8;
+export const addsColumnPairs = (encoding: AdditiveEncoding, headDim: number) =>
+  maxColumns(encoding, { kvHeads: (4 * encoding.booksPerQuad.length) / headDim }) <= (5 * headDim) / 8;
 
 interface Column {
   book: Float32Array;
-  /** In its head, of a page. */
-  number: number;
+  /** Index in its head. */
+  index: number;
   quad: number;
-  /** Its longest entry, with every dim over its quad's stretch. */
-  longest: number;
-  /** Of what it adds to scores, about. */
+  /** Approximate magnitude of its contribution to scores. */
   size: number;
 }
 
 /**
- * Books and maps as the loops want them. Large columns are paired with small ones; a quad is as large as its largest
- * pair, or column.
+ * Builds the tables. Large columns are paired with small ones; the size of a quad is that of its largest pair, or of
+ * its largest column if columns are not added in pairs.
  */
-export function keyTables(page: Additive, matrix: Float32Array, blocks: readonly number[], pageTokens: number) {
-  const { counts, books } = page;
+export function additiveKeyTables(
+  encoding: AdditiveEncoding,
+  matrix: Float32Array,
+  blocks: readonly number[],
+  pageTokens: number,
+) {
+  const { booksPerQuad, books } = encoding;
   const headDim = blocks.reduce((sum, size) => sum + size, 0);
   const quads = headDim / 4;
-  const together = inPairs(page, headDim);
-  const mapSize = mapNumbers(blocks);
-  const places = placesOf(blocks);
-  const firsts = [0];
-  const dots: Uint8Array[] = [];
-  const maps = new Float32Array((counts.length / quads) * mapSize);
-  for (let head = 0, column = 0; head < counts.length / quads; head++) {
+  const addsPairs = addsColumnPairs(encoding, headDim);
+  const headMapSize = mapSize(blocks);
+  const blocksByDim = dimBlocks(blocks);
+  const firstKeyBooks = [0];
+  const keyBooks: Uint8Array[] = [];
+  const queryMaps = new Float32Array((booksPerQuad.length / quads) * headMapSize);
+  for (let head = 0, column = 0; head < booksPerQuad.length / quads; head++) {
     const columns: Column[] = [];
-    const stretches = Array.from({ length: quads }, (_, quad) => {
-      const count = counts[head * quads + quad];
-      const own = Array.from({ length: count }, (_, n) => books.subarray(64 * (column + n), 64 * (column + n + 1)));
+    const scales = Array.from({ length: quads }, (_, quad) => {
+      const count = booksPerQuad[head * quads + quad];
+      const quadBooks = Array.from({ length: count }, (_, n) =>
+        books.subarray(64 * (column + n), 64 * (column + n + 1)),
+      );
       column += count;
-      const stretch = stretchOf(own);
-      for (const book of own) {
-        const longest = longestOf(book, stretch);
-        columns.push({ book, number: columns.length, quad, longest, size: longest * Math.hypot(...stretch) });
+      const scale = dimScales(quadBooks);
+      for (const book of quadBooks) {
+        const size = longestEntry(book, scale) * Math.hypot(...scale);
+        columns.push({ book, index: columns.length, quad, size });
       }
-      return stretch;
+      return scale;
     });
     const pairs = pairColumns(columns);
-    const sizes = stretches.map((stretch, quad) => {
+    const sizes = scales.map((scale, quad) => {
       const sums = pairs.flatMap(pair => {
-        const all = pair.reduce((sum, { size }) => sum + size, 0);
-        return pair.filter(column => column.quad === quad).map(({ size }) => (together ? all : size));
+        const pairSize = pair.reduce((sum, { size }) => sum + size, 0);
+        return pair.filter(column => column.quad === quad).map(({ size }) => (addsPairs ? pairSize : size));
       });
-      return Math.max(1e-30, ...sums) / Math.hypot(...stretch);
+      return Math.max(1e-30, ...sums) / Math.hypot(...scale);
     });
-    for (const { book, number, quad } of pairs.flatMap(([a, b]) => [a, b ?? { ...a, book: new Float32Array(64) }]))
-      dots.push(dotsOf(book, stretches[quad], sizes[quad], 8 * quad, (number * pageTokens) / 2));
-    firsts.push(dots.length);
-    places.forEach(({ start, size, map }, dim) => {
-      const scale = sizes[dim >> 2] * stretches[dim >> 2][dim & 3];
+    for (const { book, index, quad } of pairs.flatMap(([a, b]) => [a, b ?? { ...a, book: new Float32Array(64) }]))
+      keyBooks.push(keyBook(book, scales[quad], sizes[quad], 8 * quad, (index * pageTokens) / 2));
+    firstKeyBooks.push(keyBooks.length);
+    blocksByDim.forEach(({ start, size, map }, dim) => {
+      const scale = sizes[dim >> 2] * scales[dim >> 2][dim & 3];
       const row = (head * headDim + dim) * headDim + start;
-      for (let i = 0; i < size; i++) maps[head * mapSize + map + i * size + dim - start] = scale * matrix[row + i];
+      for (let i = 0; i < size; i++)
+        queryMaps[head * headMapSize + map + i * size + dim - start] = scale * matrix[row + i];
     });
   }
-  return { dots: new Uint8Array(dots.flatMap(bytes => [...bytes])), firsts: Int32Array.from(firsts), maps };
+  return {
+    keyBooks: new Uint8Array(keyBooks.flatMap(bytes => [...bytes])),
+    firstKeyBooks: Int32Array.from(firstKeyBooks),
+    queryMaps,
+  };
 }
 
-/** The largest with the smallest, and so on; one may be left alone. */
+/** Pairs the largest column with the smallest, and so on; the last pair may have one column. */
 function pairColumns(columns: readonly Column[]): Column[][] {
   const sorted = columns.toSorted((a, b) => b.size - a.size);
   const half = Math.ceil(sorted.length / 2);
@@ -89,46 +99,52 @@ function pairColumns(columns: readonly Column[]): Column[][] {
     .map((large, i) => (i < sorted.length - half ? [large, sorted[sorted.length - 1 - i]] : [large]));
 }
 
-/** DOT_BYTES. */
-function dotsOf(book: Float32Array, stretch: number[], size: number, quadAt: number, codesAt: number): Uint8Array {
-  const out = new DataView(new ArrayBuffer(DOT_BYTES));
+/** One entry of `keyBooks`. */
+function keyBook(
+  book: Float32Array,
+  scale: number[],
+  size: number,
+  quadOffset: number,
+  codesOffset: number,
+): Uint8Array {
+  const out = new DataView(new ArrayBuffer(KEY_BOOK_BYTES));
   book.forEach((x, i) => {
     const [entry, dim] = [i >> 2, i & 3];
-    out.setInt16(64 * (dim >> 1) + 4 * entry + 2 * (dim & 1), Math.round((x / stretch[dim] / size) * BOOK_ONE), true);
+    out.setInt16(64 * (dim >> 1) + 4 * entry + 2 * (dim & 1), Math.round((x / scale[dim] / size) * BOOK_ONE), true);
   });
-  out.setInt32(QUAD_AT, quadAt, true);
-  out.setInt32(CODES_AT, codesAt, true);
+  out.setInt32(QUAD_OFFSET, quadOffset, true);
+  out.setInt32(CODES_OFFSET, codesOffset, true);
   return new Uint8Array(out.buffer);
 }
 
-/** What a head's maps take, in numbers. */
-export const mapNumbers = (blocks: readonly number[]) => blocks.reduce((sum, size) => sum + size * size, 0);
+/** Values in one head's query maps. */
+export const mapSize = (blocks: readonly number[]) => blocks.reduce((sum, size) => sum + size * size, 0);
 
-/** Of each dim: where its block starts, its size, and where its map starts among a head's. */
-function placesOf(blocks: readonly number[]): { start: number; size: number; map: number }[] {
-  const places: { start: number; size: number; map: number }[] = [];
+/** For each dim, its diagonal block: first dim, size, and index of its map's first value among the head's. */
+function dimBlocks(blocks: readonly number[]): { start: number; size: number; map: number }[] {
+  const byDim: { start: number; size: number; map: number }[] = [];
   let map = 0;
   for (const size of blocks) {
-    const place = { start: places.length, size, map };
-    for (let i = 0; i < size; i++) places.push(place);
+    const block = { start: byDim.length, size, map };
+    for (let i = 0; i < size; i++) byDim.push(block);
     map += size * size;
   }
-  return places;
+  return byDim;
 }
 
-/** How far a quad's entries spread in each dim. */
-function stretchOf(books: readonly Float32Array[]): number[] {
+/** The spread of a quad's entries in each dim. */
+function dimScales(books: readonly Float32Array[]): number[] {
   const squares = [0, 0, 0, 0];
   for (const book of books)
     book.forEach((x, i) => {
       squares[i & 3] += x * x;
     });
-  const most = Math.max(...squares, 1e-30);
-  return squares.map(square => Math.sqrt(Math.max(square, 1e-6 * most)));
+  const max = Math.max(...squares, 1e-30);
+  return squares.map(square => Math.sqrt(Math.max(square, 1e-6 * max)));
 }
 
-/** The longest entry of a book, with every dim over its stretch. */
-function longestOf(book: Float32Array, stretch: number[]): number {
-  const lengths = Array.from({ length: 16 }, (_, e) => Math.hypot(...stretch.map((by, d) => book[4 * e + d] / by)));
+/** Length of a book's longest entry, with every dim divided by its scale. */
+function longestEntry(book: Float32Array, scale: number[]): number {
+  const lengths = Array.from({ length: 16 }, (_, e) => Math.hypot(...scale.map((s, d) => book[4 * e + d] / s)));
   return Math.max(...lengths);
 }

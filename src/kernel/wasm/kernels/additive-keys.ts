@@ -1,155 +1,167 @@
 /**
- * Scores on pages of additive codebooks as they are packed (mead). Page by page, the queries are turned to the page's
- * start and mapped; each column gets a table of query x entry as bytes, and the sum of a token's entries over all
- * columns is its score: one swizzle serves 16 tokens. Books and maps are as additive-key-tables.ts makes them.
+ * Scores on packed pages of additive codebooks (mead). For each page the queries are made page-relative and mapped;
+ * each column gets a lookup table of query x entry as bytes. A token's score is the sum of its table entries over all
+ * columns; one swizzle looks up 16 tokens. additive-key-tables.ts describes the books and maps.
  */
-import type { Fragment } from '../../fragment.ts';
+import type { PageLayout } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { beforeLoop, max4, multiplyAdd, sum4, swizzle } from '../ops.ts';
-import { type Additive, mostColumns } from './additive.ts';
-import { CODES_AT, DOT_BYTES, inPairs, mapNumbers, QUAD_AT } from './additive-key-tables.ts';
-import type { AttendShape, KeyFragment } from './attend.ts';
-import { INTERLEAVE } from './table-keys.ts';
-import type { Tables } from './unpack.ts';
+import { hoist, multiplyAdd, reduceAdd, reduceMax, swizzle } from '../ops.ts';
+import { type AdditiveEncoding, maxColumns } from './additive.ts';
+import { addsColumnPairs, CODES_OFFSET, KEY_BOOK_BYTES, mapSize, QUAD_OFFSET } from './additive-key-tables.ts';
+import type { AttentionShape, KeyEmitter } from './attend.ts';
+import type { CodecTables } from './dequantize-page.ts';
+import { INTERLEAVE } from './lookup-table-keys.ts';
 
-/** Dims of a mapped query that are made together; blocks are of whole ones. */
+/** Dims of a mapped query computed together; diagonal blocks are multiples of it. */
 const OCTET = 8;
-/** Dims of a query that a turn of the loop takes into them. */
+/** Query dims per loop iteration. */
 const PAIR = 2;
 /** Heads whose sums are kept in registers together. */
-const HEADS = 4;
+const HEADS_PER_PASS = 4;
 
-/** Entries that are added as bytes stay within this, in whole steps; each may be rounded down by almost one. */
-const MOST = 126;
-/** What is 1 step of a query as int16; dots with books, where 1 is 2^15, are moved down by as much. */
+/** Max magnitude of the sum of entries that are added as bytes, in steps; each is rounded down by up to one. */
+const MAX_TABLE_ENTRY = 126;
+/** One step of an int16 query. Dots with books, where 1.0 is 2^15, are shifted right by DOT_SHIFT to whole steps. */
 const QUERY_ONE = 256;
-const DOWN = 23;
+const DOT_SHIFT = 23;
 
-/** Room while a page is scored: turned queries, mapped ones, these as int16, tables; then for each head a scale and a constant. */
-function scratchOf(shape: AttendShape, page: Additive) {
+/**
+ * Scratch: page-relative queries, mapped queries, these as int16, lookup tables; then a scale and a constant per head.
+ */
+function scratchLayout(shape: AttentionShape, encoding: AdditiveEncoding) {
   const { group, headDim } = shape;
   const mapped = 4 * group * headDim;
-  const whole = 2 * mapped;
-  const tables = whole + 2 * group * headDim;
-  const scales = tables + (mostColumns(page, shape) + 1) * group * 16;
-  return { mapped, whole, tables, scales, bytes: scales + 8 * group };
+  const int16 = 2 * mapped;
+  const tables = int16 + 2 * group * headDim;
+  const scales = tables + (maxColumns(encoding, shape) + 1) * group * 16;
+  return { mapped, int16, tables, scales, bytes: scales + 8 * group };
 }
 
-export const additiveKeyScratch = ({ page }: Fragment, shape: AttendShape): number =>
-  page.kind === 'additive' ? scratchOf(shape, page).bytes : 0;
+export const additiveKeyScratch = ({ encoding }: PageLayout, shape: AttentionShape): number =>
+  encoding.kind === 'additive' ? scratchLayout(shape, encoding).bytes : 0;
 
 export function additiveKeys(
-  fragment: Fragment,
-  shape: AttendShape,
-  tables: Tables,
+  layout: PageLayout,
+  shape: AttentionShape,
+  tables: CodecTables,
   scratch: () => I32,
-): KeyFragment | undefined {
-  const { page } = fragment;
+): KeyEmitter | undefined {
+  const { encoding } = layout;
   const { group, headDim, pageTokens, precise } = shape;
-  if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
-  const blocks = fragment.blocks ?? [headDim];
+  if (encoding.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
+  const blocks = layout.diagonalBlocks ?? [headDim];
   if (blocks.some(size => size % OCTET !== 0)) return undefined;
-  // Sums of bytes have 16 bits.
-  if (mostColumns(page, shape) > 256) return undefined;
-  const at = scratchOf(shape, page);
+  // Sums of bytes must fit into 16 bits.
+  if (maxColumns(encoding, shape) > 256) return undefined;
+  const offsets = scratchLayout(shape, encoding);
   const additive = tables.additive!;
-  const together = inPairs(page, headDim);
+  const addsPairs = addsColumnPairs(encoding, headDim);
   const queryBytes = 4 * group * headDim;
   return {
     queryBytes,
-    prepare(k, queries, _head, out) {
+    transformQuery(k, queries, _head, out) {
       const to = k.i32(out);
       k.for(0, queryBytes, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
     },
-    open() {},
-    scores(k, pageAt, head, query, scores, turn) {
-      const room = k.i32(scratch());
-      const [column, columnEnd] = [0, 4].map(next => k.i32(i32.load(i32.mul(head, 4), additive.firsts + next)));
+    beginPage() {},
+    scorePage(k, page, head, query, scores, pageRope) {
+      const base = k.i32(scratch());
+      const [column, columnEnd] = [0, 4].map(next => k.i32(i32.load(i32.mul(head, 4), additive.firstColumns + next)));
       const [books, end] = [0, 4].map(next =>
-        k.i32(i32.add(additive.dots, i32.mul(i32.load(i32.mul(head, 4), additive.dotFirsts + next), DOT_BYTES))),
+        k.i32(
+          i32.add(
+            additive.keyBooks,
+            i32.mul(i32.load(i32.mul(head, 4), additive.firstKeyBooks + next), KEY_BOOK_BYTES),
+          ),
+        ),
       );
-      const codes = k.i32(i32.add(pageAt, i32.mul(column, pageTokens / 2)));
-      const unsigned = i32.divU(i32.sub(end, books), together ? 2 * DOT_BYTES : DOT_BYTES);
-      const rounded = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
-      const bias = k.f32(f32.sub(rounded, f32.mul(f32.fromI32(unsigned), f32.const(128))));
+      const codes = k.i32(i32.add(page, i32.mul(column, pageTokens / 2)));
+      const unsignedTables = i32.divU(i32.sub(end, books), addsPairs ? 2 * KEY_BOOK_BYTES : KEY_BOOK_BYTES);
+      // Entries are rounded down, by half a step on average, and those of unsigned tables are 128 too large.
+      const roundedDown = f32.mul(f32.fromI32(i32.sub(columnEnd, column)), f32.const(0.5));
+      const bias = k.f32(f32.sub(roundedDown, f32.mul(f32.fromI32(unsignedTables), f32.const(128))));
       const mean = k.i32(i32.add(tables.mean!, i32.mul(head, 4 * headDim)));
-      const maps = k.i32(i32.add(additive.maps, i32.mul(head, 4 * mapNumbers(blocks))));
-      for (let from = 0; from < group; from += HEADS) {
-        const heads = Array.from({ length: Math.min(HEADS, group - from) }, (_, i) => from + i);
-        const constants = turnQueries(k, shape, heads, query, fragment.turn && turn, mean, room);
-        const sizes = mapQueries(k, shape, heads, room, maps, at.mapped, blocks);
+      const maps = k.i32(i32.add(additive.queryMaps, i32.mul(head, 4 * mapSize(blocks))));
+      const rope = layout.ropeFrequencies && pageRope;
+      const [queries, lookupTables] = [offsets.int16, offsets.tables].map(offset => i32.add(base, offset));
+      for (let from = 0; from < group; from += HEADS_PER_PASS) {
+        const heads = Array.from({ length: Math.min(HEADS_PER_PASS, group - from) }, (_, i) => from + i);
+        const constants = pageRelativeQueries(k, shape, heads, query, rope, mean, base);
+        const maxSquares = mapQueries(k, shape, heads, base, maps, offsets.mapped, blocks);
         heads.forEach((g, i) => {
-          const step = k.f32(f32.max(f32.mul(f32.sqrt(max4(k, sizes[i])), f32.const(1 / MOST)), f32.const(1e-30)));
-          const [mapped, whole] = [at.mapped + 4 * headDim * g, at.whole + 2 * headDim * g];
-          roundQuery(k, headDim, i32.add(room, mapped), step, i32.add(room, whole));
-          const constant = f32.add(sum4(k, constants[i]), f32.mul(bias, step));
-          k.do(f32.store(room, step, at.scales + 8 * g), f32.store(room, constant, at.scales + 8 * g + 4));
+          const step = k.f32(
+            f32.max(f32.mul(f32.sqrt(reduceMax(k, maxSquares[i])), f32.const(1 / MAX_TABLE_ENTRY)), f32.const(1e-30)),
+          );
+          const [mapped, int16] = [offsets.mapped + 4 * headDim * g, offsets.int16 + 2 * headDim * g];
+          roundQuery(k, headDim, i32.add(base, mapped), step, i32.add(base, int16));
+          const constant = f32.add(reduceAdd(k, constants[i]), f32.mul(bias, step));
+          k.do(f32.store(base, step, offsets.scales + 8 * g), f32.store(base, constant, offsets.scales + 8 * g + 4));
         });
-        buildTables(k, shape, heads, books, end, i32.add(room, at.whole), i32.add(room, at.tables), together);
-        scoreColumns(k, shape, heads, codes, books, end, room, at, scores, together);
+        buildTables(k, shape, heads, books, end, queries, lookupTables, addsPairs);
+        scoreColumns(k, shape, heads, codes, books, end, base, offsets, scores, addsPairs);
       }
     },
   };
 }
 
-/** Queries turned back to the page's start; gives each one's dot with the mean, a sum of four. */
-function turnQueries(
+/** Writes the page-relative queries and returns each one's dot product with the mean, as four partial sums. */
+function pageRelativeQueries(
   k: Kernel,
-  { headDim, relaxed }: AttendShape,
+  { headDim, relaxed }: AttentionShape,
   heads: number[],
   query: I32,
-  turn: I32 | undefined,
+  pageRope: I32 | undefined,
   mean: I32,
   out: I32,
 ) {
   const add = multiplyAdd(relaxed);
   const sums = heads.map(() => k.v128(v128.zero));
   const [from, to, m] = [k.i32(query), k.i32(out), k.i32(mean)];
-  const by = k.i32(turn ?? 0);
-  const [x, cos, sin, own] = [k.v128(), k.v128(), k.v128(), k.v128()];
+  const rope = k.i32(pageRope ?? 0);
+  const [x, cos, sin, meanDims] = [k.v128(), k.v128(), k.v128(), k.v128()];
   k.for(0, 4 * headDim, 16, () => {
-    if (turn !== undefined) {
-      k.set(cos, v128.load(by));
-      k.set(sin, v128.load(by, 16));
+    if (pageRope !== undefined) {
+      k.set(cos, v128.load(rope));
+      k.set(sin, v128.load(rope, 16));
     }
-    k.set(own, v128.load(m));
+    k.set(meanDims, v128.load(m));
     heads.forEach((g, i) => {
       k.set(x, v128.load(from, 4 * headDim * g));
-      if (turn !== undefined) k.set(x, add(v128.shuffle(x, x, lanes32(1, 0, 3, 2)), sin, f32x4.mul(x, cos)));
-      k.set(sums[i], add(x, own, sums[i]));
+      if (pageRope !== undefined) k.set(x, add(v128.shuffle(x, x, lanes32(1, 0, 3, 2)), sin, f32x4.mul(x, cos)));
+      k.set(sums[i], add(x, meanDims, sums[i]));
       k.do(v128.store(to, x, 4 * headDim * g));
     });
     for (const address of [from, to, m]) k.increment(address, 16);
-    k.increment(by, 32);
+    k.increment(rope, 32);
   });
   return sums;
 }
 
-/** Maps turned queries, block by block; gives each one's largest squared length of a quad, in one of four. */
+/** Maps page-relative queries, block by block. Returns each one's largest squared quad length, in one of four lanes. */
 function mapQueries(
   k: Kernel,
-  { headDim, relaxed }: AttendShape,
+  { headDim, relaxed }: AttentionShape,
   heads: number[],
-  room: I32,
+  base: I32,
   maps: I32,
   mapped: number,
   blocks: readonly number[],
 ) {
   const add = multiplyAdd(relaxed);
-  const sizes = heads.map(() => k.v128(v128.zero));
+  const maxSquares = heads.map(() => k.v128(v128.zero));
   const sums = heads.map(() => [0, 1].map(() => k.v128()));
-  const [from, map, to] = [k.i32(room), k.i32(maps), k.i32(i32.add(room, mapped))];
+  const [from, map, to] = [k.i32(base), k.i32(maps), k.i32(i32.add(base, mapped))];
   const [dims, rows] = [k.i32(), k.i32()];
   const columns = [0, 1].map(() => k.v128());
   const x = k.v128();
-  const times = (n: number, body: () => void) => (n === 1 ? body() : k.for(0, n, 1, body));
-  /** Eight dims of a mapped query from all `size` dims of its block. */
+  const repeat = (n: number, body: () => void) => (n === 1 ? body() : k.for(0, n, 1, body));
+  /** Eight dims of a mapped query from all `size` dims of its diagonal block. */
   const octet = (size: number) => {
     k.set(dims, from);
     k.set(rows, map);
     for (const sum of sums.flat()) k.set(sum, v128.zero);
-    // Few at a time: all that a turn loads is loaded first, and has to fit into registers.
+    // Few dims per iteration: V8 moves all loads to its start, and they must fit into registers.
     k.for(0, size, PAIR, () => {
       for (let dim = 0; dim < PAIR; dim++) {
         columns.forEach((column, half) => {
@@ -167,10 +179,11 @@ function mapQueries(
     });
     heads.forEach((g, i) => {
       const [a, b] = sums[i].map(sum => k.v128(f32x4.mul(sum, sum)));
-      const halves = k.v128(
+      const pairSums = k.v128(
         f32x4.add(v128.shuffle(a, b, lanes32(0, 1, 4, 5)), v128.shuffle(a, b, lanes32(2, 3, 6, 7))),
       );
-      k.set(sizes[i], f32x4.max(sizes[i], f32x4.add(halves, v128.shuffle(halves, halves, lanes32(1, 0, 3, 2)))));
+      const lengths = f32x4.add(pairSums, v128.shuffle(pairSums, pairSums, lanes32(1, 0, 3, 2)));
+      k.set(maxSquares[i], f32x4.max(maxSquares[i], lengths));
       sums[i].forEach((sum, half) => {
         k.do(v128.store(to, sum, 4 * headDim * g + 16 * half));
       });
@@ -182,18 +195,18 @@ function mapQueries(
     const size = blocks[first];
     let count = 1;
     while (blocks[first + count] === size) count++;
-    times(count, () => {
-      times(size / OCTET, () => octet(size));
-      // The map's pointer has gone along its first row; the next map is behind the last.
+    repeat(count, () => {
+      repeat(size / OCTET, () => octet(size));
+      // The pointer has advanced along the map's first row; skip the other rows.
       k.increment(map, 4 * (size * size - size));
       k.increment(from, 4 * size);
     });
     first += count;
   }
-  return sizes;
+  return maxSquares;
 }
 
-/** A mapped query in steps, as int16. */
+/** Converts a mapped query to int16, in units of step / QUERY_ONE. */
 function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, out: I32): void {
   const [from, to] = [k.i32(query), k.i32(out)];
   const scale = k.v128(f32x4.splat(f32.div(f32.const(QUERY_ONE), step)));
@@ -208,25 +221,28 @@ function roundQuery(k: Kernel, headDim: number, query: I32, step: Local<'f32'>, 
   });
 }
 
-/** Tables [column][head][16] of bytes. Those of columns that are not added to others have no sign: 128 more than they stand for. */
+/**
+ * Builds lookup tables [column][head][16]. The bytes are unsigned, offset by 128, except for the second column of a
+ * pair.
+ */
 function buildTables(
   k: Kernel,
-  { group, headDim }: AttendShape,
+  { group, headDim }: AttentionShape,
   heads: number[],
   books: I32,
   end: I32,
   queries: I32,
   out: I32,
-  together: boolean,
+  addsPairs: boolean,
 ): void {
-  const [whole, to] = [k.i32(queries), k.i32(out)];
+  const [query, to] = [k.i32(queries), k.i32(out)];
   const entries = Array.from({ length: 8 }, () => k.v128());
   const [low, high] = [k.v128(), k.v128()];
   const sign = k.v128(i8x16.const(-128));
-  k.forAddresses(books, end, 2 * DOT_BYTES, from => {
+  k.forAddresses(books, end, 2 * KEY_BOOK_BYTES, from => {
     for (const second of [0, 1]) {
-      const at = DOT_BYTES * second;
-      const quad = k.i32(i32.add(whole, i32.load(from, at + QUAD_AT)));
+      const at = KEY_BOOK_BYTES * second;
+      const quad = k.i32(i32.add(query, i32.load(from, at + QUAD_OFFSET)));
       entries.forEach((entry, n) => {
         k.set(entry, v128.load(from, at + 16 * n));
       });
@@ -234,32 +250,32 @@ function buildTables(
         k.set(low, v128.load32Splat(quad, 2 * headDim * g));
         k.set(high, v128.load32Splat(quad, 2 * headDim * g + 4));
         const words = [0, 1, 2, 3].map(n =>
-          i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOWN),
+          i32x4.shrS(i32x4.add(i32x4.dot(entries[n], low), i32x4.dot(entries[4 + n], high)), DOT_SHIFT),
         );
         const bytes = i8x16.narrowS(i16x8.narrowS(words[0], words[1]), i16x8.narrowS(words[2], words[3]));
-        k.do(v128.store(to, second && together ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
+        k.do(v128.store(to, second && addsPairs ? bytes : v128.xor(bytes, sign), 16 * (second * group + g)));
       }
     }
     k.increment(to, 2 * 16 * group);
   });
 }
 
-/** Scores of a page: the sums of table entries, times the scale of a head's tables, and its constant. */
+/** Scores of a page: the sum of table entries x the head's scale + its constant. */
 function scoreColumns(
   k: Kernel,
-  { group, pageTokens, relaxed }: AttendShape,
+  { group, pageTokens, relaxed }: AttentionShape,
   heads: number[],
   codes: I32,
   books: I32,
   end: I32,
-  room: I32,
-  at: ReturnType<typeof scratchOf>,
+  base: I32,
+  offsets: ReturnType<typeof scratchLayout>,
   scores: I32,
-  together: boolean,
+  addsPairs: boolean,
 ): void {
-  // Where the turned queries were.
-  const [nibble] = beforeLoop(k, room, [i8x16.const(15)]);
-  // Bytes are summed as the even and odd halves of 16-bit lanes: `raw` takes both, `odd` the upper one alone.
+  // The page-relative queries are no longer needed.
+  const [nibble] = hoist(k, base, [i8x16.const(15)]);
+  // Even and odd bytes are summed separately: `raw` adds 16-bit lanes with both, `odd` the high bytes alone.
   const sums = heads.map(() => ({ raw: k.v128(), odd: k.v128() }));
   const index = [0, 1].map(() => k.v128());
   const entry = k.v128();
@@ -267,20 +283,20 @@ function scoreColumns(
   k.for(0, pageTokens, 32, token => {
     for (const half of [0, 1]) {
       k.set(from, i32.add(codes, i32.shrU(token, 1)));
-      k.set(table, i32.add(room, at.tables));
+      k.set(table, i32.add(base, offsets.tables));
       for (const { raw, odd } of sums) {
         k.set(raw, v128.zero);
         k.set(odd, v128.zero);
       }
-      k.forAddresses(books, end, 2 * DOT_BYTES, book => {
+      k.forAddresses(books, end, 2 * KEY_BOOK_BYTES, book => {
         index.forEach((local, n) => {
-          const bytes = v128.load(i32.add(from, i32.load(book, DOT_BYTES * n + CODES_AT)));
+          const bytes = v128.load(i32.add(from, i32.load(book, KEY_BOOK_BYTES * n + CODES_OFFSET)));
           k.set(local, v128.and(half ? i16x8.shrU(bytes, 4) : bytes, nibble));
         });
         heads.forEach((g, i) => {
           const { raw, odd } = sums[i];
           const [a, b] = index.map((local, n) => swizzle(relaxed)(v128.load(table, 16 * (n * group + g)), local));
-          for (const bytes of together ? [i8x16.add(a, b)] : [a, b]) {
+          for (const bytes of addsPairs ? [i8x16.add(a, b)] : [a, b]) {
             k.set(entry, bytes);
             k.set(raw, i16x8.add(raw, entry));
             k.set(odd, i16x8.add(odd, i16x8.shrU(entry, 8)));
@@ -292,7 +308,7 @@ function scoreColumns(
       heads.forEach((g, i) => {
         const { raw, odd } = sums[i];
         k.set(raw, i16x8.sub(raw, i16x8.shl(odd, 8)));
-        const [scale, constant] = [0, 4].map(of => k.v128(v128.load32Splat(room, at.scales + 8 * g + of)));
+        const [scale, constant] = [0, 4].map(part => k.v128(v128.load32Splat(base, offsets.scales + 8 * g + part)));
         INTERLEAVE.forEach((lanes, eighth) => {
           const eight = k.v128(v128.shuffle(raw, odd, lanes));
           [i32x4.extendLowU(eight), i32x4.extendHighU(eight)].forEach((four, quarter) => {

@@ -1,49 +1,50 @@
 /**
- * Weighted sums over pages of additive codebooks as they are packed (mead): the entries of a quad's books as bytes are
- * added up before weights meet them.
+ * Weighted sums over packed pages of additive codebooks (mead): the entries of a quad's books are added as bytes, then
+ * multiplied by the quantized probabilities.
  *
- * `bytes` has 64 a column: its book as [dim][entry] int8; `steps` four f32 a quad: what 1 is worth in each dim.
+ * `valueBooks` has 64 bytes per column: its book as [dim][entry] int8. `valueSteps` has four f32 per quad: the step of
+ * each dim.
  */
-import type { Fragment } from '../../fragment.ts';
+import type { PageLayout } from '../../page-layout.ts';
 import { f32x4, type I32, i8x16, i16x8, i32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { beforeLoop, dotBytes, swizzle } from '../ops.ts';
-import { type Additive, forQuads } from './additive.ts';
-import type { AttendShape, ValueFragment } from './attend.ts';
-import { stateBytes, takePage } from './softmax.ts';
-import { takeSums, WORTH_ROOM } from './sums.ts';
-import type { Tables } from './unpack.ts';
-import { POWERS_ROOM, pageBytes, pagePowers } from './weights.ts';
+import { dotInt8, hoist, swizzle } from '../ops.ts';
+import { type AdditiveEncoding, forEachQuad } from './additive.ts';
+import type { AttentionShape, ValueEmitter } from './attend.ts';
+import { addSumsToStates, UPDATE_SCRATCH } from './column-sums.ts';
+import type { CodecTables } from './dequantize-page.ts';
+import { addPageToState, stateBytes } from './online-softmax.ts';
+import { EXPONENTIATE_SCRATCH, exponentiatePage, quantizeProbabilities } from './quantized-probabilities.ts';
 
-const BOOK_BYTES = 64;
-/** Bytes of a quad's sum stay within this. */
-const MOST_BYTE = 127;
+const VALUE_BOOK_BYTES = 64;
+/** Max magnitude of the sum of a quad's entries. */
+const MAX_ENTRY_SUM = 127;
 /** Tokens whose products are added in 16 bits. */
-const runOf = (pageTokens: number) => (pageTokens % 64 === 0 ? 64 : 32);
+const runTokens = (pageTokens: number) => (pageTokens % 64 === 0 ? 64 : 32);
 /** Heads whose sums are kept in registers together. */
-const HEADS = 4;
-/** Tokens a turn of the loop: more of them, and what is loaded does not fit into registers. */
-const TURN = 32;
+const HEADS_PER_PASS = 4;
+/** With more, the loaded vectors do not fit into registers. */
+const TOKENS_PER_ITERATION = 32;
 
-/** Books as the loops here want them. */
-export function valueTables({ counts, books }: Additive) {
+/** Converts books to the tables described above. */
+export function additiveValueTables({ booksPerQuad, books }: AdditiveEncoding) {
   const bytes = new Int8Array(books.length);
-  const steps = new Float32Array(4 * counts.length);
+  const steps = new Float32Array(4 * booksPerQuad.length);
   let first = 0;
-  counts.forEach((count, quad) => {
-    const own = Array.from({ length: count }, (_, n) => books.subarray(64 * (first + n), 64 * (first + n + 1)));
-    // The largest and the least that a sum of one entry of each book can be.
-    const sizes = [0, 1, 2, 3].map(d => {
-      const along = own.map(book => book.filter((_, i) => (i & 3) === d));
-      const ends = [Math.max, Math.min].map(end => along.reduce((sum, entries) => sum + end(...entries), 0));
+  booksPerQuad.forEach((count, quad) => {
+    const quadBooks = Array.from({ length: count }, (_, n) => books.subarray(64 * (first + n), 64 * (first + n + 1)));
+    // The largest magnitude that a sum of one entry per book can have, per dim.
+    const magnitudes = [0, 1, 2, 3].map(d => {
+      const coordinates = quadBooks.map(book => book.filter((_, i) => (i & 3) === d));
+      const ends = [Math.max, Math.min].map(end => coordinates.reduce((sum, entries) => sum + end(...entries), 0));
       return Math.max(ends[0], -ends[1]);
     });
-    const step = sizes.map(size => size / (MOST_BYTE - count));
+    const step = magnitudes.map(magnitude => magnitude / (MAX_ENTRY_SUM - count));
     steps.set(step, 4 * quad);
-    own.forEach((book, n) => {
+    quadBooks.forEach((book, n) => {
       for (let d = 0; d < 4; d++) {
-        const wanted = Array.from({ length: 16 }, (_, e) => (step[d] > 0 ? book[4 * e + d] / step[d] : 0));
-        bytes.set(roundTogether(wanted), BOOK_BYTES * (first + n) + 16 * d);
+        const exact = Array.from({ length: 16 }, (_, e) => (step[d] > 0 ? book[4 * e + d] / step[d] : 0));
+        bytes.set(roundPreservingSum(exact), VALUE_BOOK_BYTES * (first + n) + 16 * d);
       }
     });
     first += count;
@@ -51,80 +52,84 @@ export function valueTables({ counts, books }: Additive) {
   return { bytes: new Uint8Array(bytes.buffer), steps };
 }
 
-/** Rounded so that as little as possible is lost over all of them: averages stay true. */
-function roundTogether(wanted: number[]): number[] {
-  const rounded = wanted.map(Math.round);
-  const missed = () => wanted.reduce((sum, x, i) => sum + x - rounded[i], 0);
-  for (let all = missed(); Math.abs(all) > 0.5; all = missed()) {
-    const way = Math.sign(all);
-    // The one that was nearest to being rounded the other way.
-    const rests = wanted.map((x, i) => way * (x - rounded[i]));
-    rounded[rests.indexOf(Math.max(...rests))] += way;
+/** Rounds values so that their sum is preserved to within 1/2: averages stay accurate. */
+function roundPreservingSum(exact: number[]): number[] {
+  const rounded = exact.map(Math.round);
+  const error = () => exact.reduce((sum, x, i) => sum + x - rounded[i], 0);
+  for (let total = error(); Math.abs(total) > 0.5; total = error()) {
+    const sign = Math.sign(total);
+    // Change the value that was nearest to being rounded the other way.
+    const errors = exact.map((x, i) => sign * (x - rounded[i]));
+    rounded[errors.indexOf(Math.max(...errors))] += sign;
   }
   return rounded;
 }
 
-/** Room: a group's weights as bytes, a few vectors, sums of all heads and dims, and a quad's codes, a byte each. */
-const roomAt = ({ group, pageTokens }: AttendShape) => group * pageTokens;
-const sumsAt = (shape: AttendShape) => roomAt(shape) + Math.max(POWERS_ROOM, WORTH_ROOM);
-const sumsBytes = (shape: AttendShape, heads: number) =>
-  16 * (shape.pageTokens / runOf(shape.pageTokens)) * heads * shape.headDim;
-const codesAt = (shape: AttendShape) => sumsAt(shape) + sumsBytes(shape, shape.group);
-export const additiveValueScratch = ({ page }: Fragment, shape: AttendShape): number =>
-  page.kind === 'additive' ? codesAt(shape) + Math.max(...page.counts) * shape.pageTokens : 0;
+/** Scratch: quantized probabilities, a few vectors, sums of all heads and dims, and a quad's codes, one byte each. */
+const updateScratchOffset = ({ group, pageTokens }: AttentionShape) => group * pageTokens;
+const sumsOffset = (shape: AttentionShape) =>
+  updateScratchOffset(shape) + Math.max(EXPONENTIATE_SCRATCH, UPDATE_SCRATCH);
+const sumsBytes = (shape: AttentionShape, heads: number) =>
+  16 * (shape.pageTokens / runTokens(shape.pageTokens)) * heads * shape.headDim;
+const codesOffset = (shape: AttentionShape) => sumsOffset(shape) + sumsBytes(shape, shape.group);
+export const additiveValueScratch = ({ encoding }: PageLayout, shape: AttentionShape): number =>
+  encoding.kind === 'additive' ? codesOffset(shape) + Math.max(...encoding.booksPerQuad) * shape.pageTokens : 0;
 
 export function additiveValues(
-  { page }: Fragment,
-  shape: AttendShape,
-  tables: Tables,
-  spare: () => I32,
-): ValueFragment | undefined {
+  { encoding }: PageLayout,
+  shape: AttentionShape,
+  tables: CodecTables,
+  scratch: () => I32,
+): ValueEmitter | undefined {
   const { headDim, group, pageTokens, precise } = shape;
-  if (page.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
+  if (encoding.kind !== 'additive' || precise || pageTokens % 32 !== 0) return undefined;
   const additive = tables.additive!;
   const stride = stateBytes(headDim);
-  const occurring = [...new Set(page.counts)];
-  const run = runOf(pageTokens);
-  const limit = { lanes: 1, most: Math.floor(32767 / MOST_BYTE), run } as const;
+  const distinctCounts = [...new Set(encoding.booksPerQuad)];
+  const run = runTokens(pageTokens);
+  const limit = { lanes: 1, max: Math.floor(32767 / MAX_ENTRY_SUM), runTokens: run } as const;
   return {
     codedDim: headDim,
-    open() {},
-    sum(k, pageAt, head, scores, state) {
-      const weights = k.i32(spare());
-      const room = k.i32(i32.add(weights, roomAt(shape)));
-      const sums = k.i32(i32.add(weights, sumsAt(shape)));
-      const codes = k.i32(i32.add(weights, codesAt(shape)));
-      const powers = pagePowers(k, shape, scores, room);
-      const made = pageBytes(k, shape, scores, weights, { limit });
-      const worth = powers.map(({ top, sum }, g) => {
-        const { correction, step } = takePage(k, i32.add(state, g * stride), top, sum);
-        return { correction, unit: k.v128(f32x4.mul(step, made[g].step)) };
+    beginPage() {},
+    accumulatePage(k, page, head, scores, state) {
+      const probabilities = k.i32(scratch());
+      const vectors = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
+      const sums = k.i32(i32.add(probabilities, sumsOffset(shape)));
+      const codes = k.i32(i32.add(probabilities, codesOffset(shape)));
+      const exponentials = exponentiatePage(k, shape, scores, vectors);
+      const quantized = quantizeProbabilities(k, shape, scores, probabilities, { limit });
+      const updates = exponentials.map(({ exponent, sum }, g) => {
+        const { correction, scale } = addPageToState(k, i32.add(state, g * stride), exponent, sum);
+        return { correction, scale: k.v128(f32x4.mul(scale, quantized[g].step)) };
       });
-      const chunks = Array.from({ length: Math.ceil(group / HEADS) }, (_, n) => ({
-        first: n * HEADS,
-        heads: worth.slice(n * HEADS, (n + 1) * HEADS),
-        sums: k.i32(i32.add(sums, sumsBytes(shape, n * HEADS))),
+      const passes = Array.from({ length: Math.ceil(group / HEADS_PER_PASS) }, (_, n) => ({
+        first: n * HEADS_PER_PASS,
+        heads: updates.slice(n * HEADS_PER_PASS, (n + 1) * HEADS_PER_PASS),
+        sums: k.i32(i32.add(sums, sumsBytes(shape, n * HEADS_PER_PASS))),
       }));
-      const [nibble] = beforeLoop(k, room, [i8x16.const(15)]);
+      const [nibble] = hoist(k, vectors, [i8x16.const(15)]);
       const to = k.i32();
-      forQuads(k, additive, headDim, head, (offset, count, column) => {
-        const book = k.i32(i32.add(additive.bytes, i32.mul(column, BOOK_BYTES)));
-        unpackColumns(k, pageTokens, i32.add(pageAt, i32.mul(column, pageTokens / 2)), count, nibble, codes);
-        for (const { first, heads, sums } of chunks) {
-          const bytes = k.i32(i32.add(weights, first * pageTokens));
+      forEachQuad(k, additive, headDim, head, (offset, count, column) => {
+        const book = k.i32(i32.add(additive.valueBooks, i32.mul(column, VALUE_BOOK_BYTES)));
+        unpackColumns(k, pageTokens, i32.add(page, i32.mul(column, pageTokens / 2)), count, nibble, codes);
+        for (const { first, heads, sums } of passes) {
+          const passProbabilities = k.i32(i32.add(probabilities, first * pageTokens));
           k.set(to, i32.add(sums, i32.mul(offset, sumsBytes(shape, heads.length) / (4 * headDim))));
-          for (const n of occurring)
-            k.if(i32.eqz(i32.sub(count, n)), () => sumQuad(k, shape, codes, book, bytes, n, heads.length, to));
+          for (const n of distinctCounts)
+            k.if(i32.eqz(i32.sub(count, n)), () =>
+              sumQuad(k, shape, codes, book, passProbabilities, n, heads.length, to),
+            );
         }
       });
-      const steps = k.i32(i32.add(additive.steps, i32.mul(head, 4 * headDim)));
-      const all = { room, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
-      for (const { first, heads, sums } of chunks) takeSums(k, headDim, sums, heads, state, { ...all, first });
+      const steps = k.i32(i32.add(additive.valueSteps, i32.mul(head, 4 * headDim)));
+      const options = { scratch: vectors, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
+      for (const { first, heads, sums } of passes)
+        addSumsToStates(k, headDim, sums, heads, state, { ...options, first });
     },
   };
 }
 
-/** A byte for every nibble of `count` columns, in the order of tokens. */
+/** Unpacks the nibbles of `count` columns to one byte per token. */
 function unpackColumns(k: Kernel, pageTokens: number, page: I32, count: I32, nibble: V128, out: I32): void {
   const [from, to] = [k.i32(page), k.i32(out)];
   const pair = k.v128();
@@ -139,52 +144,52 @@ function unpackColumns(k: Kernel, pageTokens: number, page: I32, count: I32, nib
   });
 }
 
-/** sums[dim][run][head] = weights . a quad's bytes, over the tokens of each run: eight i16 to be added up. */
+/** sums[dim][run][head] = probabilities . a quad's bytes over the tokens of each run, as eight partial i16 sums. */
 function sumQuad(
   k: Kernel,
-  { pageTokens, relaxed }: AttendShape,
+  { pageTokens, relaxed }: AttentionShape,
   codes: I32,
   book: I32,
-  weights: I32,
-  n: number,
+  probabilities: I32,
+  books: number,
   heads: number,
   sums: I32,
 ): void {
   const bytes = k.v128();
-  const run = runOf(pageTokens);
-  const line = (16 * heads * pageTokens) / run;
-  const tables = Array.from({ length: n }, () => k.v128());
-  const own = Array.from({ length: heads }, () => k.v128());
+  const run = runTokens(pageTokens);
+  const dimStride = (16 * heads * pageTokens) / run;
+  const tables = Array.from({ length: books }, () => k.v128());
+  const headSums = Array.from({ length: heads }, () => k.v128());
   const [table, to] = [k.i32(book), k.i32(sums)];
-  const [at, w] = [k.i32(), k.i32()];
+  const [at, p] = [k.i32(), k.i32()];
   k.for(0, 4, 1, () => {
     tables.forEach((local, b) => {
-      k.set(local, v128.load(table, BOOK_BYTES * b));
+      k.set(local, v128.load(table, VALUE_BOOK_BYTES * b));
     });
     k.set(at, codes);
-    k.set(w, weights);
+    k.set(p, probabilities);
     for (let r = 0; r < pageTokens / run; r++) {
-      for (const sum of own) k.set(sum, v128.zero);
-      const turn = () => {
-        for (let v = 0; v < TURN; v += 16) {
+      for (const sum of headSums) k.set(sum, v128.zero);
+      const iteration = () => {
+        for (let v = 0; v < TOKENS_PER_ITERATION; v += 16) {
           tables.forEach((local, b) => {
             const entry = swizzle(relaxed)(local, v128.load(at, b * pageTokens + v));
             k.set(bytes, b === 0 ? entry : i8x16.add(bytes, entry));
           });
-          own.forEach((sum, i) => {
-            k.set(sum, i16x8.add(sum, dotBytes(relaxed)(bytes, v128.load(w, i * pageTokens + v))));
+          headSums.forEach((sum, i) => {
+            k.set(sum, i16x8.add(sum, dotInt8(relaxed)(bytes, v128.load(p, i * pageTokens + v))));
           });
         }
-        k.increment(at, TURN);
-        k.increment(w, TURN);
+        k.increment(at, TOKENS_PER_ITERATION);
+        k.increment(p, TOKENS_PER_ITERATION);
       };
-      // A quad that has no columns is zero.
-      if (n > 0) k.for(0, run, TURN, turn);
-      own.forEach((sum, i) => {
+      // A quad without columns is zero.
+      if (books > 0) k.for(0, run, TOKENS_PER_ITERATION, iteration);
+      headSums.forEach((sum, i) => {
         k.do(v128.store(to, sum, 16 * (heads * r + i)));
       });
     }
     k.increment(table, 16);
-    k.increment(to, line);
+    k.increment(to, dimStride);
   });
 }

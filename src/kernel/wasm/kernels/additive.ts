@@ -1,53 +1,53 @@
 /**
- * Pages of additive codebooks (mead): a quad is the sum of entries of its books. How many books a quad has is data, so
- * these kernels read it: `counts` is [kv head][quad] columns as i32, `firsts` [kv head] the head's first column, and in
- * the end their number, `books` has BOOK_BYTES a column.
+ * Pages of additive codebooks (mead): a quad is the sum of one entry of each of its books, and each book has a column
+ * of codes. The number of books per quad is data: `columnCounts` is [kv head][quad] i32, `firstColumns` each KV head's
+ * first column followed by the total number, `books` has CODEBOOK_BYTES per column.
  */
-import type { Fragment } from '../../fragment.ts';
+import type { PageLayout } from '../../page-layout.ts';
 import { f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { BOOK_BYTES, nearestEntries, transpose } from './quads.ts';
+import { CODEBOOK_BYTES, nearestEntries, transposeQuads } from './quad-codebook.ts';
 
 export interface AdditiveTables {
-  counts: number;
-  firsts: number;
+  columnCounts: number;
+  firstColumns: number;
   books: number;
   sweeps: number;
-  /** For scores on codes: see additive-keys.ts. `dotFirsts` is to `dots` what `firsts` is to `books`. */
-  dots: number;
-  dotFirsts: number;
-  maps: number;
-  /** For sums on codes: see additive-values.ts. */
-  bytes: number;
-  steps: number;
+  /** For scores: see additive-key-tables.ts. `firstKeyBooks` is the index into `keyBooks` per KV head. */
+  keyBooks: number;
+  firstKeyBooks: number;
+  queryMaps: number;
+  /** For weighted sums: see additive-values.ts. */
+  valueBooks: number;
+  valueSteps: number;
 }
 
-export type Additive = Fragment['page'] & { kind: 'additive' };
+export type AdditiveEncoding = PageLayout['encoding'] & { kind: 'additive' };
 
-/** The most columns that a head has. */
-export function mostColumns({ counts }: Additive, { kvHeads }: { kvHeads: number }): number {
-  const quads = counts.length / kvHeads;
+/** Max columns per head. */
+export function maxColumns({ booksPerQuad }: AdditiveEncoding, { kvHeads }: { kvHeads: number }): number {
+  const quads = booksPerQuad.length / kvHeads;
   const columns = Array.from({ length: kvHeads }, (_, head) =>
-    counts.subarray(head * quads, (head + 1) * quads).reduce((sum, count) => sum + count, 0),
+    booksPerQuad.subarray(head * quads, (head + 1) * quads).reduce((sum, count) => sum + count, 0),
   );
   return Math.max(...columns);
 }
 
 const QUAD_BYTES = 16;
 
-/** Bytes side by side in a line of nibbles: byte i holds tokens i and lane + i of each run of twice as many. */
-const laneOf = (tokens: number) => Math.min(16, (tokens / 2) & -(tokens / 2));
+/** Bytes per block of a column, L in codec/pack.ts: byte i of a block holds its tokens i and L + i. */
+const blockBytesOf = (tokens: number) => Math.min(16, (tokens / 2) & -(tokens / 2));
 
-/** Calls `body` for each quad of a head, with its place in the vector, its count and its first column. */
-export function forQuads(
+/** Calls `body` for each quad of a head with its byte offset in the vector, its column count and its first column. */
+export function forEachQuad(
   k: Kernel,
-  { counts, firsts }: AdditiveTables,
+  { columnCounts, firstColumns }: AdditiveTables,
   headDim: number,
   head: I32,
   body: (offset: Local<'i32'>, count: Local<'i32'>, column: Local<'i32'>) => void,
 ): void {
-  const column = k.i32(i32.load(i32.mul(head, 4), firsts));
-  const entry = k.i32(i32.add(counts, i32.mul(head, headDim)));
+  const column = k.i32(i32.load(i32.mul(head, 4), firstColumns));
+  const entry = k.i32(i32.add(columnCounts, i32.mul(head, headDim)));
   k.for(0, 4 * headDim, QUAD_BYTES, offset => {
     const count = k.i32(i32.load(i32.add(entry, i32.shrU(offset, 2))));
     body(offset, count, column);
@@ -55,11 +55,10 @@ export function forQuads(
   });
 }
 
-/** The entry of a book that a code stands for. */
-const entryAt = (book: I32, code: I32) => v128.load(i32.add(book, i32.mul(code, QUAD_BYTES)));
+const loadEntry = (book: I32, code: I32) => v128.load(i32.add(book, i32.mul(code, QUAD_BYTES)));
 
-/** A head's vectors, [token][headDim] f32. */
-export function unpackAdditive(
+/** Writes a head's vectors, [token][headDim] f32. */
+export function dequantizeAdditive(
   k: Kernel,
   tables: AdditiveTables,
   headDim: number,
@@ -68,26 +67,29 @@ export function unpackAdditive(
   head: I32,
   out: I32,
 ): void {
-  const lane = laneOf(tokens);
+  const blockBytes = blockBytesOf(tokens);
   k.for(0, 4 * headDim * tokens, 16, i => k.do(v128.store(i32.add(out, i), v128.zero)));
-  forQuads(k, tables, headDim, head, (offset, count, first) => {
+  forEachQuad(k, tables, headDim, head, (offset, count, first) => {
     k.for(first, i32.add(first, count), 1, column => {
-      const book = k.i32(i32.add(tables.books, i32.mul(column, BOOK_BYTES)));
+      const book = k.i32(i32.add(tables.books, i32.mul(column, CODEBOOK_BYTES)));
       const from = k.i32(i32.add(page, i32.mul(column, tokens / 2)));
       const quads = k.i32(i32.add(out, offset));
-      const add = (to: I32, code: I32) => k.do(v128.store(to, f32x4.add(v128.load(to), entryAt(book, code))));
+      const add = (to: I32, code: I32) => k.do(v128.store(to, f32x4.add(v128.load(to), loadEntry(book, code))));
       k.for(0, tokens / 2, 1, i => {
         const byte = k.i32(i32.load8U(i32.add(from, i)));
-        const token = i32.add(i32.mul(i32.divU(i, lane), 2 * lane), i32.remU(i, lane));
+        const token = i32.add(i32.mul(i32.divU(i, blockBytes), 2 * blockBytes), i32.remU(i, blockBytes));
         const low = k.i32(i32.add(quads, i32.mul(token, 4 * headDim)));
         add(low, i32.and(byte, 15));
-        add(k.i32(i32.add(low, 4 * headDim * lane)), i32.shrU(byte, 4));
+        add(k.i32(i32.add(low, 4 * headDim * blockBytes)), i32.shrU(byte, 4));
       });
     });
   });
 }
 
-/** Codes a head's vectors `y`, [token][headDim] f32. `rest` is room for a quad of every token, `codes` for 6 bytes each. */
+/**
+ * Encodes a head's vectors `y`, [token][headDim] f32. `residual` is scratch for one quad per token, `codes` for 6 bytes
+ * per token.
+ */
 export function sealAdditive(
   k: Kernel,
   tables: AdditiveTables,
@@ -96,52 +98,57 @@ export function sealAdditive(
   page: I32,
   head: I32,
   y: I32,
-  rest: I32,
+  residual: I32,
   codes: I32,
 ): void {
-  const lane = laneOf(tokens);
-  forQuads(k, tables, headDim, head, (offset, count, first) => {
+  const blockBytes = blockBytesOf(tokens);
+  forEachQuad(k, tables, headDim, head, (offset, count, first) => {
     k.for(0, tokens, 1, t => {
       const quad = v128.load(i32.add(i32.add(y, offset), i32.mul(t, 4 * headDim)));
-      k.do(v128.store(i32.add(rest, i32.mul(t, QUAD_BYTES)), quad));
+      k.do(v128.store(i32.add(residual, i32.mul(t, QUAD_BYTES)), quad));
     });
     const sweeps = k.i32(i32.select(i32.gtS(count, 1), tables.sweeps + 1, 1));
-    k.for(0, sweeps, 1, sweep => {
+    k.for(0, sweeps, 1, reassign => {
       k.for(0, count, 1, n => {
-        const book = k.i32(i32.add(tables.books, i32.mul(i32.add(first, n), BOOK_BYTES)));
-        chooseAgain(k, rest, i32.add(codes, i32.mul(n, tokens)), book, tokens, sweep);
+        const book = k.i32(i32.add(tables.books, i32.mul(i32.add(first, n), CODEBOOK_BYTES)));
+        assignEntries(k, residual, i32.add(codes, i32.mul(n, tokens)), book, tokens, reassign);
       });
     });
     k.for(0, count, 1, n => {
       const from = k.i32(i32.add(codes, i32.mul(n, tokens)));
       const to = k.i32(i32.add(page, i32.mul(i32.add(first, n), tokens / 2)));
       k.for(0, tokens / 2, 1, i => {
-        const low = k.i32(i32.add(from, i32.add(i32.mul(i32.divU(i, lane), 2 * lane), i32.remU(i, lane))));
-        k.do(i32.store8(i32.add(to, i), i32.or(i32.load8U(low), i32.shl(i32.load8U(low, lane), 4))));
+        const low = k.i32(
+          i32.add(from, i32.add(i32.mul(i32.divU(i, blockBytes), 2 * blockBytes), i32.remU(i, blockBytes))),
+        );
+        k.do(i32.store8(i32.add(to, i), i32.or(i32.load8U(low), i32.shl(i32.load8U(low, blockBytes), 4))));
       });
     });
   });
 }
 
-/** Every token's nearest entry of a book for what the others leave; `again` puts the present choice back first. */
-function chooseAgain(k: Kernel, rest: I32, codes: I32, book: I32, tokens: number, again: I32): void {
-  const from = k.i32(rest);
+/**
+ * Assigns every token the entry of a book that is nearest to its residual. If `reassign`, the current entry is added
+ * back to the residual first.
+ */
+function assignEntries(k: Kernel, residual: I32, codes: I32, book: I32, tokens: number, reassign: I32): void {
+  const from = k.i32(residual);
   const code = k.i32(codes);
   const rows = Array.from({ length: 8 }, () => k.v128());
   k.for(0, tokens, 8, () => {
     rows.forEach((row, i) => {
       k.set(row, v128.load(from, QUAD_BYTES * i));
     });
-    k.if(again, () => {
+    k.if(reassign, () => {
       rows.forEach((row, i) => {
-        k.set(row, f32x4.add(row, entryAt(book, i32.load8U(code, i))));
+        k.set(row, f32x4.add(row, loadEntry(book, i32.load8U(code, i))));
       });
     });
-    const entries = nearestEntries(k, [transpose(k, rows.slice(0, 4)), transpose(k, rows.slice(4))], book);
+    const entries = nearestEntries(k, [transposeQuads(k, rows.slice(0, 4)), transposeQuads(k, rows.slice(4))], book);
     rows.forEach((row, i) => {
       const chosen = k.i32(i32x4.lane(entries[i >> 2], i & 3));
       k.do(i32.store8(code, chosen, i));
-      k.do(v128.store(from, f32x4.sub(row, entryAt(book, chosen)), QUAD_BYTES * i));
+      k.do(v128.store(from, f32x4.sub(row, loadEntry(book, chosen)), QUAD_BYTES * i));
     });
     k.increment(from, 8 * QUAD_BYTES);
     k.increment(code, 8);

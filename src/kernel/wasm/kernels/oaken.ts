@@ -1,32 +1,27 @@
-/** Oaken's pages to floats and from them; codec/oaken/format.ts has the bytes and says what is done with them. */
-import type { PageFragment } from '../../fragment.ts';
+/** Oaken's pages; codec/oaken/format.ts defines the bytes and the algorithm. */
+import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import { packGrid, unpackGrid } from '../code-grid.ts';
 import { f32, type I32, i32, type Local } from '../emit.ts';
-import { packGrid, unpackGrid } from '../grid.ts';
 import type { Kernel } from '../module.ts';
-import { loadHalf, storeHalf } from '../ops.ts';
-import { type Tail, vectorAt } from './tail.ts';
+import { loadF16, storeF16 } from '../ops.ts';
+import { type Tail, tailVector } from './tail.ts';
 
-type Oaken = PageFragment & { kind: 'oaken' };
-
-interface Size {
-  headDim: number;
-  pageTokens: number;
-  kvHeads: number;
-}
+type Oaken = PageEncoding & { kind: 'oaken' };
 
 const BLOCK = 64;
 const OUTER_BIT = 64;
 const SIGN_BIT = 128;
-const MANY = 15;
+/** This count means that the first byte of the list is the count. */
+const COUNT_IN_LIST = 15;
 const STEPS = 15;
-/** Bytes of a token's ranges, and of one group's. */
-const RANGES = 12;
+/** Bytes of a token's ranges, and the offset of each group's. */
+const RANGES_BYTES = 12;
 const [OUTER, MIDDLE, INNER] = [0, 4, 8];
 
 const zero = f32.const(0);
 
-/** Visits the blocks of 64 dims of a token: where each starts and ends. */
-function blocksOf(k: Kernel, headDim: number, visit: (first: Local<'i32'>, end: Local<'i32'>) => void): void {
+/** Visits a token's blocks of 64 dims: first dim and end. */
+function forEachBlock(k: Kernel, headDim: number, visit: (first: Local<'i32'>, end: Local<'i32'>) => void): void {
   k.for(0, headDim, BLOCK, first => {
     const end = k.i32(i32.add(first, BLOCK));
     k.set(end, i32.select(i32.ltS(end, headDim), end, headDim));
@@ -34,98 +29,100 @@ function blocksOf(k: Kernel, headDim: number, visit: (first: Local<'i32'>, end: 
   });
 }
 
-export function unpackOaken(
+export function dequantizeOaken(
   k: Kernel,
-  kind: Oaken,
-  { headDim, pageTokens }: Size,
+  encoding: Oaken,
+  { headDim, pageTokens }: PageShape,
   page: I32,
   block: I32,
   head: I32,
   codes: I32,
   out: I32,
 ): void {
-  const [outerLow, innerLow, innerHigh, outerHigh] = kind.thresholds.map(f32.const);
-  unpackGrid(k, { ...kind.codes, tokens: pageTokens, dims: headDim }, block, codes);
-  const list = k.i32(i32.add(page, kind.lists));
-  k.increment(list, i32.load(i32.add(page, i32.mul(head, 4)), kind.starts));
+  const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
+  unpackGrid(k, { ...encoding.codes, tokens: pageTokens, dims: headDim }, block, codes);
+  const list = k.i32(i32.add(page, encoding.listsOffset));
+  k.increment(list, i32.load(i32.add(page, i32.mul(head, 4)), encoding.listStartsOffset));
   const [value, step, min] = [k.f32(), k.f32(), k.f32()];
-  const [n, count, entry, place, range] = [k.i32(0), k.i32(), k.i32(), k.i32(), k.i32()];
+  const [n, count, entry, dim, range] = [k.i32(0), k.i32(), k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
-    const ranges = k.i32(i32.add(i32.add(page, kind.ranges), i32.mul(t, RANGES)));
+    const ranges = k.i32(i32.add(i32.add(page, encoding.rangesOffset), i32.mul(t, RANGES_BYTES)));
     const from = k.i32(i32.add(codes, i32.mul(t, headDim)));
     const to = k.i32(i32.add(out, i32.mul(t, 4 * headDim)));
-    k.set(min, loadHalf(ranges, MIDDLE));
-    k.set(step, f32.mul(f32.sub(loadHalf(ranges, MIDDLE + 2), min), f32.const(1 / STEPS)));
+    k.set(min, loadF16(ranges, MIDDLE));
+    k.set(step, f32.mul(f32.sub(loadF16(ranges, MIDDLE + 2), min), f32.const(1 / STEPS)));
     const codeAt = (i: I32) => f32.fromI32(i32.load8U(i32.add(from, i)));
     k.for(0, headDim, 1, i => {
       k.set(value, f32.add(min, f32.mul(codeAt(i), step)));
       const shift = f32.select(f32.lt(value, zero), innerLow, innerHigh);
       k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.add(value, shift)));
     });
-    blocksOf(k, headDim, first => {
-      const byte = i32.load8U(i32.add(block, i32.shrU(n, 1)), kind.counts);
+    forEachBlock(k, headDim, first => {
+      const byte = i32.load8U(i32.add(block, i32.shrU(n, 1)), encoding.listCountsOffset);
       k.set(count, i32.and(i32.shrU(byte, i32.mul(i32.and(n, 1), 4)), 15));
       k.increment(n, 1);
-      k.if(i32.geS(count, MANY), () => {
+      k.if(i32.geS(count, COUNT_IN_LIST), () => {
         k.set(count, i32.load8U(list));
         k.increment(list, 1);
       });
       k.for(0, count, 1, () => {
         k.set(entry, i32.load8U(list));
         k.increment(list, 1);
-        k.set(place, i32.add(first, i32.and(entry, BLOCK - 1)));
+        k.set(dim, i32.add(first, i32.and(entry, BLOCK - 1)));
         const outer = i32.and(entry, OUTER_BIT);
         const negative = i32.and(entry, SIGN_BIT);
         k.set(range, i32.add(ranges, i32.add(i32.select(outer, OUTER, INNER), i32.select(negative, 0, 2))));
         const shift = f32.select(outer, f32.select(negative, outerLow, outerHigh), zero);
-        const size = f32.mul(f32.mul(codeAt(place), loadHalf(range)), f32.const(1 / STEPS));
-        k.do(f32.store(i32.add(to, i32.mul(place, 4)), f32.add(size, shift)));
+        const size = f32.mul(f32.mul(codeAt(dim), loadF16(range)), f32.const(1 / STEPS));
+        k.do(f32.store(i32.add(to, i32.mul(dim, 4)), f32.add(size, shift)));
       });
     });
   });
 }
 
-/** One head's block and lists. Ranges and the room for lists are of all heads, so every head looks at all of them. */
+/**
+ * Encodes one head's block and lists. Heads share ranges and the space for lists, so each one reads all heads' vectors.
+ */
 export function sealOaken(
   k: Kernel,
-  kind: Oaken,
-  { headDim, pageTokens, kvHeads }: Size,
+  encoding: Oaken,
+  { headDim, pageTokens, kvHeads }: PageShape,
   tail: Tail,
   page: I32,
   block: I32,
   head: I32,
   codes: I32,
 ): void {
-  const [outerLow, innerLow, innerHigh, outerHigh] = kind.thresholds.map(f32.const);
+  const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
   const x = k.f32();
   const isOuter = () => i32.or(f32.lt(x, outerLow), f32.gt(x, outerHigh));
   const isInner = () => i32.eqz(i32.or(f32.lt(x, innerLow), f32.gt(x, innerHigh)));
 
-  // Ranges: heads all store the same.
+  // Ranges over all heads: every head's chunk stores the same bytes.
   const ends = [OUTER, MIDDLE, INNER].map(group => ({ group, min: k.f32(), max: k.f32() }));
-  const take = (n: number, shifted: () => ReturnType<typeof f32.const>) => {
+  const extendRange = (n: number, shifted: () => ReturnType<typeof f32.const>) => {
     k.set(ends[n].min, f32.min(ends[n].min, shifted()));
     k.set(ends[n].max, f32.max(ends[n].max, shifted()));
   };
-  const rangesAt = (t: I32) => i32.add(i32.add(page, kind.ranges), i32.mul(t, RANGES));
+  const rangesAt = (t: I32) => i32.add(i32.add(page, encoding.rangesOffset), i32.mul(t, RANGES_BYTES));
   k.for(0, pageTokens, 1, t => {
     for (const { min, max } of ends) {
       k.set(min, zero);
       k.set(max, zero);
     }
     k.for(0, kvHeads, 1, h => {
-      const from = k.i32(vectorAt(tail, headDim, h, t));
+      const from = k.i32(tailVector(tail, headDim, h, t));
       k.for(0, 2 * headDim, 2, i => {
-        k.set(x, loadHalf(i32.add(from, i)));
+        k.set(x, loadF16(i32.add(from, i)));
         const bySide = (n: number, low: typeof outerLow, high: typeof outerLow) =>
-          take(n, () => f32.sub(x, f32.select(f32.lt(x, low), low, high)));
+          extendRange(n, () => f32.sub(x, f32.select(f32.lt(x, low), low, high)));
         k.if(
           isOuter(),
           () => bySide(0, outerLow, outerHigh),
           () =>
             k.if(
               isInner(),
-              () => take(2, () => x),
+              () => extendRange(2, () => x),
               () => bySide(1, innerLow, innerHigh),
             ),
         );
@@ -133,68 +130,68 @@ export function sealOaken(
     });
     const ranges = k.i32(rangesAt(t));
     for (const { group, min, max } of ends) {
-      storeHalf(k, ranges, min, group);
-      storeHalf(k, ranges, max, group + 2);
+      storeF16(k, ranges, min, group);
+      storeF16(k, ranges, max, group + 2);
     }
   });
 
   const count = k.i32();
   const inner = k.i32(1);
   const isListed = () => i32.or(isOuter(), i32.and(inner, isInner()));
-  /** Into `count`: how many values of a block get an entry. */
+  /** Sets `count` to the number of outliers in a block. */
   const countBlock = (vector: I32, first: I32, end: I32) => {
     k.set(count, 0);
     k.for(first, end, 1, i => {
-      k.set(x, loadHalf(i32.add(vector, i32.mul(i, 2))));
+      k.set(x, loadF16(i32.add(vector, i32.mul(i, 2))));
       k.increment(count, isListed());
     });
   };
-  const bytes = () => i32.add(count, i32.geS(count, MANY));
-  const overBlocks = (heads: I32, visit: () => void) =>
+  const listBytes = () => i32.add(count, i32.geS(count, COUNT_IN_LIST));
+  const forEachBlockOf = (heads: I32, visit: () => void) =>
     k.for(0, heads, 1, h => {
       k.for(0, pageTokens, 1, t => {
-        const vector = k.i32(vectorAt(tail, headDim, h, t));
-        blocksOf(k, headDim, (first, end) => {
+        const vector = k.i32(tailVector(tail, headDim, h, t));
+        forEachBlock(k, headDim, (first, end) => {
           countBlock(vector, first, end);
           visit();
         });
       });
     });
-  const wanted = k.i32(0);
-  overBlocks(kvHeads, () => k.increment(wanted, bytes()));
-  k.if(i32.gtS(wanted, kind.room), () => k.set(inner, 0));
-  // Where the heads before this one leave off.
+  const totalBytes = k.i32(0);
+  forEachBlockOf(kvHeads, () => k.increment(totalBytes, listBytes()));
+  k.if(i32.gtS(totalBytes, encoding.listsCapacity), () => k.set(inner, 0));
+  // The end of the previous heads' lists.
   const end = k.i32(0);
-  const fits = () => i32.eqz(i32.gtS(i32.add(end, bytes()), kind.room));
-  overBlocks(head, () => k.if(fits(), () => k.increment(end, bytes())));
-  k.do(i32.store(i32.add(page, i32.mul(head, 4)), end, kind.starts));
+  const fits = () => i32.eqz(i32.gtS(i32.add(end, listBytes()), encoding.listsCapacity));
+  forEachBlockOf(head, () => k.if(fits(), () => k.increment(end, listBytes())));
+  k.do(i32.store(i32.add(page, i32.mul(head, 4)), end, encoding.listStartsOffset));
 
   const n = k.i32(0);
-  const [min, max, size, list, sign, kept] = [k.f32(), k.f32(), k.f32(), k.i32(), k.i32(), k.i32()];
+  const [min, max, size, list, sign, fitsList] = [k.f32(), k.f32(), k.f32(), k.i32(), k.i32(), k.i32()];
   const dropped = k.i32(0);
   k.for(0, pageTokens, 1, t => {
-    const vector = k.i32(vectorAt(tail, headDim, head, t));
+    const vector = k.i32(tailVector(tail, headDim, head, t));
     const to = k.i32(i32.add(codes, i32.mul(t, headDim)));
     const ranges = k.i32(rangesAt(t));
-    blocksOf(k, headDim, (first, last) => {
+    forEachBlock(k, headDim, (first, last) => {
       countBlock(vector, first, last);
-      k.set(kept, fits());
-      k.if(i32.eqz(kept), () => k.set(count, 0));
+      k.set(fitsList, fits());
+      k.if(i32.eqz(fitsList), () => k.set(count, 0));
       const at = k.i32(i32.add(block, i32.shrU(n, 1)));
-      const nibble = i32.select(i32.ltS(count, MANY), count, MANY);
-      const before = i32.select(i32.and(n, 1), i32.load8U(at, kind.counts), 0);
-      k.do(i32.store8(at, i32.or(before, i32.shl(nibble, i32.mul(i32.and(n, 1), 4))), kind.counts));
+      const nibble = i32.select(i32.ltS(count, COUNT_IN_LIST), count, COUNT_IN_LIST);
+      const lowNibble = i32.select(i32.and(n, 1), i32.load8U(at, encoding.listCountsOffset), 0);
+      k.do(i32.store8(at, i32.or(lowNibble, i32.shl(nibble, i32.mul(i32.and(n, 1), 4))), encoding.listCountsOffset));
       k.increment(n, 1);
-      k.set(list, i32.add(i32.add(page, kind.lists), end));
-      k.increment(end, bytes());
-      k.if(i32.geS(count, MANY), () => {
+      k.set(list, i32.add(i32.add(page, encoding.listsOffset), end));
+      k.increment(end, listBytes());
+      k.if(i32.geS(count, COUNT_IN_LIST), () => {
         k.do(i32.store8(list, count));
         k.increment(list, 1);
       });
       k.for(first, last, 1, i => {
-        k.set(x, loadHalf(i32.add(vector, i32.mul(i, 2))));
+        k.set(x, loadF16(i32.add(vector, i32.mul(i, 2))));
         k.if(
-          i32.and(kept, isListed()),
+          i32.and(fitsList, isListed()),
           () => {
             const outer = isOuter();
             k.set(sign, i32.select(outer, f32.lt(x, outerLow), f32.lt(x, zero)));
@@ -202,23 +199,23 @@ export function sealOaken(
             k.do(i32.store8(list, i32.or(entry, i32.sub(i, first))));
             k.increment(list, 1);
             const range = i32.add(i32.select(outer, OUTER, INNER), i32.select(sign, 0, 2));
-            k.set(max, loadHalf(i32.add(ranges, range)));
+            k.set(max, loadF16(i32.add(ranges, range)));
             k.set(size, f32.sub(x, f32.select(outer, f32.select(sign, outerLow, outerHigh), zero)));
           },
           () => {
             k.increment(dropped, i32.or(isOuter(), isInner()));
-            k.set(min, loadHalf(ranges, MIDDLE));
-            k.set(max, f32.sub(loadHalf(ranges, MIDDLE + 2), min));
+            k.set(min, loadF16(ranges, MIDDLE));
+            k.set(max, f32.sub(loadF16(ranges, MIDDLE + 2), min));
             const up = f32.max(zero, f32.sub(x, innerHigh));
             k.set(size, f32.sub(f32.select(f32.lt(x, innerLow), f32.sub(x, innerLow), up), min));
           },
         );
         const code = f32.floor(f32.add(f32.div(f32.mul(f32.const(STEPS), size), max), f32.const(0.5)));
-        const within = f32.max(zero, f32.min(f32.const(STEPS), code));
-        k.do(i32.store8(i32.add(to, i), i32.select(f32.eq(max, zero), 0, i32.fromF32(within))));
+        const clamped = f32.max(zero, f32.min(f32.const(STEPS), code));
+        k.do(i32.store8(i32.add(to, i), i32.select(f32.eq(max, zero), 0, i32.fromF32(clamped))));
       });
     });
   });
-  k.do(i32.store(i32.add(page, i32.mul(head, 4)), dropped, kind.dropped));
-  packGrid(k, { ...kind.codes, tokens: pageTokens, dims: headDim }, codes, block);
+  k.do(i32.store(i32.add(page, i32.mul(head, 4)), dropped, encoding.droppedOffset));
+  packGrid(k, { ...encoding.codes, tokens: pageTokens, dims: headDim }, codes, block);
 }

@@ -1,111 +1,115 @@
-/** Sealing: a page of f16 tail tokens into any codec's bytes, one KV head a unit. Follows codec/ step by step. */
-import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
+/**
+ * Seals a page: encodes f16 tail tokens with any codec, one KV head per chunk. Same steps as the reference in codec/.
+ */
+import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
+import { packGrid } from '../code-grid.ts';
 import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
-import { packGrid } from '../grid.ts';
 import { Kernel } from '../module.ts';
-import { floatToHalf, loadHalf4, max4, packLow16, storeHalf, sum4 } from '../ops.ts';
+import { f32ToF16, loadF16x4, packLow16, reduceAdd, reduceMax, storeF16 } from '../ops.ts';
 import { sealAdditive } from './additive.ts';
-import { sealBook } from './book.ts';
-import { addMean, applyMatrix, matrixAt, turnBack } from './domain.ts';
-import { sealMixed } from './mixed.ts';
+import { blockAddress, type CodecTables, loadScalar } from './dequantize-page.ts';
+import { sealMixedBits } from './mixed-bit-columns.ts';
 import { sealOaken } from './oaken.ts';
+import { sealCodebook } from './product-codebook.ts';
 import { sealSpectrum } from './spectrum.ts';
-import { type Tail, vectorAt } from './tail.ts';
-import { blockAt, loadScalar, type PageShape, type Tables } from './unpack.ts';
+import { type Tail, tailVector } from './tail.ts';
+import { addMean, applyMatrix, headMatrix, makePageRelative } from './transform.ts';
 
-/** Scratch a thread: vectors as they are, in the codec's domain, and two bytes a code. */
+/** Scratch bytes per thread: vectors before and after the transform, two bytes per code, and two more vectors. */
 export const sealScratch = ({ headDim, pageTokens }: PageShape) => 10 * headDim * pageTokens + 8 * headDim;
 
-interface Seal {
+interface SealContext {
   k: Kernel;
   D: number;
   P: number;
   page: I32;
   block: Local<'i32'>;
-  /** [token][dim] f32, in the codec's domain. */
+  /** [token][dim] f32, transformed. */
   y: Local<'i32'>;
   codes: Local<'i32'>;
-  /** Room for two vectors. */
-  spare: Local<'i32'>;
-  tables: Tables;
+  /** Two vectors. */
+  scratch: Local<'i32'>;
+  tables: CodecTables;
 }
 
 /**
- * seal(tail, tailTokens, start, first, page, turn): the first four are a `Tail`; `turn` is the page's, where keys are
- * relative to its start.
+ * seal(tail, tailTokens, pageStart, firstCodedRow, page, pageRope): the first four are a `Tail`; `pageRope` is the
+ * page's rotation, for page-relative keys.
  */
-export function seal(
+export function sealPage(
   name: string,
-  fragment: Fragment,
+  layout: PageLayout,
   shape: PageShape,
-  tables: Tables,
+  tables: CodecTables,
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
   const k = new Kernel(name, Array(9).fill('i32'));
   const params = k.params.map((_, i) => k.i32Param(i));
-  const [address, tailTokens, start, first, page, turn, chunk, chunks, thread] = params;
-  const tail: Tail = { tail: address, tailTokens, start, first };
+  const [address, tailTokens, pageStart, firstCodedRow, page, pageRope, chunk, chunks, thread] = params;
+  const tail: Tail = { address, tailTokens, pageStart, firstCodedRow };
   const x = k.i32(scratch(k, thread));
-  const y = fragment.matrix ? k.i32(i32.add(x, 4 * D * P)) : x;
+  const y = layout.queryMatrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
-  const spare = k.i32(i32.add(codes, 2 * D * P));
+  const vectorScratch = k.i32(i32.add(codes, 2 * D * P));
   const one = k.v128(f32x4.const(1));
-  const into = fragment.encodeMatrix ?? fragment.matrix;
+  const encodeMatrix = layout.encodeMatrix ?? layout.queryMatrix;
   k.for(chunk, kvHeads, chunks, head => {
     loadTail(k, tail, head, D, P, x);
-    const matrix = into && k.i32(matrixAt(fragment, into, (tables.encodeMatrix ?? tables.matrix)!, D, head));
+    const matrix =
+      encodeMatrix && k.i32(headMatrix(layout, encodeMatrix, (tables.encodeMatrix ?? tables.queryMatrix)!, D, head));
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(x, i32.mul(t, 4 * D)));
-      if (fragment.turn) turnBack(k, D, turn, vector, vector);
+      if (layout.ropeFrequencies) makePageRelative(k, D, pageRope, vector, vector);
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
-      if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)), fragment.blocks);
+      if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)), layout.diagonalBlocks);
     });
-    const block = k.i32(blockAt(fragment, page, head));
-    const s: Seal = { k, D, P, page, block, y, codes, spare, tables };
-    const kind = fragment.page;
-    if (kind.kind === 'levels') sealLevels(s, kind);
-    else if (kind.kind === 'hybrid') sealHybrid(s, kind);
-    else if (kind.kind === 'affine') sealAffine(s, kind, tail, kvHeads);
-    else if (kind.kind === 'book') sealBook(k, kind, shape, tables.books!, block, head, y, codes);
-    else if (kind.kind === 'oaken') sealOaken(k, kind, shape, tail, page, block, head, codes);
-    else if (kind.kind === 'spectrum') sealSpectrum(k, kind, shape, tables.turns!, block, y, codes, spare);
-    else if (kind.kind === 'q8_0' || kind.kind === 'q4_0') sealBlocks(s, kind.kind);
-    else if (kind.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
-    else if (kind.kind === 'mixed') sealMixed(k, tables.columns!, D, P, page, head, y, codes);
-    else sealFloats(s, kind.kind);
+    const block = k.i32(blockAddress(layout, page, head));
+    const s: SealContext = { k, D, P, page, block, y, codes, scratch: vectorScratch, tables };
+    const encoding = layout.encoding;
+    if (encoding.kind === 'levels') sealLevels(s, encoding);
+    else if (encoding.kind === 'hybrid') sealHybrid(s, encoding);
+    else if (encoding.kind === 'affine') sealAffine(s, encoding, tail, kvHeads);
+    else if (encoding.kind === 'book') sealCodebook(k, encoding, shape, tables.books!, block, head, y, codes);
+    else if (encoding.kind === 'oaken') sealOaken(k, encoding, shape, tail, page, block, head, codes);
+    else if (encoding.kind === 'spectrum')
+      sealSpectrum(k, encoding, shape, tables.tokenRope!, block, y, codes, vectorScratch);
+    else if (encoding.kind === 'q8_0' || encoding.kind === 'q4_0') sealQBlocks(s, encoding.kind);
+    else if (encoding.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
+    else if (encoding.kind === 'mixed') sealMixedBits(k, tables.mixedColumns!, D, P, page, head, y, codes);
+    else sealFloats(s, encoding.kind);
   });
   return k;
 }
 
 function loadTail(k: Kernel, tail: Tail, head: I32, D: number, P: number, x: I32): void {
   k.for(0, P, 1, t => {
-    const from = k.i32(vectorAt(tail, D, head, t));
+    const from = k.i32(tailVector(tail, D, head, t));
     const to = k.i32(i32.add(x, i32.mul(t, 4 * D)));
-    k.for(0, D, 4, i => k.do(v128.store(i32.add(to, i32.mul(i, 4)), loadHalf4(i32.add(from, i32.mul(i, 2))))));
+    k.for(0, D, 4, i => k.do(v128.store(i32.add(to, i32.mul(i, 4)), loadF16x4(i32.add(from, i32.mul(i, 2))))));
   });
 }
 
-function normOf(k: Kernel, vector: I32, D: number): Local<'f32'> {
+function vectorNorm(k: Kernel, vector: I32, D: number): Local<'f32'> {
   const sum = k.v128(v128.zero);
   const v = k.v128();
   k.for(0, 4 * D, 16, i => {
     k.set(v, v128.load(i32.add(vector, i)));
     k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));
   });
-  return k.f32(f32.sqrt(sum4(k, sum)));
+  return k.f32(f32.sqrt(reduceAdd(k, sum)));
 }
 
-function storeScalar(k: Kernel, { offset, bytes }: ScalarsFragment, base: I32, t: I32, value: F32): void {
+function storeScalar(k: Kernel, { offset, bytes }: ScalarArray, base: I32, t: I32, value: F32): void {
   const at = i32.add(i32.add(base, offset), i32.mul(t, bytes));
-  if (bytes === 2) storeHalf(k, at, value);
+  if (bytes === 2) storeF16(k, at, value);
   else k.do(f32.store(at, value));
 }
 
 const inverse = (x: F32): F32 => f32.select(f32.gt(x, f32.const(0)), f32.div(f32.const(1), x), f32.const(0));
 
-/** Codes of values in units of a table: how many of the midpoints between its levels are not above. */
-function nearest(k: Kernel, value: V128, levels: Float32Array): V128 {
+/** The nearest level of each value: the number of midpoints between levels that are not above it. */
+function nearestLevels(k: Kernel, value: V128, levels: Float32Array): V128 {
   const v = k.v128(value);
   let codes = v128.zero as V128;
   for (let i = 0; i + 1 < levels.length; i++) {
@@ -114,58 +118,65 @@ function nearest(k: Kernel, value: V128, levels: Float32Array): V128 {
   return codes;
 }
 
-/** Two's complement codes c of (c + 1/2) step. */
-function uniform(value: V128, levels: Float32Array): V128 {
+/** Two's complement codes c, with levels (c + 1/2) step. */
+function uniformCodes(value: V128, levels: Float32Array): V128 {
   const half = levels.length / 2;
   const step = 2 * levels[0];
   const code = i32x4.fromF32(f32x4.floor(f32x4.mul(value, f32x4.const(1 / step))));
   return v128.and(i32x4.maxS(i32x4.const(-half), i32x4.minS(i32x4.const(half - 1), code)), i32x4.const(2 * half - 1));
 }
 
-/** Stores four codes as bytes and gives them back. */
+/** Stores four codes as bytes and returns them. */
 function storeCodes(k: Kernel, address: I32, codes: V128): Local<'v128'> {
   const v = k.v128(codes);
   for (let lane = 0; lane < 4; lane++) k.do(i32.store8(address, i32x4.lane(v, lane), lane));
   return v;
 }
 
-function sealLevels({ k, D, P, block, y, codes, tables }: Seal, kind: PageFragment & { kind: 'levels' }): void {
-  const { levels } = kind;
+function sealLevels(
+  { k, D, P, block, y, codes, tables }: SealContext,
+  encoding: PageEncoding & { kind: 'levels' },
+): void {
+  const { levels } = encoding;
   k.for(0, P, 1, t => {
     const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
-    const norm = normOf(k, vector, D);
+    const norm = vectorNorm(k, vector, D);
     const unit = k.v128(f32x4.splat(inverse(norm)));
     const to = k.i32(i32.add(codes, i32.mul(t, D)));
     const squares = k.f32(f32.const(0));
     k.for(0, D, 4, i => {
       const value = f32x4.mul(v128.load(i32.add(vector, i32.mul(i, 4))), unit);
-      const code = storeCodes(k, i32.add(to, i), kind.uniform ? uniform(value, levels) : nearest(k, value, levels));
-      if (!kind.corrected) return;
+      const nearest = encoding.uniform ? uniformCodes(value, levels) : nearestLevels(k, value, levels);
+      const code = storeCodes(k, i32.add(to, i), nearest);
+      if (!encoding.normCorrection) return;
       for (let lane = 0; lane < 4; lane++) {
         const level = k.f32(f32.load(i32.mul(i32x4.lane(code, lane), 4), tables.levels[0]));
         k.set(squares, f32.add(squares, f32.mul(level, level)));
       }
     });
-    storeScalar(k, kind.norms, block, t, kind.corrected ? f32.div(norm, f32.sqrt(squares)) : norm);
+    storeScalar(k, encoding.norms, block, t, encoding.normCorrection ? f32.div(norm, f32.sqrt(squares)) : norm);
   });
-  packGrid(k, { ...kind.codes, tokens: P, dims: D }, codes, block);
+  packGrid(k, { ...encoding.codes, tokens: P, dims: D }, codes, block);
 }
 
-function sealHybrid({ k, D, P, block, y, codes, spare, tables }: Seal, kind: PageFragment & { kind: 'hybrid' }): void {
-  const { residual, parts } = kind;
-  // Each part has a tile of its own; what the codes leave over takes the place of the vector.
+function sealHybrid(
+  { k, D, P, block, y, codes, scratch, tables }: SealContext,
+  encoding: PageEncoding & { kind: 'hybrid' },
+): void {
+  const { residual, parts } = encoding;
+  // Each part has its own tile of codes. The residual replaces the vector.
   const tileOf = (first: number) => i32.add(codes, P * first);
   k.for(0, P, 1, t => {
     const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
-    const norm = normOf(k, vector, D);
-    storeScalar(k, kind.norms, block, t, norm);
+    const norm = vectorNorm(k, vector, D);
+    storeScalar(k, encoding.norms, block, t, norm);
     const unit = k.v128(f32x4.splat(inverse(norm)));
-    parts.forEach(({ first, end, levels }, n) => {
-      const to = k.i32(i32.add(tileOf(first), i32.mul(t, end - first)));
-      k.for(first, end, 4, i => {
+    parts.forEach(({ firstDim, endDim, levels }, n) => {
+      const to = k.i32(i32.add(tileOf(firstDim), i32.mul(t, endDim - firstDim)));
+      k.for(firstDim, endDim, 4, i => {
         const at = k.i32(i32.add(vector, i32.mul(i, 4)));
         const value = k.v128(f32x4.mul(v128.load(at), unit));
-        const code = storeCodes(k, i32.add(to, i32.sub(i, first)), nearest(k, value, levels));
+        const code = storeCodes(k, i32.add(to, i32.sub(i, firstDim)), nearestLevels(k, value, levels));
         for (let lane = 0; lane < 4; lane++) {
           const level = f32.load(i32.mul(i32x4.lane(code, lane), 4), tables.levels[n]);
           k.do(f32.store(at, f32.mul(norm, f32.sub(f32x4.lane(value, lane), level)), 4 * lane));
@@ -173,17 +184,17 @@ function sealHybrid({ k, D, P, block, y, codes, spare, tables }: Seal, kind: Pag
       });
     });
   });
-  for (const { codes: grid, first, end } of parts) {
-    packGrid(k, { ...grid, tokens: P, dims: end - first }, tileOf(first), block);
+  for (const { codes: grid, firstDim, endDim } of parts) {
+    packGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, tileOf(firstDim), block);
   }
   if (!residual) return;
   const one = k.v128(f32x4.const(1));
   k.for(0, P, 1, t => {
     const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
-    storeScalar(k, residual.norms, block, t, normOf(k, vector, D));
-    applyMatrix(k, tables.residual, D, D, vector, one, spare);
+    storeScalar(k, residual.norms, block, t, vectorNorm(k, vector, D));
+    applyMatrix(k, tables.residual, D, D, vector, one, scratch);
     k.for(0, D, 4, i => {
-      const positive = v128.and(f32x4.ge(v128.load(i32.add(spare, i32.mul(i, 4))), v128.zero), i32x4.const(1));
+      const positive = v128.and(f32x4.ge(v128.load(i32.add(scratch, i32.mul(i, 4))), v128.zero), i32x4.const(1));
       storeCodes(k, i32.add(i32.add(codes, i32.mul(t, D)), i), positive);
     });
   });
@@ -191,18 +202,18 @@ function sealHybrid({ k, D, P, block, y, codes, spare, tables }: Seal, kind: Pag
 }
 
 function sealAffine(
-  { k, D, P, page, block, y, codes }: Seal,
-  kind: PageFragment & { kind: 'affine' },
+  { k, D, P, page, block, y, codes }: SealContext,
+  encoding: PageEncoding & { kind: 'affine' },
   tail: Tail,
   kvHeads: number,
 ): void {
-  const { norms, group, axis } = kind;
+  const { norms, groupSize, axis } = encoding;
   if (norms) {
     const scalars = norms.per === 'page' ? page : block;
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
-      const norm = k.f32(norms.per === 'page' ? normOfAll(k, tail, t, kvHeads, D) : normOf(k, vector, D));
-      // Heads that share a norm all store the same.
+      const norm = k.f32(norms.per === 'page' ? tokenNorm(k, tail, t, kvHeads, D) : vectorNorm(k, vector, D));
+      // Heads that share a norm all store the same value.
       storeScalar(k, norms, scalars, t, norm);
       const at = i32.add(i32.add(scalars, norms.offset), i32.mul(t, norms.bytes));
       const unit = k.v128(f32x4.splat(inverse(k.f32(loadScalar(norms, at)))));
@@ -211,89 +222,89 @@ function sealAffine(
       });
     });
   }
-  const ranges = k.i32(i32.add(block, kind.ranges));
+  const ranges = k.i32(i32.add(block, encoding.rangesOffset));
   const [low, high] = [k.f32(), k.f32()];
   const value = k.f32();
   const range = k.i32(ranges);
-  /** One group: its values lie `stride` floats apart, its codes as many bytes. */
-  const oneGroup = (from: I32, codesAt: I32, stride: number) => {
-    const [source, target] = [k.i32(from), k.i32(codesAt)];
+  /** Encodes one group: its values are `stride` floats apart, its codes `stride` bytes. */
+  const encodeGroup = (from: I32, to: I32, stride: number) => {
+    const [source, target] = [k.i32(from), k.i32(to)];
     k.set(low, f32.const(3e38));
     k.set(high, f32.const(-3e38));
     const at = k.i32(source);
-    k.for(0, group, 1, () => {
+    k.for(0, groupSize, 1, () => {
       k.set(value, f32.load(at));
       k.set(low, f32.min(low, value));
       k.set(high, f32.max(high, value));
       k.increment(at, 4 * stride);
     });
-    storeHalf(k, range, low);
-    storeHalf(k, range, f32.mul(f32.sub(high, low), f32.const(1 / (2 ** kind.codes.bits - 1))), 2);
-    const scalar: ScalarsFragment = { offset: 0, bytes: 2 };
+    storeF16(k, range, low);
+    storeF16(k, range, f32.mul(f32.sub(high, low), f32.const(1 / (2 ** encoding.codes.bits - 1))), 2);
+    const scalar: ScalarArray = { offset: 0, bytes: 2 };
     k.set(low, loadScalar(scalar, range));
     const unit = k.f32(inverse(k.f32(loadScalar(scalar, i32.add(range, 2)))));
     k.set(at, source);
-    k.for(0, group, 1, () => {
-      // Halves go up, as Math.round has it.
+    k.for(0, groupSize, 1, () => {
+      // Rounds halves up, like Math.round.
       const code = f32.floor(f32.add(f32.mul(f32.sub(f32.load(at), low), unit), f32.const(0.5)));
-      const most = 2 ** kind.codes.bits - 1;
-      k.do(i32.store8(target, i32.fromF32(f32.max(f32.const(0), f32.min(f32.const(most), code)))));
+      const maxCode = 2 ** encoding.codes.bits - 1;
+      k.do(i32.store8(target, i32.fromF32(f32.max(f32.const(0), f32.min(f32.const(maxCode), code)))));
       k.increment(at, 4 * stride);
       k.increment(target, stride);
     });
     k.increment(range, 4);
   };
   if (axis === 'channel') {
-    k.for(0, P, group, t => {
+    k.for(0, P, groupSize, t => {
       k.for(0, D, 1, i => {
-        const place = k.i32(i32.add(i32.mul(t, D), i));
-        oneGroup(i32.add(y, i32.mul(place, 4)), i32.add(codes, place), D);
+        const index = k.i32(i32.add(i32.mul(t, D), i));
+        encodeGroup(i32.add(y, i32.mul(index, 4)), i32.add(codes, index), D);
       });
     });
   } else {
-    k.for(0, P * D, group, place => oneGroup(i32.add(y, i32.mul(place, 4)), i32.add(codes, place), 1));
+    k.for(0, P * D, groupSize, index => encodeGroup(i32.add(y, i32.mul(index, 4)), i32.add(codes, index), 1));
   }
-  packGrid(k, { ...kind.codes, tokens: P, dims: D }, codes, block);
+  packGrid(k, { ...encoding.codes, tokens: P, dims: D }, codes, block);
 }
 
-/** A token's norm over all KV heads, straight from the tail: a rotation does not change it. */
-function normOfAll(k: Kernel, tail: Tail, t: I32, kvHeads: number, D: number): F32 {
+/** A token's norm over all KV heads, computed from the tail: the rotation preserves it. */
+function tokenNorm(k: Kernel, tail: Tail, t: I32, kvHeads: number, D: number): F32 {
   const sum = k.v128(v128.zero);
   const v = k.v128();
   k.for(0, kvHeads, 1, head => {
-    const from = k.i32(vectorAt(tail, D, head, t));
+    const from = k.i32(tailVector(tail, D, head, t));
     k.for(0, 2 * D, 8, i => {
-      k.set(v, loadHalf4(i32.add(from, i)));
+      k.set(v, loadF16x4(i32.add(from, i)));
       k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));
     });
   });
-  return f32.sqrt(sum4(k, sum));
+  return f32.sqrt(reduceAdd(k, sum));
 }
 
-function sealBlocks({ k, D, P, block, y }: Seal, type: 'q8_0' | 'q4_0'): void {
+function sealQBlocks({ k, D, P, block, y }: SealContext, type: 'q8_0' | 'q4_0'): void {
   const [from, to] = [k.i32(y), k.i32(block)];
   k.for(0, P * D, 32, () => {
-    const largest = k.v128(v128.zero);
-    for (let i = 0; i < 8; i++) k.set(largest, f32x4.max(largest, f32x4.abs(v128.load(from, 16 * i))));
-    const max = k.f32(max4(k, largest));
+    const magnitude = k.v128(v128.zero);
+    for (let i = 0; i < 8; i++) k.set(magnitude, f32x4.max(magnitude, f32x4.abs(v128.load(from, 16 * i))));
+    const max = k.f32(reduceMax(k, magnitude));
     if (type === 'q8_0') {
-      storeHalf(k, to, f32.mul(max, f32.const(1 / 127)));
+      storeF16(k, to, f32.mul(max, f32.const(1 / 127)));
       const unit = k.f32(f32.mul(inverse(max), f32.const(127)));
       k.for(0, 32, 1, i => {
         const value = k.f32(f32.mul(f32.load(i32.add(from, i32.mul(i, 4))), unit));
-        const away = f32.floor(f32.add(f32.abs(value), f32.const(0.5)));
-        const signed = f32.select(f32.lt(value, f32.const(0)), f32.neg(away), away);
+        const rounded = f32.floor(f32.add(f32.abs(value), f32.const(0.5)));
+        const signed = f32.select(f32.lt(value, f32.const(0)), f32.neg(rounded), rounded);
         k.do(i32.store8(i32.add(to, i), i32.fromF32(signed), 2));
       });
     } else {
-      // The first value of the largest magnitude, with its sign.
+      // The first value with the largest magnitude, signed.
       const peak = k.f32(f32.const(0));
       k.for(0, 128, 4, i => {
         const value = k.f32(f32.load(i32.add(from, i)));
         k.if(f32.gt(f32.abs(value), f32.abs(peak)), () => k.set(peak, value));
       });
       const scale = k.f32(f32.mul(peak, f32.const(-1 / 8)));
-      storeHalf(k, to, scale);
+      storeF16(k, to, scale);
       const unit = k.f32(f32.select(f32.eq(scale, f32.const(0)), f32.const(0), f32.div(f32.const(1), scale)));
       const code = (i: I32, offset: number) => {
         const value = f32.floor(f32.add(f32.mul(f32.load(i32.add(from, i32.mul(i, 4)), offset), unit), f32.const(8.5)));
@@ -306,17 +317,17 @@ function sealBlocks({ k, D, P, block, y }: Seal, type: 'q8_0' | 'q4_0'): void {
   });
 }
 
-function sealFloats({ k, D, P, block, y }: Seal, kind: 'f16' | 'fp8'): void {
+function sealFloats({ k, D, P, block, y }: SealContext, kind: 'f16' | 'fp8'): void {
   k.for(0, P * D, 4, i => {
     const value = k.v128(v128.load(i32.add(y, i32.mul(i, 4))));
     if (kind === 'f16') {
-      const half = k.v128(floatToHalf(k, value));
-      k.do(v128.store64(i32.add(block, i32.mul(i, 2)), packLow16(half, half)));
+      const f16 = k.v128(f32ToF16(k, value));
+      k.do(v128.store64(i32.add(block, i32.mul(i, 2)), packLow16(f16, f16)));
     } else storeCodes(k, i32.add(block, i), floatToFp8(k, value));
   });
 }
 
-/** As floatToHalf, with three bits of mantissa. */
+/** Like f32ToF16, but with three bits of mantissa. */
 function floatToFp8(k: Kernel, x: V128): V128 {
   const value = k.v128(f32x4.max(f32x4.const(-448), f32x4.min(f32x4.const(448), x)));
   const scaled = k.v128(f32x4.mul(f32x4.abs(value), f32x4.const(2 ** -120)));

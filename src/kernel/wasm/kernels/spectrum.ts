@@ -1,83 +1,78 @@
-/** Keys by their largest pairs, to floats and from them; codec/tri/format.ts has the bytes. */
-import type { PageFragment } from '../../fragment.ts';
+/** Keys as their largest RoPE pairs (TriAttention); codec/tri/format.ts defines the bytes. */
+import type { PageEncoding, PageShape } from '../../page-layout.ts';
+import { packGrid, unpackGrid } from '../code-grid.ts';
 import { f32, type I32, i32, type Local } from '../emit.ts';
-import { packGrid, unpackGrid } from '../grid.ts';
 import type { Kernel } from '../module.ts';
-import { loadHalf, storeHalf } from '../ops.ts';
+import { loadF16, storeF16 } from '../ops.ts';
 
-type Spectrum = PageFragment & { kind: 'spectrum' };
+type Spectrum = PageEncoding & { kind: 'spectrum' };
 
-interface Size {
-  headDim: number;
-  pageTokens: number;
-}
-
-/** Two tiles of a page's coefficients, and how a code lies in them. */
-function tilesOf(k: Kernel, { kept, cosines }: Spectrum, pageTokens: number, codes: I32) {
+/** Two tiles of codes, and the bytes per code. */
+function tilesOf(k: Kernel, { keptPairs, cosines }: Spectrum, pageTokens: number, codes: I32) {
   const bytes = cosines.bits > 8 ? 2 : 1;
   const first = k.i32(codes);
-  return { bytes, cosines: first, sines: k.i32(i32.add(first, bytes * kept * pageTokens)) };
+  return { bytes, cosines: first, sines: k.i32(i32.add(first, bytes * keptPairs * pageTokens)) };
 }
 
-/** out[token][dim], relative to the page's start. `turns` is the address of the fragment's own. */
-export function unpackSpectrum(
+/** Writes page-relative keys, out[token][dim]. `tokenRope` is the address of cos and sin per token and pair. */
+export function dequantizeSpectrum(
   k: Kernel,
-  kind: Spectrum,
-  { headDim, pageTokens }: Size,
-  turns: number,
+  encoding: Spectrum,
+  { headDim, pageTokens }: PageShape,
+  tokenRope: number,
   block: I32,
   codes: I32,
   out: I32,
 ): void {
-  const { kept } = kind;
-  const { bits } = kind.cosines;
-  const tiles = tilesOf(k, kind, pageTokens, codes);
-  unpackGrid(k, { ...kind.cosines, tokens: pageTokens, dims: kept }, block, tiles.cosines);
-  unpackGrid(k, { ...kind.sines, tokens: pageTokens, dims: kept }, block, tiles.sines);
+  const { keptPairs } = encoding;
+  const { bits } = encoding.cosines;
+  const tiles = tilesOf(k, encoding, pageTokens, codes);
+  unpackGrid(k, { ...encoding.cosines, tokens: pageTokens, dims: keptPairs }, block, tiles.cosines);
+  unpackGrid(k, { ...encoding.sines, tokens: pageTokens, dims: keptPairs }, block, tiles.sines);
   const signed = (tile: Local<'i32'>, at: I32) => {
     const address = i32.add(tile, i32.mul(at, tiles.bytes));
     const code = tiles.bytes === 2 ? i32.load16U(address) : i32.load8U(address);
     return f32.fromI32(i32.shrS(i32.shl(code, 32 - bits), 32 - bits));
   };
   const [cos, sin, step] = [k.f32(), k.f32(), k.f32()];
-  const [pair, turn, to] = [k.i32(), k.i32(), k.i32()];
+  const [pair, rope, to] = [k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
     const row = k.i32(i32.add(out, i32.mul(t, 4 * headDim)));
     k.for(0, 4 * headDim, 4, i => k.do(f32.store(i32.add(row, i), f32.const(0))));
-    const scale = loadHalf(i32.add(block, i32.mul(t, 2)), kind.scales.offset);
+    const scale = loadF16(i32.add(block, i32.mul(t, 2)), encoding.scales.offset);
     k.set(step, f32.mul(scale, f32.const(1 / (2 ** (bits - 1) - 1))));
-    k.for(0, kept, 1, slot => {
-      const at = k.i32(i32.add(i32.mul(t, kept), slot));
+    k.for(0, keptPairs, 1, slot => {
+      const at = k.i32(i32.add(i32.mul(t, keptPairs), slot));
       k.set(cos, f32.mul(signed(tiles.cosines, at), step));
       k.set(sin, f32.mul(signed(tiles.sines, at), step));
-      k.set(pair, i32.load8U(i32.add(i32.add(block, i32.mul(slot, pageTokens)), t), kind.pairs));
-      k.set(turn, i32.mul(i32.add(i32.mul(t, headDim / 2), pair), 8));
+      k.set(pair, i32.load8U(i32.add(i32.add(block, i32.mul(slot, pageTokens)), t), encoding.pairsOffset));
+      k.set(rope, i32.mul(i32.add(i32.mul(t, headDim / 2), pair), 8));
       k.set(to, i32.add(row, i32.mul(pair, 8)));
-      const [c, s] = [f32.load(turn, turns), f32.load(turn, turns + 4)];
+      const [c, s] = [f32.load(rope, tokenRope), f32.load(rope, tokenRope + 4)];
       k.do(f32.store(to, f32.sub(f32.mul(cos, c), f32.mul(sin, s))));
       k.do(f32.store(to, f32.add(f32.mul(cos, s), f32.mul(sin, c)), 4));
     });
   });
 }
 
-/** Vectors y [token][dim], relative to the page's start, to a head's block. `spare` is room for two vectors. */
+/** Encodes page-relative keys y [token][dim]. `scratch` is space for two vectors. */
 export function sealSpectrum(
   k: Kernel,
-  kind: Spectrum,
-  { headDim, pageTokens }: Size,
-  turns: number,
+  encoding: Spectrum,
+  { headDim, pageTokens }: PageShape,
+  tokenRope: number,
   block: I32,
   y: I32,
   codes: I32,
-  spare: I32,
+  scratch: I32,
 ): void {
-  const { kept } = kind;
-  const { bits } = kind.cosines;
-  const most = 2 ** (bits - 1) - 1;
-  const tiles = tilesOf(k, kind, pageTokens, codes);
-  const energies = k.i32(spare);
-  const [a, b, scale, largest] = [k.f32(), k.f32(), k.f32(), k.f32()];
-  const [best, slot, turn] = [k.i32(), k.i32(), k.i32()];
+  const { keptPairs } = encoding;
+  const { bits } = encoding.cosines;
+  const maxCode = 2 ** (bits - 1) - 1;
+  const tiles = tilesOf(k, encoding, pageTokens, codes);
+  const energies = k.i32(scratch);
+  const [a, b, scale, maxEnergy] = [k.f32(), k.f32(), k.f32(), k.f32()];
+  const [best, slot, rope] = [k.i32(), k.i32(), k.i32()];
   k.for(0, pageTokens, 1, t => {
     const vector = k.i32(i32.add(y, i32.mul(t, 4 * headDim)));
     const load = (pair: I32) => {
@@ -89,51 +84,51 @@ export function sealSpectrum(
       load(pair);
       k.do(f32.store(energyAt(pair), f32.add(f32.mul(a, a), f32.mul(b, b))));
     });
-    // The largest is taken `kept` times; what was taken is marked by -1.
-    k.for(0, kept, 1, () => {
-      k.set(largest, f32.const(-0.5));
+    // Select the largest pair `keptPairs` times; selected pairs are marked by -1.
+    k.for(0, keptPairs, 1, () => {
+      k.set(maxEnergy, f32.const(-0.5));
       k.for(0, headDim / 2, 1, pair => {
         const energy = f32.load(energyAt(pair));
-        k.if(f32.gt(energy, largest), () => {
-          k.set(largest, energy);
+        k.if(f32.gt(energy, maxEnergy), () => {
+          k.set(maxEnergy, energy);
           k.set(best, pair);
         });
       });
       k.do(f32.store(energyAt(best), f32.const(-1)));
     });
-    const overTaken = (visit: (pair: Local<'i32'>) => void) =>
+    const forEachSelected = (visit: (pair: Local<'i32'>) => void) =>
       k.for(0, headDim / 2, 1, pair => {
         k.if(f32.lt(f32.load(energyAt(pair)), f32.const(0)), () => {
           load(pair);
-          k.set(turn, i32.mul(i32.add(i32.mul(t, headDim / 2), pair), 8));
+          k.set(rope, i32.mul(i32.add(i32.mul(t, headDim / 2), pair), 8));
           visit(pair);
         });
       });
-    const [c, s] = [f32.load(turn, turns), f32.load(turn, turns + 4)];
+    const [c, s] = [f32.load(rope, tokenRope), f32.load(rope, tokenRope + 4)];
     const cosine = f32.add(f32.mul(a, c), f32.mul(b, s));
     const sine = f32.sub(f32.mul(b, c), f32.mul(a, s));
     k.set(scale, f32.const(0));
-    overTaken(() => k.set(scale, f32.max(scale, f32.max(f32.abs(cosine), f32.abs(sine)))));
+    forEachSelected(() => k.set(scale, f32.max(scale, f32.max(f32.abs(cosine), f32.abs(sine)))));
     const scaleAt = k.i32(i32.add(block, i32.mul(t, 2)));
-    storeHalf(k, scaleAt, scale, kind.scales.offset);
-    k.set(scale, loadHalf(scaleAt, kind.scales.offset));
+    storeF16(k, scaleAt, scale, encoding.scales.offset);
+    k.set(scale, loadF16(scaleAt, encoding.scales.offset));
     k.set(slot, 0);
     const code = (value: typeof cosine) => {
-      const rounded = f32.floor(f32.add(f32.mul(f32.div(value, scale), f32.const(most)), f32.const(0.5)));
-      const limited = i32.fromF32(f32.max(f32.const(-most), f32.min(f32.const(most), rounded)));
-      return i32.and(i32.select(f32.gt(scale, f32.const(0)), limited, 0), 2 ** bits - 1);
+      const rounded = f32.floor(f32.add(f32.mul(f32.div(value, scale), f32.const(maxCode)), f32.const(0.5)));
+      const clamped = i32.fromF32(f32.max(f32.const(-maxCode), f32.min(f32.const(maxCode), rounded)));
+      return i32.and(i32.select(f32.gt(scale, f32.const(0)), clamped, 0), 2 ** bits - 1);
     };
     const store = (tile: I32, value: typeof cosine) => {
-      const address = i32.add(tile, i32.mul(i32.add(i32.mul(t, kept), slot), tiles.bytes));
+      const address = i32.add(tile, i32.mul(i32.add(i32.mul(t, keptPairs), slot), tiles.bytes));
       k.do(tiles.bytes === 2 ? i32.store16(address, code(value)) : i32.store8(address, code(value)));
     };
-    overTaken(pair => {
-      k.do(i32.store8(i32.add(i32.add(block, i32.mul(slot, pageTokens)), t), pair, kind.pairs));
+    forEachSelected(pair => {
+      k.do(i32.store8(i32.add(i32.add(block, i32.mul(slot, pageTokens)), t), pair, encoding.pairsOffset));
       store(tiles.cosines, cosine);
       store(tiles.sines, sine);
       k.increment(slot, 1);
     });
   });
-  packGrid(k, { ...kind.cosines, tokens: pageTokens, dims: kept }, tiles.cosines, block);
-  packGrid(k, { ...kind.sines, tokens: pageTokens, dims: kept }, tiles.sines, block);
+  packGrid(k, { ...encoding.cosines, tokens: pageTokens, dims: keptPairs }, tiles.cosines, block);
+  packGrid(k, { ...encoding.sines, tokens: pageTokens, dims: keptPairs }, tiles.sines, block);
 }

@@ -1,36 +1,37 @@
 /**
- * Activations as integer weights meet them: int8, in blocks of 32 with a scale. Whoever makes rows that a matrix product
- * reads next (a norm, a gate) quantizes them in the same kernel; `quantize` is for the rest.
+ * Activations for integer weights: int8, in blocks of 32 with one scale each. Kernels whose output feeds a matrix product
+ * (norm, SwiGLU) quantize it themselves; `quantize` is for the rest.
  *
- *   codes   a block: 8 words, four values a word
- *   stats   a block: the scale (f32), and the sums of both halves' codes (two i16), which minima and zeros multiply
+ *   codes   per block: 8 words of four values
+ *   stats   per block: the scale (f32), and the sums of the codes of both halves (two i16), for minima and zero points
  */
-import type { Kernel } from '../gpu.ts';
+
+import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK } from '../weights.ts';
-import { each } from './text.ts';
+import { each } from './snippets.ts';
 
 const SIZE = 256;
-/** Invocations of a block, with four values each. */
-const SHARE = BLOCK / 4;
+/** Invocations per block, with four values each. */
+const LANES_PER_BLOCK = BLOCK / 4;
 
-export const int8Buffers = ['write codes: array<u32>', 'write stats: array<vec2u>'];
+export const int8Buffers = [writeBuffer('codes', 'u32'), writeBuffer('stats', 'vec2u')];
 
-/** `int8_word(four, most)` and `int8_stats(most, a, b)`: four values of a block whose largest is `most`, and its stats. */
+/** `int8_word(four, max_abs)` quantizes four values of a block; `int8_stats(max_abs, a, b)` makes its stats. */
 export const int8Block = /* wgsl */ `
-fn int8_word(four: vec4f, most: f32) -> u32 {
-  return pack4xI8(vec4i(round(four * select(0.0, 127.0 / most, most > 0))));
+fn int8_word(four: vec4f, max_abs: f32) -> u32 {
+  return pack4xI8(vec4i(round(four * select(0.0, 127.0 / max_abs, max_abs > 0))));
 }
 fn sum_of_codes(words: vec4u) -> i32 {
   return ${each(4, k => `dot4I8Packed(words[${k}], 0x01010101u)`, ' + ')};
 }
-fn int8_stats(most: f32, a: vec4u, b: vec4u) -> vec2u {
+fn int8_stats(max_abs: f32, a: vec4u, b: vec4u) -> vec2u {
   let sums = vec2u(bitcast<u32>(sum_of_codes(a)), bitcast<u32>(sum_of_codes(b)));
-  return vec2u(bitcast<u32>(most / 127.0), (sums.x & 0xffffu) | (sums.y << 16));
+  return vec2u(bitcast<u32>(max_abs / 127.0), (sums.x & 0xffffu) | (sums.y << 16));
 }`;
 
 /**
- * `to_int8(four, at, lane)`: values 4 at to 4 at + 3 of all rows, with the seven neighbours of the invocation at hand for
- * the rest of the block. All invocations of a workgroup call it; `live` says whose values count.
+ * `to_int8(four, at, lane, live)` quantizes values 4 at to 4 at + 3 together with the seven neighbouring invocations. All
+ * invocations of a workgroup call it; only those with `live` write.
  */
 export const toInt8 = (size: number) => /* wgsl */ `
 ${int8Block}
@@ -41,22 +42,23 @@ fn to_int8(four: vec4f, at: u32, lane: u32, live: bool) {
   let a = abs(four);
   peaks[lane] = max(max(a.x, a.y), max(a.z, a.w));
   workgroupBarrier();
-  let first = lane - lane % ${SHARE};
-  var most = 0.0;
-  for (var i = 0u; i < ${SHARE}; i++) { most = max(most, peaks[first + i]); }
-  let word = int8_word(four, most);
+  let first = lane - lane % ${LANES_PER_BLOCK};
+  var max_abs = 0.0;
+  for (var i = 0u; i < ${LANES_PER_BLOCK}; i++) { max_abs = max(max_abs, peaks[first + i]); }
+  let word = int8_word(four, max_abs);
   words[lane / 4][lane % 4] = word;
   workgroupBarrier();
   if (!live) { return; }
   codes[at] = word;
-  if (lane == first) { stats[at / ${SHARE}] = int8_stats(most, words[lane / 4], words[lane / 4 + 1]); }
+  if (lane == first) { stats[at / ${LANES_PER_BLOCK}] = int8_stats(max_abs, words[lane / 4], words[lane / 4 + 1]); }
 }`;
 
-/** Rows of a whole number of blocks. */
+/** Rows are whole blocks. */
 export const quantize: Kernel = {
   name: 'quantize',
-  params: ['fours'],
-  buffers: ['x: array<vec4f>', ...int8Buffers],
+  summary: 'Quantizes activations to int8, in blocks of 32.',
+  params: u32('fours'),
+  buffers: [readBuffer('x', 'vec4f'), ...int8Buffers],
   size: SIZE,
   body: /* wgsl */ `
 ${toInt8(SIZE)}
@@ -66,14 +68,15 @@ fn main(group: vec3u, lane: u32) {
 }`,
 };
 
-/** Past 80 exp overflows, and the quotient is nothing anyway. */
+/** exp overflows past 80, where the quotient is 0 anyway. */
 export const silu = 'fn silu(x: f32) -> f32 { return x / (1.0 + exp(min(-x, 80.0))); }';
 
-/** gate = silu(gate) up, which goes on into a matrix. */
+/** gate = silu(gate) * up. `int8`: quantized too. */
 export const swiglu = (int8: boolean): Kernel => ({
   name: `swiglu${int8 ? ' int8' : ''}`,
-  params: ['fours'],
-  buffers: ['up: array<vec4f>', 'write gate: array<vec4f>', ...(int8 ? int8Buffers : [])],
+  summary: 'SwiGLU: silu(gate) * up.',
+  params: u32('fours'),
+  buffers: [readBuffer('up', 'vec4f'), writeBuffer('gate', 'vec4f'), ...(int8 ? int8Buffers : [])],
   size: SIZE,
   body: /* wgsl */ `
 ${silu}
@@ -88,8 +91,8 @@ fn main(group: vec3u, lane: u32) {
 }`,
 });
 
-/** Workgroups for so many values, four an invocation. */
-export function groupsOfFours(values: number): [number, number] {
+/** Workgroups for kernels with four values per invocation. */
+export function vec4Workgroups(values: number): [number, number] {
   const groups = Math.ceil(values / 4 / SIZE);
   return [Math.min(groups, 65535), Math.ceil(groups / 65535)];
 }

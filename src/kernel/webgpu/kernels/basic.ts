@@ -1,30 +1,32 @@
-/** The small operations: embedding rows, rotary turns. */
-import type { Kernel } from '../gpu.ts';
-import { BLOCK, BUNDLE, codeVectors, type GpuFormat, scaleHalves } from '../weights.ts';
-import { each, halves, turned } from './text.ts';
+/** Embedding lookup and RoPE. */
+
+import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
+import { BLOCK, type GpuFormat, ROW_TILE, scalesPerBlock, vectorsPerBlock } from '../weights.ts';
+import { each, ropeRotate, unpackHalves } from './snippets.ts';
 
 const SIZE = 256;
 
 /**
- * Rows `ids` of a matrix; those that lie in another piece of it are left alone. An id of -1 - n, as a u32, is that of the
- * token that was chosen n-th.
+ * Rows `ids` of a matrix; rows of its other pieces are skipped. An id of -1 - n (as u32) is a handle: the token in slot n
+ * of the sampled tokens.
  */
 export const embed = (format: GpuFormat): Kernel => ({
   name: `embed ${format.name}`,
-  params: ['blocks', 'firstRow', 'rows', 'ids'],
+  summary: 'Looks up embedding rows.',
+  params: u32('blocks', 'firstRow', 'rows', 'ids'),
   buffers: [
-    'data: array<u32>',
-    'chosen: array<u32>',
-    'codes: array<u32>',
-    ...(format.integer ? ['scales: array<u32>'] : []),
-    'write out: array<f32>',
+    readBuffer('data', 'u32'),
+    readBuffer('sampled', 'u32'),
+    readBuffer('codes', 'u32'),
+    ...(format.integer ? [readBuffer('scales', 'u32')] : []),
+    writeBuffer('out', 'f32'),
   ],
   size: SIZE,
   body: /* wgsl */ `
 ${weightValue(format)}
 fn main(group: vec3u, lane: u32) {
   var id = data[p.ids + group.y];
-  if (id >= 0x80000000u) { id = chosen[~id]; }
+  if (id >= 0x80000000u) { id = sampled[~id]; }
   let row = id - p.firstRow;
   let i = group.x * ${SIZE} + lane;
   let cols = ${BLOCK} * p.blocks;
@@ -32,11 +34,11 @@ fn main(group: vec3u, lane: u32) {
 }`,
 });
 
-/** `weight(row, i)`: value i of a row of a piece. */
+/** `weight(row, i)`: dequantizes value i of a row. */
 function weightValue(format: GpuFormat): string {
   const { bits, bf16, integer } = format;
   const word = (i: string, perWord: number) =>
-    `codes[(((row / ${BUNDLE} * p.blocks + i / ${BLOCK}) * ${codeVectors(format)} + ${i} / ${4 * perWord}) * ${BUNDLE} + row % ${BUNDLE}) * 4 + ${i} / ${perWord} % 4]`;
+    `codes[(((row / ${ROW_TILE} * p.blocks + i / ${BLOCK}) * ${vectorsPerBlock(format)} + ${i} / ${4 * perWord}) * ${ROW_TILE} + row % ${ROW_TILE}) * 4 + ${i} / ${perWord} % 4]`;
   if (!integer) {
     const read =
       bits === 32
@@ -52,34 +54,39 @@ function weightValue(format: GpuFormat): string {
       ? `f32((${word('(j & 15)', 4)} >> (8 * (j & 3) + 4 * (j / 16))) & 15) - ${zero}.0`
       : `f32(i32(${word('j', 4)} << (24 - 8 * (j & 3))) >> 24)`;
   return /* wgsl */ `
-${halves}
+${unpackHalves}
 fn scale_half(n: u32) -> f32 { return low_half(scales[n / 2] >> (16 * (n & 1))); }
 fn weight(row: u32, i: u32) -> f32 {
   let j = i % ${BLOCK};
-  let place = (row / ${BUNDLE} * p.blocks + i / ${BLOCK}) * ${BUNDLE} + row % ${BUNDLE};
-  let at = place * ${scaleHalves(format)} + (j / ${group}) * ${minima ? 2 : 1};
+  let place = (row / ${ROW_TILE} * p.blocks + i / ${BLOCK}) * ${ROW_TILE} + row % ${ROW_TILE};
+  let at = place * ${scalesPerBlock(format)} + (j / ${group}) * ${minima ? 2 : 1};
   return fma(scale_half(at), ${code}, ${minima ? 'scale_half(at + 1)' : '0.0'});
 }`;
 }
 
-/** One pair an invocation, of one tensor or of two after each other. */
+/** One pair of dims per invocation, of one tensor or of two. */
 export const rope = (count: 1 | 2): Kernel => ({
-  name: `rope of ${count}`,
-  params: ['headDim', 'pairs', 'cols0', 'cols1'],
-  buffers: ['angles: array<vec2f>', 'write x0: array<f32>', ...(count === 2 ? ['write x1: array<f32>'] : [])],
+  name: `rope ${count}`,
+  summary: 'Rotates heads by RoPE.',
+  params: u32('headDim', 'pairs', 'cols0', 'cols1'),
+  buffers: [
+    readBuffer('angles', 'vec2f'),
+    writeBuffer('x0', 'f32'),
+    ...(count === 2 ? [writeBuffer('x1', 'f32')] : []),
+  ],
   size: SIZE,
   body: /* wgsl */ `
-${turned}
+${ropeRotate}
 fn main(group: vec3u, lane: u32) {
   let n = group.x * ${SIZE} + lane;
   let pair = n % p.pairs;
-  let turn = angles[group.y * p.pairs + pair];
+  let angle = angles[group.y * p.pairs + pair];
   var head = n / p.pairs;
   ${each(
     count,
     k => `if (head * p.headDim < p.cols${k}) {
     let at = group.y * p.cols${k} + head * p.headDim + 2 * pair;
-    let y = turned(vec2f(x${k}[at], x${k}[at + 1]), turn);
+    let y = rope_rotate(vec2f(x${k}[at], x${k}[at + 1]), angle);
     x${k}[at] = y.x;
     x${k}[at + 1] = y.y;
     return;
@@ -89,5 +96,5 @@ fn main(group: vec3u, lane: u32) {
 }`,
 });
 
-/** Invocations of the small operations. */
-export const groupsOf = (n: number) => Math.ceil(n / SIZE);
+/** Workgroups for n invocations. */
+export const workgroupsFor = (n: number) => Math.ceil(n / SIZE);

@@ -1,98 +1,100 @@
 /**
- * Levels of a table as bytes, four codes at a time: level = (byte - middle) x unit. Evenly spaced codes are bytes already. Of
- * symmetric levels (tq2 to tq4), magnitudes are sums of what single bits and their products add, so that a word takes a few
- * additions and no table.
+ * Levels of a code book as bytes, four codes at a time: level = (byte - zeroPoint) x scale. Uniform codes are bytes
+ * already. Symmetric levels (tq2 to tq4) are sums of one term per bit and per product of bits: a few additions per word
+ * instead of a lookup table.
  */
-import type { PageFragment } from '../../fragment.ts';
+import type { PageEncoding } from '../../page-layout.ts';
+import { repeatByte } from './snippets.ts';
 import type { Word } from './strips.ts';
-import { fours } from './text.ts';
 
-type Levels = PageFragment & { kind: 'levels' };
+type Levels = PageEncoding & { kind: 'levels' };
 
-/** How bytes stand for levels: of keys, which are signed, or of values, which are not. */
-export interface Bytes {
-  unit: number;
-  middle: number;
+/** Bytes of keys are signed, bytes of values unsigned. */
+export interface LevelBytes {
+  scale: number;
+  zeroPoint: number;
   text: string;
   of(word: Word): string;
 }
 
-/** Those of a table, from the bits of four codes as `Word` has them; two bits are both in `low`. */
-export interface TableBytes extends Bytes {
+/** Bytes of a code book, from the bits of four codes as `Word` has them; both bits of 2-bit codes are in `low`. */
+export interface TableBytes extends LevelBytes {
   join(low: string, high: string): string;
 }
 
 type Side = 'key' | 'value';
 
-/** None where magnitudes are not such sums. */
-export function bytesOf(side: Side, { levels, uniform, codes: { bits } }: Levels): Bytes | undefined {
+/** Undefined where magnitudes are not such sums. */
+export function levelBytes(side: Side, { levels, uniform, codes: { bits } }: Levels): LevelBytes | undefined {
   if (!uniform) return tableBytes(side, levels);
-  // Two's complement at the top of a byte: an int8 that is 2^(8 - bits) as large. Values are counted from the least on.
-  const most = 2 ** (8 - bits);
-  const middle = side === 'key' ? -most / 2 : 128 - most / 2;
-  return { unit: (2 * levels[0]) / most, middle, text: '', of: ({ top }) => top };
+  // Two's complement in the top bits: an int8 of 2^(8 - bits) times the code. Values are offset binary.
+  const max = 2 ** (8 - bits);
+  const zeroPoint = side === 'key' ? -max / 2 : 128 - max / 2;
+  return { scale: (2 * levels[0]) / max, zeroPoint, text: '', of: ({ top }) => top };
 }
 
 export function tableBytes(side: Side, levels: Float32Array): TableBytes | undefined {
-  const made =
+  const bytes =
     levels.length === 2 ? signs(levels) : levels.length === 4 ? bitSums(side, levels) : magnitudes(side, levels);
-  return made && { ...made, of: ({ low, high }) => made.join(low, high) };
+  return bytes && { ...bytes, of: ({ low, high }) => bytes.join(low, high) };
 }
 
-type Joined = Omit<TableBytes, 'of'>;
+type JoinedBytes = Omit<TableBytes, 'of'>;
 
-/** A share of a level that bytes may be off by. */
-const FAR = 0.02;
+/** Allowed relative error of a level. */
+const MAX_RELATIVE_ERROR = 0.02;
 
-/** A bit, of which halfway is 0. */
-const signs = (levels: Float32Array): Joined => ({
-  unit: levels[1] - levels[0],
-  middle: 0.5,
+/** One bit: the zero point is halfway. */
+const signs = (levels: Float32Array): JoinedBytes => ({
+  scale: levels[1] - levels[0],
+  zeroPoint: 0.5,
   text: '',
   join: (_, high) => high,
 });
 
 /**
- * Four symmetric levels: each bit adds its own, the upper one nearly twice as much as the lower. Bytes are below 128, so they are
- * the same signed.
+ * Four symmetric levels: each bit adds a constant, the upper about twice the lower. Bytes are below 128, so signed and
+ * unsigned agree.
  */
-function bitSums(side: Side, levels: Float32Array): Joined | undefined {
+function bitSums(side: Side, levels: Float32Array): JoinedBytes | undefined {
   const ratio = (levels[2] - levels[0]) / (levels[1] - levels[0]);
-  // A code times `by`, and one more where the lower bit is set: one multiplication.
-  let [by, more, least] = [1, 0, Number.POSITIVE_INFINITY];
+  // code x `factor`, plus `extra` where the lower bit is set: one multiplication.
+  let [factor, extra, bestError] = [1, 0, Number.POSITIVE_INFINITY];
   for (let n = 1; 3 * n + 1 < 128; n++)
     for (const one of [0, 1]) {
       const error = Math.abs((2 * n) / (n + one) - ratio);
-      if (error < least) [by, more, least] = [n, one, error];
+      if (error < bestError) [factor, extra, bestError] = [n, one, error];
     }
-  if (least > FAR * ratio) return undefined;
-  const most = 3 * by + more;
+  if (bestError > MAX_RELATIVE_ERROR * ratio) return undefined;
+  const max = 3 * factor + extra;
   return {
-    unit: (levels[3] - levels[0]) / most,
-    middle: most / 2,
-    text: `fn ${side}_bytes2(x: u32) -> u32 { return (x & 0x03030303u) * ${by}u${more ? ' + (x & 0x01010101u)' : ''}; }`,
+    scale: (levels[3] - levels[0]) / max,
+    zeroPoint: max / 2,
+    text: `/** The bytes of four levels, from the bits of four codes: each bit adds a constant. */
+fn ${side}_bytes2(x: u32) -> u32 { return (x & 0x03030303u) * ${factor}u${extra ? ' + (x & 0x01010101u)' : ''}; }`,
     join: low => `${side}_bytes2(${low})`,
   };
 }
 
-/** Eight or sixteen: codes from the middle on are magnitudes, the others are the same ones turned about. */
-function magnitudes(side: Side, levels: Float32Array): Joined | undefined {
+/** Eight or sixteen levels: the upper half are magnitudes, the lower half their mirror image. */
+function magnitudes(side: Side, levels: Float32Array): JoinedBytes | undefined {
   const bits = Math.log2(levels.length);
-  const found = fitted([...levels.subarray(levels.length / 2)]);
-  if (!found) return undefined;
-  const { unit, first, step, more } = found;
-  const rest = fours(2 ** (bits - 1) - 1);
-  const [base, middle] = side === 'key' ? [first, -0.5] : [first + 128, 127.5];
-  // Whether a byte is in the upper half of magnitudes, and with which bits: what `more` is of.
-  const which = bits === 3 ? ['b', '(b & m)'] : ['c', '(c & m)', '(c & b)', '(c & b & m)'];
+  const fit = fitMagnitudes([...levels.subarray(levels.length / 2)]);
+  if (!fit) return undefined;
+  const { scale, first, step, extra } = fit;
+  const rest = repeatByte(2 ** (bits - 1) - 1);
+  const [base, zeroPoint] = side === 'key' ? [first, -0.5] : [first + 128, 127.5];
+  // Selectors of the upper half of magnitudes and of its bits: the factors of `extra`.
+  const selectors = bits === 3 ? ['b', '(b & m)'] : ['c', '(c & m)', '(c & b)', '(c & b & m)'];
   return {
-    unit,
-    middle,
-    text: `fn ${side}_bytes${bits}(low: u32, high: u32) -> u32 {
+    scale,
+    zeroPoint,
+    text: `/** The bytes of four levels, from the lower bits and the highest bit of four codes. The highest is the sign. */
+fn ${side}_bytes${bits}(low: u32, high: u32) -> u32 {
   let sign = high * 255u;
   let m = (low ^ sign ^ ${rest}) & ${rest};
   ${bits === 3 ? 'let b = (m >> 1u) & 0x01010101u;' : 'let b = m >> 1u; let c = (m >> 2u) & 0x01010101u;'}
-  let sum = m * ${step}u + ${fours(base)} + ${more.map((n, k) => `${which[k]} * ${n}u`).join(' + ')};
+  let sum = m * ${step}u + ${repeatByte(base)} + ${extra.map((n, k) => `${selectors[k]} * ${n}u`).join(' + ')};
   return ~(sum ^ sign);
 }`,
     join: (low, high) => `${side}_bytes${bits}(${low}, ${high})`,
@@ -100,31 +102,30 @@ function magnitudes(side: Side, levels: Float32Array): Joined | undefined {
 }
 
 /**
- * Magnitudes as whole numbers up to 127: `first` + n `step`, and `more` in their upper half: all of them, those with the lower
- * bit, with the upper bit, with both. The unit is the one in which the lower half, which is nearly even, fits best; a byte of n
- * stands for n + 1/2.
+ * Fits magnitudes to integers up to 127: `first` + n `step`, plus `extra` in the upper half (for all, for the lower
+ * bit, for the upper bit, for both). The scale is the one that fits the lower half best; byte n stands for n + 1/2.
  */
-function fitted(magnitudes: readonly number[]) {
+function fitMagnitudes(magnitudes: readonly number[]) {
   const half = magnitudes.length / 2;
-  const most = magnitudes[magnitudes.length - 1];
-  let best: { unit: number; first: number; step: number; more: number[] } | undefined;
-  let least = Number.POSITIVE_INFINITY;
+  const max = magnitudes[magnitudes.length - 1];
+  let best: { scale: number; first: number; step: number; extra: number[] } | undefined;
+  let bestError = Number.POSITIVE_INFINITY;
   for (let top = 127.5; top >= 90; top -= 1 / 16) {
-    const unit = most / top;
-    const exact = magnitudes.map(level => level / unit - 0.5);
+    const scale = max / top;
+    const exact = magnitudes.map(level => level / scale - 0.5);
     const step = Math.round((exact[half - 1] - exact[0]) / (half - 1));
     for (const first of [Math.floor(exact[0]), Math.ceil(exact[0])]) {
       const upper = exact.slice(half).map((x, n) => Math.round(x) - first - (half + n) * step);
       const [a, b, c, d] = upper;
-      const more = half === 2 ? [a, b - a] : [a, b - a, c - a, d + a - b - c];
-      // Small ones are many.
+      const extra = half === 2 ? [a, b - a] : [a, b - a, c - a, d + a - b - c];
+      // Small magnitudes are more frequent.
       const error = exact.reduce((sum, x, n) => {
-        const off = first + n * step + (upper[n - half] ?? 0) - x;
-        return sum + (off * unit) ** 2 * Math.exp(-3.6 * (magnitudes[n] / most) ** 2);
+        const difference = first + n * step + (upper[n - half] ?? 0) - x;
+        return sum + (difference * scale) ** 2 * Math.exp(-3.6 * (magnitudes[n] / max) ** 2);
       }, 0);
-      if ([first, ...more].every(x => x >= 0) && error < least) {
-        best = { unit, first, step, more };
-        least = error;
+      if ([first, ...extra].every(x => x >= 0) && error < bestError) {
+        best = { scale, first, step, extra };
+        bestError = error;
       }
     }
   }

@@ -1,32 +1,32 @@
-/** The last step of sealing: codes and scalars into the bytes of a page (codec/ says where each bit is). */
+/** The last step of sealing: packs codes and scalars into the bytes of a page (codec/ documents the layout). */
 
-import type { Fragment, ScalarsFragment } from '../../fragment.ts';
-import type { Kernel } from '../gpu.ts';
+import type { PageLayout, ScalarArray } from '../../page-layout.ts';
+import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { type GridShape, gridBytes, writeGrid } from './grid.ts';
 import { oakenScalars, SIZE } from './seal-learned.ts';
 import type { PageShape } from './shape.ts';
-import { ownTable } from './tables.ts';
+import { encodingTableOffset } from './tables.ts';
 
-/** Scalars of a head: norms, ranges, scales of blocks. */
-export function scalarsOf({ page }: Fragment, { headDim, pageTokens: P }: PageShape): number {
-  if (page.kind === 'levels') return P;
-  if (page.kind === 'hybrid') return 2 * P;
-  if (page.kind === 'affine') return P + (2 * headDim * P) / page.group;
-  if (page.kind === 'oaken') return oakenScalars(headDim, P).all;
-  if (page.kind === 'spectrum') return P;
+/** Norms, ranges or block scales. */
+export function scalarsPerHead({ encoding }: PageLayout, { headDim, pageTokens: P }: PageShape): number {
+  if (encoding.kind === 'levels') return P;
+  if (encoding.kind === 'hybrid') return 2 * P;
+  if (encoding.kind === 'affine') return P + (2 * headDim * P) / encoding.groupSize;
+  if (encoding.kind === 'oaken') return oakenScalars(headDim, P).all;
+  if (encoding.kind === 'spectrum') return P;
   return (P * headDim) / 32;
 }
 
-/** A word of the page an invocation. */
-export function pack(id: string, fragment: Fragment, pageBytes: number, shape: PageShape): Kernel {
+/** One word of the page per invocation. */
+export function pack(id: string, layout: PageLayout, pageBytes: number, shape: PageShape): Kernel {
   const { headDim: D, pageTokens: P } = shape;
-  const { sharedBytes, blockBytes, page } = fragment;
-  const S = scalarsOf(fragment, shape);
-  const { text, fields } = fieldsOf(fragment, pageBytes, shape, S);
+  const { sharedBytes, blockBytes, encoding } = layout;
+  const S = scalarsPerHead(layout, shape);
+  const { text, fields } = pageFields(layout, pageBytes, shape, S);
   const shared = fields.filter(({ shared }) => shared);
-  const own = fields.filter(({ shared }) => !shared);
-  const choose = (some: Field[], n: string) =>
-    some
+  const perHead = fields.filter(({ shared }) => !shared);
+  const selectField = (candidates: Field[], n: string) =>
+    candidates
       .map(
         ({ offset, bytes, at }) =>
           `if (${n} >= ${offset} && ${n} < ${offset + bytes}) { return ${at(`(${n} - ${offset})`)}; }`,
@@ -34,27 +34,28 @@ export function pack(id: string, fragment: Fragment, pageBytes: number, shape: P
       .join('\n  ');
   return {
     name: `pack ${id} ${pageBytes}`,
-    params: ['page'],
+    summary: 'Sealing, step 3: packs codes and scalars into the bytes of a page.',
+    params: u32('page'),
     buffers: [
-      'codes: array<u32>',
-      'scalars: array<u32>',
-      ...(page.kind === 'mixed' ? ['tables: array<u32>'] : []),
-      'write pool: array<u32>',
+      readBuffer('codes', 'u32'),
+      readBuffer('scalars', 'u32'),
+      ...(encoding.kind === 'mixed' ? [readBuffer('tables', 'u32')] : []),
+      writeBuffer('pool', 'u32'),
     ],
     size: SIZE,
     body: /* wgsl */ `
-fn code(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${page.kind === 'hybrid' ? 2 * D : D} + i]; }
+fn code(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${encoding.kind === 'hybrid' ? 2 * D : D} + i]; }
 fn scalar2(n: u32, at: u32) -> u32 { return (scalars[at + n / 2] >> (8 * (n & 1))) & 255; }
 fn scalar4(n: u32, at: u32) -> u32 { return (scalars[at + n / 4] >> (8 * (n & 3))) & 255; }
 ${text}
 fn page_byte(n: u32) -> u32 {
   if (n >= ${pageBytes}) { return 0; }
   let head = 0u;
-  ${choose(shared, 'n')}
+  ${selectField(shared, 'n')}
   ${blockBytes > 0 ? `return block_byte((n - ${sharedBytes}) % ${blockBytes}, (n - ${sharedBytes}) / ${blockBytes});` : 'return 0;'}
 }
 fn block_byte(n: u32, head: u32) -> u32 {
-  ${choose(own, 'n')}
+  ${selectField(perHead, 'n')}
   return 0;
 }
 fn main(group: vec3u, lane: u32) {
@@ -71,17 +72,17 @@ interface Field {
   offset: number;
   bytes: number;
   shared?: boolean;
-  /** Its byte n, with `head` at hand. */
+  /** WGSL for byte n of the field; `head` is in scope. */
   at(n: string): string;
 }
 
-function fieldsOf(
-  fragment: Fragment,
+function pageFields(
+  layout: PageLayout,
   pageBytes: number,
   { headDim: D, kvHeads, pageTokens: P }: PageShape,
   S: number,
 ): { text: string; fields: Field[] } {
-  const scalars = ({ offset, bytes }: ScalarsFragment, from = 0): Field => ({
+  const scalars = ({ offset, bytes }: ScalarArray, from = 0): Field => ({
     offset,
     bytes: P * bytes,
     at: n => `scalar${bytes}(${n}, head * ${S} + ${from})`,
@@ -90,19 +91,19 @@ function fieldsOf(
     text: writeGrid(name, codes, code),
     field: { offset: codes.offset, bytes: gridBytes(codes), at: (n: string) => `${name}(${n}, head)` },
   });
-  const { page } = fragment;
-  switch (page.kind) {
+  const { encoding } = layout;
+  switch (encoding.kind) {
     case 'f16':
     case 'fp8': {
-      const bits = page.kind === 'f16' ? 16 : 8;
+      const bits = encoding.kind === 'f16' ? 16 : 8;
       const { text, field } = grid('values', { offset: 0, bits, order: 'rows', tokens: P, dims: D });
       return { text, fields: [field] };
     }
     case 'q8_0':
     case 'q4_0': {
-      const size = page.kind === 'q8_0' ? 34 : 18;
+      const size = encoding.kind === 'q8_0' ? 34 : 18;
       const codes =
-        page.kind === 'q8_0' ? 'codes[first + r - 2]' : 'codes[first + r - 2] | (codes[first + r + 14] << 4)';
+        encoding.kind === 'q8_0' ? 'codes[first + r - 2]' : 'codes[first + r - 2] | (codes[first + r + 14] << 4)';
       const text = `fn blocks(n: u32, head: u32) -> u32 {
   let b = head * ${(P * D) / 32} + n / ${size};
   let r = n % ${size};
@@ -113,39 +114,39 @@ function fieldsOf(
       return { text, fields: [{ offset: 0, bytes: (P * D * size) / 32, at: n => `blocks(${n}, head)` }] };
     }
     case 'levels': {
-      const { text, field } = grid('levels', { ...page.codes, tokens: P, dims: D });
-      return { text, fields: [field, scalars(page.norms)] };
+      const { text, field } = grid('levels', { ...encoding.codes, tokens: P, dims: D });
+      return { text, fields: [field, scalars(encoding.norms)] };
     }
     case 'hybrid': {
-      const made = page.parts.map(({ codes, first, end }, n) => {
+      const partGrids = encoding.parts.map(({ codes, firstDim, endDim }, n) => {
         const name = `part${n}`;
-        const { text, field } = grid(name, { ...codes, tokens: P, dims: end - first }, `${name}_code`);
+        const { text, field } = grid(name, { ...codes, tokens: P, dims: endDim - firstDim }, `${name}_code`);
         return {
-          text: `fn ${name}_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${first}); }\n${text}`,
+          text: `fn ${name}_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${firstDim}); }\n${text}`,
           field,
         };
       });
-      const fields = [...made.map(({ field }) => field), scalars(page.norms)];
-      const texts = made.map(({ text }) => text);
-      if (page.residual) {
-        const { text, field } = grid('signs', { ...page.residual.signs, tokens: P, dims: D }, 'sign_code');
+      const fields = [...partGrids.map(({ field }) => field), scalars(encoding.norms)];
+      const texts = partGrids.map(({ text }) => text);
+      if (encoding.residual) {
+        const { text, field } = grid('signs', { ...encoding.residual.signs, tokens: P, dims: D }, 'sign_code');
         texts.push(`fn sign_code(head: u32, t: u32, i: u32) -> u32 { return code(head, t, i + ${D}); }\n${text}`);
-        fields.push(field, scalars(page.residual.norms, P));
+        fields.push(field, scalars(encoding.residual.norms, P));
       }
       return { text: texts.join('\n'), fields };
     }
     case 'affine': {
-      const { text, field } = grid('affine', { ...page.codes, tokens: P, dims: D });
+      const { text, field } = grid('affine', { ...encoding.codes, tokens: P, dims: D });
       const ranges: Field = {
-        offset: page.ranges,
-        bytes: (4 * D * P) / page.group,
+        offset: encoding.rangesOffset,
+        bytes: (4 * D * P) / encoding.groupSize,
         at: n => `scalar2(${n}, head * ${S} + ${P})`,
       };
-      const { norms } = page;
+      const { norms } = encoding;
       return { text, fields: [field, ranges, ...(norms ? [{ ...scalars(norms), shared: norms.per === 'page' }] : [])] };
     }
     case 'additive': {
-      // Columns are grids of their own.
+      // Each column is a grid.
       const code = `fn code_of(column: u32, t: u32, i: u32) -> u32 { return codes[column * ${P} + t]; }`;
       const column = { offset: 0, bits: 4, order: 'columns', tokens: P, dims: 1 } as const;
       const bytes = gridBytes(column);
@@ -161,27 +162,27 @@ function fieldsOf(
         return { bits, bytes: gridBytes(plane), text: writeGrid(`plane${bits}`, plane, `plane${bits}_code`) };
       });
       const text = /* wgsl */ `
-var<private> unit: u32;
+var<private> column_index: u32;
 var<private> shift: u32;
 ${planes
   .map(
     ({ bits, text }) => `fn plane${bits}_code(head: u32, t: u32, i: u32) -> u32 {
-  return (codes[(unit / ${D} * ${P} + t) * ${D} + unit % ${D}] >> shift) & ${2 ** bits - 1};
+  return (codes[(column_index / ${D} * ${P} + t) * ${D} + column_index % ${D}] >> shift) & ${2 ** bits - 1};
 }
 ${text}`,
   )
   .join('\n')}
-/** The last column that begins at byte n or before it is the one that has it. */
+/** Byte n, of the last column that starts at or before it. */
 fn columns(n: u32) -> u32 {
   var low = 0u;
   var high = ${kvHeads * D}u;
   while (high - low > 1) {
     let middle = (low + high) / 2;
-    if (tables[${ownTable(fragment)} + middle] / 8 <= n) { low = middle; } else { high = middle; }
+    if (tables[${encodingTableOffset(layout)} + middle] / 8 <= n) { low = middle; } else { high = middle; }
   }
-  unit = low;
+  column_index = low;
   shift = 0;
-  let column = tables[${ownTable(fragment)} + low];
+  let column = tables[${encodingTableOffset(layout)} + low];
   var m = n - column / 8;
   ${planes
     .map(
@@ -197,15 +198,15 @@ fn columns(n: u32) -> u32 {
       return { text, fields: [{ offset: 0, bytes: pageBytes, shared: true, at: n => `columns(${n})` }] };
     }
     case 'book': {
-      const { text, field } = grid('indices', { ...page.codes, tokens: P, dims: D / page.dims });
+      const { text, field } = grid('indices', { ...encoding.codes, tokens: P, dims: D / encoding.subvectorDims });
       return { text, fields: [field] };
     }
     case 'oaken': {
-      const { text, field } = grid('nibbles', { ...page.codes, tokens: P, dims: D });
+      const { text, field } = grid('nibbles', { ...encoding.codes, tokens: P, dims: D });
       const at = oakenScalars(D, P);
       const values = kvHeads * P * D;
       const counts = /* wgsl */ `
-/** Byte n of words that each head has one of. */
+/** Byte n of one word per head. */
 fn word_per_head(n: u32, at: u32) -> u32 { return scalar4(n % 4, n / 4 * ${S} + at); }
 fn counts(n: u32, head: u32) -> u32 {
   let from_word = head * ${S} + ${at.counts} + 2 * n;
@@ -214,25 +215,42 @@ fn counts(n: u32, head: u32) -> u32 {
       return {
         text: `${text}\n${counts}`,
         fields: [
-          { offset: page.ranges, bytes: 12 * P, shared: true, at: n => `scalar2(${n}, 0)` },
-          { offset: page.starts, bytes: 4 * kvHeads, shared: true, at: n => `word_per_head(${n}, ${at.start})` },
-          { offset: page.dropped, bytes: 4 * kvHeads, shared: true, at: n => `word_per_head(${n}, ${at.dropped})` },
-          { offset: page.lists, bytes: page.room, shared: true, at: n => `codes[${values} + ${n}]` },
+          { offset: encoding.rangesOffset, bytes: 12 * P, shared: true, at: n => `scalar2(${n}, 0)` },
+          {
+            offset: encoding.listStartsOffset,
+            bytes: 4 * kvHeads,
+            shared: true,
+            at: n => `word_per_head(${n}, ${at.start})`,
+          },
+          {
+            offset: encoding.droppedOffset,
+            bytes: 4 * kvHeads,
+            shared: true,
+            at: n => `word_per_head(${n}, ${at.dropped})`,
+          },
+          {
+            offset: encoding.listsOffset,
+            bytes: encoding.listsCapacity,
+            shared: true,
+            at: n => `codes[${values} + ${n}]`,
+          },
           field,
-          { offset: page.counts, bytes: (at.all - at.counts) / 2, at: n => `counts(${n}, head)` },
+          { offset: encoding.listCountsOffset, bytes: (at.all - at.counts) / 2, at: n => `counts(${n}, head)` },
         ],
       };
     }
     case 'spectrum': {
-      const { kept, cosines, sines } = page;
-      const grids = [{ offset: page.pairs, bits: 8, order: 'columns' } as const, cosines, sines].map((codes, n) => {
-        const { text, field } = grid(`slots${n}`, { ...codes, tokens: P, dims: kept }, `slot${n}`);
-        const slot = `fn slot${n}(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${2 * D} + ${n * kept} + i]; }`;
-        return { text: `${slot}\n${text}`, field };
-      });
+      const { keptPairs, cosines, sines } = encoding;
+      const grids = [{ offset: encoding.pairsOffset, bits: 8, order: 'columns' } as const, cosines, sines].map(
+        (codes, n) => {
+          const { text, field } = grid(`slots${n}`, { ...codes, tokens: P, dims: keptPairs }, `slot${n}`);
+          const slot = `fn slot${n}(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${2 * D} + ${n * keptPairs} + i]; }`;
+          return { text: `${slot}\n${text}`, field };
+        },
+      );
       return {
         text: grids.map(({ text }) => text).join('\n'),
-        fields: [...grids.map(({ field }) => field), scalars(page.scales)],
+        fields: [...grids.map(({ field }) => field), scalars(encoding.scales)],
       };
     }
   }

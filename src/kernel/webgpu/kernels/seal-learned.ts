@@ -1,54 +1,53 @@
-/** How codecs that learn from data make codes out of vectors of their domain; seal.ts packs them. */
+/** Quantization of vectors for codecs that learn from data (see seal.ts). */
 
-import type { PageFragment } from '../../fragment.ts';
-import { BLOCK, MANY, type Oaken, STEPS } from './oaken.ts';
+import type { PageEncoding } from '../../page-layout.ts';
+import { BLOCK, COUNT_IN_LIST, MAX_CODE, type Oaken } from './oaken.ts';
 import type { PageShape } from './shape.ts';
+import { each, float } from './snippets.ts';
 
-import { each, float } from './text.ts';
-
-/** Invocations a workgroup, of all steps of sealing. */
+/** Invocations per workgroup in steps 2 and 3 of sealing. */
 export const SIZE = 64;
 
-/** A token and head a workgroup: `at` is where its vector begins in y. */
+/** One workgroup per token and head: `at` is the offset of its vector in y. */
 const main = ({ headDim: D, pageTokens: P }: PageShape, body: string) => `
 fn main(group: vec3u, lane: u32) {
   let t = group.x; let head = group.y; let at = (head * ${P} + t) * ${D};
   ${body}
 }`;
 
-/** Chooses again each of a quad's entries this often after the greedy choice, as codec/mead/books.ts does. */
+/** Sweeps that choose every entry of a quad again, after the greedy choice (codec/mead/additive.ts). */
 const SWEEPS = 2;
 
-/** Additive: a quad an invocation. Codes are [column][token]. */
-export function codeQuads(shape: PageShape, own: number): string {
+/** Additive: one quad per invocation. Codes are [column][token]. */
+export function quantizeQuads(shape: PageShape, tableOffset: number): string {
   const { headDim: D, kvHeads, pageTokens: P } = shape;
   return /* wgsl */ `
 fn entry(column: u32, e: u32) -> vec4f {
-  let at = ${own + kvHeads * (D / 4) + 1} + column * 64 + 4 * e;
+  let at = ${tableOffset + kvHeads * (D / 4) + 1} + column * 64 + 4 * e;
   return bitcast<vec4f>(vec4u(tables[at], tables[at + 1], tables[at + 2], tables[at + 3]));
 }
 fn nearest(column: u32, x: vec4f) -> u32 {
   var best = 0u;
-  var most = -3e38;
+  var best_gain = -3e38;
   for (var e = 0u; e < 16; e++) {
     let y = entry(column, e);
     let gain = dot(x - 0.5 * y, y);
-    if (gain > most) { most = gain; best = e; }
+    if (gain > best_gain) { best_gain = gain; best = e; }
   }
   return best;
 }
 ${main(
   shape,
   `for (var q = lane; q < ${D / 4}; q += ${SIZE}) {
-    let first = tables[${own} + head * ${D / 4} + q];
-    let end = tables[${own} + head * ${D / 4} + q + 1];
+    let first = tables[${tableOffset} + head * ${D / 4} + q];
+    let end = tables[${tableOffset} + head * ${D / 4} + q + 1];
     var rest = vec4f(y[at + 4 * q], y[at + 4 * q + 1], y[at + 4 * q + 2], y[at + 4 * q + 3]);
     for (var sweep = 0u; sweep <= select(0u, ${SWEEPS}u, end - first > 1); sweep++) {
       for (var column = first; column < end; column++) {
-        let place = column * ${P} + t;
-        if (sweep > 0) { rest += entry(column, codes[place]); }
+        let code_at = column * ${P} + t;
+        if (sweep > 0) { rest += entry(column, codes[code_at]); }
         let code = nearest(column, rest);
-        codes[place] = code;
+        codes[code_at] = code;
         rest -= entry(column, code);
       }
     }
@@ -56,68 +55,65 @@ ${main(
 )}`;
 }
 
-/** Mixed: a code of a column's own bits. */
-export function codeColumns(shape: PageShape, own: number): string {
+/** Mixed: each column has its own number of bits. */
+export function quantizeColumns(shape: PageShape, tableOffset: number): string {
   const { headDim: D, kvHeads } = shape;
   return main(
     shape,
     `for (var i = lane; i < ${D}; i += ${SIZE}) {
-    let bits = tables[${own} + head * ${D} + i] & 7;
-    let step = bitcast<f32>(tables[${own + kvHeads * D + 1} + head * ${D} + i]);
-    let half = f32(1u << (max(bits, 1) - 1));
+    let bits = tables[${tableOffset} + head * ${D} + i] & 7;
+    let step = bitcast<f32>(tables[${tableOffset + kvHeads * D + 1} + head * ${D} + i]);
+    let half_range = f32(1u << (max(bits, 1) - 1));
     let value = select(0.0, y[at + i] / step, step > 0);
-    codes[at + i] = bitcast<u32>(i32(clamp(floor(value), -half, half - 1))) & ((1u << bits) - 1);
+    codes[at + i] = bitcast<u32>(i32(clamp(floor(value), -half_range, half_range - 1))) & ((1u << bits) - 1);
   }`,
   );
 }
 
-/** Product codes: a run of dims an invocation. */
-export function codeBook(
-  { dims, own: owned, codes }: PageFragment & { kind: 'book' },
+/** Product quantization: one subvector per invocation. */
+export function quantizeWithBook(
+  { subvectorDims, bookPerSubvector: perSubvector, codes }: PageEncoding & { kind: 'book' },
   shape: PageShape,
-  own: number,
+  tableOffset: number,
 ): string {
-  const subs = shape.headDim / dims;
+  const subs = shape.headDim / subvectorDims;
   const entries = 2 ** codes.bits;
   return main(
     shape,
     `for (var sub = lane; sub < ${subs}; sub += ${SIZE}) {
-    let book = ${own}u${owned ? ` + (head * ${subs} + sub) * ${entries * dims}` : ''};
+    let book = ${tableOffset}u${perSubvector ? ` + (head * ${subs} + sub) * ${entries * subvectorDims}` : ''};
     var best = 0u;
-    var least = 3e38;
+    var best_error = 3e38;
     for (var e = 0u; e < ${entries}; e++) {
-      var off = 0.0;
-      for (var i = 0u; i < ${dims}; i++) {
-        let c = bitcast<f32>(tables[book + e * ${dims} + i]);
-        off = fma(c, 0.5 * c - y[at + sub * ${dims} + i], off);
+      var error = 0.0;
+      for (var i = 0u; i < ${subvectorDims}; i++) {
+        let c = bitcast<f32>(tables[book + e * ${subvectorDims} + i]);
+        error = fma(c, 0.5 * c - y[at + sub * ${subvectorDims} + i], error);
       }
-      if (off < least) { least = off; best = e; }
+      if (error < best_error) { best_error = error; best = e; }
     }
     codes[at + sub] = best;
   }`,
   );
 }
 
-/**
- * Scalars of a head: ranges (the first head's serve all), where its lists start, outliers that did not fit into them,
- * counts of its blocks.
- */
+/** Offsets of the scalars of a head: ranges (only of the first head), start of its lists, dropped outliers, counts per block. */
 export function oakenScalars(D: number, P: number): { start: number; dropped: number; counts: number; all: number } {
   const blocks = Math.ceil(D / BLOCK);
   return { start: 6 * P, dropped: 6 * P + 1, counts: 6 * P + 2, all: 6 * P + 2 + P * blocks };
 }
 
 /**
- * Oaken in three steps: the ranges of a token over all heads; what fits into the lists, in order; then codes, and list
- * bytes, a word each, after the words of all codes.
+ * Oaken in three kernels: the ranges of each token over all heads; which outliers fit into the lists; then codes and list
+ * bytes, one word each, with the list bytes after all codes.
  */
-export function codeOaken({ thresholds, room }: Oaken, { headDim: D, kvHeads, pageTokens: P }: PageShape) {
+export function quantizeOaken({ thresholds, listsCapacity }: Oaken, { headDim: D, kvHeads, pageTokens: P }: PageShape) {
   const [outerLow, innerLow, innerHigh, outerHigh] = thresholds.map(float);
   const { start, dropped, counts, all: S } = oakenScalars(D, P);
   const blocks = Math.ceil(D / BLOCK);
   const values = kvHeads * P * D;
-  /** Scratch after the list bytes: where each block's list begins, and whether inner values are listed. */
-  const scratch = values + room;
+  /** Scratch after the list bytes: whether inner values are listed, and the start of each block's list. */
+  const scratch = values + listsCapacity;
   const groups = /* wgsl */ `
 /** 0 outer, 1 middle, 2 inner. */
 fn group_of(x: f32) -> u32 {
@@ -135,17 +131,17 @@ fn shift_of(kind: u32, negative: bool) -> f32 {
 var<workgroup> ends: array<f32, ${6 * SIZE}>;
 fn main(group: vec3u, lane: u32) {
   let t = group.x;
-  var own = array<f32, 6>();
+  var lane_ends = array<f32, 6>();
   for (var head = 0u; head < ${kvHeads}; head++) {
     for (var i = lane; i < ${D}; i += ${SIZE}) {
       let x = y[(head * ${P} + t) * ${D} + i];
       let kind = group_of(x);
       let shifted = x - shift_of(kind, is_negative(x, kind));
-      own[2 * kind] = min(own[2 * kind], shifted);
-      own[2 * kind + 1] = max(own[2 * kind + 1], shifted);
+      lane_ends[2 * kind] = min(lane_ends[2 * kind], shifted);
+      lane_ends[2 * kind + 1] = max(lane_ends[2 * kind + 1], shifted);
     }
   }
-  ${each(6, n => `ends[${n * SIZE} + lane] = own[${n}];`, ' ')}
+  ${each(6, n => `ends[${n * SIZE} + lane] = lane_ends[${n}];`, ' ')}
   workgroupBarrier();
   if (lane < 6) {
     var end = 0.0;
@@ -156,17 +152,12 @@ fn main(group: vec3u, lane: u32) {
     scalars[6 * t + lane] = to_f16(end);
   }
 }`;
-  const block =
-    'let first = (head * ' +
-    P +
-    ' + t) * ' +
-    D +
-    ` + b * ${BLOCK}; let end = first + min(${BLOCK}u, ${D} - b * ${BLOCK});`;
+  const block = `let first = (head * ${P} + t) * ${D} + b * ${BLOCK}; let end = first + min(${BLOCK}u, ${D} - b * ${BLOCK});`;
   const lists = /* wgsl */ `${groups}
 var<workgroup> listed: array<u32, ${kvHeads * P * blocks}>;
-fn bytes_of(count: u32) -> u32 { return count + select(0u, 1u, count >= ${MANY}); }
+fn bytes_of(count: u32) -> u32 { return count + select(0u, 1u, count >= ${COUNT_IN_LIST}); }
 fn main(group: vec3u, lane: u32) {
-  // Outer values in the lower half of a word, outer and inner ones in the upper.
+  // Low half: number of outer values; high half: of outer and inner values.
   for (var n = lane; n < ${kvHeads * P * blocks}; n += ${SIZE}) {
     let head = n / ${P * blocks}; let t = n / ${blocks} % ${P}; let b = n % ${blocks};
     ${block}
@@ -179,10 +170,10 @@ fn main(group: vec3u, lane: u32) {
   }
   workgroupBarrier();
   if (lane > 0) { return; }
-  var wanted = 0u;
-  for (var n = 0u; n < ${kvHeads * P * blocks}; n++) { wanted += bytes_of(listed[n] >> 16); }
-  let everything = wanted <= ${room};
-  codes[${scratch}] = select(0u, 1u, everything);
+  var needed = 0u;
+  for (var n = 0u; n < ${kvHeads * P * blocks}; n++) { needed += bytes_of(listed[n] >> 16); }
+  let all_fit = needed <= ${listsCapacity};
+  codes[${scratch}] = select(0u, 1u, all_fit);
   var end = 0u;
   for (var n = 0u; n < ${kvHeads * P * blocks}; n++) {
     let head = n / ${P * blocks};
@@ -190,15 +181,15 @@ fn main(group: vec3u, lane: u32) {
       scalars[head * ${S} + ${start}] = end;
       scalars[head * ${S} + ${dropped}] = 0;
     }
-    var count = select(listed[n] & 0xffff, listed[n] >> 16, everything);
-    if (end + bytes_of(count) > ${room}) { count = 0; }
+    var count = select(listed[n] & 0xffff, listed[n] >> 16, all_fit);
+    if (end + bytes_of(count) > ${listsCapacity}) { count = 0; }
     scalars[head * ${S} + ${dropped}] += (listed[n] >> 16) - count;
-    scalars[head * ${S} + ${counts} + n % ${P * blocks}] = min(${MANY}u, count);
+    scalars[head * ${S} + ${counts} + n % ${P * blocks}] = min(${COUNT_IN_LIST}u, count);
     codes[${scratch + 1} + n] = end;
-    if (count >= ${MANY}) { codes[${values} + end] = count; }
+    if (count >= ${COUNT_IN_LIST}) { codes[${values} + end] = count; }
     end += bytes_of(count);
   }
-  for (; end < ${room}; end++) { codes[${values} + end] = 0; }
+  for (; end < ${listsCapacity}; end++) { codes[${values} + end] = 0; }
 }`;
   const coded = /* wgsl */ `${groups}
 fn main(group: vec3u, lane: u32) {
@@ -207,7 +198,7 @@ fn main(group: vec3u, lane: u32) {
     ${block}
     let n = t * ${blocks} + b;
     let count = scalars[head * ${S} + ${counts} + n];
-    var to = ${values} + codes[${scratch + 1} + head * ${P * blocks} + n] + select(0u, 1u, count == ${MANY});
+    var to = ${values} + codes[${scratch + 1} + head * ${P * blocks} + n] + select(0u, 1u, count == ${COUNT_IN_LIST});
     for (var at = first; at < end; at++) {
       let x = y[at];
       var kind = group_of(x);
@@ -224,21 +215,21 @@ fn main(group: vec3u, lane: u32) {
       var range = select(high, low, negative);
       if (kind == 1) { range = high - low; shifted -= low; }
       let part = select(shifted / range, 0.0, range == 0);
-      codes[at] = u32(clamp(floor(fma(${STEPS}.0, part, 0.5)), 0.0, ${STEPS}.0));
+      codes[at] = u32(clamp(floor(fma(${MAX_CODE}.0, part, 0.5)), 0.0, ${MAX_CODE}.0));
     }
   }
 }`;
   return { ranges, lists, values: coded };
 }
 
-/** Spectra: codes are [head][token][pairs, cosines, sines] over twice the dims. */
-export function codeSpectrum(
-  { kept, cosines }: PageFragment & { kind: 'spectrum' },
+/** Spectrum: codes are [head][token][pairs, cosines, sines], with 2 * dims words per token. */
+export function quantizeSpectrum(
+  { keptPairs, cosines }: PageEncoding & { kind: 'spectrum' },
   shape: PageShape,
-  own: number,
+  tableOffset: number,
 ): string {
   const { headDim: D, pageTokens: P } = shape;
-  const most = 2 ** (cosines.bits - 1) - 1;
+  const maxCode = 2 ** (cosines.bits - 1) - 1;
   return /* wgsl */ `
 var<workgroup> energies: array<f32, ${D / 2}>;
 var<workgroup> chosen: array<u32, ${D / 2}>;
@@ -251,20 +242,20 @@ ${main(
   }
   workgroupBarrier();
   for (var pair = lane; pair < ${D / 2}; pair += ${SIZE}) {
-    var before = 0u;
+    var rank = 0u;
     for (var other = 0u; other < ${D / 2}; other++) {
       let more = energies[other] > energies[pair] || (energies[other] == energies[pair] && other < pair);
-      before += select(0u, 1u, more);
+      rank += select(0u, 1u, more);
     }
-    chosen[pair] = select(0u, 1u, before < ${kept});
-    let turn = 2 * (t * ${D / 2} + pair) + ${own};
-    let c = bitcast<f32>(tables[turn]);
-    let s = bitcast<f32>(tables[turn + 1]);
+    chosen[pair] = select(0u, 1u, rank < ${keptPairs});
+    let rotation_at = 2 * (t * ${D / 2} + pair) + ${tableOffset};
+    let c = bitcast<f32>(tables[rotation_at]);
+    let s = bitcast<f32>(tables[rotation_at + 1]);
     let both = vec2f(y[at + 2 * pair], y[at + 2 * pair + 1]);
-    let before_turn = vec2f(fma(both.x, c, both.y * s), fma(both.y, c, -(both.x * s)));
-    y[at + 2 * pair] = before_turn.x;
-    y[at + 2 * pair + 1] = before_turn.y;
-    peaks[pair] = select(0.0, max(abs(before_turn.x), abs(before_turn.y)), before < ${kept});
+    let unrotated = vec2f(fma(both.x, c, both.y * s), fma(both.y, c, -(both.x * s)));
+    y[at + 2 * pair] = unrotated.x;
+    y[at + 2 * pair + 1] = unrotated.y;
+    peaks[pair] = select(0.0, max(abs(unrotated.x), abs(unrotated.y)), rank < ${keptPairs});
   }
   workgroupBarrier();
   var peak = 0.0;
@@ -279,8 +270,8 @@ ${main(
     let to = 2 * at + slot;
     codes[to] = pair;
     for (var n = 0u; n < 2; n++) {
-      let part = select(y[at + 2 * pair + n] / scale * ${float(most)}, 0.0, scale == 0);
-      codes[to + (n + 1) * ${kept}] = bitcast<u32>(i32(clamp(floor(part + 0.5), ${float(-most)}, ${float(most)}))) & ${2 ** cosines.bits - 1};
+      let part = select(y[at + 2 * pair + n] / scale * ${float(maxCode)}, 0.0, scale == 0);
+      codes[to + (n + 1) * ${keptPairs}] = bitcast<u32>(i32(clamp(floor(part + 0.5), ${float(-maxCode)}, ${float(maxCode)}))) & ${2 ** cosines.bits - 1};
     }
   }`,
 )}`;

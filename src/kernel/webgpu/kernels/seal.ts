@@ -1,64 +1,71 @@
 /**
- * Sealing: a page of the f16 tail into a codec's bytes, in three steps. `rotate` takes the vectors into the codec's
- * domain, `code` makes a word a code and the bits of every scalar, `pack` (pack.ts) puts them together, a word of the
- * page an invocation. Follows codec/ step by step.
+ * Sealing: encodes a page of the f16 tail in three steps. `transformVectors` transforms vectors into the codec's domain,
+ * `quantizeKernels` computes codes (one word each) and the bits of scalars, `pack` (pack.ts) packs them into the page.
+ * Follows codec/ step by step.
  */
 
-import type { Fragment, PageFragment, ScalarsFragment } from '../../fragment.ts';
-import type { Kernel } from '../gpu.ts';
-import { scalarsOf } from './pack.ts';
-import { codeBook, codeColumns, codeOaken, codeQuads, codeSpectrum, SIZE } from './seal-learned.ts';
+import type { PageEncoding, PageLayout, ScalarArray } from '../../page-layout.ts';
+import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
+import { scalarsPerHead } from './pack.ts';
+import {
+  quantizeColumns,
+  quantizeOaken,
+  quantizeQuads,
+  quantizeSpectrum,
+  quantizeWithBook,
+  SIZE,
+} from './seal-learned.ts';
 import type { PageShape } from './shape.ts';
-import { ownTable } from './tables.ts';
-import { each, float, toF16, toFp8 } from './text.ts';
+import { each, float, toF16, toFp8 } from './snippets.ts';
+import { encodingTableOffset } from './tables.ts';
 
-/** Lanes of `rotate`, the most tokens that share what it reads of the matrix, and rows of it that are waited for together. */
-const ROTATE = { lanes: 128, tokens: 8, ahead: 8 };
+/** Lanes per workgroup, maximum tokens that share a matrix row, and matrix rows prefetched before the first is used. */
+const TRANSFORM = { lanes: 128, tokens: 8, prefetch: 8 };
 
-/** Tokens that a workgroup of `rotate` takes. */
-export const rotatedAtOnce = ({ pageTokens }: PageShape): number => {
-  let tokens = ROTATE.tokens;
+export const tokensPerWorkgroup = ({ pageTokens }: PageShape): number => {
+  let tokens = TRANSFORM.tokens;
   while (pageTokens % tokens !== 0) tokens /= 2;
   return tokens;
 };
 
 /**
- * y = matrix (turned x - mean), [head][token][dim]; a workgroup some tokens of a head. The matrix comes transposed, so that
- * neighbours read neighbours. Rows before `p.first` are read from it (kernel/visibility.ts).
+ * y = matrix (x - mean), [head][token][dim], with x rotated back to the start of the page where keys are page-relative.
+ * The matrix is transposed, so that reads coalesce. Rows before `p.first` repeat that row (kernel/visibility.ts).
  */
-export function rotate(fragment: Fragment, shape: PageShape): Kernel {
+export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   const { headDim: D, kvHeads, pageTokens: P } = shape;
-  const { matrix, encodeMatrix, mean, turn } = fragment;
-  const used = encodeMatrix ?? matrix;
-  const perHead = used && used.length > fragment.codedDim * D;
-  // Rows past headDim are a residual's.
-  const rows = used ? used.length / D / (perHead ? kvHeads : 1) : D;
-  const pairs = turn?.length ?? 0;
-  const T = rotatedAtOnce(shape);
-  const ahead = D % ROTATE.ahead === 0 ? ROTATE.ahead : 1;
+  const { queryMatrix, encodeMatrix, mean, ropeFrequencies } = layout;
+  const matrix = encodeMatrix ?? queryMatrix;
+  const perHead = matrix && matrix.length > layout.codedDim * D;
+  // Rows past headDim belong to a residual.
+  const rows = matrix ? matrix.length / D / (perHead ? kvHeads : 1) : D;
+  const pairs = ropeFrequencies?.length ?? 0;
+  const T = tokensPerWorkgroup(shape);
+  const prefetch = D % TRANSFORM.prefetch === 0 ? TRANSFORM.prefetch : 1;
   const multiply = `${each(T, t => `var sum${t} = 0.0;`, ' ')}
-    for (var i = 0u; i < ${D}; i += ${ahead}) {
-      ${each(ahead, k => `let m${k} = matrix[${perHead ? `head * ${rows * D} + ` : ''}(i + ${k}) * ${rows} + c];`)}
-      ${each(ahead, k => each(T, t => `sum${t} = fma(m${k}, x[(i + ${k}) * ${T} + ${t}], sum${t});`, ' '))}
+    for (var i = 0u; i < ${D}; i += ${prefetch}) {
+      ${each(prefetch, k => `let m${k} = matrix[${perHead ? `head * ${rows * D} + ` : ''}(i + ${k}) * ${rows} + c];`)}
+      ${each(prefetch, k => each(T, t => `sum${t} = fma(m${k}, x[(i + ${k}) * ${T} + ${t}], sum${t});`, ' '))}
     }
     ${each(T, t => `y[to + ${t * D} + c] = sum${t};`, ' ')}`;
   return {
-    name: `rotate ${D} ${kvHeads} ${P} ${rows} ${used ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
-    params: ['slot', 'stride', 'side', 'tokens', 'start', 'first', 'turn'],
+    name: `transform ${D} ${kvHeads} ${P} ${rows} ${matrix ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
+    summary: 'Sealing, step 1: transforms a page of f16 vectors into the domain of the codec.',
+    params: u32('slot', 'stride', 'side', 'tokens', 'start', 'first', 'rotation'),
     buffers: [
-      'data: array<u32>',
-      'pool: array<u32>',
-      ...(used ? ['matrix: array<f32>'] : []),
-      ...(mean ? ['mean: array<f32>'] : []),
-      'write y: array<f32>',
+      readBuffer('data', 'u32'),
+      readBuffer('pool', 'u32'),
+      ...(matrix ? [readBuffer('matrix', 'f32')] : []),
+      ...(mean ? [readBuffer('mean', 'f32')] : []),
+      writeBuffer('y', 'f32'),
     ],
-    size: ROTATE.lanes,
+    size: TRANSFORM.lanes,
     body: /* wgsl */ `
 var<workgroup> x: array<f32, ${T * D}>;
 fn main(group: vec3u, lane: u32) {
   let head = group.y;
   let first = p.slot * p.stride / 4 + (p.side * ${kvHeads} + head) * p.tokens * ${D / 2};
-  for (var n = lane; n < ${(T * D) / 2}; n += ${ROTATE.lanes}) {
+  for (var n = lane; n < ${(T * D) / 2}; n += ${TRANSFORM.lanes}) {
     let t = n / ${D / 2};
     let i = n % ${D / 2};
     let row = max(group.x * ${T} + t, p.first);
@@ -66,8 +73,8 @@ fn main(group: vec3u, lane: u32) {
     ${
       pairs > 0
         ? `if (i < ${pairs}) {
-      let turn = vec2f(bitcast<f32>(data[p.turn + 2 * i]), bitcast<f32>(data[p.turn + 2 * i + 1]));
-      both = vec2f(fma(both.x, turn.x, both.y * turn.y), fma(both.y, turn.x, -(both.x * turn.y)));
+      let rotation = vec2f(bitcast<f32>(data[p.rotation + 2 * i]), bitcast<f32>(data[p.rotation + 2 * i + 1]));
+      both = vec2f(fma(both.x, rotation.x, both.y * rotation.y), fma(both.y, rotation.x, -(both.x * rotation.y)));
     }`
         : ''
     }
@@ -77,16 +84,16 @@ fn main(group: vec3u, lane: u32) {
   }
   workgroupBarrier();
   let to = (head * ${P} + group.x * ${T}) * ${D};
-  for (var c = lane; c < ${D}; c += ${ROTATE.lanes}) {
-    ${used ? multiply : each(T, t => `y[to + ${t * D} + c] = x[c * ${T} + ${t}];`, ' ')}
+  for (var c = lane; c < ${D}; c += ${TRANSFORM.lanes}) {
+    ${matrix ? multiply : each(T, t => `y[to + ${t * D} + c] = x[c * ${T} + ${t}];`, ' ')}
   }
 }`,
   };
 }
 
-/** Sums over the workgroup; every lane must come here. */
-const sumOf = /* wgsl */ `
+const workgroupSum = /* wgsl */ `
 var<workgroup> parts: array<f32, ${SIZE}>;
+/** The sum of x over the workgroup. All lanes must call it. */
 fn total(lane: u32, x: f32) -> f32 {
   workgroupBarrier();
   parts[lane] = x;
@@ -98,27 +105,32 @@ fn total(lane: u32, x: f32) -> f32 {
   return parts[0];
 }`;
 
-const buffers = ['write y: array<f32>', 'write codes: array<u32>', 'write scalars: array<u32>'];
+const buffers = [writeBuffer('y', 'f32'), writeBuffer('codes', 'u32'), writeBuffer('scalars', 'u32')];
 
-/** Bits of a scalar as it is stored. */
-const bitsOf = ({ bytes }: Pick<ScalarsFragment, 'bytes'>, value: string) =>
+/** A scalar as stored: f16 or f32 bits. */
+const scalarBits = ({ bytes }: Pick<ScalarArray, 'bytes'>, value: string) =>
   bytes === 2 ? `to_f16(${value})` : `bitcast<u32>(clamp(${value}, -1e38, 1e38))`;
 
-/** The kernels that make codes and scalars out of y, and the groups each is dispatched in. */
-export function code(id: string, fragment: Fragment, shape: PageShape): { kernel: Kernel; groups: number[] }[] {
+/** The kernels that quantize y to codes and scalars, with their workgroup counts. */
+export function quantizeKernels(
+  id: string,
+  layout: PageLayout,
+  shape: PageShape,
+): { kernel: Kernel; groups: number[] }[] {
   const { headDim: D, kvHeads, pageTokens: P } = shape;
-  const kind = fragment.page;
-  const S = scalarsOf(fragment, shape);
+  const kind = layout.encoding;
+  const S = scalarsPerHead(layout, shape);
   const kernel = (name: string, body: string): Kernel => ({
     name: `${name} ${id}`,
-    params: ['none'],
+    summary: 'Sealing, step 2: quantizes vectors to codes and scalars.',
+    params: u32('none'),
     buffers: [
       ...buffers,
-      ...(kind.kind === 'hybrid' && kind.residual ? ['residual: array<f32>'] : []),
-      ...(hasTables(fragment) ? ['tables: array<u32>'] : []),
+      ...(kind.kind === 'hybrid' && kind.residual ? [readBuffer('residual', 'f32')] : []),
+      ...(hasTables(layout) ? [readBuffer('tables', 'u32')] : []),
     ],
     size: SIZE,
-    body: `${toF16}\n${toFp8}\n${sumOf}\n${body}`,
+    body: `${toF16}\n${toFp8}\n${workgroupSum}\n${body}`,
   });
   const tokens = [P, kvHeads];
   const main = (body: string) => `fn main(group: vec3u, lane: u32) {
@@ -130,7 +142,7 @@ export function code(id: string, fragment: Fragment, shape: PageShape): { kernel
       return [
         {
           kernel: kernel(
-            'code floats',
+            'quantize floats',
             main(`for (var i = lane; i < ${D}; i += ${SIZE}) { codes[at + i] = to_${kind.kind}(y[at + i]); }`),
           ),
           groups: tokens,
@@ -138,44 +150,56 @@ export function code(id: string, fragment: Fragment, shape: PageShape): { kernel
       ];
     case 'q8_0':
     case 'q4_0':
-      return [{ kernel: kernel('code blocks', main(codeBlocks(kind.kind, D, P))), groups: tokens }];
+      return [{ kernel: kernel('quantize blocks', main(quantizeBlocks(kind.kind, D, P))), groups: tokens }];
     case 'levels':
-      return [{ kernel: kernel('code levels', codeLevels(kind, shape, S, main)), groups: tokens }];
+      return [{ kernel: kernel('quantize levels', quantizeLevels(kind, shape, S, main)), groups: tokens }];
     case 'hybrid':
-      return [{ kernel: kernel('code hybrid', codeHybrid(kind, shape, S, main)), groups: tokens }];
+      return [{ kernel: kernel('quantize hybrid', quantizeHybrid(kind, shape, S, main)), groups: tokens }];
     case 'affine': {
-      const groups = (D * P) / kind.group;
+      const groups = (D * P) / kind.groupSize;
       const ranges = {
-        kernel: kernel('code ranges', codeRanges(kind, shape, S)),
+        kernel: kernel('quantize ranges', quantizeRanges(kind, shape, S)),
         groups: [Math.ceil(groups / SIZE), kvHeads],
       };
       if (!kind.norms) return [ranges];
-      return [{ kernel: kernel('code norms', codeNorms(kind.norms, shape, S)), groups: [P] }, ranges];
+      return [{ kernel: kernel('quantize norms', normalizeTokens(kind.norms, shape, S)), groups: [P] }, ranges];
     }
     case 'additive':
-      return [{ kernel: kernel('code quads', codeQuads(shape, ownTable(fragment))), groups: tokens }];
+      return [{ kernel: kernel('quantize quads', quantizeQuads(shape, encodingTableOffset(layout))), groups: tokens }];
     case 'mixed':
-      return [{ kernel: kernel('code columns', codeColumns(shape, ownTable(fragment))), groups: tokens }];
-    case 'book':
-      return [{ kernel: kernel('code book', codeBook(kind, shape, ownTable(fragment))), groups: tokens }];
-    case 'oaken': {
-      const { ranges, lists, values } = codeOaken(kind, shape);
       return [
-        { kernel: kernel('code ranges', ranges), groups: [P] },
-        { kernel: kernel('code lists', lists), groups: [1] },
-        { kernel: kernel('code values', values), groups: tokens },
+        { kernel: kernel('quantize columns', quantizeColumns(shape, encodingTableOffset(layout))), groups: tokens },
+      ];
+    case 'book':
+      return [
+        {
+          kernel: kernel('quantize book', quantizeWithBook(kind, shape, encodingTableOffset(layout))),
+          groups: tokens,
+        },
+      ];
+    case 'oaken': {
+      const { ranges, lists, values } = quantizeOaken(kind, shape);
+      return [
+        { kernel: kernel('quantize ranges', ranges), groups: [P] },
+        { kernel: kernel('quantize lists', lists), groups: [1] },
+        { kernel: kernel('quantize values', values), groups: tokens },
       ];
     }
     case 'spectrum':
-      return [{ kernel: kernel('code spectrum', codeSpectrum(kind, shape, ownTable(fragment))), groups: tokens }];
+      return [
+        {
+          kernel: kernel('quantize spectrum', quantizeSpectrum(kind, shape, encodingTableOffset(layout))),
+          groups: tokens,
+        },
+      ];
   }
 }
 
-/** Kinds that look things up; and whatever is turned has its tables bound too. */
-const hasTables = ({ page, turn }: Fragment) =>
-  turn !== undefined || ['additive', 'mixed', 'book', 'spectrum'].includes(page.kind);
+/** Encodings with lookup tables; page-relative keys always bind theirs. */
+const hasTables = ({ encoding, ropeFrequencies }: PageLayout) =>
+  ropeFrequencies !== undefined || ['additive', 'mixed', 'book', 'spectrum'].includes(encoding.kind);
 
-const codeBlocks = (type: 'q8_0' | 'q4_0', D: number, P: number) => /* wgsl */ `
+const quantizeBlocks = (type: 'q8_0' | 'q4_0', D: number, P: number) => /* wgsl */ `
   for (var b = lane; b < ${D / 32}; b += ${SIZE}) {
     let first = at + 32 * b;
     var peak = 0.0;
@@ -195,8 +219,8 @@ const codeBlocks = (type: 'q8_0' | 'q4_0', D: number, P: number) => /* wgsl */ `
     scalars[(head * ${P} + t) * ${D / 32} + b] = to_f16(scale);
   }`;
 
-/** How many of the midpoints between the levels are not above x. */
-const nearest = (name: string, levels: Float32Array) => {
+/** Declares NAME(x), the code of the nearest level, and NAME_level(code). */
+const nearestLevel = (name: string, levels: Float32Array) => {
   const middles = Array.from(levels.subarray(1), (level, i) => (levels[i] + level) / 2);
   return /* wgsl */ `
 fn ${name}(x: f32) -> u32 {
@@ -212,9 +236,14 @@ fn ${name}_level(code: u32) -> f32 {
 
 type Main = (body: string) => string;
 
-function codeLevels(kind: PageFragment & { kind: 'levels' }, { headDim: D }: PageShape, S: number, main: Main): string {
+function quantizeLevels(
+  kind: PageEncoding & { kind: 'levels' },
+  { headDim: D }: PageShape,
+  S: number,
+  main: Main,
+): string {
   const half = kind.levels.length / 2;
-  const text = nearest('table', kind.levels);
+  const text = nearestLevel('table', kind.levels);
   const choose = kind.uniform
     ? `bitcast<u32>(i32(clamp(floor(x / ${float(2 * kind.levels[0])}), ${float(-half)}, ${float(half - 1)}))) & ${2 * half - 1}`
     : 'table(x)';
@@ -231,18 +260,18 @@ ${main(`
     decoded = fma(table_level(code), table_level(code), decoded);
   }
   let length = total(lane, decoded);
-  if (lane == 0) { scalars[head * ${S} + t] = ${bitsOf(kind.norms, kind.corrected ? 'norm / sqrt(length)' : 'norm')}; }`)}`;
+  if (lane == 0) { scalars[head * ${S} + t] = ${scalarBits(kind.norms, kind.normCorrection ? 'norm / sqrt(length)' : 'norm')}; }`)}`;
 }
 
-function codeHybrid(
-  kind: PageFragment & { kind: 'hybrid' },
+function quantizeHybrid(
+  kind: PageEncoding & { kind: 'hybrid' },
   { headDim: D, pageTokens: P }: PageShape,
   S: number,
   main: Main,
 ): string {
   const { parts, residual, norms } = kind;
-  return `${parts.map(({ levels }, n) => nearest(`table${n}`, levels)).join('\n')}
-var<workgroup> left: array<f32, ${D}>;
+  return `${parts.map(({ levels }, n) => nearestLevel(`table${n}`, levels)).join('\n')}
+var<workgroup> remainder: array<f32, ${D}>;
 ${main(`
   var squares = 0.0;
   for (var i = lane; i < ${D}; i += ${SIZE}) { squares = fma(y[at + i], y[at + i], squares); }
@@ -251,30 +280,30 @@ ${main(`
   let to = 2 * at;
   for (var i = lane; i < ${D}; i += ${SIZE}) {
     let x = select(0.0, y[at + i] / norm, norm > 0);
-    let fine = i < ${parts[0].end};
+    let fine = i < ${parts[0].endDim};
     let code = select(table1(x), table0(x), fine);
     codes[to + i] = code;
-    left[i] = norm * (x - select(table1_level(code % ${parts[1].levels.length}), table0_level(code), fine));
-    squares = fma(left[i], left[i], squares);
+    remainder[i] = norm * (x - select(table1_level(code % ${parts[1].levels.length}), table0_level(code), fine));
+    squares = fma(remainder[i], remainder[i], squares);
   }
-  let rest = sqrt(total(lane, squares));
+  let remainder_norm = sqrt(total(lane, squares));
   if (lane == 0) {
-    scalars[head * ${S} + t] = ${bitsOf(norms, 'norm')};
-    scalars[head * ${S} + ${P} + t] = ${bitsOf(residual?.norms ?? norms, 'rest')};
+    scalars[head * ${S} + t] = ${scalarBits(norms, 'norm')};
+    scalars[head * ${S} + ${P} + t] = ${scalarBits(residual?.norms ?? norms, 'remainder_norm')};
   }
   ${
     residual
       ? `for (var c = lane; c < ${D}; c += ${SIZE}) {
     var sum = 0.0;
-    for (var i = 0u; i < ${D}; i++) { sum = fma(residual[c * ${D} + i], left[i], sum); }
+    for (var i = 0u; i < ${D}; i++) { sum = fma(residual[c * ${D} + i], remainder[i], sum); }
     codes[to + ${D} + c] = select(0u, 1u, sum >= 0);
   }`
       : ''
   }`)}`;
 }
 
-/** A token's norm, of each head or over all of them; y becomes y over the norm as stored. */
-function codeNorms(
+/** The norm of each token, per head or over all heads; y is divided by the norm as stored. */
+function normalizeTokens(
   norms: { per: 'head' | 'page' },
   { headDim: D, kvHeads, pageTokens: P }: PageShape,
   S: number,
@@ -301,35 +330,36 @@ fn main(group: vec3u, lane: u32) {
 }`;
 }
 
-/** A group an invocation: its range, then its codes against the range as stored. */
-function codeRanges(
-  kind: PageFragment & { kind: 'affine' },
+/** One group per invocation: its range, then its codes relative to the range as stored. */
+function quantizeRanges(
+  kind: PageEncoding & { kind: 'affine' },
   { headDim: D, pageTokens: P }: PageShape,
   S: number,
 ): string {
-  const { group, axis } = kind;
-  const most = 2 ** kind.codes.bits - 1;
-  const [first, stride] = axis === 'channel' ? [`(g / ${D}) * ${group * D} + g % ${D}`, D] : [`g * ${group}`, 1];
+  const { groupSize, axis } = kind;
+  const maxCode = 2 ** kind.codes.bits - 1;
+  const [first, stride] =
+    axis === 'channel' ? [`(g / ${D}) * ${groupSize * D} + g % ${D}`, D] : [`g * ${groupSize}`, 1];
   return /* wgsl */ `
-fn main(place: vec3u, lane: u32) {
-  let g = place.x * ${SIZE} + lane;
-  let head = place.y;
-  if (g >= ${(D * P) / group}) { return; }
+fn main(index: vec3u, lane: u32) {
+  let g = index.x * ${SIZE} + lane;
+  let head = index.y;
+  if (g >= ${(D * P) / groupSize}) { return; }
   let first = head * ${P * D} + ${first};
   var low = y[first];
   var high = low;
-  for (var n = 1u; n < ${group}; n++) {
+  for (var n = 1u; n < ${groupSize}; n++) {
     low = min(low, y[first + n * ${stride}]);
     high = max(high, y[first + n * ${stride}]);
   }
   let range = head * ${S} + ${P} + 2 * g;
   scalars[range] = to_f16(low);
-  scalars[range + 1] = to_f16((high - low) / ${float(most)});
+  scalars[range + 1] = to_f16((high - low) / ${float(maxCode)});
   let bottom = unpack2x16float(scalars[range]).x;
   let step = unpack2x16float(scalars[range + 1]).x;
-  for (var n = 0u; n < ${group}; n++) {
+  for (var n = 0u; n < ${groupSize}; n++) {
     let at = first + n * ${stride};
-    codes[at] = select(u32(clamp(floor((y[at] - bottom) / step + 0.5), 0.0, ${float(most)})), 0u, step == 0);
+    codes[at] = select(u32(clamp(floor((y[at] - bottom) / step + 0.5), 0.0, ${float(maxCode)})), 0u, step == 0);
   }
 }`;
 }

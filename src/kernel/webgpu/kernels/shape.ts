@@ -1,15 +1,18 @@
-/** What kernels of attention are written for. */
+/** The shape that attention kernels are generated for. */
 export interface PageShape {
   headDim: number;
   kvHeads: number;
   pageTokens: number;
-  /** Lanes of a subgroup, which may pass numbers to one another without workgroup memory; 0 where that is not known. */
-  subgroups?: number;
-  /** Whether subgroups of 32 multiply matrices of halves, 16 x 16 by 16 x 8. */
-  matrices?: boolean;
-  /** Whether halves can be reckoned with. */
+  /**
+   * Lanes per subgroup where the adapter has a fixed size, else 0: lanes of a subgroup exchange values without
+   * workgroup memory.
+   */
+  subgroupSize?: number;
+  /** Whether subgroups of 32 multiply f16 matrices of 16 x 16 by 16 x 8. */
+  subgroupMatrices?: boolean;
+  /** Whether shaders compute in f16. */
   f16?: boolean;
 }
 
-/** Invocations of a workgroup. */
-export const SIZE = 128;
+/** Invocations per workgroup of the float kernels. */
+export const WORKGROUP_SIZE = 128;

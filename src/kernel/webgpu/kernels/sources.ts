@@ -1,43 +1,44 @@
 /** What attention reads: sealed pages, and the f16 tokens of tails and sinks. */
 
-import type { Fragment } from '../../fragment.ts';
-import type { Kernel } from '../gpu.ts';
-import { type AttendShape, attend, type KeyPart, type ValuePart } from './attend.ts';
+import type { PageLayout } from '../../page-layout.ts';
+import { f32, type Kernel, readBuffer, u32 } from '../kernel.ts';
+import { type AttendShape, attend, type KeyStage, type ValueStage } from './attend.ts';
 import { type Floats, floatKeys, floatValues } from './floats.ts';
-import { blockAt, inOrder, loads } from './read.ts';
+import { blockStart, pageStart } from './names.ts';
+import { blockOffset, poolLoads, sequentialDims } from './page-reader.ts';
 import type { PageShape } from './shape.ts';
-import { each } from './text.ts';
+import { each } from './snippets.ts';
 
-/** Tokens of the f16 tail and sinks that are read at a time: they are few. */
-export const HALF_TOKENS = 32;
+/** f16 tokens per round: tails and sinks are short. */
+export const F16_TOKENS_PER_ROUND = 32;
 
 export interface Side<Part> {
-  fragment: Fragment;
-  part: Part;
+  layout: PageLayout;
+  stage: Part;
 }
 
-export const PAGE_PARAMS = ['stride', 'valueOffset', 'scale: f32', 'keyColumns', 'valueColumns'];
+export const PAGE_PARAMS = [...u32('stride', 'valueOffset'), ...f32('scale'), ...u32('keyColumns', 'valueColumns')];
 
-/** The pool thrice, by the width of what is read. */
+/** The page pool three times, by the width of the loads. */
 export const PAGE_BUFFERS = [
-  'pool: array<u32>',
-  'pool2: array<vec2u>',
-  'pool4: array<vec4u>',
-  'keyTables: array<u32>',
-  'valueTables: array<u32>',
+  readBuffer('pool', 'u32'),
+  readBuffer('pool2', 'vec2u'),
+  readBuffer('pool4', 'vec4u'),
+  readBuffer('keyTables', 'u32'),
+  readBuffer('valueTables', 'u32'),
 ];
 
-/** Where a page's bytes are. */
-export const pageBegin = (keys: Fragment, values: Fragment): string => `
-    let keyPage = data[p.table + data[item + 2] + page] * p.stride;
-    let valuePage = keyPage + p.valueOffset;
-    let keyBlock = ${blockAt(keys, 'keyPage')};
-    let valueBlock = ${blockAt(values, 'valuePage')};`;
+/** Byte offsets of a page and of the head's block in it. Stages name them by `pageStart` and `blockStart`. */
+export const pageOffsets = (keys: PageLayout, values: PageLayout): string => `
+    let ${pageStart('key')} = data[p.table + data[item + 2] + page] * p.stride;
+    let ${pageStart('value')} = ${pageStart('key')} + p.valueOffset;
+    let ${blockStart('key')} = ${blockOffset(keys, pageStart('key'))};
+    let ${blockStart('value')} = ${blockOffset(values, pageStart('value'))};`;
 
-/** Own words of an item: first word of the list of slots, tokens to pass over, number of the first page. */
+/** Source words of an item: first word of the list of slots, tokens to skip, index of the first page. */
 export function attendPages(
-  keys: Side<KeyPart>,
-  values: Side<ValuePart>,
+  keys: Side<KeyStage>,
+  values: Side<ValueStage>,
   shape: AttendShape,
   rows: number,
   parts: number,
@@ -49,10 +50,10 @@ export function attendPages(
       params: PAGE_PARAMS,
       buffers: PAGE_BUFFERS,
       tokens: P,
-      keys: { ...keys.part, text: Q => `${loads}\n${keys.part.text(Q)}` },
-      values: values.part,
-      begin: pageBegin(keys.fragment, values.fragment),
-      seen: `page * ${P} + $t >= data[item + 4]`,
+      keys: { ...keys.stage, text: Q => `${poolLoads}\n${keys.stage.text(Q)}` },
+      values: values.stage,
+      begin: pageOffsets(keys.layout, values.layout),
+      visible: `page * ${P} + $t >= data[item + 4]`,
     },
     shape,
     rows,
@@ -61,16 +62,16 @@ export function attendPages(
 }
 
 /**
- * How f16 tokens are read: `SIDE_words(sinks, start, room, t, c)`, eight dims of a token, those past the last zero, and
- * `SIDE_eight` the same as floats; and what a round begins with but for its `first` token.
+ * How f16 tokens are read: `SIDE_words(sinks, start, capacity, t, c)` loads eight dims of a token (zeros past the last
+ * dim), `SIDE_eight` converts them to floats. `begin` declares `sinks`, `start` and `capacity` for a round.
  */
-export function halfReader({ headDim: D, kvHeads }: PageShape) {
-  // Eights of a row that are whole vectors, or pairs one by one.
-  const whole = D % 8 === 0;
+export function f16Reader({ headDim: D, kvHeads }: PageShape) {
+  // Whole vectors where rows are multiples of eight dims, else pairs.
+  const aligned = D % 8 === 0;
   const text = /* wgsl */ `
 struct Eight { low: vec4f, high: vec4f }
 ${
-  whole
+  aligned
     ? `fn read_words(sinks: bool, row: u32, c: u32) -> vec4u {
   var words: vec4u;
   if (sinks) { words = sinkPool[row / 8 + c]; } else { words = tailPool[row / 8 + c]; }
@@ -92,42 +93,42 @@ fn as_floats(words: vec4u) -> Eight {
     vec4f(unpack2x16float(words.z), unpack2x16float(words.w)),
   );
 }
-fn key_words(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> vec4u {
-  return read_words(sinks, start + (t % room) * ${D}, c);
+fn key_words(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> vec4u {
+  return read_words(sinks, start + (t % capacity) * ${D}, c);
 }
-fn value_words(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> vec4u {
-  return read_words(sinks, start + (t % room + ${kvHeads} * room) * ${D}, c);
+fn value_words(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> vec4u {
+  return read_words(sinks, start + (t % capacity + ${kvHeads} * capacity) * ${D}, c);
 }
-fn key_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
-  return as_floats(key_words(sinks, start, room, t, c));
+fn key_eight(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> Eight {
+  return as_floats(key_words(sinks, start, capacity, t, c));
 }
-fn value_eight(sinks: bool, start: u32, room: u32, t: u32, c: u32) -> Eight {
-  return as_floats(value_words(sinks, start, room, t, c));
+fn value_eight(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> Eight {
+  return as_floats(value_words(sinks, start, capacity, t, c));
 }`;
   return {
     text,
-    params: ['tailStride', 'tailTokens', 'sinkStride', 'sinkTokens', 'scale: f32'],
-    buffers: whole
-      ? ['tailPool: array<vec4u>', 'sinkPool: array<vec4u>']
-      : ['tailPool: array<u32>', 'sinkPool: array<u32>'],
+    params: [...u32('tailStride', 'tailTokens', 'sinkStride', 'sinkTokens'), ...f32('scale')],
+    buffers: aligned
+      ? [readBuffer('tailPool', 'vec4u'), readBuffer('sinkPool', 'vec4u')]
+      : [readBuffer('tailPool', 'u32'), readBuffer('sinkPool', 'u32')],
     begin: `
     let sinks = data[item + 2] == 1;
-    let room_tokens = select(p.tailTokens, p.sinkTokens, sinks);
-    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * room_tokens * ${D};`,
+    let capacity = select(p.tailTokens, p.sinkTokens, sinks);
+    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * capacity * ${D};`,
   };
 }
 
-/** Own words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
-export function attendHalves(shape: AttendShape, rows: number, parts: number): Kernel {
+/** Source words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
+export function attendF16(shape: AttendShape, rows: number, parts: number): Kernel {
   const { headDim: D, group } = shape;
-  const reader = halfReader(shape);
+  const reader = f16Reader(shape);
   const floats = (side: 'key' | 'value'): Floats => ({
     name: `f16 ${D}`,
     dim: D,
-    tokens: HALF_TOKENS,
-    call: `${side}_eight(sinks, start, room_tokens, first +`,
+    tokens: F16_TOKENS_PER_ROUND,
+    call: `${side}_eight(sinks, start, capacity, first +`,
     by: 'eight',
-    place: inOrder,
+    dimOrder: sequentialDims,
     scale: 'vec4f(1.0)',
     text: side === 'key' ? reader.text : '',
     setup: '',
@@ -135,19 +136,19 @@ export function attendHalves(shape: AttendShape, rows: number, parts: number): K
   });
   return attend(
     {
-      name: 'halves',
+      name: 'f16',
       params: reader.params,
       buffers: reader.buffers,
-      tokens: HALF_TOKENS,
+      tokens: F16_TOKENS_PER_ROUND,
       keys: floatKeys(floats('key'), {
-        words: D,
+        queryWords: D,
         at: 'bitcast<f32>(queries[origin + n]) * p.scale',
         constant: '0.0',
       }),
       values: floatValues(floats('value')),
       begin: `${reader.begin}
-    let first = data[item + 7] + page * ${HALF_TOKENS};`,
-      seen: `first + $t < data[item + 8] + select(q / ${group / parts}, 0u, sinks)`,
+    let first = data[item + 7] + page * ${F16_TOKENS_PER_ROUND};`,
+      visible: `first + $t < data[item + 8] + select(q / ${group / parts}, 0u, sinks)`,
     },
     shape,
     rows,

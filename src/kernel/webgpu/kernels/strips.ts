@@ -1,43 +1,44 @@
 /**
- * Strips of narrow codes (codec/pack.ts): of every line, a row of dims or a column of tokens, the same 16 bytes. Words hold
- * four neighbouring codes each, a byte each after a shift. Of 3 bits, planes of two bits and of one, a strip has 48 bytes.
+ * Strips of narrow codes (codec/pack.ts). A line is a row of dims or a column of tokens; a strip holds the same 16
+ * bytes of every line. A word holds four neighbouring codes, one per byte after a shift. Codes of 3 bits are a plane of
+ * two bits and a plane of one: a strip has 48 bytes per line.
  */
 
-import { fours } from './text.ts';
+import { repeatByte } from './snippets.ts';
 
 /** Four neighbouring codes of a line. */
 export interface Word {
-  /** A byte each; or at the top of their bytes, which are otherwise zero. */
+  /** One code per byte; or in the top bits of the byte, with zeros below. */
   codes: string;
   top: string;
-  /** All bits but the highest, with others above them; and the highest by itself. */
+  /** All bits but the highest, with other bits above them; and the highest bit alone. */
   low: string;
   high: string;
 }
 
 export interface Strips {
-  /** Strips of a grid, and words of a strip. */
+  /** Strips per grid, and words per strip. */
   count: number;
   words: number;
-  /** The vectors (vec4u) of the line at `place` in strip `strip` of the grid that begins at byte `at`. */
-  load(at: string, place: string, strip: string): string[];
-  /** What a line's vectors are turned by to make of two's complement codes that count from the least, and the reverse. */
+  /** Loads of line `line` in strip `strip` (vec4u each) of the grid that begins at byte `at`. */
+  load(at: string, line: string, strip: string): string[];
+  /** XOR masks per vector that convert two's complement codes to offset binary, and back. */
   flips: readonly (string | undefined)[];
-  /** Word n of vectors ID0, ID1 and so on: codes 4 n to 4 n + 3, from the strip's first on. */
+  /** Word n of vectors ID0, ID1, ...: codes 4 n to 4 n + 3 of the strip. */
   word(id: string, n: number): Word;
-  /** Of strips that are taken in steps of four words: moves the codes of the next step to where those of the first are. */
+  /** For strips read in steps of four words: shifts the codes of the next step to where the first were. */
   step?(id: string): string;
 }
 
-const mask = (bits: number, shift = 0) => fours((2 ** bits - 1) << shift);
+const mask = (bits: number, shift = 0) => repeatByte((2 ** bits - 1) << shift);
 const shifted = (word: string, by: number) =>
   by === 0 ? word : by > 0 ? `(${word} >> ${by}u)` : `(${word} << ${-by}u)`;
-const vector = (at: string, strip: string, lines: number, place: string) =>
-  `pool4[(${at}) / 16 + (${strip}) * ${lines} + ${place}]`;
+const vector = (at: string, strip: string, lines: number, line: string) =>
+  `pool4[(${at}) / 16 + (${strip}) * ${lines} + ${line}]`;
 
 /**
- * A grid of `lines` lines of `length` codes, if its lines are whole blocks. It must begin at a multiple of 16 bytes. Strips that
- * are taken in steps have one vector a plane.
+ * Strips of a grid with `lines` lines of `length` codes; undefined if lines are not whole strips. The grid must begin
+ * at a multiple of 16 bytes. `steps`: one vector per plane, read in steps.
  */
 export function stripsOf(bits: number, length: number, lines: number, steps = false): Strips | undefined {
   if (bits === 3) return threeBits(length, lines, steps);
@@ -46,7 +47,7 @@ export function stripsOf(bits: number, length: number, lines: number, steps = fa
   return {
     count,
     words: 32 / bits,
-    load: (at, place, strip) => [vector(at, strip, lines, place)],
+    load: (at, line, strip) => [vector(at, strip, lines, line)],
     flips: [{ 1: '0xffffffffu', 2: '0xaaaaaaaau', 4: '0x88888888u' }[bits]],
     word: (id, n) => {
       const word = `${id}0[${n & 3}]`;
@@ -62,28 +63,28 @@ export function stripsOf(bits: number, length: number, lines: number, steps = fa
   };
 }
 
-/** Two bits in one plane, the third in another, whose block serves two of the first's. */
+/** Two bits in one plane, the third in another: a strip of the one-bit plane serves two strips of the two-bit plane. */
 function threeBits(length: number, lines: number, steps: boolean): Strips | undefined {
   if (length % 128 !== 0) return undefined;
-  // Vectors of the first plane in a strip.
-  const twos = steps ? 1 : 2;
-  const second = (at: string, place: string, strip: string) =>
-    vector(`(${at}) + ${(lines * length) / 4}`, strip, lines, place);
+  // Vectors of the two-bit plane per strip.
+  const twoBitVectors = steps ? 1 : 2;
+  const oneBitVector = (at: string, line: string, strip: string) =>
+    vector(`(${at}) + ${(lines * length) / 4}`, strip, lines, line);
   return {
-    count: length / 64 / twos,
-    words: 16 * twos,
-    load: (at, place, strip) =>
+    count: length / 64 / twoBitVectors,
+    words: 16 * twoBitVectors,
+    load: (at, line, strip) =>
       steps
-        ? [vector(at, strip, lines, place), `(${second(at, place, `(${strip}) / 2`)} >> vec4u((${strip}) % 2 * 4))`]
+        ? [vector(at, strip, lines, line), `(${oneBitVector(at, line, `(${strip}) / 2`)} >> vec4u((${strip}) % 2 * 4))`]
         : [
-            vector(at, `2 * (${strip})`, lines, place),
-            vector(at, `2 * (${strip}) + 1`, lines, place),
-            second(at, place, strip),
+            vector(at, `2 * (${strip})`, lines, line),
+            vector(at, `2 * (${strip}) + 1`, lines, line),
+            oneBitVector(at, line, strip),
           ],
-    flips: [...Array(twos), '0xffffffffu'],
+    flips: [...Array(twoBitVectors), '0xffffffffu'],
     word: (id, n) => {
       const [m, w] = [n >> 2, n & 3];
-      const [two, one] = [`${id}${m >> 2}[${w}]`, `${id}${twos}[${w}]`];
+      const [two, one] = [`${id}${m >> 2}[${w}]`, `${id}${twoBitVectors}[${w}]`];
       const low = shifted(two, 2 * (m & 3));
       const both = `((${low} & ${mask(2)}) | (${shifted(one, m - 2)} & ${mask(1, 2)}))`;
       return { codes: both, top: `(${both} << 5u)`, low, high: `(${shifted(one, m)} & ${mask(1)})` };
@@ -92,6 +93,6 @@ function threeBits(length: number, lines: number, steps: boolean): Strips | unde
   };
 }
 
-/** Where token t of a strip of rows lies (codec/pack.ts deals them by fours). */
-export const placeOf = (t: string, tokens: number): string =>
+/** Index of row t in a strip: codec/pack.ts interleaves rows in groups of four. */
+export const rowIndexInStrip = (t: string, tokens: number): string =>
   tokens % 4 === 0 ? `((${t}) % 4 * ${tokens / 4} + (${t}) / 4)` : t;

@@ -1,0 +1,30 @@
+/** Fills deep contexts quickly with repeated pages of a real prompt. Time and memory do not depend on their contents. */
+import type { Sequence } from '../src/cache/sequence.ts';
+import { createCodec, learn, needsProfile } from '../src/codec/kv.ts';
+import { gaussianSamples } from '../src/codec/learned.ts';
+import { parseSpec, windowOf } from '../src/codec/spec.ts';
+import type { Engine } from '../src/engine/engine.ts';
+import { createPlan, createPlanFromCodecs, type Plan, type PlanShape } from '../src/plan/plan.ts';
+
+export const promptTokens = (count: number, seed = 1) =>
+  Array.from({ length: count }, (_, i) => 10 + ((i * 7919 + seed * 104729) % 900));
+
+/** Extends a sequence that has sealed pages. */
+export async function fillTo({ device }: Engine, sequence: Sequence, depth: number): Promise<void> {
+  const sealed = await Promise.all(sequence.view.leaves.map(leaf => device.readBlock(leaf)));
+  const missing = depth - sequence.length;
+  sequence.plan(missing);
+  await device.ensureMemory?.([sequence.view]);
+  sequence.commit(missing);
+  sequence.view.leaves.slice(sealed.length).forEach((leaf, i) => {
+    device.writeBlock(leaf, sealed[i % sealed.length]);
+  });
+}
+
+/** A plan for timing: calibrated codecs are trained on Gaussian noise, the same for every layer. */
+export function benchPlan(spec: string, { layers, ...shape }: PlanShape): Plan {
+  if (!needsProfile(spec)) return createPlan(spec, { layers, ...shape });
+  const samples = gaussianSamples(shape, 1024);
+  const codec = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
+  return createPlanFromCodecs(spec, windowOf(parseSpec(spec)), Array(layers).fill(codec));
+}

@@ -1,0 +1,83 @@
+import { existsSync } from 'node:fs';
+import { mkdtemp, readdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { beforeAll, expect, it } from 'vitest';
+import { writeTempModel } from '../../test/gguf-writer.ts';
+import { tinyModel } from '../../test/tiny-model.ts';
+import { loadModel } from '../engine/model.ts';
+import { InputError } from '../errors.ts';
+import { readProfile } from '../plan/profile-store.ts';
+import { packageVersion } from '../version.ts';
+import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from './index.ts';
+
+const texts = ['Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20)];
+const options: CalibrateOptions = {
+  texts,
+  tokens: 384,
+  context: 192,
+  samples: 64,
+  codecs: ['tq4-c'],
+  device: 'wasm',
+  threads: 1,
+  workers: 0,
+};
+let model: string;
+
+beforeAll(async () => {
+  model = await writeTempModel(tinyModel({ tied: false, headDim: 32 }));
+  process.env.KVASIR_CACHE = await mkdtemp(join(tmpdir(), 'kvasir-calibrate-'));
+});
+
+it('writes a profile that loadModel finds, and returns it', async () => {
+  const work: CalibrationWork[] = [];
+  const progress: CalibrationProgress[] = [];
+  const result = await calibrate(model, {
+    ...options,
+    onStart: started => work.push(started),
+    onProgress: now => progress.push(now),
+  });
+  expect(work).toMatchObject([{ tokens: 384, generatedTokens: 0, context: 192, codecs: ['tq4-c'], layers: 2 }]);
+  expect([...new Set(progress.map(({ stage }) => stage))]).toEqual(['reading', 'learning', 'probing']);
+  expect(progress.find(({ stage }) => stage === 'learning')).toEqual({ stage: 'learning', done: 1, total: 4 });
+  expect(progress.at(-1)).toEqual({ stage: 'probing', done: 4, total: 5 });
+
+  const { path, profile } = result!;
+  expect(profile).toEqual(await readProfile(path));
+  expect(profile.provenance).toMatchObject({ tokens: 384, context: 192, codecs: ['tq4-c'], version: packageVersion });
+  await using loaded = await loadModel(model, { kv: 'auto-tq:3', device: 'js' });
+  expect(loaded.plan.predicted).toBeGreaterThan(0);
+  await using withProfile = await loadModel(model, { kv: 'tq3-c', profile, device: 'js' });
+  expect(withProfile.plan.spec).toBe('tq3-c');
+});
+
+it('is undefined when the signal aborts it, and the next call continues', async () => {
+  const out = join(await mkdtemp(join(tmpdir(), 'kvasir-out-')), 'a.kvprofile');
+  const stop = new AbortController();
+  const first = await calibrate(model, {
+    ...options,
+    seed: 1,
+    out,
+    signal: stop.signal,
+    onProgress({ stage }) {
+      if (stage === 'learning') stop.abort();
+    },
+  });
+  expect([first, existsSync(out)]).toEqual([undefined, false]);
+  const progress: CalibrationProgress[] = [];
+  const second = await calibrate(model, { ...options, seed: 1, out, onProgress: now => progress.push(now) });
+  // Both rows were read before.
+  expect(progress.filter(({ stage }) => stage === 'reading').map(({ done }) => done)).toEqual([1, 2]);
+  expect(second!.path).toBe(out);
+  expect(await readdir(join(process.env.KVASIR_CACHE!, 'calibrate'))).toEqual([]);
+});
+
+it.each<[object, RegExp]>([
+  [{ probeTokens: 3 }, /^probeTokens must be 0 or an integer, 16 or more; got the number 3/],
+  [{ context: 8 }, /^context must be an integer, 16 or more/],
+  [{ texts: 'a' }, /^texts must be an array of strings; got the string "a"/],
+  [{ special: true }, /calibrate has no option special/],
+])('refuses %j', async (invalid, message) => {
+  await expect(calibrate(model, invalid)).rejects.toThrow(InputError);
+  await expect(calibrate(model, invalid)).rejects.toThrow(message);
+});

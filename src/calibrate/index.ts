@@ -1,0 +1,10 @@
+/** Calibration: `kvasir/calibrate`. Node only. */
+export {
+  type CalibrateOptions,
+  type CalibrationProgress,
+  type CalibrationResult,
+  type CalibrationStage,
+  type CalibrationWork,
+  calibrate,
+} from './calibrate.ts';
+export type { CalibrationDataOptions } from './job.ts';

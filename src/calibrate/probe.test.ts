@@ -1,0 +1,97 @@
+/** Sensitivities of a tiny model against whole runs with one side of one layer quantized. */
+import { mkdtemp } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { writeGguf } from '../../test/gguf-writer.ts';
+import { tinyModel } from '../../test/tiny-model.ts';
+import { createCodec, learn } from '../codec/kv.ts';
+import { gaussianSamples } from '../codec/learned.ts';
+import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
+import { measureDivergence } from '../eval/divergence.ts';
+import { choosePlan } from '../plan/auto.ts';
+import { createPlan, createPlanFromCodecs, type PlanShape } from '../plan/plan.ts';
+import type { Profile, ProfileContent } from '../plan/profile.ts';
+import { openCheckpoint } from './checkpoint.ts';
+import { type ProbeOptions, probe } from './probe.ts';
+
+const SIDES = ['key', 'value'] as const;
+const row = Array.from({ length: 200 }, (_, i) => (i * i * 7 + 31 * i) % 256);
+/** Probes run on the first 192 tokens and score the last 96 of them: those from 128 on read a sealed page. */
+const scored = 96;
+
+let engine: Engine;
+let shape: PlanShape;
+let content: ProfileContent;
+
+beforeAll(async () => {
+  const file = await openModelFile(new Blob([writeGguf(tinyModel({ tied: false, layers: 2 }))]));
+  shape = planShape(file);
+  const plan = createPlan('f16', shape);
+  engine = await loadEngine(file, { plan, context: 256 }, { device: 'wasm', threads: 1, precise: true });
+  const samples = gaussianSamples({ headDim: shape.headDim, kvHeads: shape.kvHeads }, 64);
+  const learned = learn('tq4-c', shape, { key: samples, value: samples });
+  const layer = { key: learned.key ?? {}, value: learned.value ?? {} };
+  content = { learned: [layer, layer], sensitivities: {} } as unknown as ProfileContent;
+});
+afterAll(() => engine.dispose());
+
+const options = async (): Promise<ProbeOptions> => ({
+  row,
+  scored,
+  content,
+  shape,
+  codecs: ['tq4-c'],
+  checkpoint: await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-probe-'))),
+  codecsHash: 'x',
+});
+
+/** The divergence of whole runs over the first 192 tokens, with one side of one layer in tq2-c and all else in f16. */
+async function measureSide(layer: number, side: 'key' | 'value'): Promise<number> {
+  const exact = createCodec('f16', shape);
+  const coded = createCodec(side === 'key' ? 'tq2-c/f16' : 'f16/tq2', shape, content.learned[layer]);
+  const codecs = [0, 1].map(i => (i === layer ? coded : exact));
+  const plan = createPlanFromCodecs('one side', { sink: 4, recent: 0, edge: 0 }, codecs);
+  const [, { kld }] = await measureDivergence(engine, row, { plans: [plan], context: 192, from: 96, rows: 1 });
+  return kld;
+}
+
+it('sensitivities are the divergences of single sides, scaled so that the predicted divergence of a plan is its measured one', async () => {
+  const measured = await probe(engine, await options());
+  expect(Object.keys(measured!)).toEqual(['tq2-c']);
+  const sensitivities = measured!['tq2-c'];
+  const flat = sensitivities.flatMap(({ key, value }) => [key, value]);
+  expect(flat).toHaveLength(4);
+  for (const sensitivity of flat) expect(sensitivity).toBeGreaterThan(1e-6);
+
+  const wanted: number[] = [];
+  for (const layer of [0, 1]) for (const side of SIDES) wanted.push(await measureSide(layer, side));
+  const scale = flat[0] / wanted[0];
+  flat.forEach((sensitivity, i) => {
+    expect(sensitivity / (scale * wanted[i])).toBeCloseTo(1, 3);
+  });
+  expect(Math.max(...flat) / Math.min(...flat)).toBeGreaterThan(1.1);
+
+  const profile: Profile = { ...content, sensitivities: measured!, hash: '' };
+  const plan = choosePlan('auto-tq:3.25', shape, profile);
+  const [, whole] = await measureDivergence(engine, row, { plans: [plan], context: row.length });
+  expect(plan.predicted! / whole.kld).toBeCloseTo(1, 3);
+});
+
+it('continues after an interruption with the same result', async () => {
+  const all = await probe(engine, await options());
+  const stop = new AbortController();
+  const again = await options();
+  const seen: string[] = [];
+  const interrupted = await probe(engine, {
+    ...again,
+    signal: stop.signal,
+    onProgress(done, total) {
+      seen.push(`${done}/${total}`);
+      if (done === 2) stop.abort();
+    },
+  });
+  expect(interrupted).toBeUndefined();
+  expect(seen).toEqual(['0/5', '1/5', '2/5']);
+  expect(await probe(engine, again)).toEqual(all);
+});

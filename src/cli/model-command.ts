@@ -1,0 +1,163 @@
+/** Shared by the commands that run a model: options, loading with a progress bar, Ctrl-C, statistics. */
+import type { Command } from 'commander';
+import { formatOutliers } from '../cache/outliers.ts';
+import { parseSpec } from '../codec/spec.ts';
+import type { ChatOptions, Conversation } from '../engine/conversation.ts';
+import { loadModel, type Model } from '../engine/model.ts';
+import type { Result } from '../engine/stream.ts';
+import { InputError } from '../errors.ts';
+import type { DeviceName } from '../kernel/open.ts';
+import { isAuto } from '../plan/auto.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { withFlagNames } from './flag-names.ts';
+import { createProgress } from './progress.ts';
+
+export interface ModelOptions {
+  kv?: string;
+  kvMemory?: number;
+  context?: number;
+  profile?: string;
+  overflow: 'error' | 'slide';
+  device: DeviceName;
+  threads?: number;
+  memory?: number;
+}
+
+export interface SamplingFlags {
+  maxTokens?: number;
+  temperature?: number;
+  topK?: number;
+  topP?: number;
+  minP?: number;
+  repetitionPenalty?: number;
+  seed?: number;
+  stop?: string[];
+  system?: string;
+}
+
+export function addDeviceOptions(command: Command): Command {
+  return command
+    .option('--device <name>', 'auto, webgpu, wasm or js', 'auto')
+    .option('--threads <n>', 'number of threads (wasm)', parseCount)
+    .option('--memory <size>', 'memory limit, e.g. 4GiB (default: the free memory)', parseBytes);
+}
+
+export function addModelOptions(command: Command): Command {
+  command
+    .option(
+      '--kv <spec>',
+      'KV cache codec (see `kvasir codecs`), or auto, or auto:2.25 for a plan of 2.25 bits per value (default: tq4)',
+    )
+    .option(
+      '--kv-memory <size>',
+      'memory limit for the KV cache of a full context, e.g. 300MB; the plan chooses codecs that fit',
+      parseBytes,
+    )
+    .option('--profile <file>', "calibration profile (default: this model's profile, if `kvasir calibrate` made one)")
+    .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
+    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error');
+  return addDeviceOptions(command);
+}
+
+export function addSamplingOptions(command: Command): Command {
+  return command
+    .option('--system <text>', 'system message')
+    .option('--max-tokens <n>', 'maximum tokens per answer (default: the rest of the context)', parseCount)
+    .option('--temperature <t>', 'sampling temperature; 0 is greedy (default: 0.7)', parseNumber)
+    .option('--top-k <n>', 'sample from the n most likely tokens', parseNumber)
+    .option('--top-p <p>', 'sample from the most likely tokens whose probabilities sum to p', parseNumber)
+    .option('--min-p <p>', 'drop tokens below this fraction of the top probability', parseNumber)
+    .option('--repetition-penalty <x>', 'penalize recent tokens; 1 is off', parseNumber)
+    .option('--seed <n>', 'random seed; the same seed gives the same text', parseNumber)
+    .option('--stop <text...>', 'end the answer before this text');
+}
+
+export function samplingOptions(flags: SamplingFlags): ChatOptions {
+  const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop } = flags;
+  return { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
+}
+
+export function parseNumber(text: string): number {
+  const number = Number(text);
+  if (text.trim() === '' || !Number.isFinite(number)) throw new InputError(`"${text}" is not a number.`);
+  return number;
+}
+
+/** Parses a comma-separated list of codecs to compare, and puts f16, the reference, first. */
+export function parseSpecList(list: string): string[] {
+  const specs = list.split(',').map(spec => spec.trim());
+  for (const spec of specs) if (!isAuto(spec)) parseSpec(spec);
+  return [...new Set(['f16', ...specs])];
+}
+
+/** Loads a model with a progress bar and prints its notices on stderr. */
+export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
+  if (!['error', 'slide'].includes(options.overflow))
+    throw new InputError(`--overflow must be error or slide, not "${options.overflow}".`);
+  const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
+  try {
+    const { kv, kvMemory, context, profile, overflow, device, threads, memory } = options;
+    const model = await loadModel(name, {
+      ...{ kv, kvMemory, context, profile, overflow, device, threads },
+      memoryLimit: memory,
+      signal,
+      onProgress: ({ done, total }) => progress.update(done, total),
+    });
+    progress.end();
+    for (const notice of model.notices) console.error(withFlagNames(notice));
+    return model;
+  } finally {
+    progress.end();
+  }
+}
+
+/** A progress bar for prompts of more than one chunk. Call `end` before printing the answer. */
+export function createPrefillBar() {
+  let progress: ReturnType<typeof createProgress> | undefined;
+  return {
+    onPrefill({ done, total }: { done: number; total: number }) {
+      if (done < total) progress ??= createProgress({ title: 'reading', unit: 'tokens' });
+      progress?.update(done, total);
+    },
+    end() {
+      progress?.end();
+      progress = undefined;
+    },
+  };
+}
+
+/** Runs work that Ctrl-C aborts; a second Ctrl-C kills the process. The resulting abort error is not reported. */
+export async function runInterruptible(work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+  const stop = new AbortController();
+  const onSignal = () => {
+    process.exitCode = 130;
+    stop.abort();
+  };
+  process.once('SIGINT', onSignal).once('SIGTERM', onSignal);
+  try {
+    await work(stop.signal);
+  } catch (error) {
+    if (error !== stop.signal.reason) throw error;
+  } finally {
+    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
+  }
+}
+
+/** Replaces control characters in the model's text: on a terminal they could move the cursor or worse. */
+export const sanitizeForTerminal = (text: string): string =>
+  process.stdout.isTTY ? text.replace(/[^\P{Cc}\n\t]/gu, '\ufffd') : text;
+
+/** Speed and memory of an answer, one fact per line. */
+export async function formatStats({ usage, timings, finish, seed }: Result, model: Model, conversation: Conversation) {
+  const { pages, tails, total } = model.memory();
+  const { name, threads } = model.device;
+  const outliers = await conversation.outliers();
+  return [
+    `prompt ${formatCount(usage.promptTokens)} tokens (${formatCount(usage.reusedTokens)} reused), ` +
+      `${formatCount(usage.prefilledTokens)} read at ${timings.prefillRate.toFixed(1)} tokens/s`,
+    `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
+    `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${name}` +
+      (name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''),
+    ...(outliers ? [formatOutliers(outliers)] : []),
+  ].join('\n');
+}

@@ -1,0 +1,120 @@
+import { describe, expect, it } from 'vitest';
+import { CapacityError } from '../errors.ts';
+import type { ModelConfig } from '../model/config.ts';
+import type { TensorInfo } from '../model/gguf.ts';
+import { createPlan, planBytes } from '../plan/plan.ts';
+import { formatBytes } from '../units.ts';
+import { type BudgetRequest, checkBudget, defaultMemoryLimit } from './budget.ts';
+
+const config = {
+  layers: 3,
+  width: 64,
+  heads: 4,
+  kvHeads: 2,
+  headDim: 16,
+  ffn: 128,
+  vocab: 256,
+  rope: { dims: 16 },
+} as ModelConfig;
+const shape = { layers: 3, kvHeads: 2, headDim: 16, pageTokens: 16 };
+const plans = Object.fromEntries(['f16', 'tq4', 'tq3', 'tq2'].map(spec => [spec, createPlan(spec, shape)]));
+const tensors = new Map(
+  [
+    { name: 'a', shape: [64, 256], bytes: 64 * 144 },
+    { name: 'b', shape: [64], bytes: 256 },
+  ].map(tensor => [tensor.name, tensor as unknown as TensorInfo]),
+);
+const request = (parts: Partial<BudgetRequest> = {}): BudgetRequest => ({
+  config,
+  tensors,
+  device: { name: 'wasm' },
+  plan: plans.tq4,
+  context: 1000,
+  rows: 8,
+  ...parts,
+});
+const unlimited = Number.POSITIVE_INFINITY;
+/** x, normed, q, k, v, attention, gate, up and RoPE angles per row; 16 gathered rows and their logits. */
+const scratch = 4 * (8 * (64 + 64 + 64 + 32 + 32 + 64 + 128 + 128 + 16) + 16 * (64 + 256));
+
+describe('the memory budget', () => {
+  it('counts weights, one cache of the whole context, and scratch', () => {
+    const { plan, context } = request();
+    const cache = planBytes(plan, context);
+    const weights = 64 * 144 + 256;
+    expect(checkBudget(request(), unlimited)).toEqual({ weights, cache, scratch, total: weights + cache + scratch });
+  });
+
+  it('counts matrices as float32 on the js device', () => {
+    const { weights } = checkBudget(request({ device: { name: 'js' } }), unlimited);
+    expect(weights).toBe(4 * (64 * 256 + 64));
+  });
+
+  it('is refused one byte above the limit, and names every part', () => {
+    const { weights, cache, total } = checkBudget(request(), unlimited);
+    expect(checkBudget(request(), total).total).toBe(total);
+    const ask = () => checkBudget(request(), total - 1);
+    expect(ask).toThrow(CapacityError);
+    for (const part of [weights, cache, scratch]) expect(ask).toThrow(formatBytes(part));
+    expect(ask).toThrow('1,000 tokens of tq4');
+  });
+
+  it('extra bytes count against the limit, not against the device', () => {
+    const reserved: number[] = [];
+    const reserve = (bytes: number) => {
+      reserved.push(bytes);
+      return bytes;
+    };
+    const { cache, total } = checkBudget(request(), unlimited);
+    const budget = checkBudget(request({ extra: 5000, device: { name: 'wasm', reserve } }), unlimited);
+    expect(budget.total).toBe(total + 5000);
+    expect(reserved).toEqual([cache + scratch]);
+  });
+
+  it('suggests the largest context, in whole pages, that fits', () => {
+    const { total } = checkBudget(request({ context: 400 }), unlimited);
+    const message = messageOf(() => checkBudget(request(), total));
+    const context = Number(message.match(/a context of ([\d,]+) fits/)![1].replaceAll(',', ''));
+    expect(checkBudget(request({ context }), total).total).toBeLessThanOrEqual(total);
+    // Pages are sealed one token late, so the next larger suggestion would be a page and a token more.
+    expect(() => checkBudget(request({ context: context + 17 }), total)).toThrow(CapacityError);
+  });
+
+  it('suggests the best codec that fits at this context', () => {
+    const limit = (kv: string) => checkBudget(request({ plan: plans[kv] }), unlimited).total;
+    const suggested = (bytes: number) =>
+      messageOf(() => checkBudget(request({ plan: plans.f16 }), bytes)).match(/kv: '(\w+)' fits/)?.[1];
+    expect([limit('tq4'), limit('tq3'), limit('tq2')].map(suggested)).toEqual(['tq4', 'tq3', 'tq2']);
+    expect(suggested(limit('tq4') - 1)).toBe('tq3');
+    expect(suggested(limit('tq2') - 1)).toBeUndefined();
+  });
+
+  it('suggests a smaller model if the weights leave no room', () => {
+    expect(() => checkBudget(request(), 1000)).toThrow(/Use a smaller model, or one with fewer bits per weight\.$/);
+  });
+
+  it('is refused if the device cannot reserve cache and scratch', () => {
+    const { cache } = checkBudget(request(), unlimited);
+    const reserve = (bytes: number) => bytes - 1;
+    const ask = () => checkBudget(request({ device: { name: 'webgpu', reserve } }), unlimited);
+    expect(ask).toThrow(CapacityError);
+    expect(ask).toThrow(/^The webgpu device can hold .*With this model, a context of \d+ fits/);
+    expect(ask).toThrow(formatBytes(cache));
+  });
+});
+
+it('the default limit is at most nine tenths of the memory', async () => {
+  const { totalmem } = await import('node:os');
+  const limit = await defaultMemoryLimit();
+  expect(limit).toBeGreaterThan(0);
+  expect(limit).toBeLessThanOrEqual(0.9 * totalmem());
+});
+
+function messageOf(run: () => unknown): string {
+  try {
+    run();
+  } catch (error) {
+    return (error as Error).message;
+  }
+  return '';
+}

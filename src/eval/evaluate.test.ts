@@ -1,0 +1,88 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { writeGguf } from '../../test/gguf-writer.ts';
+import { tinyModel } from '../../test/tiny-model.ts';
+import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
+import { InputError, SpecError } from '../errors.ts';
+import { createPlan } from '../plan/plan.ts';
+import { measureDivergence } from './divergence.ts';
+import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from './index.ts';
+import { mimirPath } from './needle/demo.ts';
+
+const model = new Blob([writeGguf(tinyModel({ tied: false }))]);
+const text = 'The mead of poetry was brewed from honey and the blood of Kvasir, the wisest of all beings. '.repeat(20);
+const options: EvaluateOptions = {
+  text,
+  kv: ['tq2', 'tq4'],
+  context: 160,
+  from: 130,
+  rows: 2,
+  skipRows: 1,
+  device: 'js',
+};
+
+describe('evaluate', () => {
+  let engine: Engine;
+  beforeAll(async () => {
+    const file = await openModelFile(model);
+    engine = await loadEngine(file, { plan: createPlan('f16', planShape(file)), context: 160 }, { device: 'js' });
+  });
+  afterAll(() => engine.dispose());
+
+  it('measures what measureDivergence does, and reports the work, the progress and the breakdown', async () => {
+    const work: EvaluationWork[] = [];
+    const progress: number[] = [];
+    const result = await evaluate(model, {
+      ...options,
+      breakdown: true,
+      onStart: started => work.push(started),
+      onProgress: ({ done, total }) => progress.push(done / total),
+    });
+    const plans = options.kv.map(spec => createPlan(spec, engine.config));
+    const ids = engine.tokenizer.encode(text);
+    const rows = await measureDivergence(engine, ids, { plans, context: 160, from: 130, rows: 2, skipRows: 1 });
+    expect(result.rows).toEqual(rows);
+    expect(result.rows.map(({ kv, tokens }) => [kv, tokens])).toEqual([
+      ['f16', 58],
+      ['tq2', 58],
+      ['tq4', 58],
+    ]);
+    expect(result.rows[1].kld).toBeGreaterThan(result.rows[2].kld);
+    expect(result).toMatchObject({ model: 'tiny llama', device: expect.stringMatching(/^js/), profile: undefined });
+    expect(work).toEqual([{ rows: 2, availableRows: Math.floor(text.length / 160) - 1 }]);
+    expect(progress.at(-1)).toBe(1);
+    const { positions } = result.breakdowns!.get('tq2')!;
+    expect(positions.reduce((sum, { kld, tokens }) => sum + kld * tokens, 0) / 58).toBeCloseTo(rows[1].kld, 9);
+  });
+
+  it('returns what was measured when the signal aborts it', async () => {
+    const stop = new AbortController();
+    const onProgress = ({ done, total }: { done: number; total: number }) => 2 * done > total && stop.abort();
+    const { rows } = await evaluate(model, { ...options, signal: stop.signal, onProgress });
+    expect(rows.map(({ tokens }) => tokens)).toEqual([29, 29, 29]);
+  });
+
+  it.each<[object, RegExp]>([
+    [{ context: 1 }, /^context must be an integer, 2 or more; got the number 1/],
+    [{ chunks: 2 }, /evaluate has no option chunks/],
+    [{ rows: 'some' }, /^rows must be an integer, 1 or more/],
+    [{ kv: [] }, /^kv must be an array of codec specs; got an empty array/],
+    [{ kv: undefined }, /^kv must be an array of codec specs; got undefined/],
+    [{ text: undefined }, /^text must be a string; got undefined/],
+    [{ rows: 50 }, /were requested\. Use a longer text/],
+  ])('refuses %j', async (wrong, message) => {
+    const invalid = { ...options, ...wrong } as EvaluateOptions;
+    await expect(evaluate(model, invalid)).rejects.toThrow(InputError);
+    await expect(evaluate(model, invalid)).rejects.toThrow(message);
+  });
+
+  it('refuses an unknown codec', async () => {
+    await expect(evaluate(model, { ...options, kv: ['tq9'] })).rejects.toThrow(SpecError);
+  });
+});
+
+it('evaluateNeedle counts the facts that a model retrieves', async () => {
+  const options = { kv: ['tq4'], lengths: [200], depths: 2, documents: 1, threads: 1 };
+  const { rows, match, model } = await evaluateNeedle(mimirPath, { ...options, device: 'wasm' });
+  expect([match, model]).toEqual(['exact', 'Mimir']);
+  expect(rows).toMatchObject([{ kv: 'tq4', right: 2, asked: 2, cells: [{ depth: 0.25 }, { depth: 0.75 }] }]);
+});

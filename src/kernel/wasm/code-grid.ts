@@ -1,0 +1,120 @@
+/**
+ * Packs and unpacks grids of codes. codec/pack.ts defines the packed layout; unpacked, a grid is a tile [token][dim]
+ * with one byte per code, or two for codes of more than 8 bits.
+ */
+import type { CodeGrid } from '../page-layout.ts';
+import { type I32, i32, type Local } from './emit.ts';
+import type { Kernel } from './module.ts';
+
+interface GridShape extends CodeGrid {
+  tokens: number;
+  dims: number;
+}
+
+interface Plane {
+  width: number;
+  /** Position of its bits in a code. */
+  shift: number;
+  offset: number;
+}
+
+/** A grid of pairs is stored as nibbles over half as many dims. */
+function planesOf({ bits, order, tokens, dims, offset }: GridShape): Plane[] {
+  if (order === 'pairs') return [{ width: 4, shift: 0, offset }];
+  let planeOffset = offset;
+  let shift = 0;
+  return [16, 8, 4, 2, 1]
+    .filter(width => bits & width)
+    .map(width => {
+      const plane = { width, shift, offset: planeOffset };
+      planeOffset += Math.ceil((tokens * dims * width) / 8);
+      shift += width;
+      return plane;
+    });
+}
+
+/** Visits every byte of a plane in order (every two for 16 bits): its address, and which codes start at which bit. */
+function forEachByte(
+  k: Kernel,
+  grid: GridShape,
+  { width, offset }: Plane,
+  block: I32,
+  visit: (address: Local<'i32'>, codes: { token: I32; dim: I32; bit: number }[]) => void,
+): void {
+  const byRows = grid.order === 'rows';
+  const dims = grid.order === 'pairs' ? grid.dims / 2 : grid.dims;
+  const [lines, length] = byRows ? [grid.tokens, dims] : [dims, grid.tokens];
+  const lineBytes = (length * width) / 8;
+  const blockBytes = Math.min(16, lineBytes & -lineBytes);
+  const perByte = 8 / width;
+  const unit = Math.max(1, width / 8);
+  const address = k.i32(i32.add(block, offset));
+  const visitBlock = (line: I32, first: I32) =>
+    k.for(0, blockBytes / unit, 1, i => {
+      visit(
+        address,
+        Array.from({ length: Math.ceil(perByte) }, (_, n) => {
+          const index = i32.add(i32.add(first, i), n * blockBytes);
+          return byRows ? { token: line, dim: index, bit: n * width } : { token: index, dim: line, bit: n * width };
+        }),
+      );
+      k.increment(address, unit);
+    });
+  const blocks = (body: (first: I32) => void) => k.for(0, length, blockBytes * perByte, body);
+  // Codes below 8 bits are stored in strips; in row order, each strip holds tokens 0, 4, 8, ..., then 1, 5, 9, ...
+  if (width >= 8) k.for(0, lines, 1, line => blocks(first => visitBlock(line, first)));
+  else if (!byRows) blocks(first => k.for(0, lines, 1, line => visitBlock(line, first)));
+  else blocks(first => k.for(0, 4, 1, n => k.for(n, lines, 4, line => visitBlock(line, first))));
+}
+
+/** How a code is stored in a tile. */
+const codeAccess = ({ bits }: CodeGrid) =>
+  bits > 8 ? { bytes: 2, load: i32.load16U, store: i32.store16 } : { bytes: 1, load: i32.load8U, store: i32.store8 };
+
+const tileAddress = (grid: GridShape, tile: I32) => (token: I32, dim: I32) =>
+  i32.add(tile, i32.mul(i32.add(i32.mul(token, grid.dims), dim), codeAccess(grid).bytes));
+
+export function unpackGrid(k: Kernel, grid: GridShape, block: I32, tile: I32): void {
+  const code = codeAccess(grid);
+  const addressOf = tileAddress(grid, tile);
+  for (const plane of planesOf(grid)) {
+    const byte = k.i32();
+    const to = k.i32();
+    forEachByte(k, grid, plane, block, (address, codes) => {
+      k.set(byte, plane.width === 16 ? i32.load16U(address) : i32.load8U(address));
+      for (const { token, dim, bit } of codes) {
+        const value = i32.and(i32.shrU(byte, bit), 2 ** plane.width - 1);
+        if (grid.order === 'pairs') {
+          k.set(to, addressOf(token, i32.mul(dim, 2)));
+          k.do(i32.store8(to, i32.and(value, 3)), i32.store8(to, i32.shrU(value, 2), 1));
+        } else if (plane.shift === 0) k.do(code.store(addressOf(token, dim), value));
+        else {
+          k.set(to, addressOf(token, dim));
+          k.do(code.store(to, i32.or(code.load(to), i32.shl(value, plane.shift))));
+        }
+      }
+    });
+  }
+}
+
+export function packGrid(k: Kernel, grid: GridShape, tile: I32, block: I32): void {
+  const code = codeAccess(grid);
+  const addressOf = tileAddress(grid, tile);
+  for (const plane of planesOf(grid)) {
+    const byte = k.i32();
+    forEachByte(k, grid, plane, block, (address, codes) => {
+      k.set(byte, 0);
+      for (const { token, dim, bit } of codes) {
+        const value =
+          grid.order === 'pairs'
+            ? i32.or(
+                i32.load8U(addressOf(token, i32.mul(dim, 2))),
+                i32.shl(i32.load8U(addressOf(token, i32.mul(dim, 2)), 1), 2),
+              )
+            : i32.and(i32.shrU(code.load(addressOf(token, dim)), plane.shift), 2 ** plane.width - 1);
+        k.set(byte, i32.or(byte, i32.shl(value, bit)));
+      }
+      k.do(plane.width === 16 ? i32.store16(address, byte) : i32.store8(address, byte));
+    });
+  }
+}

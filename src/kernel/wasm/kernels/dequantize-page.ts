@@ -1,0 +1,196 @@
+/**
+ * Dequantizes one head of any codec's page to f32 [token][codedDim], for codecs without specialized attention loops.
+ */
+import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
+import { unpackGrid } from '../code-grid.ts';
+import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
+import { loadF16, loadF16x4 } from '../ops.ts';
+import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
+import { dequantizeMixedBits } from './mixed-bit-columns.ts';
+import { dequantizeOaken } from './oaken.ts';
+import { type CodebookTables, dequantizeCodebook } from './product-codebook.ts';
+import { dequantizeSpectrum } from './spectrum.ts';
+
+/** Addresses of the tables of a `PageLayout`; f32 arrays unless noted. */
+export interface CodecTables {
+  queryMatrix?: number;
+  encodeMatrix?: number;
+  mean?: number;
+  levels: number[];
+  /** Projection of the residual. */
+  residual?: number;
+  /** Values of all 256 codes. */
+  fp8?: number;
+  additive?: AdditiveTables;
+  /** See mixed-bit-columns.ts. */
+  mixedColumns?: number;
+  books?: CodebookTables;
+  /** cos and sin per token of a page and pair. */
+  tokenRope?: number;
+}
+
+export const loadScalar = ({ bytes }: ScalarArray, address: I32): F32 =>
+  bytes === 2 ? loadF16(address) : f32.load(address);
+
+export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, page: I32, head: I32): I32 =>
+  i32.add(i32.add(page, sharedBytes), i32.mul(head, blockBytes));
+
+/** dequantize(page, head, codes, out): `codes` is scratch of two bytes per value. */
+export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables): Kernel {
+  const k = new Kernel(name, Array(4).fill('i32'));
+  const [page, head, codes, out] = k.params.map((_, i) => k.i32Param(i));
+  const block = k.i32(blockAddress(layout, page, head));
+  const { headDim: D, pageTokens: P } = shape;
+  const encoding = layout.encoding;
+  switch (encoding.kind) {
+    case 'f16':
+      k.for(0, P * D, 4, i => {
+        k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(block, i32.mul(i, 2)))));
+      });
+      break;
+    case 'fp8':
+      k.for(0, P * D, 1, i => {
+        const code = i32.load8U(i32.add(block, i));
+        k.do(f32.store(i32.add(out, i32.mul(i, 4)), f32.load(i32.mul(code, 4), tables.fp8)));
+      });
+      break;
+    case 'q8_0':
+    case 'q4_0':
+      dequantizeQBlocks(k, encoding.kind, (P * D) / 32, block, out);
+      break;
+    case 'levels':
+      unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
+      k.for(0, P, 1, t => {
+        const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
+        lookupLevels(k, i32.add(codes, i32.mul(t, D)), D, tables.levels[0], norm, i32.add(out, i32.mul(t, 4 * D)));
+      });
+      break;
+    case 'hybrid':
+      dequantizeHybrid(k, encoding, layout.codedDim, shape, tables, block, codes, out);
+      break;
+    case 'book':
+      dequantizeCodebook(k, encoding, shape, tables.books!, block, head, codes, out);
+      break;
+    case 'oaken':
+      dequantizeOaken(k, encoding, shape, page, block, head, codes, out);
+      break;
+    case 'spectrum':
+      dequantizeSpectrum(k, encoding, shape, tables.tokenRope!, block, codes, out);
+      break;
+    case 'affine':
+      dequantizeAffine(k, encoding, shape, page, block, codes, out);
+      break;
+    case 'additive':
+      dequantizeAdditive(k, tables.additive!, D, P, page, head, out);
+      break;
+    case 'mixed':
+      dequantizeMixedBits(k, tables.mixedColumns!, D, P, page, head, codes, out);
+      break;
+    default:
+      encoding satisfies never;
+  }
+  return k;
+}
+
+const loadTokenScalar = (scalars: ScalarArray, base: I32, token: I32): F32 =>
+  loadScalar(scalars, i32.add(i32.add(base, scalars.offset), i32.mul(token, scalars.bytes)));
+
+/** out[i] = norm x table[code[i]]. */
+function lookupLevels(k: Kernel, codes: I32, count: number, table: number, norm: F32, out: I32): void {
+  const [from, to] = [k.i32(codes), k.i32(out)];
+  k.for(0, count, 1, i => {
+    const level = f32.load(i32.mul(i32.load8U(i32.add(from, i)), 4), table);
+    k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(level, norm)));
+  });
+}
+
+function dequantizeQBlocks(k: Kernel, type: 'q8_0' | 'q4_0', count: number, block: I32, out: I32): void {
+  const from = k.i32(block);
+  const to = k.i32(out);
+  const scale = k.v128();
+  const bytes = k.v128();
+  k.for(0, count, 1, () => {
+    k.set(scale, f32x4.splat(loadF16(from)));
+    if (type === 'q8_0') {
+      for (let i = 0; i < 32; i += 8) {
+        k.set(bytes, v128.load8x8S(from, 2 + i));
+        k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendLowS(bytes))), 4 * i));
+        k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendHighS(bytes))), 4 * i + 16));
+      }
+    } else {
+      const nibbles = k.v128();
+      [0, 1].forEach(high => {
+        k.set(bytes, v128.load(from, 2));
+        k.set(nibbles, i8x16.sub(v128.and(high ? i16x8.shrU(bytes, 4) : bytes, i8x16.const(15)), i8x16.const(8)));
+        [i16x8.extendLowS(nibbles), i16x8.extendHighS(nibbles)].forEach((eight, n) => {
+          const at = 64 * high + 32 * n;
+          k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendLowS(eight))), at));
+          k.do(v128.store(to, f32x4.mul(scale, f32x4.fromI32(i32x4.extendHighS(eight))), at + 16));
+        });
+      });
+    }
+    k.increment(from, type === 'q8_0' ? 34 : 18);
+    k.increment(to, 128);
+  });
+}
+
+function dequantizeHybrid(
+  k: Kernel,
+  encoding: PageEncoding & { kind: 'hybrid' },
+  codedDim: number,
+  { headDim, pageTokens: P }: PageShape,
+  tables: CodecTables,
+  block: I32,
+  codes: I32,
+  out: I32,
+): void {
+  encoding.parts.forEach(({ codes: grid, firstDim, endDim }, n) => {
+    unpackGrid(k, { ...grid, tokens: P, dims: endDim - firstDim }, block, codes);
+    k.for(0, P, 1, t => {
+      const norm = k.f32(loadTokenScalar(encoding.norms, block, t));
+      const to = i32.add(i32.add(out, i32.mul(t, 4 * codedDim)), 4 * firstDim);
+      lookupLevels(k, i32.add(codes, i32.mul(t, endDim - firstDim)), endDim - firstDim, tables.levels[n], norm, to);
+    });
+  });
+  const { residual } = encoding;
+  if (!residual) return;
+  unpackGrid(k, { ...residual.signs, tokens: P, dims: headDim }, block, codes);
+  k.for(0, P, 1, t => {
+    const magnitude = k.f32(f32.mul(f32.const(residual.gain), loadTokenScalar(residual.norms, block, t)));
+    const from = k.i32(i32.add(codes, i32.mul(t, headDim)));
+    const to = k.i32(i32.add(i32.add(out, i32.mul(t, 4 * codedDim)), 4 * headDim));
+    k.for(0, headDim, 1, i => {
+      const signed = f32.select(i32.load8U(i32.add(from, i)), magnitude, f32.neg(magnitude));
+      k.do(f32.store(i32.add(to, i32.mul(i, 4)), signed));
+    });
+  });
+}
+
+function dequantizeAffine(
+  k: Kernel,
+  encoding: PageEncoding & { kind: 'affine' },
+  { headDim: D, pageTokens: P }: PageShape,
+  page: I32,
+  block: I32,
+  codes: I32,
+  out: I32,
+): void {
+  const { norms, axis, groupSize } = encoding;
+  unpackGrid(k, { ...encoding.codes, tokens: P, dims: D }, block, codes);
+  const ranges = k.i32(i32.add(block, encoding.rangesOffset));
+  k.for(0, P, 1, t => {
+    const norm = k.f32(norms ? loadTokenScalar(norms, norms.per === 'page' ? page : block, t) : f32.const(1));
+    const row = k.i32(
+      i32.add(ranges, axis === 'channel' ? i32.mul(i32.divU(t, groupSize), 4 * D) : i32.mul(t, (4 * D) / groupSize)),
+    );
+    const from = k.i32(i32.add(codes, i32.mul(t, D)));
+    const to = k.i32(i32.add(out, i32.mul(t, 4 * D)));
+    const range = k.i32();
+    k.for(0, D, 1, i => {
+      k.set(range, i32.add(row, axis === 'channel' ? i32.mul(i, 4) : i32.mul(i32.divU(i, groupSize), 4)));
+      const value = f32.add(loadF16(range), f32.mul(f32.fromI32(i32.load8U(i32.add(from, i))), loadF16(range, 2)));
+      k.do(f32.store(i32.add(to, i32.mul(i, 4)), f32.mul(norm, value)));
+    });
+  });
+}

@@ -1,0 +1,139 @@
+/** Keys and values of any codec: the page is dequantized once, then read as rows of f32. */
+import type { PageLayout } from '../../page-layout.ts';
+import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
+import type { Kernel } from '../module.ts';
+import type { AttentionShape, KeyEmitter, ValueEmitter } from './attend.ts';
+import type { CodecTables } from './dequantize-page.ts';
+import { scoreRows, softmaxAndSum } from './float-rows.ts';
+import { applyMatrix, dotMean, headMatrix, makePageRelative } from './transform.ts';
+
+/** A thread's buffers for the codes and floats of a page. */
+export interface PageBuffers {
+  codes(): I32;
+  floats(): I32;
+}
+
+/** Also provides what attend-tiled.ts needs. */
+export interface DequantizedKeys extends KeyEmitter {
+  codedDim: number;
+  /** The dequantized page, [token][codedDim]. */
+  floats(): I32;
+  /** Whether a constant is added to the scores of each query. */
+  hasConstants: boolean;
+  /** Writes a row's queries for this page to `queries`, [group][codedDim], and their constants to `constants`. */
+  gatherQueries(k: Kernel, head: I32, query: I32, pageRope: I32, queries: I32, constants: I32): void;
+}
+
+export interface DequantizedValues extends ValueEmitter {
+  floats(): I32;
+}
+
+/**
+ * Transformed queries in f32, followed by the constant that the mean adds to each head's scores. For page-relative keys
+ * `transformQuery` only copies the queries; they are rotated and transformed for each page, in `relativeQueries`.
+ */
+export function dequantizedKeys(
+  layout: PageLayout,
+  shape: AttentionShape,
+  tables: CodecTables,
+  dequantize: number,
+  buffers: PageBuffers,
+  relativeQueries: () => I32,
+): DequantizedKeys {
+  const { codedDim } = layout;
+  const { headDim, group, pageTokens, relaxed } = shape;
+  const constantsOffset = 4 * group * codedDim;
+  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  const transform = (k: Kernel, queries: I32, head: I32, out: I32) => {
+    const one = k.v128(f32x4.const(1));
+    const to = k.i32(out);
+    const matrix =
+      layout.queryMatrix && k.i32(headMatrix(layout, layout.queryMatrix, tables.queryMatrix!, headDim, head));
+    for (let g = 0; g < group; g++) {
+      const query = k.i32(i32.add(queries, 4 * headDim * g));
+      applyMatrix(k, matrix, codedDim, headDim, query, one, i32.add(to, 4 * codedDim * g), layout.diagonalBlocks);
+      const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
+      k.do(f32.store(to, constant, constantsOffset + 4 * g));
+    }
+  };
+  const queryBytes = constantsOffset + 16 * Math.ceil(group / 4);
+  /** The address of a row's transformed queries for the current page. */
+  const queriesForPage = (k: Kernel, head: I32, query: I32, pageRope: I32): I32 => {
+    if (!layout.ropeFrequencies) return query;
+    const rotated = k.i32(i32.add(relativeQueries(), queryBytes));
+    for (let g = 0; g < group; g++) {
+      makePageRelative(k, headDim, pageRope, i32.add(query, 4 * headDim * g), i32.add(rotated, 4 * headDim * g));
+    }
+    const transformed = k.i32(relativeQueries());
+    transform(k, rotated, head, transformed);
+    return transformed;
+  };
+  return {
+    codedDim,
+    floats: buffers.floats,
+    hasConstants: tables.mean !== undefined,
+    queryBytes: layout.ropeFrequencies ? 4 * group * headDim : queryBytes,
+    transformQuery(k, queries, head, out) {
+      if (!layout.ropeFrequencies) transform(k, queries, head, out);
+      else {
+        const to = k.i32(out);
+        k.for(0, 4 * group * headDim, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
+      }
+    },
+    beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
+    scorePage(k, _page, head, query, scores, pageRope) {
+      const transformed = queriesForPage(k, head, query, pageRope);
+      scoreRows(k, rows, buffers.floats(), transformed, pageTokens, scores, pageTokens);
+      if (tables.mean !== undefined) addConstants(k, transformed, constantsOffset, group, scores, pageTokens);
+    },
+    gatherQueries(k, head, query, pageRope, queries, constants) {
+      const from = k.i32(queriesForPage(k, head, query, pageRope));
+      const [to, constantsTo] = [k.i32(queries), k.i32(constants)];
+      k.for(0, constantsOffset, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(from, i)))));
+      for (let g = 0; g < group; g++) k.do(f32.store(constantsTo, f32.load(from, constantsOffset + 4 * g), 4 * g));
+    },
+  };
+}
+
+/** Scratch for a group's page-relative queries, before and after the transform. */
+export const pageRelativeQueryBytes = (
+  { codedDim, ropeFrequencies }: PageLayout,
+  { group, headDim }: AttentionShape,
+): number => (ropeFrequencies ? 4 * group * (codedDim + headDim + 4) : 0);
+
+/** Adds each head's constant, at `offset` of its query, to its scores. */
+export function addConstants(
+  k: Kernel,
+  query: I32,
+  offset: number,
+  group: number,
+  scores: I32,
+  pageTokens: number,
+): void {
+  for (let g = 0; g < group; g++) {
+    const constant = k.v128(v128.load32Splat(query, offset + 4 * g));
+    const from = k.i32(i32.add(scores, 4 * g * pageTokens));
+    k.for(0, 4 * pageTokens, 16, i => {
+      k.do(v128.store(i32.add(from, i), f32x4.add(v128.load(i32.add(from, i)), constant)));
+    });
+  }
+}
+
+export function dequantizedValues(
+  layout: PageLayout,
+  shape: AttentionShape,
+  dequantize: number,
+  buffers: PageBuffers,
+): DequantizedValues {
+  const { codedDim } = layout;
+  const { group, pageTokens, relaxed } = shape;
+  const rows = { size: 4, dims: codedDim, heads: group, relaxed } as const;
+  return {
+    codedDim,
+    floats: buffers.floats,
+    beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
+    accumulatePage(k, _page, _head, scores, state) {
+      softmaxAndSum(k, rows, buffers.floats(), scores, pageTokens, pageTokens, pageTokens, state);
+    },
+  };
+}

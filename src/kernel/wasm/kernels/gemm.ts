@@ -1,0 +1,155 @@
+/**
+ * GEMM: several rows of quantized activations times packed weights. Eight rows of weights are unpacked into a panel
+ * that fits into the L1 cache, and all tiles of activations are multiplied by it: each lane holds one row of weights,
+ * and activations are broadcast to all lanes as they are loaded. Two vectors of weights x four rows of activations are
+ * eight integer sums, which stay in registers for one block; f32 sums are kept in memory between blocks. The inner loop
+ * is unrolled as far as registers allow, because V8 moves loads ahead of everything but stores.
+ *
+ * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
+ */
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
+import { chunkRange, multiplyAdd } from '../ops.ts';
+import { blockBytes, type PackedFormat } from '../pack-weights.ts';
+import { blockScales, type GemmArithmetic, gemmKernelName, int8Codes, int16Codes, storeOutputs } from './gemv.ts';
+import { ACTIVATION_TILE, TILE_ROWS } from './quantize-activations.ts';
+
+/** Vectors of four weight rows per panel. */
+const PANEL_VECTORS = 2;
+const PANEL_ROWS = 4 * PANEL_VECTORS;
+/** Half of a small L1 cache. */
+const MAX_PANEL_BYTES = 24 * 1024;
+/** Max rows of activations per panel. */
+const STRIP_ROWS = 256;
+/** f32 sums of a tile: [activation row][weight row]. */
+const TILE_SUM_BYTES = TILE_ROWS * PANEL_VECTORS * 16;
+const STRIP_SUM_BYTES = (STRIP_ROWS / TILE_ROWS) * TILE_SUM_BYTES;
+/** Scratch bytes per thread. */
+export const GEMM_SCRATCH = MAX_PANEL_BYTES + STRIP_SUM_BYTES;
+
+/**
+ * Layout of a panel's block: scales of each group, minima if there are any, then codes, four int8 columns or two int16
+ * columns per vector.
+ */
+function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithmetic) {
+  const groups = 32 / group;
+  const codes = 16 * PANEL_VECTORS * groups * (mins ? 2 : 1);
+  const steps = activations === 'int8' ? 8 : 16;
+  return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
+}
+
+/** The arguments of `gemv`; `scratch` has GEMM_SCRATCH bytes per thread. */
+export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
+  const k = new Kernel(gemmKernelName(format, 'gemm'), Array(12).fill('i32'));
+  const [x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread] = k.params.map((_, i) =>
+    k.i32Param(i),
+  );
+  const layout = panelLayout(format, arithmetic);
+  const maxBlocks = Math.floor(MAX_PANEL_BYTES / layout.bytes);
+  const blocks = k.i32(i32.shrU(cols, 5));
+  const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
+  const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
+  const tileBytes = k.i32(i32.mul(blocks, tileBlock));
+  const { from, to } = chunkRange(k, outputs, PANEL_ROWS, chunk, chunks);
+  const panel = k.i32(i32.add(scratch, i32.mul(thread, GEMM_SCRATCH)));
+  const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
+  const [source, target, tile, sum, count] = [k.i32(), k.i32(), k.i32(), k.i32(), k.i32()];
+
+  k.for(from, to, PANEL_ROWS, o => {
+    // If the last panel has only one vector, it is used twice.
+    const second = k.i32(i32.select(i32.gtS(i32.sub(outputs, o), 4), rowTileBytes, 0));
+    k.for(0, rows, STRIP_ROWS, first => {
+      const end = k.i32(i32.add(first, STRIP_ROWS));
+      k.set(end, i32.select(i32.ltS(end, rows), end, rows));
+      k.for(0, STRIP_SUM_BYTES, 16, i => k.do(v128.store(i32.add(sums, i), v128.zero)));
+      k.set(source, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
+      k.for(0, blocks, maxBlocks, start => {
+        k.set(count, i32.sub(blocks, start));
+        k.set(count, i32.select(i32.ltS(count, maxBlocks), count, maxBlocks));
+        k.set(target, panel);
+        k.for(0, count, 1, () => {
+          fillPanel(k, format, arithmetic, [source, k.i32(i32.add(source, second))], target);
+          k.increment(source, blockBytes(format));
+          k.increment(target, layout.bytes);
+        });
+        k.set(sum, sums);
+        k.for(first, end, TILE_ROWS, row => {
+          k.set(tile, i32.add(x, i32.mul(i32.shrU(row, 2), tileBytes)));
+          k.increment(tile, i32.mul(start, tileBlock));
+          k.set(target, panel);
+          k.for(0, count, 1, () => {
+            addBlock(k, format, arithmetic, tile, target, sum);
+            k.increment(tile, tileBlock);
+            k.increment(target, layout.bytes);
+          });
+          k.increment(sum, TILE_SUM_BYTES);
+        });
+      });
+      k.set(sum, sums);
+      k.for(first, end, 1, row => {
+        for (let v = 0; v < PANEL_VECTORS; v++) {
+          const [value, at] = [k.v128(v128.load(sum, 16 * v)), i32.add(o, 4 * v)];
+          k.if(i32.gtS(outputs, at), () => storeOutputs(k, value, out, row, outputs, at, bias, accumulate));
+        }
+        k.increment(sum, 16 * PANEL_VECTORS);
+      });
+    });
+  });
+  return k;
+}
+
+/** Unpacks one block of every vector into the panel. */
+function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, blocks: I32[], panel: I32): void {
+  blocks.forEach((block, v) => {
+    const scales = blockScales(k, format, block).map(vector => k.v128(vector));
+    const codes = (arithmetic.activations === 'int8' ? int8Codes : int16Codes)(k, format, block, i8x16.const(15));
+    [...scales, ...codes].forEach((vector, n) => {
+      k.do(v128.store(panel, vector, 16 * (PANEL_VECTORS * n + v)));
+    });
+  });
+}
+
+/** sums += one block of eight weight rows x one tile of activations. */
+function addBlock(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, tile: I32, panel: I32, sums: I32): void {
+  const int8 = arithmetic.activations === 'int8';
+  const { scales: scalesOffset, sums: sumsOffset } = ACTIVATION_TILE[arithmetic.activations];
+  const madd = multiplyAdd(arithmetic.fused);
+  const { groups, codes, steps } = panelLayout(format, arithmetic);
+  const integers = Array.from({ length: TILE_ROWS }, () => Array.from({ length: PANEL_VECTORS }, () => k.v128()));
+  const [weights, activations] = [k.i32(i32.add(panel, codes)), k.i32(tile)];
+  for (let g = 0; g < groups; g++) {
+    // With int8 activations codes are below 16, so the sum of eight pairs of products fits into int16.
+    const [multiply, plus] = int8
+      ? [(x: V128, codes: V128) => i16x8.relaxedDot(x, codes), i16x8.add]
+      : [(x: V128, codes: V128) => i32x4.dot(codes, x), i32x4.add];
+    const step = (combine: (sum: Local<'v128'>, product: V128) => V128) => {
+      const vectors = Array.from({ length: PANEL_VECTORS }, (_, v) => k.v128(v128.load(weights, 16 * v)));
+      const splats = integers.map((_, r) => k.v128(v128.load32Splat(activations, 4 * r)));
+      integers.forEach((row, r) => {
+        row.forEach((sum, v) => {
+          k.set(sum, combine(sum, multiply(splats[r], vectors[v])));
+        });
+      });
+      k.increment(weights, 16 * PANEL_VECTORS);
+      k.increment(activations, 16);
+    };
+    step((_, product) => product);
+    k.for(1, steps / groups, 1, () => step(plus));
+    const scaleOf = (v: number) => v128.load(panel, 16 * (PANEL_VECTORS * g + v));
+    const minOf = (v: number) => v128.load(panel, 16 * (PANEL_VECTORS * (groups + g) + v));
+    const scales = k.v128(v128.load(tile, scalesOffset));
+    // Activation sums of the first half of a block, the second half, and the whole.
+    const totals = k.v128(v128.load(tile, sumsOffset + 16 * (format.group === 16 ? g : 2)));
+    const splatLane = (vector: Local<'v128'>, r: number) => k.v128(v128.shuffle(vector, vector, lanes32(r, r, r, r)));
+    integers.forEach((row, r) => {
+      const [scale, total] = [splatLane(scales, r), splatLane(totals, r)];
+      row.forEach((integer, v) => {
+        const at = 16 * (PANEL_VECTORS * r + v);
+        const dot = int8 ? i32x4.dot(integer, i16x8.const(1)) : integer;
+        let sum = madd(f32x4.mul(scaleOf(v), scale), f32x4.fromI32(dot), v128.load(sums, at));
+        if (format.mins) sum = madd(minOf(v), total, sum);
+        k.do(v128.store(sums, sum, at));
+      });
+    });
+  }
+}

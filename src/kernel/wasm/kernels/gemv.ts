@@ -1,0 +1,209 @@
+/**
+ * GEMV: one row of quantized activations (quantize-activations.ts) times weights packed in tiles of four rows
+ * (pack-weights.ts), one lane per row of weights. gemm.ts, for several rows, adds the blocks in the same order with the
+ * same operations, so a row's result does not depend on its batch.
+ */
+import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V128, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
+import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd } from '../ops.ts';
+import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
+import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
+
+export const gemmKernelName = ({ bits, group, mins }: PackedFormat, kernel: 'gemv' | 'gemm') =>
+  `${kernel}${bits}g${group}${mins ? 'm' : ''}`;
+
+export interface GemmArithmetic {
+  /** int8: dot products of bytes; int16: activations and codes are widened to 16 bits. */
+  activations: ActivationType;
+  /** Use fused multiply-adds. */
+  fused: boolean;
+}
+
+/** 8-bit codes and the activations of precise mode are too wide for the dot products of bytes. */
+export const gemmArithmetic = ({ bits }: PackedFormat, relaxed: boolean, precise: boolean): GemmArithmetic => ({
+  activations: bits === 4 && relaxed && !precise ? 'int8' : 'int16',
+  fused: relaxed,
+});
+
+/**
+ * Number of positions from which weights are read alternately, four rows at a time. Hardware prefetch stops at the end
+ * of a memory page; with several streams, the others are still in the middle of one. 25 % faster for weights that are
+ * not in a cache.
+ */
+const STREAMS = 4;
+
+/** gemv(x, w, out, bias, accumulate, rows = 1, outputs, cols, scratch): `bias` is 0 for none. */
+export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
+  const k = new Kernel(gemmKernelName(format, 'gemv'), Array(12).fill('i32'));
+  const [x, w, out, bias, accumulate, _rows, outputs, cols, scratch, chunk, chunks] = k.params.map((_, i) =>
+    k.i32Param(i),
+  );
+  const blocks = k.i32(i32.shrU(cols, 5));
+  const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
+  const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
+  const [sum, activations, block] = [k.v128(), k.i32(), k.i32()];
+  const constants = loadConstants(k, scratch);
+  const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
+  k.for(from, i32.add(from, streamRows), 4, first => {
+    k.for(first, i32.add(first, i32.mul(streamRows, STREAMS)), streamRows, o => {
+      k.if(i32.ltS(o, to), () => {
+        k.set(sum, v128.zero);
+        k.set(activations, x);
+        k.set(block, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
+        k.for(0, blocks, 1, () => {
+          addBlock(k, format, arithmetic, block, activations, sum, constants);
+          k.increment(block, blockBytes(format));
+          k.increment(activations, ACTIVATION_TILE[arithmetic.activations].size);
+        });
+        storeOutputs(k, sum, out, 0, outputs, o, bias, accumulate);
+      });
+    });
+  });
+  return k;
+}
+
+/**
+ * V8 rematerializes a vector constant at every use, with three instructions; a value loaded from memory stays in a
+ * register. All threads write the same values to `scratch`.
+ */
+function loadConstants(k: Kernel, scratch: I32) {
+  const load = (constant: V128, n: number) => {
+    k.do(v128.store(scratch, constant, 16 * n));
+    return k.v128(v128.load(scratch, 16 * n));
+  };
+  return {
+    nibble: load(i8x16.const(15), 0),
+    ones: load(i16x8.const(1), 1),
+    f16: { bits: load(F16_TO_F32.bits, 2), scale: load(F16_TO_F32.scale, 3) },
+  };
+}
+
+/** out[row][o...] = (out +) sum (+ bias), for four outputs or as many as are left. */
+export function storeOutputs(
+  k: Kernel,
+  sum: Local<'v128'>,
+  out: I32,
+  row: I32,
+  outputs: I32,
+  o: I32,
+  bias: I32,
+  accumulate: I32,
+): void {
+  const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
+  k.if(bias, () => k.set(sum, f32x4.add(sum, v128.load(i32.add(bias, i32.mul(o, 4))))));
+  k.if(accumulate, () => k.set(sum, f32x4.add(v128.load(at), sum)));
+  const left = k.i32(i32.sub(outputs, o));
+  k.if(
+    i32.geS(left, 4),
+    () => k.do(v128.store(at, sum)),
+    () => {
+      for (let lane = 0; lane < 3; lane++) {
+        k.if(i32.gtS(left, lane), () => k.do(v128.store32Lane(at, sum, lane, 4 * lane)));
+      }
+    },
+  );
+}
+
+/** sum += scale x activation scale x integer dot (+ min x sum of activations), for one block. */
+function addBlock(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  block: I32,
+  activations: I32,
+  sum: Local<'v128'>,
+  { nibble, ones, f16 }: ReturnType<typeof loadConstants>,
+): void {
+  const int8 = arithmetic.activations === 'int8';
+  const tile = ACTIVATION_TILE[arithmetic.activations];
+  const groups = 32 / format.group;
+  const madd = multiplyAdd(arithmetic.fused);
+  const codes = (int8 ? int8Codes : int16Codes)(k, format, block, nibble);
+  const scales = blockScales(k, format, block, f16);
+  const n = codes.length / groups;
+  for (let g = 0; g < groups; g++) {
+    const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
+      return [v128.load(activations, 16 * (g * n + i)), code] as const;
+    });
+    const dot = int8 ? dotInt8(pairs, ones) : dotInt16(pairs);
+    const scaled = f32x4.mul(scales[g], v128.load(activations, tile.scales));
+    k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
+    if (!format.mins) continue;
+    // Activation sums of the first half of a block, the second half, and the whole.
+    const total = v128.load(activations, tile.sums + 16 * (format.group === 16 ? g : 2));
+    k.set(sum, madd(scales[groups + g], total, sum));
+  }
+}
+
+/** The scales of a block, one vector per group, then its minima. */
+export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F16_TO_F32): V128[] {
+  const count = scaleBytes(format) / 8;
+  return Array.from({ length: Math.ceil(count / 2) }, (_, i) => k.v128(v128.load(block, 16 * i)))
+    .flatMap(eight => [
+      v128.shuffle(v128.zero, eight, lanes16(0, 8, 1, 9, 2, 10, 3, 11)),
+      v128.shuffle(v128.zero, eight, lanes16(4, 12, 5, 13, 6, 14, 7, 15)),
+    ])
+    .slice(0, count)
+    .map(high => highF16ToF32(high, f16));
+}
+
+type Pairs = readonly (readonly [activations: V128, codes: V128])[];
+
+/** Dot products per lane. Codes are below 16, so the sum of eight pairs of products fits into int16. */
+export const dotInt8 = (pairs: Pairs, ones: V128 = i16x8.const(1)): V128 =>
+  i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
+const dotInt16 = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
+
+/** The codes of a 4-bit block as eight vectors of four columns x four rows: low nibbles first. */
+export function int8Codes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+  const raw = [0, 1, 2, 3].map(i => k.v128(v128.load(block, scaleBytes(format) + 16 * i)));
+  return [...raw.map(v => v128.and(v, nibble)), ...raw.map(v => v128.and(i16x8.shrU(v, 4), nibble))];
+}
+
+/** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
+export function int16Codes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+  const nibbles = format.bits === 4;
+  const vectors = nibbles
+    ? int8Codes(k, format, block, nibble)
+    : Array.from({ length: 8 }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
+  const shr = nibbles ? i16x8.shrU : i16x8.shrS;
+  return vectors.flatMap(vector => {
+    const v = k.v128(vector);
+    return [shr(i16x8.shl(v, 8), 8), shr(v, 8)];
+  });
+}
+
+/**
+ * Float weights: gemmF32, gemmF16, gemmBF16. The arguments of `gemv`, but with f32 activations and any number of rows.
+ */
+export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {
+  const k = new Kernel(`gemm${type}`, Array(12).fill('i32'));
+  const [x, w, out, bias, accumulate, rows, outputs, cols, _scratch, chunk, chunks] = k.params.map((_, i) =>
+    k.i32Param(i),
+  );
+  const { from, to } = chunkRange(k, outputs, 1, chunk, chunks);
+  const size = type === 'F32' ? 4 : 2;
+  const load = (at: I32): V128 =>
+    type === 'F32'
+      ? v128.load(at)
+      : type === 'F16'
+        ? lowF16ToF32(v128.load16x4U(at))
+        : i32x4.shl(v128.load16x4U(at), 16);
+  k.for(from, to, 1, o => {
+    const weights = k.i32(i32.add(w, i32.mul(i32.mul(o, cols), size)));
+    k.for(0, rows, 1, row => {
+      const source = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+      const sum = k.v128(v128.zero);
+      k.for(0, cols, 4, i => {
+        const product = f32x4.mul(v128.load(i32.add(source, i32.mul(i, 4))), load(i32.add(weights, i32.mul(i, size))));
+        k.set(sum, f32x4.add(sum, product));
+      });
+      const at = k.i32(i32.add(out, i32.mul(i32.add(i32.mul(row, outputs), o), 4)));
+      const total = k.v128(f32x4.splat(reduceAdd(k, sum)));
+      k.if(bias, () => k.set(total, f32x4.add(total, v128.load32Splat(i32.add(bias, i32.mul(o, 4))))));
+      k.if(accumulate, () => k.set(total, f32x4.add(v128.load32Splat(at), total)));
+      k.do(i32.store(at, i32x4.lane(total, 0)));
+    });
+  });
+  return k;
+}

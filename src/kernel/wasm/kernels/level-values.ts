@@ -1,0 +1,102 @@
+/**
+ * Values coded by levels in columns (tq1 to tq4 and their uniform siblings): bytes from a 16-entry lookup table, or
+ * plain codes if levels are uniform, times quantized probabilities (column-sums.ts).
+ */
+import type { PageLayout } from '../../page-layout.ts';
+import { f32, f32x4, type I32, i8x16, i32, type Local, type V128, v128 } from '../emit.ts';
+import { loadF16x4, swizzle } from '../ops.ts';
+import type { AttentionShape, ValueEmitter } from './attend.ts';
+import { type CodeColumns, codeColumns } from './code-columns.ts';
+import { accumulatorLimits, columnSumScratch, quantizeLevels, sumColumns, updateScratchOffset } from './column-sums.ts';
+import { blockAddress } from './dequantize-page.ts';
+import { addPageToState, stateBytes } from './online-softmax.ts';
+import { prefetcher } from './prefetch.ts';
+import { exponentiatePage, factorBytes, quantizeFactors, quantizeProbabilities } from './quantized-probabilities.ts';
+
+export type LevelsEncoding = PageLayout['encoding'] & { kind: 'levels' };
+
+/** Loads four norms as f32. */
+export const loadNorms = ({ norms }: LevelsEncoding, block: I32, token: Local<'i32'>, offset: number): V128 =>
+  norms.bytes === 2
+    ? loadF16x4(i32.add(i32.add(block, norms.offset), i32.mul(token, 2)), 2 * offset)
+    : v128.load(i32.add(i32.add(block, norms.offset), i32.mul(token, 4)), 4 * offset);
+
+/** Norms are multiplied into the probabilities. */
+export function levelValues(layout: PageLayout, shape: AttentionShape, scratch: () => I32): ValueEmitter | undefined {
+  const encoding = layout.encoding;
+  if (encoding.kind !== 'levels' || shape.precise) return undefined;
+  const { headDim, pageTokens } = shape;
+  const columns = codeColumns(encoding.codes, pageTokens, headDim);
+  if (!columns) return undefined;
+  const { step, max, ...lookup } = encoding.uniform
+    ? uniformLevels(encoding.levels)
+    : tableLevels(encoding.levels, columns, shape);
+  const { narrow, limit } = accumulatorLimits(max, pageTokens);
+  const normsAddress = () => i32.add(scratch(), columnSumScratch(shape));
+  return {
+    codedDim: headDim,
+    beginPage(k, page, head) {
+      const block = k.i32(blockAddress(layout, page, head));
+      const norms = k.i32(normsAddress());
+      k.for(0, pageTokens, 16, t => {
+        for (let n = 0; n < 16; n += 4)
+          k.do(v128.store(i32.add(norms, i32.mul(t, 4)), loadNorms(encoding, block, t, n), 4 * n));
+      });
+      quantizeFactors(k, shape, norms, i32.add(norms, 4 * pageTokens));
+    },
+    accumulatePage(k, page, head, scores, state, next) {
+      const block = k.i32(blockAddress(layout, page, head));
+      const probabilities = k.i32(scratch());
+      const exponentiateScratch = k.i32(i32.add(probabilities, updateScratchOffset(shape)));
+      const factors = k.i32(i32.add(normsAddress(), 4 * pageTokens));
+      const exponentials = exponentiatePage(k, shape, scores, exponentiateScratch);
+      const quantized = quantizeProbabilities(k, shape, scores, probabilities, {
+        factors,
+        limit,
+        sumCodes: encoding.uniform,
+      });
+      const maxFactor = k.v128(f32x4.splat(f32.mul(f32.load(factors, 2 * pageTokens), f32.const(step))));
+      const updates = exponentials.map(({ exponent, sum }, g) => {
+        const { correction, scale: pageScale } = addPageToState(
+          k,
+          i32.add(state, g * stateBytes(headDim)),
+          exponent,
+          sum,
+        );
+        const scale = k.v128(f32x4.mul(pageScale, f32x4.mul(quantized[g].step, maxFactor)));
+        // Uniform codes start at 0 instead of being centered.
+        const centering = () => f32x4.mul(f32x4.splat(f32.mul(quantized[g].total(), f32.const(-max / 2))), scale);
+        return { correction, scale, offset: encoding.uniform ? k.v128(centering()) : undefined };
+      });
+      sumColumns(k, columns, shape, block, probabilities, updates, state, {
+        ...lookup,
+        narrow,
+        prefetchNext: prefetcher(k, next, headDim / 4),
+      });
+    },
+  };
+}
+
+/** Norms as f32 and as factors. */
+export const levelValueScratch = ({ pageTokens }: AttentionShape) => 4 * pageTokens + factorBytes(pageTokens);
+
+function uniformLevels(levels: Float32Array) {
+  const max = levels.length - 1;
+  return {
+    step: (2 * Math.max(...levels)) / max,
+    max,
+    lookup: (codes: V128) => codes,
+    signed: false,
+    twosComplement: true,
+  };
+}
+
+function tableLevels(levels: Float32Array, { dims }: CodeColumns, { headDim, relaxed }: AttentionShape) {
+  const { bytes, step } = quantizeLevels(levels, headDim);
+  const tables = Array.from({ length: dims }, (_, d) => {
+    const level = (e: number) => bytes[(dims === 1 ? e : (e >> (2 * d)) & 3) % bytes.length];
+    return i8x16.const(...Array.from({ length: 16 }, (_, e) => level(e)));
+  });
+  const lookup = (codes: V128, d: number) => swizzle(relaxed)(tables[d], codes);
+  return { step, max: Math.max(...bytes), lookup, signed: true, twosComplement: false };
+}

@@ -1,0 +1,107 @@
+/** RMS norm, RoPE, SwiGLU and f16 conversion. Tensors are contiguous rows of f32. */
+import { f32, f32x4, i32, lanes32, v128 } from '../emit.ts';
+import { Kernel } from '../module.ts';
+import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
+
+/** norm(x, out, weight, vectors, n, eps bits): out = x / rms(x) * weight, for each vector of n values. */
+export function norm(): Kernel {
+  const k = new Kernel('norm', Array(9).fill('i32'));
+  const [x, out, weight, vectors, n, eps, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = chunkRange(k, vectors, 1, chunk, chunks);
+  k.for(from, to, 1, vector => {
+    const at = k.i32(i32.mul(i32.mul(vector, n), 4));
+    const [source, target] = [k.i32(i32.add(x, at)), k.i32(i32.add(out, at))];
+    const sum = k.v128(v128.zero);
+    const bytes = k.i32(i32.mul(n, 4));
+    const v = k.v128();
+    k.for(0, bytes, 16, i => {
+      k.set(v, v128.load(i32.add(source, i)));
+      k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));
+    });
+    const mean = f32.div(reduceAdd(k, sum), f32.fromI32(n));
+    const scale = k.v128(f32x4.splat(f32.div(f32.const(1), f32.sqrt(f32.add(mean, f32.fromBits(eps))))));
+    k.for(0, bytes, 16, i => {
+      const scaled = f32x4.mul(v128.load(i32.add(source, i)), scale);
+      k.do(v128.store(i32.add(target, i), f32x4.mul(scaled, v128.load(i32.add(weight, i)))));
+    });
+  });
+  return k;
+}
+
+/** rope(x, angles, rows, cols, headDim, dims): rotates adjacent pairs of the first `dims` dims of each head. */
+export function rope(): Kernel {
+  const k = new Kernel('rope', Array(9).fill('i32'));
+  const [x, angles, rows, cols, headDim, dims, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
+  const sign = f32x4.const(-1, 1, -1, 1);
+  k.for(from, to, 1, row => {
+    const start = k.i32(i32.add(x, i32.mul(i32.mul(row, cols), 4)));
+    const rowAngles = k.i32(i32.add(angles, i32.mul(i32.mul(row, dims), 4)));
+    k.for(0, i32.mul(cols, 4), i32.mul(headDim, 4), head => {
+      // Two pairs per iteration; if dims is not a multiple of 4, the last pair is rotated by itself.
+      const pairs = k.i32(i32.and(i32.mul(dims, 4), -16));
+      const [v, cs] = [k.v128(), k.v128()];
+      const at = k.i32();
+      k.for(0, pairs, 16, i => {
+        k.set(at, i32.add(i32.add(start, head), i));
+        k.set(v, v128.load(at));
+        k.set(cs, v128.load(i32.add(rowAngles, i)));
+        const cos = v128.shuffle(cs, cs, lanes32(0, 0, 2, 2));
+        const sin = v128.shuffle(cs, cs, lanes32(1, 1, 3, 3));
+        const swapped = v128.shuffle(v, v, lanes32(1, 0, 3, 2));
+        k.do(v128.store(at, f32x4.add(f32x4.mul(v, cos), f32x4.mul(f32x4.mul(swapped, sin), sign))));
+      });
+      k.if(i32.and(dims, 2), () => {
+        k.set(at, i32.add(i32.add(start, head), pairs));
+        const [a, b] = [k.f32(f32.load(at)), k.f32(f32.load(at, 4))];
+        const [c, s] = [k.f32(f32.load(i32.add(rowAngles, pairs))), k.f32(f32.load(i32.add(rowAngles, pairs), 4))];
+        k.do(f32.store(at, f32.sub(f32.mul(a, c), f32.mul(b, s))));
+        k.do(f32.store(at, f32.add(f32.mul(a, s), f32.mul(b, c)), 4));
+      });
+    });
+  });
+  return k;
+}
+
+/** swiglu(gate, up, values): gate = silu(gate) * up. */
+export function swiglu(): Kernel {
+  const k = new Kernel('swiglu', Array(6).fill('i32'));
+  const [gate, up, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = chunkRange(k, values, 4, chunk, chunks);
+  const g = k.v128();
+  k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
+    k.set(g, v128.load(i32.add(gate, i)));
+    const sigmoid = f32x4.div(f32x4.const(1), f32x4.add(f32x4.const(1), exp(k, f32x4.neg(g))));
+    k.do(v128.store(i32.add(gate, i), f32x4.mul(f32x4.mul(g, sigmoid), v128.load(i32.add(up, i)))));
+  });
+  return k;
+}
+
+/** f16ToF32(x, out, values) */
+export function f16ToF32(): Kernel {
+  const k = new Kernel('f16ToF32', Array(6).fill('i32'));
+  const [x, out, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const { from, to } = chunkRange(k, values, 4, chunk, chunks);
+  k.for(from, to, 4, i => {
+    k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(x, i32.mul(i, 2)))));
+  });
+  return k;
+}
+
+/** f32ToF16Heads(x, cols, out, capacity, tokens, n, heads): f32 [token][head][n] to f16 [head][capacity][n]. */
+export function f32ToF16Heads(): Kernel {
+  const k = new Kernel('f32ToF16Heads', Array(10).fill('i32'));
+  const [x, cols, out, capacity, tokens, n, heads] = k.params.map((_, i) => k.i32Param(i));
+  k.for(0, heads, 1, head => {
+    const target = k.i32(i32.add(out, i32.mul(i32.mul(i32.mul(head, capacity), n), 2)));
+    k.for(0, tokens, 1, token => {
+      const source = k.i32(i32.add(x, i32.mul(i32.add(i32.mul(token, cols), i32.mul(head, n)), 4)));
+      k.for(0, n, 4, i => {
+        const f16 = k.v128(f32ToF16(k, v128.load(i32.add(source, i32.mul(i, 4)))));
+        k.do(v128.store64(target, packLow16(f16, f16)));
+        k.increment(target, 8);
+      });
+    });
+  });
+  return k;
+}

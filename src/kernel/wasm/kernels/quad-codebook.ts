@@ -1,0 +1,118 @@
+/**
+ * Codebooks of 16 entries for quads (four consecutive dims): nearest-entry search, and the kernels that train additive
+ * codebooks.
+ *
+ * A book is 16 x 4 f32, followed by 16 f32: half the squared norm of each entry.
+ */
+import { f32, f32x4, type I32, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { Kernel, moduleBytes } from '../module.ts';
+
+const ENTRIES = 16;
+export const CODEBOOK_BYTES = 4 * (4 * ENTRIES + ENTRIES);
+
+/** Appends the half squared norms to each book of [16][4]. */
+export function withHalfNorms(books: Float32Array): Float32Array {
+  const out = new Float32Array((books.length / (4 * ENTRIES)) * (CODEBOOK_BYTES / 4));
+  for (let from = 0, to = 0; from < books.length; from += 4 * ENTRIES, to += CODEBOOK_BYTES / 4) {
+    out.set(books.subarray(from, from + 4 * ENTRIES), to);
+    for (let e = 0; e < ENTRIES; e++) {
+      const [a, b, c, d] = books.subarray(from + 4 * e, from + 4 * e + 4);
+      out[to + 4 * ENTRIES + e] = (a * a + b * b + c * c + d * d) / 2;
+    }
+  }
+  return out;
+}
+
+/** Four quads to four vectors, one per dim. */
+export function transposeQuads(k: Kernel, rows: readonly V128[]): Local<'v128'>[] {
+  const [a, b, c, d] = rows;
+  const low = [k.v128(v128.shuffle(a, b, lanes32(0, 4, 1, 5))), k.v128(v128.shuffle(c, d, lanes32(0, 4, 1, 5)))];
+  const high = [k.v128(v128.shuffle(a, b, lanes32(2, 6, 3, 7))), k.v128(v128.shuffle(c, d, lanes32(2, 6, 3, 7)))];
+  return [low, high].flatMap(([ab, cd]) => [
+    k.v128(v128.shuffle(ab, cd, lanes32(0, 1, 4, 5))),
+    k.v128(v128.shuffle(ab, cd, lanes32(2, 3, 6, 7))),
+  ]);
+}
+
+/** The nearest entries of groups of four quads, each given as four vectors, one per dim. Ties go to the first entry. */
+export function nearestEntries(k: Kernel, groups: readonly (readonly V128[])[], book: I32): Local<'v128'>[] {
+  const searches = groups.map(dims => ({
+    dims,
+    score: k.v128(),
+    max: k.v128(f32x4.const(Number.NEGATIVE_INFINITY)),
+    entry: k.v128(v128.zero),
+  }));
+  const [c, better] = [k.v128(), k.v128()];
+  const at = k.i32(book);
+  for (let e = 0; e < ENTRIES; e++) {
+    // Each value of the book is loaded once for all groups.
+    for (let d = 0; d < 4; d++) {
+      k.set(c, v128.load32Splat(at, 16 * e + 4 * d));
+      for (const { dims, score } of searches) {
+        const product = f32x4.mul(dims[d], c);
+        k.set(score, d === 0 ? product : f32x4.add(score, product));
+      }
+    }
+    k.set(c, v128.load32Splat(at, 16 * ENTRIES + 4 * e));
+    for (const { score, max, entry } of searches) {
+      k.set(score, f32x4.sub(score, c));
+      k.set(better, f32x4.gt(score, max));
+      k.set(max, f32x4.max(max, score));
+      k.set(entry, v128.xor(entry, v128.and(v128.xor(entry, i32x4.const(e)), better)));
+    }
+  }
+  return searches.map(({ entry }) => entry);
+}
+
+/**
+ * assign(rows, codes, book, count): codes = the nearest entry of each row of four floats; count is a multiple of 8.
+ * addEntries(rows, codes, book, count, sign): rows += sign x their entries.
+ * sumByCode(rows, codes, weights, sums, count): sums[16][4] += weight x row by code, then [16][4] sums of weights.
+ */
+export function codebookTrainingModule(memory: { maxPages: number; shared: boolean }): Uint8Array<ArrayBuffer> {
+  const assign = new Kernel('assign', Array(4).fill('i32'));
+  {
+    const k = assign;
+    const [rows, codes, book, count] = k.params.map((_, i) => k.i32Param(i));
+    k.for(0, count, 8, i => {
+      const from = k.i32(i32.add(rows, i32.mul(i, 16)));
+      const groups = [0, 4].map(g =>
+        transposeQuads(
+          k,
+          [0, 1, 2, 3].map(r => k.v128(v128.load(from, 16 * (g + r)))),
+        ),
+      );
+      const to = k.i32(i32.add(codes, i));
+      nearestEntries(k, groups, book).forEach((entry, g) => {
+        for (let lane = 0; lane < 4; lane++) k.do(i32.store8(to, i32x4.lane(entry, lane), 4 * g + lane));
+      });
+    });
+  }
+
+  const loadEntry = (codes: I32, book: I32, i: I32) =>
+    v128.load(i32.add(book, i32.mul(i32.load8U(i32.add(codes, i)), 16)));
+  const addEntries = new Kernel('addEntries', ['i32', 'i32', 'i32', 'i32', 'f32']);
+  {
+    const k = addEntries;
+    const [rows, codes, book, count] = [0, 1, 2, 3].map(i => k.i32Param(i));
+    const sign = k.v128(f32x4.splat(k.f32Param(4)));
+    k.for(0, count, 1, i => {
+      const at = k.i32(i32.add(rows, i32.mul(i, 16)));
+      k.do(v128.store(at, f32x4.add(v128.load(at), f32x4.mul(sign, loadEntry(codes, book, i)))));
+    });
+  }
+
+  const sumByCode = new Kernel('sumByCode', Array(5).fill('i32'));
+  {
+    const k = sumByCode;
+    const [rows, codes, weights, sums, count] = k.params.map((_, i) => k.i32Param(i));
+    k.for(0, count, 1, i => {
+      const weight = k.v128(f32x4.splat(f32.load(i32.add(weights, i32.mul(i, 4)))));
+      const to = k.i32(i32.add(sums, i32.mul(i32.load8U(i32.add(codes, i)), 16)));
+      const value = f32x4.mul(weight, v128.load(i32.add(rows, i32.mul(i, 16))));
+      k.do(v128.store(to, f32x4.add(v128.load(to), value)));
+      k.do(v128.store(to, f32x4.add(v128.load(to, 16 * ENTRIES), weight), 16 * ENTRIES));
+    });
+  }
+  return moduleBytes([assign, addEntries, sumByCode], memory);
+}

@@ -1,0 +1,184 @@
+/** Weight matrices: loading them, and multiplying activations by them. */
+import { ShapeError } from '../../errors.ts';
+import type { Projection, Tensor, Weights } from '../device.ts';
+import { isQuantized } from '../weights/split.ts';
+import { type WeightType, weightBytes } from '../weights/types.ts';
+import { GEMM_SCRATCH, gemm } from './kernels/gemm.ts';
+import { gemmArithmetic, gemmFloat, gemmKernelName, gemv } from './kernels/gemv.ts';
+import {
+  type ActivationType,
+  activationBytes,
+  quantizeActivations,
+  quantizeKernelName,
+} from './kernels/quantize-activations.ts';
+import { type Allocation, addressOf, type Memories } from './memories.ts';
+import type { Kernel } from './module.ts';
+import { packedBytes, packedFormats, packWeights, unpackRow } from './pack-weights.ts';
+import type { Pool, Task } from './pool.ts';
+
+type WasmWeights = Weights &
+  Allocation & {
+    /** The activations that its kernels take. */
+    input: ActivationType | 'f32';
+    /** Kernel names, for one row and for several. */
+    gemv: string;
+    gemm: string;
+  };
+
+/** Activations, quantized or not. */
+interface Input {
+  address: number;
+  bytes: number;
+}
+
+/** Names of the quantization kernels. */
+const QUANTIZE = {
+  int8: { gemv: quantizeKernelName('int8', 'gemv'), gemm: quantizeKernelName('int8', 'gemm') },
+  int16: { gemv: quantizeKernelName('int16', 'gemv'), gemm: quantizeKernelName('int16', 'gemm') },
+};
+
+/** Weights are read from the file in pieces of at most this size, but of at least four heads' rows. */
+const MAX_LOAD_BYTES = 2 * 2 ** 20;
+
+export interface ArithmeticOptions {
+  relaxed: boolean;
+  precise: boolean;
+}
+
+/** Kernels for all weight types. */
+export function projectionKernels({ relaxed, precise }: ArithmeticOptions): Kernel[] {
+  const integerFormats = new Map(
+    Object.values(packedFormats)
+      .filter(({ bits }) => bits < 16)
+      .map(format => [gemmKernelName(format, 'gemv'), format]),
+  );
+  return [
+    ...(['int8', 'int16'] as const).flatMap(type =>
+      (['gemv', 'gemm'] as const).map(kernel => quantizeActivations(type, kernel, precise)),
+    ),
+    ...[...integerFormats.values()].flatMap(format => {
+      const arithmetic = gemmArithmetic(format, relaxed, precise);
+      return [gemv(format, arithmetic), gemm(format, arithmetic)];
+    }),
+    ...(['F32', 'F16', 'BF16'] as const).map(gemmFloat),
+  ];
+}
+
+export class Projections {
+  /** Reused for all weights: garbage of this size is collected late. */
+  private loadBuffer = new Uint8Array();
+
+  constructor(
+    private readonly memories: Memories,
+    private readonly pool: Pool,
+    private readonly headDim: number,
+    private readonly arithmetic: ArithmeticOptions,
+    /** Max chunks per projection. */
+    private readonly chunks: number,
+    /** Runs a small kernel over `rows` rows. */
+    private readonly runSmall: (rows: number, kernel: string, ...args: number[]) => void,
+  ) {}
+
+  async loadWeights(
+    type: WeightType,
+    rows: number,
+    cols: number,
+    fill: (into: Uint8Array, start: number) => Promise<void>,
+  ): Promise<WasmWeights> {
+    const multiple = isQuantized(type) ? 32 : 4;
+    if (cols % multiple !== 0)
+      throw new ShapeError(
+        `The wasm device needs ${type} rows of a multiple of ${multiple} values, not ${cols}. Use device: 'js'.`,
+      );
+    const { address, memory } = this.memories.allocateWeights(packedBytes(type, rows, cols));
+    const rowBytes = weightBytes(type, cols);
+    const fourHeads = 4 * this.headDim;
+    const pieceRows = Math.max(1, Math.floor(MAX_LOAD_BYTES / (rowBytes * fourHeads))) * fourHeads;
+    const size = Math.min(rows, pieceRows) * rowBytes;
+    const buffer = this.loadBuffer.length < size ? new Uint8Array(size) : this.loadBuffer;
+    this.loadBuffer = new Uint8Array();
+    for (let row = 0; row < rows; row += pieceRows) {
+      const piece = buffer.subarray(0, Math.min(pieceRows, rows - row) * rowBytes);
+      await fill(piece, row * rowBytes);
+      const offset = packedBytes(type, row, cols);
+      const end = packedBytes(type, row + piece.length / rowBytes, cols);
+      const out = this.memories.bytesAt(address + offset, end - offset, memory);
+      if (isQuantized(type)) packWeights(type, piece, cols, out);
+      else out.set(piece);
+    }
+    this.loadBuffer = buffer;
+    return { type, rows, cols, address, memory, ...this.kernelsFor(type, memory) };
+  }
+
+  private kernelsFor(type: WeightType, memory: number): Pick<WasmWeights, 'input' | 'gemv' | 'gemm'> {
+    const nameOf = (kernel: string) => this.memories.kernelName(kernel, memory);
+    if (!isQuantized(type)) return { input: 'f32', gemv: nameOf(`gemm${type}`), gemm: nameOf(`gemm${type}`) };
+    const format = packedFormats[type];
+    const { relaxed, precise } = this.arithmetic;
+    const [gemv, gemm] = (['gemv', 'gemm'] as const).map(kernel => nameOf(gemmKernelName(format, kernel)));
+    return { input: gemmArithmetic(format, relaxed, precise).activations, gemv, gemm };
+  }
+
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
+    const { type, rows, cols } = table;
+    const { memory } = table as WasmWeights;
+    const packed = this.memories.bytesAt(addressOf(table), packedBytes(type, rows, cols), memory);
+    for (let r = 0; r < ids.length; r++)
+      unpackRow(type, packed, ids[r], cols, this.memories.floatsAt(addressOf(out) + 4 * r * cols, cols));
+  }
+
+  project(x: Tensor, rows: number, projections: readonly Projection[]): void {
+    const kernel = rows === 1 ? 'gemv' : 'gemm';
+    const inputs = { f32: { address: addressOf(x), bytes: 4 * rows * x.cols } } as Record<WasmWeights['input'], Input>;
+    const tasks = projections.map(({ weights, out, bias, accumulate }) => {
+      const { input } = weights as WasmWeights;
+      inputs[input] ??= this.quantizeInput(input as ActivationType, x, rows);
+      return this.projectionTask(kernel, rows, inputs[input], weights as WasmWeights, out, bias, accumulate ?? false);
+    });
+    this.pool.runAll(tasks.map(({ task }) => task));
+    for (const { copyOutput } of tasks) copyOutput();
+  }
+
+  private quantizeInput(type: ActivationType, x: Tensor, rows: number): Input {
+    const bytes = activationBytes(type, rows, x.cols);
+    const address = this.memories.scratch(type, bytes);
+    this.runSmall(rows, QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'], addressOf(x), address, rows, x.cols);
+    return { address, bytes };
+  }
+
+  /** Runs in the memory of the weights. If that is not the main one, input and output are copied. */
+  private projectionTask(
+    kernel: 'gemv' | 'gemm',
+    rows: number,
+    input: Input,
+    weights: WasmWeights,
+    out: Tensor,
+    bias: Tensor | undefined,
+    accumulate: boolean,
+  ): { task: Task; copyOutput(): void } {
+    const { memory = 0 } = weights;
+    const outBytes = 4 * rows * weights.rows;
+    const copyIn = (name: string, from: number, bytes: number) => {
+      if (memory === 0) return from;
+      // One buffer per projection: several of them run at the same time.
+      const to = this.memories.scratch(`${name} ${addressOf(out)}`, bytes, memory);
+      this.memories.bytesAt(to, bytes, memory).set(this.memories.bytesAt(from, bytes));
+      return to;
+    };
+    const x = copyIn('input', input.address, input.bytes);
+    const to = copyIn('output', addressOf(out), outBytes);
+    const scratch = this.memories.scratch('gemm', this.pool.threads * GEMM_SCRATCH, memory);
+    const biasAddress = bias ? copyIn('bias', addressOf(bias), 4 * weights.rows) : 0;
+    return {
+      task: {
+        kernel: weights[kernel],
+        chunks: Math.min(this.chunks, Math.ceil(weights.rows / 64)),
+        args: [x, weights.address, to, biasAddress, accumulate ? 1 : 0, rows, weights.rows, weights.cols, scratch],
+      },
+      copyOutput: () => {
+        if (memory !== 0)
+          this.memories.bytesAt(addressOf(out), outBytes).set(this.memories.bytesAt(to, outBytes, memory));
+      },
+    };
+  }
+}

@@ -1,0 +1,277 @@
+/**
+ * Attention with one subgroup per workgroup: the loop of ../attend.ts for stages that need little workgroup memory. A
+ * workgroup of 32 lanes has one KV head, some pages of one sequence (an item) and all queries that read them: the query
+ * heads of the group, of one or several rows. A lane owns four tokens of a page and four dims of the output (and four
+ * more every 128), so scores and sums are complete in a lane:
+ *
+ *   1. the key stage computes the dot products of a lane's tokens with all queries
+ *   2. lanes reduce the maximum score and compute unnormalized probabilities (online softmax)
+ *   3. the value stage accumulates values under these probabilities
+ *
+ * Codes are unpacked once for all queries. The result is a partial state {o, m, l} per query; `combineSplits`
+ * (transform.ts) merges them in order. The order of every sum depends on the shape alone, not on how many queries share
+ * the workgroup. Barriers are cheap: where a subgroup has 32 lanes, none waits.
+ */
+
+import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
+import { type AttendShape, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { each, maxOf4 } from '../snippets.ts';
+import { stateFloats } from '../transform.ts';
+import {
+  component,
+  FOUR_PARAM,
+  output,
+  outputOf,
+  pageFactor,
+  probabilities,
+  probabilitySum,
+  queryOrigin,
+  rescale,
+  SCRATCH,
+  vectors,
+} from './names.ts';
+import { LANES, subgroupFunctions } from './subgroup.ts';
+
+/** Scores are to the base 2: score scales are multiplied by this. */
+export const LOG2E = `f32(${Math.fround(Math.LOG2E)})`;
+
+const LN2 = `f32(${Math.fround(Math.LN2)})`;
+
+/** score + term, where there is a term. */
+export const addTerm = (score: string, plus: string | undefined): string => (plus ? `(${score} + ${plus})` : score);
+
+/** Lower bound of the maximum score, above MASKED: probabilities of masked tokens become 0. */
+const MIN_MAX_SCORE = '-1e37';
+
+/** Below the smallest positive f16 token factor. */
+const MIN_TOKEN_FACTOR = '2e-8';
+
+/** A vec4 with one expression per query; the last query fills up. */
+export const vec4Of = (Q: number, v: number, text: (q: number) => string): string =>
+  `(${each(4, k => text(Math.min(4 * v + k, Q - 1)), ', ')})`;
+
+/**
+ * Index of dim i and vec4 v of queries in shared sums, where neighbouring lanes find their own side by side; and the
+ * number of vec4s.
+ */
+export const sharedSumIndex = (Q: number, i: string, v: number): string =>
+  `(((${i} / ${4 * LANES} * 4 + ${i} % 4) * ${vectors(Q)} + ${v}) * ${LANES} + ${i} / 4 % ${LANES})`;
+
+export const sharedSumVectors = (Q: number, dim: number): number => roundsOf(dim) * 4 * vectors(Q) * LANES;
+
+/** Rounds of 32 lanes for n values, four per lane: chunks of the tokens of a page, or of the output dims. */
+export const roundsOf = (n: number): number => Math.ceil(n / 4 / LANES);
+
+/**
+ * The tokens that a lane owns: four neighbours, or every 32nd where rows are read, so that neighbouring lanes read
+ * neighbouring rows. `at(c, j)` is token j of chunk c.
+ */
+export interface Tokens {
+  strided: boolean;
+  at(c: number, j: number): string;
+}
+
+const tokensOf = ({ strided = false, firstToken = 'lane' }: KeyStage): Tokens => ({
+  strided,
+  at: (c, j) => (strided ? `(${firstToken} + ${4 * LANES * c + LANES * j})` : `(4 * lane + ${4 * LANES * c + j})`),
+});
+
+/** Common to both stages. Texts may depend on the number of queries, Q. */
+interface Stage {
+  name: string;
+  /** Coded dims per vector. */
+  dim: number;
+  /** Maximum number of queries, if not limited by memory alone. */
+  maxQueries?: number;
+  /** WGSL extensions. */
+  enable?: readonly string[];
+  /** vec4u of SCRATCH that the stage uses. */
+  scratchVectors?(Q: number): number;
+  /** WGSL functions and module variables. */
+  text(Q: number): string;
+  /** Loads the constants of a page, before anything is waited for. */
+  loadConstants?(tokens: Tokens): string;
+}
+
+export interface KeyStage extends Stage {
+  /** Statements at the start of a page; may contain barriers. */
+  begin?(Q: number): string;
+  /** Words per transformed query in `queries: array<u32>`. */
+  queryWords: number;
+  /** Whether queries are int8. */
+  int8?: boolean;
+  /** Whether a lane owns every 32nd token, and its first, if not the lane's own number. */
+  strided?: boolean;
+  firstToken?: string;
+  /** Loads the queries: query q begins at `queryOrigin(q)`, or at `query_origin(item, head, q)` for any q. */
+  load(Q: number): string;
+  /** Computes `dots(c, q)`, the dot products of query q with the four tokens of chunk c. */
+  sums(Q: number): string;
+  /** Scores (to the base 2) from the dot products, plus a term. */
+  score(q: number, c: number, plus?: string): string;
+  /** A constant of all scores of the queries in vec4 v, to the base e. */
+  constant?(v: number): string;
+}
+
+export interface ValueStage extends Stage {
+  /** Factors of the four tokens of chunk c that are folded into their probabilities; none unless given. */
+  tokenFactor?(c: number): string;
+  /** Variables that live through all pages. */
+  declare?(Q: number): string;
+  /** Starts the first loads before probabilities are computed. */
+  prefetch?(tokens: Tokens): string;
+  /**
+   * Adds to `output(r, j, v)` the sums of dim 4 (lane + 32 r) + j. The probabilities `probabilities(c, q)` count by
+   * `pageFactor(v)`, earlier sums by `rescale(v)`.
+   */
+  accumulate(Q: number, tokens: Tokens): string;
+  /** The dim of `output(r, j, ...)`, if not that. */
+  dimOf?(r: number, j: number): string;
+  /** Whether j stands for dim lane + 32 j (and 128 r) instead. */
+  strided?: boolean;
+  /** Statements after the last page. */
+  finish?(Q: number): string;
+  /** The array in workgroup memory where `finish` leaves the sums (`sharedSumIndex`), if it does. */
+  sharedSums?: string;
+}
+
+export interface Source extends SourceOf<KeyStage, ValueStage> {
+  /** Whether the queries of a row see token t, and whether all queries see all tokens. */
+  visible(row: number, t: string): string;
+  allVisible: string;
+  /** Rounds per item. */
+  rounds: string;
+}
+
+/** Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source]. */
+export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
+  const { group: G, kvHeads, subgroupSize } = shape;
+  const { tokens: P, keys, values } = source;
+  const H = G * kvHeads;
+  const Q = G * rows;
+  const V = vectors(Q);
+  const C = values.dim;
+  const S = Math.ceil(C / 4);
+  const [chunks, rounds] = [roundsOf(P), roundsOf(C)];
+  const hasSubgroups = subgroupSize === LANES;
+  const scratchSize = Math.max(keys.scratchVectors?.(Q) ?? 0, values.scratchVectors?.(Q) ?? 0);
+  const tokens = tokensOf(keys);
+  const visible = (row: number, c: number) => {
+    const sees = each(4, j => source.visible(row, tokens.at(c, j)), ', ');
+    const here = each(4, j => `${tokens.at(c, j)} < ${P}`, ', ');
+    return `vec4<bool>(${sees})${P % (4 * LANES) === 0 ? '' : ` & vec4<bool>(${here})`}`;
+  };
+  // Lanes without a token of a short page always mask.
+  const allVisible = P % (4 * LANES) === 0 ? source.allVisible : 'false';
+  const scores = (c: number) => `
+    ${values.tokenFactor ? `let factors${c} = max(${values.tokenFactor(c)}, vec4f(${MIN_TOKEN_FACTOR})); let logs${c} = log2(factors${c});` : ''}
+    ${each(Q, q => `var s${c}_${q} = ${keys.score(q, c, values.tokenFactor && `logs${c}`)};`)}
+    if (!(${allVisible})) {
+      ${each(rows, row => `let visible${row} = ${visible(row, c)};`)}
+      ${each(Q, q => `s${c}_${q} = select(vec4f(${MASKED}), s${c}_${q}, visible${Math.floor(q / G)});`)}
+    }
+    ${each(Q, q => `${component('top', q)} = max(${component('top', q)}, ${maxOf4(`s${c}_${q}`)});`)}`;
+  /** Sum of the four components of w, each times its own of `by` where given. */
+  const weightedSum4 = (w: string, by?: string) =>
+    by
+      ? `fma(${w}.x, ${by}.x, fma(${w}.y, ${by}.y, fma(${w}.z, ${by}.z, ${w}.w * ${by}.w)))`
+      : `((${w}.x + ${w}.y) + (${w}.z + ${w}.w))`;
+  const computeProbabilities = (c: number) => `
+    ${values.tokenFactor ? `let inverse${c} = 1.0 / factors${c};` : ''}
+    ${each(
+      Q,
+      q => `let ${probabilities(c, q)} = exp2(s${c}_${q} - vec4f(${component('top', q)}));
+    ${component('sum', q)} += ${weightedSum4(probabilities(c, q), values.tokenFactor && `inverse${c}`)};`,
+    )}`;
+  const storeOutput = (r: number, q: number) => {
+    if (values.dimOf)
+      return each(4, j => {
+        const store = `states[at + i / 4][i % 4] = ${outputOf(r, j, q)};`;
+        return `{ let i = ${values.dimOf!(r, j)}; ${C % (4 * LANES) === 0 ? store : `if (i < ${C}) { ${store} }`} }`;
+      });
+    if (values.strided)
+      return each(4, j => {
+        const first = 4 * LANES * r + LANES * j;
+        const store = `states[at + ${first / 4} + lane / 4][lane % 4] = ${outputOf(r, j, q)};`;
+        return first + LANES <= C ? store : `if (lane + ${first} < ${C}) { ${store} }`;
+      });
+    const store = `states[at + lane + ${r * LANES}] = vec4f(${each(4, j => outputOf(r, j, q), ', ')});`;
+    return S >= LANES * (r + 1) ? store : `if (lane + ${r * LANES} < ${S}) { ${store} }`;
+  };
+  const body = /* wgsl */ `
+var<private> lane: u32;
+${subgroupFunctions(hasSubgroups)}
+/** Offset of query q of an item: rows past the last repeat it. */
+fn query_origin(item: u32, head: u32, q: u32) -> u32 {
+  return ((data[item] + min(q / ${G}, data[item + 1] - 1)) * ${H} + head * ${G} + q % ${G}) * ${keys.queryWords};
+}
+${scratchSize > 0 ? `var<workgroup> ${SCRATCH}: array<vec4u, ${scratchSize}>;` : ''}
+${keys.text(Q)}
+${values.text(Q)}
+
+fn main(group: vec3u, local_index: u32) {
+  lane = local_index;
+  let item = p.table + p.items + ${ITEM_WORDS} * group.x;
+  let head = group.y;
+  ${each(Q, q => `let ${queryOrigin(q)} = query_origin(item, head, ${q}u);`)}
+  ${keys.load(Q)}
+  ${each(V, v => `var m${v} = vec4f(${MASKED}); var l${v} = vec4f(0.0);`)}
+  ${each(rounds, r => each(4, j => each(V, v => `var ${output(r, j, v)} = vec4f(0.0);`, ' '), ' '))}
+  ${values.declare?.(Q) ?? ''}
+  workgroupBarrier();
+
+  for (var page = 0u; page < ${source.rounds}; page++) {
+    ${source.begin}
+    ${keys.loadConstants?.(tokens) ?? ''}
+    ${values.loadConstants?.(tokens) ?? ''}
+    ${keys.begin?.(Q) ?? ''}
+    // 1. dot products of the keys with all queries
+    ${keys.sums(Q)}
+    ${values.prefetch?.(tokens) ?? ''}
+    // 2. unnormalized probabilities (online softmax)
+    ${each(V, v => `var top${v} = vec4f(${MASKED}); var ${probabilitySum(v)} = vec4f(0.0);`)}
+    ${each(chunks, scores)}
+    ${each(
+      V,
+      v => `top${v} = max(reduce_max(top${v}), vec4f(${MIN_MAX_SCORE}));
+    // Online softmax: whichever of the earlier sums and this page has the smaller maximum is scaled down.
+    let is_higher${v} = top${v} > m${v};
+    let decay${v} = exp2(-abs(top${v} - m${v}));
+    let ${rescale(v)} = select(vec4f(1.0), decay${v}, is_higher${v});
+    let ${pageFactor(v)} = select(decay${v}, vec4f(1.0), is_higher${v});
+    m${v} = max(m${v}, top${v});`,
+    )}
+    ${each(chunks, computeProbabilities)}
+    ${each(V, v => `l${v} = fma(l${v}, ${rescale(v)}, ${probabilitySum(v)} * ${pageFactor(v)});`, ' ')}
+    // 3. values, weighted by the probabilities
+    ${values.accumulate(Q, tokens)}
+  }
+
+  ${each(V, v => `l${v} = reduce_add(l${v}); m${v} = m${v} * ${LN2}${keys.constant ? ` + ${keys.constant(v)}` : ''};`, ' ')}
+  ${values.finish?.(Q) ?? ''}
+  ${
+    values.sharedSums
+      ? `workgroupBarrier();
+  ${each(rounds, r => each(4, j => each(V, v => `${output(r, j, v)} = ${values.sharedSums}[${((4 * r + j) * V + v) * LANES} + lane];`, ' ')))}`
+      : ''
+  }
+  ${each(
+    Q,
+    q => `if (${Math.floor(q / G)} < data[item + 1]) {
+    let at = ((data[item + 5] + ${Math.floor(q / G)} * data[item + 6]) * ${H} + head * ${G} + ${q % G}) * ${stateFloats(C) / 4};
+    ${each(rounds, r => storeOutput(r, q))}
+    if (lane == 0) { states[at + ${S}] = vec4f(${component('m', q)}, ${component('l', q)}, 0.0, 0.0); }
+  }`,
+  )}
+}`;
+  const bindings = usedBuffers(source.buffers, `${source.begin}${body}`);
+  return {
+    name: `attend ${source.name} one subgroup ${keys.name}/${values.name} ${P} x${rows} of ${G}/${kvHeads}${hasSubgroups ? ' subgroup ops' : ''}`,
+    summary: 'Attention over packed tokens, one subgroup per workgroup: one partial state {o, m, l} per query.',
+    params: [...u32('table', 'items', FOUR_PARAM), ...source.params],
+    buffers: [readBuffer('data', 'u32'), readBuffer('queries', 'u32'), ...bindings, writeBuffer('states', 'vec4f')],
+    size: LANES,
+    body,
+    enable: [...new Set([...(hasSubgroups ? ['subgroups'] : []), ...(keys.enable ?? []), ...(values.enable ?? [])])],
+  };
+}

@@ -1,0 +1,81 @@
+/**
+ * What attention with one subgroup per workgroup reads: sealed pages, and the f16 tokens of tails and sinks. Items are
+ * those of ../sources.ts.
+ */
+
+import { type Kernel, readBuffer } from '../../kernel.ts';
+import type { AttendShape } from '../attend.ts';
+import { poolLoads, readF16x4 } from '../page-reader.ts';
+import { PAGE_ROTATIONS } from '../page-relative.ts';
+import { F16_TOKENS_PER_ROUND, f16Reader, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
+import { attend, type KeyStage, LOG2E, type ValueStage } from './attend.ts';
+import { fourF16, type Rows, rowKeys, rowValues } from './float-rows.ts';
+import { LANES } from './subgroup.ts';
+
+/** Tokens of tails and sinks per round: four per lane. */
+export const ROUND = 4 * LANES;
+
+export function attendPagesOneSubgroup(
+  keys: Side<KeyStage>,
+  values: Side<ValueStage>,
+  shape: AttendShape,
+  rows: number,
+): Kernel {
+  const { pageTokens: P } = shape;
+  return attend(
+    {
+      name: 'pages',
+      params: PAGE_PARAMS,
+      buffers: [...PAGE_BUFFERS, readBuffer(PAGE_ROTATIONS, 'vec2f')],
+      tokens: P,
+      rounds: 'data[item + 3]',
+      keys: { ...keys.stage, text: Q => `${poolLoads}\n${readF16x4}\n${keys.stage.text(Q)}` },
+      values: values.stage,
+      begin: pageOffsets(keys.layout, values.layout),
+      visible: (_, t) => `page * ${P} + ${t} >= data[item + 4]`,
+      allVisible: `page * ${P} >= data[item + 4]`,
+    },
+    shape,
+    rows,
+  );
+}
+
+/** An item counts rounds of F16_TOKENS_PER_ROUND tokens; this kernel takes several of them at once. */
+export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
+  const { headDim: D } = shape;
+  const { text, params, buffers, begin } = f16Reader(shape);
+  const read = (side: 'key' | 'value'): Rows => ({
+    name: `f16 ${D}`,
+    dim: D,
+    tokens: ROUND,
+    count: 'count',
+    ahead: { keys: 4, values: 4 },
+    unit: 1,
+    adjacent: false,
+    load: (t, cs) => cs.map(c => `${side}_words(sinks, start, capacity, first + ${t}, ${c})`),
+    four: fourF16,
+    text: side === 'key' ? text : '',
+  });
+  return attend(
+    {
+      name: 'f16',
+      params,
+      buffers,
+      tokens: ROUND,
+      rounds: `(data[item + 3] * ${F16_TOKENS_PER_ROUND} + ${ROUND - 1}) / ${ROUND}`,
+      keys: rowKeys(read('key'), {
+        words: D,
+        at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * p.scale * ${LOG2E}`,
+      }),
+      values: rowValues(read('value')),
+      begin: `${begin}
+    let first = data[item + 7] + page * ${ROUND};
+    let end = min(data[item + 8] + select(data[item + 1] - 1, 0u, sinks), data[item + 7] + data[item + 3] * ${F16_TOKENS_PER_ROUND});
+    let count = min(${ROUND}u, end - min(end, first));`,
+      visible: (row, t) => `(${t} < count) & (first + ${t} < data[item + 8] + select(${row}u, 0u, sinks))`,
+      allVisible: 'false',
+    },
+    shape,
+    rows,
+  );
+}

@@ -1,0 +1,447 @@
+/** The wasm device against the js device, on fresh random data: every weight type, every codec, odd sizes, edges. */
+
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { leafLayout } from '../../src/cache/leaf.ts';
+import { createSequence } from '../../src/cache/sequence.ts';
+import { affineFormat } from '../../src/codec/affine.ts';
+import { createTrained } from '../../src/codec/codec.case.ts';
+import { linearMapDomain } from '../../src/codec/domain.ts';
+import { createCodec, type KvCodec } from '../../src/codec/kv.ts';
+import { pageCodec } from '../../src/codec/page-codec.ts';
+import { createRandom, normals } from '../../src/codec/parts/random.ts';
+import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
+import { norm as lengthOf } from '../../src/codec/parts/vector.ts';
+import { zoo } from '../../src/codec/zoo.ts';
+import type { Device } from '../../src/kernel/device.ts';
+import { createJsDevice } from '../../src/kernel/js/device.ts';
+import { createWasmDevice, type WasmOptions } from '../../src/kernel/wasm/device.ts';
+import { dequantize } from '../../src/kernel/weights/dequantize.ts';
+import { weightTypes } from '../../src/kernel/weights/types.ts';
+import { type AttentionCase, CODEC_VARIANTS, relativeError, runAttention, runSmallOperations } from '../attention.ts';
+import { hashOf } from '../hash.ts';
+import { matrix } from '../matrix.ts';
+import { randomWeights } from '../quantize.ts';
+import { seeded } from '../random.ts';
+
+/** Maximum relative error. */
+const INT8_MATMUL = 0.012;
+/** K-quants round products of scales to f16. */
+const PRECISE_MATMUL = 5e-4;
+const FLOAT = 2e-5;
+/** Maximum relative error of attention outputs: pages read as floats, and by int8 tables or int8 queries. */
+const FLOAT_ATTENTION = 1e-3;
+const INT8_ATTENTION = 3e-2;
+const INTEGER_CODECS = /tq|kivi|oscar/;
+/** mead adds several codebook entries, and the sum is rounded to 8 bits. */
+const ADDITIVE_ATTENTION = 4e-2;
+const ADDITIVE_CODECS = /mead[\d.]+$/;
+/** Maximum error of scores relative to |q| |k|: as floats, and as integers. */
+const FLOAT_SCORE = 1e-3;
+const INTEGER_SCORE = 1e-2;
+/** Maximum share of sealed bytes that differ because a value lies on a rounding boundary. */
+const MAX_TIES = 1e-3;
+
+const devices = new Map<string, Promise<Device>>();
+/** One device per set of options: its threads and modules are shared by all tests. */
+function wasm(options: Partial<WasmOptions> = {}): Promise<Device> {
+  const key = JSON.stringify(options);
+  const shape = { headDim: 64, heads: 6, kvHeads: 2, pageTokens: 128, threads: 2 };
+  const device = devices.get(key) ?? createWasmDevice({ ...shape, ...options });
+  devices.set(key, device);
+  return device;
+}
+afterAll(async () => {
+  for (const device of devices.values()) await (await device).dispose();
+});
+
+/** One codec per loop that reads a kind of page. */
+const REPRESENTATIVES = {
+  f16: 'rows of f16',
+  fp8: 'rows of bytes',
+  q8_0: 'blocks with a scale each',
+  oaken: 'outlier lists',
+  kivi2g32: 'ranges per channel (keys) and per token (values)',
+  tq4: '16-entry tables over columns of nibbles',
+  tq2u: 'int8 dot products on uniform codes',
+  tq3: 'a third bit in its own plane',
+  tq35: 'two bit widths in one vector, QJL residual',
+  oscar2g32: 'rotated ranges with a norm per token',
+  'vec-d4b8': 'codebooks',
+  mead2: 'additive codebooks, page-relative keys',
+  mead2u: 'a bit width per channel, page-relative keys',
+};
+const nameOf = ({ spec }: { spec: string }) => spec;
+
+describe.each([
+  ['relaxed SIMD', { relaxed: true }, INT8_MATMUL],
+  ['plain SIMD', { relaxed: false }, INT8_MATMUL],
+  ['precise', { precise: true }, PRECISE_MATMUL],
+])('%s', (_, options, tolerance) => {
+  let device: Device;
+  beforeAll(async () => {
+    device = await wasm(options);
+  });
+
+  it.each(weightTypes)('multiplies %s weights', async type => {
+    const random = seeded(3);
+    const [rows, cols, batch] = [37, 512, 6];
+    const bytes = randomWeights(type, rows * cols, 0.1, random);
+    const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+    const exact = new Float32Array(rows * cols);
+    dequantize(type, bytes, exact);
+    const x = normals(createRandom(5), batch * cols);
+    const bias = normals(createRandom(6), rows);
+    const [input, biasTensor, out] = [
+      device.createTensor(batch, cols),
+      device.createTensor(1, rows),
+      device.createTensor(batch, rows),
+    ];
+    device.writeRows(input, 0, x);
+    device.writeRows(biasTensor, 0, bias);
+    device.project(input, batch, [{ weights, out, bias: biasTensor }]);
+    device.project(input, batch, [{ weights, out, accumulate: true }]);
+    for (let r = 0; r < batch; r++) {
+      const expected = Float32Array.from({ length: rows }, (_, o) => {
+        let sum = 0;
+        for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
+        return 2 * sum + bias[o];
+      });
+      expect(relativeError(await device.readRow(out, r), expected)).toBeLessThan(
+        /^[QI]/.test(type) ? tolerance : FLOAT,
+      );
+    }
+    // A row has the same bits alone and in a batch.
+    const [alone, single] = [device.createTensor(1, cols), device.createTensor(1, rows)];
+    device.copyRows(input, 5, alone, 0, 1);
+    device.project(alone, 1, [{ weights, out: single, bias: biasTensor }]);
+    device.project(alone, 1, [{ weights, out: single, accumulate: true }]);
+    expect(await device.readRow(single, 0)).toEqual(await device.readRow(out, 5));
+  });
+
+  it.each(['Q4_1', 'Q2_K', 'Q6_K', 'Q8_0'] as const)('multiplies a large batch by long rows of %s', async type => {
+    // More than a strip of activations and several panels of weights; rows of both ends of a strip and of a tile.
+    const [rows, cols, batch] = [38, 2560, 263];
+    const bytes = randomWeights(type, rows * cols, 0.1, seeded(8));
+    const weights = await device.loadWeights(type, rows, cols, async into => into.set(bytes));
+    const exact = new Float32Array(rows * cols);
+    dequantize(type, bytes, exact);
+    const x = normals(createRandom(9), batch * cols);
+    const [input, out, alone, single] = [
+      [batch, cols],
+      [batch, rows],
+      [1, cols],
+      [1, rows],
+    ].map(([r, c]) => device.createTensor(r, c));
+    device.writeRows(input, 0, x);
+    device.project(input, batch, [{ weights, out }]);
+    for (const r of [0, 3, 255, 256, 259, 262]) {
+      const expected = Float32Array.from({ length: rows }, (_, o) => {
+        let sum = 0;
+        for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
+        return sum;
+      });
+      expect(relativeError(await device.readRow(out, r), expected)).toBeLessThan(tolerance);
+      device.copyRows(input, r, alone, 0, 1);
+      device.project(alone, 1, [{ weights, out: single }]);
+      expect(await device.readRow(single, 0)).toEqual(await device.readRow(out, r));
+    }
+  });
+
+  it('reads rows of an embedding', async () => {
+    const bytes = randomWeights('Q8_0', 50 * 64, 1, seeded(4));
+    const table = await device.loadWeights('Q8_0', 50, 64, async into => into.set(bytes));
+    const exact = new Float32Array(50 * 64);
+    dequantize('Q8_0', bytes, exact);
+    const out = device.createTensor(2, 64);
+    device.embed(table, [49, 3], out);
+    expect(await device.readRow(out, 0)).toEqual(exact.slice(49 * 64));
+    expect(await device.readRow(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
+  });
+
+  it('RMS norm, RoPE, SwiGLU and copies: like js', async () => {
+    expect(relativeError(await runSmallOperations(device), await runSmallOperations(createJsDevice()))).toBeLessThan(
+      FLOAT,
+    );
+  });
+});
+
+it.each([1, 2])('weights larger than one memory continue in others, on %i threads', async threads => {
+  // 4 MiB a memory, a quarter of it kept for the cache; each matrix takes 1.1 MB.
+  const small = await wasm({ maxPages: 64, threads });
+  const large = await wasm({ threads });
+  const [rows, cols] = [1024, 1024];
+  const x = normals(createRandom(7), 3 * cols);
+  for (let n = 0; n < 8; n++) {
+    const bytes = randomWeights('Q8_0', rows * cols, 0.1, seeded(n));
+    const outputs: Float32Array[] = [];
+    for (const device of [small, large]) {
+      const weights = await device.loadWeights('Q8_0', rows, cols, async into => into.set(bytes));
+      const [input, bias, out] = [
+        device.createTensor(3, cols),
+        device.createTensor(1, rows),
+        device.createTensor(3, rows),
+      ];
+      device.writeRows(input, 0, x);
+      device.writeRows(bias, 0, x.slice(0, rows));
+      device.project(input, 3, [{ weights, out, bias }]);
+      device.project(input, 3, [{ weights, out, accumulate: true }]);
+      device.embed(weights, [5], input);
+      outputs.push(await device.readRow(out, 2), await device.readRow(input, 0));
+      for (const tensor of [input, bias, out]) device.free(tensor);
+    }
+    expect(outputs[0]).toEqual(outputs[2]);
+    expect(outputs[1]).toEqual(outputs[3]);
+  }
+  expect(small.allocatedBytes).toBeGreaterThan(64 * 65536);
+});
+
+/** More than four pages: two splits. */
+const TOKENS = [3, 125, 1, 200, 71, 300];
+
+async function expectSameAsJs(
+  device: Device,
+  setting: AttentionCase,
+  tolerance = ADDITIVE_CODECS.test(setting.spec)
+    ? ADDITIVE_ATTENTION
+    : INTEGER_CODECS.test(setting.spec)
+      ? INT8_ATTENTION
+      : FLOAT_ATTENTION,
+  tokens: readonly number[] = TOKENS,
+  slideAt?: number,
+): Promise<void> {
+  const js = await runAttention(createJsDevice(), setting, tokens, { lastRows: 2, slideAt });
+  const fast = await runAttention(device, setting, tokens, { lastRows: 2, slideAt, leaves: js.leaves });
+  expect(fast.leaves.length).toBe(js.leaves.length);
+  let [different, bytes] = [0, 0];
+  js.leaves.forEach((leaf, i) => {
+    leaf.forEach((byte, j) => {
+      if (byte !== fast.leaves[i][j]) different++;
+    });
+    bytes += leaf.length;
+  });
+  // The last bits of an f32 norm depend on the order of summation.
+  if (!setting.spec.includes('n32')) expect(different / Math.max(1, bytes), 'sealed bytes').toBeLessThan(MAX_TIES);
+  const worst = Math.max(...js.outputs.map((output, i) => relativeError(fast.outputs[i], output)));
+  expect(worst, 'attention').toBeLessThan(tolerance);
+}
+
+/** A linear map per head that is not a rotation, with page-relative keys. */
+function mappedCodec(headDim: number, kvHeads: number): Pick<KvCodec, 'keys' | 'values'> {
+  const shape = { headDim, kvHeads, pageTokens: 128 };
+  const random = createRandom(headDim);
+  const side = (ropeFrequencies?: Float64Array) => {
+    const [encode, decode] = [0, 1].map(() => new Float32Array(kvHeads * headDim * headDim));
+    for (let i = 0; i < kvHeads * headDim; i++) {
+      // A scale per dim and a cyclic shift of the dims, different for every head.
+      const to = i - (i % headDim) + ((i + 1 + Math.floor(i / headDim)) % headDim);
+      const scale = 0.5 + random.uniform();
+      encode[to * headDim + (i % headDim)] = scale;
+      decode[to * headDim + (i % headDim)] = 1 / scale;
+    }
+    const domain = linearMapDomain(headDim, {
+      mean: normals(random, kvHeads * headDim),
+      encode,
+      decode,
+      ropeFrequencies,
+    });
+    const format = affineFormat({ bits: 4, groupSize: 16, axis: 'token', order: 'rows' }, shape);
+    return pageCodec({ spec: 'mapped', shape, budget: 1, isIdempotent: false, domain, format });
+  };
+  return { keys: side(createRopeFrequencies(headDim).subarray(0, headDim / 2 - 2)), values: side() };
+}
+
+describe('attention on packed pages', () => {
+  const OTHERS = ['vec-d2b8-smooth/million-d8b8-own', 'million-d16b1', 'vec-d4b7-had/million-d4b3'];
+  it.each(
+    matrix([...zoo, ...CODEC_VARIANTS, ...OTHERS], {
+      ...REPRESENTATIVES,
+      'kivi2g32-token/kivi2g32-channel': 'ranges per token (keys) and per channel (values)',
+      'tri8i4/tq2': 'RoPE pair spectrum',
+      'million-d16b1': 'a code per head',
+    }),
+  )('%s: sealed pages and outputs like js', async spec => expectSameAsJs(await wasm(), { spec }));
+
+  const SHAPES = [
+    { spec: 'tq4', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'tq2', headDim: 96, heads: 8, kvHeads: 1 },
+    { spec: 'tq3u', headDim: 128, heads: 8, kvHeads: 2 },
+    { spec: 'tq4u/tq2', headDim: 256, heads: 2, kvHeads: 1 },
+    { spec: 'oscar2g32', headDim: 128, heads: 5, kvHeads: 1 },
+    { spec: 'tq4+sink0', headDim: 64, heads: 4, kvHeads: 4 },
+    { spec: 'tq4+recent100+sink7', headDim: 64, heads: 3, kvHeads: 3 },
+    { spec: 'kivi2g32+recent128', headDim: 64, heads: 3, kvHeads: 1 },
+    { spec: 'tq2u+sink200', headDim: 64, heads: 3, kvHeads: 1 },
+    { spec: 'vec-d5b4/vec-d5b4-own', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'tri30i16/tq4', headDim: 64, heads: 4, kvHeads: 2 },
+    { spec: 'tri5i8/f16+recent50', headDim: 80, heads: 3, kvHeads: 3 },
+    { spec: 'oaken', headDim: 80, heads: 2, kvHeads: 2 },
+    { spec: 'oaken+recent50', headDim: 128, heads: 3, kvHeads: 3 },
+    { spec: 'mead1.5', headDim: 24, heads: 8, kvHeads: 4 },
+    { spec: 'mead2', headDim: 40, heads: 5, kvHeads: 1 },
+  ];
+  it.each(
+    matrix(
+      SHAPES,
+      {
+        tq4: 'a head dim that is not a power of two',
+        'tq4u/tq2': 'the largest head, keys and values of different codecs',
+        'tq4+recent100+sink7': 'an f16 window and sinks that end within a page',
+        'tq2u+sink200': 'sinks that span several pages',
+        'tri5i8/f16+recent50': 'an odd number of pairs',
+        'mead1.5': 'small heads',
+      },
+      nameOf,
+    ),
+  )('$spec, $headDim dims, $heads heads on $kvHeads KV heads: like js', async setting => {
+    await expectSameAsJs(
+      await wasm({ headDim: setting.headDim, heads: setting.heads, kvHeads: setting.kvHeads }),
+      setting,
+    );
+  });
+
+  const PAGES = [
+    { spec: 'tq4u/tq2', pageTokens: 16 },
+    { spec: 'tq3', pageTokens: 48 },
+    { spec: 'tq2u/tq4', pageTokens: 96 },
+    { spec: 'oaken/kivi1g32', pageTokens: 64 },
+    { spec: 'tq1/tq3u', pageTokens: 256 },
+  ];
+  it.each(
+    matrix(
+      PAGES,
+      {
+        'tq4u/tq2': 'the smallest page',
+        'tq1/tq3u': 'the largest page',
+      },
+      nameOf,
+    ),
+  )('$spec in pages of $pageTokens tokens', async ({ spec, pageTokens }) => {
+    await expectSameAsJs(await wasm({ pageTokens }), { spec, pageTokens });
+  });
+
+  it.each([
+    { spec: 'tq4', headDim: 64, heads: 6, kvHeads: 2 },
+    { spec: 'tq4+recent100', headDim: 80, heads: 3, kvHeads: 3 },
+  ])(
+    'a linear map per head and page-relative keys, $headDim dims, $heads heads on $kvHeads KV heads: like js',
+    async setting => {
+      const { headDim, kvHeads } = setting;
+      await expectSameAsJs(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
+    },
+  );
+
+  it.each(['mead2', 'mead2u', 'tri8i4/tq2'])('%s: like js after the first pages are dropped', async spec => {
+    const pageTokens = 32;
+    const chunks = Array(10).fill(pageTokens);
+    await expectSameAsJs(await wasm({ pageTokens }), { spec, pageTokens }, ADDITIVE_ATTENTION, chunks, 3 * pageTokens);
+  });
+
+  it.each(['million-d4b12/million-d8b16', 'million-d8b9-own/million-d2b13-own'])(
+    '%s: codes of more than 8 bits, random codebooks',
+    async spec => {
+      const shape = { headDim: 8, kvHeads: 2 };
+      const learned = spec.split('/').map(side => {
+        const [, dims, bits] = side.match(/d(\d+)b(\d+)/)!.map(Number);
+        const books = side.endsWith('own') ? 16 / dims : 1;
+        return { [side]: normals(createRandom(bits), books * 2 ** bits * dims) };
+      });
+      const codec = createCodec(spec, shape, { key: learned[0], value: learned[1] });
+      await expectSameAsJs(await wasm({ headDim: 8, heads: 2 }), { spec: 'tq4', headDim: 8, heads: 2, codec });
+    },
+  );
+
+  it.each(matrix(['tq4', 'tq2', 'tq3u', 'kivi2g32', 'oscar2g32'], { tq4: 'dequantized pages' }))(
+    '%s in precise mode: as accurate as floats',
+    async spec => {
+      await expectSameAsJs(await wasm({ precise: true }), { spec }, FLOAT_ATTENTION);
+    },
+  );
+
+  it.each(matrix(['tq4', 'tq2u', 'kivi4g32', 'mead2'], { tq4: 'tables', tq2u: 'dot products' }))(
+    '%s in plain SIMD, on one thread',
+    async spec => {
+      await expectSameAsJs(await wasm({ relaxed: false, threads: 1 }), { spec });
+    },
+  );
+
+  it.each(
+    matrix(['f16', 'tq4', 'tq2', 'tq2u', 'kivi2g32', 'oscar2g32', 'tq35', 'q4_0', 'mead2'], {
+      f16: 'rows of f16, as in every tail',
+      tq4: '16-entry tables',
+    }),
+  )('%s gives the same bits in any chunks and on any number of threads', async spec => {
+    const whole = await runAttention(await wasm(), { spec }, [400]);
+    for (const [chunks, threads] of [
+      [Array(400).fill(1), 2],
+      [[...Array(57).fill(7), 1], 3],
+      [[128, 128, 128, 16], 1],
+    ] as const) {
+      const cut = await runAttention(await wasm({ threads }), { spec }, chunks);
+      expect(hashOf(cut)).toEqual(hashOf(whole));
+    }
+  });
+});
+
+describe('scores of packed keys', () => {
+  /**
+   * Logarithms of the weights of a page's first tokens, as a device sees them: f16 values that are 1 in a dim of their
+   * own bring each weight out in that dim. Known up to one constant a head.
+   */
+  async function logWeights(device: Device, spec: string, keys: Float32Array, queries: Float32Array) {
+    const [headDim, kvHeads, heads] = [64, 2, 6];
+    const shape = { headDim, kvHeads, ropeFrequencies: createRopeFrequencies(headDim) };
+    const codec = createTrained(`${spec}/f16+sink0`, shape, new Float32Array(kvHeads * headDim));
+    const { pageTokens } = codec.shape;
+    const sequence = createSequence({
+      device,
+      shape: { headDim, kvHeads, pageTokens, sinks: 0 },
+      leaf: leafLayout([codec]),
+      recent: 0,
+      context: 4 * pageTokens,
+    });
+    const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.createTensor(pageTokens + 1, n * headDim));
+    device.writeRows(k, 0, keys);
+    for (let t = 0; t < headDim; t++)
+      device.writeRows(
+        v,
+        t,
+        Float32Array.from({ length: kvHeads * headDim }, (_, i) => (i % headDim === t ? 1 : 0)),
+      );
+    device.writeRows(q, 0, queries);
+    sequence.plan(pageTokens);
+    const { view } = sequence;
+    device.append(0, k, v, [{ view, row: 0, count: pageTokens, position: 0, sealedPages: 0 }]);
+    sequence.commit(pageTokens);
+    sequence.plan(1);
+    device.seal(view, 0, 0, view.leaves[0]);
+    const next = { view, count: 1, position: pageTokens, sealedPages: 1 };
+    device.append(0, k, v, [{ ...next, row: pageTokens }]);
+    device.attend(0, q, out, [{ ...next, row: 0 }], 1 / 8);
+    return (await device.readRow(out, 0)).map(Math.log);
+  }
+
+  const KEY_CODECS = zoo.filter(spec => !spec.includes('/'));
+  it.each(matrix(KEY_CODECS, { tq4: 'lookup tables', tq2u: 'int8 dot products', oaken: 'outliers' }))(
+    '%s: like js',
+    async spec => {
+      const random = createRandom(11);
+      const keys = normals(random, 129 * 2 * 64);
+      const queries = normals(random, 6 * 64);
+      const [fast, exact] = await Promise.all(
+        [await wasm(), createJsDevice()].map(device => logWeights(device, spec, keys, queries)),
+      );
+      let worst = 0;
+      for (let head = 0; head < 6; head++) {
+        const difference = Float32Array.from({ length: 64 }, (_, t) => fast[64 * head + t] - exact[64 * head + t]);
+        const constant = difference.reduce((a, b) => a + b) / 64;
+        const query = lengthOf(queries.subarray(64 * head, 64 * (head + 1)));
+        difference.forEach((x, t) => {
+          const at = 64 * (2 * t + Math.floor(head / 3));
+          worst = Math.max(worst, Math.abs(x - constant) / ((query * lengthOf(keys.subarray(at, at + 64))) / 8));
+        });
+      }
+      const integer = INTEGER_CODECS.test(spec) || ADDITIVE_CODECS.test(spec);
+      expect(worst).toBeLessThan(integer ? INTEGER_SCORE : FLOAT_SCORE);
+    },
+  );
+});

@@ -1,0 +1,95 @@
+/** Attention of the webgpu device in precise mode, which reads pages as floats: every codec against js. */
+import { expect, it } from 'vitest';
+import { affineFormat } from '../../src/codec/affine.ts';
+import { linearMapDomain } from '../../src/codec/domain.ts';
+import { pageCodec } from '../../src/codec/page-codec.ts';
+import { createRandom, normals } from '../../src/codec/parts/random.ts';
+import { zoo } from '../../src/codec/zoo.ts';
+import { createJsDevice } from '../../src/kernel/js/device.ts';
+import { CODEC_VARIANTS, maxScoreError } from '../attention.ts';
+import { matrix } from '../matrix.ts';
+import { expectSameAsJs, FLOAT_ATTENTION } from './attention.ts';
+import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
+
+const CODECS = [
+  ...zoo.filter(spec => !/-c|h$/.test(spec)),
+  'vec-d2b4-own',
+  'million-d8b12',
+  'mead3u',
+  'tri4i16/oaken',
+  ...CODEC_VARIANTS,
+];
+
+/** One codec per kind of page that is read as floats. */
+const REPRESENTATIVES = {
+  kivi2g32: 'ranges: keys per channel, values per token',
+  'tq4/tq3': 'lookup tables of levels, Hadamard rotation, codes of 4 bits and in bit planes',
+  'vec-d2b4-own': 'a codebook per subvector',
+  'tri4i16/oaken': 'RoPE pair spectrum (keys), outlier lists (values)',
+  mead2: 'additive codebooks, page-relative keys',
+  mead2u: 'a bit width per channel, page-relative keys',
+};
+
+describeGpu('attention in precise mode', () => {
+  const precise = () => openWebGpu({ precise: true });
+
+  it.each(matrix(CODECS, REPRESENTATIVES))('%s: sealed pages and outputs like js', async spec =>
+    expectSameAsJs(await precise(), { spec }, FLOAT_ATTENTION),
+  );
+
+  it.each(
+    matrix(['mead2', 'mead2u', 'tri8i4/tq2'], {
+      mead2: 'page-relative keys whose page numbers do not start at 0',
+    }),
+  )('%s: like js after the first pages are dropped', async spec => {
+    const chunks = Array(8).fill(SMALL_SHAPE.pageTokens);
+    await expectSameAsJs(await precise(), { spec }, FLOAT_ATTENTION, { chunks, slideAt: 3 * SMALL_SHAPE.pageTokens });
+  });
+
+  it.each(
+    matrix(['tq4', 'q8_0', 'oaken', 'mead2', 'tri8i4'], {
+      mead2: 'queries are rotated per page',
+    }),
+  )('%s: scores like js', async spec => {
+    expect(await maxScoreError(await precise(), createJsDevice(), { spec, ...SMALL_SHAPE })).toBeLessThan(
+      FLOAT_ATTENTION,
+    );
+  });
+
+  it('a linear map per head, a mean and page-relative keys: like js', async () => {
+    const { headDim, kvHeads, pageTokens } = SMALL_SHAPE;
+    const ropeFrequencies = Float64Array.from({ length: headDim / 2 - 2 }, (_, i) => 0.9 ** i);
+    const shape = { headDim, kvHeads, pageTokens, ropeFrequencies };
+    const random = createRandom(12);
+    // Scaled permutations, not rotations: `encode` is the inverse of `decode`, not its transpose.
+    const scales = Float32Array.from({ length: kvHeads * headDim }, (_, i) => 1 + (i % 7) / 7);
+    const scaledPermutation = (power: number) => {
+      const map = new Float32Array(kvHeads * headDim * headDim);
+      scales.forEach((scale, n) => {
+        const [head, c] = [Math.floor(n / headDim), n % headDim];
+        map[(head * headDim + c) * headDim + ((c + 5 + head) % headDim)] = scale ** power;
+      });
+      return map;
+    };
+    const mean = normals(random, kvHeads * headDim);
+    const codec = (side: 'key' | 'value') =>
+      pageCodec({
+        spec: 'mapped',
+        shape,
+        budget: 1,
+        isIdempotent: false,
+        domain: linearMapDomain(headDim, {
+          mean,
+          encode: scaledPermutation(-1),
+          decode: scaledPermutation(1),
+          ropeFrequencies: side === 'key' ? ropeFrequencies : undefined,
+        }),
+        format: affineFormat(
+          { bits: 4, groupSize: 32, axis: 'token', order: side === 'key' ? 'rows' : 'columns' },
+          shape,
+        ),
+      });
+    const both = { keys: codec('key'), values: codec('value') };
+    await expectSameAsJs(await precise(), { spec: 'f16', codec: both }, FLOAT_ATTENTION);
+  });
+});

@@ -1,0 +1,138 @@
+/** Whole models on the webgpu device: the logits of js, in any batch, and a typed error when the GPU is lost. */
+import { expect, it } from 'vitest';
+import { loadEngine, openModelFile } from '../../src/engine/engine.ts';
+import type { GenerateOptions } from '../../src/engine/generate.ts';
+import { step } from '../../src/engine/step.ts';
+import { DeviceError } from '../../src/errors.ts';
+import { type LoadOptions, loadModel } from '../../src/index.ts';
+import type { Chunk } from '../../src/model/forward.ts';
+import { createPlan } from '../../src/plan/plan.ts';
+import { relativeError } from '../attention.ts';
+import { writeGguf } from '../gguf-writer.ts';
+import { itAll, matrix } from '../matrix.ts';
+import { type TinyOptions, tinyModel } from '../tiny-model.ts';
+import { describeGpu } from './gpu.ts';
+
+const blobOf = (options: TinyOptions = {}) =>
+  new Blob([writeGguf(tinyModel({ tied: false, headDim: 32, ...options }))]);
+
+async function open(kv: string, options: LoadOptions, model: Blob) {
+  const file = await openModelFile(model);
+  const plan = createPlan(kv, { ...file.config, pageTokens: 16 });
+  const engine = await loadEngine(file, { plan, context: 256 }, options);
+  /** Logits of all rows of chunks that run together, each of a sequence of its own. */
+  const logitsOf = async (lengths: readonly number[]) => {
+    const rows = new Map<string, Float32Array>();
+    const chunks = lengths.map((length, n): Chunk => {
+      const tokens = Array.from({ length }, (_, i) => (i * 37 + length * 11) % 256);
+      return { sequence: engine.openSequence(plan, 256), tokens, logits: n % 2 === 0 ? 'all' : 'last' };
+    });
+    await step(engine, chunks, {
+      onLogits: (chunk, row, logits) => rows.set(`${chunk.tokens.length}:${row}`, logits),
+    });
+    for (const { sequence } of chunks) sequence.dispose();
+    return rows;
+  };
+  return { engine, logitsOf };
+}
+
+describeGpu('models', () => {
+  it.each(
+    matrix(
+      [
+        ['llama', 'F32', 'f16'],
+        ['qwen2', 'F16', 'tq4+recent20'],
+        ['qwen3', 'F32', 'kivi2g16/tq3+sink0'],
+      ] as const,
+      { qwen2: 'biases, an f16 window and sealed pages' },
+      ([architecture]) => architecture,
+    ),
+  )('%s with %s weights and a %s cache: the logits of js', async (architecture, type, kv) => {
+    const model = blobOf({ architecture, type });
+    const js = await open(kv, { device: 'js' }, model);
+    const gpu = await open(kv, { device: 'webgpu', precise: true }, model);
+    const expected = await js.logitsOf([70]);
+    const found = await gpu.logitsOf([70]);
+    expect(found.size).toBe(70);
+    const worst = Math.max(...[...expected].map(([key, logits]) => relativeError(found.get(key)!, logits)));
+    // A code that rounds differently changes all later rows a little.
+    expect(worst).toBeLessThan(kv === 'f16' ? 1e-4 : 0.02);
+    await gpu.engine.dispose();
+  });
+
+  itAll('Q4_0 with a tq4u cache: logits have the same bits alone, in a ragged batch and in chunks', async () => {
+    const model = blobOf({ type: 'Q4_0', layers: 1 });
+    const whole = await open('tq4u+recent5', { device: 'webgpu', prefillChunk: 128 }, model);
+    const together = await whole.logitsOf([50, 3, 40, 20, 1]);
+    expect(together.size).toBe(50 + 1 + 40 + 1 + 1);
+    // Every engine compiles its kernels again.
+    for (const prefillChunk of [128, 7, 1]) {
+      const cut = await open('tq4u+recent5', { device: 'webgpu', prefillChunk }, model);
+      for (const [key, logits] of await cut.logitsOf([50])) expect(together.get(key)).toEqual(logits);
+      await cut.engine.dispose();
+    }
+    await whole.engine.dispose();
+  });
+
+  itAll(
+    'passes that run before the last token is read give the same tokens, and a cache that can be continued',
+    async () => {
+      await using model = await loadModel(blobOf(), { device: 'webgpu', pageTokens: 16, kv: 'tq4u', context: 128 });
+      const maxTokens = 40;
+      const options = { temperature: 1, seed: 3, maxTokens, ignoreEos: true };
+      const { ids, text } = await model.complete('abc', options);
+      // Log probabilities are computed on the host, which waits for every token.
+      expect((await model.complete('abc', { ...options, logprobs: 0 })).ids).toEqual(ids);
+      expect(ids.length).toBe(maxTokens);
+
+      const prompt = model.tokenizer.encode('abc', { bos: model.tokenizer.addBos });
+      const next = { temperature: 0, maxTokens: 6, ignoreEos: true };
+      const goOn = [...prompt, ...ids.slice(0, 9), 65, 66];
+      const { ids: expected } = await model.complete(goOn, next);
+      // Ends by token count, stop string, reader and signal, each while a pass is running.
+      const stop = new AbortController();
+      const ends: GenerateOptions[] = [
+        { ...options, maxTokens: 10 },
+        { ...options, stop: text.slice(3, 8) },
+        options,
+        { ...options, signal: stop.signal },
+      ];
+      for (const end of ends) {
+        const conversation = model.conversation();
+        let seen = 0;
+        for await (const { id } of conversation.generate(prompt, end)) {
+          expect(id).toBe(ids[seen++]);
+          if (seen === 10 && end.signal) stop.abort();
+          else if (seen === 10) break;
+        }
+        expect(seen).toBeGreaterThan(2);
+        const { ids: found, usage } = await conversation.generate(goOn, next).result();
+        expect(found).toEqual(expected);
+        expect(usage.reusedTokens).toBeLessThan(goOn.length);
+        await conversation.dispose();
+      }
+    },
+  );
+
+  // `npm test` loses a device in device.test.ts.
+  itAll('a lost GPU is a typed error, and the next model runs', async () => {
+    const load = () => loadModel(blobOf(), { device: 'webgpu', pageTokens: 16 });
+    const greedy = { temperature: 0, maxTokens: 4, ignoreEos: true };
+    const model = await load();
+    const { ids } = await model.complete('abc', greedy);
+    const stream = model.generate('abc', greedy);
+    await stream.next();
+    await model.dispose();
+    expect((await stream.result()).finish).toBe('cancelled');
+
+    const { engine, logitsOf } = await open('f16', { device: 'webgpu' }, blobOf());
+    // As if the driver had crashed: the device is not told beforehand.
+    (engine.device as unknown as { gpu: { device: GPUDevice } }).gpu.device.destroy();
+    await expect(logitsOf([5])).rejects.toThrow(DeviceError);
+    await engine.dispose();
+
+    await using again = await load();
+    expect((await again.complete('abc', greedy)).ids).toEqual(ids);
+    expect(again.device.why).toMatch(/as requested/);
+  });
+});

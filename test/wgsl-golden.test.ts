@@ -1,0 +1,110 @@
+/**
+ * Golden WGSL: the generated kernels of every kernel variant, formatted as `kvasir doctor --wgsl` prints them, to read and
+ * to review changes. Needs no GPU. If a change is intended, write them again with
+ * `KVASIR_GOLDEN=write npx vitest run wgsl-golden`.
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { expect, it } from 'vitest';
+import { leafLayout } from '../src/cache/leaf.ts';
+import { createCodec, placeholderLearned } from '../src/codec/kv.ts';
+import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
+import { codecKernels, type DumpOptions, dumpKernel, kernelName, plannedKernels } from '../src/kernel/webgpu/dump.ts';
+import type { Kernel } from '../src/kernel/webgpu/kernel.ts';
+
+const FOLDER = new URL('./fixtures/wgsl/', import.meta.url);
+const SHAPE = { headDim: 64, heads: 2, kvHeads: 2, pageTokens: 128 };
+
+/** For kernels that read only heads of 128 dims. */
+const WIDE = { headDim: 128 };
+
+/** `rows` new rows of a codec, on an adapter with subgroups of 32 unless the options say otherwise. */
+function attention(spec: string, rows = 1, options: Partial<DumpOptions> = {}): Promise<Kernel[]> {
+  const { headDim = SHAPE.headDim } = options;
+  const shape = { ...SHAPE, headDim, ropeFrequencies: createRopeFrequencies(headDim) };
+  const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
+  return codecKernels(layer, rows, { ...SHAPE, subgroupSize: 32, ...options });
+}
+
+/** Norm, projections of Q4_K weights, RoPE and SwiGLU of `rows` rows; `prompt`: as rows of a prompt. */
+function layer(rows: number, prompt = false): Promise<Kernel[]> {
+  const options = { ...SHAPE, subgroupSize: 32, f16: prompt, subgroupMatrices: prompt, unroll: 2 };
+  return plannedKernels(options, async device => {
+    const cols = 256;
+    const weights = () => device.randomWeights('Q4_K', cols, cols);
+    const tensor = () => device.createTensor(rows, cols);
+    const project = (count: number) => {
+      const list = Array.from({ length: count }, () => ({ weights: weights(), out: tensor() }));
+      device.project(x, rows, list, prompt ? rows : 0);
+      return list.map(({ out }) => out);
+    };
+    const x = tensor();
+    device.rmsNorm(tensor(), rows, device.createTensor(1, cols), 1e-5, x);
+    project(3);
+    const [gate, up] = project(2);
+    device.swiglu(gate, up, rows);
+    project(1);
+    device.embed(weights(), [1], device.createTensor(1, cols));
+    device.rope(x, rows, SHAPE.headDim, device.createTensor(rows, SHAPE.headDim));
+    device.free(x);
+  });
+}
+
+const sampling = () =>
+  plannedKernels({ ...SHAPE, subgroupSize: 32 }, async device => {
+    const request = { row: 0, temperature: 1, topK: 40, topP: 0.9, minP: 0, random: 0.5 };
+    device.sampleTokens(device.createTensor(1, 1000), [request]).ids.catch(() => {});
+  });
+
+/** Kernel names without sizes: the same variant in another size is not recorded again. */
+const variantName = (kernel: Kernel) => kernelName(kernel).replaceAll(/\b(?![01]{3}\b)\d+\b/g, '');
+
+/** In this order: a golden has the kernel variants that none before it has. */
+const GOLDENS: Record<string, () => Promise<Kernel[]>> = {
+  'one-subgroup-levels': () => attention('tq4'),
+  'one-subgroup-hybrid': () => attention('tq35/f16', 1, WIDE),
+  'one-subgroup-fp8': () => attention('fp8'),
+  'one-subgroup-blocks': () => attention('q4_0', 1, WIDE),
+  'one-subgroup-affine': () => attention('kivi2g32'),
+  'one-subgroup-oaken': () => attention('oaken/f16', 1, WIDE),
+  'one-subgroup-book': () => attention('vec-d4b8', 1, WIDE),
+  'one-subgroup-spectrum': () => attention('tri16i8/f16'),
+  'one-subgroup-matrices': () => attention('f16', 1, { ...WIDE, f16: true, subgroupMatrices: true }),
+  'four-subgroups-mixed': () => attention('mead2u'),
+  'four-subgroups-additive': () => attention('mead2'),
+  'generic-levels': () => attention('tq4', 2, { precise: true, unroll: 1 }),
+  'generic-page-relative': () => attention('mead2', 2, { precise: true, unroll: 1 }),
+  'horizontal-fusion-no-subgroups': () =>
+    attention('tq4', 1, { precise: true, subgroupSize: 0, horizontalFusion: true }),
+  'fused-gemv': () => layer(1),
+  gemv: () => layer(9),
+  'gemm-int8': () => layer(64),
+  'gemm-subgroup-matrix': () => layer(64, true),
+  sampling,
+};
+
+const seen = new Set<string>();
+const dumps = new Map<string, string>();
+for (const [name, plan] of Object.entries(GOLDENS)) {
+  const kernels = (await plan()).filter(kernel => {
+    const isNew = !seen.has(variantName(kernel));
+    seen.add(variantName(kernel));
+    return isNew;
+  });
+  dumps.set(name, `${kernels.map(dumpKernel).join('\n\n')}\n`);
+}
+if (process.env.KVASIR_GOLDEN === 'write') {
+  rmSync(FOLDER, { recursive: true, force: true });
+  mkdirSync(FOLDER, { recursive: true });
+  for (const [name, text] of dumps) writeFileSync(new URL(`${name}.wgsl`, FOLDER), text);
+}
+
+it.each([...dumps])('%s generates the same WGSL as before', (name, text) => {
+  const file = new URL(`${name}.wgsl`, FOLDER);
+  expect(text.length, 'the variant has kernels of its own').toBeGreaterThan(1);
+  expect(existsSync(file), `no golden WGSL for ${name}; see the top of this file`).toBe(true);
+  expect(text, `the WGSL of ${name} changed; see the top of this file`).toBe(readFileSync(file, 'utf8'));
+});
+
+it('has no golden WGSL of a variant that no longer exists', () => {
+  expect(readdirSync(FOLDER).sort()).toEqual([...dumps.keys()].map(name => `${name}.wgsl`).sort());
+});

@@ -105,4 +105,8 @@ it('prefill rows come last in a batch, and stay prefill rows however the prompt 
   // First batch: one decode row and five prefill rows. Second: the rest of the prompt, a prompt of one token, a decode row.
   await step(engine, [chunk(1), chunk(7), chunk(1, true), chunk(1, false)]);
   expect([...new Set(calls)]).toEqual(['5 of 6', '3 of 4']);
+  // The rest of the prompt is a single token, and still a prefill row.
+  calls.length = 0;
+  await step(engine, [chunk(1), chunk(6), chunk(1, false)]);
+  expect([...new Set(calls)]).toEqual(['5 of 6', '1 of 2']);
 });

@@ -5,4 +5,4 @@ import { ALL_CASES } from '../matrix.ts';
 import { describeGpu } from './gpu.ts';
 
 if (ALL_CASES) describeGpu('on webgpu', () => testLifetimes('webgpu'));
-else describe.skip('on webgpu', () => testLifetimes('webgpu'));
+else describe.skip('on webgpu (skipped: only in npm run test:all)', () => testLifetimes('webgpu'));

@@ -4,6 +4,7 @@
  * checkpoint, so that an interrupted calibration continues where it stopped.
  */
 import { availableParallelism } from 'node:os';
+import { basename } from 'node:path';
 import {
   type Engine,
   type EngineOptions,
@@ -122,15 +123,17 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
     if (!rows) return undefined;
     const { fingerprint, seed, text, shape, checkpoint } = job;
     const provenance = {
+      model: basename(file.paths[0]),
       tokens,
       context,
       samples: job.rows * shape.samples,
       seed,
       text,
+      sources: [],
       codecs,
       version: packageVersion,
     };
-    const content = { fingerprint, shape: profileShape(file), provenance, sensitivities: {} };
+    const content = { fingerprint, shape: profileShape(file), provenance, sensitivities: {}, measurements: [] };
     const learned = await train({
       ...job,
       content,

@@ -28,9 +28,20 @@ function makeProfile(): Profile {
     fingerprint: '0'.repeat(64),
     hash: '1'.repeat(64),
     shape: { ...shape, ropeFrequencies: [...shape.ropeFrequencies] },
-    provenance: { tokens: 512, context: 512, samples: 512, seed: 0, text: 'none', codecs: [], version: '0' },
+    provenance: {
+      model: 'test.gguf',
+      tokens: 512,
+      context: 512,
+      samples: 512,
+      seed: 0,
+      text: 'none',
+      sources: [],
+      codecs: [],
+      version: '0',
+    },
     learned: Array(shape.layers).fill(learned),
     sensitivities: { mead2: sensitivities, 'tq2-c': sensitivities },
+    measurements: [],
   };
 }
 

@@ -14,7 +14,20 @@ const random = createRandom(1);
 const content: ProfileContent = {
   fingerprint: 'ab'.repeat(32),
   shape: { layers: 2, kvHeads: 1, headDim: 16, ropeFrequencies: [1, 0.1, 1 / 3] },
-  provenance: { tokens: 512, context: 64, samples: 100, seed: 7, text: 'self', codecs: ['tq4-c'], version: '0.1.0' },
+  provenance: {
+    model: 'test.gguf',
+    tokens: 512,
+    context: 64,
+    samples: 100,
+    seed: 7,
+    text: 'cd'.repeat(32),
+    sources: [
+      { name: 'prose', tokens: 384 },
+      { name: 'notes.txt', tokens: 128 },
+    ],
+    codecs: ['tq4-c'],
+    version: '0.1.0',
+  },
   learned: [
     { key: { mean: normals(random, 16), book: normals(random, 5001) }, value: {} },
     { key: { mean: normals(random, 16) }, value: { far: normals(random, 6000).map(x => 1e5 * x) } },
@@ -25,6 +38,7 @@ const content: ProfileContent = {
       { key: 1e-7, value: 0.3 },
     ],
   },
+  measurements: [{ kv: 'mead2', bits: 2, kld: 0.02 }],
 };
 
 /** The file with a changed header, the same arrays, and a valid checksum. */

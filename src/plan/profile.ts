@@ -18,8 +18,27 @@ import { fromF16, toF16 } from '../kernel/float.ts';
 
 export type NumberType = 'f16' | 'f32';
 
+/** A text that a profile was learned from. */
+export interface TextSource {
+  /** A file's name, or the kind of built-in text. */
+  name: string;
+  tokens: number;
+}
+
+/** The divergence of a whole plan on text of all sources that it was not learned from. */
+export interface PlanMeasurement {
+  /** The spec. */
+  kv: string;
+  /** Code bits per value. */
+  bits: number;
+  /** KL divergence from an f16 cache, in nats per token. */
+  kld: number;
+}
+
 /** How a profile was made: everything needed to make it again. */
 export interface Provenance {
+  /** File name of the model. */
+  model: string;
   /** Tokens it was calibrated on. */
   tokens: number;
   /** Tokens per row. */
@@ -27,8 +46,9 @@ export interface Provenance {
   /** Keys and values kept per layer. */
   samples: number;
   seed: number;
-  /** sha256 of the token ids, in hex; `self` if the model generated the text. */
+  /** sha256 of the token ids, in hex. */
   text: string;
+  sources: readonly TextSource[];
   codecs: readonly string[];
   /** Version of Kvasir. */
   version: string;
@@ -56,6 +76,8 @@ export interface ProfileContent {
    * matches the divergence of a whole plan. One entry per layer, by side.
    */
   sensitivities: Readonly<Record<string, readonly Record<Side, number>[]>>;
+  /** Whole plans, to choose from by `auto` and to tell what to expect. */
+  measurements: readonly PlanMeasurement[];
 }
 
 /** A decoded profile. */
@@ -93,7 +115,7 @@ export async function encodeProfile(
   content: ProfileContent,
   types: Readonly<Record<string, NumberType>> = {},
 ): Promise<Uint8Array<ArrayBuffer>> {
-  const { learned, fingerprint, shape, provenance, sensitivities } = content;
+  const { learned, fingerprint, shape, provenance, sensitivities, measurements } = content;
   const arrays: ArrayEntry[] = [];
   const data: Float32Array[] = [];
   learned.forEach((sides, layer) => {
@@ -107,7 +129,7 @@ export async function encodeProfile(
   });
   // Format version 1 calls the RoPE frequencies `turn`, and the provenance `made`.
   const { ropeFrequencies: turn, ...sizes } = shape;
-  const header = { fingerprint, shape: { ...sizes, turn }, made: provenance, sensitivities, arrays };
+  const header = { fingerprint, shape: { ...sizes, turn }, made: provenance, sensitivities, measurements, arrays };
   const json = new TextEncoder().encode(JSON.stringify(header));
   const headerBytes = pad4(json.length);
   const total = arrays.reduce(
@@ -230,11 +252,17 @@ function checkHeader(json: unknown, check: Check): Header {
     Array.isArray(turn) && 2 * turn.length <= headDim && turn.every(Number.isFinite),
     'its RoPE frequencies are invalid',
   );
-  const { tokens, context, samples, seed, text, codecs, version } = provenance;
+  // Profiles of Kvasir 0.1.0 have no model name, sources and measurements.
+  const { tokens, context, samples, seed, text, codecs, version, model = '', sources = [] } = provenance;
+  const isCount = (x: unknown) => isIntegerIn(x, 0, Number.MAX_SAFE_INTEGER);
   check(
-    [tokens, context, samples, seed].every(x => isIntegerIn(x, 0, Number.MAX_SAFE_INTEGER)) &&
+    [tokens, context, samples, seed].every(isCount) &&
+      isShortString(model) &&
       isShortString(text) &&
       isShortString(version) &&
+      Array.isArray(sources) &&
+      sources.length <= 1000 &&
+      sources.map(asRecord).every(source => isShortString(source.name) && isCount(source.tokens)) &&
       Array.isArray(codecs) &&
       codecs.length <= 1000 &&
       codecs.every(isShortString),
@@ -245,8 +273,12 @@ function checkHeader(json: unknown, check: Check): Header {
   return {
     fingerprint: header.fingerprint,
     shape: { layers, kvHeads, headDim, ropeFrequencies: turn },
-    provenance: { tokens, context, samples, seed, text, codecs, version } as Provenance,
+    provenance: {
+      ...{ model, tokens, context, samples, seed, text, codecs, version },
+      sources: sources.map(({ name, tokens }) => ({ name, tokens })),
+    } as Provenance,
     sensitivities: checkSensitivities(asRecord(header.sensitivities), layers, check),
+    measurements: checkMeasurements(header.measurements ?? [], check),
     arrays: list.map(entry => {
       const { layer, side, name, type, length } = asRecord(entry);
       check(
@@ -277,6 +309,16 @@ function checkSensitivities(record: Record<string, unknown>, layers: number, che
       return [probe, rows];
     }),
   );
+}
+
+function checkMeasurements(list: unknown, check: Check): PlanMeasurement[] {
+  check(Array.isArray(list) && list.length <= 1000, 'its measurements are invalid');
+  return list.map(entry => {
+    const { kv, bits, kld } = asRecord(entry);
+    const isAmount = (x: unknown): x is number => Number.isFinite(x) && (x as number) >= 0;
+    check(typeof kv === 'string' && kv.length <= 64 && isAmount(bits) && isAmount(kld), 'its measurements are invalid');
+    return { kv, bits, kld };
+  });
 }
 
 const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object' && x !== null ? { ...x } : {});

@@ -41,6 +41,8 @@ const content: ProfileContent = {
   measurements: [{ kv: 'mead2', bits: 2, kld: 0.02 }],
 };
 
+const fixture = (name: string) => fileURLToPath(new URL(`../../test/fixtures/${name}`, import.meta.url));
+
 /** The file with a changed header, the same arrays, and a valid checksum. */
 async function withHeader(change: (header: Record<string, unknown>) => void): Promise<Uint8Array<ArrayBuffer>> {
   const bytes = await encodeProfile(content);
@@ -82,13 +84,22 @@ describe('a profile', () => {
     expect(learned[0].key.mean).toEqual(content.learned[0].key.mean!.map(roundF16));
   });
 
-  it('of format version 1 is still readable', async () => {
-    const path = fileURLToPath(new URL('../../test/fixtures/profile-1.kvprofile', import.meta.url));
+  it('of format version 1 has these bytes', async () => {
+    const path = fixture('profile-1.kvprofile');
     const small = { ...content, learned: [content.learned[0], { key: {}, value: {} }] };
     if (process.env.KVASIR_GOLDEN === 'write') writeFileSync(path, await encodeProfile(small));
     const golden = new Uint8Array(readFileSync(path));
     expect(await encodeProfile(small)).toEqual(golden);
     expect((await decodeProfile(golden)).learned[0].key.mean).toEqual(content.learned[0].key.mean);
+  });
+
+  it('of Kvasir 0.1.0 is still readable, without the names of its model and texts and without measurements', async () => {
+    const { learned, provenance, measurements } = await decodeProfile(
+      new Uint8Array(readFileSync(fixture('profile-0.1.0.kvprofile'))),
+    );
+    expect(learned[0].key.mean).toEqual(content.learned[0].key.mean);
+    expect(provenance).toEqual({ ...content.provenance, model: '', text: 'self', sources: [] });
+    expect(measurements).toEqual([]);
   });
 
   it('is only valid for its model', async () => {

@@ -274,8 +274,9 @@ function checkHeader(json: unknown, check: Check): Header {
     fingerprint: header.fingerprint,
     shape: { layers, kvHeads, headDim, ropeFrequencies: turn },
     provenance: {
-      ...{ model, tokens, context, samples, seed, text, codecs, version },
+      ...{ model, tokens, context, samples, seed, text },
       sources: sources.map(({ name, tokens }) => ({ name, tokens })),
+      ...{ codecs, version },
     } as Provenance,
     sensitivities: checkSensitivities(asRecord(header.sensitivities), layers, check),
     measurements: checkMeasurements(header.measurements ?? [], check),

@@ -5,10 +5,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, UnsupportedError } from '../src/index.ts';
+import type { TextSource } from '../src/plan/profile.ts';
 import { readProfile } from '../src/plan/profile-store.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
-import { itAll, matrix } from './matrix.ts';
+import { matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const folder = () => mkdtemp(join(tmpdir(), 'kvasir-calibrate-'));
@@ -26,8 +27,8 @@ beforeAll(async () => {
   text = join(model, '..', 'text.txt');
   await writeFile(text, 'Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20));
   kvasirCache = await folder();
-  const { status, stdout, stderr } = await kvasir(args('--text', text), { kvasirCache });
-  expect([status, stderr]).toEqual([0, expect.stringMatching(/2 reading/)]);
+  const { status, stdout, stderr } = await kvasir(args('--text', text, '--only-text'), { kvasirCache });
+  expect([status, stderr]).toEqual([0, expect.stringMatching(/1 reading/)]);
   path = JSON.parse(stdout).path;
 }, 60_000);
 
@@ -44,8 +45,8 @@ describe('kvasir calibrate', () => {
     });
     expect(learned.map(({ key }) => key.mean?.length)).toEqual([64, 64]);
     // A row of 192 tokens seals a page of 128, so every side of every layer has a sensitivity.
-    expect(sensitivities['tq2-c']).toHaveLength(2);
-    for (const { key, value } of sensitivities['tq2-c']) {
+    expect(sensitivities.mead2).toHaveLength(2);
+    for (const { key, value } of sensitivities.mead2) {
       expect(key).toBeGreaterThan(1e-5);
       expect(value).toBeGreaterThan(1e-5);
     }
@@ -58,40 +59,36 @@ describe('kvasir calibrate', () => {
       const { hash } = await readProfile(path);
       const again = { kvasirCache: await folder() };
       const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
-      const first = await kvasir(args('--text', text), { ...again, interruptWhen });
+      const first = await kvasir(args('--text', text, '--only-text'), { ...again, interruptWhen });
       // A fast machine may finish before the signal arrives; then there is nothing to continue.
       if (first.status !== 0) {
         expect([first.status, first.stdout]).toEqual([130, '']);
         expect(first.stderr).toMatch(/progress is saved/);
         expect(readdirSync(join(again.kvasirCache, 'calibrate'))).toHaveLength(1);
       }
-      const second = await kvasir(args('--text', text), again);
+      const second = await kvasir(args('--text', text, '--only-text'), again);
       expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
     },
   );
 
-  it('without text the model generates its own, the same for the same seed', async () => {
-    const out = join(await folder(), 'self.kvprofile');
+  it('reads the built-in text, and --text in addition', async () => {
+    const out = join(await folder(), 'built-in.kvprofile');
     const { status, stdout, stderr } = await kvasir(args('--out', out), { kvasirCache: await folder() });
-    expect([status, JSON.parse(stdout).provenance.text]).toEqual([0, 'self']);
-    expect(stderr).toMatch(/Use --text FILE/);
-    const again = await kvasir(args('--self', '--out', out), { kvasirCache: await folder() });
-    expect(again.stderr).not.toMatch(/Use --text FILE/);
-    expect(JSON.parse(again.stdout).hash).toBe(JSON.parse(stdout).hash);
-    expect(JSON.parse(stdout).hash).not.toBe((await readProfile(path)).hash);
-  });
-
-  itAll('--self with --text: half of the tokens are generated', async () => {
-    const { status, stdout } = await kvasir(args('--text', text, '--self'), { kvasirCache: await folder() });
-    expect([status, JSON.parse(stdout).provenance]).toEqual([
+    const { sources } = JSON.parse(stdout).provenance;
+    expect([status, sources.map((source: TextSource) => source.name)]).toEqual([
       0,
-      { ...(await readProfile(path)).provenance, text: expect.stringMatching(/^self\+[0-9a-f]{64}$/) },
+      expect.arrayContaining(['chat', 'prose']),
     ]);
+    expect(stderr).toMatch(/Text: encyclopedia/);
+    const more = await kvasir(args('--text', text, '--out', out), { kvasirCache: await folder() });
+    expect(JSON.parse(more.stdout).provenance.sources.at(-1)).toEqual({ name: 'text.txt', tokens: 384 });
+    expect(JSON.parse(more.stdout).provenance.tokens).toBe(768);
   });
 
   it.each([
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
-    [['--text', 'TEXT', '--context', '1024'], /needs two or more/],
+    [['--only-text'], /--only-text needs --text/],
+    [['--text', 'TEXT', '--only-text', '--context', '1024'], /text is too short: calibration needs/],
     [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],
     [['--text', 'TEXT', '--probe-tokens', '3'], /--probe-tokens must be 0 or an integer, 16 or more; got the number 3/],
   ])('%j is refused', async (more, message) => {

@@ -14,6 +14,7 @@ import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, 
 const texts = ['Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20)];
 const options: CalibrateOptions = {
   texts,
+  onlyTexts: true,
   tokens: 384,
   context: 192,
   samples: 64,
@@ -37,10 +38,12 @@ it('writes a profile that loadModel finds, and returns it', async () => {
     onStart: started => work.push(started),
     onProgress: now => progress.push(now),
   });
-  expect(work).toMatchObject([{ tokens: 384, generatedTokens: 0, context: 192, codecs: ['tq4-c'], layers: 2 }]);
+  expect(work).toMatchObject([
+    { tokens: 384, sources: [{ name: 'text 1', tokens: 384 }], context: 192, codecs: ['tq4-c'], layers: 2 },
+  ]);
   expect([...new Set(progress.map(({ stage }) => stage))]).toEqual(['reading', 'learning', 'probing']);
   expect(progress.find(({ stage }) => stage === 'learning')).toEqual({ stage: 'learning', done: 1, total: 4 });
-  expect(progress.at(-1)).toEqual({ stage: 'probing', done: 4, total: 5 });
+  expect(progress.at(-1)).toEqual({ stage: 'probing', done: 6, total: 6 });
 
   const { path, profile } = result!;
   expect(profile).toEqual(await readProfile(path));
@@ -72,10 +75,22 @@ it('is undefined when the signal aborts it, and the next call continues', async 
   expect(await readdir(join(process.env.KVASIR_CACHE!, 'calibrate'))).toEqual([]);
 });
 
+it('adds codecs to an existing profile', async () => {
+  const out = join(await mkdtemp(join(tmpdir(), 'kvasir-out-')), 'b.kvprofile');
+  const { profile: first } = (await calibrate(model, { ...options, out }))!;
+  const { profile: both } = (await calibrate(model, { ...options, out, codecs: ['oaken'], probeTokens: 0 }))!;
+  expect(both.provenance.codecs).toEqual(['tq4-c', 'oaken']);
+  expect(Object.keys(both.learned[0].key).sort()).toEqual(['mean', 'oaken.thresholds']);
+  expect([both.sensitivities, both.measurements]).toEqual([first.sensitivities, first.measurements]);
+  const { profile: anew } = (await calibrate(model, { ...options, out, codecs: undefined, probeTokens: 0 }))!;
+  expect([anew.sensitivities, anew.measurements]).toEqual([{}, []]);
+});
+
 it.each<[object, RegExp]>([
   [{ probeTokens: 3 }, /^probeTokens must be 0 or an integer, 16 or more; got the number 3/],
   [{ context: 8 }, /^context must be an integer, 16 or more/],
-  [{ texts: 'a' }, /^texts must be an array of strings; got the string "a"/],
+  [{ texts: 'a' }, /^texts must be an array of strings or \{ name, text \}; got the string "a"/],
+  [{ onlyTexts: true }, /^onlyTexts needs texts/],
   [{ special: true }, /calibrate has no option special/],
 ])('refuses %j', async (invalid, message) => {
   await expect(calibrate(model, invalid)).rejects.toThrow(InputError);

@@ -1,29 +1,23 @@
 /**
- * Calibration computes the profile of a model from text, in four stages: generate text (unless it is given), collect
- * statistics of every layer, learn the codecs' parameters, and measure sensitivities. Each stage stores its progress in a
+ * Calibration computes the profile of a model from text, in three stages: collect statistics of every layer, learn the
+ * codecs' parameters, and measure sensitivities. Each stage stores its progress in a
  * checkpoint, so that an interrupted calibration continues where it stopped.
  */
+import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename } from 'node:path';
-import {
-  type Engine,
-  type EngineOptions,
-  loadEngine,
-  type ModelFile,
-  openModelFile,
-  planShape,
-} from '../engine/engine.ts';
+import { isPlainObject } from '../describe-value.ts';
+import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
 import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../engine/rules.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
-import { encodeProfile, type Profile, type ProfileContent } from '../plan/profile.ts';
-import { profilePath, writeFileAtomic } from '../plan/profile-store.ts';
+import { encodeProfile, mergeProfiles, type Profile, type ProfileContent, type TextSource } from '../plan/profile.ts';
+import { profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
 import { packageVersion } from '../version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
-import { probe } from './probe.ts';
-import { generateRows } from './self-text.ts';
+import { type Measured, probe } from './probe.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
@@ -44,8 +38,8 @@ export interface CalibrateOptions
   onProgress?: (progress: CalibrationProgress) => void;
 }
 
-/** `writing` counts tokens, `reading` rows, `learning` and `probing` sides (keys or values) of layers. */
-export type CalibrationStage = 'writing' | 'reading' | 'learning' | 'probing';
+/** `reading` counts rows, `learning` and `probing` sides (keys or values) of layers. */
+export type CalibrationStage = 'reading' | 'learning' | 'probing';
 
 /** Progress within a stage. */
 export interface CalibrationProgress {
@@ -58,8 +52,8 @@ export interface CalibrationProgress {
 export interface CalibrationWork {
   /** Tokens to read. */
   tokens: number;
-  /** Tokens that the model generates first. */
-  generatedTokens: number;
+  /** The texts that they come from. */
+  sources: readonly TextSource[];
   /** Tokens per row. */
   context: number;
   codecs: readonly string[];
@@ -78,9 +72,11 @@ export interface CalibrationResult {
   profile: Profile;
 }
 
-/** Max rows that the model generates at the same time. */
-const MAX_ROWS_PER_BATCH = 16;
 const PROBE_TOKENS = 256;
+
+const isText = (value: unknown) =>
+  typeof value === 'string' ||
+  (isPlainObject(value) && typeof value.name === 'string' && typeof value.text === 'string');
 
 const calibrateRules: Record<keyof CalibrateOptions, Rule> = {
   device: engineRules.device,
@@ -89,8 +85,8 @@ const calibrateRules: Record<keyof CalibrateOptions, Rule> = {
   signal: engineRules.signal,
   onProgress: callback,
   onStart: callback,
-  texts: rule('an array of strings', value => Array.isArray(value) && value.every(text => typeof text === 'string')),
-  self: boolean,
+  texts: rule('an array of strings or { name, text }', value => Array.isArray(value) && value.every(isText)),
+  onlyTexts: boolean,
   parseSpecialTokens: boolean,
   tokens: integer(1),
   context: integer(16),
@@ -113,23 +109,21 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
     await file.gguf.close();
     throw error;
   });
-  const { context, codecs, codecShape } = job;
-  const [tokens, generatedTokens] = [job.rows * context, job.selfRows * context];
-  const seconds = await estimateCalibrationSeconds(file, tokens, generatedTokens);
-  options.onStart?.({ tokens, generatedTokens, context, codecs, layers: codecShape.layers, seconds });
+  const { fingerprint, context, rows, sources, codecs, codecShape, checkpoint } = job;
+  const tokens = rows.length * context;
+  const seconds = await estimateCalibrationSeconds(file, tokens);
+  options.onStart?.({ tokens, sources, context, codecs, layers: codecShape.layers, seconds });
   const workers = await createWorkers(options.workers ?? availableParallelism());
   try {
-    const rows = await collectStatistics(file, job, workers, options);
-    if (!rows) return undefined;
-    const { fingerprint, seed, text, shape, checkpoint } = job;
+    if (!(await collectStatistics(file, job, workers, options))) return undefined;
     const provenance = {
       model: basename(file.paths[0]),
       tokens,
       context,
-      samples: job.rows * shape.samples,
-      seed,
-      text,
-      sources: [],
+      samples: rows.length * job.shape.samples,
+      seed: job.seed,
+      text: job.text,
+      sources,
       codecs,
       version: packageVersion,
     };
@@ -141,13 +135,13 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
       signal: options.signal,
       onProgress: done => options.onProgress?.({ stage: 'learning', done, total: 2 * codecShape.layers }),
     });
-    const sensitivities =
-      learned && (await measureSensitivities(name, job, rows[job.rows], { ...content, learned }, options));
-    if (!sensitivities) return undefined;
+    const measured = learned && (await measure(name, job, { ...content, learned }, options));
+    if (!measured) return undefined;
 
-    const complete = { ...content, learned, sensitivities };
-    const bytes = await encodeProfile(complete);
     const path = options.out ?? (await profilePath(fingerprint));
+    const earlier = options.codecs && (await readEarlierProfile(path, fingerprint));
+    const complete = mergeProfiles(earlier, { ...content, learned, ...measured });
+    const bytes = await encodeProfile(complete);
     await writeFileAtomic(path, bytes);
     await checkpoint.remove();
     const hash = Buffer.from(bytes.subarray(-32)).toString('hex');
@@ -157,6 +151,13 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
   }
 }
 
+/** The profile that `codecs` are added to, if there is one of the same model. */
+async function readEarlierProfile(path: string, fingerprint: string): Promise<Profile | undefined> {
+  if (!existsSync(path)) return undefined;
+  const profile = await readProfile(path);
+  return profile.fingerprint === fingerprint ? profile : undefined;
+}
+
 const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOptions): EngineOptions => ({
   device,
   threads,
@@ -164,89 +165,43 @@ const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOption
   signal,
 });
 
-/** Stores the statistics of all rows in the checkpoint, and returns the rows; undefined if aborted. */
+/** Stores the statistics of all rows in the checkpoint. Returns false if aborted. */
 async function collectStatistics(file: ModelFile, job: CalibrationJob, workers: Workers, options: CalibrateOptions) {
-  const { context, checkpoint, shape, grams } = job;
+  const { context, rows } = job;
   const { signal, onProgress } = options;
   const engine = await loadEngine(file, { plan: createPlan('f16', planShape(file)), context }, engineOptions(options));
   try {
-    const selfRows = await generateText(engine, job, options);
-    const rows = selfRows && [...selfRows, ...job.textRows];
-    const reading = rows?.slice(0, job.rows);
-    const onRow = (done: number) => onProgress?.({ stage: 'reading', done, total: job.rows });
-    const done =
-      reading && (await collect(engine, reading, { shape, grams, checkpoint, workers, signal, onProgress: onRow }));
-    return done ? rows : undefined;
+    const onRow = (done: number) => onProgress?.({ stage: 'reading', done, total: rows.length });
+    return await collect(engine, rows, { ...job, workers, signal, onProgress: onRow });
   } finally {
     await engine.dispose();
   }
 }
 
-/** The rows that the model generates; undefined if aborted. */
-async function generateText(
-  engine: Engine,
-  { selfRows, textRows, context, seed, checkpoint }: CalibrationJob,
-  options: CalibrateOptions,
-) {
-  const { signal, onProgress } = options;
-  const text: number[][] = [];
-  // Equal batches, since one row takes as long as many together.
-  const batchRows = Math.ceil(selfRows / Math.ceil(selfRows / MAX_ROWS_PER_BATCH));
-  // The last row is for measuring sensitivities.
-  const shortRow = textRows.length === 0 ? selfRows - 1 : undefined;
-  while (text.length < selfRows) {
-    const firstRow = text.length;
-    const name = `text-${firstRow}`;
-    const count = Math.min(batchRows, selfRows - firstRow);
-    if (!(await checkpoint.has(name))) {
-      const progress = (tokens: number) =>
-        onProgress?.({ stage: 'writing', done: firstRow * context + tokens, total: selfRows * context });
-      const written = await generateRows(engine, {
-        rows: count,
-        context,
-        seed,
-        firstRow,
-        shortRow,
-        signal,
-        onProgress: progress,
-      });
-      if (!written) return undefined;
-      await checkpoint.write(name, new Uint8Array(Int32Array.from(written.flat()).buffer));
-    }
-    const ids = new Int32Array((await checkpoint.read(name)).buffer);
-    for (let i = 0; i < count; i++) text.push([...ids.subarray(i * context, (i + 1) * context)]);
-  }
-  return text;
-}
-
 /** Loads the model again, since measurements use precise kernels. */
-async function measureSensitivities(
+async function measure(
   name: string,
-  { codecs, codecsHash, codecShape, checkpoint }: CalibrationJob,
-  text: readonly number[],
+  job: CalibrationJob,
   content: ProfileContent,
   options: CalibrateOptions,
-): Promise<ProfileContent['sensitivities'] | undefined> {
+): Promise<Measured | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
-  if (probeTokens === 0) return {};
-  const scored = Math.min(probeTokens, Math.floor(text.length / 2));
+  if (probeTokens === 0) return { sensitivities: {}, measurements: [] };
+  const context = job.heldOut.flat().length;
+  const scored = Math.min(probeTokens, Math.floor(context / 2));
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const plan = createPlan('f16', planShape(file));
-  const context = text.length;
   // The f16 activations and log probabilities that probes start from and are compared with.
   const referenceBytes = 4 * (scored * vocab + 2 * scored * layers * (width + 2 * kvHeads * headDim));
   const cache = { plan, context, extra: referenceBytes + planBytes(plan, context) };
   const engine = await loadEngine(file, cache, { ...engineOptions(options), precise: true });
   try {
     return await probe(engine, {
-      row: text,
+      ...job,
       scored,
       content,
-      shape: codecShape,
-      codecs,
-      checkpoint,
-      codecsHash,
+      shape: job.codecShape,
       signal,
       onProgress: (done, total) => onProgress?.({ stage: 'probing', done, total }),
     });

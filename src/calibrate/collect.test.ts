@@ -118,7 +118,7 @@ function expectedSensitivity(layer: number, row: number, kv: number) {
       const output = query.map((_, i) => values.reduce((sum, value, n) => sum + (weights[n] / total) * value[i], 0));
       const gram = grams[layer].subarray((3 * kv + g) * 256, (3 * kv + g + 1) * 256);
       const length = (x: number[]) => x.reduce((sum, a, i) => sum + a * dot(gram.subarray(16 * i, 16 * i + 16), x), 0);
-      for (let n = 0; n < Math.floor(t / 16) * 16; n++) {
+      for (let n = 4; n < Math.floor(t / 16) * 16; n++) {
         const square = (weights[n] / total) ** 2;
         const weight = square * length(values[n].map((x, i) => x - output[i]));
         out.key[n] += weight;

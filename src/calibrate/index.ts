@@ -7,4 +7,4 @@ export {
   type CalibrationWork,
   calibrate,
 } from './calibrate.ts';
-export type { CalibrationDataOptions } from './job.ts';
+export type { CalibrationDataOptions, CalibrationText } from './job.ts';

@@ -37,11 +37,11 @@ beforeAll(async () => {
 afterAll(() => engine.dispose());
 
 const options = async (): Promise<ProbeOptions> => ({
-  row,
+  heldOut: [row],
   scored,
   content,
   shape,
-  codecs: ['tq4-c'],
+  probedCodecs: ['tq4-c'],
   checkpoint: await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-probe-'))),
   codecsHash: 'x',
 });
@@ -58,8 +58,8 @@ async function measureSide(layer: number, side: 'key' | 'value'): Promise<number
 
 it('sensitivities are the divergences of single sides, scaled so that the predicted divergence of a plan is its measured one', async () => {
   const measured = await probe(engine, await options());
-  expect(Object.keys(measured!)).toEqual(['tq2-c']);
-  const sensitivities = measured!['tq2-c'];
+  expect(Object.keys(measured!.sensitivities)).toEqual(['tq2-c']);
+  const sensitivities = measured!.sensitivities['tq2-c'];
   const flat = sensitivities.flatMap(({ key, value }) => [key, value]);
   expect(flat).toHaveLength(4);
   for (const sensitivity of flat) expect(sensitivity).toBeGreaterThan(1e-6);
@@ -72,10 +72,13 @@ it('sensitivities are the divergences of single sides, scaled so that the predic
   });
   expect(Math.max(...flat) / Math.min(...flat)).toBeGreaterThan(1.1);
 
-  const profile: Profile = { ...content, sensitivities: measured!, hash: '' };
+  const profile: Profile = { ...content, ...measured!, hash: '' };
   const plan = choosePlan('auto-tq:3.25', shape, profile);
-  const [, whole] = await measureDivergence(engine, row, { plans: [plan], context: row.length });
-  expect(plan.predicted! / whole.kld).toBeCloseTo(1, 3);
+  const plans = [plan, createPlan('tq4', shape)];
+  const [, ...whole] = await measureDivergence(engine, row, { plans, context: row.length });
+  expect(plan.predicted! / whole[0].kld).toBeCloseTo(1, 3);
+  // The profile has learned nothing for oaken and mead.
+  expect(measured!.measurements).toEqual(whole.map(({ kv, bits, kld }) => ({ kv, bits, kld })));
 });
 
 it('continues after an interruption with the same result', async () => {
@@ -92,6 +95,6 @@ it('continues after an interruption with the same result', async () => {
     },
   });
   expect(interrupted).toBeUndefined();
-  expect(seen).toEqual(['0/5', '1/5', '2/5']);
+  expect(seen).toEqual(['0/6', '1/6', '2/6']);
   expect(await probe(engine, again)).toEqual(all);
 });

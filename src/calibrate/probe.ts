@@ -1,45 +1,48 @@
 /**
  * Measures the sensitivity of each layer's keys and values, by codec; `auto` plans allocate bits by it. Each side of each
- * layer is probed alone, on the start of a row. Whole plans are then measured on the whole row and set the scale, since
- * divergence grows with the length of the context.
+ * layer is probed alone, on a part of each text. Whole plans are then measured on the whole row: they set the scale, since
+ * divergence grows with the length of the context, and tell what to expect of each codec.
  */
 import type { Side } from '../codec/codec.ts';
+import type { KvLearned } from '../codec/kv.ts';
 import type { Engine } from '../engine/engine.ts';
 import { measureDivergence } from '../eval/divergence.ts';
 import { createProber, type Probe, type SensitivityProber } from '../eval/sensitivity.ts';
 import { choosePlan } from '../plan/auto.ts';
+import { learnedCovers, supportsShape } from '../plan/default-codecs.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import type { Profile, ProfileContent } from '../plan/profile.ts';
 import type { Checkpoint } from './checkpoint.ts';
 
-type Sensitivities = ProfileContent['sensitivities'];
-
 /** A codec to probe, and the plans that set the scale of its sensitivities. */
-interface SensitivityMeasurement {
+interface SensitivityProbe {
   spec: string;
-  /** Probed if calibration learned for this codec. */
-  learnedFor: string;
   /** The plan to measure, by the name of the sensitivities in the profile. */
   plans: Record<string, string>;
 }
 
-const MEASUREMENTS: SensitivityMeasurement[] = [
-  { spec: 'tq2-c', learnedFor: 'tq4-c', plans: { 'tq2-c': 'auto-tq:3.25' } },
+/** By the codec that calibration learned for. */
+const PROBES: Record<string, SensitivityProbe> = {
   // The uniform code has the same relative sensitivities as the codebooks, at another scale.
-  { spec: 'mead2', learnedFor: 'mead2', plans: { mead2: 'mead2', mead2u: 'mead2u' } },
-];
+  mead2: { spec: 'mead2', plans: { mead2: 'mead2', mead2u: 'mead2u' } },
+  'tq4-c': { spec: 'tq2-c', plans: { 'tq2-c': 'auto-tq:3.25' } },
+};
+
+/** Measured in addition, so that `auto` can choose from them, if the model and the profile support them. */
+const COMPARED_SPECS = ['mead3', 'tq4', 'oaken'];
 
 const SIDES = ['key', 'value'] as const;
 
 export interface ProbeOptions {
-  /** Token ids. Whole plans are scored on the second half. */
-  row: readonly number[];
-  /** Sides are scored on this many tokens after as many unscored ones. */
+  /** Token ids of several texts, together one row. Whole plans are scored on its second half. */
+  heldOut: readonly (readonly number[])[];
+  /** Sides are scored on this many tokens of all texts, after as many unscored ones. */
   scored: number;
   /** The profile without sensitivities. */
   content: ProfileContent;
   shape: PlanShape;
-  codecs: readonly string[];
+  /** The codecs whose sensitivities are measured. */
+  probedCodecs: readonly string[];
   checkpoint: Checkpoint;
   /** Part of the file name. */
   codecsHash: string;
@@ -47,12 +50,15 @@ export interface ProbeOptions {
   onProgress?: (done: number, total: number) => void;
 }
 
-/** By codec, one entry per layer; undefined if the signal aborted it. */
-export async function probe(engine: Engine, options: ProbeOptions): Promise<Sensitivities | undefined> {
-  const { row, scored, content, shape, codecs, checkpoint, codecsHash, signal, onProgress } = options;
-  const measures = MEASUREMENTS.filter(({ learnedFor }) => codecs.includes(learnedFor));
-  const sides = measures.length * 2 * shape.layers;
-  const total = sides + measures.reduce((sum, { plans }) => sum + Object.keys(plans).length, 0);
+export type Measured = Pick<ProfileContent, 'sensitivities' | 'measurements'>;
+
+/** Undefined if the signal aborted it. */
+export async function probe(engine: Engine, options: ProbeOptions): Promise<Measured | undefined> {
+  const { heldOut, scored, content, shape, probedCodecs, checkpoint, codecsHash, signal, onProgress } = options;
+  const probes = probedCodecs.map(codec => PROBES[codec]);
+  const sides = probes.length * 2 * shape.layers;
+  const compared = COMPARED_SPECS.filter(spec => isSupported(spec, shape, content.learned[0]));
+  const total = sides + probes.reduce((sum, { plans }) => sum + Object.keys(plans).length, compared.length);
   const fileName = `probed-${codecsHash}-${scored}`;
   /** Divergences, in the order of measurement. */
   const measured: number[] = (await checkpoint.has(fileName))
@@ -67,7 +73,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Sens
   const measureSide = async (side: Probe): Promise<number | undefined> => {
     onProgress?.(done, total);
     if (done === measured.length) {
-      prober ??= await createProber(engine, row.slice(0, 2 * scored), { scored, signal });
+      prober ??= await createProber(engine, startsOf(heldOut, 2 * scored), { scored, signal });
       const divergence = await prober?.(side, signal);
       if (divergence === undefined) return undefined;
       await store([divergence]);
@@ -75,8 +81,8 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Sens
     return measured[done++];
   };
 
-  const plansToMeasure: { name: string; probed: Record<Side, number>[]; plan: Plan }[] = [];
-  for (const { spec, plans } of measures) {
+  const scales: { name: string; probed: Record<Side, number>[]; plan: Plan }[] = [];
+  for (const { spec, plans } of probes) {
     const probed = content.learned.map(() => ({ key: 0, value: 0 }));
     for (const [layer, learned] of content.learned.entries()) {
       for (const side of SIDES) {
@@ -87,19 +93,41 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Sens
     }
     for (const [name, planSpec] of Object.entries(plans)) {
       const profile: Profile = { ...content, sensitivities: { [spec]: probed, [name]: probed }, hash: '' };
-      plansToMeasure.push({ name, probed, plan: choosePlan(planSpec, shape, profile) });
+      scales.push({ name, probed, plan: choosePlan(planSpec, shape, profile) });
     }
   }
   onProgress?.(done, total);
+  const relative = Object.fromEntries(scales.map(({ name, probed }) => [name, probed]));
+  const profile: Profile = { ...content, sensitivities: relative, hash: '' };
+  const plans = [...scales.map(({ plan }) => plan), ...compared.map(spec => choosePlan(spec, shape, profile))];
   if (done === measured.length) {
-    const plans = plansToMeasure.map(({ plan }) => plan);
-    const [, ...rows] = await measureDivergence(engine, row, { plans, context: row.length, signal });
+    const report = (progress: { done: number; total: number }) =>
+      onProgress?.(done + Math.floor((plans.length * progress.done) / progress.total), total);
+    const row = heldOut.flat();
+    const [, ...rows] = await measureDivergence(engine, row, {
+      plans,
+      context: row.length,
+      signal,
+      onProgress: report,
+    });
     if (signal?.aborted) return undefined;
     await store(rows.map(({ kld }) => kld));
   }
-  const scaled = plansToMeasure.map(({ name, probed, plan }, i) => {
+  const scaled = scales.map(({ name, probed, plan }, i) => {
     const scale = plan.predicted ? measured[sides + i] / plan.predicted : 1;
     return [name, probed.map(({ key, value }) => ({ key: scale * key, value: scale * value }))];
   });
-  return Object.fromEntries(scaled);
+  return {
+    sensitivities: Object.fromEntries(scaled),
+    measurements: plans.map(({ spec, bits }, i) => ({ kv: spec, bits, kld: measured[sides + i] })),
+  };
 }
+
+/** `count` tokens from the starts of all texts. */
+function startsOf(texts: readonly (readonly number[])[], count: number): number[] {
+  const share = Math.ceil(count / texts.length);
+  return texts.flatMap(ids => ids.slice(0, share)).slice(0, count);
+}
+
+const isSupported = (spec: string, shape: PlanShape, learned: KvLearned): boolean =>
+  supportsShape(spec, shape) && learnedCovers(learned, spec, shape);

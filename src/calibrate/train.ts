@@ -14,7 +14,8 @@ export interface TrainOptions {
   codecs: readonly string[];
   /** Part of the file names. */
   codecsHash: string;
-  rows: number;
+  /** Token ids of each row. */
+  rows: readonly (readonly number[])[];
   /** [layer], see metric.ts. */
   grams: readonly Float32Array[];
   /** The header of the profile files. */
@@ -53,7 +54,7 @@ async function learnOne(
   layer: number,
   side: 'key' | 'value',
 ): Promise<Uint8Array> {
-  const records = await readRecords(checkpoint, shape, rows, layer);
+  const records = await readRecords(checkpoint, shape, rows.length, layer);
   const request = {
     shape,
     records,

@@ -1,5 +1,6 @@
 /** `kvasir calibrate`: learns codec parameters from text and saves them as the model's profile. */
 
+import { basename } from 'node:path';
 import type { Command } from 'commander';
 import {
   type CalibrationProgress,
@@ -8,6 +9,7 @@ import {
   type CalibrationWork,
   calibrate,
 } from '../calibrate/calibrate.ts';
+import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
@@ -20,8 +22,8 @@ import { formatShort } from './table.ts';
 interface Options {
   text?: string[];
   special?: boolean;
-  self?: boolean;
-  tokens: number;
+  onlyText?: boolean;
+  tokens?: number;
   context?: number;
   samples?: number;
   probeTokens?: number;
@@ -37,10 +39,9 @@ interface Options {
 
 /** Title and unit of each stage's progress bar. */
 const STAGE_BARS: Record<CalibrationStage, [string, string]> = {
-  writing: ['1 writing text', 'tokens'],
-  reading: ['2 reading', 'rows'],
-  learning: ['3 learning', 'sides'],
-  probing: ['4 probing', 'sides'],
+  reading: ['1 reading', 'rows'],
+  learning: ['2 learning', 'sides'],
+  probing: ['3 probing', 'sides'],
 };
 
 export function addCalibrate(program: Command): void {
@@ -48,38 +49,40 @@ export function addCalibrate(program: Command): void {
     .command('calibrate')
     .description('learn codec parameters for a model from text and save them as its profile')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .option('--text <files...>', 'text files to calibrate on (default: text that the model writes)')
+    .option('--text <files...>', 'text files to calibrate on, in addition to the built-in text of many kinds')
+    .option('--only-text', 'calibrate on the text files alone')
     .option('--special', 'parse special tokens in the text files')
-    .option('--self', 'use text that the model writes; with --text, for half of the tokens')
-    .option('--tokens <n>', 'tokens of text', parseCount, 65536)
+    .option('--tokens <n>', 'tokens of text (default: 131072, and up to 65536 more of --text)', parseCount)
     .option('--context <n>', 'tokens per row (default: 2048)', parseCount)
-    .option('--samples <n>', 'keys and values sampled per layer (default: 16384)', parseCount)
+    .option('--samples <n>', 'keys and values sampled per layer (default: 3 of 16 tokens)', parseCount)
     .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 256)', parseNumber)
-    .option('--seed <n>', 'random seed of the samples and of the written text', parseNumber, 0)
-    .option('--codecs <specs>', `codecs to learn for, comma-separated (default: ${DEFAULT_CODECS.join()})`)
+    .option('--seed <n>', 'random seed of the samples', parseNumber, 0)
+    .option(
+      '--codecs <specs>',
+      `codecs to learn for, added to the profile, comma-separated (default: ${DEFAULT_CODECS.join()})`,
+    )
     .option('--bits <n>', 'bits per value of the plan printed at the end', parseNumber, 2)
     .option('--out <file>', 'write the profile to this file (default: the profile folder)');
   addDeviceOptions(command)
     .option('--json', 'print the result as JSON')
     .addHelpText(
       'after',
-      '\nExamples:\n  kvasir calibrate model.gguf\n  kvasir calibrate model.gguf --text wiki.train.txt code.txt --self',
+      '\nExamples:\n  kvasir calibrate model.gguf\n  kvasir calibrate model.gguf --text notes.md mails.txt\n' +
+        '  kvasir calibrate model.gguf --codecs vec-d8b12',
     )
     .action((model: string, options: Options) => runInterruptible(signal => run(model, options, signal)));
 }
 
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { text, memory, codecs, json, bits, special, ...rest } = options;
-  if (!text && !rest.self)
-    console.error(
-      'Calibrating on text that the model writes. Use --text FILE to calibrate on text similar to your prompts.',
-    );
-  const texts = text && (await Promise.all(text.map(path => readTextFile(path, '--text'))));
+  const { text, onlyText, memory, codecs, json, bits, special, ...rest } = options;
+  if (onlyText && !text) throw new InputError('--only-text needs --text FILE.');
+  const texts = text?.map(async path => ({ name: basename(path), text: await readTextFile(path, '--text') }));
   const bars = createStageBars();
   try {
     const result = await calibrate(model, {
       ...rest,
-      texts,
+      texts: texts && (await Promise.all(texts)),
+      onlyTexts: onlyText,
       codecs: codecs?.split(',').map(spec => spec.trim()),
       parseSpecialTokens: special,
       memoryLimit: memory,
@@ -95,11 +98,11 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
   }
 }
 
-function describeWork({ tokens, generatedTokens, context, codecs, layers, seconds }: CalibrationWork): string {
-  const writes = generatedTokens > 0 ? `the model writes ${formatCount(generatedTokens)} tokens, ` : '';
+function describeWork({ tokens, sources, context, codecs, layers, seconds }: CalibrationWork): string {
   return (
-    `${generatedTokens > 0 ? 'Four' : 'Three'} stages: ${writes}${formatCount(tokens)} tokens are read in rows of ${formatCount(context)}, ` +
+    `Three stages: ${formatCount(tokens)} tokens are read in rows of ${formatCount(context)}, ` +
     `${codecs.join(', ')} are trained on them, and ${layers} layers are probed.\n` +
+    `Text: ${sources.map(({ name, tokens }) => `${name} ${formatCount(tokens)}`).join(', ')}.\n` +
     `About ${formatDuration(seconds)} in total. Ctrl-C saves progress.`
   );
 }

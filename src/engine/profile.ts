@@ -22,23 +22,19 @@ export async function modelFingerprint({ paths }: Pick<ModelFile, 'paths'>): Pro
   return paths.length === 0 ? undefined : fingerprintFiles(paths, { cacheDir: await kvasirCacheDir() });
 }
 
-/**
- * Calibration takes this many core-seconds per weight and token. Measured: 550 s on two cores for SmolLM2's 135 M weights
- * and 65,536 tokens of given text; twice that if the model generates the text.
- */
-const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 550) / (135e6 * 65536);
-const DEFAULT_TOKENS = 65536;
+/** Calibration takes this many core-seconds per weight and token. Measured on two cores with SmolLM2's 135 M weights. */
+const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 800) / (135e6 * 131072);
+const DEFAULT_TOKENS = 131072;
 
-/** Estimated seconds of calibration on this machine: `tokens` are read, `generated` of them are generated first. */
+/** Estimated seconds of calibration on this machine. */
 export async function estimateCalibrationSeconds(
   { gguf }: Pick<ModelFile, 'gguf'>,
   tokens = DEFAULT_TOKENS,
-  generated = tokens,
 ): Promise<number> {
   const { availableParallelism } = await import('node:os');
   let weights = 0;
   for (const { shape } of gguf.tensors.values()) weights += shape.reduce((a, b) => a * b, 1);
-  return (CORE_SECONDS_PER_WEIGHT_TOKEN * weights * (tokens + generated)) / availableParallelism();
+  return (CORE_SECONDS_PER_WEIGHT_TOKEN * weights * tokens) / availableParallelism();
 }
 
 /**

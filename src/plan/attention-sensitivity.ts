@@ -1,12 +1,13 @@
 /**
- * How sensitive attention is to errors in the keys and values of one KV head. Only tokens in sealed pages are quantized. An
- * error e in token j changes the output of query t by
+ * How sensitive attention is to errors in the keys and values of one KV head. Only tokens in sealed pages are quantized,
+ * without the sinks. An error e in token j changes the output of query t by
  * - p_tj^2 e^T G e, if it is in the value;
  * - p_tj^2 |v_j - o_t|^2 (q_t . e)^2, if it is in the key, where |x|^2 = x^T G x.
  * p are the attention probabilities, o_t is the attention output, and G = W^T W for the head's columns of the output matrix.
  * The sums over queries give a weight per token, and a metric for all tokens.
  */
 
+import { DEFAULT_WINDOW } from '../codec/spec.ts';
 import { sealedPagesAt } from '../kernel/visibility.ts';
 import {
   attentionSensitivityModule,
@@ -14,6 +15,9 @@ import {
   TOKEN_BLOCK,
 } from '../kernel/wasm/kernels/attention-sensitivity.ts';
 import { ropeBothSides } from './metric.ts';
+
+/** The first tokens of a row, which stay in f16. */
+export const SINKS = DEFAULT_WINDOW.sink;
 
 export interface AttentionShape {
   heads: number;
@@ -89,6 +93,8 @@ export function measureSensitivity(
         gramOutput[i] = sum;
         length += sum * output[i];
       }
+      // Sinks stay in f16 and have no error.
+      p.fill(0, 0, SINKS);
       p.fill(0, sealed, TOKEN_BLOCK * Math.ceil(sealed / TOKEN_BLOCK));
       addErrorWeights(sealed, length);
       for (let page = 0; page * pageTokens < sealed; page++) {

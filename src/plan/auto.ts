@@ -1,7 +1,8 @@
 /**
  * Automatic plans: `auto`, `auto:2.25` (bits per value), `auto-tq:3.25` (TurboQuant only), with window options like any
- * spec. With a profile, sensitive layers get more bits. Without one, all layers use the best codec that fits and needs no
- * calibration, and the plan has a notice.
+ * spec. With a profile, it is the plan with the lowest expected divergence: sensitive layers get more bits, or one of the
+ * codecs that calibration measured. Without one, all layers use the best codec that fits and needs no calibration, and the
+ * plan has a notice.
  */
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
@@ -34,7 +35,7 @@ const DEFAULT_BITS = 3;
 /** A mead quad has at most 6 nibbles. */
 const MAX_MEAD_BITS = 6;
 /** Without norms. */
-const MAX_TURBO_BITS = 4;
+const [MIN_TURBO_BITS, MAX_TURBO_BITS] = [1, 4];
 /** Codecs that need no calibration, best first. */
 const DATA_FREE_SPECS = ['f16', 'q8_0', 'tq4', 'tq3', 'tq2', 'tq1'];
 
@@ -97,40 +98,69 @@ function createAutoPlan(
   profile: Profile | undefined,
   budgeted: boolean,
 ): Plan {
-  const { family, window, windowText } = auto;
-  const sides = codedSides(shape.layers, window.edge);
+  const { family } = auto;
   if (budgeted && bits >= 16 && !family) return createPlan('f16', shape);
-  if (family !== 'tq' && canAllocateMead(profile)) {
-    const spent = Math.min(bits, MAX_MEAD_BITS);
-    const { amounts, predicted } = allocateMead(profile, sides, spent, false);
-    const codecs = codecsByLayer(shape, window.edge, layer => {
-      const index = sides.findIndex(side => side.layer === layer);
-      const known = profile.learned[layer];
-      return createCodec('mead2', shape, {
-        key: { ...known.key, 'mead.nibbles': amounts[index] },
-        value: { ...known.value, 'mead.nibbles': amounts[index + 1] },
-      });
-    });
-    return createPlanFromCodecs(`auto-mead:${round(spent)}${windowText}`, window, codecs, predicted);
-  }
-  if (family !== 'mead' && canAllocateTurboQuant(profile)) {
-    const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape.headDim);
-    const codecs = codecsByLayer(shape, window.edge, layer => {
-      const index = sides.findIndex(side => side.layer === layer);
-      return createCodec(`${amounts[index]}/${amounts[index + 1]}`, shape, profile.learned[layer]);
-    });
-    return createPlanFromCodecs(`auto-tq:${round(bits)}${windowText}`, window, codecs, predicted);
-  }
+  const candidates: Candidate[] = [];
+  if (family !== 'tq' && canAllocateMead(profile)) candidates.push(meadPlan(auto, bits, shape, profile));
+  const fitsTurboQuant = bits >= MIN_TURBO_BITS + 16 / shape.headDim || candidates.length === 0;
+  if (family !== 'mead' && fitsTurboQuant && canAllocateTurboQuant(profile))
+    candidates.push(turboQuantPlan(auto, bits, shape, profile));
+  if (!family && profile) candidates.push(...measuredPlans(auto, bits, shape, profile));
+  if (candidates.length > 0) return candidates.reduce((a, b) => (b.predicted < a.predicted ? b : a)).create();
   if (family)
     throw new SpecError(
       `auto-${family} needs a profile with sensitivities of ${family === 'mead' ? 'mead' : 'TurboQuant'}, and there is none. ` +
-        'Run `kvasir calibrate MODEL`.',
+        `Run \`kvasir calibrate MODEL --codecs ${family === 'mead' ? 'mead2' : 'tq4-c'}\`.`,
     );
   return {
-    ...createDataFreePlan(auto.bits === undefined && !budgeted ? 4.25 : bits, shape, windowText),
+    ...createDataFreePlan(auto.bits === undefined && !budgeted ? 4.25 : bits, shape, auto.windowText),
     notice: NO_PROFILE,
   };
 }
+
+/** A plan with its expected divergence, not created yet. */
+interface Candidate {
+  predicted: number;
+  create(): Plan;
+}
+
+function meadPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
+  const sides = codedSides(shape.layers, window.edge);
+  const spent = Math.min(bits, MAX_MEAD_BITS);
+  const { amounts, predicted } = allocateMead(profile, sides, spent, false);
+  const codecOf = (layer: number) => {
+    const index = sides.findIndex(side => side.layer === layer);
+    const known = profile.learned[layer];
+    return createCodec('mead2', shape, {
+      key: { ...known.key, 'mead.nibbles': amounts[index] },
+      value: { ...known.value, 'mead.nibbles': amounts[index + 1] },
+    });
+  };
+  const spec = `auto-mead:${round(spent)}${windowText}`;
+  const codecs = () => codecsByLayer(shape, window.edge, codecOf);
+  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted) };
+}
+
+function turboQuantPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
+  const sides = codedSides(shape.layers, window.edge);
+  const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape.headDim);
+  const codecOf = (layer: number) => {
+    const index = sides.findIndex(side => side.layer === layer);
+    return createCodec(`${amounts[index]}/${amounts[index + 1]}`, shape, profile.learned[layer]);
+  };
+  const spec = `auto-tq:${round(bits)}${windowText}`;
+  const codecs = () => codecsByLayer(shape, window.edge, codecOf);
+  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted) };
+}
+
+/** The codecs that calibration measured and that take at most `bits` per value. */
+const measuredPlans = ({ windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate[] =>
+  profile.measurements
+    .filter(measured => measured.bits <= bits + 1e-9 && !isAuto(measured.kv))
+    .map(({ kv, kld }) => ({
+      predicted: kld,
+      create: () => ({ ...createPlan(kv + windowText, shape, profile), predicted: kld }),
+    }));
 
 const NO_PROFILE =
   'This model has no profile, so all layers use the same codec, one that needs no calibration. ' +

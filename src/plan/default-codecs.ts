@@ -3,12 +3,15 @@ import { createCodec, type KvLearned, placeholderLearned } from '../codec/kv.ts'
 import { ShapeError, UnsupportedError } from '../errors.ts';
 import type { PlanShape } from './plan.ts';
 
-/** All of them; `defaultCodecs` leaves out those that do not support a model's shape. */
-export const DEFAULT_CODECS = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4/f16'];
+/**
+ * All that are learned in little time; `defaultCodecs` leaves out those that do not support a model's shape. Product
+ * codebooks (vec, million) take longer than all others together.
+ */
+export const DEFAULT_CODECS = ['mead2', 'mead2u', 'tq4-c', 'oaken', 'tri12i4/f16'];
 
 export const defaultCodecs = (shape: PlanShape): string[] => DEFAULT_CODECS.filter(spec => supportsShape(spec, shape));
 
-function supportsShape(spec: string, shape: PlanShape): boolean {
+export function supportsShape(spec: string, shape: PlanShape): boolean {
   try {
     createCodec(spec, shape, placeholderLearned(spec, shape));
     return true;

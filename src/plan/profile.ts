@@ -331,6 +331,25 @@ async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayB
 
 const hex = (bytes: Uint8Array): string => Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
 
+/** A profile with all of `added`, and what it lacks from `earlier`, which was calibrated for other codecs. */
+export function mergeProfiles(earlier: ProfileContent | undefined, added: ProfileContent): ProfileContent {
+  if (!earlier) return added;
+  const names = new Set(added.measurements.map(({ kv }) => kv));
+  return {
+    ...added,
+    provenance: {
+      ...earlier.provenance,
+      codecs: [...new Set([...earlier.provenance.codecs, ...added.provenance.codecs])],
+    },
+    learned: added.learned.map(({ key, value }, layer) => ({
+      key: { ...earlier.learned[layer].key, ...key },
+      value: { ...earlier.learned[layer].value, ...value },
+    })),
+    sensitivities: { ...earlier.sensitivities, ...added.sensitivities },
+    measurements: [...earlier.measurements.filter(({ kv }) => !names.has(kv)), ...added.measurements],
+  };
+}
+
 /** Throws if the profile is of another model, or of another version of it. */
 export function checkProfile(profile: Profile, shape: ProfileShape, fingerprint?: string): void {
   const { layers, kvHeads, headDim, ropeFrequencies } = profile.shape;

@@ -1,0 +1,60 @@
+import { beforeAll, describe, expect, it } from 'vitest';
+import { type ModelFile, openModelFile } from '../engine/engine.ts';
+import { InputError } from '../errors.ts';
+import { mimirPath } from '../eval/needle/demo.ts';
+import { addSpaces, parseConversation, readBuiltInText } from './built-in-text.ts';
+
+let file: ModelFile;
+beforeAll(async () => {
+  file = await openModelFile(mimirPath);
+});
+
+describe('the built-in calibration text', () => {
+  it('has many kinds of text, with more tokens than calibration reads by default', async () => {
+    const texts = await readBuiltInText(file);
+    expect(texts.map(({ name }) => name)).toEqual([
+      'encyclopedia',
+      'prose',
+      'chat',
+      'web-code',
+      'systems-code',
+      'structured',
+      'languages',
+    ]);
+    for (const { ids } of texts) expect(ids.length).toBeGreaterThan(20_000);
+  });
+
+  it('has chats that use the template of the model', async () => {
+    const chats = (await readBuiltInText(file)).find(({ name }) => name === 'chat')!;
+    const text = file.tokenizer.decode(chats.ids.slice(0, 200), { includeSpecialTokens: true });
+    expect(text).toBe(file.tokenizer.decode(chats.ids, { includeSpecialTokens: true }).slice(0, text.length));
+    expect(chats.ids.some(id => file.tokenizer.tokenBytes(id).length === 0)).toBe(true);
+  });
+
+  it('leaves out system messages if the template refuses them', async () => {
+    const { render } = file.template;
+    const template: ModelFile['template'] = {
+      render(messages, options, mapLiteral) {
+        if (messages[0].role === 'system') throw new InputError('This model has no system role.');
+        return render(messages, options, mapLiteral);
+      },
+    };
+    const [all, without] = [await readBuiltInText(file), await readBuiltInText({ ...file, template })];
+    expect(without[2].ids.length).toBeLessThan(all[2].ids.length);
+    expect(without[2].ids.length).toBeGreaterThan(0.8 * all[2].ids.length);
+  });
+});
+
+it('conversations are parsed into messages', () => {
+  expect(parseConversation('[system]\nBe brief.\n[user]\nHi\n\n[there]\n[assistant]\nHello.')).toEqual([
+    { role: 'system', content: 'Be brief.' },
+    { role: 'user', content: 'Hi\n\n[there]' },
+    { role: 'assistant', content: 'Hello.' },
+  ]);
+});
+
+it('spaces are added around punctuation, and @ within numbers and words', () => {
+  expect(addSpaces('A well-known (old) town of 2,300; "yes".')).toBe(
+    'A well @-@ known ( old ) town of 2 @,@ 300 ; " yes " . ',
+  );
+});

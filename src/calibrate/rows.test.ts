@@ -1,0 +1,58 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { InputError } from '../errors.ts';
+import { createRows, type TokenizedText } from './rows.ts';
+
+/** A text whose ids tell its number and the position. */
+const textOf = (n: number, length: number): TokenizedText => ({
+  name: `text ${n}`,
+  ids: Array.from({ length }, (_, i) => 1000 * n + i),
+});
+
+describe('calibration rows', () => {
+  it('of built-in texts are spread over all of them', () => {
+    const { rows, sources } = createRows([textOf(1, 95), textOf(2, 45)], [], { context: 10, tokens: 40 });
+    expect(rows.map(row => row[0])).toEqual([1010, 1040, 1080, 2020]);
+    expect(sources).toEqual([
+      { name: 'text 1', tokens: 30 },
+      { name: 'text 2', tokens: 10 },
+    ]);
+  });
+
+  it('of given texts come from their starts, one of each in turn, and are at most half of all', () => {
+    const { rows } = createRows([textOf(1, 100)], [textOf(2, 100), textOf(3, 100)], { context: 10, tokens: 60 });
+    expect(rows.slice(3).map(row => row[0])).toEqual([2000, 3000, 2010]);
+    const alone = createRows([], [textOf(2, 100), textOf(3, 15)], { context: 10, tokens: 40 });
+    expect(alone.rows.map(row => row[0])).toEqual([2000, 3000, 2010, 2020]);
+  });
+
+  it('start with BOS where the model needs it', () => {
+    const { rows, heldOut } = createRows([], [textOf(1, 50)], { context: 10, bos: 7 });
+    expect(rows.map(row => row.slice(0, 2))).toEqual([1000, 1009, 1018, 1027].map(id => [7, id]));
+    expect(rows.every(({ length }) => length === 10)).toBe(true);
+    expect(heldOut).toEqual([[7, ...textOf(1, 50).ids.slice(-9)]]);
+  });
+
+  it('need a text that fills one, and some more', () => {
+    expect(() => createRows([], [textOf(1, 19)], { context: 10 })).toThrow(InputError);
+    expect(() => createRows([], [textOf(1, 19)], { context: 10 })).toThrow(/calibration needs 20 tokens/);
+    expect(createRows([], [textOf(1, 20)], { context: 10 }).rows).toHaveLength(1);
+  });
+
+  it('never contain what is held out, which is one row of equal parts', () => {
+    const lengths = fc.array(fc.integer({ min: 20, max: 200 }), { minLength: 1, maxLength: 4 });
+    fc.assert(
+      fc.property(lengths, lengths, fc.option(fc.integer({ min: 1, max: 500 }), { nil: undefined }), (a, b, tokens) => {
+        const builtIn = a.map((length, n) => textOf(n, length));
+        const given = b.map((length, n) => textOf(10 + n, length));
+        const { rows, heldOut, sources } = createRows(builtIn, given, { context: 10, tokens });
+        const read = new Set(rows.flat());
+        expect(read.size).toBe(10 * rows.length);
+        expect(heldOut.flat().some(id => read.has(id))).toBe(false);
+        expect(new Set(heldOut.map(({ length }) => length))).toEqual(new Set([Math.floor(10 / (a.length + b.length))]));
+        expect(sources.reduce((sum, source) => sum + source.tokens, 0)).toBe(10 * rows.length);
+        if (tokens !== undefined) expect(rows.length).toBeLessThanOrEqual(Math.max(1, Math.round(tokens / 10)));
+      }),
+    );
+  });
+});

@@ -1,0 +1,82 @@
+/** Divides texts into rows of tokens to calibrate on, and one more that is held out to measure the result. */
+import { InputError } from '../errors.ts';
+import type { TextSource } from '../plan/profile.ts';
+import { formatCount } from '../units.ts';
+
+export interface TokenizedText {
+  name: string;
+  ids: readonly number[];
+}
+
+export interface CalibrationRows {
+  rows: number[][];
+  /** The end of every text, together one row: sensitivities and divergences are measured on them. */
+  heldOut: number[][];
+  /** What the rows were taken from. */
+  sources: TextSource[];
+}
+
+export interface RowOptions {
+  /** Tokens per row. */
+  context: number;
+  /** The first token of every row, if the model needs one. */
+  bos?: number;
+  /** Max tokens of all rows; at most half of them from given texts, if there are others. */
+  tokens?: number;
+}
+
+/** Defaults. Twice as much text reduces the divergence by 7 %. */
+const BUILT_IN_TOKENS = 131072;
+const GIVEN_TOKENS = 65536;
+
+/**
+ * Rows of built-in texts are spread over all of them. Given texts are read from their start, one row of each in turn, so
+ * that their later parts can be used to evaluate the result.
+ */
+export function createRows(
+  builtIn: readonly TokenizedText[],
+  given: readonly TokenizedText[],
+  { context, bos, tokens }: RowOptions,
+): CalibrationRows {
+  const texts = [...builtIn, ...given];
+  const start = bos === undefined ? [] : [bos];
+  const length = context - start.length;
+  const share = Math.floor(length / texts.length);
+  const split = (text: TokenizedText) => splitText(text, length, share);
+  const maxRows = (tokens: number) => Math.max(1, Math.round(tokens / context));
+  const maxGiven = tokens === undefined ? GIVEN_TOKENS : builtIn.length > 0 ? tokens / 2 : tokens;
+  const givenRows = inTurn(given.map(split)).slice(0, maxRows(maxGiven));
+  const builtInRows = tokens === undefined ? maxRows(BUILT_IN_TOKENS) : maxRows(tokens) - givenRows.length;
+  const rows = [...spread(builtIn.flatMap(split), builtInRows), ...givenRows];
+  if (rows.length === 0)
+    throw new InputError(
+      `The text is too short: calibration needs ${formatCount(context + share)} tokens, ${formatCount(context)} for a row ` +
+        'and the rest to measure the result. Use more text or a smaller context, or also use the built-in text.',
+    );
+  return {
+    rows: rows.map(({ ids }) => [...start, ...ids]),
+    heldOut: texts.map(({ ids }, i) => [...(i === 0 ? start : []), ...ids.slice(-share)]),
+    sources: texts.flatMap(text => {
+      const count = rows.filter(row => row.text === text).length;
+      return count > 0 ? [{ name: text.name, tokens: count * context }] : [];
+    }),
+  };
+}
+
+/** The rows of a text, without its last `heldOut` tokens. */
+function splitText(text: TokenizedText, length: number, heldOut: number) {
+  const rows = Math.max(0, Math.floor((text.ids.length - heldOut) / length));
+  return Array.from({ length: rows }, (_, i) => ({ text, ids: text.ids.slice(i * length, (i + 1) * length) }));
+}
+
+/** At most `count` items at equal distances. */
+function spread<T>(items: readonly T[], count: number): T[] {
+  const taken = Math.max(0, Math.min(count, items.length));
+  return Array.from({ length: taken }, (_, i) => items[Math.floor(((i + 0.5) * items.length) / taken)]);
+}
+
+/** The first item of every list, then the second of each, and so on. */
+function inTurn<T>(lists: readonly (readonly T[])[]): T[] {
+  const longest = Math.max(0, ...lists.map(({ length }) => length));
+  return Array.from({ length: longest }, (_, i) => lists.flatMap(list => list.slice(i, i + 1))).flat();
+}

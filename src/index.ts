@@ -24,7 +24,6 @@ export {
   type Model,
   type ModelDevice,
 } from './engine/model.ts';
-export type { ProfileInput } from './engine/profile.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
 export {
@@ -51,8 +50,11 @@ export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './pl
 export type { Plan } from './plan/plan.ts';
 export {
   decodeProfile,
+  type PlanMeasurement,
   type Profile,
   type ProfileContent,
   type ProfileShape,
   type Provenance,
+  type TextSource,
 } from './plan/profile.ts';
+export type { ProfileInput } from './plan/profile-input.ts';

@@ -1,6 +1,6 @@
 /** `kvasir list`: the models in the hub cache. */
 import type { Command } from 'commander';
-import { cacheDir, listModels } from '../model/hub/index.ts';
+import { cacheDir, listModels } from '../hub.ts';
 import { formatFileSize } from '../units.ts';
 import { formatTable } from './table.ts';
 

@@ -34,7 +34,8 @@ async function showPlan(model: string, options: Options): Promise<void> {
   const file = await openModelFile(model);
   await file.gguf.close();
   const context = options.context ?? file.config.context;
-  const profile = await resolveProfile(file, [options.kv], options.profile);
+  const { profile, notice } = await resolveProfile(file, [options.kv], options.profile);
+  if (notice) console.error(notice);
   const plan = choosePlan(options.kv, planShape(file), profile, { kvMemory: options.kvMemory, context });
   const description = describePlan(plan, context, options.kvMemory);
   console.log(options.json ? JSON.stringify(description, null, 1) : render(description));

@@ -1,6 +1,6 @@
 /** `kvasir pull`: downloads a model from the Hugging Face hub into its shared cache. */
 import type { Command } from 'commander';
-import { pull } from '../model/hub/pull.ts';
+import { pull } from '../hub.ts';
 import { formatFileSize } from '../units.ts';
 import { createProgress } from './progress.ts';
 

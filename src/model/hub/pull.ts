@@ -203,7 +203,9 @@ async function countCachedBytes(
 
 async function isCached(dir: string, commit: string, { file, remote }: Download): Promise<boolean> {
   const blob = await fileSize(join(dir, 'blobs', remote.hash));
-  return (blob ?? (await fileSize(snapshotPath(dir, commit, file)))) === remote.size;
+  // Without a blob, the snapshot may have the file itself; but not if its name was chosen here.
+  const isNamedByRepo = file === remote.file && dir === repoDir(dirname(dir), remote.repo);
+  return (blob ?? (isNamedByRepo ? await fileSize(snapshotPath(dir, commit, file)) : undefined)) === remote.size;
 }
 
 async function checkDiskSpace(

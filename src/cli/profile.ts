@@ -4,7 +4,7 @@ import type { Command } from 'commander';
 import { needsProfile } from '../codec/kv.ts';
 import { zoo } from '../codec/zoo.ts';
 import { openModelFile } from '../engine/engine.ts';
-import { estimateCalibrationSeconds, modelFingerprint, searchProfile } from '../engine/profile.ts';
+import { estimateCalibrationSeconds, modelFingerprint, shellQuote } from '../engine/profile.ts';
 import { KvasirError, ShapeError, UnsupportedError } from '../errors.ts';
 import { profileNames } from '../model/profile-name.ts';
 import { fileSource } from '../model/source.ts';
@@ -13,7 +13,7 @@ import { learnedCovers } from '../plan/default-codecs.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { isProfileStart, type Profile } from '../plan/profile.ts';
 import { openProfile } from '../plan/profile-input.ts';
-import { profilePath } from '../plan/profile-store.ts';
+import { findProfile, profilePath } from '../plan/profile-store.ts';
 import { formatCount, formatDuration, formatFileSize } from '../units.ts';
 import { resolveProfileFlag } from './profile-flag.ts';
 import { formatShort, formatTable } from './table.ts';
@@ -64,15 +64,14 @@ async function readNamed(text: string): Promise<Found> {
 async function findForModel(model: string): Promise<Found> {
   const file = await openModelFile(model);
   await file.gguf.close();
-  const { profile, path, notice } = await searchProfile(file);
+  const [modelPath] = file.paths;
+  const fingerprint = (await modelFingerprint(file)) ?? '';
+  const { profile, path, notice } = await findProfile(modelPath, fingerprint);
   if (notice) console.error(notice);
   if (profile && path !== undefined) return { profile, path };
-  const places = [
-    ...profileNames(file.paths[0] ?? model),
-    await profilePath((await modelFingerprint(file)) ?? 'MODEL'),
-  ];
+  const places = [...profileNames(modelPath), await profilePath(fingerprint)];
   throw new UnsupportedError(
-    `${model} has no profile. Learn one: kvasir calibrate ${model} (about ` +
+    `${model} has no profile. Learn one: kvasir calibrate ${shellQuote(model)} (about ` +
       `${formatDuration(await estimateCalibrationSeconds(file))} here). It is also found if you put it into one of these files:` +
       places.map(place => `\n  ${place}`).join(''),
   );

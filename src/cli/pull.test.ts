@@ -115,10 +115,10 @@ test('a refused profile is explained; it is a failure only if it was asked for',
   hub.files['m-Q4_K_M.kvprofile'] = await profileOf('cd'.repeat(32));
   await kvasir('pull', repo, '--quiet');
   expect(out).toMatch(/m-Q4_K_M\.gguf\n$/);
-  expect(err).toMatch(/^The model has no profile: .*is the profile of another model/);
+  expect(err).toMatch(/^No profile was stored: .*is the profile of another model/);
   expect(process.exitCode).toBeUndefined();
   hub.repos['a/b'] = {};
   await kvasir('pull', repo, '--profile', 'a/b');
-  expect(err).toMatch(/The model has no profile: a\/b has no profile/);
+  expect(err).toMatch(/No profile was stored: a\/b has no profile/);
   expect(process.exitCode).toBe(1);
 });

@@ -46,7 +46,7 @@ async function runPull(model: string, { revision, profile, json, quiet }: Option
     if (result.profile)
       progress.end(`profile ${result.profile.file}: ${formatFileSize(result.profile.bytes)}, checked`);
     if (result.profileProblem) {
-      console.error(`The model has no profile: ${result.profileProblem}`);
+      console.error(`No profile was stored: ${result.profileProblem}`);
       // The model is there; only a profile that was asked for is a failure.
       if (profile !== undefined) process.exitCode = 1;
     }

@@ -50,17 +50,14 @@ export async function resolveProfile(
   options: { signal?: AbortSignal } = {},
 ): Promise<ProfileSearch> {
   if (input === undefined && !specs.some(spec => isAuto(spec) || needsProfile(spec))) return {};
-  const given = input === undefined ? undefined : await openProfile(input, options);
-  const search = given ? { profile: given } : await searchProfile(file);
-  if (search.profile) checkProfile(search.profile, profileShape(file), await modelFingerprint(file));
+  const search: ProfileSearch = {};
+  if (input !== undefined) search.profile = await openProfile(input, options);
+  const fingerprint = await modelFingerprint(file);
+  if (input === undefined && fingerprint !== undefined)
+    Object.assign(search, await findProfile(file.paths[0], fingerprint));
+  if (search.profile) checkProfile(search.profile, profileShape(file), fingerprint);
   for (const spec of specs) if (!isAuto(spec) && needsProfile(spec)) await checkLearnedFor(file, spec, search);
   return search;
-}
-
-/** Finds the profile of a model on disk. */
-export async function searchProfile(file: Pick<ModelFile, 'paths'>): Promise<ProfileSearch> {
-  const fingerprint = await modelFingerprint(file);
-  return fingerprint === undefined ? {} : findProfile(file.paths[0], fingerprint);
 }
 
 /** Throws if the profile lacks what a spec needs; the message has the command to run. */
@@ -78,4 +75,5 @@ async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice 
   );
 }
 
-const shellQuote = (path: string): string => (/^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);
+export const shellQuote = (path: string): string =>
+  /^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;

@@ -16,7 +16,7 @@ export async function openProfile(input: ProfileInput, { signal }: { signal?: Ab
   const opened = await openBytes(source, { signal, checkSize: checkProfileSize, checkStart });
   if (opened) return decodeSource(opened);
   throw new InputError(
-    'A profile is a path, a URL, a File, Blob, Uint8Array, ArrayBuffer or Response, or the result of decodeProfile; got ' +
+    'A profile is a path, a URL, a File, Blob, Uint8Array, ArrayBuffer or Response, or a decoded profile; got ' +
       `${describeValue(source)}.`,
   );
 }

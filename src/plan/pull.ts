@@ -111,7 +111,7 @@ async function storeProfile(
     const profile = await readProfile(path, label);
     if (fingerprint === undefined || profile.fingerprint === fingerprint) return;
     throw new UnsupportedError(
-      `${label} was not stored: it is the profile of another model (${profile.fingerprint.slice(0, 12)}), not of this one ` +
+      `${label} is the profile of another model (${profile.fingerprint.slice(0, 12)}), not of this one ` +
         `(${fingerprint.slice(0, 12)}). Run \`kvasir calibrate MODEL\`, or name another one: --profile REPO:FILE.`,
     );
   };

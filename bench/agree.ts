@@ -133,7 +133,8 @@ async function predict(
   cache: string,
 ): Promise<Float32Array[]> {
   const file = await openModelFile(model);
-  const plan = choosePlan(cache, planShape(file), await resolveProfile(file, [cache]));
+  const { profile } = await resolveProfile(file, [cache]);
+  const plan = choosePlan(cache, planShape(file), profile);
   const context = ids.length + 1;
   const engine: Engine = await loadEngine(file, { plan, context }, options);
   const sequence = engine.openSequence(plan, context);

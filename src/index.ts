@@ -24,7 +24,6 @@ export {
   type Model,
   type ModelDevice,
 } from './engine/model.ts';
-export type { ProfileInput } from './engine/profile.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
 export {
@@ -42,6 +41,7 @@ export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/d
 export { type AttendOptions, attend } from './kernel/js/attend.ts';
 export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';
 export type { Architecture, ModelConfig } from './model/config.ts';
+export type { BytesInput } from './model/open-bytes.ts';
 export type { RopeConfig, RopeScaling } from './model/rope.ts';
 export type { ChatMessage, RenderOptions, TextPart, ToolCall } from './model/template.ts';
 export type { TextStream } from './model/tokenizer/stream.ts';
@@ -51,8 +51,11 @@ export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './pl
 export type { Plan } from './plan/plan.ts';
 export {
   decodeProfile,
+  type PlanMeasurement,
   type Profile,
   type ProfileContent,
   type ProfileShape,
   type Provenance,
+  type TextSource,
 } from './plan/profile.ts';
+export type { ProfileInput } from './plan/profile-input.ts';

@@ -18,6 +18,7 @@ const LAYERS = [
   'cache',
   'model',
   'plan',
+  'hub.ts',
   'engine',
   'eval',
   'calibrate',

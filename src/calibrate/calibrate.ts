@@ -13,7 +13,7 @@ import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
 import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../engine/rules.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
 import { encodeProfile, mergeProfiles, type Profile, type ProfileContent, type TextSource } from '../plan/profile.ts';
-import { profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
+import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
 import { packageVersion } from '../version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
@@ -139,7 +139,7 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
     if (!measured) return undefined;
 
     const path = options.out ?? (await profilePath(fingerprint));
-    const earlier = options.codecs && (await readEarlierProfile(path, fingerprint));
+    const earlier = options.codecs && (await readEarlierProfile(file, fingerprint, options.out));
     const complete = mergeProfiles(earlier, { ...content, learned, ...measured });
     const bytes = await encodeProfile(complete);
     await writeFileAtomic(path, bytes);
@@ -152,10 +152,10 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
 }
 
 /** The profile that `codecs` are added to, if there is one of the same model. */
-async function readEarlierProfile(path: string, fingerprint: string): Promise<Profile | undefined> {
-  if (!existsSync(path)) return undefined;
-  const profile = await readProfile(path);
-  return profile.fingerprint === fingerprint ? profile : undefined;
+async function readEarlierProfile({ paths }: ModelFile, fingerprint: string, out?: string) {
+  if (out === undefined) return (await findProfile(paths[0], fingerprint)).profile;
+  const profile = existsSync(out) ? await readProfile(out) : undefined;
+  return profile?.fingerprint === fingerprint ? profile : undefined;
 }
 
 const engineOptions = ({ device, threads, memoryLimit, signal }: CalibrateOptions): EngineOptions => ({

@@ -55,7 +55,7 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
   const file = await openModelFile(mimirPath);
   const requested = parseSpecList(options.kv ?? DEFAULT_CODECS);
   // Codecs named by the user must have their profile; from the default list, those without are skipped.
-  const profile = await resolveProfile(file, options.kv ? requested : ['auto']);
+  const { profile } = await resolveProfile(file, options.kv ? requested : ['auto']);
   const specs = options.kv || canAllocateMead(profile) ? requested : requested.filter(spec => spec !== 'mead2');
   const plans = specs.map(spec => choosePlan(spec, planShape(file), profile));
   const task = createNeedleTask(file, await readGrammar(), { seed, tokens, depths: evenDepths(FACT_COUNT) }, plans);

@@ -5,12 +5,12 @@ import { leafLayout } from '../cache/leaf.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { defaultMemoryLimit } from '../engine/budget.ts';
+import { cacheDir, listModels } from '../hub.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
 import { findAdapter } from '../kernel/webgpu/adapter.ts';
 import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
 import { codecKernels, dumpKernel } from '../kernel/webgpu/dump.ts';
-import { cacheDir, listModels } from '../model/hub/index.ts';
 import { formatBytes, formatFileSize, parseCount } from '../units.ts';
 
 export function addDoctor(program: Command): void {

@@ -10,6 +10,7 @@ import { reportPage } from '../eval/report.ts';
 import { formatCount, parseCount, parseCounts } from '../units.ts';
 import { addDeviceOptions, parseNumber, runInterruptible } from './model-command.ts';
 import { evaluationOptions, type NeedleFlags, runNeedle } from './needle.ts';
+import { PROFILE_HELP } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
 import { formatShort, formatTable } from './table.ts';
@@ -33,7 +34,7 @@ export function addEval(program: Command): void {
     .option('--text <file>', 'divergence: text file to predict, such as the validation set of WikiText-2')
     .option('--special', 'divergence: parse special tokens in the text')
     .option('--kv <specs>', 'codecs, comma-separated', 'q8_0,q4_0,tq4,tq3,tq2')
-    .option('--profile <file>', "calibration profile (default: this model's profile, if `kvasir calibrate` made one)")
+    .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', 'divergence: tokens per row', parseCount, 2048)
     .option('--skip <n>', 'divergence: rows to skip', parseNumber, 0)
     .option('--chunks <n>', `divergence: rows to score, or all (default: ${DEFAULT_ROWS})`, parseChunks)
@@ -79,7 +80,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
   try {
     const evaluation = await evaluate(name, {
-      ...evaluationOptions(options, signal),
+      ...(await evaluationOptions(name, options, signal)),
       text,
       parseSpecialTokens: options.special,
       context,
@@ -96,7 +97,8 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
       onProgress: ({ done, total }) => progress.update(done, total),
     });
     progress.end();
-    const { model, device, rows, breakdowns, plans, profile } = evaluation;
+    const { model, device, rows, breakdowns, plans, profile, notices } = evaluation;
+    for (const notice of notices) console.error(notice);
     if (signal.aborted) console.error('stopped; results so far:');
     const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${device}`;
     console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, `${model}: ${subtitle}`));

@@ -14,6 +14,7 @@ import { withFlagNames } from './flag-names.ts';
 import { addInspect } from './inspect.ts';
 import { addList } from './list.ts';
 import { addPlan } from './plan.ts';
+import { addProfile } from './profile.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
 import { addRun } from './run.ts';
@@ -45,6 +46,7 @@ function createProgram(): Command {
   addChat(program);
   addInspect(program);
   addCalibrate(program);
+  addProfile(program);
   addPlan(program);
   addEval(program);
   addCodecs(program);

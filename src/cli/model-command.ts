@@ -10,6 +10,7 @@ import type { DeviceName } from '../kernel/open.ts';
 import { isAuto } from '../plan/auto.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { withFlagNames } from './flag-names.ts';
+import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 
 export interface ModelOptions {
@@ -53,7 +54,7 @@ export function addModelOptions(command: Command): Command {
       'memory limit for the KV cache of a full context, e.g. 300MB; the plan chooses codecs that fit',
       parseBytes,
     )
-    .option('--profile <file>', "calibration profile (default: this model's profile, if `kvasir calibrate` made one)")
+    .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
     .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error');
   return addDeviceOptions(command);
@@ -96,7 +97,8 @@ export async function loadWithProgress(name: string, options: ModelOptions, sign
     throw new InputError(`--overflow must be error or slide, not "${options.overflow}".`);
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   try {
-    const { kv, kvMemory, context, profile, overflow, device, threads, memory } = options;
+    const { kv, kvMemory, context, overflow, device, threads, memory } = options;
+    const profile = await resolveProfileFlag(options.profile, name, signal);
     const model = await loadModel(name, {
       ...{ kv, kvMemory, context, profile, overflow, device, threads },
       memoryLimit: memory,

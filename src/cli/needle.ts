@@ -4,6 +4,7 @@ import { evaluateNeedle } from '../eval/evaluate.ts';
 import { heatmapPage, heatmapPlot, heatmapText } from '../eval/needle/heatmap.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { parseSpecList } from './model-command.ts';
+import { resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 
 export interface NeedleFlags {
@@ -29,12 +30,13 @@ const MATCH_RULES = {
 };
 
 /** The flags that both tasks share, as options of the library. */
-export const evaluationOptions = (
+export const evaluationOptions = async (
+  model: string,
   flags: Omit<NeedleFlags, 'lengths' | 'depths' | 'documents' | 'seed'>,
   signal: AbortSignal,
 ) => ({
   kv: parseSpecList(flags.kv),
-  profile: flags.profile,
+  profile: await resolveProfileFlag(flags.profile, model, signal),
   device: flags.device,
   threads: flags.threads,
   memoryLimit: flags.memory,
@@ -47,8 +49,8 @@ export async function runNeedle(name: string, options: NeedleFlags, signal: Abor
   const { lengths, depths, documents, seed } = options;
   const progress = createProgress({ title: 'needle', unit: 'tokens' });
   try {
-    const { model, device, rows, match } = await evaluateNeedle(name, {
-      ...evaluationOptions(options, signal),
+    const { model, device, rows, match, notices } = await evaluateNeedle(name, {
+      ...(await evaluationOptions(name, options, signal)),
       lengths,
       depths,
       documents,
@@ -56,6 +58,7 @@ export async function runNeedle(name: string, options: NeedleFlags, signal: Abor
       onProgress: ({ done, total }) => progress.update(done, total),
     });
     progress.end();
+    for (const notice of notices) console.error(notice);
     if (signal.aborted) console.error('stopped; results so far:');
     const title = `${model}: facts retrieved`;
     const subtitle = `${documents} document${documents === 1 ? '' : 's'} of each length, ${depths} facts each; ${MATCH_RULES[match]}; ${device}`;

@@ -6,6 +6,7 @@ import { resolveProfile } from '../engine/profile.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { type Plan, planBytes } from '../plan/plan.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { formatShort, formatTable } from './table.ts';
 
 interface Options {
@@ -24,7 +25,7 @@ export function addPlan(program: Command): void {
     .option('--kv <spec>', 'auto, auto:2.25 (bits per value), auto-tq:3.25, or any codec', 'auto')
     .option('--kv-memory <size>', 'memory limit for the KV cache of a full context, e.g. 300MB', parseBytes)
     .option('--context <n>', "tokens, e.g. 32k (default: the model's context)", parseCount)
-    .option('--profile <file>', "calibration profile (default: this model's profile, if `kvasir calibrate` made one)")
+    .option('--profile <file>', PROFILE_HELP)
     .option('--json', 'print the plan as JSON')
     .addHelpText('after', '\nExample:\n  kvasir plan model.gguf --context 32k --kv-memory 300MB')
     .action(showPlan);
@@ -34,7 +35,12 @@ async function showPlan(model: string, options: Options): Promise<void> {
   const file = await openModelFile(model);
   await file.gguf.close();
   const context = options.context ?? file.config.context;
-  const profile = await resolveProfile(file, [options.kv], options.profile);
+  const { profile, notice } = await resolveProfile(
+    file,
+    [options.kv],
+    await resolveProfileFlag(options.profile, model),
+  );
+  if (notice) console.error(notice);
   const plan = choosePlan(options.kv, planShape(file), profile, { kvMemory: options.kvMemory, context });
   const description = describePlan(plan, context, options.kvMemory);
   console.log(options.json ? JSON.stringify(description, null, 1) : render(description));

@@ -2,7 +2,7 @@
 import { createInterface } from 'node:readline/promises';
 import type { Command } from 'commander';
 import { InputError } from '../errors.ts';
-import { planRemoval } from '../model/hub/index.ts';
+import { planRemoval } from '../hub.ts';
 import { formatFileSize } from '../units.ts';
 
 interface Options {

@@ -6,6 +6,7 @@ import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
+import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
 import {
   type ChatOptions,
@@ -25,7 +26,7 @@ import {
   throwIfDisposed,
 } from './engine.ts';
 import { checkConversationOptions, checkLoadOptions } from './options.ts';
-import { type ProfileInput, resolveProfile } from './profile.ts';
+import { resolveProfile } from './profile.ts';
 import { createSlot, type Slot } from './slot.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
@@ -39,7 +40,7 @@ export interface LoadOptions extends EngineOptions {
   pageTokens?: number;
   /** Max tokens per sequence, prompt and answer. Default: the model's training context, at most 32768. */
   context?: number;
-  /** The result of calibration, for codecs that need it: a path or a decoded profile. Default: searched on disk. */
+  /** The result of calibration, for codecs that need it. Default: searched on disk. */
   profile?: ProfileInput;
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
@@ -105,18 +106,23 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   const file = await openModelFile(input, options);
   const { config, template } = file;
   let plan: Plan;
+  let profileNotice: string | undefined;
   const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
   try {
-    const profile = await resolveProfile(file, [kv], options.profile);
+    const { profile, notice } = await resolveProfile(file, [kv], options.profile, options);
+    profileNotice = notice;
     plan = choosePlan(kv, planShape(file, pageTokens), profile, { kvMemory, context });
   } catch (error) {
     await file.gguf.close();
     throw error;
   }
   const engine = await loadEngine(file, { plan, context }, options);
-  const notices = [template.note, plan.notice, context > config.context && longContextNotice(context, config)].filter(
-    note => !!note,
-  );
+  const notices = [
+    template.note,
+    profileNotice,
+    plan.notice,
+    context > config.context && longContextNotice(context, config),
+  ].filter(note => !!note);
   return createModel({ engine, plan, context, overflow, notices: notices as string[] });
 }
 

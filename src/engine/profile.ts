@@ -4,13 +4,11 @@ import { UnsupportedError } from '../errors.ts';
 import { fingerprintFiles } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
 import { calibrationCovers, defaultCodecs, learnedCovers } from '../plan/default-codecs.ts';
-import { checkProfile, type Profile, type ProfileShape } from '../plan/profile.ts';
-import { findProfile, kvasirCacheDir, readProfile } from '../plan/profile-store.ts';
+import { checkProfile, type ProfileShape } from '../plan/profile.ts';
+import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
+import { findProfile, kvasirCacheDir, type ProfileSearch } from '../plan/profile-store.ts';
 import { formatDuration } from '../units.ts';
 import { type ModelFile, planShape } from './engine.ts';
-
-/** The path of a profile, or a profile that was read with `decodeProfile`. */
-export type ProfileInput = string | Profile;
 
 export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'>): ProfileShape {
   const { layers, kvHeads, headDim } = config;
@@ -45,18 +43,21 @@ export async function resolveProfile(
   file: ModelFile,
   specs: readonly string[],
   input?: ProfileInput,
-): Promise<Profile | undefined> {
-  if (input === undefined && !specs.some(spec => isAuto(spec) || needsProfile(spec))) return undefined;
+  options: { signal?: AbortSignal } = {},
+): Promise<ProfileSearch> {
+  if (input === undefined && !specs.some(spec => isAuto(spec) || needsProfile(spec))) return {};
+  const search: ProfileSearch = {};
+  if (input !== undefined) search.profile = await openProfile(input, options);
   const fingerprint = await modelFingerprint(file);
-  const loaded = typeof input === 'string' ? await readProfile(input) : input;
-  const profile = loaded ?? (fingerprint ? await findProfile(file.paths[0], fingerprint) : undefined);
-  if (profile) checkProfile(profile, profileShape(file), fingerprint);
-  for (const spec of specs) if (!isAuto(spec) && needsProfile(spec)) await checkLearnedFor(file, spec, profile);
-  return profile;
+  if (input === undefined && fingerprint !== undefined)
+    Object.assign(search, await findProfile(file.paths[0], fingerprint));
+  if (search.profile) checkProfile(search.profile, profileShape(file), fingerprint);
+  for (const spec of specs) if (!isAuto(spec) && needsProfile(spec)) await checkLearnedFor(file, spec, search);
+  return search;
 }
 
 /** Throws if the profile lacks what a spec needs; the message has the command to run. */
-async function checkLearnedFor(file: ModelFile, spec: string, profile: Profile | undefined): Promise<void> {
+async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice }: ProfileSearch): Promise<void> {
   const shape = planShape(file);
   if (profile && learnedCovers(profile.learned[0], spec, shape)) return;
   const model = file.paths[0] === undefined ? 'MODEL' : shellQuote(file.paths[0]);
@@ -65,8 +66,10 @@ async function checkLearnedFor(file: ModelFile, spec: string, profile: Profile |
   const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
   const why = profile ? `its profile only covers ${codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
-    `${spec} needs a calibrated model, and ${why}. Run: kvasir calibrate ${model}${list}${time}`,
+    `${spec} needs a calibrated model, and ${why}. Run: kvasir calibrate ${model}${list}${time}` +
+      (notice ? `\n${notice}` : ''),
   );
 }
 
-const shellQuote = (path: string): string => (/^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`);
+export const shellQuote = (path: string): string =>
+  /^[\w./:+@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;

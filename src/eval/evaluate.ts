@@ -1,12 +1,13 @@
 /** Evaluation of KV cache formats on a model: divergence from an f16 cache on a text, and retrieval of planted facts. */
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
-import { type ProfileInput, resolveProfile } from '../engine/profile.ts';
+import { resolveProfile } from '../engine/profile.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../engine/rules.ts';
 import type { ModelInput } from '../model/input.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { createPlan, type Plan, planBytes } from '../plan/plan.ts';
 import type { Profile } from '../plan/profile.ts';
+import type { ProfileInput } from '../plan/profile-input.ts';
 import { type Breakdown, createBreakdowns } from './breakdown.ts';
 import { type DivergenceRow, measureDivergence, SCORED_PER_BLOCK } from './divergence.ts';
 import { measureNeedle, type NeedleRow } from './needle/measure.ts';
@@ -17,7 +18,7 @@ export interface EvaluationOptions
   extends Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit' | 'prefillChunk' | 'signal'> {
   /** The codec specs to compare, such as `['tq4', 'auto:2.25']`. */
   kv: readonly string[];
-  /** The result of calibration, for codecs that need it: a path or a decoded profile. Default: searched on disk. */
+  /** The result of calibration, for codecs that need it. Default: searched on disk. */
   profile?: ProfileInput;
   /** Use the faster integer kernels, as generation does. Default: false. */
   fast?: boolean;
@@ -62,6 +63,8 @@ export interface EvaluationContext {
   plans: Plan[];
   /** The profile in use, if a codec needs one. */
   profile?: Profile;
+  /** Warnings about the profile and the plans. */
+  notices: readonly string[];
 }
 
 /** The result of `evaluate`. */
@@ -133,7 +136,8 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
   evaluateRules.kv(options.kv, 'kv');
   const { text, context = 2048, skipRows = 0, parseSpecialTokens, signal, onProgress } = options;
   const from = options.from ?? Math.floor(context / 2);
-  const { file, plans, profile } = await openFor(model, options);
+  const { file, ...setup } = await openFor(model, options);
+  const { plans } = setup;
   const { tokenizer, config } = file;
   // All caches exist at once, and some f16 log probabilities that the others are compared with.
   const caches = plans.reduce((sum, plan) => sum + planBytes(plan, context), 0);
@@ -156,7 +160,7 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
       onProgress,
       onScored: breakdowns?.add,
     });
-    return { model: config.name, device: engine.why, plans, profile, rows, breakdowns: breakdowns?.result() };
+    return { model: config.name, device: engine.why, ...setup, rows, breakdowns: breakdowns?.result() };
   } finally {
     await engine.dispose();
   }
@@ -170,24 +174,27 @@ export async function evaluateNeedle(model: ModelInput, options: NeedleEvaluatio
   checkOptions('evaluateNeedle', options, needleRules);
   needleRules.kv(options?.kv, 'kv');
   const { lengths = [1000, 2000, 4000, 6000], depths = 10, documents = 4, seed = 1, signal, onProgress } = options;
-  const { file, plans, profile } = await openFor(model, options);
+  const { file, ...setup } = await openFor(model, options);
+  const { plans } = setup;
   const { name, context: maxContext } = file.config;
   const plan = plans.reduce((a, b) => (planBytes(b, maxContext) > planBytes(a, maxContext) ? b : a));
   const context = Math.min(maxContext, Math.max(...lengths) + QUESTION_TOKENS);
   const engine = await loadEngine(file, { plan, context }, engineOptions(options));
   try {
     const rows = await measureNeedle(engine, { plans, lengths, depths, documents, seed, signal, onProgress });
-    return { model: name, device: engine.why, plans, profile, rows, match: matchFor(name) };
+    return { model: name, device: engine.why, ...setup, rows, match: matchFor(name) };
   } finally {
     await engine.dispose();
   }
 }
 
-async function openFor(model: ModelInput, { kv, profile: input, memoryLimit }: EvaluationOptions) {
+async function openFor(model: ModelInput, { kv, profile: input, memoryLimit, signal }: EvaluationOptions) {
   const file: ModelFile = await openModelFile(model, { memoryLimit });
   try {
-    const profile = await resolveProfile(file, kv, input);
-    return { file, profile, plans: kv.map(spec => choosePlan(spec, planShape(file), profile)) };
+    const { profile, notice } = await resolveProfile(file, kv, input, { signal });
+    const plans = kv.map(spec => choosePlan(spec, planShape(file), profile));
+    const notices = new Set([notice, ...plans.map(plan => plan.notice)].filter(text => text !== undefined));
+    return { file, profile, plans, notices: [...notices] };
   } catch (error) {
     await file.gguf.close();
     throw error;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { describeWithFile, smolModel } from '../../test/shared.ts';
 import { InputError } from '../errors.ts';
-import { fingerprintFile, fingerprintFiles } from './fingerprint.ts';
+import { fingerprintFile, fingerprintFiles, knownFingerprint } from './fingerprint.ts';
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 let folder: string;
@@ -45,6 +45,16 @@ describe('a fingerprint', () => {
     await writeFile(path, 'three');
     await utimes(path, time, time);
     expect(await fingerprintFile(path, { cacheDir })).toBe(sha256('three'));
+  });
+
+  it('is known without hashing if it is cached', async () => {
+    const [a, b] = [await file('a', 'one'), await file('b', 'two')];
+    expect(await knownFingerprint([a, b], { cacheDir })).toBeUndefined();
+    await fingerprintFile(a, { cacheDir });
+    expect(await knownFingerprint([a], { cacheDir })).toBe(sha256('one'));
+    expect(await knownFingerprint([a, b], { cacheDir })).toBeUndefined();
+    const both = await fingerprintFiles([a, b], { cacheDir });
+    expect(await knownFingerprint([a, b], { cacheDir })).toBe(both);
   });
 
   it('is computed again if the cache is damaged', async () => {

@@ -22,22 +22,10 @@ const sha256Pattern = /^[0-9a-f]{64}$/;
 
 /** The sha256 of one file, in hex. */
 export async function fingerprintFile(path: string, options: FingerprintOptions = {}): Promise<string> {
-  const { realpath } = await import('node:fs/promises');
-  const { resolve } = await import('node:path');
-  const real = await realpath(path).catch(error => {
-    throw new InputError(`${path} cannot be opened (${error.code ?? error.message}). Check the path.`, {
-      cause: error,
-    });
-  });
-  if (real !== resolve(path)) {
-    const blob = await hubBlobHash(real);
-    if (blob) return blob;
-  }
+  const known = await findFingerprint(path, options);
+  if (known !== undefined) return known;
+  const real = await realPathOf(path);
   const before = await statOf(real);
-  const cache = options.cacheDir === undefined ? undefined : await readCache(options.cacheDir);
-  const cached = cache?.get(real);
-  if (cached && cached.size === before.size && cached.mtimeMs === before.mtimeMs) return cached.sha256;
-
   const sha256 = await hashFile(real);
   const after = await statOf(real);
   if (after.size !== before.size || after.mtimeMs !== before.mtimeMs)
@@ -51,9 +39,42 @@ export async function fingerprintFile(path: string, options: FingerprintOptions 
 export async function fingerprintFiles(paths: readonly string[], options: FingerprintOptions = {}): Promise<string> {
   const fingerprints: string[] = [];
   for (const path of paths) fingerprints.push(await fingerprintFile(path, options));
+  return combine(fingerprints);
+}
+
+/** As `fingerprintFiles`, but undefined if a file would have to be hashed, which takes seconds. */
+export async function knownFingerprint(
+  paths: readonly string[],
+  options: FingerprintOptions = {},
+): Promise<string | undefined> {
+  const fingerprints = await Promise.all(paths.map(path => findFingerprint(path, options)));
+  return fingerprints.every(found => found !== undefined) ? combine(fingerprints) : undefined;
+}
+
+async function combine(fingerprints: string[]): Promise<string> {
   if (fingerprints.length === 1) return fingerprints[0];
   const { createHash } = await import('node:crypto');
   return createHash('sha256').update(fingerprints.join('\n')).digest('hex');
+}
+
+/** The name of a blob in the hub cache, or a cached result; undefined if there is neither. */
+async function findFingerprint(path: string, { cacheDir }: FingerprintOptions): Promise<string | undefined> {
+  const { resolve } = await import('node:path');
+  const real = await realPathOf(path);
+  const blob = real === resolve(path) ? undefined : await hubBlobHash(real);
+  if (blob !== undefined || cacheDir === undefined) return blob;
+  const { size, mtimeMs } = await statOf(real);
+  const cached = (await readCache(cacheDir)).get(real);
+  return cached?.size === size && cached.mtimeMs === mtimeMs ? cached.sha256 : undefined;
+}
+
+async function realPathOf(path: string): Promise<string> {
+  const { realpath } = await import('node:fs/promises');
+  return realpath(path).catch(error => {
+    throw new InputError(`${path} cannot be opened (${error.code ?? error.message}). Check the path.`, {
+      cause: error,
+    });
+  });
 }
 
 async function hubBlobHash(real: string): Promise<string | undefined> {

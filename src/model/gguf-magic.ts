@@ -56,8 +56,8 @@ const foreignFormats: readonly ForeignFormat[] = [
   { test: startsWith('\0'.repeat(8)), name: 'all zeros, as in an incomplete download', advice: downloadAgain },
 ];
 
-/** Bytes at the start of a file that `checkGgufMagic` needs. */
-export const magicCheckBytes = 64;
+/** Bytes at the start of a file that the check looks at. */
+const magicCheckBytes = 64;
 
 /** Throws unless `head`, the first bytes of a file, can be the start of a GGUF file. */
 export function checkGgufMagic(head: Uint8Array, fileName: string): void {

@@ -55,7 +55,7 @@ export async function fileSource(path: string): Promise<ByteSource> {
   const stat = await file.stat();
   if (!stat.isFile()) {
     await file.close();
-    throw new InputError(`${path} is not a file. Pass the path of a .gguf file.`);
+    throw new InputError(`${path} is not a file. Check the path.`);
   }
   const fill: ReadInto = async (offset, into) => {
     for (let done = 0; done < into.length; ) {

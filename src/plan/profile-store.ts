@@ -1,8 +1,12 @@
 /**
- * Profiles on disk: `profiles/<fingerprint>.kvprofile` in Kvasir's cache folder, or `model.kvprofile` next to `model.gguf`.
- * Node only; node modules are imported dynamically, so that browsers can bundle this file.
+ * Profiles on disk: `model.kvprofile` next to `model.gguf`, or `profiles/<fingerprint>.kvprofile` in Kvasir's cache folder,
+ * where `kvasir calibrate` writes. Node only; node modules are imported dynamically, so that browsers can bundle this file.
  */
-import { FormatError, InputError } from '../errors.ts';
+import { FormatError } from '../errors.ts';
+import { importInNode } from '../model/open-bytes.ts';
+import { profileNames } from '../model/profile-name.ts';
+import { type ByteSource, fileSource } from '../model/source.ts';
+import { formatFileSize } from '../units.ts';
 import { decodeProfile, type Profile } from './profile.ts';
 
 const MAX_PROFILE_BYTES = 2 ** 30;
@@ -20,29 +24,73 @@ export async function profilePath(fingerprint: string): Promise<string> {
   return join(await kvasirCacheDir(), 'profiles', `${fingerprint}.kvprofile`);
 }
 
-/** The profile next to a model, or in the cache folder; undefined if there is none. */
-export async function findProfile(modelPath: string, fingerprint: string): Promise<Profile | undefined> {
-  const { access } = await import('node:fs/promises');
-  for (const path of [modelPath.replace(/(\.gguf)?$/i, '.kvprofile'), await profilePath(fingerprint)]) {
-    const exists = await access(path).then(
-      () => true,
-      () => false,
-    );
-    if (exists) return readProfile(path);
-  }
-  return undefined;
+/** The result of searching a model's profile. */
+export interface ProfileSearch {
+  profile?: Profile;
+  /** Where it was found. */
+  path?: string;
+  /** Why files next to the model were not used. */
+  notice?: string;
 }
 
-export async function readProfile(path: string): Promise<Profile> {
-  const { readFile, stat } = await import('node:fs/promises');
-  const fail = (error: NodeJS.ErrnoException) => {
-    throw new InputError(`${path} cannot be read (${error.code ?? error.message}). Check the path of the profile.`);
-  };
-  const { size } = await stat(path).catch(fail);
-  if (size > MAX_PROFILE_BYTES)
-    throw new FormatError(`${path} has ${size} bytes; profiles have at most ${MAX_PROFILE_BYTES}. Check the path.`);
-  const bytes = await readFile(path).catch(fail);
-  return decodeProfile(new Uint8Array(bytes), path);
+/**
+ * Finds the newest profile of a model, next to it or in the cache folder: after a pull and a calibration, the latter one
+ * counts. A file for another model is skipped with a notice, since a model's file may be replaced by a new version; a
+ * damaged file is an error.
+ */
+export async function findProfile(modelPath: string, fingerprint: string): Promise<ProfileSearch> {
+  const skipped: string[] = [];
+  const notice = () => skipped.join('\n') || undefined;
+  for (const path of await listProfilePaths(modelPath, fingerprint)) {
+    const profile = await readProfile(path);
+    if (profile.fingerprint === fingerprint) return { profile, path, notice: notice() };
+    const { model } = profile.provenance;
+    skipped.push(
+      `${path} is not used: it was made for ${model ? `"${model}"` : 'another model'} (${profile.fingerprint.slice(0, 12)}), ` +
+        `not for this file (${fingerprint.slice(0, 12)}).`,
+    );
+  }
+  return { notice: notice() };
+}
+
+/** The files that may be a model's profile, newest first. Without a fingerprint: only those next to the model. */
+export async function listProfilePaths(modelPath: string, fingerprint?: string): Promise<string[]> {
+  const { realpath, stat } = await import('node:fs/promises');
+  const real = await realpath(modelPath).catch(() => modelPath);
+  const paths = [modelPath, real].flatMap(profileNames);
+  if (fingerprint !== undefined) paths.push(await profilePath(fingerprint));
+  const found = await Promise.all(
+    [...new Set(paths)].map(async path => ({ path, file: await stat(path).catch(() => undefined) })),
+  );
+  return found
+    .filter(({ file }) => file?.isFile())
+    .sort((a, b) => b.file!.mtimeMs - a.file!.mtimeMs)
+    .map(({ path }) => path);
+}
+
+/** Reads a profile; `name` is used in error messages. */
+export async function readProfile(path: string, name = path): Promise<Profile> {
+  await importInNode(path, import('node:fs/promises'));
+  const source = await fileSource(path);
+  try {
+    return await decodeSource(source, name);
+  } finally {
+    await source.close();
+  }
+}
+
+/** Reads and checks a whole profile. */
+export async function decodeSource(source: ByteSource, name = source.name): Promise<Profile> {
+  checkProfileSize(source.size, true, name);
+  return decodeProfile(await source.read(0, source.size), name);
+}
+
+export function checkProfileSize(bytes: number, isTotal: boolean, name: string): void {
+  if (bytes <= MAX_PROFILE_BYTES) return;
+  throw new FormatError(
+    `${name} has ${isTotal ? '' : 'more than '}${formatFileSize(bytes)}; a profile has at most ` +
+      `${formatFileSize(MAX_PROFILE_BYTES)}. Check that it is a profile.`,
+  );
 }
 
 /** Writes a file completely or not at all. */

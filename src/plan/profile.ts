@@ -8,8 +8,8 @@
  *   .   arrays    in the order of the header's list, f16 or f32, each padded with zeros to a multiple of 4
  *   end 32 bytes  sha256 of all bytes before it; also the profile's hash
  *
- * Files are untrusted: counts are checked against the file's size before memory is allocated, numbers must be finite, and
- * an invalid file loads nothing.
+ * Files are untrusted: counts are checked against the file's size before memory is allocated, numbers must be finite,
+ * names must be short and printable, and an invalid file loads nothing.
  */
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
@@ -104,6 +104,11 @@ const SIDES = ['key', 'value'] as const;
 const MAX_HEADER_BYTES = 1 << 24;
 const MAX_LAYERS = 4096;
 const MAX_ARRAYS = 1 << 16;
+const MAX_NAME_LENGTH = 200;
+/** Characters that could control a terminal or hide text in it. */
+const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
+/** Codec specs, which also name probes. */
+const SPEC_PATTERN = /^[a-z][\w.:/+-]{0,63}$/;
 /** Longer arrays are stored in f16, if their values allow it. */
 const MAX_F32_LENGTH = 1000;
 
@@ -129,7 +134,12 @@ export async function encodeProfile(
   });
   // Format version 1 calls the RoPE frequencies `turn`, and the provenance `made`.
   const { ropeFrequencies: turn, ...sizes } = shape;
-  const header = { fingerprint, shape: { ...sizes, turn }, made: provenance, sensitivities, measurements, arrays };
+  const made = {
+    ...provenance,
+    model: toPrintableName(provenance.model),
+    sources: provenance.sources.map(({ name, tokens }) => ({ name: toPrintableName(name), tokens })),
+  };
+  const header = { fingerprint, shape: { ...sizes, turn }, made, sensitivities, measurements, arrays };
   const json = new TextEncoder().encode(JSON.stringify(header));
   const headerBytes = pad4(json.length);
   const total = arrays.reduce(
@@ -155,6 +165,9 @@ export async function encodeProfile(
   return bytes;
 }
 
+/** A file's name as the format allows it. */
+const toPrintableName = (name: string): string => name.replace(UNPRINTABLE, '\ufffd').slice(0, MAX_NAME_LENGTH);
+
 /** f16 has a maximum of 65504 and loses precision below 2^-14. */
 function chooseNumberType(array: Float32Array): NumberType {
   if (array.length <= MAX_F32_LENGTH) return 'f32';
@@ -170,7 +183,8 @@ function chooseNumberType(array: Float32Array): NumberType {
 export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The profile'): Promise<Profile> {
   const check: Check = createCheck(name);
   const text = (from: number, to: number) => new TextDecoder().decode(bytes.subarray(from, to));
-  check(bytes.length >= HEADER_OFFSET + HASH_BYTES && text(0, 8) === MAGIC, 'it is not a Kvasir profile');
+  check(isProfileStart(bytes), 'it is not a Kvasir profile');
+  check(bytes.length >= HEADER_OFFSET + HASH_BYTES, 'its header is truncated');
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const version = view.getUint32(8, true);
   if (version !== VERSION)
@@ -214,6 +228,10 @@ export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The 
   return { ...rest, learned, hash: hex(hash) };
 }
 
+/** Whether a file that starts with these bytes is a profile. */
+export const isProfileStart = (bytes: Uint8Array): boolean =>
+  new TextDecoder().decode(bytes.subarray(0, MAGIC.length)) === MAGIC;
+
 type Check = (condition: boolean, what: string) => asserts condition;
 
 const createCheck =
@@ -238,7 +256,8 @@ function checkHeader(json: unknown, check: Check): Header {
   const provenance = asRecord(header.made);
   const isIntegerIn = (x: unknown, low: number, high: number): x is number =>
     Number.isInteger(x) && (x as number) >= low && (x as number) <= high;
-  const isShortString = (x: unknown): x is string => typeof x === 'string' && x.length <= 200;
+  const isName = (x: unknown): x is string =>
+    typeof x === 'string' && x.length <= MAX_NAME_LENGTH && x.search(UNPRINTABLE) < 0;
   const { layers, kvHeads, headDim, turn } = shape;
   check(
     typeof header.fingerprint === 'string' && /^[0-9a-f]{64}$/.test(header.fingerprint),
@@ -257,15 +276,15 @@ function checkHeader(json: unknown, check: Check): Header {
   const isCount = (x: unknown) => isIntegerIn(x, 0, Number.MAX_SAFE_INTEGER);
   check(
     [tokens, context, samples, seed].every(isCount) &&
-      isShortString(model) &&
-      isShortString(text) &&
-      isShortString(version) &&
+      isName(model) &&
+      isName(text) &&
+      isName(version) &&
       Array.isArray(sources) &&
       sources.length <= 1000 &&
-      sources.map(asRecord).every(source => isShortString(source.name) && isCount(source.tokens)) &&
+      sources.map(asRecord).every(source => isName(source.name) && isCount(source.tokens)) &&
       Array.isArray(codecs) &&
       codecs.length <= 1000 &&
-      codecs.every(isShortString),
+      codecs.every(isSpec),
     'its provenance is invalid',
   );
   const list = header.arrays;
@@ -301,7 +320,7 @@ function checkSensitivities(record: Record<string, unknown>, layers: number, che
   check(probes.length <= 64, 'it has too many probes');
   return Object.fromEntries(
     probes.map(([probe, list]) => {
-      check(probe.length <= 64 && Array.isArray(list) && list.length === layers, 'its sensitivities are invalid');
+      check(isSpec(probe) && Array.isArray(list) && list.length === layers, 'its sensitivities are invalid');
       const rows = list.map(entry => {
         const { key, value } = asRecord(entry);
         check(Number.isFinite(key) && Number.isFinite(value), 'its sensitivities are invalid');
@@ -317,10 +336,12 @@ function checkMeasurements(list: unknown, check: Check): PlanMeasurement[] {
   return list.map(entry => {
     const { kv, bits, kld } = asRecord(entry);
     const isAmount = (x: unknown): x is number => Number.isFinite(x) && (x as number) >= 0;
-    check(typeof kv === 'string' && kv.length <= 64 && isAmount(bits) && isAmount(kld), 'its measurements are invalid');
+    check(isSpec(kv) && isAmount(bits) && isAmount(kld), 'its measurements are invalid');
     return { kv, bits, kld };
   });
 }
+
+const isSpec = (x: unknown): x is string => typeof x === 'string' && SPEC_PATTERN.test(x);
 
 const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object' && x !== null ? { ...x } : {});
 

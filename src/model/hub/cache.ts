@@ -110,13 +110,17 @@ export async function listSnapshots(dir: string, revision: string): Promise<stri
 
 const snapshotTime = async (dir: string, name: string) => (await stat(join(dir, 'snapshots', name))).mtimeMs;
 
-/** The GGUF files of a snapshot, as named in the repository, without dangling links. */
-export async function listSnapshotGgufs(dir: string, commit: string): Promise<string[]> {
+/** The files of a snapshot with this extension, as named in the repository, without dangling links. */
+export async function listSnapshotFiles(
+  dir: string,
+  commit: string,
+  extension: '.gguf' | '.kvprofile',
+): Promise<string[]> {
   const root = join(dir, 'snapshots', commit);
   const names = await readdir(root, { recursive: true }).catch(() => []);
-  const ggufs = names.filter(name => /\.gguf$/i.test(name));
-  const sizes = await Promise.all(ggufs.map(name => fileSize(join(root, name))));
-  return ggufs.filter((_, i) => sizes[i] !== undefined).map(name => name.split(sep).join('/'));
+  const matches = names.filter(name => name.toLowerCase().endsWith(extension));
+  const sizes = await Promise.all(matches.map(name => fileSize(join(root, name))));
+  return matches.filter((_, i) => sizes[i] !== undefined).map(name => name.split(sep).join('/'));
 }
 
 export async function listCachedRepos(cache: string): Promise<string[]> {

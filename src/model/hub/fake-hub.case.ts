@@ -31,6 +31,8 @@ type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 export interface FakeHub {
   endpoint: string;
   files: Record<string, FakeFile>;
+  /** The files of further repositories; all others have `files`. */
+  repos: Record<string, Record<string, FakeFile>>;
   sha: string;
   requests: SeenRequest[];
   /** Body bytes sent by the storage server. */
@@ -72,14 +74,14 @@ export async function fakeHub(files: Record<string, FakeFile>): Promise<FakeHub>
     recordRequest(hub, 'store', request);
     const fault = hub.storeFaults.shift();
     if (fault) return fault(request, response);
-    return serveBytes(hub, hub.files[fileOf(request)], request, response);
+    return serveBytes(hub, filesOf(hub, request)[fileOf(request)], request, response);
   });
   const front = createServer((request, response) => {
     recordRequest(hub, 'hub', request);
     const fault = hub.hubFaults.shift();
     if (fault) return fault(request, response);
-    if (request.url?.startsWith('/api/models/')) return serveList(hub, response);
-    const file = hub.files[fileOf(request)];
+    if (request.url?.startsWith('/api/models/')) return serveList(hub, request, response);
+    const file = filesOf(hub, request)[fileOf(request)];
     if (!file) return respondWith(404, { 'x-error-code': 'EntryNotFound' })(request, response);
     response.setHeader('x-repo-commit', hub.sha);
     if (file.outsideLfs) {
@@ -87,7 +89,7 @@ export async function fakeHub(files: Record<string, FakeFile>): Promise<FakeHub>
       return serveBytes(hub, file, request, response);
     }
     response.writeHead(302, {
-      location: `${storeUrl}/store/${commit}/${fileOf(request)}`,
+      location: `${storeUrl}/${repoOf(request)}/store/${commit}/${fileOf(request)}`,
       'x-linked-etag': `"${file.sha256 ?? sha256(file.bytes)}"`,
       'x-linked-size': String(file.size ?? file.bytes.length),
       etag: '"of-the-redirect"',
@@ -98,6 +100,7 @@ export async function fakeHub(files: Record<string, FakeFile>): Promise<FakeHub>
   const hub: FakeHub = {
     endpoint,
     files,
+    repos: {},
     sha: commit,
     requests: [],
     servedBytes: 0,
@@ -123,7 +126,12 @@ const listen = (server: ReturnType<typeof createServer>) =>
     server.listen(0, '127.0.0.1', () => done(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)),
   );
 
-/** The path after `/org/repo/resolve/<revision>/` or `/store/<revision>/`. */
+const repoOf = ({ url = '' }: IncomingMessage) =>
+  /^\/(?:api\/models\/)?([^/]+\/[^/]+)\/(?:revision|resolve|store)\//.exec(url)?.[1] ?? '';
+
+const filesOf = (hub: FakeHub, request: IncomingMessage) => hub.repos[repoOf(request)] ?? hub.files;
+
+/** The path after `/org/repo/resolve/<revision>/` or `/org/repo/store/<revision>/`. */
 const fileOf = ({ url = '' }: IncomingMessage) =>
   decodeURIComponent(/\/(?:resolve|store)\/[^/]+\/(.+)/.exec(url)?.[1] ?? '');
 
@@ -131,8 +139,8 @@ function recordRequest(hub: FakeHub, host: SeenRequest['host'], { method = '', u
   hub.requests.push({ host, method, path: url, range: headers.range, authorization: headers.authorization });
 }
 
-function serveList(hub: FakeHub, response: ServerResponse) {
-  const siblings = Object.entries(hub.files).map(([rfilename, { bytes, outsideLfs, ...lie }]) => {
+function serveList(hub: FakeHub, request: IncomingMessage, response: ServerResponse) {
+  const siblings = Object.entries(filesOf(hub, request)).map(([rfilename, { bytes, outsideLfs, ...lie }]) => {
     const size = lie.size ?? bytes.length;
     return outsideLfs ? { rfilename, size } : { rfilename, size, lfs: { sha256: lie.sha256 ?? sha256(bytes), size } };
   });

@@ -4,7 +4,7 @@ import {
   cacheDir,
   type Env,
   listCachedRepos,
-  listSnapshotGgufs,
+  listSnapshotFiles,
   listSnapshots,
   repoDir,
   snapshotPath,
@@ -16,6 +16,8 @@ export interface CachedModel {
   name: string;
   /** The first part's path in the repository. */
   file: string;
+  /** The paths of all parts on disk, in order. */
+  paths: string[];
   /** Quantization, if the file name contains it. */
   quant?: string;
   /** Size of all parts. */
@@ -36,14 +38,16 @@ export async function listModels({ env = process.env }: ListOptions = {}): Promi
   for (const repo of await listCachedRepos(cache)) {
     const dir = repoDir(cache, repo);
     for (const commit of await listSnapshots(dir, 'main')) {
-      const models = groupModels(await listSnapshotGgufs(dir, commit));
+      const models = groupModels(await listSnapshotFiles(dir, commit, '.gguf'));
       for (const model of models.filter(({ parts, partCount }) => parts.length === partCount)) {
         const name = formatModelName(repo, model, models);
         if (modelsByName.has(name)) continue;
-        const files = await Promise.all(model.parts.map(part => stat(snapshotPath(dir, commit, part))));
+        const paths = model.parts.map(part => snapshotPath(dir, commit, part));
+        const files = await Promise.all(paths.map(path => stat(path)));
         modelsByName.set(name, {
           name,
           file: model.file,
+          paths,
           quant: model.quant,
           bytes: files.reduce((sum, { size }) => sum + size, 0),
           lastUsed: new Date(Math.max(...files.map(({ atimeMs, mtimeMs }) => Math.max(atimeMs, mtimeMs)))),

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { groupModels, isSafePath, parseModelName, parseQuant } from './name.ts';
+import { groupModels, isSafePath, parseModelName, parseProfileName, parseQuant } from './name.ts';
 
 describe('model names', () => {
   test.each([
@@ -11,6 +11,17 @@ describe('model names', () => {
   test.each(['tiny', './tiny/x.gguf', '../a/b', '/a/b', 'models/x.gguf', 'a/b/c', 'a/b/../x.gguf', 'C:\\a\\b', 'a/b:'])(
     '%s is not a hub name',
     text => expect(parseModelName(text)).toBeUndefined(),
+  );
+
+  test.each([
+    ['acme/tiny', { repo: 'acme/tiny' }],
+    ['hf:acme/tiny:a b.kvprofile', { repo: 'acme/tiny', file: 'a b.kvprofile' }],
+    ['acme/tiny/sub/x.kvprofile', { repo: 'acme/tiny', file: 'sub/x.kvprofile' }],
+  ])('parses the profile %s', (text, name) => expect(parseProfileName(text)).toEqual(name));
+
+  test.each(['x.kvprofile', 'dir/x.kvprofile', './a/b', '/a/b', 'a/b/c', 'a/b:Q4_0', 'a/b:../x.kvprofile'])(
+    '%s is not a profile on the hub',
+    text => expect(parseProfileName(text)).toBeUndefined(),
   );
 
   test('rejects unsafe file paths', () => {

@@ -25,6 +25,7 @@ export interface GgufModel {
 }
 
 const namePattern = /^(?:hf:)?([\w.-]{1,96}\/[\w.-]{1,96})(?::([\w.-]{1,64})|\/(.+\.gguf))?$/i;
+const profileNamePattern = /^(?:hf:)?([\w.-]{1,96}\/[\w.-]{1,96})(?:[:/](.+\.kvprofile))?$/i;
 const quantPattern = /(?:^|[-._/])((?:UD-)?(?:I?Q|TQ)\d(?:_[A-Z0-9]+)*|MXFP\d(?:_[A-Z0-9]+)*|BF16|FP?16|FP?32)$/i;
 const partPattern = /-(\d{5})-of-(\d{5})(?=\.gguf$)/i;
 
@@ -43,9 +44,24 @@ export function requireModelName(text: string): ModelName {
   throw new InputError(`'${text}' is not a model name on the hub: use org/repo, org/repo:Q4_K_M or org/repo/file.gguf`);
 }
 
+/** A profile on the hub. */
+export interface ProfileName {
+  /** `org/repo` */
+  repo: string;
+  /** A path in the repository. */
+  file?: string;
+}
+
+/** Parses `org/repo`, `org/repo:file.kvprofile` or `org/repo/file.kvprofile`; undefined if it can only be a path. */
+export function parseProfileName(text: string): ProfileName | undefined {
+  const [, repo, file] = profileNamePattern.exec(text) ?? [];
+  if (repo === undefined || !isRepoName(repo) || (file !== undefined && !isSafePath(file))) return undefined;
+  return { repo, file };
+}
+
 /** The hub forbids `--` and `..` in names, and the cache's folder names depend on that. */
 function isRepoName(repo: string): boolean {
-  return repo.split('/').every(part => /^[a-z0-9_]/i.test(part) && !/--|\.\.|\.gguf$/i.test(part));
+  return repo.split('/').every(part => /^[a-z0-9_]/i.test(part) && !/--|\.\.|\.(gguf|kvprofile)$/i.test(part));
 }
 
 /** A branch, tag or commit. It becomes a path under refs/, so it must not leave that folder. */

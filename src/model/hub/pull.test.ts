@@ -3,6 +3,7 @@ import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
 import { CapacityError, FormatError, InputError, NetworkError } from '../../errors.ts';
+import { type PullOptions, pull } from '../../hub.ts';
 import { fingerprintFile } from '../fingerprint.ts';
 import {
   commit,
@@ -15,7 +16,7 @@ import {
   respondWith,
   sha256,
 } from './fake-hub.case.ts';
-import { type PullOptions, pull } from './pull.ts';
+
 import { resolveModel } from './resolve.ts';
 
 const MB = 2 ** 20;

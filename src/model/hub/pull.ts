@@ -1,6 +1,6 @@
-/** Downloads a model from the hub into the cache: list, select, check disk space, download, link. */
-import { mkdir, statfs } from 'node:fs/promises';
-import { basename, join } from 'node:path';
+/** Downloads files from the hub into the cache: list, select, check disk space, download, link. */
+import { mkdir, rm, statfs } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import { CapacityError, FormatError, InputError } from '../../errors.ts';
 import { formatFileSize } from '../../units.ts';
 import { cacheDir, type Env, fileSize, linkSnapshot, readToken, repoDir, snapshotPath, writeRef } from './cache.ts';
@@ -8,18 +8,11 @@ import { download, partialPath } from './download.ts';
 import { bulletList } from './format.ts';
 import type { Hub } from './http.ts';
 import { withLock } from './lock.ts';
-import {
-  checkRevision,
-  chooseModels,
-  formatModelName,
-  type GgufModel,
-  groupModels,
-  type ModelName,
-  requireModelName,
-} from './name.ts';
+import { checkRevision, chooseModels, formatModelName, type GgufModel, groupModels, type ModelName } from './name.ts';
 import { fetchFileInfo, listRepoFiles, type RemoteFile, type RepoListing } from './remote-files.ts';
 
-export interface PullOptions {
+/** Options of everything that uses the hub. */
+export interface HubOptions {
   /** A branch, tag or commit. Default: `main`. */
   revision?: string;
   /** Access token. Default: $HF_TOKEN, or the token file of `hf auth login`. Only sent to the endpoint's host. */
@@ -61,61 +54,96 @@ export interface PulledFile {
   fetched: boolean;
 }
 
-export interface PullResult {
+/** A repository of the hub, as it is at one commit, and its folder in the cache. */
+export interface OpenedRepo {
+  hub: Hub;
+  cache: string;
   repo: string;
   revision: string;
-  commit: string;
+  listing: RepoListing;
+}
+
+/** A model in the cache. */
+export interface PulledModel {
   quant?: string;
-  /** The file to load: the first part of the (first) model. */
-  path: string;
+  /** Its parts, in order. */
   files: PulledFile[];
 }
 
-/**
- * Downloads a model (`org/repo`, `org/repo:Q4_K_M` or `org/repo/file.gguf`) into the Hugging Face cache and verifies its
- * checksum. Files in the cache are not downloaded again. Without a quantization, Q4_K_M is preferred.
- */
-export async function pull(model: string, options: PullOptions = {}): Promise<PullResult> {
-  const name = requireModelName(model);
-  const { env = process.env, revision = 'main', onProgress } = options;
+/** A file to download, which may be of another repository, and its name in the snapshot. */
+interface Download {
+  remote: RemoteFile;
+  file: string;
+}
+
+export async function openRepo(repo: string, options: HubOptions = {}): Promise<OpenedRepo> {
+  const { env = process.env, revision = 'main' } = options;
   checkRevision(revision);
   const hub = await createConnection(env, options);
-  const cache = cacheDir(env);
-  const dir = repoDir(cache, name.repo);
+  return { hub, cache: cacheDir(env), repo, revision, listing: await listRepoFiles(hub, repo, revision) };
+}
 
-  const listing = await listRepoFiles(hub, name.repo, revision);
+/** Downloads the models of an opened repository that match a name. */
+export async function pullModels(
+  opened: OpenedRepo,
+  name: ModelName,
+  onProgress?: HubOptions['onProgress'],
+): Promise<PulledModel[]> {
+  const { hub, repo, listing } = opened;
   const models = selectModels(listing, name, hub.onMessage);
-  const remotes: RemoteFile[] = [];
+  const downloads: Download[] = [];
   for (const file of models.flatMap(model => model.parts)) {
-    remotes.push(await fetchFileInfo(hub, name.repo, listing, file));
+    downloads.push({ file, remote: await fetchFileInfo(hub, repo, listing, file) });
   }
+  const files = await storeFiles(opened, downloads, { onProgress });
+  return models.map(({ quant, parts }) => ({ quant, files: files.splice(0, parts.length) }));
+}
 
+interface StoreOptions {
+  onProgress?: HubOptions['onProgress'];
+  /** Throws if a file is not what it should be: it is deleted, and not linked. */
+  check?: (path: string) => Promise<void>;
+}
+
+/** Downloads files into the cache folder of a repository, unless they are there, and links them into its snapshot. */
+export async function storeFiles(
+  { hub, cache, repo, revision, listing: { commit } }: OpenedRepo,
+  downloads: readonly Download[],
+  { onProgress, check }: StoreOptions,
+): Promise<PulledFile[]> {
+  const dir = repoDir(cache, repo);
   try {
     await mkdir(join(dir, 'blobs'), { recursive: true });
     const files: PulledFile[] = [];
-    const cachedBytes = await countCachedBytes(dir, listing.commit, remotes);
-    const done = remotes.map(({ hash }) => cachedBytes.get(hash) ?? 0);
-    const total = remotes.reduce((sum, { size }) => sum + size, 0);
-    await checkDiskSpace(dir, remotes, cachedBytes);
-    for (const [i, remote] of remotes.entries()) {
+    const cachedBytes = await countCachedBytes(dir, commit, downloads);
+    const done = downloads.map(({ remote }) => cachedBytes.get(remote.hash) ?? 0);
+    const total = downloads.reduce((sum, { remote }) => sum + remote.size, 0);
+    await checkDiskSpace(dir, downloads, cachedBytes);
+    for (const [i, { remote, file }] of downloads.entries()) {
       const report = (bytes: number) => {
         done[i] = bytes;
         onProgress?.({ file: remote.file, done: done.reduce((a, b) => a + b), total });
       };
       report(done[i]);
-      const fetched = await downloadIfMissing(hub, cache, listing.commit, remote, report);
+      const fetched = await downloadIfMissing(hub, dir, commit, downloads[i], report);
       report(remote.size);
-      const path = await linkSnapshot(dir, listing.commit, remote.file, remote.hash);
+      const blob = join(dir, 'blobs', remote.hash);
+      const stored = (await fileSize(blob)) === undefined ? snapshotPath(dir, commit, file) : blob;
+      await check?.(stored).catch(async error => {
+        if (fetched) await rm(blob, { force: true });
+        throw error;
+      });
+      const path = await linkSnapshot(dir, commit, file, remote.hash);
       files.push({ file: remote.file, path, bytes: remote.size, hash: remote.hash, fetched });
     }
-    await writeRef(dir, revision, listing.commit);
-    return { repo: name.repo, revision, commit: listing.commit, quant: models[0].quant, path: files[0].path, files };
+    await writeRef(dir, revision, commit);
+    return files;
   } catch (error) {
     throw asKvasirError(error, cache);
   }
 }
 
-async function createConnection(env: Env, options: PullOptions): Promise<Hub> {
+async function createConnection(env: Env, options: HubOptions): Promise<Hub> {
   if (/^(1|on|yes|true)$/i.test(env.HF_HUB_OFFLINE ?? '')) {
     throw new InputError('HF_HUB_OFFLINE is set, so nothing can be downloaded: unset it to pull');
   }
@@ -159,22 +187,33 @@ function selectModels(listing: RepoListing, name: ModelName, onMessage: (line: s
 }
 
 /** Bytes of each blob that are on disk, complete or partial. */
-async function countCachedBytes(dir: string, commit: string, remotes: RemoteFile[]): Promise<Map<string, number>> {
+async function countCachedBytes(
+  dir: string,
+  commit: string,
+  downloads: readonly Download[],
+): Promise<Map<string, number>> {
   const bytes = new Map<string, number>();
-  for (const remote of remotes) {
+  for (const download of downloads) {
+    const { remote } = download;
     const partial = (await fileSize(partialPath(join(dir, 'blobs', remote.hash)))) ?? 0;
-    bytes.set(remote.hash, (await isCached(dir, commit, remote)) ? remote.size : Math.min(partial, remote.size));
+    bytes.set(remote.hash, (await isCached(dir, commit, download)) ? remote.size : Math.min(partial, remote.size));
   }
   return bytes;
 }
 
-async function isCached(dir: string, commit: string, { file, hash, size }: RemoteFile): Promise<boolean> {
-  const blob = await fileSize(join(dir, 'blobs', hash));
-  return (blob ?? (await fileSize(snapshotPath(dir, commit, file)))) === size;
+async function isCached(dir: string, commit: string, { file, remote }: Download): Promise<boolean> {
+  const blob = await fileSize(join(dir, 'blobs', remote.hash));
+  // Without a blob, the snapshot may have the file itself; but not if its name was chosen here.
+  const isNamedByRepo = file === remote.file && dir === repoDir(dirname(dir), remote.repo);
+  return (blob ?? (isNamedByRepo ? await fileSize(snapshotPath(dir, commit, file)) : undefined)) === remote.size;
 }
 
-async function checkDiskSpace(dir: string, remotes: RemoteFile[], cachedBytes: Map<string, number>): Promise<void> {
-  const sizes = new Map(remotes.map(({ hash, size }) => [hash, size]));
+async function checkDiskSpace(
+  dir: string,
+  downloads: readonly Download[],
+  cachedBytes: Map<string, number>,
+): Promise<void> {
+  const sizes = new Map(downloads.map(({ remote: { hash, size } }) => [hash, size]));
   let needed = 0;
   for (const [hash, size] of sizes) needed += size - (cachedBytes.get(hash) ?? 0);
   const { bavail, bsize } = await statfs(dir);
@@ -188,18 +227,18 @@ async function checkDiskSpace(dir: string, remotes: RemoteFile[], cachedBytes: M
 /** Downloads the blob unless it is cached; returns whether it was downloaded. */
 async function downloadIfMissing(
   hub: Hub,
-  cache: string,
+  dir: string,
   commit: string,
-  remote: RemoteFile,
+  file: Download,
   report: (bytes: number) => void,
 ) {
-  const dir = repoDir(cache, remote.repo);
-  if (await isCached(dir, commit, remote)) return false;
-  const lock = join(cache, '.locks', basename(dir), `${remote.hash}.kvasir`);
+  const { remote } = file;
+  if (await isCached(dir, commit, file)) return false;
+  const lock = join(dirname(dir), '.locks', basename(dir), `${remote.hash}.kvasir`);
   const onWait = () =>
     hub.onMessage(`${remote.file} is being pulled by another process, waiting (15 s if that process has died)`);
   const downloadLocked = async () => {
-    if (await isCached(dir, commit, remote)) return false;
+    if (await isCached(dir, commit, file)) return false;
     await download(hub, remote, join(dir, 'blobs', remote.hash), report);
     return true;
   };

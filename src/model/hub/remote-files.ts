@@ -7,7 +7,7 @@ import { isSafePath } from './name.ts';
 
 export interface RepoListing {
   commit: string;
-  /** The GGUF files, with the size and hash that the listing gives. */
+  /** The GGUF files and profiles, with the size and hash that the listing gives. */
   files: Map<string, { size?: unknown; sha256?: string }>;
 }
 
@@ -32,7 +32,7 @@ export async function listRepoFiles(hub: Hub, repo: string, revision: string): P
   if (!isCommit(sha)) throw new FormatError(`the hub's answer for ${repo} has no commit: check HF_ENDPOINT`);
   const listing: RepoListing = { commit: sha, files: new Map() };
   for (const { rfilename, size, lfs } of siblings) {
-    if (typeof rfilename !== 'string' || !/\.gguf$/i.test(rfilename)) continue;
+    if (typeof rfilename !== 'string' || !/\.(gguf|kvprofile)$/i.test(rfilename)) continue;
     if (!isSafePath(rfilename)) {
       throw new FormatError(
         `${repo} contains a file with an unsafe name, '${toPrintable(rfilename)}': nothing was downloaded`,

@@ -1,11 +1,12 @@
 /**
- * Removes a model from all snapshots of the hub cache and leaves the cache as Python's huggingface_hub expects it: blobs
+ * Removes a model, with the profile next to it, from all snapshots of the hub cache and leaves the cache as Python's huggingface_hub expects it: blobs
  * that other files link to stay, and no empty snapshots or refs to them remain.
  */
 import { readdir, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join, sep } from 'node:path';
 import { InputError } from '../../errors.ts';
-import { cacheDir, type Env, isCommit, listSnapshotGgufs, readRef, repoDir, snapshotPath } from './cache.ts';
+import { profileNames } from '../profile-name.ts';
+import { cacheDir, type Env, fileSize, isCommit, listSnapshotFiles, readRef, repoDir, snapshotPath } from './cache.ts';
 import { bulletList } from './format.ts';
 import { formatModelName, groupModels, matchModels, requireModelName } from './name.ts';
 
@@ -24,7 +25,7 @@ export interface Removal {
   run(): Promise<void>;
 }
 
-/** Removes a model from the hub cache and returns the bytes freed. */
+/** Removes a model and its pulled profile from the hub cache, and returns the bytes freed. */
 export async function removeModel(model: string, options?: RemoveOptions): Promise<number> {
   const removal = await planRemoval(model, options);
   await removal.run();
@@ -38,13 +39,15 @@ export async function planRemoval(model: string, { env = process.env }: RemoveOp
   const commits = (await listFolder(join(dir, 'snapshots'))).filter(isCommit);
   const files: string[] = [];
   for (const commit of commits) {
-    const models = groupModels(await listSnapshotGgufs(dir, commit));
+    const models = groupModels(await listSnapshotFiles(dir, commit, '.gguf'));
     const matches = matchModels(models, name);
     if (matches.length > 1) {
       const commands = matches.map(match => `kvasir rm ${formatModelName(name.repo, match, models)}`);
       throw new InputError(`${model} matches ${matches.length} models. Choose one:${bulletList(commands)}`);
     }
-    files.push(...matches.flatMap(({ parts }) => parts.map(part => snapshotPath(dir, commit, part))));
+    const names = matches.flatMap(({ file, parts }) => [...parts, ...profileNames(file)]);
+    for (const path of names.map(name => snapshotPath(dir, commit, name)))
+      if ((await fileSize(path)) !== undefined) files.push(path);
   }
   if (files.length === 0)
     throw new InputError(`${model} is not in the cache. \`kvasir list\` shows the models that are.`);

@@ -6,7 +6,7 @@ import {
   cacheDir,
   type Env,
   listCachedRepos,
-  listSnapshotGgufs,
+  listSnapshotFiles,
   listSnapshots,
   readRef,
   repoDir,
@@ -78,7 +78,7 @@ async function resolveCachedModel(name: ModelName, options: ResolveOptions): Pro
   const dir = repoDir(cache, name.repo);
   const others: GgufModel[] = [];
   for (const commit of await candidateCommits(dir, revision)) {
-    const models = groupModels(await listSnapshotGgufs(dir, commit));
+    const models = groupModels(await listSnapshotFiles(dir, commit, '.gguf'));
     const matches = matchModels(models, name);
     if (matches.length === 1) {
       requireAllParts(matches[0], `run: kvasir pull ${formatModelName(name.repo, matches[0], models)}`);

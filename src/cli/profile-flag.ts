@@ -1,0 +1,38 @@
+/** `--profile`: a path, a URL, or a repository on the hub. */
+import { stat } from 'node:fs/promises';
+import { basename } from 'node:path';
+import { parseProfileName } from '../model/hub/name.ts';
+import { resolveModel } from '../model/hub/resolve.ts';
+import { pullProfile } from '../plan/pull.ts';
+import { createProgress } from './progress.ts';
+
+export const PROFILE_HELP =
+  "calibration profile: a file, a URL, or org/repo[:file] on the hub (default: this model's profile, if there is one)";
+
+/** The path or URL of a profile; one on the hub is downloaded unless it is in the cache. */
+export async function resolveProfileFlag(
+  text: string | undefined,
+  model?: string,
+  signal?: AbortSignal,
+): Promise<string | undefined> {
+  const isFile = text !== undefined && (await stat(text).catch(() => undefined)) !== undefined;
+  const name = text === undefined || isFile ? undefined : parseProfileName(text);
+  if (!name) return text;
+  const progress = createProgress({ title: `profile of ${name.repo}`, unit: 'B' });
+  try {
+    return await pullProfile(name, {
+      modelFile: await fileNameOf(model),
+      signal,
+      onProgress: ({ done, total }) => progress.update(done, total),
+      onMessage: progress.note,
+    });
+  } finally {
+    progress.end();
+  }
+}
+
+/** A model that is not on disk cannot tell which of several profiles is its own. */
+async function fileNameOf(model?: string): Promise<string | undefined> {
+  const found = model === undefined ? undefined : await resolveModel(model).catch(() => undefined);
+  return found && basename(found.path);
+}

@@ -1,0 +1,105 @@
+/** A model with a profile that is given, found or missing. */
+import { readFileSync, rmSync } from 'node:fs';
+import { copyFile, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { writeTempModel } from '../../test/gguf-writer.ts';
+import { tinyModel } from '../../test/tiny-model.ts';
+import { placeholderLearned } from '../codec/kv.ts';
+import { FormatError, UnsupportedError } from '../errors.ts';
+import { evaluate } from '../eval/evaluate.ts';
+import { smallContent } from '../plan/profile.case.ts';
+import { encodeProfile } from '../plan/profile.ts';
+import type { ProfileInput } from '../plan/profile-input.ts';
+import { openModelFile, planShape } from './engine.ts';
+import { loadModel, type Model } from './model.ts';
+import { modelFingerprint, profileShape } from './profile.ts';
+
+let model: string;
+let bytes: Uint8Array<ArrayBuffer>;
+let foreign: Uint8Array<ArrayBuffer>;
+let cache: string;
+
+beforeAll(async () => {
+  model = await writeTempModel(tinyModel({ headDim: 32 }));
+  const file = await openModelFile(model);
+  await file.gguf.close();
+  cache = await mkdtemp(join(tmpdir(), 'kvasir-cache-'));
+  vi.stubEnv('KVASIR_CACHE', cache);
+  const { key = {}, value = {} } = placeholderLearned('tq4-c', planShape(file));
+  const content = {
+    ...smallContent,
+    fingerprint: (await modelFingerprint(file)) ?? '',
+    shape: profileShape(file),
+    learned: Array.from({ length: file.config.layers }, () => ({ key, value })),
+  };
+  bytes = await encodeProfile(content);
+  foreign = await encodeProfile({ ...content, fingerprint: 'cd'.repeat(32) });
+});
+afterAll(async () => {
+  vi.unstubAllEnvs();
+  await rm(cache, { recursive: true });
+  await rm(dirname(model), { recursive: true });
+});
+
+/** A copy of the model in a folder of its own, with this file next to it. */
+async function besideModel(profile: Uint8Array): Promise<string> {
+  const dir = await mkdtemp(join(dirname(model), 'copy-'));
+  await copyFile(model, join(dir, 'm.gguf'));
+  await writeFile(join(dir, 'm.kvprofile'), profile);
+  return join(dir, 'm.gguf');
+}
+
+const profileNotices = ({ notices }: Model) => notices.filter(notice => notice.includes('profile'));
+
+const load = (input: string, kv: string, profile?: ProfileInput) => loadModel(input, { kv, profile, device: 'js' });
+
+describe('a profile that is given', () => {
+  it('as a URL or as bytes is used', async () => {
+    const path = join(cache, 'a b.kvprofile');
+    await writeFile(path, bytes);
+    for (const profile of [pathToFileURL(path), new Blob([bytes])]) {
+      await using loaded = await load(model, 'tq4-c', profile);
+      expect([loaded.plan.spec, profileNotices(loaded)]).toEqual(['tq4-c', []]);
+    }
+  });
+
+  it('for another model, damaged or aborted is an error', async () => {
+    await expect(load(model, 'tq4-c', foreign)).rejects.toThrow(UnsupportedError);
+    await expect(load(model, 'tq4', foreign)).rejects.toThrow(/for another model/);
+    await expect(load(model, 'tq4-c', bytes.subarray(0, 100))).rejects.toThrow(FormatError);
+    const profile = 'http://127.0.0.1:1/m.kvprofile';
+    await expect(loadModel(model, { profile, signal: AbortSignal.abort() })).rejects.toThrow(/abort/i);
+  });
+
+  it('serves a model without a path, whose shape is compared', async () => {
+    const blob = new Blob([readFileSync(model)]);
+    await using loaded = await loadModel(blob, { kv: 'tq4-c', profile: new Blob([bytes]), device: 'js' });
+    expect(loaded.plan.spec).toBe('tq4-c');
+  });
+});
+
+describe('a profile next to the model', () => {
+  it('is used', async () => {
+    await using loaded = await load(await besideModel(bytes), 'tq4-c');
+    expect(profileNotices(loaded)).toEqual([]);
+  });
+
+  it('that is for another model: a notice, or part of the error if a codec needs one', async () => {
+    const path = await besideModel(foreign);
+    const notice = /m.kvprofile is not used: it was made for "test.gguf" \(cdcdcdcdcdcd\)/;
+    await using loaded = await load(path, 'auto');
+    expect(profileNotices(loaded)[0]).toMatch(notice);
+    await expect(load(path, 'tq4-c')).rejects.toThrow(/it has no profile. Run: kvasir calibrate/);
+    await expect(load(path, 'tq4-c')).rejects.toThrow(notice);
+    const text = 'Odin carried the mead of poetry home. '.repeat(4);
+    const { notices } = await evaluate(path, { kv: ['auto'], text, context: 64, rows: 1, device: 'js' });
+    expect(notices[0]).toMatch(notice);
+    // A codec that needs no profile does not look for one.
+    rmSync(path.replace('.gguf', '.kvprofile'));
+    await using plain = await load(path, 'tq4');
+    expect(profileNotices(plain)).toEqual([]);
+  });
+});

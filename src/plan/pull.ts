@@ -1,0 +1,165 @@
+/** Downloads models from the hub, each with its profile if there is one, and profiles alone. */
+import { posix } from 'node:path';
+import { InputError, KvasirError, UnsupportedError } from '../errors.ts';
+import { fingerprintFiles } from '../model/fingerprint.ts';
+import { cacheDir, listSnapshotFiles, listSnapshots, repoDir, snapshotPath } from '../model/hub/cache.ts';
+import { bulletList } from '../model/hub/format.ts';
+import { type ProfileName, parseProfileName, requireModelName } from '../model/hub/name.ts';
+import {
+  type HubOptions,
+  type OpenedRepo,
+  openRepo,
+  type PulledFile,
+  type PulledModel,
+  pullModels,
+  storeFiles,
+} from '../model/hub/pull.ts';
+import { fetchFileInfo } from '../model/hub/remote-files.ts';
+import { profileNames } from '../model/profile-name.ts';
+import { checkProfileSize, kvasirCacheDir, readProfile } from './profile-store.ts';
+
+/** Options of `pull`. */
+export interface PullOptions extends HubOptions {
+  /**
+   * Where to get the model's profile: `org/repo` or `org/repo:file.kvprofile`. Default: the model's repository, if it has
+   * `model.kvprofile` or `model.gguf.kvprofile` next to `model.gguf`.
+   */
+  profile?: string;
+}
+
+/** The result of `pull`. */
+export interface PullResult {
+  repo: string;
+  revision: string;
+  commit: string;
+  quant?: string;
+  /** The file to load: the first part of the (first) model. */
+  path: string;
+  files: PulledFile[];
+  /** The profile of the model at `path`, which `loadModel` finds by itself. */
+  profile?: PulledFile;
+  /** Why a profile was refused or could not be downloaded. */
+  profileProblem?: string;
+}
+
+/**
+ * Downloads a model (`org/repo`, `org/repo:Q4_K_M` or `org/repo/file.gguf`) into the Hugging Face cache and verifies its
+ * checksum. Files in the cache are not downloaded again. Without a quantization, Q4_K_M is preferred. A profile of the
+ * model is stored next to it; a damaged one, or one of another model, is not, and does not affect the model.
+ */
+export async function pull(model: string, options: PullOptions = {}): Promise<PullResult> {
+  const name = requireModelName(model);
+  const profileName = options.profile === undefined ? undefined : requireProfileName(options.profile);
+  const opened = await openRepo(name.repo, options);
+  const models = await pullModels(opened, name, options.onProgress);
+  const profiles: (PulledFile | undefined)[] = [];
+  const problems: string[] = [];
+  for (const pulled of models) {
+    const profile = pullProfileOf(pulled, opened, profileName, options).catch(error => {
+      if (!(error instanceof KvasirError)) throw error;
+      problems.push(error.message);
+      return undefined;
+    });
+    profiles.push(await profile);
+  }
+  const { repo, revision, listing } = opened;
+  return {
+    ...{ repo, revision, commit: listing.commit, quant: models[0].quant, path: models[0].files[0].path },
+    files: models.flatMap(({ files }) => files),
+    profile: profiles[0],
+    profileProblem: problems.length > 0 ? problems.join('\n') : undefined,
+  };
+}
+
+/** Stores a model's profile next to it; undefined if none was asked for and the model's repository has none. */
+async function pullProfileOf(
+  { files }: PulledModel,
+  opened: OpenedRepo,
+  name: ProfileName | undefined,
+  options: PullOptions,
+): Promise<PulledFile | undefined> {
+  const isOther = name !== undefined && name.repo !== opened.repo;
+  const source = isOther ? await openRepo(name.repo, { ...options, revision: undefined }) : opened;
+  const ownNames = profileNames(files[0].file);
+  const file = name
+    ? chooseProfile(listProfiles(source), name, files[0].file)
+    : ownNames.find(own => opened.listing.files.has(own));
+  if (file === undefined) return undefined;
+  // Next to the model, but not in place of a file of its repository.
+  const free = ownNames.find(own => !opened.listing.files.has(own)) ?? ownNames[0];
+  const target = !isOther && ownNames.includes(file) ? file : free;
+  const fingerprint = await fingerprintFiles(
+    files.map(({ path }) => path),
+    { cacheDir: await kvasirCacheDir() },
+  );
+  return storeProfile(source, file, opened, target, fingerprint, options);
+}
+
+/** Downloads a profile into the snapshot of `into`. Without a fingerprint it may be of any model. */
+async function storeProfile(
+  source: OpenedRepo,
+  file: string,
+  into: OpenedRepo,
+  target: string,
+  fingerprint: string | undefined,
+  { onProgress }: HubOptions,
+): Promise<PulledFile> {
+  const label = `${source.repo}/${file}`;
+  const remote = await fetchFileInfo(source.hub, source.repo, source.listing, file);
+  checkProfileSize(remote.size, true, label);
+  const check = async (path: string) => {
+    const profile = await readProfile(path, label);
+    if (fingerprint === undefined || profile.fingerprint === fingerprint) return;
+    throw new UnsupportedError(
+      `${label} is the profile of another model (${profile.fingerprint.slice(0, 12)}), not of this one ` +
+        `(${fingerprint.slice(0, 12)}). Run \`kvasir calibrate MODEL\`, or name another one: --profile REPO:FILE.`,
+    );
+  };
+  const [stored] = await storeFiles(into, [{ remote, file: target }], { onProgress, check });
+  return stored;
+}
+
+export interface ProfileOptions extends HubOptions {
+  /** File name of the model, to choose among several profiles. */
+  modelFile?: string;
+}
+
+/** The path of a profile in the hub cache, downloaded unless it is there. */
+export async function pullProfile(name: ProfileName, options: ProfileOptions = {}): Promise<string> {
+  const { env, revision = 'main', modelFile } = options;
+  const dir = repoDir(cacheDir(env), name.repo);
+  for (const commit of await listSnapshots(dir, revision)) {
+    const file = findProfile(await listSnapshotFiles(dir, commit, '.kvprofile'), name, modelFile);
+    if (file !== undefined) return snapshotPath(dir, commit, file);
+  }
+  const opened = await openRepo(name.repo, options);
+  const file = chooseProfile(listProfiles(opened), name, modelFile);
+  return (await storeProfile(opened, file, opened, file, undefined, options)).path;
+}
+
+function requireProfileName(text: string): ProfileName {
+  const name = parseProfileName(text);
+  if (name) return name;
+  throw new InputError(`'${text}' is not the name of a profile on the hub: use org/repo or org/repo:file.kvprofile`);
+}
+
+const listProfiles = ({ listing }: OpenedRepo): string[] =>
+  [...listing.files.keys()].filter(file => /\.kvprofile$/i.test(file));
+
+/** The named file, else the one named after the model, else the only one. */
+function findProfile(available: string[], { file }: ProfileName, modelFile?: string): string | undefined {
+  if (file !== undefined) return available.find(name => name === file);
+  const own = modelFile === undefined ? [] : profileNames(posix.basename(modelFile));
+  const matches = available.filter(name => own.includes(posix.basename(name)));
+  if (matches.length === 1) return matches[0];
+  return available.length === 1 ? available[0] : undefined;
+}
+
+function chooseProfile(available: string[], name: ProfileName, modelFile?: string): string {
+  const found = findProfile(available, name, modelFile);
+  if (found !== undefined) return found;
+  if (available.length === 0) throw new InputError(`${name.repo} has no profile (.kvprofile): check the name`);
+  const problem = name.file === undefined ? 'has several profiles' : `has no ${name.file}`;
+  const choices = available.map(file => `--profile ${name.repo}:${file}`);
+  throw new InputError(`${name.repo} ${problem}. Choose one:${bulletList(choices)}`);
+}

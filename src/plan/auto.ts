@@ -3,6 +3,8 @@
  * spec. With a profile, sensitive layers get more bits. Without one, all layers use the best codec that fits and needs no
  * calibration, and the plan has a notice.
  */
+
+import { trackedErrorBytes } from '../cache/page-errors.ts';
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
@@ -72,7 +74,8 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
   }
   const auto = parseAuto(spec);
   checkBits(spec, auto, shape);
-  const affordable = target.kvMemory === undefined ? undefined : bitsForMemory(auto, shape, target);
+  const errorBytes = usesMead(auto, profile) ? trackedErrorBytes(shape.layers) : 0;
+  const affordable = target.kvMemory === undefined ? undefined : bitsForMemory(auto, shape, target, errorBytes);
   const maxBits = Math.min(auto.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
   const bits = Number.isFinite(maxBits) ? maxBits : DEFAULT_BITS;
   const plan = createAutoPlan(auto, bits, shape, profile, affordable !== undefined);
@@ -80,6 +83,9 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
     throw new CapacityError(describeTooSmall(target, plan));
   return plan;
 }
+
+const usesMead = ({ family }: AutoSpec, profile?: Profile): profile is Profile =>
+  family !== 'tq' && canAllocateMead(profile);
 
 function checkBits(spec: string, { family, bits }: AutoSpec, { headDim }: PlanShape): void {
   const max = family === 'mead' ? MAX_MEAD_BITS : family === 'tq' ? MAX_TURBO_BITS + 16 / headDim : 16;
@@ -100,7 +106,7 @@ function createAutoPlan(
   const { family, window, windowText } = auto;
   const sides = codedSides(shape.layers, window.edge);
   if (budgeted && bits >= 16 && !family) return createPlan('f16', shape);
-  if (family !== 'tq' && canAllocateMead(profile)) {
+  if (usesMead(auto, profile)) {
     const spent = Math.min(bits, MAX_MEAD_BITS);
     const { amounts, predicted } = allocateMead(profile, sides, spent, false);
     const codecs = codecsByLayer(shape, window.edge, layer => {
@@ -111,7 +117,7 @@ function createAutoPlan(
         value: { ...known.value, 'mead.nibbles': amounts[index + 1] },
       });
     });
-    return createPlanFromCodecs(`auto-mead:${round(spent)}${windowText}`, window, codecs, predicted);
+    return createPlanFromCodecs(`auto-mead:${round(spent)}${windowText}`, window, codecs, predicted, profile);
   }
   if (family !== 'mead' && canAllocateTurboQuant(profile)) {
     const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape.headDim);
@@ -145,14 +151,19 @@ function createDataFreePlan(bits: number, shape: PlanShape, windowText: string):
   return createPlan(spec === 'f16' ? spec : spec + windowText, shape);
 }
 
-/** Bits per value that the memory allows for pages, after windows and tail. */
-function bitsForMemory({ window }: AutoSpec, shape: PlanShape, { kvMemory = 0, context }: MemoryTarget): number {
+/** Bits per value that the memory allows for pages, after windows, tail and page errors. */
+function bitsForMemory(
+  { window }: AutoSpec,
+  shape: PlanShape,
+  { kvMemory = 0, context }: MemoryTarget,
+  errorBytes: number,
+): number {
   if (context === undefined || !Number.isInteger(context) || context < 1)
     throw new InputError('A memory budget needs a context: the number of tokens that it must hold.');
   const exact = createPlan('f16', shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = createPlanFromCodecs('', window, exact.codecs);
-  const room = kvMemory - planBytes(empty, 1);
+  const room = kvMemory - planBytes(empty, 1) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);
   const leafRoom = room / pages - (exact.leaf.bytes * edges) / shape.layers;

@@ -39,7 +39,8 @@ export interface LayerRecord {
   values: Uint16Array;
 }
 
-const SINKS = 4;
+/** The first positions of a text, which are not sampled. */
+export const SINKS = 4;
 const QUERY_STEP = 8;
 /** Weights are capped at this multiple of the mean, and a fifth of each weight does not depend on attention. */
 const MAX_RELATIVE_ATTENTION = 50;

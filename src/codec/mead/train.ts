@@ -66,8 +66,7 @@ export function createTrainer(
     for (let i = 0; i < BOOK_LENGTH; i++) if (sums[BOOK_LENGTH + i] > 1e-12) means[i] = sums[i] / sums[BOOK_LENGTH + i];
     updateHalfNorms(book);
   };
-  const assign = (book: number, count = rows) =>
-    kernels.assign(offsets.residual, codesAt(book), bookAt(book), count);
+  const assign = (book: number, count = rows) => kernels.assign(offsets.residual, codesAt(book), bookAt(book), count);
   const addEntries = (book: number, sign: 1 | -1, count = rows) =>
     kernels.addEntries(offsets.residual, codesAt(book), bookAt(book), count, sign);
 

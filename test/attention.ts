@@ -47,7 +47,7 @@ interface Options {
   slideAt?: number;
 }
 
-/** Appends keys and values to a cache in chunks and attends; returns the sealed leaves, the outputs and the inputs. */
+/** Appends keys and values to a cache in chunks and attends; returns the sealed leaves, their errors, the outputs and the inputs. */
 export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: AttentionCase,
@@ -105,7 +105,8 @@ export async function runAttention(
     done += count;
   }
   const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.readRow(out, r)));
-  const result = { outputs, leaves: await Promise.all(sealed), queries, keys, values: values ?? normal };
+  const errors = await sequence.readErrors();
+  const result = { outputs, leaves: await Promise.all(sealed), errors, queries, keys, values: values ?? normal };
   sequence.dispose();
   for (const tensor of [k, v, q, out]) device.free(tensor);
   return result;

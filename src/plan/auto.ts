@@ -74,7 +74,7 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
   }
   const auto = parseAuto(spec);
   checkBits(spec, auto, shape);
-  const errorBytes = usesMead(auto, profile) ? trackedErrorBytes(shape.layers) : 0;
+  const errorBytes = auto.family !== 'tq' && canAllocateMead(profile) ? trackedErrorBytes(shape.layers) : 0;
   const affordable = target.kvMemory === undefined ? undefined : bitsForMemory(auto, shape, target, errorBytes);
   const maxBits = Math.min(auto.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
   const bits = Number.isFinite(maxBits) ? maxBits : DEFAULT_BITS;
@@ -83,9 +83,6 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
     throw new CapacityError(describeTooSmall(target, plan));
   return plan;
 }
-
-const usesMead = ({ family }: AutoSpec, profile?: Profile): profile is Profile =>
-  family !== 'tq' && canAllocateMead(profile);
 
 function checkBits(spec: string, { family, bits }: AutoSpec, { headDim }: PlanShape): void {
   const max = family === 'mead' ? MAX_MEAD_BITS : family === 'tq' ? MAX_TURBO_BITS + 16 / headDim : 16;
@@ -106,7 +103,7 @@ function createAutoPlan(
   const { family, window, windowText } = auto;
   const sides = codedSides(shape.layers, window.edge);
   if (budgeted && bits >= 16 && !family) return createPlan('f16', shape);
-  if (usesMead(auto, profile)) {
+  if (family !== 'tq' && canAllocateMead(profile)) {
     const spent = Math.min(bits, MAX_MEAD_BITS);
     const { amounts, predicted } = allocateMead(profile, sides, spent, false);
     const codecs = codecsByLayer(shape, window.edge, layer => {

@@ -7,7 +7,6 @@ import type { Codec } from '../codec/codec.ts';
 import type { KvCodec } from '../codec/kv.ts';
 import { skippedTokens } from '../kernel/visibility.ts';
 import { canAllocateMead, divergencePerLoss } from './allocate.ts';
-import type { Plan } from './plan.ts';
 import type { Profile } from './profile.ts';
 import { SINKS } from './statistics.ts';
 
@@ -41,9 +40,16 @@ export function errorWeights(codecs: readonly KvCodec[], profile?: Profile): Flo
   return Float64Array.from(weights, weight => weight / expected);
 }
 
+/** The part of a plan that says how to weigh the errors of pages. */
+interface WeighedPages {
+  errorWeights?: Float64Array;
+  pageTokens: number;
+  window: { sink: number };
+}
+
 /** Undefined if the plan has no weights, or there is no page to compare. */
 export function errorRatio(
-  { errorWeights, pageTokens, window }: Pick<Plan, 'errorWeights' | 'pageTokens' | 'window'>,
+  { errorWeights, pageTokens, window }: WeighedPages,
   errors: ReadonlyMap<number, PageErrorRow>,
 ): ErrorRatio | undefined {
   if (!errorWeights) return undefined;

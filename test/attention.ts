@@ -1,5 +1,6 @@
 /** Attention of a device on random data, in any chunks: how the device tests compare devices. */
 
+import { expect } from 'vitest';
 import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
@@ -110,6 +111,23 @@ export async function runAttention(
   sequence.dispose();
   for (const tensor of [k, v, q, out]) device.free(tensor);
   return result;
+}
+
+/** Ties may be rounded to another code, which changes the error a little. */
+const SQUARED_ERROR = 1e-3;
+
+/** Expects the squared errors of sealed pages to be the same, page by page and side by side. */
+export function expectSameErrors(
+  found: ReadonlyMap<number, Float32Array>,
+  expected: ReadonlyMap<number, Float32Array>,
+): void {
+  expect([...found.keys()]).toEqual([...expected.keys()]);
+  for (const [page, row] of expected) {
+    row.forEach((error, i) => {
+      const difference = Math.abs((found.get(page)?.[i] ?? Number.NaN) - error);
+      expect(difference, `page ${page}, ${i % 2 === 0 ? 'keys' : 'values'}`).toBeLessThanOrEqual(SQUARED_ERROR * error);
+    });
+  }
 }
 
 /** The largest error of a head of a, relative to the average norm of `vectors`. */

@@ -3,7 +3,6 @@
  * share of the predicted divergence, so the ratio estimates how much larger the divergence is, too.
  */
 import type { PageErrorRow } from '../cache/page-errors.ts';
-import type { Codec } from '../codec/codec.ts';
 import type { KvCodec } from '../codec/kv.ts';
 import { skippedTokens } from '../kernel/visibility.ts';
 import { canAllocateMead, divergencePerLoss } from './allocate.ts';
@@ -24,20 +23,16 @@ export interface ErrorRatio {
  */
 export function errorWeights(codecs: readonly KvCodec[], profile?: Profile): Float64Array | undefined {
   const sides = codecs.flatMap(({ keys, values }, layer) => [
-    { layer, side: 'key' as const, codec: keys as Codec },
-    { layer, side: 'value' as const, codec: values as Codec },
+    { layer, side: 'key' as const, kind: keys.layout.encoding.kind, error: keys.expectedError ?? 0 },
+    { layer, side: 'value' as const, kind: values.layout.encoding.kind, error: values.expectedError ?? 0 },
   ]);
-  const known = sides.filter(({ codec }) => codec.expectedError);
-  if (known.length === 0) return undefined;
-  const isMead = known.every(({ codec }) => codec.layout.encoding.kind === 'additive');
-  const weights = sides.map(({ codec, layer, side }) => {
-    if (!codec.expectedError) return 0;
-    return isMead && canAllocateMead(profile)
-      ? divergencePerLoss(profile, { layer, side }, false)
-      : 1 / codec.expectedError;
+  const isMead = sides.every(({ kind, error }) => kind === 'additive' || error === 0);
+  const weights = sides.map(({ error, ...layerSide }) => {
+    if (error <= 0) return 0;
+    return isMead && canAllocateMead(profile) ? divergencePerLoss(profile, layerSide, false) : 1 / error;
   });
-  const expected = sides.reduce((sum, { codec }, i) => sum + weights[i] * (codec.expectedError ?? 0), 0);
-  return Float64Array.from(weights, weight => weight / expected);
+  const expected = sides.reduce((sum, { error }, i) => sum + weights[i] * error, 0);
+  return expected > 0 ? Float64Array.from(weights, weight => weight / expected) : undefined;
 }
 
 /** The part of a plan that says how to weigh the errors of pages. */

@@ -24,6 +24,7 @@ export {
   type Model,
   type ModelDevice,
 } from './engine/model.ts';
+export type { Quality } from './engine/quality.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
 export {

@@ -1,5 +1,6 @@
 /** Attention of a device on random data, in any chunks: how the device tests compare devices. */
 
+import { expect } from 'vitest';
 import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
@@ -47,7 +48,7 @@ interface Options {
   slideAt?: number;
 }
 
-/** Appends keys and values to a cache in chunks and attends; returns the sealed leaves, the outputs and the inputs. */
+/** Appends keys and values to a cache in chunks and attends; returns the sealed leaves, their errors, the outputs and the inputs. */
 export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: AttentionCase,
@@ -105,10 +106,28 @@ export async function runAttention(
     done += count;
   }
   const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.readRow(out, r)));
-  const result = { outputs, leaves: await Promise.all(sealed), queries, keys, values: values ?? normal };
+  const errors = await sequence.readErrors();
+  const result = { outputs, leaves: await Promise.all(sealed), errors, queries, keys, values: values ?? normal };
   sequence.dispose();
   for (const tensor of [k, v, q, out]) device.free(tensor);
   return result;
+}
+
+/** Ties may be rounded to another code, which changes the error a little. */
+const SQUARED_ERROR = 1e-3;
+
+/** Expects the squared errors of sealed pages to be the same, page by page and side by side. */
+export function expectSameErrors(
+  found: ReadonlyMap<number, Float32Array>,
+  expected: ReadonlyMap<number, Float32Array>,
+): void {
+  expect([...found.keys()]).toEqual([...expected.keys()]);
+  for (const [page, row] of expected) {
+    row.forEach((error, i) => {
+      const difference = Math.abs((found.get(page)?.[i] ?? Number.NaN) - error);
+      expect(difference, `page ${page}, ${i % 2 === 0 ? 'keys' : 'values'}`).toBeLessThanOrEqual(SQUARED_ERROR * error);
+    });
+  }
 }
 
 /** The largest error of a head of a, relative to the average norm of `vectors`. */

@@ -6,6 +6,7 @@ import { assert, CapacityError } from '../errors.ts';
 import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { f16BlockBytes, type LeafLayout } from './leaf.ts';
+import { createPageErrors, type PageErrorRow, pageErrorBytes } from './page-errors.ts';
 
 export interface SequenceOptions {
   device: Device;
@@ -37,7 +38,7 @@ export interface Sequence {
   readonly length: number;
   /** Number of tokens dropped by sliding. */
   readonly droppedTokens: number;
-  /** Bytes of leaves, sinks and tail. */
+  /** Bytes of leaves, sinks, tail and page errors. */
   readonly bytes: number;
   readonly leafBytes: number;
   /**
@@ -55,6 +56,11 @@ export interface Sequence {
    * goes back to a page boundary, or, with a recent window (which would have to be in the tail), to 0.
    */
   crop(length: number): number;
+  /**
+   * The squared errors of the sealed pages, by page (see page-errors.ts), read from the device; empty if no codec tracks
+   * them. No pass may be running on the sequence.
+   */
+  readErrors(): Promise<ReadonlyMap<number, PageErrorRow>>;
   /** Frees all blocks. No pass may be running on the sequence. A second call does nothing. */
   dispose(): void;
 }
@@ -79,7 +85,8 @@ export function createSequence(options: SequenceOptions): Sequence {
     );
   };
   const tail = createF16Block(shape.tailTokens);
-  const sinkBlock = freeOnError(device, tail, () => createF16Block(shape.sinks));
+  const sinkBlock = freeOnError(device, [tail], () => createF16Block(shape.sinks));
+  const errors = freeOnError(device, [tail, sinkBlock], () => createPageErrors(device, leaf));
   let firstLeaf = 0;
   let length = 0;
   let version = 0;
@@ -89,6 +96,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     leaves,
     tail,
     sinkBlock,
+    errors: errors?.tensor,
     get firstLeaf() {
       return firstLeaf;
     },
@@ -126,7 +134,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       return firstLeaf * pageTokens;
     },
     get bytes() {
-      return disposed ? 0 : leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes;
+      return disposed ? 0 : leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes + pageErrorBytes(leaf);
     },
     get leafBytes() {
       return leaves.length * leaf.bytes;
@@ -165,25 +173,28 @@ export function createSequence(options: SequenceOptions): Sequence {
       if (droppedPagesAt(newLength) < firstLeaf) newLength = 0;
       if (newLength === 0) firstLeaf = 0;
       for (const block of leaves.splice(sealedPagesAt(newLength, sealing) - firstLeaf)) device.free(block);
+      errors?.crop(endLeaf());
       version++;
       length = newLength;
       return length;
     },
+    readErrors: async () => (await errors?.read(firstLeaf, endLeaf())) ?? new Map(),
     dispose() {
       if (disposed) return;
       disposed = true;
       length = 0;
-      for (const block of [...leaves.splice(0), tail, sinkBlock]) device.free(block);
+      for (const handle of [...leaves.splice(0), tail, sinkBlock, ...(errors ? [errors.tensor] : [])])
+        device.free(handle);
     },
   };
 }
 
-/** Frees a block if `work` throws. */
-function freeOnError<T>(device: Device, block: Block, work: () => T): T {
+/** Frees the blocks if `work` throws. */
+function freeOnError<T>(device: Device, blocks: readonly Block[], work: () => T): T {
   try {
     return work();
   } catch (error) {
-    device.free(block);
+    for (const block of blocks) device.free(block);
     throw error;
   }
 }

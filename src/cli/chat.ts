@@ -24,7 +24,7 @@ import { type Document, joinPromptParts, readPromptFile } from './read-text.ts';
 
 type Options = ModelOptions & SamplingFlags;
 
-const HELP = `/stats      show speed and memory of the last answer
+const HELP = `/stats      show speed, memory and quality of the last answer
 /file PATH  attach a file to your next message
 /reset      clear the conversation
 /exit       exit (or Ctrl-D, or Ctrl-C twice)

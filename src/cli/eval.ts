@@ -111,10 +111,11 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
 }
 
 function render(rows: DivergenceRow[], heading: string): string {
+  const hasRatios = rows.some(({ errorRatio }) => errorRatio !== undefined);
   return [
     heading,
     formatTable(
-      ['cache', 'bits', 'divergence', 'top-1', 'perplexity', 'tokens'],
+      ['cache', 'bits', 'divergence', 'top-1', 'perplexity', 'tokens', ...(hasRatios ? ['error ratio'] : [])],
       rows.map(row => [
         row.kv,
         row.bits.toFixed(3),
@@ -122,11 +123,15 @@ function render(rows: DivergenceRow[], heading: string): string {
         `${(100 * row.top1).toFixed(2)}%`,
         row.perplexity.toFixed(3),
         formatCount(row.tokens),
+        ...(hasRatios ? [row.errorRatio?.toFixed(2) ?? ''] : []),
       ]),
     ),
     ...rows.flatMap(({ kv, outliers }) => (outliers ? ['', `${kv}: ${formatOutliers(outliers)}.`] : [])),
     '',
     'divergence: Kullback-Leibler from an f16 cache with the same weights, in nats per token. top-1: how often the most',
     'likely next token is the same.',
+    ...(hasRatios
+      ? ["error ratio: the cache's squared error relative to the calibration text; 1 on text like it."]
+      : []),
   ].join('\n');
 }

@@ -4,6 +4,7 @@ import { formatOutliers } from '../cache/outliers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import { loadModel, type Model } from '../engine/model.ts';
+import type { Quality } from '../engine/quality.ts';
 import type { Result } from '../engine/stream.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
@@ -12,6 +13,7 @@ import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { withFlagNames } from './flag-names.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
+import { formatShort } from './table.ts';
 
 export interface ModelOptions {
   kv?: string;
@@ -150,7 +152,11 @@ export const sanitizeForTerminal = (text: string): string =>
   process.stdout.isTTY ? text.replace(/[^\P{Cc}\n\t]/gu, '\ufffd') : text;
 
 /** Speed and memory of an answer, one fact per line. */
-export async function formatStats({ usage, timings, finish, seed }: Result, model: Model, conversation: Conversation) {
+export async function formatStats(
+  { usage, timings, finish, seed, quality }: Result,
+  model: Model,
+  conversation: Conversation,
+) {
   const { pages, tails, total } = model.memory();
   const { name, threads } = model.device;
   const outliers = await conversation.outliers();
@@ -160,6 +166,15 @@ export async function formatStats({ usage, timings, finish, seed }: Result, mode
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
     `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${name}` +
       (name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''),
+    ...(quality ? [formatQuality(quality)] : []),
     ...(outliers ? [formatOutliers(outliers)] : []),
   ].join('\n');
+}
+
+/** "error 1.12 times that of the calibration text over 12 pages; estimated divergence 0.0145 nats per token". */
+function formatQuality({ ratio, pages, estimated }: Quality): string {
+  return (
+    `error ${ratio.toFixed(2)} times that of the calibration text over ${formatCount(pages)} page${pages === 1 ? '' : 's'}` +
+    (estimated === undefined ? '' : `; estimated divergence ${formatShort(estimated)} nats per token`)
+  );
 }

@@ -37,7 +37,7 @@ export function addRun(program: Command): void {
   addSamplingOptions(addModelOptions(command))
     .option('--file <file>', 'text file to put before the prompt; may be repeated', append)
     .option('--raw', 'continue the prompt as it is, without the chat template')
-    .option('--stats', 'print speed and memory on stderr')
+    .option('--stats', 'print speed, memory and quality on stderr')
     .option('--json', 'print the result as JSON at the end')
     .addHelpText('after', HELP)
     .action((model: string, prompt: string | undefined, options: Options) =>

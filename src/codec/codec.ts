@@ -34,9 +34,16 @@ export interface PageCodec {
   readonly budget: number;
   /** Whether encode(decode(page)) reproduces the page, for ordinary data. */
   readonly isIdempotent: boolean;
+  /** Mean squared error of a token of the calibration text, in the domain of the codes; absent if it was not measured. */
+  readonly expectedError?: number;
   /** Encodes a page whose first token is at position `start`; returns the number of bytes used. */
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
   decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
+  /**
+   * The squared error of a page that encodes `x`, in the domain of the codes: of its tokens from `firstToken` on. Absent
+   * if the encoder does not search for the nearest code.
+   */
+  squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
   /** Counts a page's outliers; absent if the codec has no outlier lists. */
   outliers?(page: Uint8Array): Outliers;
 }

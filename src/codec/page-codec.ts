@@ -4,7 +4,7 @@
  */
 import { InputError, ShapeError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
-import type { PageEncoding } from '../kernel/page-layout.ts';
+import { type PageEncoding, tracksError } from '../kernel/page-layout.ts';
 import type { Codec, Shape } from './codec.ts';
 import { type Field, layoutFields } from './page-fields.ts';
 import { toMatrix } from './parts/rotation.ts';
@@ -41,21 +41,48 @@ export interface PageFormat {
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
 
-export interface CodecParts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'isIdempotent'> {
+export interface CodecParts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'isIdempotent' | 'expectedError'> {
   domain: Domain;
   format: PageFormat;
 }
 
-export function pageCodec({ spec, shape, budget, isIdempotent, domain, format }: CodecParts): Codec {
+export function pageCodec(parts: CodecParts): Codec {
+  const { spec, shape, budget, isIdempotent, expectedError, domain, format } = parts;
   const { headDim, kvHeads, pageTokens } = shape;
   const { pageBytes, sharedBytes, blockBytes } = layoutFields(format.fields, kvHeads);
   const coded = new Float64Array(domain.codedDim);
+
+  /** Vectors in the domain, [head][token * headDim + dim]. */
+  const transform = (x: Float32Array, tokens: number, start: number): Float64Array[] =>
+    Array.from({ length: kvHeads }, (_, head) => {
+      const vectors = new Float64Array(tokens * headDim);
+      for (let t = 0; t < tokens; t++) {
+        const vector = vectors.subarray(t * headDim, (t + 1) * headDim);
+        const from = (t * kvHeads + head) * headDim;
+        vector.set(x.subarray(from, from + headDim));
+        domain.forward(vector, head, start);
+      }
+      return vectors;
+    });
 
   const checkPage = (page: Uint8Array, tokens: number) => {
     if (!Number.isInteger(tokens) || tokens < 0 || tokens > pageTokens)
       throw new ShapeError(`${spec}: a page holds 0 to ${pageTokens} tokens; got ${tokens}.`);
     if (page.length < pageBytes)
       throw new ShapeError(`${spec}: a page needs ${pageBytes} bytes; the buffer has ${page.length}.`);
+  };
+
+  const squaredError: Codec['squaredError'] = (x, tokens, page, start, firstToken = 0) => {
+    checkPage(page, tokens);
+    checkVectors(spec, x, tokens, shape);
+    let sum = 0;
+    transform(x, tokens, start).forEach((vectors, head) => {
+      for (let t = firstToken; t < tokens; t++) {
+        format.read(page, head, t, coded);
+        for (let i = 0; i < headDim; i++) sum += (vectors[t * headDim + i] - coded[i]) ** 2;
+      }
+    });
+    return sum;
   };
 
   return {
@@ -78,6 +105,7 @@ export function pageCodec({ spec, shape, budget, isIdempotent, domain, format }:
     },
     budget,
     isIdempotent,
+    expectedError,
     outliers: format.outliers,
     pageRelative: domain.ropeFrequencies !== undefined,
     codedDim: domain.codedDim,
@@ -85,20 +113,12 @@ export function pageCodec({ spec, shape, budget, isIdempotent, domain, format }:
     encode(x, tokens, page, start) {
       checkPage(page, tokens);
       checkVectors(spec, x, tokens, shape);
-      const heads = Array.from({ length: kvHeads }, (_, head) => {
-        const vectors = new Float64Array(tokens * headDim);
-        for (let t = 0; t < tokens; t++) {
-          const vector = vectors.subarray(t * headDim, (t + 1) * headDim);
-          const from = (t * kvHeads + head) * headDim;
-          vector.set(x.subarray(from, from + headDim));
-          domain.forward(vector, head, start);
-        }
-        return vectors;
-      });
       page.fill(0, 0, pageBytes);
-      format.write(heads, tokens, page);
+      format.write(transform(x, tokens, start), tokens, page);
       return format.usedBytes?.(page) ?? pageBytes;
     },
+
+    squaredError: tracksError(format.encoding) ? squaredError : undefined,
 
     decode(page, tokens, out, start) {
       checkPage(page, tokens);

@@ -7,8 +7,10 @@
 import type { Sequence } from '../cache/sequence.ts';
 import { CapacityError, InputError } from '../errors.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
+import type { Plan } from '../plan/plan.ts';
 import { formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
+import { measureQuality, unfamiliarNotice } from './quality.ts';
 import { createSampler, type Sampled, type SampleOptions, type Sampler } from './sample.ts';
 import type { Slot } from './slot.ts';
 import { type Cancellation, step } from './step.ts';
@@ -33,13 +35,14 @@ export interface GenerateOptions extends SampleOptions {
 export interface GenerationContext {
   engine: Engine;
   slot: Slot;
+  plan: Plan;
   context: number;
   overflow: 'error' | 'slide';
 }
 
 /** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(
-  { engine, slot, context, overflow }: GenerationContext,
+  { engine, slot, plan, context, overflow }: GenerationContext,
   prompt: readonly number[],
   options: GenerateOptions,
   result: Result,
@@ -94,6 +97,10 @@ export async function* generate(
       pass = nextPass ?? run([sampled.id], false);
     }
     if (result.finish === 'length' && maxNew === remaining) result.notices.push(fullNotice(context, maxNew, maxTokens));
+    await waitForPass(nextPass);
+    result.quality = await measureQuality(engine, sequence, plan);
+    const notice = result.quality && unfamiliarNotice(result.quality, plan);
+    if (notice && slot.warnOnce()) result.notices.push(notice);
   } catch (error) {
     await waitForPass(nextPass);
     // A failed step leaves the cache in an unknown state.

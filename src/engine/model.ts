@@ -153,7 +153,7 @@ function createModel({ engine, plan, context, overflow, notices }: ModelParts): 
       },
       () => conversations.delete(slot),
     );
-    const created = createConversation({ engine, slot, context, overflow }, options, ephemeral);
+    const created = createConversation({ engine, slot, plan, context, overflow }, options, ephemeral);
     return created;
   };
   const ephemeral = () => conversation({}, true);

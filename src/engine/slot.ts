@@ -15,6 +15,8 @@ export interface Slot {
   reusePrefix(prompt: readonly number[]): number;
   /** Records the id of a generated token. */
   push(id: number): void;
+  /** True the first time, until the cache is emptied: for a warning that is given once per conversation. */
+  warnOnce(): boolean;
   /** Empties and frees the cache. No pass may be running on it. */
   reset(): void;
 }
@@ -22,6 +24,7 @@ export interface Slot {
 export function createSlot(open: () => Sequence, onClose?: () => void): Slot {
   let sequence: Sequence | undefined;
   let ids: number[] = [];
+  let warned = false;
   return {
     get sequence() {
       sequence ??= open();
@@ -47,7 +50,13 @@ export function createSlot(open: () => Sequence, onClose?: () => void): Slot {
     push(id) {
       ids.push(id);
     },
+    warnOnce() {
+      const first = !warned;
+      warned = true;
+      return first;
+    },
     reset() {
+      warned = false;
       sequence?.dispose();
       sequence = undefined;
       ids = [];

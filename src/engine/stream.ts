@@ -1,5 +1,6 @@
 /** The output of generation: a stream of tokens or text, and a result at the end. */
 import type { AsyncDisposableLike } from '../disposable.ts';
+import type { Quality } from './quality.ts';
 import type { Sampled, TokenLogprobs } from './sample.ts';
 import type { Cancellation } from './step.ts';
 
@@ -51,6 +52,8 @@ export interface Result {
   seed: number;
   usage: Usage;
   timings: Timings;
+  /** With a calibrated codec, how well it fits the text in the cache, if the stream was read to its end. */
+  quality?: Quality;
   /** Warnings, such as a full context. */
   notices: string[];
 }

@@ -14,6 +14,7 @@ import { type StepOptions, step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import type { Chunk } from '../model/forward.ts';
+import { type ErrorRatio, errorRatio } from '../plan/error-ratio.ts';
 import { createPlan, type Plan } from '../plan/plan.ts';
 import { compareLogProbs, logSoftmax } from './log-probs.ts';
 
@@ -51,6 +52,8 @@ export interface DivergenceRow {
   window: { sink: number; recent: number; edge: number };
   /** Scored tokens. */
   tokens: number;
+  /** Squared error of the pages relative to the calibration text, for codecs that search for the nearest code (mead, vec). */
+  errorRatio?: number;
   /** Outliers in all pages, for codecs that store them in lists. */
   outliers?: Outliers;
 }
@@ -104,8 +107,10 @@ export async function measureDivergence(
     const sequences = measurements.map(({ plan }) => engine.openSequence(plan, context));
     try {
       if (!(await scoreRow(row, sequences))) break;
-      for (const [i, { view }] of sequences.entries())
-        measurements[i].addOutliers(await countOutliers(engine.device, view));
+      for (const [i, sequence] of sequences.entries()) {
+        measurements[i].addOutliers(await countOutliers(engine.device, sequence.view));
+        measurements[i].addErrors(errorRatio(measurements[i].plan, await sequence.readErrors()));
+      }
     } finally {
       for (const sequence of sequences) sequence.dispose();
     }
@@ -200,9 +205,15 @@ export function createScore(row: readonly number[]): Score & {
 
 function createMeasurement(plan: Plan) {
   const sum: Score = { kld: 0, same: 0, nll: 0, tokens: 0 };
+  const errors = { pages: 0, sum: 0 };
   let outliers: Outliers | undefined;
   return {
     plan,
+    addErrors(found: ErrorRatio | undefined) {
+      if (!found) return;
+      errors.pages += found.pages;
+      errors.sum += found.pages * found.ratio;
+    },
     addOutliers(found: Outliers | undefined) {
       if (!found) return;
       const { listed, dropped } = outliers ?? { listed: 0, dropped: 0 };
@@ -220,6 +231,7 @@ function createMeasurement(plan: Plan) {
       top1: sum.same / sum.tokens,
       window: plan.window,
       tokens: sum.tokens,
+      errorRatio: errors.pages > 0 ? errors.sum / errors.pages : undefined,
       outliers,
     }),
   };

@@ -25,7 +25,7 @@ export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }
     '<h2>Divergence against bits</h2>',
     divergencePlot(rows, { title: '', subtitle: '' }),
     summaryTable(rows),
-    '<p>Divergence: Kullback-Leibler, from an f16 cache with the same weights, in nats per token. Expected: what the profile predicts.</p>',
+    '<p>Divergence: Kullback-Leibler, from an f16 cache with the same weights, in nats per token. Expected: what the profile predicts. Error ratio: the squared error of the pages relative to the calibration text, for codecs that search for the nearest code.</p>',
     ...rows.flatMap(({ kv, outliers }) => (outliers ? [`<p>${escapeHtml(kv)}: ${formatOutliers(outliers)}.</p>`] : [])),
     '<h2>By position</h2><p>Mean divergence of the tokens from that position to the next.</p>',
     breakdownTable(quantizedRows, breakdowns, ({ positions }) => positions),
@@ -42,8 +42,8 @@ const nats = (kld: number) => kld.toPrecision(3);
 
 function summaryTable(rows: readonly DivergenceRow[]): string {
   return htmlTable(
-    ['cache', 'bits', 'divergence', 'expected', 'top-1', 'perplexity', 'tokens'],
-    rows.map(({ kv, bits, kld, predicted, top1, perplexity, tokens }) => [
+    ['cache', 'bits', 'divergence', 'expected', 'top-1', 'perplexity', 'tokens', 'error ratio'],
+    rows.map(({ kv, bits, kld, predicted, top1, perplexity, tokens, errorRatio }) => [
       kv,
       bits.toFixed(3),
       nats(kld),
@@ -51,6 +51,7 @@ function summaryTable(rows: readonly DivergenceRow[]): string {
       `${(100 * top1).toFixed(2)} %`,
       perplexity.toFixed(3),
       String(tokens),
+      errorRatio?.toFixed(2) ?? '',
     ]),
   );
 }

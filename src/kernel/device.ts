@@ -41,6 +41,8 @@ export interface PageCodec {
   readonly pageBytes: number;
   readonly layout: PageLayout;
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
+  /** The squared error of a page that encodes `x`, of its tokens from `firstToken` on; see `tracksError`. */
+  squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
   outliers?(page: Uint8Array): Outliers;
 }
 
@@ -84,6 +86,11 @@ export interface KvView {
   readonly firstLeaf: number;
   readonly tail: Block;
   readonly sinkBlock: Block;
+  /**
+   * If set, sealing page n writes its squared errors to row n % rows: keys of layer l in column 2 l, values in 2 l + 1,
+   * summed over heads and tokens, without sinks. They are in the domain of the codes; 0 for codecs without `tracksError`.
+   */
+  readonly errors?: Tensor;
 }
 
 export interface Device {

@@ -108,6 +108,9 @@ export type PageEncoding =
       ropeCosSin: Float32Array;
     };
 
+/** Whether the encoder searches for the nearest code: the error that remains is then known at no cost. */
+export const tracksError = ({ kind }: PageEncoding): boolean => kind === 'additive' || kind === 'book';
+
 /** A grid of codes at byte `offset` of a head's block, packed as in codec/pack.ts. */
 export interface CodeGrid {
   offset: number;

@@ -80,7 +80,11 @@ export function allocateMead(
  * Divergence per unit of a side's loss: its measured divergence over its loss at the measured bits. Both codes use the
  * same measurement, unless the profile has one of the uniform code.
  */
-function divergencePerLoss({ sensitivities, ...profile }: Profile, layerSide: LayerSide, uniform: boolean): number {
+export function divergencePerLoss(
+  { sensitivities, ...profile }: Profile,
+  layerSide: LayerSide,
+  uniform: boolean,
+): number {
   const loss = learnedArray(profile, layerSide, 'mead.loss');
   if (!loss) return 0;
   const quads = loss.length / LEVELS;

@@ -4,6 +4,8 @@
  * codecs that calibration measured. Without one, all layers use the best codec that fits and needs no calibration, and the
  * plan has a notice.
  */
+
+import { trackedErrorBytes } from '../cache/page-errors.ts';
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
@@ -73,7 +75,8 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
   }
   const auto = parseAuto(spec);
   checkBits(spec, auto, shape);
-  const affordable = target.kvMemory === undefined ? undefined : bitsForMemory(auto, shape, target);
+  const errorBytes = auto.family !== 'tq' && canAllocateMead(profile) ? trackedErrorBytes(shape.layers) : 0;
+  const affordable = target.kvMemory === undefined ? undefined : bitsForMemory(auto, shape, target, errorBytes);
   const maxBits = Math.min(auto.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
   const bits = Number.isFinite(maxBits) ? maxBits : DEFAULT_BITS;
   const plan = createAutoPlan(auto, bits, shape, profile, affordable !== undefined);
@@ -138,7 +141,7 @@ function meadPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanSha
   };
   const spec = `auto-mead:${round(spent)}${windowText}`;
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted) };
+  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted, profile) };
 }
 
 function turboQuantPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
@@ -175,14 +178,19 @@ function createDataFreePlan(bits: number, shape: PlanShape, windowText: string):
   return createPlan(spec === 'f16' ? spec : spec + windowText, shape);
 }
 
-/** Bits per value that the memory allows for pages, after windows and tail. */
-function bitsForMemory({ window }: AutoSpec, shape: PlanShape, { kvMemory = 0, context }: MemoryTarget): number {
+/** Bits per value that the memory allows for pages, after windows, tail and page errors. */
+function bitsForMemory(
+  { window }: AutoSpec,
+  shape: PlanShape,
+  { kvMemory = 0, context }: MemoryTarget,
+  errorBytes: number,
+): number {
   if (context === undefined || !Number.isInteger(context) || context < 1)
     throw new InputError('A memory budget needs a context: the number of tokens that it must hold.');
   const exact = createPlan('f16', shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = createPlanFromCodecs('', window, exact.codecs);
-  const room = kvMemory - planBytes(empty, 1);
+  const room = kvMemory - planBytes(empty, 1) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);
   const leafRoom = room / pages - (exact.leaf.bytes * edges) / shape.layers;

@@ -23,7 +23,7 @@ export interface MemoryReport {
   pageBytes: number;
   /** f16 sinks, recent window and the incomplete page. */
   windowBytes: number;
-  /** Reserved for the f16 window, not used yet. */
+  /** Reserved for the f16 window, not used yet, and for the errors of pages. */
   paddingBytes: number;
   /** The sum of the above. */
   totalBytes: number;

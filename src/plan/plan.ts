@@ -1,11 +1,13 @@
 /** A plan: the codec of every layer's keys and values, and what stays f16. */
 import { f16BlockBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
+import { pageErrorBytes } from '../cache/page-errors.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import { packedPages, tailCapacity } from '../kernel/visibility.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
+import { errorWeights } from './error-ratio.ts';
 import type { Profile } from './profile.ts';
 
 /** How a cache is stored: one codec per layer. */
@@ -23,6 +25,11 @@ export interface Plan {
   leaf: LeafLayout;
   /** KL divergence from an f16 cache that the profile predicts, in nats per token. */
   predicted?: number;
+  /**
+   * [layer][side]: weights of the squared errors of sealed pages, which make them relative to the calibration text. Only
+   * for codecs that search for the nearest code, with a profile that knows their error.
+   */
+  errorWeights?: Float64Array;
   /** A warning about how the plan was chosen. */
   notice?: string;
 }
@@ -49,7 +56,7 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
     });
     return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
   });
-  return createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted);
+  return createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted, profile);
 }
 
 const isEdge = (layer: number, layers: number, edge: number) => layer < edge || layer >= layers - edge;
@@ -100,6 +107,7 @@ export function createPlanFromCodecs(
   window: Required<F16Window>,
   codecs: readonly KvCodec[],
   predicted?: number,
+  profile?: Profile,
 ): Plan {
   const coded = codecs.filter(codec => codec.keys.spec !== 'f16' || codec.values.spec !== 'f16');
   const counted = coded.length > 0 ? coded : codecs;
@@ -111,13 +119,15 @@ export function createPlanFromCodecs(
     codecs,
     leaf: leafLayout(codecs),
     predicted,
+    errorWeights: errorWeights(codecs, profile),
   };
 }
 
-/** Bytes of one sequence of `context` tokens: leaves, f16 sinks, and the reserved tail. */
+/** Bytes of one sequence of `context` tokens: leaves, f16 sinks, the reserved tail, and the errors of pages. */
 export function planBytes({ window, pageTokens, codecs, leaf }: Plan, context: number): number {
   const shape = { ...codecs[0].shape, layers: leaf.layers };
   const sealing = { pageTokens, recent: window.recent };
   const tail = f16BlockBytes(shape, tailCapacity(sealing));
-  return packedPages(context, sealing) * leaf.bytes + tail + f16BlockBytes(shape, window.sink);
+  const fixed = tail + f16BlockBytes(shape, window.sink) + pageErrorBytes(leaf);
+  return packedPages(context, sealing) * leaf.bytes + fixed;
 }

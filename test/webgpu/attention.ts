@@ -2,7 +2,7 @@
 import { expect } from 'vitest';
 import type { Device } from '../../src/kernel/device.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { type AttentionCase, runAttention, worstHeadError } from '../attention.ts';
+import { type AttentionCase, expectSameErrors, runAttention, worstHeadError } from '../attention.ts';
 import { SMALL_SHAPE } from './gpu.ts';
 
 /**
@@ -41,6 +41,7 @@ export async function expectSameAsJs(
   const codes = 2 * js.leaves.length * full.pageTokens * full.kvHeads * full.headDim;
   // The last bits of an f32 norm depend on the order of summation.
   if (!full.spec.includes('n32')) expect(different / codes, 'sealed codes').toBeLessThan(MAX_TIES);
+  expectSameErrors(gpu.errors, js.errors);
   expect(maxOutputError(gpu, js, full.headDim), 'outputs').toBeLessThan(tolerance);
 }
 

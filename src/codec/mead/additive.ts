@@ -16,7 +16,7 @@ export const MAX_NIBBLES = 6;
 export const booksBefore = (n: number): number => (n * (n - 1)) / 2;
 export const TOTAL_BOOKS = booksBefore(MAX_NIBBLES + 1);
 /** Sweeps after the greedy choice. */
-const REFINE_SWEEPS = 2;
+export const REFINE_SWEEPS = 2;
 
 /** |entry|^2 / 2 of every entry: the nearest entry maximizes x . entry - |entry|^2 / 2. */
 function halfSquaredNorms(books: Float64Array): Float64Array {

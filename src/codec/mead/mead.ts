@@ -57,7 +57,7 @@ export const mead: Family = {
       budget: BUDGET[match[1]] * (match[2] === 'u' ? 1.3 : 1),
       isIdempotent: false,
       domain: createDomain(request),
-      format: match[2] === 'u' ? createUniformFormat(request) : createBookFormat(request),
+      ...(match[2] === 'u' ? { format: createUniformFormat(request) } : createBookFormat(request)),
     });
   },
 };
@@ -82,14 +82,16 @@ function createDomain(request: CodecRequest): Domain {
   });
 }
 
-function createBookFormat(request: CodecRequest): PageFormat {
-  const values = request.shape.kvHeads * request.shape.headDim;
-  const booksPerQuad = allocationOf(request, 'mead.loss', 'mead.nibbles', values / QUAD, MAX_NIBBLES, 4);
-  return additiveFormat(
-    requireLearned(request, 'mead.books', (values / QUAD) * TOTAL_BOOKS * BOOK_LENGTH),
-    booksPerQuad,
-    request.shape,
-  );
+function createBookFormat(request: CodecRequest): { format: PageFormat; expectedError?: number } {
+  const quads = (request.shape.kvHeads * request.shape.headDim) / QUAD;
+  const booksPerQuad = allocationOf(request, 'mead.loss', 'mead.nibbles', quads, MAX_NIBBLES, 4);
+  const books = requireLearned(request, 'mead.books', quads * TOTAL_BOOKS * BOOK_LENGTH);
+  const format = additiveFormat(books, booksPerQuad, request.shape);
+  // Profiles of Kvasir 0.1.0 have no errors.
+  if (!request.learned['mead.error']) return { format };
+  const errors = requireLearned(request, 'mead.error', quads * (MAX_NIBBLES + 1));
+  const expectedError = booksPerQuad.reduce((sum, n, quad) => sum + errors[quad * (MAX_NIBBLES + 1) + n], 0);
+  return { format, expectedError };
 }
 
 function createUniformFormat(request: CodecRequest): PageFormat {
@@ -129,8 +131,8 @@ function learnAll({ side, shape, samples }: LearnRequest): Learned {
   const levels = MAX_NIBBLES + 1;
   const learned = emptyArrays(shape, blocks);
   const { 'mead.mean': mean, 'mead.maps': maps, 'mead.books': books } = learned;
-  const { 'mead.loss': loss, 'mead.steps': steps, 'mead.step-loss': stepLoss } = learned;
-  const train = createTrainer(count);
+  const { 'mead.loss': loss, 'mead.error': error, 'mead.steps': steps, 'mead.step-loss': stepLoss } = learned;
+  const train = createTrainer(count, stretchEvery);
   const quad = new Float32Array(QUAD * count);
   for (let head = 0; head < kvHeads; head++) {
     const y = toPageRelative(samples, head, shape, side);
@@ -146,6 +148,7 @@ function learnAll({ side, shape, samples }: LearnRequest): Learned {
       const trained = train(quad, weights, createRandom(unit));
       books.set(trained.books, unit * TOTAL_BOOKS * BOOK_LENGTH);
       loss.set(trained.loss, unit * levels);
+      error.set(trained.error, unit * levels);
     }
     for (let dim = 0; dim < d; dim++) {
       const fittedSteps = fitSteps(count, i => y[i * d + dim], weights);
@@ -163,6 +166,7 @@ function emptyArrays({ headDim, kvHeads }: Shape, blocks: readonly number[]) {
     'mead.maps': new Float32Array(kvHeads * mapLength(blocks)),
     'mead.books': new Float32Array((values / QUAD) * TOTAL_BOOKS * BOOK_LENGTH),
     'mead.loss': new Float32Array((values / QUAD) * (MAX_NIBBLES + 1)),
+    'mead.error': new Float32Array((values / QUAD) * (MAX_NIBBLES + 1)),
     'mead.steps': new Float32Array(values * (MAX_BITS + 1)),
     'mead.step-loss': new Float32Array(values * (MAX_BITS + 1)),
   };

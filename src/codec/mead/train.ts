@@ -4,10 +4,12 @@
  */
 import { CODEBOOK_BYTES, codebookTrainingModule, withHalfNorms } from '../../kernel/wasm/kernels/quad-codebook.ts';
 import type { Random } from '../parts/random.ts';
-import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, TOTAL_BOOKS } from './additive.ts';
+import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, REFINE_SWEEPS, TOTAL_BOOKS } from './additive.ts';
 
 const KMEANS_ROUNDS = 12;
 const SWEEPS = 6;
+/** Samples that are encoded to estimate the error. */
+const MAX_ERROR_SAMPLES = 4096;
 const WASM_PAGE_BYTES = 65536;
 
 export interface Trained {
@@ -15,6 +17,8 @@ export interface Trained {
   books: Float32Array;
   /** Mean of weight x squared error with 0 to 6 nibbles. */
   loss: Float32Array;
+  /** Mean squared error with 0 to 6 nibbles, as the encoder leaves it, of samples that were not stretched. */
+  error: Float32Array;
 }
 
 interface TrainingKernels {
@@ -23,8 +27,11 @@ interface TrainingKernels {
   sumByCode(rows: number, codes: number, weights: number, sums: number, count: number): void;
 }
 
-/** A function that trains the books of one quad on `count` samples. */
-export function createTrainer(count: number): (x: Float32Array, weights: Float32Array, random: Random) => Trained {
+/** A function that trains the books of one quad on `count` samples, of which every `stretchEvery`-th is stretched. */
+export function createTrainer(
+  count: number,
+  stretchEvery?: number,
+): (x: Float32Array, weights: Float32Array, random: Random) => Trained {
   // The kernels process eight rows at a time; rows of padding have weight 0.
   const rows = 8 * Math.ceil(count / 8);
   const offsets = {
@@ -59,9 +66,36 @@ export function createTrainer(count: number): (x: Float32Array, weights: Float32
     for (let i = 0; i < BOOK_LENGTH; i++) if (sums[BOOK_LENGTH + i] > 1e-12) means[i] = sums[i] / sums[BOOK_LENGTH + i];
     updateHalfNorms(book);
   };
-  const assign = (book: number) => kernels.assign(offsets.residual, codesAt(book), bookAt(book), rows);
-  const addEntries = (book: number, sign: 1 | -1) =>
-    kernels.addEntries(offsets.residual, codesAt(book), bookAt(book), rows, sign);
+  const assign = (book: number, count = rows) => kernels.assign(offsets.residual, codesAt(book), bookAt(book), count);
+  const addEntries = (book: number, sign: 1 | -1, count = rows) =>
+    kernels.addEntries(offsets.residual, codesAt(book), bookAt(book), count, sign);
+
+  const errorSamples = chooseErrorSamples(count, stretchEvery);
+  const errorRows = 8 * Math.ceil(errorSamples.length / 8);
+  /**
+   * The mean squared error of some samples, encoded with `n` books as pages are (additive.ts). The residual of training is
+   * smaller, since it comes from more sweeps.
+   */
+  const encodingError = (x: Float32Array, allBooks: Float32Array, n: number): number => {
+    errorSamples.forEach((sample, i) => {
+      residual.set(x.subarray(QUAD * sample, QUAD * (sample + 1)), QUAD * i);
+    });
+    for (let book = 0; book < n; book++) {
+      const from = (booksBefore(n) + book) * BOOK_LENGTH;
+      entries(book).set(allBooks.subarray(from, from + BOOK_LENGTH));
+      updateHalfNorms(book);
+    }
+    for (let sweep = 0; sweep <= (n > 1 ? REFINE_SWEEPS : 0); sweep++) {
+      for (let book = 0; book < n; book++) {
+        if (sweep > 0) addEntries(book, 1, errorRows);
+        assign(book, errorRows);
+        addEntries(book, -1, errorRows);
+      }
+    }
+    let sum = 0;
+    for (let i = 0; i < QUAD * errorSamples.length; i++) sum += residual[i] ** 2;
+    return sum / errorSamples.length;
+  };
 
   return (x, weights, random) => {
     floats(offsets.x, QUAD * rows)
@@ -92,8 +126,17 @@ export function createTrainer(count: number): (x: Float32Array, weights: Float32
       for (let book = 0; book < n; book++) allBooks.set(entries(book), (booksBefore(n) + book) * BOOK_LENGTH);
       loss[n] = lossOf(residual, weights);
     }
-    return { books: allBooks, loss };
+    const error = Float32Array.from({ length: MAX_NIBBLES + 1 }, (_, n) => encodingError(x, allBooks, n));
+    return { books: allBooks, loss, error };
   };
+}
+
+/** Evenly spaced samples, without the stretched ones. */
+function chooseErrorSamples(count: number, stretchEvery?: number): number[] {
+  const all = Array.from({ length: count }, (_, i) => i);
+  const unstretched = stretchEvery ? all.filter(i => i % stretchEvery !== 0) : all;
+  const step = Math.ceil(unstretched.length / MAX_ERROR_SAMPLES);
+  return unstretched.filter((_, i) => i % step === 0);
 }
 
 /** Initializes a book with random samples of the residual. */

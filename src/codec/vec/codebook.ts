@@ -3,7 +3,7 @@ import type { Shape } from '../codec.ts';
 import { createGrid } from '../pack.ts';
 import type { PageFormat } from '../page-codec.ts';
 import { type Field, layoutFields } from '../page-fields.ts';
-import { createNearestSearch, kmeans, sampleIndices } from '../parts/kmeans.ts';
+import { createNearestAssigner, createNearestSearch, kmeans, sampleIndices } from '../parts/kmeans.ts';
 import { createRandom } from '../parts/random.ts';
 
 export interface ProductCode {
@@ -18,6 +18,8 @@ export interface ProductCode {
 /** Maximum number of sub-vectors that a codebook is trained on, in total and (with `-own`) per entry. */
 const MAX_POINTS = 131_072;
 const MAX_POINTS_PER_ENTRY = 64;
+/** Maximum number of them that the error of a codebook is measured on. */
+const MAX_ERROR_POINTS = 16_384;
 
 /** Total length of the codebooks of a layer's keys or values. */
 export const codebookLength = (product: ProductCode, shape: Shape): number =>
@@ -26,8 +28,15 @@ export const codebookLength = (product: ProductCode, shape: Shape): number =>
 const bookCount = ({ subvectorDims, bookPerSubvector }: ProductCode, { headDim, kvHeads }: Shape) =>
   bookPerSubvector ? (kvHeads * headDim) / subvectorDims : 1;
 
-/** [book][entry][dim] from transformed vectors [kv head][sample][dim]. Books are ordered by head, then sub-vector. */
-export function trainCodebooks(vectors: Float32Array, product: ProductCode, shape: Shape): Float32Array {
+/**
+ * `books` is [book][entry][dim], from transformed vectors [kv head][sample][dim]; books are ordered by head, then
+ * sub-vector. `error` is the mean squared error of a token, all heads together.
+ */
+export function trainCodebooks(
+  vectors: Float32Array,
+  product: ProductCode,
+  shape: Shape,
+): { books: Float32Array; error: number } {
   const { subvectorDims, bits } = product;
   const { headDim, kvHeads } = shape;
   const entries = 2 ** bits;
@@ -43,6 +52,7 @@ export function trainCodebooks(vectors: Float32Array, product: ProductCode, shap
     return (head * count + point) * headDim + sub * subvectorDims;
   };
   const out = new Float32Array(codebookLength(product, shape));
+  let error = 0;
   for (let book = 0; book < books; book++) {
     const maxPoints = books === 1 ? MAX_POINTS : Math.min(MAX_POINTS, MAX_POINTS_PER_ENTRY * entries);
     const chosen = sampleIndices(points, Math.min(points, maxPoints), random);
@@ -51,9 +61,23 @@ export function trainCodebooks(vectors: Float32Array, product: ProductCode, shap
       const from = pointOffset(book, point);
       sample.set(vectors.subarray(from, from + subvectorDims), i * subvectorDims);
     });
-    out.set(kmeans(sample, subvectorDims, entries, random), book * entries * subvectorDims);
+    const trained = kmeans(sample, subvectorDims, entries, random);
+    out.set(trained, book * entries * subvectorDims);
+    error += ((kvHeads * subs) / books) * meanSquaredError(sample, trained, subvectorDims);
   }
-  return out;
+  return { books: out, error };
+}
+
+/** The mean squared error of points, which are in random order: the first ones represent all. */
+function meanSquaredError(points: Float32Array, book: Float32Array, dims: number): number {
+  const used = points.subarray(0, MAX_ERROR_POINTS * dims);
+  const count = used.length / dims;
+  const cells = createNearestAssigner(used, dims, book.length / dims)(book, count);
+  let sum = 0;
+  used.forEach((value, i) => {
+    sum += (value - book[cells[Math.floor(i / dims)] * dims + (i % dims)]) ** 2;
+  });
+  return sum / count;
 }
 
 /**

@@ -49,8 +49,8 @@ describe('VecInfer', () => {
     const shape = { headDim: 16, kvHeads: 2 };
     const samples = gaussianSamples(shape, 100);
     const learned = learn('vec-d4b4-own', shape, { key: samples, value: samples });
-    expect(Object.keys(learned.key ?? {})).toEqual(['smoothing', 'vec-d4b4-own']);
-    expect(Object.keys(learned.value ?? {})).toEqual(['vec-d4b4-own']);
+    expect(Object.keys(learned.key ?? {})).toEqual(['smoothing', 'vec-d4b4-own', 'vec-d4b4-own.error']);
+    expect(Object.keys(learned.value ?? {})).toEqual(['vec-d4b4-own', 'vec-d4b4-own.error']);
     expect(learned).toEqual(learn('vec-d4b4-own', shape, { key: samples, value: samples }));
   });
 

@@ -61,11 +61,15 @@ function create(request: CodecRequest): Codec {
     budget: budgetOf(product),
     isIdempotent: true,
     domain: domainOf(request, smoothing),
+    // Profiles of Kvasir 0.1.0 have no errors.
+    expectedError: request.learned[errorName(spec)] && requireLearned(request, errorName(spec), 1)[0],
     format: codebookFormat(books, product, shape),
   });
 }
 
-/** The smoothing factors, which all specs share, and the spec's codebooks under its name. */
+const errorName = (spec: string) => `${spec}.error`;
+
+/** The smoothing factors, which all specs share, the spec's codebooks under its name, and their mean squared error. */
 function learn(request: LearnRequest): Learned {
   const { spec, shape, samples } = request;
   const { headDim } = shape;
@@ -78,13 +82,15 @@ function learn(request: LearnRequest): Learned {
     domain.forward(y, Math.floor(offset / headDim / samples.count), 0);
     vectors.set(y, offset);
   }
-  return { ...(smoothing && { smoothing }), [spec]: trainCodebooks(vectors, product, shape) };
+  const { books, error } = trainCodebooks(vectors, product, shape);
+  return { ...(smoothing && { smoothing }), [spec]: books, [errorName(spec)]: Float32Array.of(error) };
 }
 
 function placeholderLearned(request: UntrainedRequest): Learned {
   const { spec, shape } = request;
   const smoothing = smooths(request) && new Float32Array(shape.kvHeads * shape.headDim).fill(1);
-  return { ...(smoothing && { smoothing }), [spec]: new Float32Array(codebookLength(productOf(request), shape)) };
+  const books = new Float32Array(codebookLength(productOf(request), shape));
+  return { ...(smoothing && { smoothing }), [spec]: books, [errorName(spec)]: new Float32Array(1) };
 }
 
 function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): ProductCode {

@@ -161,7 +161,7 @@ export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask
     },
     async ask({ prompt, ...fact }, signal) {
       const result = emptyResult();
-      const generation = { engine, slot, context, overflow: 'error' as const };
+      const generation = { engine, slot, plan, context, overflow: 'error' as const };
       for await (const _ of generate(generation, prompt, { temperature: 0, maxTokens, stop, signal }, result));
       if (signal?.aborted) return undefined;
       return {

@@ -234,6 +234,16 @@ function seal(view: KvView, layer: number, page: number, leaf: Block): void {
         for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(tail[from + j]);
       }
     }
-    codec.encode(x, pageTokens, raw(leaf).subarray(offset, offset + codec.pageBytes), start);
+    const bytes = raw(leaf).subarray(offset, offset + codec.pageBytes);
+    codec.encode(x, pageTokens, bytes, start);
+    if (!view.errors || !codec.squaredError) continue;
+    const { rows, cols } = view.errors;
+    floats(view.errors)[(page % rows) * cols + 2 * layer + side] = codec.squaredError(
+      x,
+      pageTokens,
+      bytes,
+      start,
+      first,
+    );
   }
 }

@@ -5,6 +5,7 @@
 import { ShapeError, UnsupportedError } from '../../errors.ts';
 import { yieldToEventLoop } from '../../event-loop.ts';
 import type { Block, Device, KvLayer, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
+import { tracksError } from '../page-layout.ts';
 import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
 import type { WeightType } from '../weights/types.ts';
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
@@ -326,8 +327,18 @@ class WasmDevice implements Device {
     const [tailKeys, tailValues] = [0, 1].map(side => this.f16Address(view, view.tail, layer, side, tailTokens));
     const first = firstCodedRow(view.shape, page);
     const rope = this.pageRope.addressOf(keys.layout.ropeFrequencies, page, page + 1);
-    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, first, addressOf(leaf) + keyOffset, rope);
-    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, first, addressOf(leaf) + valueOffset, 0);
+    const to = addressOf(leaf);
+    const errors = this.memories.scratch('errors', 8 * kvHeads);
+    const valueErrors = errors + 4 * kvHeads;
+    this.pool.run(module.sealKeys, kvHeads, tailKeys, tailTokens, start, first, to + keyOffset, rope, errors);
+    this.pool.run(module.sealValues, kvHeads, tailValues, tailTokens, start, first, to + valueOffset, 0, valueErrors);
+    if (!view.errors) return;
+    const { rows, cols } = view.errors;
+    const row = this.memories.floatsAt(addressOf(view.errors) + 4 * (page % rows) * cols, cols);
+    [keys, values].forEach(({ layout }, side) => {
+      const parts = this.memories.floatsAt(errors + 4 * side * kvHeads, kvHeads);
+      if (tracksError(layout.encoding)) row[2 * layer + side] = parts.reduce((sum, error) => sum + error, 0);
+    });
   }
 
   async dispose(): Promise<void> {

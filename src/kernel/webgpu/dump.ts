@@ -43,7 +43,8 @@ export function codecKernels(layer: KvLayer, rows: number, options: DumpOptions)
     const shape = { headDim, kvHeads, pageTokens, sinks: 0, tailTokens: 2 * pageTokens, layers: [layer] };
     const leaf = device.createBlock(layer.valueOffset + layer.values.pageBytes);
     const [tail, sinkBlock] = [shape.tailTokens, 1].map(tokens => device.createBlock(4 * kvHeads * tokens * headDim));
-    const view = { shape, leaves: [leaf], version: 0, firstLeaf: 0, tail, sinkBlock };
+    const errors = device.createTensor(1, 2);
+    const view = { shape, leaves: [leaf], version: 0, firstLeaf: 0, tail, sinkBlock, errors };
     const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.createTensor(rows, n * headDim));
     const runs: KvRun[] = [{ view, row: 0, count: rows, position: pageTokens, sealedPages: 1 }];
     await device.ensureMemory([view]);

@@ -1,16 +1,17 @@
 /** Sealing: transforms a page of the tail into the codec's domain, quantizes it, and packs it into a leaf. */
 
 import type { Block, KvView, PageCodec } from '../device.ts';
-import type { PageLayout } from '../page-layout.ts';
+import { type PageLayout, tracksError } from '../page-layout.ts';
 import { firstCodedRow } from '../visibility.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
 import { pack, scalarsPerHead } from './kernels/pack.ts';
 import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
+import { sumErrors } from './kernels/seal-learned.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { cosSin } from './kernels/snippets.ts';
-import { gpuBlock } from './tensor.ts';
+import { bufferForWriting, gpuBlock } from './tensor.ts';
 
 interface Steps {
   transform: Kernel;
@@ -20,12 +21,15 @@ interface Steps {
 
 export class Sealing {
   private readonly steps = new Map<GpuCodec, Steps>();
+  private readonly sumErrors: Kernel;
 
   constructor(
     private readonly gpu: Gpu,
     private readonly shape: PageShape,
     private readonly codecOf: (layout: PageLayout) => GpuCodec,
-  ) {}
+  ) {
+    this.sumErrors = sumErrors(shape);
+  }
 
   seal(view: KvView, layer: number, page: number, leaf: Block): void {
     const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
@@ -79,5 +83,9 @@ export class Sealing {
     const words = Math.ceil(codec.pageBytes / 4);
     const columnTable = steps.pack.buffers.length > 3 ? [gpuCodec.tables!] : [];
     gpu.run(steps.pack, [at], [codes, scalars, ...columnTable, pool.buffers[layer]], [Math.ceil(words / 64)]);
+    if (!view.errors || !tracksError(layout.encoding)) return;
+    const { rows, cols } = view.errors;
+    const column = (page % rows) * cols + 2 * layer + side;
+    gpu.run(this.sumErrors, [first, column], [scalars, bufferForWriting(view.errors)], [1]);
   }
 }

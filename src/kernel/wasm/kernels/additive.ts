@@ -4,8 +4,9 @@
  * first column followed by the total number, `books` has CODEBOOK_BYTES per column.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
+import { type F32, f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
+import { reduceAdd } from '../ops.ts';
 import { CODEBOOK_BYTES, nearestEntries, transposeQuads } from './quad-codebook.ts';
 
 export interface AdditiveTables {
@@ -87,8 +88,8 @@ export function dequantizeAdditive(
 }
 
 /**
- * Encodes a head's vectors `y`, [token][headDim] f32. `residual` is scratch for one quad per token, `codes` for 6 bytes
- * per token.
+ * Encodes a head's vectors `y`, [token][headDim] f32, and returns the squared error of the tokens from `firstToken` on.
+ * `residual` is scratch for one quad per token, `codes` for 6 bytes per token.
  */
 export function sealAdditive(
   k: Kernel,
@@ -100,8 +101,10 @@ export function sealAdditive(
   y: I32,
   residual: I32,
   codes: I32,
-): void {
+  firstToken: I32,
+): F32 {
   const blockBytes = blockBytesOf(tokens);
+  const [rest, squares] = [k.v128(), k.v128(v128.zero)];
   forEachQuad(k, tables, headDim, head, (offset, count, first) => {
     k.for(0, tokens, 1, t => {
       const quad = v128.load(i32.add(i32.add(y, offset), i32.mul(t, 4 * headDim)));
@@ -114,6 +117,10 @@ export function sealAdditive(
         assignEntries(k, residual, i32.add(codes, i32.mul(n, tokens)), book, tokens, reassign);
       });
     });
+    k.for(firstToken, tokens, 1, t => {
+      k.set(rest, v128.load(i32.add(residual, i32.mul(t, QUAD_BYTES))));
+      k.set(squares, f32x4.add(squares, f32x4.mul(rest, rest)));
+    });
     k.for(0, count, 1, n => {
       const from = k.i32(i32.add(codes, i32.mul(n, tokens)));
       const to = k.i32(i32.add(page, i32.mul(i32.add(first, n), tokens / 2)));
@@ -125,6 +132,7 @@ export function sealAdditive(
       });
     });
   });
+  return reduceAdd(k, squares);
 }
 
 /**

@@ -1,7 +1,7 @@
 /** Product quantization: each subvector is an entry of a codebook. */
 import type { PageEncoding, PageShape } from '../../page-layout.ts';
 import { packGrid, unpackGrid } from '../code-grid.ts';
-import { f32, f32x4, type I32, i32, i32x4, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 
 type CodebookEncoding = PageEncoding & { kind: 'book' };
@@ -81,7 +81,10 @@ export function dequantizeCodebook(
   });
 }
 
-/** Encodes vectors y [token][dim]. Compares four entries per iteration; ties go to the first, as in codec/. */
+/**
+ * Encodes vectors y [token][dim], and returns the squared error of the tokens from `firstToken` on. Compares four entries
+ * per iteration; ties go to the first, as in codec/.
+ */
 export function sealCodebook(
   k: Kernel,
   encoding: CodebookEncoding,
@@ -91,7 +94,8 @@ export function sealCodebook(
   head: I32,
   y: I32,
   codes: I32,
-): void {
+  firstToken: I32,
+): F32 {
   const { subvectorDims } = encoding;
   const subvectors = headDim / subvectorDims;
   const width = searchEntries(encoding);
@@ -100,9 +104,9 @@ export function sealCodebook(
   const [start, book, at] = [k.i32(first), k.i32(), k.i32()];
   const x = Array.from({ length: subvectorDims }, () => k.v128());
   const [error, delta, minError, index, best, closer] = Array.from({ length: 6 }, () => k.v128());
-  const [code, smallest] = [k.i32(), k.f32()];
+  const [code, smallest, sum] = [k.i32(), k.f32(), k.f32(f32.const(0))];
   const codeBytes = encoding.codes.bits > 8 ? 2 : 1;
-  k.for(0, pageTokens, 1, () => {
+  k.for(0, pageTokens, 1, t => {
     k.set(book, start);
     k.for(0, subvectors, 1, () => {
       x.forEach((value, i) => {
@@ -133,6 +137,7 @@ export function sealCodebook(
           k.set(code, i32x4.lane(best, lane));
         });
       }
+      k.set(sum, f32.add(sum, f32.select(i32.ltS(t, firstToken), f32.const(0), smallest)));
       k.do(codeBytes === 2 ? i32.store16(to, code) : i32.store8(to, code));
       k.increment(from, 4 * subvectorDims);
       k.increment(to, codeBytes);
@@ -140,4 +145,5 @@ export function sealCodebook(
     });
   });
   packGrid(k, { ...encoding.codes, tokens: pageTokens, dims: subvectors }, codes, block);
+  return sum;
 }

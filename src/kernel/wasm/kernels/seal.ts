@@ -33,8 +33,8 @@ interface SealContext {
 }
 
 /**
- * seal(tail, tailTokens, pageStart, firstCodedRow, page, pageRope): the first four are a `Tail`; `pageRope` is the
- * page's rotation, for page-relative keys.
+ * seal(tail, tailTokens, pageStart, firstCodedRow, page, pageRope, errors): the first four are a `Tail`; `pageRope` is
+ * the page's rotation, for page-relative keys; `errors` receives one f32 per head where the layout has `tracksError`.
  */
 export function sealPage(
   name: string,
@@ -44,9 +44,9 @@ export function sealPage(
   scratch: (k: Kernel, thread: I32) => I32,
 ): Kernel {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
-  const k = new Kernel(name, Array(9).fill('i32'));
+  const k = new Kernel(name, Array(10).fill('i32'));
   const params = k.params.map((_, i) => k.i32Param(i));
-  const [address, tailTokens, pageStart, firstCodedRow, page, pageRope, chunk, chunks, thread] = params;
+  const [address, tailTokens, pageStart, firstCodedRow, page, pageRope, errors, chunk, chunks, thread] = params;
   const tail: Tail = { address, tailTokens, pageStart, firstCodedRow };
   const x = k.i32(scratch(k, thread));
   const y = layout.queryMatrix ? k.i32(i32.add(x, 4 * D * P)) : x;
@@ -67,15 +67,18 @@ export function sealPage(
     const block = k.i32(blockAddress(layout, page, head));
     const s: SealContext = { k, D, P, page, block, y, codes, scratch: vectorScratch, tables };
     const encoding = layout.encoding;
+    const storeError = (error: F32) => k.do(f32.store(i32.add(errors, i32.mul(head, 4)), error));
     if (encoding.kind === 'levels') sealLevels(s, encoding);
     else if (encoding.kind === 'hybrid') sealHybrid(s, encoding);
     else if (encoding.kind === 'affine') sealAffine(s, encoding, tail, kvHeads);
-    else if (encoding.kind === 'book') sealCodebook(k, encoding, shape, tables.books!, block, head, y, codes);
+    else if (encoding.kind === 'book')
+      storeError(sealCodebook(k, encoding, shape, tables.books!, block, head, y, codes, firstCodedRow));
     else if (encoding.kind === 'oaken') sealOaken(k, encoding, shape, tail, page, block, head, codes);
     else if (encoding.kind === 'spectrum')
       sealSpectrum(k, encoding, shape, tables.tokenRope!, block, y, codes, vectorScratch);
     else if (encoding.kind === 'q8_0' || encoding.kind === 'q4_0') sealQBlocks(s, encoding.kind);
-    else if (encoding.kind === 'additive') sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes);
+    else if (encoding.kind === 'additive')
+      storeError(sealAdditive(k, tables.additive!, D, P, page, head, y, x, codes, firstCodedRow));
     else if (encoding.kind === 'mixed') sealMixedBits(k, tables.mixedColumns!, D, P, page, head, y, codes);
     else sealFloats(s, encoding.kind);
   });

@@ -1,19 +1,19 @@
 /** The last step of sealing: packs codes and scalars into the bytes of a page (codec/ documents the layout). */
 
-import type { PageLayout, ScalarArray } from '../../page-layout.ts';
+import { type PageLayout, type ScalarArray, tracksError } from '../../page-layout.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { type GridShape, gridBytes, writeGrid } from './grid.ts';
 import { oakenScalars, SIZE } from './seal-learned.ts';
 import type { PageShape } from './shape.ts';
 import { encodingTableOffset } from './tables.ts';
 
-/** Norms, ranges or block scales. */
+/** Norms, ranges, block scales or squared errors. */
 export function scalarsPerHead({ encoding }: PageLayout, { headDim, pageTokens: P }: PageShape): number {
   if (encoding.kind === 'levels') return P;
   if (encoding.kind === 'hybrid') return 2 * P;
   if (encoding.kind === 'affine') return P + (2 * headDim * P) / encoding.groupSize;
   if (encoding.kind === 'oaken') return oakenScalars(headDim, P).all;
-  if (encoding.kind === 'spectrum') return P;
+  if (encoding.kind === 'spectrum' || tracksError(encoding)) return P;
   return (P * headDim) / 32;
 }
 

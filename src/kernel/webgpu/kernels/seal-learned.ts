@@ -1,12 +1,27 @@
 /** Quantization of vectors for codecs that learn from data (see seal.ts). */
 
 import type { PageEncoding } from '../../page-layout.ts';
+import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK, COUNT_IN_LIST, MAX_CODE, type Oaken } from './oaken.ts';
 import type { PageShape } from './shape.ts';
 import { each, float } from './snippets.ts';
 
 /** Invocations per workgroup in steps 2 and 3 of sealing. */
 export const SIZE = 64;
+
+export const workgroupSum = /* wgsl */ `
+var<workgroup> parts: array<f32, ${SIZE}>;
+/** The sum of x over the workgroup. All lanes must call it. */
+fn total(lane: u32, x: f32) -> f32 {
+  workgroupBarrier();
+  parts[lane] = x;
+  for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
+    workgroupBarrier();
+    if (lane < n) { parts[lane] += parts[lane + n]; }
+  }
+  workgroupBarrier();
+  return parts[0];
+}`;
 
 /** One workgroup per token and head: `at` is the offset of its vector in y. */
 const main = ({ headDim: D, pageTokens: P }: PageShape, body: string) => `
@@ -17,6 +32,10 @@ fn main(group: vec3u, lane: u32) {
 
 /** Sweeps that choose every entry of a quad again, after the greedy choice (codec/mead/additive.ts). */
 const SWEEPS = 2;
+
+/** Stores a token's squared error as its scalar, for `sumErrors`. */
+const storeError = (P: number) => `let token_error = total(lane, squares);
+  if (lane == 0) { scalars[head * ${P} + t] = bitcast<u32>(token_error); }`;
 
 /** Additive: one quad per invocation. Codes are [column][token]. */
 export function quantizeQuads(shape: PageShape, tableOffset: number): string {
@@ -38,7 +57,8 @@ fn nearest(column: u32, x: vec4f) -> u32 {
 }
 ${main(
   shape,
-  `for (var q = lane; q < ${D / 4}; q += ${SIZE}) {
+  `var squares = 0.0;
+  for (var q = lane; q < ${D / 4}; q += ${SIZE}) {
     let first = tables[${tableOffset} + head * ${D / 4} + q];
     let end = tables[${tableOffset} + head * ${D / 4} + q + 1];
     var rest = vec4f(y[at + 4 * q], y[at + 4 * q + 1], y[at + 4 * q + 2], y[at + 4 * q + 3]);
@@ -51,7 +71,9 @@ ${main(
         rest -= entry(column, code);
       }
     }
-  }`,
+    squares += dot(rest, rest);
+  }
+  ${storeError(P)}`,
 )}`;
 }
 
@@ -80,7 +102,8 @@ export function quantizeWithBook(
   const entries = 2 ** codes.bits;
   return main(
     shape,
-    `for (var sub = lane; sub < ${subs}; sub += ${SIZE}) {
+    `var squares = 0.0;
+  for (var sub = lane; sub < ${subs}; sub += ${SIZE}) {
     let book = ${tableOffset}u${perSubvector ? ` + (head * ${subs} + sub) * ${entries * subvectorDims}` : ''};
     var best = 0u;
     var best_error = 3e38;
@@ -93,9 +116,32 @@ export function quantizeWithBook(
       if (error < best_error) { best_error = error; best = e; }
     }
     codes[at + sub] = best;
-  }`,
+    for (var i = 0u; i < ${subvectorDims}; i++) {
+      let rest = y[at + sub * ${subvectorDims} + i] - bitcast<f32>(tables[book + best * ${subvectorDims} + i]);
+      squares = fma(rest, rest, squares);
+    }
+  }
+  ${storeError(shape.pageTokens)}`,
   );
 }
+
+/** Sums the squared errors of a page's tokens from `p.first` on, one scalar per token and head. */
+export const sumErrors = ({ kvHeads, pageTokens: P }: PageShape): Kernel => ({
+  name: `sum errors ${kvHeads} ${P}`,
+  summary: 'Sealing: sums the squared errors of a page, where quantizing measured them.',
+  params: u32('first', 'to'),
+  buffers: [readBuffer('scalars', 'u32'), writeBuffer('errors', 'f32')],
+  size: SIZE,
+  body: /* wgsl */ `${workgroupSum}
+fn main(group: vec3u, lane: u32) {
+  var sum = 0.0;
+  for (var n = lane; n < ${kvHeads * P}; n += ${SIZE}) {
+    if (n % ${P} >= p.first) { sum += bitcast<f32>(scalars[n]); }
+  }
+  let all = total(lane, sum);
+  if (lane == 0) { errors[p.to] = all; }
+}`,
+});
 
 /** Offsets of the scalars of a head: ranges (only of the first head), start of its lists, dropped outliers, counts per block. */
 export function oakenScalars(D: number, P: number): { start: number; dropped: number; counts: number; all: number } {

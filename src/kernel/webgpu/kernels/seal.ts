@@ -14,6 +14,7 @@ import {
   quantizeSpectrum,
   quantizeWithBook,
   SIZE,
+  workgroupSum,
 } from './seal-learned.ts';
 import type { PageShape } from './shape.ts';
 import { each, float, toF16, toFp8 } from './snippets.ts';
@@ -90,20 +91,6 @@ fn main(group: vec3u, lane: u32) {
 }`,
   };
 }
-
-const workgroupSum = /* wgsl */ `
-var<workgroup> parts: array<f32, ${SIZE}>;
-/** The sum of x over the workgroup. All lanes must call it. */
-fn total(lane: u32, x: f32) -> f32 {
-  workgroupBarrier();
-  parts[lane] = x;
-  for (var n = ${SIZE / 2}u; n > 0; n /= 2) {
-    workgroupBarrier();
-    if (lane < n) { parts[lane] += parts[lane + n]; }
-  }
-  workgroupBarrier();
-  return parts[0];
-}`;
 
 const buffers = [writeBuffer('y', 'f32'), writeBuffer('codes', 'u32'), writeBuffer('scalars', 'u32')];
 

@@ -32,6 +32,8 @@ export interface PageCodec {
   readonly layout: PageLayout;
   /** Maximum relative squared error on Gaussian vectors. */
   readonly budget: number;
+  /** Set if it uses defaults in place of what calibration would measure: which, and the command. */
+  readonly notice?: string;
   /** Whether encode(decode(page)) reproduces the page, for ordinary data. */
   readonly isIdempotent: boolean;
   /** Encodes a page whose first token is at position `start`; returns the number of bytes used. */

@@ -26,8 +26,8 @@ export interface Family {
   placeholderLearned?(request: Omit<CodecRequest, 'learned'>): Learned;
   /** All specs of the family share the learned arrays. */
   sharesLearned?: boolean;
-  /** Whether `create` needs learned arrays with these variants. Default: true. */
-  needsLearned?(variants: readonly string[]): boolean;
+  /** Whether `create` needs learned arrays; `optional` if it has defaults without them. Default: true. */
+  needsLearned?(variants: readonly string[], base: string): boolean | 'optional';
 }
 
 export interface LearnRequest extends Omit<CodecRequest, 'learned'> {

@@ -1,5 +1,5 @@
 /** Finds the profile of a model file: the given one, or the one on disk. */
-import { needsProfile } from '../codec/kv.ts';
+import { needsProfile, usesProfile } from '../codec/kv.ts';
 import { UnsupportedError } from '../errors.ts';
 import { fingerprintFiles } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
@@ -50,7 +50,7 @@ export async function resolveProfile(
   specs: readonly string[],
   input?: ProfileInput,
 ): Promise<Profile | undefined> {
-  if (input === undefined && !specs.some(spec => isAuto(spec) || needsProfile(spec))) return undefined;
+  if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return undefined;
   const fingerprint = await modelFingerprint(file);
   const loaded = typeof input === 'string' ? await readProfile(input) : input;
   const profile = loaded ?? (fingerprint ? await findProfile(file.paths[0], fingerprint) : undefined);

@@ -1,7 +1,7 @@
 /** A plan: the codec of every layer's keys and values, and what stays f16. */
 import { f16BlockBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
-import { createCodec, type KvCodec, type KvShape, needsProfile } from '../codec/kv.ts';
+import { createCodec, type KvCodec, type KvShape, needsProfile, usesProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import { packedPages, tailCapacity } from '../kernel/visibility.ts';
@@ -40,7 +40,8 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
   const parsed = parseSpec(spec);
   const { edge } = windowOf(parsed);
   // Devices compile kernels for each codec: layers without learned parameters share one.
-  const shared = needsProfile(spec) ? undefined : createCodec(spec, shape);
+  const differs = profile ? usesProfile(spec) : needsProfile(spec);
+  const shared = differs ? undefined : createCodec(spec, shape);
   const allocation = canAllocateMead(profile) ? allocateSpec(parsed, shape.layers, profile) : undefined;
   const codecs = codecsByLayer(shape, edge, layer => {
     const learnedFor = (side: Side) => ({
@@ -49,7 +50,8 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
     });
     return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
   });
-  return createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted);
+  const plan = createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted);
+  return { ...plan, notice: codecs.find(({ keys }) => keys.notice)?.keys.notice };
 }
 
 const isEdge = (layer: number, layers: number, edge: number) => layer < edge || layer >= layers - edge;

@@ -5,7 +5,7 @@ import { samplesOf } from '../learned.ts';
 import { createRandom, normals } from '../parts/random.ts';
 import { applyRope, createRopeFrequencies } from '../parts/rope.ts';
 import { norm } from '../parts/vector.ts';
-import { defaultPairs, energyShares, gaussianEnergyShare, measuredPairs } from './energy.ts';
+import { defaultPairs, energyShares, gaussianEnergyShare, pairsForShare } from './energy.ts';
 
 const keysOf = (spec: string, headDim = 128) =>
   createCodec(`${spec}/f16`, { headDim, kvHeads: 2, ropeFrequencies: createRopeFrequencies(headDim) }).keys;
@@ -84,7 +84,7 @@ describe('the number of pairs', () => {
     const x = Float32Array.from({ length: 100 * headDim }, (_, i) => sizes[(i % headDim) / 2] ?? 0);
     const shares = energyShares(samplesOf(x, { headDim, kvHeads: 1 }), { headDim });
     expect([...shares.subarray(0, 4)]).toEqual([64 / 85, 80 / 85, 84 / 85, 1]);
-    expect(measuredPairs(samplesOf(x, { headDim, kvHeads: 1 }), { headDim }, 0.98)).toBe(3);
+    expect([0.7, 0.95, 0.98, 1].map(share => pairsForShare(shares, share))).toEqual([1, 3, 3, 4]);
   });
 
   it('the energy share of Gaussian keys matches the formula', () => {

@@ -16,6 +16,8 @@ const MORE_SPECS = [
   'tq3u-c-nc-n32',
   'tq35-n32',
   'tq25-noqjl',
+  'tq25-v-noqjl',
+  'tq35-v-n32/tq4',
   'kivi1g32',
   'kivi8g32',
   'kivi2g16',

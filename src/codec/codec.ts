@@ -32,6 +32,8 @@ export interface PageCodec {
   readonly layout: PageLayout;
   /** Maximum relative squared error on Gaussian vectors. */
   readonly budget: number;
+  /** What its paper proves of the error on Gaussian vectors, if anything. */
+  readonly bounds?: DistortionBounds;
   /** Set if it uses defaults in place of what calibration would measure: which, and the command. */
   readonly notice?: string;
   /** Whether encode(decode(page)) reproduces the page, for ordinary data. */
@@ -41,6 +43,19 @@ export interface PageCodec {
   decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
   /** Counts a page's outliers; absent if the codec has no outlier lists. */
   outliers?(page: Uint8Array): Outliers;
+}
+
+/** Bounds of an expected error, apart from the rounding of norms. */
+export interface DistortionBounds {
+  /**
+   * `mse`: the squared error over the squared norm. `innerProduct`: the squared error of inner products with random unit
+   * vectors, times the number of dims, over the squared norm.
+   */
+  measure: 'mse' | 'innerProduct';
+  /** No codec with as many bits has a smaller error on all vectors. */
+  lower: number;
+  /** This codec's error is at most that. */
+  upper: number;
 }
 
 export interface KeyCodec extends PageCodec, KeyReader {}

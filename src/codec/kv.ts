@@ -106,6 +106,15 @@ export const needsProfile = (spec: string): boolean => profileNeeds(spec).includ
 /** Whether a spec's codecs use learned arrays: they need them, or have defaults without them. */
 export const usesProfile = (spec: string): boolean => profileNeeds(spec).some(Boolean);
 
+/** Samples of a layer that a spec's codecs should be trained on; 0 if any number will do. */
+export function recommendedSamples(spec: string, shape: KvShape): number {
+  const parsed = parseSpec(spec);
+  const full = checkShape(shape);
+  const samplesFor = (side: Side) =>
+    familyOf(parsed[side]).family.recommendedSamples?.(createRequest(parsed[side], side, full)) ?? 0;
+  return Math.max(samplesFor('key'), samplesFor('value'));
+}
+
 function profileNeeds(spec: string): (boolean | 'optional')[] {
   const { key, value } = parseSpec(spec);
   return [key, value].map(({ base, variants }) => {

@@ -41,12 +41,12 @@ export interface PageFormat {
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
 
-export interface CodecParts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'isIdempotent'> {
+export interface CodecParts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'bounds' | 'isIdempotent'> {
   domain: Domain;
   format: PageFormat;
 }
 
-export function pageCodec({ spec, shape, budget, isIdempotent, domain, format }: CodecParts): Codec {
+export function pageCodec({ spec, shape, budget, bounds, isIdempotent, domain, format }: CodecParts): Codec {
   const { headDim, kvHeads, pageTokens } = shape;
   const { pageBytes, sharedBytes, blockBytes } = layoutFields(format.fields, kvHeads);
   const coded = new Float64Array(domain.codedDim);
@@ -77,6 +77,7 @@ export function pageCodec({ spec, shape, budget, isIdempotent, domain, format }:
       encoding: format.encoding,
     },
     budget,
+    bounds,
     isIdempotent,
     outliers: format.outliers,
     pageRelative: domain.ropeFrequencies !== undefined,

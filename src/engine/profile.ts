@@ -3,7 +3,7 @@ import { needsProfile, usesProfile } from '../codec/kv.ts';
 import { UnsupportedError } from '../errors.ts';
 import { fingerprintFiles } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
-import { calibrationCovers, defaultCodecs, learnedCovers } from '../plan/default-codecs.ts';
+import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
 import { checkProfile, type Profile, type ProfileShape } from '../plan/profile.ts';
 import { findProfile, kvasirCacheDir, readProfile } from '../plan/profile-store.ts';
 import { formatDuration } from '../units.ts';
@@ -62,14 +62,14 @@ export async function resolveProfile(
 /** Throws if the profile lacks what a spec needs; the message has the command to run. */
 async function checkLearnedFor(file: ModelFile, spec: string, profile: Profile | undefined): Promise<void> {
   const shape = planShape(file);
-  if (profile && learnedCovers(profile.learned[0], spec, shape)) return;
+  const missing = missingCodecs(profile?.learned[0] ?? placeholderForAll(defaultCodecs(shape), shape), spec, shape);
+  if (profile && !missing) return;
   const model = file.paths[0] === undefined ? 'MODEL' : shellQuote(file.paths[0]);
-  const codecs = profile?.provenance.codecs ?? defaultCodecs(shape);
-  const list = !profile && calibrationCovers(spec, codecs, shape) ? '' : ` --codecs ${[...codecs, spec].join()}`;
   const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
-  const why = profile ? `its profile only covers ${codecs.join(', ')}` : 'it has no profile';
+  const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
-    `${spec} needs a calibrated model, and ${why}. Run: kvasir calibrate ${model}${list}${time}`,
+    `${spec} needs a calibrated model, and ${why}. ` +
+      `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}`,
   );
 }
 

@@ -1,10 +1,11 @@
 /** A plan: the codec of every layer's keys and values, and what stays f16. */
 import { f16BlockBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
-import { createCodec, type KvCodec, type KvShape, needsProfile, usesProfile } from '../codec/kv.ts';
+import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import { packedPages, tailCapacity } from '../kernel/visibility.ts';
+import { formatCount } from '../units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import type { Profile } from './profile.ts';
 
@@ -51,7 +52,20 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
     return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
   });
   const plan = createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted);
-  return { ...plan, notice: codecs.find(({ keys }) => keys.notice)?.keys.notice };
+  return {
+    ...plan,
+    notice: codecs.find(({ keys }) => keys.notice)?.keys.notice ?? fewSamplesNotice(spec, shape, profile),
+  };
+}
+
+function fewSamplesNotice(spec: string, shape: PlanShape, profile?: Profile): string | undefined {
+  const samples = profile?.provenance.samples ?? Number.POSITIVE_INFINITY;
+  const recommended = recommendedSamples(spec, shape);
+  if (samples >= recommended) return undefined;
+  return (
+    `${spec} was learned from ${formatCount(samples)} samples per layer and is better with ${formatCount(recommended)}. ` +
+    `Run \`kvasir calibrate MODEL --codecs ${spec} --samples ${recommended}\`, with at least as many --tokens.`
+  );
 }
 
 const isEdge = (layer: number, layers: number, edge: number) => layer < edge || layer >= layers - edge;

@@ -17,6 +17,7 @@ import { type Field, layoutFields } from '../page-fields.ts';
 import { createQjl, type Qjl } from '../parts/qjl.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
+import { innerProductBounds, mseBounds } from '../turbo/bounds.ts';
 import { createRotation, quantizerLevels, tableQuantizer } from '../turbo/turbo.ts';
 import { type LevelScales, levelScales, sortedHalvesDomain, variancePerDim } from './sorted-halves.ts';
 
@@ -36,6 +37,7 @@ export const hybrid: Family = {
   learn: ({ has, shape, samples }) => (has('v') ? { variance: variancePerDim(samples, shape) } : {}),
   create(request) {
     const { spec, match, shape } = request;
+    const bits = Number(match[1]);
     const seed = request.numberOf('seed#', 0);
     const qjl = request.has('noqjl') ? undefined : createQjl(shape.headDim, seed + 0x514a4c);
     const variance = request.has('v') ? requireLearned(request, 'variance', shape.kvHeads * shape.headDim) : undefined;
@@ -46,10 +48,11 @@ export const hybrid: Family = {
     return pageCodec({
       spec,
       shape,
-      budget: BUDGET[`tq${match[1]}5${qjl ? '' : '-noqjl'}`],
+      budget: BUDGET[`tq${bits}5${qjl ? '' : '-noqjl'}`],
+      bounds: variance ? undefined : qjl ? innerProductBounds(bits + 1, bits) : mseBounds(bits, bits - 1),
       isIdempotent: false,
       domain: qjl ? withQjlResidual(domain, qjl) : domain,
-      format: hybridFormat(Number(match[1]), shape, scales, qjl, request.has('n32') ? f32 : f16),
+      format: hybridFormat(bits, shape, scales, qjl, request.has('n32') ? f32 : f16),
     });
   },
 };

@@ -19,6 +19,7 @@ import { lloydMaxTable, nearest, uniformStep } from '../parts/lloyd-max.ts';
 import { haar, signedHadamard, type Transform } from '../parts/rotation.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
+import { mseBounds } from './bounds.ts';
 
 /** Maximum mean squared error of 10,000 random unit vectors, by bits. */
 const BUDGET: Record<string, number> = {
@@ -55,6 +56,8 @@ export const turbo: Family = {
       shape,
       // Norm correction increases the squared error slightly.
       budget: BUDGET[uniform ? `${bits}u` : bits] * (request.has('nc') ? 1.02 : 1),
+      // The bounds are of vectors that are not centered.
+      bounds: uniform || request.has('c') ? undefined : mseBounds(bits),
       isIdempotent: false,
       domain: rotatedDomain(
         shape.headDim,

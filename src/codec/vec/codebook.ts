@@ -1,4 +1,5 @@
 /** Product quantization: each sub-vector of N dims is an index into a learned codebook of 2^B entries. */
+import { InputError } from '../../errors.ts';
 import type { Shape } from '../codec.ts';
 import { createGrid } from '../pack.ts';
 import type { PageFormat } from '../page-codec.ts';
@@ -15,9 +16,21 @@ export interface ProductCode {
   bookPerSubvector: boolean;
 }
 
-/** Maximum number of sub-vectors that a codebook is trained on, in total and (with `-own`) per entry. */
-const MAX_POINTS = 131_072;
-const MAX_POINTS_PER_ENTRY = 64;
+/**
+ * Sub-vectors per entry that a codebook should be trained on. With 32 the error on other text is 2 to 6 % above that with
+ * 256, with 4 it is 11 to 48 % above (docs/codecs.md).
+ */
+const POINTS_PER_ENTRY = 32;
+/** Maximum number of sub-vectors that a shared codebook is trained on, unless it needs more for its entries. */
+const MAX_SHARED_POINTS = 131_072;
+
+/** Sub-vectors per sample that one codebook is trained on: those of one head and place, or all. */
+const pointsPerSample = (product: ProductCode, shape: Shape) =>
+  (shape.kvHeads * shape.headDim) / product.subvectorDims / bookCount(product, shape);
+
+/** Samples of a layer that give every entry of a codebook enough points. */
+export const samplesForCodebooks = (product: ProductCode, shape: Shape): number =>
+  Math.ceil((POINTS_PER_ENTRY * 2 ** product.bits) / pointsPerSample(product, shape));
 
 /** Total length of the codebooks of a layer's keys or values. */
 export const codebookLength = (product: ProductCode, shape: Shape): number =>
@@ -34,7 +47,15 @@ export function trainCodebooks(vectors: Float32Array, product: ProductCode, shap
   const subs = headDim / subvectorDims;
   const count = vectors.length / headDim / kvHeads;
   const books = bookCount(product, shape);
-  const points = (kvHeads * count * subs) / books;
+  const points = count * pointsPerSample(product, shape);
+  if (points < entries)
+    throw new InputError(
+      `${count} samples give ${points} sub-vectors for a codebook of ${entries} entries. Use at least ` +
+        `${samplesForCodebooks(product, shape)} samples (calibration: --samples, and --tokens for more text), or a codec ` +
+        'with fewer bits per index.',
+    );
+  const wanted = POINTS_PER_ENTRY * entries;
+  const maxPoints = product.bookPerSubvector ? 2 * wanted : Math.max(MAX_SHARED_POINTS, wanted);
   const random = createRandom(subvectorDims * 100 + bits);
   // A separate book is trained on one head and sub-vector, a shared one on all of them.
   const pointOffset = (book: number, point: number) => {
@@ -44,7 +65,6 @@ export function trainCodebooks(vectors: Float32Array, product: ProductCode, shap
   };
   const out = new Float32Array(codebookLength(product, shape));
   for (let book = 0; book < books; book++) {
-    const maxPoints = books === 1 ? MAX_POINTS : Math.min(MAX_POINTS, MAX_POINTS_PER_ENTRY * entries);
     const chosen = sampleIndices(points, Math.min(points, maxPoints), random);
     const sample = new Float32Array(chosen.length * subvectorDims);
     chosen.forEach((point, i) => {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { InputError } from '../../errors.ts';
 import { codeBits } from '../codec.ts';
-import { createCodec, learn } from '../kv.ts';
+import { createCodec, learn, placeholderLearned, recommendedSamples } from '../kv.ts';
 import { gaussianSamples, samplesOf } from '../learned.ts';
 import { createNearestAssigner, createNearestSearch, kmeans } from '../parts/kmeans.ts';
 import { createRandom, normals } from '../parts/random.ts';
@@ -33,15 +34,13 @@ describe('VecInfer', () => {
     ['vec-d8b12', 1.5],
     ['vec-d8b8', 1],
   ])('%s has exactly %f bits per value', (spec, bits) => {
-    const samples = gaussianSamples(SHAPE, 16);
-    const { keys, values } = createCodec(spec, SHAPE, learn(spec, SHAPE, { key: samples, value: samples }));
+    const { keys, values } = createCodec(spec, SHAPE, placeholderLearned(spec, SHAPE));
     expect([codeBits(keys), codeBits(values)]).toEqual([bits, bits]);
   });
 
   it('supports different codecs for keys and values: vec-d8b12/vec-d8b8 has 1.25 bits', () => {
-    const samples = gaussianSamples(SHAPE, 16);
     const spec = 'vec-d8b12/vec-d8b8';
-    const { keys, values } = createCodec(spec, SHAPE, learn(spec, SHAPE, { key: samples, value: samples }));
+    const { keys, values } = createCodec(spec, SHAPE, placeholderLearned(spec, SHAPE));
     expect((codeBits(keys) + codeBits(values)) / 2).toBe(1.25);
   });
 
@@ -52,6 +51,29 @@ describe('VecInfer', () => {
     expect(Object.keys(learned.key ?? {})).toEqual(['smoothing', 'vec-d4b4-own']);
     expect(Object.keys(learned.value ?? {})).toEqual(['vec-d4b4-own']);
     expect(learned).toEqual(learn('vec-d4b4-own', shape, { key: samples, value: samples }));
+  });
+
+  it('learns what each side needs, and no more', () => {
+    const samples = gaussianSamples({ headDim: 16, kvHeads: 2 }, 64);
+    const namesOf = (spec: string) => {
+      const { key = {}, value = {} } = learn(spec, { headDim: 16, kvHeads: 2 }, { key: samples, value: samples });
+      return [Object.keys(key), Object.keys(value)];
+    };
+    expect(namesOf('vec-d8b4/vec-d4b3')).toEqual([['smoothing', 'vec-d8b4'], ['vec-d4b3']]);
+    expect(namesOf('vec-d8b4/tq4')).toEqual([['smoothing', 'vec-d8b4'], []]);
+    expect(namesOf('tq4/vec-d4b3')).toEqual([[], ['vec-d4b3']]);
+  });
+
+  it('recommends 32 sub-vectors per entry, and rejects fewer than one', () => {
+    const shape = { headDim: 64, kvHeads: 2 };
+    // A sample has 2 x 8 sub-vectors of 8 dims; with -own, one per codebook.
+    expect(recommendedSamples('vec-d8b12', shape)).toBe((32 * 4096) / 16);
+    expect(recommendedSamples('tq4/vec-d8b12-own', shape)).toBe(32 * 4096);
+    expect(recommendedSamples('tq4', shape)).toBe(0);
+    const samples = gaussianSamples(shape, 255);
+    const both = { key: samples, value: samples };
+    expect(() => learn('vec-d8b12/f16', shape, both)).toThrow(InputError);
+    expect(() => learn('vec-d8b12/f16', shape, both)).toThrow(/255 samples give 4080 .* 4096 entries.*--samples/);
   });
 
   it('does not divide by zero if a channel is zero in all samples', () => {

@@ -1,5 +1,4 @@
 /** Product quantization: each sub-vector of N dims is an index into a learned codebook of 2^B entries. */
-import { InputError } from '../../errors.ts';
 import type { Shape } from '../codec.ts';
 import { createGrid } from '../pack.ts';
 import type { PageFormat } from '../page-codec.ts';
@@ -25,7 +24,7 @@ const POINTS_PER_ENTRY = 32;
 const MAX_SHARED_POINTS = 131_072;
 
 /** Sub-vectors per sample that one codebook is trained on: those of one head and place, or all. */
-const pointsPerSample = (product: ProductCode, shape: Shape) =>
+export const pointsPerSample = (product: ProductCode, shape: Shape) =>
   (shape.kvHeads * shape.headDim) / product.subvectorDims / bookCount(product, shape);
 
 /** Samples of a layer that give every entry of a codebook enough points. */
@@ -48,12 +47,6 @@ export function trainCodebooks(vectors: Float32Array, product: ProductCode, shap
   const count = vectors.length / headDim / kvHeads;
   const books = bookCount(product, shape);
   const points = count * pointsPerSample(product, shape);
-  if (points < entries)
-    throw new InputError(
-      `${count} samples give ${points} sub-vectors for a codebook of ${entries} entries. Use at least ` +
-        `${samplesForCodebooks(product, shape)} samples (calibration: --samples, and --tokens for more text), or a codec ` +
-        'with fewer bits per index.',
-    );
   const wanted = POINTS_PER_ENTRY * entries;
   const maxPoints = product.bookPerSubvector ? 2 * wanted : Math.max(MAX_SHARED_POINTS, wanted);
   const random = createRandom(subvectorDims * 100 + bits);

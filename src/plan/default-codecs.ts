@@ -5,7 +5,7 @@ import { ShapeError, UnsupportedError } from '../errors.ts';
 import type { PlanShape } from './plan.ts';
 
 /** All of them; `defaultCodecs` leaves out those that do not support a model's shape. */
-export const DEFAULT_CODECS = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri12i4/f16'];
+export const DEFAULT_CODECS = ['mead2', 'mead2u', 'tq4-c', 'vec-d4b8', 'million-d4b8', 'oaken', 'tri-i4/f16', 'tq35-v'];
 
 export const defaultCodecs = (shape: PlanShape): string[] => DEFAULT_CODECS.filter(spec => supportsShape(spec, shape));
 

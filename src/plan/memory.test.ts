@@ -69,7 +69,7 @@ describe('a memory report', () => {
 
   it.each(zoo.filter(needsProfile))('counts %s without training: sizes do not depend on the data', spec => {
     const small = { headDim: 32, kvHeads: 2 };
-    const samples = gaussianSamples(small, 256);
+    const samples = gaussianSamples(small, 64);
     const taught = createCodec(spec, small, learn(spec, small, { key: samples, value: samples }));
     const counted = createCodec(spec, small, placeholderLearned(spec, small));
     expect([counted.keys.pageBytes, counted.values.pageBytes]).toEqual([

@@ -24,7 +24,7 @@ const POINTS_PER_ENTRY = 32;
 const MAX_SHARED_POINTS = 131_072;
 
 /** Sub-vectors per sample that one codebook is trained on: those of one head and place, or all. */
-export const pointsPerSample = (product: ProductCode, shape: Shape) =>
+const pointsPerSample = (product: ProductCode, shape: Shape) =>
   (shape.kvHeads * shape.headDim) / product.subvectorDims / bookCount(product, shape);
 
 /** Samples of a layer that give every entry of a codebook enough points. */

@@ -8,7 +8,7 @@
  *
  *   y = H (k / lambda)          q . k = (H (lambda q)) . y
  */
-import { InputError, ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../errors.ts';
 import type { Codec } from '../codec.ts';
 import { identityDomain, linearMapDomain, rotatedDomain } from '../domain.ts';
 import type { CodecRequest, Family, LearnRequest, Variant } from '../family.ts';
@@ -16,14 +16,7 @@ import { type Learned, requireLearned } from '../learned.ts';
 import { type Domain, pageCodec } from '../page-codec.ts';
 import { hadamard } from '../parts/hadamard.ts';
 import { identity, toMatrix } from '../parts/rotation.ts';
-import {
-  codebookFormat,
-  codebookLength,
-  type ProductCode,
-  pointsPerSample,
-  samplesForCodebooks,
-  trainCodebooks,
-} from './codebook.ts';
+import { codebookFormat, codebookLength, type ProductCode, samplesForCodebooks, trainCodebooks } from './codebook.ts';
 
 const OWN: Variant = { name: 'own', about: 'one codebook per head and sub-vector instead of one for all' };
 
@@ -79,13 +72,6 @@ function learn(request: LearnRequest): Learned {
   const { spec, shape, samples } = request;
   const { headDim } = shape;
   const product = productOf(request);
-  const points = samples.count * pointsPerSample(product, shape);
-  if (points < 2 ** product.bits)
-    throw new InputError(
-      `${spec}: ${samples.count} samples give ${points} sub-vectors for a codebook of ${2 ** product.bits} entries. ` +
-        `Use ${recommendedSamples(request)} samples (calibration: --samples, and at least as many --tokens), or fewer ` +
-        'bits per index.',
-    );
   const smoothing = smooths(request) ? samples.maxima.map(max => Math.max(MIN_SMOOTHING, Math.sqrt(max))) : undefined;
   const domain = domainOf(request, smoothing);
   const vectors = new Float32Array(samples.vectors.length);

@@ -4,7 +4,7 @@ import { expect } from 'vitest';
 import { leafLayout } from '../src/cache/leaf.ts';
 import { createSequence, type Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
-import type { KvCodec } from '../src/codec/kv.ts';
+import { createCodec, type KvCodec, type KvShape } from '../src/codec/kv.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
 import { norm } from '../src/codec/parts/vector.ts';
@@ -20,6 +20,13 @@ export const CODEC_VARIANTS = [
   'kivi8g32',
   'kivi1g32',
 ];
+
+/** A hybrid whose finer half differs between heads, and whose halves have scales of their own. */
+export function unequalHalvesCodec(spec: string, shape: KvShape & { kvHeads: number }): KvCodec {
+  const length = shape.kvHeads * shape.headDim;
+  const [key, value] = [3, 5].map(seed => ({ variance: normals(createRandom(seed), length).map(x => x ** 4) }));
+  return createCodec(spec, shape, { key, value });
+}
 
 /** |a - b| / |b|. */
 export const relativeError = (a: Float32Array, b: Float32Array): number =>

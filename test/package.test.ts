@@ -87,6 +87,13 @@ describe('kvasir codecs', () => {
     expect(stdout).toMatch(/head \+ 8,192 +256 +norms/);
   });
 
+  it('--verify prints the error beside the budget and the bounds of the paper', () => {
+    const { stdout, status } = kvasir('codecs', 'tq4', 'kivi2g32', '--dim', '64', '--verify');
+    expect(status).toBe(0);
+    expect(stdout).toMatch(/^tq4 +keys +\.\d+ +\.0096 +yes +error +\.\d+ +\.00391 +\.0106 +2\.\d+x +0\.\d+x$/m);
+    expect(stdout).toMatch(/^kivi2g32 +values +\.\d+ +\.\d+ +yes *$/m);
+  });
+
   it('suggests the nearest specs for an unknown one, without a stack trace', () => {
     const { status, stderr } = kvasir('codecs', 'tq7');
     expect(status).toBe(1);

@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import type { KeyCodec, ValueCodec } from '../codec/codec.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { familyOf, findVariant, parseSpec } from '../codec/spec.ts';
+import type { Validation } from '../codec/validate.ts';
 import { zoo } from '../codec/zoo.ts';
 import {
   type CodecRow,
@@ -9,6 +10,7 @@ import {
   DEFAULT_VECTORS,
   trainingVectors,
   type UnsupportedRow,
+  validationRows,
 } from '../eval/codec-table.ts';
 import { vectorSets } from '../eval/vectors.ts';
 import { formatCount, parseCount, parseCounts } from '../units.ts';
@@ -20,6 +22,7 @@ interface Options {
   vectors: number;
   json?: boolean;
   explain?: boolean;
+  verify?: boolean;
 }
 
 export function addCodecs(program: Command): void {
@@ -29,16 +32,18 @@ export function addCodecs(program: Command): void {
     .description('measure codecs: bits, bytes, and error on synthetic vectors that resemble real keys')
     .option('-d, --dim <dims>', 'head dimensions, e.g. 64,128', parseCounts, [128])
     .option('--vectors <n>', 'vectors of each kind to measure on', parseCount, DEFAULT_VECTORS)
+    .option('--verify', 'compare errors on Gaussian vectors with budgets, and with the bounds that papers prove')
     .option('--json', 'print rows as JSON')
     .option('--explain', 'print the byte layout of a page instead of measuring')
     .addHelpText(
       'after',
-      '\nExamples:\n  kvasir codecs --dim 64,128\n  kvasir codecs tq4/tq3 kivi2g32 --json\n  kvasir codecs tq4 --explain',
+      '\nExamples:\n  kvasir codecs --dim 64,128\n  kvasir codecs tq4/tq3 kivi2g32 --json\n  kvasir codecs tq4 --explain\n  kvasir codecs tq4 tq35 --verify',
     )
     .action((specs: string[], options: Options) => {
       const selected = specs.length > 0 ? specs : zoo;
       selected.forEach(parseSpec);
       if (options.explain) for (const spec of selected) for (const dim of options.dim) console.log(explain(spec, dim));
+      else if (options.verify) verifyCodecs(selected, options);
       else if (options.json) console.log(JSON.stringify(measureCodecs(selected, options), null, 1));
       else
         for (const dim of options.dim)
@@ -53,6 +58,58 @@ function measureCodecs(specs: readonly string[], { dim, vectors }: Options): (Co
   for (const d of dim) for (const row of codecRows(specs, d, vectors)) progress.update(rows.push(row));
   progress.end();
   return rows;
+}
+
+/** Prints each codec's error, budget and bounds. The exit status is 1 if a codec exceeds its budget. */
+function verifyCodecs(specs: readonly string[], { dim, json }: Options): void {
+  const rows = dim.flatMap(d => [...validationRows(specs, d)].flat().map(row => ({ ...row, dim: d })));
+  if (rows.some(row => 'ok' in row && !row.ok)) process.exitCode = 1;
+  if (json) console.log(JSON.stringify(rows, null, 1));
+  else {
+    for (const d of dim) {
+      const ofDim = rows.filter(row => row.dim === d);
+      console.log(verificationTable(ofDim, d));
+    }
+  }
+}
+
+function verificationTable(rows: readonly (Validation | UnsupportedRow)[], dim: number): string {
+  const lines = rows
+    .filter(row => 'ok' in row)
+    .map(({ spec, side, mse, budget, ok, bounds }) => [
+      ...[spec, `${side}s`, formatShort(mse), formatShort(budget), ok ? 'yes' : 'NO'],
+      ...(bounds
+        ? [
+            bounds.measure === 'mse' ? 'error' : 'product',
+            ...[bounds.measured, bounds.lower, bounds.upper].map(formatShort),
+            ...[bounds.overLower, bounds.overUpper].map(ratio => `${ratio.toFixed(2)}x`),
+          ]
+        : Array(6).fill('')),
+    ]);
+  const header = [
+    'codec',
+    'side',
+    'error',
+    'budget',
+    'ok',
+    'bound of',
+    'measured',
+    'lower',
+    'upper',
+    '/lower',
+    '/upper',
+  ];
+  return [
+    `Head dimension ${dim}`,
+    formatTable(header, lines),
+    ...rows.filter(row => 'refused' in row).map(row => `${row.spec}: not available. ${row.refused}`),
+    '',
+    'error      squared error over squared norm, on 2,048 Gaussian vectors. ok: it is within the budget of this codec',
+    'product    squared error of inner products with random unit vectors, times the dims, over the squared norm',
+    'lower      no codec with as many bits has a smaller error on all vectors; upper: this codec has at most this error',
+    '           (TurboQuant, arXiv 2504.19874; norms are not counted as bits). /lower, /upper: ratios of the measured error',
+    '',
+  ].join('\n');
 }
 
 /** The table for one head dimension, with its legend. */

@@ -16,6 +16,8 @@ const MORE_SPECS = [
   'tq3u-c-nc-n32',
   'tq35-n32',
   'tq25-noqjl',
+  'tq25-v-noqjl',
+  'tq35-v-n32/tq4',
   'kivi1g32',
   'kivi8g32',
   'kivi2g16',
@@ -35,6 +37,7 @@ const MORE_SPECS = [
   'vec-d2b4-smooth',
   'vec-d2b8-had',
   'vec-d8b8/vec-d5b4',
+  'vec-d8b12/vec-d4b12',
   'million-d3b6-own/million-d16b1',
 ];
 const SPECS = [...zoo, ...MORE_SPECS];
@@ -53,7 +56,10 @@ function rejectedDims(spec: string): number[] {
 /** The smallest head dim that a codec accepts. */
 const smallestDim = (spec: string): number => HEAD_DIMS.find(d => !rejectedDims(spec).includes(d)) ?? Number.NaN;
 
-/** Codecs that `npm test` runs at every head dim; the others run at the smallest one, as mead always does: training is slow. */
+/**
+ * Codecs that `npm test` runs at every head dim; the others run at the smallest one, as mead and codebooks of 4,096 entries
+ * always do: training is slow.
+ */
 const ALL_DIMS: Readonly<Record<string, string>> = {
   tq4: 'a rotation of head dims that are not powers of two',
   tq35: 'two groups of channels',
@@ -63,6 +69,7 @@ const ALL_DIMS: Readonly<Record<string, string>> = {
 
 function dimsOf(spec: string): number[] {
   if (/^mead/.test(spec)) return ALL_CASES && ['mead2', 'mead2u'].includes(spec) ? HEAD_DIMS : [64];
+  if (/b12/.test(spec)) return [smallestDim(spec)];
   return ALL_CASES || spec in ALL_DIMS ? HEAD_DIMS : [...rejectedDims(spec), smallestDim(spec)];
 }
 

@@ -32,6 +32,10 @@ export interface PageCodec {
   readonly layout: PageLayout;
   /** Maximum relative squared error on Gaussian vectors. */
   readonly budget: number;
+  /** What its paper proves of the error on Gaussian vectors, if anything. */
+  readonly bounds?: DistortionBounds;
+  /** Set if it uses defaults in place of what calibration would measure: which, and the command. */
+  readonly notice?: string;
   /** Whether encode(decode(page)) reproduces the page, for ordinary data. */
   readonly isIdempotent: boolean;
   /** Mean squared error of a token of the calibration text, in the domain of the codes; absent if it was not measured. */
@@ -46,6 +50,19 @@ export interface PageCodec {
   squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
   /** Counts a page's outliers; absent if the codec has no outlier lists. */
   outliers?(page: Uint8Array): Outliers;
+}
+
+/** Bounds of an expected error, apart from the rounding of norms. */
+export interface DistortionBounds {
+  /**
+   * `mse`: the squared error over the squared norm. `innerProduct`: the squared error of inner products with random unit
+   * vectors, times the number of dims, over the squared norm.
+   */
+  measure: 'mse' | 'innerProduct';
+  /** No codec with as many bits has a smaller error on all vectors. */
+  lower: number;
+  /** This codec's error is at most that. */
+  upper: number;
 }
 
 export interface KeyCodec extends PageCodec, KeyReader {}

@@ -3,7 +3,7 @@
 import type { Domain } from './page-codec.ts';
 import type { Qjl } from './parts/qjl.ts';
 import { applyRope } from './parts/rope.ts';
-import { identity, type Transform } from './parts/rotation.ts';
+import { identity, type Transform, toMatrix } from './parts/rotation.ts';
 
 /** y = R (x - mean); the mean is [kv head][dim]. */
 export function rotatedDomain(headDim: number, rotation: Transform, mean?: Float32Array): Domain {
@@ -42,17 +42,31 @@ export const identityDomain = (headDim: number): Domain => rotatedDomain(headDim
 /** A coded vector is [y, z]: y in `domain`, z in the QJL domain of the residual. Its value is y + S^T z. */
 export function withQjlResidual(domain: Domain, qjl: Qjl): Domain {
   const d = domain.codedDim;
+  const transformQuery: Domain['transformQuery'] = (q, head, start) => {
+    const { vector, constant } = domain.transformQuery(q, head, start);
+    const projected = vector.slice();
+    qjl.project(projected);
+    return { vector: Float64Array.from([...vector, ...projected]), constant };
+  };
+  const appendResidual = ({ encode, blocks }: NonNullable<Domain['matrices']>) => {
+    // The residual is known after quantization only, so vectors have rows of zeros for it.
+    const [queryRows, vectorRows] = [new Float32Array(2 * encode.length), new Float32Array(2 * encode.length)];
+    for (let head = 0, at = 0; at < encode.length; head++, at += d * d) {
+      queryRows.set(
+        toMatrix(q => transformQuery(q, head, 0).vector, d, 2 * d),
+        2 * at,
+      );
+      vectorRows.set(encode.subarray(at, at + d * d), 2 * at);
+    }
+    return { decode: queryRows, encode: vectorRows, blocks };
+  };
   return {
     codedDim: 2 * d,
     isIdentity: false,
     mean: domain.mean,
+    matrices: domain.matrices && appendResidual(domain.matrices),
     forward: domain.forward,
-    transformQuery(q, head, start) {
-      const { vector, constant } = domain.transformQuery(q, head, start);
-      const projected = vector.slice();
-      qjl.project(projected);
-      return { vector: Float64Array.from([...vector, ...projected]), constant };
-    },
+    transformQuery,
     inverse(sum, weightSum, head, start) {
       const residual = sum.slice(d);
       qjl.projectBack(residual);

@@ -24,10 +24,12 @@ export interface Family {
   learn?(request: LearnRequest): Learned;
   /** Untrained arrays of the right lengths, for callers that need only sizes. Default: `learn` on Gaussian samples. */
   placeholderLearned?(request: Omit<CodecRequest, 'learned'>): Learned;
+  /** Samples of a layer that `learn` should have: fewer make the codec worse. Default: any number. */
+  recommendedSamples?(request: Omit<CodecRequest, 'learned'>): number;
   /** All specs of the family share the learned arrays. */
   sharesLearned?: boolean;
-  /** Whether `create` needs learned arrays with these variants. Default: true. */
-  needsLearned?(variants: readonly string[]): boolean;
+  /** Whether `create` needs learned arrays; `optional` if it has defaults without them. Default: true. */
+  needsLearned?(variants: readonly string[], base: string): boolean | 'optional';
 }
 
 export interface LearnRequest extends Omit<CodecRequest, 'learned'> {

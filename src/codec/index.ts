@@ -14,6 +14,7 @@ export type { CodeGrid, PageEncoding, PageLayout, ScalarArray } from '../kernel/
 export {
   type Codec,
   codeBits,
+  type DistortionBounds,
   type KeyCodec,
   type PageCodec,
   type Shape,

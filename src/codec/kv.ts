@@ -101,11 +101,25 @@ export function placeholderLearned(spec: string, shape: KvShape): KvLearned {
 }
 
 /** Whether a spec's codecs need learned arrays, which a model's profile provides. */
-export function needsProfile(spec: string): boolean {
+export const needsProfile = (spec: string): boolean => profileNeeds(spec).includes(true);
+
+/** Whether a spec's codecs use learned arrays: they need them, or have defaults without them. */
+export const usesProfile = (spec: string): boolean => profileNeeds(spec).some(Boolean);
+
+/** Samples of a layer that a spec's codecs should be trained on; 0 if any number will do. */
+export function recommendedSamples(spec: string, shape: KvShape): number {
+  const parsed = parseSpec(spec);
+  const full = checkShape(shape);
+  const samplesFor = (side: Side) =>
+    familyOf(parsed[side]).family.recommendedSamples?.(createRequest(parsed[side], side, full)) ?? 0;
+  return Math.max(samplesFor('key'), samplesFor('value'));
+}
+
+function profileNeeds(spec: string): (boolean | 'optional')[] {
   const { key, value } = parseSpec(spec);
-  return [key, value].some(side => {
-    const { family } = familyOf(side);
-    return family.learn !== undefined && (family.needsLearned?.(side.variants) ?? true);
+  return [key, value].map(({ base, variants }) => {
+    const { family } = familyOf({ base, variants });
+    return family.learn !== undefined && (family.needsLearned?.(variants, base) ?? true);
   });
 }
 

@@ -41,13 +41,14 @@ export interface PageFormat {
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
 
-export interface CodecParts extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'isIdempotent' | 'expectedError'> {
+export interface CodecParts
+  extends Pick<Codec, 'spec' | 'shape' | 'budget' | 'bounds' | 'isIdempotent' | 'expectedError'> {
   domain: Domain;
   format: PageFormat;
 }
 
 export function pageCodec(parts: CodecParts): Codec {
-  const { spec, shape, budget, isIdempotent, expectedError, domain, format } = parts;
+  const { spec, shape, budget, bounds, isIdempotent, expectedError, domain, format } = parts;
   const { headDim, kvHeads, pageTokens } = shape;
   const { pageBytes, sharedBytes, blockBytes } = layoutFields(format.fields, kvHeads);
   const coded = new Float64Array(domain.codedDim);
@@ -104,6 +105,7 @@ export function pageCodec(parts: CodecParts): Codec {
       encoding: format.encoding,
     },
     budget,
+    bounds,
     isIdempotent,
     expectedError,
     outliers: format.outliers,

@@ -1,9 +1,9 @@
 /** Finds the profile of a model file: the given one, or the one on disk. */
-import { needsProfile } from '../codec/kv.ts';
+import { needsProfile, usesProfile } from '../codec/kv.ts';
 import { UnsupportedError } from '../errors.ts';
 import { fingerprintFiles } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
-import { calibrationCovers, defaultCodecs, learnedCovers } from '../plan/default-codecs.ts';
+import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
 import { checkProfile, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
 import { findProfile, kvasirCacheDir, type ProfileSearch } from '../plan/profile-store.ts';
@@ -45,7 +45,7 @@ export async function resolveProfile(
   input?: ProfileInput,
   options: { signal?: AbortSignal } = {},
 ): Promise<ProfileSearch> {
-  if (input === undefined && !specs.some(spec => isAuto(spec) || needsProfile(spec))) return {};
+  if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return {};
   const search: ProfileSearch = {};
   if (input !== undefined) search.profile = await openProfile(input, options);
   const fingerprint = await modelFingerprint(file);
@@ -59,15 +59,14 @@ export async function resolveProfile(
 /** Throws if the profile lacks what a spec needs; the message has the command to run. */
 async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice }: ProfileSearch): Promise<void> {
   const shape = planShape(file);
-  if (profile && learnedCovers(profile.learned[0], spec, shape)) return;
+  const missing = missingCodecs(profile?.learned[0] ?? placeholderForAll(defaultCodecs(shape), shape), spec, shape);
+  if (profile && !missing) return;
   const model = file.paths[0] === undefined ? 'MODEL' : shellQuote(file.paths[0]);
-  const codecs = profile?.provenance.codecs ?? defaultCodecs(shape);
-  const list = !profile && calibrationCovers(spec, codecs, shape) ? '' : ` --codecs ${[...codecs, spec].join()}`;
   const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
-  const why = profile ? `its profile only covers ${codecs.join(', ')}` : 'it has no profile';
+  const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
-    `${spec} needs a calibrated model, and ${why}. Run: kvasir calibrate ${model}${list}${time}` +
-      (notice ? `\n${notice}` : ''),
+    `${spec} needs a calibrated model, and ${why}. ` +
+      `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}${notice ? `\n${notice}` : ''}`,
   );
 }
 

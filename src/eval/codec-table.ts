@@ -7,7 +7,7 @@ import { createRandom, normals } from '../codec/parts/random.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { norm } from '../codec/parts/vector.ts';
 import { familyOf, formatSide, parseSpec, type SideSpec } from '../codec/spec.ts';
-import { type Loss, measureLoss } from '../codec/validate.ts';
+import { type Loss, measureLoss, type Validation } from '../codec/validate.ts';
 import { ShapeError } from '../errors.ts';
 import { codecBits } from '../plan/plan.ts';
 import { makeVectors, vectorSets } from './vectors.ts';
@@ -16,6 +16,8 @@ import { makeVectors, vectorSets } from './vectors.ts';
 export const DEFAULT_VECTORS = 128;
 /** Number of training vectors per set, separate from the measured ones. */
 export const trainingVectors = (count: number): number => Math.max(256, count);
+/** The budgets are those of codecs that were trained on this many vectors. */
+const VALIDATION_TRAINING = 2048;
 const QUERIES = 8;
 
 export interface CodecRow {
@@ -51,6 +53,19 @@ export function* codecRows(
   for (const spec of specs) {
     try {
       yield measure(spec, fixture);
+    } catch (error) {
+      if (!(error instanceof ShapeError)) throw error;
+      yield { spec, dim, refused: error.message };
+    }
+  }
+}
+
+/** Validates codecs at one head dimension, trained and measured on Gaussian vectors. Yields the sides of each spec. */
+export function* validationRows(specs: readonly string[], dim: number): Generator<Validation[] | UnsupportedRow> {
+  const fixture = createFixture(dim, VALIDATION_TRAINING);
+  for (const spec of specs) {
+    try {
+      yield fixture.create(spec, 'gaussian', 'gaussian').validate();
     } catch (error) {
       if (!(error instanceof ShapeError)) throw error;
       yield { spec, dim, refused: error.message };

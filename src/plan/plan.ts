@@ -2,10 +2,11 @@
 import { f16BlockBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
 import { pageErrorBytes } from '../cache/page-errors.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
-import { createCodec, type KvCodec, type KvShape, needsProfile } from '../codec/kv.ts';
+import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import { packedPages, tailCapacity } from '../kernel/visibility.ts';
+import { formatCount } from '../units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
 import type { Profile } from './profile.ts';
@@ -47,7 +48,8 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
   const parsed = parseSpec(spec);
   const { edge } = windowOf(parsed);
   // Devices compile kernels for each codec: layers without learned parameters share one.
-  const shared = needsProfile(spec) ? undefined : createCodec(spec, shape);
+  const differs = profile ? usesProfile(spec) : needsProfile(spec);
+  const shared = differs ? undefined : createCodec(spec, shape);
   const allocation = canAllocateMead(profile) ? allocateSpec(parsed, shape.layers, profile) : undefined;
   const codecs = codecsByLayer(shape, edge, layer => {
     const learnedFor = (side: Side) => ({
@@ -56,7 +58,21 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
     });
     return shared ?? createCodec(spec, shape, { key: learnedFor('key'), value: learnedFor('value') });
   });
-  return createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted, profile);
+  const plan = createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted, profile);
+  return {
+    ...plan,
+    notice: codecs.find(({ keys }) => keys.notice)?.keys.notice ?? fewSamplesNotice(spec, shape, profile),
+  };
+}
+
+function fewSamplesNotice(spec: string, shape: PlanShape, profile?: Profile): string | undefined {
+  const samples = profile?.provenance.samples ?? Number.POSITIVE_INFINITY;
+  const recommended = recommendedSamples(spec, shape);
+  if (samples >= recommended) return undefined;
+  return (
+    `${spec} was learned from ${formatCount(samples)} samples per layer and is better with ${formatCount(recommended)}. ` +
+    `Run \`kvasir calibrate MODEL --codecs ${spec} --samples ${recommended}\`, with at least as many --tokens.`
+  );
 }
 
 const isEdge = (layer: number, layers: number, edge: number) => layer < edge || layer >= layers - edge;

@@ -359,7 +359,7 @@ export function mergeProfiles(earlier: ProfileContent | undefined, added: Profil
   return {
     ...added,
     provenance: {
-      ...earlier.provenance,
+      ...added.provenance,
       codecs: [...new Set([...earlier.provenance.codecs, ...added.provenance.codecs])],
     },
     learned: added.learned.map(({ key, value }, layer) => ({

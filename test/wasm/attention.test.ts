@@ -17,7 +17,14 @@ import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { createWasmDevice, type WasmOptions } from '../../src/kernel/wasm/device.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
 import { weightTypes } from '../../src/kernel/weights/types.ts';
-import { type AttentionCase, CODEC_VARIANTS, relativeError, runAttention, runSmallOperations } from '../attention.ts';
+import {
+  type AttentionCase,
+  CODEC_VARIANTS,
+  relativeError,
+  runAttention,
+  runSmallOperations,
+  unequalHalvesCodec,
+} from '../attention.ts';
 import { hashOf } from '../hash.ts';
 import { matrix } from '../matrix.ts';
 import { randomWeights } from '../quantize.ts';
@@ -329,6 +336,14 @@ describe('attention on packed pages', () => {
       await expectSameAsJs(await wasm(setting), { ...setting, codec: mappedCodec(headDim, kvHeads) }, FLOAT_ATTENTION);
     },
   );
+
+  it.each([
+    { spec: 'tq35-v', headDim: 64, heads: 6, kvHeads: 3 },
+    { spec: 'tq35-v/tq25-v-noqjl', headDim: 80, heads: 2, kvHeads: 1 },
+  ])('$spec, finer halves that differ between $kvHeads KV heads: like js', async setting => {
+    const codec = unequalHalvesCodec(setting.spec, setting);
+    await expectSameAsJs(await wasm(setting), { ...setting, codec }, FLOAT_ATTENTION);
+  });
 
   it.each(['mead2', 'mead2u', 'tri8i4/tq2'])('%s: like js after the first pages are dropped', async spec => {
     const pageTokens = 32;

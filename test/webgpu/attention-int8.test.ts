@@ -10,8 +10,8 @@ const SHAPE = { headDim: 128, heads: 4, kvHeads: 4, pageTokens: 128 };
 
 const CODECS = [
   ...['f16', 'fp8', 'q8_0', 'q4_0', 'oaken', 'kivi2g32', 'oscar2g32'],
-  ...['tq1', 'tq2', 'tq3', 'tq4', 'tq2u', 'tq3u', 'tq4u', 'tq35', 'tq25'],
-  ...['vec-d4b8', 'million-d4b8', 'tri8i4/tq2', 'mead2', 'mead2u'],
+  ...['tq1', 'tq2', 'tq3', 'tq4', 'tq2u', 'tq3u', 'tq4u', 'tq35', 'tq35-v', 'tq25'],
+  ...['vec-d4b8', 'million-d4b8', 'tri8i4/tq2', 'tri-i4/tq4', 'mead2', 'mead2u'],
 ];
 
 /** The int8 kernels of the codecs that are used most. mead runs on smaller heads in attention-shapes.test.ts. */

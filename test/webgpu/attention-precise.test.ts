@@ -6,7 +6,7 @@ import { pageCodec } from '../../src/codec/page-codec.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
-import { CODEC_VARIANTS, maxScoreError } from '../attention.ts';
+import { CODEC_VARIANTS, maxScoreError, unequalHalvesCodec } from '../attention.ts';
 import { matrix } from '../matrix.ts';
 import { expectSameAsJs, FLOAT_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
@@ -54,6 +54,11 @@ describeGpu('attention in precise mode', () => {
     expect(await maxScoreError(await precise(), createJsDevice(), { spec, ...SMALL_SHAPE })).toBeLessThan(
       FLOAT_ATTENTION,
     );
+  });
+
+  it.each(['tq35-v', 'tq25-v-noqjl'])('%s, finer halves that differ between KV heads: like js', async spec => {
+    const codec = unequalHalvesCodec(spec, SMALL_SHAPE);
+    await expectSameAsJs(await precise(), { spec, codec }, FLOAT_ATTENTION);
   });
 
   it('a linear map per head, a mean and page-relative keys: like js', async () => {

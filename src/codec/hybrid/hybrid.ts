@@ -1,20 +1,25 @@
 /**
  * Hybrid TurboQuant: tq35 and tq25. The first half of the rotated dims has 3 bits (tq25: 2), the other half 2 bits (1),
- * and every dim has one QJL sign bit of the residual.
+ * and every dim has one QJL sign bit of the residual. With `-v`, the finer half is chosen by calibration instead
+ * (sorted-halves.ts).
  *
  * The sign bit makes inner products unbiased but adds variance. At equal size, a larger codebook has a lower error
  * (`kvasir codecs tq35 tq35-noqjl tq25`), so these codecs are never the default.
  */
 import type { ScalarArray } from '../../kernel/page-layout.ts';
+import type { Shape } from '../codec.ts';
 import { rotatedDomain, withQjlResidual } from '../domain.ts';
-import { type CodecRequest, type Family, SEED } from '../family.ts';
+import { type Family, SEED } from '../family.ts';
+import { requireLearned } from '../learned.ts';
 import { createGrid, type Grid } from '../pack.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
 import { type Field, layoutFields } from '../page-fields.ts';
 import { createQjl, type Qjl } from '../parts/qjl.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
+import { innerProductBounds, mseBounds } from '../turbo/bounds.ts';
 import { createRotation, quantizerLevels, tableQuantizer } from '../turbo/turbo.ts';
+import { type LevelScales, levelScales, sortedHalvesDomain, variancePerDim } from './sorted-halves.ts';
 
 const BUDGET: Record<string, number> = { tq35: 0.0445, tq25: 0.141, 'tq35-noqjl': 0.078, 'tq25-noqjl': 0.245 };
 
@@ -23,47 +28,68 @@ export const hybrid: Family = {
   pattern: /^tq([23])5$/,
   bases: ['tq35', 'tq25'],
   variants: [
+    { name: 'v', about: 'the finer half is chosen by calibrated variance; needs a profile' },
     { name: 'noqjl', about: 'without the sign bits of the residual: one bit per value less' },
     { name: 'n32', about: 'norms in f32 instead of f16' },
     SEED,
   ],
+  needsLearned: variants => variants.includes('v'),
+  learn: ({ has, shape, samples }) => (has('v') ? { variance: variancePerDim(samples, shape) } : {}),
   create(request) {
     const { spec, match, shape } = request;
+    const bits = Number(match[1]);
     const seed = request.numberOf('seed#', 0);
     const qjl = request.has('noqjl') ? undefined : createQjl(shape.headDim, seed + 0x514a4c);
-    const domain = rotatedDomain(shape.headDim, createRotation(request));
+    const variance = request.has('v') ? requireLearned(request, 'variance', shape.kvHeads * shape.headDim) : undefined;
+    const domain = variance
+      ? sortedHalvesDomain(request, variance)
+      : rotatedDomain(shape.headDim, createRotation(request, shape.headDim));
+    const scales = variance ? levelScales(variance, shape) : ([1, 1] as const);
     return pageCodec({
       spec,
       shape,
-      budget: BUDGET[`tq${match[1]}5${qjl ? '' : '-noqjl'}`],
+      budget: BUDGET[`tq${bits}5${qjl ? '' : '-noqjl'}`],
+      bounds: variance ? undefined : qjl ? innerProductBounds(bits + 1, bits) : mseBounds(bits, bits - 1),
       isIdempotent: false,
       domain: qjl ? withQjlResidual(domain, qjl) : domain,
-      format: hybridFormat(Number(match[1]), request, qjl, request.has('n32') ? f32 : f16),
+      format: hybridFormat(bits, shape, scales, qjl, request.has('n32') ? f32 : f16),
     });
   },
 };
 
 /**
  * One head's block, all codes in columns (see pack.ts):
- *   fine      the first headDim / 2 rotated dims, 3 bits (tq35) or 2 (tq25), index into the Lloyd-Max table
+ *   fine      the first headDim / 2 rotated dims, 3 bits (tq35) or 2 (tq25), index into the Lloyd-Max table; with `-v` the
+ *             tables are scaled
  *   coarse    the other dims, one bit less each
  *   signs     1 bit per dim: 1 if the projection of the residual is >= 0
  *   norms     pageTokens scalars, |x|
  *   residual  pageTokens scalars, |residual| at the scale of x
  */
-function hybridFormat(bits: number, { shape }: CodecRequest, qjl: Qjl | undefined, scalars: Scalars): PageFormat {
-  const { headDim, kvHeads, pageTokens } = shape;
+function hybridFormat(
+  bits: number,
+  { headDim, kvHeads, pageTokens }: Shape,
+  scales: LevelScales,
+  qjl: Qjl | undefined,
+  scalars: Scalars,
+): PageFormat {
   const half = Math.floor(headDim / 2);
   const columnGrid = (dims: number, bits: number) => createGrid(pageTokens, dims, bits, 'columns');
   const signs = columnGrid(headDim, 1);
   const parts = [
-    { name: 'fine', firstDim: 0, endDim: half, grid: columnGrid(half, bits), quantizer: tableQuantizer(bits, headDim) },
+    {
+      name: 'fine',
+      firstDim: 0,
+      endDim: half,
+      grid: columnGrid(half, bits),
+      quantizer: tableQuantizer(bits, headDim, scales[0]),
+    },
     {
       name: 'coarse',
       firstDim: half,
       endDim: headDim,
       grid: columnGrid(headDim - half, bits - 1),
-      quantizer: tableQuantizer(bits - 1, headDim),
+      quantizer: tableQuantizer(bits - 1, headDim, scales[1]),
     },
   ];
   const codes = (name: string, grid: Grid, firstDim: number, endDim: number): Field => ({

@@ -17,9 +17,12 @@ export function energyShares({ vectors }: Samples, { headDim }: Pick<Shape, 'hea
   return cumulative.map(energy => (sum > 0 ? energy / sum : 1));
 }
 
-/** The smallest number of pairs that has this share of the samples' energy. */
-export const measuredPairs = (samples: Samples, shape: Pick<Shape, 'headDim'>, share = 0.95): number =>
-  1 + energyShares(samples, shape).findIndex(carried => carried >= share - 1e-12);
+/** The smallest number of pairs that carry a share of the energy. `shares` are those of the top 1, 2, ... pairs. */
+export function pairsForShare(shares: Float32Array | Float64Array, share: number): number {
+  // Learned shares are rounded to f32.
+  const fewer = shares.findIndex(carried => carried >= share - 1e-6);
+  return fewer < 0 ? shares.length : fewer + 1;
+}
 
 /**
  * The default without samples: a quarter of the pairs that rotate less than once per page, clamped to 10 to 16. Slow pairs

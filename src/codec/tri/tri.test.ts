@@ -1,11 +1,12 @@
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { SpecError } from '../../errors.ts';
-import { createCodec } from '../kv.ts';
+import { createCodec, learn } from '../kv.ts';
 import { samplesOf } from '../learned.ts';
 import { createRandom, normals } from '../parts/random.ts';
 import { applyRope, createRopeFrequencies } from '../parts/rope.ts';
 import { norm } from '../parts/vector.ts';
-import { defaultPairs, energyShares, gaussianEnergyShare, measuredPairs } from './energy.ts';
+import { defaultPairs, energyShares, gaussianEnergyShare, pairsForShare } from './energy.ts';
 
 const keysOf = (spec: string, headDim = 128) =>
   createCodec(`${spec}/f16`, { headDim, kvHeads: 2, ropeFrequencies: createRopeFrequencies(headDim) }).keys;
@@ -84,13 +85,43 @@ describe('the number of pairs', () => {
     const x = Float32Array.from({ length: 100 * headDim }, (_, i) => sizes[(i % headDim) / 2] ?? 0);
     const shares = energyShares(samplesOf(x, { headDim, kvHeads: 1 }), { headDim });
     expect([...shares.subarray(0, 4)]).toEqual([64 / 85, 80 / 85, 84 / 85, 1]);
-    expect(measuredPairs(samplesOf(x, { headDim, kvHeads: 1 }), { headDim }, 0.98)).toBe(3);
+    expect([0.7, 0.95, 0.98, 1].map(share => pairsForShare(shares, share))).toEqual([1, 3, 3, 4]);
   });
 
   it('the energy share of Gaussian keys matches the formula', () => {
     const x = normals(createRandom(3), 2000 * headDim);
     const shares = energyShares(samplesOf(x, { headDim, kvHeads: 1 }), { headDim });
     expect(shares[11]).toBeCloseTo(gaussianEnergyShare(12, 32), 2);
+  });
+
+  it('has at most all pairs, and more for a larger share', () => {
+    const share = fc.double({ min: 0, max: 2, noNaN: true });
+    fc.assert(
+      fc.property(fc.array(share, { minLength: 1, maxLength: 40 }), share, share, (list, a, b) => {
+        const shares = Float64Array.from(list).sort();
+        const [fewer, more] = [Math.min(a, b), Math.max(a, b)].map(x => pairsForShare(shares, x));
+        expect(fewer).toBeGreaterThanOrEqual(1);
+        expect(more).toBeGreaterThanOrEqual(fewer);
+        expect(more).toBeLessThanOrEqual(shares.length);
+      }),
+    );
+  });
+
+  it('of tri-i4 is that of 95 % of the energy of the samples', () => {
+    const sizes = [8, 4, 2, 1];
+    const x = Float32Array.from({ length: 100 * headDim }, (_, i) => sizes[(i % headDim) / 2] ?? 0);
+    const samples = samplesOf(x, { headDim, kvHeads: 1 });
+    const learned = learn('tri-i4/f16', { headDim }, { key: samples, value: samples });
+    const { keys } = createCodec('tri-i4/f16', { headDim }, learned);
+    expect(keys.pageBytes).toBe(createCodec('tri3i4/f16', { headDim }).keys.pageBytes);
+    expect(keys.notice).toBeUndefined();
+  });
+
+  it('of tri-i4 is the default without a profile, with a notice', () => {
+    const shape = { headDim, ropeFrequencies: createRopeFrequencies(headDim) };
+    const { keys } = createCodec('tri-i4/f16', shape);
+    expect(keys.pageBytes).toBe(createCodec('tri10i4/f16', shape).keys.pageBytes);
+    expect(keys.notice).toMatch(/keeps 10 RoPE pairs in every layer.*kvasir calibrate MODEL --codecs tri-i4\/f16/);
   });
 
   it('is 10 to 16 without samples, depending on RoPE and shape', () => {

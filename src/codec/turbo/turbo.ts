@@ -19,6 +19,7 @@ import { lloydMaxTable, nearest, uniformStep } from '../parts/lloyd-max.ts';
 import { haar, signedHadamard, type Transform } from '../parts/rotation.ts';
 import { norm } from '../parts/vector.ts';
 import { f16, f32, type Scalars } from '../scalars.ts';
+import { mseBounds } from './bounds.ts';
 
 /** Maximum mean squared error of 10,000 random unit vectors, by bits. */
 const BUDGET: Record<string, number> = {
@@ -55,10 +56,12 @@ export const turbo: Family = {
       shape,
       // Norm correction increases the squared error slightly.
       budget: BUDGET[uniform ? `${bits}u` : bits] * (request.has('nc') ? 1.02 : 1),
+      // The bounds are of vectors that are not centered.
+      bounds: uniform || request.has('c') ? undefined : mseBounds(bits),
       isIdempotent: false,
       domain: rotatedDomain(
         shape.headDim,
-        createRotation(request),
+        createRotation(request, shape.headDim),
         request.has('c') ? requireLearned(request, 'mean', shape.kvHeads * shape.headDim) : undefined,
       ),
       format: turboFormat(bits, uniform, request.side, shape, request.has('n32') ? f32 : f16, request.has('nc')),
@@ -66,12 +69,13 @@ export const turbo: Family = {
   },
 };
 
-export function createRotation({ spec, shape: { headDim }, has, numberOf }: CodecRequest): Transform {
+/** The rotation of a spec, for vectors of `dims` dims. */
+export function createRotation({ spec, has, numberOf }: CodecRequest, dims: number): Transform {
   const rounds = numberOf('r#', 1);
   if (rounds < 1 || rounds > 8) throw new SpecError(`${spec}: r${rounds} is out of range. Use r1 to r8.`);
   // Small and odd dimensions have no suitable Hadamard matrix.
-  const dense = has('haar') || headDim < 16 || headDim % 2 === 1;
-  return dense ? haar(headDim, numberOf('seed#', 0)) : signedHadamard(headDim, numberOf('seed#', 0), rounds);
+  const dense = has('haar') || dims < 16 || dims % 2 === 1;
+  return dense ? haar(dims, numberOf('seed#', 0)) : signedHadamard(dims, numberOf('seed#', 0), rounds);
 }
 
 /**
@@ -155,8 +159,9 @@ export interface Quantizer {
 export const quantizerLevels = ({ decode }: Quantizer, bits: number): Float32Array =>
   Float32Array.from({ length: 2 ** bits }, (_, code) => decode(code));
 
-export function tableQuantizer(bits: number, d: number): Quantizer {
-  const table = lloydMaxTable(bits, d).map(c => c / Math.sqrt(d));
+/** The Lloyd-Max table for N(0, 1/d), times `scale`. */
+export function tableQuantizer(bits: number, d: number, scale = 1): Quantizer {
+  const table = lloydMaxTable(bits, d).map(c => (c / Math.sqrt(d)) * scale);
   return { encode: y => nearest(table, y), decode: code => table[code] };
 }
 

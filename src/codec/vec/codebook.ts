@@ -15,11 +15,23 @@ export interface ProductCode {
   bookPerSubvector: boolean;
 }
 
-/** Maximum number of sub-vectors that a codebook is trained on, in total and (with `-own`) per entry. */
-const MAX_POINTS = 131_072;
-const MAX_POINTS_PER_ENTRY = 64;
+/**
+ * Sub-vectors per entry that a codebook should be trained on. With 32 the error on other text is 2 to 6 % above that with
+ * 256, with 4 it is 11 to 48 % above (docs/codecs.md).
+ */
+const POINTS_PER_ENTRY = 32;
+/** Maximum number of sub-vectors that a shared codebook is trained on, unless it needs more for its entries. */
+const MAX_SHARED_POINTS = 131_072;
 /** Maximum number of them that the error of a codebook is measured on. */
 const MAX_ERROR_POINTS = 16_384;
+
+/** Sub-vectors per sample that one codebook is trained on: those of one head and place, or all. */
+const pointsPerSample = (product: ProductCode, shape: Shape) =>
+  (shape.kvHeads * shape.headDim) / product.subvectorDims / bookCount(product, shape);
+
+/** Samples of a layer that give every entry of a codebook enough points. */
+export const samplesForCodebooks = (product: ProductCode, shape: Shape): number =>
+  Math.ceil((POINTS_PER_ENTRY * 2 ** product.bits) / pointsPerSample(product, shape));
 
 /** Total length of the codebooks of a layer's keys or values. */
 export const codebookLength = (product: ProductCode, shape: Shape): number =>
@@ -43,7 +55,9 @@ export function trainCodebooks(
   const subs = headDim / subvectorDims;
   const count = vectors.length / headDim / kvHeads;
   const books = bookCount(product, shape);
-  const points = (kvHeads * count * subs) / books;
+  const points = count * pointsPerSample(product, shape);
+  const wanted = POINTS_PER_ENTRY * entries;
+  const maxPoints = product.bookPerSubvector ? 2 * wanted : Math.max(MAX_SHARED_POINTS, wanted);
   const random = createRandom(subvectorDims * 100 + bits);
   // A separate book is trained on one head and sub-vector, a shared one on all of them.
   const pointOffset = (book: number, point: number) => {
@@ -54,7 +68,6 @@ export function trainCodebooks(
   const out = new Float32Array(codebookLength(product, shape));
   let error = 0;
   for (let book = 0; book < books; book++) {
-    const maxPoints = books === 1 ? MAX_POINTS : Math.min(MAX_POINTS, MAX_POINTS_PER_ENTRY * entries);
     const chosen = sampleIndices(points, Math.min(points, maxPoints), random);
     const sample = new Float32Array(chosen.length * subvectorDims);
     chosen.forEach((point, i) => {

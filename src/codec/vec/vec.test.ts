@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { codeBits } from '../codec.ts';
-import { createCodec, learn } from '../kv.ts';
+import { createCodec, learn, recommendedSamples } from '../kv.ts';
 import { gaussianSamples, samplesOf } from '../learned.ts';
 import { createNearestAssigner, createNearestSearch, kmeans } from '../parts/kmeans.ts';
 import { createRandom, normals } from '../parts/random.ts';
@@ -52,6 +52,25 @@ describe('VecInfer', () => {
     expect(Object.keys(learned.key ?? {})).toEqual(['smoothing', 'vec-d4b4-own', 'vec-d4b4-own.error']);
     expect(Object.keys(learned.value ?? {})).toEqual(['vec-d4b4-own', 'vec-d4b4-own.error']);
     expect(learned).toEqual(learn('vec-d4b4-own', shape, { key: samples, value: samples }));
+  });
+
+  it('learns what each side needs, and no more', () => {
+    const samples = gaussianSamples({ headDim: 16, kvHeads: 2 }, 64);
+    const namesOf = (spec: string) => {
+      const { key = {}, value = {} } = learn(spec, { headDim: 16, kvHeads: 2 }, { key: samples, value: samples });
+      return [Object.keys(key), Object.keys(value)];
+    };
+    expect(namesOf('vec-d8b4/vec-d4b3')).toEqual([['smoothing', 'vec-d8b4'], ['vec-d4b3']]);
+    expect(namesOf('vec-d8b4/tq4')).toEqual([['smoothing', 'vec-d8b4'], []]);
+    expect(namesOf('tq4/vec-d4b3')).toEqual([[], ['vec-d4b3']]);
+  });
+
+  it('recommends 32 sub-vectors per entry', () => {
+    const shape = { headDim: 64, kvHeads: 2 };
+    // A sample has 2 x 8 sub-vectors of 8 dims; with -own, one per codebook.
+    expect(recommendedSamples('vec-d8b12', shape)).toBe((32 * 4096) / 16);
+    expect(recommendedSamples('tq4/vec-d8b12-own', shape)).toBe(32 * 4096);
+    expect(recommendedSamples('tq4', shape)).toBe(0);
   });
 
   it('does not divide by zero if a channel is zero in all samples', () => {

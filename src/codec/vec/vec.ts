@@ -16,7 +16,7 @@ import { type Learned, requireLearned } from '../learned.ts';
 import { type Domain, pageCodec } from '../page-codec.ts';
 import { hadamard } from '../parts/hadamard.ts';
 import { identity, toMatrix } from '../parts/rotation.ts';
-import { codebookFormat, codebookLength, type ProductCode, trainCodebooks } from './codebook.ts';
+import { codebookFormat, codebookLength, type ProductCode, samplesForCodebooks, trainCodebooks } from './codebook.ts';
 
 const OWN: Variant = { name: 'own', about: 'one codebook per head and sub-vector instead of one for all' };
 
@@ -26,7 +26,7 @@ const MIN_SMOOTHING = 1e-3;
 export const vec: Family = {
   title: 'VecInfer',
   pattern: /^vec-d([2-9]|1[0-6])b([1-9]|1[0-6])$/,
-  bases: ['vec-d4b8', 'vec-d2b4', 'vec-d2b8', 'vec-d8b8'],
+  bases: ['vec-d4b8', 'vec-d2b4', 'vec-d2b8', 'vec-d4b12', 'vec-d8b12', 'vec-d8b8'],
   variants: [
     OWN,
     { name: 'smooth', about: 'ablation: smoothing only', side: 'key' },
@@ -36,6 +36,7 @@ export const vec: Family = {
   create,
   learn,
   placeholderLearned,
+  recommendedSamples,
 };
 
 export const million: Family = {
@@ -46,6 +47,7 @@ export const million: Family = {
   create,
   learn,
   placeholderLearned,
+  recommendedSamples,
 };
 
 type UntrainedRequest = Omit<CodecRequest, 'learned'>;
@@ -84,6 +86,10 @@ function learn(request: LearnRequest): Learned {
   }
   const { books, error } = trainCodebooks(vectors, product, shape);
   return { ...(smoothing && { smoothing }), [spec]: books, [errorName(spec)]: Float32Array.of(error) };
+}
+
+function recommendedSamples(request: UntrainedRequest): number {
+  return samplesForCodebooks(productOf(request), request.shape);
 }
 
 function placeholderLearned(request: UntrainedRequest): Learned {

@@ -4,7 +4,7 @@ import { DeviceError, KvasirError, ShapeError, UnsupportedError } from '../../sr
 import { measureDivergence } from '../../src/eval/divergence.ts';
 import { createPlan, type Plan, type PlanShape, planBytes } from '../../src/plan/plan.ts';
 import type { Profile } from '../../src/plan/profile.ts';
-import { findMeasurements, type PlanKey, planId, type Results } from './results.ts';
+import { findMeasurements, type PlanKey, planId, type Results, round } from './results.ts';
 import type { Section } from './suite.ts';
 import type { Text } from './texts.ts';
 
@@ -139,7 +139,8 @@ async function runGroup(engine: Engine, job: Job, plans: Plans, measuring: Measu
   keys.forEach((key, i) => {
     const { bits, kld, top1, perplexity } = rows[i];
     if (i === 0 && findMeasurements(results, key, job.text, job.row + 1).some(({ row }) => row === job.row)) return;
-    results.measurements.push({ text: job.text, row: job.row, ...key, bits, kld, top1, perplexity });
+    const numbers = { bits, kld: round(kld), top1: round(top1), perplexity: round(perplexity) };
+    results.measurements.push({ text: job.text, row: job.row, ...key, ...numbers });
   });
   await measuring.save();
   measuring.onMeasured(job.plans.length);

@@ -8,7 +8,7 @@ import { norm } from '../../src/codec/parts/vector.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { step } from '../../src/engine/step.ts';
 import { createPlan } from '../../src/plan/plan.ts';
-import type { LayerNorms } from './results.ts';
+import { type LayerNorms, round } from './results.ts';
 
 /** Tokens of the page and of the group that the first ones share. */
 const [TOKENS, GROUP] = [128, 32];
@@ -38,7 +38,7 @@ export async function measureTokenNorms(engine: Engine, ids: readonly number[]):
 export function layerNorms(keys: readonly Float32Array[], headDim: number): LayerNorms {
   const heads = keys[0].length / headDim;
   const norms = new Array<number>(FIRST).fill(0);
-  const shares: Record<string, number> = Object.fromEntries(TRANSFORMS.map(name => [name, 0]));
+  const shares = { neither: 0, scaling: 0, rotation: 0, both: 0 };
   for (let head = 0; head < heads; head++) {
     const vectors = keys.map(row => Float64Array.from(row.subarray(head * headDim, (head + 1) * headDim)));
     const lengths = vectors.map(norm);
@@ -47,7 +47,7 @@ export function layerNorms(keys: readonly Float32Array[], headDim: number): Laye
     for (const name of TRANSFORMS)
       shares[name] += rangeShare(vectors.slice(0, GROUP).map(vector => transform(vector, name))) / heads;
   }
-  return { norms, shares };
+  return { norms: norms.map(round), shares: Object.fromEntries(TRANSFORMS.map(name => [name, round(shares[name])])) };
 }
 
 function transform(vector: Float64Array, name: (typeof TRANSFORMS)[number]): Float64Array {

@@ -85,8 +85,8 @@ function introduction(results: Results): string {
   const rows = completeRows(results);
   const profile = results.profiles[DEFAULT_PROFILE];
   const calibration = profile
-    ? `Calibrated codecs use one profile, learned from ${formatCount(profile.tokens)} tokens of ` +
-      `${profile.sources.join(', ') || 'unnamed text'}.`
+    ? `Calibrated codecs use one profile, learned from ${formatCount(profile.tokens)} tokens` +
+      `${profile.sources.length > 0 ? ` of ${profile.sources.join(', ')}` : ''}.`
     : 'No profile was given, so that codecs that need calibration were not measured.';
   return (
     `How much each codec changes the predictions of \`${model}\` (${layers} layers, heads of ${headDim} dims), on ` +
@@ -132,9 +132,9 @@ interface Line {
   means: (ReturnType<typeof average> | undefined)[];
 }
 
-/** With `details`: sorted by bits, with bold, top-1 and prefill. */
+/** With `details`: with bold, top-1 and prefill. */
 function sectionTable(results: Results, section: Section, details: boolean): string {
-  const { labels, texts, rows } = section;
+  const { labels, texts, rows, part, pivot } = section;
   const lines = section.entries
     .filter(({ plan }) => !isUnmeasured(results, section, plan))
     .map((entry): Line => {
@@ -144,30 +144,48 @@ function sectionTable(results: Results, section: Section, details: boolean): str
       });
       return { entry, means };
     });
-  if (details) lines.sort((a, b) => bitsOf(b) - bitsOf(a) || meanKld(a) - meanKld(b));
+  if (pivot) return pivotTable(results, section, lines);
+  if (part === 'tables') lines.sort((a, b) => bitsOf(b) - bitsOf(a) || meanKld(a) - meanKld(b));
   const bold = details ? texts.map((_, i) => bestLines(lines, i)) : [];
-  const header = [...labels, 'bits', ...texts, ...(details ? ['top-1', 'prefill'] : [])];
+  const timed = details && lines.some(({ entry }) => prefillSpeed(results, entry.plan.kv) !== undefined);
+  const header = [...labels, 'bits', ...texts, ...(details ? ['top-1'] : []), ...(timed ? ['prefill'] : [])];
   return markdownTable(
     header,
     lines.map(line => {
       const { entry, means } = line;
       const refused = results.refused[planId(entry.plan)];
       if (refused) return [...entry.labels, refused, ...header.slice(labels.length + 1).map(() => '')];
-      const bits = bitsOf(line);
       return [
         ...entry.labels,
-        Number.isNaN(bits) ? '-' : bits.toFixed(3),
-        ...means.map((mean, i) => {
-          const value = mean ? formatShort(mean.kld) : '-';
-          return bold[i]?.has(line) ? `**${value}**` : value;
-        }),
-        ...(details ? [meanTop1(means), prefillSpeed(results, entry.plan.kv)] : []),
+        bitsOf(line).toFixed(3),
+        ...means.map((mean, i) => (bold[i]?.has(line) ? `**${formatKld(mean)}**` : formatKld(mean))),
+        ...(details ? [meanTop1(means)] : []),
+        ...(timed ? [prefillSpeed(results, entry.plan.kv) ?? '-'] : []),
       ];
     }),
   );
 }
 
-const bitsOf = ({ means }: Line) => means.find(mean => mean !== undefined)?.bits ?? Number.NaN;
+/** A line per text, and a column per value of the last label. */
+function pivotTable(results: Results, { labels, texts }: Section, lines: readonly Line[]): string {
+  const columns = [...new Set(lines.map(({ entry }) => entry.labels.at(-1)!))];
+  const nameOf = ({ entry }: Line) => entry.labels.slice(0, -1).join('|');
+  const cells = [...new Set(lines.map(nameOf))].flatMap(name =>
+    texts.map((text, i) => [
+      ...name.split('|'),
+      text,
+      ...columns.map(column => {
+        const line = lines.find(one => nameOf(one) === name && one.entry.labels.at(-1) === column);
+        return line ? (results.refused[planId(line.entry.plan)] ?? formatKld(line.means[i])) : '-';
+      }),
+    ]),
+  );
+  return markdownTable([...labels.slice(0, -1), 'text', ...columns], cells);
+}
+
+const formatKld = (mean: Line['means'][number]) => (mean ? formatShort(mean.kld) : '-');
+/** 0, so that they come last, for those that were refused. */
+const bitsOf = ({ means }: Line) => means.find(mean => mean !== undefined)?.bits ?? 0;
 const meanKld = ({ means }: Line) => means.reduce((sum, mean) => sum + (mean?.kld ?? 0), 0);
 
 function bestLines(lines: readonly Line[], text: number): Set<Line> {
@@ -185,9 +203,9 @@ function meanTop1(means: Line['means']): string {
   return `${((100 * known.reduce((sum, { top1 }) => sum + top1, 0)) / known.length).toFixed(1)} %`;
 }
 
-function prefillSpeed({ prefill }: Results, kv: string): string {
+function prefillSpeed({ prefill }: Results, kv: string): string | undefined {
   const time = prefill.find(one => one.kv === kv);
-  return time ? `${((100 * time.f16Seconds) / time.seconds).toFixed(0)} %` : '-';
+  return time && `${((100 * time.f16Seconds) / time.seconds).toFixed(0)} %`;
 }
 
 function perplexities(results: Results): string[] {

@@ -2,7 +2,7 @@
 import type { Engine } from '../../src/engine/engine.ts';
 import { step } from '../../src/engine/step.ts';
 import type { Plan } from '../../src/plan/plan.ts';
-import type { PrefillTime } from './results.ts';
+import { type PrefillTime, round } from './results.ts';
 
 const ROUNDS = 3;
 
@@ -20,7 +20,7 @@ export async function measurePrefill(
     best.coded = Math.min(best.coded, coded);
     best.exact = Math.min(best.exact, reference);
   }
-  return { kv: plan.spec, tokens: tokens.length, seconds: best.coded, f16Seconds: best.exact };
+  return { kv: plan.spec, tokens: tokens.length, seconds: round(best.coded), f16Seconds: round(best.exact) };
 }
 
 /** Seconds until the logits after the prompt are known. */

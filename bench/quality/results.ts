@@ -135,16 +135,15 @@ export async function writeResults(path: string, results: Results): Promise<void
   const fields = Object.entries(results).map(([name, value]) => {
     const isList = lists.some(list => list === name);
     const json = isList
-      ? `[\n${(value as object[]).map(item => JSON.stringify(item, round)).join(',\n')}\n]`
-      : JSON.stringify(value, round);
+      ? `[\n${(value as object[]).map(item => JSON.stringify(item)).join(',\n')}\n]`
+      : JSON.stringify(value);
     return `${JSON.stringify(name)}: ${json}`;
   });
   await writeFileAtomic(path, new TextEncoder().encode(`{\n${fields.join(',\n')}\n}\n`));
 }
 
 /** Six digits are more than a measurement has. */
-const round = (_: string, value: unknown) =>
-  typeof value === 'number' && !Number.isInteger(value) ? Number(value.toPrecision(6)) : value;
+export const round = (value: number): number => Number(value.toPrecision(6));
 
 /** Everything of `a` and `b`; both must be measured with the same model, device, texts and profiles. */
 export function mergeResults(a: Results, b: Results): Results {
@@ -185,8 +184,11 @@ const sameFields = (a: object, b: object) =>
 
 /** The measurements of a plan on a text, of rows below `rows`. */
 export function findMeasurements(results: Results, plan: PlanKey, text: string, rows: number): Measurement[] {
-  const id = planId(plan);
-  return results.measurements.filter(one => one.text === text && one.row < rows && planId(one) === id);
+  const { kv, pageTokens, profile } = plan;
+  return results.measurements.filter(
+    one =>
+      one.kv === kv && one.text === text && one.row < rows && one.pageTokens === pageTokens && one.profile === profile,
+  );
 }
 
 /** Number of rows that were measured on all texts, at least with f16. */

@@ -19,6 +19,8 @@ export interface Section {
   about: string;
   /** Headers of the label columns. */
   labels: string[];
+  /** The last label is a column of the table, and the text is a label instead: for long lists of equal bits. */
+  pivot?: boolean;
   entries: Entry[];
   /** Names of the texts; columns of the table. */
   texts: string[];
@@ -134,7 +136,8 @@ function ablations({ texts, rows, headDim, transfer }: SuiteOptions): Section[] 
       title: 'Recent window',
       about:
         `Recent tokens in f16, with pages of ${SHORT_PAGE_TOKENS} and of ${PAGE_TOKENS} tokens. A page is sealed as a ` +
-        'whole, so that R to R + page - 1 recent tokens are f16.',
+        'whole, so that R to R + page - 1 recent tokens are f16. Columns: R.',
+      pivot: true,
       labels: ['codec', 'page', 'R'],
       entries: ['tq2', 'kivi2g32', 'oscar2g32', 'vec-d4b8', 'mead2'].flatMap(spec =>
         [SHORT_PAGE_TOKENS, PAGE_TOKENS].flatMap(page =>

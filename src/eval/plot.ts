@@ -26,7 +26,10 @@ export function divergencePlot(rows: readonly PlotPoint[], { title, subtitle }: 
   const bits = points.map(row => row.bits);
   const [minBits, maxBits] = [Math.floor(Math.min(...bits, 2)), Math.ceil(Math.max(...bits, 5))];
   const powers = points.map(row => Math.log10(row.kld));
-  const [minPower, maxPower] = [Math.floor(Math.min(...powers, -1)), Math.ceil(Math.max(...powers, 0))];
+  const [minPower, maxPower] = [
+    halfPower(Math.floor, Math.min(...powers, -1)),
+    halfPower(Math.ceil, Math.max(...powers, -0.5)),
+  ];
   const x = (value: number) =>
     round(BOX.left + ((value - minBits) / (maxBits - minBits)) * (WIDTH - BOX.left - BOX.right));
   const y = (power: number) =>
@@ -34,30 +37,33 @@ export function divergencePlot(rows: readonly PlotPoint[], { title, subtitle }: 
 
   const [left, right, top, bottom] = [x(minBits), x(maxBits), y(maxPower), y(minPower)];
   const parts: string[] = [];
-  for (let power = minPower; power <= maxPower; power++) {
+  for (let power = Math.floor(minPower); power <= maxPower; power++) {
+    const fine = [2, 3, 4, 5, 6, 7, 8, 9].map(digit => power + Math.log10(digit));
+    for (const gridPower of fine.filter(value => value > minPower && value < maxPower))
+      parts.push(line(left, y(gridPower), right, y(gridPower), 'fine'));
+    if (power < minPower) continue;
     parts.push(line(left, y(power), right, y(power), 'grid'), text(left - 10, y(power) + 4, label(power), 'tick end'));
-    for (let digit = 2; digit < 10 && power < maxPower; digit++) {
-      const gridY = y(power + Math.log10(digit));
-      parts.push(line(left, gridY, right, gridY, 'fine'));
-    }
   }
   for (let bit = minBits; bit <= maxBits; bit++)
     parts.push(line(x(bit), top, x(bit), bottom, 'grid'), text(x(bit), bottom + 20, String(bit), 'tick middle'));
   parts.push(
+    line(left, bottom, right, bottom, 'grid'),
+    line(left, top, right, top, 'grid'),
     text((left + right) / 2, HEIGHT - 16, 'code bits per value', 'axis middle'),
     `<text class="axis middle" transform="translate(22 ${(top + bottom) / 2}) rotate(-90)">divergence from f16, nats per token (log)</text>`,
-    line(right - 262, bottom + 41, right - 238, bottom + 41, 'pareto'),
-    text(right, bottom + 45, 'nothing with as few bits is better', 'note end'),
+    line(right - 200, bottom + 41, right - 176, bottom + 41, 'pareto'),
+    text(right - 168, bottom + 45, 'nothing with as few bits is better', 'note start'),
   );
   const dots = points.map(row => ({ row, cx: x(row.bits), cy: y(Math.log10(row.kld)) }));
   const front = dots.filter(({ row }) => best.has(row));
   if (front.length > 1)
     parts.push(`<polyline class="pareto" points="${front.map(({ cx, cy }) => `${cx},${cy}`).join(' ')}"/>`);
   const occupied: Box[] = dots.map(({ cx, cy }) => ({ x: cx - 5, y: cy, width: 10 }));
-  for (const { row, cx, cy } of dots) {
+  // The best ones get the nearest labels.
+  for (const { row, cx, cy } of [...front, ...dots.filter(dot => !front.includes(dot))]) {
     const label = placeLabel(occupied, { left: left + 2, right: WIDTH - 2, top, bottom }, cx, cy, 7 * row.kv.length);
     const edge = label.x + (label.side === 'end' ? label.width : 0);
-    if (Math.abs(label.y - cy) > LINE / 2) parts.push(line(cx, cy, edge, label.y, 'lead'));
+    if (Math.hypot(label.y - cy, edge - cx) > LINE) parts.push(line(cx, cy, edge, label.y, 'lead'));
     parts.push(text(edge, label.y + 4, row.kv, `name ${label.side}`));
   }
   for (const { row, cx, cy } of dots) {
@@ -142,6 +148,11 @@ interface Box {
   width: number;
 }
 
+/** Of a label from its dot, nearest first. */
+const OFFSETS = [9, 28, 56, 90]
+  .flatMap(dx => Array.from({ length: 61 }, (_, i) => ({ dx, dy: ((i - 30) * LINE) / 3 })))
+  .sort((a, b) => Math.hypot(a.dx, a.dy) - Math.hypot(b.dx, b.dy));
+
 interface Bounds {
   left: number;
   right: number;
@@ -157,12 +168,10 @@ function placeLabel(
   cy: number,
   width: number,
 ): Box & { side: 'start' | 'end' } {
-  const places = Array.from({ length: 240 }, (_, i) => ({
-    side: i % 2 ? ('end' as const) : ('start' as const),
-    x: i % 2 ? cx - 9 - width : cx + 9,
-    y: round(cy + (i & 2 ? 1 : -1) * Math.ceil(Math.floor(i / 2) / 2) * (LINE / 2)),
-    width,
-  }));
+  const places = OFFSETS.flatMap(({ dx, dy }) => [
+    { side: 'start' as const, x: cx + dx, y: round(cy + dy), width },
+    { side: 'end' as const, x: cx - dx - width, y: round(cy + dy), width },
+  ]);
   const inside = places.filter(({ x, y }) => x >= left && x + width <= right && y >= top && y <= bottom);
   const free = inside.find(({ x, y }) =>
     occupied.every(box => x >= box.x + box.width || box.x >= x + width || Math.abs(box.y - y) >= LINE - 2),
@@ -173,6 +182,8 @@ function placeLabel(
 }
 
 export const round = (value: number) => Math.round(10 * value) / 10;
+/** Rounds a power of ten to a half. */
+const halfPower = (rounding: (x: number) => number, power: number) => rounding(2 * power) / 2;
 const label = (power: number) => (power >= -4 && power <= 3 ? String(Number(`1e${power}`)) : `1e${power}`);
 export const escapeHtml = (value: string) =>
   value.replace(/[<>&"]/g, char => ({ '<': '&lt;', '>': '&gt;', '&': '&amp;', '"': '&quot;' })[char]!);

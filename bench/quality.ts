@@ -76,20 +76,18 @@ async function measureRows(
   const jobs = pendingJobs(wanted, results);
   const total = countPlans(jobs);
   console.error(`quality: ${total} evaluations of one row with one plan, ${context} tokens each, on ${device}`);
-  const progress = createProgress({ title: 'quality', unit: 'rows', total });
+  const progress = createProgress({ title: 'quality', unit: 'evaluations', total });
   let done = 0;
   const measuring: Measuring = {
     ...{ results, texts, context, signal, save },
-    onMeasured(count) {
-      done += count;
-      progress.update(done);
-    },
+    onProgress: evaluations => progress.update(done + evaluations),
     onFailed: message => progress.note(`not measured: ${message}`),
   };
   try {
     for (const pageTokens of new Set(jobs.map(job => job.pageTokens))) {
       const ofSize = jobs.filter(job => job.pageTokens === pageTokens);
       await session.withEngine({ pageTokens, precise: true }, engine => runJobs(engine, ofSize, plans, measuring));
+      done += countPlans(ofSize);
       if (signal.aborted) return;
     }
   } finally {

@@ -22,6 +22,7 @@ import { parseText } from '../bench/quality/texts.ts';
 import { benchQuality } from '../bench/quality.ts';
 import { InputError } from '../src/errors.ts';
 import { writeGguf } from './gguf-writer.ts';
+import { seeded } from './random.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const setup: Setup = {
@@ -206,18 +207,19 @@ it.each([
 
 it('--texts must name the kind of each text', () => expect(() => parseText('wiki.txt')).toThrow(InputError));
 
-it('a first token with a small norm takes range from all channels, until tokens are scaled', () => {
+it('first tokens with a small norm have large errors, until tokens are scaled', () => {
+  const random = seeded(3);
   const dim = 64;
   const keys = Array.from({ length: 128 }, (_, t) =>
-    Float32Array.from(
-      { length: dim },
-      (_, i) => (t < 4 ? 0.02 : 1) * (3 + Math.sin(7 * i + 0.1 * Math.sin(13 * t * i))),
-    ),
+    Float32Array.from({ length: dim }, () => (t < 4 ? 0.1 : 1) * (3 + random.next())),
   );
-  const { norms, shares } = layerNorms(keys, dim);
-  for (const norm of norms) expect(norm).toBeCloseTo(0.02, 2);
-  expect(shares.neither).toBeGreaterThan(0.9);
-  expect(shares.scaling).toBeLessThan(0.3);
+  const { norms, transforms } = layerNorms(keys, dim);
+  for (const norm of norms) expect(norm).toBeCloseTo(0.1, 2);
+  const { neither, scaling } = Object.fromEntries(transforms.map(({ name, ...numbers }) => [name, numbers]));
+  expect(neither.share).toBeGreaterThan(0.5);
+  expect(scaling.share).toBeLessThan(0.3);
+  expect(scaling.firstError).toBeLessThan(1.5 * scaling.laterError);
+  expect(neither.laterError).toBeGreaterThan(2 * scaling.laterError);
 });
 
 describe('a whole run', () => {
@@ -241,7 +243,7 @@ describe('a whole run', () => {
     const out = join(folder, 'quality.md');
     const options = {
       model: join(folder, 'tiny.gguf'),
-      ...{ device: 'wasm', threads: '1', context: '160', rows: '1', kv: 'tq4,tq2', part: 'tables,prefill', out },
+      ...{ device: 'wasm', threads: '1', context: '160', rows: '1', kv: 'tq2', part: 'tables,prefill', out },
       texts: `prose=${join(folder, 'prose.txt')},code=${join(folder, 'code.special.txt')}:special:1`,
     };
     await expect(benchQuality({ ...options, texts })).rejects.toThrow(InputError);
@@ -251,8 +253,8 @@ describe('a whole run', () => {
     expect(page).toContain('`tiny.gguf`');
     expect(read('quality-bits.svg')).toContain('>tq2</text>');
     const results: Results = JSON.parse(json);
-    // f16, tq4 and tq2 with three windows, on two texts.
-    expect(results.measurements).toHaveLength(2 * (1 + 2 * 3));
+    // f16, and tq2 with three windows, on two texts.
+    expect(results.measurements).toHaveLength(2 * (1 + 3));
 
     // A run that was stopped: some measurements are missing.
     results.measurements = results.measurements.filter((_, i) => i % 3 !== 1);

@@ -18,8 +18,8 @@ export interface Measuring {
   signal: AbortSignal;
   /** Stores the results. */
   save(): Promise<void>;
-  /** Called after each row of a plan. */
-  onMeasured(count: number): void;
+  /** Called with the number of evaluations that are done, including part of the current one. */
+  onProgress(evaluations: number): void;
   /** A plan that cannot be measured, and why. */
   onFailed(message: string): void;
 }
@@ -94,9 +94,12 @@ export class Plans {
 
 export async function runJobs(engine: Engine, jobs: readonly Job[], plans: Plans, measuring: Measuring): Promise<void> {
   const groups = jobs.flatMap(job => splitGroups(job, plans, measuring.context));
+  let done = 0;
   for (const job of groups) {
+    const onProgress = (share: number) => measuring.onProgress(done + share * job.plans.length);
     try {
-      await runGroup(engine, job, plans, measuring);
+      await runGroup(engine, job, plans, { ...measuring, onProgress });
+      done += job.plans.length;
     } catch (error) {
       if (!(error instanceof KvasirError) || error instanceof DeviceError) throw error;
       // One plan that fails must not cost the others their measurement.
@@ -133,6 +136,7 @@ async function runGroup(engine: Engine, job: Job, plans: Plans, measuring: Measu
     skipRows: skip + job.row,
     rows: 1,
     signal,
+    onProgress: ({ done, total }) => measuring.onProgress(done / total),
   });
   if (signal.aborted) return;
   const keys = [{ kv: 'f16', pageTokens: job.pageTokens, profile: '' }, ...job.plans];
@@ -143,5 +147,4 @@ async function runGroup(engine: Engine, job: Job, plans: Plans, measuring: Measu
     results.measurements.push({ text: job.text, row: job.row, ...key, ...numbers });
   });
   await measuring.save();
-  measuring.onMeasured(job.plans.length);
 }

@@ -3,7 +3,6 @@ import { formatShort } from '../../src/cli/table.ts';
 import { paretoFront } from '../../src/eval/plot.ts';
 import { formatCount } from '../../src/units.ts';
 import { markdownTable, paragraph } from './markdown.ts';
-import { TRANSFORMS } from './norms.ts';
 import type { Picture } from './pictures.ts';
 import {
   average,
@@ -218,18 +217,35 @@ function perplexities(results: Results): string[] {
 }
 
 const ABOUT_NORMS =
-  'Norms of the keys of the first four tokens over the median of the later ones, and the share of a channel’s range ' +
-  'over the first 32 tokens that only these four need: of keys as KIVI quantizes them (neither), and after one or both ' +
-  'of OScaR’s parts. A token with an unusual norm widens the range of every channel, until it is scaled.';
+  "Keys of a text's first four tokens: their norms over the median of the later ones; the share of a channel's range " +
+  'over the first 32 tokens that only these four need; and the error of a key at 2 bits over its norm, the largest of ' +
+  'the four / the median of the later ones. Keys are quantized as they are (KIVI), or after one or both parts of OScaR. ' +
+  'Without scaling, all tokens of a group have the same absolute error, which is large for a sink with a small norm, ' +
+  'and sinks get much of the attention. Scaling gives every token an error in proportion to its norm.';
 
 function renderNorms(text: string, layers: readonly LayerNorms[]): string[] {
-  const first = layers[0].norms.map((_, token) => `token ${token}`);
-  const lines = layers.map(({ norms, shares }, layer) => [
-    String(layer),
-    ...norms.map(norm => norm.toFixed(2)),
-    ...TRANSFORMS.map(name => `${(100 * shares[name]).toFixed(0)} %`),
-  ]);
-  return [`Text: ${text}.`, markdownTable(['layer', ...first, ...TRANSFORMS], lines)];
+  const [{ norms: first, transforms }] = layers;
+  const percent = (share: number) => `${(100 * share).toFixed(0)} %`;
+  const names = transforms.map(({ name }) => name);
+  return [
+    `Norms and shares, ${text}:`,
+    markdownTable(
+      ['layer', ...first.map((_, token) => `token ${token}`), ...names],
+      layers.map(({ norms, transforms }, layer) => [
+        String(layer),
+        ...norms.map(norm => norm.toFixed(2)),
+        ...transforms.map(({ share }) => percent(share)),
+      ]),
+    ),
+    `Errors, ${text}:`,
+    markdownTable(
+      ['layer', ...names],
+      layers.map(({ transforms }, layer) => [
+        String(layer),
+        ...transforms.map(({ firstError, laterError }) => `${percent(firstError)} / ${percent(laterError)}`),
+      ]),
+    ),
+  ];
 }
 
 const ABOUT_LAYERS =

@@ -2,7 +2,6 @@
 import { layerPlot } from '../../src/eval/layer-plot.ts';
 import { divergencePlot, type PlotPoint } from '../../src/eval/plot.ts';
 import { formatCount } from '../../src/units.ts';
-import { TRANSFORMS } from './norms.ts';
 import { average, completeRows, findMeasurements, type LayerPair, type Results } from './results.ts';
 import type { Section } from './suite.ts';
 
@@ -30,14 +29,13 @@ export function drawPictures(results: Results, table: Section, name: string): Pi
     pictures.push({
       part: 'norms',
       file: `${name}-norms-${slug(text)}.svg`,
-      alt: `Range taken by the first tokens, ${text}`,
+      alt: `Errors of the first tokens, ${text}`,
       svg: layerPlot(
-        TRANSFORMS.map(transform => ({ name: transform, values: layers.map(({ shares }) => 100 * shares[transform]) })),
-        {
-          title,
-          subtitle: `Share of a channel’s range that only the first four tokens need; ${text}`,
-          unit: '% of the range',
-        },
+        layers[0].transforms.map(({ name }, i) => ({
+          name,
+          values: layers.map(({ transforms }) => 100 * transforms[i].firstError),
+        })),
+        { title, subtitle: `Largest error of the first four keys at 2 bits; ${text}`, unit: '% of the norm' },
       ),
     });
   for (const [probe, layers] of Object.entries(results.sensitivities))

@@ -62,12 +62,19 @@ export interface PrefillTime {
   f16Seconds: number;
 }
 
-/** What the first tokens of a text do to the ranges of the keys in one layer. */
+/** What happens to the keys of the first tokens of a text in one layer. */
 export interface LayerNorms {
   /** Norms of the first tokens, over the median norm of the later ones. */
   norms: number[];
-  /** By transform of the keys: the share of a channel's range that only the first tokens need, averaged. */
-  shares: Record<string, number>;
+  /** By transform of the keys before they are quantized to 2 bits per channel. */
+  transforms: {
+    name: string;
+    /** The share of a channel's range that only the first tokens need, averaged. */
+    share: number;
+    /** |error| / |key|: the largest of the first tokens, and the median of the later ones. */
+    firstError: number;
+    laterError: number;
+  }[];
 }
 
 /** One number for the keys and one for the values of a layer. */

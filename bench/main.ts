@@ -5,6 +5,7 @@ import { benchAgree } from './agree.ts';
 import { benchAttention } from './attention.ts';
 import { benchDecode } from './decode.ts';
 import { benchMemory } from './memory.ts';
+import { benchQuality } from './quality.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
@@ -25,6 +26,10 @@ const usage = `usage: npm run bench -- NAME [options]
               --shape llama-8b --kv SPECS --depths 0,32768 --batch 48x4096 --prompt N --chunk N --breakdown
   matmul      matrix products on the GPU
               --rows 1,8,48,512
+  quality     all codecs on several kinds of text, as a page of tables; the same command continues a stopped run
+              --model FILE --device webgpu --profile FILE --texts DIR or name=path[:special][:skip],... --rows 4
+              --kv SPECS --context 2048 --part tables,prefill,ablations,pictures --transfer name=profile,...
+              --out docs/quality.md --from results.json,... (render again, merge)
 
   --json prints JSON. The default model and text are in ../shared.`;
 const { positionals, values } = parseArgs({
@@ -46,7 +51,14 @@ const { positionals, values } = parseArgs({
     chunk: { type: 'string', default: '512' },
     breakdown: { type: 'boolean', default: false },
     positions: { type: 'string', default: '2048' },
-    rows: { type: 'string', default: '1,4,8,16,48,128,512' },
+    rows: { type: 'string' },
+    texts: { type: 'string' },
+    context: { type: 'string', default: '2048' },
+    profile: { type: 'string' },
+    transfer: { type: 'string' },
+    part: { type: 'string' },
+    out: { type: 'string', default: 'docs/quality.md' },
+    from: { type: 'string' },
     peers: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
     help: { type: 'boolean', short: 'h', default: false },
@@ -62,7 +74,8 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
     (options.device ?? 'webgpu') === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options),
   memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
   e2e: benchWebGpuE2e,
-  matmul: benchWebGpuMatmul,
+  matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),
+  quality: options => benchQuality({ ...options, kv: options.kv === specs ? undefined : options.kv }),
 };
 const bench = benches[positionals[0]];
 if (values.help) {

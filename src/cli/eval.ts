@@ -1,5 +1,6 @@
 /** `kvasir eval`: how much each codec changes a model's predictions on a given text. */
 import { writeFile } from 'node:fs/promises';
+import { basename } from 'node:path';
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
 import { InputError } from '../errors.ts';
@@ -102,9 +103,11 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
     if (signal.aborted) console.error('stopped; results so far:');
     const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${device}`;
     console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, `${model}: ${subtitle}`));
+    // Names in metadata are often shared by all quantizations of a model; the file's name is not.
+    const title = basename(name);
     if (options.report && breakdowns)
-      await writeFile(options.report, reportPage({ title: model, subtitle, rows, breakdowns, plans, profile }));
-    if (options.svg) await writeFile(options.svg, divergencePlot(rows, { title: model, subtitle }));
+      await writeFile(options.report, reportPage({ title, subtitle, rows, breakdowns, plans, profile }));
+    if (options.svg) await writeFile(options.svg, divergencePlot(rows, { title, subtitle }));
   } finally {
     progress.end();
   }

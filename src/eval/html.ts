@@ -16,8 +16,8 @@ const STYLE = [
   'body{font:15px/1.5 ui-sans-serif,system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}',
   'table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.15rem .7rem;text-align:right}',
   'td:first-child,th:first-child{text-align:left}tr+tr{border-top:1px solid #8884}svg{width:100%;height:auto}',
-  '.bar{fill:#b45309}.bar2{fill:#1d4ed8}h3{margin-bottom:.2rem}',
-  '@media(prefers-color-scheme:dark){body{color:#e4e4e4;background:#161616}.bar{fill:#fbbf24}.bar2{fill:#93c5fd}svg text{fill:#e4e4e4}}',
+  'h3{margin-bottom:.2rem}',
+  '@media(prefers-color-scheme:dark){body{color:#e4e4e4;background:#161616}svg text{fill:#e4e4e4}}',
 ].join('');
 
 const cell = (value: string, tag = 'td') => `<${tag}>${escapeHtml(value)}</${tag}>`;

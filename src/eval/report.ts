@@ -6,6 +6,7 @@ import type { Profile } from '../plan/profile.ts';
 import type { Breakdown, BreakdownEntry } from './breakdown.ts';
 import type { DivergenceRow } from './divergence.ts';
 import { htmlPage, htmlTable } from './html.ts';
+import { layerPlot } from './layer-plot.ts';
 import { divergencePlot, escapeHtml } from './plot.ts';
 
 export interface ReportInput {
@@ -32,7 +33,7 @@ export function reportPage({ title, subtitle, rows, breakdowns, plans, profile }
     '<h2>By token class</h2><p>The class of the predicted token.</p>',
     breakdownTable(quantizedRows, breakdowns, ({ classes }) => classes),
     '<h2>By layer</h2>',
-    profile ? layerChart(profile) : '<p>Sensitivities of layers need a profile; none was used.</p>',
+    profile ? layerCharts(profile) : '<p>Sensitivities of layers need a profile; none was used.</p>',
     '<h2>Plans</h2><p>Code bits per value of the keys and values of each layer.</p>',
     ...plans.filter(({ spec }) => spec !== 'f16').map(planChart),
   ]);
@@ -72,53 +73,24 @@ function breakdownTable(
   );
 }
 
-/** A bar chart with two bars per layer. */
-function layerBars(keys: readonly number[], values: readonly number[], format: (value: number) => string): string {
-  const [width, height, foot] = [860, 170, 22];
-  const step = width / keys.length;
-  const max = Math.max(...keys, ...values, Number.MIN_VALUE);
-  const bar = (value: number, layer: number, side: 0 | 1) => {
-    const size = (value / max) * (height - foot - 4);
-    const name = `layer ${layer}, ${side ? 'values' : 'keys'}: ${format(value)}`;
-    const x = (layer * step + side * 0.42 * step + 0.08 * step).toFixed(1);
-    return (
-      `<rect class="bar${side ? '2' : ''}" x="${x}" y="${(height - foot - size).toFixed(1)}" ` +
-      `width="${(0.4 * step).toFixed(1)}" height="${size.toFixed(1)}"><title>${escapeHtml(name)}</title></rect>`
-    );
-  };
-  const label = (layer: number) =>
-    `<text x="${((layer + 0.5) * step).toFixed(1)}" y="${height - 6}" font-size="10" text-anchor="middle">${layer}</text>`;
-  return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" role="img">`,
-    ...keys.map((value, layer) => bar(value, layer, 0)),
-    ...values.map((value, layer) => bar(value, layer, 1)),
-    ...keys.map((_, layer) => label(layer)),
-    '</svg>',
-  ].join('\n');
-}
+const byLayer = (layers: readonly { key: number; value: number }[]) => [
+  { name: 'keys', values: layers.map(({ key }) => key) },
+  { name: 'values', values: layers.map(({ value }) => value) },
+];
 
-function layerChart({ sensitivities }: Profile): string {
+function layerCharts({ sensitivities }: Profile): string {
   return Object.entries(sensitivities)
     .map(([probe, layers]) =>
-      [
-        `<h3>${escapeHtml(probe)}</h3><p>Divergence if only this layer's keys (first bar) or values (second bar) are quantized.</p>`,
-        layerBars(
-          layers.map(({ key }) => key),
-          layers.map(({ value }) => value),
-          nats,
-        ),
-      ].join('\n'),
+      layerPlot(byLayer(layers), {
+        title: probe,
+        subtitle: "Divergence if only this layer's keys or values are quantized.",
+        unit: 'nats per token',
+      }),
     )
     .join('\n');
 }
 
 function planChart({ spec, bits, codecs }: Plan): string {
-  return [
-    `<h3>${escapeHtml(spec)}, ${bits.toFixed(3)} bits</h3>`,
-    layerBars(
-      codecs.map(({ keys }) => codeBits(keys)),
-      codecs.map(({ values }) => codeBits(values)),
-      value => `${value.toFixed(3)} bits`,
-    ),
-  ].join('\n');
+  const layers = codecs.map(({ keys, values }) => ({ key: codeBits(keys), value: codeBits(values) }));
+  return layerPlot(byLayer(layers), { title: spec, subtitle: `${bits.toFixed(3)} bits`, unit: 'code bits per value' });
 }

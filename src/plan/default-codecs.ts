@@ -46,7 +46,7 @@ export function missingCodecs(learned: KvLearned, spec: string, shape: PlanShape
 }
 
 /** Whether the learned arrays of a layer hold everything that a spec needs. */
-function learnedCovers(learned: KvLearned, spec: string, shape: PlanShape): boolean {
+export function learnedCovers(learned: KvLearned, spec: string, shape: PlanShape): boolean {
   try {
     createCodec(spec, shape, learned);
     return true;

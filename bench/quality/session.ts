@@ -59,12 +59,12 @@ export async function openSession(options: SessionOptions): Promise<Session> {
   await file.gguf.close();
   const specs = await parseTexts(options.texts);
   const texts = await Promise.all(specs.map(text => loadText(text, file.tokenizer, context, rows)));
-  const own = await resolveProfile(file, ['auto'], options.profile);
+  const { profile: own } = await resolveProfile(file, ['auto'], options.profile);
   const transfer = await Promise.all(
     (options.transfer?.split(',') ?? []).map(async (pair): Promise<[string, Profile]> => {
       const [name, path] = pair.split('=');
       if (!path) throw new InputError(`--transfer: "${pair}" must be name=profile.`);
-      return [name, (await resolveProfile(file, [], path))!];
+      return [name, (await resolveProfile(file, [], path)).profile!];
     }),
   );
   const profiles = new Map([...(own ? [[DEFAULT_PROFILE, own] as const] : []), ...transfer]);

@@ -47,8 +47,8 @@ describe('kvasir calibrate', () => {
     // A row of 192 tokens seals a page of 128, so every side of every layer has a sensitivity.
     expect(sensitivities.mead2).toHaveLength(2);
     for (const { key, value } of sensitivities.mead2) {
-      expect(key).toBeGreaterThan(1e-5);
-      expect(value).toBeGreaterThan(1e-5);
+      expect(key).toBeGreaterThan(1e-7);
+      expect(value).toBeGreaterThan(1e-7);
     }
     expect(readdirSync(join(kvasirCache, 'calibrate'))).toEqual([]);
   });
@@ -75,10 +75,7 @@ describe('kvasir calibrate', () => {
     const out = join(await folder(), 'built-in.kvprofile');
     const { status, stdout, stderr } = await kvasir(args('--out', out), { kvasirCache: await folder() });
     const { sources } = JSON.parse(stdout).provenance;
-    expect([status, sources.map((source: TextSource) => source.name)]).toEqual([
-      0,
-      expect.arrayContaining(['chat', 'prose']),
-    ]);
+    expect([status, sources]).toEqual([0, ['x']]);
     expect(stderr).toMatch(/Text: encyclopedia/);
     const more = await kvasir(args('--text', text, '--out', out), { kvasirCache: await folder() });
     expect(JSON.parse(more.stdout).provenance.sources.at(-1)).toEqual({ name: 'text.txt', tokens: 384 });
@@ -87,7 +84,7 @@ describe('kvasir calibrate', () => {
 
   it.each([
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
-    [['--only-text'], /--only-text needs --text/],
+    [['--only-text'], /--only-text is set, but no text was given/],
     [['--text', 'TEXT', '--only-text', '--context', '1024'], /text is too short: calibration needs/],
     [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],
     [['--text', 'TEXT', '--probe-tokens', '3'], /--probe-tokens must be 0 or an integer, 16 or more; got the number 3/],

@@ -111,7 +111,7 @@ export async function prepareJob(file: ModelFile, options: CalibrationDataOption
 async function chooseRows(file: ModelFile, options: CalibrationDataOptions, context: number): Promise<CalibrationRows> {
   const { texts = [], onlyTexts, parseSpecialTokens, tokens } = options;
   const { tokenizer } = file;
-  if (onlyTexts && texts.length === 0) throw new InputError('onlyTexts needs texts to calibrate on.');
+  if (onlyTexts && texts.length === 0) throw new InputError('onlyTexts is set, but no text was given.');
   const given = texts.map((text, i) => {
     const named = typeof text === 'string' ? { name: `text ${i + 1}`, text } : text;
     return { name: named.name, ids: tokenizer.encode(named.text, { parseSpecialTokens }) };

@@ -32,7 +32,7 @@ beforeAll(async () => {
   const samples = gaussianSamples({ headDim: shape.headDim, kvHeads: shape.kvHeads }, 64);
   const learned = learn('tq4-c', shape, { key: samples, value: samples });
   const layer = { key: learned.key ?? {}, value: learned.value ?? {} };
-  content = { learned: [layer, layer], sensitivities: {} } as unknown as ProfileContent;
+  content = { learned: [layer, layer], provenance: { samples: 64 }, sensitivities: {} } as unknown as ProfileContent;
 });
 afterAll(() => engine.dispose());
 

@@ -9,7 +9,6 @@ import {
   type CalibrationWork,
   calibrate,
 } from '../calibrate/calibrate.ts';
-import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
@@ -75,7 +74,6 @@ export function addCalibrate(program: Command): void {
 
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
   const { text, onlyText, memory, codecs, json, bits, special, ...rest } = options;
-  if (onlyText && !text) throw new InputError('--only-text needs --text FILE.');
   const texts = text?.map(async path => ({ name: basename(path), text: await readTextFile(path, '--text') }));
   const bars = createStageBars();
   try {

@@ -12,6 +12,7 @@ const UNIQUE_NAMES: Record<string, string> = {
   pageTokens: '--page-tokens',
   prefillChunk: '--batch',
   probeTokens: '--probe-tokens',
+  onlyTexts: '--only-text',
 };
 
 /** Option names that are also English words: replaced only next to a value or before "must". */

@@ -79,7 +79,7 @@ test('--json has the same, and predicted plans', async () => {
     path: mimir.replace('.gguf', '.kvprofile'),
     shape: { layers: 8, kvHeads: 2, headDim: 64 },
     provenance: { tokens: 65536 },
-    codecs: { covered: expect.arrayContaining(['mead2', 'oaken']), missing: ['vec-d4b8-own'] },
+    codecs: { covered: expect.arrayContaining(['mead2', 'oaken']), missing: ['tq35-v', 'vec-d4b8-own'] },
   });
   expect(described.bytes).toBeGreaterThan(1e6);
   expect(described.plans.map(({ bits }: { bits: number }) => bits)).toEqual([1.5, 2, 2.5, 3, 4]);

@@ -49,7 +49,7 @@ describe('VecInfer', () => {
     const shape = { headDim: 16, kvHeads: 2 };
     const samples = gaussianSamples(shape, 100);
     const learned = learn('vec-d4b4-own', shape, { key: samples, value: samples });
-    expect(Object.keys(learned.key ?? {})).toEqual(['smoothing', 'vec-d4b4-own', 'vec-d4b4-own.error']);
+    expect(Object.keys(learned.key ?? {})).toEqual(['vec-d4b4-own.smoothing', 'vec-d4b4-own', 'vec-d4b4-own.error']);
     expect(Object.keys(learned.value ?? {})).toEqual(['vec-d4b4-own', 'vec-d4b4-own.error']);
     expect(learned).toEqual(learn('vec-d4b4-own', shape, { key: samples, value: samples }));
   });
@@ -60,9 +60,12 @@ describe('VecInfer', () => {
       const { key = {}, value = {} } = learn(spec, { headDim: 16, kvHeads: 2 }, { key: samples, value: samples });
       return [Object.keys(key), Object.keys(value)];
     };
-    expect(namesOf('vec-d8b4/vec-d4b3')).toEqual([['smoothing', 'vec-d8b4'], ['vec-d4b3']]);
-    expect(namesOf('vec-d8b4/tq4')).toEqual([['smoothing', 'vec-d8b4'], []]);
-    expect(namesOf('tq4/vec-d4b3')).toEqual([[], ['vec-d4b3']]);
+    expect(namesOf('vec-d8b4/vec-d4b3')).toEqual([
+      ['vec-d8b4.smoothing', 'vec-d8b4', 'vec-d8b4.error'],
+      ['vec-d4b3', 'vec-d4b3.error'],
+    ]);
+    expect(namesOf('vec-d8b4/tq4')).toEqual([['vec-d8b4.smoothing', 'vec-d8b4', 'vec-d8b4.error'], []]);
+    expect(namesOf('tq4/vec-d4b3')).toEqual([[], ['vec-d4b3', 'vec-d4b3.error']]);
   });
 
   it('recommends 32 sub-vectors per entry', () => {

@@ -55,7 +55,9 @@ type UntrainedRequest = Omit<CodecRequest, 'learned'>;
 function create(request: CodecRequest): Codec {
   const { spec, shape } = request;
   const product = productOf(request);
-  const smoothing = smooths(request) ? requireLearned(request, 'smoothing', shape.kvHeads * shape.headDim) : undefined;
+  const smoothing = smooths(request)
+    ? requireLearned(request, smoothingName(request), shape.kvHeads * shape.headDim)
+    : undefined;
   const books = requireLearned(request, spec, codebookLength(product, shape));
   return pageCodec({
     spec,
@@ -70,8 +72,12 @@ function create(request: CodecRequest): Codec {
 }
 
 const errorName = (spec: string) => `${spec}.error`;
+const smoothingOf = (spec: string) => `${spec}.smoothing`;
+/** In profiles of Kvasir 0.1.0, all specs share the factors. */
+const smoothingName = ({ spec, learned }: CodecRequest) =>
+  learned[smoothingOf(spec)] ? smoothingOf(spec) : 'smoothing';
 
-/** The smoothing factors, which all specs share, the spec's codebooks under its name, and their mean squared error. */
+/** The smoothing factors, the codebooks under the name of the spec, and their mean squared error. */
 function learn(request: LearnRequest): Learned {
   const { spec, shape, samples } = request;
   const { headDim } = shape;
@@ -85,7 +91,11 @@ function learn(request: LearnRequest): Learned {
     vectors.set(y, offset);
   }
   const { books, error } = trainCodebooks(vectors, product, shape);
-  return { ...(smoothing && { smoothing }), [spec]: books, [errorName(spec)]: Float32Array.of(error) };
+  return {
+    ...(smoothing && { [smoothingOf(spec)]: smoothing }),
+    [spec]: books,
+    [errorName(spec)]: Float32Array.of(error),
+  };
 }
 
 function recommendedSamples(request: UntrainedRequest): number {
@@ -96,7 +106,11 @@ function placeholderLearned(request: UntrainedRequest): Learned {
   const { spec, shape } = request;
   const smoothing = smooths(request) && new Float32Array(shape.kvHeads * shape.headDim).fill(1);
   const books = new Float32Array(codebookLength(productOf(request), shape));
-  return { ...(smoothing && { smoothing }), [spec]: books, [errorName(spec)]: new Float32Array(1) };
+  return {
+    ...(smoothing && { [smoothingOf(spec)]: smoothing }),
+    [spec]: books,
+    [errorName(spec)]: new Float32Array(1),
+  };
 }
 
 function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): ProductCode {

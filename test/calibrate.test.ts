@@ -5,7 +5,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, UnsupportedError } from '../src/index.ts';
-import type { TextSource } from '../src/plan/profile.ts';
 import { readProfile } from '../src/plan/profile-store.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
@@ -75,7 +74,8 @@ describe('kvasir calibrate', () => {
     const out = join(await folder(), 'built-in.kvprofile');
     const { status, stdout, stderr } = await kvasir(args('--out', out), { kvasirCache: await folder() });
     const { sources } = JSON.parse(stdout).provenance;
-    expect([status, sources]).toEqual([0, ['x']]);
+    const kinds = ['encyclopedia', 'prose', 'web-code', 'structured'];
+    expect([status, sources]).toEqual([0, kinds.map(name => ({ name, tokens: 192 }))]);
     expect(stderr).toMatch(/Text: encyclopedia/);
     const more = await kvasir(args('--text', text, '--out', out), { kvasirCache: await folder() });
     expect(JSON.parse(more.stdout).provenance.sources.at(-1)).toEqual({ name: 'text.txt', tokens: 384 });

@@ -4,7 +4,7 @@ import { formatOutliers } from '../cache/outliers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import { loadModel, type Model } from '../engine/model.ts';
-import type { Quality } from '../engine/quality.ts';
+import { type Quality, UNFAMILIAR_RATIO } from '../engine/quality.ts';
 import type { Result } from '../engine/stream.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
@@ -175,6 +175,8 @@ export async function formatStats(
 function formatQuality({ ratio, pages, estimated }: Quality): string {
   return (
     `error ${ratio.toFixed(2)} times that of the calibration text over ${formatCount(pages)} page${pages === 1 ? '' : 's'}` +
-    (estimated === undefined ? '' : `; estimated divergence ${formatShort(estimated)} nats per token`)
+    (estimated === undefined
+      ? ''
+      : `; estimated divergence ${ratio > UNFAMILIAR_RATIO ? 'at least ' : ''}${formatShort(estimated)} nats per token`)
   );
 }

@@ -12,12 +12,12 @@ export interface Quality {
   ratio: number;
   /** The divergence that the profile predicts for text like its own, in nats per token. */
   expected?: number;
-  /** The estimated divergence on this text: expected x ratio. */
+  /** An estimate of the divergence on this text, expected x ratio: a lower bound if the ratio is well above 1. */
   estimated?: number;
 }
 
-/** Above this ratio, calibrating with text like this would help. */
-export const UNFAMILIAR_RATIO = 1.5;
+/** Above this ratio, calibrating with text like this would help. Measured: docs/calibration.md. */
+export const UNFAMILIAR_RATIO = 1.25;
 
 /** Reads the errors of the sealed pages. Undefined if there are none, or nothing to compare them with. */
 export async function measureQuality(engine: Engine, sequence: Sequence, plan: Plan): Promise<Quality | undefined> {
@@ -30,6 +30,6 @@ export async function measureQuality(engine: Engine, sequence: Sequence, plan: P
 /** A warning if the text is unlike what the profile was learned from. */
 export const unfamiliarNotice = ({ ratio }: Quality, { spec }: Plan): string | undefined =>
   ratio > UNFAMILIAR_RATIO
-    ? `This text is unlike the text that ${spec} was calibrated on: the cache's error is ${ratio.toFixed(1)} times as large. ` +
+    ? `This text is unlike the text that ${spec} was calibrated on: the cache's error is ${ratio.toFixed(2)} times as large. ` +
       'To improve it, calibrate with text like this one in FILE: kvasir calibrate MODEL --text FILE'
     : undefined;

@@ -9,7 +9,7 @@ import type { Section } from './suite.ts';
 import type { Text } from './texts.ts';
 
 /** Plans that run through a row together and share its f16 reference, limited so that their caches stay small. */
-export const MAX_GROUP = { plans: 16, bytes: 2 ** 30 };
+export const MAX_GROUP = { plans: 8, bytes: 2 ** 30 };
 
 export interface Measuring {
   results: Results;

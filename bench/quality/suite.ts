@@ -152,8 +152,8 @@ function ablations({ texts, rows, headDim, transfer }: SuiteOptions): Section[] 
       ...few,
       title: "OScaR's two parts",
       about:
-        'Rotation and token scaling, alone and together, with four f16 sinks and without. Scaling is worth most where ' +
-        'sinks are coded; [token norms](#token-norms) show why.',
+        'Rotation and token scaling, alone and together, with four f16 sinks and without. [Token norms](#token-norms) ' +
+        'show what scaling does for sinks that are coded.',
       labels: ['codec', 'rotation', 'scaling', 'sinks'],
       entries: [4, 0].flatMap(sinks =>
         [

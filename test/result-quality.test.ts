@@ -27,6 +27,7 @@ async function profileOf(size: number, spec = 'mead2'): Promise<Profile> {
   return {
     fingerprint: '0'.repeat(64),
     shape: profileShape(file),
+    provenance: { samples: 500 },
     learned,
     sensitivities: { mead2: learned.map(() => ({ key: 0.001, value: 0.002 })) },
     measurements: [],

@@ -112,7 +112,7 @@ async function validate(device: Device, spec: string): Promise<void> {
   const rowOf = async (d: Device) => {
     const cache = await fill(d, spec, 5 * SHAPE.pageTokens, 1);
     attend(d, cache, 0);
-    const row = await d.readRow(cache.out, 0);
+    const row = await d.readRows(cache.out, 0);
     cache.sequence.dispose();
     return row;
   };

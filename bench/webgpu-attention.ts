@@ -145,7 +145,7 @@ async function measure(
   device.append(0, k, v, runs);
   const attend = () => device.attend(0, q, out, runs, 1 / Math.sqrt(headDim));
   attend();
-  await device.readRow(out, 0);
+  await device.readRows(out, 0);
   const bestTime = async () => {
     let best = Number.POSITIVE_INFINITY;
     for (let i = 0; i < TRIES; i++) best = Math.min(best, await device.gpu.time(attend));

@@ -75,7 +75,7 @@ async function validate(device: WebGpuDevice, outs: number, cols: number, counts
     for (const r of [0, rows - 1]) {
       device.copyRows(x, r, row, 0, 1);
       device.project(row, 1, [{ weights, out: one }]);
-      const [alone, together] = await Promise.all([device.readRow(one, 0), device.readRow(out, r)]);
+      const [alone, together] = await Promise.all([device.readRows(one, 0), device.readRows(out, r)]);
       const different = alone.findIndex((value, i) => value !== together[i]);
       if (different >= 0 || !alone.some(value => value !== 0))
         throw new InputError(
@@ -95,7 +95,7 @@ async function validatePrompts(device: WebGpuDevice, x: Tensor, rows: number, we
   device.project(x, rows, [{ weights, out: prompt }], rows);
   device.copyRows(x, rows - 1, row, 0, 1);
   device.project(row, 1, [{ weights, out: one }], 1);
-  const reads = [device.readRow(prompt, rows - 1), device.readRow(one, 0), device.readRow(out, rows - 1)];
+  const reads = [device.readRows(prompt, rows - 1), device.readRows(one, 0), device.readRows(out, rows - 1)];
   const [last, alone, written] = await Promise.all(reads);
   const error = length(last.map((value, i) => value - written[i])) / length(written);
   if (last.some((value, i) => value !== alone[i]) || !(error < PROMPT_TOLERANCE))
@@ -124,7 +124,7 @@ async function measure(
     for (const weights of matrices) device.project(x, rows, [{ weights, out }], prompt ? rows : 0);
   };
   run();
-  await device.readRow(out, 0);
+  await device.readRows(out, 0);
   let best = Number.POSITIVE_INFINITY;
   for (let i = 0; i < TRIES; i++) best = Math.min(best, await device.gpu.time(run));
   for (const tensor of [x, out]) device.free(tensor);

@@ -112,7 +112,7 @@ export async function runAttention(
     sequence.commit(count);
     done += count;
   }
-  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.readRow(out, r)));
+  const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.readRows(out, r)));
   const errors = await sequence.readErrors();
   const result = { outputs, leaves: await Promise.all(sealed), errors, queries, keys, values: values ?? normal };
   sequence.dispose();
@@ -204,6 +204,6 @@ export async function runSmallOperations(d: Device): Promise<Float32Array> {
   d.swiglu(out, up, rows);
   d.copyRows(out, 2, x, 0, 1);
   d.copyRows(x, 0, out, 8, 1);
-  const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.readRow(out, r)));
+  const read = await Promise.all(Array.from({ length: rows }, (_, r) => d.readRows(out, r)));
   return Float32Array.from(read.flatMap(row => [...row]));
 }

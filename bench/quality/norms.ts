@@ -26,7 +26,8 @@ export async function measureTokenNorms(engine: Engine, ids: readonly number[]):
   try {
     await step(engine, [{ sequence, tokens: ids.slice(0, TOKENS), logits: 'none' }], {
       async observe(layer, { k, rows }) {
-        for (let row = 0; row < rows; row++) keys[layer].push(await device.readRow(k, row));
+        const all = await device.readRows(k, 0, rows);
+        for (let row = 0; row < rows; row++) keys[layer].push(all.subarray(row * k.cols, (row + 1) * k.cols));
       },
     });
   } finally {

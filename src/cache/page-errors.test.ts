@@ -11,12 +11,12 @@ const codec = { pageBytes: 16, squaredError: () => 0 };
 function create(options: { context?: number; overflow?: 'slide' } = {}) {
   const device = createJsDevice();
   const reads: number[] = [];
-  const readRow = (tensor: Tensor, row: number) => {
+  const readRows = (tensor: Tensor, row: number) => {
     reads.push(row);
-    return device.readRow(tensor, row);
+    return device.readRows(tensor, row);
   };
   const sequence = createSequence({
-    device: { ...device, readRow },
+    device: { ...device, readRows },
     shape: { headDim: 8, kvHeads: 1, pageTokens: P, sinks: 0 },
     leaf: leafLayout([{ keys: codec, values: codec } as unknown as LayerCodecs]),
     recent: 0,

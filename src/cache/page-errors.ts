@@ -38,7 +38,7 @@ export function createPageErrors(device: Device, leaf: LeafLayout): PageErrors |
       for (const page of known.keys()) if (page < first) known.delete(page);
       const pages = Array.from({ length: end - first }, (_, i) => first + i);
       const unread = pages.filter(page => !known.has(page) && page >= end - ROWS);
-      const rows = await Promise.all(unread.map(page => device.readRow(tensor, page % ROWS)));
+      const rows = await Promise.all(unread.map(page => device.readRows(tensor, page % ROWS)));
       unread.forEach((page, i) => {
         known.set(page, rows[i]);
       });

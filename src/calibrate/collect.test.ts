@@ -82,7 +82,7 @@ beforeAll(async () => {
         async observe(layer, { rows, q, k, v }) {
           const append = async (before: Float32Array | undefined, tensor: typeof q) => {
             const batch = await Promise.all(
-              Array.from({ length: rows }, (_, row) => engine.device.readRow(tensor, row)),
+              Array.from({ length: rows }, (_, row) => engine.device.readRows(tensor, row)),
             );
             return Float32Array.from([...(before ?? []), ...batch.flatMap(row => [...row])]);
           };

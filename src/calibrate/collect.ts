@@ -1,7 +1,7 @@
 /** Runs rows of text with an f16 cache and stores the statistics of every layer: one file per row. */
 import type { Engine } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
-import type { Device } from '../kernel/device.ts';
+import type { Device, Tensor } from '../kernel/device.ts';
 import type { LayerActivations } from '../model/forward.ts';
 import { createPlan } from '../plan/plan.ts';
 import { recordBytes, type StatisticsShape, sampledQueries } from '../plan/statistics.ts';
@@ -79,11 +79,16 @@ function createGatherer(shape: StatisticsShape, row: number) {
   let done = 0;
   let collected = 0;
   return async (device: Device, seen: LayerActivations) => {
-    for (let r = 0; r < seen.rows; r++, done++) {
-      k.set(await device.readRow(seen.k, r), done * seen.k.cols);
-      v.set(await device.readRow(seen.v, r), done * seen.v.cols);
-      if (queries[collected] === done) q.set(await device.readRow(seen.q, r), collected++ * seen.q.cols);
+    const read = (tensor: Tensor) => device.readRows(tensor, 0, seen.rows);
+    const [allQueries, allKeys, allValues] = await Promise.all([read(seen.q), read(seen.k), read(seen.v)]);
+    k.set(allKeys, done * seen.k.cols);
+    v.set(allValues, done * seen.v.cols);
+    const end = done + seen.rows;
+    for (; queries[collected] < end; collected++) {
+      const from = (queries[collected] - done) * seen.q.cols;
+      q.set(allQueries.subarray(from, from + seen.q.cols), collected * seen.q.cols);
     }
+    done = end;
     return done === context ? { q, k, v } : undefined;
   };
 }

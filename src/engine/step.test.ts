@@ -70,7 +70,7 @@ it('resuming at any layer from its observed input gives the same logits', async 
   await step(engine, [chunk()], {
     onLogits: (_chunk, _row, logits) => expected.push(logits.join()),
     async observe(layer, { rows, x }) {
-      for (let row = 0; row < rows; row++) inputs[layer].push(await engine.device.readRow(x, row));
+      for (let row = 0; row < rows; row++) inputs[layer].push(await engine.device.readRows(x, row));
     },
   });
   for (const [layer, input] of inputs.entries()) {

@@ -59,14 +59,16 @@ export async function createProber(
       reference[position] = logSoftmax(logits);
     },
     async observe(layer, seen: LayerActivations) {
-      for (let r = 0; r < seen.rows; r++) {
-        const token = done[layer]++;
-        if (token >= start) inputs[layer].set(await device.readRow(seen.x, r), (token - start) * width);
-        else {
-          k[layer].set(await device.readRow(seen.k, r), token * seen.k.cols);
-          v[layer].set(await device.readRow(seen.v, r), token * seen.v.cols);
-        }
+      const first = done[layer];
+      done[layer] += seen.rows;
+      const inFirstPage = Math.min(seen.rows, Math.max(0, start - first));
+      const after = seen.rows - inFirstPage;
+      if (inFirstPage > 0) {
+        k[layer].set(await device.readRows(seen.k, 0, inFirstPage), first * seen.k.cols);
+        v[layer].set(await device.readRows(seen.v, 0, inFirstPage), first * seen.v.cols);
       }
+      if (after > 0)
+        inputs[layer].set(await device.readRows(seen.x, inFirstPage, after), (first + inFirstPage - start) * width);
     },
   });
   if (!finished) return undefined;

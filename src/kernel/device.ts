@@ -2,7 +2,7 @@
  * The device interface: the operations of a forward pass. The model is written once against it (model/forward.ts). `js`
  * is the reference implementation; the other devices are tested against it.
  *
- * Tensors, weights and blocks are opaque handles. Operations are recorded in order and may run later. `readRow` and
+ * Tensors, weights and blocks are opaque handles. Operations are recorded in order and may run later. `readRows` and
  * `readBlock` resolve once the operations recorded before them have run.
  */
 import type { DeviceError } from '../errors.ts';
@@ -108,8 +108,8 @@ export interface Device {
   createTensor(rows: number, cols: number): Tensor;
   writeRows(tensor: Tensor, row: number, data: Float32Array): void;
   copyRows(from: Tensor, fromRow: number, to: Tensor, toRow: number, rows: number): void;
-  /** One row, copied. */
-  readRow(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>>;
+  /** Rows from `row` on, one by default, copied. */
+  readRows(tensor: Tensor, row: number, count?: number): Promise<Float32Array<ArrayBuffer>>;
   /** Calls `fill` once for all rows, or several times for consecutive ranges of whole heads, each from byte `start` on. */
   loadWeights(
     type: WeightType,

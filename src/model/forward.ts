@@ -214,7 +214,7 @@ export async function forward(
         onHandle?.(chunk, sampled.handles[request]);
         deliveries.push(async () => onToken?.(chunk, (await sampled.ids)[request]));
       } else {
-        const logits = device.readRow(scratch.logits, i);
+        const logits = device.readRows(scratch.logits, i);
         deliveries.push(async () => onLogits(chunk, row, await logits));
       }
     });

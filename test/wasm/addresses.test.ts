@@ -71,7 +71,7 @@ async function products(device: Device) {
   device.embed(weights, [5, 6, 7, 8, 63], out);
   device.project(out, 5, [{ weights, out, accumulate: true }]);
   device.project(out, 1, [{ weights, out, accumulate: true }]);
-  return Promise.all([0, 1, 4].map(row => device.readRow(out, row)));
+  return Promise.all([0, 1, 4].map(row => device.readRows(out, row)));
 }
 
 describe('above 2 GiB', () => {

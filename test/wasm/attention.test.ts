@@ -113,7 +113,7 @@ describe.each([
         for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
         return 2 * sum + bias[o];
       });
-      expect(relativeError(await device.readRow(out, r), expected)).toBeLessThan(
+      expect(relativeError(await device.readRows(out, r), expected)).toBeLessThan(
         /^[QI]/.test(type) ? tolerance : FLOAT,
       );
     }
@@ -122,7 +122,7 @@ describe.each([
     device.copyRows(input, 5, alone, 0, 1);
     device.project(alone, 1, [{ weights, out: single, bias: biasTensor }]);
     device.project(alone, 1, [{ weights, out: single, accumulate: true }]);
-    expect(await device.readRow(single, 0)).toEqual(await device.readRow(out, 5));
+    expect(await device.readRows(single, 0)).toEqual(await device.readRows(out, 5));
   });
 
   it.each(['Q4_1', 'Q2_K', 'Q6_K', 'Q8_0'] as const)('multiplies a large batch by long rows of %s', async type => {
@@ -147,10 +147,10 @@ describe.each([
         for (let i = 0; i < cols; i++) sum += x[r * cols + i] * exact[o * cols + i];
         return sum;
       });
-      expect(relativeError(await device.readRow(out, r), expected)).toBeLessThan(tolerance);
+      expect(relativeError(await device.readRows(out, r), expected)).toBeLessThan(tolerance);
       device.copyRows(input, r, alone, 0, 1);
       device.project(alone, 1, [{ weights, out: single }]);
-      expect(await device.readRow(single, 0)).toEqual(await device.readRow(out, r));
+      expect(await device.readRows(single, 0)).toEqual(await device.readRows(out, r));
     }
   });
 
@@ -161,8 +161,8 @@ describe.each([
     dequantize('Q8_0', bytes, exact);
     const out = device.createTensor(2, 64);
     device.embed(table, [49, 3], out);
-    expect(await device.readRow(out, 0)).toEqual(exact.slice(49 * 64));
-    expect(await device.readRow(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
+    expect(await device.readRows(out, 0)).toEqual(exact.slice(49 * 64));
+    expect(await device.readRows(out, 1)).toEqual(exact.slice(3 * 64, 4 * 64));
   });
 
   it('RMS norm, RoPE, SwiGLU and copies: like js', async () => {
@@ -193,7 +193,7 @@ it.each([1, 2])('weights larger than one memory continue in others, on %i thread
       device.project(input, 3, [{ weights, out, bias }]);
       device.project(input, 3, [{ weights, out, accumulate: true }]);
       device.embed(weights, [5], input);
-      outputs.push(await device.readRow(out, 2), await device.readRow(input, 0));
+      outputs.push(await device.readRows(out, 2), await device.readRows(input, 0));
       for (const tensor of [input, bias, out]) device.free(tensor);
     }
     expect(outputs[0]).toEqual(outputs[2]);
@@ -432,7 +432,7 @@ describe('scores of packed keys', () => {
     const next = { view, count: 1, position: pageTokens, sealedPages: 1 };
     device.append(0, k, v, [{ ...next, row: pageTokens }]);
     device.attend(0, q, out, [{ ...next, row: 0 }], 1 / 8);
-    return (await device.readRow(out, 0)).map(Math.log);
+    return (await device.readRows(out, 0)).map(Math.log);
   }
 
   const KEY_CODECS = zoo.filter(spec => !spec.includes('/'));

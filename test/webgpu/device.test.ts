@@ -41,7 +41,7 @@ async function open(options: Partial<WebGpuOptions> = {}): Promise<WebGpuDevice>
 afterAll(() => Promise.all(opened.map(device => device.dispose())));
 
 const readAll = (device: WebGpuDevice, x: Tensor, rows: number) =>
-  Promise.all(Array.from({ length: rows }, (_, r) => device.readRow(x, r)));
+  Promise.all(Array.from({ length: rows }, (_, r) => device.readRows(x, r)));
 
 /** SwiGLU of two products for every number of rows: fused, or one operation at a time. */
 async function gates(device: WebGpuDevice, rowCounts: readonly number[], together = true): Promise<Float32Array[]> {
@@ -158,10 +158,10 @@ describeGpu('attention', () => {
       device.attend(0, q, out, [run], 0.1);
       // The pass continues: parameters of later operations are placed after those of attention.
       for (let i = 0; i < 4; i++) device.rmsNorm(q, 2, weight, 1e-5, normed);
-      return device.readRow(out, 0);
+      return device.readRows(out, 0);
     };
     // The arena is empty: parameters after the upload are placed where the table was.
-    await device.readRow(q, 0);
+    await device.readRows(q, 0);
     const first = await attend();
     expect(first).toEqual(await attend());
   });
@@ -229,7 +229,7 @@ describeGpu('out of memory', () => {
     const runs = [{ ...run, row: 0, view: sequence.view }];
     device.append(0, k, k, runs);
     device.attend(0, q, out, runs, 1);
-    return device.readRow(out, 0);
+    return device.readRows(out, 0);
   };
   /** Initial number of blocks of a pool. */
   const FIRST = 8;
@@ -289,7 +289,7 @@ describeGpu('out of memory', () => {
     const kept = [await load(), await load(), await load()];
     await expect(load()).rejects.toThrow(CapacityError);
     expect(kept.length).toBe(3);
-    expect((await device.readRow(device.createTensor(1, 16), 0)).length).toBe(16);
+    expect((await device.readRows(device.createTensor(1, 16), 0)).length).toBe(16);
     await device.dispose();
   });
 });
@@ -308,8 +308,8 @@ describeGpu('a device that fails', () => {
     const { gpu } = device;
     const tensor = device.createTensor(1, 16);
     gpu.copy(gpu.arena, 0, gpu.arena, 2, 4);
-    await expect(device.readRow(tensor, 0)).rejects.toThrow(DeviceError);
-    await expect(device.readRow(tensor, 0)).rejects.toThrow(/refused a command/);
+    await expect(device.readRows(tensor, 0)).rejects.toThrow(DeviceError);
+    await expect(device.readRows(tensor, 0)).rejects.toThrow(/refused a command/);
   });
 
   it('is lost: the same typed error from every call, and a model that can be disposed and loaded again', async () => {
@@ -324,7 +324,7 @@ describeGpu('a device that fails', () => {
     const lost = await device.lost;
     expect(lost).toBeInstanceOf(DeviceError);
     expect(lost.message).toMatch(/was lost \(.+\). Dispose this model and load it again./);
-    await expect(device.readRow(tensor, 0)).rejects.toBe(lost);
+    await expect(device.readRows(tensor, 0)).rejects.toBe(lost);
     expect(() => device.createTensor(1, 1)).toThrow(lost);
     device.free(tensor);
     device.free(block);

@@ -46,7 +46,7 @@ describeGpu('matrix products', () => {
         device.writeRows(input, 0, x.slice(first * cols, (first + count) * cols));
         device.project(input, count, [{ weights, out, bias: biasTensor }]);
         device.project(input, count, [{ weights, out, accumulate: true }]);
-        return Promise.all(Array.from({ length: count }, (_, r) => device.readRow(out, r)));
+        return Promise.all(Array.from({ length: count }, (_, r) => device.readRows(out, r)));
       };
       const all = await product(0, batch);
       const tolerance = !/^[QI]/.test(type) ? FLOAT : precise ? PRECISE_MATMUL : INT8_MATMUL;
@@ -74,7 +74,7 @@ describeGpu('matrix products', () => {
         const [input, out] = [device.createTensor(3, cols), device.createTensor(3, rows)];
         device.embed(weights, [39, 0, 17], input);
         device.project(input, 3, [{ weights, out }]);
-        return Promise.all([device.readRow(input, 0), device.readRow(input, 2), device.readRow(out, 1)]);
+        return Promise.all([device.readRows(input, 0), device.readRows(input, 2), device.readRows(out, 1)]);
       }),
     );
     expect(results[1]).toEqual(results[0]);

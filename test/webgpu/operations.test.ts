@@ -24,7 +24,7 @@ describeGpu('fused operations', () => {
         }),
       );
       const tensor = (n: number) => device.createTensor(rows, n);
-      const readAll = (x: Tensor) => Promise.all(Array.from({ length: rows }, (_, r) => device.readRow(x, r)));
+      const readAll = (x: Tensor) => Promise.all(Array.from({ length: rows }, (_, r) => device.readRows(x, r)));
       const x = tensor(cols);
       device.writeRows(x, 0, normals(createRandom(5), rows * cols));
       const weight = device.createTensor(1, cols);
@@ -35,14 +35,14 @@ describeGpu('fused operations', () => {
         const [a, b, c, g, u, y, h] = [96, 40, 64, 96, 96, 40, cols].map(tensor);
         const norm = async (eps: number) => {
           device.rmsNorm(x, rows, weight, eps, h);
-          if (!fused) await device.readRow(h, 0);
+          if (!fused) await device.readRows(h, 0);
         };
         const products = [a, b, c].map((out, i) => ({ weights: matrices[i], out }));
         const gates = [g, u].map(out => ({ weights: matrices[0], out }));
         await norm(1e-5);
         for (const group of fused ? [products] : products.map(one => [one])) device.project(h, rows, group);
         device.rope(a, rows, 32, angles);
-        if (!fused) await device.readRow(a, 0);
+        if (!fused) await device.readRows(a, 0);
         device.rope(c, rows, 32, angles);
         await norm(0.1);
         for (const group of fused ? [gates] : gates.map(one => [one])) device.project(h, rows, group);

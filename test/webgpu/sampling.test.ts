@@ -48,7 +48,7 @@ describeGpu('sampling', () => {
     const { ids, handles } = device.sampleTokens(tensor, choices.slice(1));
     expect(new Set([...before.handles, ...handles]).size).toBe(3);
     device.embed(table, [before.handles[0], 7, handles[0]], out);
-    const found = await Promise.all([0, 1, 2].map(row => device.readRow(out, row)));
+    const found = await Promise.all([0, 1, 2].map(row => device.readRows(out, row)));
     const exact = new Float32Array(vocab * cols);
     dequantize('Q8_0', bytes, exact);
     const known = [(await before.ids)[0] ?? Number.NaN, 7, (await ids)[0] ?? Number.NaN];

@@ -38,7 +38,7 @@ export function createJsDevice(): Device {
     copyRows(from, fromRow, to, toRow, rows) {
       floats(to).set(floats(from).subarray(fromRow * from.cols, (fromRow + rows) * from.cols), toRow * to.cols);
     },
-    readRow: async (tensor, row) => floats(tensor).slice(row * tensor.cols, (row + 1) * tensor.cols),
+    readRows: async (tensor, row, count = 1) => floats(tensor).slice(row * tensor.cols, (row + count) * tensor.cols),
     async loadWeights(type: WeightType, rows: number, cols: number, fill): Promise<JsWeights> {
       const packed = new Uint8Array(weightBytes(type, rows * cols));
       await fill(packed, 0);

@@ -143,8 +143,8 @@ class WasmDevice implements Device {
     this.writeRows(to, toRow, this.memories.floatsAt(addressOf(from) + 4 * fromRow * from.cols, rows * from.cols));
   }
 
-  async readRow(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>> {
-    return new Float32Array(this.memories.floatsAt(addressOf(tensor) + 4 * row * tensor.cols, tensor.cols));
+  async readRows(tensor: Tensor, row: number, count = 1): Promise<Float32Array<ArrayBuffer>> {
+    return new Float32Array(this.memories.floatsAt(addressOf(tensor) + 4 * row * tensor.cols, count * tensor.cols));
   }
 
   createBlock(bytes: number): WasmBlock {

@@ -183,10 +183,10 @@ export class WebGpuDevice implements Device {
     this.gpu.copy(bufferOf(from), fromRow * bytes, bufferForWriting(to), toRow * bytes, rows * bytes);
   }
 
-  async readRow(tensor: Tensor, row: number): Promise<Float32Array<ArrayBuffer>> {
+  async readRows(tensor: Tensor, row: number, count = 1): Promise<Float32Array<ArrayBuffer>> {
     this.flush();
     const bytes = 4 * tensor.cols;
-    return new Float32Array(await this.gpu.read(bufferOf(tensor), row * bytes, bytes));
+    return new Float32Array(await this.gpu.read(bufferOf(tensor), row * bytes, count * bytes));
   }
 
   sampleTokens(logits: Tensor, requests: readonly SamplingRequest[]): SampledTokens {

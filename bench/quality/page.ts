@@ -20,7 +20,7 @@ import { createSuite, type Entry, PAGE_TOKENS, planKey, type Section } from './s
 const SUMMARY = ['q8_0', 'q4_0h', 'tq4', 'mead3', 'tq3', 'oscar2g32', 'kivi2g32', 'tq2', 'mead2', 'vec-d4b8'];
 
 export function qualityPage(results: Results, pictures: readonly Picture[]): string {
-  const sections = suiteOf(results).filter(section => hasResults(results, section));
+  const sections = measuredSections(results);
   const picturesOf = (part: Picture['part']) =>
     pictures.filter(picture => picture.part === part).map(({ file, alt }) => `![${alt}](${file})`);
   const render = (part: Section['part'], level: string) =>
@@ -76,8 +76,20 @@ export const suiteOf = (results: Results): Section[] =>
     transfer: Object.keys(results.profiles).filter(name => name !== DEFAULT_PROFILE),
   });
 
-const hasResults = (results: Results, { entries, texts, rows }: Section) =>
-  entries.some(({ plan }) => texts.some(text => findMeasurements(results, plan, text, rows).length > 0));
+/** Ablations share plans with the tables; those alone do not make a section. */
+function measuredSections(results: Results): Section[] {
+  const all = suiteOf(results);
+  const inTables = new Set(
+    all.flatMap(({ part, entries }) => (part === 'tables' ? entries.map(({ plan }) => planId(plan)) : [])),
+  );
+  return all.filter(({ part, entries, texts, rows }) =>
+    entries.some(
+      ({ plan }) =>
+        (part === 'tables' || !inTables.has(planId(plan))) &&
+        texts.some(text => findMeasurements(results, plan, text, rows).length > 0),
+    ),
+  );
+}
 
 function introduction(results: Results): string {
   const { model, device, context, layers, headDim } = results.setup;

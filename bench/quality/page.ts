@@ -76,18 +76,17 @@ export const suiteOf = (results: Results): Section[] =>
     transfer: Object.keys(results.profiles).filter(name => name !== DEFAULT_PROFILE),
   });
 
-/** Ablations share plans with the tables; those alone do not make a section. */
+/** Ablations share plans with the tables: they were measured if any other plan of theirs was. */
 function measuredSections(results: Results): Section[] {
   const all = suiteOf(results);
-  const inTables = new Set(
-    all.flatMap(({ part, entries }) => (part === 'tables' ? entries.map(({ plan }) => planId(plan)) : [])),
-  );
-  return all.filter(({ part, entries, texts, rows }) =>
-    entries.some(
-      ({ plan }) =>
-        (part === 'tables' || !inTables.has(planId(plan))) &&
-        texts.some(text => findMeasurements(results, plan, text, rows).length > 0),
-    ),
+  const plansOf = (part: Section['part']) =>
+    new Set(all.flatMap(section => (section.part === part ? section.entries.map(({ plan }) => planId(plan)) : [])));
+  const [inTables, inAblations] = [plansOf('tables'), plansOf('ablations')];
+  const measured = new Set(results.measurements.map(planId));
+  const hasAblations = [...inAblations].some(id => measured.has(id) && !inTables.has(id));
+  return all.filter(
+    ({ part, entries }) =>
+      (part === 'tables' || hasAblations) && entries.some(({ plan }) => measured.has(planId(plan))),
   );
 }
 

@@ -113,6 +113,14 @@ describe('the page', () => {
     expect(page).toContain('![Divergence against bits](quality-bits.svg)');
   });
 
+  it('has ablations only if they were measured', () => {
+    expect(page).not.toContain('## Ablations');
+    const results = exampleResults();
+    results.measurements.push(...[0, 1].map(row => measurement('kivi2g16', 'wiki', row, 0.1)));
+    const section = render(results).split('### Group size')[1];
+    expect(section).toMatch(/\| `kivi2g16` \| 16 +\| 4.000 \| .1 +\| - +\|/);
+  });
+
   it('has lines of at most 120 characters', () => {
     expect(page.split('\n').filter(line => line.length > 120)).toEqual([]);
   });

@@ -20,7 +20,7 @@ import { createSuite, type Entry, PAGE_TOKENS, planKey, type Section } from './s
 const SUMMARY = ['q8_0', 'q4_0h', 'tq4', 'mead3', 'tq3', 'oscar2g32', 'kivi2g32', 'tq2', 'mead2', 'vec-d4b8'];
 
 export function qualityPage(results: Results, pictures: readonly Picture[]): string {
-  const sections = suiteOf(results).filter(section => hasResults(results, section));
+  const sections = measuredSections(results);
   const picturesOf = (part: Picture['part']) =>
     pictures.filter(picture => picture.part === part).map(({ file, alt }) => `![${alt}](${file})`);
   const render = (part: Section['part'], level: string) =>
@@ -76,8 +76,19 @@ export const suiteOf = (results: Results): Section[] =>
     transfer: Object.keys(results.profiles).filter(name => name !== DEFAULT_PROFILE),
   });
 
-const hasResults = (results: Results, { entries, texts, rows }: Section) =>
-  entries.some(({ plan }) => texts.some(text => findMeasurements(results, plan, text, rows).length > 0));
+/** Ablations share plans with the tables: they were measured if any other plan of theirs was. */
+function measuredSections(results: Results): Section[] {
+  const all = suiteOf(results);
+  const plansOf = (part: Section['part']) =>
+    new Set(all.flatMap(section => (section.part === part ? section.entries.map(({ plan }) => planId(plan)) : [])));
+  const [inTables, inAblations] = [plansOf('tables'), plansOf('ablations')];
+  const measured = new Set(results.measurements.map(planId));
+  const hasAblations = [...inAblations].some(id => measured.has(id) && !inTables.has(id));
+  return all.filter(
+    ({ part, entries }) =>
+      (part === 'tables' || hasAblations) && entries.some(({ plan }) => measured.has(planId(plan))),
+  );
+}
 
 function introduction(results: Results): string {
   const { model, device, context, layers, headDim } = results.setup;

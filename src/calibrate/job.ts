@@ -32,11 +32,11 @@ export interface CalibrationDataOptions {
   onlyTexts?: boolean;
   /** Parse control tokens in the texts (`<|im_start|>`). Default: false. */
   parseSpecialTokens?: boolean;
-  /** Tokens to calibrate on; at most half of them from `texts`. Default: 131072, and up to 65536 more from `texts`. */
+  /** Tokens to calibrate on; at most half of them from `texts`. Default: 98304, and up to 65536 more from `texts`. */
   tokens?: number;
   /** Tokens per row: the text is split into rows. Default: 2048, or the model's context if that is shorter. */
   context?: number;
-  /** Keys and values kept per layer. Default: three of 16 tokens. */
+  /** Keys and values kept per layer. Default: a quarter of the tokens. */
   samples?: number;
   /** Seed of the samples. Default: 0. */
   seed?: number;
@@ -68,7 +68,7 @@ export interface CalibrationJob extends CalibrationRows {
 /** Always learned: the keys' mean costs nothing, and the sensitivity probe needs it. */
 const CENTERED_SPEC = 'tq4-c';
 /** More samples than this share of the tokens improve the result little. */
-const SAMPLE_SHARE = 3 / 16;
+const SAMPLE_SHARE = 1 / 4;
 
 export async function prepareJob(file: ModelFile, options: CalibrationDataOptions): Promise<CalibrationJob> {
   const { config, rope } = file;

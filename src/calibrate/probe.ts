@@ -73,7 +73,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   const measureSide = async (side: Probe): Promise<number | undefined> => {
     onProgress?.(done, total);
     if (done === measured.length) {
-      prober ??= await createProber(engine, startsOf(heldOut, 2 * scored), { scored, signal });
+      prober ??= await createProber(engine, alternate(heldOut, 2 * scored), { scored, signal });
       const divergence = await prober?.(side, signal);
       if (divergence === undefined) return undefined;
       await store([divergence]);
@@ -103,7 +103,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   if (done === measured.length) {
     const report = (progress: { done: number; total: number }) =>
       onProgress?.(done + Math.floor((plans.length * progress.done) / progress.total), total);
-    const row = heldOut.flat();
+    const row = alternate(heldOut, heldOut.flat().length);
     const [, ...rows] = await measureDivergence(engine, row, {
       plans,
       context: row.length,
@@ -123,10 +123,11 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   };
 }
 
-/** `count` tokens from the starts of all texts. */
-function startsOf(texts: readonly (readonly number[])[], count: number): number[] {
-  const share = Math.ceil(count / texts.length);
-  return texts.flatMap(ids => ids.slice(0, share)).slice(0, count);
+/** A row of `count` tokens with two parts of every text, so that its second half has parts of all of them. */
+function alternate(texts: readonly (readonly number[])[], count: number): number[] {
+  const length = Math.ceil(count / (2 * texts.length));
+  const parts = [0, length].flatMap(start => texts.map(ids => ids.slice(start, start + length)));
+  return parts.flat().slice(0, count);
 }
 
 const isSupported = (spec: string, shape: PlanShape, learned: KvLearned): boolean =>

@@ -1,5 +1,5 @@
 /** What docs/quality.md compares: sections, each a table of plans. */
-import { needsProfile } from '../../src/codec/kv.ts';
+import { usesProfile } from '../../src/codec/kv.ts';
 import { DEFAULT_WINDOW } from '../../src/codec/spec.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { DEFAULT_PROFILE, type PlanKey } from './results.ts';
@@ -55,11 +55,11 @@ export function createSuite(options: SuiteOptions): Section[] {
   return [...windowTables(options), ...ablations(options)];
 }
 
-/** The plan of a spec with the default profile, if it needs one. */
+/** The plan of a spec with the default profile, if it uses one. */
 export const planKey = (kv: string, pageTokens = PAGE_TOKENS): PlanKey => ({
   kv,
   pageTokens,
-  profile: needsProfile(kv) ? DEFAULT_PROFILE : '',
+  profile: usesProfile(kv) ? DEFAULT_PROFILE : '',
 });
 
 /** The codecs of the first table. */

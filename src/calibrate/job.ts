@@ -36,7 +36,7 @@ export interface CalibrationDataOptions {
   tokens?: number;
   /** Tokens per row: the text is split into rows. Default: 2048, or the model's context if that is shorter. */
   context?: number;
-  /** Keys and values kept per layer. Default: a quarter of the tokens. */
+  /** Keys and values kept per layer. Default: a sixth of the tokens. */
   samples?: number;
   /** Seed of the samples. Default: 0. */
   seed?: number;
@@ -68,7 +68,7 @@ export interface CalibrationJob extends CalibrationRows {
 /** Always learned: the keys' mean costs nothing, and the sensitivity probe needs it. */
 const CENTERED_SPEC = 'tq4-c';
 /** More samples than this share of the tokens improve the result little. */
-const SAMPLE_SHARE = 1 / 4;
+const SAMPLE_SHARE = 1 / 6;
 
 export async function prepareJob(file: ModelFile, options: CalibrationDataOptions): Promise<CalibrationJob> {
   const { config, rope } = file;

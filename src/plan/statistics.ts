@@ -3,7 +3,7 @@
  * (attention-sensitivity.ts). The records of all rows together are the samples that codecs learn from.
  *
  * Two things are sampled. Of each row, `samples` positions are kept, one from each of as many equal intervals; the first 4
- * (sinks) and those of the last page, which are never read from codes, are left out. And only every 32nd query is used, from
+ * (sinks) and those of the last page, which are never read from codes, are left out. And only every 16th query is used, from
  * an offset that depends on the row: all of them would take longer than the forward pass.
  */
 import type { Side } from '../codec/codec.ts';
@@ -40,7 +40,7 @@ export interface LayerRecord {
   values: Uint16Array;
 }
 
-const QUERY_STEP = 32;
+const QUERY_STEP = 16;
 /** Weights are capped at this multiple of the mean, and a fifth of each weight does not depend on attention. */
 const MAX_RELATIVE_ATTENTION = 50;
 const ATTENTION_SHARE = 0.8;

@@ -7,11 +7,19 @@ import type { ModelFile } from '../engine/engine.ts';
 import { InputError } from '../errors.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage } from '../model/message.ts';
-import type { TokenizedText } from './rows.ts';
+import type { BuiltInText } from './rows.ts';
 
-/** The files: name.txt. */
-const KINDS = ['encyclopedia', 'prose', 'chat', 'web-code', 'systems-code', 'structured', 'languages'] as const;
-type Kind = (typeof KINDS)[number];
+/** The files, name.txt, and their shares of the rows. Natural language is diverse: it needs more text than code. */
+const SHARES = {
+  encyclopedia: 13,
+  prose: 7,
+  chat: 7,
+  'web-code': 5,
+  'systems-code': 6,
+  structured: 5,
+  languages: 5,
+};
+type Kind = keyof typeof SHARES;
 
 const DOCUMENT_END = '\n%%%%\n';
 /** A line that starts a message of a chat. */
@@ -22,8 +30,14 @@ const CHAT_DATE = new Date(Date.UTC(2025, 0, 15));
 /** Hyphens within words, commas and points within numbers; and other punctuation, with the spaces around it. */
 const PUNCTUATION = /(?<=\w)-(?=\w)|(?<=\d)[.,](?=\d)| *([.,;:!?()"\n]|'s) */g;
 
-export const readBuiltInText = (file: Pick<ModelFile, 'tokenizer' | 'template'>): Promise<TokenizedText[]> =>
-  Promise.all(KINDS.map(async kind => ({ name: kind, ids: encodeDocuments(file, kind, await readDocuments(kind)) })));
+export const readBuiltInText = (file: Pick<ModelFile, 'tokenizer' | 'template'>): Promise<BuiltInText[]> =>
+  Promise.all(
+    (Object.keys(SHARES) as Kind[]).map(async kind => ({
+      name: kind,
+      share: SHARES[kind],
+      ids: encodeDocuments(file, kind, await readDocuments(kind)),
+    })),
+  );
 
 async function readDocuments(kind: Kind): Promise<string[]> {
   const text = await readFile(new URL(`../../calibration-text/${kind}.txt`, import.meta.url), 'utf8');

@@ -9,10 +9,12 @@ const textOf = (n: number, length: number): TokenizedText => ({
   ids: Array.from({ length }, (_, i) => 1000 * n + i),
 });
 
+const builtInOf = (n: number, length: number, share = 1) => ({ ...textOf(n, length), share });
+
 describe('calibration rows', () => {
-  it('of built-in texts are spread over all of them', () => {
-    const { rows, sources } = createRows([textOf(1, 95), textOf(2, 45)], [], { context: 10, tokens: 40 });
-    expect(rows.map(row => row[0])).toEqual([1010, 1040, 1080, 2020]);
+  it('of built-in texts have their shares, and are spread over the text', () => {
+    const { rows, sources } = createRows([builtInOf(1, 95, 3), builtInOf(2, 45)], [], { context: 10, tokens: 40 });
+    expect(rows.map(row => row[0])).toEqual([1010, 1040, 1070, 2020]);
     expect(sources).toEqual([
       { name: 'text 1', tokens: 30 },
       { name: 'text 2', tokens: 10 },
@@ -20,7 +22,7 @@ describe('calibration rows', () => {
   });
 
   it('of given texts come from their starts, one of each in turn, and are at most half of all', () => {
-    const { rows } = createRows([textOf(1, 100)], [textOf(2, 100), textOf(3, 100)], { context: 10, tokens: 60 });
+    const { rows } = createRows([builtInOf(1, 100)], [textOf(2, 100), textOf(3, 100)], { context: 10, tokens: 60 });
     expect(rows.slice(3).map(row => row[0])).toEqual([2000, 3000, 2010]);
     const alone = createRows([], [textOf(2, 100), textOf(3, 15)], { context: 10, tokens: 40 });
     expect(alone.rows.map(row => row[0])).toEqual([2000, 3000, 2010, 2020]);
@@ -43,7 +45,7 @@ describe('calibration rows', () => {
     const lengths = fc.array(fc.integer({ min: 20, max: 200 }), { minLength: 1, maxLength: 4 });
     fc.assert(
       fc.property(lengths, lengths, fc.option(fc.integer({ min: 1, max: 500 }), { nil: undefined }), (a, b, tokens) => {
-        const builtIn = a.map((length, n) => textOf(n, length));
+        const builtIn = a.map((length, n) => builtInOf(n, length, 1 + (length % 3)));
         const given = b.map((length, n) => textOf(10 + n, length));
         const { rows, heldOut, sources } = createRows(builtIn, given, { context: 10, tokens });
         const read = new Set(rows.flat());

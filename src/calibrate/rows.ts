@@ -8,6 +8,11 @@ export interface TokenizedText {
   ids: readonly number[];
 }
 
+/** A text of the package, and its share of the rows. */
+export interface BuiltInText extends TokenizedText {
+  share: number;
+}
+
 export interface CalibrationRows {
   rows: number[][];
   /** The end of every text, together one row: sensitivities and divergences are measured on them. */
@@ -30,11 +35,11 @@ const BUILT_IN_TOKENS = 98304;
 const GIVEN_TOKENS = 65536;
 
 /**
- * Rows of built-in texts are spread over all of them. Given texts are read from their start, one row of each in turn, so
+ * Built-in texts are read by their shares, in rows that are spread over the text. Given texts are read from their start, one row of each in turn, so
  * that their later parts can be used to evaluate the result.
  */
 export function createRows(
-  builtIn: readonly TokenizedText[],
+  builtIn: readonly BuiltInText[],
   given: readonly TokenizedText[],
   { context, bos, tokens }: RowOptions,
 ): CalibrationRows {
@@ -47,7 +52,11 @@ export function createRows(
   const maxGiven = tokens === undefined ? GIVEN_TOKENS : builtIn.length > 0 ? tokens / 2 : tokens;
   const givenRows = inTurn(given.map(split)).slice(0, maxRows(maxGiven));
   const builtInRows = tokens === undefined ? maxRows(BUILT_IN_TOKENS) : maxRows(tokens) - givenRows.length;
-  const rows = [...spread(builtIn.flatMap(split), builtInRows), ...givenRows];
+  const counts = divide(
+    builtInRows,
+    builtIn.map(({ share }) => share),
+  );
+  const rows = [...builtIn.flatMap((text, i) => spread(split(text), counts[i])), ...givenRows];
   if (rows.length === 0)
     throw new InputError(
       `The text is too short: calibration needs ${formatCount(context + share)} tokens, ${formatCount(context)} for a row ` +
@@ -69,9 +78,21 @@ function splitText(text: TokenizedText, length: number, heldOut: number) {
   return Array.from({ length: rows }, (_, i) => ({ text, ids: text.ids.slice(i * length, (i + 1) * length) }));
 }
 
+/** `count` as a sum of integers that are proportional to the shares. */
+function divide(count: number, shares: readonly number[]): number[] {
+  const total = shares.reduce((sum, share) => sum + share, 0);
+  let [sum, end] = [0, 0];
+  return shares.map(share => {
+    const start = end;
+    sum += share;
+    end = Math.round((Math.max(0, count) * sum) / total);
+    return end - start;
+  });
+}
+
 /** At most `count` items at equal distances. */
 function spread<T>(items: readonly T[], count: number): T[] {
-  const taken = Math.max(0, Math.min(count, items.length));
+  const taken = Math.min(count, items.length);
   return Array.from({ length: taken }, (_, i) => items[Math.floor(((i + 0.5) * items.length) / taken)]);
 }
 

@@ -260,4 +260,4 @@ function renderNorms(text: string, layers: readonly LayerNorms[]): string[] {
 }
 
 const ABOUT_LAYERS =
-  'From the profile: what each layer costs if only its keys or values are quantized, and the bits that mead gives them.';
+  'From the profile: the part of the divergence that the keys and values of each layer cause, and their bits in mead.';

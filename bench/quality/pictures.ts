@@ -45,7 +45,7 @@ export function drawPictures(results: Results, table: Section, name: string): Pi
       alt: `Sensitivity of the layers to ${probe}`,
       svg: layerPlot(bySide(layers), {
         title,
-        subtitle: `Divergence if only this layer's keys or values are quantized with ${probe}`,
+        subtitle: `The part of the divergence of ${probe} that the keys and values of a layer cause`,
         unit: 'nats per token',
       }),
     });

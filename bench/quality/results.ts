@@ -96,7 +96,7 @@ export interface Results {
   prefill: PrefillTime[];
   /** By the name of the text. */
   norms: Record<string, LayerNorms[]>;
-  /** From the default profile: divergence if only one side of a layer is quantized, by codec. */
+  /** From the default profile: the part of the divergence that one side of a layer causes, by codec. */
   sensitivities: Record<string, readonly LayerPair[]>;
   /** Code bits of each layer, by spec, for plans that allocate them. */
   layerBits: Record<string, LayerPair[]>;

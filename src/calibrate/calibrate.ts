@@ -17,7 +17,7 @@ import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/
 import { packageVersion } from '../version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
-import { type Measured, probe } from './probe.ts';
+import { longestOf, type Measured, probe } from './probe.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
@@ -187,7 +187,7 @@ async function measure(
 ): Promise<Measured | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return { sensitivities: {}, measurements: [] };
-  const context = job.heldOut.flat().length;
+  const context = longestOf(job.heldOut).length;
   const scored = Math.min(probeTokens, Math.floor(context / 2));
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;

@@ -32,7 +32,7 @@ export interface CalibrationDataOptions {
   onlyTexts?: boolean;
   /** Parse control tokens in the texts (`<|im_start|>`). Default: false. */
   parseSpecialTokens?: boolean;
-  /** Tokens to calibrate on; at most half of them from `texts`. Default: 98304, and up to 65536 more from `texts`. */
+  /** Tokens to calibrate on; at most half of them from `texts`. Default: 81920, and up to 65536 more from `texts`. */
   tokens?: number;
   /** Tokens per row: the text is split into rows. Default: 2048, or the model's context if that is shorter. */
   context?: number;

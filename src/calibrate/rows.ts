@@ -1,4 +1,4 @@
-/** Divides texts into rows of tokens to calibrate on, and one more that is held out to measure the result. */
+/** Divides texts into rows of tokens to calibrate on, and what is held out to measure the result. */
 import { InputError } from '../errors.ts';
 import type { TextSource } from '../plan/profile.ts';
 import { formatCount } from '../units.ts';
@@ -15,7 +15,7 @@ export interface BuiltInText extends TokenizedText {
 
 export interface CalibrationRows {
   rows: number[][];
-  /** The end of every text, together one row: sensitivities and divergences are measured on them. */
+  /** The end of every text: sensitivities are measured on all of them, divergences on the longest, which is a whole row. */
   heldOut: number[][];
   /** What the rows were taken from. */
   sources: TextSource[];
@@ -31,7 +31,7 @@ export interface RowOptions {
 }
 
 /** Defaults. Twice as much text reduces the divergence by 7 %. */
-const BUILT_IN_TOKENS = 98304;
+const BUILT_IN_TOKENS = 81920;
 const GIVEN_TOKENS = 65536;
 
 /**
@@ -46,8 +46,9 @@ export function createRows(
   const texts = [...builtIn, ...given];
   const start = bos === undefined ? [] : [bos];
   const length = context - start.length;
-  const share = Math.floor(length / texts.length);
-  const split = (text: TokenizedText) => splitText(text, length, share);
+  const longest = texts.reduce((a, b) => (b.ids.length > a.ids.length ? b : a));
+  const heldOutTokens = (text: TokenizedText) => (text === longest ? length : Math.floor(length / texts.length));
+  const split = (text: TokenizedText) => splitText(text, length, heldOutTokens(text));
   const maxRows = (tokens: number) => Math.max(1, Math.round(tokens / context));
   const maxGiven = tokens === undefined ? GIVEN_TOKENS : builtIn.length > 0 ? tokens / 2 : tokens;
   const givenRows = inTurn(given.map(split)).slice(0, maxRows(maxGiven));
@@ -59,12 +60,12 @@ export function createRows(
   const rows = [...builtIn.flatMap((text, i) => spread(split(text), counts[i])), ...givenRows];
   if (rows.length === 0)
     throw new InputError(
-      `The text is too short: calibration needs ${formatCount(context + share)} tokens, ${formatCount(context)} for a row ` +
-        'and the rest to measure the result. Use more text or a smaller context, or also use the built-in text.',
+      `The text is too short: calibration needs two rows of ${formatCount(context)} tokens, one of them to measure the ` +
+        'result. Use more text or a smaller context, or also use the built-in text.',
     );
   return {
     rows: rows.map(({ ids }) => [...start, ...ids]),
-    heldOut: texts.map(({ ids }, i) => [...(i === 0 ? start : []), ...ids.slice(-share)]),
+    heldOut: texts.map(text => [...start, ...text.ids.slice(-heldOutTokens(text))]),
     sources: texts.flatMap(text => {
       const count = rows.filter(row => row.text === text).length;
       return count > 0 ? [{ name: text.name, tokens: count * context }] : [];

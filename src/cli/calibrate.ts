@@ -51,7 +51,7 @@ export function addCalibrate(program: Command): void {
     .option('--text <files...>', 'text files to calibrate on, in addition to the built-in text of many kinds')
     .option('--only-text', 'calibrate on the text files alone')
     .option('--special', 'parse special tokens in the text files')
-    .option('--tokens <n>', 'tokens of text (default: 98304, and up to 65536 more of --text)', parseCount)
+    .option('--tokens <n>', 'tokens of text (default: 81920, and up to 65536 more of --text)', parseCount)
     .option('--context <n>', 'tokens per row (default: 2048)', parseCount)
     .option('--samples <n>', 'keys and values sampled per layer (default: a sixth of the tokens)', parseCount)
     .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 256)', parseNumber)

@@ -163,7 +163,7 @@ function render(description: Description): string {
     ),
     ...section('Predicted on text like this', ['plan', 'bits', 'divergence'], plans.map(toRow)),
     ...section(
-      'Most sensitive layers: divergence if only they are quantized',
+      'Most sensitive layers: their parts of the divergence',
       ['layer', 'keys', 'values', 'share'],
       sensitiveLayers.map(({ layer, key, value, share }) => [
         layer,

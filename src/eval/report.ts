@@ -83,7 +83,7 @@ function layerCharts({ sensitivities }: Profile): string {
     .map(([probe, layers]) =>
       layerPlot(byLayer(layers), {
         title: probe,
-        subtitle: "Divergence if only this layer's keys or values are quantized.",
+        subtitle: "The part of the divergence that this layer's keys and values cause.",
         unit: 'nats per token',
       }),
     )

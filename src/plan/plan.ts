@@ -110,8 +110,10 @@ function allocateSpec(spec: KvSpec, layers: number, profile: Profile) {
       amounts.set(layer, { ...amounts.get(layer), [side]: learned });
     });
   }
-  const isAllMead = Object.values(sides).every(({ base }) => base.startsWith('mead'));
-  return { amounts, predicted: isAllMead ? predicted : undefined };
+  // Sensitivities of the codebooks do not predict the divergence of the uniform code.
+  const isPredictable = ({ base }: { base: string }) =>
+    base.startsWith('mead') && (!base.endsWith('u') || profile.sensitivities.mead2u !== undefined);
+  return { amounts, predicted: Object.values(sides).every(isPredictable) ? predicted : undefined };
 }
 
 /** Code bits per value, averaged over keys and values. */

@@ -72,8 +72,8 @@ export interface ProfileContent {
   /** The codecs' parameters: one entry per layer, by side. */
   learned: readonly Record<Side, Learned>[];
   /**
-   * By codec: the KL divergence in nats per token if only one side of one layer is quantized, scaled so that their sum
-   * matches the divergence of a whole plan. One entry per layer, by side.
+   * By codec: the part of a whole plan's divergence that one side of one layer causes, in nats per token, as estimated by
+   * probes of single sides. One entry per layer, by side.
    */
   sensitivities: Readonly<Record<string, readonly Record<Side, number>[]>>;
   /** Whole plans, to choose from by `auto` and to tell what to expect. */

@@ -21,7 +21,7 @@ export async function modelFingerprint({ paths }: Pick<ModelFile, 'paths'>): Pro
 }
 
 /** Calibration takes this many core-seconds per weight and token. Measured on two cores with SmolLM2's 135 M weights. */
-const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 840) / (135e6 * 81920);
+const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 740) / (135e6 * 81920);
 const DEFAULT_TOKENS = 81920;
 
 /** Estimated seconds of calibration on this machine. */

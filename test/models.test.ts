@@ -23,7 +23,9 @@ beforeEach(async () => {
 
 it('lists the models in the cache', async () => {
   const { stdout } = await kvasir(['list'], { hubCache });
-  expect(stdout).toMatch(/name +file +size +profile +last used\n.*\norg\/tiny:Q8_0 +tiny-Q8_0\.gguf +4 B +- +\d{4}-\d\d-\d\d\n/);
+  expect(stdout).toMatch(
+    /name +file +size +profile +last used\n.*\norg\/tiny:Q8_0 +tiny-Q8_0\.gguf +4 B +- +\d{4}-\d\d-\d\d\n/,
+  );
   const [model] = JSON.parse((await kvasir(['list', '--json'], { hubCache })).stdout);
   expect(model).toMatchObject({ name: 'org/tiny:Q8_0', file: 'tiny-Q8_0.gguf', quant: 'Q8_0', bytes: 4 });
   expect((await kvasir(['list'])).stdout).toMatch(/No models in .*kvasir pull/);

@@ -1,9 +1,11 @@
 /**
- * The squared errors of a sequence's sealed pages. Devices write them when they seal (`KvView.errors`); the host reads them
- * only on demand, and each page once.
+ * The squared errors of sealed pages. Devices write them to a tensor of the sequence that seals (`KvView.errors`); the host
+ * reads them only on demand, and each page once. Then they stay with the leaf, whoever holds it.
  */
-import type { Device, Tensor } from '../kernel/device.ts';
+import type { Tensor } from '../kernel/device.ts';
 import type { LeafLayout } from './leaf.ts';
+import type { Pool } from './pool.ts';
+import type { Leaf } from './prefix.ts';
 
 /** Pages whose errors a device holds: later pages overwrite those of earlier ones. */
 const ROWS = 256;
@@ -13,8 +15,13 @@ export type PageErrorRow = Float32Array;
 
 export interface PageErrors {
   readonly tensor: Tensor;
-  /** Errors by page, of pages `first` to `end` - 1. Pages that were overwritten before any read are missing. */
-  read(first: number, end: number): Promise<ReadonlyMap<number, PageErrorRow>>;
+  /** Notes that this sequence has sealed the page: its errors are in the tensor. */
+  noteSealed(page: number): void;
+  /**
+   * Reads what was not read yet, stores it in the leaves, and returns all that is known, by page; `leaves` start at page
+   * `first`. Pages that were overwritten before any read are missing.
+   */
+  read(leaves: readonly Leaf[], first: number): Promise<ReadonlyMap<number, PageErrorRow>>;
   /** Forgets pages from `end` on. */
   crop(end: number): void;
 }
@@ -28,24 +35,28 @@ export const pageErrorBytes = (leaf: LeafLayout): number =>
   isTracked(leaf) ? trackedErrorBytes(leaf.layers.length) : 0;
 
 /** Undefined if no codec tracks errors. */
-export function createPageErrors(device: Device, leaf: LeafLayout): PageErrors | undefined {
+export function createPageErrors(pool: Pool, leaf: LeafLayout): PageErrors | undefined {
   if (!isTracked(leaf)) return undefined;
-  const tensor = device.createTensor(ROWS, 2 * leaf.layers.length);
-  const known = new Map<number, PageErrorRow>();
+  const tensor = pool.allocateTensor(ROWS, 2 * leaf.layers.length);
+  const unread = new Set<number>();
   return {
     tensor,
-    async read(first, end) {
-      for (const page of known.keys()) if (page < first) known.delete(page);
-      const pages = Array.from({ length: end - first }, (_, i) => first + i);
-      const unread = pages.filter(page => !known.has(page) && page >= end - ROWS);
-      const rows = await Promise.all(unread.map(page => device.readRows(tensor, page % ROWS)));
-      unread.forEach((page, i) => {
-        known.set(page, rows[i]);
+    noteSealed(page) {
+      unread.delete(page - ROWS);
+      unread.add(page);
+    },
+    async read(leaves, first) {
+      const held = [...leaves];
+      const pages = [...unread].filter(page => page >= first);
+      unread.clear();
+      const rows = await Promise.all(pages.map(page => pool.device.readRows(tensor, page % ROWS)));
+      pages.forEach((page, i) => {
+        held[page - first].errors = rows[i];
       });
-      return new Map(known);
+      return new Map(held.flatMap(({ errors }, i) => (errors ? [[first + i, errors]] : [])));
     },
     crop(end) {
-      for (const page of known.keys()) if (page >= end) known.delete(page);
+      for (const page of unread) if (page >= end) unread.delete(page);
     },
   };
 }

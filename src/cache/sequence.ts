@@ -1,15 +1,18 @@
 /**
- * One sequence's cache: sealed leaves and a private f16 tail. The visibility rule (kernel/visibility.ts) decides which of
- * them a query reads.
+ * One sequence's cache: references to sealed leaves, and a private f16 tail. The visibility rule (kernel/visibility.ts)
+ * decides which of them a query reads. Leaves are published in the prefix index as they are sealed, so that other sequences
+ * with the same beginning can hold them too.
  */
 import { assert, CapacityError } from '../errors.ts';
-import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
+import type { Block, KvShape, KvView } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { f16BlockBytes, type LeafLayout } from './leaf.ts';
 import { createPageErrors, type PageErrorRow, pageErrorBytes } from './page-errors.ts';
+import type { Pool, SharedBlock } from './pool.ts';
+import type { Leaf, PrefixIndex } from './prefix.ts';
 
 export interface SequenceOptions {
-  device: Device;
+  pool: Pool;
   shape: Omit<KvShape, 'layers' | 'tailTokens'>;
   leaf: LeafLayout;
   /** The newest tokens, which stay in f16. */
@@ -18,6 +21,23 @@ export interface SequenceOptions {
   context: number;
   /** When the context is full: throw, or drop the oldest pages (the sinks stay). */
   overflow?: 'error' | 'slide';
+  /** Where sealed leaves are published; without it they stay private. */
+  index?: PrefixIndex;
+  /** Sequences share leaves only with those of the same salt. */
+  salt?: string;
+  /** The content to start with. Default: empty. */
+  start?: SequenceStart;
+}
+
+/** What a sequence starts with: the tokens of leaves, or a copy of another sequence. */
+export interface SequenceStart {
+  ids: readonly number[];
+  /** Page index of leaves[0]. */
+  firstLeaf?: number;
+  leaves: readonly Leaf[];
+  sinks: SharedBlock;
+  /** Copied. Needed unless the leaves hold all tokens. */
+  tail?: Block;
 }
 
 /** A run of rows that all read the same sealed pages. */
@@ -34,11 +54,14 @@ export interface SequenceRun {
 
 export interface Sequence {
   readonly view: KvView;
+  readonly salt: string;
   /** Number of tokens, including dropped ones. */
   readonly length: number;
+  /** The token ids, including dropped ones; a negative id is the handle of a token that is not known yet. */
+  readonly ids: readonly number[];
   /** Number of tokens dropped by sliding. */
   readonly droppedTokens: number;
-  /** Bytes of leaves, sinks, tail and page errors. */
+  /** Bytes of leaves, sinks, tail and page errors. Other sequences may hold the same leaves and sinks. */
   readonly bytes: number;
   readonly leafBytes: number;
   /**
@@ -46,57 +69,91 @@ export interface Sequence {
    * tokens that a row sees do not depend on how a prompt was divided into chunks.
    */
   readonly maxChunk: number;
+  /** Bytes that the next `count` tokens allocate: the leaves that they seal. */
+  bytesFor(count: number): number;
   /** Makes room for `count` more tokens, allocates the leaves that they seal, and divides them into runs. */
   plan(count: number): SequenceRun[];
-  /** Adds the planned tokens to the length, after the pass. */
-  commit(count: number): void;
+  /** Adds the planned tokens, after the pass, and publishes the leaves that were sealed. */
+  commit(tokens: ArrayLike<number>): void;
+  /** Replaces a token handle by the token's id. */
+  setToken(position: number, id: number): void;
   /**
-   * Removes tokens until at most `length` are left, and returns the new length. The sequence then continues exactly as if
-   * the removed tokens had never been added. Sealed pages have no f16 values to return to the tail, so a crop into them
+   * The length that `crop(length)` would leave. Sealed pages have no f16 values to return to the tail, so a crop into them
    * goes back to a page boundary, or, with a recent window (which would have to be in the tail), to 0.
    */
+  croppedLength(length: number): number;
+  /**
+   * Removes tokens until at most `length` are left, and returns the new length. The sequence then continues exactly as if
+   * the removed tokens had never been added.
+   */
   crop(length: number): number;
+  /** A second sequence with the same tokens: it holds the same leaves and a copy of the tail. */
+  fork(): Sequence;
   /**
    * The squared errors of the sealed pages, by page (see page-errors.ts), read from the device; empty if no codec tracks
    * them. No pass may be running on the sequence.
    */
   readErrors(): Promise<ReadonlyMap<number, PageErrorRow>>;
-  /** Frees all blocks. No pass may be running on the sequence. A second call does nothing. */
+  /** Releases all blocks. No pass may be running on the sequence. A second call does nothing. */
   dispose(): void;
 }
 
+/** The page in which the sinks end: a prefix with fewer pages has no complete sink block to share. */
+export const sinkPage = ({ sinks, pageTokens }: { sinks: number; pageTokens: number }): number =>
+  Math.max(0, Math.ceil(sinks / pageTokens) - 1);
+
 export function createSequence(options: SequenceOptions): Sequence {
-  const { device, leaf, recent, context, overflow = 'error' } = options;
+  const { pool, leaf: layout, recent, context, overflow = 'error', index, salt = '', start } = options;
+  const { device } = pool;
   const { pageTokens } = options.shape;
   const sealing = { pageTokens, recent };
-  const shape: KvShape = { ...options.shape, layers: leaf.layers, tailTokens: tailCapacity(sealing) };
+  const shape: KvShape = { ...options.shape, layers: layout.layers, tailTokens: tailCapacity(sealing) };
   if (overflow === 'slide' && context <= shape.tailTokens)
     throw new CapacityError(
       `overflow: 'slide' needs a context of more than one page plus the recent window (${shape.tailTokens} tokens); ` +
         `got ${context}. Use a larger context, or overflow: 'error'.`,
     );
-  const leaves: Block[] = [];
-  const layerOffsets = leaf.layers.map(({ keyOffset }) => keyOffset);
-  const createF16Block = (tokens: number) => {
+  const layerOffsets = layout.layers.map(({ keyOffset }) => keyOffset);
+  const createF16Block = (tokens: number): SharedBlock => {
     const layerBytes = f16BlockBytes(shape, tokens) / layerOffsets.length;
-    return device.createBlock(
+    return pool.allocate(
       layerBytes * layerOffsets.length,
       layerOffsets.map((_, i) => i * layerBytes),
     );
   };
-  const tail = createF16Block(shape.tailTokens);
-  const sinkBlock = freeOnError(device, [tail], () => createF16Block(shape.sinks));
-  const errors = freeOnError(device, [tail, sinkBlock], () => createPageErrors(device, leaf));
-  let firstLeaf = 0;
-  let length = 0;
+  const copyOf = (block: Block, tokens: number): SharedBlock => {
+    const copy = createF16Block(tokens);
+    device.copyBlock(block, copy.block);
+    return copy;
+  };
+  // First of all: allocating may evict what nobody holds.
+  const leaves: Leaf[] = start?.leaves.map(pool.retain) ?? [];
+  const sharedSinks = start && pool.retain(start.sinks);
+  const allocated: SharedBlock[] = [...leaves, ...(sharedSinks ? [sharedSinks] : [])];
+  const allocate = (create: () => SharedBlock): SharedBlock => {
+    allocated.push(releaseOnError(pool, allocated, create));
+    return allocated[allocated.length - 1];
+  };
+  const tail = allocate(() =>
+    start?.tail ? copyOf(start.tail, shape.tailTokens) : createF16Block(shape.tailTokens),
+  );
+  let sinks = sharedSinks ?? allocate(() => createF16Block(shape.sinks));
+  const errors = releaseOnError(pool, allocated, () => createPageErrors(pool, layout));
+  let ids = [...(start?.ids ?? [])];
+  let firstLeaf = start?.firstLeaf ?? 0;
   let version = 0;
   let disposed = false;
+  let blocks: readonly Block[] = leaves.map(({ block }) => block);
   const view: KvView = {
     shape,
-    leaves,
-    tail,
-    sinkBlock,
+    tail: tail.block,
     errors: errors?.tensor,
+    get leaves() {
+      return blocks;
+    },
+    get sinkBlock() {
+      return sinks.block;
+    },
     get firstLeaf() {
       return firstLeaf;
     },
@@ -104,56 +161,113 @@ export function createSequence(options: SequenceOptions): Sequence {
       return version;
     },
   };
+  const noteChange = () => {
+    blocks = leaves.map(({ block }) => block);
+    version++;
+  };
   const endLeaf = () => firstLeaf + leaves.length;
   /** Number of pages that sliding has dropped at this length. */
   const droppedPagesAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
-  const heldTokens = () => length - firstLeaf * pageTokens;
+  const heldTokens = () => ids.length - firstLeaf * pageTokens;
+  /** Releases leaves, the newest first: the index evicts children before their parents. */
+  const releaseLeaves = (start: number, count: number) => {
+    for (const leaf of leaves.splice(start, count).reverse()) pool.release(leaf);
+  };
+  /** While the sinks are incomplete, new tokens are written to them: other sequences must not see that. */
+  const takeOwnSinks = () => {
+    if (ids.length >= shape.sinks || sinks.holders === 1) return;
+    const own = copyOf(sinks.block, shape.sinks);
+    pool.release(sinks);
+    sinks = own;
+  };
 
   const makeRoom = (count: number) => {
     if (heldTokens() + count <= context) return;
     if (overflow === 'error')
       throw new CapacityError(
-        `${length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
+        `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
           "prompt, open the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
       );
-    for (const leaf of leaves.splice(0, Math.ceil((heldTokens() + count - context) / pageTokens))) {
-      device.free(leaf);
-      firstLeaf++;
-      version++;
-    }
+    const dropped = Math.min(leaves.length, Math.ceil((heldTokens() + count - context) / pageTokens));
+    releaseLeaves(0, dropped);
+    firstLeaf += dropped;
+    noteChange();
     if (heldTokens() + count > context)
       throw new CapacityError(`A chunk of ${count} tokens exceeds the context of ${context}. Use smaller chunks.`);
   };
 
+  takeOwnSinks();
+
+  const croppedLength = (length: number) => {
+    if (length >= ids.length) return ids.length;
+    let cropped = length;
+    if (sealedPagesAt(cropped, sealing) < endLeaf()) cropped = recent === 0 ? cropped - (cropped % pageTokens) : 0;
+    // A sequence of this length would still have pages that this one has dropped.
+    return droppedPagesAt(cropped) < firstLeaf ? 0 : cropped;
+  };
+
+  /** The node under which the next leaf is published: the last leaf's, or the root. Undefined if that leaf is private. */
+  const parentNode = (page: number) => (page === 0 ? index?.root(salt) : leaves[page - 1]?.node);
+
+  /** Publishes the leaves that have no node yet. A sequence that has slid publishes none: its later pages saw less. */
+  const publish = () => {
+    if (!index || firstLeaf > 0) return;
+    for (let page = leaves.findIndex(({ node }) => !node); page >= 0 && page < leaves.length; page++) {
+      const parent = parentNode(page);
+      if (!parent) return;
+      const tokens = ids.slice(page * pageTokens, (page + 1) * pageTokens);
+      assert(
+        tokens.every(id => id >= 0),
+        `page ${page} was sealed before its tokens were known`,
+      );
+      const own = leaves[page];
+      const { leaf } = index.insert(parent, tokens, own, page === sinkPage(shape) ? sinks : undefined);
+      if (leaf === own || !leaf) continue;
+      // Another sequence has sealed the same page.
+      leaves[page] = pool.retain(leaf);
+      pool.release(own);
+      noteChange();
+    }
+  };
+
   return {
     view,
+    salt,
     get length() {
-      return length;
+      return ids.length;
+    },
+    get ids() {
+      return ids;
     },
     get droppedTokens() {
       return firstLeaf * pageTokens;
     },
     get bytes() {
-      return disposed ? 0 : leaves.length * leaf.bytes + tail.bytes + sinkBlock.bytes + pageErrorBytes(leaf);
+      if (disposed) return 0;
+      return leaves.length * layout.bytes + tail.block.bytes + sinks.block.bytes + pageErrorBytes(layout);
     },
     get leafBytes() {
-      return leaves.length * leaf.bytes;
+      return leaves.length * layout.bytes;
     },
     get maxChunk() {
-      if (overflow === 'error' || length < context) return context - length;
-      return pageTokens - ((length - context) % pageTokens);
+      if (overflow === 'error' || ids.length < context) return context - ids.length;
+      return pageTokens - ((ids.length - context) % pageTokens);
+    },
+    bytesFor(count) {
+      return Math.max(0, sealedPagesAt(ids.length + count - 1, sealing) - endLeaf()) * layout.bytes;
     },
     plan(count) {
       makeRoom(count);
       const runs: SequenceRun[] = [];
       for (let row = 0; row < count; ) {
-        const position = length + row;
+        const position = ids.length + row;
         const sealed = sealedPagesAt(position, sealing);
         const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
         const sealsPage = sealed > endLeaf();
         if (sealsPage) {
-          leaves.push(device.createBlock(leaf.bytes, layerOffsets));
-          version++;
+          leaves.push(pool.allocate(layout.bytes, layerOffsets));
+          errors?.noteSealed(sealed - 1);
+          noteChange();
         }
         assert(sealed <= endLeaf(), `page ${sealed - 1} is read from codes, but only ${endLeaf()} pages are sealed`);
         runs.push({ row, count: rows, position, sealedPages: sealed, sealsPage });
@@ -161,40 +275,44 @@ export function createSequence(options: SequenceOptions): Sequence {
       }
       return runs;
     },
-    commit(count) {
-      length += count;
+    commit(tokens) {
+      for (let i = 0; i < tokens.length; i++) ids.push(tokens[i]);
+      publish();
     },
+    setToken(position, id) {
+      ids[position] = id;
+    },
+    croppedLength,
     crop(maxLength) {
-      if (maxLength >= length) return length;
-      let newLength = maxLength;
-      if (sealedPagesAt(newLength, sealing) < endLeaf())
-        newLength = recent === 0 ? newLength - (newLength % pageTokens) : 0;
-      // A sequence of this length would still have pages that this one has dropped.
-      if (droppedPagesAt(newLength) < firstLeaf) newLength = 0;
-      if (newLength === 0) firstLeaf = 0;
-      for (const block of leaves.splice(sealedPagesAt(newLength, sealing) - firstLeaf)) device.free(block);
+      const length = croppedLength(maxLength);
+      if (length === ids.length) return length;
+      if (length === 0) firstLeaf = 0;
+      releaseLeaves(Math.max(0, sealedPagesAt(length, sealing) - firstLeaf), leaves.length);
       errors?.crop(endLeaf());
-      version++;
-      length = newLength;
+      ids.length = length;
+      takeOwnSinks();
+      noteChange();
       return length;
     },
-    readErrors: async () => (await errors?.read(firstLeaf, endLeaf())) ?? new Map(),
+    fork: () => createSequence({ ...options, start: { ids, firstLeaf, leaves, sinks, tail: tail.block } }),
+    readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),
     dispose() {
       if (disposed) return;
       disposed = true;
-      length = 0;
-      for (const handle of [...leaves.splice(0), tail, sinkBlock, ...(errors ? [errors.tensor] : [])])
-        device.free(handle);
+      ids = [];
+      releaseLeaves(0, leaves.length);
+      for (const block of [tail, sinks]) pool.release(block);
+      if (errors) pool.freeTensor(errors.tensor);
     },
   };
 }
 
-/** Frees the blocks if `work` throws. */
-function freeOnError<T>(device: Device, blocks: readonly Block[], work: () => T): T {
+/** Releases the blocks if `work` throws. */
+function releaseOnError<T>(pool: Pool, blocks: readonly SharedBlock[], work: () => T): T {
   try {
     return work();
   } catch (error) {
-    for (const block of blocks) device.free(block);
+    for (const block of blocks) pool.release(block);
     throw error;
   }
 }

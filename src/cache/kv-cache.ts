@@ -1,0 +1,193 @@
+/**
+ * The KV cache of a model with one plan: a pool of fixed capacity that all sequences share, an index of the prefixes that it
+ * holds, and snapshots.
+ *
+ * A snapshot is an idle sequence, kept so that a later prompt can continue exactly there. Without a recent window every page
+ * boundary is such a point anyway, and a snapshot only saves the unsealed tail; with one, only snapshots are.
+ */
+import type { Device, KvShape } from '../kernel/device.ts';
+import { tailCapacity } from '../kernel/visibility.ts';
+import type { EvictionPolicy } from './eviction.ts';
+import { f16BlockBytes, type LeafLayout } from './leaf.ts';
+import { pageErrorBytes } from './page-errors.ts';
+import { createPool } from './pool.ts';
+import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from './prefix.ts';
+import { createSequence, type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
+
+export interface KvCacheOptions {
+  device: Device;
+  shape: Omit<KvShape, 'layers' | 'tailTokens'>;
+  leaf: LeafLayout;
+  recent: number;
+  /** Max tokens per sequence. */
+  context: number;
+  overflow?: 'error' | 'slide';
+  /** Max bytes of leaves, tails and sinks. Default: no limit. */
+  capacity?: number;
+  policy?: EvictionPolicy<PrefixNode>;
+  onEvent?: (event: PrefixEvent) => void;
+}
+
+/** Who may continue a snapshot: a conversation. */
+export type Owner = object;
+
+export interface KvCacheStats {
+  /** Max bytes of leaves, tails and sinks. */
+  capacity: number;
+  /** Bytes in use, including what is cached. */
+  used: number;
+  /** Leaves in the index that sequences or snapshots hold. */
+  sharedLeaves: number;
+  /** Leaves that are kept for later prompts, and can be evicted. */
+  cachedLeaves: number;
+  snapshots: number;
+  /** Pages of prompts that were looked up, and that were found. */
+  pageQueries: number;
+  pageHits: number;
+  evictions: number;
+}
+
+export interface KvCache {
+  readonly stats: KvCacheStats;
+  /** Bytes that a new sequence allocates. */
+  readonly sequenceBytes: number;
+  /** Tokens of the prompt that `open` would find, without opening anything. */
+  known(prompt: readonly number[], salt?: string): number;
+  /** Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. */
+  open(prompt: readonly number[], salt?: string): Sequence;
+  /** Keeps an idle sequence as a snapshot, or disposes it. `owner` can drop it again. */
+  keep(sequence: Sequence, owner?: Owner): void;
+  /** Keeps a copy as a snapshot, if a recent window makes this an exact point that leaves alone would not be. */
+  snapshot(sequence: Sequence): void;
+  /** The snapshot of an owner. */
+  snapshotOf(owner: Owner): Sequence | undefined;
+  /** Disposes the owner's snapshot. Its leaves stay cached. */
+  forget(owner: Owner): void;
+  /** Whether `bytes` more fit, after evicting snapshots and leaves that nobody uses. */
+  makeRoom(bytes: number): boolean;
+  /** Frees snapshots and cached leaves. Running sequences must be disposed before. */
+  dispose(): void;
+}
+
+interface Snapshot {
+  sequence: Sequence;
+  owner?: Owner;
+}
+
+export function createKvCache(options: KvCacheOptions): KvCache {
+  const { device, shape, leaf: layout, recent, capacity } = options;
+  const { pageTokens } = shape;
+  /** Least recently used first. */
+  const snapshots = new Set<Snapshot>();
+  const tailTokens = tailCapacity({ pageTokens, recent });
+  const f16Bytes = (tokens: number) => f16BlockBytes({ ...shape, layers: layout.layers }, tokens);
+  const sequenceBytes = f16Bytes(tailTokens) + f16Bytes(shape.sinks) + pageErrorBytes(layout);
+  const counts = { pageQueries: 0, pageHits: 0, evictions: 0 };
+
+  const dropOldestSnapshot = (): boolean => {
+    const [oldest] = snapshots;
+    if (!oldest) return false;
+    drop(oldest);
+    return true;
+  };
+  const drop = (snapshot: Snapshot) => {
+    snapshots.delete(snapshot);
+    snapshot.sequence.dispose();
+  };
+  const evict = () => {
+    const done = index.evict();
+    if (done) counts.evictions++;
+    return done;
+  };
+  const pool = createPool(device, {
+    capacity,
+    reclaim: () => dropOldestSnapshot() || evict(),
+    onIdle: shared => index.noteIdle(shared as Leaf),
+  });
+  const index = createPrefixIndex(() => pool, { pageTokens, policy: options.policy, onEvent: options.onEvent });
+  const create = (salt: string, start?: SequenceStart) => createSequence({ ...options, pool, index, salt, start });
+
+  /** Leaves that hold the beginning of the prompt. With a recent window, rows after them would differ from a cold run. */
+  const findLeaves = (prompt: readonly number[], salt: string): PrefixNode[] => {
+    if (recent > 0) return [];
+    const path = index.find(salt, prompt, prompt.length - 1);
+    return path.length > sinkPage(shape) ? path : [];
+  };
+
+  /** The snapshot from which the most tokens can be reused, and how many. */
+  const findSnapshot = (prompt: readonly number[], salt: string): { snapshot?: Snapshot; length: number } => {
+    let best: { snapshot?: Snapshot; length: number } = { length: 0 };
+    for (const snapshot of snapshots) {
+      const { sequence } = snapshot;
+      if (sequence.salt !== salt) continue;
+      const length = sequence.croppedLength(sharedLength(sequence.ids, prompt));
+      if (length > best.length) best = { snapshot, length };
+    }
+    return best;
+  };
+
+  const openFrom = (path: readonly PrefixNode[], salt: string): Sequence => {
+    const leaves = path.map(({ leaf }) => leaf!);
+    const sinks = path[sinkPage(shape)].sinks!;
+    return create(salt, { ids: path.flatMap(({ tokens }) => tokens), leaves, sinks });
+  };
+
+  const continueSnapshot = (snapshot: Snapshot, length: number): Sequence => {
+    snapshots.delete(snapshot);
+    // With a recent window this exact point is only kept by the snapshot: later prompts may need it again.
+    const moves = recent === 0 && length === snapshot.sequence.length;
+    if (moves) return snapshot.sequence;
+    // The most recently used one; it must not be dropped to make room for its own copy.
+    try {
+      const fork = snapshot.sequence.fork();
+      fork.crop(length);
+      return fork;
+    } finally {
+      snapshots.add(snapshot);
+    }
+  };
+
+  return {
+    sequenceBytes,
+    get stats() {
+      const cachedLeaves = index.countIdle();
+      const sharedLeaves = index.size - cachedLeaves;
+      return { capacity: pool.capacity, used: pool.used, sharedLeaves, cachedLeaves, snapshots: snapshots.size, ...counts };
+    },
+    known(prompt, salt = '') {
+      return Math.max(findLeaves(prompt, salt).length * pageTokens, findSnapshot(prompt, salt).length);
+    },
+    open(prompt, salt = '') {
+      const path = findLeaves(prompt, salt);
+      const { snapshot, length } = findSnapshot(prompt, salt);
+      counts.pageQueries += Math.ceil(prompt.length / pageTokens);
+      counts.pageHits += Math.floor(Math.max(path.length * pageTokens, length) / pageTokens);
+      if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length);
+      return path.length > 0 ? openFrom(path, salt) : create(salt);
+    },
+    keep(sequence, owner) {
+      if (owner) for (const snapshot of snapshots) if (snapshot.owner === owner && recent === 0) drop(snapshot);
+      if (sequence.length > 0 && (owner || recent > 0)) snapshots.add({ sequence, owner });
+      else sequence.dispose();
+    },
+    snapshot(sequence) {
+      if (recent > 0 && pool.makeRoom(sequenceBytes)) snapshots.add({ sequence: sequence.fork() });
+    },
+    snapshotOf: owner => [...snapshots].findLast(snapshot => snapshot.owner === owner)?.sequence,
+    forget(owner) {
+      for (const snapshot of snapshots) if (snapshot.owner === owner) drop(snapshot);
+    },
+    makeRoom: pool.makeRoom,
+    dispose() {
+      while (dropOldestSnapshot() || index.evict());
+    },
+  };
+}
+
+/** Number of tokens that a prompt shares with a sequence, at most all but the prompt's last. */
+function sharedLength(ids: readonly number[], prompt: readonly number[]): number {
+  const max = Math.min(ids.length, prompt.length - 1);
+  let shared = 0;
+  while (shared < max && ids[shared] === prompt[shared]) shared++;
+  return shared;
+}

@@ -1,0 +1,164 @@
+/**
+ * The prefix index: a radix tree from pages of token ids to sealed leaves. Every node is one leaf; its path from the root is
+ * the text before it. Each salt (a tenant) has a root of its own, so that nothing is shared across salts.
+ *
+ * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
+ * can be evicted, children before their parents.
+ */
+import { createLru, type EvictionPolicy } from './eviction.ts';
+import type { PageErrorRow } from './page-errors.ts';
+import type { Pool, SharedBlock } from './pool.ts';
+
+/** One sealed page of all layers. */
+export interface Leaf extends SharedBlock {
+  /** Its place in the prefix index; undefined while it is private to a sequence. */
+  node?: PrefixNode;
+  /** The squared errors of its codes, once they were read from the device. */
+  errors?: PageErrorRow;
+}
+
+export interface PrefixNode {
+  readonly id: number;
+  readonly salt: string;
+  /** Undefined for a root. */
+  readonly parent?: PrefixNode;
+  readonly leaf?: Leaf;
+  readonly tokens: readonly number[];
+  /** The f16 sinks, on the node of the page in which they end. */
+  readonly sinks?: SharedBlock;
+  /** By a hash of their tokens. */
+  readonly children: Map<number, PrefixNode[]>;
+  lastUsed: number;
+  childCount: number;
+}
+
+/** A change of the index. Replaying all events reproduces it. */
+export type PrefixEvent =
+  | { type: 'stored'; id: number; parent: number; salt: string; tokens: readonly number[] }
+  | { type: 'removed'; id: number };
+
+export interface PrefixIndex {
+  /** Number of leaves. */
+  readonly size: number;
+  /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
+  root(salt: string): PrefixNode;
+  /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
+  find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
+  /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
+  insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
+  /** Tells the index that only itself holds the leaf now. */
+  noteIdle(leaf: Leaf): void;
+  /** Number of leaves that only the index holds. */
+  countIdle(): number;
+  /** Evicts one leaf that nobody uses; false if there is none. */
+  evict(): boolean;
+}
+
+export interface PrefixOptions {
+  pageTokens: number;
+  policy?: EvictionPolicy<PrefixNode>;
+  onEvent?: (event: PrefixEvent) => void;
+}
+
+export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): PrefixIndex {
+  const { pageTokens, policy = createLru(), onEvent } = options;
+  const roots = new Map<string, PrefixNode>();
+  let size = 0;
+  let clock = 0;
+  let ids = 0;
+
+  const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks'>): PrefixNode => ({
+    ...node,
+    id: ids++,
+    children: new Map(),
+    lastUsed: 0,
+    childCount: 0,
+  });
+  const isEvictable = ({ leaf, childCount }: PrefixNode) => leaf?.holders === 1 && childCount === 0;
+  const offer = (node: PrefixNode) => {
+    if (isEvictable(node)) policy.add(node);
+  };
+  const findChild = (parent: PrefixNode, tokens: ArrayLike<number>, start: number) =>
+    parent.children
+      .get(hashTokens(tokens, start, pageTokens))
+      ?.find(node => node.tokens.every((id, i) => id === tokens[start + i]));
+  const remove = (node: PrefixNode) => {
+    const { leaf, parent, tokens, sinks } = node;
+    if (!leaf || !parent) return;
+    const hash = hashTokens(tokens, 0, pageTokens);
+    const siblings = parent.children.get(hash)!.filter(other => other !== node);
+    if (siblings.length > 0) parent.children.set(hash, siblings);
+    else parent.children.delete(hash);
+    parent.childCount--;
+    size--;
+    leaf.node = undefined;
+    onEvent?.({ type: 'removed', id: node.id });
+    pool().release(leaf);
+    if (sinks) pool().release(sinks);
+    if (parent.childCount === 0 && !parent.parent) roots.delete(parent.salt);
+    else offer(parent);
+  };
+
+  return {
+    get size() {
+      return size;
+    },
+    root(salt) {
+      const root = roots.get(salt) ?? createNode({ salt, tokens: [] });
+      roots.set(salt, root);
+      return root;
+    },
+    find(salt, tokens, limit) {
+      const path: PrefixNode[] = [];
+      let node = roots.get(salt);
+      for (let start = 0; node && start + pageTokens <= limit; start += pageTokens) {
+        node = findChild(node, tokens, start);
+        if (node) path.push(node);
+      }
+      return path;
+    },
+    insert(parent, tokens, leaf, sinks) {
+      const known = findChild(parent, tokens, 0);
+      if (known) return known;
+      const held = { leaf: pool().retain(leaf), sinks: sinks && pool().retain(sinks) };
+      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], ...held });
+      const hash = hashTokens(tokens, 0, pageTokens);
+      parent.children.set(hash, [...(parent.children.get(hash) ?? []), node]);
+      parent.childCount++;
+      size++;
+      leaf.node = node;
+      if (onEvent) onEvent({ type: 'stored', id: node.id, parent: parent.id, salt: node.salt, tokens: node.tokens });
+      return node;
+    },
+    noteIdle({ node }) {
+      if (!node) return;
+      node.lastUsed = ++clock;
+      offer(node);
+    },
+    countIdle() {
+      let count = 0;
+      const pending = [...roots.values()];
+      for (let node = pending.pop(); node; node = pending.pop()) {
+        if (node.leaf?.holders === 1) count++;
+        for (const nodes of node.children.values()) pending.push(...nodes);
+      }
+      return count;
+    },
+    evict() {
+      for (let node = policy.next(); node; node = policy.next()) {
+        // It is in use again, or has children now; it is offered again when that ends.
+        if (!isEvictable(node) || node.leaf?.node !== node) continue;
+        remove(node);
+        return true;
+      }
+      return false;
+    },
+  };
+}
+
+/** FNV-1a over token ids. Tokens are compared on a hit, so collisions only cost time. */
+function hashTokens(tokens: ArrayLike<number>, start: number, count: number): number {
+  let hash = 0x811c9dc5;
+  for (let i = start; i < start + count; i++) hash = Math.imul(hash ^ tokens[i], 0x01000193);
+  return hash;
+}

@@ -152,7 +152,14 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     get stats() {
       const cachedLeaves = index.countIdle();
       const sharedLeaves = index.size - cachedLeaves;
-      return { capacity: pool.capacity, used: pool.used, sharedLeaves, cachedLeaves, snapshots: snapshots.size, ...counts };
+      return {
+        capacity: pool.capacity,
+        used: pool.used,
+        sharedLeaves,
+        cachedLeaves,
+        snapshots: snapshots.size,
+        ...counts,
+      };
     },
     known(prompt, salt = '') {
       return Math.max(findLeaves(prompt, salt).length * pageTokens, findSnapshot(prompt, salt).length);

@@ -2,7 +2,6 @@ import { describe, expect, it } from 'vitest';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { type LayerCodecs, leafLayout } from './leaf.ts';
-import { createPool } from './pool.ts';
 import { createSequence, type Sequence } from './sequence.ts';
 
 const P = 4;
@@ -17,7 +16,7 @@ function create(options: { context?: number; overflow?: 'slide' } = {}) {
     return device.readRows(tensor, row);
   };
   const sequence = createSequence({
-    pool: createPool({ ...device, readRows }),
+    device: { ...device, readRows },
     shape: { headDim: 8, kvHeads: 1, pageTokens: P, sinks: 0 },
     leaf: leafLayout([{ keys: codec, values: codec } as unknown as LayerCodecs]),
     recent: 0,
@@ -35,7 +34,7 @@ function append(sequence: Sequence, device: Device, count: number, error = 0): v
       if (sealsPage)
         device.writeRows(view.errors!, (pages - 1) % view.errors!.rows, Float32Array.of(error + pages - 1, 0));
     }
-    sequence.commit([0]);
+    sequence.commit(1);
   }
 }
 

@@ -4,7 +4,6 @@ import { CapacityError } from '../errors.ts';
 import type { Block } from '../kernel/device.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { f16BlockBytes, type LayerCodecs, leafLayout } from './leaf.ts';
-import { createPool } from './pool.ts';
 import { createSequence, type Sequence, type SequenceOptions, type SequenceRun } from './sequence.ts';
 
 const P = 4;
@@ -19,14 +18,14 @@ const LEAF = leafLayout(
 
 function create(options: Partial<SequenceOptions> = {}) {
   const device = createJsDevice();
-  const sequence = createSequence({ pool: createPool(device), shape: SHAPE, leaf: LEAF, recent: 0, context: 100, ...options });
+  const sequence = createSequence({ device, shape: SHAPE, leaf: LEAF, recent: 0, context: 100, ...options });
   return { device, sequence };
 }
 
 /** Plans and commits, as a pass of the model does. */
 function append(sequence: Sequence, count: number): SequenceRun[] {
   const runs = sequence.plan(count);
-  sequence.commit(new Array(count).fill(0));
+  sequence.commit(count);
   return runs;
 }
 
@@ -124,7 +123,7 @@ describe('plan', () => {
     const { sequence } = create();
     sequence.plan(10);
     expect(sequence.length).toBe(0);
-    sequence.commit(new Array(10).fill(0));
+    sequence.commit(10);
     expect(sequence.length).toBe(10);
   });
 

@@ -4,15 +4,17 @@
  * with the same beginning can hold them too.
  */
 import { assert, CapacityError } from '../errors.ts';
-import type { Block, KvShape, KvView } from '../kernel/device.ts';
+import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { f16BlockBytes, type LeafLayout } from './leaf.ts';
 import { createPageErrors, type PageErrorRow, pageErrorBytes } from './page-errors.ts';
-import type { Pool, SharedBlock } from './pool.ts';
+import { createPool, type Pool, type SharedBlock } from './pool.ts';
 import type { Leaf, PrefixIndex } from './prefix.ts';
 
 export interface SequenceOptions {
-  pool: Pool;
+  device: Device;
+  /** Where blocks are allocated. Default: on the device, without limit. */
+  pool?: Pool;
   shape: Omit<KvShape, 'layers' | 'tailTokens'>;
   leaf: LeafLayout;
   /** The newest tokens, which stay in f16. */
@@ -73,8 +75,8 @@ export interface Sequence {
   bytesFor(count: number): number;
   /** Makes room for `count` more tokens, allocates the leaves that they seal, and divides them into runs. */
   plan(count: number): SequenceRun[];
-  /** Adds the planned tokens, after the pass, and publishes the leaves that were sealed. */
-  commit(tokens: ArrayLike<number>): void;
+  /** Adds the planned tokens, after the pass. With their ids, publishes the leaves that were sealed. */
+  commit(count: number, tokens?: ArrayLike<number>): void;
   /** Replaces a token handle by the token's id. */
   setToken(position: number, id: number): void;
   /**
@@ -98,13 +100,25 @@ export interface Sequence {
   dispose(): void;
 }
 
+/** The id of a token that was added without one. */
+const UNKNOWN = -1;
+
 /** The page in which the sinks end: a prefix with fewer pages has no complete sink block to share. */
 export const sinkPage = ({ sinks, pageTokens }: { sinks: number; pageTokens: number }): number =>
   Math.max(0, Math.ceil(sinks / pageTokens) - 1);
 
 export function createSequence(options: SequenceOptions): Sequence {
-  const { pool, leaf: layout, recent, context, overflow = 'error', index, salt = '', start } = options;
-  const { device } = pool;
+  const {
+    device,
+    pool = createPool(device),
+    leaf: layout,
+    recent,
+    context,
+    overflow = 'error',
+    index,
+    salt = '',
+    start,
+  } = options;
   const { pageTokens } = options.shape;
   const sealing = { pageTokens, recent };
   const shape: KvShape = { ...options.shape, layers: layout.layers, tailTokens: tailCapacity(sealing) };
@@ -134,9 +148,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     allocated.push(releaseOnError(pool, allocated, create));
     return allocated[allocated.length - 1];
   };
-  const tail = allocate(() =>
-    start?.tail ? copyOf(start.tail, shape.tailTokens) : createF16Block(shape.tailTokens),
-  );
+  const tail = allocate(() => (start?.tail ? copyOf(start.tail, shape.tailTokens) : createF16Block(shape.tailTokens)));
   let sinks = sharedSinks ?? allocate(() => createF16Block(shape.sinks));
   const errors = releaseOnError(pool, allocated, () => createPageErrors(pool, layout));
   let ids = [...(start?.ids ?? [])];
@@ -275,9 +287,9 @@ export function createSequence(options: SequenceOptions): Sequence {
       }
       return runs;
     },
-    commit(tokens) {
-      for (let i = 0; i < tokens.length; i++) ids.push(tokens[i]);
-      publish();
+    commit(count, tokens) {
+      for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
+      if (tokens) publish();
     },
     setToken(position, id) {
       ids[position] = id;
@@ -294,7 +306,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       noteChange();
       return length;
     },
-    fork: () => createSequence({ ...options, start: { ids, firstLeaf, leaves, sinks, tail: tail.block } }),
+    fork: () => createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, sinks, tail: tail.block } }),
     readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),
     dispose() {
       if (disposed) return;

@@ -193,7 +193,7 @@ export async function forward(
 
   // Output: norm, then the output head for the rows that need logits.
   device.rmsNorm(x, rows, weights.outputNorm, normEps, normed);
-  for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length);
+  for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length, chunk.tokens);
   const needLogits = placed.flatMap(logitRows);
   const deliveries: (() => Promise<void>)[] = [];
   for (let first = 0; first < needLogits.length; first += MAX_LOGIT_ROWS) {

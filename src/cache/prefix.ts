@@ -40,16 +40,17 @@ export type PrefixEvent =
 export interface PrefixIndex {
   /** Number of leaves. */
   readonly size: number;
+  /** Number of leaves that only the index holds. */
+  readonly idle: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
   root(salt: string): PrefixNode;
   /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
   find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
   insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
-  /** Tells the index that only itself holds the leaf now. */
+  /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
-  /** Number of leaves that only the index holds. */
-  countIdle(): number;
+  noteBusy(leaf: Leaf): void;
   /** Evicts one leaf that nobody uses; false if there is none. */
   evict(): boolean;
 }
@@ -64,6 +65,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   const { pageTokens, policy = createLru(), onEvent } = options;
   const roots = new Map<string, PrefixNode>();
   let size = 0;
+  let idle = 0;
   let clock = 0;
   let ids = 0;
 
@@ -91,6 +93,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     else parent.children.delete(hash);
     parent.childCount--;
     size--;
+    idle--;
     leaf.node = undefined;
     onEvent?.({ type: 'removed', id: node.id });
     pool().release(leaf);
@@ -102,6 +105,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   return {
     get size() {
       return size;
+    },
+    get idle() {
+      return idle;
     },
     root(salt) {
       const root = roots.get(salt) ?? createNode({ salt, tokens: [] });
@@ -132,17 +138,12 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     },
     noteIdle({ node }) {
       if (!node) return;
+      idle++;
       node.lastUsed = ++clock;
       offer(node);
     },
-    countIdle() {
-      let count = 0;
-      const pending = [...roots.values()];
-      for (let node = pending.pop(); node; node = pending.pop()) {
-        if (node.leaf?.holders === 1) count++;
-        for (const nodes of node.children.values()) pending.push(...nodes);
-      }
-      return count;
+    noteBusy({ node }) {
+      if (node) idle--;
     },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {

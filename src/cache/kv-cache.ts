@@ -38,8 +38,9 @@ export interface KvCacheStats {
   used: number;
   /** Leaves in the index that sequences or snapshots hold. */
   sharedLeaves: number;
-  /** Leaves that are kept for later prompts, and can be evicted. */
+  /** Leaves that are only kept for later prompts, and can be evicted; their bytes, with their sinks. */
   cachedLeaves: number;
+  cachedBytes: number;
   snapshots: number;
   /** Pages of prompts that were looked up, and that were found. */
   pageQueries: number;
@@ -160,14 +161,14 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sharesLeaves: recent === 0,
     fits(prompt, salt, running) {
       // What snapshots hold alone is not counted: a lower bound.
-      const evictable = index.idle * layout.bytes + snapshots.size * sequenceBytes;
+      const evictable = index.idleBytes + snapshots.size * sequenceBytes;
       const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
       const needed = sequenceBytes + (pages + running) * layout.bytes;
       return pool.used - evictable + needed <= pool.capacity;
     },
     get stats() {
-      const { size, idle } = index;
-      const leaves = { sharedLeaves: size - idle, cachedLeaves: idle };
+      const { size, idle, idleBytes } = index;
+      const leaves = { sharedLeaves: size - idle, cachedLeaves: idle, cachedBytes: idleBytes };
       return { capacity: pool.capacity, used: pool.used, ...leaves, snapshots: snapshots.size, ...counts };
     },
     known,

@@ -40,8 +40,9 @@ export type PrefixEvent =
 export interface PrefixIndex {
   /** Number of leaves. */
   readonly size: number;
-  /** Number of leaves that only the index holds. */
+  /** Number of leaves that only the index holds, and their bytes, with their sinks. */
   readonly idle: number;
+  readonly idleBytes: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
   root(salt: string): PrefixNode;
   /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
@@ -66,6 +67,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   const roots = new Map<string, PrefixNode>();
   let size = 0;
   let idle = 0;
+  let idleBytes = 0;
   let clock = 0;
   let ids = 0;
 
@@ -76,6 +78,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     lastUsed: 0,
     childCount: 0,
   });
+  const noteIdleCount = ({ leaf, sinks }: PrefixNode, change: 1 | -1) => {
+    idle += change;
+    idleBytes += change * ((leaf?.block.bytes ?? 0) + (sinks?.block.bytes ?? 0));
+  };
   const isEvictable = ({ leaf, childCount }: PrefixNode) => leaf?.holders === 1 && childCount === 0;
   const offer = (node: PrefixNode) => {
     if (isEvictable(node)) policy.add(node);
@@ -93,7 +99,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     else parent.children.delete(hash);
     parent.childCount--;
     size--;
-    idle--;
+    noteIdleCount(node, -1);
     leaf.node = undefined;
     onEvent?.({ type: 'removed', id: node.id });
     pool().release(leaf);
@@ -108,6 +114,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     },
     get idle() {
       return idle;
+    },
+    get idleBytes() {
+      return idleBytes;
     },
     root(salt) {
       const root = roots.get(salt) ?? createNode({ salt, tokens: [] });
@@ -138,12 +147,12 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     },
     noteIdle({ node }) {
       if (!node) return;
-      idle++;
+      noteIdleCount(node, 1);
       node.lastUsed = ++clock;
       offer(node);
     },
     noteBusy({ node }) {
-      if (node) idle--;
+      if (node) noteIdleCount(node, -1);
     },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {

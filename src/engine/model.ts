@@ -61,10 +61,12 @@ export interface MemoryUse {
   weights: number;
   /** Activations and codec tables. */
   scratch: number;
-  /** Sealed pages, also those that are only kept for later prompts. */
+  /** Sealed pages of all conversations. */
   pages: number;
-  /** f16 tails and sinks of all sequences. */
+  /** f16 tails and sinks of all conversations. */
   tails: number;
+  /** Sealed pages that are only kept for later prompts. They make room when it is needed. */
+  cached: number;
   /** Everything that the device has allocated. */
   total: number;
 }
@@ -192,10 +194,11 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
     notices,
     lost: engine.device.lost ?? new Promise(() => {}),
     memory() {
-      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
-      const { used, sharedLeaves, cachedLeaves } = cache.stats;
-      const pages = (sharedLeaves + cachedLeaves) * plan.leaf.bytes;
-      return { ...engine.bytes, pages, tails: used - pages, total: engine.device.allocatedBytes };
+      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, cached: 0, total: 0 };
+      const { used, sharedLeaves, cachedBytes } = cache.stats;
+      const pages = sharedLeaves * plan.leaf.bytes;
+      const tails = used - pages - cachedBytes;
+      return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
     stats: () => ({ ...cache.stats, ...scheduler.stats }),
     generate: (prompt, options) => ephemeral().generate(prompt, options),

@@ -74,7 +74,6 @@ export async function* generate(
   let dropped = 0;
 
   const onToken = (sampled: Sampled, droppedNow: number): boolean => {
-    if (result.ids.length === 0) timer.prefilled();
     result.usage.completionTokens = result.ids.push(sampled.id);
     const { id, logprob, top } = sampled;
     if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
@@ -104,7 +103,9 @@ export async function* generate(
       timer.resume();
     },
     onPrefill(held) {
-      result.usage.prefilledTokens = Math.max(0, held - result.usage.reusedTokens);
+      if (held > prompt.length || result.ids.length > 0) return;
+      result.usage.prefilledTokens = held - result.usage.reusedTokens;
+      timer.prefilled();
       onPrefill?.({ done: held, total: prompt.length });
     },
     async onEnd(sequence) {
@@ -202,7 +203,7 @@ function createTimer({ usage, timings }: Result) {
   };
   return {
     prefilled() {
-      timings.prefillMs = lap();
+      timings.prefillMs += lap();
       timings.prefillRate = (1000 * usage.prefilledTokens) / timings.prefillMs;
     },
     decoded() {

@@ -90,6 +90,8 @@ interface Task extends Candidate {
 /** A pass whose results are not delivered yet. */
 interface Flight {
   tasks: readonly Task[];
+  /** Those that read their prompt: tokens in the cache after the pass. */
+  prompts: readonly { task: Task; held: number }[];
   delivered: Promise<void>;
   /** Whether the device samples all its tokens. */
   deviceSampled: boolean;
@@ -221,7 +223,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const started = performance.now();
     const chunks = pieces.map(({ request: task, rows }) => createChunk(task, rows));
     const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, pieces[i].request]));
-    const tasks = [...taskOf.values()];
+    const tasks = pieces.map(({ request }) => request);
     const results: (() => void)[] = [];
     const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
     const decodeRows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0) - promptRows;
@@ -249,7 +251,10 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const land = () => {
       for (const result of results) result();
     };
-    return { tasks, delivered, deviceSampled, land, started, decodeRows, promptRows };
+    const prompts = chunks.flatMap((chunk, i) =>
+      chunk.prefill ? [{ task: tasks[i], held: chunk.sequence.length }] : [],
+    );
+    return { tasks, prompts, delivered, deviceSampled, land, started, decodeRows, promptRows };
   };
 
   const createChunk = (task: Task, rows: number): Chunk => {
@@ -282,13 +287,11 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const { tasks, decodeRows, promptRows, started } = flight;
     try {
       await flight.delivered;
+      for (const { task, held } of flight.prompts) if (!task.ended) task.request.onPrefill(held);
       flight.land();
       const now = performance.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });
       lastLanding = now;
-      for (const task of tasks)
-        if (!task.ended && task.sequence && task.sequence.length <= task.promptEnd)
-          task.request.onPrefill(task.sequence.length);
     } catch (error) {
       fail(tasks, error);
     }

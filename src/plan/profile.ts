@@ -13,8 +13,10 @@
  */
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
+import { UNPRINTABLE } from '../describe-value.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
+import { toHex } from '../sha256.ts';
 
 export type NumberType = 'f16' | 'f32';
 
@@ -105,8 +107,6 @@ const MAX_HEADER_BYTES = 1 << 24;
 const MAX_LAYERS = 4096;
 const MAX_ARRAYS = 1 << 16;
 const MAX_NAME_LENGTH = 200;
-/** Characters that could control a terminal or hide text in it. */
-const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 /** Codec specs, which also name probes. */
 const SPEC_PATTERN = /^[a-z][\w.:/+-]{0,63}$/;
 /** Longer arrays are stored in f16, if their values allow it. */
@@ -225,7 +225,7 @@ export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The 
   }
   check(offset === end, `${end - offset} bytes at its end are unused`);
   const { arrays: _, ...rest } = header;
-  return { ...rest, learned, hash: hex(hash) };
+  return { ...rest, learned, hash: toHex(hash) };
 }
 
 /** Whether a file that starts with these bytes is a profile. */
@@ -349,8 +349,6 @@ const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object'
 async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
 }
-
-const hex = (bytes: Uint8Array): string => Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
 
 /** A profile with all of `added`, and what it lacks from `earlier`, which was calibrated for other codecs. */
 export function mergeProfiles(earlier: ProfileContent | undefined, added: ProfileContent): ProfileContent {

@@ -1,6 +1,3 @@
-/** Characters that could control a terminal or hide text in it. */
-export const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
-
 /** Describes a rejected value in a few words, for an error message. */
 export function describeValue(value: unknown): string {
   if (typeof value === 'string') return `the string ${JSON.stringify(shorten(value))}`;

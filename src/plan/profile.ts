@@ -13,7 +13,6 @@
  */
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
-import { UNPRINTABLE } from '../describe-value.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
 import { toHex } from '../sha256.ts';
@@ -107,6 +106,8 @@ const MAX_HEADER_BYTES = 1 << 24;
 const MAX_LAYERS = 4096;
 const MAX_ARRAYS = 1 << 16;
 const MAX_NAME_LENGTH = 200;
+/** Characters that could control a terminal or hide text in it. */
+const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 /** Codec specs, which also name probes. */
 const SPEC_PATTERN = /^[a-z][\w.:/+-]{0,63}$/;
 /** Longer arrays are stored in f16, if their values allow it. */

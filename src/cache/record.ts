@@ -34,14 +34,19 @@ export interface RecordLimits {
   name?: string;
 }
 
-export const HEADER_BYTES = 48;
+const HEADER_BYTES = 48;
 const MAGIC = new TextEncoder().encode('kvrc');
 const VERSION = 1;
 const CRC_OFFSET = 4;
 const KEY_OFFSET = 16;
 
-/** The bytes before the payload. Header and payload are written one after the other, so no record is copied. */
-export function encodeRecordHeader({ kind, key, payload }: CacheRecord): Uint8Array<ArrayBuffer> {
+/** The bytes of a record: its header, then its payload as it is, which is not copied. */
+export function* encodeRecord(record: CacheRecord): Generator<Uint8Array, void> {
+  yield encodeHeader(record);
+  if (record.payload.length > 0) yield record.payload;
+}
+
+function encodeHeader({ kind, key, payload }: CacheRecord): Uint8Array<ArrayBuffer> {
   if (payload.length >= 2 ** 32)
     throw new CapacityError(
       `A ${kind} record holds at most 4 GiB, and this one has ${formatCount(payload.length)} bytes. Use a smaller ` +

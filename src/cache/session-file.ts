@@ -11,7 +11,7 @@
  */
 import { assert } from '../errors.ts';
 import { childKey, type LeafKey, leafKeys, rootKey } from './leaf-key.ts';
-import { type Check, createRecordCheck, encodeRecordHeader, type RecordKind, readRecords } from './record.ts';
+import { type Check, createRecordCheck, encodeRecord, type RecordKind, readRecords } from './record.ts';
 import {
   decodeManifest,
   encodeManifest,
@@ -44,15 +44,15 @@ export type AddLeaf = (leaf: Uint8Array, index: number, manifest: SessionManifes
 export async function* writeSession(content: SessionContent): AsyncGenerator<Uint8Array, void> {
   const { leaves, sinks, tail, ...manifest } = content;
   const keys = sessionKeys(manifest);
-  yield* encodeRecord('manifest', keys.root, encodeManifest(manifest));
+  yield* encodeRecord({ kind: 'manifest', key: keys.root, payload: encodeManifest(manifest) });
   let written = 0;
   for await (const leaf of leaves) {
     assert(written < manifest.leafCount, `a session of ${manifest.leafCount} leaves has more`);
-    yield* encodeRecord('leaf', keys.leaves[written++], leaf);
+    yield* encodeRecord({ kind: 'leaf', key: keys.leaves[written++], payload: leaf });
   }
   assert(written === manifest.leafCount, `a session of ${manifest.leafCount} leaves has only ${written}`);
-  yield* encodeRecord('sinks', keys.sinks, sinks);
-  yield* encodeRecord('tail', keys.tail, tail);
+  yield* encodeRecord({ kind: 'sinks', key: keys.sinks, payload: sinks });
+  yield* encodeRecord({ kind: 'tail', key: keys.tail, payload: tail });
 }
 
 /**
@@ -103,11 +103,6 @@ export async function readSession(
   } finally {
     await records.return();
   }
-}
-
-function* encodeRecord(kind: RecordKind, key: LeafKey, payload: Uint8Array): Generator<Uint8Array, void> {
-  yield encodeRecordHeader({ kind, key, payload });
-  if (payload.length > 0) yield payload;
 }
 
 function sessionKeys({ identity, tokens, pageTokens, sinkTokens, leafCount }: SessionManifest) {

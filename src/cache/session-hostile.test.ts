@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { FormatError, KvasirError } from '../errors.ts';
 import { rootKey } from './leaf-key.ts';
+import type { CacheRecord } from './record.ts';
 import {
   createSession,
   decodeSession,
@@ -10,7 +11,6 @@ import {
   encodeSession,
   expected,
   identity,
-  type RawRecord,
   recordsOf,
   smallSession,
 } from './session.case.ts';
@@ -102,7 +102,7 @@ function repairChecksums(file: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer>
 }
 
 describe('records', () => {
-  it.each<[string, RawRecord[], string]>([
+  it.each<[string, CacheRecord[], string]>([
     ['leaves in another order', [manifest, second, first, sinks, tail], 'leaf 0 does not belong'],
     ['a leaf twice', [manifest, first, first, sinks, tail], 'leaf 1 does not belong'],
     ['one leaf too many', [manifest, first, second, second, sinks, tail], 'a leaf record in place of its sinks'],
@@ -133,7 +133,7 @@ describe('records', () => {
   });
 
   it('of other sizes', async () => {
-    const withBytes = (record: RawRecord, length: number) =>
+    const withBytes = (record: CacheRecord, length: number) =>
       encodeRecords(records.with(records.indexOf(record), { ...record, payload: new Uint8Array(length) }));
     expect(await refusal(withBytes(first, 31))).toMatch('there are 31 bytes in its leaf 0 instead of 32');
     expect(await refusal(withBytes(first, 33))).toMatch('claims 33 bytes, and at most 32 are expected');

@@ -1,5 +1,5 @@
 /** A small session for tests: pages of 4 tokens, leaves of 32 bytes. */
-import { encodeRecordHeader, type RecordKind, readRecords } from './record.ts';
+import { type CacheRecord, encodeRecord, readRecords } from './record.ts';
 import { type ExpectedSession, readSession, type Session, type SessionContent, writeSession } from './session-file.ts';
 import type { SessionIdentity } from './session-manifest.ts';
 
@@ -64,18 +64,12 @@ export async function decodeSession(
   return { ...session, leaves };
 }
 
-export interface RawRecord {
-  kind: RecordKind;
-  key: Uint8Array<ArrayBuffer>;
-  payload: Uint8Array;
-}
-
-export async function recordsOf(bytes: Uint8Array): Promise<RawRecord[]> {
-  const records: RawRecord[] = [];
+export async function recordsOf(bytes: Uint8Array): Promise<CacheRecord[]> {
+  const records: CacheRecord[] = [];
   for await (const record of readRecords(chunksOf(bytes), { maxBytes: () => 1e6 })) records.push(record);
   return records;
 }
 
 /** With valid checksums. */
-export const encodeRecords = (records: readonly RawRecord[]): Uint8Array<ArrayBuffer> =>
-  new Uint8Array(Buffer.concat(records.flatMap(record => [encodeRecordHeader(record), record.payload])));
+export const encodeRecords = (records: readonly CacheRecord[]): Uint8Array<ArrayBuffer> =>
+  new Uint8Array(Buffer.concat(records.flatMap(record => [...encodeRecord(record)])));

@@ -36,6 +36,8 @@ export interface ExpectedSession extends ManifestLimits {
   sinkBytes: number;
   /** Bytes of a tail that holds this many tokens. */
   tailBytes(tokens: number): number;
+  /** Whether devices can read it safely: `isValidLeaf` of leaf.ts. */
+  isValidLeaf(leaf: Uint8Array): boolean;
 }
 
 /** Receives the leaves in order. Each is verified, but the file is so only when `readSession` has returned. */
@@ -93,8 +95,11 @@ export async function readSession(
     const { tokens, leafCount, pageTokens } = manifest;
     const keys = sessionKeys(manifest);
     check(sameKey(first.key, keys.root), 'its manifest does not have the key of its identity');
-    for (let i = 0; i < leafCount; i++)
-      await addLeaf(await nextPayload(`leaf ${i}`, 'leaf', keys.leaves[i], expected.leafBytes), i, manifest);
+    for (let i = 0; i < leafCount; i++) {
+      const leaf = await nextPayload(`leaf ${i}`, 'leaf', keys.leaves[i], expected.leafBytes);
+      check(expected.isValidLeaf(leaf), `its leaf ${i} has lists that do not fit into it`);
+      await addLeaf(leaf, i, manifest);
+    }
     const sinks = await nextPayload('sinks', 'sinks', keys.sinks, expected.sinkBytes);
     const tailBytes = expected.tailBytes(tokens.length - leafCount * pageTokens);
     const tail = await nextPayload('tail', 'tail', keys.tail, tailBytes);

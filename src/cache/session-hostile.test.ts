@@ -132,6 +132,11 @@ describe('records', () => {
     expect(await refusal(encodeRecords([wrongKey, ...records.slice(1)]))).toMatch('the key of its identity');
   });
 
+  it('with lists that point outside of them', async () => {
+    const limits = { ...expected, isValidLeaf: (leaf: Uint8Array) => leaf[0] === first.payload[0] };
+    await expect(decodeSession(bytes, { limits })).rejects.toThrow('its leaf 1 has lists that do not fit into it');
+  });
+
   it('of other sizes', async () => {
     const withBytes = (record: CacheRecord, length: number) =>
       encodeRecords(records.with(records.indexOf(record), { ...record, payload: new Uint8Array(length) }));

@@ -17,6 +17,7 @@ export const expected: ExpectedSession = {
   ...{ identity, pageTokens: 4, sinkTokens: 2, tailTokens: 6, maxTokens: 100, vocab: 1000 },
   ...{ leafBytes: 32, sinkBytes: 16 },
   tailBytes: tokens => 8 * tokens,
+  isValidLeaf: () => true,
 };
 
 export interface SmallSession extends SessionContent {

@@ -2,7 +2,8 @@
 import { basename } from 'node:path';
 import { codeBits } from '../../src/codec/codec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../../src/engine/engine.ts';
-import { modelFingerprint, resolveProfile } from '../../src/engine/profile.ts';
+import { modelFingerprint } from '../../src/engine/model-fingerprint.ts';
+import { resolveProfile } from '../../src/engine/profile.ts';
 import { InputError } from '../../src/errors.ts';
 import { SCORED_PER_BLOCK } from '../../src/eval/divergence.ts';
 import { type DeviceName, listDevices } from '../../src/kernel/open.ts';

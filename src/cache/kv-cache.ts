@@ -5,12 +5,12 @@
  * A snapshot is an idle sequence, kept so that a later prompt can continue exactly there. Without a recent window every page
  * boundary is such a point anyway, and a snapshot only saves the unsealed tail; with one, only snapshots are.
  */
-import type { Device, KvShape } from '../kernel/device.ts';
+import type { Block, Device, KvShape } from '../kernel/device.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
 import type { EvictionPolicy } from './eviction.ts';
-import { f16BlockBytes, type LeafLayout } from './leaf.ts';
+import { f16Block, f16BlockBytes, type LeafLayout, layerOffsets } from './leaf.ts';
 import { pageErrorBytes } from './page-errors.ts';
-import { createPool } from './pool.ts';
+import { createPool, type SharedBlock } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from './prefix.ts';
 import { createSequence, type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
 
@@ -69,10 +69,28 @@ export interface KvCache {
   snapshotOf(owner: Owner): Sequence | undefined;
   /** Disposes the owner's snapshot. Its leaves stay cached. */
   forget(owner: Owner): void;
+  /** Takes an owner's snapshot out of the cache; give it back with `keep`. */
+  take(owner: Owner): Sequence | undefined;
+  /** Starts restoring a sequence from stored bytes. Call `finish` or `discard`. */
+  restore(salt?: string): Restoring;
   /** Whether `bytes` more fit, after evicting snapshots and leaves that nobody uses. */
   makeRoom(bytes: number): boolean;
   /** Frees snapshots and cached leaves. Running sequences must be disposed before. */
   dispose(): void;
+}
+
+/** A sequence that is being restored. Its tail and sinks are written by the caller. */
+export interface Restoring {
+  readonly tail: Block;
+  readonly sinks: Block;
+  /** Adds the next leaf. */
+  addLeaf(bytes: Uint8Array): void;
+  /**
+   * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are those that this device would compute, so other
+   * prompts may use them.
+   */
+  finish(ids: readonly number[], owner: Owner, shares: boolean): void;
+  discard(): void;
 }
 
 interface Snapshot {
@@ -191,6 +209,42 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     snapshotOf: owner => [...snapshots].findLast(snapshot => snapshot.owner === owner)?.sequence,
     forget(owner) {
       for (const snapshot of snapshots) if (snapshot.owner === owner) drop(snapshot);
+    },
+    take(owner) {
+      const found = [...snapshots].findLast(snapshot => snapshot.owner === owner);
+      if (found) snapshots.delete(found);
+      return found?.sequence;
+    },
+    restore(salt = '') {
+      const held: SharedBlock[] = [];
+      const discard = () => {
+        for (const block of held.splice(0)) pool.release(block);
+      };
+      const allocate = (bytes: number, offsets: readonly number[]) => {
+        const block = pool.allocate(bytes, offsets);
+        held.push(block);
+        return block;
+      };
+      const leaves: Leaf[] = [];
+      const tail = allocate(...f16Block({ ...shape, layers: layout.layers }, tailTokens));
+      const sinks = allocate(...f16Block({ ...shape, layers: layout.layers }, shape.sinks));
+      return {
+        tail: tail.block,
+        sinks: sinks.block,
+        addLeaf(bytes) {
+          const leaf = allocate(layout.bytes, layerOffsets(layout));
+          device.writeBlock(leaf.block, bytes);
+          leaves.push(leaf);
+        },
+        finish(ids, owner, shares) {
+          const start = { ids, leaves, sinks, tail: tail.block };
+          const sequence = createSequence({ ...options, pool, index: shares ? index : undefined, salt, start });
+          sequence.commit(0, []);
+          snapshots.add({ sequence, owner });
+          discard();
+        },
+        discard,
+      };
     },
     makeRoom: pool.makeRoom,
     dispose() {

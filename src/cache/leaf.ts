@@ -35,6 +35,18 @@ export function isValidLeaf({ layers }: LeafLayout, leaf: Uint8Array): boolean {
   );
 }
 
+/** Where each layer starts in a leaf. */
+export const layerOffsets = ({ layers }: LeafLayout): number[] => layers.map(({ keyOffset }) => keyOffset);
+
+/** Size of a tail or sink block, and where each layer starts in it. */
+export function f16Block(
+  shape: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,
+  tokens: number,
+): [bytes: number, layerOffsets: number[]] {
+  const bytes = f16BlockBytes(shape, tokens);
+  return [bytes, shape.layers.map((_, layer) => (layer * bytes) / shape.layers.length)];
+}
+
 /** Size of a tail or sink block: f16 keys and values of `tokens` tokens in all layers. */
 export function f16BlockBytes(
   { layers, kvHeads, headDim }: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,

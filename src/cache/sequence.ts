@@ -6,7 +6,7 @@
 import { assert, CapacityError } from '../errors.ts';
 import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
-import { f16BlockBytes, type LeafLayout } from './leaf.ts';
+import { f16Block, type LeafLayout, layerOffsets } from './leaf.ts';
 import { createPageErrors, type PageErrorRow, pageErrorBytes } from './page-errors.ts';
 import { createPool, type Pool, type SharedBlock } from './pool.ts';
 import type { Leaf, PrefixIndex } from './prefix.ts';
@@ -127,14 +127,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       `overflow: 'slide' needs a context of more than one page plus the recent window (${shape.tailTokens} tokens); ` +
         `got ${context}. Use a larger context, or overflow: 'error'.`,
     );
-  const layerOffsets = layout.layers.map(({ keyOffset }) => keyOffset);
-  const createF16Block = (tokens: number): SharedBlock => {
-    const layerBytes = f16BlockBytes(shape, tokens) / layerOffsets.length;
-    return pool.allocate(
-      layerBytes * layerOffsets.length,
-      layerOffsets.map((_, i) => i * layerBytes),
-    );
-  };
+  const createF16Block = (tokens: number): SharedBlock => pool.allocate(...f16Block(shape, tokens));
   const copyOf = (block: Block, tokens: number): SharedBlock => {
     const copy = createF16Block(tokens);
     device.copyBlock(block, copy.block);
@@ -277,7 +270,7 @@ export function createSequence(options: SequenceOptions): Sequence {
         const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
         const sealsPage = sealed > endLeaf();
         if (sealsPage) {
-          leaves.push(pool.allocate(layout.bytes, layerOffsets));
+          leaves.push(pool.allocate(layout.bytes, layerOffsets(layout)));
           errors?.noteSealed(sealed - 1);
           noteChange();
         }

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { checkShape } from '../codec/kv.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ModelFile } from '../engine/engine.ts';
-import { modelFingerprint } from '../engine/profile.ts';
+import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { InputError } from '../errors.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
 import { defaultCodecs } from '../plan/default-codecs.ts';
@@ -75,8 +75,9 @@ export async function prepareJob(file: ModelFile, options: CalibrationDataOption
   const { seed = 0 } = options;
   const context = options.context ?? Math.min(2048, config.context);
   if (context < 16) throw new InputError(`context is ${context}; it must be at least 16 tokens.`);
+  if (file.paths.length === 0)
+    throw new InputError('Only a model on disk can be calibrated. Give its path or hub name.');
   const fingerprint = await modelFingerprint(file);
-  if (!fingerprint) throw new InputError('Only a model on disk can be calibrated. Give its path or hub name.');
   const chosen = await chooseRows(file, options, context);
   const { rows } = chosen;
   const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;

@@ -4,7 +4,8 @@ import type { Command } from 'commander';
 import { needsProfile } from '../codec/kv.ts';
 import { zoo } from '../codec/zoo.ts';
 import { openModelFile } from '../engine/engine.ts';
-import { estimateCalibrationSeconds, modelFingerprint, shellQuote } from '../engine/profile.ts';
+import { modelFingerprint } from '../engine/model-fingerprint.ts';
+import { estimateCalibrationSeconds, shellQuote } from '../engine/profile.ts';
 import { KvasirError, ShapeError, UnsupportedError } from '../errors.ts';
 import { profileNames } from '../model/profile-name.ts';
 import { fileSource } from '../model/source.ts';
@@ -65,7 +66,7 @@ async function findForModel(model: string): Promise<Found> {
   const file = await openModelFile(model);
   await file.gguf.close();
   const [modelPath] = file.paths;
-  const fingerprint = (await modelFingerprint(file)) ?? '';
+  const fingerprint = await modelFingerprint(file);
   const { profile, path, notice } = await findProfile(modelPath, fingerprint);
   if (notice) console.error(notice);
   if (profile && path !== undefined) return { profile, path };

@@ -1,5 +1,6 @@
 /** A conversation keeps its cache between turns: each turn prefills only what is new. */
 import { countOutliers } from '../cache/outliers.ts';
+import type { SessionTarget } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
@@ -7,10 +8,11 @@ import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import { throwIfDisposed } from './engine.ts';
-import { type GenerateOptions, type GenerationContext, type GenerationOwner, generate } from './generate.ts';
+import { type GenerateOptions, type GenerationContext, type GenerationOwner, generate, prefill } from './generate.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import { reuseTokens } from './reuse-tokens.ts';
 import type { Cancellation } from './scheduler.ts';
+import { saveSession } from './session.ts';
 import { createStream, type Result, type Stream, type StreamBody, type Token } from './stream.ts';
 
 /** Options of `chat` and of a conversation's answers. */
@@ -53,6 +55,11 @@ export interface Conversation extends AsyncDisposableLike {
   fork(): Conversation;
   /** Removes tokens from the end of the cache until at most `tokens` are left, and returns how many are. */
   crop(tokens: number): Promise<number>;
+  /**
+   * Saves the messages and the cache to a file or stream; `model.restore` continues there without prefill. A
+   * file is readable by its owner only: it holds what was said.
+   */
+  save(target: SessionTarget): Promise<void>;
   /** Outlier counts of the sealed pages, for codecs that store outliers in lists (oaken); undefined for others. */
   outliers(): Promise<Outliers | undefined>;
   /** Cancels a running answer, empties the cache, and restores the initial messages. */
@@ -76,7 +83,11 @@ interface ConversationStart {
   initialMessages?: readonly ChatMessage[];
   /** Tokens of the last prompt and answer. */
   ids?: readonly number[];
+  /** Who holds their cache. */
+  owner?: GenerationOwner;
 }
+
+const ANSWERING = 'This conversation is already answering. Wait until it has finished, or open another one.';
 
 export const startMessages = ({ system, messages = [] }: ConversationOptions = {}): ChatMessage[] => [
   ...(system === undefined ? [] : [{ role: 'system', content: system }]),
@@ -93,7 +104,7 @@ export function createConversation(
   const { engine, cache } = generation;
   const { tokenizer, template } = engine;
   const { initialMessages = start.messages } = start;
-  const owner: GenerationOwner = {};
+  const { owner = {} } = start;
   let messages = [...start.messages];
   /** Tokens of the last prompt and its answer: the answer keeps its own tokens in later prompts. */
   let ids: readonly number[] = start.ids ?? [];
@@ -101,6 +112,8 @@ export function createConversation(
   let running: Stream<unknown> | undefined;
   /** A reset or disposal in progress; answers wait for it. */
   let clearing: Promise<void> | undefined;
+  /** A save in progress; answers wait for it. */
+  let saving: Promise<void> | undefined;
   let disposed = false;
 
   const checkOpen = () => {
@@ -114,6 +127,7 @@ export function createConversation(
     const work = async () => {
       await before;
       await running?.return();
+      await saving?.catch(() => {});
       messages = [...initialMessages];
       ids = [];
       owner.warned = false;
@@ -130,12 +144,9 @@ export function createConversation(
   const stream = <T>(steps: StreamBody<T>, signal?: AbortSignal): Stream<T> => {
     checkOpen();
     const created: Stream<T> = createStream(async function* (cancellation, result) {
-      while (clearing) await clearing;
+      while (clearing ?? saving) await (clearing ?? saving)?.catch(() => {});
       checkOpen();
-      if (running)
-        throw new InputError(
-          'This conversation is already answering. Wait until it has finished, or open another one.',
-        );
+      if (running) throw new InputError(ANSWERING);
       running = created;
       onRunning(conversation, true);
       try {
@@ -182,6 +193,19 @@ export function createConversation(
         if (result.ids.length > 0) messages = [...turnMessages, { role: 'assistant', content: result.text }];
       }
     }, options.signal);
+  };
+
+  /** Takes the sequence out of the cache while it is saved, so that it is not evicted. */
+  const save = async (target: SessionTarget) => {
+    // Its tail may have been evicted; then it is computed again.
+    if (!cache.snapshotOf(owner) && ids.length > 0) await prefill(generation, ids, owner);
+    const sequence = cache.take(owner);
+    if (!sequence) throw new InputError('There is nothing to save yet. Send a message first.');
+    try {
+      await saveSession(engine, generation.plan, sequence, { messages, initialMessages, ids }, target);
+    } finally {
+      cache.keep(sequence, owner);
+    }
   };
 
   const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
@@ -246,6 +270,21 @@ export function createConversation(
         throw new InputError('This conversation is answering. Wait until it has finished before cropping it.');
       ids = ids.slice(0, tokens);
       return snapshot()?.crop(tokens) ?? 0;
+    },
+    async save(target) {
+      checkOpen();
+      const before = saving;
+      const work = async () => {
+        await before?.catch(() => {});
+        if (running) throw new InputError(ANSWERING);
+        checkOpen();
+        await save(target);
+      };
+      const saved = work().finally(() => {
+        if (saving === saved) saving = undefined;
+      });
+      saving = saved;
+      return saved;
     },
     outliers: () =>
       engine.exclusive(async ({ device }) => {

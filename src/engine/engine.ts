@@ -17,6 +17,7 @@ import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weig
 import type { Plan, PlanShape } from '../plan/plan.ts';
 import { type BatchSize, createBatchSize, maxBatchRows } from './batch-size.ts';
 import { type BudgetRequest, checkBudget, defaultMemoryLimit } from './budget.ts';
+import { modelFingerprint } from './model-fingerprint.ts';
 import { warmUp } from './warm-up.ts';
 
 export type { ModelInput, ModelPart } from '../model/input.ts';
@@ -52,6 +53,8 @@ export interface Engine {
   readonly scratch: Scratch;
   readonly bytes: { readonly weights: number; readonly scratch: number };
   readonly batchSize: BatchSize;
+  /** The model's sha256; computed on the first call, if it is not known. */
+  fingerprint(): Promise<string>;
   /** Bytes that the budget has for caches. */
   readonly kvMemory: number;
   readonly disposed: boolean;
@@ -139,6 +142,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
       bytes,
       batchSize,
       kvMemory: budget.cache,
+      fingerprint: () => modelFingerprint(file),
     });
     if (options.warmUp ?? opened.warmUp) await warmUp(engine, cache.plan);
     return engine;

@@ -134,6 +134,17 @@ export async function* generate(
     await settled;
   }
 }
+/** Computes the cache of these tokens, for their owner. */
+export async function prefill({ scheduler }: GenerationContext, ids: readonly number[], owner: Owner): Promise<void> {
+  await scheduler.submit({
+    ...{ prompt: ids, tenant: '', owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
+    isParked: () => false,
+    onStart() {},
+    onPrefill() {},
+    onToken: () => false,
+  });
+}
+
 interface WriteResult {
   /** Text that is final. */
   text: string;

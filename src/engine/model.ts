@@ -1,6 +1,7 @@
 /** The public model: load it, generate text, dispose it. */
 
 import type { KvCacheStats } from '../cache/kv-cache.ts';
+import type { SessionSource } from '../cache/session-io.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import type { DeviceError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
@@ -31,6 +32,7 @@ import {
 import { checkConversationOptions, checkLoadOptions } from './options.ts';
 import { resolveProfile } from './profile.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
+import { restoreSession } from './session.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
 /** Options of `loadModel`. */
@@ -106,6 +108,11 @@ export interface Model extends AsyncDisposableLike {
   complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
   /** Opens a conversation whose turns share a cache. Dispose it, or open it with `await using`. */
   conversation(options?: ConversationOptions): Conversation;
+  /**
+   * Restores a conversation that `save` has written. The model, codec and profile must be the same; a session that is
+   * damaged or does not fit is refused with an error that names the reason.
+   */
+  restore(source: SessionSource): Promise<Conversation>;
   /** Cancels running answers, waits for them, and frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
@@ -208,6 +215,13 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
     conversation(options) {
       checkConversationOptions(options);
       return open(options);
+    },
+    async restore(source) {
+      checkOpen();
+      const owner = {};
+      const saved = await restoreSession(generation, source, owner);
+      checkOpen();
+      return createConversation(generation, { ...saved, owner }, noteRunning);
     },
     dispose,
     [Symbol.asyncDispose]: dispose,

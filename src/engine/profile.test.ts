@@ -15,7 +15,8 @@ import { encodeProfile } from '../plan/profile.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { openModelFile, planShape } from './engine.ts';
 import { loadModel, type Model } from './model.ts';
-import { modelFingerprint, profileShape } from './profile.ts';
+import { modelFingerprint } from './model-fingerprint.ts';
+import { profileShape } from './profile.ts';
 
 let model: string;
 let bytes: Uint8Array<ArrayBuffer>;
@@ -31,7 +32,7 @@ beforeAll(async () => {
   const { key = {}, value = {} } = placeholderLearned('tq4-c', planShape(file));
   const content = {
     ...smallContent,
-    fingerprint: (await modelFingerprint(file)) ?? '',
+    fingerprint: await modelFingerprint(file),
     shape: profileShape(file),
     learned: Array.from({ length: file.config.layers }, () => ({ key, value })),
   };

@@ -1,23 +1,18 @@
 /** Finds the profile of a model file: the given one, or the one on disk. */
 import { needsProfile, usesProfile } from '../codec/kv.ts';
 import { UnsupportedError } from '../errors.ts';
-import { fingerprintFiles } from '../model/fingerprint.ts';
 import { isAuto } from '../plan/auto.ts';
 import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
 import { checkProfile, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
-import { findProfile, kvasirCacheDir, type ProfileSearch } from '../plan/profile-store.ts';
+import { findProfile, type ProfileSearch } from '../plan/profile-store.ts';
 import { formatDuration } from '../units.ts';
 import { type ModelFile, planShape } from './engine.ts';
+import { modelFingerprint } from './model-fingerprint.ts';
 
 export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'>): ProfileShape {
   const { layers, kvHeads, headDim } = config;
   return { layers, kvHeads, headDim, ropeFrequencies: [...rope.frequencies] };
-}
-
-/** sha256 of the model's files; undefined for Blobs, which would have to be held in memory as a whole. */
-export async function modelFingerprint({ paths }: Pick<ModelFile, 'paths'>): Promise<string | undefined> {
-  return paths.length === 0 ? undefined : fingerprintFiles(paths, { cacheDir: await kvasirCacheDir() });
 }
 
 /** Calibration takes this many core-seconds per weight and token. Measured on two cores with SmolLM2's 135 M weights. */
@@ -48,7 +43,8 @@ export async function resolveProfile(
   if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return {};
   const search: ProfileSearch = {};
   if (input !== undefined) search.profile = await openProfile(input, options);
-  const fingerprint = await modelFingerprint(file);
+  // Anything else would have to be read as a whole.
+  const fingerprint = file.paths.length > 0 ? await modelFingerprint(file) : undefined;
   if (input === undefined && fingerprint !== undefined)
     Object.assign(search, await findProfile(file.paths[0], fingerprint));
   if (search.profile) checkProfile(search.profile, profileShape(file), fingerprint);

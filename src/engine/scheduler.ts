@@ -287,7 +287,11 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const { tasks, decodeRows, promptRows, started } = flight;
     try {
       await flight.delivered;
-      for (const { task, held } of flight.prompts) if (!task.ended) task.request.onPrefill(held);
+      for (const { task, held } of flight.prompts) {
+        if (task.ended || !task.sequence) continue;
+        task.request.onPrefill(held);
+        if (held === task.promptEnd) cache.snapshot(task.sequence);
+      }
       flight.land();
       const now = performance.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });

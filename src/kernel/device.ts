@@ -98,6 +98,8 @@ export interface KvView {
 export interface Device {
   readonly name: 'js' | 'wasm' | 'webgpu';
   readonly threads: number;
+  /** What decides the last bits of its results: two devices with the same text compute the same bytes. */
+  readonly arithmetic: string;
   readonly allocatedBytes: number;
   /** Resolves if the device is lost, with the error that all later calls fail with. */
   readonly lost?: Promise<DeviceError>;

@@ -27,6 +27,7 @@ export function createJsDevice(): Device {
   return {
     name: 'js',
     threads: 1,
+    arithmetic: 'js',
     get allocatedBytes() {
       return bytes;
     },

@@ -88,6 +88,7 @@ async function coreCount(): Promise<number> {
 class WasmDevice implements Device {
   readonly name = 'wasm';
   readonly threads: number;
+  readonly arithmetic: string;
   /** Chunks per large kernel: several per thread, so that a thread that starts late does not hold up the others. */
   private readonly chunks: number;
   private readonly shape: AttentionShape;
@@ -106,6 +107,8 @@ class WasmDevice implements Device {
   ) {
     this.heap = memories.main;
     this.threads = pool.threads;
+    const { relaxed, precise } = arithmetic;
+    this.arithmetic = `wasm${relaxed ? ' relaxed' : ''}${precise ? ' precise' : ''}`;
     this.chunks = 4 * pool.threads;
     this.shape = { headDim, kvHeads, pageTokens, group: heads / kvHeads, ...arithmetic };
     this.codecModules = createCodecModules(this.heap, pool, this.shape, limits);

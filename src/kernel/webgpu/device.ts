@@ -109,6 +109,7 @@ export async function createWebGpuDevice(options: WebGpuOptions): Promise<WebGpu
 export class WebGpuDevice implements Device {
   readonly name = 'webgpu';
   readonly threads = 1;
+  readonly arithmetic: string;
   private readonly maxBindingBytes: number;
   private readonly pools = new Map<string, Pool>();
   private readonly projections: Projections;
@@ -136,6 +137,8 @@ export class WebGpuDevice implements Device {
       subgroupMatrices: matrices && info.narrowMatrices,
       f16: info.f16,
     };
+    const modes = { subgroupSize, matrices, f16: info.f16, packedDots: info.packedDots, precise };
+    this.arithmetic = `webgpu ${info.name} ${JSON.stringify(modes)}`;
     const unroll = rest.unroll ?? (info.software ? 1 : 4);
     this.maxBindingBytes = Math.min(info.limits.binding, info.limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);

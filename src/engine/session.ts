@@ -1,0 +1,164 @@
+/** Saves a conversation's cache to a session file, and restores it: the next token then needs no prefill. */
+import type { KvCache, Owner } from '../cache/kv-cache.ts';
+import { isValidLeaf } from '../cache/leaf.ts';
+import type { Sequence } from '../cache/sequence.ts';
+import { readSession, writeSession } from '../cache/session-file.ts';
+import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../cache/session-io.ts';
+import type { SessionIdentity } from '../cache/session-manifest.ts';
+import { FORMAT_VERSION } from '../codec/page-fields.ts';
+import { FormatError, UnsupportedError } from '../errors.ts';
+import { tailCapacity } from '../kernel/visibility.ts';
+import type { ChatMessage } from '../model/template.ts';
+import type { Plan } from '../plan/plan.ts';
+import { createSha256, toHex } from '../sha256.ts';
+import type { Engine } from './engine.ts';
+import { checkMessages } from './options.ts';
+
+/** What a session holds besides its cache. */
+export interface SavedConversation {
+  messages: readonly ChatMessage[];
+  initialMessages: readonly ChatMessage[];
+  /** Tokens of the last prompt and answer. The cache may hold one less. */
+  ids: readonly number[];
+}
+
+/** The JSON in a session's manifest. */
+interface SessionExtra {
+  messages: readonly ChatMessage[];
+  initialMessages: readonly ChatMessage[];
+  /** Token ids that are not in the cache: the last one of an answer. */
+  lastIds: readonly number[];
+  /** What computed the bytes. Elsewhere they are as good, but not the same as those that would be computed there. */
+  arithmetic: string;
+}
+
+export async function saveSession(
+  engine: Engine,
+  plan: Plan,
+  sequence: Sequence,
+  { messages, initialMessages, ids }: SavedConversation,
+  target: SessionTarget,
+): Promise<void> {
+  if (sequence.droppedTokens > 0)
+    throw new UnsupportedError(
+      "A conversation whose oldest tokens were dropped (overflow: 'slide') cannot be saved. Use a larger context.",
+    );
+  const { device } = engine;
+  const { view } = sequence;
+  const identity = await sessionIdentity(engine, plan);
+  const read = (block: (typeof view)['tail']) => engine.exclusive(() => device.readBlock(block));
+  const lastIds = ids.slice(sequence.length);
+  const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: device.arithmetic };
+  const leaves = async function* () {
+    for (const leaf of view.leaves) yield read(leaf);
+  };
+  const content = {
+    ...{ identity, extra, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink },
+    tokens: Int32Array.from(sequence.ids),
+    leafCount: view.leaves.length,
+    leaves: leaves(),
+    sinks: await read(view.sinkBlock),
+    tail: await read(view.tail),
+  };
+  await writeTo(target, writeSession(content));
+}
+
+/** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */
+export async function restoreSession(
+  { engine, cache, plan, context }: { engine: Engine; cache: KvCache; plan: Plan; context: number },
+  source: SessionSource,
+  owner: Owner,
+): Promise<SavedConversation> {
+  const identity = await sessionIdentity(engine, plan);
+  const { vocab } = engine.config;
+  const restoring = cache.restore();
+  const { tail, sinks } = restoring;
+  const expected = {
+    ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },
+    tailTokens: tailCapacity({ pageTokens: plan.pageTokens, recent: plan.window.recent }),
+    leafBytes: plan.leaf.bytes,
+    sinkBytes: sinks.bytes,
+    tailBytes: () => tail.bytes,
+    isValidLeaf: (leaf: Uint8Array) => isValidLeaf(plan.leaf, leaf),
+  };
+  try {
+    const session = await readSession(readFrom(source), expected, async leaf => restoring.addLeaf(leaf));
+    const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
+    const tokens = [...session.tokens];
+    await engine.exclusive(async ({ device }) => {
+      device.writeBlock(sinks, session.sinks);
+      device.writeBlock(tail, session.tail);
+    });
+    restoring.finish(tokens, owner, arithmetic === engine.device.arithmetic);
+    return { messages, initialMessages, ids: [...tokens, ...lastIds] };
+  } catch (error) {
+    restoring.discard();
+    throw error;
+  }
+}
+
+const identities = new WeakMap<Plan, Promise<SessionIdentity>>();
+
+/** What the bytes of a cache depend on. Computed once: a model's file may have to be hashed. */
+function sessionIdentity(engine: Engine, plan: Plan): Promise<SessionIdentity> {
+  const known = identities.get(plan) ?? computeIdentity(engine, plan);
+  identities.set(plan, known);
+  known.catch(() => identities.delete(plan));
+  return known;
+}
+
+async function computeIdentity({ fingerprint, tokenizer, rope, config }: Engine, plan: Plan): Promise<SessionIdentity> {
+  const { spec, window, pageTokens, codecs } = plan;
+  const layers = codecs.map(({ keys, values }) => `${keys.spec}/${values.spec}`);
+  const tokens = Array.from({ length: config.vocab }, (_, id) => tokenizer.tokenText(id));
+  return {
+    model: await fingerprint(),
+    tokenizer: hashValue(tokens),
+    rope: hashValue(rope.frequencies),
+    plan: `${spec} ${JSON.stringify({ window, pageTokens })} ${hashValue(layers)}`,
+    // A layout has all that a device must know to read a page, the learned tables included.
+    tables: hashValue(codecs.map(({ keys, values }) => [keys.layout, values.layout])),
+    // Pages are valid on every device: a session may move.
+    arithmetic: '',
+    format: FORMAT_VERSION,
+  };
+}
+
+/** sha256 of a value of plain objects, arrays, typed arrays and scalars. */
+function hashValue(value: unknown): string {
+  const hash = createSha256();
+  const text = (string: string) => hash.update(new TextEncoder().encode(`${string.length}:${string}`));
+  const visit = (part: unknown): void => {
+    if (ArrayBuffer.isView(part)) {
+      text(`${part.constructor.name} ${part.byteLength}`);
+      hash.update(new Uint8Array(part.buffer, part.byteOffset, part.byteLength));
+    } else if (typeof part === 'object' && part !== null) {
+      const entries = Object.entries(part).filter(([, entry]) => entry !== undefined);
+      text(`${Array.isArray(part) ? 'array' : 'object'} ${entries.length}`);
+      for (const [name, entry] of entries.sort(([a], [b]) => (a < b ? -1 : 1))) {
+        text(name);
+        visit(entry);
+      }
+    } else text(`${typeof part} ${part}`);
+  };
+  visit(value);
+  return toHex(hash.digest());
+}
+
+/** Session files are untrusted. */
+function checkExtra(extra: unknown, vocab: number): SessionExtra {
+  const refuse = (what: string): never => {
+    throw new FormatError(`The session is damaged: ${what}. Save the conversation again.`);
+  };
+  const { messages, initialMessages, lastIds, arithmetic } = (extra ?? {}) as Partial<SessionExtra>;
+  try {
+    checkMessages(messages);
+    checkMessages(initialMessages);
+  } catch {
+    refuse('its messages are invalid');
+  }
+  const isId = (id: unknown) => Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocab;
+  if (!Array.isArray(lastIds) || lastIds.length > 1 || !lastIds.every(isId)) refuse('its last tokens are invalid');
+  if (typeof arithmetic !== 'string') refuse('its arithmetic is missing');
+  return { messages, initialMessages, lastIds, arithmetic } as SessionExtra;
+}

@@ -1,0 +1,122 @@
+/** Conversations that are saved and restored, in the same process and in another one. */
+import { mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadModel, type Model } from '../src/engine/model.ts';
+import { FormatError, InputError, KvasirError, UnsupportedError } from '../src/errors.ts';
+import { load, words } from './lifetimes.ts';
+
+const greedy = { temperature: 0, maxTokens: 24, ignoreEos: true };
+const long = words.slice(0, 90);
+let folder: string;
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'kvasir-sessions-'));
+});
+afterAll(() => rm(folder, { recursive: true }));
+
+describe.each(['js', 'wasm'] as const)('on %s', device => {
+  describe.each(['tq4', 'f16', 'tq2+recent9', 'kivi2g16+sink20'])('%s: a session', kv => {
+    let model: Model;
+    let path: string;
+    beforeAll(async () => {
+      model = await load(device, { kv });
+      path = join(folder, `${device}-${kv.replace('/', '-')}.kvsession`);
+    });
+    afterAll(() => model.dispose());
+
+    it('goes on exactly where it was saved, without prefill, also in another model', async () => {
+      await using conversation = model.conversation({ system: 'Be brief.' });
+      await conversation.send(long, greedy).result();
+      await conversation.save(path);
+      expect((await stat(path)).mode & 0o777).toBe(0o600);
+      const expected = await conversation.send('And then?', greedy).result();
+      await using other = await load(device, { kv });
+      for (const into of [model, other]) {
+        await using restored = await into.restore(path);
+        const { ids, usage } = await restored.send('And then?', greedy).result();
+        expect(ids).toEqual(expected.ids);
+        expect(usage.reusedTokens).toBeGreaterThanOrEqual(expected.usage.reusedTokens);
+        expect(restored.messages).toEqual(conversation.messages);
+      }
+    });
+
+    it('can be saved again, after its cache was evicted too', async () => {
+      await using conversation = await model.restore(path);
+      const copy = `${path}.copy`;
+      await conversation.save(copy);
+      expect(await readFile(copy)).toEqual(await readFile(path));
+      await conversation.crop(0);
+      await conversation.save(copy).catch(() => {});
+      expect(await readdir(folder)).not.toContain(expect.stringMatching(/\.part$/));
+    });
+
+    it('is read from bytes, Blobs and streams', async () => {
+      const bytes = new Uint8Array(await readFile(path));
+      const blob = new Blob([bytes]);
+      for (const source of [bytes, bytes.buffer, blob, blob.stream()]) {
+        await using restored = await model.restore(source);
+        expect(restored.messages).toHaveLength(3);
+        expect(restored.length).toBeGreaterThan(90);
+      }
+    });
+  });
+});
+
+it('a restored session needs no prefill but that of the new message', async () => {
+  const path = join(folder, 'mimir.kvsession');
+  const open = () => loadModel('models/mimir.gguf', { device: 'wasm', context: 2048 });
+  await using model = await open();
+  await using conversation = model.conversation();
+  await conversation.send(words.repeat(4), { temperature: 0, maxTokens: 30 }).result();
+  await conversation.save(path);
+  const expected = await conversation.send('Who drank it?', { temperature: 0, maxTokens: 30 }).result();
+  await using other = await open();
+  await using restored = await other.restore(path);
+  const { ids, usage } = await restored.send('Who drank it?', { temperature: 0, maxTokens: 30 }).result();
+  expect(ids).toEqual(expected.ids);
+  expect(usage.reusedTokens).toBeGreaterThan(200);
+  expect(usage.prefilledTokens).toBeLessThan(40);
+});
+
+describe('a session that does not fit', () => {
+  let model: Model;
+  let path: string;
+  beforeAll(async () => {
+    model = await load('wasm');
+    path = join(folder, 'hostile.kvsession');
+    await using conversation = model.conversation();
+    await conversation.send(long, greedy).result();
+    await conversation.save(path);
+  });
+  afterAll(() => model.dispose());
+
+  it('is refused with the difference: another codec', async () => {
+    await using other = await load('wasm', { kv: 'tq3' });
+    await expect(other.restore(path)).rejects.toThrow(UnsupportedError);
+    await expect(other.restore(path)).rejects.toThrow(/another plan/);
+    expect(other.stats()).toMatchObject({ snapshots: 0, sharedLeaves: 0, cachedLeaves: 0 });
+  });
+
+  it('is refused if it is truncated or damaged, and nothing of it is kept', async () => {
+    const bytes = new Uint8Array(await readFile(path));
+    const before = model.stats();
+    const damaged = join(folder, 'damaged.kvsession');
+    for (const length of [0, 1, 47, 48, 200, bytes.length >> 1, bytes.length - 1]) {
+      await writeFile(damaged, bytes);
+      await truncate(damaged, length);
+      await expect(model.restore(damaged)).rejects.toThrow(FormatError);
+    }
+    for (let i = 0; i < 200; i++) {
+      const flipped = Uint8Array.from(bytes);
+      flipped[(i * 7919) % bytes.length] ^= 1 << (i % 8);
+      await expect(model.restore(flipped)).rejects.toThrow(KvasirError);
+    }
+    expect(model.stats()).toEqual(before);
+  });
+
+  it('is refused if there is none', async () => {
+    await expect(model.restore(join(folder, 'missing'))).rejects.toThrow(KvasirError);
+    await expect(model.conversation().save(join(folder, 'empty'))).rejects.toThrow(InputError);
+  });
+});

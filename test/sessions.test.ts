@@ -25,7 +25,7 @@ describe.each(['js', 'wasm'] as const)('on %s', device => {
     });
     afterAll(() => model.dispose());
 
-    it('goes on exactly where it was saved, without prefill, also in another model', async () => {
+    it('goes on exactly where it was saved, also in another model', async () => {
       await using conversation = model.conversation({ system: 'Be brief.' });
       await conversation.send(long, greedy).result();
       await conversation.save(path);
@@ -34,9 +34,8 @@ describe.each(['js', 'wasm'] as const)('on %s', device => {
       await using other = await load(device, { kv });
       for (const into of [model, other]) {
         await using restored = await into.restore(path);
-        const { ids, usage } = await restored.send('And then?', greedy).result();
+        const { ids } = await restored.send('And then?', greedy).result();
         expect(ids).toEqual(expected.ids);
-        expect(usage.reusedTokens).toBeGreaterThanOrEqual(expected.usage.reusedTokens);
         expect(restored.messages).toEqual(conversation.messages);
       }
     });
@@ -63,9 +62,9 @@ describe.each(['js', 'wasm'] as const)('on %s', device => {
   });
 });
 
-it('a restored session needs no prefill but that of the new message', async () => {
+it.each(['tq4', 'tq4+recent32'])('%s: a restored session needs no prefill but that of the new message', async kv => {
   const path = join(folder, 'mimir.kvsession');
-  const open = () => loadModel('models/mimir.gguf', { device: 'wasm', context: 2048 });
+  const open = () => loadModel('models/mimir.gguf', { device: 'wasm', context: 2048, kv });
   await using model = await open();
   await using conversation = model.conversation();
   await conversation.send(words.repeat(4), { temperature: 0, maxTokens: 30 }).result();

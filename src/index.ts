@@ -2,7 +2,9 @@
  * Kvasir: `loadModel` and its types. Other entry points: `kvasir/codec` (codecs), `kvasir/calibrate` (profiles),
  * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
  */
+export type { KvCacheStats } from './cache/kv-cache.ts';
 export type { LeafLayout } from './cache/leaf.ts';
+export type { SessionSource, SessionTarget } from './cache/session-io.ts';
 export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';
@@ -23,9 +25,11 @@ export {
   type MemoryUse,
   type Model,
   type ModelDevice,
+  type ModelStats,
 } from './engine/model.ts';
 export type { Quality } from './engine/quality.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
+export type { SchedulerStats } from './engine/scheduler.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
 export {
   CapacityError,

@@ -2,10 +2,12 @@
 import { homedir } from 'node:os';
 import type { Command } from 'commander';
 import { closestName } from '../closest-name.ts';
+import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import type { Model } from '../engine/model.ts';
-import type { Result } from '../engine/stream.ts';
-import { KvasirError } from '../errors.ts';
+import type { Result, Stream } from '../engine/stream.ts';
+import { CapacityError, InputError, KvasirError } from '../errors.ts';
 import { formatBytes, formatCount } from '../units.ts';
+import { createBranches } from './branches.ts';
 import { openChatInput } from './chat-input.ts';
 import { withFlagNames } from './flag-names.ts';
 import {
@@ -21,14 +23,21 @@ import {
   sanitizeForTerminal,
 } from './model-command.ts';
 import { type Document, joinPromptParts, readPromptFile } from './read-text.ts';
+import { formatLastExchange, formatLength, openSession, previewOf, SESSION_HELP } from './session.ts';
 
-type Options = ModelOptions & SamplingFlags;
+type Options = ModelOptions & SamplingFlags & { session?: string };
 
-const HELP = `/stats      show speed, memory and quality of the last answer
-/file PATH  attach a file to your next message
-/reset      clear the conversation
-/exit       exit (or Ctrl-D, or Ctrl-C twice)
-/help       show this help
+const HELP = `/stats        show speed, memory and quality of the last answer
+/file PATH    attach a file to your next message
+/regenerate   answer your last message again
+/undo         remove your last message and its answer
+/fork         continue in a copy of the conversation, a new branch
+/branch [N]   list the branches, or continue in branch N
+/save [FILE]  save to a session file, now and after each answer
+/load FILE    continue a saved conversation, as a new branch
+/reset        clear the conversation
+/exit         exit (or Ctrl-D, or Ctrl-C twice)
+/help         show this help
 """ starts and ends a message of several lines. A paste is one message.
 Ctrl-C stops an answer. Text typed during an answer goes into your next message.`;
 
@@ -37,109 +46,149 @@ export function addChat(program: Command): void {
     .command('chat')
     .description('chat with a model; the KV cache is kept between turns')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`');
-  addSamplingOptions(addModelOptions(command)).action(async (name: string, options: Options) => {
-    let model: Model | undefined;
-    await runInterruptible(async signal => {
-      model = await loadWithProgress(name, options, signal);
+  addSamplingOptions(addModelOptions(command))
+    .option('--session <file>', SESSION_HELP)
+    .action(async (name: string, options: Options) => {
+      let model: Model | undefined;
+      await runInterruptible(async signal => {
+        model = await loadWithProgress(name, options, signal);
+      });
+      if (!model) return;
+      await using loaded = model;
+      await chat(loaded, options);
     });
-    if (!model) return;
-    await using loaded = model;
-    await chat(loaded, options);
-  });
 }
 
 async function chat(model: Model, options: Options): Promise<void> {
+  const conversation = await openSession(model, options);
+  const turns = createTurns(model, conversation, options);
   let answering: AbortController | undefined;
   const input = openChatInput(() => answering?.abort());
-  const session = createChatSession(model, options);
   try {
     if (input.isTerminal)
       console.log(`${model.config.name}, ${model.plan.spec}, ${model.device.why}. /help shows commands.`);
+    if (conversation.length > 0)
+      console.error(`Resumed ${options.session}: ${formatLength(conversation)}.${formatLastExchange(conversation)}`);
     for (let message = await input.next(); message; message = await input.next()) {
       const text = message.text.trim();
       if (text === '/exit') break;
       if (text === '') continue;
-      if (text.startsWith('/') && !message.literal)
-        await session.command(text).then(console.log, error => console.error(userErrorMessage(error)));
-      else {
-        answering = new AbortController();
-        await session.answer(text, answering.signal);
-        answering = undefined;
-      }
+      answering = new AbortController();
+      if (text.startsWith('/') && !message.literal) await turns.command(text, answering.signal);
+      else await turns.send(text, answering.signal);
+      answering = undefined;
     }
   } finally {
     input.close();
-    await session.dispose();
+    await turns.close();
   }
 }
 
-/** A conversation with the user's attached files, the turn number and the last result. */
-function createChatSession(model: Model, options: Options) {
-  const conversation = model.conversation({ system: options.system });
+/** The turns of a chat: messages and commands, with the attached files, the turn number and the last result. */
+function createTurns(model: Model, first: Conversation, options: Options) {
+  const branches = createBranches(model, { conversation: first, file: options.session }, userErrorMessage);
   let attached: Document[] = [];
   let last: Result | undefined;
-  let turn = 0;
+  let turn = first.messages.filter(({ role }) => role === 'assistant').length;
 
-  /** The seed changes per turn: with a constant one, the same question would always get the same answer. */
-  const sampling = () => {
-    const { seed, ...rest } = samplingOptions(options);
-    return { ...rest, seed: seed === undefined ? undefined : seed + turn };
+  /** Streams an answer. A user error (such as a full context) ends the turn, not the chat. */
+  const answer = async (ask: (options: ChatOptions) => Stream<string>, signal: AbortSignal): Promise<void> => {
+    const bar = createPrefillBar();
+    // With a constant seed, the same question would always get the same answer.
+    const { seed, ...sampling } = samplingOptions(options);
+    const turnSeed = seed === undefined ? undefined : seed + turn;
+    last = undefined;
+    try {
+      const stream = ask({ ...sampling, seed: turnSeed, signal, onPrefill: bar.onPrefill });
+      for await (const piece of stream) {
+        bar.end();
+        process.stdout.write(sanitizeForTerminal(piece));
+      }
+      bar.end();
+      last = await stream.result();
+      turn++;
+      process.stdout.write(last.finish === 'cancelled' ? ' (stopped)\n' : '\n');
+      for (const notice of last.notices) console.error(withFlagNames(notice));
+    } catch (error) {
+      const hint = error instanceof CapacityError ? ' /reset clears the conversation.' : '';
+      console.error(`${userErrorMessage(error)}${hint}`);
+    } finally {
+      bar.end();
+    }
+    if (last && last.ids.length > 0) await branches.saveChange();
   };
-  const commands: Record<string, (rest: string) => string | Promise<string>> = {
+
+  /** What a command returns is printed. */
+  const commands: Record<string, (rest: string, signal: AbortSignal) => string | Promise<string | undefined>> = {
     '/help': () => HELP,
-    async '/reset'() {
-      await conversation.reset();
-      attached = [];
-      turn = 0;
-      return 'Conversation cleared.';
+    async '/stats'() {
+      const { length, bytes } = branches.conversation;
+      const cache = `cache: ${formatCount(length)} of ${formatCount(model.context)} tokens, ${formatBytes(bytes)}`;
+      return last ? `${cache}\n${await formatStats(last, model, branches.conversation)}` : cache;
     },
     async '/file'(rest) {
-      const path = rest.replace(/^(["'])(.*)\1$/, '$2').replace(/^~(?=$|[\\/])/, homedir());
-      if (path === '') return 'No file was given. Usage: /file PATH';
+      const path = pathArgument(rest, '/file PATH');
       const text = await readPromptFile(path, 'the path after /file');
       attached.push({ path, text });
       const tokens = model.tokenizer.encode(text).length;
       return `${path}: ${formatCount(tokens)} tokens (the context holds ${formatCount(model.context)}). It is added before your next message.`;
     },
-    async '/stats'() {
-      const { length, bytes } = conversation;
-      const cache = `cache: ${formatCount(length)} of ${formatCount(model.context)} tokens, ${formatBytes(bytes)}`;
-      return last ? `${cache}\n${await formatStats(last, model, conversation)}` : cache;
+    async '/regenerate'(_, signal) {
+      await answer(options => branches.conversation.regenerate(options), signal);
+      return undefined;
+    },
+    async '/undo'() {
+      const [question] = await branches.conversation.undo();
+      last = undefined;
+      return `Removed "${previewOf(question)}" and its answer.${await branches.saveChange()}`;
+    },
+    '/fork': () => branches.fork(),
+    '/branch'(rest) {
+      if (rest === '') return branches.list();
+      last = undefined;
+      return branches.select(rest);
+    },
+    '/save': rest => branches.save(rest && pathArgument(rest, '/save FILE')),
+    '/load'(rest) {
+      last = undefined;
+      return branches.load(pathArgument(rest, '/load FILE'));
+    },
+    async '/reset'() {
+      await branches.conversation.reset();
+      attached = [];
+      turn = 0;
+      last = undefined;
+      return `Conversation cleared.${await branches.saveChange()}`;
     },
   };
   return {
-    async command(line: string): Promise<string> {
+    async command(line: string, signal: AbortSignal): Promise<void> {
       const [name] = line.split(/\s/, 1);
-      if (Object.hasOwn(commands, name)) return commands[name](line.slice(name.length).trim());
-      const suggestion = closestName(name, [...Object.keys(commands), '/exit']);
-      return `Unknown command ${name}.${suggestion ? ` Did you mean ${suggestion}?` : ''}\n${HELP}`;
-    },
-    /** Streams an answer. A user error (such as a full context) ends the turn, not the chat. */
-    async answer(text: string, signal: AbortSignal): Promise<void> {
-      const bar = createPrefillBar();
-      const message = joinPromptParts(attached, text);
-      const stream = conversation.send(message, { ...sampling(), signal, onPrefill: bar.onPrefill });
-      last = undefined;
+      if (!Object.hasOwn(commands, name)) {
+        const suggestion = closestName(name, [...Object.keys(commands), '/exit']);
+        return console.log(`Unknown command ${name}.${suggestion ? ` Did you mean ${suggestion}?` : ''}\n${HELP}`);
+      }
       try {
-        for await (const piece of stream) {
-          bar.end();
-          process.stdout.write(sanitizeForTerminal(piece));
-        }
-        bar.end();
-        last = await stream.result();
-        // A question stopped before its answer began is dropped; its files stay attached to the next one.
-        if (last.ids.length > 0) attached = [];
-        turn++;
-        process.stdout.write(last.finish === 'cancelled' ? ' (stopped)\n' : '\n');
-        for (const notice of last.notices) console.error(withFlagNames(notice));
+        const told = await commands[name](line.slice(name.length).trim(), signal);
+        if (told !== undefined) console.log(told);
       } catch (error) {
-        console.error(`${userErrorMessage(error)} /reset clears the conversation.`);
-      } finally {
-        bar.end();
+        console.error(userErrorMessage(error));
       }
     },
-    dispose: () => conversation.dispose(),
+    async send(text: string, signal: AbortSignal): Promise<void> {
+      await answer(options => branches.conversation.send(joinPromptParts(attached, text), options), signal);
+      // A question stopped before its answer began is dropped; its files stay attached to the next one.
+      if (last && last.ids.length > 0) attached = [];
+    },
+    close: () => branches.close(),
   };
+}
+
+/** The path after a command, without quotes, and with ~ as the home directory. */
+function pathArgument(rest: string, usage: string): string {
+  const path = rest.replace(/^(["'])(.*)\1$/, '$2').replace(/^~(?=$|[\\/])/, homedir());
+  if (path === '') throw new InputError(`No file was given. Usage: ${usage}`);
+  return path;
 }
 
 /** The message of a user error; other errors are thrown again. */

@@ -28,6 +28,8 @@ const REPLACEMENTS: readonly [RegExp, string | ((...groups: string[]) => string)
   [new RegExp(`(?<!-)\\b(${AMBIGUOUS_NAMES}) (?=must |is [^;]*; it must )`, 'g'), '--$1 '],
   [/\b(?:load|open) the model with a (larger|smaller) context\b/g, 'use a $1 --context'],
   [/\b(larger|smaller) context\b/g, '$1 --context'],
+  [/\buse the same cache spec\b/g, 'use the same --kv'],
+  [/\buse the profile\b/g, 'use the --profile'],
 ];
 
 export function withFlagNames(message: string): string {

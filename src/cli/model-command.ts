@@ -159,15 +159,17 @@ export async function formatStats(
   model: Model,
   conversation: Conversation,
 ) {
-  const { pages, tails, total } = model.memory();
+  const { pages, tails, cached, total } = model.memory();
+  const { capacity } = model.stats();
   const { name, threads } = model.device;
   const outliers = await conversation.outliers();
   return [
     `prompt ${formatCount(usage.promptTokens)} tokens (${formatCount(usage.reusedTokens)} reused), ` +
       `${formatCount(usage.prefilledTokens)} read at ${timings.prefillRate.toFixed(1)} tokens/s`,
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
-    `${model.plan.spec} cache ${formatBytes(pages + tails)} of ${formatBytes(total)} on ${name}` +
-      (name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''),
+    `${model.plan.spec} cache ${formatBytes(pages + tails)}, and ${formatBytes(cached)} kept for later prompts, of at most ` +
+      formatBytes(capacity),
+    `${formatBytes(total)} in all on ${name}${name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''}`,
     ...(quality ? [formatQuality(quality)] : []),
     ...(outliers ? [formatOutliers(outliers)] : []),
   ].join('\n');

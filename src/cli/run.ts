@@ -1,5 +1,6 @@
 /** `kvasir run`: one prompt, one answer, streamed to stdout. */
 import type { Command } from 'commander';
+import { InputError } from '../errors.ts';
 import { withFlagNames } from './flag-names.ts';
 import {
   addModelOptions,
@@ -14,9 +15,11 @@ import {
   sanitizeForTerminal,
 } from './model-command.ts';
 import { readPrompt } from './read-text.ts';
+import { formatLength, openSession, SESSION_HELP } from './session.ts';
 
 interface Options extends ModelOptions, SamplingFlags {
   file?: string[];
+  session?: string;
   raw?: boolean;
   stats?: boolean;
   json?: boolean;
@@ -26,7 +29,8 @@ const HELP = `
 Examples:
   kvasir run model.gguf "Who was Kvasir?" --kv tq4 --max-tokens 200 --stats
   kvasir run model.gguf "What does this say?" --file report.txt
-  git diff | kvasir run model.gguf "Write a commit message for this."`;
+  git diff | kvasir run model.gguf "Write a commit message for this."
+  kvasir run model.gguf "And what became of him?" --session kvasir.kvsession`;
 
 export function addRun(program: Command): void {
   const command = program
@@ -36,6 +40,7 @@ export function addRun(program: Command): void {
     .argument('[prompt]', 'the prompt; piped input is put before it; - reads it from stdin');
   addSamplingOptions(addModelOptions(command))
     .option('--file <file>', 'text file to put before the prompt; may be repeated', append)
+    .option('--session <file>', SESSION_HELP)
     .option('--raw', 'continue the prompt as it is, without the chat template')
     .option('--stats', 'print speed, memory and quality on stderr')
     .option('--json', 'print the result as JSON at the end')
@@ -46,19 +51,19 @@ export function addRun(program: Command): void {
 }
 
 async function run(name: string, argument: string | undefined, options: Options, signal: AbortSignal): Promise<void> {
+  const { session } = options;
+  if (options.raw && session !== undefined)
+    throw new InputError('--raw continues a text, and --session a conversation. Use one of them.');
   const prompt = await readPrompt({ argument, files: options.file, signal });
   await using model = await loadWithProgress(name, options, signal);
   // A conversation keeps its cache after the answer, which the statistics need.
-  const conversation = model.conversation();
+  const conversation = await openSession(model, options);
+  if (conversation.length > 0) console.error(`Resumed ${session}: ${formatLength(conversation)}.`);
   const bar = createPrefillBar();
   const sampling = { ...samplingOptions(options), signal, onPrefill: bar.onPrefill };
-  const messages = [
-    ...(options.system === undefined ? [] : [{ role: 'system', content: options.system }]),
-    { role: 'user', content: prompt },
-  ];
   const stream = options.raw
     ? conversation.generate(prompt, { ...sampling, parseSpecialTokens: true })
-    : conversation.chat(messages, sampling);
+    : conversation.send(prompt, sampling);
   try {
     for await (const piece of stream) {
       bar.end();
@@ -69,11 +74,13 @@ async function run(name: string, argument: string | undefined, options: Options,
   }
   const result = await stream.result();
   const { name: device, threads } = model.device;
+  const setup = { kv: model.plan.spec, device, threads };
   if (options.json)
-    console.log(JSON.stringify({ ...result, kv: model.plan.spec, device, threads, memory: model.memory() }, null, 1));
+    console.log(JSON.stringify({ ...result, ...setup, memory: model.memory(), stats: model.stats() }, null, 1));
   else if (result.text !== '' && !result.text.endsWith('\n')) process.stdout.write('\n');
   for (const notice of result.notices) console.error(withFlagNames(notice));
   if (options.stats) console.error(await formatStats(result, model, conversation));
+  if (session !== undefined && result.ids.length > 0) await conversation.save(session);
 }
 
 const append = (value: string, list: string[] = []): string[] => [...list, value];

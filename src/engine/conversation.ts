@@ -1,4 +1,5 @@
 /** A conversation keeps its cache between turns: each turn prefills only what is new. */
+import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
 import type { SessionTarget } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
@@ -47,6 +48,8 @@ export interface Conversation extends AsyncDisposableLike {
   regenerate(options?: ChatOptions): Stream<string>;
   /** Replaces message `index`, which must be a user message, removes all messages after it, and streams the answer. */
   edit(index: number, content: MessageContent, options?: ChatOptions): Stream<string>;
+  /** Removes the last user message and all messages after it, also from the cache, and returns them. */
+  undo(): Promise<readonly ChatMessage[]>;
   /** Answers the given messages, without adding them to `messages`. Reuses the part of the cache that they share. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   /** Continues a text or token ids. Reuses the part of the cache that the prompt shares. */
@@ -140,12 +143,18 @@ export function createConversation(
     return cleared;
   };
 
+  /** Waits for a reset and a save in progress. */
+  const settled = async () => {
+    checkOpen();
+    while (clearing ?? saving) await (clearing ?? saving)?.catch(() => {});
+    checkOpen();
+  };
+
   /** Allows one answer at a time: two would write into the same cache. */
   const stream = <T>(steps: StreamBody<T>, signal?: AbortSignal): Stream<T> => {
     checkOpen();
     const created: Stream<T> = createStream(async function* (cancellation, result) {
-      while (clearing ?? saving) await (clearing ?? saving)?.catch(() => {});
-      checkOpen();
+      await settled();
       if (running) throw new InputError(ANSWERING);
       running = created;
       onRunning(conversation, true);
@@ -210,6 +219,20 @@ export function createConversation(
 
   const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
 
+  /** Crops the cache to what it shares with `ids`. With a recent window, that may be an older snapshot. */
+  const cropToIds = () => {
+    for (let held = snapshot(); held; held = snapshot()) {
+      if (held.crop(sharedLength(held.ids, ids)) > 0) return;
+      cache.take(owner)?.dispose();
+    }
+  };
+
+  const lastUserMessage = (act: string): number => {
+    const last = messages.findLastIndex(({ role }) => role === 'user');
+    if (last < 0) throw new InputError(`There is no user message to ${act}. Send one first.`);
+    return last;
+  };
+
   const dispose = () => {
     disposed = true;
     return clear();
@@ -229,12 +252,7 @@ export function createConversation(
       checkContent(content);
       return answer(() => [...messages, { role: 'user', content }], options);
     },
-    regenerate: (options = {}) =>
-      answer(() => {
-        const last = messages.findLastIndex(({ role }) => role === 'user');
-        if (last < 0) throw new InputError('There is no user message to answer again. Send one first.');
-        return messages.slice(0, last + 1);
-      }, options),
+    regenerate: (options = {}) => answer(() => messages.slice(0, lastUserMessage('answer again') + 1), options),
     edit(index, content, options = {}) {
       checkContent(content);
       return answer(() => {
@@ -242,6 +260,21 @@ export function createConversation(
           throw new InputError(`Message ${index} is not a user message; ${listUserMessages(messages)}.`);
         return [...messages.slice(0, index), { ...messages[index], content }];
       }, options);
+    },
+    async undo() {
+      await settled();
+      if (running) throw new InputError(ANSWERING);
+      const last = lastUserMessage('remove');
+      const kept = messages.slice(0, last);
+      const removed = messages.slice(last);
+      // Some templates refuse messages without a user's.
+      const prompt = kept.some(({ role }) => role === 'user')
+        ? encodeChat(tokenizer, template, kept, { addGenerationPrompt: false })
+        : [];
+      messages = kept;
+      ids = ids.slice(0, sharedLength(ids, reuseTokens(tokenizer, ids, prompt)));
+      cropToIds();
+      return removed;
     },
     chat(list, options = {}) {
       checkMessages(list);

@@ -47,7 +47,8 @@ export async function saveSession(
   const { view } = sequence;
   const identity = await sessionIdentity(engine, plan);
   const read = (block: (typeof view)['tail']) => engine.exclusive(() => device.readBlock(block));
-  const lastIds = ids.slice(sequence.length);
+  // The cache may lack more than the last token, after a crop or a cancelled prompt: those are prefilled again.
+  const lastIds = ids.slice(sequence.length, sequence.length + 1);
   const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: device.arithmetic };
   const leaves = async function* () {
     for (const leaf of view.leaves) yield read(leaf);

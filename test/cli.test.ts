@@ -32,7 +32,7 @@ describe('kvasir run', () => {
     const { status, stdout, stderr } = await kvasir(args);
     expect([status, stdout.trimEnd()]).toEqual([0, text.trimEnd()]);
     expect(stderr).toMatch(
-      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ntq3 cache .* on (js|wasm)/,
+      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ntq3 cache .* kept for later prompts, of at most .*\n.* in all on (js|wasm)/,
     );
   });
 
@@ -50,6 +50,7 @@ describe('kvasir run', () => {
     });
     expect(result.ids).toHaveLength(12);
     expect(result.memory.total).toBeGreaterThan(result.memory.weights);
+    expect(result.stats).toMatchObject({ snapshots: 1, running: 0, waiting: 0, preemptions: 0 });
   });
 
   it('finds a cached model by its hub name, and `doctor` lists it', async () => {

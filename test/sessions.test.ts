@@ -78,6 +78,75 @@ it.each(['tq4', 'tq4+recent32'])('%s: a restored session needs no prefill but th
   expect(usage.prefilledTokens).toBeLessThan(40);
 });
 
+describe.each(['tq4', 'tq2+recent9', 'kivi2g16+sink20'])('%s: undo', kv => {
+  let model: Model;
+  beforeAll(async () => {
+    model = await load('wasm', { kv });
+  });
+  afterAll(() => model.dispose());
+
+  it('removes the last exchange: what follows is as if it had never been', async () => {
+    await using conversation = model.conversation({ system: 'Be brief.' });
+    await conversation.send(long, greedy).result();
+    await using expected = conversation.fork();
+    await conversation.send('Who drank it?', greedy).result();
+    await conversation.regenerate(greedy).result();
+    const removed = await conversation.undo();
+    expect(removed.map(({ role }) => role)).toEqual(['user', 'assistant']);
+    expect(conversation.messages).toEqual(expected.messages);
+    const path = join(folder, 'undone.kvsession');
+    await conversation.save(path);
+    await using restored = await model.restore(path);
+    expect(restored.messages).toEqual(expected.messages);
+    const { ids } = await expected.send('And then?', greedy).result();
+    for (const one of [conversation, restored]) expect((await one.send('And then?', greedy).result()).ids).toEqual(ids);
+  });
+
+  it('removes one exchange after another, and then there is nothing to remove or save', async () => {
+    await using conversation = model.conversation({ system: 'Be brief.' });
+    for (const text of [long, 'Who?', 'Why?']) await conversation.send(text, greedy).result();
+    for (const left of [5, 3, 1]) {
+      await conversation.undo();
+      expect(conversation.messages).toHaveLength(left);
+    }
+    expect([conversation.length, conversation.bytes]).toEqual([0, 0]);
+    await expect(conversation.undo()).rejects.toThrow(/no user message to remove/);
+    await expect(conversation.save(join(folder, 'none'))).rejects.toThrow(/nothing to save/);
+    await conversation.send(long, greedy).result();
+    expect(conversation.messages).toHaveLength(3);
+  });
+
+  it('waits for a save, and not for an answer', async () => {
+    await using conversation = model.conversation();
+    await conversation.send(long, greedy).result();
+    const path = join(folder, 'whole.kvsession');
+    const saving = conversation.save(path);
+    await conversation.undo();
+    await saving;
+    await using restored = await model.restore(path);
+    expect(restored.messages).toHaveLength(2);
+    const stream = restored.send('Who?', greedy);
+    await stream.next();
+    await expect(restored.undo()).rejects.toThrow(/already answering/);
+    await stream.return();
+  });
+});
+
+it('a conversation can be saved after a prompt that was cancelled', async () => {
+  await using model = await load('wasm');
+  await using conversation = model.conversation();
+  await conversation.send(long, greedy).result();
+  const stop = new AbortController();
+  const onPrefill = () => stop.abort();
+  const { finish } = await conversation.send(words, { ...greedy, signal: stop.signal, onPrefill }).result();
+  expect(finish).toBe('cancelled');
+  const path = join(folder, 'cancelled.kvsession');
+  await conversation.save(path);
+  await using restored = await model.restore(path);
+  const expected = await conversation.send('And then?', greedy).result();
+  expect((await restored.send('And then?', greedy).result()).ids).toEqual(expected.ids);
+});
+
 describe('a session that does not fit', () => {
   let model: Model;
   let path: string;

@@ -138,7 +138,10 @@ const isIdentityField = (name: keyof SessionIdentity, value: unknown): boolean =
   name === 'format' ? Number.isSafeInteger(value) : typeof value === 'string' && IDENTITY_TEXT.test(value);
 
 function compareIdentities(saved: SessionIdentity, here: SessionIdentity): void {
-  const differing = IDENTITY_NAMES.filter(name => saved[name] !== here[name]);
+  const differs = (name: keyof SessionIdentity) => saved[name] !== here[name];
+  // Another model or plan has other tables, whatever its profile.
+  const implied = (name: keyof SessionIdentity) => name === 'tables' && (differs('model') || differs('plan'));
+  const differing = IDENTITY_NAMES.filter(name => differs(name) && !implied(name));
   if (differing.length === 0) return;
   const differences = differing.map(
     name => `${IDENTITY_FIELDS[name].difference} (${showBoth(String(saved[name]), String(here[name]))})`,

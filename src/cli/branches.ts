@@ -79,7 +79,7 @@ export function createBranches(model: Model, first: Branch, report: (error: unkn
         throw new InputError(`${file} exists. Use another name, or delete it first.`);
       await current.conversation.save(file);
       Object.assign(current, { file, problem: undefined });
-      return `Saved to ${file}; each further answer is saved too.`;
+      return `Saved to ${file}. Further answers are saved there too.`;
     },
     async saveChange() {
       const { file, conversation } = current;

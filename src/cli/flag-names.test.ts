@@ -16,6 +16,10 @@ it.each([
   ["Use another codec, or device: 'wasm'.", 'Use another codec, or --device wasm.'],
   ['Use a smaller context or prefillChunk.', 'Use a smaller --context or --batch.'],
   ['Leave maxTokens out, or set maxTokens: 100.', 'Leave --max-tokens out, or set --max-tokens 100.'],
+  [
+    'To resume it, use the same cache spec, use the profile it was saved with.',
+    'To resume it, use the same --kv, use the --profile it was saved with.',
+  ],
   ['Use a smaller --context, or use --self.', 'Use a smaller --context, or use --self.'],
   ['A prompt of 9 tokens leaves no room in a context of 8.', 'A prompt of 9 tokens leaves no room in a context of 8.'],
 ])('%s', (message, shown) => expect(withFlagNames(message)).toBe(shown));

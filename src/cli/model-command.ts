@@ -117,12 +117,17 @@ export async function loadWithProgress(name: string, options: ModelOptions, sign
   }
 }
 
-/** A progress bar for prompts of more than one chunk. Call `end` before printing the answer. */
+/** A prompt that takes longer than this has a progress bar. */
+const LONG_PROMPT_MS = 300;
+
+/** A progress bar for long prompts. Call `end` before printing the answer. */
 export function createPrefillBar() {
+  const started = performance.now();
   let progress: ReturnType<typeof createProgress> | undefined;
   return {
     onPrefill({ done, total }: { done: number; total: number }) {
-      if (done < total) progress ??= createProgress({ title: 'reading', unit: 'tokens' });
+      if (done < total && performance.now() - started > LONG_PROMPT_MS)
+        progress ??= createProgress({ title: 'reading', unit: 'tokens' });
       progress?.update(done, total);
     },
     end() {

@@ -116,7 +116,7 @@ async function computeIdentity({ fingerprint, tokenizer, rope, config }: Engine,
     model: await fingerprint(),
     tokenizer: hashValue(tokens),
     rope: hashValue(rope.frequencies),
-    plan: `${spec} ${JSON.stringify({ window, pageTokens })} ${hashValue(layers)}`,
+    plan: `${spec} sink${window.sink} recent${window.recent} edge${window.edge} page${pageTokens} ${hashValue(layers)}`,
     // A layout has all that a device must know to read a page, the learned tables included.
     tables: hashValue(codecs.map(({ keys, values }) => [keys.layout, values.layout])),
     // Pages are valid on every device: a session may move.

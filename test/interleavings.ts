@@ -12,7 +12,7 @@ const OPTIONS = { temperature: 0, maxTokens: 8, ignoreEos: true };
 export interface Action {
   /** Which conversation. A disposed one is opened again. */
   conversation: number;
-  kind: 'send' | 'regenerate' | 'reset' | 'dispose' | 'wait';
+  kind: 'send' | 'regenerate' | 'undo' | 'reset' | 'dispose' | 'wait';
   /** Of the text to send. */
   length: number;
   /** Tokens of the answer to read before `end`. */
@@ -24,7 +24,7 @@ export interface Action {
 
 const action: fc.Arbitrary<Action> = fc.record({
   conversation: fc.nat(5),
-  kind: fc.constantFrom('send', 'send', 'send', 'send', 'regenerate', 'regenerate', 'reset', 'dispose', 'wait'),
+  kind: fc.constantFrom('send', 'send', 'send', 'send', 'regenerate', 'regenerate', 'undo', 'reset', 'dispose', 'wait'),
   length: fc.integer({ min: 5, max: TEXT.length }),
   read: fc.nat(7),
   end: fc.constantFrom('rest', 'rest', 'break', 'abort', 'abandon'),
@@ -63,6 +63,7 @@ export async function playActions(model: Model, actions: readonly Action[]): Pro
     const conversation = conversations[index];
     try {
       if (kind === 'reset') await conversation.reset();
+      else if (kind === 'undo') await conversation.undo();
       else if (kind === 'dispose') {
         conversations[index] = undefined;
         await conversation.dispose();

@@ -5,6 +5,7 @@
  * A snapshot is an idle sequence, kept so that a later prompt can continue exactly there. Without a recent window every page
  * boundary is such a point anyway, and a snapshot only saves the unsealed tail; with one, only snapshots are.
  */
+import { CapacityError } from '../errors.ts';
 import type { Device, KvShape } from '../kernel/device.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
 import type { EvictionPolicy } from './eviction.ts';
@@ -53,7 +54,10 @@ export interface KvCache {
   readonly sequenceBytes: number;
   /** Tokens of the prompt that `open` would find, without opening anything. */
   known(prompt: readonly number[], salt?: string): number;
-  /** Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. */
+  /**
+   * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. It evicts
+   * what it must, and throws a CapacityError if that is not enough.
+   */
   open(prompt: readonly number[], salt?: string): Sequence;
   /** Keeps an idle sequence as a snapshot, or disposes it. `owner` can drop it again. */
   keep(sequence: Sequence, owner?: Owner): void;
@@ -133,18 +137,28 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
 
   const continueSnapshot = (snapshot: Snapshot, length: number): Sequence => {
+    const { sequence } = snapshot;
+    // It must not be dropped to make room for its own copy.
     snapshots.delete(snapshot);
-    // With a recent window this exact point is only kept by the snapshot: later prompts may need it again.
-    const moves = recent === 0 && length === snapshot.sequence.length;
-    if (moves) return snapshot.sequence;
-    // The most recently used one; it must not be dropped to make room for its own copy.
+    // Later prompts may need what is cropped. With a recent window they may need this exact point, too: only the snapshot
+    // keeps it.
+    const copies = (recent > 0 || length < sequence.length) && pool.makeRoom(sequenceBytes);
     try {
-      const fork = snapshot.sequence.fork();
-      fork.crop(length);
-      return fork;
+      const continued = copies ? sequence.fork() : sequence;
+      continued.crop(length);
+      return continued;
     } finally {
-      snapshots.add(snapshot);
+      // Now the most recently used one.
+      if (copies) snapshots.add(snapshot);
     }
+  };
+
+  /** Reuses as much as possible. */
+  const openLongest = (prompt: readonly number[], salt: string): Sequence => {
+    const path = findLeaves(prompt, salt);
+    const { snapshot, length } = findSnapshot(prompt, salt);
+    if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length);
+    return path.length > 0 ? openFrom(path, salt) : create(salt);
   };
 
   return {
@@ -165,12 +179,17 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       return Math.max(findLeaves(prompt, salt).length * pageTokens, findSnapshot(prompt, salt).length);
     },
     open(prompt, salt = '') {
-      const path = findLeaves(prompt, salt);
-      const { snapshot, length } = findSnapshot(prompt, salt);
+      let sequence: Sequence;
+      try {
+        sequence = openLongest(prompt, salt);
+      } catch (error) {
+        // What it would reuse may leave no room for a tail: reuse less.
+        if (!(error instanceof CapacityError && pool.makeRoom(sequenceBytes))) throw error;
+        sequence = openLongest(prompt, salt);
+      }
       counts.pageQueries += Math.ceil(prompt.length / pageTokens);
-      counts.pageHits += Math.floor(Math.max(path.length * pageTokens, length) / pageTokens);
-      if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length);
-      return path.length > 0 ? openFrom(path, salt) : create(salt);
+      counts.pageHits += Math.floor(sequence.length / pageTokens);
+      return sequence;
     },
     keep(sequence, owner) {
       if (owner) for (const snapshot of snapshots) if (snapshot.owner === owner && recent === 0) drop(snapshot);

@@ -50,7 +50,7 @@ export interface PrefixIndex {
   noteIdle(leaf: Leaf): void;
   /** Number of leaves that only the index holds. */
   countIdle(): number;
-  /** Evicts one leaf that nobody uses; false if there is none. */
+  /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
 }
 
@@ -74,7 +74,8 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     lastUsed: 0,
     childCount: 0,
   });
-  const isEvictable = ({ leaf, childCount }: PrefixNode) => leaf?.holders === 1 && childCount === 0;
+  const isIdle = ({ leaf }: PrefixNode) => leaf?.holders === 1;
+  const isEvictable = (node: PrefixNode) => isIdle(node) && node.childCount === 0;
   const offer = (node: PrefixNode) => {
     if (isEvictable(node)) policy.add(node);
   };
@@ -82,6 +83,14 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     parent.children
       .get(hashTokens(tokens, start, pageTokens))
       ?.find(node => node.tokens.every((id, i) => id === tokens[start + i]));
+  /** These nodes and their descendants, parents before their children. */
+  function* walk(nodes: Iterable<PrefixNode>): Generator<PrefixNode> {
+    const pending = [...nodes];
+    for (let node = pending.pop(); node; node = pending.pop()) {
+      yield node;
+      for (const children of node.children.values()) pending.push(...children);
+    }
+  }
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
     if (!leaf || !parent) return;
@@ -137,11 +146,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     },
     countIdle() {
       let count = 0;
-      const pending = [...roots.values()];
-      for (let node = pending.pop(); node; node = pending.pop()) {
-        if (node.leaf?.holders === 1) count++;
-        for (const nodes of node.children.values()) pending.push(...nodes);
-      }
+      for (const node of walk(roots.values())) if (isIdle(node)) count++;
       return count;
     },
     evict() {
@@ -149,6 +154,13 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
         // It is in use again, or has children now; it is offered again when that ends.
         if (!isEvictable(node) || node.leaf?.node !== node) continue;
         remove(node);
+        return true;
+      }
+      // What is still idle has descendants that only sequences hold which have slid. These sequences publish nothing more,
+      // so their leaves may leave the index while they are in use.
+      for (const node of walk(roots.values())) {
+        if (!isIdle(node)) continue;
+        for (const descendant of [...walk([node])].reverse()) remove(descendant);
         return true;
       }
       return false;

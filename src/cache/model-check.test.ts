@@ -125,6 +125,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     } satisfies Partial<Sequence>);
     return entry;
   };
+  const checkNothingToEvict = () => expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 0 });
   const openPrompt = (prompt: readonly number[], salt: string) => {
     if (open.length >= MAX_OPEN) return;
     const known = cache.known(prompt, salt);
@@ -142,14 +143,16 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const perform = (operation: Operation): void => {
     switch (operation.type) {
       case 'open':
-        return openPrompt(operation.prompt, SALTS[operation.salt]);
+        openPrompt(operation.prompt, SALTS[operation.salt]);
+        return;
       case 'continue': {
         // The next message of any conversation, or another end of its last one.
         const all = [...tracked.values()];
         const from = all[operation.of % all.length] as Tracked | undefined;
         if (!from) return;
         const kept = from.tokens.slice(0, from.tokens.length - (operation.keep % 8));
-        return openPrompt([...kept, ...operation.more], from.sequence.salt);
+        openPrompt([...kept, ...operation.more], from.sequence.salt);
+        return;
       }
       case 'append': {
         const entry = pick(operation.of);
@@ -187,7 +190,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         return;
       }
       case 'dispose':
-        return take(operation.of)?.sequence.dispose();
+        take(operation.of)?.sequence.dispose();
+        return;
       case 'keep': {
         const entry = take(operation.of);
         const owner = OWNERS[operation.owner] as Owner | undefined;
@@ -206,6 +210,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         const bytes = operation.leaves * LEAF.bytes;
         const fits = cache.makeRoom(bytes);
         expect(cache.stats.used + bytes <= cache.stats.capacity).toBe(fits);
+        if (!fits && bytes <= cache.stats.capacity) checkNothingToEvict();
         return;
       }
     }
@@ -271,6 +276,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
 
   return {
     perform,
+    checkNothingToEvict,
     /** Returns the share of the index that was seen. */
     check(): number {
       const nodes = seenNodes();
@@ -322,6 +328,7 @@ it(`holds its invariants after each of ${OPERATIONS} random operations`, () => {
           world.perform(one);
         } catch (error) {
           if (!(error instanceof CapacityError)) throw error;
+          world.checkNothingToEvict();
           refused++;
         }
         performed++;

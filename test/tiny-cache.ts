@@ -24,13 +24,16 @@ export const TRACKED_LEAF = leafLayout([{ keys: tracked, values: tracked } as un
 
 export const tinyShape = (sinks: number) => ({ headDim: DIMS, kvHeads: 1, pageTokens: PAGE, sinks });
 
-/** The js device, with the blocks and tensors that are allocated. `failAfter(n)` makes the n-th allocation from now fail. */
+/** The js device, with the blocks and tensors that are allocated. `failAfter(n)` makes the n-th allocation or copy fail. */
 export function createObservedDevice() {
   const device = createJsDevice();
   const allocated = new Set<object>();
   let fuse = Number.POSITIVE_INFINITY;
-  const allocate = <T extends object>(create: () => T): T => {
+  const burn = () => {
     if (--fuse === 0) throw new Error('the device failed');
+  };
+  const allocate = <T extends object>(create: () => T): T => {
+    burn();
     const handle = create();
     allocated.add(handle);
     return handle;
@@ -47,6 +50,7 @@ export function createObservedDevice() {
       device.free(handle);
     },
     copyBlock(from, to) {
+      burn();
       if (!allocated.has(from) || !allocated.has(to)) throw new Error('a freed block was copied');
       device.copyBlock(from, to);
     },

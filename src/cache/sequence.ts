@@ -140,7 +140,7 @@ export function createSequence(options: SequenceOptions): Sequence {
   };
   const copyOf = (block: Block, tokens: number): SharedBlock => {
     const copy = createF16Block(tokens);
-    device.copyBlock(block, copy.block);
+    releaseOnError(pool, [copy], () => device.copyBlock(block, copy.block));
     return copy;
   };
   // First of all: allocating may evict what nobody holds.

@@ -6,15 +6,14 @@
  * can be evicted, children before their parents.
  */
 import { createLru, type EvictionPolicy } from './eviction.ts';
-import type { PageErrorRow } from './page-errors.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
 /** One sealed page of all layers. */
 export interface Leaf extends SharedBlock {
   /** Its place in the prefix index; undefined while it is private to a sequence. */
   node?: PrefixNode;
-  /** The squared errors of its codes, once they were read from the device. */
-  errors?: PageErrorRow;
+  /** The squared errors of its codes (page-errors.ts), once they were read from the device. */
+  errors?: Float32Array;
 }
 
 export interface PrefixNode {

@@ -36,7 +36,7 @@ type Operation =
   | { type: 'crop'; of: number; length: number }
   | { type: 'fork' | 'snapshot' | 'dispose'; of: number }
   | { type: 'keep'; of: number; owner: number }
-  | { type: 'forget'; owner: number }
+  | { type: 'forkSnapshot' | 'forget'; owner: number }
   | { type: 'makeRoom'; leaves: number };
 
 type StoredEvent = Extract<PrefixEvent, { type: 'stored' }>;
@@ -184,6 +184,12 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         if (entry && open.length < MAX_OPEN) open.push(track(entry.sequence.fork()));
         return;
       }
+      case 'forkSnapshot': {
+        // Making room for the copy may drop the snapshot itself.
+        const snapshot = cache.snapshotOf(OWNERS[operation.owner]);
+        if (snapshot && open.length < MAX_OPEN) open.push(track(snapshot.fork()));
+        return;
+      }
       case 'snapshot': {
         const entry = pick(operation.of);
         if (entry) cache.snapshot(entry.sequence);
@@ -306,7 +312,10 @@ const operation = fc.oneof(
   { weight: 2, arbitrary: fc.record({ type: fc.constant('crop'), of: anyOf, length: anyOf }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constantFrom('fork', 'snapshot', 'dispose'), of: anyOf }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('keep'), of: anyOf, owner: fc.nat(OWNERS.length) }) },
-  { weight: 1, arbitrary: fc.record({ type: fc.constant('forget'), owner: fc.nat(OWNERS.length - 1) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ type: fc.constantFrom('forkSnapshot', 'forget'), owner: fc.nat(OWNERS.length - 1) }),
+  },
   { weight: 1, arbitrary: fc.record({ type: fc.constant('makeRoom'), leaves: fc.nat(20) }) },
 ) as fc.Arbitrary<Operation>;
 const config = fc.record<Config>({

@@ -58,6 +58,7 @@ export async function decodeVectors(
   };
 
   const sealedPages = view.leaves.length;
+  await device.ensureMemory?.([view]);
   for (let page = Math.floor(from / pageTokens); page < sealedPages && page * pageTokens < to; page++)
     await readPage(page);
   await readF16(view.sinkBlock, sinks, from, Math.min(to, visibleSinks(sealedPages, view.shape)));

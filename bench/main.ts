@@ -2,19 +2,30 @@
 import { parseArgs } from 'node:util';
 import { KvasirError } from '../src/errors.ts';
 import { benchAgree } from './agree.ts';
+import { benchArrival } from './arrival.ts';
 import { benchAttention } from './attention.ts';
+import { benchBatch } from './batch.ts';
 import { benchDecode } from './decode.ts';
 import { benchMemory } from './memory.ts';
+import { benchPrefix } from './prefix.ts';
 import { benchQuality } from './quality.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
 
 const specs = 'f16,tq4,tq4u,tq2,tq2u';
+const depths = '0,4096,16384';
 const usage = `usage: npm run bench -- NAME [options]
 
   decode      decoding speed on wasm by depth, compared with llama.cpp
               --model FILE --kv SPECS --depths 0,4096 --threads N --no-peers
+  batch       decoding speed of several sequences together on wasm, compared with llama.cpp
+              --model FILE --kv SPECS --depths 0,1024,4096 --sequences 1,2,4,8,16 --threads N --tokens 32 --rounds 3
+              --no-peers
+  arrival     a long prompt arrives while chats are being written: gaps between their tokens, and the prompt's time
+              --model FILE --kv SPEC --prompt 16384 --chats 4 --tokens 64 --threads N
+  prefix      time to first token of a prompt whose beginning is known, and of an edited chat
+              --model FILE --kv SPEC --prompt 4096 --rounds 3 --threads N
   attention   attention on packed pages only
               --device wasm: --kv SPECS --depths 16384 --threads N
               --device webgpu: --kv SPECS --work 64x8192,1x131072 --heads 32/8/128 --split 4 --no-subgroups
@@ -37,8 +48,12 @@ const { positionals, values } = parseArgs({
   options: {
     model: { type: 'string', default: '../shared/models/SmolLM2-135M-Instruct.Q4_1.gguf' },
     text: { type: 'string', default: '../shared/data/wikitext2-valid.txt' },
-    kv: { type: 'string', default: specs },
-    depths: { type: 'string', default: '0,4096,16384' },
+    kv: { type: 'string' },
+    depths: { type: 'string' },
+    sequences: { type: 'string', default: '1,2,4,8,16' },
+    tokens: { type: 'string' },
+    rounds: { type: 'string', default: '3' },
+    chats: { type: 'string', default: '4' },
     threads: { type: 'string', default: '2' },
     device: { type: 'string' },
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
@@ -47,7 +62,7 @@ const { positionals, values } = parseArgs({
     subgroups: { type: 'boolean', default: true },
     shape: { type: 'string', default: 'llama-8b' },
     batch: { type: 'string', default: '48x4096' },
-    prompt: { type: 'string', default: '4096' },
+    prompt: { type: 'string' },
     chunk: { type: 'string', default: '512' },
     breakdown: { type: 'boolean', default: false },
     positions: { type: 'string', default: '2048' },
@@ -67,15 +82,19 @@ const { positionals, values } = parseArgs({
 });
 
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
-  decode: benchDecode,
-  agree: options =>
-    benchAgree({ ...options, device: options.device ?? 'wasm', kv: options.kv === specs ? 'f16' : options.kv }),
+  decode: options => benchDecode({ kv: specs, depths, ...options }),
+  batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', tokens: '32', ...options }),
+  arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', tokens: '64', ...options }),
+  prefix: options => benchPrefix({ kv: 'tq4', prompt: '4096', ...options }),
+  agree: options => benchAgree({ kv: 'f16', device: 'wasm', ...options }),
   attention: options =>
-    (options.device ?? 'webgpu') === 'webgpu' ? benchWebGpuAttention(options) : benchAttention(options),
-  memory: options => benchMemory({ ...options, kv: options.kv === specs ? 'tq4' : options.kv }),
-  e2e: benchWebGpuE2e,
+    (options.device ?? 'webgpu') === 'webgpu'
+      ? benchWebGpuAttention({ kv: specs, ...options })
+      : benchAttention({ kv: specs, depths, ...options }),
+  memory: options => benchMemory({ kv: 'tq4', depths, ...options }),
+  e2e: options => benchWebGpuE2e({ kv: specs, depths, prompt: '4096', ...options }),
   matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),
-  quality: options => benchQuality({ ...options, kv: options.kv === specs ? undefined : options.kv }),
+  quality: benchQuality,
 };
 const bench = benches[positionals[0]];
 if (values.help) {

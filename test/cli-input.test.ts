@@ -88,7 +88,7 @@ describe('errors name options of the command line', () => {
   it.each([
     [['hi', '--context', '2'], /use a larger --context, or use --overflow slide/],
     [['hi', '--top-p', '7'], /--top-p .*must be .*above 0/],
-    [['hi', '--kv', 'tq4', '--kv-memory', '1MB'], /use --kv auto with it, not "tq4"/],
+    [['hi', '--kv', 'tq4', '--context-memory', '1MB'], /use --kv auto with it, not "tq4"/],
     [['hi', '--temperature', 'hot'], /option '--temperature <t>' argument 'hot' is invalid/],
     [['hi', '--max-token', '3'], /unknown option '--max-token'\n\(Did you mean --max-tokens\?\)/],
   ])('%j', async (args, message) => {

@@ -7,6 +7,7 @@ import { describe, expect, it } from 'vitest';
 /** Lowest first. A file may import its own layer and those before it; errors.ts is the lowest. */
 const LAYERS = [
   'errors.ts',
+  'sha256.ts',
   'describe-value.ts',
   'closest-name.ts',
   'disposable.ts',

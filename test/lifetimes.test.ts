@@ -12,8 +12,8 @@ describe('a model', () => {
     const model = await load('wasm');
     const conversation = model.conversation();
     const [stream, other] = [
-      conversation.send(words, { temperature: 0, maxTokens: 24 }),
-      model.generate(words, { temperature: 0, maxTokens: 24 }),
+      conversation.send(words, { temperature: 0, maxTokens: 200, ignoreEos: true }),
+      model.generate(words, { temperature: 0, maxTokens: 200, ignoreEos: true }),
     ];
     await Promise.all([stream.next(), other.next()]);
     const results = Promise.all([stream.result(), other.result()]);
@@ -29,7 +29,9 @@ describe('a model', () => {
   it('yields to the event loop during prefill', async () => {
     await using model = await loadModel('models/mimir.gguf', { device: 'wasm', context: 2048 });
     const prompt = words.repeat(10);
-    const ask = () => model.complete(prompt, { maxTokens: 1, temperature: 0 });
+    let tenants = 0;
+    /** Each with a tenant of its own, so that nothing of the prompt is known. */
+    const ask = () => model.complete(prompt, { maxTokens: 1, temperature: 0, tenant: `${tenants++}` });
     /** The longest delay of a 1 ms timer. */
     const longestWait = async () => {
       let [longest, last] = [0, performance.now()];

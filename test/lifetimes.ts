@@ -42,13 +42,23 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
     empty = model.memory();
   }, 240_000);
   afterAll(() => model.dispose());
-  /** All memory was released. A GPU's pools grow by half and never shrink: they may have grown one more time. */
+  /**
+   * Nothing is held but pages that are kept for later prompts, and these can be evicted. A GPU's pools grow by half and
+   * never shrink: they may have grown one more time.
+   */
   const expectReleased = () => {
-    const { total, ...rest } = model.memory();
-    expect({ ...empty, ...rest }).toEqual(empty);
+    const { total, cached, ...rest } = model.memory();
+    expect(rest).toMatchObject({ pages: 0, tails: 0, weights: empty.weights, scratch: empty.scratch });
+    expect(model.stats()).toMatchObject({ sharedLeaves: 0, snapshots: 0, running: 0, waiting: 0 });
+    const fixed = empty.total - empty.cached;
     if (device === 'webgpu') expect(total).toBeLessThan(2 * empty.total);
-    else expect(total).toBe(empty.total);
+    else if (device === 'js') expect(total).toBe(fixed + cached);
+    // The wasm device rounds every block up to 64 bytes.
+    else expect(Math.abs(total - fixed - cached)).toBeLessThan(128 * (1 + model.stats().cachedLeaves));
   };
+  /** Nothing of its prompts is known. */
+  let tenants = 0;
+  const newTenant = () => ({ tenant: `${tenants++}` });
 
   it('disposing a conversation during its answer does not affect the next conversation', async () => {
     const expected = await answerAlone(model, [user('And who are you?')], greedy);
@@ -103,7 +113,7 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
     model.chat([user(long)], greedy);
     model.generate(long, greedy);
     for await (const _ of model.chat([user(long)], greedy)) break;
-    const stopped = model.generate(long, greedy);
+    const stopped = model.generate(long, { ...greedy, ...newTenant() });
     const first = stopped.next();
     await stopped.return();
     // Abandoned during prefill: there was no token.
@@ -117,7 +127,8 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
 
   it('abandoning a stream stops its prefill between two passes', async () => {
     let done = 0;
-    const stream = model.generate(long, { ...greedy, onPrefill: progress => (done = progress.done) });
+    const onPrefill = (progress: { done: number }) => (done = progress.done);
+    const stream = model.generate(long, { ...greedy, ...newTenant(), onPrefill });
     const first = stream.next();
     while (done === 0) await new Promise(resolve => setTimeout(resolve));
     await stream.return();

@@ -38,8 +38,9 @@ export interface KvCacheStats {
   used: number;
   /** Leaves in the index that sequences or snapshots hold. */
   sharedLeaves: number;
-  /** Leaves that are kept for later prompts, and can be evicted. */
+  /** Leaves that are only kept for later prompts, and can be evicted; their bytes, with their sinks. */
   cachedLeaves: number;
+  cachedBytes: number;
   snapshots: number;
   /** Pages of prompts that were looked up, and that were found. */
   pageQueries: number;
@@ -49,12 +50,17 @@ export interface KvCacheStats {
 
 export interface KvCache {
   readonly stats: KvCacheStats;
-  /** Bytes that a new sequence allocates. */
-  readonly sequenceBytes: number;
+  /** Whether leaves are found again by later prompts: not with a recent window, where only snapshots are exact. */
+  readonly sharesLeaves: boolean;
+  /** Whether a prompt fits beside `running` sequences that seal a leaf each, without taking anything from them. */
+  fits(prompt: readonly number[], salt: string, running: number): boolean;
   /** Tokens of the prompt that `open` would find, without opening anything. */
   known(prompt: readonly number[], salt?: string): number;
-  /** Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. */
-  open(prompt: readonly number[], salt?: string): Sequence;
+  /**
+   * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. An owner
+   * continues its own snapshot; others copy it.
+   */
+  open(prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
   /** Keeps an idle sequence as a snapshot, or disposes it. `owner` can drop it again. */
   keep(sequence: Sequence, owner?: Owner): void;
   /** Keeps a copy as a snapshot, if a recent window makes this an exact point that leaves alone would not be. */
@@ -103,6 +109,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     capacity,
     reclaim: () => dropOldestSnapshot() || evict(),
     onIdle: shared => index.noteIdle(shared as Leaf),
+    onBusy: shared => index.noteBusy(shared as Leaf),
   });
   const index = createPrefixIndex(() => pool, { pageTokens, policy: options.policy, onEvent: options.onEvent });
   const create = (salt: string, start?: SequenceStart) => createSequence({ ...options, pool, index, salt, start });
@@ -126,16 +133,19 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     return best;
   };
 
+  const known = (prompt: readonly number[], salt = '') =>
+    Math.max(findLeaves(prompt, salt).length * pageTokens, findSnapshot(prompt, salt).length);
+
   const openFrom = (path: readonly PrefixNode[], salt: string): Sequence => {
     const leaves = path.map(({ leaf }) => leaf!);
     const sinks = path[sinkPage(shape)].sinks!;
     return create(salt, { ids: path.flatMap(({ tokens }) => tokens), leaves, sinks });
   };
 
-  const continueSnapshot = (snapshot: Snapshot, length: number): Sequence => {
+  const continueSnapshot = (snapshot: Snapshot, length: number, owner?: Owner): Sequence => {
     snapshots.delete(snapshot);
     // With a recent window this exact point is only kept by the snapshot: later prompts may need it again.
-    const moves = recent === 0 && length === snapshot.sequence.length;
+    const moves = recent === 0 && snapshot.owner === owner && length === snapshot.sequence.length;
     if (moves) return snapshot.sequence;
     // The most recently used one; it must not be dropped to make room for its own copy.
     try {
@@ -148,28 +158,26 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
 
   return {
-    sequenceBytes,
+    sharesLeaves: recent === 0,
+    fits(prompt, salt, running) {
+      // What snapshots hold alone is not counted: a lower bound.
+      const evictable = index.idleBytes + snapshots.size * sequenceBytes;
+      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
+      const needed = sequenceBytes + (pages + running) * layout.bytes;
+      return pool.used - evictable + needed <= pool.capacity;
+    },
     get stats() {
-      const cachedLeaves = index.countIdle();
-      const sharedLeaves = index.size - cachedLeaves;
-      return {
-        capacity: pool.capacity,
-        used: pool.used,
-        sharedLeaves,
-        cachedLeaves,
-        snapshots: snapshots.size,
-        ...counts,
-      };
+      const { size, idle, idleBytes } = index;
+      const leaves = { sharedLeaves: size - idle, cachedLeaves: idle, cachedBytes: idleBytes };
+      return { capacity: pool.capacity, used: pool.used, ...leaves, snapshots: snapshots.size, ...counts };
     },
-    known(prompt, salt = '') {
-      return Math.max(findLeaves(prompt, salt).length * pageTokens, findSnapshot(prompt, salt).length);
-    },
-    open(prompt, salt = '') {
+    known,
+    open(prompt, salt = '', owner) {
       const path = findLeaves(prompt, salt);
       const { snapshot, length } = findSnapshot(prompt, salt);
       counts.pageQueries += Math.ceil(prompt.length / pageTokens);
       counts.pageHits += Math.floor(Math.max(path.length * pageTokens, length) / pageTokens);
-      if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length);
+      if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length, owner);
       return path.length > 0 ? openFrom(path, salt) : create(salt);
     },
     keep(sequence, owner) {
@@ -192,7 +200,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
 }
 
 /** Number of tokens that a prompt shares with a sequence, at most all but the prompt's last. */
-function sharedLength(ids: readonly number[], prompt: readonly number[]): number {
+export function sharedLength(ids: readonly number[], prompt: readonly number[]): number {
   const max = Math.min(ids.length, prompt.length - 1);
   let shared = 0;
   while (shared < max && ids[shared] === prompt[shared]) shared++;

@@ -26,6 +26,15 @@ export function leafLayout(codecs: readonly LayerCodecs[]): LeafLayout {
   return { layers, bytes: offset };
 }
 
+/** Whether devices can read a leaf of unknown origin safely: some pages have lists, which must stay inside them. */
+export function isValidLeaf({ layers }: LeafLayout, leaf: Uint8Array): boolean {
+  const isValid = ({ isValid, pageBytes }: PageCodec, offset: number) =>
+    isValid?.(leaf.subarray(offset, offset + pageBytes)) ?? true;
+  return layers.every(
+    ({ keys, values, keyOffset, valueOffset }) => isValid(keys, keyOffset) && isValid(values, valueOffset),
+  );
+}
+
 /** Size of a tail or sink block: f16 keys and values of `tokens` tokens in all layers. */
 export function f16BlockBytes(
   { layers, kvHeads, headDim }: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,

@@ -32,18 +32,30 @@ export interface PoolOptions {
   capacity?: number;
   /** Frees something that nobody uses, such as the least recently used leaf. False if there is nothing left. */
   reclaim?: () => boolean;
-  /** Called when a release leaves one holder: the prefix index, if the block is in it. */
+  /** Called when a release leaves one holder, which is the prefix index if the block is in it. */
   onIdle?: (shared: SharedBlock) => void;
+  /** Called before the block gets a second holder. */
+  onBusy?: (shared: SharedBlock) => void;
 }
 
 const tensorBytes = ({ rows, cols }: Tensor) => 4 * rows * cols;
 
 export function createPool(device: Device, options: PoolOptions = {}): Pool {
-  const { capacity = Number.POSITIVE_INFINITY, reclaim = () => false, onIdle } = options;
+  const { capacity = Number.POSITIVE_INFINITY, reclaim = () => false, onIdle, onBusy } = options;
   let used = 0;
   const makeRoom = (bytes: number): boolean => {
     while (used + bytes > capacity) if (!reclaim()) return false;
     return true;
+  };
+  /** The device may have less memory than the capacity. */
+  const createOrReclaim = <T>(create: () => T): T => {
+    for (;;) {
+      try {
+        return create();
+      } catch (error) {
+        if (!(error instanceof CapacityError) || !reclaim()) throw error;
+      }
+    }
   };
   const take = <T>(bytes: number, create: () => T): T => {
     if (!makeRoom(bytes))
@@ -51,7 +63,7 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
         `The KV cache is full: ${formatBytes(used)} of ${formatBytes(capacity)} are in use, and ${formatBytes(bytes)} more ` +
           'are needed. Raise kvMemory, use a codec with fewer bits, or run fewer conversations at once.',
       );
-    const created = create();
+    const created = createOrReclaim(create);
     used += bytes;
     return created;
   };
@@ -67,6 +79,7 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
     allocateTensor: (rows, cols) => take(4 * rows * cols, () => device.createTensor(rows, cols)),
     retain(shared) {
       assert(shared.holders > 0, 'a freed block cannot be retained');
+      if (shared.holders === 1) onBusy?.(shared);
       shared.holders++;
       return shared;
     },

@@ -40,16 +40,18 @@ export type PrefixEvent =
 export interface PrefixIndex {
   /** Number of leaves. */
   readonly size: number;
+  /** Number of leaves that only the index holds, and their bytes, with their sinks. */
+  readonly idle: number;
+  readonly idleBytes: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
   root(salt: string): PrefixNode;
   /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
   find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
   insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
-  /** Tells the index that only itself holds the leaf now. */
+  /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
-  /** Number of leaves that only the index holds. */
-  countIdle(): number;
+  noteBusy(leaf: Leaf): void;
   /** Evicts one leaf that nobody uses; false if there is none. */
   evict(): boolean;
 }
@@ -64,6 +66,8 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   const { pageTokens, policy = createLru(), onEvent } = options;
   const roots = new Map<string, PrefixNode>();
   let size = 0;
+  let idle = 0;
+  let idleBytes = 0;
   let clock = 0;
   let ids = 0;
 
@@ -74,6 +78,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     lastUsed: 0,
     childCount: 0,
   });
+  const noteIdleCount = ({ leaf, sinks }: PrefixNode, change: 1 | -1) => {
+    idle += change;
+    idleBytes += change * ((leaf?.block.bytes ?? 0) + (sinks?.block.bytes ?? 0));
+  };
   const isEvictable = ({ leaf, childCount }: PrefixNode) => leaf?.holders === 1 && childCount === 0;
   const offer = (node: PrefixNode) => {
     if (isEvictable(node)) policy.add(node);
@@ -91,6 +99,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     else parent.children.delete(hash);
     parent.childCount--;
     size--;
+    noteIdleCount(node, -1);
     leaf.node = undefined;
     onEvent?.({ type: 'removed', id: node.id });
     pool().release(leaf);
@@ -102,6 +111,12 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   return {
     get size() {
       return size;
+    },
+    get idle() {
+      return idle;
+    },
+    get idleBytes() {
+      return idleBytes;
     },
     root(salt) {
       const root = roots.get(salt) ?? createNode({ salt, tokens: [] });
@@ -132,17 +147,12 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     },
     noteIdle({ node }) {
       if (!node) return;
+      noteIdleCount(node, 1);
       node.lastUsed = ++clock;
       offer(node);
     },
-    countIdle() {
-      let count = 0;
-      const pending = [...roots.values()];
-      for (let node = pending.pop(); node; node = pending.pop()) {
-        if (node.leaf?.holders === 1) count++;
-        for (const nodes of node.children.values()) pending.push(...nodes);
-      }
-      return count;
+    noteBusy({ node }) {
+      if (node) noteIdleCount(node, -1);
     },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {

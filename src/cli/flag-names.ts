@@ -7,6 +7,7 @@ const UNIQUE_NAMES: Record<string, string> = {
   topP: '--top-p',
   minP: '--min-p',
   repetitionPenalty: '--repetition-penalty',
+  contextMemory: '--context-memory',
   kvMemory: '--kv-memory',
   memoryLimit: '--memory',
   pageTokens: '--page-tokens',

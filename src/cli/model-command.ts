@@ -17,6 +17,7 @@ import { formatShort } from './table.ts';
 
 export interface ModelOptions {
   kv?: string;
+  contextMemory?: number;
   kvMemory?: number;
   context?: number;
   profile?: string;
@@ -52,10 +53,11 @@ export function addModelOptions(command: Command): Command {
       'KV cache codec (see `kvasir codecs`), or auto, or auto:2.25 for a plan of 2.25 bits per value (default: tq4)',
     )
     .option(
-      '--kv-memory <size>',
+      '--context-memory <size>',
       'memory limit for the KV cache of a full context, e.g. 300MB; the plan chooses codecs that fit',
       parseBytes,
     )
+    .option('--kv-memory <size>', 'memory limit for the KV cache of all conversations together, e.g. 2GiB', parseBytes)
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
     .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error');
@@ -99,10 +101,10 @@ export async function loadWithProgress(name: string, options: ModelOptions, sign
     throw new InputError(`--overflow must be error or slide, not "${options.overflow}".`);
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   try {
-    const { kv, kvMemory, context, overflow, device, threads, memory } = options;
+    const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;
     const profile = await resolveProfileFlag(options.profile, name, signal);
     const model = await loadModel(name, {
-      ...{ kv, kvMemory, context, profile, overflow, device, threads },
+      ...{ kv, contextMemory, kvMemory, context, profile, overflow, device, threads },
       memoryLimit: memory,
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),

@@ -11,7 +11,7 @@ import { formatShort, formatTable } from './table.ts';
 
 interface Options {
   kv: string;
-  kvMemory?: number;
+  contextMemory?: number;
   context?: number;
   profile?: string;
   json?: boolean;
@@ -23,11 +23,11 @@ export function addPlan(program: Command): void {
     .description('show the codec of every layer, the cache size and the expected divergence')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .option('--kv <spec>', 'auto, auto:2.25 (bits per value), auto-tq:3.25, or any codec', 'auto')
-    .option('--kv-memory <size>', 'memory limit for the KV cache of a full context, e.g. 300MB', parseBytes)
+    .option('--context-memory <size>', 'memory limit for the KV cache of a full context, e.g. 300MB', parseBytes)
     .option('--context <n>', "tokens, e.g. 32k (default: the model's context)", parseCount)
     .option('--profile <file>', PROFILE_HELP)
     .option('--json', 'print the plan as JSON')
-    .addHelpText('after', '\nExample:\n  kvasir plan model.gguf --context 32k --kv-memory 300MB')
+    .addHelpText('after', '\nExample:\n  kvasir plan model.gguf --context 32k --context-memory 300MB')
     .action(showPlan);
 }
 
@@ -41,8 +41,8 @@ async function showPlan(model: string, options: Options): Promise<void> {
     await resolveProfileFlag(options.profile, model),
   );
   if (notice) console.error(notice);
-  const plan = choosePlan(options.kv, planShape(file), profile, { kvMemory: options.kvMemory, context });
-  const description = describePlan(plan, context, options.kvMemory);
+  const plan = choosePlan(options.kv, planShape(file), profile, { contextMemory: options.contextMemory, context });
+  const description = describePlan(plan, context, options.contextMemory);
   console.log(options.json ? JSON.stringify(description, null, 1) : render(description));
 }
 

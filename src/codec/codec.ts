@@ -50,6 +50,8 @@ export interface PageCodec {
   squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
   /** Counts a page's outliers; absent if the codec has no outlier lists. */
   outliers?(page: Uint8Array): Outliers;
+  /** Whether a page of unknown origin can be read safely; absent if any bytes can. */
+  isValid?(page: Uint8Array): boolean;
 }
 
 /** Bounds of an expected error, apart from the rounding of norms. */

@@ -37,6 +37,8 @@ export interface PageFormat {
   /** Number of bytes used, if the lists at the page's end vary in length. */
   usedBytes?(page: Uint8Array): number;
   outliers?(page: Uint8Array): Outliers;
+  /** Whether lists of a page of unknown origin stay inside it; absent without lists. */
+  isValid?(page: Uint8Array): boolean;
   /** Unpacks one coded vector. */
   read(page: Uint8Array, head: number, token: number, out: Float64Array): void;
 }
@@ -109,6 +111,7 @@ export function pageCodec(parts: CodecParts): Codec {
     isIdempotent,
     expectedError,
     outliers: format.outliers,
+    isValid: format.isValid,
     pageRelative: domain.ropeFrequencies !== undefined,
     codedDim: domain.codedDim,
 

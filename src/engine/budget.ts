@@ -13,6 +13,8 @@ export interface BudgetRequest {
   device: Pick<Device, 'name' | 'reserve'>;
   plan: Plan;
   context: number;
+  /** Max bytes of a cache that sequences share; `auto`: chosen here. Default: one sequence of `context` tokens. */
+  kvMemory?: number | 'auto';
   /** Rows of the scratch tensors. */
   rows: number;
   /** Further bytes in main memory, such as stored logits. */
@@ -21,42 +23,62 @@ export interface BudgetRequest {
 
 export interface Budget {
   weights: number;
-  /** One sequence of `context` tokens. */
+  /** The cache: one sequence of `context` tokens, or `kvMemory`. */
   cache: number;
   scratch: number;
   total: number;
 }
 
 function budgetOf(request: BudgetRequest): Budget {
-  const { config, rows, extra = 0 } = request;
+  const { config, rows, extra = 0, kvMemory, plan, context } = request;
   const weights = weightBytes(request);
-  const cache = planBytes(request.plan, request.context);
+  const cache = typeof kvMemory === 'number' ? kvMemory : planBytes(plan, context);
   const scratch = scratchBytes(config, rows) + extra;
   return { weights, cache, scratch, total: weights + cache + scratch };
 }
 
+/** An automatic cache holds a few conversations: this many full contexts, or this many bytes if that is more. */
+const AUTO_CONTEXTS = 4;
+const AUTO_BYTES = 2 ** 30;
+
 /**
  * Throws a CapacityError if the budget exceeds `limit` bytes, or if the device cannot reserve the cache and scratch. The
- * message says what would fit.
+ * message says what would fit. An automatic cache takes what is left, at least one full context.
  */
 export function checkBudget(request: BudgetRequest, limit: number): Budget {
   const { device, context, plan, extra = 0 } = request;
   const budget = budgetOf(request);
   const { weights, cache, scratch, total } = budget;
-  const cacheText = `cache ${formatBytes(cache)} for ${formatCount(context)} tokens of ${plan.spec}`;
+  checkCacheSize(request, cache);
+  const cacheText =
+    `cache ${formatBytes(cache)}` +
+    (typeof request.kvMemory === 'number' ? '' : ` for ${formatCount(context)} tokens of ${plan.spec}`);
   if (total > limit)
     throw new CapacityError(
       `This needs ${formatBytes(total)} (weights ${formatBytes(weights)}, ${cacheText}, scratch ` +
         `${formatBytes(scratch)}), and ${formatBytes(limit)} is available. ${suggestions(request, limit - weights - scratch)}`,
     );
+  const wanted = request.kvMemory === 'auto' ? Math.max(AUTO_CONTEXTS * cache, AUTO_BYTES) : cache;
+  const chosen = Math.max(cache, Math.min(wanted, limit - weights - scratch));
+  const reserved = device.reserve?.(chosen + scratch - extra) ?? chosen + scratch - extra;
   const needed = cache + scratch - extra;
-  const kept = device.reserve?.(needed) ?? needed;
-  if (kept < needed)
+  const kept = Math.max(reserved, needed);
+  if (reserved < needed)
     throw new CapacityError(
-      `The ${device.name} device can hold ${formatBytes(kept)} in addition to the weights; this needs ${formatBytes(needed)} ` +
-        `(${cacheText}, scratch ${formatBytes(scratch - extra)}). ${suggestions(request, kept - scratch + extra)}`,
+      `The ${device.name} device can hold ${formatBytes(reserved)} in addition to the weights; this needs ${formatBytes(needed)} ` +
+        `(${cacheText}, scratch ${formatBytes(scratch - extra)}). ${suggestions(request, reserved - scratch + extra)}`,
     );
-  return budget;
+  return { ...budget, cache: Math.min(chosen, kept - scratch + extra) };
+}
+
+/** A shared cache must hold at least an empty sequence and one page. */
+function checkCacheSize({ kvMemory, plan }: BudgetRequest, cache: number): void {
+  const least = planBytes(plan, plan.pageTokens + plan.window.recent + 1);
+  if (typeof kvMemory === 'number' && cache < least)
+    throw new CapacityError(
+      `A KV cache of ${formatBytes(cache)} is too small: one conversation with a sealed page of ${plan.spec} needs ` +
+        `${formatBytes(least)}. Raise kvMemory, or use a codec with fewer bits.`,
+    );
 }
 
 /** Bytes of free memory, at most 9/10 of the machine's total. */

@@ -1,14 +1,16 @@
 /** A conversation keeps its cache between turns: each turn prefills only what is new. */
 import { countOutliers } from '../cache/outliers.ts';
+import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import { throwIfDisposed } from './engine.ts';
-import { type GenerateOptions, type GenerationContext, generate } from './generate.ts';
+import { type GenerateOptions, type GenerationContext, type GenerationOwner, generate } from './generate.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
-import type { Cancellation } from './step.ts';
+import { reuseTokens } from './reuse-tokens.ts';
+import type { Cancellation } from './scheduler.ts';
 import { createStream, type Result, type Stream, type StreamBody, type Token } from './stream.ts';
 
 /** Options of `chat` and of a conversation's answers. */
@@ -33,9 +35,9 @@ export type Prompt = string | readonly number[];
 export interface Conversation extends AsyncDisposableLike {
   /** All messages so far, the answers included. */
   readonly messages: readonly ChatMessage[];
-  /** Tokens in the cache. */
+  /** Tokens in the cache, after the last answer. */
   readonly length: number;
-  /** Bytes of the cache. */
+  /** Bytes of these tokens in the cache. Other conversations may share some of them. */
   readonly bytes: number;
   /** Sends a user message and streams the answer. Adds both to the messages; of a cancelled answer, the text so far. */
   send(content: MessageContent, options?: ChatOptions): Stream<string>;
@@ -47,6 +49,10 @@ export interface Conversation extends AsyncDisposableLike {
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   /** Continues a text or token ids. Reuses the part of the cache that the prompt shares. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
+  /** A second conversation with the same messages. Both share the cache of what they have in common. */
+  fork(): Conversation;
+  /** Removes tokens from the end of the cache until at most `tokens` are left, and returns how many are. */
+  crop(tokens: number): Promise<number>;
   /** Outlier counts of the sealed pages, for codecs that store outliers in lists (oaken); undefined for others. */
   outliers(): Promise<Outliers | undefined>;
   /** Cancels a running answer, empties the cache, and restores the initial messages. */
@@ -63,19 +69,34 @@ export interface ConversationOptions {
   messages?: readonly ChatMessage[];
 }
 
-/** An ephemeral conversation frees its cache after every answer. */
+/** What a conversation starts with. */
+interface ConversationStart {
+  messages: readonly ChatMessage[];
+  /** The messages that `reset` restores. Default: the same. */
+  initialMessages?: readonly ChatMessage[];
+  /** Tokens of the last prompt and answer. */
+  ids?: readonly number[];
+}
+
+export const startMessages = ({ system, messages = [] }: ConversationOptions = {}): ChatMessage[] => [
+  ...(system === undefined ? [] : [{ role: 'system', content: system }]),
+  ...messages,
+];
+
+/** `onRunning` is told when it starts and stops answering. An ephemeral conversation has one stream, and keeps nothing. */
 export function createConversation(
   generation: GenerationContext,
-  { system, messages: earlierMessages = [] }: ConversationOptions = {},
+  start: ConversationStart,
+  onRunning: (conversation: Conversation, running: boolean) => void,
   ephemeral = false,
 ): Conversation {
-  const { engine, slot } = generation;
+  const { engine, cache } = generation;
   const { tokenizer, template } = engine;
-  const initialMessages: ChatMessage[] = [
-    ...(system === undefined ? [] : [{ role: 'system', content: system }]),
-    ...earlierMessages,
-  ];
-  let messages = [...initialMessages];
+  const { initialMessages = start.messages } = start;
+  const owner: GenerationOwner = {};
+  let messages = [...start.messages];
+  /** Tokens of the last prompt and its answer: the answer keeps its own tokens in later prompts. */
+  let ids: readonly number[] = start.ids ?? [];
   /** The stream that is being read. */
   let running: Stream<unknown> | undefined;
   /** A reset or disposal in progress; answers wait for it. */
@@ -94,7 +115,9 @@ export function createConversation(
       await before;
       await running?.return();
       messages = [...initialMessages];
-      slot.reset();
+      ids = [];
+      owner.warned = false;
+      if (!engine.disposed) cache.forget(owner);
     };
     const cleared = work().finally(() => {
       if (clearing === cleared) clearing = undefined;
@@ -114,15 +137,29 @@ export function createConversation(
           'This conversation is already answering. Wait until it has finished, or open another one.',
         );
       running = created;
+      onRunning(conversation, true);
       try {
         yield* steps(cancellation, result);
       } finally {
         running = undefined;
-        if (ephemeral) slot.reset();
+        onRunning(conversation, false);
       }
     }, signal);
     return created;
   };
+
+  async function* streamTokens(
+    prompt: readonly number[],
+    options: GenerateOptions,
+    cancellation: Cancellation,
+    result: Result,
+  ) {
+    try {
+      yield* generate(generation, prompt, options, result, cancellation, ephemeral ? undefined : owner);
+    } finally {
+      ids = [...prompt, ...result.ids];
+    }
+  }
 
   async function* streamText(
     list: readonly ChatMessage[],
@@ -130,8 +167,8 @@ export function createConversation(
     cancellation: Cancellation,
     result: Result,
   ) {
-    const ids = encodeChat(tokenizer, template, list, render);
-    for await (const { text } of generate(generation, ids, options, result, cancellation)) if (text !== '') yield text;
+    const prompt = reuseTokens(tokenizer, ids, encodeChat(tokenizer, template, list, render));
+    for await (const { text } of streamTokens(prompt, options, cancellation, result)) if (text !== '') yield text;
   }
 
   /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
@@ -147,20 +184,22 @@ export function createConversation(
     }, options.signal);
   };
 
+  const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
+
   const dispose = () => {
     disposed = true;
     return clear();
   };
 
-  return {
+  const conversation: Conversation = {
     get messages() {
       return messages;
     },
     get length() {
-      return slot.length;
+      return snapshot()?.length ?? 0;
     },
     get bytes() {
-      return slot.bytes;
+      return snapshot()?.bytes ?? 0;
     },
     send(content, options = {}) {
       checkContent(content);
@@ -190,15 +229,29 @@ export function createConversation(
       checkPromptOptions(promptOptions);
       const { parseSpecialTokens, ...options } = promptOptions;
       return stream(async function* (cancellation, result) {
-        const ids =
+        const encoded =
           typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, parseSpecialTokens }) : prompt;
-        yield* generate(generation, ids, options, result, cancellation);
+        yield* streamTokens(encoded, options, cancellation, result);
       }, options.signal);
     },
+    fork() {
+      checkOpen();
+      return createConversation(generation, { messages, initialMessages, ids }, onRunning);
+    },
+    async crop(tokens) {
+      checkOpen();
+      if (!Number.isInteger(tokens) || tokens < 0)
+        throw new InputError(`crop needs a number of tokens, 0 or more; got ${describeValue(tokens)}.`);
+      if (running)
+        throw new InputError('This conversation is answering. Wait until it has finished before cropping it.');
+      ids = ids.slice(0, tokens);
+      return snapshot()?.crop(tokens) ?? 0;
+    },
     outliers: () =>
-      engine.exclusive(async ({ device }) =>
-        slot.length === 0 ? undefined : countOutliers(device, slot.sequence.view),
-      ),
+      engine.exclusive(async ({ device }) => {
+        const held = snapshot();
+        return held && countOutliers(device, held.view);
+      }),
     reset: async () => {
       checkOpen();
       await clear();
@@ -206,6 +259,7 @@ export function createConversation(
     dispose,
     [Symbol.asyncDispose]: dispose,
   };
+  return conversation;
 }
 
 function listUserMessages(messages: readonly ChatMessage[]): string {

@@ -1,4 +1,5 @@
 /** A model's weights on a device, ready to run. The engine holds no KV cache: sequences with any plan run through it. */
+import { createKvCache, type KvCache, type KvCacheOptions } from '../cache/kv-cache.ts';
 import { createSequence, type Sequence } from '../cache/sequence.ts';
 import { InputError } from '../errors.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
@@ -51,8 +52,13 @@ export interface Engine {
   readonly scratch: Scratch;
   readonly bytes: { readonly weights: number; readonly scratch: number };
   readonly batchSize: BatchSize;
+  /** Bytes that the budget has for caches. */
+  readonly kvMemory: number;
   readonly disposed: boolean;
-  openSequence(plan: Plan, context: number, overflow?: 'error' | 'slide'): Sequence;
+  /** A sequence of its own, without limit and without sharing: for measurements. */
+  openSequence(plan: Plan, context: number): Sequence;
+  /** A cache that many sequences share. `capacity`: max bytes. */
+  openCache(plan: Plan, options: Pick<KvCacheOptions, 'context' | 'overflow' | 'capacity'>): KvCache;
   /** Runs one piece of work at a time, since all share the scratch. Rejects with an InputError after disposal. */
   exclusive<T>(work: (engine: Engine) => Promise<T>): Promise<T>;
   /** Waits for the running work, then frees everything. Can be called twice. */
@@ -99,7 +105,7 @@ export const planShape = ({ config, rope }: Pick<ModelFile, 'config' | 'rope'>, 
 });
 
 /** The cache that must fit in memory next to the weights. */
-export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra'>;
+export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra' | 'kvMemory'>;
 
 /** Loads the weights onto a device. Closes the file, also on errors. */
 export async function loadEngine(file: ModelFile, cache: CacheRequest, options: EngineOptions = {}): Promise<Engine> {
@@ -115,14 +121,25 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.
     const limit =
       options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await defaultMemoryLimit());
-    checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
+    const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.allocatedBytes;
     await device.loadCodecs?.(cache.plan.leaf.layers);
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.allocatedBytes - weightBytes };
     const batchSize = createBatchSize(rows, device);
-    const engine = createEngine({ ...opened, config, tokenizer, template, rope, weights, scratch, bytes, batchSize });
+    const engine = createEngine({
+      ...opened,
+      config,
+      tokenizer,
+      template,
+      rope,
+      weights,
+      scratch,
+      bytes,
+      batchSize,
+      kvMemory: budget.cache,
+    });
     if (options.warmUp ?? opened.warmUp) await warmUp(engine, cache.plan);
     return engine;
   } catch (error) {
@@ -138,7 +155,7 @@ export function throwIfDisposed(disposed: boolean): void {
   if (disposed) throw new InputError('The model was disposed. Load it again.');
 }
 
-type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'exclusive' | 'dispose'>;
+type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'openCache' | 'exclusive' | 'dispose'>;
 
 function createEngine(parts: Parts): Engine {
   const { device, config } = parts;
@@ -146,17 +163,22 @@ function createEngine(parts: Parts): Engine {
   /** The work that was queued last. */
   let last: Promise<unknown> = Promise.resolve();
   const checkOpen = () => throwIfDisposed(disposal !== undefined);
+  const cacheShape = ({ pageTokens, window, leaf }: Plan) => {
+    const { headDim, kvHeads } = config;
+    return { device, leaf, shape: { headDim, kvHeads, pageTokens, sinks: window.sink }, recent: window.recent };
+  };
   const engine: Engine = {
     ...parts,
     get disposed() {
       return disposal !== undefined;
     },
-    openSequence(plan, context, overflow) {
+    openSequence(plan, context) {
       checkOpen();
-      const { headDim, kvHeads } = config;
-      const { pageTokens, window, leaf } = plan;
-      const shape = { headDim, kvHeads, pageTokens, sinks: window.sink };
-      return createSequence({ device, shape, leaf, recent: window.recent, context, overflow });
+      return createSequence({ ...cacheShape(plan), context });
+    },
+    openCache(plan, options) {
+      checkOpen();
+      return createKvCache({ ...cacheShape(plan), ...options });
     },
     exclusive(work) {
       const run = async () => {

@@ -1,19 +1,17 @@
 /**
- * Token generation: prefill the part of the prompt that is not in the cache, then sample and decode one token at a time.
- *
- * If the device samples, the next pass is recorded while the current one runs: its input is a handle of the sampled token,
- * whose id the host has not read yet. If generation ends with that token, the cache holds one token too many.
+ * One generation: a request to the scheduler, and the tokens and text that its reader gets. The scheduler prefills the part
+ * of the prompt that is not in the cache, then decodes one token per pass.
  */
-import type { Sequence } from '../cache/sequence.ts';
+import type { KvCache, Owner } from '../cache/kv-cache.ts';
 import { CapacityError, InputError } from '../errors.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
-import type { Plan } from '../plan/plan.ts';
-import { formatCount } from '../units.ts';
+import { maxTokensIn, type Plan } from '../plan/plan.ts';
+import { formatBytes, formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
+import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
-import { createSampler, type Sampled, type SampleOptions, type Sampler } from './sample.ts';
-import type { Slot } from './slot.ts';
-import { type Cancellation, step } from './step.ts';
+import { createSampler, type Sampled, type SampleOptions } from './sample.ts';
+import type { Cancellation, Scheduler } from './scheduler.ts';
 import { createStopMatcher } from './stop.ts';
 import type { Result, Token } from './stream.ts';
 
@@ -29,140 +27,113 @@ export interface GenerateOptions extends SampleOptions {
   ignoreEos?: boolean;
   /** Called after each chunk of the prompt, with tokens done and in total. */
   onPrefill?: (progress: { done: number; total: number }) => void;
+  /** Requests of one tenant share the prefixes that they have in common, and tenants take turns. Default: one tenant. */
+  tenant?: string;
 }
 
-/** Where tokens are generated: the model, and the cache of one sequence. */
+/** Where tokens are generated: the model, and its cache. */
 export interface GenerationContext {
   engine: Engine;
-  slot: Slot;
+  cache: KvCache;
+  scheduler: Scheduler;
   plan: Plan;
   context: number;
   overflow: 'error' | 'slide';
 }
 
+/** A reader that warns once. */
+export interface GenerationOwner extends Owner {
+  warned?: boolean;
+}
+
 /** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(
-  { engine, slot, plan, context, overflow }: GenerationContext,
+  generation: GenerationContext,
   prompt: readonly number[],
   options: GenerateOptions,
   result: Result,
   cancellation: Cancellation | undefined = options.signal,
+  owner?: GenerationOwner,
 ): AsyncGenerator<Token, void, void> {
-  const { onPrefill, maxTokens } = options;
+  const { engine, scheduler, plan, context } = generation;
+  const { onPrefill, maxTokens, signal, tenant = '' } = options;
   checkTokenIds(prompt, engine.config.vocab);
-  const remaining = remainingContext(prompt.length, context, overflow);
+  const remaining = remainingTokens(prompt.length, generation);
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
   const sampler = createSampler(options, prompt);
   const write = createTextWriter(engine.tokenizer, options);
   const timer = createTimer(result);
+  const tokens = createOutputQueue<Token>(() => {
+    timer.resume();
+    scheduler.wake();
+  });
   result.seed = sampler.seed;
   if (options.logprobs !== undefined) result.logprobs = [];
   result.usage.promptTokens = prompt.length;
+  let isLeaving = false;
+  let dropped = 0;
 
-  let nextPass: Pass | undefined;
-  try {
-    const reused = slot.reusePrefix(prompt);
-    const { sequence } = slot;
-    result.usage.reusedTokens = reused;
-    const run = (tokens: readonly number[], prefill: boolean, onProgress?: (rows: number) => void) =>
-      startPass({ engine, sequence, tokens, prefill, sampler, signal: cancellation, onProgress });
-    const progress = (rows: number) => {
-      result.usage.prefilledTokens = rows;
-      onPrefill?.({ done: reused + rows, total: prompt.length });
-    };
-    let { droppedTokens: dropped } = sequence;
-    let pass = run(prompt.slice(reused), true, progress);
+  const onToken = (sampled: Sampled, droppedNow: number): boolean => {
+    result.usage.completionTokens = result.ids.push(sampled.id);
+    const { id, logprob, top } = sampled;
+    if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
+    const { text, finish, stop } = write(sampled.id, result.ids.length === maxNew);
+    const notice = droppedNow > dropped ? slideNotice(context, droppedNow) : undefined;
+    dropped = droppedNow;
+    result.text += text;
+    if (notice) result.notices = [notice];
+    if (finish) Object.assign(result, { finish, stop });
+    timer.decoded();
+    tokens.push({ ...sampled, text, ...(notice && { notice }) });
+    return !finish;
+  };
 
-    for (;;) {
-      const handle = await pass.handle;
-      nextPass = handle !== undefined && result.ids.length + 1 < maxNew ? run([handle], false) : undefined;
-      const outcome = await pass.outcome;
-      if (result.ids.length === 0) timer.prefilled();
-      if (!outcome) break;
-      const sampled = outcome.sample();
-      slot.push(sampled.id);
-      result.usage.completionTokens = result.ids.push(sampled.id);
-      const { id, logprob, top } = sampled;
-      if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
-      const { text, finish, stop } = write(sampled.id, result.ids.length === maxNew);
-      const notice = outcome.dropped > dropped ? slideNotice(context, outcome.dropped) : undefined;
-      dropped = outcome.dropped;
-      result.text += text;
-      if (notice) result.notices = [notice];
-      if (finish) Object.assign(result, { finish, stop });
-      timer.decoded();
-      yield { ...sampled, text, ...(notice && { notice }) };
-      if (finish) break;
+  const ended = scheduler.submit({
+    ...{ prompt, tenant, owner, sampler, onToken },
+    maxTokens: maxNew,
+    cancellation: {
+      get aborted() {
+        return isLeaving || cancellation?.aborted === true;
+      },
+    },
+    isParked: () => tokens.isFull,
+    onStart(reused) {
+      result.usage.reusedTokens = reused;
+      dropped = 0;
       timer.resume();
-      pass = nextPass ?? run([sampled.id], false);
-    }
-    if (result.finish === 'length' && maxNew === remaining) result.notices.push(fullNotice(context, maxNew, maxTokens));
-    await waitForPass(nextPass);
-    result.quality = await measureQuality(engine, sequence, plan);
+    },
+    onPrefill(held) {
+      if (held > prompt.length || result.ids.length > 0) return;
+      result.usage.prefilledTokens = held - result.usage.reusedTokens;
+      timer.prefilled();
+      onPrefill?.({ done: held, total: prompt.length });
+    },
+    async onEnd(sequence) {
+      if (result.finish === 'cancelled') return;
+      result.quality = await measureQuality(engine, sequence, plan);
+    },
+  });
+  const settled = ended.then(
+    () => tokens.end(),
+    error => tokens.end(error),
+  );
+  const wake = () => scheduler.wake();
+  signal?.addEventListener('abort', wake);
+  try {
+    yield* tokens;
+    if (result.finish === 'length' && maxNew === remaining)
+      result.notices.push(fullNotice(generation, maxNew, maxTokens));
     const notice = result.quality && unfamiliarNotice(result.quality, plan);
-    if (notice && slot.warnOnce()) result.notices.push(notice);
-  } catch (error) {
-    await waitForPass(nextPass);
-    // A failed step leaves the cache in an unknown state.
-    slot.reset();
-    throw error;
+    if (notice && !owner?.warned) result.notices.push(notice);
+    if (notice && owner) owner.warned = true;
   } finally {
     // No pass may be running when the stream ends.
-    await waitForPass(nextPass);
+    isLeaving = true;
+    wake();
+    signal?.removeEventListener('abort', wake);
+    await settled;
   }
 }
-
-/** A running forward pass. */
-interface Pass {
-  /** The handle of the token that the device samples; undefined if the host samples. */
-  handle: Promise<number | undefined>;
-  /** The sampled token and the number of tokens dropped from the cache; undefined if the pass was cancelled. */
-  outcome: Promise<{ sample(): Sampled; dropped: number } | undefined>;
-}
-
-const waitForPass = (pass?: Pass) => pass?.outcome.catch(() => {});
-
-interface PassRequest {
-  signal: Cancellation | undefined;
-  engine: Engine;
-  sequence: Sequence;
-  tokens: readonly number[];
-  prefill: boolean;
-  sampler: Sampler;
-  onProgress?: (rows: number) => void;
-}
-
-function startPass({ engine, sequence, tokens, prefill, sampler, signal, onProgress }: PassRequest): Pass {
-  const sampling = engine.device?.sampleTokens && sampler.deviceSampling();
-  let sample: (() => Sampled) | undefined;
-  let dropped = 0;
-  let resolveHandle: (handle?: number) => void = () => {};
-  const handle = new Promise<number | undefined>(resolve => {
-    resolveHandle = resolve;
-  });
-  const stepped = step(engine, [{ sequence, tokens, prefill, logits: 'last', sampling }], {
-    signal,
-    onProgress,
-    onLogits(_chunk, _row, row) {
-      dropped = sequence.droppedTokens;
-      sample = () => sampler.sample(row);
-    },
-    onHandle(_chunk, handle) {
-      dropped = sequence.droppedTokens;
-      resolveHandle(handle);
-    },
-    onToken(_chunk, id) {
-      sample = () => sampler.accept(id);
-    },
-  });
-  const outcome = stepped
-    .finally(() => resolveHandle())
-    .then(done => (done && sample ? { sample, dropped } : undefined));
-  // Nobody awaits this pass if the previous one failed.
-  outcome.catch(() => {});
-  return { handle, outcome };
-}
-
 interface WriteResult {
   /** Text that is final. */
   text: string;
@@ -190,21 +161,28 @@ function createTextWriter(tokenizer: Tokenizer, { stop = [], ignoreEos = false }
 const slideNotice = (context: number, dropped: number): string =>
   `The context of ${formatCount(context)} tokens was full: the oldest ${formatCount(dropped)} were dropped, except the sinks.`;
 
-const fullNotice = (context: number, written: number, maxTokens?: number): string =>
+const fullNotice = ({ context }: GenerationContext, written: number, maxTokens?: number): string =>
   `The context of ${formatCount(context)} tokens is full` +
   (maxTokens !== undefined && maxTokens > written
     ? `: the answer ended after ${formatCount(written)} tokens, and maxTokens allowed ${formatCount(maxTokens)}.`
     : '.');
 
-/** Tokens that fit in the context after the prompt; throws if there are none. */
-function remainingContext(prompt: number, context: number, overflow: string): number {
-  if (overflow === 'slide') return Number.POSITIVE_INFINITY;
-  if (prompt >= context)
+/** Tokens that fit after the prompt, in the context and in the cache; throws if there are none. */
+function remainingTokens(prompt: number, { cache, context, overflow, plan }: GenerationContext): number {
+  const { capacity } = cache.stats;
+  const fitting = maxTokensIn(plan, capacity);
+  if (overflow === 'slide' && fitting >= context) return Number.POSITIVE_INFINITY;
+  const limit = Math.min(context, fitting);
+  if (prompt < limit) return limit - prompt;
+  if (limit === context)
     throw new CapacityError(
       `A prompt of ${prompt} tokens leaves no room in a context of ${context}. Shorten the prompt, load the model with ` +
         "a larger context, or use overflow: 'slide' to drop the oldest tokens.",
     );
-  return context - prompt;
+  throw new CapacityError(
+    `A prompt of ${prompt} tokens leaves no room in a KV cache of ${formatBytes(capacity)}, which holds ` +
+      `${formatCount(fitting)} tokens of ${plan.spec}. Shorten the prompt, raise kvMemory, or use a codec with fewer bits.`,
+  );
 }
 
 function checkTokenIds(ids: readonly number[], vocab: number): void {
@@ -225,7 +203,7 @@ function createTimer({ usage, timings }: Result) {
   };
   return {
     prefilled() {
-      timings.prefillMs = lap();
+      timings.prefillMs += lap();
       timings.prefillRate = (1000 * usage.prefilledTokens) / timings.prefillMs;
     },
     decoded() {

@@ -1,4 +1,6 @@
 /** The public model: load it, generate text, dispose it. */
+
+import type { KvCacheStats } from '../cache/kv-cache.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import type { DeviceError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
@@ -15,6 +17,7 @@ import {
   createConversation,
   type Prompt,
   type PromptOptions,
+  startMessages,
 } from './conversation.ts';
 import {
   type Engine,
@@ -27,7 +30,7 @@ import {
 } from './engine.ts';
 import { checkConversationOptions, checkLoadOptions } from './options.ts';
 import { resolveProfile } from './profile.ts';
-import { createSlot, type Slot } from './slot.ts';
+import { createScheduler, type SchedulerStats } from './scheduler.ts';
 import type { Result, Stream, Token } from './stream.ts';
 
 /** Options of `loadModel`. */
@@ -35,7 +38,14 @@ export interface LoadOptions extends EngineOptions {
   /** KV cache format: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. Default: `tq4`. */
   kv?: string;
   /** Max bytes of one sequence of `context` tokens: chooses codecs that fit. Implies `kv: 'auto'`. */
+  contextMemory?: number;
+  /**
+   * Max bytes of the KV cache: pages, tails and sinks of all conversations, and the pages that are kept for later prompts.
+   * Default: room for four full contexts, or 1 GiB if that is more, as far as the memory allows.
+   */
   kvMemory?: number;
+  /** Max conversations and requests that run at the same time; others wait. Default: 16, on webgpu 64. */
+  maxSequences?: number;
   /** Tokens per page. Default: 128. */
   pageTokens?: number;
   /** Max tokens per sequence, prompt and answer. Default: the model's training context, at most 32768. */
@@ -51,13 +61,18 @@ export interface MemoryUse {
   weights: number;
   /** Activations and codec tables. */
   scratch: number;
-  /** Sealed pages of all open sequences. */
+  /** Sealed pages of all conversations. */
   pages: number;
-  /** f16 tails and sinks of all open sequences. */
+  /** f16 tails and sinks of all conversations. */
   tails: number;
+  /** Sealed pages that are only kept for later prompts. They make room when it is needed. */
+  cached: number;
   /** Everything that the device has allocated. */
   total: number;
 }
+
+/** The state of a model's cache and scheduler. */
+export interface ModelStats extends KvCacheStats, SchedulerStats {}
 
 /** The device that a model runs on. */
 export interface ModelDevice {
@@ -67,7 +82,7 @@ export interface ModelDevice {
   readonly why: string;
 }
 
-/** A loaded model. Several answers can run at the same time; they take turns on the device. */
+/** A loaded model. Answers that run at the same time share passes through the model, and the prefixes that they have in common. */
 export interface Model extends AsyncDisposableLike {
   readonly config: ModelConfig;
   readonly tokenizer: Tokenizer;
@@ -81,6 +96,8 @@ export interface Model extends AsyncDisposableLike {
   /** Resolves if the device is lost, such as a GPU after a driver reset. Then dispose the model and load it again. */
   readonly lost: Promise<DeviceError>;
   memory(): MemoryUse;
+  /** The state of the cache and of the requests. */
+  stats(): ModelStats;
   /** Continues a text or token ids. Streams tokens. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
   /** Answers messages, formatted by the model's chat template. Streams text. */
@@ -101,8 +118,8 @@ const MAX_DEFAULT_CONTEXT = 32768;
  */
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
   checkLoadOptions(options);
-  const { kvMemory, overflow = 'error', pageTokens } = options;
-  const kv = options.kv ?? (kvMemory === undefined ? 'tq4' : 'auto');
+  const { contextMemory, overflow = 'error', pageTokens } = options;
+  const kv = options.kv ?? (contextMemory === undefined ? 'tq4' : 'auto');
   const file = await openModelFile(input, options);
   const { config, template } = file;
   let plan: Plan;
@@ -111,19 +128,21 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   try {
     const { profile, notice } = await resolveProfile(file, [kv], options.profile, options);
     profileNotice = notice;
-    plan = choosePlan(kv, planShape(file, pageTokens), profile, { kvMemory, context });
+    plan = choosePlan(kv, planShape(file, pageTokens), profile, { contextMemory, context });
   } catch (error) {
     await file.gguf.close();
     throw error;
   }
-  const engine = await loadEngine(file, { plan, context }, options);
+  const engine = await loadEngine(file, { plan, context, kvMemory: options.kvMemory ?? 'auto' }, options);
   const notices = [
     template.note,
     profileNotice,
     plan.notice,
     context > config.context && longContextNotice(context, config),
   ].filter(note => !!note);
-  return createModel({ engine, plan, context, overflow, notices: notices as string[] });
+  const capacity = engine.kvMemory;
+  const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
+  return createModel({ engine, plan, context, overflow, notices: notices as string[], capacity, maxSequences });
 }
 
 const longContextNotice = (context: number, config: ModelConfig): string =>
@@ -135,31 +154,32 @@ interface ModelParts {
   context: number;
   overflow: 'error' | 'slide';
   notices: string[];
+  /** Max bytes of the cache. */
+  capacity: number;
+  maxSequences: number;
 }
 
-function createModel({ engine, plan, context, overflow, notices }: ModelParts): Model {
-  /** The conversations that hold a cache, by their slot. */
-  const conversations = new Map<Slot, Conversation>();
+function createModel({ engine, plan, context, overflow, notices, capacity, maxSequences }: ModelParts): Model {
+  const cache = engine.openCache(plan, { context, overflow, capacity });
+  const scheduler = createScheduler(engine, cache, plan, maxSequences);
+  const generation = { engine, cache, scheduler, plan, context, overflow };
+  /** The conversations that are answering. */
+  const answering = new Set<Conversation>();
   let disposal: Promise<void> | undefined;
   const checkOpen = () => throwIfDisposed(disposal !== undefined);
-  const conversation = (options?: ConversationOptions, ephemeral?: boolean): Conversation => {
-    checkOpen();
-    const slot: Slot = createSlot(
-      () => {
-        checkOpen();
-        const sequence = engine.openSequence(plan, context, overflow);
-        conversations.set(slot, created);
-        return sequence;
-      },
-      () => conversations.delete(slot),
-    );
-    const created = createConversation({ engine, slot, plan, context, overflow }, options, ephemeral);
-    return created;
+  const noteRunning = (one: Conversation, running: boolean) => {
+    if (running) answering.add(one);
+    else answering.delete(one);
   };
-  const ephemeral = () => conversation({}, true);
+  const open = (options?: ConversationOptions, ephemeral?: boolean): Conversation => {
+    checkOpen();
+    return createConversation(generation, { messages: startMessages(options) }, noteRunning, ephemeral);
+  };
+  const ephemeral = () => open({}, true);
   const dispose = () => {
     disposal ??= (async () => {
-      await Promise.all([...conversations.values()].map(open => open.dispose()));
+      await Promise.all([...answering].map(one => one.dispose()));
+      cache.dispose();
       await engine.dispose();
     })();
     return disposal;
@@ -174,19 +194,20 @@ function createModel({ engine, plan, context, overflow, notices }: ModelParts): 
     notices,
     lost: engine.device.lost ?? new Promise(() => {}),
     memory() {
-      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, total: 0 };
-      const slots = [...conversations.keys()];
-      const pages = slots.reduce((sum, slot) => sum + slot.pageBytes, 0);
-      const all = slots.reduce((sum, slot) => sum + slot.bytes, 0);
-      return { ...engine.bytes, pages, tails: all - pages, total: engine.device.allocatedBytes };
+      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, cached: 0, total: 0 };
+      const { used, sharedLeaves, cachedBytes } = cache.stats;
+      const pages = sharedLeaves * plan.leaf.bytes;
+      const tails = used - pages - cachedBytes;
+      return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
+    stats: () => ({ ...cache.stats, ...scheduler.stats }),
     generate: (prompt, options) => ephemeral().generate(prompt, options),
     chat: (messages, options) => ephemeral().chat(messages, options),
     complete: async (prompt, options) =>
       isChat(prompt) ? ephemeral().chat(prompt, options).result() : ephemeral().generate(prompt, options).result(),
     conversation(options) {
       checkConversationOptions(options);
-      return conversation(options);
+      return open(options);
     },
     dispose,
     [Symbol.asyncDispose]: dispose,

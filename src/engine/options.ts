@@ -39,7 +39,9 @@ export const engineRules = {
 export const loadRules = {
   ...engineRules,
   kv: string("a codec spec such as 'tq4', or 'auto'"),
+  contextMemory: bytes,
   kvMemory: bytes,
+  maxSequences: integer(1),
   pageTokens: integer(1),
   context: integer(1),
   overflow: oneOf('error', 'slide'),
@@ -56,6 +58,7 @@ export const generateRules = {
   signal,
   ignoreEos: boolean,
   onPrefill: callback,
+  tenant: string(),
 };
 
 const variables: Rule = (value, name) => {

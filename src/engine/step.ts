@@ -3,11 +3,7 @@
 import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward, type Hooks, isPrefill } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
-
-/** Checked between two passes; an AbortSignal is one. */
-export interface Cancellation {
-  readonly aborted: boolean;
-}
+import type { Cancellation } from './scheduler.ts';
 
 export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   signal?: Cancellation;

@@ -2,7 +2,7 @@
 import type { AsyncDisposableLike } from '../disposable.ts';
 import type { Quality } from './quality.ts';
 import type { Sampled, TokenLogprobs } from './sample.ts';
-import type { Cancellation } from './step.ts';
+import type { Cancellation } from './scheduler.ts';
 
 /** One generated token. */
 export interface Token extends Sampled {

@@ -44,6 +44,8 @@ export interface PageCodec {
   /** The squared error of a page that encodes `x`, of its tokens from `firstToken` on; see `tracksError`. */
   squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
   outliers?(page: Uint8Array): Outliers;
+  /** Whether a page of unknown origin can be read safely; absent if any bytes can. */
+  isValid?(page: Uint8Array): boolean;
 }
 
 /** Counts of a page's outliers, in codecs that keep them in lists. */

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { describeWithFile, smolModel } from '../../test/shared.ts';
 import { InputError } from '../errors.ts';
-import { fingerprintFile, fingerprintFiles, knownFingerprint } from './fingerprint.ts';
+import { fingerprintFile, fingerprintFiles, fingerprintSources, knownFingerprint } from './fingerprint.ts';
+import { blobSource, bytesSource } from './source.ts';
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 let folder: string;
@@ -83,6 +84,32 @@ describe('a fingerprint', () => {
     await symlink(elsewhere, join(folder, 'other.gguf'));
     expect(await fingerprintFile(join(folder, 'other.gguf'))).toBe(sha256('bytes'));
     expect(await fingerprintFile(blob)).toBe(sha256('bytes'));
+  });
+});
+
+describe('a fingerprint of Blobs and bytes', () => {
+  const text = 'model '.repeat(500_000);
+  const bytes = new TextEncoder().encode(text);
+  const sources = { Blob: blobSource(new Blob([bytes])), Uint8Array: bytesSource(bytes) };
+
+  it.each(Object.entries(sources))('equals that of a file: %s', async (_, source) => {
+    expect(await fingerprintSources([source])).toBe(await fingerprintFile(await file('a', text)));
+    const two = [await file('a', text), await file('b', 'end')];
+    const end = blobSource(new Blob(['end']));
+    expect(await fingerprintSources([source, end])).toBe(await fingerprintFiles(two));
+    expect(await fingerprintSources([blobSource(new Blob([]))])).toBe(sha256(''));
+  });
+
+  it('reports progress and can be cancelled', async () => {
+    const done: number[] = [];
+    const onProgress = (progress: { done: number; total: number }) => {
+      expect(progress.total).toBe(bytes.length + 3);
+      done.push(progress.done);
+    };
+    await fingerprintSources([sources.Blob, blobSource(new Blob(['end']))], { onProgress });
+    expect(done).toEqual([2 ** 20, 2 ** 21, bytes.length, bytes.length + 3]);
+    const signal = AbortSignal.abort();
+    await expect(fingerprintSources([sources.Blob], { signal })).rejects.toThrow(/abort/);
   });
 });
 

@@ -1,9 +1,13 @@
 /**
  * A model's fingerprint: the sha256 of its file. It ties profiles, pages and sessions to their model. Hashing gigabytes
- * takes seconds, so results are cached by path, size and modification time; a file in the Hugging Face hub cache is a
- * link to `blobs/<sha256>`, whose name is the hash. Node only: its modules are imported on use.
+ * takes seconds, so results for files on disk are cached by path, size and modification time; a file in the Hugging Face
+ * hub cache is a link to `blobs/<sha256>`, whose name is the hash. Files need Node, whose modules are imported on use;
+ * Blobs and bytes need nothing.
  */
 import { FormatError, InputError } from '../errors.ts';
+import { yieldToEventLoop } from '../event-loop.ts';
+import { createSha256, sha256, toHex } from '../sha256.ts';
+import type { ByteSource } from './source.ts';
 
 export interface FingerprintOptions {
   /** Folder for the cache; nothing is cached without one. */
@@ -18,6 +22,8 @@ interface CacheEntry {
 
 const cacheFile = 'fingerprints.json';
 const maxCacheEntries = 1000;
+/** Bytes hashed at a time in memory: some 10 ms. */
+const blockBytes = 2 ** 20;
 const sha256Pattern = /^[0-9a-f]{64}$/;
 
 /** The sha256 of one file, in hex. */
@@ -26,19 +32,59 @@ export async function fingerprintFile(path: string, options: FingerprintOptions 
   if (known !== undefined) return known;
   const real = await realPathOf(path);
   const before = await statOf(real);
-  const sha256 = await hashFile(real);
+  const hash = await hashFile(real);
   const after = await statOf(real);
   if (after.size !== before.size || after.mtimeMs !== before.mtimeMs)
     throw new FormatError(`${path} changed while it was being read. Wait until it is complete and try again.`);
   // If the folder is not writable, the file is hashed again next time.
-  if (options.cacheDir !== undefined) await addToCache(options.cacheDir, real, { ...after, sha256 }).catch(() => {});
-  return sha256;
+  if (options.cacheDir !== undefined)
+    await addToCache(options.cacheDir, real, { ...after, sha256: hash }).catch(() => {});
+  return hash;
 }
 
 /** The fingerprint of a model: of its only file, or the hash of the fingerprints of its files in order. */
 export async function fingerprintFiles(paths: readonly string[], options: FingerprintOptions = {}): Promise<string> {
   const fingerprints: string[] = [];
   for (const path of paths) fingerprints.push(await fingerprintFile(path, options));
+  return combine(fingerprints);
+}
+
+export interface HashProgress {
+  /** Bytes hashed so far, of all sources. */
+  done: number;
+  total: number;
+}
+
+export interface HashOptions {
+  signal?: AbortSignal;
+  onProgress?: (progress: HashProgress) => void;
+}
+
+/**
+ * As `fingerprintFiles`, for a model that is not on disk: of its Blobs or bytes in order. The event
+ * loop runs between blocks of 1 MiB.
+ */
+export async function fingerprintSources(
+  sources: readonly Pick<ByteSource, 'size' | 'readInto'>[],
+  { signal, onProgress }: HashOptions = {},
+): Promise<string> {
+  const total = sources.reduce((sum, { size }) => sum + size, 0);
+  const buffer = new Uint8Array(Math.min(total, blockBytes));
+  const fingerprints: string[] = [];
+  let done = 0;
+  for (const { size, readInto } of sources) {
+    const hash = createSha256();
+    for (let offset = 0; offset < size; offset += buffer.length) {
+      signal?.throwIfAborted();
+      const block = buffer.subarray(0, Math.min(buffer.length, size - offset));
+      await readInto(offset, block);
+      hash.update(block);
+      done += block.length;
+      onProgress?.({ done, total });
+      await yieldToEventLoop();
+    }
+    fingerprints.push(toHex(hash.digest()));
+  }
   return combine(fingerprints);
 }
 
@@ -51,10 +97,9 @@ export async function knownFingerprint(
   return fingerprints.every(found => found !== undefined) ? combine(fingerprints) : undefined;
 }
 
-async function combine(fingerprints: string[]): Promise<string> {
+function combine(fingerprints: readonly string[]): string {
   if (fingerprints.length === 1) return fingerprints[0];
-  const { createHash } = await import('node:crypto');
-  return createHash('sha256').update(fingerprints.join('\n')).digest('hex');
+  return toHex(sha256(new TextEncoder().encode(fingerprints.join('\n'))));
 }
 
 /** The name of a blob in the hub cache, or a cached result; undefined if there is neither. */

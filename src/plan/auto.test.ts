@@ -84,27 +84,30 @@ describe('bit allocation', () => {
 describe('a memory budget', () => {
   const context = 2048;
 
-  it.each([80_000, 100_000, 130_000, 160_000, 220_000])('of %i bytes is not exceeded, and almost used up', kvMemory => {
-    const plan = choosePlan('auto', shape, profile, { kvMemory, context });
-    const bytes = planBytes(plan, context);
-    expect(bytes).toBeLessThanOrEqual(kvMemory);
-    const finest = (planBytes(choosePlan('auto:4', shape, profile), context) - planBytes(plan, 1)) / 64;
-    if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(kvMemory - finest);
-  });
+  it.each([80_000, 100_000, 130_000, 160_000, 220_000])(
+    'of %i bytes is not exceeded, and almost used up',
+    contextMemory => {
+      const plan = choosePlan('auto', shape, profile, { contextMemory, context });
+      const bytes = planBytes(plan, context);
+      expect(bytes).toBeLessThanOrEqual(contextMemory);
+      const finest = (planBytes(choosePlan('auto:4', shape, profile), context) - planBytes(plan, 1)) / 64;
+      if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(contextMemory - finest);
+    },
+  );
 
   it('that is large enough gives f16', () => {
-    expect(choosePlan('auto', shape, profile, { kvMemory: 1e7, context }).spec).toBe('f16');
+    expect(choosePlan('auto', shape, profile, { contextMemory: 1e7, context }).spec).toBe('f16');
   });
 
   it('that is too small is an error that says what would fit', () => {
-    const ask = () => choosePlan('auto', shape, profile, { kvMemory: 5000, context: 100_000 });
+    const ask = () => choosePlan('auto', shape, profile, { contextMemory: 5000, context: 100_000 });
     expect(ask).toThrow(CapacityError);
     expect(ask).toThrow(/do not fit into/);
   });
 
   it('needs auto and a context', () => {
-    expect(() => choosePlan('tq4', shape, profile, { kvMemory: 1e6, context })).toThrow(InputError);
-    expect(() => choosePlan('auto', shape, profile, { kvMemory: 1e6 })).toThrow(InputError);
+    expect(() => choosePlan('tq4', shape, profile, { contextMemory: 1e6, context })).toThrow(InputError);
+    expect(() => choosePlan('auto', shape, profile, { contextMemory: 1e6 })).toThrow(InputError);
   });
 });
 

@@ -63,24 +63,24 @@ function parseAuto(spec: string): AutoSpec {
 
 export interface MemoryTarget {
   /** Max bytes of one sequence of `context` tokens. */
-  kvMemory?: number;
+  contextMemory?: number;
   context?: number;
 }
 
 /** Creates the plan of any spec, `auto` or not. */
 export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, target: MemoryTarget = {}): Plan {
   if (!isAuto(spec)) {
-    if (target.kvMemory === undefined) return createPlan(spec, shape, profile);
+    if (target.contextMemory === undefined) return createPlan(spec, shape, profile);
     throw new InputError(`A memory budget chooses the codec: use kv "auto" with it, not "${spec}".`);
   }
   const auto = parseAuto(spec);
   checkBits(spec, auto, shape);
   const errorBytes = auto.family !== 'tq' && canAllocateMead(profile) ? trackedErrorBytes(shape.layers) : 0;
-  const affordable = target.kvMemory === undefined ? undefined : bitsForMemory(auto, shape, target, errorBytes);
+  const affordable = target.contextMemory === undefined ? undefined : bitsForMemory(auto, shape, target, errorBytes);
   const maxBits = Math.min(auto.bits ?? Number.POSITIVE_INFINITY, affordable ?? Number.POSITIVE_INFINITY);
   const bits = Number.isFinite(maxBits) ? maxBits : DEFAULT_BITS;
   const plan = createAutoPlan(auto, bits, shape, profile, affordable !== undefined);
-  if (target.kvMemory !== undefined && planBytes(plan, target.context!) > target.kvMemory)
+  if (target.contextMemory !== undefined && planBytes(plan, target.context!) > target.contextMemory)
     throw new CapacityError(describeTooSmall(target, plan));
   return plan;
 }
@@ -182,7 +182,7 @@ function createDataFreePlan(bits: number, shape: PlanShape, windowText: string):
 function bitsForMemory(
   { window }: AutoSpec,
   shape: PlanShape,
-  { kvMemory = 0, context }: MemoryTarget,
+  { contextMemory = 0, context }: MemoryTarget,
   errorBytes: number,
 ): number {
   if (context === undefined || !Number.isInteger(context) || context < 1)
@@ -190,19 +190,19 @@ function bitsForMemory(
   const exact = createPlan('f16', shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = createPlanFromCodecs('', window, exact.codecs);
-  const room = kvMemory - planBytes(empty, 1) - errorBytes;
+  const room = contextMemory - planBytes(empty, 1) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);
   const leafRoom = room / pages - (exact.leaf.bytes * edges) / shape.layers;
   return Math.max(0, (16 * leafRoom) / ((exact.leaf.bytes * (shape.layers - edges)) / shape.layers));
 }
 
-function describeTooSmall({ kvMemory = 0, context = 0 }: MemoryTarget, plan: Plan): string {
+function describeTooSmall({ contextMemory = 0, context = 0 }: MemoryTarget, plan: Plan): string {
   const fixed = planBytes(plan, 1);
-  const pages = Math.max(0, Math.floor((kvMemory - fixed) / Math.max(1, plan.leaf.bytes)));
-  const fits = kvMemory < fixed ? 0 : pages * plan.pageTokens + plan.window.recent + plan.pageTokens;
+  const pages = Math.max(0, Math.floor((contextMemory - fixed) / Math.max(1, plan.leaf.bytes)));
+  const fits = contextMemory < fixed ? 0 : pages * plan.pageTokens + plan.window.recent + plan.pageTokens;
   return (
-    `${formatCount(context)} tokens do not fit into ${formatBytes(kvMemory)}: the smallest plan needs ` +
+    `${formatCount(context)} tokens do not fit into ${formatBytes(contextMemory)}: the smallest plan needs ` +
     `${formatBytes(planBytes(plan, context))}, ${formatBytes(fixed)} of it for the f16 tail and sinks. ` +
     (fits > 0 ? `About ${formatCount(Math.min(fits, context))} tokens would fit.` : 'Allow more memory.')
   );

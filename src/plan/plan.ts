@@ -5,7 +5,7 @@ import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
-import { packedPages, tailCapacity } from '../kernel/visibility.ts';
+import { packedPages, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { formatCount } from '../units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
@@ -139,6 +139,13 @@ export function createPlanFromCodecs(
     predicted,
     errorWeights: errorWeights(codecs, profile),
   };
+}
+
+/** Max tokens of one sequence in a cache of `bytes`; 0 if not even an empty one fits. */
+export function maxTokensIn(plan: Plan, bytes: number): number {
+  const pages = Math.floor((bytes - planBytes(plan, 1)) / plan.leaf.bytes);
+  // The pages after the last sealed one and the recent window are in the tail.
+  return pages < 0 ? 0 : sealPosition(pages + 1, { pageTokens: plan.pageTokens, recent: plan.window.recent });
 }
 
 /** Bytes of one sequence of `context` tokens: leaves, f16 sinks, the reserved tail, and the errors of pages. */

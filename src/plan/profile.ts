@@ -15,6 +15,7 @@ import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
+import { toHex } from '../sha256.ts';
 
 export type NumberType = 'f16' | 'f32';
 
@@ -225,7 +226,7 @@ export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The 
   }
   check(offset === end, `${end - offset} bytes at its end are unused`);
   const { arrays: _, ...rest } = header;
-  return { ...rest, learned, hash: hex(hash) };
+  return { ...rest, learned, hash: toHex(hash) };
 }
 
 /** Whether a file that starts with these bytes is a profile. */
@@ -349,8 +350,6 @@ const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object'
 async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
 }
-
-const hex = (bytes: Uint8Array): string => Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
 
 /** A profile with all of `added`, and what it lacks from `earlier`, which was calibrated for other codecs. */
 export function mergeProfiles(earlier: ProfileContent | undefined, added: ProfileContent): ProfileContent {

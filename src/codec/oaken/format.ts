@@ -106,15 +106,15 @@ export function oakenFormat(thresholds: Thresholds, order: GridOrder, shape: Sha
     group === 'inner' ? x < 0 : x < (group === 'outer' ? thresholds.outerLow : thresholds.innerLow);
   const clampCode = (x: number) => Math.max(0, Math.min(MAX_CODE, Math.round(x)));
   const countAt = (counts: Uint8Array, n: number) => (counts[n >> 1] >> (4 * (n & 1))) & 15;
-  /** Visits the lists of a head: the number of entries of each, and their offset. */
-  const visitLists = (page: Uint8Array, head: number, visit: (count: number, offset: number) => void) => {
+  /** Visits the lists of a head: the number of entries of each, their offset, and the number of the list. */
+  const visitLists = (page: Uint8Array, head: number, visit: (count: number, offset: number, n: number) => void) => {
     const counts = layout.field(page, 'counts', head);
     const lists = layout.field(page, 'lists', 0);
     let offset = readU32(layout.field(page, 'starts', 0), head);
     for (let n = 0; n < pageTokens * blocks; n++) {
       let count = countAt(counts, n);
       if (count === COUNT_IN_LIST) count = lists[offset++];
-      visit(count, offset);
+      visit(count, offset, n);
       offset += count;
     }
   };
@@ -255,6 +255,19 @@ export function oakenFormat(thresholds: Thresholds, order: GridOrder, shape: Sha
         dropped += readU32(layout.field(page, 'dropped', 0), head);
       }
       return { listed, dropped };
+    },
+    isValid(page) {
+      const lists = layout.field(page, 'lists', 0);
+      let isValid = true;
+      for (let head = 0; head < kvHeads; head++) {
+        visitLists(page, head, (count, offset, n) => {
+          const dims = Math.min(BLOCK, headDim - (n % blocks) * BLOCK);
+          // A count that was read behind the lists is undefined, and nothing is at most undefined.
+          isValid &&= offset + count <= listsCapacity;
+          isValid &&= lists.subarray(offset, offset + count).every(entry => (entry & INDEX_MASK) < dims);
+        });
+      }
+      return isValid;
     },
   };
 }

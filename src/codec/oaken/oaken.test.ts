@@ -105,6 +105,39 @@ describe('a page', () => {
     expect(found.dropped).toBeGreaterThan(found.listed);
   });
 
+  it('of unknown origin is valid if its lists stay inside it, and their entries inside a vector', () => {
+    const [headDim, kvHeads] = [96, 2];
+    const { keys } = create({ headDim, kvHeads });
+    const page = new Uint8Array(keys.pageBytes);
+    expect(keys.isValid?.(page)).toBe(true);
+    keys.encode(normals(createRandom(6), TOKENS * kvHeads * headDim), TOKENS, page, 0);
+    expect(keys.isValid?.(page)).toBe(true);
+    const { encoding, sharedBytes } = keys.layout;
+    if (encoding.kind !== 'oaken') return expect.unreachable();
+    const { listStartsOffset, listCountsOffset, listsOffset, listsCapacity } = encoding;
+    const isValidWith = (change: (view: DataView) => void) => {
+      const changed = page.slice();
+      change(new DataView(changed.buffer));
+      return keys.isValid?.(changed);
+    };
+    for (const start of [listsCapacity, listsCapacity + 1, 2 ** 31, 2 ** 32 - 1])
+      expect(isValidWith(view => view.setUint32(listStartsOffset, start, true))).toBe(false);
+    // 255 entries per list are more than the capacity.
+    const fill = (offset: number, length: number) => (view: DataView) =>
+      new Uint8Array(view.buffer, offset, length).fill(255);
+    expect(isValidWith(fill(listsOffset, listsCapacity))).toBe(false);
+    expect(isValidWith(fill(sharedBytes + listCountsOffset, TOKENS))).toBe(false);
+    // Dim 32 of the second block would be dim 96 of the vector.
+    const counts = page.subarray(sharedBytes + listCountsOffset);
+    const token = Array.from({ length: TOKENS }, (_, t) => t).find(t => (counts[t] & 15) < 15 && counts[t] >> 4 > 0)!;
+    let before = 0;
+    for (let t = 0; t < token; t++) before += (counts[t] & 15) + (counts[t] >> 4);
+    expect([...counts.subarray(0, token)].every(both => (both & 15) < 15 && both >> 4 < 15)).toBe(true);
+    const entry = listsOffset + before + (counts[token] & 15);
+    expect(isValidWith(view => view.setUint8(entry, 31))).toBe(true);
+    expect(isValidWith(view => view.setUint8(entry, 32))).toBe(false);
+  });
+
   it('has nearly the same error with thresholds from other samples of the same distribution', () => {
     const half = { headDim: 64, kvHeads: 1 };
     const [a, b] = [5, 6].map(seed => normals(createRandom(seed), 64 * 512).map((x, i) => x * (1 + (i % 7))));

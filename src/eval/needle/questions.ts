@@ -4,7 +4,7 @@
  */
 import type { Engine } from '../../engine/engine.ts';
 import { generate } from '../../engine/generate.ts';
-import { createSlot } from '../../engine/slot.ts';
+import { createScheduler } from '../../engine/scheduler.ts';
 import { emptyResult, type Result } from '../../engine/stream.ts';
 import { packedPages } from '../../kernel/visibility.ts';
 import { encodeChat } from '../../model/chat.ts';
@@ -147,22 +147,30 @@ export interface DocumentSession {
 
 export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask): DocumentSession {
   const { context, match, maxTokens, stop, questions, shared } = task;
-  const slot = createSlot(() => engine.openSequence(plan, context));
+  const cache = engine.openCache(plan, { context });
+  const scheduler = createScheduler(engine, cache, plan, 1);
+  const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
+  /** Continues the document's sequence. */
+  const reader = {};
   return {
     get bytes() {
-      return slot.bytes;
+      return cache.snapshotOf(reader)?.bytes ?? 0;
     },
-    read({ scored = 0, onLogits = () => {}, ...options }) {
-      // Tells the slot which tokens its sequence will hold.
+    async read({ scored = 0, onLogits = () => {}, ...options }) {
       const { prompt } = questions[0]!;
-      slot.reusePrefix(prompt);
+      const sequence = cache.open(prompt);
       const from = Math.max(0, shared - scored);
-      return teacherForceSequence(engine, slot.sequence, prompt.slice(0, shared + 1), from, { ...options, onLogits });
+      const tokens = prompt.slice(0, shared + 1);
+      try {
+        return await teacherForceSequence(engine, sequence, tokens, from, { ...options, onLogits });
+      } finally {
+        cache.keep(sequence, reader);
+      }
     },
     async ask({ prompt, ...fact }, signal) {
       const result = emptyResult();
-      const generation = { engine, slot, plan, context, overflow: 'error' as const };
-      for await (const _ of generate(generation, prompt, { temperature: 0, maxTokens, stop, signal }, result));
+      const options = { temperature: 0, maxTokens, stop, signal };
+      for await (const _ of generate(generation, prompt, options, result, signal, reader));
       if (signal?.aborted) return undefined;
       return {
         fact,
@@ -172,6 +180,6 @@ export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask
         decodeMs: result.timings.decodeMs,
       };
     },
-    dispose: slot.reset,
+    dispose: cache.dispose,
   };
 }

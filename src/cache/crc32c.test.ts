@@ -1,0 +1,32 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { crc32c } from './crc32c.ts';
+
+/** The definition: one bit at a time. */
+function reference(bytes: Uint8Array): number {
+  let crc = 0xffffffff;
+  for (const byte of bytes) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >>> 1) ^ 0x82f63b78 : crc >>> 1;
+  }
+  return ~crc >>> 0;
+}
+
+describe('crc32c', () => {
+  it('has the values of RFC 3720', () => {
+    expect(crc32c(new TextEncoder().encode('123456789'))).toBe(0xe3069283);
+    expect(crc32c(new Uint8Array(32))).toBe(0x8a9136aa);
+    expect(crc32c(new Uint8Array(32).fill(255))).toBe(0x62a8ab43);
+    expect(crc32c(Uint8Array.from({ length: 32 }, (_, i) => i))).toBe(0x46dd794e);
+    expect(crc32c(new Uint8Array(0))).toBe(0);
+  });
+
+  it('agrees with the definition, and continues where it stopped', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 100 }), fc.nat(100), (bytes, cut) => {
+        expect(crc32c(bytes)).toBe(reference(bytes));
+        expect(crc32c(bytes.subarray(cut), crc32c(bytes.subarray(0, cut)))).toBe(crc32c(bytes));
+      }),
+    );
+  });
+});

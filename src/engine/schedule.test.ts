@@ -1,0 +1,98 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { admissionOrder, type Candidate, chooseRows, chooseVictim, notePass, promptRowsPerPass } from './schedule.ts';
+
+const request = (arrival: number, promptRows = 0, options: Partial<Candidate> = {}): Candidate => ({
+  ...{ arrival, promptRows, tenant: '', ready: true },
+  ...options,
+});
+const rowsOf = (pieces: { request: Candidate; rows: number }[]) =>
+  pieces.map(({ request, rows }) => [request.arrival, rows]);
+
+describe('the rows of a pass', () => {
+  it('are one per decoding request, then prompts', () => {
+    expect(rowsOf(chooseRows([request(0, 100), request(1), request(2)], 64, 40))).toEqual([
+      [1, 1],
+      [2, 1],
+      [0, 40],
+    ]);
+  });
+
+  it('are shared by prompts: a short one does not wait for a long one', () => {
+    expect(rowsOf(chooseRows([request(0, 100_000), request(1, 12)], 256, 64))).toEqual([
+      [0, 52],
+      [1, 12],
+    ]);
+  });
+
+  it('leave out requests that wait for their next token or for their reader', () => {
+    expect(chooseRows([request(0, 0, { ready: false }), request(1, 50, { ready: false })], 64, 64)).toEqual([]);
+  });
+
+  it('never exceed the limits, serve every decoding request that fits, and always make progress', () => {
+    const requests = fc.array(fc.record({ promptRows: fc.nat(300), ready: fc.boolean(), tenant: fc.constant('') }), {
+      maxLength: 40,
+    });
+    fc.assert(
+      fc.property(requests, fc.integer({ min: 1, max: 64 }), fc.integer({ min: 8, max: 64 }), (list, max, prompts) => {
+        const candidates = list.map((one, arrival) => ({ ...one, arrival }));
+        const pieces = chooseRows(candidates, max, prompts);
+        const rows = pieces.reduce((sum, piece) => sum + piece.rows, 0);
+        expect(rows).toBeLessThanOrEqual(max);
+        const ready = candidates.filter(one => one.ready);
+        const decoding = ready.filter(one => one.promptRows === 0);
+        expect(pieces.filter(piece => piece.request.promptRows === 0)).toHaveLength(Math.min(max, decoding.length));
+        const chunks = pieces.filter(piece => piece.request.promptRows > 0);
+        expect(chunks.reduce((sum, chunk) => sum + chunk.rows, 0)).toBeLessThanOrEqual(prompts);
+        for (const chunk of chunks) {
+          expect(chunk.rows).toBeGreaterThan(0);
+          expect(chunk.rows).toBeLessThanOrEqual(chunk.request.promptRows);
+        }
+        if (ready.length > 0) expect(rows).toBeGreaterThan(0);
+        expect(new Set(pieces.map(piece => piece.request)).size).toBe(pieces.length);
+      }),
+    );
+  });
+});
+
+describe('the order of admission', () => {
+  it('is the order of arrival within a tenant', () => {
+    expect(admissionOrder([request(2), request(0), request(1)], []).map(one => one.arrival)).toEqual([0, 1, 2]);
+  });
+
+  it('alternates between tenants, and prefers those with fewer running requests', () => {
+    const [a, b] = [{ tenant: 'a' }, { tenant: 'b' }];
+    const waiting = [request(0, 9, a), request(1, 9, a), request(2, 9, a), request(3, 9, b)];
+    expect(admissionOrder(waiting, []).map(one => one.arrival)).toEqual([0, 3, 1, 2]);
+    expect(admissionOrder(waiting, [a, a]).map(one => one.arrival)).toEqual([3, 0, 1, 2]);
+  });
+});
+
+it('the youngest request makes room', () => {
+  expect(chooseVictim([request(3), request(9), request(4)])?.arrival).toBe(9);
+  expect(chooseVictim([])).toBeUndefined();
+});
+
+describe('the number of prompt rows', () => {
+  it('is the maximum before anything was measured', () => expect(promptRowsPerPass({}, false, 256)).toBe(256));
+
+  it('makes passes of about 100 ms, at any depth', () => {
+    expect(promptRowsPerPass({ perPromptRow: 1 }, false, 256)).toBe(100);
+    expect(promptRowsPerPass({ perPromptRow: 4 }, false, 256)).toBe(25);
+    expect(promptRowsPerPass({ perPromptRow: 0.01 }, false, 256)).toBe(256);
+    expect(promptRowsPerPass({ perPromptRow: 1000 }, false, 256)).toBe(8);
+  });
+
+  it('keeps passes short while others decode', () => {
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, true, 256)).toBe(35);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 200 }, true, 256)).toBe(100);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, false, 256)).toBe(100);
+  });
+
+  it('follows the measured times', () => {
+    let times = notePass({}, { decodeRows: 4, promptRows: 0, ms: 10 });
+    times = notePass(times, { decodeRows: 4, promptRows: 20, ms: 50 });
+    expect(times).toEqual({ decode: 10, perPromptRow: 2 });
+    expect(notePass(times, { decodeRows: 0, promptRows: 10, ms: 40 }).perPromptRow).toBe(3);
+  });
+});

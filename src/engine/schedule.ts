@@ -1,0 +1,114 @@
+/** The decisions of the scheduler, as pure functions: which rows run next, who is admitted, and who makes room. */
+
+/** A request as the decisions see it. */
+export interface Candidate {
+  /** Order of arrival. */
+  readonly arrival: number;
+  readonly tenant: string;
+  /** Rows of the prompt that are still to be run; 0 when tokens are being decoded. */
+  readonly promptRows: number;
+  /** Whether a row could run now: false while its next token is unknown, or its reader has fallen behind. */
+  readonly ready: boolean;
+}
+
+export interface Piece<T> {
+  request: T;
+  rows: number;
+}
+
+/** Every prompt gets at least this many rows of a pass, so that a short one is not held up by long ones. */
+const MIN_PROMPT_ROWS = 8;
+
+/**
+ * The rows of the next pass: one per decoding request, then prompt chunks of at most `promptRows` rows together. Prompts get
+ * equal shares, and the oldest gets what the others leave.
+ */
+export function chooseRows<T extends Candidate>(
+  requests: readonly T[],
+  maxRows: number,
+  promptRows: number,
+): Piece<T>[] {
+  const ready = requests.filter(request => request.ready).sort((a, b) => a.arrival - b.arrival);
+  const decoding = ready.filter(request => request.promptRows === 0).slice(0, maxRows);
+  const pieces = decoding.map(request => ({ request, rows: 1 }));
+  const prompts = ready.filter(request => request.promptRows > 0);
+  let free = Math.min(promptRows, maxRows - decoding.length);
+  const share = Math.max(MIN_PROMPT_ROWS, Math.floor(free / Math.max(1, prompts.length)));
+  const chunks: Piece<T>[] = [];
+  for (const request of prompts) {
+    const rows = Math.min(share, free, request.promptRows);
+    if (rows > 0) chunks.push({ request, rows });
+    free -= rows;
+  }
+  for (const chunk of chunks) {
+    const rows = Math.min(free, chunk.request.promptRows - chunk.rows);
+    chunk.rows += rows;
+    free -= rows;
+  }
+  return [...pieces, ...chunks];
+}
+
+/** Waiting requests in the order of their admission: tenants with the fewest running requests first, then by arrival. */
+export function admissionOrder<T extends Pick<Candidate, 'arrival' | 'tenant'>>(
+  waiting: readonly T[],
+  running: readonly Pick<Candidate, 'tenant'>[],
+): T[] {
+  const counts = new Map<string, number>();
+  for (const { tenant } of running) counts.set(tenant, (counts.get(tenant) ?? 0) + 1);
+  const queues = new Map<string, T[]>();
+  for (const request of [...waiting].sort((a, b) => a.arrival - b.arrival)) {
+    const queue = queues.get(request.tenant);
+    if (queue) queue.push(request);
+    else queues.set(request.tenant, [request]);
+  }
+  const order: T[] = [];
+  while (queues.size > 0) {
+    let next: string | undefined;
+    for (const [tenant, queue] of queues) {
+      if (next === undefined) next = tenant;
+      const [load, least] = [counts.get(tenant) ?? 0, counts.get(next) ?? 0];
+      if (load < least || (load === least && queue[0].arrival < queues.get(next)![0].arrival)) next = tenant;
+    }
+    const queue = queues.get(next!)!;
+    order.push(queue.shift()!);
+    counts.set(next!, (counts.get(next!) ?? 0) + 1);
+    if (queue.length === 0) queues.delete(next!);
+  }
+  return order;
+}
+
+/** The request that makes room for the others: the youngest. */
+export const chooseVictim = <T extends Pick<Candidate, 'arrival'>>(running: readonly T[]): T | undefined =>
+  running.reduce<T | undefined>(
+    (youngest, one) => (youngest && youngest.arrival > one.arrival ? youngest : one),
+    undefined,
+  );
+
+/** A pass with prompt rows should take about this long, in ms: so long takes it to stop, and so long is a chat's longest gap. */
+const PASS_MS = 100;
+/** While tokens are decoded, a pass takes at most this many times as long as one without prompt rows. */
+const MAX_SLOWDOWN = 4.5;
+
+/** What the last passes took, in ms; undefined before the first. */
+export interface PassTimes {
+  perPromptRow?: number;
+  decode?: number;
+}
+
+/** Prompt rows in the next pass. */
+export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding: boolean, maxRows: number): number {
+  if (perPromptRow === undefined) return maxRows;
+  const allowed = decoding && decode !== undefined ? Math.min(PASS_MS, (MAX_SLOWDOWN - 1) * decode) : PASS_MS;
+  return Math.max(MIN_PROMPT_ROWS, Math.min(maxRows, Math.floor(allowed / perPromptRow)));
+}
+
+/** Updates the times after a pass. The cost per row grows with the depth of the prompts, so the newest pass counts most. */
+export function notePass(
+  times: PassTimes,
+  { decodeRows, promptRows, ms }: { decodeRows: number; promptRows: number; ms: number },
+): PassTimes {
+  const mix = (old: number | undefined, value: number) => (old === undefined ? value : 0.5 * old + 0.5 * value);
+  if (promptRows === 0) return { ...times, decode: mix(times.decode, ms) };
+  const decode = decodeRows > 0 ? (times.decode ?? 0) : 0;
+  return { ...times, perPromptRow: mix(times.perPromptRow, Math.max(0.1 * ms, ms - decode) / promptRows) };
+}

@@ -3,6 +3,7 @@
  * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
  */
 export type { LeafLayout } from './cache/leaf.ts';
+export type { SessionSource, SessionTarget } from './cache/session-io.ts';
 export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';

@@ -1,4 +1,5 @@
 /** What a vector cache is given: calibrated codecs, shapes, and mistakes. */
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type KvLearned, learn } from '../src/codec/kv.ts';
 import { gaussianSamples } from '../src/codec/learned.ts';
@@ -11,8 +12,10 @@ import {
   createCache,
   decodeProfile,
   InputError,
+  KvasirError,
   ShapeError,
   UnsupportedError,
+  type VectorSequence,
 } from '../src/index.ts';
 import { content } from '../src/plan/profile.case.ts';
 import { encodeProfile } from '../src/plan/profile.ts';
@@ -107,6 +110,70 @@ describe('one layer', () => {
     }
     expect(found).toEqual(expected);
     expect(await whole.attend(0, vectors)).toEqual(await parts.attend(0, vectors));
+  });
+});
+
+describe('sessions', () => {
+  /** The bytes that a sequence saves. */
+  async function save(sequence: VectorSequence): Promise<Uint8Array<ArrayBuffer>> {
+    const chunks: Uint8Array[] = [];
+    await sequence.save(new WritableStream({ write: chunk => void chunks.push(chunk.slice()) }));
+    return new Uint8Array(Buffer.concat(chunks));
+  }
+
+  it.each(['tq4', 'tq4+recent32', 'kivi2g32+sink40'])(
+    '%s: a restored sequence continues as the saved one',
+    async spec => {
+      await using cache = await createCache(SHAPE, spec, { device: 'wasm', threads: 1 });
+      await using other = await createCache(SHAPE, spec, { device: 'wasm', threads: 1 });
+      for (const tokens of [0, 1, 31, 32, 33, 64, 100]) {
+        const sequence = cache.sequence();
+        if (tokens > 0) await append(sequence, 0, tokens);
+        const restored = await other.restore(await save(sequence));
+        expect(restored.length).toBe(tokens);
+        expect(await readAll(restored)).toEqual(await readAll(sequence));
+        for (const one of [sequence, restored]) await append(one, tokens, tokens + 50);
+        expect(await readAll(restored)).toEqual(await readAll(sequence));
+      }
+    },
+  );
+
+  it('move to another device, and are refused by other shapes and codecs', async () => {
+    await using cache = await createCache(SHAPE, 'tq4', { device: 'wasm', threads: 1 });
+    await using js = await createCache(SHAPE, 'tq4', { device: 'js' });
+    const sequence = cache.sequence();
+    await append(sequence, 0, 100);
+    const bytes = await save(sequence);
+    const restored = await js.restore(new Blob([bytes]));
+    expect(await restored.decode(1)).toEqual(await sequence.decode(1));
+    await using other = await createCache(SHAPE, 'tq3', { device: 'js' });
+    await expect(other.restore(bytes)).rejects.toThrow(/saved with another plan.*tq4.*here tq3/);
+    await using larger = await createCache({ ...SHAPE, kvHeads: 4 }, 'tq4', { device: 'js' });
+    await expect(larger.restore(bytes)).rejects.toThrow(/another plan/);
+    await using full = await createCache(SHAPE, 'tq4', { device: 'js', kvMemory: js.plan.leaf.bytes });
+    await expect(full.restore(bytes)).rejects.toThrow(CapacityError);
+    expect([other.bytes, larger.bytes, full.bytes]).toEqual([0, 0, 0]);
+  });
+
+  it('that are damaged are refused, and nothing of them is kept', async () => {
+    await using cache = await createCache(SHAPE, 'tq4', { device: 'js' });
+    const sequence = cache.sequence();
+    await append(sequence, 0, 40);
+    const [bytes, { bytes: used }] = [await save(sequence), cache];
+    await fc.assert(
+      fc.asyncProperty(
+        fc.nat(bytes.length - 1),
+        fc.integer({ min: 1, max: 255 }),
+        fc.boolean(),
+        async (at, flip, cut) => {
+          const damaged = bytes.slice(0, cut ? at : bytes.length);
+          if (!cut) damaged[at] ^= flip;
+          await expect(cache.restore(damaged)).rejects.toThrow(KvasirError);
+          expect(cache.bytes).toBe(used);
+        },
+      ),
+      { numRuns: 200 },
+    );
   });
 });
 

@@ -6,6 +6,7 @@
  */
 import { createPool } from '../cache/pool.ts';
 import { createSequence, type Sequence } from '../cache/sequence.ts';
+import type { SessionSource, SessionTarget } from '../cache/session-io.ts';
 import { checkShape, createCodec, type KvLearned, type KvShape } from '../codec/kv.ts';
 import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
@@ -16,9 +17,11 @@ import { checkProfile } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
 import type { ModelDevice } from './model.ts';
 import { applyRules, checkOptions } from './rules.ts';
+import { planRows } from './vector-batches.ts';
 import { decodeVectors, type Vectors } from './vector-decode.ts';
 import { cacheRules, cacheShapeRules, checkLayer, checkSameRows, checkTokens, countRows } from './vector-input.ts';
-import { createStepRunner, type RunnerOptions, type State } from './vector-steps.ts';
+import { readVectors, type SavedVectors, saveVectors } from './vector-session.ts';
+import { checkRoom, createStepRunner, type RunnerOptions, type State } from './vector-steps.ts';
 
 export interface CacheShape extends KvShape {
   /** Default: 1. */
@@ -66,6 +69,8 @@ export interface VectorCache extends AsyncDisposableLike {
   sequence(): VectorSequence;
   /** `step` of several sequences at once. Returns the outputs in the same order. */
   step(layer: number, rows: readonly StepRows[]): Promise<Float32Array[]>;
+  /** Opens a sequence that was saved by a cache of the same shape and codecs, on any device. */
+  restore(source: SessionSource): Promise<VectorSequence>;
   /** Waits for running calls, then frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
@@ -93,6 +98,8 @@ export interface VectorSequence extends AsyncDisposableLike {
    * vectors, so a crop into them goes back to a page boundary, or to 0 with a recent window.
    */
   crop(length: number): Promise<number>;
+  /** Writes a session file, for `restore` of a cache. */
+  save(target: SessionTarget): Promise<void>;
   dispose(): Promise<void>;
 }
 
@@ -216,6 +223,31 @@ function createFromParts(parts: Parts): VectorCache {
     return counts[0][0][1];
   };
 
+  const createEmpty = () => {
+    const shape = { headDim, kvHeads, pageTokens, sinks: window.sink };
+    const context = Number.POSITIVE_INFINITY;
+    return createSequence({ device, pool, shape, leaf, recent: window.recent, context });
+  };
+
+  /** A sequence with saved content: its pages are planned as for a step, and written instead of sealed. */
+  const load = async ({ length, leaves, sinks, tail }: SavedVectors): Promise<Sequence> => {
+    const sequence = createEmpty();
+    try {
+      checkRoom(pool, sequence.bytesFor(length + 1));
+      planRows(sequence, length);
+      const { view } = sequence;
+      await device.ensureMemory?.([view]);
+      for (const [i, bytes] of leaves.entries()) device.writeBlock(view.leaves[i], bytes);
+      device.writeBlock(view.sinkBlock, sinks);
+      device.writeBlock(view.tail, tail);
+      sequence.commit(length);
+      return sequence;
+    } catch (error) {
+      sequence.dispose();
+      throw error;
+    }
+  };
+
   const open = (sequence: Sequence): VectorSequence => {
     const dispose = async () => {
       if (disposal) return disposal;
@@ -266,6 +298,9 @@ function createFromParts(parts: Parts): VectorCache {
         checkTokens('length', length, 0, Number.MAX_SAFE_INTEGER);
         return exclusive(async () => idleStateOf(self).sequence.crop(length));
       },
+      async save(target) {
+        return exclusive(async () => saveVectors(device, plan, idleStateOf(self).sequence, target));
+      },
       dispose,
       [Symbol.asyncDispose]: dispose,
     };
@@ -291,9 +326,12 @@ function createFromParts(parts: Parts): VectorCache {
     },
     sequence() {
       checkOpen();
-      const shape = { headDim, kvHeads, pageTokens, sinks: window.sink };
-      const context = Number.POSITIVE_INFINITY;
-      return open(createSequence({ device, pool, shape, leaf, recent: window.recent, context }));
+      return open(createEmpty());
+    },
+    async restore(source) {
+      checkOpen();
+      const saved = await readVectors(plan, source, leaves => checkRoom(pool, leaves * leaf.bytes));
+      return exclusive(async () => open(await load(saved)));
     },
     step,
     dispose,

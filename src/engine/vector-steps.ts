@@ -44,6 +44,15 @@ export interface StepRunner {
   dispose(): void;
 }
 
+/** Throws if this many more bytes do not fit. */
+export function checkRoom(pool: Pool, bytes: number): void {
+  if (!pool.makeRoom(bytes))
+    throw new CapacityError(
+      `The cache is full: ${formatBytes(pool.used)} of ${formatBytes(pool.capacity)} are in use, and ` +
+        `${formatBytes(bytes)} more are needed. Raise kvMemory, use a codec with fewer bits, or dispose sequences.`,
+    );
+}
+
 export function createStepRunner({ device, pool, plan, heads, scale }: RunnerOptions): StepRunner {
   const { headDim, kvHeads } = plan.codecs[0].shape;
   const layers = plan.codecs.length;
@@ -64,11 +73,7 @@ export function createStepRunner({ device, pool, plan, heads, scale }: RunnerOpt
     const beginning = rows.filter(({ state }) => !state.step);
     // All or nothing: a plan that fails halfway would leave pages without content.
     const bytes = beginning.reduce((sum, { state, count }) => sum + state.sequence.bytesFor(count + 1), 0);
-    if (!pool.makeRoom(bytes))
-      throw new CapacityError(
-        `The cache is full: ${formatBytes(pool.used)} of ${formatBytes(pool.capacity)} are in use, and ` +
-          `${formatBytes(bytes)} more are needed. Raise kvMemory, use a codec with fewer bits, or dispose sequences.`,
-      );
+    checkRoom(pool, bytes);
     for (const { state, count } of beginning)
       state.step = { nextLayer: 0, count, runs: planRows(state.sequence, count) };
   };

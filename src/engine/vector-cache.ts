@@ -174,6 +174,8 @@ function createFromParts(parts: Parts): VectorCache {
     const state = states.get(sequence);
     if (!state)
       throw new InputError('The sequence was disposed, or belongs to another cache. Open one with sequence().');
+    if (state.broken)
+      throw new InputError('The device had no memory for a step of this sequence. Dispose it, and start again.');
     return state;
   };
   const idleStateOf = (sequence: VectorSequence): State => {

@@ -13,6 +13,8 @@ export interface State {
   sequence: Sequence;
   /** The step that has begun and not yet passed the last layer. */
   step?: { nextLayer: number; count: number; runs: SequenceRun[] };
+  /** The device ran out of memory while a step was planned: some pages may have no content. */
+  broken?: boolean;
 }
 
 /** Rows of a sequence in one layer. */
@@ -74,8 +76,12 @@ export function createStepRunner({ device, pool, plan, heads, scale }: RunnerOpt
     // All or nothing: a plan that fails halfway would leave pages without content.
     const bytes = beginning.reduce((sum, { state, count }) => sum + state.sequence.bytesFor(count + 1), 0);
     checkRoom(pool, bytes);
-    for (const { state, count } of beginning)
+    for (const { state, count } of beginning) {
+      // Stays so if the plan throws.
+      state.broken = true;
       state.step = { nextLayer: 0, count, runs: planRows(state.sequence, count) };
+      state.broken = false;
+    }
   };
 
   /** The batches of the last step. Devices cache data per array of runs, so all layers use the same arrays. */

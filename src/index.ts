@@ -3,6 +3,7 @@
  * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
  */
 export type { LeafLayout } from './cache/leaf.ts';
+export type { SessionSource, SessionTarget } from './cache/session-io.ts';
 export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';
@@ -27,6 +28,15 @@ export {
 export type { Quality } from './engine/quality.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
+export {
+  type CacheOptions,
+  type CacheShape,
+  createCache,
+  type StepRows,
+  type VectorCache,
+  type VectorSequence,
+} from './engine/vector-cache.ts';
+export type { Vectors } from './engine/vector-decode.ts';
 export {
   CapacityError,
   DeviceError,

@@ -136,7 +136,7 @@ export interface Device {
   /** Copies a block's bytes. */
   readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>>;
   writeBlock(block: Block, data: Uint8Array): void;
-  /** Copies all bytes of a block to another of the same size and layers, on the device. */
+  /** Copies all bytes of a block to another of the same size and layers, on the device. `ensureMemory` may come later. */
   copyBlock(from: Block, to: Block): void;
 
   /** Looks up rows of an embedding table. `ids` are token ids, or recent token handles of `sampleTokens`. */

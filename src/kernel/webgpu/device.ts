@@ -283,7 +283,7 @@ export class WebGpuDevice implements Device {
   }
 
   copyBlock(from: Block, to: Block): void {
-    gpuBlock(from).pool.copy(gpuBlock(from), gpuBlock(to));
+    (from as GpuBlock).pool.copy(from as GpuBlock, to as GpuBlock);
   }
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {

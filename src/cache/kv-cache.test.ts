@@ -121,12 +121,13 @@ describe('without a recent window', () => {
     expect(cache.known(numbers(20, 100))).toBe(8);
   });
 
-  it('the owner continues the sequence itself, without a copy', () => {
+  it('the owner continues the sequence itself, without a copy; others copy it', () => {
     const { cache, run } = create();
     const sequence = run(numbers(11));
     cache.keep(sequence, alice);
     expect(cache.snapshotOf(alice)).toBe(sequence);
-    expect(run(numbers(20))).toBe(sequence);
+    expect(cache.open(numbers(20))).not.toBe(sequence);
+    expect(cache.open(numbers(20), '', alice)).toBe(sequence);
     expect([cache.snapshotOf(alice), cache.stats.snapshots]).toEqual([undefined, 0]);
   });
 

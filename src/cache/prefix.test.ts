@@ -10,7 +10,10 @@ const LEAF_BYTES = 10;
 function create() {
   const { device } = createObservedDevice();
   const events: PrefixEvent[] = [];
-  const pool: Pool = createPool(device, { onIdle: shared => index.noteIdle(shared as Leaf) });
+  const pool: Pool = createPool(device, {
+    onIdle: shared => index.noteIdle(shared as Leaf),
+    onBusy: shared => index.noteBusy(shared as Leaf),
+  });
   const index: PrefixIndex = createPrefixIndex(() => pool, { pageTokens: P, onEvent: event => events.push(event) });
   const leaf = (): Leaf => pool.allocate(LEAF_BYTES, [0]);
   /** Adds the pages of a text, and returns the leaves, each with the index and the caller as holders. */

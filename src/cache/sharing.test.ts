@@ -25,6 +25,7 @@ function createShared({ capacity = 10_000, sinks = 2, ...options }: Partial<Sett
     capacity,
     reclaim: () => reclaim.use(),
     onIdle: shared => index.noteIdle(shared as Leaf),
+    onBusy: shared => index.noteBusy(shared as Leaf),
   });
   const index: PrefixIndex = createPrefixIndex(() => pool, { pageTokens: P });
   const shape = tinyShape(sinks);

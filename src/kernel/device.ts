@@ -132,6 +132,8 @@ export interface Device {
   /** Copies a block's bytes. */
   readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>>;
   writeBlock(block: Block, data: Uint8Array): void;
+  /** Copies all bytes of a block to another of the same size and layers, on the device. */
+  copyBlock(from: Block, to: Block): void;
 
   /** Looks up rows of an embedding table. `ids` are token ids, or recent token handles of `sampleTokens`. */
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void;

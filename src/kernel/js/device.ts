@@ -56,6 +56,7 @@ export function createJsDevice(): Device {
     },
     readBlock: async block => raw(block).slice(),
     writeBlock: (block, data) => raw(block).set(data),
+    copyBlock: (from, to) => raw(to).set(raw(from)),
     embed(table, ids, out) {
       for (let r = 0; r < ids.length; r++) {
         floats(out).set(matrix(table).subarray(ids[r] * table.cols, (ids[r] + 1) * table.cols), r * table.cols);

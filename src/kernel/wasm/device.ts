@@ -166,6 +166,10 @@ class WasmDevice implements Device {
     this.memories.bytesAt(addressOf(block), block.bytes).set(data);
   }
 
+  copyBlock(from: Block, to: Block): void {
+    this.writeBlock(to, this.memories.bytesAt(addressOf(from), from.bytes));
+  }
+
   loadWeights(type: WeightType, rows: number, cols: number, fill: Fill): Promise<Weights> {
     return this.projections.loadWeights(type, rows, cols, fill);
   }

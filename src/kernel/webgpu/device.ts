@@ -279,6 +279,10 @@ export class WebGpuDevice implements Device {
     gpuBlock(block).pool.write(gpuBlock(block), data);
   }
 
+  copyBlock(from: Block, to: Block): void {
+    gpuBlock(from).pool.copy(gpuBlock(from), gpuBlock(to));
+  }
+
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
     this.flush();
     const { cols, format, pieces } = table as GpuWeights;

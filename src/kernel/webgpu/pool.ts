@@ -126,4 +126,15 @@ export class Pool {
       if (stride > 0) this.gpu.upload(buffer, slot * stride, data.slice(cut, cut + stride));
     });
   }
+
+  /** Through a buffer in between: WebGPU does not copy from a buffer to itself. */
+  copy(from: GpuBlock, to: GpuBlock): void {
+    const between = this.gpu.scratch('block to copy', Math.max(...this.strides));
+    this.buffers.forEach((buffer, i) => {
+      const stride = this.strides[i];
+      if (stride === 0) return;
+      this.gpu.copy(buffer, from.slot * stride, between, 0, stride);
+      this.gpu.copy(between, 0, buffer, to.slot * stride, stride);
+    });
+  }
 }

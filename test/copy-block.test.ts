@@ -1,0 +1,39 @@
+/** Copies of cache blocks, on every device: all layers, in order with the other operations, without changing others. */
+import { expect, it } from 'vitest';
+import type { Device, KvView } from '../src/kernel/device.ts';
+import { createJsDevice } from '../src/kernel/js/device.ts';
+import { createWasmDevice } from '../src/kernel/wasm/device.ts';
+import { seeded } from './random.ts';
+import { describeGpu, openWebGpu } from './webgpu/gpu.ts';
+
+const BYTES = 208;
+/** Layers of different sizes, one of them empty. */
+const LAYER_OFFSETS = [0, 48, 48, 64];
+
+async function expectCopies(device: Device): Promise<void> {
+  const random = seeded(1);
+  const bytes = () => Uint8Array.from({ length: BYTES }, () => random.below(256));
+  const [first, second, other] = [bytes(), bytes(), bytes()];
+  const [a, b, c, d] = Array.from({ length: 4 }, () => device.createBlock(BYTES, LAYER_OFFSETS));
+  await device.ensureMemory?.([{ tail: a, sinkBlock: b, leaves: [c, d] } as unknown as KvView]);
+  device.writeBlock(d, other);
+  device.writeBlock(a, first);
+  device.copyBlock(a, b);
+  device.writeBlock(a, second);
+  device.copyBlock(b, c);
+  device.copyBlock(a, b);
+  expect(await Promise.all([a, b, c, d].map(block => device.readBlock(block)))).toEqual([second, second, first, other]);
+  for (const block of [a, b, c, d]) device.free(block);
+}
+
+it('js', () => expectCopies(createJsDevice()));
+
+it('wasm', async () => {
+  const device = await createWasmDevice({ headDim: 64, heads: 2, kvHeads: 2, pageTokens: 32, threads: 2 });
+  await expectCopies(device);
+  await device.dispose();
+});
+
+describeGpu('webgpu', () => {
+  it('copies each layer of its pools', async () => expectCopies(await openWebGpu()));
+});

@@ -14,7 +14,7 @@ import {
 import { type Allocation, addressOf, type Memories } from './memories.ts';
 import type { Kernel } from './module.ts';
 import { packedBytes, packedFormats, packWeights, unpackRow } from './pack-weights.ts';
-import type { Pool, Task } from './pool.ts';
+import { type Pool, runSmall, type Task } from './pool.ts';
 
 type WasmWeights = Weights &
   Allocation & {
@@ -75,8 +75,6 @@ export class Projections {
     private readonly arithmetic: ArithmeticOptions,
     /** Max chunks per projection. */
     private readonly chunks: number,
-    /** Runs a small kernel over `rows` rows. */
-    private readonly runSmall: (rows: number, kernel: string, ...args: number[]) => void,
   ) {}
 
   async loadWeights(
@@ -142,7 +140,9 @@ export class Projections {
   private quantizeInput(type: ActivationType, x: Tensor, rows: number): Input {
     const bytes = activationBytes(type, rows, x.cols);
     const address = this.memories.scratch(type, bytes);
-    this.runSmall(rows, QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'], addressOf(x), address, rows, x.cols);
+    const kernel = QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'];
+    const task = { kernel, chunks: Math.min(rows, this.chunks), args: [addressOf(x), address, rows, x.cols] };
+    runSmall(this.pool, rows * x.cols, [task]);
     return { address, bytes };
   }
 

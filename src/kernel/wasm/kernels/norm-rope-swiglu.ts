@@ -91,8 +91,8 @@ export function f16ToF32(): Kernel {
 /** f32ToF16Heads(x, cols, out, capacity, tokens, n, heads): f32 [token][head][n] to f16 [head][capacity][n]. */
 export function f32ToF16Heads(): Kernel {
   const k = new Kernel('f32ToF16Heads', Array(10).fill('i32'));
-  const [x, cols, out, capacity, tokens, n, heads] = k.params.map((_, i) => k.i32Param(i));
-  k.for(0, heads, 1, head => {
+  const [x, cols, out, capacity, tokens, n, heads, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  k.for(chunk, heads, chunks, head => {
     const target = k.i32(i32.add(out, i32.mul(i32.mul(i32.mul(head, capacity), n), 2)));
     k.for(0, tokens, 1, token => {
       const source = k.i32(i32.add(x, i32.mul(i32.add(i32.mul(token, cols), i32.mul(head, n)), 4)));

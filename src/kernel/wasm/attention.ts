@@ -14,7 +14,7 @@ import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { addressOf, type Memories } from './memories.ts';
 import type { MemoryLimits } from './memory.ts';
 import { createPageRopeTables, type PageRopeTables } from './page-rope.ts';
-import { type Pool, runSmall, type Task } from './pool.ts';
+import type { Pool, Task } from './pool.ts';
 
 /** From this many rows on, the f16 sinks and tail are converted to f32 once before all rows read them. */
 const MIN_MULTI_ROWS = 8;
@@ -39,8 +39,6 @@ interface RunPart extends KvRun {
   floatBytes: number;
 }
 
-const sum = (numbers: readonly number[]) => numbers.reduce((a, b) => a + b, 0);
-
 export class Attention {
   readonly codecModules: CodecModules;
   readonly leafTables: LeafTables;
@@ -58,32 +56,27 @@ export class Attention {
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
-    const rows = sum(runs.map(({ count }) => count));
-    const tasks = runs.flatMap(run => [k, v].flatMap((tensor, side) => this.appendTasks(layer, tensor, side, run)));
-    runSmall(this.pool, 2 * rows * k.cols, tasks);
-  }
-
-  private appendTasks(layer: number, tensor: Tensor, side: number, { view, row, count, position }: KvRun): Task[] {
-    const { headDim, kvHeads, sinks, tailTokens } = view.shape;
-    const store = (block: Block, capacity: number, first: number, n: number, index: number): Task => {
-      const from = addressOf(tensor) + 4 * (row + first) * tensor.cols;
-      const to = this.f16Address(view, block, layer, side, capacity) + 2 * headDim * index;
-      return {
-        kernel: 'f32ToF16Heads',
-        chunks: kvHeads,
-        args: [from, tensor.cols, to, capacity, n, headDim, kvHeads],
-      };
-    };
     const tasks: Task[] = [];
-    for (let done = 0; done < count; ) {
-      const index = (position + done) % tailTokens;
-      const n = Math.min(count - done, tailTokens - index);
-      tasks.push(store(view.tail, tailTokens, done, n, index));
-      done += n;
+    let rows = 0;
+    for (const { view, row, count, position } of runs) {
+      const { headDim, kvHeads, sinks, tailTokens } = view.shape;
+      const store = (block: Block, capacity: number, first: number, n: number, index: number) => {
+        const offset = 4 * (row + first) * k.cols;
+        const to = this.f16Address(view, block, layer, 0, capacity) + 2 * headDim * index;
+        const args = [addressOf(k) + offset, addressOf(v) + offset, to, capacity, n, headDim, kvHeads];
+        tasks.push({ kernel: 'f32ToF16Heads', chunks: 2 * kvHeads, args });
+      };
+      for (let done = 0; done < count; ) {
+        const index = (position + done) % tailTokens;
+        const n = Math.min(count - done, tailTokens - index);
+        store(view.tail, tailTokens, done, n, index);
+        done += n;
+      }
+      const newSinks = Math.min(count, sinks - position);
+      if (newSinks > 0) store(view.sinkBlock, sinks, 0, newSinks, position);
+      rows += count;
     }
-    const newSinks = Math.min(count, sinks - position);
-    if (newSinks > 0) tasks.push(store(view.sinkBlock, sinks, 0, newSinks, position));
-    return tasks;
+    this.pool.runSmall(2 * rows * k.cols, tasks);
   }
 
   /** The address of one layer's keys (side 0) or values (side 1) in a tail or sink block. */
@@ -97,7 +90,8 @@ export class Attention {
     let bytes = 0;
     const attendParts = () => {
       if (parts.length > 0) this.attendParts(layer, q, out, parts, floatBits(scale));
-      [parts, bytes] = [[], 0];
+      parts = [];
+      bytes = 0;
     };
     // The longest first, so that no thread begins a long chunk when the others are done.
     const all = runs.flatMap(run => this.splitRun(layer, run, limit)).sort((a, b) => b.count - a.count);
@@ -120,52 +114,60 @@ export class Attention {
     const splits = Math.ceil(pages / PAGES_PER_SPLIT);
     const rowStateBytes = kvHeads * splits * this.shape.group * stateBytes(values.layout.codedDim);
     const maxRows = Math.max(1, Math.min(run.count, Math.floor(limit / rowStateBytes)));
-    return Array.from({ length: Math.ceil(run.count / maxRows) }, (_, i) => {
-      const count = Math.min(maxRows, run.count - i * maxRows);
+    const parts: RunPart[] = [];
+    for (let done = 0; done < run.count; done += maxRows) {
+      const count = Math.min(maxRows, run.count - done);
       const multiRow = count >= MIN_MULTI_ROWS;
-      return {
-        ...run,
-        row: run.row + i * maxRows,
-        position: run.position + i * maxRows,
+      parts.push({
+        view,
+        sealedPages,
+        row: run.row + done,
+        position: run.position + done,
         count,
         module,
         pages,
         splits,
         multiRow,
-        queryBytes: kvHeads * module.queryBytes,
+        queryBytes: pages > 0 ? kvHeads * module.queryBytes : 0,
         stateBytes: rowStateBytes,
         floatBytes: multiRow ? 8 * kvHeads * (sinks + tailTokens) * headDim : 0,
-      };
-    });
+      });
+    }
+    return parts;
   }
 
   /** In three jobs: transform the queries, attend to the pages, combine their splits with the sinks and the tail. */
   private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], scale: number): void {
-    const { memories, pool } = this;
-    // Growing a table moves it: no address is taken before all have grown.
-    for (const part of parts) this.ropeAddress(layer, part.view, part.view.firstLeaf, part.sealedPages);
-    let queries = memories.scratch('queries', sum(parts.map(part => part.count * part.queryBytes)));
-    let states = memories.scratch('states', sum(parts.map(part => part.count * part.stateBytes)));
-    let floats = memories.scratch('sinks and tails as f32', sum(parts.map(part => part.floatBytes)));
-    const [prepare, attend, combine]: Task[][] = [[], [], []];
+    const total = { rows: 0, queries: 0, states: 0, floats: 0 };
+    for (const { view, sealedPages, count, queryBytes, stateBytes, floatBytes } of parts) {
+      total.rows += count;
+      total.queries += count * queryBytes;
+      total.states += count * stateBytes;
+      total.floats += floatBytes;
+      // Growing a table moves it: no address is used before all have grown.
+      this.ropeAddress(layer, view, view.firstLeaf, sealedPages);
+    }
+    let queries = this.memories.scratch('queries', total.queries);
+    let states = this.memories.scratch('states', total.states);
+    let floats = this.memories.scratch('sinks and tails as f32', total.floats);
+    const jobs: Record<'prepare' | 'attend' | 'combine', Task[]> = { prepare: [], attend: [], combine: [] };
     for (const part of parts) {
       const { view, row, count, position, sealedPages, module, pages, multiRow } = part;
       const { pageTokens, sinks, tailTokens, kvHeads, headDim } = view.shape;
       const rows = addressOf(q) + 4 * row * q.cols;
       if (pages > 0) {
-        const chunks = Math.min(count, 4 * pool.threads);
-        prepare.push({ kernel: module.transformQuery, chunks, args: [rows, 4 * q.cols, queries, count, scale] });
-        attend.push(...this.pageTasks(layer, part, queries, states));
+        const chunks = Math.min(count, 4 * this.pool.threads);
+        jobs.prepare.push({ kernel: module.transformQuery, chunks, args: [rows, 4 * q.cols, queries, count, scale] });
+        this.pushPageTasks(jobs.attend, layer, part, queries, states);
       }
       /** Sinks or tail as the kernel expects them: f16, or f32 for many rows. */
       const unsealed = (block: Block, tokens: number, to: number) => {
         const from = this.f16Address(view, block, layer, 0, tokens);
         if (!multiRow || tokens === 0) return from;
-        const values = 2 * kvHeads * tokens * headDim;
-        prepare.push({ kernel: 'f16ToF32', chunks: kvHeads, args: [from, to, values] });
+        jobs.prepare.push({ kernel: 'f16ToF32', chunks: kvHeads, args: [from, to, 2 * kvHeads * tokens * headDim] });
         return to;
       };
-      combine.push({
+      jobs.combine.push({
         kernel: multiRow ? module.combineSplitsMultiRow : module.combineSplits,
         chunks: count * kvHeads,
         args: [
@@ -190,39 +192,34 @@ export class Attention {
       states += count * part.stateBytes;
       floats += part.floatBytes;
     }
-    runSmall(pool, sum(parts.map(({ count }) => count)) * q.cols, prepare);
-    pool.runAll(attend);
-    pool.runAll(combine);
+    this.pool.runSmall(total.rows * q.cols, jobs.prepare);
+    this.pool.runAll(jobs.attend);
+    this.pool.runAll(jobs.combine);
   }
 
   /** Heads x splits may be too few chunks to keep all threads busy: rows are divided into tasks too. */
-  private pageTasks(layer: number, part: RunPart, queries: number, states: number): Task[] {
+  private pushPageTasks(tasks: Task[], layer: number, part: RunPart, queries: number, states: number): void {
     const { view, count, sealedPages, module, pages, splits, multiRow } = part;
     const { layers, kvHeads, pageTokens } = view.shape;
     const { keyOffset, valueOffset } = layers[layer];
-    const leaves = this.leafTables.addressOf(view);
-    const skip = skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape);
-    const rope = this.ropeAddress(layer, view, view.firstLeaf, sealedPages);
     const taskRows = Math.max(MIN_TASK_ROWS, 4 * Math.ceil(count / (4 * MAX_RUN_TASKS)));
-    return Array.from({ length: Math.ceil(count / taskRows) }, (_, i) => {
-      const done = i * taskRows;
-      const rows = Math.min(taskRows, count - done);
-      return {
+    for (let done = 0; done < count; done += taskRows) {
+      tasks.push({
         kernel: multiRow ? module.attendPagesMultiRow : module.attendPages,
         chunks: splits * kvHeads,
         args: [
           queries + done * part.queryBytes,
           states + done * part.stateBytes,
-          leaves,
+          this.leafTables.addressOf(view),
           keyOffset,
           valueOffset,
-          rows,
+          Math.min(taskRows, count - done),
           pages,
-          skip,
-          rope,
+          skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape),
+          this.ropeAddress(layer, view, view.firstLeaf, sealedPages),
         ],
-      };
-    });
+      });
+    }
   }
 
   private ropeAddress(layer: number, { shape }: KvView, page: number, end: number): number {

@@ -12,7 +12,7 @@ import { f16ToF32, f32ToF16Heads, norm, rope, swiglu } from './kernels/norm-rope
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
 import { moduleBytes } from './module.ts';
-import { createPool, type Pool, runSmall } from './pool.ts';
+import { createPool, type Pool } from './pool.ts';
 import { CONTROL_WORDS } from './pool-workers.ts';
 import { type ArithmeticOptions, Projections, projectionKernels } from './projections.ts';
 import { wasmSupport } from './support.ts';
@@ -96,7 +96,7 @@ class WasmDevice implements Device {
 
   /** Runs a small kernel over rows of `cols` values. */
   private runSmall(rows: number, cols: number, kernel: string, ...args: number[]): void {
-    runSmall(this.pool, rows * cols, [{ kernel, chunks: Math.min(rows, this.chunks), args }]);
+    this.pool.runSmall(rows * cols, [{ kernel, chunks: Math.min(rows, this.chunks), args }]);
   }
 
   createTensor(rows: number, cols: number): WasmTensor {

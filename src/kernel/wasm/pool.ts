@@ -34,6 +34,8 @@ export interface Pool {
   run(kernel: string, chunks: number, ...args: number[]): void;
   /** Runs independent tasks as one job, of at most MAX_TASKS each: threads synchronize once for all of them. */
   runAll(tasks: readonly Task[]): void;
+  /** The same for small kernels, which process `values` values together: on the main thread alone if these are few. */
+  runSmall(values: number, tasks: readonly Task[]): void;
   dispose(): Promise<void>;
 }
 
@@ -45,12 +47,6 @@ export interface Task {
 
 /** Below this many values, small kernels are too short to be worth waking other threads. */
 const MIN_PARALLEL_VALUES = 8192;
-
-/** Runs small kernels, which process `values` values together, on the main thread alone if these are few. */
-export function runSmall(pool: Pool, values: number, tasks: readonly Task[]): void {
-  if (values >= MIN_PARALLEL_VALUES) pool.runAll(tasks);
-  else for (const { kernel, args } of tasks) pool.run(kernel, 1, ...args);
-}
 
 type Kernels = Record<string, (...args: number[]) => void>;
 
@@ -115,6 +111,7 @@ export async function createPool(
       load: (bytes, target = poolMemory) => void load(bytes, target),
       run: (kernel, chunks, ...args) => runOnMain({ kernel, chunks, args }),
       runAll: tasks => tasks.forEach(runOnMain),
+      runSmall: (_, tasks) => tasks.forEach(runOnMain),
       dispose,
     };
   }
@@ -194,6 +191,7 @@ export async function createPool(
       close();
     },
     runAll,
+    runSmall: (values, tasks) => (values < MIN_PARALLEL_VALUES ? tasks.forEach(runOnMain) : runAll(tasks)),
     run: (kernel, chunks, ...args) => runAll([{ kernel, chunks, args }]),
     dispose,
   };

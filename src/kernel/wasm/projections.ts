@@ -14,7 +14,7 @@ import {
 import { type Allocation, addressOf, type Memories } from './memories.ts';
 import type { Kernel } from './module.ts';
 import { packedBytes, packedFormats, packWeights, unpackRow } from './pack-weights.ts';
-import { type Pool, runSmall, type Task } from './pool.ts';
+import type { Pool, Task } from './pool.ts';
 
 type WasmWeights = Weights &
   Allocation & {
@@ -142,7 +142,7 @@ export class Projections {
     const address = this.memories.scratch(type, bytes);
     const kernel = QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'];
     const task = { kernel, chunks: Math.min(rows, this.chunks), args: [addressOf(x), address, rows, x.cols] };
-    runSmall(this.pool, rows * x.cols, [task]);
+    this.pool.runSmall(rows * x.cols, [task]);
     return { address, bytes };
   }
 

@@ -52,11 +52,12 @@ interface LayerProjections {
   down: readonly Projection[];
 }
 
-/** Rows of logits per multiplication: each row is as long as the vocabulary. */
-const MAX_LOGIT_ROWS = 16;
+/** Max rows of logits per multiplication: each row is as long as the vocabulary. */
+const MAX_LOGIT_ROWS = 64;
 
 export function createScratch(device: Device, config: ModelConfig, rows: number): Scratch {
   const { width, heads, kvHeads, headDim, ffn, vocab, rope } = config;
+  const logitRows = Math.min(rows, MAX_LOGIT_ROWS);
   return {
     rows,
     x: device.createTensor(rows, width),
@@ -68,8 +69,8 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
     gate: device.createTensor(rows, ffn),
     up: device.createTensor(rows, ffn),
     ropeAngles: device.createTensor(rows, rope.dims),
-    outputRows: device.createTensor(MAX_LOGIT_ROWS, width),
-    logits: device.createTensor(MAX_LOGIT_ROWS, vocab),
+    outputRows: device.createTensor(logitRows, width),
+    logits: device.createTensor(logitRows, vocab),
     projections: new WeakMap(),
   };
 }
@@ -196,8 +197,8 @@ export async function forward(
   for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length);
   const needLogits = placed.flatMap(logitRows);
   const deliveries: (() => Promise<void>)[] = [];
-  for (let first = 0; first < needLogits.length; first += MAX_LOGIT_ROWS) {
-    const rows = needLogits.slice(first, first + MAX_LOGIT_ROWS);
+  for (let first = 0; first < needLogits.length; first += scratch.logits.rows) {
+    const rows = needLogits.slice(first, first + scratch.logits.rows);
     // Often these are the first rows of the batch: no copy.
     const inPlace = first === 0 && rows.every(({ placed, row }, i) => placed.row + row === i);
     for (let i = 0; i < rows.length && !inPlace; i++)

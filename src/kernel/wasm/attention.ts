@@ -192,7 +192,8 @@ export class Attention {
       states += count * part.stateBytes;
       floats += part.floatBytes;
     }
-    this.pool.runSmall(total.rows * q.cols, jobs.prepare);
+    // Rotating a query costs about as much as four norms.
+    this.pool.runSmall(4 * total.rows * q.cols, jobs.prepare);
     this.pool.runAll(jobs.attend);
     this.pool.runAll(jobs.combine);
   }

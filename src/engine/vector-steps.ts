@@ -112,7 +112,7 @@ export function createStepRunner({ device, pool, plan, heads, scale }: RunnerOpt
       }
       const attending = rows[0].queries !== undefined;
       for (const { seals, runs } of batch.rounds) {
-        for (const { view, page, leaf } of seals) device.seal(view, layer, page, leaf);
+        if (seals.length > 0) device.seal(layer, seals);
         if (runs.length === 0) continue;
         device.append(layer, scratch.k, scratch.v, runs);
         if (attending) device.attend(layer, scratch.q, scratch.out, runs, scale);

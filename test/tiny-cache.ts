@@ -92,7 +92,8 @@ export function appendTokens(device: Device, sequence: Sequence, tokens: readonl
     return tensor;
   });
   for (const run of runs) {
-    if (run.sealsPage) device.seal(view, 0, run.sealedPages - 1, view.leaves[run.sealedPages - 1 - view.firstLeaf]);
+    const page = run.sealedPages - 1;
+    if (run.sealsPage) device.seal(0, [{ view, page, leaf: view.leaves[page - view.firstLeaf] }]);
     device.append(0, k, v, [{ ...run, view }]);
   }
   sequence.commit(tokens.length, tokens);

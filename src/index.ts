@@ -32,6 +32,15 @@ export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engi
 export type { SchedulerStats } from './engine/scheduler.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
 export {
+  type CacheOptions,
+  type CacheShape,
+  createCache,
+  type StepRows,
+  type VectorCache,
+  type VectorSequence,
+} from './engine/vector-cache.ts';
+export type { Vectors } from './engine/vector-decode.ts';
+export {
   CapacityError,
   DeviceError,
   FormatError,

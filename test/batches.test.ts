@@ -1,8 +1,11 @@
 /** On the wasm device, a sequence's logits have the same bits alone and in any batch, in chunks of any size. */
 import { expect, it } from 'vitest';
-import { loadEngine, openModelFile } from '../src/engine/engine.ts';
+import type { Sequence } from '../src/cache/sequence.ts';
+import { createTrained } from '../src/codec/codec.case.ts';
+import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
-import { createPlan } from '../src/plan/plan.ts';
+import type { Chunk } from '../src/model/forward.ts';
+import { createPlan, createPlanFromCodecs, type Plan } from '../src/plan/plan.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
@@ -43,3 +46,78 @@ it.each(matrix(['f16', 'tq4', 'tq2u', 'kivi2g32', 'oscar2g32'], { f16: 'rows of 
     for (const chunk of [1, 7, 128, 512]) expect(await lastLogits(kv, LENGTHS, chunk)).toEqual(alone);
   },
 );
+
+/** Around page boundaries and windows. The 16 sequences of a batch start at these lengths. */
+const DEPTHS = [0, 5, 130, 300, 127, 128, 1, 513, 255, 256, 257, 40, 17, 168, 200, 383];
+const PROMPT = 150;
+/** Sequences that decode after each other and together: in step i, the first i + 1 of them in this order. */
+const ORDER = [2, 9, 0, 5, 15, 3, 12, 1, 7, 4, 11, 8, 14, 6, 10, 13];
+const quantized = new Blob([writeGguf(tinyModel({ type: 'Q4_1', tied: false, headDim: 64 }))]);
+
+/** Runs the chunks in one pass, and returns the last logits of each. */
+async function pass(engine: Engine, chunks: readonly Omit<Chunk, 'logits'>[]): Promise<Map<Sequence, Float32Array>> {
+  const last = new Map<Sequence, Float32Array>();
+  const onLogits = ({ sequence }: Chunk, _row: number, logits: Float32Array) => void last.set(sequence, logits);
+  await step(
+    engine,
+    chunks.map(chunk => ({ ...chunk, logits: 'last' })),
+    { onLogits },
+  );
+  return last;
+}
+
+function trainedPlan(kv: string, engine: Engine): Plan {
+  const { layers, ...shape } = planShape(engine);
+  const codec = createTrained(kv, shape, new Float32Array(shape.kvHeads * shape.headDim));
+  return createPlanFromCodecs(kv, codec.window, Array(layers).fill(codec));
+}
+
+it.each(
+  matrix(['f16', 'tq4', 'tq4+recent40', 'f16+sink0+recent130', 'mead2u', 'kivi2g32', 'mead2+recent7'], {
+    f16: 'rows of f16',
+    'tq4+recent40': 'lookup tables, a recent window',
+    mead2u: 'page-relative keys',
+  }),
+)('%s: 1 to 16 decoding sequences at different depths and a prompt give the same bits as each alone', async kv => {
+  const file = await openModelFile(quantized);
+  const cache = { plan: createPlan('f16', file.config), context: 1024 };
+  const engine = await loadEngine(file, cache, { device: 'wasm', threads: 2, prefillChunk: 512 });
+  // A pass adapts to the speed of the machine; here all rows of a step run in one pass.
+  const oneBatch: Engine = { ...engine, batchSize: { rows: 512, adapt() {} } };
+  const plan = trainedPlan(kv, engine);
+  const open = () => engine.openSequence(plan, 1024);
+  const nextToken = (sequence: number, i: number) => 3 + ((7 * sequence + 11 * i) % 90);
+
+  const expected = new Map<string, Float32Array>();
+  const prompt = open();
+  const promptLogits = [...(await pass(oneBatch, [{ sequence: prompt, tokens: tokensOf(PROMPT) }])).values()];
+  for (const [n, depth] of DEPTHS.entries()) {
+    const sequence = open();
+    if (depth > 0) await pass(oneBatch, [{ sequence, tokens: tokensOf(depth) }]);
+    for (let i = ORDER.indexOf(n); i < DEPTHS.length; i++) {
+      const logits = await pass(oneBatch, [{ sequence, tokens: [nextToken(n, i)] }]);
+      expected.set(`${n} ${i}`, logits.get(sequence)!);
+    }
+    sequence.dispose();
+  }
+
+  const sequences = DEPTHS.map(open);
+  const filled = sequences.map((sequence, n) => ({ sequence, tokens: tokensOf(DEPTHS[n]) }));
+  await pass(
+    oneBatch,
+    filled.filter(({ tokens }) => tokens.length > 0),
+  );
+  for (let i = 0; i < DEPTHS.length; i++) {
+    const decoding = ORDER.slice(0, i + 1);
+    const newPrompt = open();
+    const found = await pass(oneBatch, [
+      { sequence: newPrompt, tokens: tokensOf(PROMPT) },
+      ...decoding.map(n => ({ sequence: sequences[n], tokens: [nextToken(n, i)] })),
+    ]);
+    expect([found.get(newPrompt)]).toEqual(promptLogits);
+    for (const n of decoding)
+      expect(found.get(sequences[n]), `sequence ${n}, step ${i}`).toEqual(expected.get(`${n} ${i}`));
+    newPrompt.dispose();
+  }
+  await engine.dispose();
+});

@@ -14,9 +14,13 @@ export interface EvictionPolicy<T extends Evictable> {
   next(): T | undefined;
 }
 
+/** Heaps up to this size are not worth compacting. */
+const MIN_COMPACTED = 1024;
+
 /** Least recently used first: a binary heap by the time of last use when the candidate was added. */
 export function createLru<T extends Evictable>(): EvictionPolicy<T> {
-  const heap: { candidate: T; lastUsed: number }[] = [];
+  let heap: { candidate: T; lastUsed: number }[] = [];
+  let maxLength = MIN_COMPACTED;
   const less = (a: number, b: number) => heap[a].lastUsed < heap[b].lastUsed;
   const swap = (a: number, b: number) => {
     [heap[a], heap[b]] = [heap[b], heap[a]];
@@ -33,8 +37,15 @@ export function createLru<T extends Evictable>(): EvictionPolicy<T> {
       i = least;
     }
   };
+  /** Candidates that are used often leave outdated entries; a cache that never evicts would keep them forever. */
+  const compact = () => {
+    heap = heap.filter(({ candidate, lastUsed }) => candidate.lastUsed === lastUsed);
+    heap.sort((a, b) => a.lastUsed - b.lastUsed);
+    maxLength = Math.max(MIN_COMPACTED, 2 * heap.length);
+  };
   return {
     add(candidate) {
+      if (heap.length >= maxLength) compact();
       heap.push({ candidate, lastUsed: candidate.lastUsed });
       siftUp(heap.length - 1);
     },

@@ -5,6 +5,7 @@
  * A snapshot is an idle sequence, kept so that a later prompt can continue exactly there. Without a recent window every page
  * boundary is such a point anyway, and a snapshot only saves the unsealed tail; with one, only snapshots are.
  */
+import { CapacityError } from '../errors.ts';
 import type { Block, Device, KvShape } from '../kernel/device.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
 import type { EvictionPolicy } from './eviction.ts';
@@ -50,6 +51,8 @@ export interface KvCacheStats {
 
 export interface KvCache {
   readonly stats: KvCacheStats;
+  /** Bytes that a new sequence allocates. */
+  readonly sequenceBytes: number;
   /** Whether leaves are found again by later prompts: not with a recent window, where only snapshots are exact. */
   readonly sharesLeaves: boolean;
   /** Whether a prompt fits beside `running` sequences that seal a leaf each, without taking anything from them. */
@@ -58,7 +61,7 @@ export interface KvCache {
   known(prompt: readonly number[], salt?: string): number;
   /**
    * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. An owner
-   * continues its own snapshot; others copy it.
+   * continues its own snapshot; others copy it. Evicts what it must, and throws a CapacityError if that is not enough.
    */
   open(prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
   /** Keeps an idle sequence as a snapshot, or disposes it. `owner` can drop it again. */
@@ -161,21 +164,33 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
 
   const continueSnapshot = (snapshot: Snapshot, length: number, owner?: Owner): Sequence => {
+    const { sequence } = snapshot;
+    // It must not be dropped to make room for its own copy.
     snapshots.delete(snapshot);
-    // With a recent window this exact point is only kept by the snapshot: later prompts may need it again.
-    const moves = recent === 0 && snapshot.owner === owner && length === snapshot.sequence.length;
-    if (moves) return snapshot.sequence;
-    // The most recently used one; it must not be dropped to make room for its own copy.
+    // Others may need it, and later prompts what is cropped. With a recent window they may need this exact point, too: only
+    // the snapshot keeps it.
+    const moves = recent === 0 && snapshot.owner === owner && length === sequence.length;
+    const copies = !moves && pool.makeRoom(sequenceBytes);
     try {
-      const fork = snapshot.sequence.fork();
-      fork.crop(length);
-      return fork;
+      const continued = copies ? sequence.fork() : sequence;
+      continued.crop(length);
+      return continued;
     } finally {
-      snapshots.add(snapshot);
+      // Now the most recently used one.
+      if (copies) snapshots.add(snapshot);
     }
   };
 
+  /** Reuses as much as possible. */
+  const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
+    const path = findLeaves(prompt, salt);
+    const { snapshot, length } = findSnapshot(prompt, salt);
+    if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length, owner);
+    return path.length > 0 ? openFrom(path, salt) : create(salt);
+  };
+
   return {
+    sequenceBytes,
     sharesLeaves: recent === 0,
     fits(prompt, salt, running) {
       // What snapshots hold alone is not counted: a lower bound.
@@ -191,12 +206,17 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     },
     known,
     open(prompt, salt = '', owner) {
-      const path = findLeaves(prompt, salt);
-      const { snapshot, length } = findSnapshot(prompt, salt);
+      let sequence: Sequence;
+      try {
+        sequence = openLongest(prompt, salt, owner);
+      } catch (error) {
+        // What it would reuse may leave no room for a tail: reuse less.
+        if (!(error instanceof CapacityError && pool.makeRoom(sequenceBytes))) throw error;
+        sequence = openLongest(prompt, salt, owner);
+      }
       counts.pageQueries += Math.ceil(prompt.length / pageTokens);
-      counts.pageHits += Math.floor(Math.max(path.length * pageTokens, length) / pageTokens);
-      if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length, owner);
-      return path.length > 0 ? openFrom(path, salt) : create(salt);
+      counts.pageHits += Math.floor(sequence.length / pageTokens);
+      return sequence;
     },
     keep(sequence, owner) {
       if (owner) for (const snapshot of snapshots) if (snapshot.owner === owner && recent === 0) drop(snapshot);

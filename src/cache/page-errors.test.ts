@@ -82,6 +82,29 @@ describe('the errors of pages', () => {
     expect([pages.length, pages[0], pages[rows - 1]]).toEqual([rows, 2, rows + 1]);
   });
 
+  it('stay with the leaf: a fork knows what the original has read', async () => {
+    const { device, sequence, reads } = create();
+    append(sequence, device, 2 * P + 1, 100);
+    await sequence.readErrors();
+    const fork = sequence.fork();
+    append(fork, device, P, 200);
+    expect(await errorsOf(fork)).toEqual([
+      [0, 100],
+      [1, 101],
+      [2, 202],
+    ]);
+    expect((await errorsOf(sequence)).length).toBe(2);
+    expect(reads).toEqual([0, 1, 2]);
+  });
+
+  it('of pages that were planned but never sealed are not read', async () => {
+    const { device, sequence, reads } = create();
+    append(sequence, device, P);
+    sequence.plan(2 * P + 1);
+    sequence.crop(P);
+    expect([await errorsOf(sequence), reads]).toEqual([[], []]);
+  });
+
   it('take memory that counts, and that is freed', () => {
     const { device, sequence } = create();
     expect(device.allocatedBytes).toBe(sequence.bytes);

@@ -44,6 +44,8 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
   const { capacity = Number.POSITIVE_INFINITY, reclaim = () => false, onIdle, onBusy } = options;
   let used = 0;
   const makeRoom = (bytes: number): boolean => {
+    // Reclaiming everything would not help.
+    if (bytes > capacity) return false;
     while (used + bytes > capacity) if (!reclaim()) return false;
     return true;
   };

@@ -6,15 +6,14 @@
  * can be evicted, children before their parents.
  */
 import { createLru, type EvictionPolicy } from './eviction.ts';
-import type { PageErrorRow } from './page-errors.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
 /** One sealed page of all layers. */
 export interface Leaf extends SharedBlock {
   /** Its place in the prefix index; undefined while it is private to a sequence. */
   node?: PrefixNode;
-  /** The squared errors of its codes, once they were read from the device. */
-  errors?: PageErrorRow;
+  /** The squared errors of its codes (page-errors.ts), once they were read from the device. */
+  errors?: Float32Array;
 }
 
 export interface PrefixNode {
@@ -52,7 +51,7 @@ export interface PrefixIndex {
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
-  /** Evicts one leaf that nobody uses; false if there is none. */
+  /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
 }
 
@@ -82,7 +81,8 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     idle += change;
     idleBytes += change * ((leaf?.block.bytes ?? 0) + (sinks?.block.bytes ?? 0));
   };
-  const isEvictable = ({ leaf, childCount }: PrefixNode) => leaf?.holders === 1 && childCount === 0;
+  const isIdle = ({ leaf }: PrefixNode) => leaf?.holders === 1;
+  const isEvictable = (node: PrefixNode) => isIdle(node) && node.childCount === 0;
   const offer = (node: PrefixNode) => {
     if (isEvictable(node)) policy.add(node);
   };
@@ -90,6 +90,14 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     parent.children
       .get(hashTokens(tokens, start, pageTokens))
       ?.find(node => node.tokens.every((id, i) => id === tokens[start + i]));
+  /** These nodes and their descendants, parents before their children. */
+  function* walk(nodes: Iterable<PrefixNode>): Generator<PrefixNode> {
+    const pending = [...nodes];
+    for (let node = pending.pop(); node; node = pending.pop()) {
+      yield node;
+      for (const children of node.children.values()) pending.push(...children);
+    }
+  }
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
     if (!leaf || !parent) return;
@@ -99,7 +107,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     else parent.children.delete(hash);
     parent.childCount--;
     size--;
-    noteIdleCount(node, -1);
+    if (isIdle(node)) noteIdleCount(node, -1);
     leaf.node = undefined;
     onEvent?.({ type: 'removed', id: node.id });
     pool().release(leaf);
@@ -159,6 +167,13 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
         // It is in use again, or has children now; it is offered again when that ends.
         if (!isEvictable(node) || node.leaf?.node !== node) continue;
         remove(node);
+        return true;
+      }
+      // What is still idle has descendants that only sequences hold which have slid. These sequences publish nothing more,
+      // so their leaves may leave the index while they are in use.
+      for (const node of walk(roots.values())) {
+        if (!isIdle(node)) continue;
+        for (const descendant of [...walk([node])].reverse()) remove(descendant);
         return true;
       }
       return false;

@@ -127,6 +127,19 @@ describe('plan', () => {
     expect(sequence.length).toBe(10);
   });
 
+  it('replaces a plan that was not committed, and seals its pages again', () => {
+    const { device, sequence } = create();
+    append(sequence, P);
+    const first = sequence.plan(P + 1);
+    expect(sequence.bytesFor(1)).toBe(LEAF.bytes);
+    expect(sequence.plan(1)).toEqual([{ row: 0, count: 1, position: P, sealedPages: 1, sealsPage: true }]);
+    expect(sequence.view.leaves).toHaveLength(1);
+    expect(sequence.plan(P + 1)).toEqual(first);
+    expect(device.allocatedBytes).toBe(sequence.bytes);
+    expect(sequence.crop(99)).toBe(P);
+    expect(sequence.view.leaves).toEqual([]);
+  });
+
   it('changes the version when it adds leaves, and only then', () => {
     const { sequence } = create();
     append(sequence, P);
@@ -192,8 +205,11 @@ describe('sliding', () => {
     );
   });
 
-  it('rejects a chunk that is larger than the context', () => {
-    expect(() => create(slide).sequence.plan(11)).toThrow(CapacityError);
+  it('rejects a chunk that is larger than the context, and does not change', () => {
+    const { sequence } = create(slide);
+    append(sequence, 10);
+    expect(() => sequence.plan(11)).toThrow(CapacityError);
+    expect([sequence.droppedTokens, sequence.view.leaves.length]).toEqual([0, 2]);
   });
 
   it('needs a context larger than the tail', () => {

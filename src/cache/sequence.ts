@@ -71,9 +71,12 @@ export interface Sequence {
    * tokens that a row sees do not depend on how a prompt was divided into chunks.
    */
   readonly maxChunk: number;
-  /** Bytes that the next `count` tokens allocate: the leaves that they seal. */
+  /** Bytes that the next `count` tokens allocate: the leaves that they seal, and sinks to write if they are shared. */
   bytesFor(count: number): number;
-  /** Makes room for `count` more tokens, allocates the leaves that they seal, and divides them into runs. */
+  /**
+   * Makes room for `count` more tokens, allocates the leaves that they seal, and divides them into runs. The
+   * next plan replaces one that was not committed.
+   */
   plan(count: number): SequenceRun[];
   /** Adds the planned tokens, after the pass. With their ids, publishes the leaves that were sealed. */
   commit(count: number, tokens?: ArrayLike<number>): void;
@@ -130,24 +133,25 @@ export function createSequence(options: SequenceOptions): Sequence {
   const createF16Block = (tokens: number): SharedBlock => pool.allocate(...f16Block(shape, tokens));
   const copyOf = (block: Block, tokens: number): SharedBlock => {
     const copy = createF16Block(tokens);
-    device.copyBlock(block, copy.block);
+    releaseOnError(pool, [copy], () => device.copyBlock(block, copy.block));
     return copy;
   };
   // First of all: allocating may evict what nobody holds.
   const leaves: Leaf[] = start?.leaves.map(pool.retain) ?? [];
-  const sharedSinks = start && pool.retain(start.sinks);
-  const allocated: SharedBlock[] = [...leaves, ...(sharedSinks ? [sharedSinks] : [])];
-  const allocate = (create: () => SharedBlock): SharedBlock => {
-    allocated.push(releaseOnError(pool, allocated, create));
-    return allocated[allocated.length - 1];
+  const held: SharedBlock[] = [...leaves, ...(start ? [pool.retain(start.sinks)] : [])];
+  const hold = (create: () => SharedBlock): SharedBlock => {
+    held.push(releaseOnError(pool, held, create));
+    return held[held.length - 1];
   };
-  const tail = allocate(() => (start?.tail ? copyOf(start.tail, shape.tailTokens) : createF16Block(shape.tailTokens)));
-  let sinks = sharedSinks ?? allocate(() => createF16Block(shape.sinks));
-  const errors = releaseOnError(pool, allocated, () => createPageErrors(pool, layout));
+  const tail = hold(() => (start?.tail ? copyOf(start.tail, shape.tailTokens) : createF16Block(shape.tailTokens)));
+  let sinks = start?.sinks ?? hold(() => createF16Block(shape.sinks));
+  const errors = releaseOnError(pool, held, () => createPageErrors(pool, layout));
   let ids = [...(start?.ids ?? [])];
   let firstLeaf = start?.firstLeaf ?? 0;
   let version = 0;
   let disposed = false;
+  /** Leaves of the last plan, until it is committed: no pass has sealed them yet. */
+  let planned = 0;
   let blocks: readonly Block[] = leaves.map(({ block }) => block);
   const view: KvView = {
     shape,
@@ -178,12 +182,21 @@ export function createSequence(options: SequenceOptions): Sequence {
   const releaseLeaves = (start: number, count: number) => {
     for (const leaf of leaves.splice(start, count).reverse()) pool.release(leaf);
   };
-  /** While the sinks are incomplete, new tokens are written to them: other sequences must not see that. */
+  /** Drops the leaves of a plan that failed, or whose pass did: the next plan seals these pages again. */
+  const discardPlanned = () => {
+    if (planned === 0) return;
+    releaseLeaves(leaves.length - planned, planned);
+    planned = 0;
+    errors?.crop(endLeaf());
+    noteChange();
+  };
+  /** While the sinks are incomplete, new tokens are written to them: other holders must not see that. */
+  const writesSharedSinks = () => ids.length < shape.sinks && sinks.holders > 1;
   const takeOwnSinks = () => {
-    if (ids.length >= shape.sinks || sinks.holders === 1) return;
     const own = copyOf(sinks.block, shape.sinks);
     pool.release(sinks);
     sinks = own;
+    noteChange();
   };
 
   const makeRoom = (count: number) => {
@@ -193,20 +206,39 @@ export function createSequence(options: SequenceOptions): Sequence {
         `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
           "prompt, open the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
       );
-    const dropped = Math.min(leaves.length, Math.ceil((heldTokens() + count - context) / pageTokens));
+    const dropped = Math.ceil((heldTokens() + count - context) / pageTokens);
+    if (dropped > leaves.length)
+      throw new CapacityError(`A chunk of ${count} tokens exceeds the context of ${context}. Use smaller chunks.`);
     releaseLeaves(0, dropped);
     firstLeaf += dropped;
     noteChange();
-    if (heldTokens() + count > context)
-      throw new CapacityError(`A chunk of ${count} tokens exceeds the context of ${context}. Use smaller chunks.`);
   };
 
-  takeOwnSinks();
+  const planRuns = (count: number): SequenceRun[] => {
+    const runs: SequenceRun[] = [];
+    for (let row = 0; row < count; ) {
+      const position = ids.length + row;
+      const sealed = sealedPagesAt(position, sealing);
+      const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
+      const sealsPage = sealed > endLeaf();
+      if (sealsPage) {
+        leaves.push(pool.allocate(layout.bytes, layerOffsets(layout)));
+        planned++;
+        errors?.noteSealed(sealed - 1);
+        noteChange();
+      }
+      assert(sealed <= endLeaf(), `page ${sealed - 1} is read from codes, but only ${endLeaf()} pages are sealed`);
+      runs.push({ row, count: rows, position, sealedPages: sealed, sealsPage });
+      row += rows;
+    }
+    return runs;
+  };
 
   const croppedLength = (length: number) => {
     if (length >= ids.length) return ids.length;
     let cropped = length;
-    if (sealedPagesAt(cropped, sealing) < endLeaf()) cropped = recent === 0 ? cropped - (cropped % pageTokens) : 0;
+    if (sealedPagesAt(cropped, sealing) < endLeaf() - planned)
+      cropped = recent === 0 ? cropped - (cropped % pageTokens) : 0;
     // A sequence of this length would still have pages that this one has dropped.
     return droppedPagesAt(cropped) < firstLeaf ? 0 : cropped;
   };
@@ -259,28 +291,23 @@ export function createSequence(options: SequenceOptions): Sequence {
       return pageTokens - ((ids.length - context) % pageTokens);
     },
     bytesFor(count) {
-      return Math.max(0, sealedPagesAt(ids.length + count - 1, sealing) - endLeaf()) * layout.bytes;
+      const pages = Math.max(0, sealedPagesAt(ids.length + count - 1, sealing) - endLeaf() + planned);
+      return pages * layout.bytes + (writesSharedSinks() ? sinks.block.bytes : 0);
     },
     plan(count) {
+      assert(!disposed, 'a disposed sequence was used');
+      discardPlanned();
       makeRoom(count);
-      const runs: SequenceRun[] = [];
-      for (let row = 0; row < count; ) {
-        const position = ids.length + row;
-        const sealed = sealedPagesAt(position, sealing);
-        const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
-        const sealsPage = sealed > endLeaf();
-        if (sealsPage) {
-          leaves.push(pool.allocate(layout.bytes, layerOffsets(layout)));
-          errors?.noteSealed(sealed - 1);
-          noteChange();
-        }
-        assert(sealed <= endLeaf(), `page ${sealed - 1} is read from codes, but only ${endLeaf()} pages are sealed`);
-        runs.push({ row, count: rows, position, sealedPages: sealed, sealsPage });
-        row += rows;
+      try {
+        if (writesSharedSinks()) takeOwnSinks();
+        return planRuns(count);
+      } catch (error) {
+        discardPlanned();
+        throw error;
       }
-      return runs;
     },
     commit(count, tokens) {
+      planned = 0;
       for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
       if (tokens) publish();
     },
@@ -289,17 +316,27 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     croppedLength,
     crop(maxLength) {
+      discardPlanned();
       const length = croppedLength(maxLength);
       if (length === ids.length) return length;
       if (length === 0) firstLeaf = 0;
       releaseLeaves(Math.max(0, sealedPagesAt(length, sealing) - firstLeaf), leaves.length);
       errors?.crop(endLeaf());
       ids.length = length;
-      takeOwnSinks();
       noteChange();
       return length;
     },
-    fork: () => createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, sinks, tail: tail.block } }),
+    fork() {
+      assert(!disposed, 'a disposed sequence was used');
+      discardPlanned();
+      // If this is a snapshot, making room for the copy may dispose it.
+      pool.retain(tail);
+      try {
+        return createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, sinks, tail: tail.block } });
+      } finally {
+        pool.release(tail);
+      }
+    },
     readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),
     dispose() {
       if (disposed) return;
@@ -317,7 +354,7 @@ function releaseOnError<T>(pool: Pool, blocks: readonly SharedBlock[], work: () 
   try {
     return work();
   } catch (error) {
-    for (const block of blocks) pool.release(block);
+    for (const block of [...blocks].reverse()) pool.release(block);
     throw error;
   }
 }

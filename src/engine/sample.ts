@@ -4,6 +4,7 @@
  */
 import { InputError } from '../errors.ts';
 import type { SamplingRequest } from '../kernel/device.ts';
+import { ESTIMATE_ERROR, estimateWeights } from './estimated-weights.ts';
 import { createRandom, randomSeed } from './random.ts';
 import { applyRules, integer, number, type Rule } from './rules.ts';
 import { createTopK } from './top-k.ts';
@@ -96,34 +97,52 @@ export function createSampler(options: SampleOptions = {}, prompt: Iterable<numb
   const select = createTopK();
   const penalties = createPenalties(settings, prompt);
 
-  const choose = (logits: Float32Array): number => {
+  const choose = (logits: Float32Array, best: number): number => {
     const { temperature, topK, topP, minP } = settings;
-    const best = argmax(logits);
     if (temperature === 0 || topK === 1) return best;
     const max = logits[best]!;
     const floor = minP > 0 ? max + temperature * Math.log(minP) : Number.NEGATIVE_INFINITY;
     const weight = (id: number) => (logits[id]! >= floor ? Math.exp((logits[id]! - max) / temperature) : 0);
+    const u = random.next();
 
-    if (topK === 0 && topP === 1) return draw(logits.length, weight, sumWeights(logits.length, weight), random.next());
+    if (topK === 0 && topP === 1) {
+      const id = estimateWeights(logits, max, temperature, floor).draw(u);
+      return id ?? draw(logits.length, weight, sumWeights(logits.length, weight), u);
+    }
     // Sorted candidates: k of them; for top-p, more and more until their probabilities suffice.
     const limit = topK > 0 ? Math.min(topK, logits.length) : logits.length;
-    const total = topK > 0 ? 0 : sumWeights(logits.length, weight);
+    let total = topK > 0 ? 0 : estimateWeights(logits, max, temperature, floor).total;
+    let error = ESTIMATE_ERROR * total;
     for (let n = topK > 0 ? limit : Math.min(64, limit); ; n = Math.min(64 * n, limit)) {
       const { ids, count } = select(logits, n);
       const weightAt = (i: number) => weight(ids[i]!);
-      const target = topP * (total || sumWeights(count, weightAt));
-      let sum = 0;
-      let kept = 0;
-      while (kept < count && sum < target) sum += weightAt(kept++);
-      if (sum >= target || n === limit) return ids[draw(kept, weightAt, sum, random.next())]!;
+      const keep = () => {
+        const target = topP * (total || sumWeights(count, weightAt));
+        let [sum, before, kept] = [0, 0, 0];
+        while (kept < count && sum < target) {
+          before = sum;
+          sum += weightAt(kept++);
+        }
+        return { sum, kept, enough: sum >= target, near: Math.min(Math.abs(sum - target), Math.abs(before - target)) };
+      };
+      let found = keep();
+      if (found.near < error) {
+        // The estimate could have decided: use the exact sum.
+        total = sumWeights(logits.length, weight);
+        error = 0;
+        found = keep();
+      }
+      if (found.enough || n === limit) return ids[draw(found.kept, weightAt, found.sum, u)]!;
     }
   };
 
   return {
     seed: random.seed,
     sample(logits) {
-      checkLogits(logits);
-      const id = penalties.during(logits, () => choose(logits));
+      const best = checkedArgmax(logits);
+      const id = penalties.active
+        ? penalties.during(logits, () => choose(logits, argmax(logits)))
+        : choose(logits, best);
       penalties.count(id);
       return settings.logprobs < 0 ? { id } : { id, ...computeLogprobs(logits, id, settings.logprobs, select) };
     },
@@ -219,14 +238,23 @@ function createPenalties(settings: Settings, prompt: Iterable<number>) {
   };
 }
 
-function checkLogits(logits: Float32Array): void {
-  let finite = false;
+/** The most likely token. Throws if a logit is NaN or Infinity, or if none is finite. */
+function checkedArgmax(logits: Float32Array): number {
+  let best = 0;
+  let max = Number.NEGATIVE_INFINITY;
+  let hasNaN = false;
   for (let id = 0; id < logits.length; id++) {
     const logit = logits[id]!;
-    if (Number.isNaN(logit) || logit === Number.POSITIVE_INFINITY) {
-      throw new InputError(`Logit ${id} is ${logit}: the model's output is broken, most likely by damaged weights.`);
-    }
-    finite ||= logit !== Number.NEGATIVE_INFINITY;
+    if (logit > max) {
+      max = logit;
+      best = id;
+    } else if (Number.isNaN(logit)) hasNaN = true;
   }
-  if (!finite) throw new InputError('No token can be sampled: there are no logits, or all are -Infinity.');
+  if (hasNaN || max === Number.POSITIVE_INFINITY) {
+    const id = logits.findIndex(logit => Number.isNaN(logit) || logit === Number.POSITIVE_INFINITY);
+    throw new InputError(`Logit ${id} is ${logits[id]}: the model's output is broken, most likely by damaged weights.`);
+  }
+  if (max === Number.NEGATIVE_INFINITY)
+    throw new InputError('No token can be sampled: there are no logits, or all are -Infinity.');
+  return best;
 }

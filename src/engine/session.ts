@@ -7,10 +7,10 @@ import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../ca
 import type { SessionIdentity } from '../cache/session-manifest.ts';
 import { FORMAT_VERSION } from '../codec/page-fields.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
+import { hashValue } from '../hash-value.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Plan } from '../plan/plan.ts';
-import { createSha256, toHex } from '../sha256.ts';
 import type { Engine } from './engine.ts';
 import { checkMessages } from './options.ts';
 
@@ -123,27 +123,6 @@ async function computeIdentity({ fingerprint, tokenizer, rope, config }: Engine,
     arithmetic: '',
     format: FORMAT_VERSION,
   };
-}
-
-/** sha256 of a value of plain objects, arrays, typed arrays and scalars. */
-function hashValue(value: unknown): string {
-  const hash = createSha256();
-  const text = (string: string) => hash.update(new TextEncoder().encode(`${string.length}:${string}`));
-  const visit = (part: unknown): void => {
-    if (ArrayBuffer.isView(part)) {
-      text(`${part.constructor.name} ${part.byteLength}`);
-      hash.update(new Uint8Array(part.buffer, part.byteOffset, part.byteLength));
-    } else if (typeof part === 'object' && part !== null) {
-      const entries = Object.entries(part).filter(([, entry]) => entry !== undefined);
-      text(`${Array.isArray(part) ? 'array' : 'object'} ${entries.length}`);
-      for (const [name, entry] of entries.sort(([a], [b]) => (a < b ? -1 : 1))) {
-        text(name);
-        visit(entry);
-      }
-    } else text(`${typeof part} ${part}`);
-  };
-  visit(value);
-  return toHex(hash.digest());
 }
 
 /** Session files are untrusted. */

@@ -24,39 +24,45 @@ export function createTopK(): (values: Float32Array, n: number) => TopK {
       sortedIds(values, keys, heap.subarray(0, count));
       return { ids: heap, count };
     }
-    // A min-heap of the kept values: most values fail the first comparison and cost nothing more.
-    const worse = (a: number, b: number) => values[a]! < values[b]! || (values[a] === values[b] && a > b);
-    const sink = (from: number, id: number, size: number) => {
-      let i = from;
-      for (;;) {
-        let child = 2 * i + 1;
-        if (child >= size) break;
-        if (child + 1 < size && worse(heap[child + 1]!, heap[child]!)) child++;
-        if (!worse(heap[child]!, id)) break;
-        heap[i] = heap[child]!;
-        i = child;
-      }
-      heap[i] = id;
-    };
-
-    for (let id = 0; id < count; id++) heap[id] = id;
-    for (let i = (count >> 1) - 1; i >= 0; i--) sink(i, heap[i]!, count);
-    if (count > 0) {
-      // A later id loses every tie, so only a strictly larger value gets in.
-      let floor = values[heap[0]!]!;
-      for (let id = count; id < values.length; id++) {
-        if (values[id]! <= floor) continue;
-        sink(0, id, count);
-        floor = values[heap[0]!]!;
-      }
-    }
-    for (let size = count - 1; size > 0; size--) {
-      const worst = heap[0]!;
-      sink(0, heap[size]!, size);
-      heap[size] = worst;
-    }
+    largest(values, heap, count);
     return { ids: heap, count };
   };
+}
+
+/** Fills `heap` with the ids of the `count` largest values: a min-heap, in which most values fail the first comparison. */
+function largest(values: Float32Array, heap: Int32Array, count: number): void {
+  if (count === 0) return;
+  for (let id = 0; id < count; id++) heap[id] = id;
+  for (let i = (count >> 1) - 1; i >= 0; i--) sink(values, heap, i, heap[i]!, count);
+  // A later id loses every tie, so only a strictly larger value gets in.
+  let floor = values[heap[0]!]!;
+  for (let id = count; id < values.length; id++) {
+    if (values[id]! <= floor) continue;
+    sink(values, heap, 0, id, count);
+    floor = values[heap[0]!]!;
+  }
+  for (let size = count - 1; size > 0; size--) {
+    const worst = heap[0]!;
+    sink(values, heap, 0, heap[size]!, size);
+    heap[size] = worst;
+  }
+}
+
+function sink(values: Float32Array, heap: Int32Array, from: number, id: number, size: number): void {
+  let i = from;
+  for (;;) {
+    let child = 2 * i + 1;
+    if (child >= size) break;
+    if (child + 1 < size && worse(values, heap[child + 1]!, heap[child]!)) child++;
+    if (!worse(values, heap[child]!, id)) break;
+    heap[i] = heap[child]!;
+    i = child;
+  }
+  heap[i] = id;
+}
+
+function worse(values: Float32Array, a: number, b: number): boolean {
+  return values[a]! < values[b]! || (values[a] === values[b] && a > b);
 }
 
 /** Sorts by packing value and id into doubles, which sort natively without a callback: largest value first, then id. */

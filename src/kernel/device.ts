@@ -136,7 +136,7 @@ export interface Device {
   /** Copies a block's bytes. */
   readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>>;
   writeBlock(block: Block, data: Uint8Array): void;
-  /** Copies all bytes of a block to another of the same size and layers, on the device. */
+  /** Copies all bytes of a block to another of the same size and layers, on the device. `ensureMemory` may come later. */
   copyBlock(from: Block, to: Block): void;
 
   /** Looks up rows of an embedding table. `ids` are token ids, or recent token handles of `sampleTokens`. */
@@ -157,13 +157,20 @@ export interface Device {
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;
   /** Causal attention. Sealed pages are read from codes, the sinks and all later tokens from f16. */
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
-  /** Encodes page `page` from the tail into one layer of a leaf. */
-  seal(view: KvView, layer: number, page: number, leaf: Block): void;
+  /** Encodes pages from the tails of their sequences into one layer of their leaves. */
+  seal(layer: number, requests: readonly SealRequest[]): void;
 
   /** Compiles the kernels that the operations of `plan` need, without running the operations. */
   warmUp?(plan: () => void | Promise<void>): Promise<void>;
 
   dispose(): Promise<void>;
+}
+
+/** A page to seal. */
+export interface SealRequest {
+  view: KvView;
+  page: number;
+  leaf: Block;
 }
 
 /** One row to sample: the settings of engine/sample.ts that need only the logits. */

@@ -64,3 +64,9 @@ export function fromBf16(code: number): number {
   bits[0] = code << 16;
   return word[0];
 }
+
+/** The bits of an f32. */
+export function floatBits(x: number): number {
+  word[0] = x;
+  return bits[0];
+}

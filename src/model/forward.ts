@@ -7,7 +7,7 @@
  */
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
 import { createYielder } from '../event-loop.ts';
-import type { Device, KvRun, Projection, SamplingRequest, Tensor } from '../kernel/device.ts';
+import type { Device, KvRun, Projection, SamplingRequest, SealRequest, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -52,11 +52,12 @@ interface LayerProjections {
   down: readonly Projection[];
 }
 
-/** Rows of logits per multiplication: each row is as long as the vocabulary. */
-const MAX_LOGIT_ROWS = 16;
+/** Max rows of logits per multiplication: each row is as long as the vocabulary. */
+const MAX_LOGIT_ROWS = 64;
 
 export function createScratch(device: Device, config: ModelConfig, rows: number): Scratch {
   const { width, heads, kvHeads, headDim, ffn, vocab, rope } = config;
+  const logitRows = Math.min(rows, MAX_LOGIT_ROWS);
   return {
     rows,
     x: device.createTensor(rows, width),
@@ -68,8 +69,8 @@ export function createScratch(device: Device, config: ModelConfig, rows: number)
     gate: device.createTensor(rows, ffn),
     up: device.createTensor(rows, ffn),
     ropeAngles: device.createTensor(rows, rope.dims),
-    outputRows: device.createTensor(MAX_LOGIT_ROWS, width),
-    logits: device.createTensor(MAX_LOGIT_ROWS, vocab),
+    outputRows: device.createTensor(logitRows, width),
+    logits: device.createTensor(logitRows, vocab),
     projections: new WeakMap(),
   };
 }
@@ -153,7 +154,7 @@ export async function forward(
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
   else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x);
   for (const { chunk, row } of placed) writeRopeAngles(device, rope, ropeAngles, row, chunk);
-  const rounds = groupRunsByRound(placed);
+  const rounds = groupRunsByRound(placed).map(runs => ({ runs, seals: sealRequests(runs) }));
   const yielder = createYielder();
   const projections = projectionsOf(scratch, weights);
 
@@ -174,8 +175,8 @@ export async function forward(
       await observe(layer, { rows, x, q, k, v });
       yielder.noteYield();
     }
-    for (const runs of rounds) {
-      for (const run of runs) sealPage(device, layer, run);
+    for (const { runs, seals } of rounds) {
+      if (seals.length > 0) device.seal(layer, seals);
       device.append(layer, k, v, runs);
       device.attend(layer, q, attention, runs, attentionScale);
       if (yielder.isDue()) await yielder.yieldNow();
@@ -196,8 +197,8 @@ export async function forward(
   for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length, chunk.tokens);
   const needLogits = placed.flatMap(logitRows);
   const deliveries: (() => Promise<void>)[] = [];
-  for (let first = 0; first < needLogits.length; first += MAX_LOGIT_ROWS) {
-    const rows = needLogits.slice(first, first + MAX_LOGIT_ROWS);
+  for (let first = 0; first < needLogits.length; first += scratch.logits.rows) {
+    const rows = needLogits.slice(first, first + scratch.logits.rows);
     // Often these are the first rows of the batch: no copy.
     const inPlace = first === 0 && rows.every(({ placed, row }, i) => placed.row + row === i);
     for (let i = 0; i < rows.length && !inPlace; i++)
@@ -250,7 +251,7 @@ export async function restoreKeysAndValues(
       device.writeRows(scratch.k, 0, rows(k[layer]));
       device.writeRows(scratch.v, 0, rows(v[layer]));
       for (const run of runs) {
-        sealPage(device, layer, run);
+        device.seal(layer, sealRequests([run]));
         device.append(layer, scratch.k, scratch.v, [run]);
       }
     }
@@ -302,9 +303,14 @@ function logitRows(placed: PlacedChunk): { placed: PlacedChunk; row: number }[] 
   return Array.from({ length: count }, (_, i) => ({ placed, row: tokens.length - count + i }));
 }
 
-/** Seals the page whose codes this run is the first to read, if there is one. */
-function sealPage(device: Device, layer: number, { view, sealedPages, sealsPage }: KvRun & SequenceRun): void {
-  if (sealsPage) device.seal(view, layer, sealedPages - 1, view.leaves[sealedPages - 1 - view.firstLeaf]);
+/** The pages whose codes these runs are the first to read. */
+function sealRequests(runs: readonly (KvRun & SequenceRun)[]): SealRequest[] {
+  return runs
+    .filter(({ sealsPage }) => sealsPage)
+    .map(({ view, sealedPages }) => {
+      const page = sealedPages - 1;
+      return { view, page, leaf: view.leaves[page - view.firstLeaf] };
+    });
 }
 
 function writeRopeAngles(

@@ -1,7 +1,7 @@
 /** The js device: plain float32 loops over dequantized weights. Slow; the reference for every operation. */
 
 import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
-import type { Block, Device, KvRun, KvView, Projection, Tensor, Weights } from '../device.ts';
+import type { Block, Device, KvRun, KvView, Projection, SealRequest, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
 import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
@@ -76,7 +76,9 @@ export function createJsDevice(): Device {
     attend(layer, q, out, runs, scale) {
       for (const run of runs) attend(layer, q, out, run, scale);
     },
-    seal,
+    seal(layer, requests) {
+      for (const request of requests) seal(layer, request);
+    },
     async dispose() {
       bytes = 0;
     },
@@ -219,7 +221,7 @@ function attendF16(
   return state;
 }
 
-function seal(view: KvView, layer: number, page: number, leaf: Block): void {
+function seal(layer: number, { view, page, leaf }: SealRequest): void {
   const { headDim, kvHeads, pageTokens, tailTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const start = page * pageTokens;

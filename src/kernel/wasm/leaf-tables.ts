@@ -10,7 +10,8 @@ export interface LeafTables {
 interface Table {
   address: number;
   bytes: number;
-  /** `KvView.version` when the table was last written. */
+  /** The leaves and their `KvView.version` when the table was last written: a tail may go to another sequence. */
+  leaves?: readonly Block[];
   version: number;
 }
 
@@ -31,10 +32,11 @@ export function createLeafTables(heap: Heap): LeafTables {
         table = { address: heap.alloc(bytes), bytes, version: -1 };
         tables.set(tail, table);
       }
-      if (table.version !== version) {
+      if (table.version !== version || table.leaves !== leaves) {
         const addresses = leaves.map(leaf => (leaf as Block & { address: number }).address);
         new Int32Array(heap.memory.buffer, table.address, leaves.length).set(addresses);
         table.version = version;
+        table.leaves = leaves;
       }
       return table.address;
     },

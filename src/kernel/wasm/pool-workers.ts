@@ -3,7 +3,7 @@ import type { MessagePort, Worker } from 'node:worker_threads';
 import { DeviceError } from '../../errors.ts';
 
 /** Max tasks per job. */
-export const MAX_TASKS = 4;
+export const MAX_TASKS = 32;
 export const TASK_WORDS = 26;
 
 /** Indices of the control block's words. */
@@ -46,10 +46,12 @@ for (;;) {
         let passed = 0;
         let next = Atomics.add(control, ${NEXT_CHUNK}, 1);
         for (let task = 0, at = ${FIRST_TASK}; task < control[${TASK_COUNT}]; task++, at += ${TASK_WORDS}) {
-          const run = kernels[control[at]];
           const chunks = control[at + 1];
-          const args = control.slice(at + 3, at + 3 + control[at + 2]);
-          for (; next < passed + chunks; next = Atomics.add(control, ${NEXT_CHUNK}, 1)) run(...args, next - passed, chunks, thread);
+          if (next < passed + chunks) {
+            const run = kernels[control[at]];
+            const args = control.slice(at + 3, at + 3 + control[at + 2]);
+            for (; next < passed + chunks; next = Atomics.add(control, ${NEXT_CHUNK}, 1)) run(...args, next - passed, chunks, thread);
+          }
           passed += chunks;
         }
       }

@@ -1,5 +1,5 @@
 /**
- * A thread pool that runs kernels. A job is one or a few tasks: a kernel, its arguments and a number of chunks. Threads
+ * A thread pool that runs kernels. A job is one or more tasks: a kernel, its arguments and a number of chunks. Threads
  * claim chunks until none is left. The main thread takes part, closes the job when all chunks are claimed, and waits
  * only for workers that joined it, so a worker that is asleep costs nothing. Between jobs workers spin briefly, then
  * sleep. Without shared memory the main thread runs everything.
@@ -8,7 +8,7 @@
  * error. The main thread receives no events while it waits, so workers report traps in shared memory, and a worker
  * without progress for `stallSeconds` counts as stopped.
  */
-import { assert, DeviceError } from '../../errors.ts';
+import { DeviceError } from '../../errors.ts';
 import {
   ACTIVE_WORKERS,
   CONTROL_WORDS,
@@ -32,8 +32,10 @@ export interface Pool {
   load(bytes: Uint8Array<ArrayBuffer>, other?: { memory: WebAssembly.Memory; suffix: string }): void;
   /** Runs all chunks of a kernel. The kernel gets three more arguments: chunk, number of chunks, thread. */
   run(kernel: string, chunks: number, ...args: number[]): void;
-  /** Runs independent tasks as one job: threads synchronize once for all of them. */
+  /** Runs independent tasks as one job, of at most MAX_TASKS each: threads synchronize once for all of them. */
   runAll(tasks: readonly Task[]): void;
+  /** The same for small kernels, which process `values` values together: on the main thread alone if these are few. */
+  runSmall(values: number, tasks: readonly Task[]): void;
   dispose(): Promise<void>;
 }
 
@@ -42,6 +44,9 @@ export interface Task {
   chunks: number;
   args: readonly number[];
 }
+
+/** Below this many values, small kernels are too short to be worth waking other threads. */
+const MIN_PARALLEL_VALUES = 8192;
 
 type Kernels = Record<string, (...args: number[]) => void>;
 
@@ -106,6 +111,7 @@ export async function createPool(
       load: (bytes, target = poolMemory) => void load(bytes, target),
       run: (kernel, chunks, ...args) => runOnMain({ kernel, chunks, args }),
       runAll: tasks => tasks.forEach(runOnMain),
+      runSmall: (_, tasks) => tasks.forEach(runOnMain),
       dispose,
     };
   }
@@ -150,9 +156,8 @@ export async function createPool(
     const thread = Atomics.load(words, FAILED_THREAD);
     if (thread !== 0) throw stopped(workers.errorOf(thread));
   };
-  const runAll = (tasks: readonly Task[]) => {
-    assert(tasks.length <= MAX_TASKS, `${tasks.length} tasks in one job`);
-    if (tasks.every(({ chunks }) => chunks <= 1)) {
+  const runJob = (tasks: readonly Task[]) => {
+    if (tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
       tasks.forEach(runOnMain);
       return;
     }
@@ -173,6 +178,9 @@ export async function createPool(
     }
     close();
   };
+  const runAll = (tasks: readonly Task[]) => {
+    for (let first = 0; first < tasks.length; first += MAX_TASKS) runJob(tasks.slice(first, first + MAX_TASKS));
+  };
   return {
     threads,
     load(bytes, target = poolMemory) {
@@ -183,6 +191,7 @@ export async function createPool(
       close();
     },
     runAll,
+    runSmall: (values, tasks) => (values < MIN_PARALLEL_VALUES ? tasks.forEach(runOnMain) : runAll(tasks)),
     run: (kernel, chunks, ...args) => runAll([{ kernel, chunks, args }]),
     dispose,
   };

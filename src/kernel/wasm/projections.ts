@@ -75,8 +75,6 @@ export class Projections {
     private readonly arithmetic: ArithmeticOptions,
     /** Max chunks per projection. */
     private readonly chunks: number,
-    /** Runs a small kernel over `rows` rows. */
-    private readonly runSmall: (rows: number, kernel: string, ...args: number[]) => void,
   ) {}
 
   async loadWeights(
@@ -142,7 +140,9 @@ export class Projections {
   private quantizeInput(type: ActivationType, x: Tensor, rows: number): Input {
     const bytes = activationBytes(type, rows, x.cols);
     const address = this.memories.scratch(type, bytes);
-    this.runSmall(rows, QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'], addressOf(x), address, rows, x.cols);
+    const kernel = QUANTIZE[type][rows === 1 ? 'gemv' : 'gemm'];
+    const task = { kernel, chunks: Math.min(rows, this.chunks), args: [addressOf(x), address, rows, x.cols] };
+    this.pool.runSmall(rows * x.cols, [task]);
     return { address, bytes };
   }
 

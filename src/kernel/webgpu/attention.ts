@@ -137,10 +137,12 @@ export class Attention {
       const variant = this.variantFor(key, value);
       // Before the table is placed: an upload may submit, which clears the arena.
       const angles = key.layout.ropeFrequencies && this.pageAngleBuffer(key, group);
+      // The blocks of all views are in the same pools, but a short sequence has no leaves to find their pool by.
+      const { view } = group.find(({ view }) => view.leaves.length > 0) ?? group[0];
       const { table } = this.placeTable(group, variant);
       for (const batch of table.batches) {
         const { word } = this.placeTable(group, variant);
-        this.attendBatch(layer, q, out, group[0].view, { key, value, variant, angles }, batch, word, scale);
+        this.attendBatch(layer, q, out, view, { key, value, variant, angles }, batch, word, scale);
       }
     }
   }

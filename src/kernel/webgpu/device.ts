@@ -11,6 +11,7 @@ import type {
   Projection,
   SampledTokens,
   SamplingRequest,
+  SealRequest,
   Tensor,
   Weights,
 } from '../device.ts';
@@ -283,7 +284,7 @@ export class WebGpuDevice implements Device {
   }
 
   copyBlock(from: Block, to: Block): void {
-    gpuBlock(from).pool.copy(gpuBlock(from), gpuBlock(to));
+    (from as GpuBlock).pool.copy(from as GpuBlock, to as GpuBlock);
   }
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
@@ -428,8 +429,8 @@ export class WebGpuDevice implements Device {
     this.attention.attend(layer, q, out, runs, scale);
   }
 
-  seal(view: KvView, layer: number, page: number, leaf: Block): void {
-    this.sealing.seal(view, layer, page, leaf);
+  seal(layer: number, requests: readonly SealRequest[]): void {
+    for (const request of requests) this.sealing.seal(layer, request);
   }
 
   async dispose(): Promise<void> {

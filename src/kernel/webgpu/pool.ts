@@ -27,6 +27,8 @@ export class Pool {
   private nextSlot = 0;
   private readonly freeSlots: number[] = [];
   private growing?: Promise<void>;
+  /** Copies for blocks that have no memory yet, by slot: all layers, as in `layerOffsets`. */
+  private readonly waitingCopies = new Map<number, GPUBuffer>();
 
   constructor(
     private readonly gpu: Gpu,
@@ -54,6 +56,7 @@ export class Pool {
 
   free({ slot }: GpuBlock): void {
     this.freeSlots.push(slot);
+    this.removeWaitingCopy(slot);
     // Do not allocate memory for slots that are no longer used.
     while (this.needsMemory) {
       const at = this.freeSlots.indexOf(this.nextSlot - 1);
@@ -99,6 +102,28 @@ export class Pool {
       await this.gpu.waitUntilIdle();
     }
     this.capacity = Math.max(this.capacity, capacity);
+    for (const [slot, copy] of this.waitingCopies) {
+      if (slot >= this.capacity) continue;
+      this.writeCopy(copy, slot);
+      this.removeWaitingCopy(slot);
+    }
+  }
+
+  private writeCopy(copy: GPUBuffer, slot: number): void {
+    this.eachLayer((buffer, stride, offset) => this.gpu.copy(copy, offset, buffer, slot * stride, stride));
+  }
+
+  private removeWaitingCopy(slot: number): void {
+    const copy = this.waitingCopies.get(slot);
+    if (copy) this.gpu.destroy(copy);
+    this.waitingCopies.delete(slot);
+  }
+
+  /** Layers that have bytes: their buffer, bytes per slot, and offset in a block. */
+  private eachLayer(visit: (buffer: GPUBuffer, stride: number, offset: number) => void): void {
+    this.buffers.forEach((buffer, i) => {
+      if (this.strides[i] > 0) visit(buffer, this.strides[i], this.layerOffsets[i]);
+    });
   }
 
   private get maxSlots(): number {
@@ -106,9 +131,7 @@ export class Pool {
   }
 
   private clear(slot: number): void {
-    this.buffers.forEach((buffer, i) => {
-      if (this.strides[i] > 0) this.gpu.clear(buffer, slot * this.strides[i], this.strides[i]);
-    });
+    this.eachLayer((buffer, stride) => this.gpu.clear(buffer, slot * stride, stride));
   }
 
   async read({ slot }: GpuBlock): Promise<Uint8Array<ArrayBuffer>> {
@@ -121,20 +144,33 @@ export class Pool {
   }
 
   write({ slot }: GpuBlock, data: Uint8Array): void {
-    this.buffers.forEach((buffer, i) => {
-      const [stride, cut] = [this.strides[i], this.layerOffsets[i]];
-      if (stride > 0) this.gpu.upload(buffer, slot * stride, data.slice(cut, cut + stride));
-    });
+    this.eachLayer((buffer, stride, offset) =>
+      this.gpu.upload(buffer, slot * stride, data.slice(offset, offset + stride)),
+    );
+  }
+
+  /** Of blocks that need not have memory yet. */
+  copy(from: GpuBlock, to: GpuBlock): void {
+    const source = this.waitingCopies.get(from.slot);
+    if (!this.hasMemory(to)) {
+      this.removeWaitingCopy(to.slot);
+      const copy = this.gpu.createBuffer(this.blockBytes, 'copied block');
+      this.waitingCopies.set(to.slot, copy);
+      if (source) this.gpu.copy(source, 0, copy, 0, this.blockBytes);
+      // Otherwise it was never written to: zeros.
+      else if (this.hasMemory(from))
+        this.eachLayer((buffer, stride, offset) => this.gpu.copy(buffer, from.slot * stride, copy, offset, stride));
+    } else if (source) this.writeCopy(source, to.slot);
+    else if (this.hasMemory(from)) this.copySlot(from.slot, to.slot);
+    else this.clear(to.slot);
   }
 
   /** Through a buffer in between: WebGPU does not copy from a buffer to itself. */
-  copy(from: GpuBlock, to: GpuBlock): void {
+  private copySlot(from: number, to: number): void {
     const between = this.gpu.scratch('block to copy', Math.max(...this.strides));
-    this.buffers.forEach((buffer, i) => {
-      const stride = this.strides[i];
-      if (stride === 0) return;
-      this.gpu.copy(buffer, from.slot * stride, between, 0, stride);
-      this.gpu.copy(between, 0, buffer, to.slot * stride, stride);
+    this.eachLayer((buffer, stride) => {
+      this.gpu.copy(buffer, from * stride, between, 0, stride);
+      this.gpu.copy(between, 0, buffer, to * stride, stride);
     });
   }
 }

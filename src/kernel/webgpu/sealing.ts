@@ -1,6 +1,6 @@
 /** Sealing: transforms a page of the tail into the codec's domain, quantizes it, and packs it into a leaf. */
 
-import type { Block, KvView, PageCodec } from '../device.ts';
+import type { PageCodec, SealRequest } from '../device.ts';
 import { type PageLayout, tracksError } from '../page-layout.ts';
 import { firstCodedRow } from '../visibility.ts';
 import type { GpuCodec } from './codecs.ts';
@@ -31,10 +31,10 @@ export class Sealing {
     this.sumErrors = sumErrors(shape);
   }
 
-  seal(view: KvView, layer: number, page: number, leaf: Block): void {
-    const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
-    this.sealSide(view, layer, page, leaf, { codec: keys, side: 0, offset: 0 });
-    this.sealSide(view, layer, page, leaf, { codec: values, side: 1, offset: valueOffset - keyOffset });
+  seal(layer: number, request: SealRequest): void {
+    const { keys, values, keyOffset, valueOffset } = request.view.shape.layers[layer];
+    this.sealSide(layer, request, { codec: keys, side: 0, offset: 0 });
+    this.sealSide(layer, request, { codec: values, side: 1, offset: valueOffset - keyOffset });
   }
 
   private stepsOf(gpuCodec: GpuCodec, { pageBytes }: PageCodec): Steps {
@@ -49,10 +49,8 @@ export class Sealing {
   }
 
   private sealSide(
-    view: KvView,
     layer: number,
-    page: number,
-    leaf: Block,
+    { view, page, leaf }: SealRequest,
     { codec, side, offset }: { codec: PageCodec; side: number; offset: number },
   ): void {
     const { gpu } = this;

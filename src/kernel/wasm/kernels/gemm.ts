@@ -1,9 +1,9 @@
 /**
- * GEMM: several rows of quantized activations times packed weights. Eight rows of weights are unpacked into a panel
- * that fits into the L1 cache, and all tiles of activations are multiplied by it: each lane holds one row of weights,
- * and activations are broadcast to all lanes as they are loaded. Two vectors of weights x four rows of activations are
- * eight integer sums, which stay in registers for one block; f32 sums are kept in memory between blocks. The inner loop
- * is unrolled as far as registers allow, because V8 moves loads ahead of everything but stores.
+ * GEMM: several rows of quantized activations times packed weights. One block of eight rows of weights is unpacked into
+ * a panel, and all tiles of activations are multiplied by it: each lane holds one row of weights, and activations are
+ * broadcast to all lanes as they are loaded. Meanwhile the next block arrives from memory. Two vectors of weights x four
+ * rows of activations are eight integer sums, which stay in registers for one block; f32 sums are kept in memory between
+ * blocks. The inner loop is unrolled as far as registers allow, because V8 moves loads ahead of everything but stores.
  *
  * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
  */
@@ -17,10 +17,10 @@ import { ACTIVATION_TILE, TILE_ROWS } from './quantize-activations.ts';
 /** Vectors of four weight rows per panel. */
 const PANEL_VECTORS = 2;
 const PANEL_ROWS = 4 * PANEL_VECTORS;
-/** Half of a small L1 cache. */
-const MAX_PANEL_BYTES = 24 * 1024;
+/** A panel of the widest format: 16 vectors of int16 codes, and two groups with scales and minima. */
+const MAX_PANEL_BYTES = 16 * PANEL_VECTORS * (16 + 4);
 /** Max rows of activations per panel. */
-const STRIP_ROWS = 256;
+const STRIP_ROWS = 64;
 /** f32 sums of a tile: [activation row][weight row]. */
 const TILE_SUM_BYTES = TILE_ROWS * PANEL_VECTORS * 16;
 const STRIP_SUM_BYTES = (STRIP_ROWS / TILE_ROWS) * TILE_SUM_BYTES;
@@ -28,14 +28,14 @@ const STRIP_SUM_BYTES = (STRIP_ROWS / TILE_ROWS) * TILE_SUM_BYTES;
 export const GEMM_SCRATCH = MAX_PANEL_BYTES + STRIP_SUM_BYTES;
 
 /**
- * Layout of a panel's block: scales of each group, minima if there are any, then codes, four int8 columns or two int16
+ * Layout of a panel: scales of each group, minima if there are any, then codes, four int8 columns or two int16
  * columns per vector.
  */
 function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithmetic) {
   const groups = 32 / group;
   const codes = 16 * PANEL_VECTORS * groups * (mins ? 2 : 1);
   const steps = activations === 'int8' ? 8 : 16;
-  return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
+  return { groups, codes, steps };
 }
 
 /** The arguments of `gemv`; `scratch` has GEMM_SCRATCH bytes per thread. */
@@ -44,8 +44,6 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const [x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread] = k.params.map((_, i) =>
     k.i32Param(i),
   );
-  const layout = panelLayout(format, arithmetic);
-  const maxBlocks = Math.floor(MAX_PANEL_BYTES / layout.bytes);
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
@@ -53,7 +51,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const { from, to } = chunkRange(k, outputs, PANEL_ROWS, chunk, chunks);
   const panel = k.i32(i32.add(scratch, i32.mul(thread, GEMM_SCRATCH)));
   const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
-  const [source, target, tile, sum, count] = [k.i32(), k.i32(), k.i32(), k.i32(), k.i32()];
+  const [weights, firstTile, tile, sum] = [k.i32(), k.i32(), k.i32(), k.i32()];
 
   k.for(from, to, PANEL_ROWS, o => {
     // If the last panel has only one vector, it is used twice.
@@ -61,29 +59,32 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
     k.for(0, rows, STRIP_ROWS, first => {
       const end = k.i32(i32.add(first, STRIP_ROWS));
       k.set(end, i32.select(i32.ltS(end, rows), end, rows));
-      k.for(0, STRIP_SUM_BYTES, 16, i => k.do(v128.store(i32.add(sums, i), v128.zero)));
-      k.set(source, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
-      k.for(0, blocks, maxBlocks, start => {
-        k.set(count, i32.sub(blocks, start));
-        k.set(count, i32.select(i32.ltS(count, maxBlocks), count, maxBlocks));
-        k.set(target, panel);
-        k.for(0, count, 1, () => {
-          fillPanel(k, format, arithmetic, [source, k.i32(i32.add(source, second))], target);
-          k.increment(source, blockBytes(format));
-          k.increment(target, layout.bytes);
-        });
+      const forTiles = (body: (row: I32) => void) => {
         k.set(sum, sums);
         k.for(first, end, TILE_ROWS, row => {
-          k.set(tile, i32.add(x, i32.mul(i32.shrU(row, 2), tileBytes)));
-          k.increment(tile, i32.mul(start, tileBlock));
-          k.set(target, panel);
-          k.for(0, count, 1, () => {
-            addBlock(k, format, arithmetic, tile, target, sum);
-            k.increment(tile, tileBlock);
-            k.increment(target, layout.bytes);
-          });
+          body(row);
           k.increment(sum, TILE_SUM_BYTES);
         });
+      };
+      forTiles(() => {
+        for (let i = 0; i < TILE_SUM_BYTES; i += 16) k.do(v128.store(sum, v128.zero, i));
+      });
+      k.set(weights, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
+      k.set(firstTile, i32.add(x, i32.mul(i32.shrU(first, 2), tileBytes)));
+      k.for(0, blocks, 1, () => {
+        fillPanel(k, format, arithmetic, [weights, k.i32(i32.add(weights, second))], panel);
+        k.set(tile, firstTile);
+        const add = (rows: number) => addBlock(k, format, arithmetic, tile, rows, panel, sum);
+        forTiles(row => {
+          k.if(
+            i32.gtS(i32.sub(end, row), TILE_ROWS / 2),
+            () => add(TILE_ROWS),
+            () => add(TILE_ROWS / 2),
+          );
+          k.increment(tile, tileBytes);
+        });
+        k.increment(weights, blockBytes(format));
+        k.increment(firstTile, tileBlock);
       });
       k.set(sum, sums);
       k.for(first, end, 1, row => {
@@ -109,13 +110,21 @@ function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, 
   });
 }
 
-/** sums += one block of eight weight rows x one tile of activations. */
-function addBlock(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, tile: I32, panel: I32, sums: I32): void {
+/** sums += one block of eight weight rows x the first `rows` rows of a tile of activations. */
+function addBlock(
+  k: Kernel,
+  format: PackedFormat,
+  arithmetic: GemmArithmetic,
+  tile: I32,
+  rows: number,
+  panel: I32,
+  sums: I32,
+): void {
   const int8 = arithmetic.activations === 'int8';
   const { scales: scalesOffset, sums: sumsOffset } = ACTIVATION_TILE[arithmetic.activations];
   const madd = multiplyAdd(arithmetic.fused);
   const { groups, codes, steps } = panelLayout(format, arithmetic);
-  const integers = Array.from({ length: TILE_ROWS }, () => Array.from({ length: PANEL_VECTORS }, () => k.v128()));
+  const integers = Array.from({ length: rows }, () => Array.from({ length: PANEL_VECTORS }, () => k.v128()));
   const [weights, activations] = [k.i32(i32.add(panel, codes)), k.i32(tile)];
   for (let g = 0; g < groups; g++) {
     // With int8 activations codes are below 16, so the sum of eight pairs of products fits into int16.

@@ -88,20 +88,25 @@ export function f16ToF32(): Kernel {
   return k;
 }
 
-/** f32ToF16Heads(x, cols, out, capacity, tokens, n, heads): f32 [token][head][n] to f16 [head][capacity][n]. */
+/**
+ * f32ToF16Heads(k, v, out, capacity, tokens, n, heads): f32 [token][head][n] to f16 [head][capacity][n], the values after
+ * the keys.
+ */
 export function f32ToF16Heads(): Kernel {
-  const k = new Kernel('f32ToF16Heads', Array(10).fill('i32'));
-  const [x, cols, out, capacity, tokens, n, heads] = k.params.map((_, i) => k.i32Param(i));
-  k.for(0, heads, 1, head => {
-    const target = k.i32(i32.add(out, i32.mul(i32.mul(i32.mul(head, capacity), n), 2)));
-    k.for(0, tokens, 1, token => {
-      const source = k.i32(i32.add(x, i32.mul(i32.add(i32.mul(token, cols), i32.mul(head, n)), 4)));
-      k.for(0, n, 4, i => {
-        const f16 = k.v128(f32ToF16(k, v128.load(i32.add(source, i32.mul(i, 4)))));
-        k.do(v128.store64(target, packLow16(f16, f16)));
-        k.increment(target, 8);
+  const kernel = new Kernel('f32ToF16Heads', Array(10).fill('i32'));
+  const [k, v, out, capacity, tokens, n, heads, chunk, chunks] = kernel.params.map((_, i) => kernel.i32Param(i));
+  kernel.for(chunk, i32.mul(heads, 2), chunks, unit => {
+    const head = kernel.i32(i32.remU(unit, heads));
+    const x = kernel.i32(i32.select(i32.ltS(unit, heads), k, v));
+    const target = kernel.i32(i32.add(out, i32.mul(i32.mul(i32.mul(unit, capacity), n), 2)));
+    kernel.for(0, tokens, 1, token => {
+      const source = kernel.i32(i32.add(x, i32.mul(i32.mul(i32.add(i32.mul(token, heads), head), n), 4)));
+      kernel.for(0, n, 4, i => {
+        const f16 = kernel.v128(f32ToF16(kernel, v128.load(i32.add(source, i32.mul(i, 4)))));
+        kernel.do(v128.store64(target, packLow16(f16, f16)));
+        kernel.increment(target, 8);
       });
     });
   });
-  return k;
+  return kernel;
 }

@@ -1,0 +1,269 @@
+import { describe, expect, it } from 'vitest';
+import { appendAll, createObservedDevice, expectContents, LEAF, tinyShape } from '../../test/tiny-cache.ts';
+import { CapacityError } from '../errors.ts';
+import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
+
+type Settings = Omit<KvCacheOptions, 'capacity'> & { sinks: number; capacity: (sequenceBytes: number) => number };
+
+function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
+  const { device } = createObservedDevice();
+  const defaults = { device, shape: tinyShape(sinks), leaf: LEAF, recent: 0, context: 40, ...options };
+  const { sequenceBytes } = createKvCache(defaults);
+  const cache = createKvCache({ ...defaults, capacity: capacity?.(sequenceBytes) });
+  /** Runs a prompt, and returns the sequence. */
+  const run = (prompt: readonly number[], salt?: string) => {
+    const sequence = cache.open(prompt, salt);
+    appendAll(device, sequence, prompt.slice(sequence.length));
+    expectContents(sequence, prompt);
+    return sequence;
+  };
+  return { cache, device, run };
+}
+
+const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
+const alice = { name: 'alice' };
+
+describe('open', () => {
+  it('starts empty if nothing is known', () => {
+    const { cache } = create();
+    const sequence = cache.open(numbers(20));
+    expect([cache.known(numbers(20)), sequence.length]).toEqual([0, 0]);
+    expect(cache.stats.used).toBe(cache.sequenceBytes);
+  });
+
+  it('reuses the sealed pages of a prompt, whether or not the sequence that sealed them is still there', () => {
+    const { cache, run } = create();
+    const first = run(numbers(20));
+    for (const prompt of [numbers(20), [...numbers(18), 100, 101]]) {
+      expect(cache.known(prompt)).toBe(16);
+      const sequence = cache.open(prompt);
+      expectContents(sequence, numbers(16));
+      sequence.dispose();
+    }
+    first.dispose();
+    expect(cache.known([...numbers(10), 100])).toBe(8);
+    expectContents(cache.open([...numbers(10), 100]), numbers(8));
+  });
+
+  it('leaves at least one token to run: its logits are needed', () => {
+    const { cache, run } = create();
+    run(numbers(20)).dispose();
+    expect([cache.known(numbers(8)), cache.known(numbers(9)), cache.known([])]).toEqual([4, 8, 0]);
+    expect(cache.open([]).length).toBe(0);
+  });
+
+  it('reuses nothing before the page in which the sinks end', () => {
+    const { cache, run } = create({ sinks: 6 });
+    run(numbers(20)).dispose();
+    expect(cache.known([...numbers(6), 100, 101, 102])).toBe(0);
+    expect(cache.known([...numbers(8), 100])).toBe(8);
+    expectContents(run([...numbers(8), 100, 101]), [...numbers(8), 100, 101]);
+  });
+
+  it('shares nothing across salts', () => {
+    const { cache, run } = create();
+    cache.keep(run(numbers(20), 'me'), alice);
+    expect([cache.known(numbers(20), 'me'), cache.known(numbers(20), 'you'), cache.known(numbers(20))]).toEqual([
+      19, 0, 0,
+    ]);
+    run(numbers(20), 'you');
+    expect(cache.stats.sharedLeaves).toBe(8);
+  });
+
+  it('counts the pages that were looked up and found', () => {
+    const { cache, run } = create();
+    run(numbers(18));
+    run(numbers(18));
+    expect(cache.stats).toMatchObject({ pageQueries: 10, pageHits: 4, sharedLeaves: 4, cachedLeaves: 0 });
+  });
+
+  it('evicts what was used least recently to make room', () => {
+    const { cache, run } = create({ capacity: bytes => bytes + 7 * LEAF.bytes });
+    run(numbers(9)).dispose();
+    run(numbers(9, 100)).dispose();
+    run(numbers(9)).dispose();
+    run(numbers(17, 200)).dispose();
+    expect([cache.known(numbers(9)), cache.known(numbers(9, 100))]).toEqual([8, 0]);
+    expect(cache.stats.evictions).toBeGreaterThan(0);
+    expect(cache.stats.used).toBeLessThanOrEqual(cache.stats.capacity);
+  });
+
+  it('reuses less if the prompt itself leaves no room for a tail', () => {
+    const { cache, run } = create({ capacity: bytes => 2 * bytes + 4 * LEAF.bytes - 8 });
+    run(numbers(17)).dispose();
+    const other = cache.open([1, 2]);
+    // Four leaves and their sinks are cached, and a sequence is open: the rest is smaller than a tail.
+    expect(cache.known(numbers(17))).toBe(16);
+    expectContents(cache.open(numbers(17)), numbers(12));
+    expectContents(other, []);
+  });
+
+  it('throws a CapacityError if what is in use leaves no room', () => {
+    const { cache, run, device } = create({ capacity: bytes => bytes + 4 * LEAF.bytes });
+    const sequence = run(numbers(17));
+    expect(() => cache.open(numbers(9))).toThrow(CapacityError);
+    expect(() => cache.open(numbers(9, 100))).toThrow(CapacityError);
+    expectContents(sequence, numbers(17));
+    sequence.dispose();
+    expectContents(run(numbers(9, 100)), numbers(9, 100));
+    expect(cache.stats.used).toBe(device.allocatedBytes);
+  });
+});
+
+describe('without a recent window', () => {
+  it('an answer is kept for its owner only, with its tail', () => {
+    const { cache, run } = create();
+    cache.keep(run(numbers(11)), alice);
+    expect(cache.stats.snapshots).toBe(1);
+    expect(cache.known(numbers(20))).toBe(11);
+    cache.keep(run(numbers(11, 100)));
+    expect(cache.stats.snapshots).toBe(1);
+    expect(cache.known(numbers(20, 100))).toBe(8);
+  });
+
+  it('the owner continues the sequence itself, without a copy; others copy it', () => {
+    const { cache, run } = create();
+    const sequence = run(numbers(11));
+    cache.keep(sequence, alice);
+    expect(cache.snapshotOf(alice)).toBe(sequence);
+    expect(cache.open(numbers(20))).not.toBe(sequence);
+    expect(cache.open(numbers(20), '', alice)).toBe(sequence);
+    expect([cache.snapshotOf(alice), cache.stats.snapshots]).toEqual([undefined, 0]);
+  });
+
+  it('an edited message continues a copy, and the answer stays', () => {
+    const { cache, run } = create();
+    const sequence = run(numbers(11));
+    cache.keep(sequence, alice);
+    const edited = run([...numbers(10), 100, 101]);
+    expect(edited).not.toBe(sequence);
+    expect(cache.snapshotOf(alice)).toBe(sequence);
+    expectContents(sequence, numbers(11));
+  });
+
+  it('an edited message continues the answer itself if there is no room for a copy', () => {
+    const { cache, run } = create({ capacity: bytes => bytes + 2 * LEAF.bytes });
+    const sequence = run(numbers(11));
+    cache.keep(sequence, alice);
+    expect(run([...numbers(10), 100])).toBe(sequence);
+    expect(cache.stats.snapshots).toBe(0);
+  });
+
+  it('each answer replaces the last one of its owner', () => {
+    const { cache, run } = create();
+    for (const first of [0, 100, 200]) cache.keep(run(numbers(11, first)), alice);
+    expect(cache.stats.snapshots).toBe(1);
+    expect([cache.known(numbers(12)), cache.known(numbers(12, 200))]).toEqual([8, 11]);
+  });
+
+  it('snapshots of running sequences are not needed', () => {
+    const { cache, run } = create();
+    cache.snapshot(run(numbers(11)));
+    expect(cache.stats.snapshots).toBe(0);
+  });
+});
+
+describe('with a recent window', () => {
+  const recent = { recent: 3 };
+
+  it('only snapshots are exact points to continue from', () => {
+    const { cache, run } = create(recent);
+    const sequence = run(numbers(17));
+    expect(cache.known(numbers(20))).toBe(0);
+    cache.snapshot(sequence);
+    expect(cache.known(numbers(20))).toBe(17);
+    sequence.dispose();
+    expect(cache.known([...numbers(17), 100])).toBe(17);
+    // A point before that would need a window that is gone.
+    expect(cache.known([...numbers(10), 100])).toBe(0);
+  });
+
+  it('a snapshot can be continued many times', () => {
+    const { cache, run } = create(recent);
+    const system = run(numbers(17));
+    cache.snapshot(system);
+    system.dispose();
+    for (const first of [100, 200]) {
+      const prompt = [...numbers(17), ...numbers(10, first)];
+      expect(cache.known(prompt)).toBe(17);
+      const sequence = run(prompt);
+      cache.keep(sequence, alice);
+      expect(cache.known([...prompt, 1])).toBe(27);
+    }
+    expect([cache.stats.snapshots, cache.known([...numbers(17), 5])]).toEqual([3, 17]);
+  });
+
+  it("every answer is kept, and snapshotOf is the owner's last one", () => {
+    const { cache, run } = create(recent);
+    const [first, second] = [run(numbers(11)), run(numbers(20))];
+    for (const sequence of [first, second]) cache.keep(sequence, alice);
+    cache.keep(run(numbers(5, 100)));
+    expect(cache.stats.snapshots).toBe(3);
+    expect(cache.snapshotOf(alice)).toBe(second);
+  });
+
+  it('a snapshot is not taken if there is no room for it', () => {
+    const { cache, run } = create({ ...recent, capacity: bytes => bytes + 2 * LEAF.bytes });
+    const sequence = run(numbers(15));
+    const { used } = cache.stats;
+    cache.snapshot(sequence);
+    expect(cache.stats).toMatchObject({ snapshots: 0, used });
+  });
+});
+
+describe('memory', () => {
+  it('of snapshots is reclaimed before that of leaves, the least recently used first', () => {
+    const { cache, run } = create({ capacity: bytes => 4 * bytes + 6 * LEAF.bytes });
+    const owners = [0, 100, 200].map(first => {
+      const owner = { first };
+      cache.keep(run(numbers(9, first)), owner);
+      return owner;
+    });
+    const kept = () => owners.map(owner => cache.snapshotOf(owner) !== undefined);
+    const { capacity, used } = cache.stats;
+    cache.makeRoom(capacity - used + 1);
+    expect(kept()).toEqual([false, true, true]);
+    expect(cache.stats).toMatchObject({ cachedLeaves: 2, sharedLeaves: 4, evictions: 0 });
+    cache.makeRoom(capacity - cache.stats.used + 2 * cache.sequenceBytes);
+    expect(kept()).toEqual([false, false, false]);
+    expect(cache.known(numbers(9, 200))).toBe(8);
+  });
+
+  it('is made on demand, and not beyond what is in use', () => {
+    const { cache, run } = create({ capacity: bytes => 2 * bytes + 4 * LEAF.bytes });
+    cache.keep(run(numbers(9)), alice);
+    const running = run(numbers(9, 100));
+    const { capacity, used } = cache.stats;
+    expect(cache.makeRoom(capacity - used)).toBe(true);
+    expect(cache.stats).toMatchObject({ snapshots: 1, used });
+    expect(cache.makeRoom(capacity - used + 1)).toBe(true);
+    expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 2 });
+    expect(cache.makeRoom(capacity - running.bytes + 1)).toBe(false);
+    expect(cache.stats).toMatchObject({ cachedLeaves: 0, sharedLeaves: 2, used: running.bytes });
+    expectContents(running, numbers(9, 100));
+  });
+
+  it('of what an owner forgets is freed, except for its leaves', () => {
+    const { cache, run } = create();
+    cache.keep(run(numbers(11)), alice);
+    cache.forget(alice);
+    expect(cache.stats).toMatchObject({ snapshots: 0, sharedLeaves: 0, cachedLeaves: 2 });
+    expect(cache.known(numbers(20))).toBe(8);
+  });
+
+  it('of an empty sequence is not kept', () => {
+    const { cache } = create({ recent: 3 });
+    cache.keep(cache.open([1, 2]), alice);
+    expect(cache.stats).toMatchObject({ snapshots: 0, used: 0 });
+  });
+
+  it.each([0, 3])('is all freed by dispose (recent %i)', recent => {
+    const { cache, device, run } = create({ recent });
+    cache.keep(run(numbers(30)), alice);
+    const sequence = run([...numbers(15), 100]);
+    cache.snapshot(sequence);
+    sequence.dispose();
+    cache.dispose();
+    expect([cache.stats.used, device.allocatedBytes]).toEqual([0, 0]);
+  });
+});

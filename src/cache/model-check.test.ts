@@ -1,0 +1,355 @@
+/**
+ * Random operations on a small cache, in which eviction happens all the time. After each one, everything that can be seen
+ * from outside must agree: texts, blocks, reference counts, bytes and events.
+ */
+import fc from 'fast-check';
+import { expect, it } from 'vitest';
+import { appendTokens, createObservedDevice, expectContents, LEAF, PAGE, tinyShape } from '../../test/tiny-cache.ts';
+import { CapacityError } from '../errors.ts';
+import { createLru } from './eviction.ts';
+import { createKvCache, type Owner } from './kv-cache.ts';
+import type { PrefixEvent, PrefixNode } from './prefix.ts';
+import { type Sequence, sinkPage } from './sequence.ts';
+
+const LONG = process.env.KVASIR_LONG === '1';
+const OPERATIONS = LONG ? 100_000 : 5_000;
+const PER_RUN = 200;
+
+const CONTEXT = 24;
+const MAX_OPEN = 5;
+const SALTS = ['', 'a', 'b'];
+const OWNERS: Owner[] = [{ name: 'first' }, { name: 'second' }];
+
+interface Config {
+  sinks: number;
+  recent: number;
+  overflow: 'error' | 'slide';
+  /** Leaves that fit beside two sequences. */
+  leaves: number;
+}
+
+/** Numbers choose among what there is: the n-th sequence, a share of a length. */
+type Operation =
+  | { type: 'open'; salt: number; prompt: number[] }
+  | { type: 'continue'; of: number; keep: number; more: number[] }
+  | { type: 'append'; of: number; tokens: number[] }
+  | { type: 'crop'; of: number; length: number }
+  | { type: 'fork' | 'snapshot' | 'dispose'; of: number }
+  | { type: 'keep'; of: number; owner: number }
+  | { type: 'forkSnapshot' | 'forget'; owner: number }
+  | { type: 'makeRoom'; leaves: number };
+
+type StoredEvent = Extract<PrefixEvent, { type: 'stored' }>;
+
+/** A sequence that is not disposed, and the tokens that it must hold. */
+interface Tracked {
+  sequence: Sequence;
+  tokens: number[];
+}
+
+const pathKey = (salt: string, tokens: readonly number[]) => `${salt}:${tokens.join()}`;
+
+/** `expect` is too slow for this many checks. */
+function check(condition: boolean, problem: string): void {
+  if (!condition) throw new Error(problem);
+}
+
+function createWorld({ sinks, recent, overflow, leaves }: Config) {
+  const { device, allocated } = createObservedDevice();
+  /** All sequences that are not disposed: open ones and snapshots. */
+  const tracked = new Map<Sequence, Tracked>();
+  const open: Tracked[] = [];
+  /** The index, replayed from its events. */
+  const stored = new Map<number, StoredEvent>();
+  /** The text up to each stored page. */
+  const paths = new Set<string>();
+  const textOf = ({ parent, tokens }: StoredEvent): number[] => {
+    const before = stored.get(parent);
+    return [...(before ? textOf(before) : []), ...tokens];
+  };
+  /** Roots of the index, as far as the policy has seen a node below them. */
+  const roots = new Map<string, PrefixNode>();
+  const lru = createLru<PrefixNode>();
+  const shape = tinyShape(sinks);
+  const options = { device, shape, leaf: LEAF, recent, context: CONTEXT, overflow };
+  const probe = createKvCache(options);
+  const cache = createKvCache({
+    ...options,
+    capacity: 2 * probe.sequenceBytes + leaves * LEAF.bytes,
+    onEvent(event) {
+      if (event.type === 'stored') {
+        check((stored.get(event.parent)?.salt ?? event.salt) === event.salt, 'a leaf is below that of another salt');
+        stored.set(event.id, event);
+        const path = pathKey(event.salt, textOf(event));
+        check(!paths.has(path), 'a page is in the index twice');
+        paths.add(path);
+      } else {
+        const removed = stored.get(event.id)!;
+        paths.delete(pathKey(removed.salt, textOf(removed)));
+        stored.delete(event.id);
+        for (const { parent } of stored.values()) check(parent !== event.id, 'a parent was evicted before its child');
+      }
+    },
+    policy: {
+      add(node) {
+        let root = node;
+        while (root.parent) root = root.parent;
+        roots.set(root.salt, root);
+        lru.add(node);
+      },
+      next: lru.next,
+    },
+  });
+
+  /** Follows what the cache itself does with a sequence, too. */
+  const track = (sequence: Sequence): Tracked => {
+    const known = tracked.get(sequence);
+    if (known) return known;
+    const entry = { sequence, tokens: [...sequence.ids] };
+    tracked.set(sequence, entry);
+    const { fork, crop, dispose } = sequence;
+    Object.assign(sequence, {
+      fork() {
+        const { sequence: copy } = track(fork());
+        expectContents(copy, entry.tokens);
+        return copy;
+      },
+      crop(length: number) {
+        entry.tokens.length = crop(length);
+        return entry.tokens.length;
+      },
+      dispose() {
+        tracked.delete(sequence);
+        dispose();
+      },
+    } satisfies Partial<Sequence>);
+    return entry;
+  };
+  const checkNothingToEvict = () => expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 0 });
+  const openPrompt = (prompt: readonly number[], salt: string) => {
+    if (open.length >= MAX_OPEN) return;
+    const known = cache.known(prompt, salt);
+    const entry = track(cache.open(prompt, salt));
+    open.push(entry);
+    expect(entry.sequence.salt).toBe(salt);
+    // Less, if something had to be evicted to make room.
+    expect(entry.tokens.length).toBeLessThanOrEqual(known);
+    expect(entry.tokens).toEqual(prompt.slice(0, entry.tokens.length));
+    expect(known).toBeLessThan(Math.max(1, prompt.length));
+  };
+  const pick = (of: number) => open[of % open.length] as Tracked | undefined;
+  const take = (of: number) => (open.length > 0 ? open.splice(of % open.length, 1)[0] : undefined);
+
+  const perform = (operation: Operation): void => {
+    switch (operation.type) {
+      case 'open':
+        openPrompt(operation.prompt, SALTS[operation.salt]);
+        return;
+      case 'continue': {
+        // The next message of any conversation, or another end of its last one.
+        const all = [...tracked.values()];
+        const from = all[operation.of % all.length] as Tracked | undefined;
+        if (!from) return;
+        const kept = from.tokens.slice(0, from.tokens.length - (operation.keep % 8));
+        openPrompt([...kept, ...operation.more], from.sequence.salt);
+        return;
+      }
+      case 'append': {
+        const entry = pick(operation.of);
+        if (!entry) return;
+        const tokens = operation.tokens.slice(0, entry.sequence.maxChunk);
+        const bytes = entry.sequence.bytesFor(tokens.length);
+        const before = cache.stats.used;
+        const isReserved = cache.makeRoom(bytes);
+        try {
+          appendTokens(device, entry.sequence, tokens);
+          entry.tokens.push(...tokens);
+        } catch (error) {
+          // What was reserved is enough.
+          expect(isReserved).toBe(false);
+          throw error;
+        }
+        expect(cache.stats.used).toBeLessThanOrEqual(before + bytes);
+        return;
+      }
+      case 'crop': {
+        const entry = pick(operation.of);
+        const length = operation.length % (1 + (entry?.sequence.length ?? 0));
+        const expected = entry?.sequence.croppedLength(length);
+        expect(entry?.sequence.crop(length)).toBe(expected);
+        return;
+      }
+      case 'fork': {
+        const entry = pick(operation.of);
+        if (entry && open.length < MAX_OPEN) open.push(track(entry.sequence.fork()));
+        return;
+      }
+      case 'forkSnapshot': {
+        // Making room for the copy may drop the snapshot itself.
+        const snapshot = cache.snapshotOf(OWNERS[operation.owner]);
+        if (snapshot && open.length < MAX_OPEN) open.push(track(snapshot.fork()));
+        return;
+      }
+      case 'snapshot': {
+        const entry = pick(operation.of);
+        if (entry) cache.snapshot(entry.sequence);
+        return;
+      }
+      case 'dispose':
+        take(operation.of)?.sequence.dispose();
+        return;
+      case 'keep': {
+        const entry = take(operation.of);
+        const owner = OWNERS[operation.owner] as Owner | undefined;
+        if (!entry) return;
+        cache.keep(entry.sequence, owner);
+        const isKept = entry.tokens.length > 0 && (owner !== undefined || recent > 0);
+        expect(tracked.has(entry.sequence)).toBe(isKept);
+        if (owner && isKept) expect(cache.snapshotOf(owner)).toBe(entry.sequence);
+        return;
+      }
+      case 'forget':
+        cache.forget(OWNERS[operation.owner]);
+        expect(cache.snapshotOf(OWNERS[operation.owner])).toBeUndefined();
+        return;
+      case 'makeRoom': {
+        const bytes = operation.leaves * LEAF.bytes;
+        const fits = cache.makeRoom(bytes);
+        expect(cache.stats.used + bytes <= cache.stats.capacity).toBe(fits);
+        if (!fits && bytes <= cache.stats.capacity) checkNothingToEvict();
+        return;
+      }
+    }
+  };
+
+  const descendantsOf = (node: PrefixNode): PrefixNode[] =>
+    [...node.children.values()].flat().flatMap(child => [child, ...descendantsOf(child)]);
+  /** Nodes of the index below the roots that have been seen. */
+  const seenNodes = (): PrefixNode[] =>
+    SALTS.flatMap(salt => {
+      const root = roots.get(salt);
+      return root ? descendantsOf(root) : [];
+    });
+
+  const checkTexts = () => {
+    for (const { sequence, tokens } of tracked.values()) {
+      expectContents(sequence, tokens);
+      const { leaves, firstLeaf, tail, sinkBlock } = sequence.view;
+      for (const block of [tail, sinkBlock, ...leaves]) check(allocated.has(block), 'a freed block is in use');
+      for (let page = 0; firstLeaf === 0 && page < leaves.length; page++)
+        check(paths.has(pathKey(sequence.salt, tokens.slice(0, (page + 1) * PAGE))), 'a sealed page is not published');
+    }
+  };
+  const checkBytes = () => {
+    const { used, capacity, sharedLeaves, cachedLeaves, snapshots } = cache.stats;
+    check(used === device.allocatedBytes, 'used differs from what the device has allocated');
+    check(used <= capacity, 'used exceeds the capacity');
+    check(sharedLeaves + cachedLeaves === stored.size, 'the number of leaves differs from the events');
+    check(snapshots === tracked.size - open.length, 'a snapshot was lost');
+  };
+  const checkHolders = (nodes: readonly PrefixNode[]) => {
+    const views = [...tracked.values()].map(({ sequence }) => sequence.view);
+    const holders = new Map<object, number>();
+    const count = (block: object) => holders.set(block, (holders.get(block) ?? 0) + 1);
+    for (const { tail, sinkBlock, leaves } of views) for (const block of [tail, sinkBlock, ...leaves]) count(block);
+    for (const { leaf, sinks } of nodes) for (const one of [leaf, sinks]) if (one) count(one.block);
+    for (const { tail } of views) check(holders.get(tail) === 1, 'a tail is shared');
+    for (const { leaf, sinks } of nodes)
+      for (const one of [leaf, sinks])
+        check(!one || one.holders === holders.get(one.block), 'a reference count differs from the number of holders');
+    check(new Set(nodes.map(({ leaf }) => leaf?.block)).size === nodes.length, 'a block is in the index twice');
+    if (nodes.length < stored.size) return;
+    for (const block of allocated) check(holders.has(block), 'a block has leaked');
+    check(holders.size === allocated.size, 'a freed block is in use');
+    const idle = nodes.filter(({ leaf }) => leaf?.holders === 1);
+    check(cache.stats.cachedLeaves === idle.length, 'cachedLeaves is wrong');
+  };
+  const checkEvents = (nodes: readonly PrefixNode[]) => {
+    const seenSalts = new Set(nodes.map(({ salt }) => salt));
+    const expected = [...stored.values()].filter(({ salt }) => seenSalts.has(salt));
+    check(nodes.length === expected.length, 'the events give other leaves');
+    for (const { id, salt, tokens, parent, leaf, children, childCount, sinks } of nodes) {
+      const event = stored.get(id);
+      check(event?.parent === parent?.id && event?.salt === salt, 'the events give another tree');
+      check(event?.tokens.join() === tokens.join(), 'the events give other tokens');
+      check(childCount === [...children.values()].flat().length, 'childCount is wrong');
+      check(leaf?.node?.id === id, 'a leaf is in two places');
+      let page = 0;
+      for (let at = parent; at?.parent; at = at.parent) page++;
+      check((sinks !== undefined) === (page === sinkPage(shape)), 'the sinks are not where a prefix looks for them');
+    }
+  };
+
+  return {
+    perform,
+    checkNothingToEvict,
+    /** Returns the share of the index that was seen. */
+    check(): number {
+      const nodes = seenNodes();
+      checkTexts();
+      checkBytes();
+      checkHolders(nodes);
+      checkEvents(nodes);
+      return stored.size === 0 ? 1 : nodes.length / stored.size;
+    },
+    dispose() {
+      for (const { sequence } of open.splice(0)) sequence.dispose();
+      cache.dispose();
+      expect([cache.stats.used, device.allocatedBytes, allocated.size, stored.size, tracked.size]).toEqual([
+        0, 0, 0, 0, 0,
+      ]);
+    },
+  };
+}
+
+/** Few tokens, so that prefixes collide. */
+const tokens = (maxLength: number) => fc.array(fc.nat(1), { minLength: 1, maxLength, size: 'max' });
+const anyOf = fc.nat(1000);
+const operation = fc.oneof(
+  { weight: 3, arbitrary: fc.record({ type: fc.constant('open'), salt: fc.nat(2), prompt: tokens(CONTEXT) }) },
+  { weight: 3, arbitrary: fc.record({ type: fc.constant('continue'), of: anyOf, keep: fc.nat(7), more: tokens(6) }) },
+  { weight: 8, arbitrary: fc.record({ type: fc.constant('append'), of: anyOf, tokens: tokens(11) }) },
+  { weight: 2, arbitrary: fc.record({ type: fc.constant('crop'), of: anyOf, length: anyOf }) },
+  { weight: 2, arbitrary: fc.record({ type: fc.constantFrom('fork', 'snapshot', 'dispose'), of: anyOf }) },
+  { weight: 2, arbitrary: fc.record({ type: fc.constant('keep'), of: anyOf, owner: fc.nat(OWNERS.length) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ type: fc.constantFrom('forkSnapshot', 'forget'), owner: fc.nat(OWNERS.length - 1) }),
+  },
+  { weight: 1, arbitrary: fc.record({ type: fc.constant('makeRoom'), leaves: fc.nat(20) }) },
+) as fc.Arbitrary<Operation>;
+const config = fc.record<Config>({
+  sinks: fc.constantFrom(0, 2, 6),
+  recent: fc.constantFrom(0, 3),
+  overflow: fc.constantFrom('error', 'slide'),
+  leaves: fc.constantFrom(5, 12, 24),
+});
+
+it(`holds its invariants after each of ${OPERATIONS} random operations`, () => {
+  let performed = 0;
+  let refused = 0;
+  let seen = 0;
+  fc.assert(
+    fc.property(config, fc.array(operation, { maxLength: PER_RUN, size: 'max' }), (settings, operations) => {
+      const world = createWorld(settings);
+      for (const one of operations) {
+        try {
+          world.perform(one);
+        } catch (error) {
+          if (!(error instanceof CapacityError)) throw error;
+          // A snapshot that was dropped while it was being copied leaves what the copy held.
+          if (one.type !== 'forkSnapshot') world.checkNothingToEvict();
+          refused++;
+        }
+        performed++;
+        seen += world.check();
+      }
+      world.dispose();
+    }),
+    { numRuns: Math.ceil((3 * OPERATIONS) / PER_RUN) },
+  );
+  expect(performed).toBeGreaterThanOrEqual(OPERATIONS);
+  expect(seen / performed).toBeGreaterThan(0.6);
+  // Most operations find room.
+  expect(refused / performed).toBeLessThan(0.3);
+}, 600_000);

@@ -1,0 +1,67 @@
+/** Reads vectors of a sequence back as floats: what attention sees. */
+import type { Sequence } from '../cache/sequence.ts';
+import type { KvCodec } from '../codec/kv.ts';
+import type { Block, Device } from '../kernel/device.ts';
+import { fromF16 } from '../kernel/float.ts';
+import { visibleSinks } from '../kernel/visibility.ts';
+
+/** Keys and values, [token][kv head][dim]. */
+export interface Vectors {
+  keys: Float32Array;
+  values: Float32Array;
+}
+
+/** The tokens from `from` to before `to` of one layer: sealed pages decoded, sinks and tail from f16. */
+export async function decodeVectors(
+  device: Device,
+  { view }: Pick<Sequence, 'view'>,
+  codec: KvCodec,
+  layer: number,
+  from: number,
+  to: number,
+): Promise<Vectors> {
+  const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
+  const { keyOffset, valueOffset } = view.shape.layers[layer];
+  const rowLength = kvHeads * headDim;
+  const out: Vectors = {
+    keys: new Float32Array((to - from) * rowLength),
+    values: new Float32Array((to - from) * rowLength),
+  };
+  const sides = [
+    { codec: codec.keys, offset: keyOffset, out: out.keys },
+    { codec: codec.values, offset: valueOffset, out: out.values },
+  ];
+
+  const readPage = async (page: number) => {
+    const start = page * pageTokens;
+    const bytes = await device.readBlock(view.leaves[page]);
+    const [first, end] = [Math.max(from, start), Math.min(to, start + pageTokens)];
+    for (const { codec, offset, out } of sides) {
+      const rows = new Float32Array(pageTokens * rowLength);
+      codec.decode(bytes.subarray(offset, offset + codec.pageBytes), pageTokens, rows, start);
+      out.set(rows.subarray((first - start) * rowLength, (end - start) * rowLength), (first - from) * rowLength);
+    }
+  };
+
+  /** Reads tokens `first` to before `end` of a block of [layer][side][kv head][capacity][dim]; token n is at n % capacity. */
+  const readF16 = async (block: Block, capacity: number, first: number, end: number) => {
+    if (first >= end) return;
+    const values = new Uint16Array((await device.readBlock(block)).buffer);
+    sides.forEach(({ out }, side) => {
+      for (let n = first; n < end; n++) {
+        for (let head = 0; head < kvHeads; head++) {
+          const at = (((2 * layer + side) * kvHeads + head) * capacity + (n % capacity)) * headDim;
+          for (let j = 0; j < headDim; j++) out[(n - from) * rowLength + head * headDim + j] = fromF16(values[at + j]);
+        }
+      }
+    });
+  };
+
+  const sealedPages = view.leaves.length;
+  await device.ensureMemory?.([view]);
+  for (let page = Math.floor(from / pageTokens); page < sealedPages && page * pageTokens < to; page++)
+    await readPage(page);
+  await readF16(view.sinkBlock, sinks, from, Math.min(to, visibleSinks(sealedPages, view.shape)));
+  await readF16(view.tail, tailTokens, Math.max(from, sealedPages * pageTokens), to);
+  return out;
+}

@@ -1,0 +1,97 @@
+/**
+ * Saves a sequence of vectors to a session file, and restores it. Vectors have no token ids: all are 0 in the file. The
+ * identity is that of the codecs, so that a cache refuses pages from which it would read other vectors.
+ */
+import { f16BlockBytes, isValidLeaf } from '../cache/leaf.ts';
+import type { Sequence } from '../cache/sequence.ts';
+import { readSession, writeSession } from '../cache/session-file.ts';
+import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../cache/session-io.ts';
+import type { SessionIdentity } from '../cache/session-manifest.ts';
+import { FORMAT_VERSION } from '../codec/page-fields.ts';
+import { FormatError } from '../errors.ts';
+import { hashValue } from '../hash-value.ts';
+import type { Device } from '../kernel/device.ts';
+import { sealedPagesAt, tailCapacity } from '../kernel/visibility.ts';
+import type { Plan } from '../plan/plan.ts';
+
+/** Bounds the memory that the manifest of a hostile file can claim. */
+const MAX_TOKENS = 2 ** 24;
+
+export async function saveVectors(
+  device: Device,
+  plan: Plan,
+  { view, length }: Sequence,
+  target: SessionTarget,
+): Promise<void> {
+  await device.ensureMemory?.([view]);
+  const leaves = async function* () {
+    for (const leaf of view.leaves) yield device.readBlock(leaf);
+  };
+  const session = writeSession({
+    ...{ identity: identityOf(plan), pageTokens: plan.pageTokens, sinkTokens: plan.window.sink },
+    tokens: new Int32Array(length),
+    leafCount: view.leaves.length,
+    leaves: leaves(),
+    sinks: await device.readBlock(view.sinkBlock),
+    tail: await device.readBlock(view.tail),
+  });
+  await writeTo(target, session);
+}
+
+/** The content of a session file, verified. */
+export interface SavedVectors {
+  length: number;
+  leaves: readonly Uint8Array[];
+  sinks: Uint8Array;
+  tail: Uint8Array;
+}
+
+/** `checkRoom` throws if this many leaves do not fit: before more of them are read. */
+export async function readVectors(
+  plan: Plan,
+  source: SessionSource,
+  checkRoom: (leaves: number) => void,
+): Promise<SavedVectors> {
+  const { pageTokens, window, leaf: layout, codecs } = plan;
+  const sealing = { pageTokens, recent: window.recent };
+  const tailTokens = tailCapacity(sealing);
+  const f16Bytes = (tokens: number) => f16BlockBytes({ ...codecs[0].shape, layers: layout.layers }, tokens);
+  const leaves: Uint8Array[] = [];
+  const session = await readSession(
+    readFrom(source),
+    {
+      ...{ identity: identityOf(plan), pageTokens, sinkTokens: window.sink, tailTokens },
+      ...{ maxTokens: MAX_TOKENS, vocab: 1 },
+      leafBytes: layout.bytes,
+      sinkBytes: f16Bytes(window.sink),
+      tailBytes: () => f16Bytes(tailTokens),
+      isValidLeaf: leaf => isValidLeaf(layout, leaf),
+    },
+    leaf => {
+      checkRoom(leaves.length + 1);
+      leaves.push(leaf);
+    },
+  );
+  const { length } = session.tokens;
+  if (leaves.length !== sealedPagesAt(length, sealing))
+    throw new FormatError(
+      `The session is damaged: ${length} tokens do not have ${leaves.length} leaves. Save it again.`,
+    );
+  return { length, leaves, sinks: session.sinks, tail: session.tail };
+}
+
+function identityOf({ spec, window, pageTokens, codecs }: Plan): SessionIdentity {
+  const { headDim, kvHeads, ropeFrequencies } = codecs[0].shape;
+  const layers = codecs.map(({ keys, values }) => `${keys.spec}/${values.spec}`);
+  return {
+    model: 'vectors',
+    tokenizer: '',
+    rope: hashValue(ropeFrequencies),
+    plan: `${spec} ${JSON.stringify({ layers: layers.length, kvHeads, headDim, window, pageTokens })} ${hashValue(layers)}`,
+    // A layout has all that a device must know to read a page, the learned tables included.
+    tables: hashValue(codecs.map(({ keys, values }) => [keys.layout, values.layout])),
+    // Pages are valid on every device.
+    arithmetic: '',
+    format: FORMAT_VERSION,
+  };
+}

@@ -1,0 +1,262 @@
+/**
+ * The cache's operations: append, attend, seal. Each works on the runs of many sequences at once: all of them are tasks
+ * of the same few jobs, so the threads synchronize as often for many sequences as for one.
+ */
+import type { Block, KvRun, KvView, SealRequest, Tensor } from '../device.ts';
+import { floatBits } from '../float.ts';
+import { tracksError } from '../page-layout.ts';
+import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
+import { type CodecModules, createCodecModules } from './codec-modules.ts';
+import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
+import type { CodecModule } from './kernels/codec-module.ts';
+import { stateBytes } from './kernels/online-softmax.ts';
+import { createLeafTables, type LeafTables } from './leaf-tables.ts';
+import { addressOf, type Memories } from './memories.ts';
+import type { MemoryLimits } from './memory.ts';
+import { createPageRopeTables, type PageRopeTables } from './page-rope.ts';
+import type { Pool, Task } from './pool.ts';
+
+/** From this many rows on, the f16 sinks and tail are converted to f32 once before all rows read them. */
+const MIN_MULTI_ROWS = 8;
+
+/** The attention states of the rows that are processed together take at most 1 / this of the main memory. */
+const STATES_DIVISOR = 32;
+
+/** Min rows and max number of attention tasks of a run: each task unpacks every page again. */
+const MIN_TASK_ROWS = 64;
+const MAX_RUN_TASKS = 4;
+
+/** Rows of a run that attend together, and what they need. */
+interface RunPart extends KvRun {
+  module: CodecModule;
+  pages: number;
+  splits: number;
+  multiRow: boolean;
+  /** Bytes per row: transformed queries, and states. */
+  queryBytes: number;
+  stateBytes: number;
+  /** Bytes of sinks and tail in f32. */
+  floatBytes: number;
+}
+
+export class Attention {
+  readonly codecModules: CodecModules;
+  readonly leafTables: LeafTables;
+  private readonly pageRope: PageRopeTables;
+
+  constructor(
+    private readonly memories: Memories,
+    private readonly pool: Pool,
+    private readonly shape: AttentionShape,
+    limits: MemoryLimits,
+  ) {
+    this.codecModules = createCodecModules(memories.main, pool, shape, limits);
+    this.leafTables = createLeafTables(memories.main);
+    this.pageRope = createPageRopeTables(memories.main, shape.headDim, shape.pageTokens);
+  }
+
+  append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {
+    const tasks: Task[] = [];
+    let rows = 0;
+    for (const { view, row, count, position } of runs) {
+      const { headDim, kvHeads, sinks, tailTokens } = view.shape;
+      const store = (block: Block, capacity: number, first: number, n: number, index: number) => {
+        const offset = 4 * (row + first) * k.cols;
+        const to = this.f16Address(view, block, layer, 0, capacity) + 2 * headDim * index;
+        const args = [addressOf(k) + offset, addressOf(v) + offset, to, capacity, n, headDim, kvHeads];
+        tasks.push({ kernel: 'f32ToF16Heads', chunks: 2 * kvHeads, args });
+      };
+      for (let done = 0; done < count; ) {
+        const index = (position + done) % tailTokens;
+        const n = Math.min(count - done, tailTokens - index);
+        store(view.tail, tailTokens, done, n, index);
+        done += n;
+      }
+      const newSinks = Math.min(count, sinks - position);
+      if (newSinks > 0) store(view.sinkBlock, sinks, 0, newSinks, position);
+      rows += count;
+    }
+    this.pool.runSmall(2 * rows * k.cols, tasks);
+  }
+
+  /** The address of one layer's keys (side 0) or values (side 1) in a tail or sink block. */
+  private f16Address({ shape }: KvView, block: Block, layer: number, side: number, tokens: number): number {
+    return addressOf(block) + 2 * shape.kvHeads * tokens * shape.headDim * (2 * layer + side);
+  }
+
+  attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
+    const limit = this.memories.main.capacity / STATES_DIVISOR;
+    let parts: RunPart[] = [];
+    let bytes = 0;
+    const attendParts = () => {
+      if (parts.length > 0) this.attendParts(layer, q, out, parts, floatBits(scale));
+      parts = [];
+      bytes = 0;
+    };
+    // The longest first, so that no thread begins a long chunk when the others are done.
+    const all = runs.flatMap(run => this.splitRun(layer, run, limit)).sort((a, b) => b.count - a.count);
+    for (const part of all) {
+      const more = part.count * part.stateBytes + part.floatBytes;
+      if (bytes + more > limit) attendParts();
+      parts.push(part);
+      bytes += more;
+    }
+    attendParts();
+  }
+
+  /** Parts whose states fit: each row has a state per head and split, and a long context has many splits. */
+  private splitRun(layer: number, run: KvRun, limit: number): RunPart[] {
+    const { view, sealedPages } = run;
+    const { layers, kvHeads, headDim, sinks, tailTokens } = view.shape;
+    const { keys, values } = layers[layer];
+    const module = this.codecModules.moduleOf(keys.layout, values.layout);
+    const pages = sealedPages - view.firstLeaf;
+    const splits = Math.ceil(pages / PAGES_PER_SPLIT);
+    const rowStateBytes = kvHeads * splits * this.shape.group * stateBytes(values.layout.codedDim);
+    const maxRows = Math.max(1, Math.min(run.count, Math.floor(limit / rowStateBytes)));
+    const parts: RunPart[] = [];
+    for (let done = 0; done < run.count; done += maxRows) {
+      const count = Math.min(maxRows, run.count - done);
+      const multiRow = count >= MIN_MULTI_ROWS;
+      parts.push({
+        view,
+        sealedPages,
+        row: run.row + done,
+        position: run.position + done,
+        count,
+        module,
+        pages,
+        splits,
+        multiRow,
+        queryBytes: pages > 0 ? kvHeads * module.queryBytes : 0,
+        stateBytes: rowStateBytes,
+        floatBytes: multiRow ? 8 * kvHeads * (sinks + tailTokens) * headDim : 0,
+      });
+    }
+    return parts;
+  }
+
+  /** In three jobs: transform the queries, attend to the pages, combine their splits with the sinks and the tail. */
+  private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], scale: number): void {
+    const total = { rows: 0, queries: 0, states: 0, floats: 0 };
+    for (const { view, sealedPages, count, queryBytes, stateBytes, floatBytes } of parts) {
+      total.rows += count;
+      total.queries += count * queryBytes;
+      total.states += count * stateBytes;
+      total.floats += floatBytes;
+      // Growing a table moves it: no address is used before all have grown.
+      this.ropeAddress(layer, view, view.firstLeaf, sealedPages);
+    }
+    let queries = this.memories.scratch('queries', total.queries);
+    let states = this.memories.scratch('states', total.states);
+    let floats = this.memories.scratch('sinks and tails as f32', total.floats);
+    const jobs: Record<'prepare' | 'attend' | 'combine', Task[]> = { prepare: [], attend: [], combine: [] };
+    for (const part of parts) {
+      const { view, row, count, position, sealedPages, module, pages, multiRow } = part;
+      const { pageTokens, sinks, tailTokens, kvHeads, headDim } = view.shape;
+      const rows = addressOf(q) + 4 * row * q.cols;
+      if (pages > 0) {
+        const chunks = Math.min(count, 4 * this.pool.threads);
+        jobs.prepare.push({ kernel: module.transformQuery, chunks, args: [rows, 4 * q.cols, queries, count, scale] });
+        this.pushPageTasks(jobs.attend, layer, part, queries, states);
+      }
+      /** Sinks or tail as the kernel expects them: f16, or f32 for many rows. */
+      const unsealed = (block: Block, tokens: number, to: number) => {
+        const from = this.f16Address(view, block, layer, 0, tokens);
+        if (!multiRow || tokens === 0) return from;
+        jobs.prepare.push({ kernel: 'f16ToF32', chunks: kvHeads, args: [from, to, 2 * kvHeads * tokens * headDim] });
+        return to;
+      };
+      jobs.combine.push({
+        kernel: multiRow ? module.combineSplitsMultiRow : module.combineSplits,
+        chunks: count * kvHeads,
+        args: [
+          rows,
+          4 * q.cols,
+          states,
+          pages,
+          unsealed(view.sinkBlock, sinks, floats),
+          sinks,
+          visibleSinks(sealedPages, view.shape),
+          unsealed(view.tail, tailTokens, floats + 8 * kvHeads * sinks * headDim),
+          tailTokens,
+          sealedPages * pageTokens,
+          position,
+          addressOf(out) + 4 * row * out.cols,
+          4 * out.cols,
+          count,
+          scale,
+        ],
+      });
+      queries += count * part.queryBytes;
+      states += count * part.stateBytes;
+      floats += part.floatBytes;
+    }
+    // Rotating a query costs about as much as four norms.
+    this.pool.runSmall(4 * total.rows * q.cols, jobs.prepare);
+    this.pool.runAll(jobs.attend);
+    this.pool.runAll(jobs.combine);
+  }
+
+  /** Heads x splits may be too few chunks to keep all threads busy: rows are divided into tasks too. */
+  private pushPageTasks(tasks: Task[], layer: number, part: RunPart, queries: number, states: number): void {
+    const { view, count, sealedPages, module, pages, splits, multiRow } = part;
+    const { layers, kvHeads, pageTokens } = view.shape;
+    const { keyOffset, valueOffset } = layers[layer];
+    const taskRows = Math.max(MIN_TASK_ROWS, 4 * Math.ceil(count / (4 * MAX_RUN_TASKS)));
+    for (let done = 0; done < count; done += taskRows) {
+      tasks.push({
+        kernel: multiRow ? module.attendPagesMultiRow : module.attendPages,
+        chunks: splits * kvHeads,
+        args: [
+          queries + done * part.queryBytes,
+          states + done * part.stateBytes,
+          this.leafTables.addressOf(view),
+          keyOffset,
+          valueOffset,
+          Math.min(taskRows, count - done),
+          pages,
+          skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape),
+          this.ropeAddress(layer, view, view.firstLeaf, sealedPages),
+        ],
+      });
+    }
+  }
+
+  private ropeAddress(layer: number, { shape }: KvView, page: number, end: number): number {
+    return this.pageRope.addressOf(shape.layers[layer].keys.layout.ropeFrequencies, page, end);
+  }
+
+  seal(layer: number, requests: readonly SealRequest[]): void {
+    const { kvHeads } = this.shape;
+    for (const { view, page } of requests) this.ropeAddress(layer, view, page, page + 1);
+    const errors = this.memories.scratch('errors', 8 * kvHeads * requests.length);
+    const errorsOf = (request: number, side: number) => errors + 4 * kvHeads * (2 * request + side);
+    const tasks = requests.flatMap(({ view, page, leaf }, i): Task[] => {
+      const { pageTokens, tailTokens, layers } = view.shape;
+      const { keys, values, keyOffset, valueOffset } = layers[layer];
+      const module = this.codecModules.moduleOf(keys.layout, values.layout);
+      const start = (page * pageTokens) % tailTokens;
+      const first = firstCodedRow(view.shape, page);
+      const rope = this.ropeAddress(layer, view, page, page + 1);
+      return [[module.sealKeys, keyOffset, rope] as const, [module.sealValues, valueOffset, 0] as const].map(
+        ([kernel, offset, pageRope], side) => {
+          const tail = this.f16Address(view, view.tail, layer, side, tailTokens);
+          const args = [tail, tailTokens, start, first, addressOf(leaf) + offset, pageRope, errorsOf(i, side)];
+          return { kernel, chunks: kvHeads, args };
+        },
+      );
+    });
+    this.pool.runAll(tasks);
+    requests.forEach(({ view, page }, i) => {
+      if (!view.errors) return;
+      const { keys, values } = view.shape.layers[layer];
+      const { rows, cols } = view.errors;
+      const row = this.memories.floatsAt(addressOf(view.errors) + 4 * (page % rows) * cols, cols);
+      [keys, values].forEach(({ layout }, side) => {
+        const parts = this.memories.floatsAt(errorsOf(i, side), kvHeads);
+        if (tracksError(layout.encoding)) row[2 * layer + side] = parts.reduce((total, error) => total + error, 0);
+      });
+    });
+  }
+}

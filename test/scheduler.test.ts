@@ -137,7 +137,7 @@ describe.each([false, true])('a reader that stops reading (the device samples: %
 
   it.each([
     ['sequences', { maxSequences: 2 }],
-    ['pages', { maxSequences: 4, pages: 12 }],
+    ['pages', { maxSequences: 3, pages: 10 }],
   ])('gives way to others if there are no %s left', async (_, limits) => {
     const on = await openGenerations({ ...limits, samples });
     const expected: number[][] = [];

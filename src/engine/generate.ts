@@ -63,7 +63,7 @@ export async function* generate(
   const sampler = createSampler(options, prompt);
   const write = createTextWriter(engine.tokenizer, options);
   const timer = createTimer(result);
-  const tokens = createOutputQueue<Token>(() => {
+  const outputs = createOutputQueue<Output>(() => {
     timer.resume();
     scheduler.wake();
   });
@@ -71,21 +71,27 @@ export async function* generate(
   if (options.logprobs !== undefined) result.logprobs = [];
   result.usage.promptTokens = prompt.length;
   let isLeaving = false;
+  let isComplete = false;
+  let count = 0;
   let dropped = 0;
 
   const onToken = (sampled: Sampled, droppedNow: number): boolean => {
-    result.usage.completionTokens = result.ids.push(sampled.id);
-    const { id, logprob, top } = sampled;
-    if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
-    const { text, finish, stop } = write(sampled.id, result.ids.length === maxNew);
+    const { text, finish, stop } = write(sampled.id, ++count === maxNew);
     const notice = droppedNow > dropped ? slideNotice(context, droppedNow) : undefined;
     dropped = droppedNow;
+    timer.decoded(count);
+    outputs.push({ token: { ...sampled, text, ...(notice && { notice }) }, finish, stop });
+    isComplete = finish !== undefined;
+    return !isComplete;
+  };
+
+  /** The result has what was read: a reader that leaves early has not seen the rest. */
+  const noteRead = ({ token: { id, logprob, top, text, notice }, finish, stop }: Output) => {
+    result.usage.completionTokens = result.ids.push(id);
+    if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
     result.text += text;
     if (notice) result.notices = [notice];
     if (finish) Object.assign(result, { finish, stop });
-    timer.decoded();
-    tokens.push({ ...sampled, text, ...(notice && { notice }) });
-    return !finish;
   };
 
   const ended = scheduler.submit({
@@ -96,31 +102,34 @@ export async function* generate(
         return isLeaving || cancellation?.aborted === true;
       },
     },
-    isParked: () => tokens.isFull,
+    isParked: () => outputs.isFull,
     onStart(reused) {
       result.usage.reusedTokens = reused;
       dropped = 0;
       timer.resume();
     },
     onPrefill(held) {
-      if (held > prompt.length || result.ids.length > 0) return;
+      if (held > prompt.length || count > 0) return;
       result.usage.prefilledTokens = held - result.usage.reusedTokens;
       timer.prefilled();
       onPrefill?.({ done: held, total: prompt.length });
     },
     async onEnd(sequence) {
-      if (result.finish === 'cancelled') return;
+      if (!isComplete) return;
       result.quality = await measureQuality(engine, sequence, plan);
     },
   });
   const settled = ended.then(
-    () => tokens.end(),
-    error => tokens.end(error),
+    () => outputs.end(),
+    error => outputs.end(error),
   );
   const wake = () => scheduler.wake();
   signal?.addEventListener('abort', wake);
   try {
-    yield* tokens;
+    for await (const output of outputs) {
+      noteRead(output);
+      yield output.token;
+    }
     if (result.finish === 'length' && maxNew === remaining)
       result.notices.push(fullNotice(generation, maxNew, maxTokens));
     const notice = result.quality && unfamiliarNotice(result.quality, plan);
@@ -134,6 +143,7 @@ export async function* generate(
     await settled;
   }
 }
+
 /** Computes the cache of these tokens, for their owner. */
 export async function prefill({ scheduler }: GenerationContext, ids: readonly number[], owner: Owner): Promise<void> {
   await scheduler.submit({
@@ -151,6 +161,11 @@ interface WriteResult {
   /** Set on the last token. */
   finish?: 'stop' | 'length';
   stop?: string;
+}
+
+/** A token on its way to the reader. */
+interface Output extends Omit<WriteResult, 'text'> {
+  token: Token;
 }
 
 /** Decodes tokens to text: whole characters only, and no part of a stop string. */
@@ -217,11 +232,11 @@ function createTimer({ usage, timings }: Result) {
       timings.prefillMs += lap();
       timings.prefillRate = (1000 * usage.prefilledTokens) / timings.prefillMs;
     },
-    decoded() {
+    decoded(count: number) {
       // The first token comes from the prefill's logits.
       if (decoding) {
         timings.decodeMs += lap();
-        timings.decodeRate = (1000 * (usage.completionTokens - 1)) / timings.decodeMs;
+        timings.decodeRate = (1000 * (count - 1)) / timings.decodeMs;
       }
       decoding = true;
     },

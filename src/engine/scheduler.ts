@@ -122,17 +122,18 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     running.delete(task);
     waiting.delete(task);
     task.sequence = undefined;
-    if (sequence) {
-      try {
-        if (task.error === undefined) await request.onEnd?.(sequence);
-      } catch (error) {
-        task.error = error;
+    try {
+      if (sequence && task.error === undefined) {
+        await request.onEnd?.(sequence);
+        cache.keep(sequence, request.owner);
       }
+    } catch (error) {
+      fail([task], error);
+    } finally {
       // After an error the content is unknown.
-      if (task.error === undefined) cache.keep(sequence, request.owner);
-      else sequence.dispose();
+      if (task.error !== undefined) sequence?.dispose();
+      task.settle();
     }
-    task.settle();
   };
 
   const fail = (tasks: Iterable<Task>, error: unknown) => {
@@ -146,21 +147,33 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const candidates = [...waiting].filter(task => !task.ended && !task.request.isParked());
     for (const task of admissionOrder(candidates, [...running])) {
       if (isBeingComputed(task)) continue;
-      if (running.size >= maxSequences && !preemptParked()) return;
-      const { tokens, request } = task;
-      if (running.size > 0 && !cache.fits(tokens, request.tenant, running.size)) return;
-      try {
-        task.sequence = cache.open(tokens, request.tenant, request.owner);
-      } catch (error) {
-        if (running.size > 0 && error instanceof CapacityError) return;
-        fail([task], error);
-        continue;
-      }
+      const sequence = open(task);
+      if (task.ended) continue;
+      if (!sequence) return;
+      task.sequence = sequence;
       waiting.delete(task);
       running.add(task);
-      task.promptEnd = tokens.length;
-      if (!task.started) request.onStart(task.sequence.length);
+      task.promptEnd = task.tokens.length;
+      if (!task.started) task.request.onStart(sequence.length);
       task.started = true;
+    }
+  };
+
+  /** Opens a task's sequence if there is room beside the others. Those whose readers have fallen behind make room. */
+  const open = (task: Task): Sequence | undefined => {
+    const { tokens, request } = task;
+    for (;;) {
+      const isAlone = running.size === 0;
+      try {
+        if (isAlone || (running.size < maxSequences && cache.fits(tokens, request.tenant, running.size)))
+          return cache.open(tokens, request.tenant, request.owner);
+      } catch (error) {
+        if (isAlone || !(error instanceof CapacityError)) {
+          fail([task], error);
+          return undefined;
+        }
+      }
+      if (!preemptParked()) return undefined;
     }
   };
 
@@ -247,6 +260,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
       return pass;
     });
     for (const task of tasks) task.flights++;
+    // It may fail before it is landed.
+    delivered.catch(() => {});
     const deviceSampled = chunks.every(({ logits, sampling }) => logits === 'none' || sampling);
     const land = () => {
       for (const result of results) result();
@@ -275,9 +290,20 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     try {
       const sampled = sample();
       tokens.push(sampled.id);
-      // The pass ahead has added its handle.
+      // The pass ahead has added its handle; if this request was left out of it, the next one takes the id.
       if (sequence && sequence.length >= tokens.length) sequence.setToken(tokens.length - 1, sampled.id);
+      else task.handle = undefined;
       if (!request.onToken(sampled, dropped)) task.ended = true;
+    } catch (error) {
+      fail([task], error);
+    }
+  };
+
+  const notePrompt = (task: Task, held: number) => {
+    if (task.ended || !task.sequence) return;
+    try {
+      task.request.onPrefill(held);
+      if (held === task.promptEnd) cache.snapshot(task.sequence);
     } catch (error) {
       fail([task], error);
     }
@@ -287,11 +313,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const { tasks, decodeRows, promptRows, started } = flight;
     try {
       await flight.delivered;
-      for (const { task, held } of flight.prompts) {
-        if (task.ended || !task.sequence) continue;
-        task.request.onPrefill(held);
-        if (held === task.promptEnd) cache.snapshot(task.sequence);
-      }
+      for (const { task, held } of flight.prompts) notePrompt(task, held);
       flight.land();
       const now = performance.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });
@@ -326,26 +348,25 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
 
   const run = async () => {
     isLooping = true;
-    try {
-      let flying: Flight | undefined;
-      while (waiting.size + running.size > 0 || flying) {
-        await yieldToEventLoop();
-        const woken = new Promise<void>(resolve => {
-          wakeUp = resolve;
-        });
+    let flying: Flight | undefined;
+    while (waiting.size + running.size > 0 || flying) {
+      await yieldToEventLoop();
+      const woken = new Promise<void>(resolve => {
+        wakeUp = resolve;
+      });
+      try {
         const turned = await turn(flying);
         flying = turned.flying;
         // All readers have fallen behind: there is nothing to do until one of them reads again.
         if (turned.idle && waiting.size + running.size > 0) await woken;
+      } catch (error) {
+        // A bug: nobody may wait for ever. The next turn tells them.
+        flying = undefined;
+        fail([...waiting, ...running], error);
+        for (const task of running) task.flights = 0;
       }
-    } catch (error) {
-      // A bug: nobody may wait for ever.
-      const tasks = [...waiting, ...running];
-      fail(tasks, error);
-      for (const task of tasks) await finish(task);
-    } finally {
-      isLooping = false;
     }
+    isLooping = false;
   };
 
   return {

@@ -1,0 +1,106 @@
+/** A model and its scheduler, with a device that counts passes, can fail, and can sample as a GPU does. */
+import type { KvCache } from '../src/cache/kv-cache.ts';
+import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
+import { type GenerateOptions, generate } from '../src/engine/generate.ts';
+import { type Cancellation, createScheduler, type Scheduler } from '../src/engine/scheduler.ts';
+import { createStream, type Result, type Stream, type Token } from '../src/engine/stream.ts';
+import type { Tensor } from '../src/kernel/device.ts';
+import { createPlan, type Plan, planBytes } from '../src/plan/plan.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { tinyModel } from './tiny-model.ts';
+
+const tiny = new Blob([writeGguf(tinyModel({ tied: false, layers: 1 }))]);
+
+export interface GenerationsOptions {
+  device?: 'js' | 'wasm';
+  kv?: string;
+  maxSequences?: number;
+  /** Pages that fit beside `maxSequences` tails. Default: no limit. */
+  pages?: number;
+  prefillChunk?: number;
+  /** Samples on the device, so that the scheduler runs one pass ahead. Needs `device: 'js'`. */
+  samples?: boolean;
+}
+
+export interface Generations {
+  engine: Engine;
+  plan: Plan;
+  cache: KvCache;
+  scheduler: Scheduler;
+  /** Rows of each pass so far. */
+  passes: number[];
+  /** The next pass fails with this error. */
+  failNext(error: Error): void;
+  ask(prompt: string, options?: GenerateOptions): Stream<Token>;
+  /** Waits until no pass runs any more: all readers have fallen behind. */
+  standstill(): Promise<void>;
+}
+
+export async function openGenerations(options: GenerationsOptions = {}): Promise<Generations> {
+  const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples } = options;
+  const context = 1024;
+  const file = await openModelFile(tiny);
+  const plan = createPlan(kv, planShape(file, 16));
+  const engine = await loadEngine(file, { plan, context }, { device, prefillChunk });
+  const capacity = pages === undefined ? undefined : maxSequences * planBytes(plan, 1) + pages * plan.leaf.bytes;
+  const cache = engine.openCache(plan, { context, capacity });
+  const scheduler = createScheduler(engine, cache, plan, maxSequences);
+  const passes: number[] = [];
+  let failure: Error | undefined;
+  const { embed, rmsNorm } = engine.device;
+  if (samples) sampleOnDevice(engine);
+  const { embed: embedTokens } = engine.device;
+  engine.device.embed = (table, ids, out) => {
+    passes.push(ids.length);
+    (samples ? embedTokens : embed).call(engine.device, table, ids, out);
+  };
+  engine.device.rmsNorm = (...args) => {
+    const error = failure;
+    failure = undefined;
+    if (error) throw error;
+    rmsNorm.apply(engine.device, args);
+  };
+  return {
+    ...{ engine, plan, cache, scheduler, passes },
+    failNext(error) {
+      failure = error;
+    },
+    ask(prompt, options = {}) {
+      const ids = engine.tokenizer.encode(prompt);
+      const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
+      const body = (cancellation: Cancellation, result: Result) =>
+        generate(generation, ids, options, result, cancellation);
+      return createStream(body, options.signal);
+    },
+    async standstill() {
+      for (let idle = 0, seen = -1; idle < 20; idle++) {
+        if (passes.length !== seen) idle = 0;
+        seen = passes.length;
+        await new Promise(resolve => setTimeout(resolve, 1));
+      }
+    },
+  };
+}
+
+/** Greedy sampling with handles that are known to the host only later, as on a GPU. */
+function sampleOnDevice({ device }: Engine): void {
+  const slots: number[] = [];
+  const { embed } = device;
+  device.sampleTokens = (logits, requests) => {
+    const first = slots.length;
+    const { data, cols } = logits as Tensor & { data: Float32Array };
+    for (const { row } of requests) {
+      const values = data.subarray(row * cols, (row + 1) * cols);
+      slots.push(values.indexOf(values.reduce((a, b) => Math.max(a, b))));
+    }
+    const ids = slots.slice(first);
+    return {
+      ids: new Promise(resolve => setTimeout(() => resolve(ids), 1)),
+      handles: ids.map((_, i) => -1 - first - i),
+    };
+  };
+  device.embed = (table, ids, out) => {
+    const known = Array.from(ids, id => (id < 2 ** 31 ? id : slots[2 ** 32 - 1 - id]));
+    embed.call(device, table, known, out);
+  };
+}

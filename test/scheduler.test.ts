@@ -1,0 +1,246 @@
+/** The scheduler: requests share passes, nobody waits for a reader, a tenant or a failure that is not its own. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { CapacityError, InputError } from '../src/errors.ts';
+import type { Result, Stream, Token } from '../src/index.ts';
+import { type Generations, openGenerations } from './generations.ts';
+import { load, words } from './lifetimes.ts';
+
+const greedy = (maxTokens: number) => ({ temperature: 0, ignoreEos: true, maxTokens });
+const promptOf = (i: number) => `${String.fromCharCode(65 + i).repeat(3)} ${words.slice(7 * i, 7 * i + 20 + 3 * i)}`;
+/** The tokens that a prompt gets with nothing else running, in a tenant of its own. */
+const alone = async (on: Generations, prompt: string, maxTokens: number) =>
+  (await on.ask(prompt, { ...greedy(maxTokens), tenant: 'alone' }).result()).ids;
+const idsOf = async (stream: Stream<Token>) => (await stream.result()).ids;
+
+/** Nothing is held but pages that are kept for later prompts. */
+function expectReleased({ cache, scheduler, engine }: Generations): void {
+  expect(scheduler.stats).toMatchObject({ waiting: 0, running: 0 });
+  const { sharedLeaves, snapshots, used, cachedBytes } = cache.stats;
+  expect({ sharedLeaves, snapshots, held: used - cachedBytes }).toEqual({ sharedLeaves: 0, snapshots: 0, held: 0 });
+  const { weights, scratch } = engine.bytes;
+  if (engine.device.name === 'js') expect(engine.device.allocatedBytes).toBe(weights + scratch + cachedBytes);
+}
+
+describe('continuous batching', () => {
+  it('eight requests share their passes', async () => {
+    const on = await openGenerations();
+    const lengths = Array.from({ length: 8 }, (_, i) => 20 + i);
+    const expected: number[][] = [];
+    for (const [i, length] of lengths.entries()) expected.push(await alone(on, promptOf(i), length));
+    const sum = on.passes.splice(0).length;
+    const found = await Promise.all(lengths.map((length, i) => idsOf(on.ask(promptOf(i), greedy(length)))));
+    expect(found).toEqual(expected);
+    expect(sum).toBeGreaterThan(180);
+    // 27 tokens, and the prompts: how many rows of them a pass has depends on the time that it takes, 8 at least.
+    expect(on.passes.length).toBeLessThan(sum / 2.5);
+    expectReleased(on);
+  });
+
+  it('a request that arrives later joins the passes of those that run', async () => {
+    const on = await openGenerations();
+    const first = on.ask(promptOf(0), greedy(40));
+    for (let i = 0; i < 10; i++) await first.next();
+    const second = idsOf(on.ask(promptOf(1), greedy(10)));
+    await Promise.all([first.result(), second]);
+    expect(on.passes.length).toBeLessThan(45);
+    expect(Math.max(...on.passes.slice(15))).toBeGreaterThan(1);
+  });
+
+  it('a long prompt does not stop others from getting tokens', async () => {
+    const on = await openGenerations({ prefillChunk: 16 });
+    const events: string[] = [];
+    const chat = async (name: string) => {
+      for await (const _ of on.ask(promptOf(name.charCodeAt(0) % 8), greedy(150))) events.push(name);
+    };
+    const chats = ['a', 'b'].map(chat);
+    while (events.length < 6) await new Promise(resolve => setTimeout(resolve, 1));
+    await on.ask(words.repeat(3).slice(0, 600), { ...greedy(2), onPrefill: () => events.push('chunk') }).result();
+    const during = events.slice(events.indexOf('chunk'), events.lastIndexOf('chunk'));
+    const count = (name: string) => during.filter(event => event === name).length;
+    expect(count('chunk')).toBeGreaterThan(20);
+    for (const name of ['a', 'b']) expect(count(name)).toBeGreaterThanOrEqual(count('chunk') - 2);
+    await Promise.all(chats);
+    expectReleased(on);
+  });
+
+  it('identical prompts that arrive together are computed once', async () => {
+    const on = await openGenerations();
+    const prompt = words.slice(0, 150);
+    const results = await Promise.all(Array.from({ length: 5 }, () => on.ask(prompt, greedy(6)).result()));
+    expect(results.map(({ usage }) => usage.reusedTokens)).toEqual([0, 144, 144, 144, 144]);
+    expect(new Set(results.map(({ ids }) => ids.join())).size).toBe(1);
+    expectReleased(on);
+  });
+});
+
+describe('cancellation frees everything', () => {
+  it('of a waiting request', async () => {
+    const on = await openGenerations({ maxSequences: 1 });
+    const running = on.ask(promptOf(0), greedy(20));
+    await running.next();
+    const stop = new AbortController();
+    const waiting = on.ask(promptOf(1), { ...greedy(20), signal: stop.signal }).result();
+    while (on.scheduler.stats.waiting === 0) await new Promise(resolve => setTimeout(resolve, 1));
+    stop.abort();
+    expect(await waiting).toMatchObject({ finish: 'cancelled', ids: [], usage: { prefilledTokens: 0 } });
+    expect((await running.result()).finish).toBe('length');
+    expectReleased(on);
+  });
+
+  it('of a prompt', async () => {
+    const on = await openGenerations({ prefillChunk: 8 });
+    const stop = new AbortController();
+    const options = { ...greedy(20), signal: stop.signal, onPrefill: () => stop.abort() };
+    const { finish, usage } = await on.ask(words, options).result();
+    expect([finish, usage.prefilledTokens]).toEqual(['cancelled', 8]);
+    expectReleased(on);
+  });
+
+  it.each([false, true])('of an answer (the device samples: %s)', async samples => {
+    const on = await openGenerations({ samples });
+    const stream = on.ask(promptOf(0), greedy(200));
+    for (let i = 0; i < 9; i++) await stream.next();
+    await stream.return();
+    expect((await stream.result()).ids).toEqual((await alone(on, promptOf(0), 9)).slice(0, 9));
+    expectReleased(on);
+  });
+
+  it.each([false, true])('of a request whose reader has stopped (the device samples: %s)', async samples => {
+    const on = await openGenerations({ samples });
+    const stream = on.ask(promptOf(0), greedy(500));
+    await stream.next();
+    await on.standstill();
+    await stream.return();
+    // The result has what was read.
+    expect(await stream.result()).toMatchObject({ finish: 'cancelled', usage: { completionTokens: 1 } });
+    expectReleased(on);
+  });
+});
+
+describe.each([false, true])('a reader that stops reading (the device samples: %s)', samples => {
+  it('stops its request only, and gets the same tokens when it goes on', async () => {
+    const on = await openGenerations({ samples });
+    const expected = await alone(on, promptOf(0), 150);
+    const slow = on.ask(promptOf(0), greedy(150));
+    await slow.next();
+    expect(await idsOf(on.ask(promptOf(1), greedy(100)))).toEqual(await alone(on, promptOf(1), 100));
+    await on.standstill();
+    const passes = on.passes.length;
+    await new Promise(resolve => setTimeout(resolve, 20));
+    expect(on.passes.length).toBe(passes);
+    expect(await idsOf(slow)).toEqual(expected);
+    expectReleased(on);
+  });
+
+  it.each([
+    ['sequences', { maxSequences: 2 }],
+    ['pages', { maxSequences: 3, pages: 10 }],
+  ])('gives way to others if there are no %s left', async (_, limits) => {
+    const on = await openGenerations({ ...limits, samples });
+    const expected: number[][] = [];
+    for (const i of [0, 1, 2]) expected.push(await alone(on, promptOf(i), 120));
+    const slow = [0, 1].map(i => on.ask(promptOf(i), greedy(120)));
+    for (const stream of slow) await stream.next();
+    await on.standstill();
+    expect(await idsOf(on.ask(promptOf(2), greedy(120)))).toEqual(expected[2]);
+    expect(on.scheduler.stats.preemptions).toBeGreaterThan(0);
+    expect(await Promise.all(slow.map(idsOf))).toEqual(expected.slice(0, 2));
+    expectReleased(on);
+  });
+
+  it('a cache that is too small for all gives everybody the same tokens as alone', async () => {
+    const on = await openGenerations({ samples, pages: 12 });
+    const lengths = Array.from({ length: 6 }, (_, i) => 60 + i);
+    const expected: number[][] = [];
+    for (const [i, length] of lengths.entries()) expected.push(await alone(on, promptOf(i), length));
+    const { preemptions } = on.scheduler.stats;
+    const found = await Promise.all(lengths.map((length, i) => idsOf(on.ask(promptOf(i), greedy(length)))));
+    expect(found).toEqual(expected);
+    expect(on.scheduler.stats.preemptions).toBeGreaterThan(preemptions);
+    expectReleased(on);
+  });
+});
+
+it('tenants take turns: one with fifty waiting requests does not delay another', async () => {
+  const on = await openGenerations({ maxSequences: 2 });
+  const order: string[] = [];
+  const ask = async (tenant: string, i: number) => {
+    await on.ask(`${i} ${promptOf(i % 8)}`, { ...greedy(3), tenant }).result();
+    order.push(tenant);
+  };
+  const many = Array.from({ length: 50 }, (_, i) => ask('many', i));
+  await new Promise(resolve => setTimeout(resolve, 5));
+  const before = order.length;
+  await Promise.all([...many, ask('one', 0)]);
+  // Those that were running, and the one that was admitted with it.
+  expect(order.indexOf('one') - before).toBeLessThanOrEqual(4);
+});
+
+it('a request that is too large for the cache is told what to do; others are not affected', async () => {
+  const on = await openGenerations({ maxSequences: 2, pages: 6 });
+  const other = idsOf(on.ask(promptOf(0), greedy(20)));
+  const failed = on.ask(words, greedy(20)).result();
+  await expect(failed).rejects.toThrow(CapacityError);
+  await expect(failed).rejects.toThrow(/Shorten the prompt, raise kvMemory, or use a codec with fewer bits/);
+  expect(await other).toEqual(await alone(on, promptOf(0), 20));
+  // An answer that would outgrow it ends.
+  expect((await on.ask(promptOf(1), greedy(2000)).result()).finish).toBe('length');
+  expectReleased(on);
+});
+
+describe('a failure', () => {
+  it.each([false, true])(
+    'of a pass rejects the requests in it, and no others (the device samples: %s)',
+    async samples => {
+      const on = await openGenerations({ maxSequences: 2, samples });
+      const expected = await alone(on, promptOf(2), 20);
+      const streams = [0, 1].map(i => on.ask(promptOf(i), greedy(30)));
+      for (const stream of streams) for (let i = 0; i < 5; i++) await stream.next();
+      const waiting = idsOf(on.ask(promptOf(2), greedy(20)));
+      on.failNext(new Error('the device hiccuped'));
+      for (const stream of streams) await expect(stream.result()).rejects.toThrow('the device hiccuped');
+      expect(await waiting).toEqual(expected);
+      expect(await idsOf(on.ask(promptOf(2), greedy(20)))).toEqual(expected);
+      expectReleased(on);
+    },
+  );
+
+  it("of a caller's callback rejects that request only", async () => {
+    const on = await openGenerations();
+    const onPrefill = () => {
+      throw new Error('a bug of the caller');
+    };
+    const [failed, fine] = [on.ask(promptOf(0), { ...greedy(9), onPrefill }), on.ask(promptOf(1), greedy(9))];
+    const settled = await Promise.allSettled([failed.result(), fine.result()]);
+    expect(settled.map(({ status }) => status)).toEqual(['rejected', 'fulfilled']);
+    expectReleased(on);
+  });
+});
+
+it('disposing the model ends everything that runs, waits, saves or restores', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'kvasir-scheduler-'));
+  const path = join(folder, 'saved.kvsession');
+  for (const ticks of [0, 1, 2, 5, 20]) {
+    const model = await load('wasm', { maxSequences: 2 });
+    const conversations = Array.from({ length: 5 }, () => model.conversation());
+    await conversations[0].send('hello', greedy(20)).result();
+    await conversations[0].save(path);
+    const work: Promise<unknown>[] = conversations
+      .slice(1)
+      .map((one, i) => one.send(promptOf(i), greedy(300)).result());
+    work.push(conversations[0].save(`${path}.again`), model.restore(path), model.complete(words, greedy(5)));
+    const settled = Promise.allSettled(work);
+    for (let i = 0; i < ticks; i++) await new Promise(resolve => setImmediate(resolve));
+    await model.dispose();
+    for (const outcome of await settled) {
+      if (outcome.status === 'rejected') expect(outcome.reason).toBeInstanceOf(InputError);
+      else if (outcome.value && 'finish' in (outcome.value as object))
+        expect((outcome.value as Result).finish).toBe('cancelled');
+    }
+    expect(model.memory().total).toBe(0);
+  }
+  await rm(folder, { recursive: true });
+});

@@ -252,6 +252,19 @@ describe('a stream', () => {
     expect(result).toMatchObject({ finish: 'stop', stop, text: text.slice(0, at) });
   });
 
+  it('gives several answers to one prompt, each as if it were the only one', async () => {
+    await using model = await load();
+    const options = { maxTokens: 12, temperature: 2, seed: 7 };
+    const results = await model.samples(prompt, 3, options);
+    for (const [i, { ids, seed }] of results.entries()) {
+      expect(seed).toBe(7 + i);
+      expect((await model.complete(prompt, { ...options, seed, tenant: 'alone' })).ids).toEqual(ids);
+    }
+    const pages = 16 * Math.floor((results[0].usage.promptTokens - 1) / 16);
+    expect(results.map(({ usage }) => usage.reusedTokens)).toEqual([0, pages, pages]);
+    await expect(model.samples(prompt, 0)).rejects.toThrow(/samples needs a number of answers/);
+  });
+
   it('gives the same tokens for the same seed', async () => {
     await using model = await load();
     const ask = (seed?: number) => model.complete(prompt, { maxTokens: 12, temperature: 2, seed });

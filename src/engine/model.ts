@@ -2,8 +2,9 @@
 
 import type { KvCacheStats } from '../cache/kv-cache.ts';
 import type { SessionSource } from '../cache/session-io.ts';
+import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
-import type { DeviceError } from '../errors.ts';
+import { type DeviceError, InputError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -31,6 +32,7 @@ import {
 } from './engine.ts';
 import { checkConversationOptions, checkLoadOptions } from './options.ts';
 import { resolveProfile } from './profile.ts';
+import { randomSeed } from './random.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
 import { restoreSession } from './session.ts';
 import type { Result, Stream, Token } from './stream.ts';
@@ -106,6 +108,15 @@ export interface Model extends AsyncDisposableLike {
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   /** `generate` for a prompt, `chat` for messages, without streaming. */
   complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
+  /**
+   * `count` answers to the same prompt or messages, each with a seed of its own: `seed`, `seed` + 1, ... They run together,
+   * and the prompt is read once.
+   */
+  samples(
+    prompt: Prompt | readonly ChatMessage[],
+    count: number,
+    options?: ChatOptions & PromptOptions,
+  ): Promise<Result[]>;
   /** Opens a conversation whose turns share a cache. Dispose it, or open it with `await using`. */
   conversation(options?: ConversationOptions): Conversation;
   /**
@@ -183,6 +194,8 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
     return createConversation(generation, { messages: startMessages(options) }, noteRunning, ephemeral);
   };
   const ephemeral = () => open({}, true);
+  const complete: Model['complete'] = async (prompt, options) =>
+    isChat(prompt) ? ephemeral().chat(prompt, options).result() : ephemeral().generate(prompt, options).result();
   const dispose = () => {
     disposal ??= (async () => {
       await Promise.all([...answering].map(one => one.dispose()));
@@ -210,8 +223,13 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
     stats: () => ({ ...cache.stats, ...scheduler.stats }),
     generate: (prompt, options) => ephemeral().generate(prompt, options),
     chat: (messages, options) => ephemeral().chat(messages, options),
-    complete: async (prompt, options) =>
-      isChat(prompt) ? ephemeral().chat(prompt, options).result() : ephemeral().generate(prompt, options).result(),
+    complete,
+    async samples(prompt, count, options = {}) {
+      if (!Number.isInteger(count) || count < 1)
+        throw new InputError(`samples needs a number of answers, 1 or more; got ${describeValue(count)}.`);
+      const { seed = randomSeed() } = options;
+      return Promise.all(Array.from({ length: count }, (_, i) => complete(prompt, { ...options, seed: seed + i })));
+    },
     conversation(options) {
       checkConversationOptions(options);
       return open(options);

@@ -132,6 +132,21 @@ describe.each(['tq4', 'tq2+recent9', 'kivi2g16+sink20'])('%s: undo', kv => {
   });
 });
 
+it('nothing of what was removed is in the file', async () => {
+  await using model = await load('wasm', { pageTokens: 256 });
+  await using conversation = model.conversation();
+  await conversation.send('Hi', { ...greedy, maxTokens: 4 }).result();
+  await conversation.send('The code is 4927.', greedy).result();
+  await conversation.undo();
+  const path = join(folder, 'removed.kvsession');
+  await conversation.save(path);
+  const { layers, kvHeads, headDim } = model.config;
+  const tail = (await readFile(path)).subarray(-4 * layers * kvHeads * headDim * 256);
+  const isUsed = (slot: number) => tail.subarray(2 * headDim * slot, 2 * headDim * (slot + 1)).some(byte => byte !== 0);
+  const used = Array.from({ length: 256 }, (_, slot) => slot).filter(isUsed);
+  expect(used).toEqual(Array.from({ length: conversation.length }, (_, slot) => slot));
+});
+
 it('a conversation can be saved after a prompt that was cancelled', async () => {
   await using model = await load('wasm');
   await using conversation = model.conversation();

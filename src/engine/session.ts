@@ -59,9 +59,21 @@ export async function saveSession(
     leafCount: view.leaves.length,
     leaves: leaves(),
     sinks: await read(view.sinkBlock),
-    tail: await read(view.tail),
+    tail: clearUnused(await read(view.tail), plan, engine.config.headDim, view.leaves.length, sequence.length),
   };
   await writeTo(target, writeSession(content));
+}
+
+/** Clears the rows of tokens that are sealed or were removed: a file holds only what the conversation has. */
+function clearUnused(tail: Uint8Array, plan: Plan, headDim: number, leaves: number, length: number): Uint8Array {
+  const { pageTokens, window } = plan;
+  const slots = tailCapacity({ pageTokens, recent: window.recent });
+  const used = new Set<number>();
+  for (let token = leaves * pageTokens; token < length; token++) used.add(token % slots);
+  const rowBytes = 2 * headDim;
+  for (let row = 0; row * rowBytes < tail.length; row++)
+    if (!used.has(row % slots)) tail.fill(0, row * rowBytes, (row + 1) * rowBytes);
+  return tail;
 }
 
 /** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */

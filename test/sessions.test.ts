@@ -162,6 +162,23 @@ it('a conversation can be saved after a prompt that was cancelled', async () => 
   expect((await restored.send('And then?', greedy).result()).ids).toEqual(expected.ids);
 });
 
+it('a session is restored for a tenant, and shares nothing with others', async () => {
+  const path = join(folder, 'tenant.kvsession');
+  await using model = await load('wasm');
+  await using conversation = model.conversation({ tenant: 'a' });
+  await conversation.send(long, greedy).result();
+  await conversation.save(path);
+  await using other = await load('wasm');
+  const reused = async (tenant: string) => {
+    const { usage } = await other.chat([{ role: 'user', content: long }], { ...greedy, tenant }).result();
+    return usage.reusedTokens;
+  };
+  await using restored = await other.restore(path, { tenant: 'a' });
+  expect(await reused('b')).toBe(0);
+  expect(await reused('a')).toBeGreaterThan(60);
+  expect((await restored.send('And then?', greedy).result()).usage.reusedTokens).toBeGreaterThan(60);
+});
+
 describe('a session that does not fit', () => {
   let model: Model;
   let path: string;

@@ -77,6 +77,8 @@ export interface ConversationOptions {
   system?: string;
   /** Earlier messages, oldest first, to continue a conversation. */
   messages?: readonly ChatMessage[];
+  /** The tenant of its answers, unless they name another one. */
+  tenant?: string;
 }
 
 /** What a conversation starts with. */
@@ -88,6 +90,7 @@ interface ConversationStart {
   ids?: readonly number[];
   /** Who holds their cache. */
   owner?: GenerationOwner;
+  tenant?: string;
 }
 
 const ANSWERING = 'This conversation is already answering. Wait until it has finished, or open another one.';
@@ -107,7 +110,7 @@ export function createConversation(
   const { engine, cache } = generation;
   const { tokenizer, template } = engine;
   const { initialMessages = start.messages } = start;
-  const { owner = {} } = start;
+  const { owner = {}, tenant } = start;
   let messages = [...start.messages];
   /** Tokens of the last prompt and its answer: the answer keeps its own tokens in later prompts. */
   let ids: readonly number[] = start.ids ?? [];
@@ -175,7 +178,7 @@ export function createConversation(
     result: Result,
   ) {
     try {
-      yield* generate(generation, prompt, options, result, cancellation, ephemeral ? undefined : owner);
+      yield* generate(generation, prompt, { tenant, ...options }, result, cancellation, ephemeral ? undefined : owner);
     } finally {
       ids = [...prompt, ...result.ids];
     }
@@ -207,7 +210,7 @@ export function createConversation(
   /** Takes the sequence out of the cache while it is saved, so that it is not evicted. */
   const save = async (target: SessionTarget) => {
     // Its tail may have been evicted; then it is computed again.
-    if (!cache.snapshotOf(owner) && ids.length > 0) await prefill(generation, ids, owner);
+    if (!cache.snapshotOf(owner) && ids.length > 0) await prefill(generation, ids, owner, tenant);
     const sequence = cache.take(owner);
     if (!sequence) throw new InputError('There is nothing to save yet. Send a message first.');
     try {
@@ -293,7 +296,7 @@ export function createConversation(
     },
     fork() {
       checkOpen();
-      return createConversation(generation, { messages, initialMessages, ids }, onRunning);
+      return createConversation(generation, { messages, initialMessages, ids, tenant }, onRunning);
     },
     async crop(tokens) {
       checkOpen();

@@ -145,9 +145,14 @@ export async function* generate(
 }
 
 /** Computes the cache of these tokens, for their owner. */
-export async function prefill({ scheduler }: GenerationContext, ids: readonly number[], owner: Owner): Promise<void> {
+export async function prefill(
+  { scheduler }: GenerationContext,
+  ids: readonly number[],
+  owner: Owner,
+  tenant = '',
+): Promise<void> {
   await scheduler.submit({
-    ...{ prompt: ids, tenant: '', owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
+    ...{ prompt: ids, tenant, owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
     isParked: () => false,
     onStart() {},
     onPrefill() {},

@@ -123,7 +123,7 @@ export interface Model extends AsyncDisposableLike {
    * Restores a conversation that `save` has written. The model, codec and profile must be the same; a session that is
    * damaged or does not fit is refused with an error that names the reason.
    */
-  restore(source: SessionSource): Promise<Conversation>;
+  restore(source: SessionSource, options?: Pick<ConversationOptions, 'tenant'>): Promise<Conversation>;
   /** Cancels running answers, waits for them, and frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
@@ -191,7 +191,12 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
   };
   const open = (options?: ConversationOptions, ephemeral?: boolean): Conversation => {
     checkOpen();
-    return createConversation(generation, { messages: startMessages(options) }, noteRunning, ephemeral);
+    return createConversation(
+      generation,
+      { messages: startMessages(options), tenant: options?.tenant },
+      noteRunning,
+      ephemeral,
+    );
   };
   const ephemeral = () => open({}, true);
   const complete: Model['complete'] = async (prompt, options) =>
@@ -234,12 +239,14 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       checkConversationOptions(options);
       return open(options);
     },
-    async restore(source) {
+    async restore(source, options = {}) {
       checkOpen();
+      checkConversationOptions(options);
+      const { tenant } = options;
       const owner = {};
-      const saved = await restoreSession(generation, source, owner);
+      const saved = await restoreSession(generation, source, owner, tenant);
       checkOpen();
-      return createConversation(generation, { ...saved, owner }, noteRunning);
+      return createConversation(generation, { ...saved, owner, tenant }, noteRunning);
     },
     dispose,
     [Symbol.asyncDispose]: dispose,

@@ -84,6 +84,7 @@ export const promptRules = { ...generateRules, parseSpecialTokens: boolean };
 
 export const conversationRules = {
   system: string(),
+  tenant: string(),
   messages: (value => checkMessages(value)) satisfies Rule,
 };
 

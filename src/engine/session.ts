@@ -81,10 +81,11 @@ export async function restoreSession(
   { engine, cache, plan, context }: { engine: Engine; cache: KvCache; plan: Plan; context: number },
   source: SessionSource,
   owner: Owner,
+  tenant?: string,
 ): Promise<SavedConversation> {
   const identity = await sessionIdentity(engine, plan);
   const { vocab } = engine.config;
-  const restoring = cache.restore();
+  const restoring = cache.restore(tenant);
   const { tail, sinks } = restoring;
   const expected = {
     ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },

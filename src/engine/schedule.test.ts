@@ -76,9 +76,9 @@ it('the youngest request makes room', () => {
 describe('the number of prompt rows', () => {
   it('is the maximum before anything was measured', () => expect(promptRowsPerPass({}, false, 256)).toBe(256));
 
-  it('makes passes of about 100 ms, at any depth', () => {
-    expect(promptRowsPerPass({ perPromptRow: 1 }, false, 256)).toBe(100);
-    expect(promptRowsPerPass({ perPromptRow: 4 }, false, 256)).toBe(25);
+  it('makes passes of about 250 ms, at any depth', () => {
+    expect(promptRowsPerPass({ perPromptRow: 1 }, false, 256)).toBe(250);
+    expect(promptRowsPerPass({ perPromptRow: 4 }, false, 256)).toBe(62);
     expect(promptRowsPerPass({ perPromptRow: 0.01 }, false, 256)).toBe(256);
     expect(promptRowsPerPass({ perPromptRow: 1000 }, false, 256)).toBe(8);
   });
@@ -86,7 +86,7 @@ describe('the number of prompt rows', () => {
   it('keeps passes short while others decode', () => {
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, true, 256)).toBe(35);
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 200 }, true, 256)).toBe(100);
-    expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, false, 256)).toBe(100);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, false, 256)).toBe(250);
   });
 
   it('follows the measured times', () => {

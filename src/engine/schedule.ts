@@ -84,9 +84,11 @@ export const chooseVictim = <T extends Pick<Candidate, 'arrival'>>(running: read
     undefined,
   );
 
-/** A pass with prompt rows should take about this long, in ms: so long takes it to stop, and so long is a chat's longest gap. */
-const PASS_MS = 100;
-/** While tokens are decoded, a pass takes at most this many times as long as one without prompt rows. */
+/** A pass of prompt rows only should take about this long, in ms: stopping takes as long. Shorter ones are less efficient. */
+const PASS_MS = 250;
+/** While tokens are decoded, about this long: so long is the longest gap between two tokens. */
+const MIXED_PASS_MS = 100;
+/** And at most this many times as long as a pass without prompt rows. */
 const MAX_SLOWDOWN = 4.5;
 
 /** What the last passes took, in ms; undefined before the first. */
@@ -98,7 +100,7 @@ export interface PassTimes {
 /** Prompt rows in the next pass. */
 export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding: boolean, maxRows: number): number {
   if (perPromptRow === undefined) return maxRows;
-  const allowed = decoding && decode !== undefined ? Math.min(PASS_MS, (MAX_SLOWDOWN - 1) * decode) : PASS_MS;
+  const allowed = decoding ? Math.min(MIXED_PASS_MS, (MAX_SLOWDOWN - 1) * (decode ?? MIXED_PASS_MS)) : PASS_MS;
   return Math.max(MIN_PROMPT_ROWS, Math.min(maxRows, Math.floor(allowed / perPromptRow)));
 }
 

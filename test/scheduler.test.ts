@@ -164,6 +164,17 @@ describe.each([false, true])('a reader that stops reading (the device samples: %
   });
 });
 
+it('a request that was preempted comes back when it fits, and not before', async () => {
+  const on = await openGenerations({ kv: 'f16', maxSequences: 3, pages: 20 });
+  const prompts = [0, 1, 2].map(i => promptOf(i) + words.slice(0, 150));
+  await Promise.all(prompts.map(prompt => idsOf(on.ask(prompt, greedy(120)))));
+  const { preemptions } = on.scheduler.stats;
+  expect(preemptions).toBeGreaterThan(0);
+  // Each opening asks for the 12 to 20 pages of its prompt.
+  expect(on.cache.stats.pageQueries).toBeLessThanOrEqual(20 * (3 + preemptions));
+  expectReleased(on);
+});
+
 it('tenants take turns: one with fifty waiting requests does not delay another', async () => {
   const on = await openGenerations({ maxSequences: 2 });
   const order: string[] = [];

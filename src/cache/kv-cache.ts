@@ -193,8 +193,9 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sequenceBytes,
     sharesLeaves: recent === 0,
     fits(prompt, salt, running) {
-      // What snapshots hold alone is not counted: a lower bound.
-      const evictable = index.idleBytes + snapshots.size * sequenceBytes;
+      // What snapshots hold alone is not counted: a lower bound. The prompt's own leaves must stay.
+      const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
+      const evictable = index.idleBytes - own + snapshots.size * sequenceBytes;
       const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
       const needed = sequenceBytes + (pages + running) * layout.bytes;
       return pool.used - evictable + needed <= pool.capacity;

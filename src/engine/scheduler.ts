@@ -168,12 +168,9 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
         if (isAlone || (running.size < maxSequences && cache.fits(tokens, request.tenant, running.size)))
           return cache.open(tokens, request.tenant, request.owner);
       } catch (error) {
-        if (isAlone || !(error instanceof CapacityError)) {
-          fail([task], error);
-          return undefined;
-        }
+        if (isAlone || !(error instanceof CapacityError)) fail([task], error);
       }
-      if (!preemptParked()) return undefined;
+      if (task.ended || !preemptParked()) return undefined;
     }
   };
 
@@ -224,10 +221,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     try {
       return await record(pieces);
     } catch (error) {
-      fail(
-        pieces.map(({ request }) => request),
-        error,
-      );
+      for (const { request } of pieces) fail([request], error);
       return undefined;
     }
   };

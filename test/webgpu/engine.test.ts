@@ -1,12 +1,12 @@
 /** Whole models on the webgpu device: the logits of js, in any batch, and a typed error when the GPU is lost. */
 import { expect, it } from 'vitest';
-import { loadEngine, openModelFile } from '../../src/engine/engine.ts';
+import { loadEngine, openModelFile, planShape } from '../../src/engine/engine.ts';
 import type { GenerateOptions } from '../../src/engine/generate.ts';
 import { step } from '../../src/engine/step.ts';
 import { DeviceError } from '../../src/errors.ts';
 import { type LoadOptions, loadModel } from '../../src/index.ts';
 import type { Chunk } from '../../src/model/forward.ts';
-import { createPlan } from '../../src/plan/plan.ts';
+import { createPlan, planBytes } from '../../src/plan/plan.ts';
 import { relativeError } from '../attention.ts';
 import { writeGguf } from '../gguf-writer.ts';
 import { itAll, matrix } from '../matrix.ts';
@@ -113,6 +113,27 @@ describeGpu('models', () => {
       }
     },
   );
+
+  itAll('three conversations that share a small cache get the answers that they get alone', async () => {
+    const blob = blobOf({ layers: 1 });
+    const file = await openModelFile(blob);
+    await file.gguf.close();
+    const plan = createPlan('tq4', planShape(file, 16));
+    const kvMemory = planBytes(plan, 64) + 2 * planBytes(plan, 20);
+    await using model = await loadModel(blob, { device: 'webgpu', pageTokens: 16, context: 128, kvMemory });
+    const talk = async (i: number, tenant: string) => {
+      const options = { temperature: 0, ignoreEos: true, maxTokens: 10 + i, tenant };
+      await using conversation = model.conversation();
+      const prompt = model.tokenizer.encode(`${i}: Odin drank the mead.`);
+      const { ids } = await conversation.generate(prompt, options).result();
+      return [...ids, ...(await conversation.generate([...prompt, ...ids, 65], options).result()).ids];
+    };
+    const alone: number[][] = [];
+    for (const i of [0, 1, 2]) alone.push(await talk(i, 'alone'));
+    expect(await Promise.all([0, 1, 2].map(i => talk(i, 'together')))).toEqual(alone);
+    const { evictions, running, waiting } = model.stats();
+    expect([evictions > 0, running, waiting]).toEqual([true, 0, 0]);
+  });
 
   // `npm test` loses a device in device.test.ts.
   itAll('a lost GPU is a typed error, and the next model runs', async () => {

@@ -1,9 +1,12 @@
 /**
- * GEMM: several rows of quantized activations times packed weights. One block of eight rows of weights is unpacked into
- * a panel, and all tiles of activations are multiplied by it: each lane holds one row of weights, and activations are
- * broadcast to all lanes as they are loaded. Meanwhile the next block arrives from memory. Two vectors of weights x four
- * rows of activations are eight integer sums, which stay in registers for one block; f32 sums are kept in memory between
- * blocks. The inner loop is unrolled as far as registers allow, because V8 moves loads ahead of everything but stores.
+ * GEMM: several rows of quantized activations times packed weights. Blocks of eight rows of weights are unpacked into a
+ * panel, and all tiles of activations are multiplied by it: each lane holds one row of weights, and activations are
+ * broadcast to all lanes as they are loaded. Two vectors of weights x four rows of activations are eight integer sums,
+ * which stay in registers for one block; f32 sums are kept in memory between panels. The inner loop is unrolled as far as
+ * registers allow, because V8 moves loads ahead of everything but stores.
+ *
+ * For many rows a panel has as many blocks as fit into the L1 cache, so that each tile is read in one go. For few rows it
+ * has one: its products are computed while the next block arrives from memory.
  *
  * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
  */
@@ -17,10 +20,12 @@ import { ACTIVATION_TILE, TILE_ROWS } from './quantize-activations.ts';
 /** Vectors of four weight rows per panel. */
 const PANEL_VECTORS = 2;
 const PANEL_ROWS = 4 * PANEL_VECTORS;
-/** A panel of the widest format: 16 vectors of int16 codes, and two groups with scales and minima. */
-const MAX_PANEL_BYTES = 16 * PANEL_VECTORS * (16 + 4);
+/** Half of a small L1 cache. */
+const MAX_PANEL_BYTES = 24 * 1024;
+/** Up to this many rows, reading weights takes longer than the products. */
+const FEW_ROWS = 24;
 /** Max rows of activations per panel. */
-const STRIP_ROWS = 64;
+const STRIP_ROWS = 256;
 /** f32 sums of a tile: [activation row][weight row]. */
 const TILE_SUM_BYTES = TILE_ROWS * PANEL_VECTORS * 16;
 const STRIP_SUM_BYTES = (STRIP_ROWS / TILE_ROWS) * TILE_SUM_BYTES;
@@ -28,14 +33,14 @@ const STRIP_SUM_BYTES = (STRIP_ROWS / TILE_ROWS) * TILE_SUM_BYTES;
 export const GEMM_SCRATCH = MAX_PANEL_BYTES + STRIP_SUM_BYTES;
 
 /**
- * Layout of a panel: scales of each group, minima if there are any, then codes, four int8 columns or two int16
+ * Layout of a panel's block: scales of each group, minima if there are any, then codes, four int8 columns or two int16
  * columns per vector.
  */
 function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithmetic) {
   const groups = 32 / group;
   const codes = 16 * PANEL_VECTORS * groups * (mins ? 2 : 1);
   const steps = activations === 'int8' ? 8 : 16;
-  return { groups, codes, steps };
+  return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
 }
 
 /** The arguments of `gemv`; `scratch` has GEMM_SCRATCH bytes per thread. */
@@ -44,6 +49,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const [x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread] = k.params.map((_, i) =>
     k.i32Param(i),
   );
+  const layout = panelLayout(format, arithmetic);
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const tileBlock = ACTIVATION_TILE[arithmetic.activations].size;
@@ -51,7 +57,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const { from, to } = chunkRange(k, outputs, PANEL_ROWS, chunk, chunks);
   const panel = k.i32(i32.add(scratch, i32.mul(thread, GEMM_SCRATCH)));
   const sums = k.i32(i32.add(panel, MAX_PANEL_BYTES));
-  const [weights, firstTile, tile, sum] = [k.i32(), k.i32(), k.i32(), k.i32()];
+  const [weights, firstTile, target, tile, sum, count] = Array.from({ length: 6 }, () => k.i32());
 
   k.for(from, to, PANEL_ROWS, o => {
     // If the last panel has only one vector, it is used twice.
@@ -71,21 +77,43 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
       });
       k.set(weights, i32.add(w, i32.mul(i32.shrU(o, 2), rowTileBytes)));
       k.set(firstTile, i32.add(x, i32.mul(i32.shrU(first, 2), tileBytes)));
-      k.for(0, blocks, 1, () => {
-        fillPanel(k, format, arithmetic, [weights, k.i32(i32.add(weights, second))], panel);
-        k.set(tile, firstTile);
-        const add = (rows: number) => addBlock(k, format, arithmetic, tile, rows, panel, sum);
-        forTiles(row => {
-          k.if(
-            i32.gtS(i32.sub(end, row), TILE_ROWS / 2),
-            () => add(TILE_ROWS),
-            () => add(TILE_ROWS / 2),
-          );
-          k.increment(tile, tileBytes);
+      const addPanels = (panelBlocks: number) =>
+        k.for(0, blocks, panelBlocks, start => {
+          k.set(count, i32.sub(blocks, start));
+          k.set(count, i32.select(i32.ltS(count, panelBlocks), count, panelBlocks));
+          const forBlocks = (body: () => void) => {
+            k.set(target, panel);
+            if (panelBlocks === 1) return body();
+            k.for(0, count, 1, () => {
+              body();
+              k.increment(target, layout.bytes);
+            });
+          };
+          forBlocks(() => {
+            fillPanel(k, format, arithmetic, [weights, k.i32(i32.add(weights, second))], target);
+            k.increment(weights, blockBytes(format));
+          });
+          forTiles(row => {
+            const add = (tileRows: number) => {
+              k.set(tile, i32.add(firstTile, i32.mul(i32.shrU(i32.sub(row, first), 2), tileBytes)));
+              forBlocks(() => {
+                addBlock(k, format, arithmetic, tile, tileRows, target, sum);
+                k.increment(tile, tileBlock);
+              });
+            };
+            k.if(
+              i32.gtS(i32.sub(end, row), TILE_ROWS / 2),
+              () => add(TILE_ROWS),
+              () => add(TILE_ROWS / 2),
+            );
+          });
+          k.increment(firstTile, panelBlocks * tileBlock);
         });
-        k.increment(weights, blockBytes(format));
-        k.increment(firstTile, tileBlock);
-      });
+      k.if(
+        i32.gtS(rows, FEW_ROWS),
+        () => addPanels(Math.floor(MAX_PANEL_BYTES / layout.bytes)),
+        () => addPanels(1),
+      );
       k.set(sum, sums);
       k.for(first, end, 1, row => {
         for (let v = 0; v < PANEL_VECTORS; v++) {

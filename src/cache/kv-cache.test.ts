@@ -267,3 +267,44 @@ describe('memory', () => {
     expect([cache.stats.used, device.allocatedBytes]).toEqual([0, 0]);
   });
 });
+
+describe('a restored sequence', () => {
+  const restore = (shares: boolean) => {
+    const { cache, run, device } = create();
+    const saved = run(numbers(11));
+    const { tail, sinkBlock, leaves } = saved.view;
+    const source = create();
+    const restoring = source.cache.restore();
+    const copyInto = async () => {
+      for (const leaf of leaves) restoring.addLeaf(await device.readBlock(leaf));
+      source.device.writeBlock(restoring.tail, await device.readBlock(tail));
+      source.device.writeBlock(restoring.sinks, await device.readBlock(sinkBlock));
+      restoring.finish(numbers(11), alice, shares);
+      saved.dispose();
+      cache.dispose();
+    };
+    return { ...source, restoring, copyInto };
+  };
+
+  it('continues where it was, and shares its leaves with prompts that begin like it', async () => {
+    const { cache, copyInto } = restore(true);
+    await copyInto();
+    expectContents(cache.open([...numbers(9), 100]), numbers(9));
+    expect(cache.stats).toMatchObject({ snapshots: 1, sharedLeaves: 2 });
+    expectContents(cache.open(numbers(20), '', alice), numbers(11));
+  });
+
+  it('is continued by its owner only, if another device has computed it', async () => {
+    const { cache, copyInto } = restore(false);
+    await copyInto();
+    expect([cache.known(numbers(20)), cache.open(numbers(20)).length]).toEqual([0, 0]);
+    expectContents(cache.open(numbers(20), '', alice), numbers(11));
+  });
+
+  it('that is refused leaves nothing', () => {
+    const { cache, restoring } = restore(true);
+    restoring.addLeaf(new Uint8Array(0));
+    restoring.discard();
+    expect(cache.stats.used).toBe(0);
+  });
+});

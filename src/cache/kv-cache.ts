@@ -143,11 +143,15 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
 
   /** The snapshot from which the most tokens can be reused, and how many. */
-  const findSnapshot = (prompt: readonly number[], salt: string): { snapshot?: Snapshot; length: number } => {
+  const findSnapshot = (
+    prompt: readonly number[],
+    salt: string,
+    owner?: Owner,
+  ): { snapshot?: Snapshot; length: number } => {
     let best: { snapshot?: Snapshot; length: number } = { length: 0 };
     for (const snapshot of snapshots) {
       const { sequence } = snapshot;
-      if (sequence.salt !== salt) continue;
+      if (sequence.salt !== salt || !(sequence.shares || snapshot.owner === owner)) continue;
       const length = sequence.croppedLength(sharedLength(sequence.ids, prompt));
       if (length > best.length) best = { snapshot, length };
     }
@@ -184,7 +188,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** Reuses as much as possible. */
   const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
     const path = findLeaves(prompt, salt);
-    const { snapshot, length } = findSnapshot(prompt, salt);
+    const { snapshot, length } = findSnapshot(prompt, salt, owner);
     if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length, owner);
     return path.length > 0 ? openFrom(path, salt) : create(salt);
   };

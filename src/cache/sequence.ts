@@ -57,6 +57,8 @@ export interface SequenceRun {
 export interface Sequence {
   readonly view: KvView;
   readonly salt: string;
+  /** Whether its leaves are published: others may have them. */
+  readonly shares: boolean;
   /** Number of tokens, including dropped ones. */
   readonly length: number;
   /** The token ids, including dropped ones; a negative id is the handle of a token that is not known yet. */
@@ -270,6 +272,7 @@ export function createSequence(options: SequenceOptions): Sequence {
   return {
     view,
     salt,
+    shares: index !== undefined,
     get length() {
       return ids.length;
     },

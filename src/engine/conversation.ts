@@ -302,8 +302,7 @@ export function createConversation(
       checkOpen();
       if (!Number.isInteger(tokens) || tokens < 0)
         throw new InputError(`crop needs a number of tokens, 0 or more; got ${describeValue(tokens)}.`);
-      if (running)
-        throw new InputError('This conversation is answering. Wait until it has finished before cropping it.');
+      if (running) throw new InputError(ANSWERING);
       ids = ids.slice(0, tokens);
       return snapshot()?.crop(tokens) ?? 0;
     },

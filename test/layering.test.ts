@@ -8,6 +8,7 @@ import { describe, expect, it } from 'vitest';
 const LAYERS = [
   'errors.ts',
   'sha256.ts',
+  'heap.ts',
   'hash-value.ts',
   'describe-value.ts',
   'closest-name.ts',

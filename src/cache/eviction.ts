@@ -1,4 +1,5 @@
 /** The order in which cached leaves are evicted. */
+import { createHeap } from '../heap.ts';
 
 /** A leaf of the prefix index that nobody uses and that has no children. */
 export interface Evictable {
@@ -17,49 +18,23 @@ export interface EvictionPolicy<T extends Evictable> {
 /** Heaps up to this size are not worth compacting. */
 const MIN_COMPACTED = 1024;
 
-/** Least recently used first: a binary heap by the time of last use when the candidate was added. */
+/** Least recently used first: a heap by the time of last use when the candidate was added. */
 export function createLru<T extends Evictable>(): EvictionPolicy<T> {
-  let heap: { candidate: T; lastUsed: number }[] = [];
-  let maxLength = MIN_COMPACTED;
-  const less = (a: number, b: number) => heap[a].lastUsed < heap[b].lastUsed;
-  const swap = (a: number, b: number) => {
-    [heap[a], heap[b]] = [heap[b], heap[a]];
-  };
-  const siftUp = (start: number) => {
-    for (let i = start; i > 0 && less(i, (i - 1) >> 1); i = (i - 1) >> 1) swap(i, (i - 1) >> 1);
-  };
-  const siftDown = () => {
-    for (let i = 0; ; ) {
-      let least = i;
-      for (const child of [2 * i + 1, 2 * i + 2]) if (child < heap.length && less(child, least)) least = child;
-      if (least === i) return;
-      swap(i, least);
-      i = least;
-    }
-  };
-  /** Candidates that are used often leave outdated entries; a cache that never evicts would keep them forever. */
-  const compact = () => {
-    heap = heap.filter(({ candidate, lastUsed }) => candidate.lastUsed === lastUsed);
-    heap.sort((a, b) => a.lastUsed - b.lastUsed);
-    maxLength = Math.max(MIN_COMPACTED, 2 * heap.length);
-  };
+  const heap = createHeap<{ candidate: T; lastUsed: number }>((a, b) => a.lastUsed < b.lastUsed);
+  let maxSize = MIN_COMPACTED;
+  /** It was not used since; otherwise it was added again then. */
+  const isCurrent = ({ candidate, lastUsed }: { candidate: T; lastUsed: number }) => candidate.lastUsed === lastUsed;
   return {
     add(candidate) {
-      if (heap.length >= maxLength) compact();
+      // Candidates that are used often leave outdated entries; a cache that never evicts would keep them forever.
+      if (heap.size >= maxSize) {
+        heap.filter(isCurrent);
+        maxSize = Math.max(MIN_COMPACTED, 2 * heap.size);
+      }
       heap.push({ candidate, lastUsed: candidate.lastUsed });
-      siftUp(heap.length - 1);
     },
     next() {
-      while (heap.length > 0) {
-        const { candidate, lastUsed } = heap[0];
-        const last = heap.pop()!;
-        if (heap.length > 0) {
-          heap[0] = last;
-          siftDown();
-        }
-        // It was used since, and added again then.
-        if (candidate.lastUsed === lastUsed) return candidate;
-      }
+      for (let entry = heap.pop(); entry; entry = heap.pop()) if (isCurrent(entry)) return entry.candidate;
       return undefined;
     },
   };

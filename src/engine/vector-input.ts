@@ -35,11 +35,12 @@ export function countRows(name: string, x: Float32Array, { heads, headDim }: Row
         `${x.length}.`,
     );
   const max = storedAsF16 ? MAX_F16 : Number.MAX_VALUE;
+  const allowed = storedAsF16
+    ? `Keys and values must be numbers from -${MAX_F16} to ${MAX_F16}`
+    : 'Queries must be finite numbers';
   for (let i = 0; i < x.length; i++) {
     if (Math.abs(x[i]) <= max) continue;
-    throw new InputError(
-      `${name}[${i}] is ${x[i]}. ${storedAsF16 ? `Keys and values must be numbers from -${MAX_F16} to ${MAX_F16}` : 'Queries must be finite numbers'}.`,
-    );
+    throw new InputError(`${name}[${i}] is ${x[i]}. ${allowed}.`);
   }
   return x.length / rowLength;
 }

@@ -9,6 +9,7 @@ export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';
 export type { AsyncDisposableLike, AsyncDispose } from './disposable.ts';
+export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './engine/answer.ts';
 export type {
   ChatOptions,
   Conversation,

@@ -25,6 +25,7 @@ const LAYERS = [
   'engine',
   'eval',
   'calibrate',
+  'worker',
   'server',
   'cli',
   'index.ts',

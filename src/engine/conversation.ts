@@ -8,6 +8,7 @@ import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
+import type { AnswerDelta, Tool, ToolChoice } from './answer.ts';
 import { throwIfDisposed } from './engine.ts';
 import { type GenerateOptions, type GenerationContext, type GenerationOwner, generate, prefill } from './generate.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
@@ -20,6 +21,10 @@ import { createStream, type Result, type Stream, type StreamBody, type Token } f
 export interface ChatOptions extends GenerateOptions {
   /** For the chat template: variables such as `enable_thinking`, and the time. */
   render?: RenderOptions;
+  /** Functions that the model may call. */
+  tools?: readonly Tool[];
+  /** Default: `auto` if there are tools. */
+  toolChoice?: ToolChoice;
 }
 
 /** Options of `generate`. */
@@ -52,6 +57,8 @@ export interface Conversation extends AsyncDisposableLike {
   undo(): Promise<readonly ChatMessage[]>;
   /** Answers the given messages, without adding them to `messages`. Reuses the part of the cache that they share. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
+  /** As `chat`, and streams text, reasoning and tool calls apart, with their tokens. */
+  answer(messages: readonly ChatMessage[], options?: ChatOptions): Stream<AnswerDelta>;
   /** Continues a text or token ids. Reuses the part of the cache that the prompt shares. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
   /** A second conversation with the same messages. Both share the cache of what they have in common. */
@@ -184,18 +191,23 @@ export function createConversation(
     }
   }
 
-  async function* streamText(
+  async function* streamDeltas(
     list: readonly ChatMessage[],
-    { render, ...options }: ChatOptions,
+    { render, tools, toolChoice, ...options }: ChatOptions,
     cancellation: Cancellation,
     result: Result,
-  ) {
+  ): AsyncGenerator<AnswerDelta, void, void> {
     const prompt = reuseTokens(tokenizer, ids, encodeChat(tokenizer, template, list, render));
-    for await (const { text } of streamTokens(prompt, options, cancellation, result)) if (text !== '') yield text;
+    for await (const token of streamTokens(prompt, options, cancellation, result))
+      yield { text: token.text, tokens: [token] };
+  }
+
+  async function* streamText(...answer: Parameters<typeof streamDeltas>): AsyncGenerator<string, void, void> {
+    for await (const { text } of streamDeltas(...answer)) if (text) yield text;
   }
 
   /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
-  const answer = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
+  const answerTurn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
     checkChatOptions(options);
     return stream(async function* (cancellation, result) {
       const turnMessages = ask();
@@ -253,12 +265,12 @@ export function createConversation(
     },
     send(content, options = {}) {
       checkContent(content);
-      return answer(() => [...messages, { role: 'user', content }], options);
+      return answerTurn(() => [...messages, { role: 'user', content }], options);
     },
-    regenerate: (options = {}) => answer(() => messages.slice(0, lastUserMessage('answer again') + 1), options),
+    regenerate: (options = {}) => answerTurn(() => messages.slice(0, lastUserMessage('answer again') + 1), options),
     edit(index, content, options = {}) {
       checkContent(content);
-      return answer(() => {
+      return answerTurn(() => {
         if (messages[index]?.role !== 'user')
           throw new InputError(`Message ${index} is not a user message; ${listUserMessages(messages)}.`);
         return [...messages.slice(0, index), { ...messages[index], content }];
@@ -283,6 +295,11 @@ export function createConversation(
       checkMessages(list);
       checkChatOptions(options);
       return stream((cancellation, result) => streamText(list, options, cancellation, result), options.signal);
+    },
+    answer(list, options = {}) {
+      checkMessages(list);
+      checkChatOptions(options);
+      return stream((cancellation, result) => streamDeltas(list, options, cancellation, result), options.signal);
     },
     generate(prompt, promptOptions = {}) {
       checkPrompt(prompt);

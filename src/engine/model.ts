@@ -12,6 +12,7 @@ import { choosePlan } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
+import type { AnswerDelta } from './answer.ts';
 import {
   type ChatOptions,
   type Conversation,
@@ -106,6 +107,8 @@ export interface Model extends AsyncDisposableLike {
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
   /** Answers messages, formatted by the model's chat template. Streams text. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
+  /** As `chat`, and streams text, reasoning and tool calls apart, with their tokens. */
+  answer(messages: readonly ChatMessage[], options?: ChatOptions): Stream<AnswerDelta>;
   /** `generate` for a prompt, `chat` for messages, without streaming. */
   complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
   /**
@@ -228,6 +231,7 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
     stats: () => ({ ...cache.stats, ...scheduler.stats }),
     generate: (prompt, options) => ephemeral().generate(prompt, options),
     chat: (messages, options) => ephemeral().chat(messages, options),
+    answer: (messages, options) => ephemeral().answer(messages, options),
     complete,
     async samples(prompt, count, options = {}) {
       if (!Number.isInteger(count) || count < 1)

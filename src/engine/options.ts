@@ -77,6 +77,11 @@ export const renderRules = {
 
 export const chatRules = {
   ...generateRules,
+  tools: rule('an array of tools', Array.isArray),
+  toolChoice: rule(
+    "'auto', 'none', 'required' or { name }",
+    value => ['auto', 'none', 'required'].includes(value as string) || isPlainObject(value),
+  ),
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
 

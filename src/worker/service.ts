@@ -1,0 +1,85 @@
+/**
+ * A model as a service: what a server or a page asks of it, in plain data that can be sent as messages. `createService`
+ * implements it on a loaded model; `connectService` forwards it to one in a child process or a browser Worker.
+ */
+import type { AnswerDelta } from '../engine/answer.ts';
+import type { ChatOptions, PromptOptions } from '../engine/conversation.ts';
+import type { MemoryUse, ModelDevice, ModelStats } from '../engine/model.ts';
+import type { Stream, Token } from '../engine/stream.ts';
+import type { ChatMessage, RenderOptions } from '../model/template.ts';
+
+/** A loaded model, described. */
+export interface ServiceInfo {
+  /** `general.name` of the model file. */
+  modelName?: string;
+  architecture: string;
+  /** The codec of the cache, as a spec string; its bits per value. */
+  kv: string;
+  kvBits: number;
+  /** Expected divergence of the codec in nats per token, if a profile tells it. */
+  expectedDivergence?: number;
+  /** Max tokens per sequence. */
+  context: number;
+  trainedContext: number;
+  vocab: number;
+  /** Bytes of the whole cache, tokens that one sequence could have in it, and sequences of `context` tokens that fit. */
+  kvMemory: number;
+  tokensThatFit: number;
+  sequencesAtFullContext: number;
+  maxSequences: number;
+  device: ModelDevice;
+  notices: readonly string[];
+  /** Whether the chat template knows tools. Without, tools are described in the system message. */
+  templateHasTools: boolean;
+}
+
+/** The state of a service. */
+export interface ServiceStats extends ModelStats {
+  memory: MemoryUse;
+}
+
+/** Runs in a conversation that keeps its cache, which can be saved and restored. Slots belong to their tenant. */
+interface SlotOption {
+  slot?: number;
+}
+
+export interface AnswerOptions extends ChatOptions, SlotOption {}
+
+export interface ServicePromptOptions extends PromptOptions, SlotOption {}
+
+export interface TokenizeOptions {
+  /** Begin with the BOS token, if the model uses one. Default: false. */
+  bos?: boolean;
+  /** Parse control tokens in the text. Default: false. */
+  parseSpecialTokens?: boolean;
+}
+
+export interface ModelService {
+  readonly info: ServiceInfo;
+  /** Resolves when the service has ended and will not answer again, with the reason. */
+  readonly ended: Promise<Error>;
+  stats(): Promise<ServiceStats>;
+  /** Answers messages. Cancelled by its signal, or when the reader leaves. */
+  answer(messages: readonly ChatMessage[], options?: AnswerOptions): Stream<AnswerDelta>;
+  /** Continues a text or token ids. */
+  generate(prompt: string | readonly number[], options?: ServicePromptOptions): Stream<Token>;
+  tokenize(text: string, options?: TokenizeOptions): Promise<number[]>;
+  tokenizeChat(messages: readonly ChatMessage[], render?: RenderOptions): Promise<number[]>;
+  detokenize(ids: readonly number[]): Promise<string>;
+  /** Saves a slot's conversation to a file of the engine's machine. */
+  saveSlot(slot: number, path: string, tenant?: string): Promise<SlotState>;
+  restoreSlot(slot: number, path: string, tenant?: string): Promise<SlotState>;
+  eraseSlot(slot: number, tenant?: string): Promise<void>;
+  /** The slots of a tenant that hold something. */
+  slots(tenant?: string): Promise<SlotState[]>;
+  /** Cancels what runs and frees everything. */
+  close(): Promise<void>;
+}
+
+/** A slot: a conversation that is kept between requests. */
+export interface SlotState {
+  slot: number;
+  tokens: number;
+  bytes: number;
+  busy: boolean;
+}

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { admissionOrder, type Candidate, chooseRows, chooseVictim, notePass, promptRowsPerPass } from './schedule.ts';
 
 const request = (arrival: number, promptRows = 0, options: Partial<Candidate> = {}): Candidate => ({
-  ...{ arrival, promptRows, tenant: '', ready: true },
+  ...{ arrival, promptRows, tenant: '', ready: true, lastTurn: -1 },
   ...options,
 });
 const rowsOf = (pieces: { request: Candidate; rows: number }[]) =>
@@ -29,19 +29,36 @@ describe('the rows of a pass', () => {
     expect(chooseRows([request(0, 0, { ready: false }), request(1, 50, { ready: false })], 64, 64)).toEqual([]);
   });
 
+  it('go round when there are more decoding requests than rows', () => {
+    const requests = Array.from({ length: 10 }, (_, i) => ({ ...request(i), turns: 0 }));
+    let turn = 0;
+    for (let pass = 0; pass < 25; pass++)
+      for (const { request: one } of chooseRows(requests, 4, 8))
+        Object.assign(one, { lastTurn: turn++, turns: one.turns + 1 });
+    expect(requests.map(one => one.turns)).toEqual(Array(10).fill(10));
+  });
+
+  it('are not all taken by decoding requests while a prompt waits', () => {
+    const chats = Array.from({ length: 40 }, (_, i) => request(i));
+    expect(rowsOf(chooseRows([...chats, request(40, 100)], 32, 8)).at(-1)).toEqual([40, 8]);
+  });
+
   it('never exceed the limits, serve every decoding request that fits, and always make progress', () => {
     const requests = fc.array(fc.record({ promptRows: fc.nat(300), ready: fc.boolean(), tenant: fc.constant('') }), {
       maxLength: 40,
     });
     fc.assert(
       fc.property(requests, fc.integer({ min: 1, max: 64 }), fc.integer({ min: 8, max: 64 }), (list, max, prompts) => {
-        const candidates = list.map((one, arrival) => ({ ...one, arrival }));
+        const candidates = list.map((one, arrival) => ({ ...one, arrival, lastTurn: -1 }));
         const pieces = chooseRows(candidates, max, prompts);
         const rows = pieces.reduce((sum, piece) => sum + piece.rows, 0);
         expect(rows).toBeLessThanOrEqual(max);
         const ready = candidates.filter(one => one.ready);
         const decoding = ready.filter(one => one.promptRows === 0);
-        expect(pieces.filter(piece => piece.request.promptRows === 0)).toHaveLength(Math.min(max, decoding.length));
+        const decodeRows = decoding.length < ready.length ? Math.max(1, max - 8) : max;
+        expect(pieces.filter(piece => piece.request.promptRows === 0)).toHaveLength(
+          Math.min(decodeRows, decoding.length),
+        );
         const chunks = pieces.filter(piece => piece.request.promptRows > 0);
         expect(chunks.reduce((sum, chunk) => sum + chunk.rows, 0)).toBeLessThanOrEqual(prompts);
         for (const chunk of chunks) {

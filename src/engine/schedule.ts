@@ -9,6 +9,8 @@ export interface Candidate {
   readonly promptRows: number;
   /** Whether a row could run now: false while its next token is unknown, or its reader has fallen behind. */
   readonly ready: boolean;
+  /** When it last took part in a pass: a count of such turns of all requests; -1 before its first. */
+  readonly lastTurn: number;
 }
 
 export interface Piece<T> {
@@ -16,12 +18,13 @@ export interface Piece<T> {
   rows: number;
 }
 
-/** Every prompt gets at least this many rows of a pass, so that a short one is not held up by long ones. */
+/** Every prompt gets at least this many rows of a pass, so that a short one is not delayed by long ones. */
 const MIN_PROMPT_ROWS = 8;
 
 /**
  * The rows of the next pass: one per decoding request, then prompt chunks of at most `promptRows` rows together. Prompts get
- * equal shares, and the oldest gets what the others leave.
+ * equal shares, and the oldest gets what the others leave. If there are more decoding requests than rows, they take turns,
+ * and leave some rows to the prompts.
  */
 export function chooseRows<T extends Candidate>(
   requests: readonly T[],
@@ -29,9 +32,13 @@ export function chooseRows<T extends Candidate>(
   promptRows: number,
 ): Piece<T>[] {
   const ready = requests.filter(request => request.ready).sort((a, b) => a.arrival - b.arrival);
-  const decoding = ready.filter(request => request.promptRows === 0).slice(0, maxRows);
-  const pieces = decoding.map(request => ({ request, rows: 1 }));
   const prompts = ready.filter(request => request.promptRows > 0);
+  const decodeRows = prompts.length > 0 ? Math.max(1, maxRows - MIN_PROMPT_ROWS) : maxRows;
+  const decoding = ready
+    .filter(request => request.promptRows === 0)
+    .sort((a, b) => a.lastTurn - b.lastTurn)
+    .slice(0, decodeRows);
+  const pieces = decoding.map(request => ({ request, rows: 1 }));
   let free = Math.min(promptRows, maxRows - decoding.length);
   const share = Math.max(MIN_PROMPT_ROWS, Math.floor(free / Math.max(1, prompts.length)));
   const chunks: Piece<T>[] = [];
@@ -89,7 +96,7 @@ const PASS_MS = 250;
 /** While tokens are decoded, about this long: so long is the longest gap between two tokens. */
 const MIXED_PASS_MS = 100;
 /** And at most this many times as long as a pass without prompt rows. */
-const MAX_SLOWDOWN = 4.5;
+const MAX_SLOWDOWN = 4;
 
 /** What the last passes took, in ms; undefined before the first. */
 export interface PassTimes {

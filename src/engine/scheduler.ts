@@ -69,6 +69,7 @@ export interface Scheduler {
 /** A request in the scheduler. */
 interface Task extends Candidate {
   request: Request;
+  lastTurn: number;
   /** The prompt and the tokens so far. */
   tokens: number[];
   /** While it is running. */
@@ -108,6 +109,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   const waiting = new Set<Task>();
   const running = new Set<Task>();
   let arrivals = 0;
+  let turns = 0;
   let preemptions = 0;
   let times: PassTimes = {};
   let lastLanding = 0;
@@ -253,7 +255,10 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
       batchSize.adapt(promptRows + decodeRows, pass.longestBlockMs);
       return pass;
     });
-    for (const task of tasks) task.flights++;
+    for (const task of tasks) {
+      task.flights++;
+      task.lastTurn = turns++;
+    }
     // It may fail before it is landed.
     delivered.catch(() => {});
     const deviceSampled = chunks.every(({ logits, sampling }) => logits === 'none' || sampling);
@@ -377,6 +382,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
           promptEnd: request.prompt.length,
           sampled: 0,
           flights: 0,
+          lastTurn: -1,
           started: false,
           ended: false,
           get promptRows() {

@@ -8,6 +8,7 @@ import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { DeviceError, InputError, loadModel } from '../src/index.ts';
 import { type EngineEvent, type EngineProcess, startEngineProcess } from '../src/worker/engine-process.ts';
 import { writeGguf } from './gguf-writer.ts';
+import { itAll } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'kvasir-engine-'));
@@ -117,7 +118,7 @@ it('a model that does not exist is a typed error, and is not tried again', async
   expect(engine).toMatchObject({ state: 'failed', restarts: 0, pid: undefined });
 });
 
-it('gives up when it cannot be started again', { timeout: 120_000 }, async () => {
+itAll('gives up when it cannot be started again', { timeout: 120_000 }, async () => {
   const path = join(directory, 'lost.gguf');
   writeFileSync(path, writeGguf(tinyModel({ layers: 1 })));
   const { engine, states } = start(path);

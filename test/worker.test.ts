@@ -258,7 +258,6 @@ describe('the message protocol', () => {
     );
     for (const [i, { ids }] of results.entries()) expect(ids).toEqual(expected.get(i % 4));
     // Four sequences per pass; with a message per delta it would be 2400 and more.
-    console.log(counted.sent - sent);
     expect(counted.sent - sent).toBeLessThan(1200);
   });
 
@@ -294,6 +293,24 @@ describe('the message protocol', () => {
     await expect(call).rejects.toThrow(errors.DeviceError);
     expect(await other.ended).toBeInstanceOf(errors.DeviceError);
     expect(await local!.ended).toMatchObject({ message: 'The service was closed.' });
+  });
+
+  it('the loss of the device fails what waits, with its error', async () => {
+    const { user, host } = createPorts();
+    let lose: (error: errors.DeviceError) => void = () => {};
+    const lost = new Promise<errors.DeviceError>(resolve => {
+      lose = resolve;
+    });
+    hostService(host, async () => createService({ ...(await load()), lost }));
+    const other = await connectService(user);
+    const stream = other.generate('Kvasir', { ...options, maxTokens: 400 });
+    await stream.next();
+    const reading = stream.result();
+    lose(new errors.DeviceError('The GPU was lost.'));
+    await expect(reading).rejects.toThrow('The GPU was lost.');
+    expect(await other.ended).toBeInstanceOf(errors.DeviceError);
+    await expect(other.stats()).rejects.toThrow('The GPU was lost.');
+    user.close();
   });
 
   it('a load that fails, and another version of the protocol, are typed errors', async () => {

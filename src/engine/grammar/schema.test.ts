@@ -1,0 +1,147 @@
+/** Every text of a schema's grammar satisfies the schema; keywords that are not enforced are refused. */
+import { fileURLToPath } from 'node:url';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { seeded } from '../../../test/random.ts';
+import { hostile, refused, schemas } from '../../../test/support/schemas.ts';
+import { InputError } from '../../errors.ts';
+import type { Tokenizer } from '../../model/tokenizer.ts';
+import { openModelFile } from '../engine.ts';
+import { type Constraints, createConstraints } from './constraint.ts';
+import { formats } from './pattern.ts';
+import { schemaGrammar, schemaText } from './schema.ts';
+
+const mimir = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
+let tokenizer: Tokenizer;
+let constraints: Constraints;
+beforeAll(async () => {
+  const file = await openModelFile(mimir);
+  await file.gguf.close();
+  tokenizer = file.tokenizer;
+  constraints = createConstraints(tokenizer);
+});
+
+const constrain = (schema: Record<string, unknown> | true) =>
+  constraints.create(schemaText(schema, 'schema'), () => schemaGrammar(schema));
+
+/** A random text of the grammar; undefined if it is not complete after 400 tokens. */
+function write(schema: Record<string, unknown>, seed: number): string | undefined {
+  const random = seeded(seed);
+  const constraint = constrain(schema);
+  const closing = [...'"}],0@.jst'].map(letter => tokenizer.encode(letter)[0]);
+  const ids: number[] = [];
+  while (ids.length < 400) {
+    const mask = constraint.mask();
+    const isAllowed = (id: number) => ((mask[id >>> 5] >>> (id & 31)) & 1) === 1;
+    const allowed = Array.from({ length: tokenizer.vocabSize }, (_, id) => id).filter(isAllowed);
+    const ending = allowed.filter(id => tokenizer.eosIds.has(id));
+    if (ending.length > 0 && (ending.length === allowed.length || random.next() < 0.5)) return tokenizer.decode(ids);
+    const others = allowed.filter(id => !tokenizer.eosIds.has(id));
+    const closers = random.next() < 0.4 ? closing.filter(isAllowed) : [];
+    const from = closers.length > 0 ? closers : others;
+    const id = from[random.below(from.length)];
+    expect(tokenizer.tokenBytes(id).length).toBeGreaterThan(0);
+    ids.push(id);
+    constraint.accept(id);
+  }
+  return undefined;
+}
+
+const accepts = (schema: Record<string, unknown> | true, text: string): boolean => {
+  const constraint = constrain(schema);
+  for (const id of [...tokenizer.encode(text), tokenizer.eos ?? tokenizer.eot!]) {
+    if (((constraint.mask()[id >>> 5] >>> (id & 31)) & 1) === 0) return false;
+    constraint.accept(id);
+  }
+  return true;
+};
+
+const ajv = new Ajv2020({ strict: false, formats: { ...formats } });
+
+it('there are 200 schemas', () => expect(schemas.length + hostile.length + refused.length).toBeGreaterThanOrEqual(200));
+
+describe('random texts of the grammar satisfy the schema', () => {
+  it.each(schemas.map(schema => [JSON.stringify(schema).slice(0, 100), schema] as const))('%s', (_name, schema) => {
+    const validate = ajv.compile(schema);
+    const texts = [1, 2, 3, 4, 5, 6].map(seed => write(schema, seed)).filter(text => text !== undefined);
+    expect(texts.length).toBeGreaterThan(0);
+    for (const text of texts) {
+      const value: unknown = JSON.parse(text);
+      expect(validate(value), `${text}: ${ajv.errorsText(validate.errors)}`).toBe(true);
+      expect(text.replace(/"(?:[^"\\]|\\.)*"/g, '""')).not.toMatch(/\s\s/);
+    }
+  });
+});
+
+describe('what is not enforced is refused', () => {
+  it.each(refused.map(([schema, reason]) => [String(reason), schema, reason] as const))(
+    '%s',
+    (_name, schema, reason) => {
+      expect(() => schemaGrammar(schema)).toThrow(InputError);
+      expect(() => schemaGrammar(schema)).toThrow(reason);
+    },
+  );
+});
+
+describe('hostile schemas take bounded time', () => {
+  it.each(hostile.map(schema => [JSON.stringify(schema).slice(0, 60), schema] as const))(
+    '%s',
+    { timeout: 30_000 },
+    (_name, schema) => {
+      const validate = ajv.compile(schema);
+      const text = write(schema, 1);
+      if (text !== undefined) expect(validate(JSON.parse(text)), text.slice(0, 200)).toBe(true);
+    },
+  );
+});
+
+const person = {
+  type: 'object',
+  properties: { name: { type: 'string' }, age: { type: 'integer' }, city: { type: 'string' } },
+  required: ['name'],
+};
+
+it.each<[schema: Record<string, unknown> | true, texts: string[], others: string[]]>([
+  [
+    true,
+    ['{}', '{"a": [1, {"b": null}]}', '{"a":1,"b":2}'],
+    ['[]', '1', '{ }', '{"a":  1}', '{"a": 1}\n', '{"a": 01}'],
+  ],
+  [
+    person,
+    ['{"name": "A"}', '{"name": "\\u00e9", "city": "日本"}'],
+    ['{}', '{"age": 1}', '{"name": "A", "x": 1}', '{"city": "B", "name": "A"}'],
+  ],
+  [{ type: 'integer', minimum: -5 }, ['-5', '0', '123456'], ['-6', '-10', '1.5', '-0']],
+  [
+    { type: 'number', exclusiveMinimum: 0, maximum: 1 },
+    ['0.5', '1', '0.01', '1.0'],
+    ['0', '0.0', '1.1', '-0.5', '1e1'],
+  ],
+  [
+    { type: 'string', minLength: 2, maxLength: 3 },
+    ['"ab"', '"é\\n"', '"😀😀😀"'],
+    ['"a"', '"abcd"', '"\\ud83d\\ude00"'],
+  ],
+  [{ type: 'string', pattern: '^[^a]"\\\\$' }, ['"b\\"\\\\"'], ['"a\\"\\\\"', '"b"']],
+  [
+    { type: 'object', properties: { ab: { type: 'integer' } }, additionalProperties: { type: 'boolean' } },
+    ['{"ab": 1, "a": true, "abc": true}'],
+    ['{"ab": true}', '{"a": true, "ab": false}', '{"\\u0061b": true}'],
+  ],
+  [{ enum: ['a', 'ab', 1], type: 'string' }, ['"a"', '"ab"'], ['1', '"abc"', '']],
+])('%j', (schema, texts, others) => {
+  expect(texts.filter(text => !accepts(schema, text))).toEqual([]);
+  expect(others.filter(text => accepts(schema, text))).toEqual([]);
+});
+
+it('compiles a schema once, and forgets the least recently used', () => {
+  const own = createConstraints(tokenizer);
+  const use = (n: number) => own.create(schemaText({ const: n }, 'schema'), () => schemaGrammar({ const: n }));
+  for (let i = 0; i < 100; i++) use(i % 20);
+  expect(own.compiled).toBe(20);
+  for (let i = 0; i < 40; i++) use(i);
+  expect(own.compiled).toBe(40);
+  use(0);
+  expect(own.compiled).toBe(41);
+});

@@ -1,0 +1,193 @@
+/** Structured output, tools and reasoning with real models. The soak over all schemas and the cost run with KVASIR_ALL. */
+import { fileURLToPath } from 'node:url';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { describe, expect, it } from 'vitest';
+import { type ChatMessage, InputError, loadModel, type Model, type Tool } from '../src/index.ts';
+import { writeGguf } from './gguf-writer.ts';
+import { ALL_CASES } from './matrix.ts';
+import { describeWithFile, smolModel } from './shared.ts';
+import { schemas } from './support/schemas.ts';
+import { tinyModel } from './tiny-model.ts';
+
+/** Time per constrained token, relative to an unconstrained one. */
+const MAX_COST = 1.3;
+
+const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
+const ajv = new Ajv2020({
+  strict: false,
+  formats: {
+    date: true,
+    time: true,
+    'date-time': true,
+    uuid: true,
+    ipv4: true,
+    hostname: true,
+    email: true,
+    uri: true,
+  },
+});
+const ask: ChatMessage[] = [{ role: 'user', content: 'Answer in JSON.' }];
+const tool = (name: string, properties: Record<string, unknown>): Tool => ({
+  type: 'function',
+  function: {
+    name,
+    description: `Calls ${name}`,
+    parameters: { type: 'object', properties, required: Object.keys(properties) },
+  },
+});
+const tools = [
+  tool('get_weather', { city: { type: 'string', maxLength: 20 } }),
+  tool('add', { a: { type: 'integer' }, b: { type: 'integer' } }),
+];
+
+async function checkSchema(model: Model, schema: Record<string, unknown>, seed: number): Promise<string> {
+  const { text, finish } = await model.complete(ask, { schema, temperature: 1, seed, maxTokens: 60 });
+  if (finish === 'length') return finish;
+  const validate = ajv.compile(schema);
+  expect(validate(JSON.parse(text)), `${text}: ${ajv.errorsText(validate.errors)}`).toBe(true);
+  return finish;
+}
+
+describe('a tiny model with random weights', () => {
+  it('satisfies schemas in every call that takes one', async () => {
+    await using model = await loadModel(new Blob([writeGguf(tinyModel({ layers: 1 }))]), { device: 'js' });
+    const schema = { type: 'array', items: { enum: [1, 'b', null] }, minItems: 1, maxItems: 3 };
+    const validate = ajv.compile(schema);
+    const options = { schema, temperature: 1, seed: 3, maxTokens: 60 };
+    const results = [
+      await model.generate('x', options).result(),
+      await model.chat(ask, options).result(),
+      await model.conversation().send('Hi', options).result(),
+      ...(await model.samples(ask, 4, options)),
+    ];
+    for (const { text, finish } of results) {
+      expect(finish).toBe('stop');
+      expect(validate(JSON.parse(text)), text).toBe(true);
+    }
+  });
+
+  it('biases logits', async () => {
+    await using model = await loadModel(new Blob([writeGguf(tinyModel({ layers: 1 }))]), { device: 'js' });
+    const { ids } = await model.complete('x', { logitBias: { 65: 100 }, temperature: 0, maxTokens: 4 });
+    expect(ids).toEqual([65, 65, 65, 65]);
+    await expect(model.complete('x', { logitBias: { 70000: 1 } })).rejects.toThrow(/Token 70000 .*logitBias.* outside/);
+  });
+
+  it('refuses what it cannot follow before any work', async () => {
+    await using model = await loadModel(new Blob([writeGguf(tinyModel({ layers: 1 }))]), { device: 'js' });
+    expect(() => model.chat(ask, { schema: { type: 'array', uniqueItems: true } })).toThrow(/schema\.uniqueItems/);
+    expect(() => model.generate('x', { schema: true, ignoreEos: true })).toThrow(InputError);
+    expect(() => model.chat(ask, { tools, schema: true })).toThrow(/cannot be used together/);
+    expect(() => model.chat(ask, { tools, toolChoice: { name: 'other' } })).toThrow(/get_weather, add/);
+    expect(() => model.chat(ask, { toolChoice: 'required' })).toThrow(/no tools/);
+    expect(() => model.chat(ask, { tools: [tool('f', { a: { multipleOf: 2 } })] })).toThrow(
+      /tools\[0\]\.function\.parameters\.properties\.a\.multipleOf/,
+    );
+    expect(() => model.chat(ask, { tools: [tool('<|end|>', {})] })).toThrow(/function\.name/);
+  });
+
+  it('separates reasoning that the template opens, and constrains only the answer', async () => {
+    const source = "{{ messages[0].content }}{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}</think>";
+    const file = writeGguf(
+      tinyModel({ layers: 1, metadata: { 'tokenizer.chat_template': source.replace('</think>', '{# </think> #}') } }),
+    );
+    await using model = await loadModel(new Blob([file]), { device: 'js' });
+    // The bias makes the random model end its reasoning at some time.
+    const ends = Object.fromEntries([...'</think>'].map(letter => [letter.charCodeAt(0), 8]));
+    const { finish, reasoning, text } = await model.complete(ask, {
+      schema: { enum: [1, 2] },
+      logitBias: ends,
+      maxTokens: 400,
+      seed: 1,
+    });
+    if (finish === 'stop') expect(['1', '2']).toContain(text);
+    else expect(reasoning).not.toBe('');
+  });
+
+  it('streams calls: the name first, then the arguments, with all tokens', async () => {
+    await using model = await loadModel(new Blob([writeGguf(tinyModel({ layers: 1 }))]), { device: 'js' });
+    const stream = model.answer(ask, { tools, toolChoice: { name: 'add' }, temperature: 1, seed: 1, maxTokens: 200 });
+    const ids: number[] = [];
+    let [names, json] = [0, ''];
+    for await (const { toolCalls = [], tokens } of stream) {
+      ids.push(...tokens.map(token => token.id));
+      for (const { name, id, arguments: more = '' } of toolCalls) {
+        if (name !== undefined) names++;
+        expect(id !== undefined).toBe(name !== undefined);
+        json += more;
+      }
+    }
+    const { toolCalls, text, finish, ids: all } = await stream.result();
+    expect({ names, text, finish }).toEqual({ names: 1, text: '', finish: 'tool_calls' });
+    expect(ids).toEqual(all);
+    expect(toolCalls).toEqual([
+      { id: expect.stringMatching(/^call_\w{24}$/), type: 'function', function: { name: 'add', arguments: json } },
+    ]);
+    expect(Object.keys(JSON.parse(json))).toEqual(['a', 'b']);
+  });
+});
+
+it('Mimir satisfies a dozen schemas', { timeout: 120_000 }, async () => {
+  await using model = await loadModel(mimir, { context: 512 });
+  const chosen = schemas.filter((_, i) => i % 16 === 0).slice(0, 12);
+  const finishes = await Promise.all(chosen.map((schema, i) => checkSchema(model, schema, i)));
+  expect(finishes.filter(finish => finish === 'stop').length).toBeGreaterThan(6);
+});
+
+describeWithFile(smolModel, 'SmolLM2', path => {
+  it.skipIf(!ALL_CASES)('satisfies every schema', { timeout: 900_000 }, async () => {
+    await using model = await loadModel(path, { context: 512 });
+    const finishes = await Promise.all(schemas.map((schema, i) => checkSchema(model, schema, i)));
+    expect(finishes.filter(finish => finish === 'stop').length).toBeGreaterThan(schemas.length / 2);
+  });
+
+  it.skipIf(!ALL_CASES)(`costs at most ${MAX_COST}x per token`, { timeout: 300_000 }, async () => {
+    await using model = await loadModel(path, { context: 1024 });
+    const story: ChatMessage[] = [{ role: 'user', content: 'Write a long story as a JSON object.' }];
+    const schema = { type: 'object', properties: { story: { type: 'string', minLength: 2000 } }, required: ['story'] };
+    const msPerToken = async (options: object) => {
+      const { timings } = await model.complete(story, {
+        temperature: 0.7,
+        seed: 1,
+        maxTokens: 100,
+        ignoreEos: !('schema' in options),
+        ...options,
+      });
+      return 1000 / timings.decodeRate;
+    };
+    const [free, constrained]: number[][] = [[], []];
+    for (let i = 0; i < 5; i++) {
+      free.push(await msPerToken({}));
+      constrained.push(await msPerToken({ schema }));
+    }
+    const ratio = Math.min(...constrained) / Math.min(...free);
+    console.log(
+      `ms per token: ${Math.min(...free).toFixed(2)} free, ${Math.min(...constrained).toFixed(2)} constrained (${ratio.toFixed(2)}x)`,
+    );
+    expect(ratio).toBeLessThan(MAX_COST);
+  });
+
+  it('calls tools ten times in a row, all well formed', { timeout: 300_000 }, async () => {
+    await using model = await loadModel(path, { context: 2048 });
+    const messages: ChatMessage[] = [
+      { role: 'user', content: 'What is the weather in Oslo, Rome and Paris? Use the tools.' },
+    ];
+    for (let step = 0; step < 10; step++) {
+      const toolChoice = step % 2 ? 'required' : { name: tools[step % 4 ? 1 : 0].function.name };
+      const { toolCalls = [], finish } = await model.complete(messages, {
+        tools,
+        toolChoice,
+        temperature: 0,
+        maxTokens: 100,
+      });
+      expect(toolCalls.length).toBeGreaterThan(0);
+      const whole = finish === 'tool_calls' ? toolCalls : toolCalls.slice(0, -1);
+      for (const { function: called } of whole) {
+        const { parameters } = tools.find(({ function: { name } }) => name === called.name)!.function;
+        expect(ajv.validate(parameters!, JSON.parse(called.arguments as string)), JSON.stringify(called)).toBe(true);
+      }
+      messages.push({ role: 'assistant', content: null, tool_calls: whole.slice(0, 1) });
+      messages.push({ role: 'tool', content: '{"result": 21}', tool_call_id: whole[0]?.id });
+    }
+  });
+});

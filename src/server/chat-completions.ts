@@ -4,12 +4,12 @@ import type { ChatOptions } from '../engine/conversation.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
-import { createAnswer, type Answer } from './answer.ts';
+import { type Answer, createAnswer } from './answer.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type ChatRequest, chatSchema, type OpenaiMessage } from './openai-schemas.ts';
-import type { Exchange, Route } from './route.ts';
+import type { Route } from './route.ts';
 import { samplingOptions, seedOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
 import { cacheTenant } from './tenants.ts';
@@ -75,7 +75,8 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
     ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
     ...(variables && { render: { variables } }),
     ...(tools?.length && { tools: tools as ChatOptions['tools'] }),
-    ...(choice && tools?.length && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
+    ...(choice &&
+      tools?.length && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
   };
 }
 

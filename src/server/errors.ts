@@ -1,6 +1,7 @@
 /** Errors in the shapes that OpenAI's and Anthropic's clients expect. */
-import { CapacityError, DeviceError, FormatError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
+
 import { closestName } from '../closest-name.ts';
+import { CapacityError, DeviceError, FormatError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
 
 interface ApiErrorOptions {
   code?: string;
@@ -72,7 +73,11 @@ export function toApiError(error: unknown, context?: number): ApiError {
   if (error instanceof CapacityError) {
     // Clients look for the beginning of OpenAI's message.
     const prefix = context === undefined ? '' : `This model's maximum context length is ${context} tokens. `;
-    return new ApiError(400, prefix + error.message, { code: 'context_length_exceeded', param: 'messages', cause: error });
+    return new ApiError(400, prefix + error.message, {
+      code: 'context_length_exceeded',
+      param: 'messages',
+      cause: error,
+    });
   }
   if (error instanceof DeviceError)
     return new ApiError(503, error.message, { code: 'engine_failed', retryAfter: 5, cause: error });

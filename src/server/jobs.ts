@@ -66,11 +66,16 @@ export function createJobs(backend: Backend, limits: Limits, metrics: Metrics): 
   };
 
   /** Counts a request, or refuses it. Returns what releases it. */
-  const admit = ({ maxSequences }: ModelService['info'], job: Pick<Job<unknown>, 'tenant' | 'choices' | 'promptLength'>) => {
+  const admit = (
+    { maxSequences }: ModelService['info'],
+    job: Pick<Job<unknown>, 'tenant' | 'choices' | 'promptLength'>,
+  ) => {
     const { name, maxRequests, maxQueuedTokens } = job.tenant;
     const { choices } = job;
     const load = loads.get(name) ?? { answers: 0, queuedTokens: 0 };
-    const retryAfter = Math.ceil(Math.min(60, Math.max(1, (seconds * Math.max(0, answers - maxSequences)) / maxSequences)));
+    const retryAfter = Math.ceil(
+      Math.min(60, Math.max(1, (seconds * Math.max(0, answers - maxSequences)) / maxSequences)),
+    );
     if (answers + choices > maxSequences + limits.queue)
       throw tooManyRequests(`The queue is full: ${answers} answers are running or waiting.`, retryAfter);
     if (maxRequests !== undefined && load.answers + choices > maxRequests)

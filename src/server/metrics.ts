@@ -28,11 +28,15 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
     new Gauge({ name, help, labelNames, registers });
   const counter = (name: string, help: string, labelNames: string[] = []) =>
     new Counter({ name, help, labelNames, registers });
-  const histogram = (name: string, help: string, buckets: number[]) => new Histogram({ name, help, buckets, registers });
+  const histogram = (name: string, help: string, buckets: number[]) =>
+    new Histogram({ name, help, buckets, registers });
 
   const running = gauge('vllm:num_requests_running', 'Answers that run.');
   const waiting = gauge('vllm:num_requests_waiting', 'Answers that wait.');
-  const usage = gauge('vllm:kv_cache_usage_perc', 'Part of the KV cache that answers and sessions hold; 1 is all of it.');
+  const usage = gauge(
+    'vllm:kv_cache_usage_perc',
+    'Part of the KV cache that answers and sessions hold; 1 is all of it.',
+  );
   const queries = counter('vllm:prefix_cache_queries_total', 'Prompt tokens that were looked up in the KV cache.');
   const hits = counter('vllm:prefix_cache_hits_total', 'Prompt tokens that were found in the KV cache.');
   const preemptions = counter('vllm:num_preemptions_total', 'Answers that were interrupted to make room for others.');

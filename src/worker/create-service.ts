@@ -70,6 +70,7 @@ export function createService(model: Model): ModelService {
       if (!Array.isArray(ids)) throw new InputError(`detokenize needs an array of ids; got ${describeValue(ids)}.`);
       return tokenizer.decode(ids, { includeSpecialTokens: true });
     },
+    tokenBytes: async ids => ids.map(id => tokenizer.tokenBytes(id, { includeSpecialTokens: true })),
     saveSlot: (slot, path, tenant) =>
       changeSlot(slot, tenant, async opened => {
         await opened.conversation.save(path);

@@ -135,7 +135,7 @@ export function startEngineProcess({ model, loadOptions = {}, onEvent }: EngineP
       return service;
     },
     async ready() {
-      while (state === 'loading' || state === 'restarting')
+      while (!service && state !== 'failed' && state !== 'closed')
         await new Promise<void>(resolve => {
           waiting.push(resolve);
         });

@@ -5,18 +5,18 @@
  * The user sends one `Request` per message; the host sends an array of `Event`s, everything that one turn of the event
  * loop has produced: many streams get their tokens in the same pass. A connection is used like this:
  *
- *     user                                    host
- *     load { version, source }           ->
- *                                        <-   progress, ..., then ready { info } or failed { error }
- *     call { id, method, args }          ->
- *                                        <-   value { id, value } or error { id, error }
- *     open { id, method, args, credits } ->
- *                                        <-   prefill { id, done, total }, ..., if asked for
- *                                        <-   delta { id, value, state }, ..., one credit each
- *     credits { id, count }              ->
- *                                        <-   end { id, result } or error { id, error }
- *     close                              ->
- *                                        <-   ended { error }, also when the device is lost
+ *     user                                     host
+ *     load { version, source }            ->
+ *                                         <-   progress, ..., then ready { info } or failed { error }
+ *     call { id, method, args }           ->
+ *                                         <-   value { id, value } or error { id, error }
+ *     open { id, method, input, credits } ->
+ *                                         <-   prefill { id, done, total }, ..., if asked for
+ *                                         <-   delta { id, value, state }, ..., one credit each
+ *     credits { id, count }               ->
+ *                                         <-   end { id, result } or error { id, error }
+ *     close                               ->
+ *                                         <-   ended { error }, also when the device is lost
  *
  * - Flow control: the host reads no more of a stream than it has credits for, so that a slow reader parks its request
  *   and at most `CREDITS` deltas wait for it. Other streams go on.

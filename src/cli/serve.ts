@@ -1,7 +1,7 @@
 /** `kvasir serve`: a model for clients of OpenAI's and Anthropic's APIs. */
 import { readFile } from 'node:fs/promises';
 import { basename } from 'node:path';
-import type { Command } from 'commander';
+import { Command } from 'commander';
 import { pino } from 'pino';
 import { InputError } from '../errors.ts';
 import { createApp } from '../server/app.ts';
@@ -51,8 +51,16 @@ export function addServe(program: Command): void {
   const command = program
     .command('serve')
     .description('serve a model over HTTP, for OpenAI and Anthropic clients')
-    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`');
-  addModelOptions(command)
+    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
+    .addHelpText('after', HELP)
+    .action(run);
+  // A variable is only read if it is set before the option is added.
+  for (const option of serveOptions().options)
+    command.addOption(option.env(`KVASIR_${option.name().replaceAll('-', '_').toUpperCase()}`));
+}
+
+const serveOptions = (): Command =>
+  addModelOptions(new Command())
     .option('--host <address>', 'address to listen on; 0.0.0.0 for all', '127.0.0.1')
     .option('--port <n>', 'port to listen on; 0 for any that is free', parsePort, 8080)
     .option('--served-name <names>', 'names of the model, separated by commas (default: the file name)', appendList)
@@ -68,11 +76,7 @@ export function addServe(program: Command): void {
     .option('--slot-save-path <dir>', 'folder for saved slots (default: they cannot be saved)')
     .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
     .option('--log-requests', 'log a line per request')
-    .option('--log-prompts', 'log the bodies of requests: what users typed')
-    .addHelpText('after', HELP)
-    .action(run);
-  for (const option of command.options) option.env(`KVASIR_${option.name().replaceAll('-', '_').toUpperCase()}`);
-}
+    .option('--log-prompts', 'log the bodies of requests: what users typed');
 
 const appendList = (text: string, previous: string[] = []): string[] => [
   ...previous,

@@ -145,6 +145,8 @@ export function startEngineProcess({ model, loadOptions = {}, onEvent }: EngineP
     drain,
     async close(timeLimit = CLOSE_TIME_LIMIT_MS) {
       await settleWithin(drain(), timeLimit);
+      // It is waited for: until now it did not keep this process alive.
+      child?.ref();
       child?.kill('SIGKILL');
       await running;
       if (state !== 'closed') enter('closed');

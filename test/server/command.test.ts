@@ -1,0 +1,91 @@
+/** The built command `kvasir serve`: its start, a crash of its engine, its end. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { afterEach, describe, expect, it } from 'vitest';
+import { kvasir } from '../command.ts';
+import { writeTempModel } from '../gguf-writer.ts';
+import { tinyModel } from '../tiny-model.ts';
+import { greedy, type Json, user } from './tiny-server.ts';
+
+const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const model = await writeTempModel(tinyModel({ tied: false, layers: 1, context: 2048 }));
+const started: ChildProcess[] = [];
+afterEach(() => {
+  for (const child of started.splice(0)) child.kill('SIGKILL');
+});
+
+/** Starts a server on a free port, and waits until it says where it listens. */
+async function serve(args: string[] = [], env: Record<string, string> = {}) {
+  const child = spawn(process.execPath, [main, 'serve', model, '--device', 'wasm', '--threads', '1', ...args], {
+    env: { ...process.env, KVASIR_PORT: '0', ...env },
+  });
+  started.push(child);
+  let printed = '';
+  const url = await new Promise<string>((resolve, reject) => {
+    for (const stream of [child.stdout, child.stderr])
+      stream.setEncoding('utf8').on('data', (data: string) => {
+        printed += data;
+        const found = printed.match(/Listening on (\S+)/)?.[1];
+        if (found) resolve(found);
+      });
+    child.once('exit', () => reject(new Error(printed)));
+  });
+  const post = (path: string, body: object) => fetch(url + path, { method: 'POST', body: JSON.stringify(body) });
+  return { child, url, post, printed: () => printed };
+}
+
+const CHAT = '/v1/chat/completions';
+const question = { messages: user('Who was Kvasir?'), ...greedy(12) };
+
+describe('kvasir serve', () => {
+  it('takes options from the environment, says what one gets, and drains on SIGTERM', async () => {
+    const { child, url, post, printed } = await serve([], { KVASIR_SERVED_NAME: 'a,b', KVASIR_CONTEXT: '1k' });
+    expect(printed()).toMatch(/as a, b, .*\.gguf/);
+    expect(printed()).toMatch(/tq4 cache, \d\.\d+ bits per value/);
+    expect(printed()).toMatch(/sequences of 1,024 tokens/);
+    expect(url).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
+    const running = await post(CHAT, { ...question, max_tokens: 600, stream: true });
+    child.kill('SIGTERM');
+    const ended = once(child, 'exit');
+    expect(await running.text()).toContain('[DONE]');
+    expect(await ended).toEqual([0, null]);
+  });
+
+  it('logs nothing that users typed, unless it is asked to', async () => {
+    const quiet = await serve(['--log-requests', '--log-level', 'trace']);
+    await (await quiet.post(CHAT, { messages: user('a secret'), ...greedy(2) })).text();
+    await (await quiet.post(CHAT, { messages: user('a secret'), n: 'secret' })).text();
+    expect(quiet.printed()).toContain('"status":200');
+    expect(quiet.printed()).not.toContain('secret');
+  });
+
+  const children = (pid: number) => `/proc/${pid}/task/${pid}/children`;
+  it.skipIf(!existsSync(children(process.pid)))('survives kill -9 of its engine', async () => {
+    const { child, url, post } = await serve();
+    const before = (await (await post(CHAT, question)).json()) as Json;
+    const running = await post(CHAT, { ...question, max_tokens: 1900, stream: true });
+    const [engine] = readFileSync(children(child.pid as number), 'utf8')
+      .trim()
+      .split(' ')
+      .map(Number);
+    process.kill(engine, 'SIGKILL');
+    expect(await running.text()).toContain('event: error');
+    expect((await fetch(`${url}/health`)).status).toBe(200);
+    expect((await post(CHAT, question)).status).toBe(503);
+    while ((await fetch(`${url}/ready`)).status !== 200) await new Promise(resolve => setTimeout(resolve, 100));
+    const after = (await (await post(CHAT, question)).json()) as Json;
+    expect(after.choices).toEqual(before.choices);
+    expect(await (await fetch(`${url}/metrics`)).text()).toMatch(/kvasir_engine_restarts_total\{.*\} 1/);
+  });
+
+  it('names what is wrong with its options and its model', async () => {
+    const missing = await kvasir(['serve', '/nowhere/model.gguf', '--port', '0']);
+    expect(missing).toMatchObject({ status: 1, stderr: expect.stringContaining('/nowhere/model.gguf') });
+    expect((await kvasir(['serve', model, '--port', '99999'])).stderr).toContain('not a port');
+    expect((await kvasir(['serve', model, '--api-key', 'short', '--port', '0'])).stderr).toContain(
+      'at least 8 characters',
+    );
+  });
+});

@@ -7,7 +7,8 @@ import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
 import { reservedVariables } from '../model/template.ts';
-import type { ChatOptions, PromptOptions } from './conversation.ts';
+import type { AnswerRequest } from './answer-stream.ts';
+import type { GenerateOptions } from './generate.ts';
 import { schemaGrammar } from './grammar/schema.ts';
 import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
 import { sampleRules } from './sample.ts';
@@ -98,7 +99,7 @@ export const conversationRules = {
 export const checkLoadOptions = (options: unknown): void => checkOptions('loadModel', options, loadRules);
 export function checkChatOptions(options: unknown): void {
   checkOptions('chat', options, chatRules);
-  const { tools, toolChoice = 'auto', schema } = (options ?? {}) as ChatOptions;
+  const { tools, toolChoice = 'auto', schema } = (options ?? {}) as AnswerRequest;
   checkToolChoice(toolChoice, tools);
   if (schema !== undefined && tools?.length && toolChoice !== 'none')
     throw new InputError("schema and tools cannot be used together. Use toolChoice: 'none', or leave one out.");
@@ -112,7 +113,7 @@ export function checkPromptOptions(options: unknown): void {
 }
 
 function checkConstrained(options: unknown): void {
-  const { schema, ignoreEos } = (options ?? {}) as PromptOptions;
+  const { schema, ignoreEos } = (options ?? {}) as GenerateOptions;
   if (schema === undefined) return;
   if (ignoreEos)
     throw new InputError('schema and ignoreEos cannot be used together: the end of the JSON ends the answer.');

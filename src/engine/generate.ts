@@ -36,6 +36,8 @@ export interface GenerateOptions extends SampleOptions {
   onPrefill?: (progress: { done: number; total: number }) => void;
   /** Requests of one tenant share the prefixes that they have in common, and tenants take turns. Default: one tenant. */
   tenant?: string;
+  /** Prefixes are shared only by requests of the tenant with the same salt. Default: none. */
+  cacheSalt?: string;
 }
 
 /** Where tokens are generated: the model, and its cache. */
@@ -71,7 +73,7 @@ export async function* generate(
   { constraint, markers }: OutputFormat = {},
 ): AsyncGenerator<Token, void, void> {
   const { engine, scheduler, plan, context } = generation;
-  const { onPrefill, maxTokens, signal, tenant = '' } = options;
+  const { onPrefill, maxTokens, signal, tenant = '', cacheSalt } = options;
   checkTokenIds(prompt, engine.config.vocab);
   const remaining = remainingTokens(prompt.length, generation);
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
@@ -110,7 +112,7 @@ export async function* generate(
   };
 
   const ended = scheduler.submit({
-    ...{ prompt, tenant, owner, sampler, onToken },
+    ...{ prompt, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken },
     maxTokens: maxNew,
     cancellation: {
       get aborted() {
@@ -167,13 +169,17 @@ export async function prefill(
   tenant = '',
 ): Promise<void> {
   await scheduler.submit({
-    ...{ prompt: ids, tenant, owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
+    ...{ prompt: ids, tenant, salt: saltOf(tenant), owner, maxTokens: 1, sampler: createSampler({ temperature: 0 }) },
     isParked: () => false,
     onStart() {},
     onPrefill() {},
     onToken: () => false,
   });
 }
+
+/** What separates prefixes in the cache. Users may choose a salt, and must not reach another tenant's prefixes by it. */
+const saltOf = (tenant: string, cacheSalt?: string): string =>
+  cacheSalt === undefined ? tenant : JSON.stringify([tenant, cacheSalt]);
 
 interface WriteResult {
   /** Text that is final. */

@@ -65,6 +65,7 @@ export const generateRules = {
   schema: rule('a JSON Schema, or true', value => value === true || isPlainObject(value)),
   onPrefill: callback,
   tenant: string(),
+  cacheSalt: string(),
 };
 
 const variables: Rule = (value, name) => {

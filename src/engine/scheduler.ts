@@ -33,8 +33,10 @@ export interface Cancellation {
 /** A prompt to continue, and who is told about it. */
 export interface Request {
   readonly prompt: readonly number[];
-  /** Requests of one tenant share prefixes; tenants get equal shares of the device. */
+  /** Tenants get equal shares of the device. */
   readonly tenant: string;
+  /** Requests with the same salt share prefixes. */
+  readonly salt: string;
   /** Who continues the sequence afterwards, exactly where it ended; undefined: nobody. */
   readonly owner?: Owner;
   readonly sampler: Sampler;
@@ -167,8 +169,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     for (;;) {
       const isAlone = running.size === 0;
       try {
-        if (isAlone || (running.size < maxSequences && cache.fits(tokens, request.tenant, running.size)))
-          return cache.open(tokens, request.tenant, request.owner);
+        if (isAlone || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size)))
+          return cache.open(tokens, request.salt, request.owner);
       } catch (error) {
         if (isAlone || !(error instanceof CapacityError)) fail([task], error);
       }
@@ -180,9 +182,9 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   const isBeingComputed = ({ tokens, request }: Task): boolean => {
     if (!cache.sharesLeaves) return false;
     const { pageTokens } = plan;
-    const known = cache.known(tokens, request.tenant);
+    const known = cache.known(tokens, request.salt);
     return [...running].some(other => {
-      if (other.tenant !== request.tenant || other.promptRows === 0 || other.ended) return false;
+      if (other.request.salt !== request.salt || other.promptRows === 0 || other.ended) return false;
       const shared = Math.floor(sharedLength(other.tokens, tokens) / pageTokens) * pageTokens;
       return shared > known && other.sequence!.length <= shared;
     });

@@ -12,7 +12,6 @@ import { type ChatRequest, chatSchema, type OpenaiMessage, type OpenaiTool } fro
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
-import { cacheTenant } from './tenants.ts';
 import { chatLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
 
@@ -37,7 +36,8 @@ export const chatCompletions: Route<ChatRequest> = {
           ...options,
           slot,
           seed: seedOf(request.seed, index),
-          tenant: cacheTenant(tenant, request.cache_salt),
+          tenant: tenant.name,
+          cacheSalt: request.cache_salt ?? undefined,
           signal: stop,
         }),
       countTokens: ({ tokens }) => tokens.length,

@@ -8,7 +8,6 @@ import { type CompletionRequest, completionSchema } from './openai-schemas.ts';
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
-import { cacheTenant } from './tenants.ts';
 import { type CompletionLogprobs, completionLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
 
@@ -46,7 +45,8 @@ export const completions: Route<CompletionRequest> = {
           ...options,
           slot,
           seed: seedOf(request.seed, index % perPrompt),
-          tenant: cacheTenant(tenant, request.cache_salt),
+          tenant: tenant.name,
+          cacheSalt: request.cache_salt ?? undefined,
           signal: stop,
         }),
       countTokens: () => 1,

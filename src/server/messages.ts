@@ -12,7 +12,6 @@ import {
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
 import { formatEvent } from './sse.ts';
-import { cacheTenant } from './tenants.ts';
 
 export const messages: Route<MessagesRequest> = {
   method: 'post',
@@ -36,7 +35,7 @@ export const messages: Route<MessagesRequest> = {
           topK: request.top_k ?? undefined,
           stop: request.stop_sequences ?? undefined,
           maxTokens: Math.min(request.max_tokens, limits.output),
-          tenant: cacheTenant(tenant),
+          tenant: tenant.name,
           signal: stop,
         }),
       countTokens: ({ tokens }) => tokens.length,

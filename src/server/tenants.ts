@@ -89,6 +89,3 @@ export function keyOf(headers: Headers): string | undefined {
   const [, bearer] = headers.get('authorization')?.match(/^Bearer\s+(\S+)\s*$/i) ?? [];
   return bearer ?? headers.get('x-api-key')?.trim();
 }
-
-/** What the engine knows a tenant by. Names have no spaces, so a salt cannot make one tenant look like another. */
-export const cacheTenant = ({ name }: Tenant, salt?: string | null): string => (salt ? `${name} ${salt}` : name);

@@ -1,0 +1,153 @@
+/**
+ * Matrix products by subgroup matrices: of prompt rows, and without `batchInvariant` of decoded rows too. A prompt row's
+ * bits do not depend on its batch; split sums, which a few rows are faster with, depend on the number of rows.
+ */
+import type { Projection } from '../device.ts';
+import type { Gpu } from './gpu.ts';
+import type { Kernel } from './kernel.ts';
+import { vec4Workgroups } from './kernels/activations.ts';
+import { addPartials, convertToF16, gemmSubgroupMatrix, type MatrixTile } from './kernels/gemm-subgroup-matrix.ts';
+import { type MatmulVariant, variantName } from './kernels/gemv.ts';
+import { fits } from './limits.ts';
+import { bufferForWriting, bufferOf, type GpuTensor } from './tensor.ts';
+import { BLOCK, type GpuWeights } from './weights.ts';
+
+/** Also for a few rows: a smaller tile takes as long. */
+const PROMPT_TILE: MatrixTile = {
+  outs: 128,
+  rows: 64,
+  subgroupOuts: 64,
+  subgroupRows: 32,
+  blocks: 1,
+  split: false,
+};
+/** Decoded rows use matrices from this many on. */
+export const MIN_DECODED_ROWS = 6;
+/** Sums are split until there are so many workgroups, into parts of at least so many blocks. */
+const SPLIT = { workgroups: 384, blocks: 8 };
+
+/** Matrices that share a dispatch, or one of them, or a piece of one. */
+interface Product {
+  m: MatmulVariant;
+  /** Weight rows of each matrix. */
+  outs: readonly number[];
+  blocks: number;
+  /** The parameters of kernels/gemv.ts or kernels/grouped-gemm.ts. */
+  params: readonly number[];
+  weights: readonly GPUBuffer[];
+  /** What `store` binds: bias and outputs. */
+  results: readonly GPUBuffer[];
+}
+
+/** The rows of a product. */
+interface Rows {
+  buffer: GPUBuffer;
+  first: number;
+  count: number;
+}
+
+export class MatrixProjections {
+  constructor(private readonly gpu: Gpu) {}
+
+  /** Whether the kernels for these projections fit the adapter. */
+  supports(projections: readonly Projection[]): boolean {
+    return projections.every(({ weights, bias }) => {
+      const { format } = weights as GpuWeights;
+      const m = { format, precise: false, bias: bias !== undefined };
+      return format.integer !== undefined && fits(this.kernel(m, PROMPT_TILE, 1), this.gpu.limits);
+    });
+  }
+
+  /**
+   * Projects the rows from `first` on. `grouped`: the weights, if one dispatch can compute all. `invariant`: a row's bits
+   * must not depend on the number of rows.
+   */
+  project(
+    x: GpuTensor,
+    first: number,
+    rows: number,
+    projections: readonly Projection[],
+    grouped: readonly GPUBuffer[] | undefined,
+    invariant: boolean,
+  ): void {
+    this.gpu.submitIfWorthwhile();
+    const input = { buffer: this.f16Input(x, first, rows), first, count: rows - first };
+    const blocks = x.cols / BLOCK;
+    if (grouped) {
+      const { format } = projections[0].weights as GpuWeights;
+      const outs = projections.map(({ weights }) => weights.rows);
+      const results = projections.map(({ out }) => bufferForWriting(out));
+      const m = { format, precise: false, bias: false };
+      const product = { m, outs, blocks, params: [rows, blocks, ...outs], weights: grouped, results };
+      if (this.run(product, input, invariant)) return;
+    }
+    for (const { weights, out, bias, accumulate } of projections) {
+      const { pieces, format } = weights as GpuWeights;
+      const m = { format, precise: false, bias: bias !== undefined };
+      for (const { codes, scales, firstRow, rows: outs } of pieces) {
+        const results = [...(bias ? [bufferOf(bias)] : []), bufferForWriting(out)];
+        const params = [outs, rows, blocks, firstRow, weights.rows, accumulate ? 1 : 0];
+        this.run({ m, outs: [outs], blocks, params, weights: [codes, scales], results }, input, invariant);
+      }
+    }
+  }
+
+  /** False if the kernel does not fit. */
+  private run(product: Product, { buffer, first, count }: Rows, invariant: boolean): boolean {
+    const { m, outs, blocks, params, weights, results } = product;
+    const tile = invariant ? PROMPT_TILE : this.tileFor(m, outs.length, count);
+    const kernel = this.kernel(m, tile, outs.length);
+    if (!fits(kernel, this.gpu.limits)) return false;
+    const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / tile.outs), 0);
+    const rowTiles = Math.ceil(count / tile.rows);
+    const splitBlocks = splitSize(tiles * rowTiles, blocks, tile);
+    const splits = Math.ceil(blocks / splitBlocks);
+    if (!tile.split || splits === 1) {
+      const whole = tile.split ? this.kernel(m, { ...tile, split: false }, outs.length) : kernel;
+      this.gpu.run(whole, [...params, first], [buffer, ...weights, ...results], [tiles, rowTiles]);
+      return true;
+    }
+    const [columns, partialRows] = [tiles * tile.outs, rowTiles * tile.rows];
+    const partial = this.gpu.scratch('partial sums', 4 * splits * partialRows * columns);
+    const groups = [tiles, rowTiles, splits];
+    this.gpu.run(kernel, [...params, first, splitBlocks, columns, partialRows], [buffer, ...weights, partial], groups);
+    const add = this.gpu.kernel(`add partial sums ${tile.outs} ${m.bias} ${outs.length}`, () =>
+      addPartials(m, tile.outs, outs.length),
+    );
+    this.gpu.run(add, [...params, first, splits, columns, partialRows], [partial, ...results], [tiles, count]);
+    return true;
+  }
+
+  /** For a few rows, every subgroup takes all of them. */
+  private tileFor(m: MatmulVariant, matrices: number, rows: number): MatrixTile {
+    const tileRows = Math.min(64, 16 * Math.ceil(rows / 16));
+    const tile = { outs: 128, rows: tileRows, subgroupOuts: 32, subgroupRows: tileRows, blocks: 2, split: true };
+    return fits(this.kernel(m, { ...tile, split: false }, matrices), this.gpu.limits) ? tile : PROMPT_TILE;
+  }
+
+  private kernel(m: MatmulVariant, tile: MatrixTile, matrices: number): Kernel {
+    const name = `subgroup matrices ${Object.values(tile).join(' ')} ${matrices} ${variantName(m)}`;
+    return this.gpu.kernel(name, () => gemmSubgroupMatrix(m, tile, matrices));
+  }
+
+  /** Rows from `first` on as f16, converted now unless they are already. */
+  private f16Input(x: GpuTensor, first: number, rows: number): GPUBuffer {
+    const forget = () => {
+      x.f16 = undefined;
+    };
+    x.f16 ??= { buffer: this.gpu.createBuffer(2 * x.rows * x.cols, 'f16 activations', forget), first: 0, end: 0 };
+    const { f16 } = x;
+    if (first < f16.first || rows > f16.end) {
+      const values = (rows - first) * x.cols;
+      this.gpu.run(convertToF16, [(first * x.cols) / 4, values / 4], [x.buffer, f16.buffer], vec4Workgroups(values));
+      Object.assign(f16, { first, end: rows });
+    }
+    return f16.buffer;
+  }
+}
+
+/** Blocks per part of a split sum. */
+function splitSize(workgroups: number, blocks: number, tile: MatrixTile): number {
+  const splits = Math.max(1, Math.min(Math.floor(SPLIT.workgroups / workgroups), Math.floor(blocks / SPLIT.blocks)));
+  return tile.blocks * Math.ceil(blocks / splits / tile.blocks);
+}

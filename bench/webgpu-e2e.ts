@@ -143,7 +143,8 @@ async function validate(device: WebGpuDevice, model: Model, { plan }: Cache, bat
     return found;
   };
   const [alone, together] = [await logits(1), await logits(VALIDATED.sequences)];
-  const error = Math.hypot(...alone.map((x, i) => x - together[i])) / Math.hypot(...alone);
+  const squares = (x: Float32Array) => x.reduce((sum, value) => sum + value * value, 0);
+  const error = Math.sqrt(squares(alone.map((x, i) => x - together[i])) / squares(alone));
   if (!(batchInvariant ? error === 0 : error < BATCH_TOLERANCE))
     throw new InputError(
       `The logits of a sequence in a batch of ${VALIDATED.sequences}: relative error ${error} against alone.`,

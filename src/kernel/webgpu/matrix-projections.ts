@@ -22,9 +22,16 @@ const PROMPT_TILE: MatrixTile = {
   split: false,
 };
 /** Decoded rows use matrices from this many on. */
-export const MIN_DECODED_ROWS = 6;
-/** Sums are split until there are so many workgroups, into parts of at least so many blocks. */
-const SPLIT = { workgroups: 384, blocks: 8 };
+export const MIN_DECODED_ROWS = 9;
+/** The fastest for up to so many rows, as measured: blocks at a time, and how many workgroups sums are split for. */
+const DECODE_TILES = [
+  { rows: 16, blocks: 1, workgroups: 512 },
+  { rows: 32, blocks: 2, workgroups: 448 },
+  { rows: 48, blocks: 1, workgroups: 384 },
+  { rows: 64, blocks: 1, workgroups: 384 },
+];
+/** A part of a split sum has at least so many blocks. */
+const MIN_SPLIT_BLOCKS = 8;
 
 /** Matrices that share a dispatch, or one of them, or a piece of one. */
 interface Product {
@@ -95,18 +102,16 @@ export class MatrixProjections {
   /** False if the kernel does not fit. */
   private run(product: Product, { buffer, first, count }: Rows, invariant: boolean): boolean {
     const { m, outs, blocks, params, weights, results } = product;
-    const tile = invariant ? PROMPT_TILE : this.tileFor(m, outs.length, count);
+    const { tile, splits } = invariant ? { tile: PROMPT_TILE, splits: 1 } : this.splitTile(product, count);
     const kernel = this.kernel(m, tile, outs.length);
     if (!fits(kernel, this.gpu.limits)) return false;
-    const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / tile.outs), 0);
+    const tiles = tilesOf(outs, tile);
     const rowTiles = Math.ceil(count / tile.rows);
-    const splitBlocks = splitSize(tiles * rowTiles, blocks, tile);
-    const splits = Math.ceil(blocks / splitBlocks);
-    if (!tile.split || splits === 1) {
-      const whole = tile.split ? this.kernel(m, { ...tile, split: false }, outs.length) : kernel;
-      this.gpu.run(whole, [...params, first], [buffer, ...weights, ...results], [tiles, rowTiles]);
+    if (!tile.split) {
+      this.gpu.run(kernel, [...params, first], [buffer, ...weights, ...results], [tiles, rowTiles]);
       return true;
     }
+    const splitBlocks = tile.blocks * Math.ceil(blocks / splits / tile.blocks);
     const [columns, partialRows] = [tiles * tile.outs, rowTiles * tile.rows];
     const partial = this.gpu.scratch('partial sums', 4 * splits * partialRows * columns);
     const groups = [tiles, rowTiles, splits];
@@ -118,11 +123,22 @@ export class MatrixProjections {
     return true;
   }
 
-  /** For a few rows, every subgroup takes all of them. */
-  private tileFor(m: MatmulVariant, matrices: number, rows: number): MatrixTile {
-    const tileRows = Math.min(64, 16 * Math.ceil(rows / 16));
-    const tile = { outs: 128, rows: tileRows, subgroupOuts: 32, subgroupRows: tileRows, blocks: 2, split: true };
-    return fits(this.kernel(m, { ...tile, split: false }, matrices), this.gpu.limits) ? tile : PROMPT_TILE;
+  /** Every subgroup takes all rows of the tile; sums are split if there are few tiles. */
+  private splitTile({ m, outs, blocks }: Product, rows: number): { tile: MatrixTile; splits: number } {
+    const size = DECODE_TILES.find(one => rows <= one.rows) ?? DECODE_TILES[DECODE_TILES.length - 1];
+    const tile = {
+      outs: 128,
+      rows: size.rows,
+      subgroupOuts: 32,
+      subgroupRows: size.rows,
+      blocks: size.blocks,
+      split: false,
+    };
+    if (!fits(this.kernel(m, tile, outs.length), this.gpu.limits)) return { tile: PROMPT_TILE, splits: 1 };
+    const workgroups = tilesOf(outs, tile) * Math.ceil(rows / tile.rows);
+    const splits = Math.min(size.workgroups / workgroups, blocks / MIN_SPLIT_BLOCKS);
+    if (splits < 2) return { tile, splits: 1 };
+    return { tile: { ...tile, split: true }, splits: 2 ** Math.floor(Math.log2(splits)) };
   }
 
   private kernel(m: MatmulVariant, tile: MatrixTile, matrices: number): Kernel {
@@ -146,8 +162,5 @@ export class MatrixProjections {
   }
 }
 
-/** Blocks per part of a split sum. */
-function splitSize(workgroups: number, blocks: number, tile: MatrixTile): number {
-  const splits = Math.max(1, Math.min(Math.floor(SPLIT.workgroups / workgroups), Math.floor(blocks / SPLIT.blocks)));
-  return tile.blocks * Math.ceil(blocks / splits / tile.blocks);
-}
+const tilesOf = (outs: readonly number[], tile: MatrixTile) =>
+  outs.reduce((sum, n) => sum + Math.ceil(n / tile.outs), 0);

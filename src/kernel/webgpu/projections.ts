@@ -35,7 +35,9 @@ interface SelectedKernel {
 const MAX_FUSED_ROWS = 8;
 /** Up to this many rows use GEMV; more use GEMM. */
 const MAX_GEMV_ROWS = 16;
-/** Large tiles are used from this many on: fewer would leave processors idle. */
+/** Up to this many rows share a tile. */
+const MAX_ONE_TILE_ROWS = 64;
+/** For more rows, large tiles are used from this many on: fewer would leave processors idle. */
 const MIN_LARGE_TILES = 200;
 /** Weight blocks loaded before the first is used, for one row; half for more rows or two matrices, to save registers. */
 const PREFETCHED_BLOCKS = 4;
@@ -84,6 +86,9 @@ interface ProjectionGroup {
   /** By norm, epilogue and rows; undefined where no variant fits the adapter. */
   fusedKernels: Map<number, FusedGemv | undefined>;
 }
+
+/** The largest power of two up to x; at least 1. */
+const powerOfTwo = (x: number) => 2 ** Math.max(0, Math.floor(Math.log2(x)));
 
 export class Projections {
   private readonly groups = new WeakMap<readonly Projection[], ProjectionGroup>();
@@ -270,19 +275,27 @@ export class Projections {
     return this.gpu.kernel(`${kind} ${size} ${variantName(m)}`, make);
   }
 
-  /** Large tiles without split-K; small ones with it where there are too few large ones. */
+  /** Rows in one tile if they are few; large tiles for many; split-K where there are too few tiles. */
   private tileCandidates(outs: number, rows: number): Tile[] {
     const { unroll } = this.options;
-    const large = { outsPerLane: unroll, rowsPerLane: unroll, lanesX: 16, lanesY: 16, splitGroups: 1 };
-    const enough = Math.ceil(outs / tileOuts(large)) * Math.ceil(rows / tileRows(large)) >= MIN_LARGE_TILES;
-    const small = {
-      outsPerLane: unroll,
-      rowsPerLane: Math.min(2 * unroll, Math.ceil(rows / 8)),
-      lanesX: 8,
-      lanesY: 8,
-      splitGroups: 4,
+    if (rows > MAX_ONE_TILE_ROWS) {
+      const large = { outsPerLane: unroll, rowsPerLane: unroll, lanesX: 16, lanesY: 16, splitGroups: 1 };
+      const enough = Math.ceil(outs / tileOuts(large)) * Math.ceil(rows / tileRows(large)) >= MIN_LARGE_TILES;
+      const small = { outsPerLane: unroll, rowsPerLane: 2 * unroll, lanesX: 8, lanesY: 8, splitGroups: 4 };
+      return smallerTiles(enough ? large : small);
+    }
+    const few = rows <= 32;
+    const [lanesX, lanesY] = few ? [16, 4] : [8, 16];
+    const tile = {
+      outsPerLane: few ? Math.ceil(unroll / 2) : unroll,
+      rowsPerLane: Math.min(few ? 2 * unroll : unroll, Math.ceil(rows / lanesY)),
+      lanesX,
+      lanesY,
+      splitGroups: 1,
     };
-    return smallerTiles(enough ? large : small);
+    const tiles = Math.ceil(outs / tileOuts(tile));
+    const splitGroups = Math.min(512 / lanesX / lanesY, powerOfTwo((few ? 1024 : 512) / tiles));
+    return smallerTiles({ ...tile, splitGroups });
   }
 
   private tileKernel(m: MatmulVariant, tile: Tile, count = 1): Kernel {

@@ -444,7 +444,7 @@ export class WebGpuDevice implements Device {
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {
-    for (const request of requests) this.sealing.seal(layer, request);
+    this.sealing.seal(layer, requests);
   }
 
   async dispose(): Promise<void> {

@@ -21,8 +21,8 @@ const PROMPT_TILE: MatrixTile = {
   blocks: 1,
   split: false,
 };
-/** Decoded rows use matrices from this many on. */
-export const MIN_DECODED_ROWS = 9;
+/** Decoded rows use matrices from this many on: for fewer, more dispatches cost more than products gain. */
+export const MIN_DECODED_ROWS = 17;
 /** The fastest for up to so many rows, as measured: blocks at a time, and how many workgroups sums are split for. */
 const DECODE_TILES = [
   { rows: 16, blocks: 1, workgroups: 512 },

@@ -16,8 +16,11 @@ interface Options {
 
 const TRIES = 10;
 const TYPE = 'Q4_K';
-/** Largest relative error of a row by subgroup matrices against the same row in int8. */
-const TOLERANCE = 0.012;
+/**
+ * Largest relative error of a row by subgroup matrices against the same row in int8. The random weights have a mean, so
+ * the error is relative to less where the values of a row sum to about 0.
+ */
+const TOLERANCE = 0.04;
 /** Weight rows x columns of Llama 8B: attention output, gate, down projection. */
 const shapes: readonly (readonly [number, number])[] = [
   [4096, 4096],

@@ -1,6 +1,6 @@
 /**
- * Matrix products with subgroup matrices, compiled only: SwiftShader has no subgroup matrices, so nothing runs and no
- * result is checked. `npm run bench -- matmul` validates results on a real GPU.
+ * Matrix products with subgroup matrices, compiled as they are: SwiftShader has no subgroup matrices, so they run only
+ * emulated (subgroup-matrices.test.ts). `npm run bench -- matmul` validates results on a real GPU.
  */
 import { describe, expect, it } from 'vitest';
 import type { Kernel } from '../../src/kernel/webgpu/kernel.ts';

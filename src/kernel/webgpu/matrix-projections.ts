@@ -30,6 +30,8 @@ const DECODE_TILES = [
   { rows: 48, blocks: 1, workgroups: 384 },
   { rows: 64, blocks: 1, workgroups: 384 },
 ];
+/** With so many decoded rows, matrices of so many weight rows are faster one after the other than in one dispatch. */
+const APART = { rows: 33, outs: 8192 };
 /** A part of a split sum has at least so many blocks. */
 const MIN_SPLIT_BLOCKS = 8;
 
@@ -80,7 +82,9 @@ export class MatrixProjections {
     this.gpu.submitIfWorthwhile();
     const input = { buffer: this.f16Input(x, first, rows), first, count: rows - first };
     const blocks = x.cols / BLOCK;
-    if (grouped) {
+    const apart =
+      !invariant && rows - first >= APART.rows && projections.every(({ weights }) => weights.rows >= APART.outs);
+    if (grouped && !apart) {
       const { format } = projections[0].weights as GpuWeights;
       const outs = projections.map(({ weights }) => weights.rows);
       const results = projections.map(({ out }) => bufferForWriting(out));

@@ -1,8 +1,8 @@
 /**
- * GEMM on subgroup matrices, for prompt rows. Weights are dequantized to f16 on their way into workgroup memory, rows are
- * converted before (`convertToF16`), and f32 sums stay in registers. Sums run over the columns in order, so a row's result
- * does not depend on its batch; but it differs from that of gemv.ts, whose activations are int8. So prompt rows always
- * use this kernel, even a single one, and other rows never (projections.ts).
+ * GEMM on subgroup matrices. Weights are dequantized to f16 on their way into workgroup memory, rows are converted before
+ * (`convertToF16`), and f32 sums stay in registers. Unless they are split, sums run over the columns in order, so a row's
+ * result does not depend on its batch; but it differs from that of gemv.ts, whose activations are int8. So prompt rows
+ * always use this kernel, even a single one, and decoded rows only without `batchInvariant` (projections.ts).
  *
  * Every four columns are in the order 0, 2, 1, 3 on both sides: one mask then extracts two codes of a word.
  */

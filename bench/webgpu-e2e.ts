@@ -1,4 +1,7 @@
-/** How fast does a whole model generate on the GPU, by depth and batch? With random weights. */
+/**
+ * How fast does a whole model generate on the GPU, by depth and batch? With random weights. Batches are measured with and
+ * without `batchInvariant`. Validates first: a sequence has the same logits alone and in a batch, bit by bit or nearly.
+ */
 import type { Sequence } from '../src/cache/sequence.ts';
 import { createSequence } from '../src/cache/sequence.ts';
 import { formatTable } from '../src/cli/table.ts';
@@ -13,9 +16,11 @@ import { createPlan, type Plan } from '../src/plan/plan.ts';
 interface Options {
   shape: string;
   kv: string;
+  /** Depths of one sequence; may be empty. */
   depths: string;
+  /** SEQUENCESxDEPTH, a list; may be empty. */
   batch: string;
-  /** Tokens of the prompt. */
+  /** Tokens of the prompt, or 0. */
   prompt: string;
   /** Prompt tokens per pass. */
   chunk: string;
@@ -37,43 +42,116 @@ const ROUNDS = 8;
 const ROUND = 16;
 const TYPE = 'Q4_K';
 
+/** Largest relative error of logits in a batch, if bits may differ: products by f16 matrices instead of int8. */
+const BATCH_TOLERANCE = 0.1;
+/** Sequences and depth of the validation. */
+const VALIDATED = { sequences: 20, depth: 256 };
+
+interface Setting {
+  kv: string;
+  batchInvariant: boolean;
+}
+
+/** One measurement: `together` sequences of `depth` tokens, or a prompt. */
+interface Result extends Setting {
+  work: string;
+  tokensPerSecond: number;
+  ms: number;
+  /** Milliseconds of GPU time by kind of kernel, with about 6 us more for each dispatch. */
+  split?: Record<Kind, number>;
+  dispatches?: number;
+}
+
+const kinds = ['products', 'attention', 'sampling', 'rest'] as const;
+type Kind = (typeof kinds)[number];
+
 export async function benchWebGpuE2e(options: Options): Promise<void> {
   const shape = shapes[options.shape];
   if (!shape)
     throw new InputError(`There is no shape "${options.shape}". Take one of: ${Object.keys(shapes).join(', ')}.`);
-  const depths = options.depths.split(',').map(Number);
-  const [batch, batchDepth] = options.batch.split('x').map(Number);
+  const depths = listed(options.depths).map(depth => ({ batch: 1, depth: Number(depth) }));
+  const batches = listed(options.batch).map(text => {
+    const [batch, depth] = text.split('x').map(Number);
+    return { batch, depth };
+  });
   const [prompt, chunk] = [options.prompt, options.chunk].map(Number);
-  const device = await createWebGpuDevice({ ...shape, pageTokens: 128 });
-  const model = randomModel(device, shape, Math.max(chunk, batch));
-  const lines: string[][] = [];
-  for (const kv of options.kv.split(',')) {
-    // One plan for all sequences, so that they share dispatches.
-    const cache = { kv, plan: createPlan(kv, shape) };
-    const ms: number[] = [];
-    for (const depth of depths) ms.push(await decode(device, model, cache, 1, depth, options.breakdown));
-    const together = await decode(device, model, cache, batch, batchDepth, options.breakdown);
-    const prefill = await prefillTime(device, model, cache, prompt, chunk, options.breakdown);
-    lines.push([
-      kv,
-      ...ms.map(x => x.toFixed(2)),
-      ((1000 * batch) / together).toFixed(0),
-      ((1000 * prompt) / prefill).toFixed(0),
-    ]);
+  const rows = Math.max(chunk, VALIDATED.sequences, ...batches.map(({ batch }) => batch));
+  const results: Result[] = [];
+  let adapter = '';
+  for (const batchInvariant of [true, false]) {
+    const device = await createWebGpuDevice({ ...shape, pageTokens: 128, batchInvariant });
+    adapter = device.info.name;
+    const model = randomModel(device, shape, rows);
+    // Without subgroup matrices both are the same.
+    const works = batchInvariant ? [...depths, ...batches] : device.info.matrices ? batches : [];
+    for (const kv of works.length > 0 ? options.kv.split(',') : []) {
+      // One plan for all sequences, so that they share dispatches.
+      const cache = { kv, plan: createPlan(kv, shape) };
+      await validate(device, model, cache, batchInvariant);
+      for (const { batch, depth } of works) {
+        const measured = await decode(device, model, cache, batch, depth, options.breakdown);
+        const tokensPerSecond = (1000 * batch) / measured.ms;
+        results.push({ kv, batchInvariant, work: `${batch} x ${depth}`, tokensPerSecond, ...measured });
+      }
+      if (prompt === 0 || !batchInvariant) continue;
+      const ms = await prefillTime(device, model, cache, prompt, chunk, options.breakdown);
+      results.push({ kv, batchInvariant, work: `prompt of ${prompt}`, tokensPerSecond: (1000 * prompt) / ms, ms });
+    }
+    await device.dispose();
   }
-  const header = [
-    'kv',
-    ...depths.map(depth => `ms at ${depth}`),
-    `tokens/s at ${options.batch}`,
-    `prefill of ${prompt}/s`,
-  ];
-  if (options.json)
-    console.log(JSON.stringify({ adapter: device.info.name, shape: options.shape, header, lines }, null, 1));
-  else
+  if (options.json) console.log(JSON.stringify({ adapter, shape: options.shape, results }, null, 1));
+  else {
+    const lines = results.map(({ kv, batchInvariant, work, tokensPerSecond, ms, split, dispatches }) => [
+      kv,
+      work,
+      batchInvariant ? 'yes' : 'no',
+      tokensPerSecond.toFixed(0),
+      ms.toFixed(2),
+      ...(options.breakdown ? [...kinds.map(kind => split?.[kind].toFixed(2) ?? ''), String(dispatches ?? '')] : []),
+    ]);
+    const header = ['kv', 'work', 'batch invariant', 'tokens/s', 'ms per pass'];
+    if (options.breakdown) header.push(...kinds, 'dispatches');
     console.log(
-      `${options.shape}, random ${TYPE} weights, on ${device.info.name}. Best of ${ROUNDS} rounds of ${ROUND} tokens.\n${formatTable(header, lines)}`,
+      `${options.shape}, random ${TYPE} weights, on ${adapter}. Best of ${ROUNDS} rounds of ${ROUND} tokens.\n${formatTable(header, lines)}`,
     );
-  await device.dispose();
+  }
+}
+
+const listed = (text: string) => text.split(',').filter(Boolean);
+
+function kindOf(kernel: string): Kind {
+  if (/^(gemv|gemm|fused|gated|quantize|convert to f16|add partial sums)\b/.test(kernel)) return 'products';
+  if (/sample|logit/.test(kernel)) return 'sampling';
+  if (/^(norm|rope|embed|swiglu)\b/.test(kernel)) return 'rest';
+  return 'attention';
+}
+
+/** Logits of the last sequence of a batch against those of the same sequence alone. */
+async function validate(device: WebGpuDevice, model: Model, { plan }: Cache, batchInvariant: boolean): Promise<void> {
+  const logits = async (count: number) => {
+    const sequences = Array.from({ length: count }, () => opened(device, model.config, plan, VALIDATED.depth, 1));
+    const { config, weights, rope, scratch } = model;
+    const chunks = sequences.map((sequence, i): Chunk => {
+      return { sequence, tokens: [(count - i) * 17], logits: i === count - 1 ? 'last' : 'none' };
+    });
+    let found: Float32Array = new Float32Array();
+    const onLogits = (_chunk: Chunk, _row: number, values: Float32Array) => {
+      found = values;
+    };
+    await (await forward(device, config, weights, rope, scratch, chunks, { onLogits })).delivered;
+    for (const sequence of sequences) sequence.dispose();
+    return found;
+  };
+  const [alone, together] = [await logits(1), await logits(VALIDATED.sequences)];
+  // Without their mean, which random weights make large.
+  const mean = alone.reduce((sum, x) => sum + x, 0) / alone.length;
+  const squares = (x: Float32Array) => x.reduce((sum, value) => sum + value * value, 0);
+  const error = Math.sqrt(squares(alone.map((x, i) => x - together[i])) / squares(alone.map(x => x - mean)));
+  if (!(batchInvariant ? error === 0 : error < BATCH_TOLERANCE))
+    throw new InputError(
+      `The logits of a sequence in a batch of ${VALIDATED.sequences}: relative error ${error} against alone.`,
+    );
+  console.error(`validated, batchInvariant ${batchInvariant}: relative error ${error.toExponential(1)} in a batch`);
 }
 
 /** A pass that is running. */
@@ -147,7 +225,7 @@ function opened(device: WebGpuDevice, shape: ModelShape, plan: Plan, depth: numb
   return sequence;
 }
 
-/** Milliseconds per token. Each pass is recorded while the one before runs, as in generation. */
+/** Milliseconds per pass. Each pass is recorded while the one before runs, as in generation. */
 async function decode(
   device: WebGpuDevice,
   model: Model,
@@ -155,7 +233,7 @@ async function decode(
   batch: number,
   depth: number,
   breakdown: boolean,
-): Promise<number> {
+): Promise<Pick<Result, 'ms' | 'split' | 'dispatches'>> {
   const sequences = Array.from({ length: batch }, () => opened(device, model.config, plan, depth, ROUNDS * ROUND + 2));
   let pass = await begin(device, model, sequences, 1);
   await pass.ended;
@@ -172,13 +250,17 @@ async function decode(
     await pass.ended;
     best = Math.min(best, (performance.now() - start) / ROUND);
   }
+  const result: Pick<Result, 'ms' | 'split' | 'dispatches'> = { ms: best };
   if (breakdown) {
     const title = `${kv}, ${batch} x ${depth}`;
-    console.log(`${title}: ${best.toFixed(2)} ms; of which the CPU records for ${recorded.toFixed(2)} ms`);
-    await showBreakdown(title, device, async () => (await begin(device, model, sequences, 1)).ended);
+    console.error(`${title}: ${best.toFixed(2)} ms; of which the CPU records for ${recorded.toFixed(2)} ms`);
+    Object.assign(
+      result,
+      await showBreakdown(title, device, async () => (await begin(device, model, sequences, 1)).ended),
+    );
   }
   for (const sequence of sequences) sequence.dispose();
-  return best;
+  return result;
 }
 
 /** Milliseconds of a whole prompt, after a short one that compiles the kernels. */
@@ -206,17 +288,23 @@ async function prefillTime(
   return time;
 }
 
-async function showBreakdown(title: string, device: WebGpuDevice, work: () => Promise<void>): Promise<void> {
+async function showBreakdown(
+  title: string,
+  device: WebGpuDevice,
+  work: () => Promise<void>,
+): Promise<Pick<Result, 'split' | 'dispatches'>> {
   const start = performance.now();
   const found = await device.gpu.timeDispatches(work);
   const wall = performance.now() - start;
-  const kinds = new Map<string, { count: number; ns: number }>();
+  const kernels = new Map<string, { count: number; ns: number }>();
+  const split = { products: 0, attention: 0, sampling: 0, rest: 0 };
   for (const { name, ns } of found) {
-    const kind = kinds.get(name) ?? { count: 0, ns: 0 };
-    kinds.set(name, { count: kind.count + 1, ns: kind.ns + ns });
+    const kernel = kernels.get(name) ?? { count: 0, ns: 0 };
+    kernels.set(name, { count: kernel.count + 1, ns: kernel.ns + ns });
+    split[kindOf(name)] += ns / 1e6;
   }
   const sum = found.reduce((total, { ns }) => total + ns, 0);
-  const lines = [...kinds]
+  const lines = [...kernels]
     .sort(([, a], [, b]) => b.ns - a.ns)
     .map(([name, { count, ns }]) => [
       name.length > 60 ? `${name.slice(0, 57)}...` : name,
@@ -224,10 +312,11 @@ async function showBreakdown(title: string, device: WebGpuDevice, work: () => Pr
       (ns / 1e6).toFixed(3),
       (ns / 1e3 / count).toFixed(1),
     ]);
-  console.log(
+  console.error(
     `${title}: ${found.length} dispatches, ${(sum / 1e6).toFixed(2)} ms; ${wall.toFixed(2)} ms with one pass each`,
   );
-  console.log(formatTable(['kernel', 'dispatches', 'ms', 'us each'], lines));
+  console.error(formatTable(['kernel', 'dispatches', 'ms', 'us each'], lines));
+  return { split, dispatches: found.length };
 }
 
 /** A pass over `count` tokens of each sequence, or over the token `given`; samples greedily. */

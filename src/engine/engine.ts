@@ -30,6 +30,11 @@ export interface EngineOptions {
   threads?: number;
   /** Use int16 activations and float attention instead of the faster integer kernels: for measurements. Default: false. */
   precise?: boolean;
+  /**
+   * On webgpu: an answer has the same bits alone and in any batch. False: many rows decoded together use subgroup matrices,
+   * where the GPU has them, which is faster. Default: true.
+   */
+  batchInvariant?: boolean;
   /** Max tokens per forward pass, 1 to 65536. Default: 256 (wasm), 512 (webgpu), 32 (js). */
   prefillChunk?: number;
   /** Max bytes of weights, one cache and scratch together. Default: the free memory; no limit on webgpu. */
@@ -113,12 +118,13 @@ export type CacheRequest = Pick<BudgetRequest, 'plan' | 'context' | 'extra' | 'k
 /** Loads the weights onto a device. Closes the file, also on errors. */
 export async function loadEngine(file: ModelFile, cache: CacheRequest, options: EngineOptions = {}): Promise<Engine> {
   const { gguf, config, tokenizer, template, rope } = file;
-  const { threads, precise, signal, onProgress } = options;
+  const { threads, precise, batchInvariant, signal, onProgress } = options;
   const { pageTokens } = cache.plan;
   let device: Device | undefined;
   try {
     signal?.throwIfAborted();
-    const opened = await openDevice(options.device ?? 'auto', { ...config, pageTokens }, { threads, precise });
+    const shape = { ...config, pageTokens };
+    const opened = await openDevice(options.device ?? 'auto', shape, { threads, precise, batchInvariant });
     device = opened.device;
     const rows = maxBatchRows(options.prefillChunk, device);
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.

@@ -51,6 +51,7 @@ export const loadRules = {
   context: integer(1),
   overflow: oneOf('error', 'slide'),
   precise: boolean,
+  batchInvariant: boolean,
   warmUp: boolean,
 };
 

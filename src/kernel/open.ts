@@ -22,6 +22,8 @@ export interface DeviceOptions {
   threads?: number;
   /** Float arithmetic instead of int8: slower. */
   precise?: boolean;
+  /** On webgpu: whether a decoded row has the same bits alone and in any batch. Default: true. */
+  batchInvariant?: boolean;
 }
 
 export interface OpenedDevice {

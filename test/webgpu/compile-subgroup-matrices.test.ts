@@ -1,16 +1,17 @@
 /**
- * Matrix products with subgroup matrices, compiled only: SwiftShader has no subgroup matrices, so nothing runs and no
- * result is checked. `npm run bench -- matmul` validates results on a real GPU.
+ * Matrix products with subgroup matrices, compiled as they are: SwiftShader has no subgroup matrices, so they run only
+ * emulated (subgroup-matrices.test.ts). `npm run bench -- matmul` validates results on a real GPU.
  */
 import { describe, expect, it } from 'vitest';
 import type { Kernel } from '../../src/kernel/webgpu/kernel.ts';
-import { convertToF16, gemmSubgroupMatrix } from '../../src/kernel/webgpu/kernels/gemm-subgroup-matrix.ts';
+import { addPartials, convertToF16, gemmSubgroupMatrix } from '../../src/kernel/webgpu/kernels/gemm-subgroup-matrix.ts';
 import { gpuFormat } from '../../src/kernel/webgpu/weights.ts';
 import { isQuantized } from '../../src/kernel/weights/split.ts';
 import { weightTypes } from '../../src/kernel/weights/types.ts';
 import { compiler } from './compiler.ts';
 
-const TILE = { outs: 128, rows: 64, subgroupOuts: 64, subgroupRows: 32 };
+const TILE = { outs: 128, rows: 64, subgroupOuts: 64, subgroupRows: 32, blocks: 1, split: false };
+const SPLIT_TILE = { outs: 128, rows: 48, subgroupOuts: 32, subgroupRows: 48, blocks: 2, split: true };
 
 const found = await compiler();
 const suite = typeof found === 'string' ? describe.skip : describe;
@@ -21,6 +22,10 @@ suite(`subgroup-matrix kernels compile (not run)${typeof found === 'string' ? ` 
     const m = { format: gpuFormat(type), precise: false, bias: true };
     expect(await compile(gemmSubgroupMatrix(m, TILE))).toEqual([]);
     expect(await compile(gemmSubgroupMatrix({ ...m, bias: false }, TILE, 3))).toEqual([]);
+    expect(await compile(gemmSubgroupMatrix(m, SPLIT_TILE))).toEqual([]);
+    expect(await compile(gemmSubgroupMatrix({ ...m, bias: false }, SPLIT_TILE, 3))).toEqual([]);
+    expect(await compile(addPartials(m, 128))).toEqual([]);
+    expect(await compile(addPartials({ ...m, bias: false }, 128, 3))).toEqual([]);
   });
 
   it('conversion to f16: compiles', async () => expect(await compile(convertToF16)).toEqual([]));

@@ -66,6 +66,11 @@ export interface WebGpuOptions {
    * Results depend on it.
    */
   subgroupMatrices?: boolean;
+  /**
+   * Whether a decoded row has the same bits alone and in any batch. False: rows decoded together use subgroup matrices
+   * where these are faster. Default: true. Results depend on it.
+   */
+  batchInvariant?: boolean;
 }
 
 /**
@@ -138,12 +143,20 @@ export class WebGpuDevice implements Device {
       subgroupMatrices: matrices && info.narrowMatrices,
       f16: info.f16,
     };
+    // Without subgroup matrices, rows never depend on their batch.
+    const batchInvariant = rest.batchInvariant !== false || !matrices || precise;
     const modes = { subgroupSize, matrices, f16: info.f16, packedDots: info.packedDots, precise };
-    this.arithmetic = `webgpu ${info.name} ${JSON.stringify(modes)}`;
+    this.arithmetic = `webgpu ${info.name} ${JSON.stringify(batchInvariant ? modes : { ...modes, batchInvariant })}`;
     const unroll = rest.unroll ?? (info.software ? 1 : 4);
     this.maxBindingBytes = Math.min(info.limits.binding, info.limits.buffer);
     const codecOf = createCodecs(gpu, shape, precise);
-    this.projections = new Projections(gpu, { precise, unroll, matrices, tail: { headDim, kvHeads } });
+    this.projections = new Projections(gpu, {
+      precise,
+      unroll,
+      matrices,
+      batchInvariant,
+      tail: { headDim, kvHeads },
+    });
     this.attention = new Attention(gpu, shape, codecOf, {
       heads,
       unroll,
@@ -326,10 +339,11 @@ export class WebGpuDevice implements Device {
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[], prompts = 0): void {
-    if (prompts > 0 && this.projections.canProjectPrompts(projections)) {
+    const matrixRows = this.projections.matrixRows(rows, prompts, projections);
+    if (matrixRows > 0) {
       this.flush();
-      this.projections.projectPrompts(x as GpuTensor, rows, prompts, projections);
-      if (rows > prompts) this.project(x, rows - prompts, projections);
+      this.projections.projectByMatrices(x as GpuTensor, rows - matrixRows, rows, projections);
+      if (rows > matrixRows) this.project(x, rows - matrixRows, projections);
       return;
     }
     const { pending } = this;
@@ -430,7 +444,7 @@ export class WebGpuDevice implements Device {
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {
-    for (const request of requests) this.sealing.seal(layer, request);
+    this.sealing.seal(layer, requests);
   }
 
   async dispose(): Promise<void> {

@@ -6,9 +6,9 @@ import type { Kernel } from './kernel.ts';
 import { quantize, vec4Workgroups } from './kernels/activations.ts';
 import { canFuseNorm, fusedGemv, gatedGemv, type TailShape } from './kernels/fused-gemv.ts';
 import { gemmInt8, smallerTiles, type Tile, tileOuts, tileRows } from './kernels/gemm-int8.ts';
-import { convertToF16, gemmSubgroupMatrix, type MatrixTile } from './kernels/gemm-subgroup-matrix.ts';
 import { type GemvOptions, gemv, type MatmulVariant, usesInt8, variantName } from './kernels/gemv.ts';
 import { firstFit, fits } from './limits.ts';
+import { MatrixProjections, MIN_DECODED_ROWS } from './matrix-projections.ts';
 import { bufferForWriting, bufferOf, type GpuTensor, type Int8Activations } from './tensor.ts';
 import { BLOCK, type GpuFormat, type GpuWeights, ROW_TILE } from './weights.ts';
 
@@ -16,8 +16,10 @@ export interface ProjectionsOptions {
   precise: boolean;
   /** Rows per invocation. */
   unroll: number;
-  /** Whether prompt rows use subgroup matrices. */
+  /** Whether the adapter has subgroup matrices, for prompt rows. */
   matrices: boolean;
+  /** A decoded row has the same bits alone and in any batch; otherwise decoded rows may use subgroup matrices too. */
+  batchInvariant: boolean;
   /** Heads of the tails that keys and values are appended to. */
   tail: TailShape;
 }
@@ -33,10 +35,10 @@ interface SelectedKernel {
 const MAX_FUSED_ROWS = 8;
 /** Up to this many rows use GEMV; more use GEMM. */
 const MAX_GEMV_ROWS = 16;
-/** Large tiles are used from this many on: fewer would leave processors idle. */
+/** Up to this many rows share a tile. */
+const MAX_ONE_TILE_ROWS = 64;
+/** For more rows, large tiles are used from this many on: fewer would leave processors idle. */
 const MIN_LARGE_TILES = 200;
-/** Also for a few rows: a smaller tile takes as long. */
-const SUBGROUP_MATRIX_TILE: MatrixTile = { outs: 128, rows: 64, subgroupOuts: 64, subgroupRows: 32 };
 /** Weight blocks loaded before the first is used, for one row; half for more rows or two matrices, to save registers. */
 const PREFETCHED_BLOCKS = 4;
 
@@ -85,15 +87,21 @@ interface ProjectionGroup {
   fusedKernels: Map<number, FusedGemv | undefined>;
 }
 
+/** The largest power of two up to x; at least 1. */
+const powerOfTwo = (x: number) => 2 ** Math.max(0, Math.floor(Math.log2(x)));
+
 export class Projections {
   private readonly groups = new WeakMap<readonly Projection[], ProjectionGroup>();
   /** For single matrices, by rows and bias. */
   private readonly selectedKernels = new WeakMap<GpuWeights, Map<number, SelectedKernel>>();
+  private readonly matrices: MatrixProjections;
 
   constructor(
     private readonly gpu: Gpu,
     private readonly options: ProjectionsOptions,
-  ) {}
+  ) {
+    this.matrices = new MatrixProjections(gpu);
+  }
 
   project(x: Tensor, rows: number, projections: readonly Projection[], norm?: PendingNorm): void {
     if (this.canFuse(rows, projections)) this.projectFused(x as GpuTensor, rows, projections, { norm });
@@ -139,46 +147,17 @@ export class Projections {
     return true;
   }
 
-  /** Whether prompt rows can use subgroup matrices. */
-  canProjectPrompts(projections: readonly Projection[]): boolean {
-    const { matrices, precise } = this.options;
-    if (!matrices || precise) return false;
-    return projections.every(({ weights, bias }) => {
-      const { format } = weights as GpuWeights;
-      const m = { format, precise, bias: bias !== undefined };
-      return format.integer !== undefined && fits(this.subgroupMatrixKernel(m, 1), this.gpu.limits);
-    });
+  /** How many rows, the last of `rows`, use subgroup matrices; `prompts` of them are prompt rows. */
+  matrixRows(rows: number, prompts: number, projections: readonly Projection[]): number {
+    const { matrices, precise, batchInvariant } = this.options;
+    const wanted = !batchInvariant && (prompts > 0 || rows >= MIN_DECODED_ROWS) ? rows : prompts;
+    return wanted > 0 && matrices && !precise && this.matrices.supports(projections) ? wanted : 0;
   }
 
-  private subgroupMatrixKernel(m: MatmulVariant, count: number): Kernel {
-    return this.cachedKernel('subgroup matrices', count, m, () => gemmSubgroupMatrix(m, SUBGROUP_MATRIX_TILE, count));
-  }
-
-  /** Projects the last `prompts` rows. */
-  projectPrompts(x: GpuTensor, rows: number, prompts: number, projections: readonly Projection[]): void {
-    this.gpu.submitIfWorthwhile();
-    const first = rows - prompts;
-    const xf16 = this.f16Input(x, first, rows);
-    const blocks = x.cols / BLOCK;
-    const run = (kernel: Kernel, params: number[], buffers: GPUBuffer[], outs: readonly number[]) => {
-      const tiles = outs.reduce((sum, n) => sum + Math.ceil(n / SUBGROUP_MATRIX_TILE.outs), 0);
-      const groups = [tiles, Math.ceil(prompts / SUBGROUP_MATRIX_TILE.rows)];
-      this.gpu.run(kernel, [...params, first], [xf16, ...buffers], groups);
-    };
-    const { canFuse, format, weights, rows: outs } = this.groupOf(projections);
-    const grouped = canFuse && this.subgroupMatrixKernel({ format, precise: false, bias: false }, outs.length);
-    if (grouped && fits(grouped, this.gpu.limits)) {
-      run(grouped, [rows, blocks, ...outs], [...weights, ...projections.map(({ out }) => bufferForWriting(out))], outs);
-      return;
-    }
-    for (const { weights, out, bias, accumulate } of projections) {
-      const { pieces, format } = weights as GpuWeights;
-      const kernel = this.subgroupMatrixKernel({ format, precise: false, bias: bias !== undefined }, 1);
-      for (const { codes, scales, firstRow, rows: outs } of pieces) {
-        const buffers = [codes, scales, ...(bias ? [bufferOf(bias)] : []), bufferForWriting(out)];
-        run(kernel, [outs, rows, blocks, firstRow, weights.rows, accumulate ? 1 : 0], buffers, [outs]);
-      }
-    }
+  /** Projects the rows from `first` on by subgroup matrices. */
+  projectByMatrices(x: GpuTensor, first: number, rows: number, projections: readonly Projection[]): void {
+    const { canFuse, weights } = this.groupOf(projections);
+    this.matrices.project(x, first, rows, projections, canFuse ? weights : undefined, this.options.batchInvariant);
   }
 
   private groupOf(projections: readonly Projection[]): ProjectionGroup {
@@ -296,19 +275,27 @@ export class Projections {
     return this.gpu.kernel(`${kind} ${size} ${variantName(m)}`, make);
   }
 
-  /** Large tiles without split-K; small ones with it where there are too few large ones. */
+  /** Rows in one tile if they are few; large tiles for many; split-K where there are too few tiles. */
   private tileCandidates(outs: number, rows: number): Tile[] {
     const { unroll } = this.options;
-    const large = { outsPerLane: unroll, rowsPerLane: unroll, lanesX: 16, lanesY: 16, splitGroups: 1 };
-    const enough = Math.ceil(outs / tileOuts(large)) * Math.ceil(rows / tileRows(large)) >= MIN_LARGE_TILES;
-    const small = {
-      outsPerLane: unroll,
-      rowsPerLane: Math.min(2 * unroll, Math.ceil(rows / 8)),
-      lanesX: 8,
-      lanesY: 8,
-      splitGroups: 4,
+    if (rows > MAX_ONE_TILE_ROWS) {
+      const large = { outsPerLane: unroll, rowsPerLane: unroll, lanesX: 16, lanesY: 16, splitGroups: 1 };
+      const enough = Math.ceil(outs / tileOuts(large)) * Math.ceil(rows / tileRows(large)) >= MIN_LARGE_TILES;
+      const small = { outsPerLane: unroll, rowsPerLane: 2 * unroll, lanesX: 8, lanesY: 8, splitGroups: 4 };
+      return smallerTiles(enough ? large : small);
+    }
+    const few = rows <= 32;
+    const [lanesX, lanesY] = few ? [16, 4] : [8, 16];
+    const tile = {
+      outsPerLane: few ? Math.ceil(unroll / 2) : unroll,
+      rowsPerLane: Math.min(few ? 2 * unroll : unroll, Math.ceil(rows / lanesY)),
+      lanesX,
+      lanesY,
+      splitGroups: 1,
     };
-    return smallerTiles(enough ? large : small);
+    const tiles = Math.ceil(outs / tileOuts(tile));
+    const splitGroups = Math.min(512 / lanesX / lanesY, powerOfTwo((few ? 1024 : 512) / tiles));
+    return smallerTiles({ ...tile, splitGroups });
   }
 
   private tileKernel(m: MatmulVariant, tile: Tile, count = 1): Kernel {
@@ -364,21 +351,6 @@ export class Projections {
       int8.validRows = rows;
     }
     return [codes, stats];
-  }
-
-  /** Rows from `first` on as f16, converted now unless they are already. */
-  private f16Input(x: GpuTensor, first: number, rows: number): GPUBuffer {
-    const forget = () => {
-      x.f16 = undefined;
-    };
-    x.f16 ??= { buffer: this.gpu.createBuffer(2 * x.rows * x.cols, 'f16 activations', forget), first: 0, end: 0 };
-    const { f16 } = x;
-    if (first < f16.first || rows > f16.end) {
-      const values = (rows - first) * x.cols;
-      this.gpu.run(convertToF16, [(first * x.cols) / 4, values / 4], [x.buffer, f16.buffer], vec4Workgroups(values));
-      Object.assign(f16, { first, end: rows });
-    }
-    return f16.buffer;
   }
 
   private int8Buffers(x: GpuTensor): Int8Activations {

@@ -1,4 +1,7 @@
-/** Sealing: transforms a page of the tail into the codec's domain, quantizes it, and packs it into a leaf. */
+/**
+ * Sealing: transforms pages of tails into the codec's domain, quantizes them, and packs them into leaves. The pages of all
+ * sequences share the dispatches of a layer.
+ */
 
 import type { PageCodec, SealRequest } from '../device.ts';
 import { type PageLayout, tracksError } from '../page-layout.ts';
@@ -6,7 +9,7 @@ import { firstCodedRow } from '../visibility.ts';
 import type { GpuCodec } from './codecs.ts';
 import type { Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
-import { pack, scalarsPerHead } from './kernels/pack.ts';
+import { pack, WORDS_PER_REQUEST, wordsPerPage } from './kernels/pack.ts';
 import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
 import { sumErrors } from './kernels/seal-learned.ts';
 import type { PageShape } from './kernels/shape.ts';
@@ -17,6 +20,16 @@ interface Steps {
   transform: Kernel;
   quantize: ReturnType<typeof quantizeKernels>;
   pack: Kernel;
+}
+
+/** Pages per dispatch, which bounds the scratch buffers. */
+const MAX_PAGES = 16;
+
+/** Keys or values of a layer. `offset`: their place in a leaf. */
+interface Side {
+  codec: PageCodec;
+  side: 0 | 1;
+  offset: number;
 }
 
 export class Sealing {
@@ -31,10 +44,12 @@ export class Sealing {
     this.sumErrors = sumErrors(shape);
   }
 
-  seal(layer: number, request: SealRequest): void {
-    const { keys, values, keyOffset, valueOffset } = request.view.shape.layers[layer];
-    this.sealSide(layer, request, { codec: keys, side: 0, offset: 0 });
-    this.sealSide(layer, request, { codec: values, side: 1, offset: valueOffset - keyOffset });
+  seal(layer: number, requests: readonly SealRequest[]): void {
+    for (const group of groupRequests(requests)) {
+      const { keys, values, keyOffset, valueOffset } = group[0].view.shape.layers[layer];
+      this.sealSide(layer, group, { codec: keys, side: 0, offset: 0 });
+      this.sealSide(layer, group, { codec: values, side: 1, offset: valueOffset - keyOffset });
+    }
   }
 
   private stepsOf(gpuCodec: GpuCodec, { pageBytes }: PageCodec): Steps {
@@ -48,42 +63,77 @@ export class Sealing {
     return steps;
   }
 
-  private sealSide(
-    layer: number,
-    { view, page, leaf }: SealRequest,
-    { codec, side, offset }: { codec: PageCodec; side: number; offset: number },
-  ): void {
+  /** The requests have the same pools and the same plan. */
+  private sealSide(layer: number, requests: readonly SealRequest[], { codec, side, offset }: Side): void {
     const { gpu } = this;
-    const { kvHeads, headDim, pageTokens } = this.shape;
+    const { kvHeads, pageTokens } = this.shape;
     const gpuCodec = this.codecOf(codec.layout);
     const { layout } = gpuCodec;
     const steps = this.stepsOf(gpuCodec, codec);
-    const values = kvHeads * pageTokens * headDim;
-    const y = gpu.scratch('vectors to seal', 4 * values);
-    const codes = gpu.scratch('codes', 8 * values);
-    const scalars = gpu.scratch('scalars', 4 * kvHeads * scalarsPerHead(layout, this.shape));
-    const start = page * pageTokens;
-    const rotations = Float32Array.from(
-      [...(layout.ropeFrequencies ?? [])].flatMap(frequency => cosSin(frequency * start)),
-    );
-    gpu.reserveArena(rotations.byteLength);
-    const rotation = rotations.length > 0 ? gpu.writeToArena(rotations).word : 0;
-    const tail = gpuBlock(view.tail);
+    const words = wordsPerPage(layout, this.shape);
+    const y = gpu.scratch('vectors to seal', 4 * words.y * requests.length);
+    const codes = gpu.scratch('codes', 4 * words.codes * requests.length);
+    const scalars = gpu.scratch('scalars', 4 * words.scalars * requests.length);
+    const table = this.writeTable(layer, requests, layout, offset);
+    const [{ view, leaf }] = requests;
+    const tail = gpuBlock(view.tail).pool;
     const tables = [gpuCodec.encode, gpuCodec.mean].filter(buffer => buffer !== undefined);
-    const first = firstCodedRow(view.shape, page);
-    const transformParams = [tail.slot, tail.pool.strides[layer], side, view.shape.tailTokens, start, first, rotation];
-    const transformBuffers = [gpu.arena, tail.pool.buffers[layer], ...tables, y];
-    gpu.run(steps.transform, transformParams, transformBuffers, [pageTokens / tokensPerWorkgroup(this.shape), kvHeads]);
+    const transformGroups = [pageTokens / tokensPerWorkgroup(this.shape), kvHeads, requests.length];
+    const transformBuffers = [gpu.arena, tail.buffers[layer], ...tables, y];
+    const transformParams = [table, tail.strides[layer], side, view.shape.tailTokens];
+    gpu.run(steps.transform, transformParams, transformBuffers, transformGroups);
     const more = [gpuCodec.residual, gpuCodec.tables].filter(buffer => buffer !== undefined);
-    for (const { kernel, groups } of steps.quantize) gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);
-    const { pool, slot } = gpuBlock(leaf);
-    const at = slot * pool.strides[layer] + offset;
-    const words = Math.ceil(codec.pageBytes / 4);
-    const columnTable = steps.pack.buffers.length > 3 ? [gpuCodec.tables!] : [];
-    gpu.run(steps.pack, [at], [codes, scalars, ...columnTable, pool.buffers[layer]], [Math.ceil(words / 64)]);
-    if (!view.errors || !tracksError(layout.encoding)) return;
-    const { rows, cols } = view.errors;
-    const column = (page % rows) * cols + 2 * layer + side;
-    gpu.run(this.sumErrors, [first, column], [scalars, bufferForWriting(view.errors)], [1]);
+    for (const { kernel, groups } of steps.quantize)
+      gpu.run(kernel, [0], [y, codes, scalars, ...more], [groups[0], groups[1] ?? 1, requests.length]);
+    const columnTable = steps.pack.buffers.length > 4 ? [gpuCodec.tables!] : [];
+    const packBuffers = [gpu.arena, codes, scalars, ...columnTable, gpuBlock(leaf).pool.buffers[layer]];
+    gpu.run(steps.pack, [table], packBuffers, [Math.ceil(codec.pageBytes / 4 / 64), 1, requests.length]);
+    if (!tracksError(layout.encoding)) return;
+    // Every sequence has its own buffer for errors.
+    requests.forEach(({ view: { shape, errors }, page }, i) => {
+      if (!errors) return;
+      const column = (page % errors.rows) * errors.cols + 2 * layer + side;
+      const params = [i * words.scalars, firstCodedRow(shape, page), column];
+      gpu.run(this.sumErrors, params, [scalars, bufferForWriting(errors)], [1]);
+    });
   }
+
+  /** WORDS_PER_REQUEST words per page, then the rotations of page-relative keys. Returns its place in the arena. */
+  private writeTable(layer: number, requests: readonly SealRequest[], layout: PageLayout, offset: number): number {
+    const { gpu } = this;
+    const starts = requests.map(({ page }) => page * this.shape.pageTokens);
+    const frequencies = [...(layout.ropeFrequencies ?? [])];
+    const rotations = Float32Array.from(
+      starts.flatMap(start => frequencies.flatMap(frequency => cosSin(frequency * start))),
+    );
+    // Both tables, and the parameters of all dispatches, go into one submission.
+    gpu.reserveArena(rotations.byteLength + 4 * WORDS_PER_REQUEST * requests.length + 512 * requests.length);
+    const rotation = rotations.length > 0 ? gpu.writeToArena(rotations).word : 0;
+    const words = requests.flatMap(({ view, page, leaf }, i) => {
+      const { pool, slot } = gpuBlock(leaf);
+      const first = firstCodedRow(view.shape, page);
+      const rotationAt = rotation + 2 * frequencies.length * i;
+      return [gpuBlock(view.tail).slot, starts[i], first, rotationAt, slot * pool.strides[layer] + offset];
+    });
+    return gpu.writeToArena(words).word;
+  }
+}
+
+/** Requests of one plan whose blocks are in the same pools, at most MAX_PAGES together. */
+function groupRequests(requests: readonly SealRequest[]): SealRequest[][] {
+  const groups: SealRequest[][] = [];
+  for (const request of requests) {
+    const { view, leaf } = request;
+    const group = groups.find(
+      ([first, ...rest]) =>
+        rest.length + 1 < MAX_PAGES &&
+        first.view.shape.layers === view.shape.layers &&
+        first.view.shape.tailTokens === view.shape.tailTokens &&
+        gpuBlock(first.view.tail).pool === gpuBlock(view.tail).pool &&
+        gpuBlock(first.leaf).pool === gpuBlock(leaf).pool,
+    );
+    if (group) group.push(request);
+    else groups.push([request]);
+  }
+  return groups;
 }

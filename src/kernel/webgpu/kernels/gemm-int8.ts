@@ -15,7 +15,7 @@ import {
   usesInt8,
   variantName,
 } from './gemv.ts';
-import { groupedBindings, groupedText, selectMatrix } from './grouped-gemm.ts';
+import { groupedBindings, groupedStore, groupedWeights, selectMatrix } from './grouped-gemm.ts';
 import { each } from './snippets.ts';
 
 export interface Tile {
@@ -121,7 +121,7 @@ export const gemmInt8 = (m: MatmulVariant, tile: Tile, count = 1): Kernel => {
     ...(count > 1 ? groupedBindings(int8Buffers, count) : matmulBindings(m)),
     size: T * splitGroups,
     body: /* wgsl */ `
-${count > 1 ? `${groupedText(m, count)}\n${int8Term(m.format)}` : matmulText(m)}
+${count > 1 ? `${groupedWeights(m, count)}\n${groupedStore(count)}\n${int8Term(m.format)}` : matmulText(m)}
 ${splitStart}
 var<workgroup> weights: array<Weights, ${stages * splitGroups * N}>;
 var<workgroup> input: array<Input, ${stages * splitGroups * R}>;

@@ -1,31 +1,35 @@
 /**
- * GEMM on subgroup matrices, for prompt rows. Weights are dequantized to f16 on their way into workgroup memory, rows are
- * converted before (`convertToF16`), and f32 sums stay in registers. Sums run over the columns in order, so a row's result
- * does not depend on its batch; but it differs from that of gemv.ts, whose activations are int8. So prompt rows always
- * use this kernel, even a single one, and other rows never (projections.ts).
+ * GEMM on subgroup matrices. Weights are dequantized to f16 on their way into workgroup memory, rows are converted before
+ * (`convertToF16`), and f32 sums stay in registers. Unless they are split, sums run over the columns in order, so a row's
+ * result does not depend on its batch; but it differs from that of gemv.ts, whose activations are int8. So prompt rows
+ * always use this kernel, even a single one, and decoded rows only without `batchInvariant` (projections.ts).
  *
  * Every four columns are in the order 0, 2, 1, 3 on both sides: one mask then extracts two codes of a word.
  */
 
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ROW_TILE } from '../weights.ts';
-import { type MatmulVariant, matmulBindings, variantName, weightsText } from './gemv.ts';
-import { groupedBindings, groupedText, selectMatrix } from './grouped-gemm.ts';
+import { integerText, type MatmulVariant, matmulBindings, storeText, variantName } from './gemv.ts';
+import { groupedBindings, groupedStore, groupedWeights, selectMatrix } from './grouped-gemm.ts';
 import { each } from './snippets.ts';
 
-/** Weight rows and rows per tile, and per subgroup. The invocations of a workgroup divide 4 * rows. */
+/** Weight rows and rows per tile, and per subgroup. */
 export interface MatrixTile {
   outs: number;
   rows: number;
   subgroupOuts: number;
   subgroupRows: number;
+  /** Weight blocks in workgroup memory at a time. */
+  blocks: number;
+  /** Split-K: workgroups sum parts of the blocks into `partial`, and `addPartials` adds them. For few tiles. */
+  split: boolean;
 }
 
 /** Rows and columns of a subgroup matrix, and lanes per subgroup. */
 const SIDE = 16;
 export const SUBGROUP_SIZE = 32;
-/** vec4u per row in workgroup memory: one more than a block has, so that eight rows lie in different banks. */
-const STRIDE = 5;
+/** vec4u per row in workgroup memory: one more than its blocks have, so that eight rows lie in different banks. */
+const strideOf = ({ blocks }: MatrixTile) => 4 * blocks + 1;
 
 const subgroupsOf = ({ outs, rows, subgroupOuts, subgroupRows }: MatrixTile) =>
   (outs / subgroupOuts) * (rows / subgroupRows);
@@ -67,96 +71,140 @@ fn value(two: u32, scale: vec2h, low: vec2h) -> u32 {
 }
 
 /**
- * One tile per workgroup, one block at a time; the next block is loaded into registers meanwhile. No double buffering in
- * workgroup memory: that would leave fewer workgroups per processor.
+ * One tile per workgroup, a few blocks at a time; the next ones are loaded into registers meanwhile. No double buffering
+ * in workgroup memory: that would leave fewer workgroups per processor.
  */
 export function gemmSubgroupMatrix(m: MatmulVariant, tile: MatrixTile, count = 1): Kernel {
-  const { outs: N, rows: R, subgroupOuts, subgroupRows } = tile;
+  const { outs: N, rows: R, subgroupOuts, subgroupRows, blocks: B, split } = tile;
   const T = SUBGROUP_SIZE * subgroupsOf(tile);
+  const stride = strideOf(tile);
   const across = N / subgroupOuts;
   const [I, J] = [subgroupRows / SIDE, subgroupOuts / SIDE];
   // With groups of 16, each half of a block has its own scale and minimum.
   const [scales, lows] = m.format.integer!.group === 32 ? ['xx', 'yy'] : ['xy', 'zw'];
-  /** Weight blocks and row vectors per invocation: number lane, T + lane, ... of the tile. */
-  const [W, X] = [Math.ceil(N / T), Math.ceil((4 * R) / T)];
-  const weights = (text: (k: number) => string) =>
-    each(W, k => (T * (k + 1) <= N ? `{ ${text(k)} }` : `if (lane < ${N - T * k}) { ${text(k)} }`));
+  /** Number lane, T + lane, ... of `all`: weight rows, or vectors of rows. */
+  const shared = (all: number, text: (k: number) => string) =>
+    each(Math.ceil(all / T), k =>
+      T * (k + 1) <= all ? `{ ${text(k)} }` : `if (lane < ${all - T * k}) { ${text(k)} }`,
+    );
+  const weights = (text: (k: number) => string) => shared(N, text);
+  const vectors = (text: (k: number) => string) => shared(4 * B * R, text);
   const fetch = (block: string) => `
-    ${weights(k => `weights${k} = load_weights(from${k} + ${block}, r${k});`)}
-    ${each(X, k => `row${k} = xh[4 * (row_from${k} + ${block}) + lane % 4];`)}`;
-  const keep = `
-    ${weights(
-      k => `
-      let to = (lane + ${T * k}) * ${STRIDE};
-      let w = weights${k};
+    ${weights(k => each(B, b => `weights${k}_${b} = load_weights(from${k} + min(${block} + ${b}, p.blocks - 1), r${k});`))}
+    ${vectors(k => `row${k} = xh[4 * (row_from${k} + min(${block} + part / 4, p.blocks - 1)) + part % 4];`)}`;
+  const dequantized = (k: number, b: number) => `{
+      let to = (lane + ${T * k}) * ${stride} + ${4 * b};
+      let w = weights${k}_${b};
       let scale = w.scale.${scales};
       let low = w.scale.${lows};
       ws[to] = values(w.a.xy, scale.x, low.x);
       ws[to + 1] = values(w.a.zw, scale.x, low.x);
       ws[to + 2] = values(w.b.xy, scale.y, low.y);
-      ws[to + 3] = values(w.b.zw, scale.y, low.y);`,
-    )}
-    ${each(X, k => `xs[(lane / 4 + ${(T / 4) * k}) * ${STRIDE} + lane % 4] = row${k};`)}`;
+      ws[to + 3] = values(w.b.zw, scale.y, low.y);
+    }`;
+  // Rows past the last block are zeros.
+  const kept = (k: number, block: string) =>
+    B === 1 ? `row${k}` : `select(vec4u(), row${k}, ${block} + part / 4 < p.blocks)`;
+  const keep = (block: string) => `
+    ${weights(k => each(B, b => dequantized(k, b)))}
+    ${vectors(k => `xs[(lane / ${4 * B} + ${(T / 4 / B) * k}) * ${stride} + part] = ${kept(k, block)};`)}`;
   const load = (kind: 'left' | 'right', order: string, from: string, at: string) =>
-    `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${SIDE}, ${SIDE}>, ${order}>(&${from}, ${at}, ${STRIDE})`;
+    `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${SIDE}, ${SIDE}>, ${order}>(&${from}, ${at}, ${stride})`;
   const products = (half: number) => `{
-      ${each(I, i => `let x${i} = ${load('left', 'row_major', 'xs', `(subgroup_row + ${SIDE * i}) * ${STRIDE} + ${2 * half}`)};`)}
+      ${each(I, i => `let x${i} = ${load('left', 'row_major', 'xs', `(subgroup_row + ${SIDE * i}) * ${stride} + ${2 * half}`)};`)}
       ${each(
         J,
         j => `{
-        let w = ${load('right', 'col_major', 'ws', `(subgroup_out + ${SIDE * j}) * ${STRIDE} + ${2 * half}`)};
+        let w = ${load('right', 'col_major', 'ws', `(subgroup_out + ${SIDE * j}) * ${stride} + ${2 * half}`)};
         ${each(I, i => `sum${i}_${j} = subgroupMatrixMultiplyAccumulate(x${i}, w, sum${i}_${j});`)}
       }`,
       )}
     }`;
-  const stored = (i: number, j: number) => `
+  const stored = (i: number, j: number) =>
+    split
+      ? `subgroupMatrixStore<row_major>(&partial, partial_at + ${SIDE * i} * p.columns + ${SIDE * j}, sum${i}_${j}, p.columns);`
+      : `
   workgroupBarrier();
   subgroupMatrixStore<row_major>(&result, subgroup * ${SIDE * SIDE}, sum${i}_${j}, ${SIDE});
   workgroupBarrier();
   for (var n = lane % ${SUBGROUP_SIZE}; n < ${SIDE * SIDE}; n += ${SUBGROUP_SIZE}) {
     store(firstOut + subgroup_out + ${SIDE * j} + n % ${SIDE}, firstRow + subgroup_row + ${SIDE * i} + n / ${SIDE}, result[subgroup * ${SIDE * SIDE} + n]);
   }`;
-  const { params, buffers } =
-    count > 1 ? groupedBindings([readBuffer('xh', 'vec4u')], count) : matmulBindings(m, [readBuffer('xh', 'vec4u')]);
+  const input = [readBuffer('xh', 'vec4u')];
+  const { params, buffers } = count > 1 ? groupedBindings(input, count) : matmulBindings(m, input);
   return {
     name: `gemm ${variantName(m)} subgroup matrices ${Object.values(tile).join(' ')}${count > 1 ? ` of ${count}` : ''}`,
-    summary: 'GEMM on subgroup matrices: prompt rows in f16, sums in f32.',
-    params: [...params, ...u32('first')],
-    buffers,
+    summary: 'GEMM on subgroup matrices: rows in f16, sums in f32.',
+    params: [...params, ...u32('first'), ...(split ? u32('splitBlocks', 'columns', 'partialRows') : [])],
+    buffers: split
+      ? [...buffers.filter(({ access, name }) => access === 'read' && name !== 'bias'), writeBuffer('partial', 'f32')]
+      : buffers,
     size: T,
     subgroupId: true,
     enable: ['f16', 'subgroups', 'chromium_experimental_subgroup_matrix'],
     body: /* wgsl */ `
-${count > 1 ? groupedText(m, count) : weightsText(m)}
+${count > 1 ? groupedWeights(m, count) : integerText(m)}
+${split ? '' : count > 1 ? groupedStore(count) : storeText(m)}
 ${dequantizeText(m)}
-var<workgroup> ws: array<vec4u, ${N * STRIDE}>;
-var<workgroup> xs: array<vec4u, ${R * STRIDE}>;
-var<workgroup> result: array<f32, ${subgroupsOf(tile) * SIDE * SIDE}>;
+var<workgroup> ws: array<vec4u, ${N * stride}>;
+var<workgroup> xs: array<vec4u, ${R * stride}>;
+${split ? '' : `var<workgroup> result: array<f32, ${subgroupsOf(tile) * SIDE * SIDE}>;`}
 fn main(group: vec3u, lane: u32, subgroup: u32) {
   ${selectMatrix(count, N)}
   let firstRow = p.first + group.y * ${R};
   let subgroup_out = subgroup % ${across} * ${subgroupOuts};
   let subgroup_row = subgroup / ${across} * ${subgroupRows};
+  let part = lane % ${4 * B};
   ${each(
-    W,
+    Math.ceil(N / T),
     k => `let o${k} = min(firstOut + lane + ${T * k}, outs - 1);
   let from${k} = o${k} / ${ROW_TILE} * p.blocks;
   let r${k} = o${k} % ${ROW_TILE};
-  var weights${k}: Weights;`,
+  ${each(B, b => `var weights${k}_${b}: Weights;`, ' ')}`,
   )}
-  ${each(X, k => `let row_from${k} = min(firstRow + lane / 4 + ${(T / 4) * k}, p.inputs - 1) * p.blocks; var row${k}: vec4u;`)}
+  ${each(Math.ceil((4 * B * R) / T), k => `let row_from${k} = min(firstRow + lane / ${4 * B} + ${(T / 4 / B) * k}, p.inputs - 1) * p.blocks; var row${k}: vec4u;`)}
   ${each(I, i => each(J, j => `var sum${i}_${j}: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;`, ' '))}
-  ${fetch('0u')}
-  ${keep}
-  for (var block = 0u; block < p.blocks; block++) {
-    let next = min(block + 1, p.blocks - 1);
+  ${
+    split
+      ? `let begin = group.z * p.splitBlocks;
+  let end = min(begin + p.splitBlocks, p.blocks);
+  let partial_at = (group.z * p.partialRows + group.y * ${R} + subgroup_row) * p.columns + group.x * ${N} + subgroup_out;`
+      : 'let begin = 0u; let end = p.blocks;'
+  }
+  ${fetch('begin')}
+  ${keep('begin')}
+  for (var block = begin; block < end; block += ${B}) {
+    let next = block + ${B};
     workgroupBarrier();
     ${fetch('next')}
-    ${each(2, products)}
+    ${each(2 * B, products)}
     workgroupBarrier();
-    ${keep}
+    ${keep('next')}
   }
   ${each(I, i => each(J, j => stored(i, j)))}
+}`,
+  };
+}
+
+/** Adds the partial sums of split tiles of N weight rows in order: one tile and row per workgroup. */
+export function addPartials(m: MatmulVariant, N: number, count = 1): Kernel {
+  const input = [readBuffer('partial', 'f32')];
+  const { params, buffers } = count > 1 ? groupedBindings(input, count) : matmulBindings(m, input);
+  return {
+    name: `add partial sums ${N} ${m.bias ? 'bias' : ''} ${count}`,
+    summary: 'Adds the partial sums of a split matrix product.',
+    params: [...params, ...u32('first', 'splits', 'columns', 'partialRows')],
+    buffers: buffers.filter(({ name }) => /^(partial|bias|out)/.test(name)),
+    size: N,
+    body: /* wgsl */ `
+${count > 1 ? `var<private> matrix: u32;\n${groupedStore(count)}` : storeText(m)}
+fn main(group: vec3u, lane: u32) {
+  ${selectMatrix(count, N)}
+  var sum = 0.0;
+  for (var n = 0u; n < p.splits; n++) {
+    sum += partial[(n * p.partialRows + group.y) * p.columns + group.x * ${N} + lane];
+  }
+  if (firstOut + lane < outs) { store(firstOut + lane, p.first + group.y, sum); }
 }`,
   };
 }

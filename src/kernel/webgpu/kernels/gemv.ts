@@ -115,7 +115,7 @@ export function matmulBindings(m: MatmulVariant, input = usesInt8(m) ? int8Buffe
   };
 }
 
-const store = (m: MatmulVariant) => /* wgsl */ `
+export const storeText = (m: MatmulVariant) => /* wgsl */ `
 fn store(o: u32, row: u32, sum: f32) {
   if (o >= p.rows || row >= p.inputs) { return; }
   let at = row * p.outCols + p.firstRow + o;
@@ -126,11 +126,11 @@ fn store(o: u32, row: u32, sum: f32) {
 /** Declares Weights, Input, load_weights(block of the row tile, row), load_input, term and store. */
 export const matmulText = (m: MatmulVariant): string =>
   m.format.integer
-    ? `${weightsText(m)}\n${usesInt8(m) ? int8Term(m.format) : floatTerm(m.format)}`
-    : `${floatWeights(m.format)}\n${store(m)}`;
+    ? `${integerText(m)}\n${storeText(m)}\n${usesInt8(m) ? int8Term(m.format) : floatTerm(m.format)}`
+    : `${floatWeights(m.format)}\n${storeText(m)}`;
 
-/** For integers: declares only Weights, load_weights and store. */
-export const weightsText = (m: MatmulVariant): string => `${unpackHalves}\n${integerWeights(m.format)}\n${store(m)}`;
+/** For integers: declares only Weights and load_weights. */
+export const integerText = (m: MatmulVariant): string => `${unpackHalves}\n${integerWeights(m.format)}`;
 
 const floatInput = /* wgsl */ `
 struct Input { v: array<vec4f, ${BLOCK / 4}> }

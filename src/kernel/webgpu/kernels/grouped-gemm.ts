@@ -16,15 +16,18 @@ export const groupedBindings = (input: readonly BufferBinding[], count: number) 
   ],
 });
 
-/** Weights, load_weights and store as in gemv.ts, for the matrix that this tile belongs to. */
-export const groupedText = (m: MatmulVariant, count: number) => /* wgsl */ `
+/** Weights and load_weights as in gemv.ts, for the matrix that this tile belongs to. */
+export const groupedWeights = (m: MatmulVariant, count: number) => /* wgsl */ `
 ${unpackHalves}
 ${integerWeights(m.format, count)}
 var<private> matrix: u32;
 fn load_weights(block: u32, r: u32) -> Weights {
   ${each(count - 1, k => `if (matrix == ${k}) { return load_weights${k}(block, r); }`)}
   return load_weights${count - 1}(block, r);
-}
+}`;
+
+/** The same for store. */
+export const groupedStore = (count: number) => /* wgsl */ `
 fn store(o: u32, row: u32, sum: f32) {
   if (row >= p.inputs) { return; }
   ${each(count, k => `if (matrix == ${k} && o < p.rows${k}) { out${k}[row * p.rows${k} + o] = sum; }`)}

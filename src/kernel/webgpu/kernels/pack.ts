@@ -17,7 +17,25 @@ export function scalarsPerHead({ encoding }: PageLayout, { headDim, pageTokens: 
   return (P * headDim) / 32;
 }
 
-/** One word of the page per invocation. */
+/** Words per page in the table of a dispatch: slot and start of the tail, first coded row, rotation, place of the page. */
+export const WORDS_PER_REQUEST = 5;
+
+/** Words of the scratch buffers that a page has: vectors, codes and scalars. */
+export function wordsPerPage(layout: PageLayout, shape: PageShape): { y: number; codes: number; scalars: number } {
+  const values = shape.kvHeads * shape.pageTokens * shape.headDim;
+  return { y: values, codes: 2 * values, scalars: shape.kvHeads * scalarsPerHead(layout, shape) };
+}
+
+/** A kernel for one page becomes one for page `group.z` of several, each with its own part of the scratch buffers. */
+export function ofEveryPage(body: string, layout: PageLayout, shape: PageShape): string {
+  const words = wordsPerPage(layout, shape);
+  const indexed = body
+    .replaceAll(/\b(y|codes|scalars)\[/g, (_, name: keyof typeof words) => `${name}[page * ${words[name]} + `)
+    .replace(/fn main\((\w+): vec3u, lane: u32\) \{/, (main, group) => `${main}\n  page = ${group}.z;`);
+  return `var<private> page: u32;\n${indexed}`;
+}
+
+/** One word of a page per invocation. */
 export function pack(id: string, layout: PageLayout, pageBytes: number, shape: PageShape): Kernel {
   const { headDim: D, pageTokens: P } = shape;
   const { sharedBytes, blockBytes, encoding } = layout;
@@ -35,15 +53,17 @@ export function pack(id: string, layout: PageLayout, pageBytes: number, shape: P
   return {
     name: `pack ${id} ${pageBytes}`,
     summary: 'Sealing, step 3: packs codes and scalars into the bytes of a page.',
-    params: u32('page'),
+    params: u32('table'),
     buffers: [
+      readBuffer('data', 'u32'),
       readBuffer('codes', 'u32'),
       readBuffer('scalars', 'u32'),
       ...(encoding.kind === 'mixed' ? [readBuffer('tables', 'u32')] : []),
       writeBuffer('pool', 'u32'),
     ],
     size: SIZE,
-    body: /* wgsl */ `
+    body: ofEveryPage(
+      /* wgsl */ `
 fn code(head: u32, t: u32, i: u32) -> u32 { return codes[(head * ${P} + t) * ${encoding.kind === 'hybrid' ? 2 * D : D} + i]; }
 fn scalar2(n: u32, at: u32) -> u32 { return (scalars[at + n / 2] >> (8 * (n & 1))) & 255; }
 fn scalar4(n: u32, at: u32) -> u32 { return (scalars[at + n / 4] >> (8 * (n & 3))) & 255; }
@@ -63,8 +83,11 @@ fn main(group: vec3u, lane: u32) {
   if (4 * word >= ${pageBytes}) { return; }
   var value = 0u;
   for (var k = 0u; k < 4; k++) { value |= page_byte(4 * word + k) << (8 * k); }
-  pool[p.page / 4 + word] = value;
+  pool[data[p.table + page * ${WORDS_PER_REQUEST} + 4] / 4 + word] = value;
 }`,
+      layout,
+      shape,
+    ),
   };
 }
 

@@ -129,14 +129,14 @@ export function quantizeWithBook(
 export const sumErrors = ({ kvHeads, pageTokens: P }: PageShape): Kernel => ({
   name: `sum errors ${kvHeads} ${P}`,
   summary: 'Sealing: sums the squared errors of a page, where quantizing measured them.',
-  params: u32('first', 'to'),
+  params: u32('source', 'first', 'to'),
   buffers: [readBuffer('scalars', 'u32'), writeBuffer('errors', 'f32')],
   size: SIZE,
   body: /* wgsl */ `${workgroupSum}
 fn main(group: vec3u, lane: u32) {
   var sum = 0.0;
   for (var n = lane; n < ${kvHeads * P}; n += ${SIZE}) {
-    if (n % ${P} >= p.first) { sum += bitcast<f32>(scalars[n]); }
+    if (n % ${P} >= p.first) { sum += bitcast<f32>(scalars[p.source + n]); }
   }
   let all = total(lane, sum);
   if (lane == 0) { errors[p.to] = all; }

@@ -1,12 +1,12 @@
 /**
- * Sealing: encodes a page of the f16 tail in three steps. `transformVectors` transforms vectors into the codec's domain,
+ * Sealing: encodes pages of f16 tails in three steps, each one dispatch for all pages. `transformVectors` transforms vectors into the codec's domain,
  * `quantizeKernels` computes codes (one word each) and the bits of scalars, `pack` (pack.ts) packs them into the page.
  * Follows codec/ step by step.
  */
 
 import type { PageEncoding, PageLayout, ScalarArray } from '../../page-layout.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
-import { scalarsPerHead } from './pack.ts';
+import { ofEveryPage, scalarsPerHead, WORDS_PER_REQUEST } from './pack.ts';
 import {
   quantizeColumns,
   quantizeOaken,
@@ -31,7 +31,7 @@ export const tokensPerWorkgroup = ({ pageTokens }: PageShape): number => {
 
 /**
  * y = matrix (x - mean), [head][token][dim], with x rotated back to the start of the page where keys are page-relative.
- * The matrix is transposed, so that reads coalesce. Rows before `p.first` repeat that row (kernel/visibility.ts).
+ * The matrix is transposed, so that reads coalesce. Rows before the first coded one repeat it (kernel/visibility.ts).
  */
 export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   const { headDim: D, kvHeads, pageTokens: P } = shape;
@@ -52,7 +52,7 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   return {
     name: `transform ${D} ${kvHeads} ${P} ${rows} ${matrix ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
     summary: 'Sealing, step 1: transforms a page of f16 vectors into the domain of the codec.',
-    params: u32('slot', 'stride', 'side', 'tokens', 'start', 'first', 'rotation'),
+    params: u32('table', 'stride', 'side', 'tokens'),
     buffers: [
       readBuffer('data', 'u32'),
       readBuffer('pool', 'u32'),
@@ -65,16 +65,21 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
 var<workgroup> x: array<f32, ${T * D}>;
 fn main(group: vec3u, lane: u32) {
   let head = group.y;
-  let first = p.slot * p.stride / 4 + (p.side * ${kvHeads} + head) * p.tokens * ${D / 2};
+  let request = p.table + group.z * ${WORDS_PER_REQUEST};
+  let slot = data[request];
+  let start = data[request + 1];
+  let first_coded = data[request + 2];
+  ${pairs > 0 ? 'let rotation_at = data[request + 3];' : ''}
+  let first = slot * p.stride / 4 + (p.side * ${kvHeads} + head) * p.tokens * ${D / 2};
   for (var n = lane; n < ${(T * D) / 2}; n += ${TRANSFORM.lanes}) {
     let t = n / ${D / 2};
     let i = n % ${D / 2};
-    let row = max(group.x * ${T} + t, p.first);
-    var both = unpack2x16float(pool[first + (p.start + row) % p.tokens * ${D / 2} + i]);
+    let row = max(group.x * ${T} + t, first_coded);
+    var both = unpack2x16float(pool[first + (start + row) % p.tokens * ${D / 2} + i]);
     ${
       pairs > 0
         ? `if (i < ${pairs}) {
-      let rotation = vec2f(bitcast<f32>(data[p.rotation + 2 * i]), bitcast<f32>(data[p.rotation + 2 * i + 1]));
+      let rotation = vec2f(bitcast<f32>(data[rotation_at + 2 * i]), bitcast<f32>(data[rotation_at + 2 * i + 1]));
       both = vec2f(fma(both.x, rotation.x, both.y * rotation.y), fma(both.y, rotation.x, -(both.x * rotation.y)));
     }`
         : ''
@@ -84,7 +89,7 @@ fn main(group: vec3u, lane: u32) {
     x[(2 * i + 1) * ${T} + t] = both.y;
   }
   workgroupBarrier();
-  let to = (head * ${P} + group.x * ${T}) * ${D};
+  let to = ((group.z * ${kvHeads} + head) * ${P} + group.x * ${T}) * ${D};
   for (var c = lane; c < ${D}; c += ${TRANSFORM.lanes}) {
     ${matrix ? multiply : each(T, t => `y[to + ${t * D} + c] = x[c * ${T} + ${t}];`, ' ')}
   }
@@ -117,7 +122,7 @@ export function quantizeKernels(
       ...(hasTables(layout) ? [readBuffer('tables', 'u32')] : []),
     ],
     size: SIZE,
-    body: `${toF16}\n${toFp8}\n${workgroupSum}\n${body}`,
+    body: ofEveryPage(`${toF16}\n${toFp8}\n${workgroupSum}\n${body}`, layout, shape),
   });
   const tokens = [P, kvHeads];
   const main = (body: string) => `fn main(group: vec3u, lane: u32) {

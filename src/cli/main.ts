@@ -18,6 +18,7 @@ import { addProfile } from './profile.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
 import { addRun } from './run.ts';
+import { addServe } from './serve.ts';
 
 const NEXT_STEPS = `
 Next:
@@ -44,6 +45,7 @@ function createProgram(): Command {
   addRemove(program);
   addRun(program);
   addChat(program);
+  addServe(program);
   addInspect(program);
   addCalibrate(program);
   addProfile(program);

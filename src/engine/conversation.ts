@@ -47,6 +47,8 @@ export interface Conversation extends AsyncDisposableLike {
   readonly length: number;
   /** Bytes of these tokens in the cache. Other conversations may share some of them. */
   readonly bytes: number;
+  /** Whether an answer is being read. */
+  readonly isAnswering: boolean;
   /** Sends a user message and streams the answer. Adds both to the messages; of a cancelled answer, the text so far. */
   send(content: MessageContent, options?: ChatOptions): Stream<string>;
   /** Answers the last user message again and replaces the previous answer. */
@@ -262,6 +264,9 @@ export function createConversation(
     },
     get bytes() {
       return snapshot()?.bytes ?? 0;
+    },
+    get isAnswering() {
+      return running !== undefined;
     },
     send(content, options = {}) {
       checkContent(content);

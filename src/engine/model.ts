@@ -5,8 +5,9 @@ import type { SessionSource } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { type DeviceError, InputError } from '../errors.ts';
+import { encodeChat } from '../model/chat.ts';
 import type { ModelConfig } from '../model/config.ts';
-import type { ChatMessage } from '../model/template.ts';
+import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
@@ -31,7 +32,7 @@ import {
   planShape,
   throwIfDisposed,
 } from './engine.ts';
-import { checkConversationOptions, checkLoadOptions } from './options.ts';
+import { checkConversationOptions, checkLoadOptions, checkRenderOptions } from './options.ts';
 import { resolveProfile } from './profile.ts';
 import { randomSeed } from './random.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
@@ -95,6 +96,8 @@ export interface Model extends AsyncDisposableLike {
   readonly plan: Plan;
   /** Max tokens per sequence. */
   readonly context: number;
+  /** Max conversations and requests that run at the same time. */
+  readonly maxSequences: number;
   readonly device: ModelDevice;
   /** Warnings about the model as it was loaded, such as a missing chat template. */
   readonly notices: readonly string[];
@@ -103,6 +106,8 @@ export interface Model extends AsyncDisposableLike {
   memory(): MemoryUse;
   /** The state of the cache and of the requests. */
   stats(): ModelStats;
+  /** The token ids of messages, formatted by the model's chat template. */
+  encodeChat(messages: readonly ChatMessage[], options?: RenderOptions): number[];
   /** Continues a text or token ids. Streams tokens. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
   /** Answers messages, formatted by the model's chat template. Streams text. */
@@ -218,6 +223,7 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
     tokenizer: engine.tokenizer,
     plan,
     context,
+    maxSequences,
     device: { name: engine.device.name, threads: engine.device.threads, why: engine.why },
     notices,
     lost: engine.device.lost ?? new Promise(() => {}),
@@ -229,6 +235,10 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
     stats: () => ({ ...cache.stats, ...scheduler.stats }),
+    encodeChat(messages, options) {
+      checkRenderOptions(options);
+      return encodeChat(engine.tokenizer, engine.template, messages, options);
+    },
     generate: (prompt, options) => ephemeral().generate(prompt, options),
     chat: (messages, options) => ephemeral().chat(messages, options),
     answer: (messages, options) => ephemeral().answer(messages, options),

@@ -96,6 +96,7 @@ export const conversationRules = {
 export const checkLoadOptions = (options: unknown): void => checkOptions('loadModel', options, loadRules);
 export const checkChatOptions = (options: unknown): void => checkOptions('chat', options, chatRules);
 export const checkPromptOptions = (options: unknown): void => checkOptions('generate', options, promptRules);
+export const checkRenderOptions = (options: unknown): void => checkOptions('encodeChat', options, renderRules);
 export const checkConversationOptions = (options: unknown): void =>
   checkOptions('conversation', options, conversationRules);
 

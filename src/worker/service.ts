@@ -66,6 +66,8 @@ export interface ModelService {
   tokenize(text: string, options?: TokenizeOptions): Promise<number[]>;
   tokenizeChat(messages: readonly ChatMessage[], render?: RenderOptions): Promise<number[]>;
   detokenize(ids: readonly number[]): Promise<string>;
+  /** The bytes that each token adds to a text; of a control token, its name. */
+  tokenBytes(ids: readonly number[]): Promise<Uint8Array[]>;
   /** Saves a slot's conversation to a file of the engine's machine. */
   saveSlot(slot: number, path: string, tenant?: string): Promise<SlotState>;
   restoreSlot(slot: number, path: string, tenant?: string): Promise<SlotState>;

@@ -1,0 +1,166 @@
+/** `kvasir serve`: a model for clients of OpenAI's and Anthropic's APIs. */
+import { readFile } from 'node:fs/promises';
+import { basename } from 'node:path';
+import type { Command } from 'commander';
+import { pino } from 'pino';
+import { InputError } from '../errors.ts';
+import { createApp } from '../server/app.ts';
+import { readyBackend } from '../server/backend.ts';
+import { defaultLimits } from '../server/limits.ts';
+import { type HttpServer, listen } from '../server/serve.ts';
+import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { createService } from '../worker/create-service.ts';
+import type { ServiceInfo } from '../worker/service.ts';
+import { addModelOptions, loadWithProgress, type ModelOptions, parseNumber } from './model-command.ts';
+import { formatShort } from './table.ts';
+
+interface Options extends ModelOptions {
+  host: string;
+  port: number;
+  servedName?: string[];
+  apiKey?: string[];
+  apiKeys?: string;
+  maxSequences?: number;
+  maxQueue: number;
+  maxOutput: number;
+  maxBody: number;
+  requestTimeout: number;
+  heartbeat: number;
+  cors?: string[];
+  slotSavePath?: string;
+  logLevel: string;
+  logRequests?: boolean;
+  logPrompts?: boolean;
+}
+
+const HELP = `
+Every option can be set by the environment variable that is shown with it. Options win.
+
+Examples:
+  kvasir serve model.gguf
+  kvasir serve model.gguf --kv tq3 --context 32k --kv-memory 4GiB --served-name local,gpt-4o
+  kvasir serve model.gguf --host 0.0.0.0 --api-key "$KEY"
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "Who was Kvasir?"}], "stream": true}'`;
+
+export function addServe(program: Command): void {
+  const command = program
+    .command('serve')
+    .description('serve a model over HTTP, for OpenAI and Anthropic clients')
+    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`');
+  addModelOptions(command)
+    .option('--host <address>', 'address to listen on; 0.0.0.0 for all', '127.0.0.1')
+    .option('--port <n>', 'port to listen on; 0 for any that is free', parsePort, 8080)
+    .option('--served-name <names>', 'names of the model, separated by commas (default: the file name)', appendList)
+    .option('--api-key <keys>', 'require one of these keys; separated by commas, or repeated', appendList)
+    .option('--api-keys <file>', 'JSON file with tenants, their keys and quotas')
+    .option('--max-sequences <n>', 'answers that run at the same time (default: 16, on webgpu 64)', parseCount)
+    .option('--max-queue <n>', 'answers that wait; further requests get a 429', parseCount, defaultLimits.queue)
+    .option('--max-output <n>', 'tokens per answer: default and limit', parseCount, defaultLimits.output)
+    .option('--max-body <size>', 'size of a request', parseBytes, defaultLimits.body)
+    .option('--request-timeout <s>', 'seconds that a request may take', parseNumber, defaultLimits.time / 1000)
+    .option('--heartbeat <s>', 'seconds of silence in a stream before a heartbeat', parseNumber, 15)
+    .option('--cors <origins>', 'origins of web pages that may ask, separated by commas, or *', appendList)
+    .option('--slot-save-path <dir>', 'folder for saved slots (default: they cannot be saved)')
+    .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+    .option('--log-requests', 'log a line per request')
+    .option('--log-prompts', 'log the bodies of requests: what users typed')
+    .addHelpText('after', HELP)
+    .action(run);
+  for (const option of command.options) option.env(`KVASIR_${option.name().replaceAll('-', '_').toUpperCase()}`);
+}
+
+const appendList = (text: string, previous: string[] = []): string[] => [
+  ...previous,
+  ...text
+    .split(',')
+    .map(item => item.trim())
+    .filter(Boolean),
+];
+
+function parsePort(text: string): number {
+  const port = Number(text);
+  if (!/^\d+$/.test(text) || port > 65535) throw new InputError(`"${text}" is not a port. Ports are 0 to 65535.`);
+  return port;
+}
+
+async function run(name: string, options: Options): Promise<void> {
+  const tenants = await readTenants(options);
+  const logger = createLogger(options.logLevel);
+  const loading = new AbortController();
+  const onEarlySignal = () => loading.abort();
+  process.once('SIGINT', onEarlySignal).once('SIGTERM', onEarlySignal);
+  const service = createService(await loadWithProgress(name, options, loading.signal));
+  process.off('SIGINT', onEarlySignal).off('SIGTERM', onEarlySignal);
+  const { requestTimeout, maxQueue, maxOutput, maxBody, logRequests, logPrompts } = options;
+  const names = [...new Set([...(options.servedName ?? []), basename(name), name])];
+  const app = createApp({
+    ...{ backend: readyBackend(service), names, tenants, logger, logRequests, logPrompts, cors: options.cors },
+    slotPath: options.slotSavePath,
+    heartbeatMs: options.heartbeat * 1000,
+    limits: { queue: maxQueue, output: maxOutput, body: maxBody, time: requestTimeout * 1000 },
+  });
+  const server = await listen(app, { host: options.host, port: options.port, requestMs: requestTimeout * 1000 });
+  console.log(describeServer(service.info, names, server.url));
+  if (tenants.length === 0 && !isLoopback(options.host))
+    console.error(`Warning: anybody who can reach ${options.host} can use this server. Set --api-key.`);
+  await untilStopped(server);
+  await service.close();
+}
+
+const isLoopback = (host: string): boolean => /^(127\.|localhost$|::1$)/.test(host);
+
+async function readTenants({ apiKey = [], apiKeys }: Options): Promise<TenantConfig[]> {
+  const configured = apiKeys === undefined ? [] : parseTenants(await readKeyFile(apiKeys), apiKeys);
+  return apiKey.length > 0 ? [...configured, { ...DEFAULT_TENANT, keys: apiKey }] : configured;
+}
+
+async function readKeyFile(path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (cause) {
+    throw new InputError(`--api-keys ${path} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+}
+
+function createLogger(level: string) {
+  const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
+  if (!levels.includes(level)) throw new InputError(`--log-level must be one of ${levels.join(', ')}, not "${level}".`);
+  return pino({ level, base: undefined }, pino.destination({ dest: 2, sync: true }));
+}
+
+/** What one gets, one fact per line. */
+function describeServer(info: ServiceInfo, names: readonly string[], url: string): string {
+  const { device, expectedDivergence: divergence } = info;
+  const threads = device.name === 'wasm' ? ` with ${device.threads} thread${device.threads === 1 ? '' : 's'}` : '';
+  return [
+    `${info.modelName ?? info.architecture} as ${names.join(', ')}`,
+    `${device.name}${threads}: ${device.why}`,
+    `${info.kv} cache, ${info.kvBits.toFixed(2)} bits per value` +
+      (divergence === undefined ? '' : `, expected divergence ${formatShort(divergence)} nats per token`),
+    `${formatBytes(info.kvMemory)} of KV cache: ${formatCount(info.tokensThatFit)} tokens, ` +
+      `${formatCount(info.sequencesAtFullContext)} sequences of ${formatCount(info.context)} tokens; ` +
+      `${formatCount(info.maxSequences)} answers at the same time`,
+    `Listening on ${url} (OpenAI: ${url}/v1, Anthropic: ${url}, Prometheus: ${url}/metrics)`,
+  ].join('\n');
+}
+
+/** The first signal drains, a second one stops at once. */
+async function untilStopped(server: HttpServer): Promise<void> {
+  await new Promise<void>(resolve => {
+    let isDraining = false;
+    const onSignal = () => {
+      if (isDraining) {
+        process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
+        console.error('Stopping.');
+        void server.stop().then(resolve);
+        return;
+      }
+      isDraining = true;
+      console.error('Finishing what runs; once more to stop at once.');
+      void server.drain().then(resolve);
+    };
+    process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
+  });
+}

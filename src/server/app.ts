@@ -1,0 +1,151 @@
+/** The HTTP application: its routes, and what happens around each of them. */
+import { randomUUID } from 'node:crypto';
+import { type Context, Hono } from 'hono';
+import { cors } from 'hono/cors';
+import type { Logger } from 'pino';
+import type { Backend } from './backend.ts';
+import { readBody } from './body.ts';
+import { type ApiError, anthropicError, invalidRequest, modelNotFound, openaiError, toApiError } from './errors.ts';
+import { createJobs, type Jobs } from './jobs.ts';
+import { defaultLimits, type Limits } from './limits.ts';
+import { createMetrics } from './metrics.ts';
+import { createOpenApi } from './openapi.ts';
+import type { Exchange, Route } from './route.ts';
+import { routes } from './routes.ts';
+import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
+import { createKeyring, keyOf, type TenantConfig } from './tenants.ts';
+
+export interface AppOptions {
+  backend: Backend;
+  /** Names of the model: the one that is shown first, then others that are accepted. */
+  names: readonly string[];
+  /** Tenants and their keys. Default: everybody may ask, and is one tenant. */
+  tenants?: readonly TenantConfig[];
+  limits?: Partial<Limits>;
+  /** Origins of pages that may ask. Default: none. */
+  cors?: readonly string[];
+  /** A folder for saved slots. Default: slots cannot be saved. */
+  slotPath?: string;
+  /** Milliseconds without an event after which a stream sends a heartbeat. Default: 15,000. */
+  heartbeatMs?: number;
+  logger?: Logger;
+  /** Log a line per request. Default: false. */
+  logRequests?: boolean;
+  /** Log what users typed. Default: false. */
+  logPrompts?: boolean;
+}
+
+export interface App {
+  /** Answers a request. */
+  fetch(request: Request): Response | Promise<Response>;
+  readonly jobs: Jobs;
+}
+
+export function createApp(options: AppOptions): App {
+  const { backend, names, logger, heartbeatMs = 15_000 } = options;
+  const limits = { ...defaultLimits, ...options.limits };
+  const metrics = createMetrics(names[0], backend);
+  const jobs = createJobs(backend, limits, metrics);
+  const keyring = createKeyring(options.tenants ?? []);
+  const app = new Hono();
+  const openApi = createOpenApi(routes, limits, keyring.isRequired);
+
+  if (options.cors?.length)
+    app.use(
+      cors({
+        origin: [...options.cors],
+        allowMethods: ['GET', 'POST'],
+        exposeHeaders: ['x-request-id', 'retry-after'],
+        maxAge: 600,
+      }),
+    );
+
+  const asError = (error: unknown): ApiError => toApiError(error, backend.service?.info.context);
+
+  const errorResponse = (error: ApiError, isAnthropic: boolean | undefined, id: string): Response => {
+    const { status, retryAfter, cause } = error;
+    if (status >= 500) logger?.error({ id, err: cause ?? error }, error.message);
+    return new Response(JSON.stringify(isAnthropic ? anthropicError(error) : openaiError(error)), {
+      status,
+      headers: {
+        'content-type': 'application/json',
+        ...(retryAfter !== undefined && { 'retry-after': String(retryAfter) }),
+        // What is left of a body that is too large is not read.
+        ...(status === 413 && { connection: 'close' }),
+      },
+    });
+  };
+
+  const handle = (route: Route) => async (context: Context) => {
+    const id = randomUUID().replaceAll('-', '');
+    const started = performance.now();
+    const request = context.req.raw;
+    const leave = new AbortController();
+    request.signal.addEventListener('abort', () => leave.abort());
+    let tenant: string | undefined;
+    let response: Response;
+    try {
+      const owner = route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
+      tenant = owner.name;
+      const body = route.schema ? await readBody(request, route.schema(limits), limits) : undefined;
+      if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
+      const exchange: Exchange = {
+        ...{ id, request, backend, jobs, limits, metrics, names },
+        tenant: owner,
+        signal: leave.signal,
+        slotPath: options.slotPath,
+        param: name => context.req.param(name) ?? '',
+        query: name => context.req.query(name),
+        resolveModel(name) {
+          if (name != null && !names.includes(name)) throw modelNotFound(name, names);
+          return name ?? names[0];
+        },
+        json: (value, status = 200) =>
+          new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
+        stream: events =>
+          sseResponse(events, {
+            heartbeatMs,
+            heartbeat: route.isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
+            formatError(error) {
+              const shown = asError(error);
+              if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
+              return formatEvent(route.isAnthropic ? anthropicError(shown) : openaiError(shown), 'error');
+            },
+            onLeave: () => leave.abort(),
+          }),
+      };
+      response = await route.handle(exchange, body);
+    } catch (error) {
+      response = errorResponse(asError(error), route.isAnthropic, id);
+    }
+    response.headers.set('x-request-id', id);
+    if (route.isAnthropic) response.headers.set('request-id', id);
+    if (options.logRequests)
+      logger?.info(
+        {
+          ...{ id, tenant, method: route.method, path: route.path, status: response.status },
+          ms: Math.round(performance.now() - started),
+        },
+        'request',
+      );
+    return response;
+  };
+
+  for (const route of routes) app.on(route.method.toUpperCase(), route.path, handle(route));
+  app.get('/openapi.json', handle({ ...openApiRoute, handle: ({ json }) => json(openApi) }));
+  app.notFound(({ req }) => {
+    const known = routes.filter(({ path }) => path === req.path).map(({ method }) => method.toUpperCase());
+    const error = invalidRequest(
+      known.length > 0
+        ? `${req.path} takes ${known.join(' or ')}, not ${req.method}.`
+        : `There is no ${req.path} here.`,
+    );
+    return new Response(JSON.stringify(openaiError(error)), {
+      status: known.length > 0 ? 405 : 404,
+      headers: { 'content-type': 'application/json', ...(known.length > 0 && { allow: known.join(', ') }) },
+    });
+  });
+  return { fetch: request => app.fetch(request), jobs };
+}
+
+const openApiRoute = { method: 'get', path: '/openapi.json', summary: 'This document.' } as const;

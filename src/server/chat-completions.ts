@@ -1,0 +1,169 @@
+/** POST /v1/chat/completions. */
+import type { AnswerDelta } from '../engine/answer.ts';
+import type { ChatOptions } from '../engine/conversation.ts';
+import type { Result } from '../engine/stream.ts';
+import type { ChatMessage } from '../model/template.ts';
+import type { ModelService } from '../worker/service.ts';
+import { type Answer, createAnswer } from './answer.ts';
+import { invalidRequest } from './errors.ts';
+import type { AnswerEvent } from './jobs.ts';
+import type { Limits } from './limits.ts';
+import { type ChatRequest, chatSchema, type OpenaiMessage } from './openai-schemas.ts';
+import type { Route } from './route.ts';
+import { samplingOptions, seedOf } from './sampling.ts';
+import { formatEvent } from './sse.ts';
+import { cacheTenant } from './tenants.ts';
+import { chatLogprobs } from './token-texts.ts';
+import { openaiUsage } from './usage.ts';
+
+export const chatCompletions: Route<ChatRequest> = {
+  method: 'post',
+  path: '/v1/chat/completions',
+  summary: 'Answers messages. Streams with `stream: true`.',
+  schema: chatSchema,
+  streams: true,
+  async handle(exchange, request) {
+    const { limits, jobs, tenant, signal, id } = exchange;
+    const model = exchange.resolveModel(request.model);
+    const choices = request.n ?? 1;
+    const messages = request.messages.map(toMessage);
+    const options = chatOptions(request, limits);
+    if (request.id_slot != null && request.id_slot >= 0 && (choices > 1 || request.cache_salt != null))
+      throw invalidRequest('id_slot has one answer at a time, and no cache_salt of its own.', 'id_slot');
+    const events = jobs.run<AnswerDelta>({
+      ...{ tenant, signal, choices },
+      promptLength: JSON.stringify(messages).length,
+      open: (service, index, stop) =>
+        service.answer(messages, {
+          ...options,
+          seed: seedOf(request.seed, index),
+          slot: request.id_slot != null && request.id_slot >= 0 ? request.id_slot : undefined,
+          tenant: cacheTenant(tenant, request.cache_salt),
+          signal: stop,
+        }),
+      countTokens: ({ tokens }) => tokens.length,
+    });
+    const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
+    const { service } = jobs;
+    return request.stream
+      ? exchange.stream(streamChunks(head, events, request, service()))
+      : exchange.json(await collectChoices(head, events, request, service()));
+  },
+};
+
+type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
+
+interface Head {
+  id: string;
+  created: number;
+  model: string;
+}
+
+/** Unknown fields of a message are not passed on to the template. */
+export function toMessage({ content, ...fields }: OpenaiMessage): ChatMessage {
+  const known = Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
+  const isEmpty = content == null && fields.role === 'assistant' && !fields.tool_calls?.length;
+  return { ...known, content: isEmpty ? '' : (content ?? null) } as ChatMessage;
+}
+
+function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
+  const { tools, tool_choice: choice, chat_template_kwargs: variables } = request;
+  if (request.top_logprobs != null && !request.logprobs)
+    throw invalidRequest('top_logprobs needs logprobs: true.', 'top_logprobs');
+  return {
+    ...samplingOptions(request, request.max_completion_tokens ?? request.max_tokens, limits),
+    ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
+    ...(variables && { render: { variables } }),
+    ...(tools?.length && { tools: tools as ChatOptions['tools'] }),
+    ...(choice &&
+      tools?.length && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
+  };
+}
+
+async function collectChoices(head: Head, events: Events, request: ChatRequest, service: ModelService) {
+  const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
+  const results: Result[] = [];
+  for await (const event of events) {
+    if ('result' in event) results[event.index] = event.result;
+    else answers[event.index].add(event.value);
+  }
+  const choice = async (answer: Answer, index: number) => ({
+    index,
+    message: {
+      role: 'assistant',
+      content: answer.text || answer.toolCalls.length === 0 ? answer.text : null,
+      ...(answer.reasoning && { reasoning_content: answer.reasoning }),
+      ...(answer.toolCalls.length > 0 && { tool_calls: answer.toolCalls.map(openaiToolCall) }),
+      refusal: null,
+    },
+    logprobs: request.logprobs ? { content: await chatLogprobs(service, answer.tokens), refusal: null } : null,
+    finish_reason: finishReason(results[index], answer),
+  });
+  return {
+    ...head,
+    object: 'chat.completion',
+    choices: await Promise.all(answers.map(choice)),
+    usage: openaiUsage(
+      results.map(({ usage }) => usage),
+      answers.reduce((sum, { reasoningTokens }) => sum + reasoningTokens, 0),
+    ),
+  };
+}
+
+const openaiToolCall = ({ id, name, arguments: args }: Answer['toolCalls'][number]) => ({
+  id,
+  type: 'function',
+  function: { name, arguments: args },
+});
+
+const finishReason = ({ finish }: Result, { toolCalls }: Answer): string =>
+  finish === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop';
+
+async function* streamChunks(head: Head, events: Events, request: ChatRequest, service: ModelService) {
+  const includeUsage = request.stream_options?.include_usage === true;
+  const chunk = (choices: object[], usage: object | null = null) =>
+    formatEvent({ ...head, object: 'chat.completion.chunk', choices, ...(includeUsage && { usage }) });
+  const choice = (index: number, delta: object, logprobs: object | null = null, finish: string | null = null) =>
+    chunk([{ index, delta, logprobs, finish_reason: finish }]);
+  const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
+  const results: Result[] = [];
+  for await (const event of events) {
+    const { index } = event;
+    const answer = answers[index];
+    if (!answer.hasBegun) yield choice(index, { role: 'assistant', content: '' });
+    answer.hasBegun = true;
+    if ('result' in event) {
+      results[index] = event.result;
+      yield choice(index, {}, null, finishReason(event.result, answer));
+      continue;
+    }
+    const { text, reasoning, toolCalls, tokens } = event.value;
+    answer.add(event.value);
+    const logprobs = request.logprobs ? { content: await chatLogprobs(service, tokens), refusal: null } : null;
+    if (!text && !reasoning && !toolCalls?.length && !logprobs) continue;
+    yield choice(
+      index,
+      {
+        ...(text && { content: text }),
+        ...(reasoning && { reasoning_content: reasoning }),
+        ...(toolCalls?.length && {
+          tool_calls: toolCalls.map(({ index, id, name, arguments: args }) => ({
+            index,
+            ...(id !== undefined && { id, type: 'function' }),
+            function: { ...(name !== undefined && { name }), arguments: args ?? '' },
+          })),
+        }),
+      },
+      logprobs,
+    );
+  }
+  if (includeUsage)
+    yield chunk(
+      [],
+      openaiUsage(
+        results.map(({ usage }) => usage),
+        answers.reduce((sum, { reasoningTokens }) => sum + reasoningTokens, 0),
+      ),
+    );
+  yield formatEvent('[DONE]');
+}

@@ -1,0 +1,113 @@
+/** Requests of OpenAI's API. */
+import { z } from 'zod';
+import type { Limits } from './limits.ts';
+import { flag, integer, jsonObject, number, stopStrings, toolName } from './sampling-schemas.ts';
+
+/** Fields of /v1/chat/completions and /v1/completions; those after `seed` are vLLM's and llama.cpp's. */
+const sampling = (limits: Limits) => ({
+  model: z.string().max(500).nullish(),
+  stream: flag,
+  stream_options: z.object({ include_usage: flag }).nullish(),
+  n: integer(1, limits.choices),
+  max_tokens: integer(1),
+  temperature: number(0, 100),
+  top_p: number(0, 1),
+  presence_penalty: number(-2, 2),
+  frequency_penalty: number(-2, 2),
+  logit_bias: z.record(z.string().regex(/^\d{1,9}$/, 'must be a token id'), z.number().min(-100).max(100)).nullish(),
+  stop: stopStrings(limits).nullish(),
+  seed: z.int().nullish(),
+  top_k: integer(-1),
+  min_p: number(0, 1),
+  repetition_penalty: z.number().positive().max(100).nullish(),
+  ignore_eos: flag,
+  cache_salt: z.string().min(1).max(500).nullish(),
+  id_slot: integer(-1, 1023),
+});
+
+const part = z.looseObject({ type: z.string() });
+
+const message = z.object({
+  role: z.string().min(1).max(100),
+  content: z.union([z.string(), z.array(part)], { error: 'must be a string or an array of parts' }).nullish(),
+  name: z.string().nullish(),
+  reasoning_content: z.string().nullish(),
+  tool_calls: z
+    .array(
+      z.object({
+        id: z.string().nullish(),
+        type: z.string().nullish(),
+        function: z.object({ name: z.string(), arguments: z.union([z.string(), jsonObject]) }),
+      }),
+    )
+    .nullish(),
+  tool_call_id: z.string().nullish(),
+});
+
+export const messageList = ({ messages }: Limits) => z.array(message).min(1).max(messages);
+
+const tool = z.object({
+  type: z.literal('function'),
+  function: z.object({
+    name: toolName,
+    description: z.string().nullish(),
+    parameters: jsonObject.nullish(),
+    strict: flag,
+  }),
+});
+
+const toolChoice = z.union(
+  [
+    z.enum(['auto', 'none', 'required']),
+    z.object({ type: z.literal('function'), function: z.object({ name: z.string() }) }),
+  ],
+  { error: 'must be "auto", "none", "required" or { "type": "function", "function": { "name" } }' },
+);
+
+const responseFormat = z.discriminatedUnion(
+  'type',
+  [
+    z.object({ type: z.literal('text') }),
+    z.object({ type: z.literal('json_object') }),
+    z.object({
+      type: z.literal('json_schema'),
+      json_schema: z.object({ name: z.string().nullish(), schema: jsonObject, strict: flag }),
+    }),
+  ],
+  { error: 'must have the type "text", "json_object" or "json_schema"' },
+);
+
+export const chatSchema = (limits: Limits) =>
+  z.object({
+    ...sampling(limits),
+    messages: messageList(limits),
+    max_completion_tokens: integer(1),
+    logprobs: flag,
+    top_logprobs: integer(0, 20),
+    response_format: responseFormat.nullish(),
+    tools: z.array(tool).max(limits.tools).nullish(),
+    tool_choice: toolChoice.nullish(),
+    parallel_tool_calls: flag,
+    chat_template_kwargs: jsonObject.nullish(),
+  });
+
+export type ChatRequest = z.infer<ReturnType<typeof chatSchema>>;
+export type SamplingRequest = Omit<ChatRequest, 'messages' | 'logprobs'>;
+export type OpenaiMessage = ChatRequest['messages'][number];
+export type OpenaiTool = z.infer<typeof tool>;
+
+const ids = z.array(z.int().min(0)).min(1);
+
+export const completionSchema = (limits: Limits) =>
+  z.object({
+    ...sampling(limits),
+    prompt: z.union([z.string(), z.array(z.string()).min(1), ids, z.array(ids).min(1)], {
+      error: 'must be a string, an array of strings, token ids, or an array of arrays of token ids',
+    }),
+    logprobs: integer(0, 20),
+    echo: flag,
+    suffix: z.string().nullish(),
+    best_of: integer(1, limits.choices),
+  });
+
+export type CompletionRequest = z.infer<ReturnType<typeof completionSchema>>;

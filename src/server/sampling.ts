@@ -1,0 +1,31 @@
+/** A request's sampling fields as options of the engine. */
+import type { GenerateOptions } from '../engine/generate.ts';
+import type { Limits } from './limits.ts';
+import type { CompletionRequest } from './openai-schemas.ts';
+
+type Fields = Omit<CompletionRequest, 'prompt' | 'logprobs' | 'echo' | 'suffix' | 'best_of'>;
+
+/** Null and undefined both mean: not given. */
+const given = <T>(value: T | null | undefined): T | undefined => value ?? undefined;
+
+/** The options of OpenAI's fields, with OpenAI's defaults. */
+export function samplingOptions(fields: Fields, maxTokens: number | null | undefined, limits: Limits): GenerateOptions {
+  const { top_k: topK } = fields;
+  return {
+    temperature: fields.temperature ?? 1,
+    topP: given(fields.top_p),
+    // -1 is vLLM's word for "off".
+    topK: topK == null || topK < 0 ? undefined : topK,
+    minP: given(fields.min_p),
+    repetitionPenalty: given(fields.repetition_penalty),
+    presencePenalty: given(fields.presence_penalty),
+    frequencyPenalty: given(fields.frequency_penalty),
+    stop: given(fields.stop),
+    ignoreEos: given(fields.ignore_eos),
+    maxTokens: Math.min(maxTokens ?? limits.output, limits.output),
+  };
+}
+
+/** Each answer of a request has a seed of its own. */
+export const seedOf = (seed: number | null | undefined, index: number): number | undefined =>
+  seed == null ? undefined : seed + index;

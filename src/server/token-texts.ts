@@ -1,0 +1,54 @@
+/** The texts and bytes of tokens, for log probabilities. */
+import type { Token } from '../engine/stream.ts';
+import type { ModelService } from '../worker/service.ts';
+
+interface TokenText {
+  token: string;
+  bytes: number[];
+}
+
+const decoder = new TextDecoder();
+
+/** Tokens with log probabilities in the shape of OpenAI's chat API. */
+export async function chatLogprobs(service: ModelService, tokens: readonly Token[]): Promise<object[]> {
+  const texts = await readTexts(service, tokens);
+  return tokens.map(({ id, logprob, top = [] }) => ({
+    ...texts.get(id),
+    logprob,
+    top_logprobs: top.map(other => ({ ...texts.get(other.id), logprob: other.logprob })),
+  }));
+}
+
+/** The same in the shape of the older completions API. */
+export interface CompletionLogprobs {
+  tokens: string[];
+  token_logprobs: (number | undefined)[];
+  top_logprobs: Record<string, number>[];
+  text_offset: number[];
+}
+
+/** `offset`: characters of text before these tokens. */
+export async function completionLogprobs(
+  service: ModelService,
+  tokens: readonly Token[],
+  offset: number,
+): Promise<CompletionLogprobs> {
+  const texts = await readTexts(service, tokens);
+  const textOf = (id: number) => texts.get(id)?.token ?? '';
+  let position = offset;
+  return {
+    tokens: tokens.map(({ id }) => textOf(id)),
+    token_logprobs: tokens.map(({ logprob }) => logprob),
+    top_logprobs: tokens.map(({ top = [] }) => Object.fromEntries(top.map(other => [textOf(other.id), other.logprob]))),
+    text_offset: tokens.map(({ text }) => {
+      position += text.length;
+      return position - text.length;
+    }),
+  };
+}
+
+async function readTexts(service: ModelService, tokens: readonly Token[]): Promise<Map<number, TokenText>> {
+  const ids = [...new Set(tokens.flatMap(({ id, top = [] }) => [id, ...top.map(other => other.id)]))];
+  const bytes = ids.length > 0 ? await service.tokenBytes(ids) : [];
+  return new Map(ids.map((id, i) => [id, { token: decoder.decode(bytes[i]), bytes: [...bytes[i]] }]));
+}

@@ -3,7 +3,6 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { openModelFile } from '../../src/engine/engine.ts';
 import { InputError } from '../../src/errors.ts';
 import { memoryReport } from '../../src/plan/memory.ts';
@@ -25,7 +24,8 @@ export interface ServerSetup {
   threads: number;
 }
 
-const main = fileURLToPath(new URL('../../src/cli/main.js', import.meta.url));
+/** `npm run bench` builds it, and runs in the repository's root. */
+const main = 'dist/cli/main.js';
 
 export async function startKvasir(setup: ServerSetup, kv: string): Promise<RunningServer> {
   const port = await freePort();

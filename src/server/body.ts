@@ -29,10 +29,10 @@ async function readText(request: Request, max: number): Promise<string> {
 function parseJson(text: string, limits: Limits): unknown {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    // Without a body, the first field that is missing is named.
+    value = text.trim() === '' ? {} : JSON.parse(text);
   } catch (cause) {
-    const start = text.trim() === '' ? 'The body is empty' : 'The body is not valid JSON';
-    throw new ApiError(400, `${start}. Send a JSON object.`, { code: 'invalid_json', cause });
+    throw new ApiError(400, 'The body is not valid JSON. Send a JSON object.', { code: 'invalid_json', cause });
   }
   checkJson(value, limits);
   return value;

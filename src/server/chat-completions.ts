@@ -10,7 +10,7 @@ import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type ChatRequest, chatSchema, type OpenaiMessage } from './openai-schemas.ts';
 import type { Route } from './route.ts';
-import { samplingOptions, seedOf } from './sampling.ts';
+import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
 import { cacheTenant } from './tenants.ts';
 import { chatLogprobs } from './token-texts.ts';
@@ -28,16 +28,15 @@ export const chatCompletions: Route<ChatRequest> = {
     const choices = request.n ?? 1;
     const messages = request.messages.map(toMessage);
     const options = chatOptions(request, limits);
-    if (request.id_slot != null && request.id_slot >= 0 && (choices > 1 || request.cache_salt != null))
-      throw invalidRequest('id_slot has one answer at a time, and no cache_salt of its own.', 'id_slot');
+    const slot = requestedSlot(request, choices);
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices },
       promptLength: JSON.stringify(messages).length,
       open: (service, index, stop) =>
         service.answer(messages, {
           ...options,
+          slot,
           seed: seedOf(request.seed, index),
-          slot: request.id_slot != null && request.id_slot >= 0 ? request.id_slot : undefined,
           tenant: cacheTenant(tenant, request.cache_salt),
           signal: stop,
         }),
@@ -103,10 +102,7 @@ async function collectChoices(head: Head, events: Events, request: ChatRequest, 
     ...head,
     object: 'chat.completion',
     choices: await Promise.all(answers.map(choice)),
-    usage: openaiUsage(
-      results.map(({ usage }) => usage),
-      answers.reduce((sum, { reasoningTokens }) => sum + reasoningTokens, 0),
-    ),
+    usage: usageOf(results, answers),
   };
 }
 
@@ -118,6 +114,16 @@ const openaiToolCall = ({ id, name, arguments: args }: Answer['toolCalls'][numbe
 
 const finishReason = ({ finish }: Result, { toolCalls }: Answer): string =>
   finish === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop';
+
+/** All answers share their prompt: what was cached before is what the first one found. */
+function usageOf(results: readonly Result[], answers: readonly Answer[]): object {
+  return openaiUsage({
+    promptTokens: results[0].usage.promptTokens,
+    cachedTokens: Math.min(...results.map(({ usage }) => usage.reusedTokens)),
+    completionTokens: results.reduce((sum, { usage }) => sum + usage.completionTokens, 0),
+    reasoningTokens: answers.reduce((sum, answer) => sum + answer.reasoningTokens, 0),
+  });
+}
 
 async function* streamChunks(head: Head, events: Events, request: ChatRequest, service: ModelService) {
   const includeUsage = request.stream_options?.include_usage === true;
@@ -157,13 +163,6 @@ async function* streamChunks(head: Head, events: Events, request: ChatRequest, s
       logprobs,
     );
   }
-  if (includeUsage)
-    yield chunk(
-      [],
-      openaiUsage(
-        results.map(({ usage }) => usage),
-        answers.reduce((sum, { reasoningTokens }) => sum + reasoningTokens, 0),
-      ),
-    );
+  if (includeUsage) yield chunk([], usageOf(results, answers));
   yield formatEvent('[DONE]');
 }

@@ -1,5 +1,6 @@
 /** A request's sampling fields as options of the engine. */
 import type { GenerateOptions } from '../engine/generate.ts';
+import { invalidRequest } from './errors.ts';
 import type { Limits } from './limits.ts';
 import type { CompletionRequest } from './openai-schemas.ts';
 
@@ -29,3 +30,11 @@ export function samplingOptions(fields: Fields, maxTokens: number | null | undef
 /** Each answer of a request has a seed of its own. */
 export const seedOf = (seed: number | null | undefined, index: number): number | undefined =>
   seed == null ? undefined : seed + index;
+
+/** The slot that a request asks for; -1 is llama.cpp's word for "any". */
+export function requestedSlot({ id_slot: slot, cache_salt: salt }: Fields, choices: number): number | undefined {
+  if (slot == null || slot < 0) return undefined;
+  if (choices > 1) throw invalidRequest('A slot has one answer at a time. Use n: 1 with id_slot.', 'id_slot');
+  if (salt != null) throw invalidRequest('A slot has a cache of its own. Use id_slot without cache_salt.', 'id_slot');
+  return slot;
+}

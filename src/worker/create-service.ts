@@ -2,6 +2,7 @@
 import { describeValue } from '../describe-value.ts';
 import type { Conversation } from '../engine/conversation.ts';
 import type { Model } from '../engine/model.ts';
+import { boolean, checkOptions } from '../engine/rules.ts';
 import { InputError } from '../errors.ts';
 import { maxTokensIn, planBytes } from '../plan/plan.ts';
 import type { ModelService, ServiceInfo, SlotState } from './service.ts';
@@ -59,9 +60,10 @@ export function createService(model: Model): ModelService {
     stats: async () => ({ ...model.stats(), memory: model.memory() }),
     answer: (messages, { slot, ...options } = {}) => runnerOf(slot, options.tenant).answer(messages, options),
     generate: (prompt, { slot, ...options } = {}) => runnerOf(slot, options.tenant).generate(prompt, options),
-    async tokenize(text, { bos, parseSpecialTokens } = {}) {
+    async tokenize(text, options) {
       if (typeof text !== 'string') throw new InputError(`tokenize needs a string; got ${describeValue(text)}.`);
-      return tokenizer.encode(text, { bos, parseSpecialTokens });
+      checkOptions('tokenize', options, { bos: boolean, parseSpecialTokens: boolean });
+      return tokenizer.encode(text, options);
     },
     tokenizeChat: async (messages, render) => model.encodeChat(messages, render),
     async detokenize(ids) {
@@ -93,8 +95,8 @@ export function createService(model: Model): ModelService {
         .filter(({ tokens, busy }) => tokens > 0 || busy)
         .sort((a, b) => a.slot - b.slot),
     async close() {
-      end(new InputError('The service was closed.'));
       await model.dispose();
+      end(new InputError('The service was closed.'));
     },
   };
 }

@@ -1,0 +1,72 @@
+/** Anthropic's messages and tools as those that chat templates know. */
+import type { Tool, ToolChoice } from '../engine/answer.ts';
+import type { ChatMessage, RenderOptions, ToolCall } from '../model/template.ts';
+import type { AnthropicMessage, CountTokensRequest } from './anthropic-schemas.ts';
+
+export interface ChatPrompt {
+  messages: ChatMessage[];
+  render: RenderOptions;
+  tools?: Tool[];
+  toolChoice?: ToolChoice;
+  /** Max calls in an answer are one. */
+  isSingleCall: boolean;
+}
+
+export function toPrompt({ system, messages, tools, tool_choice: choice, thinking }: CountTokensRequest): ChatPrompt {
+  return {
+    messages: [
+      ...(system?.length ? [{ role: 'system', content: textOf(system) }] : []),
+      ...messages.flatMap(toMessages),
+    ],
+    // Without the field, Anthropic's models do not think.
+    render: { variables: { enable_thinking: thinking != null && thinking.type !== 'disabled' } },
+    ...(tools?.length && {
+      tools: tools.map(({ name, description, input_schema }) => ({
+        type: 'function',
+        function: { name, ...(description != null && { description }), parameters: input_schema },
+      })),
+      toolChoice: toToolChoice(choice),
+    }),
+    isSingleCall: choice != null && 'disable_parallel_tool_use' in choice && choice.disable_parallel_tool_use === true,
+  };
+}
+
+function toToolChoice(choice: CountTokensRequest['tool_choice']): ToolChoice | undefined {
+  if (choice == null) return undefined;
+  if (choice.type === 'tool') return { name: choice.name };
+  return choice.type === 'any' ? 'required' : choice.type;
+}
+
+const textOf = (content: string | readonly { text: string }[]): string =>
+  typeof content === 'string' ? content : content.map(({ text }) => text).join('\n');
+
+/** Results of tools are messages of their own, before the user's text. */
+function toMessages({ role, content }: AnthropicMessage): ChatMessage[] {
+  if (typeof content === 'string') return [{ role, content }];
+  const messages: ChatMessage[] = [];
+  const texts: string[] = [];
+  const reasoning: string[] = [];
+  const calls: ToolCall[] = [];
+  for (const block of content) {
+    if (block.type === 'text') texts.push(block.text);
+    else if (block.type === 'thinking') reasoning.push(block.thinking);
+    else if (block.type === 'tool_use')
+      calls.push({ id: block.id, type: 'function', function: { name: block.name, arguments: block.input } });
+    else if (block.type === 'tool_result') {
+      const text = textOf(block.content ?? '');
+      messages.push({
+        role: 'tool',
+        tool_call_id: block.tool_use_id,
+        content: block.is_error ? `Error: ${text}` : text,
+      });
+    }
+  }
+  if (texts.length > 0 || calls.length > 0 || messages.length === 0)
+    messages.push({
+      role,
+      content: texts.length > 0 || calls.length === 0 ? texts.join('\n') : null,
+      ...(reasoning.length > 0 && { reasoning_content: reasoning.join('\n') }),
+      ...(calls.length > 0 && { tool_calls: calls }),
+    });
+  return messages;
+}

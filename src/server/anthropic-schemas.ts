@@ -1,0 +1,78 @@
+/** Requests of Anthropic's API. */
+import { z } from 'zod';
+import type { Limits } from './limits.ts';
+import { flag, integer, jsonObject, number, toolName } from './sampling-schemas.ts';
+
+const text = z.object({ type: z.literal('text'), text: z.string() });
+
+const textOrBlocks = z.union([z.string(), z.array(text)], { error: 'must be a string or an array of text blocks' });
+
+const BLOCKS = 'must be a block of the type text, tool_use, tool_result or thinking; others are not supported';
+
+const block = z.discriminatedUnion(
+  'type',
+  [
+    text,
+    z.object({ type: z.literal('thinking'), thinking: z.string() }),
+    // What other servers have encrypted cannot be read.
+    z.object({ type: z.literal('redacted_thinking') }),
+    z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: jsonObject }),
+    z.object({
+      type: z.literal('tool_result'),
+      tool_use_id: z.string(),
+      content: textOrBlocks.nullish(),
+      is_error: flag,
+    }),
+  ],
+  { error: BLOCKS },
+);
+
+const message = z.object({
+  role: z.enum(['user', 'assistant', 'system']),
+  content: z.union([z.string(), z.array(block)], { error: `must be a string or an array of blocks; each ${BLOCKS}` }),
+});
+
+const tool = z.object({
+  // Tools without this type run on Anthropic's servers.
+  type: z.literal('custom', { error: 'must be "custom": tools of the server are not supported' }).nullish(),
+  name: toolName,
+  description: z.string().nullish(),
+  input_schema: jsonObject,
+});
+
+const toolChoice = z.discriminatedUnion(
+  'type',
+  [
+    z.object({ type: z.literal('auto'), disable_parallel_tool_use: flag }),
+    z.object({ type: z.literal('any'), disable_parallel_tool_use: flag }),
+    z.object({ type: z.literal('tool'), name: z.string(), disable_parallel_tool_use: flag }),
+    z.object({ type: z.literal('none') }),
+  ],
+  { error: 'must have the type "auto", "any", "tool" or "none"' },
+);
+
+const prompt = (limits: Limits) => ({
+  model: z.string().max(500).nullish(),
+  messages: z.array(message).min(1).max(limits.messages),
+  system: textOrBlocks.nullish(),
+  tools: z.array(tool).max(limits.tools).nullish(),
+  tool_choice: toolChoice.nullish(),
+  thinking: z.object({ type: z.enum(['enabled', 'disabled', 'adaptive']) }).nullish(),
+});
+
+export const countTokensSchema = (limits: Limits) => z.object(prompt(limits));
+
+export const messagesSchema = (limits: Limits) =>
+  z.object({
+    ...prompt(limits),
+    max_tokens: z.int().min(1),
+    stream: flag,
+    temperature: number(0, 1),
+    top_p: number(0, 1),
+    top_k: integer(0),
+    stop_sequences: z.array(z.string().min(1).max(limits.stopLength)).max(limits.stops).nullish(),
+  });
+
+export type MessagesRequest = z.infer<ReturnType<typeof messagesSchema>>;
+export type CountTokensRequest = z.infer<ReturnType<typeof countTokensSchema>>;
+export type AnthropicMessage = MessagesRequest['messages'][number];

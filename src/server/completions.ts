@@ -1,0 +1,154 @@
+/** POST /v1/completions: continues texts or token ids. */
+import type { Result, Token } from '../engine/stream.ts';
+import type { ModelService } from '../worker/service.ts';
+import { invalidRequest } from './errors.ts';
+import type { AnswerEvent } from './jobs.ts';
+import type { Limits } from './limits.ts';
+import { type CompletionRequest, completionSchema } from './openai-schemas.ts';
+import type { Route } from './route.ts';
+import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
+import { formatEvent } from './sse.ts';
+import { cacheTenant } from './tenants.ts';
+import { type CompletionLogprobs, completionLogprobs } from './token-texts.ts';
+import { openaiUsage } from './usage.ts';
+
+type Prompt = string | number[];
+
+/** OpenAI's default of this route. */
+const DEFAULT_MAX_TOKENS = 16;
+
+export const completions: Route<CompletionRequest> = {
+  method: 'post',
+  path: '/v1/completions',
+  summary: 'Continues a text or token ids. Streams with `stream: true`.',
+  schema: completionSchema,
+  streams: true,
+  async handle(exchange, request) {
+    const { limits, jobs, tenant, signal, id } = exchange;
+    checkRequest(request);
+    const model = exchange.resolveModel(request.model);
+    const prompts = promptsOf(request.prompt);
+    const perPrompt = request.n ?? 1;
+    const choices = prompts.length * perPrompt;
+    checkChoices(choices, limits);
+    const slot = requestedSlot(request, choices);
+    const options = {
+      ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
+      ...(request.logprobs != null && { logprobs: request.logprobs }),
+      // A raw prompt has no template that could write them.
+      parseSpecialTokens: true,
+    };
+    const events = jobs.run<Token>({
+      ...{ tenant, signal, choices },
+      promptLength: prompts.reduce((sum, prompt) => sum + prompt.length, 0) * perPrompt,
+      open: (service, index, stop) =>
+        service.generate(prompts[Math.floor(index / perPrompt)], {
+          ...options,
+          slot,
+          seed: seedOf(request.seed, index % perPrompt),
+          tenant: cacheTenant(tenant, request.cache_salt),
+          signal: stop,
+        }),
+      countTokens: () => 1,
+    });
+    const service = jobs.service();
+    const echoes = await Promise.all(
+      prompts.map(prompt => (request.echo ? (typeof prompt === 'string' ? prompt : service.detokenize(prompt)) : '')),
+    );
+    const completion = {
+      head: { id: `cmpl-${id}`, object: 'text_completion', created: Math.floor(Date.now() / 1000), model },
+      request,
+      service,
+      echoOf: (index: number) => echoes[Math.floor(index / perPrompt)],
+      usage: (results: Result[]) => usageOf(results, perPrompt),
+    };
+    return request.stream
+      ? exchange.stream(streamChunks(completion, events, choices))
+      : exchange.json(await collectChoices(completion, events, choices));
+  },
+};
+
+type Events = AsyncGenerator<AnswerEvent<Token>, void, void>;
+
+interface Completion {
+  head: object;
+  request: CompletionRequest;
+  service: ModelService;
+  /** The prompt of an answer, if it is to be repeated. */
+  echoOf(index: number): string;
+  usage(results: Result[]): object;
+}
+
+function checkRequest(request: CompletionRequest): void {
+  if (request.suffix) throw invalidRequest('suffix is not supported. Write the text before the gap only.', 'suffix');
+  if (request.echo && request.logprobs != null)
+    throw invalidRequest('echo with logprobs is not supported: prompts have no log probabilities.', 'echo');
+  if (request.best_of != null && request.best_of > (request.n ?? 1))
+    throw invalidRequest('best_of above n is not supported. Ask for n answers and choose one.', 'best_of');
+}
+
+function checkChoices(choices: number, limits: Limits): void {
+  if (choices > limits.choices)
+    throw invalidRequest(`n times the prompts is ${choices}; at most ${limits.choices} are allowed.`, 'prompt');
+}
+
+function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {
+  if (typeof prompt === 'string') return [prompt];
+  return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as Prompt[]);
+}
+
+/** Every prompt is counted once. */
+function usageOf(results: Result[], perPrompt: number): object {
+  const firsts = results.filter((_, index) => index % perPrompt === 0);
+  const sum = (list: Result[], count: (result: Result) => number) => list.reduce((total, one) => total + count(one), 0);
+  return openaiUsage({
+    promptTokens: sum(firsts, ({ usage }) => usage.promptTokens),
+    cachedTokens: sum(firsts, ({ usage }) => usage.reusedTokens),
+    completionTokens: sum(results, ({ usage }) => usage.completionTokens),
+  });
+}
+
+const finishReason = ({ finish }: Result): string => (finish === 'length' ? 'length' : 'stop');
+
+async function collectChoices({ head, request, service, echoOf, usage }: Completion, events: Events, choices: number) {
+  const tokens: Token[][] = Array.from({ length: choices }, () => []);
+  const results: Result[] = [];
+  for await (const event of events) {
+    if ('result' in event) results[event.index] = event.result;
+    else tokens[event.index].push(event.value);
+  }
+  const choice = async (result: Result, index: number) => ({
+    index,
+    text: echoOf(index) + result.text,
+    logprobs: request.logprobs == null ? null : await completionLogprobs(service, tokens[index], 0),
+    finish_reason: finishReason(result),
+  });
+  return { ...head, choices: await Promise.all(results.map(choice)), usage: usage(results) };
+}
+
+async function* streamChunks({ head, request, service, echoOf, usage }: Completion, events: Events, choices: number) {
+  const includeUsage = request.stream_options?.include_usage === true;
+  const chunk = (choices: object[], usage: object | null = null) =>
+    formatEvent({ ...head, choices, ...(includeUsage && { usage }) });
+  const choice = (index: number, text: string, logprobs: CompletionLogprobs | null, finish: string | null) =>
+    chunk([{ index, text, logprobs, finish_reason: finish }]);
+  const written = Array.from({ length: choices }, () => 0);
+  const echoed = new Set<number>();
+  const results: Result[] = [];
+  for await (const event of events) {
+    const { index } = event;
+    if (!echoed.has(index) && echoOf(index)) yield choice(index, echoOf(index), null, null);
+    echoed.add(index);
+    if ('result' in event) {
+      results[index] = event.result;
+      yield choice(index, '', null, finishReason(event.result));
+      continue;
+    }
+    const { text } = event.value;
+    const logprobs = request.logprobs == null ? null : await completionLogprobs(service, [event.value], written[index]);
+    written[index] += text.length;
+    if (text || logprobs) yield choice(index, text, logprobs, null);
+  }
+  if (includeUsage) yield chunk([], usage(results));
+  yield formatEvent('[DONE]');
+}

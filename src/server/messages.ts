@@ -1,0 +1,165 @@
+/** POST /v1/messages and /v1/messages/count_tokens: Anthropic's API. */
+import type { AnswerDelta } from '../engine/answer.ts';
+import type { Result, Usage } from '../engine/stream.ts';
+import { type Answer, createAnswer } from './answer.ts';
+import { type ChatPrompt, toPrompt } from './anthropic-prompt.ts';
+import {
+  type CountTokensRequest,
+  countTokensSchema,
+  type MessagesRequest,
+  messagesSchema,
+} from './anthropic-schemas.ts';
+import type { AnswerEvent } from './jobs.ts';
+import type { Route } from './route.ts';
+import { formatEvent } from './sse.ts';
+import { cacheTenant } from './tenants.ts';
+
+export const messages: Route<MessagesRequest> = {
+  method: 'post',
+  path: '/v1/messages',
+  summary: "Answers messages in the format of Anthropic's API. Streams with `stream: true`.",
+  schema: messagesSchema,
+  streams: true,
+  isAnthropic: true,
+  async handle(exchange, request) {
+    const { limits, jobs, tenant, signal, id } = exchange;
+    const model = exchange.resolveModel(request.model);
+    const { messages, isSingleCall, ...prompt } = toPrompt(request);
+    const events = jobs.run<AnswerDelta>({
+      ...{ tenant, signal, choices: 1 },
+      promptLength: JSON.stringify(messages).length,
+      open: (service, _, stop) =>
+        service.answer(messages, {
+          ...prompt,
+          temperature: request.temperature ?? 1,
+          topP: request.top_p ?? undefined,
+          topK: request.top_k ?? undefined,
+          stop: request.stop_sequences ?? undefined,
+          maxTokens: Math.min(request.max_tokens, limits.output),
+          tenant: cacheTenant(tenant),
+          signal: stop,
+        }),
+      countTokens: ({ tokens }) => tokens.length,
+    });
+    const head = { id: `msg_${id}`, type: 'message', role: 'assistant', model };
+    return request.stream
+      ? exchange.stream(streamEvents(head, events))
+      : exchange.json(await collectMessage(head, events));
+  },
+};
+
+/** The tools are in the prompt as well. */
+const renderOptions = ({ render, tools }: ChatPrompt) => ({
+  variables: { ...render.variables, ...(tools && { tools }) },
+});
+
+export const countTokens: Route<CountTokensRequest> = {
+  method: 'post',
+  path: '/v1/messages/count_tokens',
+  summary: 'Tokens of a prompt in the format of /v1/messages.',
+  schema: countTokensSchema,
+  isAnthropic: true,
+  async handle({ jobs, json, resolveModel }, request) {
+    resolveModel(request.model);
+    const prompt = toPrompt(request);
+    const tokens = await jobs.service().tokenizeChat(prompt.messages, renderOptions(prompt));
+    return json({ input_tokens: tokens.length });
+  },
+};
+
+type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
+
+/** Tokens that were cached are not part of `input_tokens`. */
+const inputUsage = ({ promptTokens, reusedTokens }: Usage) => ({
+  input_tokens: promptTokens - reusedTokens,
+  cache_read_input_tokens: reusedTokens,
+  cache_creation_input_tokens: 0,
+});
+
+const usageOf = (usage: Usage) => ({ ...inputUsage(usage), output_tokens: usage.completionTokens });
+
+/** Why it ended, and the stop sequence that did it. */
+function endOf({ finish, stop }: Result, { toolCalls }: Answer) {
+  const reason =
+    finish === 'length' ? 'max_tokens' : toolCalls.length > 0 ? 'tool_use' : stop ? 'stop_sequence' : 'end_turn';
+  return { stop_reason: reason, stop_sequence: (reason === 'stop_sequence' && stop) || null };
+}
+
+async function collectMessage(head: object, events: Events): Promise<object> {
+  const answer = createAnswer();
+  for await (const event of events) {
+    if (!('result' in event)) {
+      answer.add(event.value);
+      continue;
+    }
+    const { text, reasoning, toolCalls } = answer;
+    const content = [
+      ...(reasoning ? [{ type: 'thinking', thinking: reasoning, signature: '' }] : []),
+      ...(text || toolCalls.length === 0 ? [{ type: 'text', text }] : []),
+      ...toolCalls.map(({ id, name, arguments: args }) => ({ type: 'tool_use', id, name, input: parseInput(args) })),
+    ];
+    return { ...head, content, ...endOf(event.result, answer), usage: usageOf(event.result.usage) };
+  }
+  throw new Error('kvasir bug: an answer has no end');
+}
+
+/** A call that was cut by its length is not JSON. */
+function parseInput(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {};
+  }
+}
+
+/** Blocks come one after another: each is started, added to, and stopped before the next. */
+async function* streamEvents(head: object, events: Events): AsyncGenerator<string, void, void> {
+  const send = (type: string, fields: object) => formatEvent({ type, ...fields }, type);
+  const answer = createAnswer();
+  let index = -1;
+  /** The open block: `text`, `thinking`, or the number of a tool call. */
+  let open: string | number | undefined;
+  const stop = () => (open === undefined ? '' : send('content_block_stop', { index }));
+  const enter = (kind: string | number, block: object): string => {
+    if (open === kind) return '';
+    const stopped = stop();
+    open = kind;
+    return stopped + send('content_block_start', { index: ++index, content_block: block });
+  };
+  const delta = (fields: object) => send('content_block_delta', { index, delta: fields });
+
+  for await (const event of events) {
+    const usage = 'result' in event ? event.result.usage : event.partial.usage;
+    if (!answer.hasBegun)
+      yield send('message_start', {
+        message: {
+          ...head,
+          content: [],
+          stop_reason: null,
+          stop_sequence: null,
+          usage: { ...inputUsage(usage), output_tokens: 1 },
+        },
+      });
+    answer.hasBegun = true;
+    if ('result' in event) {
+      // Clients expect a block, also in an empty answer.
+      if (index < 0) yield enter('text', { type: 'text', text: '' });
+      yield stop();
+      yield send('message_delta', { delta: endOf(event.result, answer), usage: usageOf(event.result.usage) });
+      yield send('message_stop', {});
+      return;
+    }
+    answer.add(event.value);
+    const { reasoning, text, toolCalls = [] } = event.value;
+    if (reasoning)
+      yield enter('thinking', { type: 'thinking', thinking: '', signature: '' }) +
+        delta({ type: 'thinking_delta', thinking: reasoning });
+    if (text) yield enter('text', { type: 'text', text: '' }) + delta({ type: 'text_delta', text });
+    for (const call of toolCalls) {
+      const { id, name } = answer.toolCalls[call.index];
+      const started = enter(call.index, { type: 'tool_use', id, name, input: {} });
+      const added = call.arguments ? delta({ type: 'input_json_delta', partial_json: call.arguments }) : '';
+      if (started || added) yield started + added;
+    }
+  }
+}

@@ -1,0 +1,44 @@
+/** POST /tokenize and /detokenize, as llama.cpp's server has them. */
+import { z } from 'zod';
+import { toMessage } from './chat-completions.ts';
+import { invalidRequest } from './errors.ts';
+import type { Limits } from './limits.ts';
+import { messageList } from './openai-schemas.ts';
+import type { Route } from './route.ts';
+import { flag, jsonObject } from './sampling-schemas.ts';
+
+const tokenizeSchema = (limits: Limits) =>
+  z.object({
+    content: z.string().nullish(),
+    text: z.string().nullish(),
+    messages: messageList(limits).nullish(),
+    add_special: flag,
+    parse_special: flag,
+    chat_template_kwargs: jsonObject.nullish(),
+  });
+
+export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
+  method: 'post',
+  path: '/tokenize',
+  summary: 'Token ids of a text (`content` or `text`) or of `messages` as the model reads them.',
+  schema: tokenizeSchema,
+  async handle({ jobs, json }, { messages, add_special, parse_special, chat_template_kwargs, ...body }) {
+    const service = jobs.service();
+    const text = body.content ?? body.text;
+    if (text == null && !messages) throw invalidRequest('Send content, text or messages.', 'content');
+    const tokens = messages
+      ? await service.tokenizeChat(messages.map(toMessage), { variables: chat_template_kwargs ?? {} })
+      : await service.tokenize(text ?? '', { bos: add_special ?? false, parseSpecialTokens: parse_special ?? false });
+    return json({ tokens, count: tokens.length, max_model_len: service.info.context });
+  },
+};
+
+const detokenizeSchema = () => z.object({ tokens: z.array(z.int().min(0)) });
+
+export const detokenize: Route<z.infer<ReturnType<typeof detokenizeSchema>>> = {
+  method: 'post',
+  path: '/detokenize',
+  summary: 'The text of token ids.',
+  schema: detokenizeSchema,
+  handle: async ({ jobs, json }, { tokens }) => json({ content: await jobs.service().detokenize(tokens) }),
+};

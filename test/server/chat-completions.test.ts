@@ -1,0 +1,191 @@
+/** POST /v1/chat/completions on a tiny random model. */
+import { describe, expect, it } from 'vitest';
+import { greedy, openServer, readEvents, user } from './tiny-server.ts';
+
+const PATH = '/v1/chat/completions';
+const { ask, json, service } = await openServer();
+const messages = user('Who was Kvasir?');
+
+describe('an answer', () => {
+  it("has OpenAI's shape, and the text of the library", async () => {
+    const answer = await json(PATH, { model: 'alias', messages, ...greedy(12) });
+    const expected = await service.answer(messages, { temperature: 0, maxTokens: 12, ignoreEos: true }).result();
+    expect(answer).toMatchObject({
+      id: expect.stringMatching(/^chatcmpl-/),
+      object: 'chat.completion',
+      model: 'alias',
+      choices: [
+        { index: 0, message: { role: 'assistant', content: expected.text }, logprobs: null, finish_reason: 'length' },
+      ],
+      usage: { prompt_tokens: expected.usage.promptTokens, completion_tokens: 12 },
+    });
+    expect(answer.usage.total_tokens).toBe(answer.usage.prompt_tokens + 12);
+  });
+
+  it('ends at a stop string', async () => {
+    const { choices } = await json(PATH, { messages, ...greedy(40) });
+    const { content } = choices[0].message;
+    const stop = content.slice(3, 5);
+    const stopped = await json(PATH, { messages, ...greedy(40), stop: [stop] });
+    expect(stopped.choices[0]).toMatchObject({
+      message: { content: content.slice(0, content.indexOf(stop)) },
+      finish_reason: 'stop',
+    });
+  });
+
+  it('is repeated by its seed, and differs without', async () => {
+    const sampled = async (seed?: number) =>
+      (await json(PATH, { messages, max_tokens: 20, ignore_eos: true, seed })).choices[0].message.content;
+    expect(await sampled(7)).toBe(await sampled(7));
+    expect(await sampled()).not.toBe(await sampled());
+  });
+
+  it('takes null for fields that are not used, and ignores unknown ones', async () => {
+    const response = await ask(PATH, {
+      messages,
+      ...greedy(2),
+      stop: null,
+      seed: null,
+      tools: null,
+      store: true,
+      user: 'x',
+    });
+    expect(response.status).toBe(200);
+  });
+
+  it('takes max_completion_tokens, which wins over max_tokens', async () => {
+    const { usage } = await json(PATH, { messages, ...greedy(9), max_completion_tokens: 3 });
+    expect(usage.completion_tokens).toBe(3);
+  });
+
+  it('takes messages with parts, tool calls and unknown fields', async () => {
+    const response = await ask(PATH, {
+      ...greedy(2),
+      messages: [
+        { role: 'system', content: [{ type: 'text', text: 'Be brief.' }] },
+        { role: 'user', content: 'Hi', annotations: [] },
+        {
+          role: 'assistant',
+          content: null,
+          refusal: null,
+          tool_calls: [{ id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }],
+        },
+        { role: 'tool', tool_call_id: 'a', content: '42' },
+        { role: 'assistant', content: null },
+        ...user('Go on'),
+      ],
+    });
+    expect(response.status).toBe(200);
+  });
+});
+
+describe('n answers', () => {
+  it('share their prompt, and have seeds of their own', async () => {
+    const long = user('mead '.repeat(80));
+    const { choices, usage } = await json(PATH, { messages: long, n: 3, seed: 5, max_tokens: 12, ignore_eos: true });
+    const texts = choices.map(({ message }: any) => message.content);
+    expect(new Set(texts).size).toBe(3);
+    expect(usage).toMatchObject({ completion_tokens: 36, prompt_tokens_details: { cached_tokens: 0 } });
+    const alone = await json(PATH, { messages: long, seed: 6, max_tokens: 12, ignore_eos: true });
+    expect(alone.choices[0].message.content).toBe(texts[1]);
+    expect(alone.usage.prompt_tokens_details.cached_tokens).toBeGreaterThan(300);
+  });
+});
+
+describe('log probabilities', () => {
+  it('have tokens, bytes and alternatives', async () => {
+    const { choices } = await json(PATH, { messages, ...greedy(6), logprobs: true, top_logprobs: 2 });
+    const { content } = choices[0].logprobs;
+    expect(content).toHaveLength(6);
+    for (const { token, bytes, logprob, top_logprobs } of content) {
+      expect(new TextDecoder().decode(Uint8Array.from(bytes))).toBe(token);
+      expect(logprob).toBeLessThanOrEqual(0);
+      // Greedy: the token is the most likely one.
+      expect(top_logprobs[0]).toEqual({ token, bytes, logprob });
+      expect(top_logprobs).toHaveLength(2);
+    }
+    const all = Uint8Array.from(content.flatMap(({ bytes }: any) => bytes));
+    expect(new TextDecoder().decode(all)).toBe(choices[0].message.content);
+  });
+
+  it('are streamed with their parts', async () => {
+    const events = await readEvents(await ask(PATH, { messages, ...greedy(6), logprobs: true, stream: true }));
+    const tokens = events.flatMap(event => event.choices?.[0]?.logprobs?.content ?? []);
+    expect(tokens).toHaveLength(6);
+  });
+});
+
+describe('a stream', () => {
+  it('begins with the role, and ends with a reason, the usage and [DONE]', async () => {
+    const request = { messages, ...greedy(12), stream: true, stream_options: { include_usage: true } };
+    const response = await ask(PATH, request);
+    expect(response.headers.get('content-type')).toMatch(/^text\/event-stream/);
+    const events = await readEvents(response);
+    const whole = await json(PATH, { messages, ...greedy(12) });
+    expect(events[0].choices[0].delta).toEqual({ role: 'assistant', content: '' });
+    expect(events.at(-3).choices[0]).toMatchObject({ delta: {}, finish_reason: 'length' });
+    expect(events.at(-2)).toMatchObject({ choices: [], usage: { completion_tokens: 12 } });
+    expect(events.at(-1)).toBe('[DONE]');
+    const text = events.map(event => event.choices?.[0]?.delta.content ?? '').join('');
+    expect(text).toBe(whole.choices[0].message.content);
+    expect(new Set(events.slice(0, -1).map(({ id }) => id)).size).toBe(1);
+  });
+
+  it('has all answers of a request', async () => {
+    const events = await readEvents(await ask(PATH, { messages, n: 2, max_tokens: 5, ignore_eos: true, stream: true }));
+    const finished = events.filter(event => event.choices?.[0]?.finish_reason).map(({ choices }) => choices[0].index);
+    expect(finished.sort()).toEqual([0, 1]);
+  });
+
+  it('sends heartbeats while nothing else is sent', async () => {
+    const slow = await openServer({ heartbeatMs: 1 }, service);
+    const response = await slow.ask(PATH, { messages: user('x'.repeat(900)), ...greedy(3), stream: true });
+    const text = await response.text();
+    expect(text).toContain(': heartbeat\n\n');
+    expect(text).toMatch(/data: \[DONE\]\n\n$/);
+  });
+});
+
+describe('errors', () => {
+  const errorOf = async (body: unknown) => {
+    const response = await ask(PATH, body);
+    return { status: response.status, ...((await response.json()) as any).error };
+  };
+
+  it('name the field that is wrong', async () => {
+    expect(await errorOf({ messages, max_tokens: 'x' })).toMatchObject({ status: 400, param: 'max_tokens' });
+    expect(await errorOf({ messages: [{ role: 'user', content: 5 }] })).toMatchObject({ param: 'messages[0].content' });
+    expect(await errorOf({})).toMatchObject({ status: 400, type: 'invalid_request_error', param: 'messages' });
+    expect(await errorOf({ messages, n: 1e9 })).toMatchObject({ status: 400, param: 'n' });
+    expect(await errorOf({ messages, temperature: -1 })).toMatchObject({ status: 400, param: 'temperature' });
+    expect(await errorOf({ messages, stop: Array(100).fill('x') })).toMatchObject({ status: 400, param: 'stop' });
+    expect(await errorOf({ messages, top_logprobs: 2 })).toMatchObject({ status: 400, param: 'top_logprobs' });
+  });
+
+  it('say that a prompt is too long', async () => {
+    const long = { messages: user('x'.repeat(3000)), ...greedy(3) };
+    const expected = {
+      status: 400,
+      code: 'context_length_exceeded',
+      message: expect.stringMatching(/maximum context length is 2048/),
+    };
+    expect(await errorOf(long)).toMatchObject(expected);
+    expect(await errorOf({ ...long, stream: true })).toMatchObject(expected);
+  });
+
+  it('list the names of the model', async () => {
+    expect(await errorOf({ model: 'gpt-4', messages })).toMatchObject({
+      status: 404,
+      code: 'model_not_found',
+      message: expect.stringContaining('"tiny", "alias", "tiny.gguf"'),
+    });
+  });
+
+  it('say that only text is supported', async () => {
+    const image = [{ type: 'image_url', image_url: { url: 'data:' } }];
+    expect(await errorOf({ messages: [{ role: 'user', content: image }] })).toMatchObject({
+      status: 400,
+      message: expect.stringContaining('image_url'),
+    });
+  });
+});

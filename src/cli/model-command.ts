@@ -95,10 +95,14 @@ export function parseSpecList(list: string): string[] {
   return [...new Set(['f16', ...specs])];
 }
 
+export function checkOverflow(overflow: string): void {
+  if (!['error', 'slide'].includes(overflow))
+    throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
+}
+
 /** Loads a model with a progress bar and prints its notices on stderr. */
 export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
-  if (!['error', 'slide'].includes(options.overflow))
-    throw new InputError(`--overflow must be error or slide, not "${options.overflow}".`);
+  checkOverflow(options.overflow);
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   try {
     const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;

@@ -5,14 +5,17 @@ import type { Command } from 'commander';
 import { pino } from 'pino';
 import { InputError } from '../errors.ts';
 import { createApp } from '../server/app.ts';
-import { readyBackend } from '../server/backend.ts';
+import { startBackend } from '../server/backend.ts';
 import { defaultLimits } from '../server/limits.ts';
 import { type HttpServer, listen } from '../server/serve.ts';
 import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
-import { createService } from '../worker/create-service.ts';
+import type { EngineProcessOptions } from '../worker/engine-process.ts';
 import type { ServiceInfo } from '../worker/service.ts';
-import { addModelOptions, loadWithProgress, type ModelOptions, parseNumber } from './model-command.ts';
+import { withFlagNames } from './flag-names.ts';
+import { addModelOptions, checkOverflow, type ModelOptions, parseNumber } from './model-command.ts';
+import { resolveProfileFlag } from './profile-flag.ts';
+import { createProgress } from './progress.ts';
 import { formatShort } from './table.ts';
 
 interface Options extends ModelOptions {
@@ -85,28 +88,71 @@ function parsePort(text: string): number {
   return port;
 }
 
-async function run(name: string, options: Options): Promise<void> {
+async function run(model: string, options: Options): Promise<void> {
   const tenants = await readTenants(options);
   const logger = createLogger(options.logLevel);
-  const loading = new AbortController();
-  const onEarlySignal = () => loading.abort();
-  process.once('SIGINT', onEarlySignal).once('SIGTERM', onEarlySignal);
-  const service = createService(await loadWithProgress(name, options, loading.signal));
-  process.off('SIGINT', onEarlySignal).off('SIGTERM', onEarlySignal);
-  const { requestTimeout, maxQueue, maxOutput, maxBody, logRequests, logPrompts } = options;
-  const names = [...new Set([...(options.servedName ?? []), basename(name), name])];
+  const { host, port, cors, logRequests, logPrompts } = options;
+  const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
+  const backend = startBackend({
+    model,
+    loadOptions: await loadOptions(model, options),
+    onEvent: event => {
+      if (event.type === 'progress') progress.update(event.progress.done, event.progress.total);
+      else if (event.type === 'output') logger.info({ engine: event.stream }, event.line);
+      // The first start reports on the terminal.
+      else if (event.error && backend.info) logger.error({ err: event.error }, `engine ${event.state}`);
+    },
+  });
+  const names = [...new Set([...(options.servedName ?? []), model.endsWith('.gguf') ? basename(model) : model])];
+  const limits = {
+    ...{ queue: options.maxQueue, output: options.maxOutput, body: options.maxBody },
+    time: options.requestTimeout * 1000,
+  };
   const app = createApp({
-    ...{ backend: readyBackend(service), names, tenants, logger, logRequests, logPrompts, cors: options.cors },
+    ...{ backend, names, tenants, limits, cors, logger, logRequests, logPrompts },
     slotPath: options.slotSavePath,
     heartbeatMs: options.heartbeat * 1000,
-    limits: { queue: maxQueue, output: maxOutput, body: maxBody, time: requestTimeout * 1000 },
   });
-  const server = await listen(app, { host: options.host, port: options.port, requestMs: requestTimeout * 1000 });
-  console.log(describeServer(service.info, names, server.url));
-  if (tenants.length === 0 && !isLoopback(options.host))
-    console.error(`Warning: anybody who can reach ${options.host} can use this server. Set --api-key.`);
-  await untilStopped(server);
-  await service.close();
+  try {
+    // It listens before the model is loaded, so that /health and /ready answer.
+    const server = await listen(app, { host, port, requestMs: limits.time });
+    const stopped = untilStopped(server);
+    if (tenants.length === 0 && !isLoopback(host))
+      console.error(`Warning: anybody who can reach ${host} can use this server. Set --api-key.`);
+    const started = backend.ready().then(({ info }) => {
+      progress.end();
+      for (const notice of info.notices) console.error(withFlagNames(notice));
+      console.log(describeServer(info, names, server.url));
+    });
+    try {
+      await Promise.race([started, stopped]);
+      await stopped;
+    } catch (error) {
+      await server.stop();
+      throw error;
+    }
+  } finally {
+    progress.end();
+    await backend.close();
+  }
+}
+
+async function loadOptions(model: string, options: Options): Promise<EngineProcessOptions['loadOptions']> {
+  checkOverflow(options.overflow);
+  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory, maxSequences } = options;
+  const profile = await resolveProfileFlag(options.profile, model);
+  return {
+    kv,
+    contextMemory,
+    kvMemory,
+    context,
+    overflow,
+    device,
+    threads,
+    maxSequences,
+    profile,
+    memoryLimit: memory,
+  };
 }
 
 const isLoopback = (host: string): boolean => /^(127\.|localhost$|::1$)/.test(host);

@@ -60,7 +60,7 @@ export function createApp(options: AppOptions): App {
       }),
     );
 
-  const asError = (error: unknown): ApiError => toApiError(error, backend.service?.info.context);
+  const asError = (error: unknown): ApiError => toApiError(error, backend.info?.context);
 
   const errorResponse = (error: ApiError, isAnthropic: boolean | undefined, id: string): Response => {
     const { status, retryAfter, cause } = error;

@@ -11,9 +11,9 @@ const describe = (id: string, { backend, names }: Exchange) => ({
   created: STARTED,
   owned_by: 'kvasir',
   root: names[0],
-  max_model_len: backend.service?.info.context,
+  max_model_len: backend.info?.context,
   type: 'model',
-  display_name: backend.service?.info.modelName ?? id,
+  display_name: backend.info?.modelName ?? id,
   created_at: new Date(STARTED * 1000).toISOString(),
 });
 

@@ -47,8 +47,15 @@ export async function completionLogprobs(
   };
 }
 
-async function readTexts(service: ModelService, tokens: readonly Token[]): Promise<Map<number, TokenText>> {
-  const ids = [...new Set(tokens.flatMap(({ id, top = [] }) => [id, ...top.map(other => other.id)]))];
-  const bytes = ids.length > 0 ? await service.tokenBytes(ids) : [];
-  return new Map(ids.map((id, i) => [id, { token: decoder.decode(bytes[i]), bytes: [...bytes[i]] }]));
+/** A vocabulary is small; asking the engine for each token would delay them. */
+const known = new WeakMap<ModelService, Map<number, TokenText>>();
+
+async function readTexts(service: ModelService, tokens: readonly Token[]): Promise<ReadonlyMap<number, TokenText>> {
+  const texts = known.get(service) ?? new Map<number, TokenText>();
+  known.set(service, texts);
+  const ids = new Set(tokens.flatMap(({ id, top = [] }) => [id, ...top.map(other => other.id)]));
+  const missing = [...ids].filter(id => !texts.has(id));
+  const found = missing.length > 0 ? await service.tokenBytes(missing) : [];
+  for (const [i, bytes] of found.entries()) texts.set(missing[i], { token: decoder.decode(bytes), bytes: [...bytes] });
+  return texts;
 }

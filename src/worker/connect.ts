@@ -114,6 +114,7 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
     tokenize: (text, options) => call('tokenize', text, options),
     tokenizeChat: (messages, render) => call('tokenizeChat', messages, render),
     detokenize: ids => call('detokenize', ids),
+    tokenBytes: ids => call('tokenBytes', ids),
     saveSlot: (slot, path, tenant) => call('saveSlot', slot, path, tenant),
     restoreSlot: (slot, path, tenant) => call('restoreSlot', slot, path, tenant),
     eraseSlot: (slot, tenant) => call('eraseSlot', slot, tenant),

@@ -42,6 +42,7 @@ export const CALL_METHODS = [
   'tokenize',
   'tokenizeChat',
   'detokenize',
+  'tokenBytes',
   'saveSlot',
   'restoreSlot',
   'eraseSlot',

@@ -1,6 +1,6 @@
 /** POST /v1/chat/completions on a tiny random model. */
 import { describe, expect, it } from 'vitest';
-import { greedy, openServer, readEvents, user } from './tiny-server.ts';
+import { greedy, type Json, openServer, readEvents, user } from './tiny-server.ts';
 
 const PATH = '/v1/chat/completions';
 const { ask, json, service } = await openServer();
@@ -83,7 +83,7 @@ describe('n answers', () => {
   it('share their prompt, and have seeds of their own', async () => {
     const long = user('mead '.repeat(80));
     const { choices, usage } = await json(PATH, { messages: long, n: 3, seed: 5, max_tokens: 12, ignore_eos: true });
-    const texts = choices.map(({ message }: any) => message.content);
+    const texts = choices.map(({ message }: Json) => message.content);
     expect(new Set(texts).size).toBe(3);
     expect(usage).toMatchObject({ completion_tokens: 36, prompt_tokens_details: { cached_tokens: 0 } });
     const alone = await json(PATH, { messages: long, seed: 6, max_tokens: 12, ignore_eos: true });
@@ -104,7 +104,7 @@ describe('log probabilities', () => {
       expect(top_logprobs[0]).toEqual({ token, bytes, logprob });
       expect(top_logprobs).toHaveLength(2);
     }
-    const all = Uint8Array.from(content.flatMap(({ bytes }: any) => bytes));
+    const all = Uint8Array.from(content.flatMap(({ bytes }: Json) => bytes));
     expect(new TextDecoder().decode(all)).toBe(choices[0].message.content);
   });
 
@@ -149,7 +149,7 @@ describe('a stream', () => {
 describe('errors', () => {
   const errorOf = async (body: unknown) => {
     const response = await ask(PATH, body);
-    return { status: response.status, ...((await response.json()) as any).error };
+    return { status: response.status, ...((await response.json()) as Json).error };
   };
 
   it('name the field that is wrong', async () => {

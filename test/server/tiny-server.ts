@@ -8,19 +8,22 @@ import type { ModelService } from '../../src/worker/service.ts';
 import { writeGguf } from '../gguf-writer.ts';
 import { tinyModel } from '../tiny-model.ts';
 
+// biome-ignore lint/suspicious/noExplicitAny: the JSON of an answer, which the tests compare
+export type Json = any;
+
 export interface TinyServer {
   app: App;
   service: ModelService;
   /** Sends a JSON body, or none with GET. */
   ask(path: string, body?: unknown, headers?: Record<string, string>): Promise<Response>;
   /** As `ask`, and returns the JSON of the answer. */
-  json(path: string, body?: unknown, headers?: Record<string, string>): Promise<any>;
+  json(path: string, body?: unknown, headers?: Record<string, string>): Promise<Json>;
 }
 
 const tiny = new Blob([writeGguf(tinyModel({ tied: false, layers: 1, context: 2048 }))]);
 
 export async function openService(maxSequences = 8): Promise<ModelService> {
-  const service = createService(await loadModel(tiny, { device: 'js', kv: 'tq4', maxSequences }));
+  const service = createService(await loadModel(tiny, { device: 'wasm', threads: 1, kv: 'tq4', maxSequences }));
   afterAll(() => service.close());
   return service;
 }
@@ -40,7 +43,7 @@ export async function openServer(options: Partial<AppOptions> = {}, service?: Mo
 }
 
 /** The data of the events of a stream; heartbeats are left out. */
-export async function readEvents(response: Response): Promise<any[]> {
+export async function readEvents(response: Response): Promise<Json[]> {
   const text = await response.text();
   return text
     .split('\n\n')

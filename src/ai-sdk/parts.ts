@@ -6,7 +6,7 @@ import type {
   LanguageModelV4Usage,
 } from '@ai-sdk/provider';
 import type { AnswerDelta } from '../engine/answer.ts';
-import type { Result, Stream } from '../engine/stream.ts';
+import type { Finish, Result, Stream } from '../engine/stream.ts';
 
 type Finished = Extract<LanguageModelV4StreamPart, { type: 'finish' }>;
 
@@ -64,11 +64,7 @@ export async function* streamParts(stream: Stream<AnswerDelta>): AsyncGenerator<
 
 function finishOf({ finish, usage }: Readonly<Result>, calls: number, reasoning: number): Finished {
   const { promptTokens, reusedTokens, completionTokens } = usage;
-  const ended = finish === 'cancelled' ? 'other' : finish;
-  const finishReason: LanguageModelV4FinishReason = {
-    unified: calls > 0 && ended === 'stop' ? 'tool-calls' : ended,
-    raw: finish,
-  };
+  const finishReason = { unified: unifiedReason(finish, calls), raw: finish };
   const counts: LanguageModelV4Usage = {
     inputTokens: {
       total: promptTokens,
@@ -79,6 +75,12 @@ function finishOf({ finish, usage }: Readonly<Result>, calls: number, reasoning:
     outputTokens: { total: completionTokens, text: completionTokens - reasoning, reasoning },
   };
   return { type: 'finish', finishReason, usage: counts };
+}
+
+function unifiedReason(finish: Finish, calls: number): LanguageModelV4FinishReason['unified'] {
+  if (finish === 'length') return 'length';
+  if (finish === 'cancelled') return 'other';
+  return calls > 0 ? 'tool-calls' : 'stop';
 }
 
 /** The parts of a whole answer, joined. */

@@ -41,7 +41,7 @@ export function convertCall(call: LanguageModelV4CallOptions, defaults: ChatOpti
     seed: call.seed,
     signal: call.abortSignal,
     ...(tools.length > 0 && { tools, toolChoice: convertChoice(call.toolChoice) }),
-    ...(format?.type === 'json' && { schema: { ...(format.schema ?? { type: 'object' }) } }),
+    ...(format?.type === 'json' && { schema: format.schema ? { ...format.schema } : true }),
     ...(reasoning === 'none' && { render: { variables: { enable_thinking: false } } }),
   };
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));

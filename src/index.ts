@@ -20,6 +20,7 @@ export type {
 } from './engine/conversation.ts';
 export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
 export type { GenerateOptions } from './engine/generate.ts';
+export type { JsonSchema } from './engine/grammar/schema.ts';
 export {
   type LoadOptions,
   loadModel,

@@ -31,8 +31,9 @@ describe('the built-in calibration text', () => {
   });
 
   it('leaves out system messages if the template refuses them', async () => {
-    const { render } = file.template;
+    const { render, source } = file.template;
     const template: ModelFile['template'] = {
+      source,
       render(messages, options, mapLiteral) {
         if (messages[0].role === 'system') throw new InputError('This model has no system role.');
         return render(messages, options, mapLiteral);

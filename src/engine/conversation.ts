@@ -9,8 +9,17 @@ import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import type { AnswerDelta, Tool, ToolChoice } from './answer.ts';
+import { answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
 import { throwIfDisposed } from './engine.ts';
-import { type GenerateOptions, type GenerationContext, type GenerationOwner, generate, prefill } from './generate.ts';
+import {
+  type GenerateOptions,
+  type GenerationContext,
+  type GenerationOwner,
+  generate,
+  type OutputFormat,
+  prefill,
+} from './generate.ts';
+import type { Constraints } from './grammar/constraint.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import { reuseTokens } from './reuse-tokens.ts';
 import type { Cancellation } from './scheduler.ts';
@@ -90,6 +99,11 @@ export interface ConversationOptions {
   tenant?: string;
 }
 
+/** Where conversations answer. */
+export interface ConversationContext extends GenerationContext {
+  constraints: Constraints;
+}
+
 /** What a conversation starts with. */
 interface ConversationStart {
   messages: readonly ChatMessage[];
@@ -111,12 +125,12 @@ export const startMessages = ({ system, messages = [] }: ConversationOptions = {
 
 /** `onRunning` is told when it starts and stops answering. An ephemeral conversation has one stream, and keeps nothing. */
 export function createConversation(
-  generation: GenerationContext,
+  generation: ConversationContext,
   start: ConversationStart,
   onRunning: (conversation: Conversation, running: boolean) => void,
   ephemeral = false,
 ): Conversation {
-  const { engine, cache } = generation;
+  const { engine, cache, constraints } = generation;
   const { tokenizer, template } = engine;
   const { initialMessages = start.messages } = start;
   const { owner = {}, tenant } = start;
@@ -185,9 +199,11 @@ export function createConversation(
     options: GenerateOptions,
     cancellation: Cancellation,
     result: Result,
+    output?: OutputFormat,
   ) {
+    const reader = ephemeral ? undefined : owner;
     try {
-      yield* generate(generation, prompt, { tenant, ...options }, result, cancellation, ephemeral ? undefined : owner);
+      yield* generate(generation, prompt, { tenant, ...options }, result, cancellation, reader, output);
     } finally {
       ids = [...prompt, ...result.ids];
     }
@@ -199,9 +215,10 @@ export function createConversation(
     cancellation: Cancellation,
     result: Result,
   ): AsyncGenerator<AnswerDelta, void, void> {
-    const prompt = reuseTokens(tokenizer, ids, encodeChat(tokenizer, template, list, render));
-    for await (const token of streamTokens(prompt, options, cancellation, result))
-      yield { text: token.text, tokens: [token] };
+    const { schema } = options;
+    const answer = prepareAnswer({ tokenizer, template, constraints }, list, { render, tools, toolChoice, schema });
+    const prompt = reuseTokens(tokenizer, ids, answer.prompt);
+    yield* streamParts(streamTokens(prompt, options, cancellation, result, answer.output), answer.parser, result);
   }
 
   async function* streamText(...answer: Parameters<typeof streamDeltas>): AsyncGenerator<string, void, void> {
@@ -216,7 +233,7 @@ export function createConversation(
       try {
         yield* streamText(turnMessages, options, cancellation, result);
       } finally {
-        if (result.ids.length > 0) messages = [...turnMessages, { role: 'assistant', content: result.text }];
+        if (result.ids.length > 0) messages = [...turnMessages, answerMessage(result)];
       }
     }, options.signal);
   };
@@ -313,7 +330,9 @@ export function createConversation(
       return stream(async function* (cancellation, result) {
         const encoded =
           typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, parseSpecialTokens }) : prompt;
-        yield* streamTokens(encoded, options, cancellation, result);
+        yield* streamTokens(encoded, options, cancellation, result, {
+          constraint: constrainText(constraints, options.schema),
+        });
       }, options.signal);
     },
     fork() {

@@ -8,6 +8,8 @@ import type { Tokenizer } from '../model/tokenizer.ts';
 import { maxTokensIn, type Plan } from '../plan/plan.ts';
 import { formatBytes, formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
+import type { Constraint } from './grammar/constraint.ts';
+import type { JsonSchema } from './grammar/schema.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
 import { createSampler, type Sampled, type SampleOptions } from './sample.ts';
@@ -25,6 +27,11 @@ export interface GenerateOptions extends SampleOptions {
   signal?: AbortSignal;
   /** Continue after end-of-sequence tokens. Default: false. */
   ignoreEos?: boolean;
+  /**
+   * The output is JSON that satisfies this JSON Schema; `true`: any JSON object. A keyword that is not enforced is an
+   * InputError.
+   */
+  schema?: JsonSchema;
   /** Called after each chunk of the prompt, with tokens done and in total. */
   onPrefill?: (progress: { done: number; total: number }) => void;
   /** Requests of one tenant share the prefixes that they have in common, and tenants take turns. Default: one tenant. */
@@ -46,6 +53,13 @@ export interface GenerationOwner extends Owner {
   warned?: boolean;
 }
 
+/** What the output looks like. */
+export interface OutputFormat {
+  constraint?: Constraint;
+  /** Control tokens that the text includes: markers of the answer's format. */
+  markers?: ReadonlyMap<number, string>;
+}
+
 /** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(
   generation: GenerationContext,
@@ -54,14 +68,15 @@ export async function* generate(
   result: Result,
   cancellation: Cancellation | undefined = options.signal,
   owner?: GenerationOwner,
+  { constraint, markers }: OutputFormat = {},
 ): AsyncGenerator<Token, void, void> {
   const { engine, scheduler, plan, context } = generation;
   const { onPrefill, maxTokens, signal, tenant = '' } = options;
   checkTokenIds(prompt, engine.config.vocab);
   const remaining = remainingTokens(prompt.length, generation);
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
-  const sampler = createSampler(options, prompt);
-  const write = createTextWriter(engine.tokenizer, options);
+  const sampler = createSampler(options, prompt, constraint);
+  const write = createTextWriter(engine.tokenizer, options, markers);
   const timer = createTimer(result);
   const outputs = createOutputQueue<Output>(() => {
     timer.resume();
@@ -174,12 +189,16 @@ interface Output extends Omit<WriteResult, 'text'> {
 }
 
 /** Decodes tokens to text: whole characters only, and no part of a stop string. */
-function createTextWriter(tokenizer: Tokenizer, { stop = [], ignoreEos = false }: GenerateOptions) {
+function createTextWriter(
+  tokenizer: Tokenizer,
+  { stop = [], ignoreEos = false }: GenerateOptions,
+  markers?: ReadonlyMap<number, string>,
+) {
   const decoder = tokenizer.createTextStream();
   const stops = createStopMatcher([stop].flat());
   return (id: number, last: boolean): WriteResult => {
     const ended = !ignoreEos && tokenizer.eosIds.has(id);
-    const next = stops.push(ended ? '' : decoder.push(id));
+    const next = stops.push(ended ? '' : (markers?.get(id) ?? decoder.push(id)));
     if (next.stop !== undefined) return { ...next, finish: 'stop' };
     if (!ended && !last) return next;
     // Release text that was held back as the possible start of a stop string.

@@ -32,6 +32,7 @@ import {
   planShape,
   throwIfDisposed,
 } from './engine.ts';
+import { createConstraints } from './grammar/constraint.ts';
 import { checkConversationOptions, checkLoadOptions, checkRenderOptions } from './options.ts';
 import { resolveProfile } from './profile.ts';
 import { randomSeed } from './random.ts';
@@ -188,7 +189,8 @@ interface ModelParts {
 function createModel({ engine, plan, context, overflow, notices, capacity, maxSequences }: ModelParts): Model {
   const cache = engine.openCache(plan, { context, overflow, capacity });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
-  const generation = { engine, cache, scheduler, plan, context, overflow };
+  const constraints = createConstraints(engine.tokenizer);
+  const generation = { engine, cache, scheduler, plan, context, overflow, constraints };
   /** The conversations that are answering. */
   const answering = new Set<Conversation>();
   let disposal: Promise<void> | undefined;

@@ -2,12 +2,16 @@
  * Validation of messages, prompts and options. It runs before any work: `chat`, `generate` and `send` throw before they
  * return a stream; `loadModel` and `complete` reject. A test checks that these tables match the option interfaces.
  */
+
 import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
 import { reservedVariables } from '../model/template.ts';
+import type { ChatOptions, PromptOptions } from './conversation.ts';
+import { schemaGrammar } from './grammar/schema.ts';
 import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
 import { sampleRules } from './sample.ts';
+import { checkToolChoice, checkTools, isToolChoice, toolsGrammar } from './tools.ts';
 
 export { checkContent, checkMessages };
 
@@ -57,6 +61,7 @@ export const generateRules = {
   ),
   signal,
   ignoreEos: boolean,
+  schema: rule('a JSON Schema, or true', value => value === true || isPlainObject(value)),
   onPrefill: callback,
   tenant: string(),
 };
@@ -77,11 +82,8 @@ export const renderRules = {
 
 export const chatRules = {
   ...generateRules,
-  tools: rule('an array of tools', Array.isArray),
-  toolChoice: rule(
-    "'auto', 'none', 'required' or { name }",
-    value => ['auto', 'none', 'required'].includes(value as string) || isPlainObject(value),
-  ),
+  tools: checkTools satisfies Rule,
+  toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
 
@@ -94,8 +96,29 @@ export const conversationRules = {
 };
 
 export const checkLoadOptions = (options: unknown): void => checkOptions('loadModel', options, loadRules);
-export const checkChatOptions = (options: unknown): void => checkOptions('chat', options, chatRules);
-export const checkPromptOptions = (options: unknown): void => checkOptions('generate', options, promptRules);
+export function checkChatOptions(options: unknown): void {
+  checkOptions('chat', options, chatRules);
+  const { tools, toolChoice = 'auto', schema } = (options ?? {}) as ChatOptions;
+  checkToolChoice(toolChoice, tools);
+  if (schema !== undefined && tools?.length && toolChoice !== 'none')
+    throw new InputError("schema and tools cannot be used together. Use toolChoice: 'none', or leave one out.");
+  if (tools?.length && toolChoice !== 'none') toolsGrammar(tools, toolChoice, 'hermes');
+  checkConstrained(options);
+}
+
+export function checkPromptOptions(options: unknown): void {
+  checkOptions('generate', options, promptRules);
+  checkConstrained(options);
+}
+
+function checkConstrained(options: unknown): void {
+  const { schema, ignoreEos } = (options ?? {}) as PromptOptions;
+  if (schema === undefined) return;
+  if (ignoreEos)
+    throw new InputError('schema and ignoreEos cannot be used together: the end of the JSON ends the answer.');
+  schemaGrammar(schema);
+}
+
 export const checkRenderOptions = (options: unknown): void => checkOptions('encodeChat', options, renderRules);
 export const checkConversationOptions = (options: unknown): void =>
   checkOptions('conversation', options, conversationRules);

@@ -1,12 +1,14 @@
 /**
- * Samples the next token from logits. Order: penalties, temperature, min-p, top-k, top-p, each applied to the tokens that
+ * Samples the next token from logits. Order: bias and penalties, the constraint's mask, temperature, min-p, top-k, top-p, each applied to the tokens that
  * the previous one kept. The lower id wins ties. The same seed gives the same tokens.
  */
+import { isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import type { SamplingRequest } from '../kernel/device.ts';
 import { ESTIMATE_ERROR, estimateWeights } from './estimated-weights.ts';
+import type { Constraint } from './grammar/constraint.ts';
 import { createRandom, randomSeed } from './random.ts';
-import { applyRules, integer, number, type Rule } from './rules.ts';
+import { applyRules, integer, number, type Rule, rule } from './rules.ts';
 import { createTopK } from './top-k.ts';
 
 /** How the next token is sampled. */
@@ -27,6 +29,8 @@ export interface SampleOptions {
   frequencyPenalty?: number;
   /** Subtracted once from the logit of every generated token. Default: 0. */
   presencePenalty?: number;
+  /** Added to the logits of these token ids; -100 to 100. -100 excludes a token in effect. */
+  logitBias?: Readonly<Record<number, number>>;
   /** Any integer. Default: random; the result has the seed in use. */
   seed?: number;
   /** Report the log probability of each token and of this many most likely ones. Default: off; 0 reports the token's only. */
@@ -56,7 +60,7 @@ export interface Sampler {
   readonly seed: number;
   /** Samples a token and counts it as generated. Leaves `logits` unchanged. */
   sample(logits: Float32Array): Sampled;
-  /** Parameters for sampling the next token on a device; undefined if that needs penalties or log probabilities. */
+  /** Parameters for sampling the next token on a device; undefined if that needs penalties, log probabilities or a mask. */
   deviceSampling(): Omit<SamplingRequest, 'row'> | undefined;
   /** Accepts a token that a device sampled with these parameters. */
   accept(id: number | undefined): Sampled;
@@ -76,6 +80,8 @@ const DEFAULTS = {
 
 type Settings = typeof DEFAULTS;
 
+const isBias = (value: unknown) => typeof value === 'number' && Math.abs(value) <= 100;
+
 export const sampleRules = {
   temperature: number('a number from 0 to 100', n => n >= 0 && n <= 100),
   topK: integer(0),
@@ -85,17 +91,27 @@ export const sampleRules = {
   repetitionWindow: integer(0),
   frequencyPenalty: number('a number from -100 to 100', n => Math.abs(n) <= 100),
   presencePenalty: number('a number from -100 to 100', n => Math.abs(n) <= 100),
+  logitBias: rule(
+    'an object from token ids to numbers from -100 to 100',
+    value => isPlainObject(value) && Object.entries(value).every(([id, bias]) => /^\d{1,9}$/.test(id) && isBias(bias)),
+  ),
   seed: number('a whole number', Number.isSafeInteger),
   logprobs: integer(0),
 } satisfies Record<keyof SampleOptions, Rule>;
 
-export function createSampler(options: SampleOptions = {}, prompt: Iterable<number> = []): Sampler {
+/** `constraint`: what the tokens must follow. */
+export function createSampler(
+  options: SampleOptions = {},
+  prompt: Iterable<number> = [],
+  constraint?: Constraint,
+): Sampler {
   applyRules(options, sampleRules);
   const definedOptions = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
   const settings: Settings = { ...DEFAULTS, ...definedOptions };
   const random = createRandom(options.seed ?? randomSeed());
   const select = createTopK();
-  const penalties = createPenalties(settings, prompt);
+  const penalties = createPenalties(settings, prompt, options.logitBias);
+  let masked = new Float32Array(0);
 
   const choose = (logits: Float32Array, best: number): number => {
     const { temperature, topK, topP, minP } = settings;
@@ -140,14 +156,19 @@ export function createSampler(options: SampleOptions = {}, prompt: Iterable<numb
     seed: random.seed,
     sample(logits) {
       const best = checkedArgmax(logits);
-      const id = penalties.active
-        ? penalties.during(logits, () => choose(logits, argmax(logits)))
-        : choose(logits, best);
+      const chooseAllowed = () => {
+        if (!constraint) return choose(logits, penalties.active ? argmax(logits) : best);
+        if (masked.length !== logits.length) masked = new Float32Array(logits.length);
+        applyMask(logits, constraint.mask(), masked);
+        return choose(masked, checkedArgmax(masked));
+      };
+      const id = penalties.active ? penalties.during(logits, chooseAllowed) : chooseAllowed();
       penalties.count(id);
+      constraint?.accept(id);
       return settings.logprobs < 0 ? { id } : { id, ...computeLogprobs(logits, id, settings.logprobs, select) };
     },
     deviceSampling() {
-      if (penalties.active || settings.logprobs >= 0) return undefined;
+      if (constraint || penalties.active || settings.logprobs >= 0) return undefined;
       const { temperature, topK, topP, minP } = settings;
       const drawn = temperature !== 0 && topK !== 1;
       return { temperature, topK, topP, minP, random: drawn ? random.next() : 0 };
@@ -195,15 +216,33 @@ function computeLogprobs(logits: Float32Array, id: number, n: number, select: Re
   return { logprob: logits[id]! - norm, top };
 }
 
-/** Counts generated tokens, and applies the penalties while one token is sampled. */
-function createPenalties(settings: Settings, prompt: Iterable<number>) {
+/** Copies the logits of the tokens whose bit is set; the others become -Infinity. */
+function applyMask(logits: Float32Array, mask: Uint32Array, masked: Float32Array): void {
+  for (let start = 0, word = 0; start < logits.length; start += 32, word++) {
+    const bits = mask[word] ?? 0;
+    const end = Math.min(start + 32, logits.length);
+    if (bits === 0) masked.fill(Number.NEGATIVE_INFINITY, start, end);
+    else
+      for (let id = start; id < end; id++)
+        masked[id] = (bits >>> (id & 31)) & 1 ? logits[id]! : Number.NEGATIVE_INFINITY;
+  }
+}
+
+/** Counts generated tokens, and applies bias and penalties while one token is sampled. */
+function createPenalties(
+  settings: Settings,
+  prompt: Iterable<number>,
+  logitBias: Readonly<Record<number, number>> = {},
+) {
   const { repetitionPenalty, repetitionWindow, frequencyPenalty, presencePenalty } = settings;
   const repeats = repetitionPenalty !== 1 && repetitionWindow > 0;
   const counts = frequencyPenalty !== 0 || presencePenalty !== 0;
   const recent: number[] = repeats ? [...prompt].slice(-repetitionWindow) : [];
   const generated = new Map<number, number>();
+  const biases = Object.entries(logitBias).map(([id, bias]) => [Number(id), bias] as const);
 
   const penalize = (logits: Float32Array) => {
+    for (const [id, bias] of biases) logits[id] = logits[id]! + bias;
     for (const id of new Set(recent)) {
       const logit = logits[id]!;
       logits[id] = logit > 0 ? logit / repetitionPenalty : logit * repetitionPenalty;
@@ -212,7 +251,7 @@ function createPenalties(settings: Settings, prompt: Iterable<number>) {
   };
 
   return {
-    active: repeats || counts,
+    active: repeats || counts || biases.length > 0,
 
     count(id: number): void {
       if (counts) generated.set(id, (generated.get(id) ?? 0) + 1);
@@ -220,10 +259,12 @@ function createPenalties(settings: Settings, prompt: Iterable<number>) {
     },
 
     during<T>(logits: Float32Array, run: () => T): T {
-      const ids = [...new Set([...recent, ...generated.keys()])];
+      const ids = [...new Set([...recent, ...generated.keys(), ...biases.map(([id]) => id)])];
       const outside = ids.find(id => !(id >= 0 && id < logits.length));
       if (outside !== undefined) {
-        throw new InputError(`The prompt's token ${outside} is outside the vocabulary of ${logits.length}.`);
+        throw new InputError(
+          `Token ${outside} of the prompt or of logitBias is outside the vocabulary of ${logits.length}.`,
+        );
       }
       const before = ids.map(id => logits[id]!);
       penalize(logits);

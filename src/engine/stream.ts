@@ -1,5 +1,6 @@
 /** The output of generation: a stream of tokens or text, and a result at the end. */
 import type { AsyncDisposableLike } from '../disposable.ts';
+import type { ToolCall } from '../model/template.ts';
 import type { Quality } from './quality.ts';
 import type { Sampled, TokenLogprobs } from './sample.ts';
 import type { Cancellation } from './scheduler.ts';
@@ -14,9 +15,9 @@ export interface Token extends Sampled {
 
 /**
  * Why generation ended. `stop`: an end-of-sequence token or a stop string. `length`: `maxTokens` or a full context.
- * `cancelled`: the signal, or the reader left the stream.
+ * `tool_calls`: as `stop`, and the answer calls tools. `cancelled`: the signal, or the reader left the stream.
  */
-export type Finish = 'stop' | 'length' | 'cancelled';
+export type Finish = 'stop' | 'length' | 'tool_calls' | 'cancelled';
 
 /** Token counts. */
 export interface Usage {
@@ -39,8 +40,12 @@ export interface Timings {
 
 /** The result of a generation, complete when its stream has ended. */
 export interface Result {
-  /** The generated text, without stop strings. */
+  /** The generated text, without stop strings; of a chat, without reasoning and tool calls. */
   text: string;
+  /** The model's reasoning before its answer, if there is any. */
+  reasoning?: string;
+  /** Tools that the answer calls. */
+  toolCalls?: ToolCall[];
   /** All generated tokens, including the end-of-sequence token. */
   ids: number[];
   /** One entry per generated token, in the order of `ids`; only with the option `logprobs`. */

@@ -37,6 +37,8 @@ export const reservedVariables: readonly string[] = [
 export interface ChatTemplate {
   /** A notice that the file has no template and ChatML is used. */
   readonly note?: string;
+  /** The template's source: the file's, or ChatML. */
+  readonly source: string;
   /** `mapLiteral` is applied to each string literal of the template. */
   render(messages: readonly ChatMessage[], options?: RenderOptions, mapLiteral?: (text: string) => string): string;
 }
@@ -52,6 +54,7 @@ const CHATML =
 export function createChatTemplate({ source, bosToken = '', eosToken = '' }: ChatTemplateOptions): ChatTemplate {
   const program = parseTemplate(source ?? CHATML);
   return {
+    source: source ?? CHATML,
     note: source === undefined ? 'The model file has no chat template; ChatML is used.' : undefined,
 
     render(messages, { addGenerationPrompt = true, variables = {}, now = new Date() } = {}, mapLiteral = text => text) {

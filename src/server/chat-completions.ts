@@ -1,14 +1,14 @@
 /** POST /v1/chat/completions. */
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta, Tool } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
-import { type Answer, createAnswer } from './answer.ts';
+import { type Answer, createAnswer, withFirstCall } from './answer.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
-import { type ChatRequest, chatSchema, type OpenaiMessage } from './openai-schemas.ts';
+import { type ChatRequest, chatSchema, type OpenaiMessage, type OpenaiTool } from './openai-schemas.ts';
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
@@ -41,6 +41,7 @@ export const chatCompletions: Route<ChatRequest> = {
           signal: stop,
         }),
       countTokens: ({ tokens }) => tokens.length,
+      ...(request.parallel_tool_calls === false && { map: withFirstCall }),
     });
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
     const { service } = jobs;
@@ -73,10 +74,28 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
     ...samplingOptions(request, request.max_completion_tokens ?? request.max_tokens, limits),
     ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
     ...(variables && { render: { variables } }),
-    ...(tools?.length && { tools: tools as ChatOptions['tools'] }),
-    ...(choice &&
-      tools?.length && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
+    ...(tools?.length && { tools: tools.map(toTool) }),
+    ...(choice && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
+    schema: schemaOf(request.response_format),
   };
+}
+
+function toTool({ function: { name, description, parameters, strict } }: OpenaiTool): Tool {
+  return {
+    type: 'function',
+    function: {
+      name,
+      ...(description != null && { description }),
+      ...(parameters != null && { parameters }),
+      ...(strict != null && { strict }),
+    },
+  };
+}
+
+/** The JSON Schema that the answer must satisfy; `true`: any JSON object. */
+function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema'] {
+  if (format?.type === 'json_schema') return format.json_schema.schema;
+  return format?.type === 'json_object' ? true : undefined;
 }
 
 async function collectChoices(head: Head, events: Events, request: ChatRequest, service: ModelService) {

@@ -26,7 +26,7 @@ export const defaultLimits: Limits = {
   depth: 64,
   values: 1_000_000,
   messages: 10_000,
-  tools: 256,
+  tools: 128,
   choices: 16,
   stops: 16,
   stopLength: 1000,

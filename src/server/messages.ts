@@ -1,7 +1,7 @@
 /** POST /v1/messages and /v1/messages/count_tokens: Anthropic's API. */
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
-import { type Answer, createAnswer } from './answer.ts';
+import { type Answer, createAnswer, withFirstCall } from './answer.ts';
 import { type ChatPrompt, toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
@@ -40,6 +40,7 @@ export const messages: Route<MessagesRequest> = {
           signal: stop,
         }),
       countTokens: ({ tokens }) => tokens.length,
+      ...(isSingleCall && { map: withFirstCall }),
     });
     const head = { id: `msg_${id}`, type: 'message', role: 'assistant', model };
     return request.stream

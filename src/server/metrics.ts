@@ -11,14 +11,19 @@ export interface Metrics {
   readonly interTokenLatency: Histogram;
   readonly requestLatency: Histogram;
   /** Counts an answer that has ended. */
-  countAnswer(answer: { prompt: number; reused: number; generated: number; finish?: Finish }): void;
+  countAnswer(answer: { prompt: number; reused: number; generated: number; finish: Finish }): void;
 }
 
 const SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160];
 const TOKEN_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5];
 const REQUEST_SECONDS = [0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960];
 
-const FINISHED_REASONS: Partial<Record<Finish, string>> = { stop: 'stop', length: 'length', cancelled: 'abort' };
+const FINISHED_REASONS: Record<Finish, string> = {
+  stop: 'stop',
+  tool_calls: 'stop',
+  length: 'length',
+  cancelled: 'abort',
+};
 
 export function createMetrics(modelName: string, backend: Backend): Metrics {
   const registry = new Registry();
@@ -89,7 +94,7 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
       hits.inc(reused);
       promptTokens.inc(prompt);
       generatedTokens.inc(generated);
-      success.inc({ finished_reason: (finish && FINISHED_REASONS[finish]) ?? 'stop' });
+      success.inc({ finished_reason: FINISHED_REASONS[finish] });
     },
   };
 }

@@ -92,7 +92,6 @@ export const chatSchema = (limits: Limits) =>
   });
 
 export type ChatRequest = z.infer<ReturnType<typeof chatSchema>>;
-export type SamplingRequest = Omit<ChatRequest, 'messages' | 'logprobs'>;
 export type OpenaiMessage = ChatRequest['messages'][number];
 export type OpenaiTool = z.infer<typeof tool>;
 

@@ -21,6 +21,7 @@ export function samplingOptions(fields: Fields, maxTokens: number | null | undef
     repetitionPenalty: given(fields.repetition_penalty),
     presencePenalty: given(fields.presence_penalty),
     frequencyPenalty: given(fields.frequency_penalty),
+    logitBias: given(fields.logit_bias),
     stop: given(fields.stop),
     ignoreEos: given(fields.ignore_eos),
     maxTokens: Math.min(maxTokens ?? limits.output, limits.output),

@@ -1,0 +1,154 @@
+/** One answer of a chat: the prompt that asks for it, what its tokens must follow, and its parts as they stream. */
+
+import {
+  type AnswerParser,
+  createAnswerParser,
+  detectAnswerFormat,
+  type ParserOptions,
+} from '../model/answer-format.ts';
+import { encodeChat } from '../model/chat.ts';
+import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
+import type { ChatTokenizer } from '../model/tokenizer.ts';
+import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
+import type { OutputFormat } from './generate.ts';
+import type { Constraint, Constraints } from './grammar/constraint.ts';
+import { choice, type Grammar, marker, repeat, sequence, text } from './grammar/expression.ts';
+import { type JsonSchema, schemaGrammar, schemaText } from './grammar/schema.ts';
+import { MARKERS } from './grammar/vocabulary.ts';
+import type { Result, Token } from './stream.ts';
+import { describeTools, toolsGrammar, toolsKey } from './tools.ts';
+
+/** What the answer's form depends on. */
+export interface AnswerRequest {
+  render?: RenderOptions;
+  tools?: readonly Tool[];
+  toolChoice?: ToolChoice;
+  schema?: JsonSchema;
+}
+
+export interface Answer {
+  prompt: number[];
+  output: OutputFormat;
+  parser: AnswerParser;
+}
+
+interface AnswerModel {
+  tokenizer: ChatTokenizer;
+  template: ChatTemplate;
+  constraints: Constraints;
+}
+
+export function prepareAnswer(
+  { tokenizer, template, constraints }: AnswerModel,
+  messages: readonly ChatMessage[],
+  { render, tools = [], toolChoice = 'auto', schema }: AnswerRequest,
+): Answer {
+  const format = detectAnswerFormat(template.source);
+  const usesTools = tools.length > 0 && toolChoice !== 'none';
+  const isDescribed = usesTools && !format.takesTools;
+  const callFormat = isDescribed ? 'hermes' : format.toolCalls;
+  const prompt = encodeChat(
+    tokenizer,
+    template,
+    isDescribed ? describeTools(messages, tools) : messages,
+    usesTools && !isDescribed ? { ...render, variables: { ...render?.variables, tools } } : render,
+  );
+  const reasoning = format.thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
+  const constrain = (key: string, grammar: () => Grammar) =>
+    constraints.create(`${reasoning} ${key}`, () => afterReasoning(grammar(), reasoning));
+  let constraint: Constraint | undefined;
+  if (usesTools)
+    constraint = constrain(toolsKey(tools, toolChoice, callFormat), () => toolsGrammar(tools, toolChoice, callFormat));
+  else if (schema) constraint = constrain(schemaText(schema, 'schema'), () => schemaGrammar(schema));
+  return {
+    prompt,
+    output: { constraint, markers: usesTools || reasoning ? markerTokens(tokenizer) : undefined },
+    parser: createAnswerParser({ toolCalls: usesTools ? callFormat : undefined, reasoning }),
+  };
+}
+
+/** The constraint of a text without a chat. */
+export const constrainText = (constraints: Constraints, schema: JsonSchema | undefined): Constraint | undefined =>
+  schema && constraints.create(schemaText(schema, 'schema'), () => schemaGrammar(schema));
+
+/** Whether the prompt ends with `<think>`: the template has opened the reasoning. */
+const endsThinking = (tokenizer: ChatTokenizer, prompt: readonly number[]): boolean =>
+  tokenizer.decode(prompt.slice(-8), { includeSpecialTokens: true }).trimEnd().endsWith('<think>');
+
+/** Reasoning is free text; what follows it is not. */
+function afterReasoning({ root, rules }: Grammar, reasoning: ParserOptions['reasoning']): Grammar {
+  if (!reasoning) return { root, rules };
+  const thought = sequence({ kind: 'until', marker: '</think>' }, repeat(text('\n'), 0, 2), root);
+  return { root: reasoning === 'open' ? thought : choice(sequence(marker('<think>'), thought), root), rules };
+}
+
+/** The markers that are control tokens, which have no text of their own. */
+function markerTokens(tokenizer: ChatTokenizer): ReadonlyMap<number, string> {
+  return new Map(
+    MARKERS.flatMap((name): [number, string][] => {
+      const [id, ...more] = tokenizer.encode(name, { parseSpecialTokens: true });
+      return more.length === 0 && tokenizer.tokenBytes(id).length === 0 ? [[id, name]] : [];
+    }),
+  );
+}
+
+/** Takes the answer apart, and keeps `result` up to date with its parts. */
+export async function* streamParts(
+  stream: AsyncIterable<Token>,
+  parser: AnswerParser,
+  result: Result,
+): AsyncGenerator<AnswerDelta, void, void> {
+  let tokens: Token[] = [];
+  const answer = { text: '', reasoning: '', toolCalls: [] as (ToolCall & { function: { arguments: string } })[] };
+
+  const add = (part: ReturnType<AnswerParser['end']>): AnswerDelta | undefined => {
+    answer.text += part.text;
+    answer.reasoning += part.reasoning;
+    const toolCalls = part.calls.map(({ index, name, arguments: more = '' }): ToolCallDelta => {
+      if (name === undefined) answer.toolCalls[index].function.arguments += more;
+      else answer.toolCalls[index] = { id: callId(), type: 'function', function: { name, arguments: more } };
+      return {
+        index,
+        ...(name !== undefined && { id: answer.toolCalls[index].id, name }),
+        ...(more && { arguments: more }),
+      };
+    });
+    result.text = answer.text;
+    if (answer.reasoning) result.reasoning = answer.reasoning;
+    if (answer.toolCalls.length > 0) result.toolCalls = answer.toolCalls;
+    if (!part.text && !part.reasoning && toolCalls.length === 0) return undefined;
+    const delta = {
+      ...(part.text && { text: part.text }),
+      ...(part.reasoning && { reasoning: part.reasoning }),
+      ...(toolCalls.length > 0 && { toolCalls }),
+      tokens,
+    };
+    tokens = [];
+    return delta;
+  };
+
+  for await (const token of stream) {
+    tokens.push(token);
+    const delta = add(parser.push(token.text));
+    if (delta) yield delta;
+  }
+  const last = add(parser.end());
+  if (result.toolCalls && result.finish === 'stop') result.finish = 'tool_calls';
+  if (last ?? tokens.length > 0) yield last ?? { tokens };
+}
+
+const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
+
+/** The id of a tool call, as OpenAI's API writes them. */
+const callId = (): string =>
+  `call_${Array.from(crypto.getRandomValues(new Uint8Array(24)), byte => LETTERS[byte % LETTERS.length]).join('')}`;
+
+/** An answer as a message of the conversation. */
+export function answerMessage({ text, reasoning, toolCalls }: Result): ChatMessage {
+  return {
+    role: 'assistant',
+    content: toolCalls && text === '' ? null : text,
+    ...(reasoning && { reasoning_content: reasoning }),
+    ...(toolCalls && { tool_calls: toolCalls }),
+  };
+}

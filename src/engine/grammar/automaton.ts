@@ -1,0 +1,174 @@
+/**
+ * Reads a grammar symbol by symbol. A state is the set of all places in the graph where the text so far may be, each with
+ * the calls that it returns to. States and their transitions are computed when they are first met and then kept, so that
+ * reading a symbol is a look-up most of the time.
+ */
+import { InputError } from '../../errors.ts';
+import type { Grammar } from './expression.ts';
+import { compileNodes, type Node } from './nodes.ts';
+import type { Vocabulary } from './vocabulary.ts';
+
+/** A call to return to, and how often its part has run. */
+interface Frame {
+  id: number;
+  /** Equal for frames that no single token can tell apart: both counters are far from their limits. */
+  shape: number;
+  node: Node;
+  times: number;
+  parent?: Frame;
+}
+
+interface Place {
+  node: Node;
+  frame?: Frame;
+}
+
+export interface State {
+  readonly places: readonly Place[];
+  /** Whether the text may end here. */
+  readonly isEnd: boolean;
+  /** By symbol; undefined: not computed yet; null: not allowed. */
+  readonly next: (State | null | undefined)[];
+  readonly shape: string;
+}
+
+/** Limits that only hostile grammars reach. */
+const MAX_PLACES = 4096;
+const MAX_WORK = 4_000_000;
+/** States and masks that are kept; beyond that all are computed again when they are met. */
+const MAX_STATES = 1024;
+const MAX_MASKS = 128;
+
+export interface Automaton {
+  readonly start: State;
+  next(state: State, symbol: number): State | undefined;
+  /** The tokens that may come next, as a bitmask. Do not change it. */
+  mask(state: State): Uint32Array;
+}
+
+export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Automaton {
+  const first = compileNodes(grammar, vocabulary.markers);
+  const frames = new Map<string, Frame>();
+  const shapes = new Map<string, number>();
+  const states = new Map<string, State>();
+  const masks = new Map<string, Uint32Array>();
+  // Never reused: states that are still in use may have old ones.
+  let frameCount = 0;
+  let shapeCount = 0;
+  /** Steps since the last mask or symbol. */
+  let work = 0;
+
+  const frameFor = (node: Node, times: number, parent?: Frame): Frame => {
+    const key = `${node.id}.${times}.${parent?.id ?? ''}`;
+    const known = frames.get(key);
+    if (known) return known;
+    const shapeKey = `${node.id}.${clampTimes(node, times, vocabulary.longest)}.${parent?.shape ?? ''}`;
+    const shape = shapes.get(shapeKey) ?? shapeCount++;
+    shapes.set(shapeKey, shape);
+    const frame = { id: frameCount++, shape, node, times, parent };
+    frames.set(key, frame);
+    return frame;
+  };
+
+  /** All places that read a symbol next, from these on. */
+  const close = (from: readonly Place[]): State => {
+    const places = new Map<string, Place>();
+    const seen = new Set<string>();
+    const open: [Node, number, Frame | undefined][] = from.map(({ node, frame }) => [node, 0, frame]);
+    let isEnd = false;
+    while (open.length > 0) {
+      const [node, times, frame] = open.pop()!;
+      const key = `${node.id}.${times}.${frame?.id ?? ''}`;
+      if (seen.has(key)) continue;
+      seen.add(key);
+      if (seen.size > 4 * MAX_PLACES || ++work > MAX_WORK) throw tooComplex();
+      if (node.edges.length > 0) places.set(`${node.id}.${frame?.id ?? ''}`, { node, frame });
+      for (const skip of node.skips) open.push([skip, 0, frame]);
+      if (node.isEnd) {
+        if (frame) open.push([frame.node, frame.times, frame.parent]);
+        else isEnd = true;
+      }
+      if (!node.call) continue;
+      const { start, min, max, to } = node.call;
+      if (times >= min) open.push([to, 0, frame]);
+      if (times >= max) continue;
+      // A single call that ends its rule returns where the rule returns.
+      if (max === 1 && to.isEnd) open.push([start, 0, frame]);
+      else
+        open.push([
+          start,
+          0,
+          frameFor(node, max === Number.POSITIVE_INFINITY ? Math.min(times + 1, min) : times + 1, frame),
+        ]);
+    }
+    if (places.size > MAX_PLACES) throw tooComplex();
+    return intern(
+      [...places.entries()].sort(([a], [b]) => (a < b ? -1 : 1)),
+      isEnd,
+    );
+  };
+
+  const intern = (entries: readonly [string, Place][], isEnd: boolean): State => {
+    const key = `${isEnd}:${entries.map(([place]) => place).join()}`;
+    const known = states.get(key);
+    if (known) return known;
+    if (states.size >= MAX_STATES) {
+      states.clear();
+      frames.clear();
+      shapes.clear();
+      masks.clear();
+    }
+    const places = entries.map(([, place]) => place);
+    const shape = `${isEnd}:${places
+      .map(({ node, frame }) => `${node.id}.${frame?.shape ?? ''}`)
+      .sort()
+      .join()}`;
+    const state = { places, isEnd, shape, next: new Array<State | null | undefined>(vocabulary.symbols) };
+    states.set(key, state);
+    return state;
+  };
+
+  const next = (state: State, symbol: number): State | undefined => {
+    const known = state.next[symbol];
+    if (known !== undefined) return known ?? undefined;
+    const places: Place[] = [];
+    work += state.places.length;
+    for (const { node, frame } of state.places)
+      for (const { low, high, to } of node.edges) if (symbol >= low && symbol <= high) places.push({ node: to, frame });
+    const found = places.length === 0 ? null : close(places);
+    state.next[symbol] = found;
+    return found ?? undefined;
+  };
+
+  return {
+    start: close([{ node: first }]),
+    next(state, symbol) {
+      work = 0;
+      return next(state, symbol);
+    },
+    mask(state) {
+      const known = masks.get(state.shape);
+      if (known) return known;
+      work = 0;
+      const mask = new Uint32Array(vocabulary.words);
+      const { shape } = state;
+      vocabulary.walk(state, next, mask);
+      if (state.isEnd) for (const id of vocabulary.endIds) mask[id >>> 5] |= 1 << (id & 31);
+      if (masks.size >= MAX_MASKS) masks.clear();
+      masks.set(shape, mask);
+      return mask;
+    },
+  };
+}
+
+/** A counter as one token sees it: distances to its limits beyond the longest token's length are all the same. */
+function clampTimes({ call }: Node, times: number, longest: number): string {
+  if (!call) return '';
+  const left = Math.min(call.max - times, longest + 1);
+  return `${Math.max(0, Math.min(call.min - times, longest + 1))}/${left}`;
+}
+
+const tooComplex = () =>
+  new InputError(
+    'The schema allows too many readings of the same text to be followed. Simplify its patterns and alternatives.',
+  );

@@ -17,7 +17,7 @@ export interface ServerProcess {
   kill(): Promise<void>;
 }
 
-/** Starts it, and resolves when it listens. */
+/** Starts it, and resolves when it answers requests: it listens while its engine loads. */
 export async function startServer(model: string, ...options: string[]): Promise<ServerProcess> {
   const args = [main, 'serve', model, '--port', '0', '--device', 'wasm', '--threads', '1', ...options];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
@@ -31,6 +31,9 @@ export async function startServer(model: string, ...options: string[]): Promise<
       });
     child.once('exit', status => reject(new Error(`kvasir serve ended with ${status}: ${printed}`)));
   });
+  const apiKey = options[options.indexOf('--api-key') + 1];
+  const isReady = async () => (await fetch(`${url}/ready`, { headers: { authorization: `Bearer ${apiKey}` } })).ok;
+  while (!(await isReady())) await delay(50);
   return { url, port: Number(new URL(url).port), kill: () => kill(child) };
 }
 

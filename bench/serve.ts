@@ -9,6 +9,9 @@
  *       -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_USE_PREBUILT_UI=OFF
  *     cmake --build llama --target llama-server -j
  *     npm run bench -- serve --llama-server llama/bin/llama-server
+ *
+ * Some virtual machines show AMX but do not allow it: an illegal instruction. Build without it then: -DGGML_NATIVE=OFF
+ * and the others by name (GGML_AVX2, GGML_FMA, GGML_F16C, GGML_AVX512, GGML_AVX512_VNNI, GGML_AVX512_BF16).
  */
 import { readFileSync } from 'node:fs';
 import { formatTable } from '../src/cli/table.ts';

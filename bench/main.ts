@@ -9,6 +9,7 @@ import { benchDecode } from './decode.ts';
 import { benchMemory } from './memory.ts';
 import { benchPrefix } from './prefix.ts';
 import { benchQuality } from './quality.ts';
+import { benchServe } from './serve.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
@@ -42,6 +43,12 @@ const usage = `usage: npm run bench -- NAME [options]
               --kv SPECS --context 2048 --part tables,prefill,ablations,pictures --transfer name=profile,...
               --out docs/quality.md --from results.json,... (render again, merge)
 
+  serve       requests at fixed rates to an OpenAI-compatible server: chats over shared documents, or a trace
+              --url URL, or --model FILE --kv SPEC --kv-memory 128MiB --context 8192 --threads N (starts kvasir serve)
+              --rates 0.5,1 --rounds 3 --chats 12 --turns 4 --documents 4 --prompt 3000 --tokens 32 --api-key KEY
+              --trace FILE --requests 100 --scale 16 (lengths are divided by it)
+              --compare URL, or --llama-server FILE --cache-type q8_0 --slots 4 (starts it with the same KV bytes)
+
   --json prints JSON. The default model and text are in ../shared.`;
 const { positionals, values } = parseArgs({
   allowPositionals: true,
@@ -53,7 +60,20 @@ const { positionals, values } = parseArgs({
     sequences: { type: 'string', default: '1,2,4,8,16' },
     tokens: { type: 'string' },
     rounds: { type: 'string', default: '3' },
-    chats: { type: 'string', default: '4' },
+    chats: { type: 'string' },
+    turns: { type: 'string', default: '4' },
+    documents: { type: 'string', default: '4' },
+    url: { type: 'string' },
+    compare: { type: 'string' },
+    'llama-server': { type: 'string' },
+    'cache-type': { type: 'string', default: 'q8_0' },
+    slots: { type: 'string', default: '4' },
+    'api-key': { type: 'string' },
+    'kv-memory': { type: 'string', default: '128MiB' },
+    rates: { type: 'string', default: '0.5' },
+    trace: { type: 'string' },
+    requests: { type: 'string', default: '100' },
+    scale: { type: 'string', default: '16' },
     threads: { type: 'string', default: '2' },
     device: { type: 'string' },
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
@@ -68,7 +88,7 @@ const { positionals, values } = parseArgs({
     positions: { type: 'string', default: '2048' },
     rows: { type: 'string' },
     texts: { type: 'string' },
-    context: { type: 'string', default: '2048' },
+    context: { type: 'string' },
     profile: { type: 'string' },
     transfer: { type: 'string' },
     part: { type: 'string' },
@@ -84,7 +104,7 @@ const { positionals, values } = parseArgs({
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: options => benchDecode({ kv: specs, depths, ...options }),
   batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', tokens: '32', ...options }),
-  arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', tokens: '64', ...options }),
+  arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),
   prefix: options => benchPrefix({ kv: 'tq4', prompt: '4096', ...options }),
   agree: options => benchAgree({ kv: 'f16', device: 'wasm', ...options }),
   attention: options =>
@@ -94,7 +114,8 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   memory: options => benchMemory({ kv: 'tq4', depths, ...options }),
   e2e: options => benchWebGpuE2e({ kv: specs, depths, prompt: '4096', ...options }),
   matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),
-  quality: benchQuality,
+  quality: options => benchQuality({ context: '2048', ...options }),
+  serve: options => benchServe({ kv: 'tq4', context: '8192', chats: '12', prompt: '3000', tokens: '32', ...options }),
 };
 const bench = benches[positionals[0]];
 if (values.help) {

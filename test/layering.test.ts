@@ -23,6 +23,7 @@ const LAYERS = [
   'plan',
   'hub.ts',
   'engine',
+  'ai-sdk',
   'eval',
   'calibrate',
   'worker',

@@ -1,0 +1,148 @@
+/**
+ * How does a server do under load that does not wait for it? Requests arrive at fixed rates, as multi-turn chats over
+ * shared documents or from a recorded trace, at any OpenAI-compatible server; two servers get the same load in turn.
+ *
+ * llama.cpp's server, from the source package of llama-cpp-python on PyPI:
+ *
+ *     pip download --no-deps --no-binary :all: llama-cpp-python && tar xzf llama_cpp_python-*.tar.gz
+ *     cmake -S llama_cpp_python-*\/vendor/llama.cpp -B llama -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+ *       -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_USE_PREBUILT_UI=OFF
+ *     cmake --build llama --target llama-server -j
+ *     npm run bench -- serve --llama-server llama/bin/llama-server
+ *
+ * Some virtual machines show AMX but do not allow it: an illegal instruction. Build without it then: -DGGML_NATIVE=OFF
+ * and the others by name (GGML_AVX2, GGML_FMA, GGML_F16C, GGML_AVX512, GGML_AVX512_VNNI, GGML_AVX512_BF16).
+ */
+import { readFileSync } from 'node:fs';
+import { formatTable } from '../src/cli/table.ts';
+import { InputError } from '../src/errors.ts';
+import { parseBytes } from '../src/units.ts';
+import { firstModel, type Target } from './serve/client.ts';
+import { type Chat, chatLoad, traceLoad } from './serve/load.ts';
+import { type Outcome, runLoad, type Summary, summarize } from './serve/measure.ts';
+import { type RunningServer, startKvasir, startLlama } from './serve/servers.ts';
+
+interface Options {
+  url?: string;
+  compare?: string;
+  'llama-server'?: string;
+  'cache-type': string;
+  slots: string;
+  'api-key'?: string;
+  model: string;
+  kv: string;
+  'kv-memory': string;
+  context: string;
+  threads: string;
+  rates: string;
+  rounds: string;
+  trace?: string;
+  /** Of a trace: its first requests, and the divisor of their lengths. */
+  requests: string;
+  scale: string;
+  text: string;
+  chats: string;
+  turns: string;
+  documents: string;
+  /** Tokens of a document, and of an answer. */
+  prompt: string;
+  tokens: string;
+  json: boolean;
+}
+
+interface Result extends Summary {
+  server: string;
+  rate: number;
+}
+
+const TIMEOUT_MS = 600_000;
+
+export async function benchServe(options: Options): Promise<void> {
+  const servers = await openServers(options);
+  try {
+    const targets = await Promise.all(
+      servers.map(async ({ url }): Promise<Target> => {
+        const apiKey = options['api-key'];
+        return { url, apiKey, model: await firstModel(url, apiKey) };
+      }),
+    );
+    const results: Result[] = [];
+    for (const rate of options.rates.split(',').map(Number)) {
+      const outcomes: Outcome[][] = servers.map(() => []);
+      for (let round = 0; round < Number(options.rounds); round++) {
+        // Other texts in every round: none finds what another has left in a cache.
+        const chats = createLoad(options, rate, round + 1 + 1000 * rate);
+        // The order alternates.
+        const order = servers.map((_, i) => (i + round) % servers.length);
+        for (const i of order) {
+          console.error(`bench: ${servers[i].setting}: ${rate} requests/s, round ${round + 1}`);
+          outcomes[i].push(await runLoad(targets[i], chats, TIMEOUT_MS));
+        }
+      }
+      servers.forEach(({ setting }, i) => {
+        results.push({ server: setting, rate, ...summarize(outcomes[i]) });
+      });
+    }
+    console.log(options.json ? JSON.stringify(results, null, 1) : render(results));
+  } finally {
+    await Promise.all(servers.map(server => server.close()));
+  }
+}
+
+function createLoad(options: Options, rate: number, seed: number): Chat[] {
+  const text = readFileSync(options.text, 'utf8');
+  if (options.trace) {
+    const trace = readFileSync(options.trace, 'utf8');
+    return traceLoad(trace, { rate, count: Number(options.requests), scale: Number(options.scale), seed }, text);
+  }
+  const [chats, turns, documents] = [options.chats, options.turns, options.documents].map(Number);
+  const [documentTokens, answerTokens] = [options.prompt, options.tokens].map(Number);
+  return chatLoad({ rate, chats, turns, documents, documentTokens, answerTokens, seed }, text);
+}
+
+async function openServers(options: Options): Promise<RunningServer[]> {
+  const running = (url: string): RunningServer => ({ url, setting: url, close: async () => {} });
+  const setup = {
+    model: options.model,
+    kvMemory: parseBytes(options['kv-memory']),
+    context: Number(options.context),
+    threads: Number(options.threads),
+  };
+  if (options.compare && options['llama-server'])
+    throw new InputError('--compare and --llama-server both name the second server. Give one of them.');
+  const servers = [options.url ? running(options.url) : await startKvasir(setup, options.kv)];
+  try {
+    const peer = { type: options['cache-type'], slots: Number(options.slots) };
+    if (options.compare) servers.push(running(options.compare));
+    if (options['llama-server']) servers.push(await startLlama(options['llama-server'], setup, peer));
+  } catch (error) {
+    await servers[0].close();
+    throw error;
+  }
+  return servers;
+}
+
+function render(results: readonly Result[]): string {
+  const ms = (value: number) => (Number.isNaN(value) ? '-' : `${value.toFixed(0)} ms`);
+  const header = ['requests/s', 'server', 'answered', 'failed', 'per minute', 'tokens/s', 'cached'];
+  const failures = results.filter(({ failed }) => failed > 0);
+  return [
+    formatTable(
+      [...header, 'first token p50', 'p99', 'between tokens p50', 'p99'],
+      results.map(({ rate, server, ...result }) => [
+        rate,
+        server,
+        result.requests,
+        result.failed,
+        result.requestsPerMinute.toFixed(1),
+        result.outputTokensPerSecond.toFixed(1),
+        `${(result.cached * 100).toFixed(0)}%`,
+        ms(result.firstMs.p50),
+        ms(result.firstMs.p99),
+        ms(result.gapMs.p50),
+        ms(result.gapMs.p99),
+      ]),
+    ),
+    ...failures.map(({ server, errors }) => `${server} failed: ${JSON.stringify(errors)}`),
+  ].join('\n');
+}

@@ -1,0 +1,87 @@
+/**
+ * Real clients against a real server: the server on this Node, the clients on Node 22, which several of them need. Their
+ * project in test/clients is installed into a temporary folder.
+ */
+import { execFile } from 'node:child_process';
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ALL_CASES } from './matrix.ts';
+import { npm, root } from './package-project.ts';
+import { describeWithFile, smolModel } from './shared.ts';
+import { type ServerProcess, startServer } from './support/serve.ts';
+
+const run = promisify(execFile);
+const apiKey = 'a-key-of-a-test';
+const MINUTES = 60_000;
+
+/** The clients' project, and its Node. */
+function installClients(): { folder: string; node: string } {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-clients-'));
+  cpSync(fileURLToPath(new URL('clients', import.meta.url)), folder, { recursive: true });
+  npm(folder, 'install', '--no-save', '--prefer-offline', '--ignore-scripts', '--no-audit', '--no-fund');
+  symlinkSync(root, join(folder, 'node_modules/kvasir'));
+  return { folder, node: join(folder, `node_modules/node-${process.platform}-${process.arch}/bin/node`) };
+}
+
+const page = readFileSync(join(root, 'docs/clients.md'), 'utf8');
+const examples = [...page.matchAll(/^```(js|sh)\n([\s\S]*?)^```$/gm)].map(([, language, code], i) => {
+  const title = page
+    .slice(0, page.indexOf(code))
+    .match(/^## (.*)$/gm)
+    ?.at(-1);
+  return { name: `${i}: ${title?.slice(3)}`, file: `example-${i}.${language}`, code };
+});
+
+describe.skipIf(!ALL_CASES)('clients', () => {
+  describeWithFile(smolModel, 'of a server with SmolLM2', model => {
+    let server: ServerProcess;
+    let project: { folder: string; node: string };
+    beforeAll(async () => {
+      project = installClients();
+      expect(existsSync(project.node)).toBe(true);
+      server = await startServer(model, '--api-key', apiKey, '--served-name', 'smol,model.gguf', '--context', '4k');
+      symlinkSync(model, join(project.folder, 'model.gguf'));
+    }, 5 * MINUTES);
+    afterAll(async () => {
+      await server?.kill();
+      if (project) rmSync(project.folder, { recursive: true });
+    });
+    const runScript = (file: string) => {
+      const env = { ...process.env, KVASIR_URL: server.url, KVASIR_KEY: apiKey, KVASIR_MODEL: model };
+      return run(project.node, [file], { cwd: project.folder, env });
+    };
+
+    it('run on Node 22', async () => {
+      expect((await run(project.node, ['--version'])).stdout).toMatch(/^v22\./);
+    });
+
+    it.each(['openai', 'anthropic', 'ai-sdk', 'langchain', 'in-process'])(
+      '%s: chat, streams, tools, structured output, errors, ten tool calls in a row',
+      async name => {
+        await runScript(`${name}.js`);
+      },
+      10 * MINUTES,
+    );
+
+    it.each(examples)(
+      'the example $name of docs/clients.md runs as printed',
+      async ({ file, code }) => {
+        const key = code.includes('apiKey') ? code.replaceAll("'none'", `'${apiKey}'`) : code;
+        // Examples without a key are for a server that needs none: here they get one.
+        const keyed = key
+          .replace("name: 'kvasir',", `name: 'kvasir', apiKey: '${apiKey}',`)
+          .replaceAll("-H 'content-type", `-sS --fail-with-body -H 'authorization: Bearer ${apiKey}' -H 'content-type`);
+        writeFileSync(join(project.folder, file), keyed.replaceAll('http://127.0.0.1:8080', server.url));
+        const { stdout } = file.endsWith('.sh')
+          ? await run('bash', ['-e', file], { cwd: project.folder })
+          : await runScript(file);
+        expect(stdout.trim()).not.toBe('');
+      },
+      5 * MINUTES,
+    );
+  });
+});

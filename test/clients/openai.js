@@ -1,0 +1,75 @@
+import assert from 'node:assert/strict';
+import OpenAI from 'openai';
+import { apiKey, CALLS, checkWeather, model, question, report, url, weather, weatherSchema } from './tools.js';
+
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
+const messages = [{ role: 'user', content: question }];
+const tools = [{ type: 'function', function: weather }];
+
+const { data } = await client.models.list();
+assert.ok(data.some(({ id }) => id === model));
+
+const chat = { model, messages, temperature: 0, max_completion_tokens: 24 };
+const whole = await client.chat.completions.create(chat);
+assert.ok(whole.choices[0].message.content);
+assert.equal(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens);
+
+let text = '';
+let usage;
+for await (const chunk of await client.chat.completions.create({
+  ...chat,
+  stream: true,
+  stream_options: { include_usage: true },
+})) {
+  text += chunk.choices[0]?.delta.content ?? '';
+  usage = chunk.usage ?? usage;
+}
+assert.equal(text, whole.choices[0].message.content);
+assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
+
+const { choices } = await client.completions.create({ model, prompt: 'Once upon a time', max_tokens: 8 });
+assert.ok(choices[0].text);
+
+// The client parses the answer itself.
+const schema = { type: 'json_schema', json_schema: { name: 'weather', strict: true, schema: weatherSchema } };
+const parsed = await client.chat.completions.parse({ model, messages, response_format: schema });
+checkWeather(JSON.parse(parsed.choices[0].message.content));
+
+// A tool call as it streams, put together by the client.
+const runner = client.chat.completions.stream({ model, messages, tools, tool_choice: 'required' });
+const streamed = (await runner.finalChatCompletion()).choices[0];
+assert.equal(streamed.finish_reason, 'tool_calls');
+checkWeather(JSON.parse(streamed.message.tool_calls[0].function.arguments));
+
+// An agent: ten calls in a row, each with the results of those before it.
+const conversation = [...messages];
+for (let i = 0; i < CALLS; i++) {
+  const answer = await client.chat.completions.create({
+    model,
+    messages: conversation,
+    tools,
+    tool_choice: { type: 'function', function: { name: 'weather' } },
+    parallel_tool_calls: false,
+  });
+  const { message } = answer.choices[0];
+  assert.equal(message.tool_calls.length, 1);
+  const [call] = message.tool_calls;
+  assert.equal(call.function.name, 'weather');
+  const content = report(checkWeather(JSON.parse(call.function.arguments)));
+  conversation.push(message, { role: 'tool', tool_call_id: call.id, content });
+}
+
+const failing = (options, Kind, code) =>
+  assert.rejects(client.chat.completions.create({ ...chat, ...options }), error => {
+    assert.ok(error instanceof Kind, `${error}`);
+    if (code) assert.equal(error.code, code);
+    return true;
+  });
+await failing({ model: 'another' }, OpenAI.NotFoundError, 'model_not_found');
+await failing({ messages: [] }, OpenAI.BadRequestError);
+await failing(
+  { messages: [{ role: 'user', content: 'many words '.repeat(20_000) }] },
+  OpenAI.BadRequestError,
+  'context_length_exceeded',
+);
+await assert.rejects(new OpenAI({ baseURL: `${url}/v1`, apiKey: 'wrong' }).models.list(), OpenAI.AuthenticationError);

@@ -1,0 +1,74 @@
+/** `kvasir serve` as a process, on a free port. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+
+/** The small model in the package. */
+export const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));
+
+export interface ServerProcess {
+  url: string;
+  port: number;
+  /** Ends it at once, as a crash of its machine would. */
+  kill(): Promise<void>;
+}
+
+/** Starts it, and resolves when it answers requests: it listens while its engine loads. */
+export async function startServer(model: string, ...options: string[]): Promise<ServerProcess> {
+  const args = [main, 'serve', model, '--port', '0', '--device', 'wasm', '--threads', '1', ...options];
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  let printed = '';
+  const url = await new Promise<string>((resolve, reject) => {
+    for (const output of [child.stdout, child.stderr])
+      output.setEncoding('utf8').on('data', (text: string) => {
+        printed += text;
+        const [, address] = printed.match(/Listening on (http:\S+)/) ?? [];
+        if (address) resolve(address);
+      });
+    child.once('exit', status => reject(new Error(`kvasir serve ended with ${status}: ${printed}`)));
+  });
+  const apiKey = options[options.indexOf('--api-key') + 1];
+  const isReady = async () => (await fetch(`${url}/ready`, { headers: { authorization: `Bearer ${apiKey}` } })).ok;
+  while (!(await isReady())) await delay(50);
+  return { url, port: Number(new URL(url).port), kill: () => kill(child) };
+}
+
+/** Starts another program that listens on this port. */
+export async function startListener(port: number, command: string, ...args: string[]): Promise<() => Promise<void>> {
+  const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  let printed = '';
+  for (const output of [child.stdout, child.stderr])
+    output.setEncoding('utf8').on('data', (text: string) => {
+      printed = (printed + text).slice(-4000);
+    });
+  for (const url = `http://127.0.0.1:${port}`; ; await delay(50)) {
+    if (child.exitCode !== null) throw new Error(`${command} ended with ${child.exitCode}: ${printed}`);
+    if (
+      await fetch(url).then(
+        () => true,
+        () => false,
+      )
+    )
+      return () => kill(child);
+  }
+}
+
+async function kill(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const exit = once(child, 'exit');
+  child.kill('SIGKILL');
+  await exit;
+}
+
+export async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  server.close();
+  await once(server, 'close');
+  return typeof address === 'object' && address ? address.port : 0;
+}

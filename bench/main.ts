@@ -47,6 +47,7 @@ const usage = `usage: npm run bench -- NAME [options]
               --url URL, or --model FILE --kv SPEC --kv-memory 128MiB --context 8192 --threads N (starts kvasir serve)
               --rates 0.5,1 --rounds 3 --chats 12 --turns 4 --documents 4 --prompt 3000 --tokens 32 --api-key KEY
               --trace FILE --requests 100 --scale 16 (lengths are divided by it)
+              --clients 1,20 (instead of --rates): each asks --turns questions, one after the other
               --compare URL, or --llama-server FILE --cache-type q8_0 --slots 4 (starts it with the same KV bytes)
 
   --json prints JSON. The default model and text are in ../shared.`;
@@ -71,6 +72,7 @@ const { positionals, values } = parseArgs({
     'api-key': { type: 'string' },
     'kv-memory': { type: 'string', default: '128MiB' },
     rates: { type: 'string', default: '0.5' },
+    clients: { type: 'string' },
     trace: { type: 'string' },
     requests: { type: 'string', default: '100' },
     scale: { type: 'string', default: '16' },

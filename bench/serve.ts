@@ -1,6 +1,7 @@
 /**
  * How does a server do under load that does not wait for it? Requests arrive at fixed rates, as multi-turn chats over
  * shared documents or from a recorded trace, at any OpenAI-compatible server; two servers get the same load in turn.
+ * With --clients instead of --rates, as many clients ask one question after the other.
  *
  * llama.cpp's server, from the source package of llama-cpp-python on PyPI:
  *
@@ -18,7 +19,7 @@ import { formatTable } from '../src/cli/table.ts';
 import { InputError } from '../src/errors.ts';
 import { parseBytes } from '../src/units.ts';
 import { firstModel, type Target } from './serve/client.ts';
-import { type Chat, chatLoad, traceLoad } from './serve/load.ts';
+import { type Chat, chatLoad, clientLoad, traceLoad } from './serve/load.ts';
 import { type Outcome, runLoad, type Summary, summarize } from './serve/measure.ts';
 import { type RunningServer, startKvasir, startLlama } from './serve/servers.ts';
 
@@ -35,6 +36,7 @@ interface Options {
   context: string;
   threads: string;
   rates: string;
+  clients?: string;
   rounds: string;
   trace?: string;
   /** Of a trace: its first requests, and the divisor of their lengths. */
@@ -52,7 +54,8 @@ interface Options {
 
 interface Result extends Summary {
   server: string;
-  rate: number;
+  /** Requests per second, or clients. */
+  load: string;
 }
 
 const TIMEOUT_MS = 600_000;
@@ -67,20 +70,22 @@ export async function benchServe(options: Options): Promise<void> {
       }),
     );
     const results: Result[] = [];
-    for (const rate of options.rates.split(',').map(Number)) {
+    const { clients } = options;
+    for (const amount of (clients ?? options.rates).split(',').map(Number)) {
+      const load = clients ? `${amount} clients` : `${amount} requests/s`;
       const outcomes: Outcome[][] = servers.map(() => []);
       for (let round = 0; round < Number(options.rounds); round++) {
         // Other texts in every round: none finds what another has left in a cache.
-        const chats = createLoad(options, rate, round + 1 + 1000 * rate);
+        const chats = createLoad(options, amount, round + 1 + 1000 * amount);
         // The order alternates.
         const order = servers.map((_, i) => (i + round) % servers.length);
         for (const i of order) {
-          console.error(`bench: ${servers[i].setting}: ${rate} requests/s, round ${round + 1}`);
+          console.error(`bench: ${servers[i].setting}: ${load}, round ${round + 1}`);
           outcomes[i].push(await runLoad(targets[i], chats, TIMEOUT_MS));
         }
       }
       servers.forEach(({ setting }, i) => {
-        results.push({ server: setting, rate, ...summarize(outcomes[i]) });
+        results.push({ server: setting, load, ...summarize(outcomes[i]) });
       });
     }
     console.log(options.json ? JSON.stringify(results, null, 1) : render(results));
@@ -89,15 +94,20 @@ export async function benchServe(options: Options): Promise<void> {
   }
 }
 
-function createLoad(options: Options, rate: number, seed: number): Chat[] {
+function createLoad(options: Options, amount: number, seed: number): Chat[] {
   const text = readFileSync(options.text, 'utf8');
+  const [turns, answerTokens] = [options.turns, options.tokens].map(Number);
+  if (options.clients) return clientLoad({ clients: amount, turns, answerTokens, seed }, text);
   if (options.trace) {
     const trace = readFileSync(options.trace, 'utf8');
-    return traceLoad(trace, { rate, count: Number(options.requests), scale: Number(options.scale), seed }, text);
+    return traceLoad(
+      trace,
+      { rate: amount, count: Number(options.requests), scale: Number(options.scale), seed },
+      text,
+    );
   }
-  const [chats, turns, documents] = [options.chats, options.turns, options.documents].map(Number);
-  const [documentTokens, answerTokens] = [options.prompt, options.tokens].map(Number);
-  return chatLoad({ rate, chats, turns, documents, documentTokens, answerTokens, seed }, text);
+  const [chats, documents, documentTokens] = [options.chats, options.documents, options.prompt].map(Number);
+  return chatLoad({ rate: amount, chats, turns, documents, documentTokens, answerTokens, seed }, text);
 }
 
 async function openServers(options: Options): Promise<RunningServer[]> {
@@ -124,13 +134,13 @@ async function openServers(options: Options): Promise<RunningServer[]> {
 
 function render(results: readonly Result[]): string {
   const ms = (value: number) => (Number.isNaN(value) ? '-' : `${value.toFixed(0)} ms`);
-  const header = ['requests/s', 'server', 'answered', 'failed', 'per minute', 'tokens/s', 'cached'];
+  const header = ['load', 'server', 'answered', 'failed', 'per minute', 'tokens/s', 'cached'];
   const failures = results.filter(({ failed }) => failed > 0);
   return [
     formatTable(
       [...header, 'first token p50', 'p99', 'between tokens p50', 'p99'],
-      results.map(({ rate, server, ...result }) => [
-        rate,
+      results.map(({ load, server, ...result }) => [
+        load,
         server,
         result.requests,
         result.failed,

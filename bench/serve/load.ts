@@ -41,6 +41,21 @@ export function poissonArrivals(count: number, rate: number, random: Random): nu
   });
 }
 
+export interface ClientLoad extends Pick<ChatLoad, 'turns' | 'answerTokens' | 'seed'> {
+  clients: number;
+}
+
+/** Clients that each have a chat of their own, and ask as soon as they have their answer. */
+export function clientLoad({ clients, turns, answerTokens, seed }: ClientLoad, text: string): Chat[] {
+  const random = createRandom(seed);
+  const turn = (): Turn => ({
+    at: 0,
+    question: `Continue this text: "${excerpt(text, 16, random)}"`,
+    maxTokens: answerTokens,
+  });
+  return Array.from({ length: clients }, () => ({ turns: Array.from({ length: turns }, turn) }));
+}
+
 /** Every arrival is the next turn of a chat, drawn from those that have one. */
 export function chatLoad({ rate, chats, turns, documents, ...load }: ChatLoad, text: string): Chat[] {
   const random = createRandom(load.seed);

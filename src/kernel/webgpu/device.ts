@@ -259,8 +259,9 @@ export class WebGpuDevice implements Device {
 
   /** Waits only for the pools of these views. A pool that is already growing may have to grow again. */
   private async growFor(views: readonly KvView[]): Promise<void> {
-    const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [tail, sinkBlock, ...leaves]) as GpuBlock[];
-    for (const block of blocks) while (!block.pool.hasMemory(block)) await block.pool.grow();
+    const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [...tail, sinkBlock, ...leaves]);
+    for (const block of blocks.filter(block => block !== undefined) as GpuBlock[])
+      while (!block.pool.hasMemory(block)) await block.pool.grow();
   }
 
   free(handle: Block | Tensor): void {

@@ -11,7 +11,7 @@ import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels
 import { sumErrors } from './kernels/seal-learned.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { cosSin } from './kernels/snippets.ts';
-import { bufferForWriting, gpuBlock } from './tensor.ts';
+import { bufferForWriting, gpuBlock, tailPool, tailSlots } from './tensor.ts';
 
 interface Steps {
   transform: Kernel;
@@ -66,13 +66,15 @@ export class Sealing {
     const rotations = Float32Array.from(
       [...(layout.ropeFrequencies ?? [])].flatMap(frequency => cosSin(frequency * start)),
     );
-    gpu.reserveArena(rotations.byteLength);
+    const slots = tailSlots(view);
+    gpu.reserveArena(rotations.byteLength + 4 * slots.length);
     const rotation = rotations.length > 0 ? gpu.writeToArena(rotations).word : 0;
-    const tail = gpuBlock(view.tail);
+    const { word: list } = gpu.writeToArena(slots);
+    const tail = tailPool(view)!;
     const tables = [gpuCodec.encode, gpuCodec.mean].filter(buffer => buffer !== undefined);
     const first = firstCodedRow(view.shape, page);
-    const transformParams = [tail.slot, tail.pool.strides[layer], side, view.shape.tailTokens, start, first, rotation];
-    const transformBuffers = [gpu.arena, tail.pool.buffers[layer], ...tables, y];
+    const transformParams = [list, tail.strides[layer], side, view.shape.tailTokens, start, first, rotation];
+    const transformBuffers = [gpu.arena, tail.buffers[layer], ...tables, y];
     gpu.run(steps.transform, transformParams, transformBuffers, [pageTokens / tokensPerWorkgroup(this.shape), kvHeads]);
     const more = [gpuCodec.residual, gpuCodec.tables].filter(buffer => buffer !== undefined);
     for (const { kernel, groups } of steps.quantize) gpu.run(kernel, [0], [y, codes, scalars, ...more], groups);

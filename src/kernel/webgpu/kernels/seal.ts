@@ -5,6 +5,7 @@
  */
 
 import type { PageEncoding, PageLayout, ScalarArray } from '../../page-layout.ts';
+import { tailBlockTokens } from '../../visibility.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { scalarsPerHead } from './pack.ts';
 import {
@@ -42,6 +43,7 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   const rows = matrix ? matrix.length / D / (perHead ? kvHeads : 1) : D;
   const pairs = ropeFrequencies?.length ?? 0;
   const T = tokensPerWorkgroup(shape);
+  const blockTokens = tailBlockTokens(P);
   const prefetch = D % TRANSFORM.prefetch === 0 ? TRANSFORM.prefetch : 1;
   const multiply = `${each(T, t => `var sum${t} = 0.0;`, ' ')}
     for (var i = 0u; i < ${D}; i += ${prefetch}) {
@@ -52,7 +54,7 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   return {
     name: `transform ${D} ${kvHeads} ${P} ${rows} ${matrix ? 1 : 0}${perHead ? 1 : 0}${mean ? 1 : 0} ${pairs}`,
     summary: 'Sealing, step 1: transforms a page of f16 vectors into the domain of the codec.',
-    params: u32('slot', 'stride', 'side', 'tokens', 'start', 'first', 'rotation'),
+    params: u32('list', 'stride', 'side', 'tokens', 'start', 'first', 'rotation'),
     buffers: [
       readBuffer('data', 'u32'),
       readBuffer('pool', 'u32'),
@@ -65,12 +67,14 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
 var<workgroup> x: array<f32, ${T * D}>;
 fn main(group: vec3u, lane: u32) {
   let head = group.y;
-  let first = p.slot * p.stride / 4 + (p.side * ${kvHeads} + head) * p.tokens * ${D / 2};
   for (var n = lane; n < ${(T * D) / 2}; n += ${TRANSFORM.lanes}) {
     let t = n / ${D / 2};
     let i = n % ${D / 2};
     let row = max(group.x * ${T} + t, p.first);
-    var both = unpack2x16float(pool[first + (p.start + row) % p.tokens * ${D / 2} + i]);
+    let index = (p.start + row) % p.tokens;
+    let place = (p.side * ${kvHeads} + head) * ${blockTokens} + index % ${blockTokens};
+    let block = data[p.list + index / ${blockTokens}] * p.stride / 4;
+    var both = unpack2x16float(pool[block + place * ${D / 2} + i]);
     ${
       pairs > 0
         ? `if (i < ${pairs}) {

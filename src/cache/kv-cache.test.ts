@@ -13,8 +13,8 @@ import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
 import { readTail, tailTokens } from './tail.ts';
 
+/** `capacity` is given the bytes of a sequence with a full tail. */
 type Settings = Omit<KvCacheOptions, 'capacity'> & { sinks: number; capacity: (sequenceBytes: number) => number };
-// `sequenceBytes`: with a full tail.
 
 function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
   const { device } = createObservedDevice();
@@ -102,7 +102,7 @@ describe('open', () => {
   });
 
   it('reuses less if the prompt itself leaves no room for the rest', () => {
-    const { cache, run } = create({ leaf: TRACKED_LEAF, capacity: bytes => 2 * bytes + 3 * LEAF.bytes });
+    const { cache, run } = create({ leaf: TRACKED_LEAF, capacity: bytes => 2 * bytes + 3 * LEAF.bytes - 8 });
     run(numbers(17)).dispose();
     const other = cache.open([1, 2]);
     // Four leaves and their sinks are cached, and a sequence is open: the rest is too small for the errors of pages.

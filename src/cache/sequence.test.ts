@@ -66,8 +66,9 @@ describe('a new sequence', () => {
     const { sequence } = create({ device: { ...device, createBlock } });
     append(sequence, P + 1);
     expect(created).toEqual([
-      [0, f16Bytes(P) / 2],
       [0, f16Bytes(SHAPE.sinks) / 2],
+      [0, f16Bytes(TAIL_BLOCK) / 2],
+      [0, f16Bytes(TAIL_BLOCK) / 2],
       LEAF.layers.map(({ keyOffset }) => keyOffset),
     ]);
   });
@@ -76,10 +77,16 @@ describe('a new sequence', () => {
     const device = createJsDevice();
     let blocks = 0;
     const createBlock = (bytes: number): Block => {
-      if (++blocks === 2) throw new CapacityError('full');
+      if (++blocks === 4) throw new CapacityError('full');
       return device.createBlock(bytes);
     };
-    expect(() => create({ device: { ...device, createBlock } })).toThrow('full');
+    // The sinks and two blocks of the tail; then a fork, which shares the sinks and copies the blocks.
+    const { sequence } = create({ device: { ...device, createBlock } });
+    append(sequence, TAIL_BLOCK + 1);
+    const { bytes } = sequence;
+    expect(() => sequence.fork()).toThrow('full');
+    expect(device.allocatedBytes).toBe(bytes);
+    sequence.dispose();
     expect(device.allocatedBytes).toBe(0);
   });
 });
@@ -357,7 +364,7 @@ describe('any series of appends and crops', () => {
           // The tail has the blocks of the tokens that are not sealed, and no others.
           const unsealed = Array.from({ length: length - sealed * P }, (_, i) => sealed * P + i);
           const places = new Set(unsealed.map(n => Math.floor((n % view.shape.tailTokens) / TAIL_BLOCK)));
-          view.tail.forEach((block, place) => expect(block !== undefined).toBe(places.has(place)));
+          expect(view.tail.flatMap((block, place) => (block ? [place] : []))).toEqual([...places].sort());
           expect(sequence.privateBytes).toBe(places.size * f16Bytes(TAIL_BLOCK));
           expect(device.allocatedBytes).toBe(sequence.bytes);
         }

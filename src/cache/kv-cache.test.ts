@@ -293,10 +293,10 @@ describe('a restored sequence', () => {
     const source = create();
     const restoring = source.cache.restore();
     const copyInto = async () => {
-      for (const leaf of leaves) restoring.addLeaf(await device.readBlock(leaf));
+      for (const leaf of leaves) await restoring.addLeaf(await device.readBlock(leaf));
       const sinks = await device.readBlock(sinkBlock);
       const tail = await readTail(device, saved.view, { pageTokens: PAGE, recent: 0 }, { from: 8, to: 11 });
-      restoring.finish({ ids: numbers(11), sinks, tail }, alice, shares);
+      await restoring.finish({ ids: numbers(11), sinks, tail }, alice, shares);
       saved.dispose();
       cache.dispose();
     };
@@ -318,9 +318,9 @@ describe('a restored sequence', () => {
     expectContents(cache.open(numbers(20), '', alice), numbers(11));
   });
 
-  it('that is refused leaves nothing', () => {
+  it('that is refused leaves nothing', async () => {
     const { cache, restoring } = restore(true);
-    restoring.addLeaf(new Uint8Array(0));
+    await restoring.addLeaf(new Uint8Array(0));
     restoring.discard();
     expect(cache.stats.used).toBe(0);
   });

@@ -86,18 +86,18 @@ export interface KvCache {
   dispose(): void;
 }
 
-/** A sequence that is being restored. */
+/** A sequence that is being restored. No pass may be recorded while its methods run. */
 export interface Restoring {
   readonly sinkBytes: number;
   /** Bytes of the tail in a file. */
   readonly tailBytes: number;
   /** Adds the next leaf. */
-  addLeaf(bytes: Uint8Array): void;
+  addLeaf(bytes: Uint8Array): Promise<void>;
   /**
    * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are those that this device would compute, so other
    * prompts may use them.
    */
-  finish(content: RestoredContent, owner: Owner, shares: boolean): void;
+  finish(content: RestoredContent, owner: Owner, shares: boolean): Promise<void>;
   discard(): void;
 }
 
@@ -274,15 +274,22 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       return {
         sinkBytes: sinks.block.bytes,
         tailBytes: tailFileBytes(f16Shape, sealing),
-        addLeaf(bytes) {
+        async addLeaf(bytes) {
           const leaf = allocate(layout.bytes, layerOffsets(layout));
+          await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
           device.writeBlock(leaf.block, bytes);
           leaves.push(leaf);
         },
-        finish({ ids, sinks: sinkBytes, tail }, owner, shares) {
+        async finish({ ids, sinks: sinkBytes, tail }, owner, shares) {
           const start = { ids, leaves, sinks };
           const sequence = createSequence({ ...options, pool, index: shares ? index : undefined, salt, start });
           const unsealed = { from: leaves.length * pageTokens, to: ids.length };
+          try {
+            await device.ensureMemory?.([sequence.view]);
+          } catch (error) {
+            sequence.dispose();
+            throw error;
+          }
           device.writeBlock(sinks.block, sinkBytes);
           writeTail(device, sequence.view, sealing, unsealed, tail);
           sequence.commit(0, []);

@@ -54,6 +54,7 @@ export async function saveSession(
   // The cache may lack more than the last token, after a crop or a cancelled prompt: those are prefilled again.
   const lastIds = ids.slice(sequence.length, sequence.length + 1);
   const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: device.arithmetic };
+  await engine.exclusive(async () => device.ensureMemory?.([view]));
   const leaves = async function* () {
     for (const leaf of view.leaves) yield read(leaf);
   };
@@ -87,12 +88,14 @@ export async function restoreSession(
     isValidLeaf: (leaf: Uint8Array) => isValidLeaf(plan.leaf, leaf),
   };
   try {
-    const session = await readSession(readFrom(source), expected, async leaf => restoring.addLeaf(leaf));
+    const session = await readSession(readFrom(source), expected, leaf =>
+      engine.exclusive(() => restoring.addLeaf(leaf)),
+    );
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
     const tokens = [...session.tokens];
     const { sinks, tail } = session;
     const shares = arithmetic === engine.device.arithmetic;
-    await engine.exclusive(async () => restoring.finish({ ids: tokens, sinks, tail }, owner, shares));
+    await engine.exclusive(() => restoring.finish({ ids: tokens, sinks, tail }, owner, shares));
     return { messages, initialMessages, ids: [...tokens, ...lastIds] };
   } catch (error) {
     restoring.discard();

@@ -94,6 +94,9 @@ export interface KvView {
   readonly errors?: Tensor;
 }
 
+/** The blocks of a sequence. */
+export type KvBlocks = Pick<KvView, 'leaves' | 'tail' | 'sinkBlock'>;
+
 export interface Device {
   readonly name: 'js' | 'wasm' | 'webgpu';
   readonly threads: number;
@@ -125,10 +128,10 @@ export interface Device {
   /** A block of zeros. `layerOffsets`: where each layer starts; a device may store the layers of a block separately. */
   createBlock(bytes: number, layerOffsets?: readonly number[]): Block;
   /**
-   * Call it before the first use of these sequences' blocks. Waits for their memory on devices that allocate
+   * Call it before the first use of these sequences' blocks, also before `writeBlock`. Waits for their memory on devices that allocate
    * asynchronously; undefined if they have it already. Rejects with a CapacityError; retrying is allowed.
    */
-  ensureMemory?(views: readonly KvView[]): Promise<void> | undefined;
+  ensureMemory?(views: readonly KvBlocks[]): Promise<void> | undefined;
   free(handle: Block | Tensor): void;
   /** Samples as engine/sample.ts does, without reading the logits back to the host. */
   sampleTokens?(logits: Tensor, requests: readonly SamplingRequest[]): SampledTokens;

@@ -46,13 +46,15 @@ export async function saveSession(
       "A conversation whose oldest tokens were dropped (overflow: 'slide') cannot be saved. Use a larger context.",
     );
   const { device } = engine;
-  const { view } = sequence;
+  // Its blocks now: the model may be disposed while this waits, and then reading them fails with an error that says so.
+  const view = { ...sequence.view };
+  const tokens = Int32Array.from(sequence.ids);
   const identity = await sessionIdentity(engine, plan);
   const read = (block: Block) => engine.exclusive(() => device.readBlock(block));
   const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
-  const unsealed = { from: view.leaves.length * plan.pageTokens, to: sequence.length };
+  const unsealed = { from: view.leaves.length * plan.pageTokens, to: tokens.length };
   // The cache may lack more than the last token, after a crop or a cancelled prompt: those are prefilled again.
-  const lastIds = ids.slice(sequence.length, sequence.length + 1);
+  const lastIds = ids.slice(tokens.length, tokens.length + 1);
   const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: device.arithmetic };
   await engine.exclusive(async () => device.ensureMemory?.([view]));
   const leaves = async function* () {
@@ -60,7 +62,7 @@ export async function saveSession(
   };
   const content = {
     ...{ identity, extra, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink },
-    tokens: Int32Array.from(sequence.ids),
+    tokens,
     leafCount: view.leaves.length,
     leaves: leaves(),
     sinks: await read(view.sinkBlock),

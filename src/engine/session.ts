@@ -96,8 +96,9 @@ export async function restoreSession(
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
     const tokens = [...session.tokens];
     const { sinks, tail } = session;
-    const shares = arithmetic === engine.device.arithmetic;
-    await engine.exclusive(() => restoring.finish({ ids: tokens, sinks, tail }, owner, shares));
+    await engine.exclusive(({ device }) =>
+      restoring.finish({ ids: tokens, sinks, tail }, owner, arithmetic === device.arithmetic),
+    );
     return { messages, initialMessages, ids: [...tokens, ...lastIds] };
   } catch (error) {
     restoring.discard();

@@ -15,7 +15,7 @@ async function expectCopies(device: Device): Promise<void> {
   const bytes = () => Uint8Array.from({ length: BYTES }, () => random.below(256));
   const [first, second, other] = [bytes(), bytes(), bytes()];
   const [a, b, c, d] = Array.from({ length: 4 }, () => device.createBlock(BYTES, LAYER_OFFSETS));
-  await device.ensureMemory?.([{ tail: a, sinkBlock: b, leaves: [c, d] } as unknown as KvView]);
+  await device.ensureMemory?.([{ tail: [a], sinkBlock: b, leaves: [c, d] } as unknown as KvView]);
   device.writeBlock(d, other);
   device.writeBlock(a, first);
   device.copyBlock(a, b);
@@ -31,7 +31,8 @@ async function expectCopiesBeforeMemory(device: Device): Promise<void> {
   const random = seeded(2);
   const first = Uint8Array.from({ length: BYTES }, () => random.below(256));
   const create = () => device.createBlock(BYTES, LAYER_OFFSETS);
-  const viewOf = (blocks: Block[]) => ({ tail: blocks[0], sinkBlock: blocks[0], leaves: blocks }) as unknown as KvView;
+  const viewOf = (blocks: Block[]) =>
+    ({ tail: [undefined], sinkBlock: blocks[0], leaves: blocks }) as unknown as KvView;
   const source = create();
   await device.ensureMemory?.([viewOf([source])]);
   device.writeBlock(source, first);

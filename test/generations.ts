@@ -5,7 +5,7 @@ import { type GenerateOptions, generate } from '../src/engine/generate.ts';
 import { type Cancellation, createScheduler, type Scheduler } from '../src/engine/scheduler.ts';
 import { createStream, type Result, type Stream, type Token } from '../src/engine/stream.ts';
 import type { Tensor } from '../src/kernel/device.ts';
-import { createPlan, type Plan, planBytes } from '../src/plan/plan.ts';
+import { createPlan, fixedBytes, type Plan } from '../src/plan/plan.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { tinyModel } from './tiny-model.ts';
 
@@ -42,7 +42,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   const file = await openModelFile(tiny);
   const plan = createPlan(kv, planShape(file, 16));
   const engine = await loadEngine(file, { plan, context }, { device, prefillChunk });
-  const capacity = pages === undefined ? undefined : maxSequences * planBytes(plan, 1) + pages * plan.leaf.bytes;
+  const capacity = pages === undefined ? undefined : maxSequences * fixedBytes(plan) + pages * plan.leaf.bytes;
   const cache = engine.openCache(plan, { context, capacity });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
   const passes: number[] = [];

@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
-import { planBytes } from '../src/plan/plan.ts';
+import { fixedBytes, planBytes } from '../src/plan/plan.ts';
 import { writeGguf, writeTempModel } from './gguf-writer.ts';
 import { ALL_CASES, matrix } from './matrix.ts';
 import { describeWithFile, smolModel } from './shared.ts';
@@ -139,7 +139,7 @@ function testSameText(load: (options: LoadOptions) => Promise<Model>, lengths: r
     const { pageTokens, window } = plan;
     // The older request needs all the pages in the end; the younger one is admitted while it has none.
     const pages = Math.ceil(prompts[prompts.length - 1].length / pageTokens) + 1;
-    const kvMemory = 2 * planBytes(plan, 1) + pages * plan.leaf.bytes;
+    const kvMemory = 2 * fixedBytes(plan) + pages * plan.leaf.bytes;
     await using small = await load({ kvMemory, maxSequences: 2 });
     let preempted = 0;
     for (const [i, prompt] of prompts.entries()) {

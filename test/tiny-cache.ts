@@ -8,8 +8,10 @@ import type { Sequence, SequenceRun } from '../src/cache/sequence.ts';
 import type { Block, Device } from '../src/kernel/device.ts';
 import { fromF16 } from '../src/kernel/float.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
+import { tailBlockTokens } from '../src/kernel/visibility.ts';
 
 export const PAGE = 4;
+const TAIL_BLOCK = tailBlockTokens(PAGE);
 const DIMS = 2;
 
 /** Stores vectors as they are. */
@@ -112,7 +114,7 @@ export function appendAll(device: Device, sequence: Sequence, tokens: readonly n
 
 const bytesOf = (block: Block) => (block as Block & { data: Uint8Array<ArrayBuffer> }).data;
 
-/** Keys and values at one index of a tail or sink block. */
+/** Keys and values at one index of a block of the tail, or of the sinks. */
 function f16Row(block: Block, tokens: number, index: number): number[] {
   const words = new Uint16Array(bytesOf(block).buffer);
   return [0, 1].flatMap(side =>
@@ -126,21 +128,25 @@ export function expectContents({ view, salt, ids, length }: Sequence, tokens: re
   const { sinks, tailTokens, layers } = view.shape;
   const expected = tokenValues(salt, tokens);
   const sealedEnd = (view.firstLeaf + view.leaves.length) * PAGE;
+  const tailRow = (n: number): number[] => {
+    const index = n % tailTokens;
+    const block = view.tail[Math.floor(index / TAIL_BLOCK)];
+    return block ? f16Row(block, TAIL_BLOCK, index % TAIL_BLOCK) : [];
+  };
   const read = (n: number): number[] => {
     if (n < sinks) return f16Row(view.sinkBlock, sinks, n);
-    if (n >= sealedEnd) return f16Row(view.tail, tailTokens, n % tailTokens);
+    if (n >= sealedEnd) return tailRow(n);
     if (n < view.firstLeaf * PAGE) return [];
     const leaf = bytesOf(view.leaves[Math.floor(n / PAGE) - view.firstLeaf]);
     return [layers[0].keyOffset, layers[0].valueOffset].flatMap(offset => [
       ...new Float32Array(leaf.buffer, offset + 4 * DIMS * (n % PAGE), DIMS),
     ]);
   };
-  const isWritten = (n: number, row: number[]) => row.every((x, i) => x === expected[n][i]);
+  const isWritten = (n: number, row: number[]) => row.length > 0 && row.every((x, i) => x === expected[n][i]);
   const wrong = tokens.flatMap((_, n) => {
     // Sinks stay when the pages around them are dropped. Until their own page is sealed, they are in the tail, too.
     const isVisible = n < sinks || n >= view.firstLeaf * PAGE;
-    const isRight =
-      isWritten(n, read(n)) && (n < sealedEnd || isWritten(n, f16Row(view.tail, tailTokens, n % tailTokens)));
+    const isRight = isWritten(n, read(n)) && (n < sealedEnd || isWritten(n, tailRow(n)));
     return isVisible && !isRight ? [n] : [];
   });
   // `expect` takes longer than all of the above.

@@ -17,6 +17,7 @@ import {
   UnsupportedError,
   type VectorSequence,
 } from '../src/index.ts';
+import { fixedBytes } from '../src/plan/plan.ts';
 import { content } from '../src/plan/profile.case.ts';
 import { encodeProfile } from '../src/plan/profile.ts';
 import { worstHeadError } from './attention.ts';
@@ -271,15 +272,12 @@ describe('mistakes', () => {
   });
 
   it('a full cache rejects what does not fit, and goes on without it', async () => {
-    const { bytes: sequenceBytes, pageBytes } = await (async () => {
-      await using cache = await open();
-      cache.sequence();
-      return { bytes: cache.bytes, pageBytes: cache.plan.leaf.bytes };
-    })();
-    await using cache = await createCache(SHAPE, 'tq4', { device: 'js', kvMemory: sequenceBytes + 2 * pageBytes });
+    const { plan } = await open();
+    const kvMemory = fixedBytes(plan) + 2 * plan.leaf.bytes;
+    await using cache = await createCache(SHAPE, 'tq4', { device: 'js', kvMemory });
     await using sequence = cache.sequence();
-    expect(() => cache.sequence()).toThrow(CapacityError);
     await append(sequence, 0, 90);
+    expect(() => cache.sequence()).toThrow(CapacityError);
     await expect(append(sequence, 90, 140)).rejects.toThrow(/Raise kvMemory/);
     await append(sequence, 90, 95);
     await expect(sequence.fork()).rejects.toThrow(CapacityError);

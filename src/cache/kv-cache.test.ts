@@ -1,15 +1,28 @@
 import { describe, expect, it } from 'vitest';
-import { appendAll, createObservedDevice, expectContents, LEAF, tinyShape } from '../../test/tiny-cache.ts';
+import {
+  appendAll,
+  createObservedDevice,
+  expectContents,
+  LEAF,
+  PAGE,
+  TRACKED_LEAF,
+  tinyShape,
+} from '../../test/tiny-cache.ts';
 import { CapacityError } from '../errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
+import { f16BlockBytes } from './leaf.ts';
+import { readTail, tailTokens } from './tail.ts';
 
+/** `capacity` is given the bytes of a sequence with a full tail. */
 type Settings = Omit<KvCacheOptions, 'capacity'> & { sinks: number; capacity: (sequenceBytes: number) => number };
 
 function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
   const { device } = createObservedDevice();
   const defaults = { device, shape: tinyShape(sinks), leaf: LEAF, recent: 0, context: 40, ...options };
   const { sequenceBytes } = createKvCache(defaults);
-  const cache = createKvCache({ ...defaults, capacity: capacity?.(sequenceBytes) });
+  const sealing = { pageTokens: PAGE, recent: defaults.recent };
+  const tailBytes = f16BlockBytes({ ...defaults.shape, layers: LEAF.layers }, tailTokens(sealing));
+  const cache = createKvCache({ ...defaults, capacity: capacity?.(sequenceBytes + tailBytes) });
   /** Runs a prompt, and returns the sequence. */
   const run = (prompt: readonly number[], salt?: string) => {
     const sequence = cache.open(prompt, salt);
@@ -88,11 +101,11 @@ describe('open', () => {
     expect(cache.stats.used).toBeLessThanOrEqual(cache.stats.capacity);
   });
 
-  it('reuses less if the prompt itself leaves no room for a tail', () => {
-    const { cache, run } = create({ capacity: bytes => 2 * bytes + 4 * LEAF.bytes - 8 });
+  it('reuses less if the prompt itself leaves no room for the rest', () => {
+    const { cache, run } = create({ leaf: TRACKED_LEAF, capacity: bytes => 2 * bytes + 3 * LEAF.bytes - 8 });
     run(numbers(17)).dispose();
     const other = cache.open([1, 2]);
-    // Four leaves and their sinks are cached, and a sequence is open: the rest is smaller than a tail.
+    // Four leaves and their sinks are cached, and a sequence is open: the rest is too small for the errors of pages.
     expect(cache.known(numbers(17))).toBe(16);
     expectContents(cache.open(numbers(17)), numbers(12));
     expectContents(other, []);
@@ -100,10 +113,14 @@ describe('open', () => {
 
   it('throws a CapacityError if what is in use leaves no room', () => {
     const { cache, run, device } = create({ capacity: bytes => bytes + 4 * LEAF.bytes });
-    const sequence = run(numbers(17));
-    expect(() => cache.open(numbers(9))).toThrow(CapacityError);
+    const sequence = run(numbers(20));
+    const known = cache.open(numbers(9));
+    expectContents(known, numbers(8));
+    expect(cache.makeRoom(known.bytesFor(1))).toBe(false);
+    expect(() => known.plan(1)).toThrow(CapacityError);
+    known.dispose();
     expect(() => cache.open(numbers(9, 100))).toThrow(CapacityError);
-    expectContents(sequence, numbers(17));
+    expectContents(sequence, numbers(20));
     sequence.dispose();
     expectContents(run(numbers(9, 100)), numbers(9, 100));
     expect(cache.stats.used).toBe(device.allocatedBytes);
@@ -272,14 +289,14 @@ describe('a restored sequence', () => {
   const restore = (shares: boolean) => {
     const { cache, run, device } = create();
     const saved = run(numbers(11));
-    const { tail, sinkBlock, leaves } = saved.view;
+    const { sinkBlock, leaves } = saved.view;
     const source = create();
     const restoring = source.cache.restore();
     const copyInto = async () => {
-      for (const leaf of leaves) restoring.addLeaf(await device.readBlock(leaf));
-      source.device.writeBlock(restoring.tail, await device.readBlock(tail));
-      source.device.writeBlock(restoring.sinks, await device.readBlock(sinkBlock));
-      restoring.finish(numbers(11), alice, shares);
+      for (const leaf of leaves) await restoring.addLeaf(await device.readBlock(leaf));
+      const sinks = await device.readBlock(sinkBlock);
+      const tail = await readTail(device, saved.view, { pageTokens: PAGE, recent: 0 }, { from: 8, to: 11 });
+      await restoring.finish({ ids: numbers(11), sinks, tail }, alice, shares);
       saved.dispose();
       cache.dispose();
     };
@@ -301,9 +318,9 @@ describe('a restored sequence', () => {
     expectContents(cache.open(numbers(20), '', alice), numbers(11));
   });
 
-  it('that is refused leaves nothing', () => {
+  it('that is refused leaves nothing', async () => {
     const { cache, restoring } = restore(true);
-    restoring.addLeaf(new Uint8Array(0));
+    await restoring.addLeaf(new Uint8Array(0));
     restoring.discard();
     expect(cache.stats.used).toBe(0);
   });

@@ -6,14 +6,15 @@
  * boundary is such a point anyway, and a snapshot only saves the unsealed tail; with one, only snapshots are.
  */
 import { CapacityError } from '../errors.ts';
-import type { Block, Device, KvShape } from '../kernel/device.ts';
-import { tailCapacity } from '../kernel/visibility.ts';
+import type { Device, KvShape } from '../kernel/device.ts';
+import { tailBlockTokens } from '../kernel/visibility.ts';
 import type { EvictionPolicy } from './eviction.ts';
 import { f16Block, f16BlockBytes, type LeafLayout, layerOffsets } from './leaf.ts';
 import { pageErrorBytes } from './page-errors.ts';
 import { createPool, type SharedBlock } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from './prefix.ts';
 import { createSequence, type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
+import { tailFileBytes, tailTokens, writeTail } from './tail.ts';
 
 export interface KvCacheOptions {
   device: Device;
@@ -51,11 +52,14 @@ export interface KvCacheStats {
 
 export interface KvCache {
   readonly stats: KvCacheStats;
-  /** Bytes that a new sequence allocates. */
+  /** Bytes of a new sequence: it has no tail yet. */
   readonly sequenceBytes: number;
   /** Whether leaves are found again by later prompts: not with a recent window, where only snapshots are exact. */
   readonly sharesLeaves: boolean;
-  /** Whether a prompt fits beside `running` sequences that seal a leaf each, without taking anything from them. */
+  /**
+   * Whether a prompt fits beside `running` sequences that each seal a leaf or grow their tail by a block, without taking
+   * anything from them.
+   */
   fits(prompt: readonly number[], salt: string, running: number): boolean;
   /** Tokens of the prompt that `open` would find, without opening anything. */
   known(prompt: readonly number[], salt?: string): number;
@@ -82,18 +86,27 @@ export interface KvCache {
   dispose(): void;
 }
 
-/** A sequence that is being restored. Its tail and sinks are written by the caller. */
+/** A sequence that is being restored. No pass may be recorded while its methods run. */
 export interface Restoring {
-  readonly tail: Block;
-  readonly sinks: Block;
+  readonly sinkBytes: number;
+  /** Bytes of the tail in a file. */
+  readonly tailBytes: number;
   /** Adds the next leaf. */
-  addLeaf(bytes: Uint8Array): void;
+  addLeaf(bytes: Uint8Array): Promise<void>;
   /**
    * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are those that this device would compute, so other
    * prompts may use them.
    */
-  finish(ids: readonly number[], owner: Owner, shares: boolean): void;
+  finish(content: RestoredContent, owner: Owner, shares: boolean): Promise<void>;
   discard(): void;
+}
+
+/** What a restored sequence holds besides its leaves. */
+export interface RestoredContent {
+  ids: readonly number[];
+  sinks: Uint8Array;
+  /** As in a file. */
+  tail: Uint8Array;
 }
 
 interface Snapshot {
@@ -106,9 +119,11 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const { pageTokens } = shape;
   /** Least recently used first. */
   const snapshots = new Set<Snapshot>();
-  const tailTokens = tailCapacity({ pageTokens, recent });
-  const f16Bytes = (tokens: number) => f16BlockBytes({ ...shape, layers: layout.layers }, tokens);
-  const sequenceBytes = f16Bytes(tailTokens) + f16Bytes(shape.sinks) + pageErrorBytes(layout);
+  const sealing = { pageTokens, recent };
+  const f16Shape = { ...shape, layers: layout.layers };
+  const f16Bytes = (tokens: number) => f16BlockBytes(f16Shape, tokens);
+  const tailBlockBytes = f16Bytes(tailBlockTokens(pageTokens));
+  const sequenceBytes = f16Bytes(shape.sinks) + pageErrorBytes(layout);
   const counts = { pageQueries: 0, pageHits: 0, evictions: 0 };
 
   const dropOldestSnapshot = (): boolean => {
@@ -174,7 +189,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     // Others may need it, and later prompts what is cropped. With a recent window they may need this exact point, too: only
     // the snapshot keeps it.
     const moves = recent === 0 && snapshot.owner === owner && length === sequence.length;
-    const copies = !moves && pool.makeRoom(sequenceBytes);
+    const copies = !moves && pool.makeRoom(sequence.privateBytes);
     try {
       const continued = copies ? sequence.fork() : sequence;
       continued.crop(length);
@@ -197,12 +212,16 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sequenceBytes,
     sharesLeaves: recent === 0,
     fits(prompt, salt, running) {
-      // What snapshots hold alone is not counted: a lower bound. The prompt's own leaves must stay.
+      // Leaves and sinks that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must stay.
       const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
-      const evictable = index.idleBytes - own + snapshots.size * sequenceBytes;
+      let evictable = index.idleBytes - own;
+      for (const { sequence } of snapshots) evictable += sequence.privateBytes;
       const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
-      const needed = sequenceBytes + (pages + running) * layout.bytes;
-      return pool.used - evictable + needed <= pool.capacity;
+      const tail = Math.min(tailTokens(sealing), prompt.length + 1);
+      const needed =
+        sequenceBytes + pages * layout.bytes + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
+      const growth = running * Math.max(layout.bytes, tailBlockBytes);
+      return pool.used - evictable + needed + growth <= pool.capacity;
     },
     get stats() {
       const { size, idle, idleBytes } = index;
@@ -215,7 +234,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       try {
         sequence = openLongest(prompt, salt, owner);
       } catch (error) {
-        // What it would reuse may leave no room for a tail: reuse less.
+        // What it would reuse may leave no room for the rest: reuse less.
         if (!(error instanceof CapacityError && pool.makeRoom(sequenceBytes))) throw error;
         sequence = openLongest(prompt, salt, owner);
       }
@@ -229,7 +248,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       else sequence.dispose();
     },
     snapshot(sequence) {
-      if (recent > 0 && pool.makeRoom(sequenceBytes)) snapshots.add({ sequence: sequence.fork() });
+      if (recent > 0 && pool.makeRoom(sequence.privateBytes)) snapshots.add({ sequence: sequence.fork() });
     },
     snapshotOf: owner => [...snapshots].findLast(snapshot => snapshot.owner === owner)?.sequence,
     forget(owner) {
@@ -251,19 +270,28 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         return block;
       };
       const leaves: Leaf[] = [];
-      const tail = allocate(...f16Block({ ...shape, layers: layout.layers }, tailTokens));
-      const sinks = allocate(...f16Block({ ...shape, layers: layout.layers }, shape.sinks));
+      const sinks = allocate(...f16Block(f16Shape, shape.sinks));
       return {
-        tail: tail.block,
-        sinks: sinks.block,
-        addLeaf(bytes) {
+        sinkBytes: sinks.block.bytes,
+        tailBytes: tailFileBytes(f16Shape, sealing),
+        async addLeaf(bytes) {
           const leaf = allocate(layout.bytes, layerOffsets(layout));
+          await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
           device.writeBlock(leaf.block, bytes);
           leaves.push(leaf);
         },
-        finish(ids, owner, shares) {
-          const start = { ids, leaves, sinks, tail: tail.block };
+        async finish({ ids, sinks: sinkBytes, tail }, owner, shares) {
+          const start = { ids, leaves, sinks };
           const sequence = createSequence({ ...options, pool, index: shares ? index : undefined, salt, start });
+          const unsealed = { from: leaves.length * pageTokens, to: ids.length };
+          try {
+            await device.ensureMemory?.([sequence.view]);
+          } catch (error) {
+            sequence.dispose();
+            throw error;
+          }
+          device.writeBlock(sinks.block, sinkBytes);
+          writeTail(device, sequence.view, sealing, unsealed, tail);
           sequence.commit(0, []);
           snapshots.add({ sequence, owner });
           discard();

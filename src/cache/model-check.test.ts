@@ -6,8 +6,11 @@ import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { appendTokens, createObservedDevice, expectContents, LEAF, PAGE, tinyShape } from '../../test/tiny-cache.ts';
 import { CapacityError } from '../errors.ts';
+import type { KvView } from '../kernel/device.ts';
+import { tailBlockTokens } from '../kernel/visibility.ts';
 import { createLru } from './eviction.ts';
 import { createKvCache, type Owner } from './kv-cache.ts';
+import { f16BlockBytes } from './leaf.ts';
 import type { PrefixEvent, PrefixNode } from './prefix.ts';
 import { type Sequence, sinkPage } from './sequence.ts';
 
@@ -47,6 +50,8 @@ interface Tracked {
   tokens: number[];
 }
 
+const blocksOf = (tail: KvView['tail']) => tail.filter(block => block !== undefined);
+
 const pathKey = (salt: string, tokens: readonly number[]) => `${salt}:${tokens.join()}`;
 
 /** `expect` is too slow for this many checks. */
@@ -75,7 +80,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const probe = createKvCache(options);
   const cache = createKvCache({
     ...options,
-    capacity: 2 * probe.sequenceBytes + leaves * LEAF.bytes,
+    capacity:
+      2 * (probe.sequenceBytes + f16BlockBytes({ ...shape, layers: LEAF.layers }, PAGE + recent)) + leaves * LEAF.bytes,
     onEvent(event) {
       if (event.type === 'stored') {
         check((stored.get(event.parent)?.salt ?? event.salt) === event.salt, 'a leaf is below that of another salt');
@@ -235,7 +241,10 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     for (const { sequence, tokens } of tracked.values()) {
       expectContents(sequence, tokens);
       const { leaves, firstLeaf, tail, sinkBlock } = sequence.view;
-      for (const block of [tail, sinkBlock, ...leaves]) check(allocated.has(block), 'a freed block is in use');
+      for (const block of [...blocksOf(tail), sinkBlock, ...leaves])
+        check(allocated.has(block), 'a freed block is in use');
+      const unsealed = tokens.length - (firstLeaf + leaves.length) * PAGE;
+      check(blocksOf(tail).length === Math.ceil(unsealed / tailBlockTokens(PAGE)), 'a tail is larger than its tokens');
       for (let page = 0; firstLeaf === 0 && page < leaves.length; page++)
         check(paths.has(pathKey(sequence.salt, tokens.slice(0, (page + 1) * PAGE))), 'a sealed page is not published');
     }
@@ -251,9 +260,11 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     const views = [...tracked.values()].map(({ sequence }) => sequence.view);
     const holders = new Map<object, number>();
     const count = (block: object) => holders.set(block, (holders.get(block) ?? 0) + 1);
-    for (const { tail, sinkBlock, leaves } of views) for (const block of [tail, sinkBlock, ...leaves]) count(block);
+    for (const { tail, sinkBlock, leaves } of views)
+      for (const block of [...blocksOf(tail), sinkBlock, ...leaves]) count(block);
     for (const { leaf, sinks } of nodes) for (const one of [leaf, sinks]) if (one) count(one.block);
-    for (const { tail } of views) check(holders.get(tail) === 1, 'a tail is shared');
+    for (const { tail } of views)
+      for (const block of blocksOf(tail)) check(holders.get(block) === 1, 'a tail is shared');
     for (const { leaf, sinks } of nodes)
       for (const one of [leaf, sinks])
         check(!one || one.holders === holders.get(one.block), 'a reference count differs from the number of holders');

@@ -3,7 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { CapacityError } from '../errors.ts';
 import type { Block } from '../kernel/device.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
+import { tailBlockTokens } from '../kernel/visibility.ts';
 import { f16BlockBytes, type LayerCodecs, leafLayout } from './leaf.ts';
+import { createPool } from './pool.ts';
 import { createSequence, type Sequence, type SequenceOptions, type SequenceRun } from './sequence.ts';
 
 const P = 4;
@@ -38,18 +40,19 @@ function fill(sequence: Sequence, count: number): void {
   }
 }
 
+const TAIL_BLOCK = tailBlockTokens(P);
 const f16Bytes = (tokens: number) => f16BlockBytes({ ...SHAPE, layers: LEAF.layers }, tokens);
 
 describe('a new sequence', () => {
-  it('has no tokens and no leaves, only a tail and the sinks', () => {
+  it('has no tokens, no leaves and no tail, only the sinks', () => {
     const { device, sequence } = create({ recent: 3 });
     expect([sequence.length, sequence.droppedTokens, sequence.leafBytes]).toEqual([0, 0, 0]);
-    expect([sequence.view.leaves, sequence.view.firstLeaf, sequence.view.version]).toEqual([[], 0, 0]);
-    // The tail holds an unfinished page and the recent window before it.
-    expect(sequence.view.shape.tailTokens).toBe(P + 3);
-    expect(sequence.view.tail.bytes).toBe(f16Bytes(P + 3));
+    expect([sequence.view.leaves, sequence.view.firstLeaf]).toEqual([[], 0]);
+    // The tail can hold an unfinished page and the recent window before it, in whole blocks.
+    expect(sequence.view.shape.tailTokens).toBe(P + 4);
+    expect(sequence.view.tail).toEqual(Array((P + 4) / TAIL_BLOCK).fill(undefined));
     expect(sequence.view.sinkBlock.bytes).toBe(f16Bytes(SHAPE.sinks));
-    expect(sequence.bytes).toBe(f16Bytes(P + 3) + f16Bytes(SHAPE.sinks));
+    expect(sequence.bytes).toBe(f16Bytes(SHAPE.sinks));
     expect(device.allocatedBytes).toBe(sequence.bytes);
   });
 
@@ -63,8 +66,9 @@ describe('a new sequence', () => {
     const { sequence } = create({ device: { ...device, createBlock } });
     append(sequence, P + 1);
     expect(created).toEqual([
-      [0, f16Bytes(P) / 2],
       [0, f16Bytes(SHAPE.sinks) / 2],
+      [0, f16Bytes(TAIL_BLOCK) / 2],
+      [0, f16Bytes(TAIL_BLOCK) / 2],
       LEAF.layers.map(({ keyOffset }) => keyOffset),
     ]);
   });
@@ -73,10 +77,16 @@ describe('a new sequence', () => {
     const device = createJsDevice();
     let blocks = 0;
     const createBlock = (bytes: number): Block => {
-      if (++blocks === 2) throw new CapacityError('full');
+      if (++blocks === 4) throw new CapacityError('full');
       return device.createBlock(bytes);
     };
-    expect(() => create({ device: { ...device, createBlock } })).toThrow('full');
+    // The sinks and two blocks of the tail; then a fork, which shares the sinks and copies the blocks.
+    const { sequence } = create({ device: { ...device, createBlock } });
+    append(sequence, TAIL_BLOCK + 1);
+    const { bytes } = sequence;
+    expect(() => sequence.fork()).toThrow('full');
+    expect(device.allocatedBytes).toBe(bytes);
+    sequence.dispose();
     expect(device.allocatedBytes).toBe(0);
   });
 });
@@ -140,15 +150,34 @@ describe('plan', () => {
     expect(sequence.view.leaves).toEqual([]);
   });
 
-  it('changes the version when it adds leaves, and only then', () => {
+  it('grows its tail by blocks, and frees those whose tokens are sealed', () => {
     const { sequence } = create();
-    append(sequence, P);
-    expect(sequence.view.version).toBe(0);
+    const places = () => sequence.view.tail.map(block => block !== undefined);
     append(sequence, 1);
-    const { version } = sequence.view;
-    expect(version).not.toBe(0);
+    const [first] = sequence.view.tail;
+    expect(places()).toEqual([true, false]);
+    expect([sequence.bytesFor(1), sequence.bytesFor(2), sequence.bytesFor(3)]).toEqual(
+      [0, 1, 1].map(n => n * f16Bytes(TAIL_BLOCK)),
+    );
+    append(sequence, P - 1);
+    expect(places()).toEqual([true, true]);
+    // The next token seals the page, and then takes the place of its first.
+    expect(sequence.bytesFor(1)).toBe(LEAF.bytes);
     append(sequence, 1);
-    expect(sequence.view.version).toBe(version);
+    expect(places()).toEqual([true, false]);
+    expect(sequence.view.tail[0]).toBe(first);
+    expect(sequence.crop(P)).toBe(P);
+    expect(places()).toEqual([false, false]);
+  });
+
+  it('frees what it has allocated if it fails', () => {
+    const device = createJsDevice();
+    const pool = createPool(device, { capacity: f16Bytes(SHAPE.sinks + TAIL_BLOCK) });
+    const { sequence } = create({ device, pool });
+    expect(() => sequence.plan(P)).toThrow(CapacityError);
+    expect(pool.used).toBe(f16Bytes(SHAPE.sinks));
+    append(sequence, 1);
+    expect(sequence.bytes).toBe(f16Bytes(SHAPE.sinks + TAIL_BLOCK));
   });
 });
 
@@ -172,14 +201,12 @@ describe('sliding', () => {
     const { device, sequence } = create(slide);
     append(sequence, 10);
     const [oldest, next] = sequence.view.leaves;
-    const { version } = sequence.view;
     const before = device.allocatedBytes;
     append(sequence, 1);
     expect(sequence.view.leaves).not.toContain(oldest);
     expect(sequence.view.leaves[0]).toBe(next);
     expect([sequence.view.firstLeaf, sequence.droppedTokens, sequence.length]).toEqual([1, P, 11]);
-    expect(sequence.view.version).not.toBe(version);
-    expect(device.allocatedBytes).toBe(before - LEAF.bytes);
+    expect(device.allocatedBytes).toBe(before - LEAF.bytes + f16Bytes(TAIL_BLOCK));
   });
 
   it('ends a chunk where the next page is dropped', () => {
@@ -222,9 +249,9 @@ describe('crop', () => {
   it('to the length or more changes nothing', () => {
     const { sequence } = create();
     append(sequence, 10);
-    const { version } = sequence.view;
+    const { leaves, tail } = sequence.view;
     expect([sequence.crop(10), sequence.crop(99)]).toEqual([10, 10]);
-    expect([sequence.view.version, sequence.view.leaves.length]).toEqual([version, 2]);
+    expect([sequence.view.leaves, sequence.view.tail]).toEqual([leaves, tail]);
   });
 
   it('within the tail keeps exactly that many tokens', () => {
@@ -238,10 +265,8 @@ describe('crop', () => {
   it('into a sealed page goes back to its first token, since its f16 values are gone', () => {
     const { device, sequence } = create();
     append(sequence, 11);
-    const { version } = sequence.view;
     expect(sequence.crop(7)).toBe(4);
     expect(sequence.view.leaves).toHaveLength(1);
-    expect(sequence.view.version).not.toBe(version);
     expect(device.allocatedBytes).toBe(sequence.bytes);
   });
 
@@ -301,7 +326,6 @@ describe('any series of appends and crops', () => {
         let length = 0;
         let sealed = 0;
         for (const action of list) {
-          const [leaves, version] = [[...view.leaves], view.version];
           if ('append' in action) {
             const count = Math.min(action.append, sequence.maxChunk);
             const rows = append(sequence, count).flatMap(run =>
@@ -336,9 +360,12 @@ describe('any series of appends and crops', () => {
           expect(sequence.length).toBe(length);
           expect(view.firstLeaf).toBe(droppedAt(length));
           expect(view.firstLeaf + view.leaves.length).toBe(sealed);
-          const changed = leaves.length !== view.leaves.length || leaves.some((leaf, i) => leaf !== view.leaves[i]);
-          if (changed) expect(view.version).not.toBe(version);
           expect(sequence.leafBytes).toBe(view.leaves.length * LEAF.bytes);
+          // The tail has the blocks of the tokens that are not sealed, and no others.
+          const unsealed = Array.from({ length: length - sealed * P }, (_, i) => sealed * P + i);
+          const places = new Set(unsealed.map(n => Math.floor((n % view.shape.tailTokens) / TAIL_BLOCK)));
+          expect(view.tail.flatMap((block, place) => (block ? [place] : []))).toEqual([...places].sort());
+          expect(sequence.privateBytes).toBe(places.size * f16Bytes(TAIL_BLOCK));
           expect(device.allocatedBytes).toBe(sequence.bytes);
         }
       }),

@@ -1,7 +1,7 @@
 /**
  * One sequence's cache: references to sealed leaves, and a private f16 tail. The visibility rule (kernel/visibility.ts)
  * decides which of them a query reads. Leaves are published in the prefix index as they are sealed, so that other sequences
- * with the same beginning can hold them too.
+ * with the same beginning can hold them too. The tail is a ring of small blocks; only those with tokens are allocated.
  */
 import { assert, CapacityError } from '../errors.ts';
 import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
@@ -10,6 +10,7 @@ import { f16Block, type LeafLayout, layerOffsets } from './leaf.ts';
 import { createPageErrors, type PageErrorRow, pageErrorBytes } from './page-errors.ts';
 import { createPool, type Pool, type SharedBlock } from './pool.ts';
 import type { Leaf, PrefixIndex } from './prefix.ts';
+import { createTail, type TokenRange, tailTokens } from './tail.ts';
 
 export interface SequenceOptions {
   device: Device;
@@ -38,8 +39,8 @@ export interface SequenceStart {
   firstLeaf?: number;
   leaves: readonly Leaf[];
   sinks: SharedBlock;
-  /** Copied. Needed unless the leaves hold all tokens. */
-  tail?: Block;
+  /** Copied. Without it the tail is zeros, for the caller to write. */
+  tail?: KvView['tail'];
 }
 
 /** A run of rows that all read the same sealed pages. */
@@ -68,19 +69,27 @@ export interface Sequence {
   /** Bytes of leaves, sinks, tail and page errors. Other sequences may hold the same leaves and sinks. */
   readonly bytes: number;
   readonly leafBytes: number;
+  /** Bytes that a fork does not share: tail and page errors. */
+  readonly privateBytes: number;
   /**
    * Maximum number of tokens in the next chunk. While sliding, a chunk ends where the next page is dropped, so that the
    * tokens that a row sees do not depend on how a prompt was divided into chunks.
    */
   readonly maxChunk: number;
-  /** Bytes that the next `count` tokens allocate: the leaves that they seal, and sinks to write if they are shared. */
+  /**
+   * Bytes that the next `count` tokens allocate: the leaves that they seal, blocks of the tail, and sinks to write if they
+   * are shared.
+   */
   bytesFor(count: number): number;
   /**
-   * Makes room for `count` more tokens, allocates the leaves that they seal, and divides them into runs. The
-   * next plan replaces one that was not committed.
+   * Makes room for `count` more tokens, allocates what they need, and divides them into runs. The next plan replaces one
+   * that was not committed.
    */
   plan(count: number): SequenceRun[];
-  /** Adds the planned tokens, after the pass. With their ids, publishes the leaves that were sealed. */
+  /**
+   * Adds the planned tokens, after the pass, and frees the tail's blocks of those that were sealed. With their ids,
+   * publishes the leaves.
+   */
   commit(count: number, tokens?: ArrayLike<number>): void;
   /** Replaces a token handle by the token's id. */
   setToken(position: number, id: number): void;
@@ -126,10 +135,10 @@ export function createSequence(options: SequenceOptions): Sequence {
   } = options;
   const { pageTokens } = options.shape;
   const sealing = { pageTokens, recent };
-  const shape: KvShape = { ...options.shape, layers: layout.layers, tailTokens: tailCapacity(sealing) };
-  if (overflow === 'slide' && context <= shape.tailTokens)
+  const shape: KvShape = { ...options.shape, layers: layout.layers, tailTokens: tailTokens(sealing) };
+  if (overflow === 'slide' && context <= tailCapacity(sealing))
     throw new CapacityError(
-      `overflow: 'slide' needs a context of more than one page plus the recent window (${shape.tailTokens} tokens); ` +
+      `overflow: 'slide' needs a context of more than one page plus the recent window (${tailCapacity(sealing)} tokens); ` +
         `got ${context}. Use a larger context, or overflow: 'error'.`,
     );
   const createF16Block = (tokens: number): SharedBlock => pool.allocate(...f16Block(shape, tokens));
@@ -145,20 +154,21 @@ export function createSequence(options: SequenceOptions): Sequence {
     held.push(releaseOnError(pool, held, create));
     return held[held.length - 1];
   };
-  const tail = hold(() => (start?.tail ? copyOf(start.tail, shape.tailTokens) : createF16Block(shape.tailTokens)));
   let sinks = start?.sinks ?? hold(() => createF16Block(shape.sinks));
   const errors = releaseOnError(pool, held, () => createPageErrors(pool, layout));
   let ids = [...(start?.ids ?? [])];
   let firstLeaf = start?.firstLeaf ?? 0;
-  let version = 0;
   let disposed = false;
+  const tail = createTail(pool, shape, sealing);
   /** Leaves of the last plan, until it is committed: no pass has sealed them yet. */
   let planned = 0;
   let blocks: readonly Block[] = leaves.map(({ block }) => block);
   const view: KvView = {
     shape,
-    tail: tail.block,
     errors: errors?.tensor,
+    get tail() {
+      return tail.blocks;
+    },
     get leaves() {
       return blocks;
     },
@@ -168,15 +178,15 @@ export function createSequence(options: SequenceOptions): Sequence {
     get firstLeaf() {
       return firstLeaf;
     },
-    get version() {
-      return version;
-    },
   };
   const noteChange = () => {
     blocks = leaves.map(({ block }) => block);
-    version++;
   };
   const endLeaf = () => firstLeaf + leaves.length;
+  /** The tokens after the last leaf, up to `end`. */
+  const unsealed = (end: number): TokenRange => ({ from: (endLeaf() - planned) * pageTokens, to: end });
+  /** Frees the blocks of tokens that are sealed, or were not added. */
+  const trimTail = () => tail.trim(unsealed(ids.length));
   /** Number of pages that sliding has dropped at this length. */
   const droppedPagesAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
   const heldTokens = () => ids.length - firstLeaf * pageTokens;
@@ -184,13 +194,15 @@ export function createSequence(options: SequenceOptions): Sequence {
   const releaseLeaves = (start: number, count: number) => {
     for (const leaf of leaves.splice(start, count).reverse()) pool.release(leaf);
   };
-  /** Drops the leaves of a plan that failed, or whose pass did: the next plan seals these pages again. */
+  /** Drops what was allocated by a plan that failed, or whose pass did: the next plan seals these pages again. */
   const discardPlanned = () => {
-    if (planned === 0) return;
-    releaseLeaves(leaves.length - planned, planned);
-    planned = 0;
-    errors?.crop(endLeaf());
-    noteChange();
+    if (planned > 0) {
+      releaseLeaves(leaves.length - planned, planned);
+      planned = 0;
+      errors?.crop(endLeaf());
+      noteChange();
+    }
+    trimTail();
   };
   /** While the sinks are incomplete, new tokens are written to them: other holders must not see that. */
   const writesSharedSinks = () => ids.length < shape.sinks && sinks.holders > 1;
@@ -269,6 +281,29 @@ export function createSequence(options: SequenceOptions): Sequence {
     }
   };
 
+  const dispose = () => {
+    if (disposed) return;
+    disposed = true;
+    ids = [];
+    releaseLeaves(0, leaves.length);
+    tail.trim({ from: 0, to: 0 });
+    pool.release(sinks);
+    if (errors) pool.freeTensor(errors.tensor);
+  };
+
+  if (start) {
+    try {
+      tail.grow(unsealed(ids.length));
+      tail.blocks.forEach((block, place) => {
+        const from = start.tail?.[place];
+        if (block && from) device.copyBlock(from, block);
+      });
+    } catch (error) {
+      dispose();
+      throw error;
+    }
+  }
+
   return {
     view,
     salt,
@@ -284,7 +319,10 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     get bytes() {
       if (disposed) return 0;
-      return leaves.length * layout.bytes + tail.block.bytes + sinks.block.bytes + pageErrorBytes(layout);
+      return leaves.length * layout.bytes + sinks.block.bytes + tail.bytes + pageErrorBytes(layout);
+    },
+    get privateBytes() {
+      return disposed ? 0 : tail.bytes + pageErrorBytes(layout);
     },
     get leafBytes() {
       return leaves.length * layout.bytes;
@@ -295,7 +333,8 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     bytesFor(count) {
       const pages = Math.max(0, sealedPagesAt(ids.length + count - 1, sealing) - endLeaf() + planned);
-      return pages * layout.bytes + (writesSharedSinks() ? sinks.block.bytes : 0);
+      const ownSinks = writesSharedSinks() ? sinks.block.bytes : 0;
+      return pages * layout.bytes + tail.bytesFor(unsealed(ids.length + count)) + ownSinks;
     },
     plan(count) {
       assert(!disposed, 'a disposed sequence was used');
@@ -303,6 +342,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       makeRoom(count);
       try {
         if (writesSharedSinks()) takeOwnSinks();
+        tail.grow(unsealed(ids.length + count));
         return planRuns(count);
       } catch (error) {
         discardPlanned();
@@ -312,6 +352,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     commit(count, tokens) {
       planned = 0;
       for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
+      trimTail();
       if (tokens) publish();
     },
     setToken(position, id) {
@@ -326,6 +367,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       releaseLeaves(Math.max(0, sealedPagesAt(length, sealing) - firstLeaf), leaves.length);
       errors?.crop(endLeaf());
       ids.length = length;
+      trimTail();
       noteChange();
       return length;
     },
@@ -333,22 +375,12 @@ export function createSequence(options: SequenceOptions): Sequence {
       assert(!disposed, 'a disposed sequence was used');
       discardPlanned();
       // If this is a snapshot, making room for the copy may dispose it.
-      pool.retain(tail);
-      try {
-        return createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, sinks, tail: tail.block } });
-      } finally {
-        pool.release(tail);
-      }
+      return tail.holding(() =>
+        createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, sinks, tail: tail.blocks } }),
+      );
     },
     readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),
-    dispose() {
-      if (disposed) return;
-      disposed = true;
-      ids = [];
-      releaseLeaves(0, leaves.length);
-      for (const block of [tail, sinks]) pool.release(block);
-      if (errors) pool.freeTensor(errors.tensor);
-    },
+    dispose,
   };
 }
 

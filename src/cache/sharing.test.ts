@@ -61,7 +61,8 @@ describe('fork', () => {
     expect(fork.view.leaves.every((leaf, i) => leaf === original.view.leaves[i])).toBe(true);
     expect(fork.view.sinkBlock).toBe(original.view.sinkBlock);
     expect(fork.view.tail).not.toBe(original.view.tail);
-    expect(device.allocatedBytes - before).toBe(original.view.tail.bytes);
+    expect(fork.view.tail[0]).not.toBe(original.view.tail[0]);
+    expect(device.allocatedBytes - before).toBe(original.privateBytes);
     expect([fork.salt, fork.maxChunk]).toEqual([original.salt, original.maxChunk]);
   });
 
@@ -144,10 +145,8 @@ describe('the sinks', () => {
     const fork = original.fork();
     expect(fork.view.sinkBlock).toBe(original.view.sinkBlock);
     expect(fork.bytesFor(1)).toBe(fork.view.sinkBlock.bytes);
-    const { version } = fork.view;
     appendTokens(device, fork, [100]);
     expect(fork.view.sinkBlock).not.toBe(original.view.sinkBlock);
-    expect(fork.view.version).not.toBe(version);
     // Now each has its own.
     const own = original.view.sinkBlock;
     expect(original.bytesFor(1)).toBe(0);
@@ -197,7 +196,7 @@ describe('publishing', () => {
     const { used } = pool;
     const second = fill(numbers(9));
     expect(second.view.leaves.every((leaf, i) => leaf === first.view.leaves[i])).toBe(true);
-    expect(pool.used - used).toBe(second.view.tail.bytes + second.view.sinkBlock.bytes);
+    expect(pool.used - used).toBe(second.privateBytes + second.view.sinkBlock.bytes);
     appendAll(device, second, numbers(4, 100));
     expectContents(second, [...numbers(9), ...numbers(4, 100)]);
     expect(index.size).toBe(3);
@@ -228,8 +227,8 @@ describe('publishing', () => {
     const { device, open, pool } = createShared({
       context,
       overflow: 'slide',
-      // Two leaves at a time are enough.
-      capacity: createShared().open().bytes + 2 * LEAF.bytes,
+      // Two leaves and a page in the tail at a time are enough.
+      capacity: createShared().fill(numbers(P)).bytes + 2 * LEAF.bytes,
     });
     const sequence = open();
     appendAll(device, sequence, numbers(50));
@@ -259,22 +258,25 @@ describe('a sequence that starts with leaves of the index', () => {
   });
 
   it('does not evict them to make room for its own tail', () => {
-    const { fill, adopt, index, fillUp } = createShared();
+    const { device, fill, adopt, index, fillUp } = createShared();
     fill(numbers(9)).dispose();
     fill(numbers(9, 100)).dispose();
     fillUp();
     const sequence = adopt(numbers(8));
-    expectContents(sequence, numbers(8));
+    appendTokens(device, sequence, [8]);
+    expectContents(sequence, numbers(9));
     expect(index.find('', numbers(8), 8)).toHaveLength(2);
     // The other text was used later, but only the index holds it.
     expect(index.find('', numbers(8, 100), 8)).toHaveLength(1);
   });
 
   it('releases them if there is no room for its tail', () => {
-    const { fill, adopt, index, pool, fillUp } = createShared();
+    const { fill, open, index, pool, fillUp } = createShared();
     fill(numbers(9)).dispose();
     const rest = fillUp();
-    expect(() => adopt(numbers(8))).toThrow(CapacityError);
+    const path = index.find('', numbers(8), 8);
+    const start = { ids: numbers(9), leaves: path.map(({ leaf }) => leaf!), sinks: path[0].sinks! };
+    expect(() => open({ start })).toThrow(CapacityError);
     expect([index.size, index.idle]).toEqual([2, 2]);
     pool.release(rest);
     while (index.evict());

@@ -4,7 +4,7 @@ import { codeBits } from '../codec/codec.ts';
 import { openModelFile, planShape } from '../engine/engine.ts';
 import { resolveProfile } from '../engine/profile.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { type Plan, planBytes } from '../plan/plan.ts';
+import { maxTokensIn, type Plan, planBytes } from '../plan/plan.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { formatShort, formatTable } from './table.ts';
@@ -44,12 +44,6 @@ async function showPlan(model: string, options: Options): Promise<void> {
   const plan = choosePlan(options.kv, planShape(file), profile, { contextMemory: options.contextMemory, context });
   const description = describePlan(plan, context, options.contextMemory);
   console.log(options.json ? JSON.stringify(description, null, 1) : render(description));
-}
-
-/** The longest sequence that fits into a budget, in whole pages. */
-function maxTokensIn(plan: Plan, budget: number): number {
-  const room = budget - planBytes(plan, 1);
-  return room < 0 ? 0 : Math.floor(room / plan.leaf.bytes) * plan.pageTokens + plan.window.recent + plan.pageTokens;
 }
 
 function describePlan(plan: Plan, context: number, budget?: number) {

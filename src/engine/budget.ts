@@ -4,7 +4,7 @@ import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
-import { createPlan, type Plan, planBytes } from '../plan/plan.ts';
+import { createPlan, fixedBytes, type Plan, planBytes } from '../plan/plan.ts';
 import { formatBytes, formatCount } from '../units.ts';
 
 export interface BudgetRequest {
@@ -98,7 +98,7 @@ function suggestions(request: BudgetRequest, room: number): string {
     spec => spec !== plan.spec && planBytes(createPlan(spec, { ...config, pageTokens }), context) <= maxBytes,
   );
   // The largest context, in whole pages, that fits.
-  const pages = Math.floor((room - planBytes(plan, 1)) / leaf.bytes);
+  const pages = Math.floor((room - fixedBytes(plan)) / leaf.bytes);
   const tokens = Math.max(0, pages) * pageTokens;
   const options = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,

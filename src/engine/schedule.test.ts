@@ -101,9 +101,22 @@ describe('the number of prompt rows', () => {
   });
 
   it('keeps passes short while others decode', () => {
-    expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, true, 256)).toBe(35);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 20 }, true, 256)).toBe(60);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 4 }, true, 256)).toBe(50);
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 200 }, true, 256)).toBe(100);
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, false, 256)).toBe(250);
+  });
+
+  it('grows where a pass costs nearly the same for few rows as for many, also after a slow first pass', () => {
+    const cost = (rows: number) => 16 + 0.15 * rows;
+    let times = notePass({ decode: 4 }, { decodeRows: 1, promptRows: 64, ms: 3000 });
+    let rows = 0;
+    for (let pass = 0; pass < 20; pass++) {
+      rows = promptRowsPerPass(times, true, 512);
+      times = notePass(times, { decodeRows: 1, promptRows: rows, ms: 4 + cost(rows) });
+    }
+    expect(rows).toBeGreaterThan(200);
+    expect(cost(rows)).toBeLessThan(60);
   });
 
   it('follows the measured times', () => {

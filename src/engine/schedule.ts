@@ -95,8 +95,10 @@ export const chooseVictim = <T extends Pick<Candidate, 'arrival'>>(running: read
 const PASS_MS = 250;
 /** While tokens are decoded, about this long: so long is the longest gap between two tokens. */
 const MIXED_PASS_MS = 100;
-/** And at most this many times as long as a pass without prompt rows. */
+/** And at most this many times as long as a pass without prompt rows, */
 const MAX_SLOWDOWN = 4;
+/** unless that is less than this: shorter gaps are not noticed, and a GPU takes nearly as long for few rows as for many. */
+const MIN_MIXED_PASS_MS = 50;
 
 /** What the last passes took, in ms; undefined before the first. */
 export interface PassTimes {
@@ -107,7 +109,8 @@ export interface PassTimes {
 /** Prompt rows in the next pass. */
 export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding: boolean, maxRows: number): number {
   if (perPromptRow === undefined) return maxRows;
-  const allowed = decoding ? Math.min(MIXED_PASS_MS, (MAX_SLOWDOWN - 1) * (decode ?? MIXED_PASS_MS)) : PASS_MS;
+  const slowed = Math.max(MIN_MIXED_PASS_MS, (MAX_SLOWDOWN - 1) * (decode ?? MIXED_PASS_MS));
+  const allowed = decoding ? Math.min(MIXED_PASS_MS, slowed) : PASS_MS;
   return Math.max(MIN_PROMPT_ROWS, Math.min(maxRows, Math.floor(allowed / perPromptRow)));
 }
 

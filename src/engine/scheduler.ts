@@ -118,8 +118,6 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   let isLooping = false;
   let wakeUp: () => void = () => {};
 
-  const isCancelled = ({ request }: Task) => request.cancellation?.aborted === true;
-
   /** Releases a task's sequence and settles it, once no pass works on it. */
   const finish = async (task: Task) => {
     const { sequence, request } = task;
@@ -196,12 +194,14 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     return parked !== undefined;
   };
 
-  /** Makes room for the leaves that the rows seal; takes requests off the device until they fit. */
+  const bytesFor = (pieces: readonly Piece<Task>[]): number =>
+    pieces.reduce((sum, { request: task, rows }) => sum + task.sequence!.bytesFor(rows), 0);
+
+  /** Makes room for the leaves and tails of the rows; takes requests off the device until they fit. */
   const reserve = (chosen: Piece<Task>[]): Piece<Task>[] => {
     let pieces = chosen;
     for (;;) {
-      const bytes = pieces.reduce((sum, { request: task, rows }) => sum + task.sequence!.bytesFor(rows), 0);
-      if (cache.makeRoom(bytes)) return pieces;
+      if (cache.makeRoom(bytesFor(pieces))) return pieces;
       // What is in flight can make room only after it has landed.
       if ([...running].some(({ flights }) => flights > 0)) return [];
       const victim = chooseVictim([...running])!;
@@ -220,7 +220,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     preemptions++;
   };
 
-  /** Records a pass. If that fails, all its requests fail: what their sequences hold is unknown. */
+  /** Records a pass, if there is room for it. If that fails, all its requests fail: what their sequences hold is unknown. */
   const start = async (pieces: readonly Piece<Task>[]): Promise<Flight | undefined> => {
     try {
       return await record(pieces);
@@ -230,33 +230,33 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     }
   };
 
-  const record = async (pieces: readonly Piece<Task>[]): Promise<Flight> => {
+  const record = async (pieces: readonly Piece<Task>[]): Promise<Flight | undefined> => {
     const started = performance.now();
-    const chunks = pieces.map(({ request: task, rows }) => createChunk(task, rows));
-    const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, pieces[i].request]));
     const tasks = pieces.map(({ request }) => request);
     const results: (() => void)[] = [];
-    const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
-    const decodeRows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0) - promptRows;
-    const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, batchSize }) => {
+    const addResult = (task: Task, sample: (sampler: Sampler) => Sampled) => {
+      const dropped = task.sequence!.droppedTokens;
+      results.push(() => deliver(task, () => sample(task.request.sampler), dropped));
+    };
+    const recorded = await engine.exclusive(async ({ device, config, weights, rope, scratch, batchSize }) => {
+      // While this waited, a session that is restored may have taken what was reserved: then the next turn reserves again.
+      if (!cache.makeRoom(bytesFor(pieces))) return undefined;
+      const chunks = pieces.map(({ request: task, rows }) => createChunk(task, rows));
+      const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, tasks[i]]));
+      const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
+      const decodeRows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0) - promptRows;
       const pass = await forward(device, config, weights, rope, scratch, chunks, {
-        onLogits(chunk, _row, logits) {
-          const task = taskOf.get(chunk)!;
-          const dropped = task.sequence!.droppedTokens;
-          results.push(() => deliver(task, () => task.request.sampler.sample(logits), dropped));
-        },
-        onToken(chunk, id) {
-          const task = taskOf.get(chunk)!;
-          const dropped = task.sequence!.droppedTokens;
-          results.push(() => deliver(task, () => task.request.sampler.accept(id), dropped));
-        },
+        onLogits: (chunk, _row, logits) => addResult(taskOf.get(chunk)!, sampler => sampler.sample(logits)),
+        onToken: (chunk, id) => addResult(taskOf.get(chunk)!, sampler => sampler.accept(id)),
         onHandle(chunk, handle) {
           taskOf.get(chunk)!.handle = handle;
         },
       });
       batchSize.adapt(promptRows + decodeRows, pass.longestBlockMs);
-      return pass;
+      return { chunks, promptRows, decodeRows, delivered: pass.delivered };
     });
+    if (!recorded) return undefined;
+    const { chunks, delivered, decodeRows, promptRows } = recorded;
     for (const task of tasks) {
       task.flights++;
       task.lastTurn = turns++;
@@ -329,7 +329,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   const turn = async (flying: Flight | undefined): Promise<{ flying?: Flight; idle: boolean }> => {
     let idle = !flying;
     for (const task of [...waiting, ...running]) {
-      if (isCancelled(task)) task.ended = true;
+      if (task.request.cancellation?.aborted) task.ended = true;
       if (!task.ended || task.flights > 0) continue;
       await finish(task);
       idle = false;

@@ -5,9 +5,11 @@ import type { Sequence } from '../cache/sequence.ts';
 import { readSession, writeSession } from '../cache/session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../cache/session-io.ts';
 import type { SessionIdentity } from '../cache/session-manifest.ts';
+import { readTail } from '../cache/tail.ts';
 import { FORMAT_VERSION } from '../codec/page-fields.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
 import { hashValue } from '../hash-value.ts';
+import type { Block } from '../kernel/device.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Plan } from '../plan/plan.ts';
@@ -44,36 +46,29 @@ export async function saveSession(
       "A conversation whose oldest tokens were dropped (overflow: 'slide') cannot be saved. Use a larger context.",
     );
   const { device } = engine;
-  const { view } = sequence;
+  // Its blocks now: the model may be disposed while this waits, and then reading them fails with an error that says so.
+  const view = { ...sequence.view };
+  const tokens = Int32Array.from(sequence.ids);
   const identity = await sessionIdentity(engine, plan);
-  const read = (block: (typeof view)['tail']) => engine.exclusive(() => device.readBlock(block));
+  const read = (block: Block) => engine.exclusive(() => device.readBlock(block));
+  const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
+  const unsealed = { from: view.leaves.length * plan.pageTokens, to: tokens.length };
   // The cache may lack more than the last token, after a crop or a cancelled prompt: those are prefilled again.
-  const lastIds = ids.slice(sequence.length, sequence.length + 1);
+  const lastIds = ids.slice(tokens.length, tokens.length + 1);
   const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: device.arithmetic };
+  await engine.exclusive(async () => device.ensureMemory?.([view]));
   const leaves = async function* () {
     for (const leaf of view.leaves) yield read(leaf);
   };
   const content = {
     ...{ identity, extra, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink },
-    tokens: Int32Array.from(sequence.ids),
+    tokens,
     leafCount: view.leaves.length,
     leaves: leaves(),
     sinks: await read(view.sinkBlock),
-    tail: clearUnused(await read(view.tail), plan, engine.config.headDim, view.leaves.length, sequence.length),
+    tail: await readTail({ readBlock: read }, view, sealing, unsealed),
   };
   await writeTo(target, writeSession(content));
-}
-
-/** Clears the rows of tokens that are sealed or were removed: a file holds only what the conversation has. */
-function clearUnused(tail: Uint8Array, plan: Plan, headDim: number, leaves: number, length: number): Uint8Array {
-  const { pageTokens, window } = plan;
-  const slots = tailCapacity({ pageTokens, recent: window.recent });
-  const used = new Set<number>();
-  for (let token = leaves * pageTokens; token < length; token++) used.add(token % slots);
-  const rowBytes = 2 * headDim;
-  for (let row = 0; row * rowBytes < tail.length; row++)
-    if (!used.has(row % slots)) tail.fill(0, row * rowBytes, (row + 1) * rowBytes);
-  return tail;
 }
 
 /** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */
@@ -86,24 +81,24 @@ export async function restoreSession(
   const identity = await sessionIdentity(engine, plan);
   const { vocab } = engine.config;
   const restoring = cache.restore(tenant);
-  const { tail, sinks } = restoring;
   const expected = {
     ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },
     tailTokens: tailCapacity({ pageTokens: plan.pageTokens, recent: plan.window.recent }),
     leafBytes: plan.leaf.bytes,
-    sinkBytes: sinks.bytes,
-    tailBytes: () => tail.bytes,
+    sinkBytes: restoring.sinkBytes,
+    tailBytes: () => restoring.tailBytes,
     isValidLeaf: (leaf: Uint8Array) => isValidLeaf(plan.leaf, leaf),
   };
   try {
-    const session = await readSession(readFrom(source), expected, async leaf => restoring.addLeaf(leaf));
+    const session = await readSession(readFrom(source), expected, leaf =>
+      engine.exclusive(() => restoring.addLeaf(leaf)),
+    );
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
     const tokens = [...session.tokens];
-    await engine.exclusive(async ({ device }) => {
-      device.writeBlock(sinks, session.sinks);
-      device.writeBlock(tail, session.tail);
-    });
-    restoring.finish(tokens, owner, arithmetic === engine.device.arithmetic);
+    const { sinks, tail } = session;
+    await engine.exclusive(({ device }) =>
+      restoring.finish({ ids: tokens, sinks, tail }, owner, arithmetic === device.arithmetic),
+    );
     return { messages, initialMessages, ids: [...tokens, ...lastIds] };
   } catch (error) {
     restoring.discard();

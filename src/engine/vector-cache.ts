@@ -7,6 +7,7 @@
 import { createPool } from '../cache/pool.ts';
 import { createSequence, type Sequence } from '../cache/sequence.ts';
 import type { SessionSource, SessionTarget } from '../cache/session-io.ts';
+import { writeTail } from '../cache/tail.ts';
 import { checkShape, createCodec, type KvLearned, type KvShape } from '../codec/kv.ts';
 import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
@@ -241,7 +242,8 @@ function createFromParts(parts: Parts): VectorCache {
       await device.ensureMemory?.([view]);
       for (const [i, bytes] of leaves.entries()) device.writeBlock(view.leaves[i], bytes);
       device.writeBlock(view.sinkBlock, sinks);
-      device.writeBlock(view.tail, tail);
+      const unsealed = { from: leaves.length * pageTokens, to: length };
+      writeTail(device, view, { pageTokens, recent: window.recent }, unsealed, tail);
       sequence.commit(length);
       return sequence;
     } catch (error) {

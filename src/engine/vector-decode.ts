@@ -3,7 +3,7 @@ import type { Sequence } from '../cache/sequence.ts';
 import type { KvCodec } from '../codec/kv.ts';
 import type { Block, Device } from '../kernel/device.ts';
 import { fromF16 } from '../kernel/float.ts';
-import { visibleSinks } from '../kernel/visibility.ts';
+import { tailBlockTokens, visibleSinks } from '../kernel/visibility.ts';
 
 /** Keys and values, [token][kv head][dim]. */
 export interface Vectors {
@@ -57,11 +57,20 @@ export async function decodeVectors(
     });
   };
 
+  const readTail = async (first: number, end: number) => {
+    const blockTokens = tailBlockTokens(pageTokens);
+    for (let n = first; n < end; ) {
+      const next = Math.min(end, n - (n % blockTokens) + blockTokens);
+      await readF16(view.tail[Math.floor((n % tailTokens) / blockTokens)]!, blockTokens, n, next);
+      n = next;
+    }
+  };
+
   const sealedPages = view.leaves.length;
   await device.ensureMemory?.([view]);
   for (let page = Math.floor(from / pageTokens); page < sealedPages && page * pageTokens < to; page++)
     await readPage(page);
   await readF16(view.sinkBlock, sinks, from, Math.min(to, visibleSinks(sealedPages, view.shape)));
-  await readF16(view.tail, tailTokens, Math.max(from, sealedPages * pageTokens), to);
+  await readTail(Math.max(from, sealedPages * pageTokens), to);
   return out;
 }

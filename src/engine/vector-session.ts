@@ -7,11 +7,12 @@ import type { Sequence } from '../cache/sequence.ts';
 import { readSession, writeSession } from '../cache/session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../cache/session-io.ts';
 import type { SessionIdentity } from '../cache/session-manifest.ts';
+import { readTail, tailFileBytes } from '../cache/tail.ts';
 import { FORMAT_VERSION } from '../codec/page-fields.ts';
 import { FormatError } from '../errors.ts';
 import { hashValue } from '../hash-value.ts';
 import type { Device } from '../kernel/device.ts';
-import { sealedPagesAt, tailCapacity } from '../kernel/visibility.ts';
+import { type SealingRule, sealedPagesAt, tailCapacity } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
 
 /** Bounds the memory that the manifest of a hostile file can claim. */
@@ -27,13 +28,14 @@ export async function saveVectors(
   const leaves = async function* () {
     for (const leaf of view.leaves) yield device.readBlock(leaf);
   };
+  const unsealed = { from: view.leaves.length * plan.pageTokens, to: length };
   const session = writeSession({
     ...{ identity: identityOf(plan), pageTokens: plan.pageTokens, sinkTokens: plan.window.sink },
     tokens: new Int32Array(length),
     leafCount: view.leaves.length,
     leaves: leaves(),
     sinks: await device.readBlock(view.sinkBlock),
-    tail: await device.readBlock(view.tail),
+    tail: await readTail(device, view, sealingOf(plan), unsealed),
   });
   await writeTo(target, session);
 }
@@ -53,18 +55,18 @@ export async function readVectors(
   checkRoom: (leaves: number) => void,
 ): Promise<SavedVectors> {
   const { pageTokens, window, leaf: layout, codecs } = plan;
-  const sealing = { pageTokens, recent: window.recent };
-  const tailTokens = tailCapacity(sealing);
-  const f16Bytes = (tokens: number) => f16BlockBytes({ ...codecs[0].shape, layers: layout.layers }, tokens);
+  const sealing = sealingOf(plan);
+  const shape = { ...codecs[0].shape, layers: layout.layers };
   const leaves: Uint8Array[] = [];
   const session = await readSession(
     readFrom(source),
     {
-      ...{ identity: identityOf(plan), pageTokens, sinkTokens: window.sink, tailTokens },
+      ...{ identity: identityOf(plan), pageTokens, sinkTokens: window.sink },
+      tailTokens: tailCapacity(sealing),
       ...{ maxTokens: MAX_TOKENS, vocab: 1 },
       leafBytes: layout.bytes,
-      sinkBytes: f16Bytes(window.sink),
-      tailBytes: () => f16Bytes(tailTokens),
+      sinkBytes: f16BlockBytes(shape, window.sink),
+      tailBytes: () => tailFileBytes(shape, sealing),
       isValidLeaf: leaf => isValidLeaf(layout, leaf),
     },
     leaf => {
@@ -79,6 +81,8 @@ export async function readVectors(
     );
   return { length, leaves, sinks: session.sinks, tail: session.tail };
 }
+
+const sealingOf = ({ pageTokens, window }: Plan): SealingRule => ({ pageTokens, recent: window.recent });
 
 function identityOf({ spec, window, pageTokens, codecs }: Plan): SessionIdentity {
   const { headDim, kvHeads, ropeFrequencies } = codecs[0].shape;

@@ -69,24 +69,23 @@ export interface KvShape {
   readonly pageTokens: number;
   /** The first tokens, which stay in f16. */
   readonly sinks: number;
-  /** Capacity of the tail, a ring buffer: token n is at index n % tailTokens. */
+  /** Capacity of the tail, a ring buffer of whole blocks: token n is at index n % tailTokens. */
   readonly tailTokens: number;
   readonly layers: readonly KvLayer[];
 }
 
 /**
- * One sequence's cache. `tail` holds, for each layer, keys then values, each [kv head][tailTokens][headDim] in f16;
- * `sinkBlock` is the same with `sinks` instead of tailTokens.
+ * One sequence's cache. `sinkBlock` holds, for each layer, keys then values, each [kv head][sinks][headDim] in f16; a block
+ * of the tail is the same with tailBlockTokens(pageTokens) (kernel/visibility.ts) instead of `sinks`.
  */
 export interface KvView {
   readonly shape: KvShape;
   /** Sealed pages, oldest first, one block per leaf. */
   readonly leaves: readonly Block[];
-  /** Changes whenever `leaves` does. Devices cache derived data until then. */
-  readonly version: number;
   /** Page index of leaves[0]; above 0 after old leaves were dropped. */
   readonly firstLeaf: number;
-  readonly tail: Block;
+  /** The blocks of the ring buffer, in order; undefined where there are no tokens. */
+  readonly tail: readonly (Block | undefined)[];
   readonly sinkBlock: Block;
   /**
    * If set, sealing page n writes its squared errors to row n % rows: keys of layer l in column 2 l, values in 2 l + 1,
@@ -94,6 +93,9 @@ export interface KvView {
    */
   readonly errors?: Tensor;
 }
+
+/** The blocks of a sequence. */
+export type KvBlocks = Pick<KvView, 'leaves' | 'tail' | 'sinkBlock'>;
 
 export interface Device {
   readonly name: 'js' | 'wasm' | 'webgpu';
@@ -126,10 +128,10 @@ export interface Device {
   /** A block of zeros. `layerOffsets`: where each layer starts; a device may store the layers of a block separately. */
   createBlock(bytes: number, layerOffsets?: readonly number[]): Block;
   /**
-   * Call it before the first use of these sequences' blocks. Waits for their memory on devices that allocate
+   * Call it before the first use of these sequences' blocks, also before `writeBlock`. Waits for their memory on devices that allocate
    * asynchronously; undefined if they have it already. Rejects with a CapacityError; retrying is allowed.
    */
-  ensureMemory?(views: readonly KvView[]): Promise<void> | undefined;
+  ensureMemory?(views: readonly KvBlocks[]): Promise<void> | undefined;
   free(handle: Block | Tensor): void;
   /** Samples as engine/sample.ts does, without reading the logits back to the host. */
   sampleTokens?(logits: Tensor, requests: readonly SamplingRequest[]): SampledTokens;

@@ -24,6 +24,16 @@ export const packedPages = (tokens: number, sealing: SealingRule): number => sea
 /** Capacity of the f16 tail in tokens: an unfinished page and the recent window before it. */
 export const tailCapacity = ({ pageTokens, recent }: SealingRule): number => pageTokens + recent;
 
+/**
+ * Tokens per block of a tail: small, so that a short sequence has a small tail. A page, which is a multiple of 16 tokens,
+ * begins with a block and consists of whole ones.
+ */
+export const tailBlockTokens = (pageTokens: number): number => Math.min(16, pageTokens / 2);
+
+/** The same capacity in blocks. */
+export const tailBlocks = (sealing: SealingRule): number =>
+  Math.ceil(tailCapacity(sealing) / tailBlockTokens(sealing.pageTokens));
+
 /** The settings that decide which tokens of sealed pages are still read from f16. */
 export interface SinkRule {
   pageTokens: number;

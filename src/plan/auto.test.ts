@@ -1,5 +1,7 @@
 /** Automatic plans: bits by sensitivity, within a memory budget, with exact byte counts. */
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { createPool } from '../cache/pool.ts';
 import { createSequence } from '../cache/sequence.ts';
 import { codeBits } from '../codec/codec.ts';
 import { learn } from '../codec/kv.ts';
@@ -7,7 +9,7 @@ import { gaussianSamples } from '../codec/learned.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { choosePlan, isAuto } from './auto.ts';
-import { createPlan, type Plan, planBytes } from './plan.ts';
+import { createPlan, fixedBytes, maxTokensIn, type Plan, planBytes } from './plan.ts';
 import type { Profile } from './profile.ts';
 
 const shape = { layers: 4, kvHeads: 2, headDim: 16, pageTokens: 128, ropeFrequencies: Float64Array.of(1, 0.1) };
@@ -90,7 +92,7 @@ describe('a memory budget', () => {
       const plan = choosePlan('auto', shape, profile, { contextMemory, context });
       const bytes = planBytes(plan, context);
       expect(bytes).toBeLessThanOrEqual(contextMemory);
-      const finest = (planBytes(choosePlan('auto:4', shape, profile), context) - planBytes(plan, 1)) / 64;
+      const finest = (planBytes(choosePlan('auto:4', shape, profile), context) - fixedBytes(plan)) / 64;
       if (plan.bits < 5.9) expect(bytes).toBeGreaterThan(contextMemory - finest);
     },
   );
@@ -111,25 +113,32 @@ describe('a memory budget', () => {
   });
 });
 
-it.each(['f16', 'tq4', 'mead2', 'auto:2.25+recent40', 'auto-tq:3'])('%s takes exactly the bytes of planBytes', spec => {
-  const plan = choosePlan(spec, shape, profile);
-  const device = createJsDevice();
-  const { window, leaf, pageTokens } = plan;
-  const { headDim, kvHeads } = shape;
-  for (const tokens of [1, 127, 128, 129, 300, 1000]) {
-    const sequence = createSequence({
-      device,
-      shape: { headDim, kvHeads, pageTokens, sinks: window.sink },
-      leaf,
-      recent: window.recent,
-      context: 4096,
-    });
-    sequence.plan(tokens);
-    sequence.commit(tokens);
-    expect(sequence.bytes).toBe(planBytes(plan, tokens));
-    sequence.dispose();
-  }
-});
+it.each(['f16', 'tq4', 'mead2', 'auto:2.25+recent40', 'auto-tq:3'])(
+  '%s takes at most, and at its peak exactly, the bytes of planBytes',
+  spec => {
+    const plan = choosePlan(spec, shape, profile);
+    const device = createJsDevice();
+    const { window, leaf, pageTokens } = plan;
+    const { headDim, kvHeads } = shape;
+    for (const tokens of [1, 127, 128, 129, 300, 1000]) {
+      const pool = createPool(device);
+      const sequence = createSequence({
+        device,
+        pool,
+        shape: { headDim, kvHeads, pageTokens, sinks: window.sink },
+        leaf,
+        recent: window.recent,
+        context: 4096,
+      });
+      sequence.plan(tokens);
+      expect(pool.used).toBe(planBytes(plan, tokens));
+      sequence.commit(tokens);
+      expect(sequence.bytes).toBe(pool.used);
+      expect(sequence.bytes).toBeLessThanOrEqual(planBytes(plan, tokens));
+      sequence.dispose();
+    }
+  },
+);
 
 describe('without a profile', () => {
   it.each([
@@ -166,4 +175,15 @@ it.each([
   ['auto-tq:6', /auto-tq takes more than 0 and at most 5/],
 ])('%s is rejected with the allowed range', (spec, message) => {
   expect(() => choosePlan(spec, shape)).toThrow(message);
+});
+
+it.each(['tq4', 'tq4+recent40'])('%s: maxTokensIn is the most tokens whose planBytes fit', spec => {
+  const plan = createPlan(spec, shape);
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 4 * fixedBytes(plan) }), bytes => {
+      const tokens = maxTokensIn(plan, bytes);
+      if (tokens > 0) expect(planBytes(plan, tokens)).toBeLessThanOrEqual(bytes);
+      expect(planBytes(plan, tokens + 1)).toBeGreaterThan(bytes);
+    }),
+  );
 });

@@ -18,6 +18,7 @@ import {
   codedSides,
   createPlan,
   createPlanFromCodecs,
+  fixedBytes,
   type Plan,
   type PlanShape,
   planBytes,
@@ -190,7 +191,7 @@ function bitsForMemory(
   const exact = createPlan('f16', shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });
   const empty = createPlanFromCodecs('', window, exact.codecs);
-  const room = contextMemory - planBytes(empty, 1) - errorBytes;
+  const room = contextMemory - (planBytes(empty, context) - pages * empty.leaf.bytes) - errorBytes;
   if (pages === 0) return room >= 0 ? 16 : 0;
   const edges = 2 * Math.min(window.edge, shape.layers / 2);
   const leafRoom = room / pages - (exact.leaf.bytes * edges) / shape.layers;
@@ -198,7 +199,7 @@ function bitsForMemory(
 }
 
 function describeTooSmall({ contextMemory = 0, context = 0 }: MemoryTarget, plan: Plan): string {
-  const fixed = planBytes(plan, 1);
+  const fixed = fixedBytes(plan);
   const pages = Math.max(0, Math.floor((contextMemory - fixed) / Math.max(1, plan.leaf.bytes)));
   const fits = contextMemory < fixed ? 0 : pages * plan.pageTokens + plan.window.recent + plan.pageTokens;
   return (

@@ -5,7 +5,7 @@ import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
-import { packedPages, sealPosition, tailCapacity } from '../kernel/visibility.ts';
+import { packedPages, sealPosition, tailBlocks, tailBlockTokens } from '../kernel/visibility.ts';
 import { formatCount } from '../units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
@@ -143,16 +143,30 @@ export function createPlanFromCodecs(
 
 /** Max tokens of one sequence in a cache of `bytes`; 0 if not even an empty one fits. */
 export function maxTokensIn(plan: Plan, bytes: number): number {
-  const pages = Math.floor((bytes - planBytes(plan, 1)) / plan.leaf.bytes);
+  const blockTokens = tailBlockTokens(plan.pageTokens);
+  const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
+  const pages = Math.floor((bytes - fixedBytes(plan)) / plan.leaf.bytes);
   // The pages after the last sealed one and the recent window are in the tail.
-  return pages < 0 ? 0 : sealPosition(pages + 1, { pageTokens: plan.pageTokens, recent: plan.window.recent });
+  if (pages >= 0) return sealPosition(pages + 1, sealing);
+  const blocks = Math.floor((bytes - planBytes(plan, 0)) / f16Bytes(plan, blockTokens));
+  return Math.max(0, blocks) * blockTokens;
 }
 
-/** Bytes of one sequence of `context` tokens: leaves, f16 sinks, the reserved tail, and the errors of pages. */
-export function planBytes({ window, pageTokens, codecs, leaf }: Plan, context: number): number {
-  const shape = { ...codecs[0].shape, layers: leaf.layers };
+/**
+ * Bytes that one sequence needs on its way to `context` tokens: leaves, f16 sinks, the blocks of the tail (all of them before
+ * a page is sealed), and the errors of pages.
+ */
+export function planBytes(plan: Plan, context: number): number {
+  const { window, pageTokens, leaf } = plan;
   const sealing = { pageTokens, recent: window.recent };
-  const tail = f16BlockBytes(shape, tailCapacity(sealing));
-  const fixed = tail + f16BlockBytes(shape, window.sink) + pageErrorBytes(leaf);
-  return packedPages(context, sealing) * leaf.bytes + fixed;
+  const blockTokens = tailBlockTokens(pageTokens);
+  const blocks = Math.min(tailBlocks(sealing), Math.ceil(context / blockTokens));
+  const tail = f16Bytes(plan, blocks * blockTokens);
+  return packedPages(context, sealing) * leaf.bytes + tail + f16Bytes(plan, window.sink) + pageErrorBytes(leaf);
 }
+
+/** The part of it that does not depend on the context, if that is longer than the tail. */
+export const fixedBytes = (plan: Plan): number => planBytes(plan, plan.pageTokens + plan.window.recent);
+
+const f16Bytes = ({ codecs, leaf }: Plan, tokens: number): number =>
+  f16BlockBytes({ ...codecs[0].shape, layers: leaf.layers }, tokens);

@@ -211,8 +211,13 @@ describeGpu('out of memory', () => {
     new Float32Array(headDim),
   );
   const leaf = leafLayout([layer, layer]);
-  const openSequence = (device: WebGpuDevice): Sequence =>
-    createSequence({ device, shape: { headDim, kvHeads, pageTokens, sinks: 0 }, leaf, recent: 0, context: 4096 });
+  /** With one block of the tail. */
+  const openSequence = (device: WebGpuDevice): Sequence => {
+    const shape = { headDim, kvHeads, pageTokens, sinks: 0 };
+    const sequence = createSequence({ device, shape, leaf, recent: 0, context: 4096 });
+    sequence.plan(1);
+    return sequence;
+  };
   const rowsOf = (device: WebGpuDevice, n: number) => {
     const tensor = device.createTensor(1, n * headDim);
     device.writeRows(tensor, 0, normals(createRandom(n), n * headDim));

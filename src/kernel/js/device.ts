@@ -1,9 +1,9 @@
 /** The js device: plain float32 loops over dequantized weights. Slow; the reference for every operation. */
 
 import { type AttentionState, attentionOutput, emptyState, mergeStates } from '../attention-state.ts';
-import type { Block, Device, KvRun, KvView, Projection, SealRequest, Tensor, Weights } from '../device.ts';
+import type { Block, Device, KvRun, KvShape, KvView, Projection, SealRequest, Tensor, Weights } from '../device.ts';
 import { fromF16, toF16 } from '../float.ts';
-import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { dequantize } from '../weights/dequantize.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { attendHead, type Segment } from './attend.ts';
@@ -127,26 +127,42 @@ function rope(x: Tensor, rows: number, headDim: number, angles: Tensor): void {
   }
 }
 
-/** The keys (side 0) or values (side 1) of one layer in a tail or sink block, [kv head][tokens][headDim]. */
-function f16Vectors(block: Block, { shape }: KvView, layer: number, side: 0 | 1, tokens: number): Uint16Array {
-  const size = shape.kvHeads * tokens * shape.headDim;
-  return new Uint16Array(raw(block).buffer, 2 * size * (2 * layer + side), size);
+/** The f16 vector of a token: keys are side 0, values side 1. */
+type F16Vectors = (side: 0 | 1, head: number, token: number) => Uint16Array;
+
+/** One layer of a ring of blocks, each [side][kv head][tokens][headDim]. */
+function f16Vectors(
+  blocks: readonly (Block | undefined)[],
+  tokens: number,
+  { kvHeads, headDim }: KvShape,
+  layer: number,
+): F16Vectors {
+  const words = blocks.map(block => block && new Uint16Array(raw(block).buffer));
+  return (side, head, token) => {
+    const index = token % (blocks.length * tokens);
+    const row = ((2 * layer + side) * kvHeads + head) * tokens + (index % tokens);
+    return words[Math.floor(index / tokens)]!.subarray(row * headDim, (row + 1) * headDim);
+  };
 }
 
+const tailVectors = ({ tail, shape }: KvView, layer: number): F16Vectors =>
+  f16Vectors(tail, tailBlockTokens(shape.pageTokens), shape, layer);
+
+const sinkVectors = ({ sinkBlock, shape }: KvView, layer: number): F16Vectors =>
+  f16Vectors([sinkBlock], shape.sinks, shape, layer);
+
 function append(layer: number, k: Tensor, v: Tensor, { view, row, count, position }: KvRun): void {
-  const { headDim, kvHeads, sinks, tailTokens } = view.shape;
+  const { headDim, kvHeads, sinks } = view.shape;
+  const [tail, sink] = [tailVectors(view, layer), sinkVectors(view, layer)];
   [k, v].forEach((tensor, i) => {
     const side = i as 0 | 1;
-    const tail = f16Vectors(view.tail, view, layer, side, tailTokens);
-    const sink = f16Vectors(view.sinkBlock, view, layer, side, sinks);
     for (let r = 0; r < count; r++) {
+      const n = position + r;
       for (let head = 0; head < kvHeads; head++) {
-        for (let j = 0; j < headDim; j++) {
-          const value = toF16(floats(tensor)[(row + r) * tensor.cols + head * headDim + j]);
-          const n = position + r;
-          tail[(head * tailTokens + (n % tailTokens)) * headDim + j] = value;
-          if (n < sinks) sink[(head * sinks + n) * headDim + j] = value;
-        }
+        const offset = (row + r) * tensor.cols + head * headDim;
+        const vector = Uint16Array.from(floats(tensor).subarray(offset, offset + headDim), toF16);
+        tail(side, head, n).set(vector);
+        if (n < sinks) sink(side, head, n).set(vector);
       }
     }
   });
@@ -154,11 +170,12 @@ function append(layer: number, k: Tensor, v: Tensor, { view, row, count, positio
 
 function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number): void {
   const { view } = run;
-  const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
+  const { headDim, kvHeads, pageTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const heads = q.cols / headDim;
   const sealedTokens = run.sealedPages * pageTokens;
   const sinkCount = visibleSinks(run.sealedPages, view.shape);
+  const [tail, sinks] = [tailVectors(view, layer), sinkVectors(view, layer)];
   const segments: Segment[] = [];
   for (let page = view.firstLeaf; page < run.sealedPages; page++) {
     const leaf = raw(view.leaves[page - view.firstLeaf]);
@@ -180,11 +197,11 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
       const query = floats(q).subarray(offset, offset + headDim);
       const head = Math.floor((h * kvHeads) / heads);
       const total = emptyState(headDim);
-      const addF16 = (block: Block, tokens: number, from: number, to: number) =>
-        mergeStates(total, attendF16(query, view, layer, block, tokens, head, from, to, scale));
-      addF16(view.sinkBlock, sinks, 0, sinkCount);
+      const addF16 = (vectors: F16Vectors, from: number, to: number) =>
+        mergeStates(total, attendF16(query, vectors, head, from, to, scale));
+      addF16(sinks, 0, sinkCount);
       mergeStates(total, attendHead(query, segments, head, { headDim, kvHeads, scale }));
-      addF16(view.tail, tailTokens, sealedTokens, position + 1);
+      addF16(tail, sealedTokens, position + 1);
       floats(out).set(attentionOutput(total), offset);
     }
   }
@@ -193,49 +210,46 @@ function attend(layer: number, q: Tensor, out: Tensor, run: KvRun, scale: number
 /** Attention over the f16 tokens `from` to `to` of the tail or the sinks. */
 function attendF16(
   query: Float32Array,
-  view: KvView,
-  layer: number,
-  block: Block,
-  tokens: number,
+  vectors: F16Vectors,
   head: number,
   from: number,
   to: number,
   scale: number,
 ): AttentionState {
-  const { headDim } = view.shape;
+  const headDim = query.length;
   const state = emptyState(headDim);
-  const [keys, values] = [f16Vectors(block, view, layer, 0, tokens), f16Vectors(block, view, layer, 1, tokens)];
   const scores = new Float32Array(Math.max(0, to - from));
-  const vectorOffset = (t: number) => (head * tokens + ((from + t) % tokens)) * headDim;
   for (let t = 0; t < scores.length; t++) {
+    const key = vectors(0, head, from + t);
     let dot = 0;
-    for (let j = 0; j < headDim; j++) dot += query[j] * fromF16(keys[vectorOffset(t) + j]);
+    for (let j = 0; j < headDim; j++) dot += query[j] * fromF16(key[j]);
     scores[t] = dot * scale;
     state.m = Math.max(state.m, scores[t]);
   }
   for (let t = 0; t < scores.length; t++) {
     const weight = Math.exp(scores[t] - state.m);
+    const value = vectors(1, head, from + t);
     state.l += weight;
-    for (let j = 0; j < headDim; j++) state.o[j] += weight * fromF16(values[vectorOffset(t) + j]);
+    for (let j = 0; j < headDim; j++) state.o[j] += weight * fromF16(value[j]);
   }
   return state;
 }
 
 function seal(layer: number, { view, page, leaf }: SealRequest): void {
-  const { headDim, kvHeads, pageTokens, tailTokens } = view.shape;
+  const { headDim, kvHeads, pageTokens } = view.shape;
   const { keys, values, keyOffset, valueOffset } = view.shape.layers[layer];
   const start = page * pageTokens;
   const first = firstCodedRow(view.shape, page);
+  const tail = tailVectors(view, layer);
   for (const [codec, offset, side] of [
     [keys, keyOffset, 0],
     [values, valueOffset, 1],
   ] as const) {
-    const tail = f16Vectors(view.tail, view, layer, side, tailTokens);
     const x = new Float32Array(pageTokens * kvHeads * headDim);
     for (let t = 0; t < pageTokens; t++) {
       for (let head = 0; head < kvHeads; head++) {
-        const from = (head * tailTokens + ((start + Math.max(t, first)) % tailTokens)) * headDim;
-        for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(tail[from + j]);
+        const vector = tail(side, head, start + Math.max(t, first));
+        for (let j = 0; j < headDim; j++) x[(t * kvHeads + head) * headDim + j] = fromF16(vector[j]);
       }
     }
     const bytes = raw(leaf).subarray(offset, offset + codec.pageBytes);

@@ -5,12 +5,11 @@
 import type { Block, KvRun, KvView, SealRequest, Tensor } from '../device.ts';
 import { floatBits } from '../float.ts';
 import { tracksError } from '../page-layout.ts';
-import { firstCodedRow, skippedTokens, visibleSinks } from '../visibility.ts';
+import { firstCodedRow, skippedTokens, tailBlockTokens, visibleSinks } from '../visibility.ts';
 import { type CodecModules, createCodecModules } from './codec-modules.ts';
 import { type AttentionShape, PAGES_PER_SPLIT } from './kernels/attend.ts';
 import type { CodecModule } from './kernels/codec-module.ts';
 import { stateBytes } from './kernels/online-softmax.ts';
-import { createLeafTables, type LeafTables } from './leaf-tables.ts';
 import { addressOf, type Memories } from './memories.ts';
 import type { MemoryLimits } from './memory.ts';
 import { createPageRopeTables, type PageRopeTables } from './page-rope.ts';
@@ -32,6 +31,8 @@ interface RunPart extends KvRun {
   pages: number;
   splits: number;
   multiRow: boolean;
+  /** Blocks of the tail that the rows read. */
+  tailBlocks: number;
   /** Bytes per row: transformed queries, and states. */
   queryBytes: number;
   stateBytes: number;
@@ -41,7 +42,6 @@ interface RunPart extends KvRun {
 
 export class Attention {
   readonly codecModules: CodecModules;
-  readonly leafTables: LeafTables;
   private readonly pageRope: PageRopeTables;
 
   constructor(
@@ -51,7 +51,6 @@ export class Attention {
     limits: MemoryLimits,
   ) {
     this.codecModules = createCodecModules(memories.main, pool, shape, limits);
-    this.leafTables = createLeafTables(memories.main);
     this.pageRope = createPageRopeTables(memories.main, shape.headDim, shape.pageTokens);
   }
 
@@ -59,7 +58,8 @@ export class Attention {
     const tasks: Task[] = [];
     let rows = 0;
     for (const { view, row, count, position } of runs) {
-      const { headDim, kvHeads, sinks, tailTokens } = view.shape;
+      const { headDim, kvHeads, sinks, tailTokens, pageTokens } = view.shape;
+      const blockTokens = tailBlockTokens(pageTokens);
       const store = (block: Block, capacity: number, first: number, n: number, index: number) => {
         const offset = 4 * (row + first) * k.cols;
         const to = this.f16Address(view, block, layer, 0, capacity) + 2 * headDim * index;
@@ -68,8 +68,8 @@ export class Attention {
       };
       for (let done = 0; done < count; ) {
         const index = (position + done) % tailTokens;
-        const n = Math.min(count - done, tailTokens - index);
-        store(view.tail, tailTokens, done, n, index);
+        const n = Math.min(count - done, blockTokens - (index % blockTokens));
+        store(view.tail[Math.floor(index / blockTokens)]!, blockTokens, done, n, index % blockTokens);
         done += n;
       }
       const newSinks = Math.min(count, sinks - position);
@@ -107,7 +107,7 @@ export class Attention {
   /** Parts whose states fit: each row has a state per head and split, and a long context has many splits. */
   private splitRun(layer: number, run: KvRun, limit: number): RunPart[] {
     const { view, sealedPages } = run;
-    const { layers, kvHeads, headDim, sinks, tailTokens } = view.shape;
+    const { layers, kvHeads, headDim, sinks, pageTokens } = view.shape;
     const { keys, values } = layers[layer];
     const module = this.codecModules.moduleOf(keys.layout, values.layout);
     const pages = sealedPages - view.firstLeaf;
@@ -117,20 +117,24 @@ export class Attention {
     const parts: RunPart[] = [];
     for (let done = 0; done < run.count; done += maxRows) {
       const count = Math.min(maxRows, run.count - done);
+      const position = run.position + done;
       const multiRow = count >= MIN_MULTI_ROWS;
+      const blockTokens = tailBlockTokens(pageTokens);
+      const tailBlocks = Math.ceil((position + count - sealedPages * pageTokens) / blockTokens);
       parts.push({
         view,
         sealedPages,
         row: run.row + done,
-        position: run.position + done,
+        position,
         count,
+        tailBlocks,
         module,
         pages,
         splits,
         multiRow,
         queryBytes: pages > 0 ? kvHeads * module.queryBytes : 0,
         stateBytes: rowStateBytes,
-        floatBytes: multiRow ? 8 * kvHeads * (sinks + tailTokens) * headDim : 0,
+        floatBytes: multiRow ? 8 * kvHeads * (sinks + tailBlocks * blockTokens) * headDim : 0,
       });
     }
     return parts;
@@ -138,35 +142,51 @@ export class Attention {
 
   /** In three jobs: transform the queries, attend to the pages, combine their splits with the sinks and the tail. */
   private attendParts(layer: number, q: Tensor, out: Tensor, parts: readonly RunPart[], scale: number): void {
-    const total = { rows: 0, queries: 0, states: 0, floats: 0 };
+    const total = { rows: 0, queries: 0, states: 0, floats: 0, tables: 0 };
     for (const { view, sealedPages, count, queryBytes, stateBytes, floatBytes } of parts) {
       total.rows += count;
       total.queries += count * queryBytes;
       total.states += count * stateBytes;
       total.floats += floatBytes;
+      total.tables += view.leaves.length + view.tail.length;
       // Growing a table moves it: no address is used before all have grown.
       this.ropeAddress(layer, view, view.firstLeaf, sealedPages);
     }
     let queries = this.memories.scratch('queries', total.queries);
     let states = this.memories.scratch('states', total.states);
     let floats = this.memories.scratch('sinks and tails as f32', total.floats);
+    const putTable = this.tableWriter(total.tables);
+    const leafTables = new Map<KvView, number>();
+    const leafTableOf = (view: KvView): number => {
+      const table = leafTables.get(view) ?? putTable(view.leaves.map(addressOf));
+      leafTables.set(view, table);
+      return table;
+    };
     const jobs: Record<'prepare' | 'attend' | 'combine', Task[]> = { prepare: [], attend: [], combine: [] };
     for (const part of parts) {
       const { view, row, count, position, sealedPages, module, pages, multiRow } = part;
       const { pageTokens, sinks, tailTokens, kvHeads, headDim } = view.shape;
+      const blockTokens = tailBlockTokens(pageTokens);
       const rows = addressOf(q) + 4 * row * q.cols;
       if (pages > 0) {
         const chunks = Math.min(count, 4 * this.pool.threads);
         jobs.prepare.push({ kernel: module.transformQuery, chunks, args: [rows, 4 * q.cols, queries, count, scale] });
-        this.pushPageTasks(jobs.attend, layer, part, queries, states);
+        this.pushPageTasks(jobs.attend, layer, part, queries, states, leafTableOf(view));
       }
-      /** Sinks or tail as the kernel expects them: f16, or f32 for many rows. */
+      /** A block of f16 as the kernel expects them: f16, or f32 for many rows. */
       const unsealed = (block: Block, tokens: number, to: number) => {
         const from = this.f16Address(view, block, layer, 0, tokens);
         if (!multiRow || tokens === 0) return from;
         jobs.prepare.push({ kernel: 'f16ToF32', chunks: kvHeads, args: [from, to, 2 * kvHeads * tokens * headDim] });
         return to;
       };
+      const firstBlock = ((sealedPages * pageTokens) % tailTokens) / blockTokens;
+      const tail = Array<number>(view.tail.length).fill(0);
+      for (let i = 0; i < part.tailBlocks; i++) {
+        const place = (firstBlock + i) % tail.length;
+        const to = floats + 8 * kvHeads * (sinks + i * blockTokens) * headDim;
+        tail[place] = unsealed(view.tail[place]!, blockTokens, to);
+      }
       jobs.combine.push({
         kernel: multiRow ? module.combineSplitsMultiRow : module.combineSplits,
         chunks: count * kvHeads,
@@ -178,7 +198,7 @@ export class Attention {
           unsealed(view.sinkBlock, sinks, floats),
           sinks,
           visibleSinks(sealedPages, view.shape),
-          unsealed(view.tail, tailTokens, floats + 8 * kvHeads * sinks * headDim),
+          putTable(tail),
           tailTokens,
           sealedPages * pageTokens,
           position,
@@ -199,7 +219,14 @@ export class Attention {
   }
 
   /** Heads x splits may be too few chunks to keep all threads busy: rows are divided into tasks too. */
-  private pushPageTasks(tasks: Task[], layer: number, part: RunPart, queries: number, states: number): void {
+  private pushPageTasks(
+    tasks: Task[],
+    layer: number,
+    part: RunPart,
+    queries: number,
+    states: number,
+    leafTable: number,
+  ): void {
     const { view, count, sealedPages, module, pages, splits, multiRow } = part;
     const { layers, kvHeads, pageTokens } = view.shape;
     const { keyOffset, valueOffset } = layers[layer];
@@ -211,7 +238,7 @@ export class Attention {
         args: [
           queries + done * part.queryBytes,
           states + done * part.stateBytes,
-          this.leafTables.addressOf(view),
+          leafTable,
           keyOffset,
           valueOffset,
           Math.min(taskRows, count - done),
@@ -223,6 +250,17 @@ export class Attention {
     }
   }
 
+  /** Writes tables of addresses, `entries` in all, and returns where each one begins. */
+  private tableWriter(entries: number): (addresses: readonly number[]) => number {
+    let at = this.memories.scratch('block tables', 4 * entries);
+    return addresses => {
+      const table = at;
+      new Int32Array(this.memories.main.memory.buffer, table, addresses.length).set(addresses);
+      at += 4 * addresses.length;
+      return table;
+    };
+  }
+
   private ropeAddress(layer: number, { shape }: KvView, page: number, end: number): number {
     return this.pageRope.addressOf(shape.layers[layer].keys.layout.ropeFrequencies, page, end);
   }
@@ -231,6 +269,7 @@ export class Attention {
     const { kvHeads } = this.shape;
     for (const { view, page } of requests) this.ropeAddress(layer, view, page, page + 1);
     const errors = this.memories.scratch('errors', 8 * kvHeads * requests.length);
+    const putTable = this.tableWriter(requests.reduce((sum, { view }) => sum + 2 * view.tail.length, 0));
     const errorsOf = (request: number, side: number) => errors + 4 * kvHeads * (2 * request + side);
     const tasks = requests.flatMap(({ view, page, leaf }, i): Task[] => {
       const { pageTokens, tailTokens, layers } = view.shape;
@@ -241,8 +280,18 @@ export class Attention {
       const rope = this.ropeAddress(layer, view, page, page + 1);
       return [[module.sealKeys, keyOffset, rope] as const, [module.sealValues, valueOffset, 0] as const].map(
         ([kernel, offset, pageRope], side) => {
-          const tail = this.f16Address(view, view.tail, layer, side, tailTokens);
-          const args = [tail, tailTokens, start, first, addressOf(leaf) + offset, pageRope, errorsOf(i, side)];
+          const blocks = view.tail.map(block =>
+            block ? this.f16Address(view, block, layer, side, tailBlockTokens(pageTokens)) : 0,
+          );
+          const args = [
+            putTable(blocks),
+            tailTokens,
+            start,
+            first,
+            addressOf(leaf) + offset,
+            pageRope,
+            errorsOf(i, side),
+          ];
           return { kernel, chunks: kvHeads, args };
         },
       );

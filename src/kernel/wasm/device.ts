@@ -128,7 +128,6 @@ class WasmDevice implements Device {
 
   free(handle: Block | Tensor): void {
     this.heap.free(addressOf(handle), 'bytes' in handle ? handle.bytes : 4 * handle.rows * handle.cols);
-    if ('bytes' in handle) this.attention.leafTables.remove(handle);
   }
 
   async readBlock(block: Block): Promise<Uint8Array<ArrayBuffer>> {

@@ -7,6 +7,7 @@ import { skippedTokens, visibleSinks } from '../visibility.ts';
 import { PAGES_PER_WORKGROUP } from './kernels/four-subgroups/page-relative.ts';
 import { F16_TOKENS_PER_ROUND } from './kernels/sources.ts';
 import type { GpuBlock } from './pool.ts';
+import { tailSlots } from './tensor.ts';
 
 /** Items of the kernel for single rows, and of the kernel for tiles of rows. */
 export interface WorkItems {
@@ -82,6 +83,7 @@ export function buildAttentionTable(
     const { pageTokens } = view.shape;
     const leaves = view.leaves.slice(0, sealedPages - view.firstLeaf).map(leaf => (leaf as GpuBlock).slot);
     const list = put([leaves]).word;
+    const tail = put([tailSlots(view)]).word;
     const sealedTokens = sealedPages * pageTokens;
     const sinkCount = visibleSinks(sealedPages, view.shape);
     const skip = skippedTokens(view.firstLeaf * pageTokens, sealedPages, view.shape);
@@ -129,14 +131,7 @@ export function buildAttentionTable(
       for (let u = 0; u < sinkSplits; u++)
         addF16(1, (view.sinkBlock as GpuBlock).slot, u, u * F16_SPLIT_TOKENS, sinkCount, 0);
       for (let u = 0; u < tailSplits; u++)
-        addF16(
-          0,
-          (view.tail as GpuBlock).slot,
-          u,
-          sealedTokens + u * F16_SPLIT_TOKENS,
-          position + first + 1,
-          sinkSplits,
-        );
+        addF16(0, tail, u, sealedTokens + u * F16_SPLIT_TOKENS, position + first + 1, sinkSplits);
       for (let r = 0; r < n; r++) {
         rows.push([row + first + r, pageStates + r * pageSplits, pageSplits, f16States + r * f16Splits, f16Splits]);
       }

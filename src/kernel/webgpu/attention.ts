@@ -1,7 +1,8 @@
 /** Attention: work tables, dispatches over pages, tails and sinks, and the combination of their partial states. */
 
-import type { Block, KvRun, KvView, Tensor } from '../device.ts';
+import type { KvRun, KvView, Tensor } from '../device.ts';
 import type { PageLayout } from '../page-layout.ts';
+import { tailBlockTokens } from '../visibility.ts';
 import { type AttentionTable, type Batch, buildAttentionTable, type WorkItems } from './attention-table.ts';
 import { type AttentionVariant, selectVariant, type VariantOptions } from './attention-variant.ts';
 import type { GpuCodec } from './codecs.ts';
@@ -18,6 +19,7 @@ import { fitsOneSubgroup, transformQueryOneSubgroup } from './kernels/one-subgro
 import { PAGE_ROTATIONS } from './kernels/page-relative.ts';
 import { cosSin } from './kernels/snippets.ts';
 import {
+  APPEND_WORDS,
   append,
   batchSizeOf,
   type CodecTransform,
@@ -28,8 +30,9 @@ import {
   transformQuery,
 } from './kernels/transform.ts';
 import { fits } from './limits.ts';
+import type { Pool } from './pool.ts';
 import type { TailPosition } from './projections.ts';
-import { bufferForWriting, bufferOf, gpuBlock, int8ForWriting } from './tensor.ts';
+import { bufferForWriting, bufferOf, gpuBlock, int8ForWriting, tailPool, tailSlots } from './tensor.ts';
 import { BLOCK } from './weights.ts';
 
 export interface AttentionOptions extends VariantOptions {
@@ -89,45 +92,47 @@ export class Attention {
 
   /** Stores keys and values in tails and sinks. `rope`: also rotates keys and queries; the runs then cover all rows. */
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[], rope?: { q: Tensor; angles: Tensor }): void {
-    const { headDim, kvHeads } = this.shape;
+    const { headDim, kvHeads, pageTokens } = this.shape;
     for (const group of groupByLayout(runs)) {
-      const { shape, tail, sinkBlock } = group[0].view;
-      const words = group.flatMap(({ view, row, count, position }) => [
-        row,
-        count,
-        position,
-        gpuBlock(view.tail).slot,
-        gpuBlock(view.sinkBlock).slot,
-      ]);
+      const { shape, sinkBlock } = group[0].view;
+      const lists: number[] = [];
+      const runWords = group.flatMap(({ view, row, count, position }) => {
+        const list = APPEND_WORDS * group.length + lists.length;
+        lists.push(...tailSlots(view));
+        return [row, count, position, list, gpuBlock(view.sinkBlock).slot];
+      });
+      const words = [...runWords, ...lists];
       this.gpu.reserveArena(4 * words.length);
       const { word } = this.gpu.writeToArena(words);
       const maxRows = Math.max(...group.map(({ count }) => count));
-      const store = (block: Block, tokens: number, sinks: boolean, rotate: typeof rope) => {
-        const { pool } = gpuBlock(block);
+      const store = (pool: Pool, tokens: number, sinks: boolean, rotate: typeof rope) => {
         const heads = rotate && this.heads;
         const kernel = this.gpu.kernel(`append ${sinks} ${heads}`, () =>
-          append({ headDim, kvHeads, sinks, ropeHeads: heads }),
+          append({ headDim, kvHeads, pageTokens, sinks, ropeHeads: heads }),
         );
         const more = rotate ? [bufferOf(rotate.angles), bufferForWriting(rotate.q)] : [];
         const buffers = [this.gpu.arena, bufferForWriting(k), bufferOf(v), pool.buffers[layer], ...more];
-        const params = [word, pool.strides[layer], tokens, sinks ? 4 : 3, rotate ? rotate.angles.cols / 2 : 0];
+        const params = [word, pool.strides[layer], tokens, rotate ? rotate.angles.cols / 2 : 0];
         const pairs = ((2 * kvHeads + (heads ?? 0)) * headDim) / 2;
         this.gpu.run(kernel, params, buffers, [Math.ceil(pairs / TRANSFORM_WORKGROUP_SIZE), maxRows, group.length]);
       };
-      store(tail, shape.tailTokens, false, rope);
-      if (group.some(({ position }) => position < shape.sinks)) store(sinkBlock, shape.sinks, true, undefined);
+      store(tailPool(group[0].view)!, shape.tailTokens, false, rope);
+      if (group.some(({ position }) => position < shape.sinks))
+        store(gpuBlock(sinkBlock).pool, shape.sinks, true, undefined);
     }
   }
 
   /** Where the keys and values of one row are stored, if it is the only row and goes only into a tail. */
   tailPosition(layer: number, runs: readonly KvRun[]): TailPosition | undefined {
-    const { headDim } = this.shape;
+    const { headDim, pageTokens } = this.shape;
     const [{ view, count, position }] = runs;
     const { tailTokens, sinks } = view.shape;
     if (runs.length > 1 || count > 1 || position < sinks) return undefined;
-    const { pool, slot } = gpuBlock(view.tail);
-    const word = (slot * pool.strides[layer]) / 4 + ((position % tailTokens) * headDim) / 2;
-    return { buffer: pool.buffers[layer], word, tokens: tailTokens };
+    const tokens = tailBlockTokens(pageTokens);
+    const index = position % tailTokens;
+    const { pool, slot } = gpuBlock(view.tail[Math.floor(index / tokens)]!);
+    const word = (slot * pool.strides[layer]) / 4 + ((index % tokens) * headDim) / 2;
+    return { buffer: pool.buffers[layer], word, tokens };
   }
 
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
@@ -218,7 +223,8 @@ export class Attention {
       (variant.pageQueries && batch.pageStates > 0
         ? this.transformPageQueries(q, key, variant.pageQueries, angles!, batch, word, scale)
         : bufferOf(q));
-    const [tails, sinks] = [gpuBlock(view.tail).pool, gpuBlock(view.sinkBlock).pool];
+    const sinks = gpuBlock(view.sinkBlock).pool;
+    const tails = tailPool(view) ?? sinks;
     each(batch.f16, variant.f16Parts, (rows, first) => {
       const layouts = [tails.strides[layer], shape.tailTokens, sinks.strides[layer], Math.max(1, shape.sinks)];
       const buffers = [this.gpu.arena, bufferOf(q), tails.buffers[layer], sinks.buffers[layer], f16States];

@@ -6,8 +6,8 @@ import { type DeviceError, ShapeError } from '../../errors.ts';
 import type {
   Block,
   Device,
+  KvBlocks,
   KvRun,
-  KvView,
   Projection,
   SampledTokens,
   SamplingRequest,
@@ -265,15 +265,16 @@ export class WebGpuDevice implements Device {
     return pool.allocate();
   }
 
-  ensureMemory(views: readonly KvView[]): Promise<void> | undefined {
+  ensureMemory(views: readonly KvBlocks[]): Promise<void> | undefined {
     for (const pool of this.pools.values()) if (pool.needsMemory) return this.growFor(views);
     return undefined;
   }
 
   /** Waits only for the pools of these views. A pool that is already growing may have to grow again. */
-  private async growFor(views: readonly KvView[]): Promise<void> {
-    const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [tail, sinkBlock, ...leaves]) as GpuBlock[];
-    for (const block of blocks) while (!block.pool.hasMemory(block)) await block.pool.grow();
+  private async growFor(views: readonly KvBlocks[]): Promise<void> {
+    const blocks = views.flatMap(({ tail, sinkBlock, leaves }) => [...tail, sinkBlock, ...leaves]);
+    for (const block of blocks.filter(block => block !== undefined) as GpuBlock[])
+      while (!block.pool.hasMemory(block)) await block.pool.grow();
   }
 
   free(handle: Block | Tensor): void {

@@ -1,6 +1,8 @@
 /** The kernels that a device would run, as WGSL to read: planned on a device that executes nothing, so no GPU is needed. */
+
 import { formatBytes } from '../../units.ts';
 import type { KvLayer, KvRun } from '../device.ts';
+import { tailBlockTokens } from '../visibility.ts';
 import type { AdapterInfo } from './adapter.ts';
 import { checkHeadDim, WebGpuDevice, type WebGpuOptions } from './device.ts';
 import { Gpu } from './gpu.ts';
@@ -42,9 +44,12 @@ export function codecKernels(layer: KvLayer, rows: number, options: DumpOptions)
   return plannedKernels({ horizontalFusion: false, ...options }, async device => {
     const shape = { headDim, kvHeads, pageTokens, sinks: 0, tailTokens: 2 * pageTokens, layers: [layer] };
     const leaf = device.createBlock(layer.valueOffset + layer.values.pageBytes);
-    const [tail, sinkBlock] = [shape.tailTokens, 1].map(tokens => device.createBlock(4 * kvHeads * tokens * headDim));
+    const f16Block = (tokens: number) => device.createBlock(4 * kvHeads * tokens * headDim);
+    const sinkBlock = f16Block(1);
+    const blockTokens = tailBlockTokens(pageTokens);
+    const tail = Array.from({ length: shape.tailTokens / blockTokens }, () => f16Block(blockTokens));
     const errors = device.createTensor(1, 2);
-    const view = { shape, leaves: [leaf], version: 0, firstLeaf: 0, tail, sinkBlock, errors };
+    const view = { shape, leaves: [leaf], firstLeaf: 0, tail, sinkBlock, errors };
     const [q, k, v, out] = [heads, kvHeads, kvHeads, heads].map(n => device.createTensor(rows, n * headDim));
     const runs: KvRun[] = [{ view, row: 0, count: rows, position: pageTokens, sealedPages: 1 }];
     await device.ensureMemory([view]);

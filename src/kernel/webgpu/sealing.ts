@@ -14,7 +14,7 @@ import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels
 import { sumErrors } from './kernels/seal-learned.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { cosSin } from './kernels/snippets.ts';
-import { bufferForWriting, gpuBlock } from './tensor.ts';
+import { bufferForWriting, gpuBlock, tailPool, tailSlots } from './tensor.ts';
 
 interface Steps {
   transform: Kernel;
@@ -76,7 +76,7 @@ export class Sealing {
     const scalars = gpu.scratch('scalars', 4 * words.scalars * requests.length);
     const table = this.writeTable(layer, requests, layout, offset);
     const [{ view, leaf }] = requests;
-    const tail = gpuBlock(view.tail).pool;
+    const tail = tailPool(view)!;
     const tables = [gpuCodec.encode, gpuCodec.mean].filter(buffer => buffer !== undefined);
     const transformGroups = [pageTokens / tokensPerWorkgroup(this.shape), kvHeads, requests.length];
     const transformBuffers = [gpu.arena, tail.buffers[layer], ...tables, y];
@@ -98,7 +98,10 @@ export class Sealing {
     });
   }
 
-  /** WORDS_PER_REQUEST words per page, then the rotations of page-relative keys. Returns its place in the arena. */
+  /**
+   * WORDS_PER_REQUEST words per page; the rotations of page-relative keys and the slots of the tails are before them.
+   * Returns its place in the arena.
+   */
   private writeTable(layer: number, requests: readonly SealRequest[], layout: PageLayout, offset: number): number {
     const { gpu } = this;
     const starts = requests.map(({ page }) => page * this.shape.pageTokens);
@@ -106,14 +109,17 @@ export class Sealing {
     const rotations = Float32Array.from(
       starts.flatMap(start => frequencies.flatMap(frequency => cosSin(frequency * start))),
     );
-    // Both tables, and the parameters of all dispatches, go into one submission.
-    gpu.reserveArena(rotations.byteLength + 4 * WORDS_PER_REQUEST * requests.length + 512 * requests.length);
+    const lists = requests.map(({ view }) => tailSlots(view));
+    const [{ length }] = lists;
+    // All tables, and the parameters of all dispatches, go into one submission.
+    gpu.reserveArena(rotations.byteLength + 4 * (WORDS_PER_REQUEST + length) * requests.length + 512 * requests.length);
     const rotation = rotations.length > 0 ? gpu.writeToArena(rotations).word : 0;
+    const { word: list } = gpu.writeToArena(lists.flat());
     const words = requests.flatMap(({ view, page, leaf }, i) => {
       const { pool, slot } = gpuBlock(leaf);
       const first = firstCodedRow(view.shape, page);
       const rotationAt = rotation + 2 * frequencies.length * i;
-      return [gpuBlock(view.tail).slot, starts[i], first, rotationAt, slot * pool.strides[layer] + offset];
+      return [list + length * i, starts[i], first, rotationAt, slot * pool.strides[layer] + offset];
     });
     return gpu.writeToArena(words).word;
   }
@@ -129,7 +135,7 @@ function groupRequests(requests: readonly SealRequest[]): SealRequest[][] {
         rest.length + 1 < MAX_PAGES &&
         first.view.shape.layers === view.shape.layers &&
         first.view.shape.tailTokens === view.shape.tailTokens &&
-        gpuBlock(first.view.tail).pool === gpuBlock(view.tail).pool &&
+        tailPool(first.view) === tailPool(view) &&
         gpuBlock(first.leaf).pool === gpuBlock(leaf).pool,
     );
     if (group) group.push(request);

@@ -1,7 +1,7 @@
 /** Tensors and blocks of the webgpu device. */
 import { assert } from '../../errors.ts';
-import type { Block, Tensor } from '../device.ts';
-import type { GpuBlock } from './pool.ts';
+import type { Block, KvView, Tensor } from '../device.ts';
+import type { GpuBlock, Pool } from './pool.ts';
 
 export interface GpuTensor extends Tensor {
   buffer: GPUBuffer;
@@ -35,6 +35,16 @@ export function int8ForWriting(tensor: Tensor): GPUBuffer[] {
   int8.validRows = tensor.rows;
   return [int8.codes, int8.stats];
 }
+
+/** The slots of a tail's blocks, which are about to be used. Where there is no block, kernels read another one's tokens. */
+export function tailSlots({ tail }: KvView): number[] {
+  const any = tail.find(block => block !== undefined);
+  return any ? tail.map(block => gpuBlock(block ?? any).slot) : [];
+}
+
+/** The pool of a tail's blocks; none if it is empty. */
+export const tailPool = ({ tail }: KvView): Pool | undefined =>
+  (tail.find(block => block !== undefined) as GpuBlock | undefined)?.pool;
 
 /** A block that is about to be used. */
 export function gpuBlock(block: Block): GpuBlock {

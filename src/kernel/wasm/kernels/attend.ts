@@ -5,11 +5,12 @@
  * row.
  */
 import type { PageLayout } from '../../page-layout.ts';
+import { tailBlockTokens } from '../../visibility.ts';
 import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { pageRopeBytes } from '../page-rope.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
-import { attendRows } from './float-rows.ts';
+import { attendRows, contiguous, type RowSpans } from './float-rows.ts';
 import { clearState, MASKED, mergeStates, STATE_HEADER, stateBytes } from './online-softmax.ts';
 import type { PrefetchRange } from './prefetch.ts';
 import { addMean, applyTranspose, headMatrix } from './transform.ts';
@@ -195,7 +196,8 @@ export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: num
 /**
  * combineSplits(q, qStride, states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart, position, out,
  * outStride, rows, scale bits): merges the sinks, the states of the pages after the inverse transform, and the tail;
- * then writes the output. `sinks` and `tail` are the layer's keys, `size` bytes per value; its values follow them.
+ * then writes the output. `sinks` are the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of
+ * the addresses of the same in the blocks of the tail.
  */
 export function combineSplits(
   name: string,
@@ -206,6 +208,7 @@ export function combineSplits(
   size: 2 | 4,
 ): Kernel {
   const { headDim, group, kvHeads, pageTokens } = shape;
+  const blockTokens = tailBlockTokens(pageTokens);
   const { codedDim } = values;
   const k = new Kernel(name, Array(18).fill('i32'));
   const [
@@ -245,20 +248,31 @@ export function combineSplits(
     scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, queries);
     for (let g = 0; g < group; g++) clearState(k, i32.add(state, g * stride), headDim);
 
-    /** Tokens from `first` on of a block of `capacity` tokens per head, at most pageTokens at a time. */
-    const attendUnsealed = (block: I32, capacity: I32, first: I32, count: I32) => {
-      const keys = k.i32(i32.add(block, i32.mul(i32.mul(i32.add(i32.mul(head, capacity), first), headDim), size)));
-      const values = k.i32(i32.add(keys, i32.mul(i32.mul(capacity, kvHeads * headDim), size)));
-      const left = k.i32(count);
+    const min = (a: I32, b: I32) => i32.select(i32.ltS(a, b), a, b);
+    /** Keys or values of the head, in a block of `capacity` tokens. */
+    const headOffset = (side: 0 | 1, capacity: I32) =>
+      i32.mul(i32.mul(i32.add(head, side * kvHeads), capacity), headDim * size);
+    /** `count` tokens of a ring of `capacity`, from `first` on: at most pageTokens at a time, and none past its end. */
+    const attendUnsealed = (
+      first: I32,
+      count: I32,
+      capacity: I32,
+      rowsAt: (side: 0 | 1, index: I32, count: I32) => RowSpans,
+    ) => {
+      const [index, left] = [k.i32(first), k.i32(count)];
       k.while(i32.gtS(left, 0), () => {
-        const n = k.i32(i32.select(i32.ltS(left, pageTokens), left, pageTokens));
+        const n = k.i32(min(left, pageTokens));
+        k.set(n, min(n, i32.sub(capacity, index)));
+        const [keys, values] = [rowsAt(0, index, n), rowsAt(1, index, n)];
         attendRows(k, rowShape, keys, values, n, queries, scores, pageTokens, state);
-        k.increment(keys, size * headDim * pageTokens);
-        k.increment(values, size * headDim * pageTokens);
+        k.set(index, i32.remU(i32.add(index, n), capacity));
         k.set(left, i32.sub(left, n));
       });
     };
-    attendUnsealed(sinks, sinkTokens, 0, sinkCount);
+    attendUnsealed(0, sinkCount, sinkTokens, (side, index, n) => {
+      const rows = i32.add(sinks, headOffset(side, sinkTokens));
+      return contiguous(k.i32(i32.add(rows, i32.mul(index, headDim * size))), n);
+    });
 
     k.if(splits, () => {
       const first = k.i32(i32.add(states, i32.mul(i32.mul(unit, splits), group * codedStride)));
@@ -279,13 +293,20 @@ export function combineSplits(
       }
     });
 
-    // The tail is a ring buffer: at most two contiguous runs.
     const tokens = k.i32(i32.sub(i32.add(i32.add(position, row), 1), tailStart));
-    const start = k.i32(i32.remU(tailStart, tailTokens));
-    const run = k.i32(i32.sub(tailTokens, start));
-    k.set(run, i32.select(i32.ltS(tokens, run), tokens, run));
-    attendUnsealed(tail, tailTokens, start, run);
-    attendUnsealed(tail, tailTokens, 0, i32.sub(tokens, run));
+    attendUnsealed(i32.remU(tailStart, tailTokens), tokens, tailTokens, (side, index, n) => {
+      const offset = k.i32(headOffset(side, blockTokens));
+      // Pages, and so `tailStart`, begin with a block.
+      const firstBlock = k.i32(i32.add(tail, i32.mul(i32.divU(index, blockTokens), 4)));
+      return emit => {
+        const [block, left] = [k.i32(firstBlock), k.i32(n)];
+        k.while(i32.gtS(left, 0), () => {
+          emit(i32.add(i32.load(block), offset), k.i32(min(left, blockTokens)));
+          k.increment(block, 4);
+          k.set(left, i32.sub(left, blockTokens));
+        });
+      };
+    });
 
     for (let g = 0; g < group; g++) {
       const from = k.i32(i32.add(state, g * stride));

@@ -4,7 +4,7 @@ import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import type { AttentionShape, KeyEmitter, ValueEmitter } from './attend.ts';
 import type { CodecTables } from './dequantize-page.ts';
-import { scoreRows, softmaxAndSum } from './float-rows.ts';
+import { contiguous, scoreRows, softmaxAndSum } from './float-rows.ts';
 import { applyMatrix, dotMean, headMatrix, makePageRelative } from './transform.ts';
 
 /** A thread's buffers for the codes and floats of a page. */
@@ -83,7 +83,7 @@ export function dequantizedKeys(
     beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
     scorePage(k, _page, head, query, scores, pageRope) {
       const transformed = queriesForPage(k, head, query, pageRope);
-      scoreRows(k, rows, buffers.floats(), transformed, pageTokens, scores, pageTokens);
+      scoreRows(k, rows, contiguous(buffers.floats(), pageTokens), transformed, scores, pageTokens);
       if (tables.mean !== undefined) addConstants(k, transformed, constantsOffset, group, scores, pageTokens);
     },
     gatherQueries(k, head, query, pageRope, queries, constants) {
@@ -133,7 +133,7 @@ export function dequantizedValues(
     floats: buffers.floats,
     beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
     accumulatePage(k, _page, _head, scores, state) {
-      softmaxAndSum(k, rows, buffers.floats(), scores, pageTokens, pageTokens, pageTokens, state);
+      softmaxAndSum(k, rows, contiguous(buffers.floats(), pageTokens), scores, pageTokens, pageTokens, state);
     },
   };
 }

@@ -2,7 +2,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import type { AttentionShape, KeyEmitter, ValueEmitter } from './attend.ts';
 import { blockAddress } from './dequantize-page.ts';
-import { scoreRows, softmaxAndSum } from './float-rows.ts';
+import { contiguous, scoreRows, softmaxAndSum } from './float-rows.ts';
 
 export function f16Keys(
   layout: PageLayout,
@@ -15,7 +15,7 @@ export function f16Keys(
     beginPage() {},
     scorePage(k, page, head, query, scores) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
-      scoreRows(k, rows, blockAddress(layout, page, head), query, pageTokens, scores, pageTokens);
+      scoreRows(k, rows, contiguous(blockAddress(layout, page, head), pageTokens), query, scores, pageTokens);
     },
   };
 }
@@ -32,7 +32,7 @@ export function f16Values(
     accumulatePage(k, page, head, scores, state) {
       const rows = { size: 2, dims: headDim, heads: group, relaxed } as const;
       const data = k.i32(blockAddress(layout, page, head));
-      softmaxAndSum(k, rows, data, scores, pageTokens, pageTokens, pageTokens, state);
+      softmaxAndSum(k, rows, contiguous(data, pageTokens), scores, pageTokens, pageTokens, state);
     },
   };
 }

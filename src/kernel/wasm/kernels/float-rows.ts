@@ -22,48 +22,52 @@ export interface FloatRows {
   relaxed: boolean;
 }
 
+/** Emits a loop over the parts of the rows that are contiguous in memory: their address, and number of rows. */
+export type RowSpans = (emit: (address: I32, count: I32) => void) => void;
+
+/** Rows in one piece. */
+export const contiguous =
+  (address: I32, count: I32): RowSpans =>
+  emit =>
+    emit(address, count);
+
 const loadRow = ({ size }: FloatRows, address: I32, offset = 0): V128 =>
   size === 4 ? v128.load(address, offset) : loadF16x4(address, offset);
 
-/** scores[head][stride] = query[head] . rows, four rows per iteration; `count` is rounded up to a multiple of 4. */
-export function scoreRows(
-  k: Kernel,
-  rows: FloatRows,
-  data: I32,
-  query: I32,
-  count: I32,
-  scores: I32,
-  stride: number,
-): void {
+/** scores[head][stride] = query[head] . rows, four rows per iteration: the rows of a span are rounded up to a multiple of 4. */
+export function scoreRows(k: Kernel, rows: FloatRows, spans: RowSpans, query: I32, scores: I32, stride: number): void {
   const { dims, size, heads } = rows;
   const madd = multiplyAdd(rows.relaxed);
   const rowBytes = dims * size;
   for (const pass of headPasses(heads)) {
     const acc = pass.map(() => [0, 1, 2, 3].map(() => k.v128()));
-    const [row, out] = [k.i32(data), k.i32(scores)];
-    k.for(0, count, 4, () => {
-      for (const sum of acc.flat()) k.set(sum, v128.zero);
-      // Sums and operands of an iteration must fit into registers: V8 loads all operands before it multiplies.
-      const rowsPerPass = pass.length > 2 ? 2 : 4;
-      for (let first = 0; first < 4; first += rowsPerPass) {
-        const [at, q] = [k.i32(row), k.i32(query)];
-        k.for(0, dims, 4, () => {
-          const queries = pass.map(head => k.v128(v128.load(q, 4 * head * dims)));
-          for (let r = first; r < first + rowsPerPass; r++) {
-            const value = k.v128(loadRow(rows, at, r * rowBytes));
-            queries.forEach((query, i) => {
-              k.set(acc[i][r], madd(value, query, acc[i][r]));
-            });
-          }
-          k.increment(at, 4 * size);
-          k.increment(q, 16);
+    const out = k.i32(scores);
+    spans((address, count) => {
+      const row = k.i32(address);
+      k.for(0, count, 4, () => {
+        for (const sum of acc.flat()) k.set(sum, v128.zero);
+        // Sums and operands of an iteration must fit into registers: V8 loads all operands before it multiplies.
+        const rowsPerPass = pass.length > 2 ? 2 : 4;
+        for (let first = 0; first < 4; first += rowsPerPass) {
+          const [at, q] = [k.i32(row), k.i32(query)];
+          k.for(0, dims, 4, () => {
+            const queries = pass.map(head => k.v128(v128.load(q, 4 * head * dims)));
+            for (let r = first; r < first + rowsPerPass; r++) {
+              const value = k.v128(loadRow(rows, at, r * rowBytes));
+              queries.forEach((query, i) => {
+                k.set(acc[i][r], madd(value, query, acc[i][r]));
+              });
+            }
+            k.increment(at, 4 * size);
+            k.increment(q, 16);
+          });
+        }
+        pass.forEach((head, i) => {
+          k.do(v128.store(out, horizontalSums(k, acc[i], f32x4.add), 4 * head * stride));
         });
-      }
-      pass.forEach((head, i) => {
-        k.do(v128.store(out, horizontalSums(k, acc[i], f32x4.add), 4 * head * stride));
+        k.increment(row, 4 * rowBytes);
+        k.increment(out, 16);
       });
-      k.increment(row, 4 * rowBytes);
-      k.increment(out, 16);
     });
   }
 }
@@ -72,10 +76,9 @@ export function scoreRows(
 function sumRows(
   k: Kernel,
   rows: FloatRows,
-  data: I32,
+  spans: RowSpans,
   weights: I32,
   stride: number,
-  count: I32,
   state: I32,
   stateStride: number,
   corrections: V128[],
@@ -88,22 +91,25 @@ function sumRows(
     const acc = pass.map(() => vectors.map(() => k.v128()));
     const value = k.v128();
     k.for(0, dims, 4 * vectors.length, first => {
-      const [row, w] = [k.i32(i32.add(data, i32.mul(first, size))), k.i32(weights)];
+      const w = k.i32(weights);
       const sums = k.i32(i32.add(state, i32.mul(first, 4)));
       const sumAt = (head: number, j: number) => head * stateStride + STATE_HEADER + 16 * j;
       pass.forEach((head, i) => {
         for (const j of vectors) k.set(acc[i][j], f32x4.mul(v128.load(sums, sumAt(head, j)), corrections[head]));
       });
-      k.for(0, count, 1, () => {
-        const weight = pass.map(head => k.v128(v128.load32Splat(w, 4 * head * stride)));
-        for (const j of vectors) {
-          k.set(value, loadRow(rows, row, 4 * size * j));
-          pass.forEach((_, i) => {
-            k.set(acc[i][j], madd(value, weight[i], acc[i][j]));
-          });
-        }
-        k.increment(row, dims * size);
-        k.increment(w, 4);
+      spans((address, count) => {
+        const row = k.i32(i32.add(address, i32.mul(first, size)));
+        k.for(0, count, 1, () => {
+          const weight = pass.map(head => k.v128(v128.load32Splat(w, 4 * head * stride)));
+          for (const j of vectors) {
+            k.set(value, loadRow(rows, row, 4 * size * j));
+            pass.forEach((_, i) => {
+              k.set(acc[i][j], madd(value, weight[i], acc[i][j]));
+            });
+          }
+          k.increment(row, dims * size);
+          k.increment(w, 4);
+        });
       });
       pass.forEach((head, i) => {
         for (const j of vectors) k.do(v128.store(sums, acc[i][j], sumAt(head, j)));
@@ -129,15 +135,14 @@ function maskPadding(k: Kernel, scores: I32, heads: number, stride: number, coun
   });
 }
 
-/** Online softmax and weighted sum of rows that are scored. There are `padded` scores for `count` rows. */
+/** Online softmax and weighted sum of rows that are scored. There are `padded` scores, at least as many as rows. */
 export function softmaxAndSum(
   k: Kernel,
   rows: FloatRows,
-  values: I32,
+  values: RowSpans,
   scores: I32,
   stride: number,
   padded: I32,
-  count: I32,
   state: I32,
 ): void {
   const stateStride = stateBytes(rows.dims);
@@ -145,15 +150,18 @@ export function softmaxAndSum(
     const headState = i32.add(state, head * stateStride);
     return k.v128(f32x4.splat(onlineSoftmax(k, i32.add(scores, 4 * head * stride), padded, headState, rows.relaxed)));
   });
-  sumRows(k, rows, values, scores, stride, count, state, stateStride, corrections);
+  sumRows(k, rows, values, scores, stride, state, stateStride, corrections);
 }
 
-/** Attends `count` rows of keys and values. `stride` is the number of scores per head that `scores` has space for. */
+/**
+ * Attends `count` rows of keys and values; only the last span may have a number of rows that is not a multiple of 4.
+ * `stride` is the number of scores per head that `scores` has space for.
+ */
 export function attendRows(
   k: Kernel,
   rows: FloatRows,
-  keys: I32,
-  values: I32,
+  keys: RowSpans,
+  values: RowSpans,
   count: I32,
   query: I32,
   scores: I32,
@@ -162,7 +170,7 @@ export function attendRows(
 ): void {
   const n = k.i32(count);
   const padded = k.i32(i32.and(i32.add(n, 3), -4));
-  scoreRows(k, rows, keys, query, padded, scores, stride);
+  scoreRows(k, rows, keys, query, scores, stride);
   maskPadding(k, scores, rows.heads, stride, n);
-  softmaxAndSum(k, rows, values, scores, stride, padded, n, state);
+  softmaxAndSum(k, rows, values, scores, stride, padded, state);
 }

@@ -86,13 +86,14 @@ export function dequantizeOaken(
 export function sealOaken(
   k: Kernel,
   encoding: Oaken,
-  { headDim, pageTokens, kvHeads }: PageShape,
+  shape: PageShape,
   tail: Tail,
   page: I32,
   block: I32,
   head: I32,
   codes: I32,
 ): void {
+  const { headDim, pageTokens, kvHeads } = shape;
   const [outerLow, innerLow, innerHigh, outerHigh] = encoding.thresholds.map(f32.const);
   const x = k.f32();
   const isOuter = () => i32.or(f32.lt(x, outerLow), f32.gt(x, outerHigh));
@@ -111,7 +112,7 @@ export function sealOaken(
       k.set(max, zero);
     }
     k.for(0, kvHeads, 1, h => {
-      const from = k.i32(tailVector(tail, headDim, h, t));
+      const from = k.i32(tailVector(tail, shape, h, t));
       k.for(0, 2 * headDim, 2, i => {
         k.set(x, loadF16(i32.add(from, i)));
         const bySide = (n: number, low: typeof outerLow, high: typeof outerLow) =>
@@ -150,7 +151,7 @@ export function sealOaken(
   const forEachBlockOf = (heads: I32, visit: () => void) =>
     k.for(0, heads, 1, h => {
       k.for(0, pageTokens, 1, t => {
-        const vector = k.i32(tailVector(tail, headDim, h, t));
+        const vector = k.i32(tailVector(tail, shape, h, t));
         forEachBlock(k, headDim, (first, end) => {
           countBlock(vector, first, end);
           visit();
@@ -170,7 +171,7 @@ export function sealOaken(
   const [min, max, size, list, sign, fitsList] = [k.f32(), k.f32(), k.f32(), k.i32(), k.i32(), k.i32()];
   const dropped = k.i32(0);
   k.for(0, pageTokens, 1, t => {
-    const vector = k.i32(tailVector(tail, headDim, head, t));
+    const vector = k.i32(tailVector(tail, shape, head, t));
     const to = k.i32(i32.add(codes, i32.mul(t, headDim)));
     const ranges = k.i32(rangesAt(t));
     forEachBlock(k, headDim, (first, last) => {

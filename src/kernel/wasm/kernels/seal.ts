@@ -33,7 +33,7 @@ interface SealContext {
 }
 
 /**
- * seal(tail, tailTokens, pageStart, firstCodedRow, page, pageRope, errors): the first four are a `Tail`; `pageRope` is
+ * seal(table, tailTokens, pageStart, firstCodedRow, page, pageRope, errors): the first four are a `Tail`; `pageRope` is
  * the page's rotation, for page-relative keys; `errors` receives one f32 per head where the layout has `tracksError`.
  */
 export function sealPage(
@@ -46,8 +46,8 @@ export function sealPage(
   const { headDim: D, pageTokens: P, kvHeads } = shape;
   const k = new Kernel(name, Array(10).fill('i32'));
   const params = k.params.map((_, i) => k.i32Param(i));
-  const [address, tailTokens, pageStart, firstCodedRow, page, pageRope, errors, chunk, chunks, thread] = params;
-  const tail: Tail = { address, tailTokens, pageStart, firstCodedRow };
+  const [table, tailTokens, pageStart, firstCodedRow, page, pageRope, errors, chunk, chunks, thread] = params;
+  const tail: Tail = { table, tailTokens, pageStart, firstCodedRow };
   const x = k.i32(scratch(k, thread));
   const y = layout.queryMatrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
@@ -55,7 +55,7 @@ export function sealPage(
   const one = k.v128(f32x4.const(1));
   const encodeMatrix = layout.encodeMatrix ?? layout.queryMatrix;
   k.for(chunk, kvHeads, chunks, head => {
-    loadTail(k, tail, head, D, P, x);
+    loadTail(k, tail, shape, head, x);
     const matrix =
       encodeMatrix && k.i32(headMatrix(layout, encodeMatrix, (tables.encodeMatrix ?? tables.queryMatrix)!, D, head));
     k.for(0, P, 1, t => {
@@ -70,7 +70,7 @@ export function sealPage(
     const storeError = (error: F32) => k.do(f32.store(i32.add(errors, i32.mul(head, 4)), error));
     if (encoding.kind === 'levels') sealLevels(s, encoding);
     else if (encoding.kind === 'hybrid') sealHybrid(s, encoding);
-    else if (encoding.kind === 'affine') sealAffine(s, encoding, tail, kvHeads);
+    else if (encoding.kind === 'affine') sealAffine(s, encoding, tail, shape);
     else if (encoding.kind === 'book')
       storeError(sealCodebook(k, encoding, shape, tables.books!, block, head, y, codes, firstCodedRow));
     else if (encoding.kind === 'oaken') sealOaken(k, encoding, shape, tail, page, block, head, codes);
@@ -85,9 +85,10 @@ export function sealPage(
   return k;
 }
 
-function loadTail(k: Kernel, tail: Tail, head: I32, D: number, P: number, x: I32): void {
+function loadTail(k: Kernel, tail: Tail, shape: PageShape, head: I32, x: I32): void {
+  const { headDim: D, pageTokens: P } = shape;
   k.for(0, P, 1, t => {
-    const from = k.i32(tailVector(tail, D, head, t));
+    const from = k.i32(tailVector(tail, shape, head, t));
     const to = k.i32(i32.add(x, i32.mul(t, 4 * D)));
     k.for(0, D, 4, i => k.do(v128.store(i32.add(to, i32.mul(i, 4)), loadF16x4(i32.add(from, i32.mul(i, 2))))));
   });
@@ -208,14 +209,14 @@ function sealAffine(
   { k, D, P, page, block, y, codes }: SealContext,
   encoding: PageEncoding & { kind: 'affine' },
   tail: Tail,
-  kvHeads: number,
+  shape: PageShape,
 ): void {
   const { norms, groupSize, axis } = encoding;
   if (norms) {
     const scalars = norms.per === 'page' ? page : block;
     k.for(0, P, 1, t => {
       const vector = k.i32(i32.add(y, i32.mul(t, 4 * D)));
-      const norm = k.f32(norms.per === 'page' ? tokenNorm(k, tail, t, kvHeads, D) : vectorNorm(k, vector, D));
+      const norm = k.f32(norms.per === 'page' ? tokenNorm(k, tail, t, shape) : vectorNorm(k, vector, D));
       // Heads that share a norm all store the same value.
       storeScalar(k, norms, scalars, t, norm);
       const at = i32.add(i32.add(scalars, norms.offset), i32.mul(t, norms.bytes));
@@ -271,11 +272,12 @@ function sealAffine(
 }
 
 /** A token's norm over all KV heads, computed from the tail: the rotation preserves it. */
-function tokenNorm(k: Kernel, tail: Tail, t: I32, kvHeads: number, D: number): F32 {
+function tokenNorm(k: Kernel, tail: Tail, t: I32, shape: PageShape): F32 {
+  const { kvHeads, headDim: D } = shape;
   const sum = k.v128(v128.zero);
   const v = k.v128();
   k.for(0, kvHeads, 1, head => {
-    const from = k.i32(tailVector(tail, D, head, t));
+    const from = k.i32(tailVector(tail, shape, head, t));
     k.for(0, 2 * D, 8, i => {
       k.set(v, loadF16x4(i32.add(from, i)));
       k.set(sum, f32x4.add(sum, f32x4.mul(v, v)));

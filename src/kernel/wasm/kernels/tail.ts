@@ -1,8 +1,10 @@
-/** The f16 tail that a page is sealed from: one layer's keys or values, [kv head][tailTokens][headDim]. */
+/** The f16 tail that a page is sealed from: blocks of one layer's keys or values, [kv head][tokens][headDim]. */
+import { tailBlockTokens } from '../../visibility.ts';
 import { type I32, i32 } from '../emit.ts';
 
 export interface Tail {
-  address: I32;
+  /** Address of a table of the blocks' addresses. */
+  table: I32;
   tailTokens: I32;
   /** Index of the page's first token in the tail. */
   pageStart: I32;
@@ -12,12 +14,15 @@ export interface Tail {
 
 /** Address of the vector that is encoded as row t of the page. */
 export function tailVector(
-  { address, tailTokens, pageStart, firstCodedRow }: Tail,
-  headDim: number,
+  { table, tailTokens, pageStart, firstCodedRow }: Tail,
+  { headDim, pageTokens }: { headDim: number; pageTokens: number },
   head: I32,
   t: I32,
 ): I32 {
-  const row = i32.select(i32.ltS(t, firstCodedRow), firstCodedRow, t);
-  const token = i32.remU(i32.add(pageStart, row), tailTokens);
-  return i32.add(address, i32.mul(i32.add(i32.mul(head, tailTokens), token), 2 * headDim));
+  const coded = i32.select(i32.ltS(t, firstCodedRow), firstCodedRow, t);
+  const token = i32.remU(i32.add(pageStart, coded), tailTokens);
+  const blockTokens = tailBlockTokens(pageTokens);
+  const block = i32.load(i32.add(table, i32.mul(i32.divU(token, blockTokens), 4)));
+  const row = i32.add(i32.mul(head, blockTokens), i32.remU(token, blockTokens));
+  return i32.add(block, i32.mul(row, 2 * headDim));
 }

@@ -17,7 +17,7 @@ export function scalarsPerHead({ encoding }: PageLayout, { headDim, pageTokens: 
   return (P * headDim) / 32;
 }
 
-/** Words per page in the table of a dispatch: slot and start of the tail, first coded row, rotation, place of the page. */
+/** Words per page in the table of a dispatch: place of its tail's slots, start, first coded row, rotation, place of the page. */
 export const WORDS_PER_REQUEST = 5;
 
 /** Words of the scratch buffers that a page has: vectors, codes and scalars. */

@@ -5,6 +5,7 @@
  */
 
 import type { PageEncoding, PageLayout, ScalarArray } from '../../page-layout.ts';
+import { tailBlockTokens } from '../../visibility.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { ofEveryPage, scalarsPerHead, WORDS_PER_REQUEST } from './pack.ts';
 import {
@@ -42,6 +43,7 @@ export function transformVectors(layout: PageLayout, shape: PageShape): Kernel {
   const rows = matrix ? matrix.length / D / (perHead ? kvHeads : 1) : D;
   const pairs = ropeFrequencies?.length ?? 0;
   const T = tokensPerWorkgroup(shape);
+  const blockTokens = tailBlockTokens(P);
   const prefetch = D % TRANSFORM.prefetch === 0 ? TRANSFORM.prefetch : 1;
   const multiply = `${each(T, t => `var sum${t} = 0.0;`, ' ')}
     for (var i = 0u; i < ${D}; i += ${prefetch}) {
@@ -66,16 +68,18 @@ var<workgroup> x: array<f32, ${T * D}>;
 fn main(group: vec3u, lane: u32) {
   let head = group.y;
   let request = p.table + group.z * ${WORDS_PER_REQUEST};
-  let slot = data[request];
+  let list = data[request];
   let start = data[request + 1];
   let first_coded = data[request + 2];
   ${pairs > 0 ? 'let rotation_at = data[request + 3];' : ''}
-  let first = slot * p.stride / 4 + (p.side * ${kvHeads} + head) * p.tokens * ${D / 2};
   for (var n = lane; n < ${(T * D) / 2}; n += ${TRANSFORM.lanes}) {
     let t = n / ${D / 2};
     let i = n % ${D / 2};
     let row = max(group.x * ${T} + t, first_coded);
-    var both = unpack2x16float(pool[first + (start + row) % p.tokens * ${D / 2} + i]);
+    let index = (start + row) % p.tokens;
+    let place = (p.side * ${kvHeads} + head) * ${blockTokens} + index % ${blockTokens};
+    let block = data[list + index / ${blockTokens}] * p.stride / 4;
+    var both = unpack2x16float(pool[block + place * ${D / 2} + i]);
     ${
       pairs > 0
         ? `if (i < ${pairs}) {

@@ -1,6 +1,7 @@
 /** What attention reads: sealed pages, and the f16 tokens of tails and sinks. */
 
 import type { PageLayout } from '../../page-layout.ts';
+import { tailBlockTokens } from '../../visibility.ts';
 import { f32, type Kernel, readBuffer, u32 } from '../kernel.ts';
 import { type AttendShape, attend, type KeyStage, type ValueStage } from './attend.ts';
 import { type Floats, floatKeys, floatValues } from './floats.ts';
@@ -62,10 +63,12 @@ export function attendPages(
 }
 
 /**
- * How f16 tokens are read: `SIDE_words(sinks, start, capacity, t, c)` loads eight dims of a token (zeros past the last
- * dim), `SIDE_eight` converts them to floats. `begin` declares `sinks`, `start` and `capacity` for a round.
+ * How f16 tokens are read: `SIDE_words(sinks, start, head, t, c)` loads eight dims of a token (zeros past the last dim),
+ * `SIDE_eight` converts them to floats. `begin` declares `sinks` and `start` for a round: the first row of the sinks, or the
+ * list of the slots of the tail's blocks.
  */
-export function f16Reader({ headDim: D, kvHeads }: PageShape) {
+export function f16Reader({ headDim: D, kvHeads, pageTokens }: PageShape) {
+  const blockTokens = tailBlockTokens(pageTokens);
   // Whole vectors where rows are multiples of eight dims, else pairs.
   const aligned = D % 8 === 0;
   const text = /* wgsl */ `
@@ -93,17 +96,22 @@ fn as_floats(words: vec4u) -> Eight {
     vec4f(unpack2x16float(words.z), unpack2x16float(words.w)),
   );
 }
-fn key_words(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> vec4u {
-  return read_words(sinks, start + (t % capacity) * ${D}, c);
+fn row_of(sinks: bool, start: u32, head: u32, t: u32) -> u32 {
+  if (sinks) { return start + (head * p.sinkTokens + t % p.sinkTokens) * ${D}; }
+  let index = t % p.tailTokens;
+  return data[start + index / ${blockTokens}] * p.tailStride / 2 + (head * ${blockTokens} + index % ${blockTokens}) * ${D};
 }
-fn value_words(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> vec4u {
-  return read_words(sinks, start + (t % capacity + ${kvHeads} * capacity) * ${D}, c);
+fn key_words(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> vec4u {
+  return read_words(sinks, row_of(sinks, start, head, t), c);
 }
-fn key_eight(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> Eight {
-  return as_floats(key_words(sinks, start, capacity, t, c));
+fn value_words(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> vec4u {
+  return read_words(sinks, row_of(sinks, start, head + ${kvHeads}, t), c);
 }
-fn value_eight(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> Eight {
-  return as_floats(value_words(sinks, start, capacity, t, c));
+fn key_eight(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> Eight {
+  return as_floats(key_words(sinks, start, head, t, c));
+}
+fn value_eight(sinks: bool, start: u32, head: u32, t: u32, c: u32) -> Eight {
+  return as_floats(value_words(sinks, start, head, t, c));
 }`;
   return {
     text,
@@ -113,12 +121,11 @@ fn value_eight(sinks: bool, start: u32, capacity: u32, t: u32, c: u32) -> Eight 
       : [readBuffer('tailPool', 'u32'), readBuffer('sinkPool', 'u32')],
     begin: `
     let sinks = data[item + 2] == 1;
-    let capacity = select(p.tailTokens, p.sinkTokens, sinks);
-    let start = data[item + 4] * select(p.tailStride, p.sinkStride, sinks) / 2 + head * capacity * ${D};`,
+    let start = select(p.table + data[item + 4], data[item + 4] * p.sinkStride / 2, sinks);`,
   };
 }
 
-/** Source words of an item: 0 for a tail and 1 for sinks, slot, first token, end of what the first row sees. */
+/** Source words of an item: 0 for a tail and 1 for sinks, list of slots or slot, first token, end of what the first row sees. */
 export function attendF16(shape: AttendShape, rows: number, parts: number): Kernel {
   const { headDim: D, group } = shape;
   const reader = f16Reader(shape);
@@ -126,7 +133,7 @@ export function attendF16(shape: AttendShape, rows: number, parts: number): Kern
     name: `f16 ${D}`,
     dim: D,
     tokens: F16_TOKENS_PER_ROUND,
-    call: `${side}_eight(sinks, start, capacity, first +`,
+    call: `${side}_eight(sinks, start, head, first +`,
     by: 'eight',
     dimOrder: sequentialDims,
     scale: 'vec4f(1.0)',

@@ -3,6 +3,7 @@
  * and transforms them back; appends new rows to tails and sinks.
  */
 
+import { tailBlockTokens } from '../../visibility.ts';
 import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { int8Buffers, toInt8 } from './activations.ts';
 import { each, ropeRotate, toF16 } from './snippets.ts';
@@ -314,18 +315,20 @@ fn main(group: vec3u, lane: u32) {
   };
 }
 
-/** Words per run of rows appended to tails and sinks: row, count, position, slot of the tail, slot of the sinks. */
-const APPEND_WORDS = 5;
+/** Words per run of rows appended to tails and sinks: row, count, position, list of the tail's slots, slot of the sinks. */
+export const APPEND_WORDS = 5;
 
 export interface Append {
   headDim: number;
   kvHeads: number;
+  pageTokens: number;
   sinks: boolean;
   /** Query heads, where they and the keys are rotated by RoPE on the way (both are written back). */
   ropeHeads?: number;
 }
 
-export function append({ headDim, kvHeads, sinks, ropeHeads }: Append): Kernel {
+export function append({ headDim, kvHeads, pageTokens, sinks, ropeHeads }: Append): Kernel {
+  const blockTokens = tailBlockTokens(pageTokens);
   const pairs = headDim / 2;
   const stored = 2 * kvHeads * pairs;
   const rotateText = /* wgsl */ `
@@ -335,9 +338,9 @@ fn rotate_row(x: vec2f, row: u32, pair: u32) -> vec2f {
   return rope_rotate(x, angles[row * p.pairs + pair]);
 }`;
   return {
-    name: `append ${headDim} ${kvHeads} ${sinks ? 'sinks' : 'tail'}${ropeHeads ? ` rope ${ropeHeads}` : ''}`,
+    name: `append ${headDim} ${kvHeads} ${sinks ? 'sinks' : `tail ${blockTokens}`}${ropeHeads ? ` rope ${ropeHeads}` : ''}`,
     summary: 'Stores new keys and values as f16 in the tail or the sinks; optionally rotates keys and queries by RoPE.',
-    params: u32('runs', 'stride', 'tokens', 'slotWord', ...(ropeHeads ? ['pairs'] : [])),
+    params: u32('runs', 'stride', 'tokens', ...(ropeHeads ? ['pairs'] : [])),
     buffers: [
       readBuffer('data', 'u32'),
       ropeHeads ? writeBuffer('k', 'vec2f') : readBuffer('k', 'vec2f'),
@@ -373,8 +376,15 @@ fn main(group: vec3u, lane: u32) {
     x = ${ropeHeads ? 'rotate_row(k[origin], row, pair)' : 'k[origin]'};
     ${ropeHeads ? 'k[origin] = x;' : ''}
   }
-  let place = (side * ${kvHeads} + head) * p.tokens + position % p.tokens;
-  pool[data[run + p.slotWord] * p.stride / 4 + place * ${pairs} + pair] = to_f16(x.x) | (to_f16(x.y) << 16);
+  ${
+    sinks
+      ? `let slot = data[run + 4];
+  let place = (side * ${kvHeads} + head) * p.tokens + position;`
+      : `let index = position % p.tokens;
+  let slot = data[p.runs + data[run + 3] + index / ${blockTokens}];
+  let place = (side * ${kvHeads} + head) * ${blockTokens} + index % ${blockTokens};`
+  }
+  pool[slot * p.stride / 4 + place * ${pairs} + pair] = to_f16(x.x) | (to_f16(x.y) << 16);
 }`,
   };
 }

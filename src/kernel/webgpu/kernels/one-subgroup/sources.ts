@@ -52,7 +52,7 @@ export function attendF16OneSubgroup(shape: AttendShape, rows: number): Kernel {
     ahead: { keys: 4, values: 4 },
     unit: 1,
     adjacent: false,
-    load: (t, cs) => cs.map(c => `${side}_words(sinks, start, capacity, first + ${t}, ${c})`),
+    load: (t, cs) => cs.map(c => `${side}_words(sinks, start, head, first + ${t}, ${c})`),
     four: fourF16,
     text: side === 'key' ? text : '',
   });

@@ -1,0 +1,146 @@
+/**
+ * A sequence's f16 tail: a ring of small blocks (kernel/visibility.ts), of which only those with tokens are allocated. Files
+ * hold it as one ring of tailCapacity tokens, [layer][keys, values][kv head][token % capacity][headDim], zeros where there
+ * is no token.
+ */
+import { assert } from '../errors.ts';
+import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
+import { type SealingRule, tailBlocks, tailBlockTokens, tailCapacity } from '../kernel/visibility.ts';
+import { f16Block, f16BlockBytes } from './leaf.ts';
+import type { Pool, SharedBlock } from './pool.ts';
+
+/** Tokens from `from` to before `to`. */
+export interface TokenRange {
+  from: number;
+  to: number;
+}
+
+export interface Tail {
+  readonly blocks: KvView['tail'];
+  readonly bytes: number;
+  /** Bytes that `grow` would allocate. */
+  bytesFor(tokens: TokenRange): number;
+  /** Allocates the blocks of these tokens. */
+  grow(tokens: TokenRange): void;
+  /** Frees all other blocks. */
+  trim(tokens: TokenRange): void;
+  /** Holds its blocks, whatever becomes of the tail, while `work` runs. */
+  holding<T>(work: () => T): T;
+}
+
+/** Capacity of the ring in tokens. */
+export const tailTokens = (sealing: SealingRule): number => tailBlocks(sealing) * tailBlockTokens(sealing.pageTokens);
+
+export function createTail(
+  pool: Pool,
+  shape: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,
+  sealing: SealingRule,
+): Tail {
+  const blockTokens = tailBlockTokens(sealing.pageTokens);
+  const ring: (SharedBlock | undefined)[] = Array(tailBlocks(sealing)).fill(undefined);
+  let blocks: KvView['tail'] = [];
+  const noteChange = () => {
+    blocks = ring.map(shared => shared?.block);
+  };
+  const allocated = () => ring.filter(shared => shared !== undefined);
+  const placesOf = ({ from, to }: TokenRange): number[] => {
+    const first = Math.floor(from / blockTokens);
+    const count = Math.min(ring.length, Math.ceil(to / blockTokens) - first);
+    return Array.from({ length: Math.max(0, count) }, (_, i) => (first + i) % ring.length);
+  };
+  const bytesOf = (count: number) => count * f16BlockBytes(shape, blockTokens);
+  noteChange();
+  return {
+    get blocks() {
+      return blocks;
+    },
+    get bytes() {
+      return bytesOf(allocated().length);
+    },
+    bytesFor: tokens => bytesOf(placesOf(tokens).filter(place => !ring[place]).length),
+    grow(tokens) {
+      for (const place of placesOf(tokens)) {
+        if (ring[place]) continue;
+        ring[place] = pool.allocate(...f16Block(shape, blockTokens));
+        noteChange();
+      }
+    },
+    trim(tokens) {
+      const kept = placesOf(tokens);
+      ring.forEach((shared, place) => {
+        if (!shared || kept.includes(place)) return;
+        pool.release(shared);
+        ring[place] = undefined;
+        noteChange();
+      });
+    },
+    holding(work) {
+      const held = allocated().map(pool.retain);
+      try {
+        return work();
+      } finally {
+        for (const shared of held) pool.release(shared);
+      }
+    },
+  };
+}
+
+/** Bytes of a tail in a file. */
+export const tailFileBytes = (shape: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>, sealing: SealingRule): number =>
+  f16BlockBytes(shape, tailCapacity(sealing));
+
+/** Visits the vectors of these tokens: their block, byte offsets in it and in a file, and number of bytes. */
+function eachVector(
+  { shape, tail }: KvView,
+  sealing: SealingRule,
+  { from, to }: TokenRange,
+  visit: (block: Block, at: number, inFile: number, bytes: number) => void,
+): void {
+  const blockTokens = tailBlockTokens(sealing.pageTokens);
+  const capacity = tailCapacity(sealing);
+  const bytes = 2 * shape.headDim;
+  for (let token = from; token < to; token++) {
+    const place = token % shape.tailTokens;
+    const block = tail[Math.floor(place / blockTokens)];
+    assert(block, `token ${token} has no block in the tail`);
+    for (let head = 0; head < 2 * shape.kvHeads * shape.layers.length; head++)
+      visit(
+        block,
+        (head * blockTokens + (place % blockTokens)) * bytes,
+        (head * capacity + (token % capacity)) * bytes,
+        bytes,
+      );
+  }
+}
+
+/** The tail of a sequence as in a file. Sealed and removed tokens are not in it. */
+export async function readTail(
+  device: Pick<Device, 'readBlock'>,
+  view: KvView,
+  sealing: SealingRule,
+  tokens: TokenRange,
+): Promise<Uint8Array> {
+  const file = new Uint8Array(tailFileBytes(view.shape, sealing));
+  const contents = new Map<Block, Uint8Array>();
+  for (const block of view.tail) if (block) contents.set(block, await device.readBlock(block));
+  eachVector(view, sealing, tokens, (block, at, inFile, bytes) => {
+    file.set(contents.get(block)!.subarray(at, at + bytes), inFile);
+  });
+  return file;
+}
+
+/** The reverse: writes to the blocks of the tail. */
+export function writeTail(
+  device: Pick<Device, 'writeBlock'>,
+  view: KvView,
+  sealing: SealingRule,
+  tokens: TokenRange,
+  file: Uint8Array,
+): void {
+  const contents = new Map<Block, Uint8Array>();
+  for (const block of view.tail) if (block) contents.set(block, new Uint8Array(block.bytes));
+  eachVector(view, sealing, tokens, (block, at, inFile, bytes) => {
+    contents.get(block)!.set(file.subarray(inFile, inFile + bytes), at);
+  });
+  for (const [block, bytes] of contents) device.writeBlock(block, bytes);
+}

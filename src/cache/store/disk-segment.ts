@@ -36,6 +36,8 @@ export const PREFIX_BYTES = ENTRY_HEADER_BYTES + HEADER_BYTES;
 const INDEX_HEADER_BYTES = 16;
 const ID_BYTES = 8;
 const VERSION = 1;
+/** What does not verify is read again: a bit may have been flipped on the way. */
+export const MAX_READS = 4;
 const ascii = (text: string) => new TextEncoder().encode(text);
 const [SEGMENT_MAGIC, ENTRY_MAGIC, INDEX_MAGIC] = ['kvsg', 'kven', 'kvix'].map(ascii);
 
@@ -139,7 +141,7 @@ export async function readEntries(
   size: number,
 ): Promise<{ header: SegmentHeader; entries: ScannedEntry[] } | undefined> {
   if (size < SEGMENT_HEADER_BYTES) return undefined;
-  const header = await readTwice(file, SEGMENT_HEADER_BYTES, 0, decodeSegmentHeader);
+  const header = await readAndDecode(file, SEGMENT_HEADER_BYTES, 0, decodeSegmentHeader);
   if (!header) return undefined;
   const indexed = await readIndex(fs, path, header.id, size).catch(() => undefined);
   return { header, entries: indexed ?? (await scan(file, header.id, size)) };
@@ -177,7 +179,7 @@ async function readIndex(
 async function scan(file: OpenFile, id: Uint8Array, size: number): Promise<ScannedEntry[]> {
   const entries: ScannedEntry[] = [];
   for (let offset = SEGMENT_HEADER_BYTES; offset + PREFIX_BYTES <= size; ) {
-    const entry = await readTwice(file, PREFIX_BYTES, offset, prefix => decodePrefix(id, prefix));
+    const entry = await readAndDecode(file, PREFIX_BYTES, offset, prefix => decodePrefix(id, prefix));
     if (!entry || offset + PREFIX_BYTES + entry.length > size) break;
     entries.push({ ...entry, offset });
     offset += PREFIX_BYTES + entry.length;
@@ -186,15 +188,18 @@ async function scan(file: OpenFile, id: Uint8Array, size: number): Promise<Scann
 }
 
 /** Reads again what cannot be decoded: all that follows would be lost to a bit flipped on the way. */
-async function readTwice<T>(
+async function readAndDecode<T>(
   file: OpenFile,
   bytes: number,
   offset: number,
   decode: (bytes: Uint8Array) => T | undefined,
 ): Promise<T | undefined> {
   const buffer = new Uint8Array(bytes);
-  const read = async () => ((await readFully(file, buffer, offset)) ? decode(buffer) : undefined);
-  return (await read()) ?? (await read());
+  for (let tries = 0; tries < MAX_READS; tries++) {
+    const decoded = (await readFully(file, buffer, offset)) ? decode(buffer) : undefined;
+    if (decoded) return decoded;
+  }
+  return undefined;
 }
 
 const viewOf = (bytes: Uint8Array) => new DataView(bytes.buffer, bytes.byteOffset, bytes.length);

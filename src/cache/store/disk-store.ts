@@ -11,7 +11,7 @@ import { formatBytes } from '../../units.ts';
 import type { CacheRecord } from '../record.ts';
 import { acquireLock } from './disk-lock.ts';
 import { createLog, type Entry, fileError, hexText, type NewEntry, type Segment } from './disk-log.ts';
-import { PREFIX_BYTES, SEGMENT_HEADER_BYTES, verifyEntry } from './disk-segment.ts';
+import { MAX_READS, PREFIX_BYTES, SEGMENT_HEADER_BYTES, verifyEntry } from './disk-segment.ts';
 import { type FileSystem, openNodeFileSystem } from './file-system.ts';
 import { createMeter, type LeafStore, nameText, type RecordName, type StoreOptions, tenantId } from './leaf-store.ts';
 
@@ -96,23 +96,29 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
 
   /** One writer at a time. What fails is reported, and the rest goes on. */
   let last: Promise<unknown> = Promise.resolve();
-  const exclusive = (act: string, run: () => Promise<boolean | void>): Promise<boolean> => {
+  const exclusive = (act: string, run: () => Promise<unknown>): Promise<boolean> => {
     const result = last.then(run).then(
-      isDone => isDone ?? true,
+      isDone => isDone !== false,
       error => reportMediumError(error, act),
     );
     last = result.catch(() => {});
     return result;
   };
 
+  /** Reads again what does not verify: a bit may have been flipped on the way. */
+  const tryRead = async (entry: Entry, buffer: Uint8Array): Promise<CacheRecord | undefined> => {
+    for (let tries = 0; tries < MAX_READS; tries++) {
+      const record = (await log.read(entry, buffer)) ? verifyEntry(buffer, entry.name) : undefined;
+      if (record) return record;
+    }
+    return undefined;
+  };
+
   /** Reads and verifies an entry; undefined if that fails. A damaged one is forgotten. */
   const readEntry = async (entry: Entry, buffer: Uint8Array): Promise<CacheRecord | undefined> => {
     try {
-      // Read again what does not verify: a bit may have been flipped on the way.
-      for (let tries = 0; tries < 2; tries++) {
-        const record = (await log.read(entry, buffer)) ? verifyEntry(buffer, entry.name) : undefined;
-        if (record) return record;
-      }
+      const record = await tryRead(entry, buffer);
+      if (record) return record;
     } catch (error) {
       reportMediumError(error as NodeJS.ErrnoException, 'read', entry.segment.path);
       return undefined;
@@ -180,6 +186,13 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
   const compact = async (segment: Segment): Promise<boolean> =>
     (await copy([...segment.live])) && (await log.remove(segment));
 
+  const flush = async (): Promise<boolean> => {
+    let isDone = await log.flush();
+    // What a failed sync may have lost is written again.
+    for (const segment of log.segments.filter(({ isSynced }) => !isSynced)) isDone = (await compact(segment)) && isDone;
+    return isDone;
+  };
+
   const oldest = (): Segment | undefined => log.segments.find(({ isWritten }) => !isWritten);
 
   /** Evicts the oldest segments. Half a segment stays free: for what is copied. */
@@ -188,8 +201,9 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
       if (!oldest()) await log.seal();
       const segment = oldest();
       if (!segment) return true;
-      let kept = 0;
-      const used = [...segment.live].filter(entry => entry.used && (kept += entry.size) <= segmentBytes / 2);
+      const used: Entry[] = [];
+      for (const entry of segment.live)
+        if (entry.used && entry.size + totalSize(used) <= segmentBytes / 2) used.push(entry);
       // On a full disk they cannot be copied, and go as well.
       await copy(used).catch(reportMediumError);
       if (!(await log.remove(segment))) return false;
@@ -234,7 +248,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
     if (newest?.isWritten && newest.created + ttlMs / 4 <= now()) await log.seal();
     const sealed = log.segments.filter(({ isWritten }) => !isWritten);
     for (const segment of sealed) if (segment.live.size === 0) await log.remove(segment);
-    const sparse = sealed.filter(({ live }) => live.size > 0 && liveBytes(live) < segmentBytes / 2);
+    const sparse = sealed.filter(({ live }) => live.size > 0 && totalSize(live) < segmentBytes / 2);
     if (sparse.length >= MIN_MERGED) for (const segment of sparse) await compact(segment);
   };
 
@@ -243,14 +257,18 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
     exclusive('changed', async () => {
       for (const entry of entries()) drop(entry);
       // Other copies of these records are dead bytes, too.
-      const segments = log.segments.filter(({ size, live }) => size > SEGMENT_HEADER_BYTES + liveBytes(live));
+      const segments = log.segments.filter(({ size, live }) => size > SEGMENT_HEADER_BYTES + totalSize(live));
       if (segments.some(({ isWritten }) => isWritten)) await log.seal();
       let isDone = true;
       for (const segment of segments) isDone = (await compact(segment)) && isDone;
       return isDone;
     });
 
-  for (const entry of await log.load().catch(opened)) add(entry);
+  for (const entry of await log.load().catch(opened)) {
+    // A crash while a segment was copied leaves two copies, one of which may be incomplete.
+    const isSecond = index.has(entry.name);
+    if (!isSecond || (await tryRead(entry, new Uint8Array(entry.size)).catch(() => undefined))) add(entry);
+  }
   void exclusive('read', sweep);
   const timer = setInterval(() => exclusive('read', sweep), Math.min(SWEEP_MS, ttlMs));
   timer.unref?.();
@@ -273,7 +291,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
       return missing < 0 ? chain.length : missing;
     },
     delete: names => deleteEntries(() => names.flatMap(name => index.get(nameText(name)) ?? [])),
-    flush: () => exclusive('synced', log.flush),
+    flush: () => exclusive('synced', flush),
     async close() {
       if (isClosed) return;
       isClosed = true;
@@ -320,9 +338,9 @@ function usageOf(entries: Iterable<Entry>): Map<string, TenantUsage> {
   return usage;
 }
 
-const liveBytes = (live: Iterable<Entry>): number => {
+const totalSize = (entries: Iterable<Entry>): number => {
   let bytes = 0;
-  for (const { size } of live) bytes += size;
+  for (const { size } of entries) bytes += size;
   return bytes;
 };
 

@@ -6,6 +6,7 @@
  * segments have unique names and never change, so each would only miss what the other removes.
  */
 import { InputError } from '../../errors.ts';
+import { MAX_READS } from './disk-segment.ts';
 import { type FileSystem, writeFully } from './file-system.ts';
 
 const HEARTBEAT_MS = 5_000;
@@ -65,11 +66,18 @@ export async function acquireLock(fs: FileSystem, folder: string): Promise<Lock>
 
 /** Undefined if the file cannot be understood: its process died before it was written. */
 async function readHolder(fs: FileSystem, path: string): Promise<Holder | undefined> {
-  const bytes = new Uint8Array(MAX_BYTES);
   const file = await fs.open(path).catch(() => undefined);
+  const bytes = new Uint8Array(MAX_BYTES);
+  const read = async () => new TextDecoder().decode(bytes.subarray(0, await file?.read(bytes, 0)));
   try {
-    const length = (await file?.read(bytes, 0)) ?? 0;
-    const { pid, started, host, id, beat } = JSON.parse(new TextDecoder().decode(bytes.subarray(0, length)));
+    // Until two reads agree: a lock must not be lost to a bit flipped on the way.
+    let text = await read();
+    for (let tries = 0; tries < MAX_READS; tries++) {
+      const again = await read();
+      if (again === text) break;
+      text = again;
+    }
+    const { pid, started, host, id, beat } = JSON.parse(text);
     return { pid: Number(pid), started: String(started), host: String(host), id: String(id), beat: Number(beat) };
   } catch {
     return undefined;

@@ -59,17 +59,20 @@ export async function openRedisStore(options: RedisStoreOptions): Promise<LeafSt
   let connecting: Promise<RedisConnection> | undefined;
   let isClosed = false;
 
+  const noteError = (error: Error) =>
+    meter.error(new NetworkError(`Redis does not answer: ${error.message}.`, { cause: error }));
+
   /** Runs a round of commands; undefined if the server cannot be reached or takes too long. */
   const attempt = async <T>(run: (redis: RedisConnection) => Promise<T>): Promise<T | undefined> => {
     if (isClosed || !breaker.allows()) return undefined;
     try {
-      connecting ??= connectRedis(module, { urls, cluster, timeoutMs, tls: options.tls });
-      const result = await withTimeout(connecting.then(run), timeoutMs);
+      connecting ??= connectRedis(module, { urls, cluster, timeoutMs, tls: options.tls, onError: noteError });
+      const result = await run(await connecting);
       breaker.noteSuccess();
       return result;
     } catch (error) {
       breaker.noteFailure();
-      meter.error(new NetworkError(`Redis does not answer: ${(error as Error).message}.`, { cause: error }));
+      noteError(error as Error);
       // A cluster whose nodes were not found, or a connection that hangs, is opened again.
       const failed = connecting;
       connecting = undefined;
@@ -194,12 +197,4 @@ function* batches(records: readonly CacheRecord[]): Generator<CacheRecord[], voi
     bytes += record.payload.length;
   }
   if (batch.length > 0) yield batch;
-}
-
-async function withTimeout<T>(result: Promise<T>, ms: number): Promise<T> {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${ms} ms`)), ms);
-  });
-  return Promise.race([result, late]).finally(() => clearTimeout(timer));
 }

@@ -8,7 +8,7 @@ import { build } from 'esbuild';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { openDiskStore } from '../src/cache/store/disk-store.ts';
 import { seeded } from './random.ts';
-import { testRecord } from './store-records.ts';
+import { testName, testRecord } from './store-records.ts';
 
 const KILLS = process.env.KVASIR_LONG ? 1000 : 50;
 const LANES = 2;
@@ -25,10 +25,9 @@ afterAll(() => rmSync(folder, { recursive: true }));
 async function runAndKill(path: string, first: number, afterMs: number): Promise<number> {
   const child = spawn(process.execPath, [writer, path, String(first)], { stdio: ['ignore', 'pipe', 'inherit'] });
   let output = '';
-  let timer: NodeJS.Timeout | undefined;
   child.stdout.on('data', chunk => {
+    if (output === '') setTimeout(() => child.kill('SIGKILL'), afterMs);
     output += chunk;
-    timer ??= setTimeout(() => child.kill('SIGKILL'), afterMs);
   });
   const [, signal] = await new Promise<[number | null, string | null]>(resolve =>
     child.once('close', (...result) => resolve(result)),
@@ -39,7 +38,7 @@ async function runAndKill(path: string, first: number, afterMs: number): Promise
   return Number(counts.at(-1) ?? first);
 }
 
-it.each(Array.from({ length: LANES }, (_, lane) => lane))(
+it.concurrent.each(Array.from({ length: LANES }, (_, lane) => lane))(
   'finds all flushed records after a kill, and never wrong bytes (lane %i)',
   async lane => {
     const path = join(folder, `lane${lane}`);
@@ -59,7 +58,7 @@ it.each(Array.from({ length: LANES }, (_, lane) => lane))(
         else expect(found || (await store.has([record])) === 0, `bytes of record ${n}`).toBe(true);
       }
       for (const [from, to] of flushed)
-        for (let n = from; n < to; n++) expect(await store.has([testRecord(n)]), `record ${n}`).toBe(1);
+        for (let n = from; n < to; n++) expect(await store.has([testName(n)]), `record ${n}`).toBe(1);
       await store.close();
       next = end + 300;
     }

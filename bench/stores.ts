@@ -12,6 +12,7 @@ import { openDiskStore } from '../src/cache/store/disk-store.ts';
 import { createHostStore } from '../src/cache/store/host-store.ts';
 import type { LeafStore } from '../src/cache/store/leaf-store.ts';
 import { openRedisStore } from '../src/cache/store/redis-store.ts';
+import { wasmSupport } from '../src/kernel/wasm/support.ts';
 
 const LEAF_BYTES = 2 ** 20;
 const LEAVES = 256;
@@ -54,6 +55,9 @@ async function compare(name: string, store: LeafStore, plain: () => Promise<void
     `${name}: ${rate.toFixed(2)} GB/s, plain ${plainRate.toFixed(2)} GB/s, ratio ${(rate / plainRate).toFixed(2)}`,
   );
 }
+
+// Allows relaxed SIMD, as opening a device does: checksums use it.
+await wasmSupport();
 
 const host = createHostStore({ capacity: 2 * LEAVES * LEAF_BYTES });
 await compare('host against memcpy', host, async () => {

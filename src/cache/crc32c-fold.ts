@@ -8,7 +8,7 @@
  */
 import { i8x16, i32x4, type V128, v128 } from '../kernel/wasm/emit.ts';
 import { Kernel, moduleBytes } from '../kernel/wasm/module.ts';
-import { transpose4x4 } from '../kernel/wasm/ops.ts';
+import { swizzle, transpose4x4 } from '../kernel/wasm/ops.ts';
 
 export const FOLD_BYTES = 64;
 
@@ -24,8 +24,9 @@ type Fold = (crc: number, bytes: Uint8Array) => Uint8Array;
 /** Undefined where there is no WASM SIMD. `multiply` advances a word by 64 bytes. */
 export function createFold(multiply: (word: number) => number): Fold | undefined {
   if (typeof WebAssembly === 'undefined') return undefined;
-  const code = moduleBytes([foldKernel()], { maxPages: 1, shared: false });
-  if (!WebAssembly.validate(code)) return undefined;
+  const modules = [true, false].map(relaxed => moduleBytes([foldKernel(relaxed)], { maxPages: 1, shared: false }));
+  const code = modules.find(module => WebAssembly.validate(module));
+  if (!code) return undefined;
   const memory = new WebAssembly.Memory({ initial: 1, maximum: 1 });
   const { exports } = new WebAssembly.Instance(new WebAssembly.Module(code), { env: { memory } });
   const run = exports.fold as (end: number) => void;
@@ -50,7 +51,7 @@ export function createFold(multiply: (word: number) => number): Fold | undefined
 }
 
 /** fold(end): folds the blocks from INPUT to `end` into the state. */
-function foldKernel(): Kernel {
+function foldKernel(relaxed: boolean): Kernel {
   const k = new Kernel('fold', ['i32']);
   const state = [0, 1, 2, 3].map(i => k.v128(v128.load(STATE, 16 * i)));
   k.forAddresses(INPUT, k.i32Param(0), FOLD_BYTES, address => {
@@ -63,7 +64,7 @@ function foldKernel(): Kernel {
       nibbles.forEach((nibble, high) => {
         next.forEach((sum, byte) => {
           const table = v128.load(0, 16 * (4 * (2 * i + high) + byte));
-          k.set(sum, v128.xor(sum, i8x16.swizzle(table, nibble)));
+          k.set(sum, v128.xor(sum, swizzle(relaxed)(table, nibble)));
         });
       });
     });

@@ -19,12 +19,15 @@ for (let i = 256; i < tables.length; i++) tables[i] = (tables[i - 256] >>> 8) ^ 
 /** Below this, copying to WASM memory does not pay. */
 const MIN_FOLD_BYTES = 1024;
 
-const fold = createFold(word => update(word, new Uint8Array(FOLD_BYTES)));
+/** Made on first use: opening a device may have allowed relaxed SIMD by then, which is faster. */
+let fold: ReturnType<typeof createFold> | null = null;
 
 /** The checksum of `bytes`, or of what has the checksum `before` followed by `bytes`. An unsigned 32-bit number. */
 export function crc32c(bytes: Uint8Array, before = 0): number {
   let crc = ~before;
   let rest = bytes;
+  if (fold === null && bytes.length >= MIN_FOLD_BYTES)
+    fold = createFold(word => update(word, new Uint8Array(FOLD_BYTES)));
   if (fold && bytes.length >= MIN_FOLD_BYTES) {
     const folded = bytes.length - (bytes.length % FOLD_BYTES);
     crc = update(0, fold(crc, bytes.subarray(0, folded)));

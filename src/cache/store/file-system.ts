@@ -1,0 +1,81 @@
+/** What the disk store needs of a file system: an interface, so that tests can record, delay and break every operation. */
+
+export interface OpenFile {
+  /** Reads at a position; returns the number of bytes read, which may be fewer than asked for. */
+  read(into: Uint8Array, position: number): Promise<number>;
+  /** Writes at a position; returns the number of bytes written, which may be fewer than given. */
+  write(chunks: readonly Uint8Array[], position: number): Promise<number>;
+  /** Makes what was written durable. */
+  sync(): Promise<void>;
+  size(): Promise<number>;
+  close(): Promise<void>;
+}
+
+export interface FileSystem {
+  open(path: string): Promise<OpenFile>;
+  /** Creates a file that only its owner can read. It must not exist. */
+  create(path: string): Promise<OpenFile>;
+  /** Creates a folder that only its owner can read, and those above it. */
+  makeFolder(path: string): Promise<void>;
+  /** Names in a folder; none if there is no such folder. */
+  list(path: string): Promise<string[]>;
+  rename(from: string, to: string): Promise<void>;
+  remove(path: string): Promise<void>;
+  /** Makes creations, renames and removals in a folder durable, where the system can. */
+  syncFolder(path: string): Promise<void>;
+}
+
+/** Node's file system. Its modules are imported on use, so that browsers can load this file. */
+export async function openNodeFileSystem(): Promise<FileSystem> {
+  const { chmod, mkdir, open, readdir, rename, unlink } = await import('node:fs/promises');
+  const openFile = async (path: string, flags: string): Promise<OpenFile> => {
+    const file = await open(path, flags, 0o600);
+    return {
+      read: async (into, position) => (await file.read(into, 0, into.length, position)).bytesRead,
+      write: async (chunks, position) => (await file.writev(chunks as Uint8Array[], position)).bytesWritten,
+      sync: () => file.sync(),
+      size: async () => (await file.stat()).size,
+      close: () => file.close(),
+    };
+  };
+  return {
+    open: path => openFile(path, 'r'),
+    create: path => openFile(path, 'wx+'),
+    async makeFolder(path) {
+      const created = await mkdir(path, { recursive: true, mode: 0o700 });
+      // The mode of an existing folder is its owner's choice, except for the store's own.
+      if (created === undefined) await chmod(path, 0o700);
+    },
+    list: path => readdir(path).catch(error => (error.code === 'ENOENT' ? [] : Promise.reject(error))),
+    rename,
+    remove: unlink,
+    async syncFolder(path) {
+      // Not every system can open a folder.
+      const folder = await open(path, 'r').catch(() => undefined);
+      await folder?.sync().finally(() => folder.close());
+    },
+  };
+}
+
+/** Fills `into` from a position; returns whether there were enough bytes. */
+export async function readFully(file: OpenFile, into: Uint8Array, position: number): Promise<boolean> {
+  for (let done = 0; done < into.length; ) {
+    const count = await file.read(into.subarray(done), position + done);
+    if (count === 0) return false;
+    done += count;
+  }
+  return true;
+}
+
+/** Writes all chunks. Systems limit the number of chunks per call. */
+export async function writeFully(file: OpenFile, chunks: readonly Uint8Array[], position: number): Promise<void> {
+  const MAX_CHUNKS = 512;
+  let at = position;
+  for (let rest = chunks.filter(({ length }) => length > 0); rest.length > 0; ) {
+    let count = await file.write(rest.slice(0, MAX_CHUNKS), at);
+    if (count === 0) throw Object.assign(new Error('nothing was written'), { code: 'EIO' });
+    at += count;
+    while (count > 0 && rest[0].length <= count) count -= rest.shift()!.length;
+    if (count > 0) rest = [rest[0].subarray(count), ...rest.slice(1)];
+  }
+}

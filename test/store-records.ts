@@ -1,0 +1,15 @@
+/** Records whose payload follows from their number, for processes that must agree on them. */
+import type { LeafKey } from '../src/cache/leaf-key.ts';
+import type { CacheRecord } from '../src/cache/record.ts';
+import type { RecordName } from '../src/cache/store/leaf-store.ts';
+
+export function testName(number: number): RecordName {
+  const key = new Uint8Array(32) as LeafKey;
+  new DataView(key.buffer).setUint32(0, number);
+  return { kind: 'leaf', key };
+}
+
+export function testRecord(number: number): CacheRecord {
+  const payload = Uint8Array.from({ length: 16 * (1 + ((number * 7919) % 600)) }, (_, i) => (i * (number + 7)) >> 3);
+  return { ...testName(number), payload };
+}

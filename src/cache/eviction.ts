@@ -10,8 +10,8 @@ export interface Evictable {
   readonly lastUsed: number;
   /** Uses since it was cached; uses that overlap count once. A policy may add uses from before. */
   uses: number;
-  /** Whether somebody other than the index holds it. */
-  readonly busy: boolean;
+  /** What the index and those who use the leaf hold. */
+  readonly leaf?: { readonly holders: number };
 }
 
 /**

@@ -77,9 +77,6 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     lastUsed: 0,
     uses: 0,
     childCount: 0,
-    get busy() {
-      return (node.leaf?.holders ?? 0) > 1;
-    },
   });
   const noteUse = (node: PrefixNode) => {
     node.uses++;
@@ -195,7 +192,14 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
 }
 
 /** 52 bits that name a text: policies remember evicted leaves by it. A collision costs a policy accuracy, nothing else. */
-export const rootKey = (salt: string): number => childKey(0, hashTokens([...salt].map(char => char.codePointAt(0)!), 0));
+export const rootKey = (salt: string): number =>
+  childKey(
+    0,
+    hashTokens(
+      [...salt].map(char => char.codePointAt(0)!),
+      0,
+    ),
+  );
 
 export function childKey(parent: number, hash: number): number {
   const low = mix((parent % 2 ** 32) ^ hash);

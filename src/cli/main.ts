@@ -18,6 +18,7 @@ import { addProfile } from './profile.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
 import { addRun } from './run.ts';
+import { addTrace } from './trace.ts';
 
 const NEXT_STEPS = `
 Next:
@@ -51,6 +52,7 @@ function createProgram(): Command {
   addEval(program);
   addCodecs(program);
   addEstimate(program);
+  addTrace(program);
   addDoctor(program);
   program
     .command('help')

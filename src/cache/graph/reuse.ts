@@ -15,7 +15,7 @@ const AGES = 60;
 /** A class with fewer observations than this is mostly taken from the one below it. */
 const PRIOR_LEAVES = 32;
 /** Observations fade by 1/e within so many turnovers of the cache. */
-const MEMORY = 32;
+const MEMORY = 128;
 /** The tables are computed anew so often per turnover. */
 const CYCLES = 16;
 const MIN_CYCLE = 64;
@@ -126,8 +126,7 @@ export function createByValue(reuse: Reuse, clock: () => number): EvictionPolicy
   let size = 0;
   let maxSize = MIN_COMPACTED;
   const isCurrent = ({ node, lastUsed }: Entry) => node.lastUsed === lastUsed;
-  const queueOf = (node: GraphNode) =>
-    classOf(node) * AGES + halfOctave(Math.max(1, clock() - node.lastUsed), AGES);
+  const queueOf = (node: GraphNode) => classOf(node) * AGES + halfOctave(Math.max(1, clock() - node.lastUsed), AGES);
   const enqueue = (id: number, entry: Entry) => {
     const queue = queues.get(id);
     if (queue) queue.entries.push(entry);

@@ -10,6 +10,9 @@ export interface Shadow {
   trim(capacity: number): void;
 }
 
+/** Somebody other than the index holds it. */
+const isBusy = ({ leaf }: GraphNode) => (leaf?.leaf?.holders ?? 0) > 1;
+
 export function createShadow(policy: EvictionPolicy<GraphNode>, onEvict: (node: GraphNode) => void): Shadow {
   /** What it holds, and how many children of each. */
   const children = new Map<GraphNode, number>();
@@ -39,7 +42,7 @@ export function createShadow(policy: EvictionPolicy<GraphNode>, onEvict: (node: 
         const node = policy.next();
         if (!node) break;
         if (children.get(node) !== 0) continue;
-        if (node.leaf?.busy) {
+        if (isBusy(node)) {
           busy.push(node);
           continue;
         }

@@ -10,7 +10,9 @@ import { createShadow } from '../graph/shadow.ts';
 import { MAX_REMEMBERED } from './memory.ts';
 
 /** Hits fade by 1/e within so many turnovers of the cache. */
-const MEMORY = 32;
+const MEMORY = 128;
+/** The share of the cache that a change of the leader is expected to replace. */
+const CHANGED_SHARE = 0.25;
 
 export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
   /** Cached and remembered leaves by key, least recently used first. */
@@ -21,10 +23,16 @@ export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
   let leader = 0;
   let ledSince = 0;
   let updated = 0;
+  /** All uses, fading like the hits. */
+  let uses = 0;
   const reuse = createReuse();
   /** Cached candidates that the leader does not hold, and those that it does. */
   const [unwanted, wanted] = [createLru<T>(), createLru<T>()];
-  const policies = [createLru<GraphNode>(), createOrdered<GraphNode>(({ uses }) => uses), createByValue(reuse, () => clock)];
+  const policies = [
+    createLru<GraphNode>(),
+    createOrdered<GraphNode>(({ uses }) => uses),
+    createByValue(reuse, () => clock),
+  ];
   const shadows = policies.map((policy, i) =>
     createShadow(policy, ({ leaf }) => {
       if (i === leader && leaf) unwanted.add(leaf as T);
@@ -40,9 +48,11 @@ export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
     }
   };
   const touch = (leaf: T): GraphNode => {
-    const node: GraphNode = nodes.get(leaf.key) ?? { key: leaf.key, uses: 0, lastUsed: 0 };
-    nodes.delete(leaf.key);
-    nodes.set(leaf.key, node);
+    let node = nodes.get(leaf.key);
+    if (!node) {
+      node = { key: leaf.key, parent: undefined, uses: 0, lastUsed: 0, leaf: undefined };
+      nodes.set(leaf.key, node);
+    }
     node.parent = leaf.parent && nodes.get(leaf.parent.key);
     if (!node.leaf) size++;
     node.leaf = leaf;
@@ -50,8 +60,9 @@ export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
   };
   const followBest = () => {
     const best = hits.indexOf(Math.max(...hits));
-    // Changing costs what the new leader holds and the cache does not.
-    if (hits[best] <= hits[leader] || clock - ledSince < capacity) return;
+    // Changing costs hits on what the new leader holds and the cache does not. Going back to LRU is always allowed.
+    const cost = best === 0 ? 0 : (CHANGED_SHARE * capacity * hits[best]) / uses;
+    if (best === leader || hits[best] - hits[leader] < cost || clock - ledSince < capacity) return;
     leader = best;
     ledSince = clock;
     for (const node of nodes.values()) if (node.leaf && !shadows[leader].has(node)) unwanted.add(node.leaf as T);
@@ -71,6 +82,7 @@ export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
       if (!reuse.update(clock, Math.min(capacity, size))) return;
       const fading = Math.exp((updated - clock) / (MEMORY * Math.min(capacity, size)));
       for (let i = 0; i < hits.length; i++) hits[i] *= fading;
+      uses = uses * fading + clock - updated;
       updated = clock;
       followBest();
     },

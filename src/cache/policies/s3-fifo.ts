@@ -72,7 +72,9 @@ export function createS3Fifo<T extends Evictable>(): EvictionPolicy<T> {
       if (queue.size > 2 * places.size) {
         const seen = new Set<T>();
         const { isMain } = places.get(leaf)!;
-        queue.filter(entry => isCurrent(entry.leaf, isMain, entry.order) && !seen.has(entry.leaf) && !!seen.add(entry.leaf));
+        queue.filter(
+          entry => isCurrent(entry.leaf, isMain, entry.order) && !seen.has(entry.leaf) && !!seen.add(entry.leaf),
+        );
       }
       enqueue(leaf, places.get(leaf)!);
     },

@@ -1,9 +1,9 @@
 /** Replays a trace through the real prefix index, pool and policies; only the blocks hold nothing. */
 import type { EvictionPolicy } from '../../cache/eviction.ts';
+import { createOrdered } from '../../cache/eviction.ts';
 import { createPolicy } from '../../cache/policies/policies.ts';
 import { createPool } from '../../cache/pool.ts';
 import { childKey, createPrefixIndex, hashTokens, type Leaf, type PrefixNode, rootKey } from '../../cache/prefix.ts';
-import { createOrdered } from '../../cache/eviction.ts';
 import { InputError } from '../../errors.ts';
 import { createJsDevice } from '../../kernel/js/device.ts';
 

@@ -23,6 +23,8 @@ const MAX_CHECKPOINTS = 2048;
 
 const halfOctave = (x: number, count: number) => Math.min(count - 1, Math.floor(2 * Math.log2(x)));
 const classOf = (node: GraphNode) => halfOctave(node.uses, CLASSES);
+const cellOf = (node: GraphNode, now: number) =>
+  classOf(node) * AGES + halfOctave(Math.max(1, now - node.lastUsed), AGES);
 /** Where each age bucket begins; the last one ends nowhere. */
 const AGE_START = Float64Array.from({ length: AGES + 1 }, (_, age) => 2 ** (age / 2));
 
@@ -31,8 +33,8 @@ export interface Reuse {
   note(node: GraphNode, now: number): void;
   /** Computes the tables anew when it is time to; says whether it did. */
   update(now: number, capacity: number): boolean;
-  /** Hits per time that the leaf is worth. */
-  value(node: GraphNode, now: number): number;
+  /** Hits per time that a leaf is worth, by class and age: see `cellOf`. */
+  readonly values: Float64Array;
 }
 
 export function createReuse(): Reuse {
@@ -41,7 +43,7 @@ export function createReuse(): Reuse {
   const started = new Float64Array(CLASSES);
   let checkpoints: { time: number; started: Float64Array }[] = [];
   const share = Array.from({ length: CLASSES }, () => new Float64Array(AGES));
-  const values = Array.from({ length: CLASSES }, () => new Float64Array(AGES));
+  const values = new Float64Array(CLASSES * AGES);
   let updated = 0;
 
   /** The checkpoint at or before a time. */
@@ -103,16 +105,16 @@ export function createReuse(): Reuse {
       for (const table of [started, ...reused]) for (let i = 0; i < table.length; i++) table[i] *= fading;
       updated = now;
       estimateShares(now);
-      for (let i = 0; i < CLASSES; i++) computeValues(share[i], values[i]);
+      for (let i = 0; i < CLASSES; i++) computeValues(share[i], values.subarray(i * AGES, (i + 1) * AGES));
       return true;
     },
-    value: (node, now) => values[classOf(node)][halfOctave(Math.max(1, now - node.lastUsed), AGES)],
+    values,
   };
 }
 
 const MIN_COMPACTED = 1024;
 
-/** Least valuable first. Candidates wait in queues by class and age, so that a queue holds equal values, oldest first. */
+/** Least valuable first. Candidates wait in one queue per class and age: equal values, oldest first. */
 export function createByValue(reuse: Reuse, clock: () => number): EvictionPolicy<GraphNode> {
   interface Entry {
     node: GraphNode;
@@ -126,7 +128,6 @@ export function createByValue(reuse: Reuse, clock: () => number): EvictionPolicy
   let size = 0;
   let maxSize = MIN_COMPACTED;
   const isCurrent = ({ node, lastUsed }: Entry) => node.lastUsed === lastUsed;
-  const queueOf = (node: GraphNode) => classOf(node) * AGES + halfOctave(Math.max(1, clock() - node.lastUsed), AGES);
   const enqueue = (id: number, entry: Entry) => {
     const queue = queues.get(id);
     if (queue) queue.entries.push(entry);
@@ -150,9 +151,10 @@ export function createByValue(reuse: Reuse, clock: () => number): EvictionPolicy
         size--;
         continue;
       }
-      const now = queueOf(entry.node);
-      if (now === id) return entry;
-      enqueue(now, entry);
+      if (clock() - entry.lastUsed < AGE_START[(id % AGES) + 1]) return entry;
+      const cell = cellOf(entry.node, clock());
+      if (cell === id) return entry;
+      enqueue(cell, entry);
     }
     queues.delete(id);
     return undefined;
@@ -160,14 +162,14 @@ export function createByValue(reuse: Reuse, clock: () => number): EvictionPolicy
   return {
     add(node) {
       if (++size > maxSize) compact();
-      enqueue(queueOf(node), { node, lastUsed: node.lastUsed });
+      enqueue(cellOf(node, clock()), { node, lastUsed: node.lastUsed });
     },
     next() {
       let [best, least]: [Queue | undefined, number] = [undefined, Number.POSITIVE_INFINITY];
       for (const [id, queue] of queues) {
         const entry = first(id, queue);
         if (!entry) continue;
-        const value = reuse.value(entry.node, clock());
+        const value = reuse.values[id];
         if (value < least || (value === least && entry.lastUsed < best!.entries[best!.head].lastUsed))
           [best, least] = [queue, value];
       }

@@ -12,7 +12,7 @@ import { MAX_REMEMBERED } from './memory.ts';
 /** Hits fade by 1/e within so many turnovers of the cache. */
 const MEMORY = 128;
 /** The share of the cache that a change of the leader is expected to replace. */
-const CHANGED_SHARE = 0.25;
+const CHANGED_SHARE = 0.5;
 
 export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
   /** Cached and remembered leaves by key, least recently used first. */

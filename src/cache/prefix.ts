@@ -5,7 +5,7 @@
  * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
  * can be evicted, children before their parents.
  */
-import { createLru, type EvictionPolicy } from './eviction.ts';
+import { createLru, type Evictable, type EvictionPolicy } from './eviction.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
 /** One sealed page of all layers. */
@@ -16,7 +16,7 @@ export interface Leaf extends SharedBlock {
   errors?: Float32Array;
 }
 
-export interface PrefixNode {
+export interface PrefixNode extends Evictable {
   readonly id: number;
   readonly salt: string;
   /** Undefined for a root. */
@@ -70,13 +70,18 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   let clock = 0;
   let ids = 0;
 
-  const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks'>): PrefixNode => ({
+  const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key'>): PrefixNode => ({
     ...node,
     id: ids++,
     children: new Map(),
     lastUsed: 0,
+    uses: 0,
     childCount: 0,
   });
+  const noteUse = (node: PrefixNode) => {
+    node.uses++;
+    policy.use?.(node);
+  };
   const noteIdleCount = ({ leaf, sinks }: PrefixNode, change: 1 | -1) => {
     idle += change;
     idleBytes += change * ((leaf?.block.bytes ?? 0) + (sinks?.block.bytes ?? 0));
@@ -109,6 +114,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     size--;
     if (isIdle(node)) noteIdleCount(node, -1);
     leaf.node = undefined;
+    policy.remove?.(node);
     onEvent?.({ type: 'removed', id: node.id });
     pool().release(leaf);
     if (sinks) pool().release(sinks);
@@ -127,7 +133,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       return idleBytes;
     },
     root(salt) {
-      const root = roots.get(salt) ?? createNode({ salt, tokens: [] });
+      const root = roots.get(salt) ?? createNode({ salt, tokens: [], key: rootKey(salt) });
       roots.set(salt, root);
       return root;
     },
@@ -144,12 +150,14 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       const known = findChild(parent, tokens, 0);
       if (known) return known;
       const held = { leaf: pool().retain(leaf), sinks: sinks && pool().retain(sinks) };
-      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], ...held });
       const hash = hashTokens(tokens, 0, pageTokens);
+      const key = childKey(parent.key, hash);
+      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, ...held });
       parent.children.set(hash, [...(parent.children.get(hash) ?? []), node]);
       parent.childCount++;
       size++;
       leaf.node = node;
+      noteUse(node);
       if (onEvent) onEvent({ type: 'stored', id: node.id, parent: parent.id, salt: node.salt, tokens: node.tokens });
       return node;
     },
@@ -160,7 +168,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       offer(node);
     },
     noteBusy({ node }) {
-      if (node) noteIdleCount(node, -1);
+      if (!node) return;
+      noteIdleCount(node, -1);
+      noteUse(node);
     },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {
@@ -181,8 +191,32 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   };
 }
 
+/** 52 bits that name a text: policies remember evicted leaves by it. A collision costs a policy accuracy, nothing else. */
+export const rootKey = (salt: string): number =>
+  childKey(
+    0,
+    hashTokens(
+      [...salt].map(char => char.codePointAt(0)!),
+      0,
+    ),
+  );
+
+export function childKey(parent: number, hash: number): number {
+  const low = mix((parent % 2 ** 32) ^ hash);
+  const high = mix(Math.floor(parent / 2 ** 32) ^ Math.imul(hash, 0x9e3779b1) ^ low);
+  return (high >>> 12) * 2 ** 32 + (low >>> 0);
+}
+
+/** The finalizer of MurmurHash3. */
+function mix(hash: number): number {
+  let x = hash | 0;
+  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
+  return x ^ (x >>> 16);
+}
+
 /** FNV-1a over token ids. Tokens are compared on a hit, so collisions only cost time. */
-function hashTokens(tokens: ArrayLike<number>, start: number, count: number): number {
+export function hashTokens(tokens: ArrayLike<number>, start: number, count = tokens.length): number {
   let hash = 0x811c9dc5;
   for (let i = start; i < start + count; i++) hash = Math.imul(hash ^ tokens[i], 0x01000193);
   return hash;

@@ -20,6 +20,7 @@ import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
 import { addRun } from './run.ts';
 import { addServe } from './serve.ts';
+import { addTrace } from './trace.ts';
 
 const NEXT_STEPS = `
 Next:
@@ -54,6 +55,7 @@ function createProgram(): Command {
   addEval(program);
   addCodecs(program);
   addEstimate(program);
+  addTrace(program);
   addDoctor(program);
   addCache(program);
   program

@@ -1,0 +1,108 @@
+/** Replays a trace through the real prefix index, pool and policies; only the blocks hold nothing. */
+import type { EvictionPolicy } from '../../cache/eviction.ts';
+import { createOrdered } from '../../cache/eviction.ts';
+import { createPolicy } from '../../cache/policies/policies.ts';
+import { createPool } from '../../cache/pool.ts';
+import { childKey, createPrefixIndex, hashTokens, type Leaf, type PrefixNode, rootKey } from '../../cache/prefix.ts';
+import { InputError } from '../../errors.ts';
+import { createJsDevice } from '../../kernel/js/device.ts';
+
+/** The blocks of a prompt, in order. Equal numbers at equal places after equal blocks are the same text. */
+export interface TraceRequest {
+  blocks: readonly number[];
+}
+
+export interface Replay {
+  policy: string;
+  /** Share of all blocks that were found. */
+  hitRate: number;
+  hits: number;
+  blocks: number;
+  evictions: number;
+  /** Microseconds spent in the policy. */
+  usPerRequest: number;
+  usPerEviction: number;
+}
+
+export function replayTrace(trace: readonly TraceRequest[], capacity: number, name: string): Replay {
+  const longest = trace.reduce((max, { blocks }) => Math.max(max, blocks.length), 0);
+  if (longest > capacity)
+    throw new InputError(
+      `A capacity of ${capacity} blocks does not hold the longest request, which has ${longest}. Raise --capacity.`,
+    );
+  const policy = name === 'belady' ? createBelady(trace) : createPolicy(name);
+  const timed = timePolicy(policy);
+  const pool = createPool(createJsDevice(), {
+    capacity,
+    reclaim() {
+      evictions++;
+      return index.evict();
+    },
+    onIdle: shared => index.noteIdle(shared as Leaf),
+    onBusy: shared => index.noteBusy(shared as Leaf),
+  });
+  const index = createPrefixIndex(() => pool, { pageTokens: 1, policy: timed.policy });
+  let [hits, count, evictions] = [0, 0, 0];
+  for (const { blocks } of trace) {
+    const path = index.find('', blocks, blocks.length);
+    hits += path.length;
+    count += blocks.length;
+    const held = path.map(({ leaf }) => pool.retain(leaf!));
+    let node: PrefixNode | undefined = path.at(-1);
+    for (const block of blocks.slice(path.length)) {
+      const leaf = pool.allocate(1, [0]);
+      node = index.insert(node ?? index.root(''), [block], leaf);
+      held.push(leaf);
+    }
+    for (const leaf of held.reverse()) pool.release(leaf);
+  }
+  const us = 1000 * timed.ms();
+  return {
+    policy: name,
+    hitRate: count > 0 ? hits / count : 0,
+    hits,
+    blocks: count,
+    evictions,
+    usPerRequest: us / Math.max(1, trace.length),
+    usPerEviction: us / Math.max(1, evictions),
+  };
+}
+
+/** Adds up the time spent in a policy. */
+function timePolicy<T>(policy: EvictionPolicy<T>): { policy: EvictionPolicy<T>; ms(): number } {
+  let ms = 0;
+  const timed =
+    <A extends unknown[], R>(call: (...args: A) => R) =>
+    (...args: A): R => {
+      const start = performance.now();
+      const result = call(...args);
+      ms += performance.now() - start;
+      return result;
+    };
+  const { add, next, use, remove } = policy;
+  return {
+    policy: { add: timed(add), next: timed(next), use: use && timed(use), remove: remove && timed(remove) },
+    ms: () => ms,
+  };
+}
+
+/**
+ * Evicts the leaf whose next use is farthest away, among those without children that nobody uses: Belady's rule, restricted
+ * to what the index may evict. It knows the whole trace.
+ */
+function createBelady(trace: readonly TraceRequest[]): EvictionPolicy<PrefixNode> {
+  const uses = new Map<number, number[]>();
+  trace.forEach(({ blocks }, request) => {
+    let key = rootKey('');
+    for (const block of blocks) {
+      key = childKey(key, hashTokens([block], 0));
+      const times = uses.get(key);
+      if (times) times.push(request);
+      else uses.set(key, [request]);
+    }
+  });
+  for (const times of uses.values()) times.reverse();
+  /** Each use takes its time off the list: what is left are later ones. */
+  const farthest = createOrdered<PrefixNode>(({ key }) => -(uses.get(key)?.at(-1) ?? Number.POSITIVE_INFINITY));
+  return { ...farthest, use: ({ key }) => void uses.get(key)?.pop() };
+}

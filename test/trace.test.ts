@@ -1,0 +1,110 @@
+/** Eviction policies on request traces. */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { comparePolicies } from '../src/eval/trace/compare.ts';
+import { tracePlot } from '../src/eval/trace/plot.ts';
+import { readTrace } from '../src/eval/trace/read.ts';
+import { replayTrace } from '../src/eval/trace/replay.ts';
+import { kvasir } from './command.ts';
+import { ALL_CASES } from './matrix.ts';
+import { describeWithFile } from './shared.ts';
+import { traces } from './traces.ts';
+
+/** The share of the LRU -> Belady gap that the graph policy may lose to LRU. */
+const MAX_LOSS = 0.02;
+const RIVALS = ['fifo', 'lfu', 'lfu-remembered', 's3fifo'];
+
+describe('a replay', () => {
+  const loop = Array.from({ length: 40 }, (_, i) => ({ blocks: [i % 4] }));
+
+  it('counts hits and evictions', () => {
+    // LRU always evicts what comes next; Belady keeps two of three and hits them.
+    expect(replayTrace(loop, 3, 'lru')).toMatchObject({ hits: 0, blocks: 40, evictions: 37, hitRate: 0 });
+    expect(replayTrace(loop, 4, 'lru')).toMatchObject({ hits: 36, evictions: 0 });
+    expect(replayTrace(loop, 3, 'belady')).toMatchObject({ hits: 24, evictions: 13 });
+  });
+
+  it('finds prefixes only', () => {
+    const trace = [{ blocks: [1, 2] }, { blocks: [2, 1] }, { blocks: [1, 2, 3] }];
+    expect(replayTrace(trace, 8, 'lru')).toMatchObject({ hits: 2, blocks: 7 });
+  });
+
+  it('rejects a capacity that does not hold a request', () => {
+    expect(() => replayTrace([{ blocks: [1, 2, 3] }], 2, 'lru')).toThrow('which has 3. Raise --capacity.');
+  });
+
+  it('is compared with LRU and Belady', () => {
+    const rows = comparePolicies(loop, [3, 4], ['belady', 'fifo', 'lru']);
+    expect(rows.map(({ capacity, policy, gapClosed }) => [capacity, policy, gapClosed])).toEqual([
+      [3, 'belady', 1],
+      [3, 'fifo', 0],
+      [3, 'lru', 0],
+      [4, 'belady', null],
+      [4, 'fifo', null],
+      [4, 'lru', null],
+    ]);
+    expect(tracePlot(rows, { title: 'a < b', subtitle: '' })).toContain('60.0 %');
+  });
+});
+
+it('reads traces, and says which line is wrong', () => {
+  expect(readTrace('{"timestamp": 0, "hash_ids": [0, 1]}\n\n{"hash_ids": []}\n')).toEqual([
+    { blocks: [0, 1] },
+    { blocks: [] },
+  ]);
+  for (const line of ['{', 'null', '{"hash_ids": 1}', '{"hash_ids": ["a"]}'])
+    expect(() => readTrace(`{"hash_ids": []}\n${line}`)).toThrow('Line 2 of the trace is not a request.');
+});
+
+it('kvasir trace prints a table or JSON, and writes a plot', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-trace-'));
+  try {
+    const [file, svg] = [join(folder, 'loop.jsonl'), join(folder, 'plot.svg')];
+    writeFileSync(file, Array.from({ length: 40 }, (_, i) => `{"hash_ids": [${i % 4}]}\n`).join(''));
+    const args = ['trace', file, '--capacity', '3', '--policy', 'lru,lfu,belady'];
+    const table = await kvasir([...args, '--svg', svg]);
+    expect(table.stdout.replaceAll(/ +[\d.]+ +[\d.]+$/gm, '').split('\n')).toEqual([
+      '40 requests, 40 blocks',
+      expect.stringMatching(
+        /^capacity {2}policy {2}hit rate % {2}hits {2}evictions {2}gap closed % {2}us\/request {2}us\/eviction$/,
+      ),
+      expect.stringMatching(/^[- ]+$/),
+      '       3  lru           0.00     0         37          0.00',
+      '       3  lfu           0.00     0         37          0.00',
+      '       3  belady       60.00    24         13        100.00',
+      '',
+      expect.stringMatching(/^gap closed: 0 is LRU, 100 is Belady/),
+      '',
+    ]);
+    expect(readFileSync(svg, 'utf8')).toContain('60.0 %');
+    const rows = JSON.parse((await kvasir([...args, '--json'])).stdout);
+    expect(rows[2]).toMatchObject({ capacity: 3, policy: 'belady', hits: 24, hitRate: 0.6, gapClosed: 1 });
+    expect((await kvasir(['trace', file, '--capacity', '3', '--policy', 'lruu'])).stderr).toContain(
+      'Did you mean lru?',
+    );
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+describe.each(Object.entries(traces))('the graph policy on %s', (_name, create) => {
+  it.each(ALL_CASES ? [300, 1000, 2000] : [300])('does not fall below LRU with %i blocks', capacity => {
+    const [graph] = comparePolicies(create(ALL_CASES ? 8000 : 600), [capacity], ['graph']);
+    expect(graph.gapClosed ?? 0).toBeGreaterThan(-MAX_LOSS);
+  });
+});
+
+describeWithFile('data/traces/mooncake-conversation.jsonl', 'the graph policy on real conversations', path => {
+  it.runIf(ALL_CASES).each([
+    [1000, 0.25],
+    [3000, 0.25],
+    [10_000, 0],
+  ])('at %i blocks closes %d of the gap and is level with every rival', { timeout: 600_000 }, (capacity, closed) => {
+    const trace = readTrace(readFileSync(path, 'utf8'));
+    const [graph, ...rivals] = comparePolicies(trace, [capacity], ['graph', ...RIVALS]);
+    expect(graph.gapClosed).toBeGreaterThanOrEqual(closed);
+    for (const rival of rivals) expect(graph.gapClosed).toBeGreaterThanOrEqual(rival.gapClosed!);
+  });
+});

@@ -76,18 +76,23 @@ export const suiteOf = (results: Results): Section[] =>
     transfer: Object.keys(results.profiles).filter(name => name !== DEFAULT_PROFILE),
   });
 
-/** Ablations share plans with the tables: they were measured if any other plan of theirs was. */
+/** Ablations share plans with the tables: they were measured if any other plan of theirs was, maybe on fewer rows. */
 function measuredSections(results: Results): Section[] {
   const all = suiteOf(results);
   const plansOf = (part: Section['part']) =>
     new Set(all.flatMap(section => (section.part === part ? section.entries.map(({ plan }) => planId(plan)) : [])));
   const [inTables, inAblations] = [plansOf('tables'), plansOf('ablations')];
   const measured = new Set(results.measurements.map(planId));
-  const hasAblations = [...inAblations].some(id => measured.has(id) && !inTables.has(id));
-  return all.filter(
-    ({ part, entries }) =>
-      (part === 'tables' || hasAblations) && entries.some(({ plan }) => measured.has(planId(plan))),
-  );
+  const ownRows = results.measurements
+    .filter(one => inAblations.has(planId(one)) && !inTables.has(planId(one)))
+    .map(({ row }) => row + 1);
+  const ablationRows = Math.max(0, ...ownRows);
+  return all
+    .filter(
+      ({ part, entries }) =>
+        (part === 'tables' || ablationRows > 0) && entries.some(({ plan }) => measured.has(planId(plan))),
+    )
+    .map(section => (section.part === 'tables' ? section : { ...section, rows: Math.min(section.rows, ablationRows) }));
 }
 
 function introduction(results: Results): string {
@@ -100,10 +105,12 @@ function introduction(results: Results): string {
     : 'No profile was given, so that codecs that need calibration were not measured.';
   return (
     `How much each codec changes the predictions of \`${model}\` (${layers} layers, heads of ${headDim} dims), on ` +
-    `${rows === 1 ? 'one row' : `${rows} rows`} of ${formatCount(context)} tokens per kind of text, on ${device}. ` +
+    `${describeRows(rows)} of ${formatCount(context)} tokens per kind of text, on ${device}. ` +
     calibration
   );
 }
+
+const describeRows = (rows: number): string => (rows === 1 ? 'one row' : `${rows} rows`);
 
 function describeTexts({ texts }: Results): string[] {
   const lines = Object.entries(texts).map(([name, { file, special, skip }]) => [
@@ -126,7 +133,9 @@ function renderSection(results: Results, section: Section, level: string): strin
   const missingNames = missing.map(({ labels }) => labels.join(' ').replace(/\s+/g, ' ').trim());
   return [
     `${level} ${section.title}`,
-    paragraph(section.about),
+    paragraph(
+      section.about + (section.rows < completeRows(results) ? ` Measured on ${describeRows(section.rows)}.` : ''),
+    ),
     sectionTable(results, section, section.part === 'tables'),
     ...(missing.length > 0 ? [paragraph(`Not measured: ${missingNames.join(', ')}.`)] : []),
   ];

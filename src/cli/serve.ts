@@ -27,7 +27,8 @@ interface Options extends ModelOptions {
   maxSequences?: number;
   maxQueue: number;
   maxOutput: number;
-  maxBody: number;
+  maxBody?: number;
+  batchInvariant: boolean;
   requestTimeout: number;
   heartbeat: number;
   cors?: string[];
@@ -67,9 +68,10 @@ const serveOptions = (): Command =>
     .option('--api-key <keys>', 'require one of these keys; separated by commas, or repeated', appendList)
     .option('--api-keys <file>', 'JSON file with tenants, their keys and quotas')
     .option('--max-sequences <n>', 'answers that run at the same time (default: 16, on webgpu 64)', parseCount)
+    .option('--no-batch-invariant', 'faster with many answers on a GPU; their last bits then depend on what else runs')
     .option('--max-queue <n>', 'answers that wait; further requests get a 429', parseCount, defaultLimits.queue)
     .option('--max-output <n>', 'tokens per answer: default and limit', parseCount, defaultLimits.output)
-    .option('--max-body <size>', 'size of a request', parseBytes, defaultLimits.body)
+    .option('--max-body <size>', `size of a request (default: ${formatBytes(defaultLimits.body)})`, parseBytes)
     .option('--request-timeout <s>', 'seconds that a request may take', parseNumber, defaultLimits.time / 1000)
     .option('--heartbeat <s>', 'seconds of silence in a stream before a heartbeat', parseNumber, 15)
     .option('--cors <origins>', 'origins of web pages that may ask, separated by commas, or *', appendList)
@@ -109,7 +111,7 @@ async function run(model: string, options: Options): Promise<void> {
   });
   const names = [...new Set([...(options.servedName ?? []), model.endsWith('.gguf') ? basename(model) : model])];
   const limits = {
-    ...{ queue: options.maxQueue, output: options.maxOutput, body: options.maxBody },
+    ...{ queue: options.maxQueue, output: options.maxOutput, body: options.maxBody ?? defaultLimits.body },
     time: options.requestTimeout * 1000,
   };
   const app = createApp({
@@ -143,7 +145,8 @@ async function run(model: string, options: Options): Promise<void> {
 
 async function loadOptions(model: string, options: Options): Promise<EngineProcessOptions['loadOptions']> {
   checkOverflow(options.overflow);
-  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory, maxSequences } = options;
+  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory, maxSequences, batchInvariant } =
+    options;
   const profile = await resolveProfileFlag(options.profile, model);
   return {
     kv,
@@ -154,6 +157,7 @@ async function loadOptions(model: string, options: Options): Promise<EngineProce
     device,
     threads,
     maxSequences,
+    batchInvariant,
     profile,
     memoryLimit: memory,
   };

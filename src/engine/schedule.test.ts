@@ -55,7 +55,7 @@ describe('the rows of a pass', () => {
         expect(rows).toBeLessThanOrEqual(max);
         const ready = candidates.filter(one => one.ready);
         const decoding = ready.filter(one => one.promptRows === 0);
-        const decodeRows = decoding.length < ready.length ? Math.max(1, max - 8) : max;
+        const decodeRows = decoding.length < ready.length ? Math.max(Math.ceil(max / 2), max - 8) : max;
         expect(pieces.filter(piece => piece.request.promptRows === 0)).toHaveLength(
           Math.min(decodeRows, decoding.length),
         );

@@ -33,7 +33,7 @@ export function chooseRows<T extends Candidate>(
 ): Piece<T>[] {
   const ready = requests.filter(request => request.ready).sort((a, b) => a.arrival - b.arrival);
   const prompts = ready.filter(request => request.promptRows > 0);
-  const decodeRows = prompts.length > 0 ? Math.max(1, maxRows - MIN_PROMPT_ROWS) : maxRows;
+  const decodeRows = prompts.length > 0 ? Math.max(Math.ceil(maxRows / 2), maxRows - MIN_PROMPT_ROWS) : maxRows;
   const decoding = ready
     .filter(request => request.promptRows === 0)
     .sort((a, b) => a.lastTurn - b.lastTurn)

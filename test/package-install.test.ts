@@ -9,8 +9,11 @@ import { outputOf } from './command.ts';
 import { ALL_CASES } from './matrix.ts';
 import { createProject, npm, readmeBlocks, root, runLine } from './package-project.ts';
 
-/** Size limits in MB, of which the demo's model and its profile are 9.3, and the calibration text is .8. */
-const BUDGET = { packed: 10, unpacked: 13, installed: 14 };
+/**
+ * Size limits in MB, of which the demo's model and its profile are 9.3, and the calibration text is .8. The dependencies
+ * of `kvasir serve` are 12 of those installed.
+ */
+const BUDGET = { packed: 10.2, unpacked: 13.6, installed: 26 };
 
 /** The oldest version in the README: our declarations use the type parameter that typed arrays got in it. */
 const OLDEST_TYPESCRIPT = '5.7.2';
@@ -22,6 +25,9 @@ const SKIPPED = {
   'npm install ../kvasir': 'the tarball is installed instead',
   'npm install webgpu': '130 MB',
   'npx kvasir pull ': 'the hub: src/cli/pull.test.ts',
+  'npx kvasir serve ': 'a server, which does not end: test/server',
+  'curl ': 'needs the server: test/clients.test.ts',
+  '  -d ': 'the second line of curl',
 };
 
 /** A hub model in a README command is replaced by the model in the package. */

@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
-import { fixedBytes, planBytes } from '../src/plan/plan.ts';
+import { planBytes } from '../src/plan/plan.ts';
 import { writeGguf, writeTempModel } from './gguf-writer.ts';
 import { ALL_CASES, matrix } from './matrix.ts';
 import { describeWithFile, smolModel } from './shared.ts';
@@ -137,9 +137,9 @@ function testSameText(load: (options: LoadOptions) => Promise<Model>, lengths: r
   it.skipIf(maxTokens < 10)('preempted and resumed', async () => {
     const { plan } = model;
     const { pageTokens, window } = plan;
-    // The older request needs all the pages in the end; the younger one is admitted while it has none.
+    // Room for the older request and the start of the younger one, which is admitted while the older one has no pages.
     const pages = Math.ceil(prompts[prompts.length - 1].length / pageTokens) + 1;
-    const kvMemory = 2 * fixedBytes(plan) + pages * plan.leaf.bytes;
+    const kvMemory = planBytes(plan, (pages + 1) * pageTokens + window.recent) + planBytes(plan, 1);
     await using small = await load({ kvMemory, maxSequences: 2 });
     let preempted = 0;
     for (const [i, prompt] of prompts.entries()) {

@@ -279,7 +279,7 @@ it('the image is built from files that exist', () => {
   const needed = [...read('Containerfile.dockerignore').matchAll(/^!(.+)$/gm)].map(([, path]) => path);
   expect(needed.filter(path => !existsSync(join(root, path)))).toEqual([]);
   const { files } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
-  const packed = files.filter((path: string) => !/dist/.test(path));
+  const packed = files.filter((path: string) => !/dist|^!/.test(path));
   expect(needed).toEqual(expect.arrayContaining(packed));
 });
 

@@ -25,7 +25,10 @@ it.each([
 ])('%s', (message, shown) => expect(withFlagNames(message)).toBe(shown));
 
 /** Options that no command sets, so that no command can print a message about them. */
-const API_ONLY = ['repetitionWindow', 'frequencyPenalty', 'presencePenalty', 'headDim', 'kvHeads', 'tokenizer'];
+const API_ONLY = [
+  ...['repetitionWindow', 'frequencyPenalty', 'presencePenalty', 'logitBias', 'ignoreEos', 'toolChoice'],
+  ...["type: 'function'", 'headDim', 'kvHeads', 'tokenizer'],
+];
 
 it('covers every option named in an error message of the library', () => {
   const src = fileURLToPath(new URL('..', import.meta.url));

@@ -55,6 +55,7 @@ it("Anthropic's tools become tool_use blocks", async () => {
     messages,
     tools: [{ name: 'find_god', input_schema: schema }],
     tool_choice: { type: 'any', disable_parallel_tool_use: true },
+    temperature: 0,
     max_tokens: 400,
   };
   const { content, stop_reason } = await json('/v1/messages', request);

@@ -25,7 +25,7 @@ const PATTERNS = [
   '[0-9]',
   '^[^a-z"]{1,5}$',
   '^.{3}$',
-  '\\.(js|ts)$',
+  '^[a-z]{1,8}\\.(js|ts)$',
 ];
 const times = <T>(count: number, make: (i: number) => T): T[] => Array.from({ length: count }, (_, i) => make(i));
 

@@ -95,21 +95,21 @@ export function parseSpecList(list: string): string[] {
   return [...new Set(['f16', ...specs])];
 }
 
-export function checkOverflow(overflow: string): void {
+/** The options of `loadModel`. */
+export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
+  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
+  const profile = await resolveProfileFlag(options.profile, name, signal);
+  return { kv, contextMemory, kvMemory, context, profile, overflow, device, threads, memoryLimit: memory };
 }
 
 /** Loads a model with a progress bar and prints its notices on stderr. */
 export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
-  checkOverflow(options.overflow);
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   try {
-    const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;
-    const profile = await resolveProfileFlag(options.profile, name, signal);
     const model = await loadModel(name, {
-      ...{ kv, contextMemory, kvMemory, context, profile, overflow, device, threads },
-      memoryLimit: memory,
+      ...(await loadOptions(name, options, signal)),
       signal,
       onProgress: ({ done, total }) => progress.update(done, total),
     });

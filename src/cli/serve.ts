@@ -10,11 +10,9 @@ import { defaultLimits } from '../server/limits.ts';
 import { type HttpServer, listen } from '../server/serve.ts';
 import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
-import type { EngineProcessOptions } from '../worker/engine-process.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { withFlagNames } from './flag-names.ts';
-import { addModelOptions, checkOverflow, type ModelOptions, parseNumber } from './model-command.ts';
-import { resolveProfileFlag } from './profile-flag.ts';
+import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
 import { createProgress } from './progress.ts';
 import { formatShort } from './table.ts';
 
@@ -97,11 +95,11 @@ function parsePort(text: string): number {
 async function run(model: string, options: Options): Promise<void> {
   const tenants = await readTenants(options);
   const logger = createLogger(options.logLevel);
-  const { host, port, cors, logRequests, logPrompts } = options;
+  const { host, port, cors, logRequests, logPrompts, maxSequences, batchInvariant } = options;
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   const backend = startBackend({
     model,
-    loadOptions: await loadOptions(model, options),
+    loadOptions: { ...(await loadOptions(model, options)), maxSequences, batchInvariant },
     onEvent: event => {
       if (event.type === 'progress') progress.update(event.progress.done, event.progress.total);
       else if (event.type === 'output') logger.info({ engine: event.stream }, event.line);
@@ -141,26 +139,6 @@ async function run(model: string, options: Options): Promise<void> {
     progress.end();
     await backend.close();
   }
-}
-
-async function loadOptions(model: string, options: Options): Promise<EngineProcessOptions['loadOptions']> {
-  checkOverflow(options.overflow);
-  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory, maxSequences, batchInvariant } =
-    options;
-  const profile = await resolveProfileFlag(options.profile, model);
-  return {
-    kv,
-    contextMemory,
-    kvMemory,
-    context,
-    overflow,
-    device,
-    threads,
-    maxSequences,
-    batchInvariant,
-    profile,
-    memoryLimit: memory,
-  };
 }
 
 const isLoopback = (host: string): boolean => /^(127\.|localhost$|::1$)/.test(host);

@@ -208,12 +208,17 @@ describe('eight conversations that keep the cache full', () => {
   ]);
   const options = (i: number) => ({ ...greedy(12 + 3 * i), tenant: i % 2 === 0 ? '' : 'other' });
 
-  /** All answers of one conversation. */
-  const talk = async (model: Model, i: number): Promise<string[]> => {
+  /** All answers of one conversation, and how many tokens it has at the end. */
+  const talk = async (model: Model, i: number) => {
     await using conversation = model.conversation({ system: 'Answer from the text.' });
     const answers: string[] = [];
-    for (const turn of turns[i]) answers.push(...traceOf(await conversation.send(turn, options(i)).result()));
-    return answers;
+    let length = 0;
+    for (const turn of turns[i]) {
+      const result = await conversation.send(turn, options(i)).result();
+      answers.push(...traceOf(result));
+      length = result.usage.promptTokens + result.usage.completionTokens;
+    }
+    return { answers, length };
   };
 
   it.each(
@@ -227,11 +232,11 @@ describe('eight conversations that keep the cache full', () => {
         ? loadModel(mimir, { device: 'wasm', pageTokens: 16, kv, context: 1024, ...options })
         : loadModel(tiny, { device: 'wasm', pageTokens: 32, kv, context: 1024, ...options });
     await using roomy = await load({});
-    const alone: string[][] = [];
+    const alone: Awaited<ReturnType<typeof talk>>[] = [];
     for (const i of facts.keys()) alone.push(await talk(roomy, i));
     // The longest conversation fits, and about two more.
-    const longest = Math.max(...turns.map(turn => turn.join('').length)) + 3 * 33 + 200;
-    const kvMemory = planBytes(roomy.plan, longest) + 3 * planBytes(roomy.plan, 200);
+    const longest = Math.max(...alone.map(({ length }) => length));
+    const kvMemory = planBytes(roomy.plan, longest) + 2 * planBytes(roomy.plan, longest / 2);
     await using model = await load({ kvMemory, maxSequences: 8 });
     expect(await Promise.all(facts.map((_, i) => talk(model, i)))).toEqual(alone);
     const { preemptions, evictions, used, capacity } = model.stats();

@@ -23,6 +23,7 @@ export interface AnswerRequest {
   render?: RenderOptions;
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
+  parallelToolCalls?: boolean;
   schema?: JsonSchema;
 }
 
@@ -41,7 +42,7 @@ interface AnswerModel {
 export function prepareAnswer(
   { tokenizer, template, constraints }: AnswerModel,
   messages: readonly ChatMessage[],
-  { render, tools = [], toolChoice = 'auto', schema }: AnswerRequest,
+  { render, tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
 ): Answer {
   const format = detectAnswerFormat(template.source);
   const usesTools = tools.length > 0 && toolChoice !== 'none';
@@ -57,9 +58,10 @@ export function prepareAnswer(
   const constrain = (key: string, grammar: () => Grammar) =>
     constraints.create(`${reasoning} ${key}`, () => afterReasoning(grammar(), reasoning));
   let constraint: Constraint | undefined;
-  if (usesTools)
-    constraint = constrain(toolsKey(tools, toolChoice, callFormat), () => toolsGrammar(tools, toolChoice, callFormat));
-  else if (schema) constraint = constrain(schemaText(schema, 'schema'), () => schemaGrammar(schema));
+  if (usesTools) {
+    const use = { toolChoice, isParallel: parallelToolCalls ?? toolChoice === 'auto', format: callFormat };
+    constraint = constrain(toolsKey(tools, use), () => toolsGrammar(tools, use));
+  } else if (schema) constraint = constrain(schemaText(schema, 'schema'), () => schemaGrammar(schema));
   return {
     prompt,
     output: { constraint, markers: usesTools || reasoning ? markerTokens(tokenizer) : undefined },

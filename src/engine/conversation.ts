@@ -34,6 +34,11 @@ export interface ChatOptions extends GenerateOptions {
   tools?: readonly Tool[];
   /** Default: `auto` if there are tools. */
   toolChoice?: ToolChoice;
+  /**
+   * Whether an answer may have several calls. Default: true for `auto`, otherwise false, since a model that must call
+   * often does not know when to stop.
+   */
+  parallelToolCalls?: boolean;
 }
 
 /** Options of `generate`. */
@@ -211,12 +216,13 @@ export function createConversation(
 
   async function* streamDeltas(
     list: readonly ChatMessage[],
-    { render, tools, toolChoice, ...options }: ChatOptions,
+    { render, tools, toolChoice, parallelToolCalls, ...options }: ChatOptions,
     cancellation: Cancellation,
     result: Result,
   ): AsyncGenerator<AnswerDelta, void, void> {
     const { schema } = options;
-    const answer = prepareAnswer({ tokenizer, template, constraints }, list, { render, tools, toolChoice, schema });
+    const request = { render, tools, toolChoice, parallelToolCalls, schema };
+    const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     yield* streamParts(streamTokens(prompt, options, cancellation, result, answer.output), answer.parser, result);
   }

@@ -87,6 +87,7 @@ export const chatRules = {
   ...generateRules,
   tools: checkTools satisfies Rule,
   toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
+  parallelToolCalls: boolean,
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
 
@@ -105,7 +106,7 @@ export function checkChatOptions(options: unknown): void {
   checkToolChoice(toolChoice, tools);
   if (schema !== undefined && tools?.length && toolChoice !== 'none')
     throw new InputError("schema and tools cannot be used together. Use toolChoice: 'none', or leave one out.");
-  if (tools?.length && toolChoice !== 'none') toolsGrammar(tools, toolChoice, 'hermes');
+  if (tools?.length && toolChoice !== 'none') toolsGrammar(tools, { toolChoice, isParallel: false, format: 'hermes' });
   checkConstrained(options);
 }
 

@@ -95,12 +95,20 @@ function withCallsAsText(message: ChatMessage): ChatMessage {
 const contentText = ({ content }: ChatMessage): string =>
   typeof content === 'string' ? content : (content?.map(part => part.text).join('\n') ?? '');
 
+/** How an answer may use the tools. */
+export interface ToolUse {
+  toolChoice: ToolChoice;
+  /** Whether an answer may have several calls. Never with a named tool. */
+  isParallel: boolean;
+  format: CallFormat;
+}
+
 /** What identifies the grammar of these tools. */
-export const toolsKey = (tools: readonly Tool[], toolChoice: ToolChoice, format: CallFormat): string =>
-  JSON.stringify([toolChoice, format, tools.map(({ function: { name, parameters } }) => [name, parameters])]);
+export const toolsKey = (tools: readonly Tool[], use: ToolUse): string =>
+  JSON.stringify([use, tools.map(({ function: { name, parameters } }) => [name, parameters])]);
 
 /** The grammar of an answer with these tools. */
-export function toolsGrammar(tools: readonly Tool[], toolChoice: ToolChoice, format: CallFormat): Grammar {
+export function toolsGrammar(tools: readonly Tool[], { toolChoice, isParallel, format }: ToolUse): Grammar {
   const rules = new Map(jsonRules);
   const isNamed = typeof toolChoice === 'object';
   const calls = tools.map((tool, i): Expression | undefined => {
@@ -111,7 +119,9 @@ export function toolsGrammar(tools: readonly Tool[], toolChoice: ToolChoice, for
     return isNamed && toolChoice.name !== name ? undefined : callObject(name, content, format);
   });
   const call = choice(...calls.filter(expression => expression !== undefined));
-  const root = format === 'llama3' ? llamaAnswer(call, toolChoice) : hermesAnswer(call, toolChoice);
+  const maxCalls = isParallel && !isNamed ? MAX_CALLS : 1;
+  const answer = format === 'llama3' ? llamaAnswer : hermesAnswer;
+  const root = answer(call, maxCalls, toolChoice === 'auto');
   const grammar = { root, rules };
   if (!isSatisfiable({ root: call, rules })) throw new InputError('No arguments satisfy the parameters of the tools.');
   return grammar;
@@ -125,18 +135,17 @@ const callObject = (name: string, content: Expression, format: CallFormat): Expr
 
 const newline = optional(text('\n'));
 
-function hermesAnswer(call: Expression, toolChoice: ToolChoice): Expression {
+function hermesAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expression {
   const body = sequence(newline, call, newline, marker('</tool_call>'));
-  if (toolChoice === 'auto') return { kind: 'freeText', marker: '<tool_call>', after: body };
+  if (mayTalk) return { kind: 'freeText', marker: '<tool_call>', after: body, once: maxCalls === 1 };
   const whole = sequence(marker('<tool_call>'), body);
-  return toolChoice === 'required' ? sequence(whole, repeat(sequence(newline, whole), 0, MAX_CALLS - 1)) : whole;
+  return sequence(whole, repeat(sequence(newline, whole), 0, maxCalls - 1));
 }
 
-function llamaAnswer(call: Expression, toolChoice: ToolChoice): Expression {
+function llamaAnswer(call: Expression, maxCalls: number, mayTalk: boolean): Expression {
   const tagged = sequence(optional(marker('<|python_tag|>')), call);
-  const calls = sequence(tagged, repeat(sequence(text('; '), call), 0, MAX_CALLS - 1));
-  if (toolChoice === 'required') return calls;
-  if (toolChoice !== 'auto') return tagged;
+  const calls = sequence(tagged, repeat(sequence(text('; '), call), 0, maxCalls - 1));
+  if (!mayTalk) return calls;
   const brace = '{'.charCodeAt(0);
   // An answer that begins with a brace is a call.
   const plain = sequence(character(...complement([[brace, brace]])), repeat(character(...complement([])), 0));

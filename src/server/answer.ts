@@ -32,7 +32,3 @@ export const createAnswer = (): Answer => ({
     }
   },
 });
-
-/** Without the calls after the first one, for clients that do not want several at once. */
-export const withFirstCall = (delta: AnswerDelta): AnswerDelta =>
-  delta.toolCalls ? { ...delta, toolCalls: delta.toolCalls.filter(({ index }) => index === 0) } : delta;

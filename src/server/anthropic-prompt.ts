@@ -8,8 +8,7 @@ export interface ChatPrompt {
   render: RenderOptions;
   tools?: Tool[];
   toolChoice?: ToolChoice;
-  /** Max calls in an answer are one. */
-  isSingleCall: boolean;
+  parallelToolCalls?: boolean;
 }
 
 export function toPrompt({ system, messages, tools, tool_choice: choice, thinking }: CountTokensRequest): ChatPrompt {
@@ -26,8 +25,8 @@ export function toPrompt({ system, messages, tools, tool_choice: choice, thinkin
         function: { name, ...(description != null && { description }), parameters: input_schema },
       })),
       toolChoice: toToolChoice(choice),
+      parallelToolCalls: toParallelToolCalls(choice),
     }),
-    isSingleCall: choice != null && 'disable_parallel_tool_use' in choice && choice.disable_parallel_tool_use === true,
   };
 }
 
@@ -35,6 +34,11 @@ function toToolChoice(choice: CountTokensRequest['tool_choice']): ToolChoice | u
   if (choice == null) return undefined;
   if (choice.type === 'tool') return { name: choice.name };
   return choice.type === 'any' ? 'required' : choice.type;
+}
+
+function toParallelToolCalls(choice: CountTokensRequest['tool_choice']): boolean | undefined {
+  const disabled = choice && 'disable_parallel_tool_use' in choice ? choice.disable_parallel_tool_use : undefined;
+  return disabled == null ? undefined : !disabled;
 }
 
 const textOf = (content: string | readonly { text: string }[]): string =>

@@ -4,7 +4,7 @@ import type { ChatOptions } from '../engine/conversation.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
-import { type Answer, createAnswer, withFirstCall } from './answer.ts';
+import { type Answer, createAnswer } from './answer.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
@@ -41,7 +41,6 @@ export const chatCompletions: Route<ChatRequest> = {
           signal: stop,
         }),
       countTokens: ({ tokens }) => tokens.length,
-      ...(request.parallel_tool_calls === false && { map: withFirstCall }),
     });
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
     const { service } = jobs;
@@ -76,6 +75,7 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
     ...(variables && { render: { variables } }),
     ...(tools?.length && { tools: tools.map(toTool) }),
     ...(choice && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
+    parallelToolCalls: request.parallel_tool_calls ?? undefined,
     schema: schemaOf(request.response_format),
   };
 }

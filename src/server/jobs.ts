@@ -20,8 +20,6 @@ export interface Job<T> {
   promptLength: number;
   /** Opens answer `index`. */
   open(service: ModelService, index: number, signal: AbortSignal): Stream<T>;
-  /** Changes a part before anybody sees it. */
-  map?(value: T): T;
   /** Tokens in a part. */
   countTokens(value: T): number;
 }
@@ -140,7 +138,7 @@ export function createJobs(backend: Backend, limits: Limits, metrics: Metrics): 
             admission.begin();
           }
           stop.signal.throwIfAborted();
-          yield 'value' in event && job.map ? { ...event, value: job.map(event.value) } : event;
+          yield event;
         }
         seconds += (since(started) - seconds) / 10;
       } finally {

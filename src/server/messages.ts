@@ -1,7 +1,7 @@
 /** POST /v1/messages and /v1/messages/count_tokens: Anthropic's API. */
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
-import { type Answer, createAnswer, withFirstCall } from './answer.ts';
+import { type Answer, createAnswer } from './answer.ts';
 import { type ChatPrompt, toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
@@ -23,7 +23,7 @@ export const messages: Route<MessagesRequest> = {
   async handle(exchange, request) {
     const { limits, jobs, tenant, signal, id } = exchange;
     const model = exchange.resolveModel(request.model);
-    const { messages, isSingleCall, ...prompt } = toPrompt(request);
+    const { messages, ...prompt } = toPrompt(request);
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1 },
       promptLength: JSON.stringify(messages).length,
@@ -39,7 +39,6 @@ export const messages: Route<MessagesRequest> = {
           signal: stop,
         }),
       countTokens: ({ tokens }) => tokens.length,
-      ...(isSingleCall && { map: withFirstCall }),
     });
     const head = { id: `msg_${id}`, type: 'message', role: 'assistant', model };
     return request.stream

@@ -11,8 +11,8 @@ export type Expression =
   | { readonly kind: 'character'; readonly ranges: readonly Range[] }
   /** A marker of the answer format, as text or as its control token: `<tool_call>`. */
   | { readonly kind: 'marker'; readonly text: string }
-  /** Any text; after each marker in it, `after`. */
-  | { readonly kind: 'freeText'; readonly marker: string; readonly after: Expression }
+  /** Any text; after each marker in it, `after`, which ends the text if `once`. */
+  | { readonly kind: 'freeText'; readonly marker: string; readonly after: Expression; readonly once: boolean }
   /** Any text up to a marker, which is included. */
   | { readonly kind: 'until'; readonly marker: string }
   | { readonly kind: 'sequence'; readonly items: readonly Expression[] }

@@ -62,7 +62,7 @@ export function compileNodes({ root, rules }: Grammar, markers: ReadonlyMap<stri
       case 'marker':
         return compileMarker(expression.text, to);
       case 'freeText':
-        return compileSearch(expression.marker, start => compile(expression.after, start), to);
+        return compileSearch(expression.marker, start => compile(expression.after, expression.once ? to : start), to);
       case 'until':
         return compileSearch(expression.marker, () => to);
       case 'sequence':

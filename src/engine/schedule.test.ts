@@ -38,6 +38,15 @@ describe('the rows of a pass', () => {
     expect(requests.map(one => one.turns)).toEqual(Array(10).fill(10));
   });
 
+  it('go round when there are more prompts than shares', () => {
+    const requests = Array.from({ length: 6 }, (_, i) => ({ ...request(i, 1000), turns: 0 }));
+    let turn = 0;
+    for (let pass = 0; pass < 12; pass++)
+      for (const { request: one } of chooseRows(requests, 64, 3))
+        Object.assign(one, { lastTurn: turn++, turns: one.turns + 1 });
+    expect(requests.map(one => one.turns)).toEqual(Array(6).fill(2));
+  });
+
   it('are not all taken by decoding requests while a prompt waits', () => {
     const chats = Array.from({ length: 40 }, (_, i) => request(i));
     expect(rowsOf(chooseRows([...chats, request(40, 100)], 32, 8)).at(-1)).toEqual([40, 8]);
@@ -103,8 +112,14 @@ describe('the number of prompt rows', () => {
   it('keeps passes short while others decode', () => {
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 20 }, true, 256)).toBe(60);
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 4 }, true, 256)).toBe(50);
-    expect(promptRowsPerPass({ perPromptRow: 1, decode: 200 }, true, 256)).toBe(100);
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 80 }, true, 256)).toBe(100);
+    expect(promptRowsPerPass({ perPromptRow: 20, decode: 20 }, true, 256)).toBe(3);
     expect(promptRowsPerPass({ perPromptRow: 1, decode: 10 }, false, 256)).toBe(250);
+  });
+
+  it('takes half of the time on a slow machine, and always makes progress', () => {
+    expect(promptRowsPerPass({ perPromptRow: 1, decode: 200 }, true, 256)).toBe(200);
+    expect(promptRowsPerPass({ perPromptRow: 1000, decode: 20 }, true, 256)).toBe(1);
   });
 
   it('grows where a pass costs nearly the same for few rows as for many, also after a slow first pass', () => {

@@ -18,13 +18,13 @@ export interface Piece<T> {
   rows: number;
 }
 
-/** Every prompt gets at least this many rows of a pass, so that a short one is not delayed by long ones. */
+/** Fewer rows of a prompt in a pass are not efficient. */
 const MIN_PROMPT_ROWS = 8;
 
 /**
  * The rows of the next pass: one per decoding request, then prompt chunks of at most `promptRows` rows together. Prompts get
- * equal shares, and the oldest gets what the others leave. If there are more decoding requests than rows, they take turns,
- * and leave some rows to the prompts.
+ * equal shares, so that a short one is not delayed by long ones, and the oldest gets what the others leave. If there are not
+ * enough rows, prompts take turns, and so do decoding requests, which leave some rows to the prompts.
  */
 export function chooseRows<T extends Candidate>(
   requests: readonly T[],
@@ -42,11 +42,12 @@ export function chooseRows<T extends Candidate>(
   let free = Math.min(promptRows, maxRows - decoding.length);
   const share = Math.max(MIN_PROMPT_ROWS, Math.floor(free / Math.max(1, prompts.length)));
   const chunks: Piece<T>[] = [];
-  for (const request of prompts) {
+  for (const request of prompts.toSorted((a, b) => a.lastTurn - b.lastTurn)) {
     const rows = Math.min(share, free, request.promptRows);
     if (rows > 0) chunks.push({ request, rows });
     free -= rows;
   }
+  chunks.sort((a, b) => a.request.arrival - b.request.arrival);
   for (const chunk of chunks) {
     const rows = Math.min(free, chunk.request.promptRows - chunk.rows);
     chunk.rows += rows;
@@ -93,11 +94,11 @@ export const chooseVictim = <T extends Pick<Candidate, 'arrival'>>(running: read
 
 /** A pass of prompt rows only should take about this long, in ms: stopping takes as long. Shorter ones are less efficient. */
 const PASS_MS = 250;
-/** While tokens are decoded, about this long: so long is the longest gap between two tokens. */
-const MIXED_PASS_MS = 100;
-/** And at most this many times as long as a pass without prompt rows, */
+/** While tokens are decoded, prompt rows make a pass at most this many times as long, */
 const MAX_SLOWDOWN = 4;
-/** unless that is less than this: shorter gaps are not noticed, and a GPU takes nearly as long for few rows as for many. */
+/** and add at most about this many ms, or as long as decoding takes on a slow machine: prompts get half of the time. */
+const MIXED_PASS_MS = 100;
+/** They may add this much in any case: it is hardly noticed, and a GPU takes nearly as long for few rows as for many. */
 const MIN_MIXED_PASS_MS = 50;
 
 /** What the last passes took, in ms; undefined before the first. */
@@ -109,9 +110,12 @@ export interface PassTimes {
 /** Prompt rows in the next pass. */
 export function promptRowsPerPass({ perPromptRow, decode }: PassTimes, decoding: boolean, maxRows: number): number {
   if (perPromptRow === undefined) return maxRows;
-  const slowed = Math.max(MIN_MIXED_PASS_MS, (MAX_SLOWDOWN - 1) * (decode ?? MIXED_PASS_MS));
-  const allowed = decoding ? Math.min(MIXED_PASS_MS, slowed) : PASS_MS;
-  return Math.max(MIN_PROMPT_ROWS, Math.min(maxRows, Math.floor(allowed / perPromptRow)));
+  const rowsIn = (ms: number, min: number) => Math.max(min, Math.min(maxRows, Math.floor(ms / perPromptRow)));
+  // One pass reads the weights once: without other rows, that is shared by the prompt's rows.
+  if (!decoding) return rowsIn(PASS_MS, MIN_PROMPT_ROWS);
+  const decodeMs = decode ?? MIXED_PASS_MS;
+  const longest = Math.min((MAX_SLOWDOWN - 1) * decodeMs, Math.max(MIXED_PASS_MS, decodeMs));
+  return rowsIn(Math.max(MIN_MIXED_PASS_MS, longest), 1);
 }
 
 /** Updates the times after a pass. The cost per row grows with the depth of the prompts, so the newest pass counts most. */

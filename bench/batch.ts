@@ -7,7 +7,7 @@
  */
 import { formatTable } from '../src/cli/table.ts';
 import { type Conversation, type GenerateOptions, InputError, loadModel } from '../src/index.ts';
-import { decodeRate, expectSameIds } from './concurrent.ts';
+import { type BatchSetup, type Contender, decodeRate, expectSameIds } from './concurrent.ts';
 import { promptTokens } from './fill-context.ts';
 import { spawnLlama } from './llama-process.ts';
 
@@ -23,32 +23,11 @@ interface Options {
   json: boolean;
 }
 
-/** What is measured: one engine with one KV cache format. */
-export interface Contender {
-  name: string;
-  /** Brings `count` sequences to a depth, one after the other. Depths only grow. */
-  fill(depth: number, count: number): Promise<void>;
-  /** Decodes the first `count` sequences together and returns their tokens per second. */
-  decode(count: number): Promise<number>;
-  close(): Promise<void>;
-}
-
 interface Row {
   depth: number;
   sequences: number;
   /** Best tokens per second of all sequences, by contender. */
   rates: Record<string, number>;
-}
-
-export interface BatchSetup {
-  model: string;
-  threads: number;
-  /** Max sequences. */
-  sequences: number;
-  /** Max tokens per sequence. */
-  context: number;
-  /** Decoded tokens per sequence and round. */
-  tokens: number;
 }
 
 const llamaSettings = [

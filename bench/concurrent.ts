@@ -1,5 +1,26 @@
-/** What the benches of several sequences share: rates of streams that run together, and comparisons with answers alone. */
+/** What the benches of several sequences share: who is measured, rates of streams that run together, comparisons with answers alone. */
 import { InputError } from '../src/errors.ts';
+
+/** What is measured: one engine with one KV cache format. */
+export interface Contender {
+  name: string;
+  /** Brings `count` sequences to a depth, one after the other. Depths only grow. */
+  fill(depth: number, count: number): Promise<void>;
+  /** Decodes the first `count` sequences together and returns their tokens per second. */
+  decode(count: number): Promise<number>;
+  close(): Promise<void>;
+}
+
+export interface BatchSetup {
+  model: string;
+  threads: number;
+  /** Max sequences. */
+  sequences: number;
+  /** Max tokens per sequence. */
+  context: number;
+  /** Decoded tokens per sequence and round. */
+  tokens: number;
+}
 
 type Tokens = Pick<AsyncIterator<unknown, unknown, void>, 'next'>;
 

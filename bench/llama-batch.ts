@@ -5,7 +5,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { BatchSetup } from './batch.ts';
+import type { BatchSetup } from './concurrent.ts';
 import { decodeRate } from './concurrent.ts';
 import { promptTokens } from './fill-context.ts';
 import { openSequences } from './llama-context.ts';

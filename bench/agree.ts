@@ -9,11 +9,11 @@ import { spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { type Engine, type EngineOptions, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
+import { logSoftmax } from '../src/engine/log-probs.ts';
 import { resolveProfile } from '../src/engine/profile.ts';
 import { step } from '../src/engine/step.ts';
 import { InputError } from '../src/errors.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
-import { logSoftmax } from '../src/eval/log-probs.ts';
 import { choosePlan } from '../src/plan/auto.ts';
 import { createPlan } from '../src/plan/plan.ts';
 

@@ -21,6 +21,7 @@ export type {
 export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
 export type { GenerateOptions } from './engine/generate.ts';
 export type { JsonSchema } from './engine/grammar/schema.ts';
+export type { LiveDivergence } from './engine/live-divergence.ts';
 export {
   type LoadOptions,
   loadModel,

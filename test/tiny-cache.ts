@@ -45,7 +45,7 @@ export function createObservedDevice() {
     get allocatedBytes() {
       return device.allocatedBytes;
     },
-    createBlock: (bytes, layerOffsets) => allocate(() => device.createBlock(bytes, layerOffsets)),
+    createBlock: (bytes, partOffsets) => allocate(() => device.createBlock(bytes, partOffsets)),
     createTensor: (rows, cols) => allocate(() => device.createTensor(rows, cols)),
     free(handle) {
       if (!allocated.delete(handle)) throw new Error('a block was freed twice');

@@ -9,7 +9,7 @@ import { CapacityError } from '../errors.ts';
 import type { Device, KvShape } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
 import type { EvictionPolicy } from './eviction.ts';
-import { f16Block, f16BlockBytes, type LeafLayout, layerOffsets } from './leaf.ts';
+import { f16Block, f16BlockBytes, type LeafLayout, partOffsets } from './leaf.ts';
 import { pageErrorBytes } from './page-errors.ts';
 import { createPool, type SharedBlock } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from './prefix.ts';
@@ -148,7 +148,10 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
   const index = createPrefixIndex(() => pool, { pageTokens, policy: options.policy, onEvent: options.onEvent });
-  const create = (salt: string, start?: SequenceStart) => createSequence({ ...options, pool, index, salt, start });
+  // In shadow mode prompts read f16 pages and answers codes, so a page depends on more than its tokens.
+  const published = layout.exact ? undefined : index;
+  const create = (salt: string, start?: SequenceStart) =>
+    createSequence({ ...options, pool, index: published, salt, start });
 
   /** Leaves that hold the beginning of the prompt. With a recent window, rows after them would differ from a cold run. */
   const findLeaves = (prompt: readonly number[], salt: string): PrefixNode[] => {
@@ -210,7 +213,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
 
   return {
     sequenceBytes,
-    sharesLeaves: recent === 0,
+    sharesLeaves: recent === 0 && !layout.exact,
     fits(prompt, salt, running) {
       // Leaves and sinks that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must stay.
       const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
@@ -275,7 +278,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         sinkBytes: sinks.block.bytes,
         tailBytes: tailFileBytes(f16Shape, sealing),
         async addLeaf(bytes) {
-          const leaf = allocate(layout.bytes, layerOffsets(layout));
+          const leaf = allocate(layout.bytes, partOffsets(layout));
           await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
           device.writeBlock(leaf.block, bytes);
           leaves.push(leaf);

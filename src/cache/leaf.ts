@@ -1,4 +1,7 @@
-/** The layout of a leaf: for each layer its key page and its value page, aligned so that devices read whole words. */
+/**
+ * The layout of a leaf: one part per layer, its key page and its value page, aligned so that devices read whole words. In
+ * shadow mode, the same pages in f16 follow, again one part per layer.
+ */
 import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 
@@ -12,18 +15,23 @@ export interface LayerCodecs {
 
 export interface LeafLayout {
   readonly layers: readonly KvLayer[];
+  /** The pages in f16, in shadow mode. */
+  readonly exact?: readonly KvLayer[];
   readonly bytes: number;
 }
 
-export function leafLayout(codecs: readonly LayerCodecs[]): LeafLayout {
+/** `exact`: the codec of f16 pages, for shadow mode. */
+export function leafLayout(codecs: readonly LayerCodecs[], exact?: LayerCodecs): LeafLayout {
   let offset = 0;
-  const layers = codecs.map(({ keys, values }) => {
+  const place = ({ keys, values }: LayerCodecs, part: number): KvLayer => {
     const keyOffset = offset;
     const valueOffset = keyOffset + align(keys.pageBytes);
     offset = valueOffset + align(values.pageBytes);
-    return { keys, values, keyOffset, valueOffset };
-  });
-  return { layers, bytes: offset };
+    return { keys, values, part, keyOffset, valueOffset };
+  };
+  const layers = codecs.map(place);
+  const exactLayers = exact && codecs.map((_, layer) => place(exact, codecs.length + layer));
+  return { layers, ...(exactLayers && { exact: exactLayers }), bytes: offset };
 }
 
 /** Whether devices can read a leaf of unknown origin safely: some pages have lists, which must stay inside them. */
@@ -35,14 +43,15 @@ export function isValidLeaf({ layers }: LeafLayout, leaf: Uint8Array): boolean {
   );
 }
 
-/** Where each layer starts in a leaf. */
-export const layerOffsets = ({ layers }: LeafLayout): number[] => layers.map(({ keyOffset }) => keyOffset);
+/** Where each part starts in a leaf. */
+export const partOffsets = ({ layers, exact = [] }: LeafLayout): number[] =>
+  [...layers, ...exact].map(({ keyOffset }) => keyOffset);
 
-/** Size of a tail or sink block, and where each layer starts in it. */
+/** Size of a tail or sink block, and where each layer, which is a part, starts in it. */
 export function f16Block(
   shape: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim'>,
   tokens: number,
-): [bytes: number, layerOffsets: number[]] {
+): [bytes: number, partOffsets: number[]] {
   const bytes = f16BlockBytes(shape, tokens);
   return [bytes, shape.layers.map((_, layer) => (layer * bytes) / shape.layers.length)];
 }

@@ -21,7 +21,7 @@ export interface Pool {
   /** Whether `bytes` more fit, after reclaiming what is needed. */
   makeRoom(bytes: number): boolean;
   /** Returns a block with one holder. Throws a CapacityError if it does not fit. */
-  allocate(bytes: number, layerOffsets: readonly number[]): SharedBlock;
+  allocate(bytes: number, partOffsets: readonly number[]): SharedBlock;
   allocateTensor(rows: number, cols: number): Tensor;
   retain<T extends SharedBlock>(shared: T): T;
   release(shared: SharedBlock): void;
@@ -76,8 +76,8 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
       return used;
     },
     makeRoom,
-    allocate: (bytes, layerOffsets) =>
-      take(bytes, () => ({ block: device.createBlock(bytes, layerOffsets), holders: 1 })),
+    allocate: (bytes, partOffsets) =>
+      take(bytes, () => ({ block: device.createBlock(bytes, partOffsets), holders: 1 })),
     allocateTensor: (rows, cols) => take(4 * rows * cols, () => device.createTensor(rows, cols)),
     retain(shared) {
       assert(shared.holders > 0, 'a freed block cannot be retained');

@@ -59,9 +59,9 @@ describe('a new sequence', () => {
   it('tells the device where each layer starts in its blocks', () => {
     const device = createJsDevice();
     const created: (readonly number[] | undefined)[] = [];
-    const createBlock = (bytes: number, layerOffsets?: readonly number[]) => {
-      created.push(layerOffsets);
-      return device.createBlock(bytes, layerOffsets);
+    const createBlock = (bytes: number, partOffsets?: readonly number[]) => {
+      created.push(partOffsets);
+      return device.createBlock(bytes, partOffsets);
     };
     const { sequence } = create({ device: { ...device, createBlock } });
     append(sequence, P + 1);

@@ -4,9 +4,9 @@
  * with the same beginning can hold them too. The tail is a ring of small blocks; only those with tokens are allocated.
  */
 import { assert, CapacityError } from '../errors.ts';
-import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
+import type { Block, Device, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
-import { f16Block, type LeafLayout, layerOffsets } from './leaf.ts';
+import { f16Block, type LeafLayout, partOffsets } from './leaf.ts';
 import { createPageErrors, type PageErrorRow, pageErrorBytes } from './page-errors.ts';
 import { createPool, type Pool, type SharedBlock } from './pool.ts';
 import type { Leaf, PrefixIndex } from './prefix.ts';
@@ -57,6 +57,8 @@ export interface SequenceRun {
 
 export interface Sequence {
   readonly view: KvView;
+  /** In shadow mode: the same sequence with its f16 pages. */
+  readonly exactView?: KvView;
   readonly salt: string;
   /** Whether its leaves are published: others may have them. */
   readonly shares: boolean;
@@ -163,9 +165,9 @@ export function createSequence(options: SequenceOptions): Sequence {
   /** Leaves of the last plan, until it is committed: no pass has sealed them yet. */
   let planned = 0;
   let blocks: readonly Block[] = leaves.map(({ block }) => block);
-  const view: KvView = {
+  const createView = (shape: KvShape, errors?: Tensor): KvView => ({
     shape,
-    errors: errors?.tensor,
+    errors,
     get tail() {
       return tail.blocks;
     },
@@ -178,7 +180,8 @@ export function createSequence(options: SequenceOptions): Sequence {
     get firstLeaf() {
       return firstLeaf;
     },
-  };
+  });
+  const view = createView(shape, errors?.tensor);
   const noteChange = () => {
     blocks = leaves.map(({ block }) => block);
   };
@@ -236,7 +239,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
       const sealsPage = sealed > endLeaf();
       if (sealsPage) {
-        leaves.push(pool.allocate(layout.bytes, layerOffsets(layout)));
+        leaves.push(pool.allocate(layout.bytes, partOffsets(layout)));
         planned++;
         errors?.noteSealed(sealed - 1);
         noteChange();
@@ -306,6 +309,7 @@ export function createSequence(options: SequenceOptions): Sequence {
 
   return {
     view,
+    exactView: layout.exact && createView({ ...shape, layers: layout.exact }),
     salt,
     shares: index !== undefined,
     get length() {

@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
+import type { LiveDivergence } from '../engine/live-divergence.ts';
 import { loadModel, type Model } from '../engine/model.ts';
 import { type Quality, UNFAMILIAR_RATIO } from '../engine/quality.ts';
 import type { Result } from '../engine/stream.ts';
@@ -22,6 +23,7 @@ export interface ModelOptions {
   context?: number;
   profile?: string;
   overflow: 'error' | 'slide';
+  shadow?: boolean;
   device: DeviceName;
   threads?: number;
   memory?: number;
@@ -64,6 +66,9 @@ export function addModelOptions(command: Command): Command {
   return addDeviceOptions(command);
 }
 
+export const SHADOW_HELP =
+  'keep every page in f16 beside its codes, and measure how much the codes change (with --stats; for evaluation)';
+
 export function addSamplingOptions(command: Command): Command {
   return command
     .option('--system <text>', 'system message')
@@ -97,11 +102,11 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;
+  const { kv, contextMemory, kvMemory, context, overflow, shadow, device, threads, memory } = options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
   const profile = await resolveProfileFlag(options.profile, name, signal);
-  return { kv, contextMemory, kvMemory, context, profile, overflow, device, threads, memoryLimit: memory };
+  return { kv, contextMemory, kvMemory, context, profile, overflow, shadow, device, threads, memoryLimit: memory };
 }
 
 /** Loads a model with a progress bar and prints its notices on stderr. */
@@ -164,7 +169,7 @@ export const sanitizeForTerminal = (text: string): string =>
 
 /** Speed and memory of an answer, one fact per line. */
 export async function formatStats(
-  { usage, timings, finish, seed, quality }: Result,
+  { usage, timings, finish, seed, quality, divergence }: Result,
   model: Model,
   conversation: Conversation,
 ) {
@@ -180,9 +185,15 @@ export async function formatStats(
       formatBytes(capacity),
     `${formatBytes(total)} in all on ${name}${name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''}`,
     ...(quality ? [formatQuality(quality)] : []),
+    ...(divergence ? [formatDivergence(divergence)] : []),
     ...(outliers ? [formatOutliers(outliers)] : []),
   ].join('\n');
 }
+
+/** "measured divergence 0.0145 nats per token over 128 tokens, 97.7 % the same most likely token". */
+const formatDivergence = ({ nats, top1, tokens }: LiveDivergence): string =>
+  `measured divergence ${formatShort(nats)} nats per token over ${formatCount(tokens)} tokens, ` +
+  `${(100 * top1).toFixed(1)} % the same most likely token`;
 
 /** "error 1.12 times that of the calibration text over 12 pages; estimated divergence 0.0145 nats per token". */
 function formatQuality({ ratio, pages, estimated }: Quality): string {

@@ -11,6 +11,7 @@ import {
   type ModelOptions,
   runInterruptible,
   type SamplingFlags,
+  SHADOW_HELP,
   samplingOptions,
   sanitizeForTerminal,
 } from './model-command.ts';
@@ -42,6 +43,7 @@ export function addRun(program: Command): void {
     .option('--file <file>', 'text file to put before the prompt; may be repeated', append)
     .option('--session <file>', SESSION_HELP)
     .option('--raw', 'continue the prompt as it is, without the chat template')
+    .option('--shadow', SHADOW_HELP)
     .option('--stats', 'print speed, memory and quality on stderr')
     .option('--json', 'print the result as JSON at the end')
     .addHelpText('after', HELP)

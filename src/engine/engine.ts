@@ -133,7 +133,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.allocatedBytes;
-    await device.loadCodecs?.(cache.plan.leaf.layers);
+    const { layers, exact = [] } = cache.plan.leaf;
+    await device.loadCodecs?.([...layers, ...exact]);
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.allocatedBytes - weightBytes };
     const batchSize = createBatchSize(rows, device);

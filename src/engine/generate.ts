@@ -10,6 +10,7 @@ import { formatBytes, formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
 import type { Constraint } from './grammar/constraint.ts';
 import type { JsonSchema } from './grammar/schema.ts';
+import { measureLiveDivergence } from './live-divergence.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
 import { createSampler, type Sampled, type SampleOptions } from './sample.ts';
@@ -38,6 +39,8 @@ export interface GenerateOptions extends SampleOptions {
   tenant?: string;
   /** Prefixes are shared only by requests of the tenant with the same salt. Default: none. */
   cacheSalt?: string;
+  /** In shadow mode: answers read the f16 pages, as prompts do, instead of the codes. Default: false. */
+  readExact?: boolean;
 }
 
 /** Where tokens are generated: the model, and its cache. */
@@ -73,7 +76,9 @@ export async function* generate(
   { constraint, markers }: OutputFormat = {},
 ): AsyncGenerator<Token, void, void> {
   const { engine, scheduler, plan, context } = generation;
-  const { onPrefill, maxTokens, signal, tenant = '', cacheSalt } = options;
+  const { onPrefill, maxTokens, signal, tenant = '', cacheSalt, readExact } = options;
+  if (readExact && !plan.leaf.exact)
+    throw new InputError('readExact needs a model in shadow mode. Load it with shadow: true.');
   checkTokenIds(prompt, engine.config.vocab);
   const remaining = remainingTokens(prompt.length, generation);
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
@@ -112,7 +117,7 @@ export async function* generate(
   };
 
   const ended = scheduler.submit({
-    ...{ prompt, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken },
+    ...{ prompt, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken, readExact },
     maxTokens: maxNew,
     cancellation: {
       get aborted() {
@@ -134,6 +139,7 @@ export async function* generate(
     async onEnd(sequence) {
       if (!isComplete) return;
       result.quality = await measureQuality(engine, sequence, plan);
+      if (plan.leaf.exact) result.divergence = await measureLiveDivergence(engine, sequence);
     },
   });
   const settled = ended.then(

@@ -10,7 +10,7 @@ import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan } from '../plan/auto.ts';
-import type { Plan } from '../plan/plan.ts';
+import { type Plan, withShadow } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
 import type { AnswerDelta } from './answer.ts';
@@ -44,6 +44,11 @@ import type { Result, Stream, Token } from './stream.ts';
 export interface LoadOptions extends EngineOptions {
   /** KV cache format: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. Default: `tq4`. */
   kv?: string;
+  /**
+   * Shadow mode, for evaluation: every page is kept in f16 beside its codes. Prompts read the f16 pages, answers the codes
+   * (or the f16 pages, with `readExact`), and `result.divergence` compares both. Prefixes are not shared. Default: false.
+   */
+  shadow?: boolean;
   /** Max bytes of one sequence of `context` tokens: chooses codecs that fit. Implies `kv: 'auto'`. */
   contextMemory?: number;
   /**
@@ -155,7 +160,8 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   try {
     const { profile, notice } = await resolveProfile(file, [kv], options.profile, options);
     profileNotice = notice;
-    plan = choosePlan(kv, planShape(file, pageTokens), profile, { contextMemory, context });
+    const chosen = choosePlan(kv, planShape(file, pageTokens), profile, { contextMemory, context });
+    plan = options.shadow ? withShadow(chosen) : chosen;
   } catch (error) {
     await file.gguf.close();
     throw error;

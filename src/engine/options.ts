@@ -46,6 +46,7 @@ export const loadRules = {
   kv: string("a codec spec such as 'tq4', or 'auto'"),
   contextMemory: bytes,
   kvMemory: bytes,
+  shadow: boolean,
   maxSequences: integer(1),
   pageTokens: integer(1),
   context: integer(1),
@@ -67,6 +68,7 @@ export const generateRules = {
   onPrefill: callback,
   tenant: string(),
   cacheSalt: string(),
+  readExact: boolean,
 };
 
 const variables: Rule = (value, name) => {

@@ -41,6 +41,8 @@ export interface Request {
   readonly owner?: Owner;
   readonly sampler: Sampler;
   readonly maxTokens: number;
+  /** In shadow mode, whether decoding reads the f16 pages too, as prompts do. */
+  readonly readExact?: boolean;
   readonly cancellation?: Cancellation;
   /** Whether the reader has fallen behind: then it gets no further tokens for now. */
   isParked(): boolean;
@@ -282,7 +284,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const isLast = !prefill || end === task.promptEnd;
     if (isLast) task.sampled++;
     const sampling = isLast && engine.device.sampleTokens ? task.request.sampler.deviceSampling() : undefined;
-    return { sequence, tokens, prefill, logits: isLast ? 'last' : 'none', sampling };
+    const exact = prefill || task.request.readExact;
+    return { sequence, tokens, prefill, exact, logits: isLast ? 'last' : 'none', sampling };
   };
 
   const deliver = (task: Task, sample: () => Sampled, dropped: number) => {

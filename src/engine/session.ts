@@ -41,6 +41,7 @@ export async function saveSession(
   { messages, initialMessages, ids }: SavedConversation,
   target: SessionTarget,
 ): Promise<void> {
+  checkSavable(plan);
   if (sequence.droppedTokens > 0)
     throw new UnsupportedError(
       "A conversation whose oldest tokens were dropped (overflow: 'slide') cannot be saved. Use a larger context.",
@@ -71,6 +72,10 @@ export async function saveSession(
   await writeTo(target, writeSession(content));
 }
 
+function checkSavable({ leaf }: Plan): void {
+  if (leaf.exact) throw new UnsupportedError('Shadow mode has no sessions. Load the model without shadow.');
+}
+
 /** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */
 export async function restoreSession(
   { engine, cache, plan, context }: { engine: Engine; cache: KvCache; plan: Plan; context: number },
@@ -78,6 +83,7 @@ export async function restoreSession(
   owner: Owner,
   tenant?: string,
 ): Promise<SavedConversation> {
+  checkSavable(plan);
   const identity = await sessionIdentity(engine, plan);
   const { vocab } = engine.config;
   const restoring = cache.restore(tenant);

@@ -1,6 +1,7 @@
 /** The output of generation: a stream of tokens or text, and a result at the end. */
 import type { AsyncDisposableLike } from '../disposable.ts';
 import type { ToolCall } from '../model/template.ts';
+import type { LiveDivergence } from './live-divergence.ts';
 import type { Quality } from './quality.ts';
 import type { Sampled, TokenLogprobs } from './sample.ts';
 import type { Cancellation } from './scheduler.ts';
@@ -59,6 +60,8 @@ export interface Result {
   timings: Timings;
   /** With a calibrated codec, how well it fits the text in the cache, if the stream was read to its end. */
   quality?: Quality;
+  /** In shadow mode: the measured divergence of the newest tokens, if the stream was read to its end. */
+  divergence?: LiveDivergence;
   /** Warnings, such as a full context. */
   notices: string[];
 }

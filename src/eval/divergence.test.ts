@@ -2,11 +2,11 @@ import { expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
+import { logSoftmax } from '../engine/log-probs.ts';
 import { step } from '../engine/step.ts';
 import { InputError } from '../errors.ts';
 import { createPlan } from '../plan/plan.ts';
 import { createScore, type DivergenceRow, measureDivergence, SCORED_PER_BLOCK } from './divergence.ts';
-import { logSoftmax } from './log-probs.ts';
 import { divergencePlot } from './plot.ts';
 
 const pageTokens = 16;

@@ -3,9 +3,9 @@ import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { createCodec } from '../codec/kv.ts';
 import { loadEngine, openModelFile } from '../engine/engine.ts';
+import { logSoftmax } from '../engine/log-probs.ts';
 import { createPlan, createPlanFromCodecs, type Plan } from '../plan/plan.ts';
 import { createScore, teacherForce } from './divergence.ts';
-import { logSoftmax } from './log-probs.ts';
 import { createProber } from './sensitivity.ts';
 
 const pageTokens = 16;

@@ -10,10 +10,10 @@ import type { Side } from '../codec/codec.ts';
 import { checkShape, createCodec, type KvLearned } from '../codec/kv.ts';
 import { formatSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
+import { logSoftmax } from '../engine/log-probs.ts';
 import { type Chunk, type LayerActivations, restoreKeysAndValues } from '../model/forward.ts';
 import { createPlan, createPlanFromCodecs } from '../plan/plan.ts';
 import { createScore, teacherForce, teacherForceSequence } from './divergence.ts';
-import { logSoftmax } from './log-probs.ts';
 
 const F16 = { base: 'f16', variants: [] };
 

@@ -59,6 +59,8 @@ export interface Outliers {
 export interface KvLayer {
   readonly keys: PageCodec & KeyReader;
   readonly values: PageCodec & ValueReader;
+  /** Which of the leaf's parts it is: devices may store parts apart from each other. */
+  readonly part: number;
   readonly keyOffset: number;
   readonly valueOffset: number;
 }
@@ -125,8 +127,8 @@ export interface Device {
   ): Promise<Weights>;
   /** Compiles the kernels for these layers' codecs ahead of the first pass. */
   loadCodecs?(layers: readonly KvLayer[]): Promise<void>;
-  /** A block of zeros. `layerOffsets`: where each layer starts; a device may store the layers of a block separately. */
-  createBlock(bytes: number, layerOffsets?: readonly number[]): Block;
+  /** A block of zeros. `partOffsets`: where its parts start; a device may store them apart from each other. */
+  createBlock(bytes: number, partOffsets?: readonly number[]): Block;
   /**
    * Call it before the first use of these sequences' blocks, also before `writeBlock`. Waits for their memory on devices that allocate
    * asynchronously; undefined if they have it already. Rejects with a CapacityError; retrying is allowed.

@@ -7,7 +7,7 @@
  */
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
 import { createYielder } from '../event-loop.ts';
-import type { Device, KvRun, Projection, SamplingRequest, SealRequest, Tensor } from '../kernel/device.ts';
+import type { Device, KvRun, KvView, Projection, SamplingRequest, SealRequest, Tensor } from '../kernel/device.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -18,6 +18,8 @@ export interface Chunk {
   tokens: ArrayLike<number>;
   /** Whether the rows are prefill or decode; by default a chunk of more than one token is prefill. */
   prefill?: boolean;
+  /** Read the f16 pages of a sequence in shadow mode, instead of its codes. Default: false. */
+  exact?: boolean;
   /** Which rows need logits. */
   logits: 'all' | 'last' | 'none';
   /** Sample the last row on the device, if it can, and return the token instead of its logits. */
@@ -154,7 +156,7 @@ export async function forward(
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
   else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x);
   for (const { chunk, row } of placed) writeRopeAngles(device, rope, ropeAngles, row, chunk);
-  const rounds = groupRunsByRound(placed).map(runs => ({ runs, seals: sealRequests(runs) }));
+  const rounds = groupRunsByRound(placed);
   const yielder = createYielder();
   const projections = projectionsOf(scratch, weights);
 
@@ -251,7 +253,7 @@ export async function restoreKeysAndValues(
       device.writeRows(scratch.k, 0, rows(k[layer]));
       device.writeRows(scratch.v, 0, rows(v[layer]));
       for (const run of runs) {
-        device.seal(layer, sealRequests([run]));
+        device.seal(layer, sealRequests(sequence.view, run));
         device.append(layer, scratch.k, scratch.v, [run]);
       }
     }
@@ -284,13 +286,22 @@ function tokenIdsByRow(placed: readonly PlacedChunk[], rows: number): Uint32Arra
   return ids;
 }
 
+interface Round {
+  runs: KvRun[];
+  seals: SealRequest[];
+}
+
 /** The runs of a chunk depend on each other, so round i holds the i-th run of every chunk. */
-function groupRunsByRound(placed: readonly PlacedChunk[]): (KvRun & SequenceRun)[][] {
-  const rounds: (KvRun & SequenceRun)[][] = [];
+function groupRunsByRound(placed: readonly PlacedChunk[]): Round[] {
+  const rounds: Round[] = [];
   for (const { chunk, row, runs } of placed) {
+    const { view, exactView } = chunk.sequence;
     runs.forEach((run, i) => {
-      rounds[i] ??= [];
-      rounds[i].push({ ...run, view: chunk.sequence.view, row: row + run.row });
+      rounds[i] ??= { runs: [], seals: [] };
+      const { runs, seals } = rounds[i];
+      runs.push({ ...run, view: (chunk.exact && exactView) || view, row: row + run.row });
+      seals.push(...sealRequests(view, run));
+      if (exactView) seals.push(...sealRequests(exactView, run));
     });
   }
   return rounds;
@@ -303,14 +314,10 @@ function logitRows(placed: PlacedChunk): { placed: PlacedChunk; row: number }[] 
   return Array.from({ length: count }, (_, i) => ({ placed, row: tokens.length - count + i }));
 }
 
-/** The pages whose codes these runs are the first to read. */
-function sealRequests(runs: readonly (KvRun & SequenceRun)[]): SealRequest[] {
-  return runs
-    .filter(({ sealsPage }) => sealsPage)
-    .map(({ view, sealedPages }) => {
-      const page = sealedPages - 1;
-      return { view, page, leaf: view.leaves[page - view.firstLeaf] };
-    });
+/** The page whose codes this run is the first to read, if there is one. */
+function sealRequests(view: KvView, { sealsPage, sealedPages }: SequenceRun): SealRequest[] {
+  const page = sealedPages - 1;
+  return sealsPage ? [{ view, page, leaf: view.leaves[page - view.firstLeaf] }] : [];
 }
 
 function writeRopeAngles(

@@ -141,6 +141,12 @@ export function createPlanFromCodecs(
   };
 }
 
+/** The plan in shadow mode: every page is also kept in f16. */
+export const withShadow = (plan: Plan): Plan => ({
+  ...plan,
+  leaf: leafLayout(plan.codecs, createCodec('f16', plan.codecs[0].shape)),
+});
+
 /** Max tokens of one sequence in a cache of `bytes`; 0 if not even an empty one fits. */
 export function maxTokensIn(plan: Plan, bytes: number): number {
   const blockTokens = tailBlockTokens(plan.pageTokens);

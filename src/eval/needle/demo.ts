@@ -1,9 +1,9 @@
 /** The measurements of `kvasir demo`: one document and its questions, with one cache format after another. */
 import { fileURLToPath } from 'node:url';
 import type { Engine } from '../../engine/engine.ts';
+import { logSoftmax } from '../../engine/log-probs.ts';
 import type { Plan } from '../../plan/plan.ts';
 import { createScore } from '../divergence.ts';
-import { logSoftmax } from '../log-probs.ts';
 import { type NeedleTask, openDocumentSession, type QuestionAnswer } from './questions.ts';
 
 /** The model that comes with the package. */

@@ -202,7 +202,7 @@ export class Attention {
   ): void {
     const { shape } = view;
     const { kvHeads, headDim } = this.shape;
-    const { keyOffset, valueOffset } = shape.layers[layer];
+    const { part, keyOffset, valueOffset } = shape.layers[layer];
     const stateBytes = (dim: number) => 4 * this.heads * stateFloats(dim);
     const states = this.gpu.scratch('page states', batch.pageStates * stateBytes(value.layout.codedDim));
     const f16States = this.gpu.scratch('f16 states', batch.f16States * stateBytes(headDim));
@@ -236,9 +236,9 @@ export class Attention {
       const bound: Record<string, GPUBuffer | undefined> = {
         data: this.gpu.arena,
         queries,
-        pool: pool.buffers[layer],
-        pool2: pool.buffers[layer],
-        pool4: pool.buffers[layer],
+        pool: pool.buffers[part],
+        pool2: pool.buffers[part],
+        pool4: pool.buffers[part],
         keyTables: key.tables,
         valueTables: value.tables,
         [PAGE_ROTATIONS]: angles,
@@ -251,7 +251,7 @@ export class Attention {
           word,
           first,
           ...variant.pageLoops,
-          pool.strides[layer],
+          pool.strides[part],
           offset,
           scale,
           key.columns,

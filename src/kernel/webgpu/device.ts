@@ -258,9 +258,9 @@ export class WebGpuDevice implements Device {
     return randomWeights(this.gpu, this.maxBindingBytes, type, rows, cols);
   }
 
-  createBlock(bytes: number, layerOffsets: readonly number[] = [0]): Block {
-    const key = `${bytes}:${layerOffsets}`;
-    const pool = this.pools.get(key) ?? new Pool(this.gpu, bytes, layerOffsets, this.maxBindingBytes);
+  createBlock(bytes: number, partOffsets: readonly number[] = [0]): Block {
+    const key = `${bytes}:${partOffsets}`;
+    const pool = this.pools.get(key) ?? new Pool(this.gpu, bytes, partOffsets, this.maxBindingBytes);
     this.pools.set(key, pool);
     return pool.allocate();
   }

@@ -1,6 +1,6 @@
 /**
- * Cache blocks. Blocks of the same layout share a pool with one buffer per layer, in which block n is slot n. A kernel for
- * one layer then finds the pages of all sequences in one binding, whatever the size of the whole cache.
+ * Cache blocks. Blocks of the same layout share a pool with one buffer per part, in which block n is slot n. A kernel for
+ * one part then finds the pages of all sequences in one binding, whatever the size of the whole cache.
  *
  * A new block is only a slot number; `grow` allocates its memory before the first use. Growing is asynchronous (old buffers
  * are copied, then freed) and may fail; existing blocks keep their memory then, and it can be retried.
@@ -18,25 +18,25 @@ export interface GpuBlock extends Block {
 const INITIAL_SLOTS = 8;
 
 export class Pool {
-  /** One per layer, replaced when the pool grows. */
+  /** One per part, replaced when the pool grows. */
   readonly buffers: GPUBuffer[] = [];
-  /** Bytes per slot, by layer. */
+  /** Bytes per slot, by part. */
   readonly strides: readonly number[];
-  /** Slots with memory in every layer. */
+  /** Slots with memory in every part. */
   private capacity = 0;
   private nextSlot = 0;
   private readonly freeSlots: number[] = [];
   private growing?: Promise<void>;
-  /** Copies for blocks that have no memory yet, by slot: all layers, as in `layerOffsets`. */
+  /** Copies for blocks that have no memory yet, by slot: all parts, as in `partOffsets`. */
   private readonly waitingCopies = new Map<number, GPUBuffer>();
 
   constructor(
     private readonly gpu: Gpu,
     private readonly blockBytes: number,
-    private readonly layerOffsets: readonly number[],
+    private readonly partOffsets: readonly number[],
     private readonly maxBindingBytes: number,
   ) {
-    this.strides = layerOffsets.map((cut, i) => (layerOffsets[i + 1] ?? blockBytes) - cut);
+    this.strides = partOffsets.map((cut, i) => (partOffsets[i + 1] ?? blockBytes) - cut);
   }
 
   allocate(): GpuBlock {
@@ -87,12 +87,12 @@ export class Pool {
     return this.growing;
   }
 
-  /** One layer at a time, so that at most one layer exists twice. */
+  /** One part at a time, so that at most one exists twice. */
   private async growTo(slots: number): Promise<void> {
     const capacity = Math.min(slots, this.maxSlots);
     for (const [i, stride] of this.strides.entries()) {
       const old = this.buffers[i];
-      // May have grown in an attempt that failed at a later layer.
+      // May have grown in an attempt that failed at a later part.
       if (old && old.size >= capacity * stride) continue;
       const buffer = await this.gpu.allocateBuffer(capacity * stride, `cache layer ${i}`);
       this.buffers[i] = buffer;
@@ -122,7 +122,7 @@ export class Pool {
   /** Layers that have bytes: their buffer, bytes per slot, and offset in a block. */
   private eachLayer(visit: (buffer: GPUBuffer, stride: number, offset: number) => void): void {
     this.buffers.forEach((buffer, i) => {
-      if (this.strides[i] > 0) visit(buffer, this.strides[i], this.layerOffsets[i]);
+      if (this.strides[i] > 0) visit(buffer, this.strides[i], this.partOffsets[i]);
     });
   }
 
@@ -139,7 +139,7 @@ export class Pool {
     const parts = this.buffers.map((buffer, i) =>
       this.strides[i] > 0 ? this.gpu.read(buffer, slot * this.strides[i], this.strides[i]) : new ArrayBuffer(0),
     );
-    for (const [i, part] of parts.entries()) out.set(new Uint8Array(await part), this.layerOffsets[i]);
+    for (const [i, part] of parts.entries()) out.set(new Uint8Array(await part), this.partOffsets[i]);
     return out;
   }
 

@@ -25,10 +25,11 @@ interface Steps {
 /** Pages per dispatch, which bounds the scratch buffers. */
 const MAX_PAGES = 16;
 
-/** Keys or values of a layer. `offset`: their place in a leaf. */
+/** Keys or values of a layer. `offset`: their place in a part of a leaf. */
 interface Side {
   codec: PageCodec;
   side: 0 | 1;
+  part: number;
   offset: number;
 }
 
@@ -46,9 +47,9 @@ export class Sealing {
 
   seal(layer: number, requests: readonly SealRequest[]): void {
     for (const group of groupRequests(requests)) {
-      const { keys, values, keyOffset, valueOffset } = group[0].view.shape.layers[layer];
-      this.sealSide(layer, group, { codec: keys, side: 0, offset: 0 });
-      this.sealSide(layer, group, { codec: values, side: 1, offset: valueOffset - keyOffset });
+      const { keys, values, part, keyOffset, valueOffset } = group[0].view.shape.layers[layer];
+      this.sealSide(layer, group, { codec: keys, side: 0, part, offset: 0 });
+      this.sealSide(layer, group, { codec: values, side: 1, part, offset: valueOffset - keyOffset });
     }
   }
 
@@ -64,7 +65,7 @@ export class Sealing {
   }
 
   /** The requests have the same pools and the same plan. */
-  private sealSide(layer: number, requests: readonly SealRequest[], { codec, side, offset }: Side): void {
+  private sealSide(layer: number, requests: readonly SealRequest[], { codec, side, part, offset }: Side): void {
     const { gpu } = this;
     const { kvHeads, pageTokens } = this.shape;
     const gpuCodec = this.codecOf(codec.layout);
@@ -74,7 +75,7 @@ export class Sealing {
     const y = gpu.scratch('vectors to seal', 4 * words.y * requests.length);
     const codes = gpu.scratch('codes', 4 * words.codes * requests.length);
     const scalars = gpu.scratch('scalars', 4 * words.scalars * requests.length);
-    const table = this.writeTable(layer, requests, layout, offset);
+    const table = this.writeTable(requests, layout, part, offset);
     const [{ view, leaf }] = requests;
     const tail = tailPool(view)!;
     const tables = [gpuCodec.encode, gpuCodec.mean].filter(buffer => buffer !== undefined);
@@ -86,7 +87,7 @@ export class Sealing {
     for (const { kernel, groups } of steps.quantize)
       gpu.run(kernel, [0], [y, codes, scalars, ...more], [groups[0], groups[1] ?? 1, requests.length]);
     const columnTable = steps.pack.buffers.length > 4 ? [gpuCodec.tables!] : [];
-    const packBuffers = [gpu.arena, codes, scalars, ...columnTable, gpuBlock(leaf).pool.buffers[layer]];
+    const packBuffers = [gpu.arena, codes, scalars, ...columnTable, gpuBlock(leaf).pool.buffers[part]];
     gpu.run(steps.pack, [table], packBuffers, [Math.ceil(codec.pageBytes / 4 / 64), 1, requests.length]);
     if (!tracksError(layout.encoding)) return;
     // Every sequence has its own buffer for errors.
@@ -102,7 +103,7 @@ export class Sealing {
    * WORDS_PER_REQUEST words per page; the rotations of page-relative keys and the slots of the tails are before them.
    * Returns its place in the arena.
    */
-  private writeTable(layer: number, requests: readonly SealRequest[], layout: PageLayout, offset: number): number {
+  private writeTable(requests: readonly SealRequest[], layout: PageLayout, part: number, offset: number): number {
     const { gpu } = this;
     const starts = requests.map(({ page }) => page * this.shape.pageTokens);
     const frequencies = [...(layout.ropeFrequencies ?? [])];
@@ -119,7 +120,7 @@ export class Sealing {
       const { pool, slot } = gpuBlock(leaf);
       const first = firstCodedRow(view.shape, page);
       const rotationAt = rotation + 2 * frequencies.length * i;
-      return [list + length * i, starts[i], first, rotationAt, slot * pool.strides[layer] + offset];
+      return [list + length * i, starts[i], first, rotationAt, slot * pool.strides[part] + offset];
     });
     return gpu.writeToArena(words).word;
   }

@@ -26,7 +26,7 @@ it.each([
 
 /** Options that no command sets, so that no command can print a message about them. */
 const API_ONLY = [
-  ...['repetitionWindow', 'frequencyPenalty', 'presencePenalty', 'logitBias', 'ignoreEos', 'toolChoice'],
+  ...['repetitionWindow', 'frequencyPenalty', 'presencePenalty', 'logitBias', 'ignoreEos', 'toolChoice', 'readExact'],
   ...["type: 'function'", 'headDim', 'kvHeads', 'tokenizer'],
 ];
 

@@ -25,6 +25,8 @@ import { reuseTokens } from './reuse-tokens.ts';
 import type { Cancellation } from './scheduler.ts';
 import { saveSession } from './session.ts';
 import { createStream, type Result, type Stream, type StreamBody, type Token } from './stream.ts';
+import { decodeVectors, type Vectors } from './vector-decode.ts';
+import { checkLayer, checkTokens } from './vector-input.ts';
 
 /** Options of `chat` and of a conversation's answers. */
 export interface ChatOptions extends GenerateOptions {
@@ -86,6 +88,11 @@ export interface Conversation extends AsyncDisposableLike {
    * file is readable by its owner only: it holds what was said.
    */
   save(target: SessionTarget): Promise<void>;
+  /**
+   * Keys (after RoPE) and values of a layer as attention sees them, of the cached tokens from `from` to before `to`.
+   * Default: all that are not dropped.
+   */
+  decode(layer: number, from?: number, to?: number): Promise<Vectors>;
   /** Outlier counts of the sealed pages, for codecs that store outliers in lists (oaken); undefined for others. */
   outliers(): Promise<Outliers | undefined>;
   /** Cancels a running answer, empties the cache, and restores the initial messages. */
@@ -367,6 +374,20 @@ export function createConversation(
       });
       saving = saved;
       return saved;
+    },
+    async decode(layer, from, to) {
+      checkOpen();
+      const { codecs } = generation.plan;
+      checkLayer(layer, codecs.length);
+      return engine.exclusive(async ({ device }) => {
+        const held = snapshot();
+        if (!held)
+          throw new InputError('This conversation has no cache yet, or it made room for others. Ask something.');
+        const [first, end] = [from ?? held.droppedTokens, to ?? held.length];
+        checkTokens('from', first, held.droppedTokens, held.length);
+        checkTokens('to', end, first, held.length);
+        return decodeVectors(device, held, codecs[layer], layer, first, end);
+      });
     },
     outliers: () =>
       engine.exclusive(async ({ device }) => {

@@ -11,7 +11,7 @@ export interface Vectors {
   values: Float32Array;
 }
 
-/** The tokens from `from` to before `to` of one layer: sealed pages decoded, sinks and tail from f16. */
+/** The tokens from `from` to before `to` of one layer: sealed pages decoded, sinks and tail from f16. None is dropped. */
 export async function decodeVectors(
   device: Device,
   { view }: Pick<Sequence, 'view'>,
@@ -34,7 +34,7 @@ export async function decodeVectors(
 
   const readPage = async (page: number) => {
     const start = page * pageTokens;
-    const bytes = await device.readBlock(view.leaves[page]);
+    const bytes = await device.readBlock(view.leaves[page - view.firstLeaf]);
     const [first, end] = [Math.max(from, start), Math.min(to, start + pageTokens)];
     for (const { codec, offset, out } of sides) {
       const rows = new Float32Array(pageTokens * rowLength);
@@ -66,7 +66,7 @@ export async function decodeVectors(
     }
   };
 
-  const sealedPages = view.leaves.length;
+  const sealedPages = view.firstLeaf + view.leaves.length;
   await device.ensureMemory?.([view]);
   for (let page = Math.floor(from / pageTokens); page < sealedPages && page * pageTokens < to; page++)
     await readPage(page);

@@ -16,10 +16,12 @@ const load = (options: LoadOptions) => loadModel(tiny, { pageTokens: 16, context
 
 function testDevice(device: 'js' | 'wasm' | 'webgpu') {
   it('reading f16 pages gives the text of an f16 cache, bit for bit', async () => {
+    // SwiftShader is slow.
+    const [ask, options] = device === 'webgpu' ? [prompt.slice(0, 36), { ...greedy, maxTokens: 6 }] : [prompt, greedy];
     await using f16 = await load({ device, kv: 'f16' });
-    const expected = traceOf(await f16.complete(prompt, greedy));
+    const expected = traceOf(await f16.complete(ask, options));
     await using shadow = await load({ device, kv: 'tq4+sink0', shadow: true });
-    expect(traceOf(await shadow.complete(prompt, { ...greedy, readExact: true }))).toEqual(expected);
+    expect(traceOf(await shadow.complete(ask, { ...options, readExact: true }))).toEqual(expected);
   });
 
   // SwiftShader is slow.

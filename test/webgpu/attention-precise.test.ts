@@ -7,7 +7,7 @@ import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { zoo } from '../../src/codec/zoo.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { CODEC_VARIANTS, maxScoreError, unequalHalvesCodec } from '../attention.ts';
-import { matrix } from '../matrix.ts';
+import { itAll, matrix } from '../matrix.ts';
 import { expectSameAsJs, FLOAT_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 
@@ -46,22 +46,22 @@ describeGpu('attention in precise mode', () => {
     await expectSameAsJs(await precise(), { spec }, FLOAT_ATTENTION, { chunks, slideAt: 3 * SMALL_SHAPE.pageTokens });
   });
 
-  it.each(
-    matrix(['tq4', 'q8_0', 'oaken', 'mead2', 'tri8i4'], {
-      mead2: 'queries are rotated per page',
-    }),
-  )('%s: scores like js', async spec => {
+  it.each(matrix(['tq4', 'q8_0', 'oaken', 'mead2', 'tri8i4'], {}))('%s: scores like js', async spec => {
     expect(await maxScoreError(await precise(), createJsDevice(), { spec, ...SMALL_SHAPE })).toBeLessThan(
       FLOAT_ATTENTION,
     );
   });
 
-  it.each(['tq35-v', 'tq25-v-noqjl'])('%s, finer halves that differ between KV heads: like js', async spec => {
-    const codec = unequalHalvesCodec(spec, SMALL_SHAPE);
-    await expectSameAsJs(await precise(), { spec, codec }, FLOAT_ATTENTION);
-  });
+  it.each(matrix(['tq35-v', 'tq25-v-noqjl'], { 'tq35-v': 'two bit widths, QJL residual' }))(
+    '%s, finer halves that differ between KV heads: like js',
+    async spec => {
+      const codec = unequalHalvesCodec(spec, SMALL_SHAPE);
+      await expectSameAsJs(await precise(), { spec, codec }, FLOAT_ATTENTION);
+    },
+  );
 
-  it('a linear map per head, a mean and page-relative keys: like js', async () => {
+  // `npm test` runs it on wasm.
+  itAll('a linear map per head, a mean and page-relative keys: like js', async () => {
     const { headDim, kvHeads, pageTokens } = SMALL_SHAPE;
     const ropeFrequencies = Float64Array.from({ length: headDim / 2 - 2 }, (_, i) => 0.9 ** i);
     const shape = { headDim, kvHeads, pageTokens, ropeFrequencies };

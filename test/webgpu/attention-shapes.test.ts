@@ -27,7 +27,6 @@ const SHAPES = [
 
 const REPRESENTATIVE_SHAPES = {
   'tq4, 80 dims': 'not a power of two: keys as floats, values as int8',
-  'f16, 20 dims': 'a head smaller than a subgroup matrix',
 };
 
 /** Codecs whose kernels depend on the page size. */

@@ -55,7 +55,7 @@ describeGpu('attention with int8 dot products', () => {
     await expectSameAsJs(await openWebGpu(shape), { spec, ...shape }, INT8_ATTENTION, { chunks: [130, 1, 140, 2] });
   });
 
-  it.each([
+  itAll.each([
     ['without subgroups', { subgroups: false }],
     ['with two kernels in one dispatch', { horizontalFusion: true }],
   ])('gives the same bits %s', async (_, options) => {

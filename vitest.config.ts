@@ -40,6 +40,10 @@ class LongestFirst extends BaseSequencer {
   }
 }
 
+/** Installs packages: only in `npm run test:all` and `npm run test:long`. */
+const INSTALLS = ['test/package-install.test.ts', 'test/clients.test.ts'];
+const excluded = process.env.KVASIR_ALL === '1' || process.env.KVASIR_LONG === '1' ? [] : INSTALLS;
+
 /** Mocks node:fs, so it needs modules of its own. */
 const MOCKS = ['src/model/hub/cache.test.ts'];
 
@@ -55,7 +59,7 @@ export default defineConfig({
         extends: true,
         test: { name: 'unit', include: ['src/**/*.test.ts'], exclude: MOCKS, isolate: false, pool: 'threads' },
       },
-      { extends: true, test: { name: 'system', include: ['test/**/*.test.ts', ...MOCKS] } },
+      { extends: true, test: { name: 'system', include: ['test/**/*.test.ts', ...MOCKS], exclude: excluded } },
     ],
   },
 });

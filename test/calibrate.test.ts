@@ -52,23 +52,21 @@ describe('kvasir calibrate', () => {
     expect(readdirSync(join(kvasirCache, 'calibrate'))).toEqual([]);
   });
 
-  it.each(matrix(['reading', 'learning', 'probing'], { learning: 'threads' }))(
-    'interrupted while %s, continues to the same profile',
-    async stage => {
-      const { hash } = await readProfile(path);
-      const again = { kvasirCache: await folder() };
-      const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
-      const first = await kvasir(args('--text', text, '--only-text'), { ...again, interruptWhen });
-      // A fast machine may finish before the signal arrives; then there is nothing to continue.
-      if (first.status !== 0) {
-        expect([first.status, first.stdout]).toEqual([130, '']);
-        expect(first.stderr).toMatch(/progress is saved/);
-        expect(readdirSync(join(again.kvasirCache, 'calibrate'))).toHaveLength(1);
-      }
-      const second = await kvasir(args('--text', text, '--only-text'), again);
-      expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
-    },
-  );
+  // `npm test` interrupts the library: src/calibrate/calibrate.test.ts.
+  itAll.each(['reading', 'learning', 'probing'])('interrupted while %s, continues to the same profile', async stage => {
+    const { hash } = await readProfile(path);
+    const again = { kvasirCache: await folder() };
+    const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
+    const first = await kvasir(args('--text', text, '--only-text'), { ...again, interruptWhen });
+    // A fast machine may finish before the signal arrives; then there is nothing to continue.
+    if (first.status !== 0) {
+      expect([first.status, first.stdout]).toEqual([130, '']);
+      expect(first.stderr).toMatch(/progress is saved/);
+      expect(readdirSync(join(again.kvasirCache, 'calibrate'))).toHaveLength(1);
+    }
+    const second = await kvasir(args('--text', text, '--only-text'), again);
+    expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
+  });
 
   it('reads the built-in text', async () => {
     const out = join(await folder(), 'built-in.kvprofile');
@@ -126,7 +124,7 @@ describe('a calibrated codec', () => {
     await expect(loadModel(model, { kv: 'vec-d8b12+recent8' })).rejects.toThrow(/--codecs vec-d8b12 \(about/);
   });
 
-  it('is evaluated at the same bits as the codec without a mean', async () => {
+  itAll('is evaluated at the same bits as the codec without a mean', async () => {
     const args = ['eval', model, '--text', text, '--context', '384', '--kv', 'tq2,tq2-c', '--json'];
     const { stdout } = await kvasir(args, { kvasirCache });
     const [, plain, centered] = JSON.parse(stdout);

@@ -138,7 +138,7 @@ describe('commands of a chat', () => {
     expect(await readMessages(file)).toHaveLength(2);
   });
 
-  it('/regenerate replaces the last answer, with another seed', async () => {
+  itAll('/regenerate replaces the last answer, with another seed', async () => {
     const { stdout, stderr } = await chat(
       ['/regenerate', 'hello', '/stats', '/regenerate', '/stats', '/save'],
       ...['--temperature', '2', '--seed', '5', '--session', file],
@@ -182,7 +182,7 @@ describe('commands of a chat', () => {
     expect(readFileSync(other, 'utf8')).toBe('my notes');
   });
 
-  it('/load FILE continues a saved conversation as a branch', async () => {
+  itAll('/load FILE continues a saved conversation as a branch', async () => {
     await run('hello', '--session', file);
     const { stdout, stderr } = await chat([
       `/load "${file}"`,

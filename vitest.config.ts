@@ -10,16 +10,39 @@ if (!process.env.VK_ICD_FILENAMES && existsSync(`${chromium}/vk_swiftshader_icd.
   process.env.LD_LIBRARY_PATH = [process.env.LD_LIBRARY_PATH, chromium].filter(Boolean).join(':');
 }
 
-/** Takes minutes in the full matrix, on one core: it must not be the last to start. */
-const LONGEST = 'src/codec/codec.test.ts';
+/** The files that take more than half a minute in `npm test` or `npm run test:all`: the last to start must be short. */
+const LONGEST = [
+  'src/codec/codec.test.ts',
+  'test/webgpu/attention-int8.test.ts',
+  'test/webgpu/attention-precise.test.ts',
+  'test/webgpu/attention-shapes.test.ts',
+  'test/same-text.test.ts',
+  'test/clients.test.ts',
+  'test/webgpu/lifetimes.test.ts',
+  'test/webgpu/matmul.test.ts',
+  'test/webgpu/engine.test.ts',
+  'test/wasm/attention.test.ts',
+  'test/vector-cache.test.ts',
+  'test/structured.test.ts',
+  'test/package-install.test.ts',
+  'test/cli-sessions.test.ts',
+  'test/cli.test.ts',
+  'test/calibrate.test.ts',
+];
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const sorted = await super.sort(files);
-    const isLongest = ({ moduleId }: TestSpecification) => moduleId.endsWith(LONGEST);
-    return [...sorted.filter(isLongest), ...sorted.filter(file => !isLongest(file))];
+    const rank = ({ moduleId }: TestSpecification) => {
+      const at = LONGEST.findIndex(name => moduleId.endsWith(name));
+      return at < 0 ? LONGEST.length : at;
+    };
+    return (await super.sort(files)).sort((a, b) => rank(a) - rank(b));
   }
 }
+
+/** Installs packages: only in `npm run test:all` and `npm run test:long`. */
+const INSTALLS = ['test/package-install.test.ts', 'test/clients.test.ts'];
+const excluded = process.env.KVASIR_ALL === '1' || process.env.KVASIR_LONG === '1' ? [] : INSTALLS;
 
 /** Mocks node:fs, so it needs modules of its own. */
 const MOCKS = ['src/model/hub/cache.test.ts'];
@@ -36,7 +59,7 @@ export default defineConfig({
         extends: true,
         test: { name: 'unit', include: ['src/**/*.test.ts'], exclude: MOCKS, isolate: false, pool: 'threads' },
       },
-      { extends: true, test: { name: 'system', include: ['test/**/*.test.ts', ...MOCKS] } },
+      { extends: true, test: { name: 'system', include: ['test/**/*.test.ts', ...MOCKS], exclude: excluded } },
     ],
   },
 });

@@ -55,15 +55,40 @@ interface Options {
   slideAt?: number;
 }
 
-/** Appends keys and values to a cache in chunks and attends; returns the sealed leaves, their errors, the outputs and the inputs. */
+interface Inputs {
+  mean: Float32Array;
+  keys: Float32Array;
+  values: Float32Array;
+  queries: Float32Array;
+}
+const madeInputs = new Map<string, Inputs>();
+
+/** Random inputs, made once per shape: devices and codecs are compared on the same ones. */
+function inputsOf(headDim: number, heads: number, kvHeads: number, total: number): Inputs {
+  const name = [headDim, heads, kvHeads, total].join();
+  const made = madeInputs.get(name);
+  if (made) return made;
+  const random = createRandom(headDim + heads);
+  const mean = normals(random, kvHeads * headDim);
+  const keys = normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]);
+  const values = normals(random, total * kvHeads * headDim);
+  const inputs = { mean, keys, values, queries: normals(random, total * heads * headDim) };
+  madeInputs.set(name, inputs);
+  return inputs;
+}
+
+/**
+ * Appends keys and values to a cache in chunks and attends; returns the sealed leaves, their errors, the outputs and the
+ * inputs. `attended` are the rows that have outputs.
+ */
 export async function runAttention(
   device: Device,
   { spec, headDim = 64, heads = 6, kvHeads = 2, pageTokens, codec }: AttentionCase,
   chunks: readonly number[],
   { lastRows = Number.POSITIVE_INFINITY, leaves, values, sinkScale = 1, slideAt }: Options = {},
 ) {
-  const random = createRandom(headDim + heads);
-  const mean = normals(random, kvHeads * headDim);
+  const total = chunks.reduce((a, b) => a + b, 0);
+  const { mean, queries, ...random } = inputsOf(headDim, heads, kvHeads, total);
   const made = createTrained(
     spec,
     { headDim, kvHeads, pageTokens, ropeFrequencies: createRopeFrequencies(headDim) },
@@ -78,18 +103,15 @@ export async function runAttention(
     context: slideAt ?? 4096,
     overflow: slideAt === undefined ? 'error' : 'slide',
   });
-  const total = chunks.reduce((a, b) => a + b, 0);
   const [k, v, q, out] = [kvHeads, kvHeads, heads, heads].map(n => device.createTensor(total, n * headDim));
-  const keys = normals(random, total * kvHeads * headDim).map((x, i) => x + mean[i % mean.length]);
-  const normal = normals(random, total * kvHeads * headDim);
-  for (const x of [keys, normal]) {
-    for (let i = 0; i < sink * kvHeads * headDim; i++) x[i] *= sinkScale;
-  }
-  const queries = normals(random, total * heads * headDim);
+  const [keys, normal] = [random.keys, random.values].map(x =>
+    x.map((value, i) => (i < sink * kvHeads * headDim ? value * sinkScale : value)),
+  );
   device.writeRows(k, 0, keys);
   device.writeRows(v, 0, values ?? normal);
   device.writeRows(q, 0, queries);
   const sealed: Promise<Uint8Array>[] = [];
+  const attended: number[] = [];
   let done = 0;
   for (const count of chunks) {
     const runs = sequence.plan(count);
@@ -108,13 +130,15 @@ export async function runAttention(
       const left = Math.max(0, run.count - lastRows);
       const last = { count: run.count - left, position: run.position + left, row: row + left };
       device.attend(0, q, out, [{ ...run, ...last, view }], 1 / Math.sqrt(headDim));
+      for (let i = 0; i < last.count; i++) attended.push(last.row + i);
     }
     sequence.commit(count);
     done += count;
   }
   const outputs = await Promise.all(Array.from({ length: total }, (_, r) => device.readRows(out, r)));
   const errors = await sequence.readErrors();
-  const result = { outputs, leaves: await Promise.all(sealed), errors, queries, keys, values: values ?? normal };
+  const inputs = { queries, keys, values: values ?? normal };
+  const result = { outputs, attended, leaves: await Promise.all(sealed), errors, ...inputs };
   sequence.dispose();
   for (const tensor of [k, v, q, out]) device.free(tensor);
   return result;

@@ -8,7 +8,7 @@ import { loadModel, UnsupportedError } from '../src/index.ts';
 import { readProfile } from '../src/plan/profile-store.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
-import { matrix } from './matrix.ts';
+import { itAll, matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const folder = () => mkdtemp(join(tmpdir(), 'kvasir-calibrate-'));
@@ -52,43 +52,47 @@ describe('kvasir calibrate', () => {
     expect(readdirSync(join(kvasirCache, 'calibrate'))).toEqual([]);
   });
 
-  it.each(matrix(['reading', 'learning', 'probing'], { learning: 'threads' }))(
-    'interrupted while %s, continues to the same profile',
-    async stage => {
-      const { hash } = await readProfile(path);
-      const again = { kvasirCache: await folder() };
-      const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
-      const first = await kvasir(args('--text', text, '--only-text'), { ...again, interruptWhen });
-      // A fast machine may finish before the signal arrives; then there is nothing to continue.
-      if (first.status !== 0) {
-        expect([first.status, first.stdout]).toEqual([130, '']);
-        expect(first.stderr).toMatch(/progress is saved/);
-        expect(readdirSync(join(again.kvasirCache, 'calibrate'))).toHaveLength(1);
-      }
-      const second = await kvasir(args('--text', text, '--only-text'), again);
-      expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
-    },
-  );
+  // `npm test` interrupts the library: src/calibrate/calibrate.test.ts.
+  itAll.each(['reading', 'learning', 'probing'])('interrupted while %s, continues to the same profile', async stage => {
+    const { hash } = await readProfile(path);
+    const again = { kvasirCache: await folder() };
+    const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes(stage);
+    const first = await kvasir(args('--text', text, '--only-text'), { ...again, interruptWhen });
+    // A fast machine may finish before the signal arrives; then there is nothing to continue.
+    if (first.status !== 0) {
+      expect([first.status, first.stdout]).toEqual([130, '']);
+      expect(first.stderr).toMatch(/progress is saved/);
+      expect(readdirSync(join(again.kvasirCache, 'calibrate'))).toHaveLength(1);
+    }
+    const second = await kvasir(args('--text', text, '--only-text'), again);
+    expect([second.status, JSON.parse(second.stdout).hash]).toEqual([0, hash]);
+  });
 
-  it('reads the built-in text, and --text in addition', async () => {
+  it('reads the built-in text', async () => {
     const out = join(await folder(), 'built-in.kvprofile');
     const { status, stdout, stderr } = await kvasir(args('--out', out), { kvasirCache: await folder() });
     const { sources } = JSON.parse(stdout).provenance;
     const kinds = ['encyclopedia', 'prose', 'web-code', 'structured'];
     expect([status, sources]).toEqual([0, kinds.map(name => ({ name, tokens: 192 }))]);
     expect(stderr).toMatch(/Text: encyclopedia/);
+  });
+
+  itAll('reads --text in addition to the built-in text', async () => {
+    const out = join(await folder(), 'both.kvprofile');
     const more = await kvasir(args('--text', text, '--out', out), { kvasirCache: await folder() });
     expect(JSON.parse(more.stdout).provenance.sources.at(-1)).toEqual({ name: 'text.txt', tokens: 384 });
     expect(JSON.parse(more.stdout).provenance.tokens).toBe(768);
   });
 
-  it.each([
+  const MISTAKES: [string[], RegExp][] = [
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
     [['--only-text'], /--only-text is set, but no text was given/],
     [['--text', 'TEXT', '--only-text', '--context', '1024'], /text is too short: calibration needs/],
     [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],
     [['--text', 'TEXT', '--probe-tokens', '3'], /--probe-tokens must be 0 or an integer, 16 or more; got the number 3/],
-  ])('%j is refused', async (more, message) => {
+  ];
+  const REPRESENTATIVES = { '/nowhere.txt': 'no text', 1024: 'a text that is too short', 3: 'an invalid option' };
+  it.each(matrix(MISTAKES, REPRESENTATIVES, ([more]) => more.at(-1)!))('%j is refused', async (more, message) => {
     const { status, stderr } = await kvasir(args(...more.map(arg => (arg === 'TEXT' ? text : arg))), { kvasirCache });
     expect([status, stderr]).toEqual([1, expect.stringMatching(message)]);
   });
@@ -120,7 +124,7 @@ describe('a calibrated codec', () => {
     await expect(loadModel(model, { kv: 'vec-d8b12+recent8' })).rejects.toThrow(/--codecs vec-d8b12 \(about/);
   });
 
-  it('is evaluated at the same bits as the codec without a mean', async () => {
+  itAll('is evaluated at the same bits as the codec without a mean', async () => {
     const args = ['eval', model, '--text', text, '--context', '384', '--kv', 'tq2,tq2-c', '--json'];
     const { stdout } = await kvasir(args, { kvasirCache });
     const [, plain, centered] = JSON.parse(stdout);

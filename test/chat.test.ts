@@ -5,6 +5,7 @@ import { afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel } from '../src/index.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
+import { itAll } from './matrix.ts';
 import { noTerminal, openTerminal, ptyTool, type Terminal } from './terminal.ts';
 import { tinyModel } from './tiny-model.ts';
 
@@ -55,7 +56,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
     expect(await promptTokens()).toBe(await tokensOf(text));
   });
 
-  it('a block between """ is one message', async () => {
+  itAll('a block between """ is one message', async () => {
     await chat(...short);
     terminal.type('"""one\r');
     await terminal.waitFor(/> """one\n\.\.\. $/);
@@ -64,7 +65,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
     expect(await promptTokens()).toBe(await tokensOf('one\n/two\nthree'));
   });
 
-  it('/file puts the text of a file before the next message', async () => {
+  itAll('/file puts the text of a file before the next message', async () => {
     const file = join(dirname(model), 'notes.txt');
     writeFileSync(file, 'Odin drank.\n');
     await chat(...short);
@@ -102,7 +103,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
     await terminal.waitFor(/\(stopped\)[\s\S]*\(stopped\)\n> $/);
   });
 
-  it('Ctrl-C twice exits, unless a key is pressed in between', async () => {
+  itAll('Ctrl-C twice exits, unless a key is pressed in between', async () => {
     await chat(...short);
     terminal.type(`gone${CTRL_C}`);
     await terminal.waitFor(/\(press Ctrl-C again to exit\)\n> $/);

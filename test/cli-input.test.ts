@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../src/index.ts';
 import { kvasir, type RunOptions } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
+import { matrix } from './matrix.ts';
 import { noTerminal, openTerminal } from './terminal.ts';
 import { tinyModel } from './tiny-model.ts';
 
@@ -72,12 +73,14 @@ describe('the prompt', () => {
     expect(terminal.screen).toMatch(/prompt 12 tokens/);
   });
 
-  it.each([
+  const MISTAKES: [string, string[], RegExp][] = [
     ['a missing file', ['--file', './none.txt'], /none.txt cannot be read \(ENOENT\). Check --file/],
     ['a binary file', ['--file', 'MODEL'], /is not UTF-8 text/],
     ['a folder', ['--file', '.'], /cannot be read \(EISDIR\)/],
     ['an empty stdin for -', ['-'], /prompt from stdin is empty/],
-  ])('reports %s', async (_, args, message) => {
+  ];
+  const REPRESENTATIVES = { 'a binary file': 'its text', 'an empty stdin for -': 'no text' };
+  it.each(matrix(MISTAKES, REPRESENTATIVES, ([name]) => name))('reports %s', async (_, args, message) => {
     const { status, stderr } = await ask(args.map(arg => (arg === 'MODEL' ? model : arg)));
     expect(status).toBe(1);
     expect(stderr).toMatch(message);
@@ -85,13 +88,15 @@ describe('the prompt', () => {
 });
 
 describe('errors name options of the command line', () => {
-  it.each([
+  const MISTAKES: [string[], RegExp][] = [
     [['hi', '--context', '2'], /use a larger --context, or use --overflow slide/],
     [['hi', '--top-p', '7'], /--top-p .*must be .*above 0/],
     [['hi', '--kv', 'tq4', '--context-memory', '1MB'], /use --kv auto with it, not "tq4"/],
     [['hi', '--temperature', 'hot'], /option '--temperature <t>' argument 'hot' is invalid/],
     [['hi', '--max-token', '3'], /unknown option '--max-token'\n\(Did you mean --max-tokens\?\)/],
-  ])('%j', async (args, message) => {
+  ];
+  const REPRESENTATIVES = { '--context': 'an error of the library', '--max-token': 'an error of the parser' };
+  it.each(matrix(MISTAKES, REPRESENTATIVES, ([[, ...options]]) => options.at(-2)!))('%j', async (args, message) => {
     const { status, stderr } = await ask(args, { stdin: 'none' });
     expect(status).toBe(1);
     expect(stderr).toMatch(message);

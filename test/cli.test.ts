@@ -7,6 +7,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { loadModel } from '../src/index.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
+import { matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 let model: string;
@@ -75,7 +76,7 @@ describe('kvasir run', () => {
     expect(stdout.length).toBeGreaterThan(3);
   });
 
-  it.each([
+  const MISTAKES: [string, string[], RegExp][] = [
     ['a missing file', ['run', './none.gguf', 'hi'], /no file '.\/none.gguf'/],
     ['a model that is not downloaded', ['run', 'org/repo:Q4_K_M', 'hi'], /run kvasir pull org\/repo:Q4_K_M/],
     ['an unknown codec', ['run', 'MODEL', 'hi', '--kv', 'tq9'], /"tq9" is not a codec/],
@@ -85,7 +86,14 @@ describe('kvasir run', () => {
     ['an empty prompt', ['run', 'MODEL'], /prompt from stdin is empty/],
     ['an invalid number', ['run', 'MODEL', 'hi', '--temperature', 'hot'], /"hot" is not a number/],
     ['an invalid overflow', ['run', 'MODEL', 'hi', '--overflow', 'sink'], /error or slide/],
-  ])('reports in one line: %s', async (_, args, message) => {
+  ];
+  const REPRESENTATIVES = {
+    'a missing file': 'before the model is opened',
+    'a prompt that is too long': 'after it is loaded',
+    'too little memory': 'while it is loaded',
+    'an invalid number': 'while options are parsed',
+  };
+  it.each(matrix(MISTAKES, REPRESENTATIVES, ([name]) => name))('reports in one line: %s', async (_, args, message) => {
     const { status, stderr, stdout } = await kvasir(args.map(arg => (arg === 'MODEL' ? model : arg)));
     expect([status, stdout]).toEqual([1, '']);
     expect(stderr).toMatch(message);

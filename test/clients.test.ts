@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ALL_CASES } from './matrix.ts';
+import { ALL_CASES, LONG_CASES } from './matrix.ts';
 import { npm, root } from './package-project.ts';
 import { describeWithFile, smolModel } from './shared.ts';
 import { type ServerProcess, startServer } from './support/serve.ts';
@@ -50,8 +50,9 @@ describe.skipIf(!ALL_CASES)('clients', () => {
       await server?.kill();
       if (project) rmSync(project.folder, { recursive: true });
     });
-    const runScript = (file: string) => {
-      const env = { ...process.env, KVASIR_URL: server.url, KVASIR_KEY: apiKey, KVASIR_MODEL: model };
+    const runScript = (file: string, calls = 0) => {
+      const own = { KVASIR_URL: server.url, KVASIR_KEY: apiKey, KVASIR_MODEL: model, KVASIR_CALLS: `${calls}` };
+      const env = { ...process.env, ...own };
       return run(project.node, [file], { cwd: project.folder, env });
     };
 
@@ -59,10 +60,16 @@ describe.skipIf(!ALL_CASES)('clients', () => {
       expect((await run(project.node, ['--version'])).stdout).toMatch(/^v22\./);
     });
 
-    it.each(['openai', 'anthropic', 'ai-sdk', 'langchain', 'in-process'])(
-      '%s: chat, streams, tools, structured output, errors, ten tool calls in a row',
-      async name => {
-        await runScript(`${name}.js`);
+    it.each([
+      ['openai', 10],
+      ['anthropic', LONG_CASES ? 10 : 3],
+      ['ai-sdk', LONG_CASES ? 10 : 3],
+      ['langchain', LONG_CASES ? 10 : 3],
+      ['in-process', LONG_CASES ? 10 : 3],
+    ] as const)(
+      '%s: chat, streams, tools, structured output, errors, %i tool calls in a row',
+      async (name, calls) => {
+        await runScript(`${name}.js`, calls);
       },
       10 * MINUTES,
     );

@@ -1,6 +1,6 @@
 /**
- * Two sizes of the same suite. `npm test` runs the representatives of a large matrix of cases, `npm run test:all` (which
- * CI runs) and `npm run test:long` all of them.
+ * Three sizes of the same suite. `npm test` runs the representatives of a large matrix of cases, `npm run test:all` (which
+ * CI runs) all of them, and `npm run test:long` soaks as well: more runs, longer prompts.
  *
  *     it.each(matrix(['tq2', 'tq3', 'tq4'], { tq4: 'int8 dot products' }))('%s ...', spec => { ... });
  *
@@ -8,7 +8,8 @@
  */
 import { it } from 'vitest';
 
-export const ALL_CASES = process.env.KVASIR_ALL === '1' || process.env.KVASIR_LONG === '1';
+export const LONG_CASES = process.env.KVASIR_LONG === '1';
+export const ALL_CASES = process.env.KVASIR_ALL === '1' || LONG_CASES;
 
 /** A test that only `npm run test:all` runs; `npm test` shows it as skipped. */
 export const itAll: ReturnType<typeof it.skipIf> = it.skipIf(!ALL_CASES);

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadModel, type Model } from '../src/engine/model.ts';
 import { FormatError, InputError, KvasirError, UnsupportedError } from '../src/errors.ts';
 import { load, words } from './lifetimes.ts';
+import { matrix } from './matrix.ts';
 
 const greedy = { temperature: 0, maxTokens: 24, ignoreEos: true };
 const long = words.slice(0, 90);
@@ -16,7 +17,10 @@ beforeAll(async () => {
 afterAll(() => rm(folder, { recursive: true }));
 
 describe.each(['js', 'wasm'] as const)('on %s', device => {
-  describe.each(['tq4', 'f16', 'tq2+recent9', 'kivi2g16+sink20'])('%s: a session', kv => {
+  // The js device is slow.
+  const representatives = { 'tq2+recent9': 'codes, a window, and a snapshot of the tail' };
+  const codecs = ['tq4', 'f16', 'tq2+recent9', 'kivi2g16+sink20'];
+  describe.each(device === 'js' ? matrix(codecs, representatives) : codecs)('%s: a session', kv => {
     let model: Model;
     let path: string;
     beforeAll(async () => {

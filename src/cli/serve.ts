@@ -2,12 +2,10 @@
 import { readFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { Command } from 'commander';
-import { pino } from 'pino';
 import { InputError } from '../errors.ts';
-import { createApp } from '../server/app.ts';
 import { startBackend } from '../server/backend.ts';
 import { defaultLimits } from '../server/limits.ts';
-import { type HttpServer, listen } from '../server/serve.ts';
+import type { HttpServer } from '../server/serve.ts';
 import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import type { ServiceInfo } from '../worker/service.ts';
@@ -93,8 +91,10 @@ function parsePort(text: string): number {
 }
 
 async function run(model: string, options: Options): Promise<void> {
+  // Loaded here, so that other commands start without the libraries of the server.
+  const [{ createApp }, { listen }] = await Promise.all([import('../server/app.ts'), import('../server/serve.ts')]);
   const tenants = await readTenants(options);
-  const logger = createLogger(options.logLevel);
+  const logger = await createLogger(options.logLevel);
   const { host, port, cors, logRequests, logPrompts, maxSequences, batchInvariant } = options;
   const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   const backend = startBackend({
@@ -156,9 +156,10 @@ async function readKeyFile(path: string): Promise<string> {
   }
 }
 
-function createLogger(level: string) {
+async function createLogger(level: string) {
   const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
   if (!levels.includes(level)) throw new InputError(`--log-level must be one of ${levels.join(', ')}, not "${level}".`);
+  const { pino } = await import('pino');
   return pino({ level, base: undefined }, pino.destination({ dest: 2, sync: true }));
 }
 

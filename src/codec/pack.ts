@@ -51,8 +51,8 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Gr
     order,
     write(out, token, dim, code) {
       const [line, i] = byRows ? [token, dim] : [dim, token];
-      for (const { width, mask, offset, shift, bitOffset } of planes) {
-        const bit = bitOffset(line, i);
+      for (const { width, mask, offset, shift, lineBits, codeBits } of planes) {
+        const bit = lineBits[line] + codeBits[i];
         const byte = offset + (bit >> 3);
         const value = ((code >> shift) & mask) << (bit & 7);
         out[byte] |= value;
@@ -60,10 +60,12 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Gr
       }
     },
     read(from, token, dim) {
-      const [line, i] = byRows ? [token, dim] : [dim, token];
+      const line = byRows ? token : dim;
+      const i = byRows ? dim : token;
       let code = 0;
-      for (const { width, mask, offset, shift, bitOffset } of planes) {
-        const bit = bitOffset(line, i);
+      for (let n = 0; n < planes.length; n++) {
+        const { width, mask, offset, shift, lineBits, codeBits } = planes[n];
+        const bit = lineBits[line] + codeBits[i];
         const byte = offset + (bit >> 3);
         const value = width === 16 ? from[byte] | (from[byte + 1] << 8) : (from[byte] >> (bit & 7)) & mask;
         code |= value << shift;
@@ -73,25 +75,33 @@ export function createGrid(tokens: number, dims: number, bits: number, order: Gr
   };
 }
 
-/** `bitOffset`: the offset of code i of a line, in bits from the start of the plane. */
+/** Code i of a line is at `lineBits[line] + codeBits[i]`, in bits from the start of the plane. */
 function createPlane(
   lines: number,
   length: number,
   width: number,
   byRows: boolean,
-): { bitOffset(line: number, i: number): number } {
-  const lineBits = length * width;
-  if (lineBits % 8 !== 0 || width >= 8) return { bitOffset: (line, i) => line * lineBits + i * width };
-  const blockBytes = codeBlockBytes(lineBits / 8);
+): { lineBits: Uint32Array; codeBits: Uint32Array } {
+  const bits = length * width;
+  const tables = (lineBit: (line: number) => number, codeBit: (i: number) => number) => ({
+    lineBits: Uint32Array.from({ length: lines }, (_, line) => lineBit(line)),
+    codeBits: Uint32Array.from({ length }, (_, i) => codeBit(i)),
+  });
+  if (bits % 8 !== 0 || width >= 8)
+    return tables(
+      line => line * bits,
+      i => i * width,
+    );
+  const blockBytes = codeBlockBytes(bits / 8);
   const blockCodes = (blockBytes * 8) / width;
-  return {
-    bitOffset(line, i) {
-      const position = byRows ? stripPosition(line, lines) : line;
+  return tables(
+    line => 8 * blockBytes * (byRows ? stripPosition(line, lines) : line),
+    i => {
       const within = i % blockCodes;
-      const byte = (Math.floor(i / blockCodes) * lines + position) * blockBytes + (within % blockBytes);
+      const byte = Math.floor(i / blockCodes) * lines * blockBytes + (within % blockBytes);
       return 8 * byte + Math.floor(within / blockBytes) * width;
     },
-  };
+  );
 }
 
 /**

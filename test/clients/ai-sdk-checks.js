@@ -25,7 +25,7 @@ export async function checkLanguageModel(model) {
   assert.deepEqual(checkWeather(await partial.object), last);
   checkWeather((await generateText({ ...ask, output: Output.object({ schema }) })).output);
 
-  // An agent: ten calls in a row. The AI SDK runs the tool, and answers with its results.
+  // An agent: CALLS calls in a row. The AI SDK runs the tool, and answers with its results.
   const inputs = [];
   const weatherTool = tool({
     description: weather.description,

@@ -41,7 +41,7 @@ const streamed = (await runner.finalChatCompletion()).choices[0];
 assert.equal(streamed.finish_reason, 'tool_calls');
 checkWeather(JSON.parse(streamed.message.tool_calls[0].function.arguments));
 
-// An agent: ten calls in a row, each with the results of those before it.
+// An agent: CALLS calls in a row, each with the results of those before it.
 const conversation = [...messages];
 for (let i = 0; i < CALLS; i++) {
   const answer = await client.chat.completions.create({

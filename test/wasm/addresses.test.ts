@@ -42,14 +42,11 @@ const codecs = long
   ? [...zoo, ...CODEC_VARIANTS]
   : matrix(zoo, {
       f16: 'rows of f16',
-      q8_0: 'blocks with a scale each',
       oaken: 'outlier lists',
       kivi2g32: 'ranges',
       tq4: '16-entry tables',
       tq2u: 'int8 dot products',
       tq35: 'two bit widths in one vector, QJL residual',
-      'vec-d4b8': 'codebooks',
-      'tri8i4/tq2': 'RoPE pair spectrum',
       mead2: 'additive codebooks',
       mead2u: 'a bit width per channel',
     });

@@ -27,7 +27,6 @@ const SHAPES = [
 
 const REPRESENTATIVE_SHAPES = {
   'tq4, 80 dims': 'not a power of two: keys as floats, values as int8',
-  'f16, 20 dims': 'a head smaller than a subgroup matrix',
 };
 
 /** Codecs whose kernels depend on the page size. */
@@ -56,13 +55,14 @@ describeGpu('attention with int8 dot products', () => {
     await expectSameAsJs(await openWebGpu(shape), { spec, ...shape }, INT8_ATTENTION, { chunks: [130, 1, 140, 2] });
   });
 
-  it('gives the same bits without subgroups', async () => {
-    const [withSubgroups, without] = await Promise.all(
-      [true, false].map(async subgroups =>
-        runAttention(await openWebGpu({ subgroups }), { ...SMALL_SHAPE, spec: 'tq4u' }, CHUNKS, { lastRows: 3 }),
-      ),
-    );
-    expect(without.outputs).toEqual(withSubgroups.outputs);
+  itAll.each([
+    ['without subgroups', { subgroups: false }],
+    ['with two kernels in one dispatch', { horizontalFusion: true }],
+  ])('gives the same bits %s', async (_, options) => {
+    const attentionCase = { ...SMALL_SHAPE, spec: 'tq4u' };
+    const usual = await runAttention(await openWebGpu(), attentionCase, CHUNKS, { lastRows: 3 });
+    const other = await runAttention(await openWebGpu(options), attentionCase, CHUNKS, { lastRows: 3 });
+    expect(other.outputs).toEqual(usual.outputs);
   });
 
   itAll.each(['f16', 'tq4', 'tq2u', 'tq35', 'mead2u'])('%s gives the same bits in any chunks', async spec => {

@@ -29,7 +29,8 @@ export async function expectSameAsJs(
   { chunks = CHUNKS, slideAt }: Options = {},
 ): Promise<void> {
   const full = { ...SMALL_SHAPE, ...attentionCase };
-  const js = await runAttention(createJsDevice(), full, chunks, { lastRows: 3, slideAt });
+  // The js device is slow: it computes one of the rows that the GPU computes together.
+  const js = await runAttention(createJsDevice(), full, chunks, { lastRows: 1, slideAt });
   const gpu = await runAttention(device, full, chunks, { lastRows: 3, slideAt, leaves: js.leaves });
   expect(gpu.leaves.length).toBe(js.leaves.length);
   let different = 0;
@@ -48,4 +49,4 @@ export async function expectSameAsJs(
 type Result = Awaited<ReturnType<typeof runAttention>>;
 
 export const maxOutputError = (gpu: Result, js: Result, headDim: number): number =>
-  Math.max(...js.outputs.map((output, i) => worstHeadError(gpu.outputs[i], output, headDim, js.values)));
+  Math.max(...js.attended.map(row => worstHeadError(gpu.outputs[row], js.outputs[row], headDim, js.values)));

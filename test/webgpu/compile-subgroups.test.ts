@@ -12,6 +12,7 @@ import { createCodecs } from '../../src/kernel/webgpu/codecs.ts';
 import type { Gpu } from '../../src/kernel/webgpu/gpu.ts';
 import type { Kernel } from '../../src/kernel/webgpu/kernel.ts';
 import { combineSplitsHadamard } from '../../src/kernel/webgpu/kernels/four-subgroups/combine-splits.ts';
+import { fuseHorizontally } from '../../src/kernel/webgpu/kernels/horizontal-fusion.ts';
 import { transformQueryOneSubgroup } from '../../src/kernel/webgpu/kernels/one-subgroup/transform-query.ts';
 import { compiler } from './compiler.ts';
 
@@ -51,8 +52,10 @@ suite(`kernels for subgroups of 32 lanes compile (not run)${typeof found === 'st
     const { keys, values } = createCodec(spec, shape, learn(spec, shape, { key: samples, value: samples }));
     const [key, value] = [codecOf(keys.layout), codecOf(values.layout)];
     const frame = selectVariant(key, value, SHAPE, OPTIONS);
-    expect(await compile(frame.pages(1))).toEqual([]);
-    expect(await compile(frame.f16(1))).toEqual([]);
+    const [pages, f16] = [frame.pages(1), frame.f16(1)];
+    expect(await compile(pages)).toEqual([]);
+    expect(await compile(f16)).toEqual([]);
+    if (pages.size === f16.size) expect(await compile(fuseHorizontally(f16, pages))).toEqual([]);
     if (frame.pageQueries) expect(await compile(frame.pageQueries.kernel())).toEqual([]);
   });
 

@@ -3,6 +3,7 @@ import { expect, it } from 'vitest';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createSampler } from '../../src/engine/sample.ts';
 import { dequantize } from '../../src/kernel/weights/dequantize.ts';
+import { matrix } from '../matrix.ts';
 import { randomWeights } from '../quantize.ts';
 import { seeded } from '../random.ts';
 import { describeGpu, openWebGpu } from './gpu.ts';
@@ -11,7 +12,7 @@ describeGpu('sampling', () => {
   const vocab = 1000;
   // Rounded, so that many logits are equal.
   const logits = normals(createRandom(9), 3 * vocab).map((x, i) => (i % 3 === 0 ? Math.round(2 * x) / 2 : 2 * x));
-  it.each([
+  const OPTIONS = [
     { temperature: 0 },
     { temperature: 0.8, topK: 1 },
     { temperature: 1 },
@@ -19,21 +20,26 @@ describeGpu('sampling', () => {
     { temperature: 1.3, topK: 40 },
     { temperature: 0.9, topP: 0.8 },
     { temperature: 1.1, topK: 100, topP: 0.7, minP: 0.01 },
-  ])('samples the same tokens as the sampler on the CPU: %o', async options => {
-    const device = await openWebGpu();
-    const tensor = device.createTensor(3, vocab);
-    device.writeRows(tensor, 0, logits);
-    const wanted: number[] = [];
-    const found: (number | undefined)[] = [];
-    for (let row = 0; row < 3; row++) {
-      const [first, second] = [createSampler({ ...options, seed: row }), createSampler({ ...options, seed: row })];
-      for (let n = 0; n < 4; n++) {
-        wanted.push(first.sample(logits.slice(row * vocab, (row + 1) * vocab)).id);
-        found.push(...(await device.sampleTokens(tensor, [{ ...second.deviceSampling()!, row }]).ids));
+  ];
+  const REPRESENTATIVES = { 0: 'the largest logit', 1: 'all logits', 1.1: 'every limit at once' };
+  it.each(matrix(OPTIONS, REPRESENTATIVES, ({ temperature }) => `${temperature}`))(
+    'samples the same tokens as the sampler on the CPU: %o',
+    async options => {
+      const device = await openWebGpu();
+      const tensor = device.createTensor(3, vocab);
+      device.writeRows(tensor, 0, logits);
+      const wanted: number[] = [];
+      const found: (number | undefined)[] = [];
+      for (let row = 0; row < 3; row++) {
+        const [first, second] = [createSampler({ ...options, seed: row }), createSampler({ ...options, seed: row })];
+        for (let n = 0; n < 4; n++) {
+          wanted.push(first.sample(logits.slice(row * vocab, (row + 1) * vocab)).id);
+          found.push(...(await device.sampleTokens(tensor, [{ ...second.deviceSampling()!, row }]).ids));
+        }
       }
-    }
-    expect(found).toEqual(wanted);
-  });
+      expect(found).toEqual(wanted);
+    },
+  );
 
   it('embeds a sampled token by its handle, before the host has read it', async () => {
     const device = await openWebGpu();

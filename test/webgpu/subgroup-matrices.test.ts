@@ -98,13 +98,18 @@ describeGpu('products by subgroup matrices (emulated)', () => {
     );
   });
 
-  it.each([
+  const SHAPES: [string, { cols: number; outs: number[]; rows: number; prompts?: number }][] = [
     ['an odd number of blocks', { cols: 1056, outs: [130], rows: 17 }],
     ['too few blocks to split', { cols: 96, outs: [40], rows: 33 }],
     ['more rows than a tile', { cols: 512, outs: [33], rows: 70 }],
     ['three matrices', { cols: 544, outs: [160, 33, 129], rows: 50 }],
     ['decoded rows before a prompt', { cols: 512, outs: [64, 32], rows: 5, prompts: 3 }],
-  ])('decoded rows: %s', async (_, shape) => {
+  ];
+  const REPRESENTATIVES = {
+    'too few blocks to split': 'one sum per output',
+    'decoded rows before a prompt': 'two matrices, and rows of two kinds',
+  };
+  it.each(matrix(SHAPES, REPRESENTATIVES, ([name]) => name))('decoded rows: %s', async (_, shape) => {
     const device = await open(false);
     expectNear(await products(device, { type: 'Q4_1', ...shape }), upTo(shape.rows));
   });

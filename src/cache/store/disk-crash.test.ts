@@ -1,5 +1,6 @@
 /** Loss of power and failing disks: never wrong bytes, and everything that was flushed is still there. */
 import { describe, expect, it } from 'vitest';
+import { ALL_CASES, LONG_CASES } from '../../../test/matrix.ts';
 import { seeded } from '../../../test/random.ts';
 import { KvasirError } from '../../errors.ts';
 import type { CacheRecord } from '../record.ts';
@@ -8,7 +9,9 @@ import { createFaultyFileSystem, createMemoryFileSystem, type Fault, losePower }
 import type { FileSystem } from './file-system.ts';
 import { countIntact, testRecord } from './store.case.ts';
 
-const LONG = process.env.KVASIR_LONG ? 20 : 1;
+/** Seeds per test, and crashes per run. */
+const SEEDS = LONG_CASES ? 60 : ALL_CASES ? 3 : 1;
+const CRASHES = ALL_CASES ? 20 : 8;
 const open = (fs: FileSystem) =>
   openDiskStore({ path: '/cache', model: 'ab'.repeat(32), capacity: 1e9, segmentBytes: 20_000, fs });
 
@@ -86,20 +89,23 @@ async function check(fs: FileSystem, durable: Set<number>, deleted: Set<number>)
 }
 
 describe('the disk store after a loss of power', () => {
-  it.each(Array.from({ length: 10 * LONG }, (_, i) => i))('has all that was flushed (run %i)', async seed => {
-    const random = seeded(seed).next;
-    const fs = createMemoryFileSystem();
-    const checkpoints: Checkpoint[] = [{ operations: 0, durable: new Set(), deleted: new Set() }];
-    await work(fs, random, 80, (durable, deleted) => {
-      checkpoints.push({ operations: fs.log.length, durable, deleted });
-    });
-    expect(fs.log.length).toBeGreaterThan(50);
-    for (let crash = 0; crash < 20; crash++) {
-      const operations = Math.floor(random() * (fs.log.length + 1));
-      const { durable, deleted } = checkpoints.findLast(point => point.operations <= operations)!;
-      await check(losePower(fs.log.slice(0, operations), random), durable, deleted);
-    }
-  });
+  it.each(Array.from({ length: LONG_CASES ? 200 : 10 }, (_, i) => i))(
+    'has all that was flushed (run %i)',
+    async seed => {
+      const random = seeded(seed).next;
+      const fs = createMemoryFileSystem();
+      const checkpoints: Checkpoint[] = [{ operations: 0, durable: new Set(), deleted: new Set() }];
+      await work(fs, random, 80, (durable, deleted) => {
+        checkpoints.push({ operations: fs.log.length, durable, deleted });
+      });
+      expect(fs.log.length).toBeGreaterThan(50);
+      for (let crash = 0; crash < CRASHES; crash++) {
+        const operations = Math.floor(random() * (fs.log.length + 1));
+        const { durable, deleted } = checkpoints.findLast(point => point.operations <= operations)!;
+        await check(losePower(fs.log.slice(0, operations), random), durable, deleted);
+      }
+    },
+  );
 });
 
 describe('the disk store on a failing disk', () => {
@@ -107,7 +113,7 @@ describe('the disk store on a failing disk', () => {
   it.each(faults)('returns no wrong bytes, and keeps what was flushed: %s', async fault => {
     // What is flipped in every read is damaged, as far as anybody can tell.
     for (const every of fault === 'flip on read' ? [3, 5, 7, 13, 29] : [1, 2, 3, 5, 7, 13, 29])
-      for (let seed = 0; seed < 3 * LONG; seed++) {
+      for (let seed = 0; seed < SEEDS; seed++) {
         const random = seeded(1000 * every + seed).next;
         const disk = createMemoryFileSystem();
         let isOn = true;

@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { ALL_CASES } from '../../../test/matrix.ts';
 import { seeded } from '../../../test/random.ts';
 import { hostile, refused, schemas } from '../../../test/support/schemas.ts';
 import { InputError } from '../../errors.ts';
@@ -63,7 +64,9 @@ it('there are 200 schemas', () => expect(schemas.length + hostile.length + refus
 describe('random texts of the grammar satisfy the schema', () => {
   it.each(schemas.map(schema => [JSON.stringify(schema).slice(0, 100), schema] as const))('%s', (_name, schema) => {
     const validate = ajv.compile(schema);
-    const texts = [1, 2, 3, 4, 5, 6].map(seed => write(schema, seed)).filter(text => text !== undefined);
+    const texts = (ALL_CASES ? [1, 2, 3, 4, 5, 6] : [1, 2, 3])
+      .map(seed => write(schema, seed))
+      .filter(text => text !== undefined);
     expect(texts.length).toBeGreaterThan(0);
     for (const text of texts) {
       const value: unknown = JSON.parse(text);

@@ -59,7 +59,10 @@ export interface WebGpuOptions {
   pagesPerSplit?: number;
   /** Whether to use subgroup operations. Default: where the adapter has them. */
   subgroups?: boolean;
-  /** Whether independent kernels of attention share a dispatch. Default: true. Results do not depend on it. */
+  /**
+   * Whether independent kernels of attention share a dispatch. Default: true; false for software adapters, which compile
+   * slowly: each pair of kernels is one more to compile. Results do not depend on it.
+   */
   horizontalFusion?: boolean;
   /**
    * Whether to use subgroup matrices for prompt rows, and for pages of f16 and fp8. Default: where the adapter has them.
@@ -161,7 +164,7 @@ export class WebGpuDevice implements Device {
       heads,
       unroll,
       pagesPerSplit: rest.pagesPerSplit ?? 4,
-      horizontalFusion: rest.horizontalFusion ?? true,
+      horizontalFusion: rest.horizontalFusion ?? !info.software,
       limits: gpu.limits,
       maxBindingBytes: this.maxBindingBytes,
     });

@@ -8,9 +8,9 @@ import { InputError } from '../src/errors.ts';
 import type { ChatMessage } from '../src/model/template.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { actions, playActions } from './interleavings.ts';
+import { LONG_CASES } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
-const LONG = process.env.KVASIR_LONG === '1';
 const tiny = new Blob([writeGguf(tinyModel({ tied: false }))]);
 /** Small pages and chunks, so that a few dozen tokens seal pages and take several passes. */
 export const load = (device: LoadOptions['device'], options: LoadOptions = {}) =>
@@ -80,7 +80,7 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
   });
 
   // What a conversation keeps is the same on every device, and SwiftShader is slow.
-  const itOnCpu = it.skipIf(device === 'webgpu');
+  const itOnCpu = it.skipIf(device === 'webgpu' && !LONG_CASES);
 
   itOnCpu('disposing twice is harmless, and use after disposal is a typed error', async () => {
     const conversation = model.conversation();
@@ -195,9 +195,9 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
     });
 
   it('random interleavings of conversations corrupt nothing, leak nothing and end', {
-    timeout: LONG ? 3_600_000 : 120_000,
+    timeout: LONG_CASES ? 3_600_000 : 120_000,
   }, async () => {
-    const numRuns = LONG ? 1000 : { js: 5, wasm: 40, webgpu: 1 }[device];
+    const numRuns = LONG_CASES ? 1000 : { js: 5, wasm: 40, webgpu: 1 }[device];
     let answers = 0;
     const runs = fc.asyncProperty(actions, async list => {
       answers += await playActions(model, list);

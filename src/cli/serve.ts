@@ -10,6 +10,7 @@ import { defaultLimits } from '../server/limits.ts';
 import { type HttpServer, listen } from '../server/serve.ts';
 import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { withFlagNames } from './flag-names.ts';
 import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
@@ -28,6 +29,7 @@ interface Options extends ModelOptions {
   maxBody?: number;
   batchInvariant: boolean;
   requestTimeout: number;
+  engineTimeout: number;
   heartbeat: number;
   cors?: string[];
   slotSavePath?: string;
@@ -71,6 +73,12 @@ const serveOptions = (): Command =>
     .option('--max-output <n>', 'tokens per answer: default and limit', parseCount, defaultLimits.output)
     .option('--max-body <size>', `size of a request (default: ${formatBytes(defaultLimits.body)})`, parseBytes)
     .option('--request-timeout <s>', 'seconds that a request may take', parseNumber, defaultLimits.time / 1000)
+    .option(
+      '--engine-timeout <s>',
+      'seconds per pass of the engine before it is restarted',
+      parseNumber,
+      MAX_PASS_MS / 1000,
+    )
     .option('--heartbeat <s>', 'seconds of silence in a stream before a heartbeat', parseNumber, 15)
     .option('--cors <origins>', 'origins of web pages that may ask, separated by commas, or *', appendList)
     .option('--slot-save-path <dir>', 'folder for saved slots (default: they cannot be saved)')
@@ -100,6 +108,7 @@ async function run(model: string, options: Options): Promise<void> {
   const backend = startBackend({
     model,
     loadOptions: { ...(await loadOptions(model, options)), maxSequences, batchInvariant },
+    maxPassMs: options.engineTimeout * 1000,
     onEvent: event => {
       if (event.type === 'progress') progress.update(event.progress.done, event.progress.total);
       else if (event.type === 'output') logger.info({ engine: event.stream }, event.line);

@@ -107,6 +107,8 @@ export interface Model extends AsyncDisposableLike {
   memory(): MemoryUse;
   /** The state of the cache and of the requests. */
   stats(): ModelStats;
+  /** Resolves when the device has done what it was given so far; never, if it hangs. */
+  ping(): Promise<void>;
   /** The token ids of messages, formatted by the model's chat template. */
   encodeChat(messages: readonly ChatMessage[], options?: RenderOptions): number[];
   /** Continues a text or token ids. Streams tokens. */
@@ -237,6 +239,11 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
     stats: () => ({ ...cache.stats, ...scheduler.stats }),
+    ping: () =>
+      engine.exclusive(async ({ device, scratch }) => {
+        // A read waits for all operations before it.
+        await device.readRows(scratch.outputRows, 0, 1);
+      }),
     encodeChat(messages, options) {
       checkRenderOptions(options);
       return encodeChat(engine.tokenizer, engine.template, messages, options);

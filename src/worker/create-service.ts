@@ -58,6 +58,7 @@ export function createService(model: Model): ModelService {
     info: describeModel(model),
     ended,
     stats: async () => ({ ...model.stats(), memory: model.memory() }),
+    ping: () => model.ping(),
     answer: (messages, { slot, ...options } = {}) => runnerOf(slot, options.tenant).answer(messages, options),
     generate: (prompt, { slot, ...options } = {}) => runnerOf(slot, options.tenant).generate(prompt, options),
     async tokenize(text, options) {

@@ -59,6 +59,8 @@ export interface ModelService {
   /** Resolves when the service has ended and will not answer again, with the reason. */
   readonly ended: Promise<Error>;
   stats(): Promise<ServiceStats>;
+  /** Resolves when the device has done what it was given so far; never, if it hangs. */
+  ping(): Promise<void>;
   /** Answers messages. Cancelled by its signal, or when the reader leaves. */
   answer(messages: readonly ChatMessage[], options?: AnswerOptions): Stream<AnswerDelta>;
   /** Continues a text or token ids. */

@@ -43,7 +43,6 @@ describe('createService', () => {
       vocab: 257,
       maxSequences: 4,
       device: { name: 'wasm' },
-      templateHasTools: false,
     });
     const { kvMemory, tokensThatFit, sequencesAtFullContext } = service.info;
     expect(kvMemory).toBe(model.stats().capacity);

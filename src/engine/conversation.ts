@@ -9,7 +9,7 @@ import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import type { AnswerDelta, Tool, ToolChoice } from './answer.ts';
-import { answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
+import { answerGrammar, answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
 import { throwIfDisposed } from './engine.ts';
 import {
   type GenerateOptions,
@@ -231,9 +231,14 @@ export function createConversation(
     for await (const { text } of streamDeltas(...answer)) if (text) yield text;
   }
 
+  const checkChat = (options: ChatOptions) => {
+    checkChatOptions(options);
+    answerGrammar({ template, constraints }, options);
+  };
+
   /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
   const answerTurn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
-    checkChatOptions(options);
+    checkChat(options);
     return stream(async function* (cancellation, result) {
       const turnMessages = ask();
       try {
@@ -321,24 +326,23 @@ export function createConversation(
     },
     chat(list, options = {}) {
       checkMessages(list);
-      checkChatOptions(options);
+      checkChat(options);
       return stream((cancellation, result) => streamText(list, options, cancellation, result), options.signal);
     },
     answer(list, options = {}) {
       checkMessages(list);
-      checkChatOptions(options);
+      checkChat(options);
       return stream((cancellation, result) => streamDeltas(list, options, cancellation, result), options.signal);
     },
     generate(prompt, promptOptions = {}) {
       checkPrompt(prompt);
       checkPromptOptions(promptOptions);
       const { parseSpecialTokens, ...options } = promptOptions;
+      const constraint = constrainText(constraints, options.schema);
       return stream(async function* (cancellation, result) {
         const encoded =
           typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, parseSpecialTokens }) : prompt;
-        yield* streamTokens(encoded, options, cancellation, result, {
-          constraint: constrainText(constraints, options.schema),
-        });
+        yield* streamTokens(encoded, options, cancellation, result, { constraint });
       }, options.signal);
     },
     fork() {

@@ -80,7 +80,7 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
   };
 }
 
-function toTool({ function: { name, description, parameters, strict } }: OpenaiTool): Tool {
+export function toTool({ function: { name, description, parameters, strict } }: OpenaiTool): Tool {
   return {
     type: 'function',
     function: {

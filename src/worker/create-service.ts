@@ -66,7 +66,7 @@ export function createService(model: Model): ModelService {
       checkOptions('tokenize', options, { bos: boolean, parseSpecialTokens: boolean });
       return tokenizer.encode(text, options);
     },
-    tokenizeChat: async (messages, render) => model.encodeChat(messages, render),
+    tokenizeChat: async (messages, options) => model.encodeChat(messages, options),
     async detokenize(ids) {
       if (!Array.isArray(ids)) throw new InputError(`detokenize needs an array of ids; got ${describeValue(ids)}.`);
       return tokenizer.decode(ids, { includeSpecialTokens: true });
@@ -120,21 +120,7 @@ function describeModel(model: Model): ServiceInfo {
     maxSequences,
     device: { ...device },
     notices: [...notices],
-    templateHasTools: hasTools(model),
   };
-}
-
-/** Whether a tool changes what the chat template renders. */
-function hasTools(model: Model): boolean {
-  const tool = { type: 'function', function: { name: 'probe', description: '', parameters: { type: 'object' } } };
-  const render = (variables: Record<string, unknown>) =>
-    String(model.encodeChat([{ role: 'user', content: 'Hi' }], { variables, now: new Date(0) }));
-  try {
-    return render({ tools: [tool] }) !== render({});
-  } catch {
-    // A template that cannot render this knows no tools of this format.
-    return false;
-  }
 }
 
 function checkSlot(slot: unknown): void {

@@ -32,6 +32,9 @@ describe('/tokenize and /detokenize', () => {
     const { count } = await json('/tokenize', { messages: user('Hi') });
     const { usage } = await json('/v1/chat/completions', { messages: user('Hi'), ...greedy(1) });
     expect(count).toBe(usage.prompt_tokens);
+    const tools = [{ type: 'function', function: { name: 'find' } }];
+    const told = await json('/v1/chat/completions', { messages: user('Hi'), tools, max_tokens: 1 });
+    expect(await json('/tokenize', { messages: user('Hi'), tools })).toMatchObject({ count: told.usage.prompt_tokens });
   });
 
   it('refuse other bodies', async () => {

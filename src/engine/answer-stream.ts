@@ -25,6 +25,8 @@ export interface AnswerRequest {
   toolChoice?: ToolChoice;
   parallelToolCalls?: boolean;
   schema?: JsonSchema;
+  /** Max tokens of the prompt. */
+  maxPromptTokens?: number;
 }
 
 /** Options of `encodeChat`. */
@@ -32,6 +34,8 @@ export interface EncodeChatOptions extends RenderOptions {
   /** Functions that the model may call, as in `chat`: they are part of its prompt. */
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
+  /** A prompt with more tokens is a CapacityError, which is thrown before all of it has been read. Default: no limit. */
+  maxTokens?: number;
 }
 
 export interface Answer {
@@ -49,12 +53,12 @@ interface AnswerModel {
 export function prepareAnswer(
   model: AnswerModel,
   messages: readonly ChatMessage[],
-  { render, ...request }: AnswerRequest,
+  { render, maxPromptTokens, ...request }: AnswerRequest,
 ): Answer {
   const { tokenizer, constraints } = model;
   const { tools, toolChoice } = request;
   const { thinks, callFormat } = formatOf(model);
-  const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice });
+  const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice, maxTokens: maxPromptTokens });
   const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
   const asked = answerGrammar(model, request);
   const callsTools = usesTools(request);
@@ -82,12 +86,13 @@ function formatOf({ template }: Pick<AnswerModel, 'template'>) {
 export function encodePrompt(
   model: Pick<AnswerModel, 'tokenizer' | 'template'>,
   messages: readonly ChatMessage[],
-  { tools = [], toolChoice, ...render }: EncodeChatOptions = {},
+  { tools = [], toolChoice, maxTokens, ...render }: EncodeChatOptions = {},
 ): number[] {
-  const { tokenizer, template } = model;
-  if (!usesTools({ tools, toolChoice })) return encodeChat(tokenizer, template, messages, render);
-  if (!formatOf(model).takesTools) return encodeChat(tokenizer, template, describeTools(messages, tools), render);
-  return encodeChat(tokenizer, template, messages, { ...render, variables: { ...render.variables, tools } });
+  const encode = (list: readonly ChatMessage[], options: RenderOptions) =>
+    encodeChat(model.tokenizer, model.template, list, options, maxTokens);
+  if (!usesTools({ tools, toolChoice })) return encode(messages, render);
+  if (!formatOf(model).takesTools) return encode(describeTools(messages, tools), render);
+  return encode(messages, { ...render, variables: { ...render.variables, tools } });
 }
 
 /** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */

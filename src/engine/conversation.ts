@@ -16,6 +16,7 @@ import {
   type GenerationContext,
   type GenerationOwner,
   generate,
+  maxPromptTokens,
   type OutputFormat,
   prefill,
 } from './generate.ts';
@@ -221,7 +222,8 @@ export function createConversation(
     result: Result,
   ): AsyncGenerator<AnswerDelta, void, void> {
     const { schema } = options;
-    const request = { render, tools, toolChoice, parallelToolCalls, schema };
+    const maxTokens = maxPromptTokens(generation);
+    const request = { render, tools, toolChoice, parallelToolCalls, schema, maxPromptTokens: maxTokens };
     const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     yield* streamParts(streamTokens(prompt, options, cancellation, result, answer.output), answer.parser, result);
@@ -340,8 +342,8 @@ export function createConversation(
       const { parseSpecialTokens, ...options } = promptOptions;
       const constraint = constrainText(constraints, options.schema);
       return stream(async function* (cancellation, result) {
-        const encoded =
-          typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, parseSpecialTokens }) : prompt;
+        const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(generation) };
+        const encoded = typeof prompt === 'string' ? tokenizer.encode(prompt, encoding) : prompt;
         yield* streamTokens(encoded, options, cancellation, result, { constraint });
       }, options.signal);
     },

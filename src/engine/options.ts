@@ -87,7 +87,7 @@ const toolRules = {
   toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
 };
 
-export const encodeChatRules = { ...renderRules, ...toolRules };
+export const encodeChatRules = { ...renderRules, ...toolRules, maxTokens: integer(1) };
 
 export const chatRules = {
   ...generateRules,

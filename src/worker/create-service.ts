@@ -10,6 +10,9 @@ import type { ModelService, ServiceInfo, SlotState } from './service.ts';
 /** Slot numbers go from 0 to this. */
 const MAX_SLOT = 1023;
 
+/** A text with more tokens than this many contexts is not read to its end: it would hold up others. */
+const MAX_CONTEXTS = 2;
+
 interface Slot {
   tenant: string;
   slot: number;
@@ -21,6 +24,7 @@ interface Slot {
 /** The service owns the model: `close` disposes it. */
 export function createService(model: Model): ModelService {
   const { tokenizer } = model;
+  const maxTokens = MAX_CONTEXTS * model.context;
   const slots = new Map<string, Slot>();
   let end: (reason: Error) => void;
   const ended = new Promise<Error>(resolve => {
@@ -64,9 +68,9 @@ export function createService(model: Model): ModelService {
     async tokenize(text, options) {
       if (typeof text !== 'string') throw new InputError(`tokenize needs a string; got ${describeValue(text)}.`);
       checkOptions('tokenize', options, { bos: boolean, parseSpecialTokens: boolean });
-      return tokenizer.encode(text, options);
+      return tokenizer.encode(text, { ...options, maxTokens });
     },
-    tokenizeChat: async (messages, options) => model.encodeChat(messages, options),
+    tokenizeChat: async (messages, options) => model.encodeChat(messages, { ...options, maxTokens }),
     async detokenize(ids) {
       if (!Array.isArray(ids)) throw new InputError(`detokenize needs an array of ids; got ${describeValue(ids)}.`);
       return tokenizer.decode(ids, { includeSpecialTokens: true });

@@ -138,7 +138,7 @@ export function createApp(options: AppOptions): App {
     const error = invalidRequest(
       known.length > 0
         ? `${req.path} takes ${known.join(' or ')}, not ${req.method}.`
-        : `There is no ${req.path} here.`,
+        : `There is no ${req.path} here.${suggestion(req.path)}`,
     );
     return new Response(JSON.stringify(openaiError(error)), {
       status: known.length > 0 ? 405 : 404,
@@ -146,6 +146,12 @@ export function createApp(options: AppOptions): App {
     });
   });
   return { fetch: request => app.fetch(request), jobs };
+}
+
+/** Clients often have a base URL without its /v1, or with two. */
+function suggestion(path: string): string {
+  const meant = routes.find(route => route.path.endsWith(path) || path.endsWith(route.path));
+  return meant && path !== '/' ? ` Did you mean ${meant.path}?` : ' GET /openapi.json lists what there is.';
 }
 
 const openApiRoute = { method: 'get', path: '/openapi.json', summary: 'This document.' } as const;

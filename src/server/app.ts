@@ -80,8 +80,7 @@ export function createApp(options: AppOptions): App {
     const id = randomUUID().replaceAll('-', '');
     const started = performance.now();
     const request = context.req.raw;
-    const leave = new AbortController();
-    request.signal.addEventListener('abort', () => leave.abort());
+    const leave = followSignal(request.signal);
     let tenant: string | undefined;
     let response: Response;
     try {
@@ -146,6 +145,16 @@ export function createApp(options: AppOptions): App {
     });
   });
   return { fetch: request => app.fetch(request), jobs };
+}
+
+/**
+ * Aborts with the signal, or earlier. A function of its own, so that the listener does not hold the request: Node keeps the
+ * signal until the request is collected, which would then never be.
+ */
+function followSignal(signal: AbortSignal): AbortController {
+  const follower = new AbortController();
+  signal.addEventListener('abort', () => follower.abort());
+  return follower;
 }
 
 /** Clients often have a base URL without its /v1, or with two. */

@@ -1,6 +1,7 @@
 /** Tools and their results are text, whatever they contain; the markers of an answer are found in any vocabulary. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { CapacityError } from '../errors.ts';
 import { type ChatMessage, createChatTemplate } from '../model/template.ts';
 import { byteToUnicode } from '../model/tokenizer/bytes.ts';
 import { createTokenizer } from '../model/tokenizer.ts';
@@ -84,6 +85,20 @@ describe.each([
       }),
     );
   });
+});
+
+it('a prompt may have a limit: more tokens are a CapacityError', () => {
+  const model = { tokenizer: tokenizerWith(FRAME), template: createChatTemplate({ source: CHATML }) };
+  fc.assert(
+    fc.property(fc.string({ unit: 'grapheme' }), content => {
+      const messages = [{ role: 'user', content }];
+      const ids = encodePrompt(model, messages);
+      expect(encodePrompt(model, messages, { maxTokens: ids.length })).toEqual(ids);
+      expect(() => encodePrompt(model, messages, { maxTokens: ids.length - 1 })).toThrow(CapacityError);
+    }),
+  );
+  const endless = [{ role: 'user', content: 'x'.repeat(2 ** 25) }];
+  expect(() => encodePrompt(model, endless, { maxTokens: 4096 })).toThrow('more than 4096 tokens');
 });
 
 describe.each([

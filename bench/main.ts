@@ -48,6 +48,7 @@ const usage = `usage: npm run bench -- NAME [options]
               --rates 0.5,1 --rounds 3 --chats 12 --turns 4 --documents 4 --prompt 3000 --tokens 32 --api-key KEY
               --trace FILE --requests 100 --scale 16 (lengths are divided by it)
               --clients 1,20 (instead of --rates): each asks --turns questions, one after the other
+              --system 2000: all clients have a system prompt of so many tokens in common
               --compare URL, or --llama-server FILE --cache-type q8_0 --slots 4 (starts it with the same KV bytes)
 
   --json prints JSON. The default model and text are in ../shared.`;
@@ -73,6 +74,7 @@ const { positionals, values } = parseArgs({
     'kv-memory': { type: 'string', default: '128MiB' },
     rates: { type: 'string', default: '0.5' },
     clients: { type: 'string' },
+    system: { type: 'string', default: '0' },
     trace: { type: 'string' },
     requests: { type: 'string', default: '100' },
     scale: { type: 'string', default: '16' },

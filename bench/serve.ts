@@ -1,7 +1,7 @@
 /**
  * How does a server do under load that does not wait for it? Requests arrive at fixed rates, as multi-turn chats over
  * shared documents or from a recorded trace, at any OpenAI-compatible server; two servers get the same load in turn.
- * With --clients instead of --rates, as many clients ask one question after the other.
+ * With --clients instead of --rates, as many clients ask one question after the other, with a --system prompt in common.
  *
  * llama.cpp's server, from the source package of llama-cpp-python on PyPI:
  *
@@ -37,6 +37,8 @@ interface Options {
   threads: string;
   rates: string;
   clients?: string;
+  /** Tokens of the clients' system prompt. */
+  system: string;
   rounds: string;
   trace?: string;
   /** Of a trace: its first requests, and the divisor of their lengths. */
@@ -97,7 +99,8 @@ export async function benchServe(options: Options): Promise<void> {
 function createLoad(options: Options, amount: number, seed: number): Chat[] {
   const text = readFileSync(options.text, 'utf8');
   const [turns, answerTokens] = [options.turns, options.tokens].map(Number);
-  if (options.clients) return clientLoad({ clients: amount, turns, answerTokens, seed }, text);
+  if (options.clients)
+    return clientLoad({ clients: amount, systemTokens: Number(options.system), turns, answerTokens, seed }, text);
   if (options.trace) {
     const trace = readFileSync(options.trace, 'utf8');
     return traceLoad(
@@ -138,7 +141,7 @@ function render(results: readonly Result[]): string {
   const failures = results.filter(({ failed }) => failed > 0);
   return [
     formatTable(
-      [...header, 'first token p50', 'p99', 'between tokens p50', 'p99'],
+      [...header, 'first token p50', 'p99', 'nothing cached', 'between tokens p50', 'p99'],
       results.map(({ load, server, ...result }) => [
         load,
         server,
@@ -149,6 +152,7 @@ function render(results: readonly Result[]): string {
         `${(result.cached * 100).toFixed(0)}%`,
         ms(result.firstMs.p50),
         ms(result.firstMs.p99),
+        ms(result.firstMs.uncached),
         ms(result.gapMs.p50),
         ms(result.gapMs.p99),
       ]),

@@ -10,6 +10,7 @@ export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';
 export type { AsyncDisposableLike, AsyncDispose } from './disposable.ts';
 export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './engine/answer.ts';
+export type { EncodeChatOptions } from './engine/answer-stream.ts';
 export type {
   ChatOptions,
   Conversation,

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { readEvents } from '../bench/serve/client.ts';
-import { type ChatLoad, chatLoad, poissonArrivals, traceLoad } from '../bench/serve/load.ts';
+import { type ChatLoad, chatLoad, clientLoad, poissonArrivals, traceLoad } from '../bench/serve/load.ts';
 import { percentile, summarize } from '../bench/serve/measure.ts';
 import { createRandom } from '../src/engine/random.ts';
 
@@ -42,6 +42,14 @@ describe('chats over documents', () => {
   it('need enough text', () => {
     expect(() => chatLoad({ ...load, documentTokens: 1e6 }, text)).toThrow(/Use a longer --text/);
   });
+});
+
+it('clients have a system prompt in common, if asked for, and questions of their own', () => {
+  const chats = clientLoad({ clients: 3, systemTokens: 500, turns: 2, answerTokens: 8, seed: 1 }, text);
+  expect(new Set(chats.map(({ system }) => system?.length))).toEqual(new Set([2000]));
+  expect(new Set(chats.flatMap(({ turns }) => turns.map(({ question }) => question))).size).toBe(6);
+  const [plain] = clientLoad({ clients: 1, systemTokens: 0, turns: 2, answerTokens: 8, seed: 1 }, text);
+  expect(plain.system).toBeUndefined();
 });
 
 describe('a trace', () => {
@@ -125,7 +133,7 @@ describe('results', () => {
     const answer = { text: '', totalMs: 100, promptTokens: 100, cachedTokens: 50, outputTokens: 10 };
     const outcomes = [
       { answers: [{ ...answer, firstMs: 10, gapsMs: [1, 2] }], errors: { 'status 429': 1 }, seconds: 30 },
-      { answers: [{ ...answer, firstMs: 30, gapsMs: [3] }], errors: { 'status 429': 2 }, seconds: 30 },
+      { answers: [{ ...answer, cachedTokens: 0, firstMs: 30, gapsMs: [3] }], errors: { 'status 429': 2 }, seconds: 30 },
     ];
     expect(summarize(outcomes)).toEqual({
       requests: 2,
@@ -134,8 +142,8 @@ describe('results', () => {
       seconds: 60,
       requestsPerMinute: 2,
       outputTokensPerSecond: 20 / 60,
-      cached: 0.5,
-      firstMs: { p50: 10, p99: 30 },
+      cached: 0.25,
+      firstMs: { p50: 10, p99: 30, uncached: 30 },
       gapMs: { p50: 2, p99: 3 },
     });
   });

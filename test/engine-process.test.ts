@@ -1,4 +1,7 @@
-/** The engine in a child process, from dist/: it answers, is restarted after a crash, drains, and ends with its parent. */
+/**
+ * The engine in a child process, from dist/: it answers, is restarted after a crash or a hang, drains, and ends with its
+ * parent.
+ */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -13,7 +16,7 @@ import { tinyModel } from './tiny-model.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'kvasir-engine-'));
 const model = join(directory, 'tiny.gguf');
-const loadOptions = { device: 'wasm', threads: 1 } as const;
+const loadOptions = { device: 'wasm', threads: 1, context: 200_000 } as const;
 const options = { maxTokens: 30, ignoreEos: true, temperature: 0 };
 /** Runs until it is cancelled, or the process ends. */
 const long = { ...options, maxTokens: 100_000 };
@@ -22,9 +25,9 @@ beforeAll(() => writeFileSync(model, writeGguf(tinyModel({ context: 200_000, lay
 afterAll(() => rmSync(directory, { recursive: true }));
 
 const engines: EngineProcess[] = [];
-function start(name = model) {
+function start(name = model, maxPassMs?: number) {
   const events: EngineEvent[] = [];
-  const engine = startEngineProcess({ model: name, loadOptions, onEvent: event => events.push(event) });
+  const engine = startEngineProcess({ model: name, loadOptions, maxPassMs, onEvent: event => events.push(event) });
   engines.push(engine);
   const states = () => events.flatMap(event => (event.type === 'state' ? [event.state] : []));
   return { engine, events, states };
@@ -78,6 +81,35 @@ it('after kill -9 under load, requests fail with a typed error, and it answers a
   expect((await next.generate('Kvasir', options).result()).ids).toHaveLength(30);
   expect(states()).toEqual(['ready', 'restarting', 'ready']);
   expect(engine.restarts).toBe(1);
+});
+
+it('when it hangs, requests fail with a typed error, and it answers again when it was restarted', async () => {
+  const { engine, events, states } = start(model, 1000);
+  const service = await engine.ready();
+  const stream = service.generate('Kvasir', long);
+  await stream.next();
+  const reading = expect(stream.result()).rejects.toThrow(
+    'The engine has not answered for 1 s: the device hangs. Send the request again when it has been restarted.',
+  );
+  process.kill(engine.pid!, 'SIGSTOP');
+  await reading;
+  expect(engine.service).toBeUndefined();
+  const next = await engine.ready();
+  expect((await next.generate('Kvasir', options).result()).ids).toHaveLength(30);
+  expect(states()).toEqual(['ready', 'restarting', 'ready']);
+  expect(events).toContainEqual(
+    expect.objectContaining({ state: 'restarting', error: expect.objectContaining({ name: 'DeviceError' }) }),
+  );
+});
+
+it('a long prompt is many passes: it does not hang', async () => {
+  const { engine, states } = start(model, 1000);
+  const service = await engine.ready();
+  // Far more tokens than can be read in that time.
+  const ids = Array.from({ length: 190_000 }, (_, i) => i % 250);
+  const { finish } = await service.generate(ids, { ...options, signal: AbortSignal.timeout(2500) }).result();
+  expect(finish).toBe('cancelled');
+  expect(states()).toEqual(['ready']);
 });
 
 it('drains: what runs ends, nothing new begins', async () => {

@@ -43,7 +43,6 @@ describe('createService', () => {
       vocab: 257,
       maxSequences: 4,
       device: { name: 'wasm' },
-      templateHasTools: false,
     });
     const { kvMemory, tokensThatFit, sequencesAtFullContext } = service.info;
     expect(kvMemory).toBe(model.stats().capacity);
@@ -105,6 +104,11 @@ async function readAll<T>(stream: AsyncIterable<T>): Promise<T[]> {
   const values: T[] = [];
   for await (const value of stream) values.push(value);
   return values;
+}
+
+/** Stays behind, so that the stream does not end. */
+async function readSlowly(stream: AsyncIterable<unknown>): Promise<void> {
+  for await (const _ of stream) await turn(20);
 }
 
 const turn = (ms = 0) => new Promise(resolve => setTimeout(resolve, ms));
@@ -310,6 +314,23 @@ describe('the message protocol', () => {
     await expect(reading).rejects.toThrow('The GPU was lost.');
     expect(await other.ended).toBeInstanceOf(errors.DeviceError);
     await expect(other.stats()).rejects.toThrow('The GPU was lost.');
+    user.close();
+  });
+
+  it('a device that hangs fails what waits, although other calls are answered', async () => {
+    const { user, host } = createPorts();
+    hostService(host, async () => createService({ ...(await load()), ping: () => new Promise(() => {}) }));
+    const other = await connectService(user, { maxPassMs: 80 });
+    // Nothing waits, so nobody asks.
+    await turn(200);
+    expect((await other.stats()).running).toBe(0);
+    const failed = expect(readSlowly(other.generate('Kvasir', { ...options, maxTokens: 400 }))).rejects.toThrow(
+      'The engine has not answered for 0.08 s: the device hangs.',
+    );
+    await turn(40);
+    await other.stats();
+    await failed;
+    expect(await other.ended).toBeInstanceOf(errors.DeviceError);
     user.close();
   });
 

@@ -43,17 +43,20 @@ export function poissonArrivals(count: number, rate: number, random: Random): nu
 
 export interface ClientLoad extends Pick<ChatLoad, 'turns' | 'answerTokens' | 'seed'> {
   clients: number;
+  /** Tokens of a system prompt that all have in common; 0: none. */
+  systemTokens: number;
 }
 
 /** Clients that each have a chat of their own, and ask as soon as they have their answer. */
-export function clientLoad({ clients, turns, answerTokens, seed }: ClientLoad, text: string): Chat[] {
+export function clientLoad({ clients, systemTokens, turns, answerTokens, seed }: ClientLoad, text: string): Chat[] {
   const random = createRandom(seed);
+  const system = systemTokens > 0 ? excerpt(text, systemTokens, random) : undefined;
   const turn = (): Turn => ({
     at: 0,
     question: `Continue this text: "${excerpt(text, 16, random)}"`,
     maxTokens: answerTokens,
   });
-  return Array.from({ length: clients }, () => ({ turns: Array.from({ length: turns }, turn) }));
+  return Array.from({ length: clients }, () => ({ system, turns: Array.from({ length: turns }, turn) }));
 }
 
 /** Every arrival is the next turn of a chat, drawn from those that have one. */

@@ -47,7 +47,8 @@ export interface Summary {
   outputTokensPerSecond: number;
   /** Part of the prompts' tokens that the server did not have to read. */
   cached: number;
-  firstMs: { p50: number; p99: number };
+  /** `uncached`: the median of the requests of which nothing was in the cache. */
+  firstMs: { p50: number; p99: number; uncached: number };
   gapMs: { p50: number; p99: number };
 }
 
@@ -65,6 +66,7 @@ export function summarize(outcomes: readonly Outcome[]): Summary {
   for (const outcome of outcomes)
     for (const [reason, count] of Object.entries(outcome.errors)) errors[reason] = (errors[reason] ?? 0) + count;
   const first = answers.map(({ firstMs }) => firstMs);
+  const uncached = answers.filter(({ cachedTokens }) => cachedTokens === 0).map(({ firstMs }) => firstMs);
   const gaps = answers.flatMap(({ gapsMs }) => gapsMs);
   const prompts = sum(answers.map(({ promptTokens }) => promptTokens));
   return {
@@ -75,7 +77,7 @@ export function summarize(outcomes: readonly Outcome[]): Summary {
     requestsPerMinute: (answers.length / seconds) * 60,
     outputTokensPerSecond: sum(answers.map(({ outputTokens }) => outputTokens)) / seconds,
     cached: sum(answers.map(({ cachedTokens }) => cachedTokens)) / Math.max(1, prompts),
-    firstMs: { p50: percentile(first, 0.5), p99: percentile(first, 0.99) },
+    firstMs: { p50: percentile(first, 0.5), p99: percentile(first, 0.99), uncached: percentile(uncached, 0.5) },
     gapMs: { p50: percentile(gaps, 0.5), p99: percentile(gaps, 0.99) },
   };
 }

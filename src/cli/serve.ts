@@ -8,6 +8,7 @@ import { defaultLimits } from '../server/limits.ts';
 import type { HttpServer } from '../server/serve.ts';
 import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { withFlagNames } from './flag-names.ts';
 import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
@@ -26,6 +27,7 @@ interface Options extends ModelOptions {
   maxBody?: number;
   batchInvariant: boolean;
   requestTimeout: number;
+  engineTimeout: number;
   heartbeat: number;
   cors?: string[];
   slotSavePath?: string;
@@ -35,7 +37,7 @@ interface Options extends ModelOptions {
 }
 
 const HELP = `
-Every option can be set by the environment variable that is shown with it. Options win.
+Every option can be set by the environment variable that is shown with it. Options win. Flags: 1 is on, 0 is off.
 
 Examples:
   kvasir serve model.gguf
@@ -52,25 +54,34 @@ export function addServe(program: Command): void {
     .addHelpText('after', HELP)
     .action(run);
   // A variable is only read if it is set before the option is added.
-  for (const option of serveOptions().options)
-    command.addOption(option.env(`KVASIR_${option.name().replaceAll('-', '_').toUpperCase()}`));
+  for (const option of serveOptions().options) {
+    const variable = `KVASIR_${option.name().replaceAll('-', '_').toUpperCase()}`;
+    const value = process.env[variable];
+    // Of a flag, any value would turn it on.
+    if (value === '' || (!option.required && /^(0|false|no|off)$/i.test(value ?? ''))) delete process.env[variable];
+    command.addOption(option.env(variable));
+  }
 }
 
 const serveOptions = (): Command =>
-  addModelOptions(new Command())
+  addModelOptions(new Command().optionsGroup('Model:'))
+    .option('--max-sequences <n>', 'answers that run at the same time (default: 16, on webgpu 64)', parseCount)
+    .option('--no-batch-invariant', 'faster with many answers on a GPU; their last bits then depend on what else runs')
+    .option('--engine-timeout <s>', 'seconds per pass; then the engine is restarted', parseSeconds, MAX_PASS_MS / 1000)
+    .optionsGroup('Clients:')
     .option('--host <address>', 'address to listen on; 0.0.0.0 for all', '127.0.0.1')
     .option('--port <n>', 'port to listen on; 0 for any that is free', parsePort, 8080)
     .option('--served-name <names>', 'names of the model, separated by commas (default: the file name)', appendList)
     .option('--api-key <keys>', 'require one of these keys; separated by commas, or repeated', appendList)
     .option('--api-keys <file>', 'JSON file with tenants, their keys and quotas')
-    .option('--max-sequences <n>', 'answers that run at the same time (default: 16, on webgpu 64)', parseCount)
-    .option('--no-batch-invariant', 'faster with many answers on a GPU; their last bits then depend on what else runs')
+    .option('--cors <origins>', 'origins of web pages that may ask, separated by commas, or *', appendList)
+    .optionsGroup('Limits:')
     .option('--max-queue <n>', 'answers that wait; further requests get a 429', parseCount, defaultLimits.queue)
     .option('--max-output <n>', 'tokens per answer: default and limit', parseCount, defaultLimits.output)
     .option('--max-body <size>', `size of a request (default: ${formatBytes(defaultLimits.body)})`, parseBytes)
-    .option('--request-timeout <s>', 'seconds that a request may take', parseNumber, defaultLimits.time / 1000)
-    .option('--heartbeat <s>', 'seconds of silence in a stream before a heartbeat', parseNumber, 15)
-    .option('--cors <origins>', 'origins of web pages that may ask, separated by commas, or *', appendList)
+    .option('--request-timeout <s>', 'seconds that a request may take', parseSeconds, defaultLimits.time / 1000)
+    .option('--heartbeat <s>', 'seconds of silence in a stream before a heartbeat', parseSeconds, 15)
+    .optionsGroup('Files and log:')
     .option('--slot-save-path <dir>', 'folder for saved slots (default: they cannot be saved)')
     .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
     .option('--log-requests', 'log a line per request')
@@ -83,6 +94,12 @@ const appendList = (text: string, previous: string[] = []): string[] => [
     .map(item => item.trim())
     .filter(Boolean),
 ];
+
+function parseSeconds(text: string): number {
+  const seconds = parseNumber(text);
+  if (seconds > 0) return seconds;
+  throw new InputError(`"${text}" is not a time. Write seconds, more than 0.`);
+}
 
 function parsePort(text: string): number {
   const port = Number(text);
@@ -100,6 +117,7 @@ async function run(model: string, options: Options): Promise<void> {
   const backend = startBackend({
     model,
     loadOptions: { ...(await loadOptions(model, options)), maxSequences, batchInvariant },
+    maxPassMs: options.engineTimeout * 1000,
     onEvent: event => {
       if (event.type === 'progress') progress.update(event.progress.done, event.progress.total);
       else if (event.type === 'output') logger.info({ engine: event.stream }, event.line);

@@ -25,6 +25,17 @@ export interface AnswerRequest {
   toolChoice?: ToolChoice;
   parallelToolCalls?: boolean;
   schema?: JsonSchema;
+  /** Max tokens of the prompt. */
+  maxPromptTokens?: number;
+}
+
+/** Options of `encodeChat`. */
+export interface EncodeChatOptions extends RenderOptions {
+  /** Functions that the model may call, as in `chat`: they are part of its prompt. */
+  tools?: readonly Tool[];
+  toolChoice?: ToolChoice;
+  /** A prompt with more tokens is a CapacityError, which is thrown before all of it has been read. Default: no limit. */
+  maxTokens?: number;
 }
 
 export interface Answer {
@@ -40,33 +51,65 @@ interface AnswerModel {
 }
 
 export function prepareAnswer(
-  { tokenizer, template, constraints }: AnswerModel,
+  model: AnswerModel,
   messages: readonly ChatMessage[],
-  { render, tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
+  { render, maxPromptTokens, ...request }: AnswerRequest,
 ): Answer {
-  const format = detectAnswerFormat(template.source);
-  const usesTools = tools.length > 0 && toolChoice !== 'none';
-  const isDescribed = usesTools && !format.takesTools;
-  const callFormat = isDescribed ? 'hermes' : format.toolCalls;
-  const prompt = encodeChat(
-    tokenizer,
-    template,
-    isDescribed ? describeTools(messages, tools) : messages,
-    usesTools && !isDescribed ? { ...render, variables: { ...render?.variables, tools } } : render,
-  );
-  const reasoning = format.thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
-  const constrain = (key: string, grammar: () => Grammar) =>
-    constraints.create(`${reasoning} ${key}`, () => afterReasoning(grammar(), reasoning));
-  let constraint: Constraint | undefined;
-  if (usesTools) {
-    const use = { toolChoice, isParallel: parallelToolCalls ?? toolChoice === 'auto', format: callFormat };
-    constraint = constrain(toolsKey(tools, use), () => toolsGrammar(tools, use));
-  } else if (schema) constraint = constrain(schemaText(schema, 'schema'), () => schemaGrammar(schema));
+  const { tokenizer, constraints } = model;
+  const { tools, toolChoice } = request;
+  const { thinks, callFormat } = formatOf(model);
+  const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice, maxTokens: maxPromptTokens });
+  const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
+  const asked = answerGrammar(model, request);
+  const callsTools = usesTools(request);
   return {
     prompt,
-    output: { constraint, markers: usesTools || reasoning ? markerTokens(tokenizer) : undefined },
-    parser: createAnswerParser({ toolCalls: usesTools ? callFormat : undefined, reasoning }),
+    output: {
+      constraint:
+        asked && constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning)),
+      markers: callsTools || reasoning ? markerTokens(tokenizer) : undefined,
+    },
+    parser: createAnswerParser({ toolCalls: callsTools ? callFormat : undefined, reasoning }),
   };
+}
+
+const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolChoice'>): boolean =>
+  tools !== undefined && tools.length > 0 && toolChoice !== 'none';
+
+/** Tools that the template does not know are called as Hermes does. */
+function formatOf({ template }: Pick<AnswerModel, 'template'>) {
+  const { takesTools, thinks, toolCalls } = detectAnswerFormat(template.source);
+  return { takesTools, thinks, callFormat: takesTools ? toolCalls : ('hermes' as const) };
+}
+
+/** The prompt that asks for an answer. Tools that the template does not know are described in the system message. */
+export function encodePrompt(
+  model: Pick<AnswerModel, 'tokenizer' | 'template'>,
+  messages: readonly ChatMessage[],
+  { tools = [], toolChoice, maxTokens, ...render }: EncodeChatOptions = {},
+): number[] {
+  const encode = (list: readonly ChatMessage[], options: RenderOptions) =>
+    encodeChat(model.tokenizer, model.template, list, options, maxTokens);
+  if (!usesTools({ tools, toolChoice })) return encode(messages, render);
+  if (!formatOf(model).takesTools) return encode(describeTools(messages, tools), render);
+  return encode(messages, { ...render, variables: { ...render.variables, tools } });
+}
+
+/** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */
+export function answerGrammar(
+  model: Pick<AnswerModel, 'template' | 'constraints'>,
+  { tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
+): { key: string; grammar: Grammar } | undefined {
+  const { constraints } = model;
+  if (usesTools({ tools, toolChoice })) {
+    const isParallel = parallelToolCalls ?? toolChoice === 'auto';
+    const use = { toolChoice, isParallel, format: formatOf(model).callFormat };
+    const key = toolsKey(tools, use);
+    return { key, grammar: constraints.grammar(key, () => toolsGrammar(tools, use)) };
+  }
+  if (schema === undefined) return undefined;
+  const key = schemaText(schema, 'schema');
+  return { key, grammar: constraints.grammar(key, () => schemaGrammar(schema)) };
 }
 
 /** The constraint of a text without a chat. */

@@ -9,13 +9,14 @@ import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
 import type { AnswerDelta, Tool, ToolChoice } from './answer.ts';
-import { answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
+import { answerGrammar, answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
 import { throwIfDisposed } from './engine.ts';
 import {
   type GenerateOptions,
   type GenerationContext,
   type GenerationOwner,
   generate,
+  maxPromptTokens,
   type OutputFormat,
   prefill,
 } from './generate.ts';
@@ -228,7 +229,8 @@ export function createConversation(
     result: Result,
   ): AsyncGenerator<AnswerDelta, void, void> {
     const { schema } = options;
-    const request = { render, tools, toolChoice, parallelToolCalls, schema };
+    const maxTokens = maxPromptTokens(generation);
+    const request = { render, tools, toolChoice, parallelToolCalls, schema, maxPromptTokens: maxTokens };
     const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     yield* streamParts(streamTokens(prompt, options, cancellation, result, answer.output), answer.parser, result);
@@ -238,9 +240,14 @@ export function createConversation(
     for await (const { text } of streamDeltas(...answer)) if (text) yield text;
   }
 
+  const checkChat = (options: ChatOptions) => {
+    checkChatOptions(options);
+    answerGrammar({ template, constraints }, options);
+  };
+
   /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
   const answerTurn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
-    checkChatOptions(options);
+    checkChat(options);
     return stream(async function* (cancellation, result) {
       const turnMessages = ask();
       try {
@@ -328,24 +335,23 @@ export function createConversation(
     },
     chat(list, options = {}) {
       checkMessages(list);
-      checkChatOptions(options);
+      checkChat(options);
       return stream((cancellation, result) => streamText(list, options, cancellation, result), options.signal);
     },
     answer(list, options = {}) {
       checkMessages(list);
-      checkChatOptions(options);
+      checkChat(options);
       return stream((cancellation, result) => streamDeltas(list, options, cancellation, result), options.signal);
     },
     generate(prompt, promptOptions = {}) {
       checkPrompt(prompt);
       checkPromptOptions(promptOptions);
       const { parseSpecialTokens, ...options } = promptOptions;
+      const constraint = constrainText(constraints, options.schema);
       return stream(async function* (cancellation, result) {
-        const encoded =
-          typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos, parseSpecialTokens }) : prompt;
-        yield* streamTokens(encoded, options, cancellation, result, {
-          constraint: constrainText(constraints, options.schema),
-        });
+        const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(generation) };
+        const encoded = typeof prompt === 'string' ? tokenizer.encode(prompt, encoding) : prompt;
+        yield* streamTokens(encoded, options, cancellation, result, { constraint });
       }, options.signal);
     },
     fork() {

@@ -229,12 +229,22 @@ const fullNotice = ({ context }: GenerationContext, written: number, maxTokens?:
     ? `: the answer ended after ${formatCount(written)} tokens, and maxTokens allowed ${formatCount(maxTokens)}.`
     : '.');
 
-/** Tokens that fit after the prompt, in the context and in the cache; throws if there are none. */
-function remainingTokens(prompt: number, { cache, context, overflow, plan }: GenerationContext): number {
-  const { capacity } = cache.stats;
-  const fitting = maxTokensIn(plan, capacity);
-  if (overflow === 'slide' && fitting >= context) return Number.POSITIVE_INFINITY;
-  const limit = Math.min(context, fitting);
+/**
+ * Tokens up to which a prompt is read at all. Twice what fits: those that are a little too long are counted, for the
+ * message, and the rest of a far longer one does not hold up others.
+ */
+export const maxPromptTokens = (generation: GenerationContext): number => 2 * tokenLimit(generation);
+
+/** Tokens that fit into the context and the cache. */
+function tokenLimit({ cache, context, overflow, plan }: GenerationContext): number {
+  const fitting = maxTokensIn(plan, cache.stats.capacity);
+  return overflow === 'slide' && fitting >= context ? Number.POSITIVE_INFINITY : Math.min(context, fitting);
+}
+
+/** Tokens that fit after the prompt; throws if there are none. */
+function remainingTokens(prompt: number, generation: GenerationContext): number {
+  const { cache, context, plan } = generation;
+  const limit = tokenLimit(generation);
   if (prompt < limit) return limit - prompt;
   if (limit === context)
     throw new CapacityError(
@@ -242,8 +252,8 @@ function remainingTokens(prompt: number, { cache, context, overflow, plan }: Gen
         "a larger context, or use overflow: 'slide' to drop the oldest tokens.",
     );
   throw new CapacityError(
-    `A prompt of ${prompt} tokens leaves no room in a KV cache of ${formatBytes(capacity)}, which holds ` +
-      `${formatCount(fitting)} tokens of ${plan.spec}. Shorten the prompt, raise kvMemory, or use a codec with fewer bits.`,
+    `A prompt of ${prompt} tokens leaves no room in a KV cache of ${formatBytes(cache.stats.capacity)}, which holds ` +
+      `${formatCount(limit)} tokens of ${plan.spec}. Shorten the prompt, raise kvMemory, or use a codec with fewer bits.`,
   );
 }
 

@@ -5,15 +5,15 @@ import type { SessionSource } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { type DeviceError, InputError } from '../errors.ts';
-import { encodeChat } from '../model/chat.ts';
 import type { ModelConfig } from '../model/config.ts';
-import type { ChatMessage, RenderOptions } from '../model/template.ts';
+import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { type Plan, withShadow } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
 import type { AnswerDelta } from './answer.ts';
+import { type EncodeChatOptions, encodePrompt } from './answer-stream.ts';
 import {
   type ChatOptions,
   type Conversation,
@@ -33,7 +33,7 @@ import {
   throwIfDisposed,
 } from './engine.ts';
 import { createConstraints } from './grammar/constraint.ts';
-import { checkConversationOptions, checkLoadOptions, checkRenderOptions } from './options.ts';
+import { checkConversationOptions, checkEncodeChatOptions, checkLoadOptions } from './options.ts';
 import { resolveProfile } from './profile.ts';
 import { randomSeed } from './random.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
@@ -112,8 +112,10 @@ export interface Model extends AsyncDisposableLike {
   memory(): MemoryUse;
   /** The state of the cache and of the requests. */
   stats(): ModelStats;
-  /** The token ids of messages, formatted by the model's chat template. */
-  encodeChat(messages: readonly ChatMessage[], options?: RenderOptions): number[];
+  /** Resolves when the device has done what it was given so far; never, if it hangs. */
+  ping(): Promise<void>;
+  /** The token ids of messages, formatted by the model's chat template: the prompt that `chat` reads. */
+  encodeChat(messages: readonly ChatMessage[], options?: EncodeChatOptions): number[];
   /** Continues a text or token ids. Streams tokens. */
   generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
   /** Answers messages, formatted by the model's chat template. Streams text. */
@@ -243,9 +245,14 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
     stats: () => ({ ...cache.stats, ...scheduler.stats }),
+    ping: () =>
+      engine.exclusive(async ({ device, scratch }) => {
+        // A read waits for all operations before it.
+        await device.readRows(scratch.outputRows, 0, 1);
+      }),
     encodeChat(messages, options) {
-      checkRenderOptions(options);
-      return encodeChat(engine.tokenizer, engine.template, messages, options);
+      checkEncodeChatOptions(options);
+      return encodePrompt(engine, messages, options);
     },
     generate: (prompt, options) => ephemeral().generate(prompt, options),
     chat: (messages, options) => ephemeral().chat(messages, options),

@@ -4,11 +4,13 @@ import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { InputError, UnsupportedError } from '../errors.ts';
 import type { RenderOptions } from '../model/template.ts';
+import type { EncodeChatOptions } from './answer-stream.ts';
 import type { ChatOptions, PromptOptions } from './conversation.ts';
 import { type LoadOptions, loadModel, type Model } from './model.ts';
 import {
   type chatRules,
   checkConversationOptions,
+  type encodeChatRules,
   type loadRules,
   type promptRules,
   type renderRules,
@@ -21,6 +23,7 @@ const agreed: true[] = [
   true satisfies Names<typeof chatRules, ChatOptions>,
   true satisfies Names<typeof promptRules, PromptOptions>,
   true satisfies Names<typeof renderRules, RenderOptions>,
+  true satisfies Names<typeof encodeChatRules, EncodeChatOptions>,
 ];
 
 const file = writeGguf(tinyModel({ layers: 1 }));
@@ -33,7 +36,7 @@ beforeAll(async () => {
 afterAll(() => model.dispose());
 
 it('the rule tables have the same names as the option interfaces', () =>
-  expect(agreed).toEqual([true, true, true, true]));
+  expect(agreed).toEqual([true, true, true, true, true]));
 
 const invalidOptions: [options: unknown, message: RegExp][] = [
   [{ temperature: '0.5' }, /^temperature must be a number from 0 to 100; got the string "0\.5"\.$/],

@@ -7,12 +7,11 @@ import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
 import { reservedVariables } from '../model/template.ts';
-import type { AnswerRequest } from './answer-stream.ts';
+import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
 import type { GenerateOptions } from './generate.ts';
-import { schemaGrammar } from './grammar/schema.ts';
 import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
 import { sampleRules } from './sample.ts';
-import { checkToolChoice, checkTools, isToolChoice, toolsGrammar } from './tools.ts';
+import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
 
 export { checkContent, checkMessages };
 
@@ -85,10 +84,16 @@ export const renderRules = {
   now: rule('a valid Date', value => value instanceof Date && !Number.isNaN(value.getTime())),
 };
 
-export const chatRules = {
-  ...generateRules,
+const toolRules = {
   tools: checkTools satisfies Rule,
   toolChoice: rule("'auto', 'none', 'required' or { name }", isToolChoice),
+};
+
+export const encodeChatRules = { ...renderRules, ...toolRules, maxTokens: integer(1) };
+
+export const chatRules = {
+  ...generateRules,
+  ...toolRules,
   parallelToolCalls: boolean,
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
@@ -108,7 +113,6 @@ export function checkChatOptions(options: unknown): void {
   checkToolChoice(toolChoice, tools);
   if (schema !== undefined && tools?.length && toolChoice !== 'none')
     throw new InputError("schema and tools cannot be used together. Use toolChoice: 'none', or leave one out.");
-  if (tools?.length && toolChoice !== 'none') toolsGrammar(tools, { toolChoice, isParallel: false, format: 'hermes' });
   checkConstrained(options);
 }
 
@@ -119,13 +123,15 @@ export function checkPromptOptions(options: unknown): void {
 
 function checkConstrained(options: unknown): void {
   const { schema, ignoreEos } = (options ?? {}) as GenerateOptions;
-  if (schema === undefined) return;
-  if (ignoreEos)
+  if (schema !== undefined && ignoreEos)
     throw new InputError('schema and ignoreEos cannot be used together: the end of the JSON ends the answer.');
-  schemaGrammar(schema);
 }
 
-export const checkRenderOptions = (options: unknown): void => checkOptions('encodeChat', options, renderRules);
+export function checkEncodeChatOptions(options: unknown): void {
+  checkOptions('encodeChat', options, encodeChatRules);
+  const { tools, toolChoice = 'auto' } = (options ?? {}) as EncodeChatOptions;
+  checkToolChoice(toolChoice, tools);
+}
 export const checkConversationOptions = (options: unknown): void =>
   checkOptions('conversation', options, conversationRules);
 

@@ -105,17 +105,22 @@ export interface ToolUse {
 
 /** What identifies the grammar of these tools. */
 export const toolsKey = (tools: readonly Tool[], use: ToolUse): string =>
-  JSON.stringify([use, tools.map(({ function: { name, parameters } }) => [name, parameters])]);
+  JSON.stringify([use, tools.map(({ function: { name } }, i) => [name, parametersText(tools, i)])]);
+
+const parametersPath = (i: number): string => `tools[${i}].function.parameters`;
+
+/** The JSON Schema of a tool's arguments, as text. Throws an InputError if it is too large, or not JSON. */
+const parametersText = (tools: readonly Tool[], i: number): string =>
+  schemaText(tools[i].function.parameters ?? { type: 'object', additionalProperties: false }, parametersPath(i));
 
 /** The grammar of an answer with these tools. */
 export function toolsGrammar(tools: readonly Tool[], { toolChoice, isParallel, format }: ToolUse): Grammar {
   const rules = new Map(jsonRules);
   const isNamed = typeof toolChoice === 'object';
   const calls = tools.map((tool, i): Expression | undefined => {
-    const { name, parameters = { type: 'object', additionalProperties: false } } = tool.function;
-    const path = `tools[${i}].function.parameters`;
-    const schema = JSON.parse(schemaText(parameters, path));
-    const content = addSchema(schema.type === undefined ? { ...schema, type: 'object' } : schema, path, `${i}`, rules);
+    const { name } = tool.function;
+    const schema = { type: 'object', ...JSON.parse(parametersText(tools, i)) };
+    const content = addSchema(schema, parametersPath(i), `${i}`, rules);
     return isNamed && toolChoice.name !== name ? undefined : callObject(name, content, format);
   });
   const call = choice(...calls.filter(expression => expression !== undefined));

@@ -7,13 +7,15 @@ import { type ChatMessage, visitStrings } from './message.ts';
 import type { ChatTemplate, RenderOptions } from './template.ts';
 import type { ChatTokenizer, ControlMarks } from './tokenizer.ts';
 
+/** `maxTokens`: more are a CapacityError. */
 export function encodeChat(
   tokenizer: ChatTokenizer,
   template: ChatTemplate,
   messages: readonly ChatMessage[],
   options?: RenderOptions,
+  maxTokens?: number,
 ): number[] {
-  const ids = renderIds(tokenizer, template, messages, options);
+  const ids = renderIds(tokenizer, template, messages, options, maxTokens);
   // Most templates that need BOS write it themselves.
   const { bos, addBos } = tokenizer;
   return addBos && bos !== undefined && ids[0] !== bos ? [bos, ...ids] : ids;
@@ -24,10 +26,11 @@ function renderIds(
   template: ChatTemplate,
   messages: readonly ChatMessage[],
   options?: RenderOptions,
+  maxTokens?: number,
 ): number[] {
   const marks = unusedMarks({ messages, variables: options?.variables });
   const text = template.render(messages, options, literal => tokenizer.markControlTokens(literal, marks));
-  return tokenizer.encodeMarked(text, marks);
+  return tokenizer.encodeMarked(text, marks, maxTokens);
 }
 
 /**

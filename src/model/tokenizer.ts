@@ -1,5 +1,5 @@
 /** Text to token ids and back, with the vocabulary of a GGUF file. The ids are the same as llama.cpp's. */
-import { InputError } from '../errors.ts';
+import { CapacityError, InputError } from '../errors.ts';
 import { createBpeEncoder } from './tokenizer/bpe.ts';
 import { parseHexToken, unicodeToBytes } from './tokenizer/bytes.ts';
 import { type ControlMarks, createControlMarker } from './tokenizer/control-marks.ts';
@@ -18,6 +18,8 @@ export interface EncodeOptions {
   parseSpecialTokens?: boolean;
   /** Put the beginning-of-sequence token first. `addBos` says whether the model expects it. */
   bos?: boolean;
+  /** A text with more tokens is a CapacityError, which is thrown before all of it has been read. Default: no limit. */
+  maxTokens?: number;
 }
 
 export interface DecodeOptions {
@@ -54,7 +56,7 @@ export interface ChatTokenizer extends Tokenizer {
   /** Marks the control tokens in one of the template's string literals. */
   markControlTokens(literal: string, marks: ControlMarks): string;
   /** Encodes a rendered template: only marked control tokens are parsed as such. */
-  encodeMarked(text: string, marks: ControlMarks): number[];
+  encodeMarked(text: string, marks: ControlMarks, maxTokens?: number): number[];
 }
 
 const utf8 = new TextEncoder();
@@ -79,16 +81,24 @@ export function createTokenizer(meta: Metadata): ChatTokenizer {
     return bytesById[id];
   };
 
-  const encodePieces = (pieces: readonly TextOrId[]): number[] => {
+  const longest = vocab.tokens.reduce((length, text) => Math.max(length, text.length), 1);
+
+  const encodePieces = (
+    text: string,
+    split: (text: string) => TextOrId[],
+    max = Number.POSITIVE_INFINITY,
+  ): number[] => {
+    if (text.length > max * longest) throw tooLong(max);
     const ids: number[] = [];
     let afterSpecial = true;
-    for (const piece of pieces) {
+    for (const piece of split(replaceLoneSurrogates(text))) {
       if (typeof piece === 'number') {
         ids.push(piece);
       } else {
         const prefix = vocab.kind === 'spm' && vocab.addSpacePrefix && afterSpecial ? ' ' : '';
-        for (const id of encodePlain(prefix + piece)) ids.push(id);
+        for (const id of encodePlain(prefix + piece, max - ids.length)) ids.push(id);
       }
+      if (ids.length > max) throw tooLong(max);
       afterSpecial = typeof piece === 'number';
     }
     return ids;
@@ -103,15 +113,15 @@ export function createTokenizer(meta: Metadata): ChatTokenizer {
     addBos: vocab.addBos,
     addEos: vocab.addEos,
 
-    encode(text, { parseSpecialTokens = false, bos = false } = {}) {
+    encode(text, { parseSpecialTokens = false, bos = false, maxTokens } = {}) {
       const split = parseSpecialTokens ? splitAll : splitUserDefined;
-      const ids = encodePieces(split(replaceLoneSurrogates(text)));
+      const ids = encodePieces(text, split, maxTokens);
       return bos && vocab.bos !== undefined ? [vocab.bos, ...ids] : ids;
     },
 
     markControlTokens: marker.mark,
 
-    encodeMarked: (text, marks) => encodePieces(marker.split(replaceLoneSurrogates(text), marks)),
+    encodeMarked: (text, marks, maxTokens) => encodePieces(text, piece => marker.split(piece, marks), maxTokens),
 
     decode(ids, options) {
       const stream = createTextStream(id => tokenBytes(id, options));
@@ -157,6 +167,9 @@ function decodeTokenBytes(vocab: Vocab, id: number): Uint8Array {
 function replaceLoneSurrogates(text: string): string {
   return text.replace(/\p{Surrogate}/gu, '\ufffd');
 }
+
+const tooLong = (max: number): CapacityError =>
+  new CapacityError(`The text has more than ${max} tokens, the limit here. Shorten it.`);
 
 function checkId(vocab: Vocab, id: number): void {
   if (!Number.isInteger(id) || id < 0 || id >= vocab.tokens.length) {

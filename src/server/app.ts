@@ -80,8 +80,7 @@ export function createApp(options: AppOptions): App {
     const id = randomUUID().replaceAll('-', '');
     const started = performance.now();
     const request = context.req.raw;
-    const leave = new AbortController();
-    request.signal.addEventListener('abort', () => leave.abort());
+    const leave = followSignal(request.signal);
     let tenant: string | undefined;
     let response: Response;
     try {
@@ -138,7 +137,7 @@ export function createApp(options: AppOptions): App {
     const error = invalidRequest(
       known.length > 0
         ? `${req.path} takes ${known.join(' or ')}, not ${req.method}.`
-        : `There is no ${req.path} here.`,
+        : `There is no ${req.path} here.${suggestion(req.path)}`,
     );
     return new Response(JSON.stringify(openaiError(error)), {
       status: known.length > 0 ? 405 : 404,
@@ -146,6 +145,22 @@ export function createApp(options: AppOptions): App {
     });
   });
   return { fetch: request => app.fetch(request), jobs };
+}
+
+/**
+ * Aborts with the signal, or earlier. A function of its own, so that the listener does not hold the request: Node keeps the
+ * signal until the request is collected, which would then never be.
+ */
+function followSignal(signal: AbortSignal): AbortController {
+  const follower = new AbortController();
+  signal.addEventListener('abort', () => follower.abort());
+  return follower;
+}
+
+/** Clients often have a base URL without its /v1, or with two. */
+function suggestion(path: string): string {
+  const meant = routes.find(route => route.path.endsWith(path) || path.endsWith(route.path));
+  return meant && path !== '/' ? ` Did you mean ${meant.path}?` : ' GET /openapi.json lists what there is.';
 }
 
 const openApiRoute = { method: 'get', path: '/openapi.json', summary: 'This document.' } as const;

@@ -10,7 +10,8 @@ export async function readBody<T>(request: Request, schema: z.ZodType<T>, limits
   if (success) return data;
   const { message, path } = error.issues[0];
   const param = formatPath(path);
-  throw invalidRequest(param ? `${param}: ${message}` : message, param || undefined);
+  const problem = message.replace(/^Invalid input: (expected .*), received undefined$/, 'missing; $1');
+  throw invalidRequest(param ? `${param}: ${problem}` : problem, param || undefined);
 }
 
 async function readText(request: Request, max: number): Promise<string> {

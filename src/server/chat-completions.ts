@@ -1,17 +1,17 @@
 /** POST /v1/chat/completions. */
-import type { AnswerDelta, Tool } from '../engine/answer.ts';
+import type { AnswerDelta, Tool, ToolCallDelta } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
 import { type Answer, createAnswer } from './answer.ts';
+import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type ChatRequest, chatSchema, type OpenaiMessage, type OpenaiTool } from './openai-schemas.ts';
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
-import { formatEvent } from './sse.ts';
 import { chatLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
 
@@ -80,7 +80,7 @@ function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
   };
 }
 
-function toTool({ function: { name, description, parameters, strict } }: OpenaiTool): Tool {
+export function toTool({ function: { name, description, parameters, strict } }: OpenaiTool): Tool {
   return {
     type: 'function',
     function: {
@@ -145,43 +145,35 @@ function usageOf(results: readonly Result[], answers: readonly Answer[]): object
 }
 
 async function* streamChunks(head: Head, events: Events, request: ChatRequest, service: ModelService) {
-  const includeUsage = request.stream_options?.include_usage === true;
-  const chunk = (choices: object[], usage: object | null = null) =>
-    formatEvent({ ...head, object: 'chat.completion.chunk', choices, ...(includeUsage && { usage }) });
-  const choice = (index: number, delta: object, logprobs: object | null = null, finish: string | null = null) =>
-    chunk([{ index, delta, logprobs, finish_reason: finish }]);
+  const { part, finish, end } = createChunks({ ...head, object: 'chat.completion.chunk' }, request);
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
   const results: Result[] = [];
   for await (const event of events) {
     const { index } = event;
     const answer = answers[index];
-    if (!answer.hasBegun) yield choice(index, { role: 'assistant', content: '' });
+    if (!answer.hasBegun) yield part(index, { delta: { role: 'assistant', content: '' } });
     answer.hasBegun = true;
     if ('result' in event) {
       results[index] = event.result;
-      yield choice(index, {}, null, finishReason(event.result, answer));
+      yield finish(index, { delta: {} }, finishReason(event.result, answer));
       continue;
     }
     const { text, reasoning, toolCalls, tokens } = event.value;
     answer.add(event.value);
     const logprobs = request.logprobs ? { content: await chatLogprobs(service, tokens), refusal: null } : null;
     if (!text && !reasoning && !toolCalls?.length && !logprobs) continue;
-    yield choice(
-      index,
-      {
-        ...(text && { content: text }),
-        ...(reasoning && { reasoning_content: reasoning }),
-        ...(toolCalls?.length && {
-          tool_calls: toolCalls.map(({ index, id, name, arguments: args }) => ({
-            index,
-            ...(id !== undefined && { id, type: 'function' }),
-            function: { ...(name !== undefined && { name }), arguments: args ?? '' },
-          })),
-        }),
-      },
-      logprobs,
-    );
+    const delta = {
+      ...(text && { content: text }),
+      ...(reasoning && { reasoning_content: reasoning }),
+      ...(toolCalls?.length && { tool_calls: toolCalls.map(toolCallDelta) }),
+    };
+    yield part(index, { delta }, logprobs);
   }
-  if (includeUsage) yield chunk([], usageOf(results, answers));
-  yield formatEvent('[DONE]');
+  yield end(usageOf(results, answers));
 }
+
+const toolCallDelta = ({ index, id, name, arguments: args }: ToolCallDelta) => ({
+  index,
+  ...(id !== undefined && { id, type: 'function' }),
+  function: { ...(name !== undefined && { name }), arguments: args ?? '' },
+});

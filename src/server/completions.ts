@@ -1,14 +1,14 @@
 /** POST /v1/completions: continues texts or token ids. */
 import type { Result, Token } from '../engine/stream.ts';
 import type { ModelService } from '../worker/service.ts';
+import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type CompletionRequest, completionSchema } from './openai-schemas.ts';
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
-import { formatEvent } from './sse.ts';
-import { type CompletionLogprobs, completionLogprobs } from './token-texts.ts';
+import { completionLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
 
 type Prompt = string | number[];
@@ -127,28 +127,23 @@ async function collectChoices({ head, request, service, echoOf, usage }: Complet
 }
 
 async function* streamChunks({ head, request, service, echoOf, usage }: Completion, events: Events, choices: number) {
-  const includeUsage = request.stream_options?.include_usage === true;
-  const chunk = (choices: object[], usage: object | null = null) =>
-    formatEvent({ ...head, choices, ...(includeUsage && { usage }) });
-  const choice = (index: number, text: string, logprobs: CompletionLogprobs | null, finish: string | null) =>
-    chunk([{ index, text, logprobs, finish_reason: finish }]);
+  const { part, finish, end } = createChunks(head, request);
   const written = Array.from({ length: choices }, () => 0);
   const echoed = new Set<number>();
   const results: Result[] = [];
   for await (const event of events) {
     const { index } = event;
-    if (!echoed.has(index) && echoOf(index)) yield choice(index, echoOf(index), null, null);
+    if (!echoed.has(index) && echoOf(index)) yield part(index, { text: echoOf(index) });
     echoed.add(index);
     if ('result' in event) {
       results[index] = event.result;
-      yield choice(index, '', null, finishReason(event.result));
+      yield finish(index, { text: '' }, finishReason(event.result));
       continue;
     }
     const { text } = event.value;
     const logprobs = request.logprobs == null ? null : await completionLogprobs(service, [event.value], written[index]);
     written[index] += text.length;
-    if (text || logprobs) yield choice(index, text, logprobs, null);
+    if (text || logprobs) yield part(index, { text }, logprobs);
   }
-  if (includeUsage) yield chunk([], usage(results));
-  yield formatEvent('[DONE]');
+  yield end(usage(results));
 }

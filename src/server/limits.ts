@@ -24,7 +24,7 @@ export interface Limits {
 export const defaultLimits: Limits = {
   body: 32 * 2 ** 20,
   depth: 64,
-  values: 1_000_000,
+  values: 250_000,
   messages: 10_000,
   tools: 128,
   choices: 16,

@@ -2,7 +2,7 @@
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
 import { type Answer, createAnswer } from './answer.ts';
-import { type ChatPrompt, toPrompt } from './anthropic-prompt.ts';
+import { toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
   countTokensSchema,
@@ -47,11 +47,6 @@ export const messages: Route<MessagesRequest> = {
   },
 };
 
-/** The tools are in the prompt as well. */
-const renderOptions = ({ render, tools }: ChatPrompt) => ({
-  variables: { ...render.variables, ...(tools && { tools }) },
-});
-
 export const countTokens: Route<CountTokensRequest> = {
   method: 'post',
   path: '/v1/messages/count_tokens',
@@ -60,8 +55,8 @@ export const countTokens: Route<CountTokensRequest> = {
   isAnthropic: true,
   async handle({ jobs, json, resolveModel }, request) {
     resolveModel(request.model);
-    const prompt = toPrompt(request);
-    const tokens = await jobs.service().tokenizeChat(prompt.messages, renderOptions(prompt));
+    const { messages, render, tools, toolChoice } = toPrompt(request);
+    const tokens = await jobs.service().tokenizeChat(messages, { ...render, tools, toolChoice });
     return json({ input_tokens: tokens.length });
   },
 };

@@ -56,6 +56,8 @@ const tool = z.object({
   }),
 });
 
+export const toolList = ({ tools }: Limits) => z.array(tool).max(tools);
+
 const toolChoice = z.union(
   [
     z.enum(['auto', 'none', 'required']),
@@ -85,7 +87,7 @@ export const chatSchema = (limits: Limits) =>
     logprobs: flag,
     top_logprobs: integer(0, 20),
     response_format: responseFormat.nullish(),
-    tools: z.array(tool).max(limits.tools).nullish(),
+    tools: toolList(limits).nullish(),
     tool_choice: toolChoice.nullish(),
     parallel_tool_calls: flag,
     chat_template_kwargs: jsonObject.nullish(),

@@ -20,7 +20,7 @@ export async function chatLogprobs(service: ModelService, tokens: readonly Token
 }
 
 /** The same in the shape of the older completions API. */
-export interface CompletionLogprobs {
+interface CompletionLogprobs {
   tokens: string[];
   token_logprobs: (number | undefined)[];
   top_logprobs: Record<string, number>[];

@@ -1,9 +1,9 @@
 /** POST /tokenize and /detokenize, as llama.cpp's server has them. */
 import { z } from 'zod';
-import { toMessage } from './chat-completions.ts';
+import { toMessage, toTool } from './chat-completions.ts';
 import { invalidRequest } from './errors.ts';
 import type { Limits } from './limits.ts';
-import { messageList } from './openai-schemas.ts';
+import { messageList, toolList } from './openai-schemas.ts';
 import type { Route } from './route.ts';
 import { flag, jsonObject } from './sampling-schemas.ts';
 
@@ -12,6 +12,7 @@ const tokenizeSchema = (limits: Limits) =>
     content: z.string().nullish(),
     text: z.string().nullish(),
     messages: messageList(limits).nullish(),
+    tools: toolList(limits).nullish(),
     add_special: flag,
     parse_special: flag,
     chat_template_kwargs: jsonObject.nullish(),
@@ -20,14 +21,17 @@ const tokenizeSchema = (limits: Limits) =>
 export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
   method: 'post',
   path: '/tokenize',
-  summary: 'Token ids of a text (`content` or `text`) or of `messages` as the model reads them.',
+  summary: 'Token ids of a text (`content` or `text`) or of `messages` and `tools` as the model reads them.',
   schema: tokenizeSchema,
-  async handle({ jobs, json }, { messages, add_special, parse_special, chat_template_kwargs, ...body }) {
+  async handle({ jobs, json }, { messages, tools, add_special, parse_special, ...body }) {
     const service = jobs.service();
     const text = body.content ?? body.text;
     if (text == null && !messages) throw invalidRequest('Send content, text or messages.', 'content');
     const tokens = messages
-      ? await service.tokenizeChat(messages.map(toMessage), { variables: chat_template_kwargs ?? {} })
+      ? await service.tokenizeChat(messages.map(toMessage), {
+          variables: body.chat_template_kwargs ?? {},
+          tools: tools?.map(toTool),
+        })
       : await service.tokenize(text ?? '', { bos: add_special ?? false, parseSpecialTokens: parse_special ?? false });
     return json({ tokens, count: tokens.length, max_model_len: service.info.context });
   },

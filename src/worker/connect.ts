@@ -5,11 +5,17 @@ import { decodeError } from './error-message.ts';
 import { type CallMethod, type Event, type Port, PROTOCOL_VERSION, type Request } from './protocol.ts';
 import { createRemoteStream, type NewRequest, type Pending, type StreamConnection } from './remote-stream.ts';
 import type { ModelService, ServiceInfo } from './service.ts';
+import { createWatchdog } from './watchdog.ts';
 
 export interface ConnectOptions {
   /** What to load; its meaning is up to the host. Plain data. */
   source?: unknown;
   onProgress?: (progress: LoadProgress) => void;
+  /**
+   * Milliseconds that the device may take for a pass. If it takes longer, it hangs: the service ends, and everything that
+   * waits fails. Default: no limit.
+   */
+  maxPassMs?: number;
 }
 
 /** A service at the other end of a port. Its streams check their input when they are first read. */
@@ -34,7 +40,7 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
     failure = error;
     loading.reject(error);
     ended.resolve(error);
-    port.setActive?.(false);
+    setActive(false);
     for (const id of [...pending.keys()]) settle(id)?.fail(error);
   };
 
@@ -42,7 +48,7 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
     const settled = pending.get(id);
     pending.delete(id);
     if (pending.size > 0) return settled;
-    port.setActive?.(false);
+    setActive(false);
     if (isDraining) drained.resolve();
     return settled;
   };
@@ -57,20 +63,37 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
   };
 
   /** Sends a request that is waited for. */
-  const start = (waiting: Pending, request: NewRequest): number => {
-    if (failure) throw failure;
-    if (isDraining) throw new DeviceError('The engine is stopping and takes no new requests.');
+  const send = (waiting: Pending, request: NewRequest): number => {
     const id = nextId++;
     post({ ...request, id });
-    if (pending.size === 0) port.setActive?.(true);
+    if (pending.size === 0) setActive(true);
     pending.set(id, waiting);
     return id;
   };
 
-  const call = <T>(method: CallMethod, ...args: unknown[]) =>
+  const start: typeof send = (waiting, request) => {
+    if (failure) throw failure;
+    if (isDraining) throw new DeviceError('The engine is stopping and takes no new requests.');
+    return send(waiting, request);
+  };
+
+  const callBy = <T>(sender: typeof send, method: CallMethod, args: unknown[] = []) =>
     new Promise<T>((resolve, reject) => {
-      start({ onValue: value => resolve(value as T), fail: reject }, { type: 'call', method, args });
+      sender({ onValue: value => resolve(value as T), fail: reject }, { type: 'call', method, args });
     });
+  const call = <T>(method: CallMethod, ...args: unknown[]) => callBy<T>(start, method, args);
+
+  const watchdog = createWatchdog(options.maxPassMs, {
+    // Also while it drains.
+    ping: () => callBy(send, 'ping'),
+    onHang: limit => end(new DeviceError(describeHang(limit))),
+  });
+
+  /** Told whether answers are waited for. */
+  const setActive = (isActive: boolean) => {
+    port.setActive?.(isActive);
+    watchdog.setActive(isActive);
+  };
 
   const receive = (event: Event) => {
     switch (event.type) {
@@ -109,10 +132,11 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
     info,
     ended: ended.promise,
     stats: () => call('stats'),
+    ping: () => call('ping'),
     answer: (input, options) => createRemoteStream(streams, { method: 'answer', input }, options),
     generate: (input, options) => createRemoteStream(streams, { method: 'generate', input }, options),
     tokenize: (text, options) => call('tokenize', text, options),
-    tokenizeChat: (messages, render) => call('tokenizeChat', messages, render),
+    tokenizeChat: (messages, options) => call('tokenizeChat', messages, options),
     detokenize: ids => call('detokenize', ids),
     tokenBytes: ids => call('tokenBytes', ids),
     saveSlot: (slot, path, tenant) => call('saveSlot', slot, path, tenant),
@@ -145,6 +169,9 @@ function deferred<T>() {
   promise.catch(() => {});
   return { promise, resolve, reject };
 }
+
+const describeHang = (ms: number): string =>
+  `The engine has not answered for ${ms / 1000} s: the device hangs. Send the request again when it has been restarted.`;
 
 const describeEnd = (reason?: string): string =>
   `The engine process ended${reason ? ` (${reason})` : ''}. Send the request again when it has been restarted.`;

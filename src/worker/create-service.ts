@@ -10,6 +10,9 @@ import type { ModelService, ServiceInfo, SlotState } from './service.ts';
 /** Slot numbers go from 0 to this. */
 const MAX_SLOT = 1023;
 
+/** A text with more tokens than this many contexts is not read to its end: it would hold up others. */
+const MAX_CONTEXTS = 2;
+
 interface Slot {
   tenant: string;
   slot: number;
@@ -21,6 +24,7 @@ interface Slot {
 /** The service owns the model: `close` disposes it. */
 export function createService(model: Model): ModelService {
   const { tokenizer } = model;
+  const maxTokens = MAX_CONTEXTS * model.context;
   const slots = new Map<string, Slot>();
   let end: (reason: Error) => void;
   const ended = new Promise<Error>(resolve => {
@@ -58,14 +62,15 @@ export function createService(model: Model): ModelService {
     info: describeModel(model),
     ended,
     stats: async () => ({ ...model.stats(), memory: model.memory() }),
+    ping: () => model.ping(),
     answer: (messages, { slot, ...options } = {}) => runnerOf(slot, options.tenant).answer(messages, options),
     generate: (prompt, { slot, ...options } = {}) => runnerOf(slot, options.tenant).generate(prompt, options),
     async tokenize(text, options) {
       if (typeof text !== 'string') throw new InputError(`tokenize needs a string; got ${describeValue(text)}.`);
       checkOptions('tokenize', options, { bos: boolean, parseSpecialTokens: boolean });
-      return tokenizer.encode(text, options);
+      return tokenizer.encode(text, { ...options, maxTokens });
     },
-    tokenizeChat: async (messages, render) => model.encodeChat(messages, render),
+    tokenizeChat: async (messages, options) => model.encodeChat(messages, { ...options, maxTokens }),
     async detokenize(ids) {
       if (!Array.isArray(ids)) throw new InputError(`detokenize needs an array of ids; got ${describeValue(ids)}.`);
       return tokenizer.decode(ids, { includeSpecialTokens: true });
@@ -119,21 +124,7 @@ function describeModel(model: Model): ServiceInfo {
     maxSequences,
     device: { ...device },
     notices: [...notices],
-    templateHasTools: hasTools(model),
   };
-}
-
-/** Whether a tool changes what the chat template renders. */
-function hasTools(model: Model): boolean {
-  const tool = { type: 'function', function: { name: 'probe', description: '', parameters: { type: 'object' } } };
-  const render = (variables: Record<string, unknown>) =>
-    String(model.encodeChat([{ role: 'user', content: 'Hi' }], { variables, now: new Date(0) }));
-  try {
-    return render({ tools: [tool] }) !== render({});
-  } catch {
-    // A template that cannot render this knows no tools of this format.
-    return false;
-  }
 }
 
 function checkSlot(slot: unknown): void {

@@ -1,6 +1,6 @@
 /**
- * The engine in a process of its own (Node): a crash of it, such as in a GPU driver, fails the requests that run and
- * nothing else. It is restarted.
+ * The engine in a process of its own (Node): a crash or a hang of it, such as in a GPU driver, fails the requests that run
+ * and nothing else. It is restarted.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { createInterface } from 'node:readline';
@@ -25,6 +25,11 @@ export type EngineEvent =
 export interface EngineProcessOptions extends Partial<Pick<EngineSource, 'loadOptions'>> {
   /** A path, a hub name or a URL. */
   model: string;
+  /**
+   * Milliseconds that the device may take for a pass, of which a long prompt needs many. If it takes longer, it hangs, and
+   * the engine is restarted. Default: two minutes.
+   */
+  maxPassMs?: number;
   onEvent?: (event: EngineEvent) => void;
 }
 
@@ -47,6 +52,7 @@ export interface EngineProcess {
 const MAX_FAILED_STARTS = 5;
 const FIRST_DELAY_MS = 250;
 const CLOSE_TIME_LIMIT_MS = 10_000;
+export const MAX_PASS_MS = 120_000;
 
 /** Node cannot run the sources: under a test runner that can, the build is started. */
 const program = fileURLToPath(
@@ -54,7 +60,8 @@ const program = fileURLToPath(
 );
 
 /** Starts the engine. It does not keep this process alive, except while it is loading or has requests. */
-export function startEngineProcess({ model, loadOptions = {}, onEvent }: EngineProcessOptions): EngineProcess {
+export function startEngineProcess(options: EngineProcessOptions): EngineProcess {
+  const { model, loadOptions = {}, maxPassMs = MAX_PASS_MS, onEvent } = options;
   let state: EngineState = 'loading';
   let failure: Error | undefined;
   let child: ChildProcess | undefined;
@@ -83,7 +90,7 @@ export function startEngineProcess({ model, loadOptions = {}, onEvent }: EngineP
     try {
       const source: EngineSource = { model, loadOptions };
       const onProgress = (progress: LoadProgress) => onEvent?.({ type: 'progress', progress });
-      service = await connectService(portToChild(child), { source, onProgress });
+      service = await connectService(portToChild(child), { source, onProgress, maxPassMs });
       failedStarts = 0;
       wasReady = true;
       enter('ready');
@@ -93,25 +100,28 @@ export function startEngineProcess({ model, loadOptions = {}, onEvent }: EngineP
       error = cause as Error;
     }
     service = undefined;
-    // If loading has failed, or the device is lost, the process is still there.
+    const final = finalFailure(error);
+    if (!isStopping && !final) enter('restarting', error);
+    // If loading has failed, or the device is lost or hangs, the process is still there. Its end may take time.
     child.kill('SIGKILL');
     await started.exited;
     child = undefined;
     if (isStopping) enter('closed');
-    else recover(error);
+    else if (final) enter('failed', final);
+    else
+      restart = setTimeout(
+        () => {
+          running = run();
+        },
+        FIRST_DELAY_MS * 2 ** failedStarts,
+      );
   };
 
-  const recover = (error: Error) => {
+  /** Why it is not started again. */
+  const finalFailure = (error: Error): Error | undefined => {
     // What is wrong with the model or its options stays wrong.
-    if (!wasReady && error instanceof KvasirError && !(error instanceof DeviceError)) return enter('failed', error);
-    if (failedStarts >= MAX_FAILED_STARTS) return enter('failed', new DeviceError(describeFailure(error)));
-    enter('restarting', error);
-    restart = setTimeout(
-      () => {
-        running = run();
-      },
-      FIRST_DELAY_MS * 2 ** failedStarts,
-    );
+    if (!wasReady && error instanceof KvasirError && !(error instanceof DeviceError)) return error;
+    return failedStarts >= MAX_FAILED_STARTS ? new DeviceError(describeFailure(error)) : undefined;
   };
 
   const drain = async () => {

@@ -39,6 +39,7 @@ export const CREDITS = 64;
 /** The methods of a service that return a value. */
 export const CALL_METHODS = [
   'stats',
+  'ping',
   'tokenize',
   'tokenizeChat',
   'detokenize',

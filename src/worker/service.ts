@@ -3,10 +3,11 @@
  * implements it on a loaded model; `connectService` forwards it to one in a child process or a browser Worker.
  */
 import type { AnswerDelta } from '../engine/answer.ts';
+import type { EncodeChatOptions } from '../engine/answer-stream.ts';
 import type { ChatOptions, PromptOptions } from '../engine/conversation.ts';
 import type { MemoryUse, ModelDevice, ModelStats } from '../engine/model.ts';
 import type { Stream, Token } from '../engine/stream.ts';
-import type { ChatMessage, RenderOptions } from '../model/template.ts';
+import type { ChatMessage } from '../model/template.ts';
 
 /** A loaded model, described. */
 export interface ServiceInfo {
@@ -29,8 +30,6 @@ export interface ServiceInfo {
   maxSequences: number;
   device: ModelDevice;
   notices: readonly string[];
-  /** Whether the chat template knows tools. Without, tools are described in the system message. */
-  templateHasTools: boolean;
 }
 
 /** The state of a service. */
@@ -59,12 +58,14 @@ export interface ModelService {
   /** Resolves when the service has ended and will not answer again, with the reason. */
   readonly ended: Promise<Error>;
   stats(): Promise<ServiceStats>;
+  /** Resolves when the device has done what it was given so far; never, if it hangs. */
+  ping(): Promise<void>;
   /** Answers messages. Cancelled by its signal, or when the reader leaves. */
   answer(messages: readonly ChatMessage[], options?: AnswerOptions): Stream<AnswerDelta>;
   /** Continues a text or token ids. */
   generate(prompt: string | readonly number[], options?: ServicePromptOptions): Stream<Token>;
   tokenize(text: string, options?: TokenizeOptions): Promise<number[]>;
-  tokenizeChat(messages: readonly ChatMessage[], render?: RenderOptions): Promise<number[]>;
+  tokenizeChat(messages: readonly ChatMessage[], options?: EncodeChatOptions): Promise<number[]>;
   detokenize(ids: readonly number[]): Promise<string>;
   /** The bytes that each token adds to a text; of a control token, its name. */
   tokenBytes(ids: readonly number[]): Promise<Uint8Array[]>;

@@ -2,6 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
 import { kvasir } from '../command.ts';
@@ -54,7 +55,7 @@ describe('kvasir serve', () => {
   });
 
   it('logs nothing that users typed, unless it is asked to', async () => {
-    const quiet = await serve(['--log-requests', '--log-level', 'trace']);
+    const quiet = await serve(['--log-requests', '--log-level', 'trace'], { KVASIR_LOG_PROMPTS: '0', KVASIR_CORS: '' });
     await (await quiet.post(CHAT, { messages: user('a secret'), ...greedy(2) })).text();
     await (await quiet.post(CHAT, { messages: user('a secret'), n: 'secret' })).text();
     expect(quiet.printed()).toContain('"status":200');
@@ -62,15 +63,12 @@ describe('kvasir serve', () => {
   });
 
   const children = (pid: number) => `/proc/${pid}/task/${pid}/children`;
+  const engineOf = ({ pid }: ChildProcess) => Number(readFileSync(children(pid!), 'utf8').trim().split(' ')[0]);
   it.skipIf(!existsSync(children(process.pid)))('survives kill -9 of its engine', async () => {
     const { child, url, post } = await serve();
     const before = (await (await post(CHAT, question)).json()) as Json;
     const running = await post(CHAT, { ...question, max_tokens: 1900, stream: true });
-    const [engine] = readFileSync(children(child.pid as number), 'utf8')
-      .trim()
-      .split(' ')
-      .map(Number);
-    process.kill(engine, 'SIGKILL');
+    process.kill(engineOf(child), 'SIGKILL');
     expect(await running.text()).toContain('event: error');
     expect((await fetch(`${url}/health`)).status).toBe(200);
     expect((await post(CHAT, question)).status).toBe(503);
@@ -80,10 +78,33 @@ describe('kvasir serve', () => {
     expect(await (await fetch(`${url}/metrics`)).text()).toMatch(/kvasir_engine_restarts_total\{.*\} 1/);
   });
 
+  it.skipIf(!existsSync(children(process.pid)))('restarts an engine that hangs, and says so', async () => {
+    const { child, url, post } = await serve(['--engine-timeout', '1']);
+    const running = await post(CHAT, { ...question, max_tokens: 1900, stream: true });
+    process.kill(engineOf(child), 'SIGSTOP');
+    expect(await running.text()).toContain('the device hangs');
+    const refused = await post(CHAT, question);
+    expect(refused.status).toBe(503);
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
+    expect(await (await fetch(`${url}/ready`)).json()).toMatchObject({
+      status: 'restarting',
+      reason: expect.stringContaining('has not answered for 1 s'),
+    });
+    while ((await fetch(`${url}/ready`)).status !== 200) await new Promise(resolve => setTimeout(resolve, 100));
+    expect((await post(CHAT, question)).status).toBe(200);
+  });
+
   it('names what is wrong with its options and its model', async () => {
     const missing = await kvasir(['serve', '/nowhere/model.gguf', '--port', '0']);
     expect(missing).toMatchObject({ status: 1, stderr: expect.stringContaining('/nowhere/model.gguf') });
     expect((await kvasir(['serve', model, '--port', '99999'])).stderr).toContain('not a port');
+    expect((await kvasir(['serve', model, '--engine-timeout', '0'])).stderr).toContain('more than 0');
+    expect((await kvasir(['serve', model, '--port', '0', '--kv-memory', '1KB'])).stderr).toContain('Raise --kv-memory');
+    const busy = createServer().listen(0, '127.0.0.1');
+    await once(busy, 'listening');
+    const { port } = busy.address() as AddressInfo;
+    expect((await kvasir(['serve', model, '--port', String(port)])).stderr).toContain(`Port ${port} is in use`);
+    busy.close();
     expect((await kvasir(['serve', model, '--api-key', 'short', '--port', '0'])).stderr).toContain(
       'at least 8 characters',
     );

@@ -62,6 +62,27 @@ it('counts cached tokens apart', async () => {
   expect(counted).toEqual({ input_tokens: first.usage.input_tokens });
 });
 
+describe('count_tokens', () => {
+  const weather = { name: 'weather', description: 'In a city', input_schema: { type: 'object' } };
+  const call = { type: 'tool_use', id: 't1', name: 'weather', input: { city: 'Oslo' } };
+  const talk = [
+    ...user('Is it cold?'),
+    { role: 'assistant', content: [call] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 't1', content: '4 degrees' }] },
+  ];
+  it.each<[string, object]>([
+    ['tools', { tools: [weather] }],
+    ['tools that may not be called', { tools: [weather], tool_choice: { type: 'none' } }],
+    ['calls and their results', { tools: [weather], messages: talk }],
+    ['a system message', { tools: [weather], system: 'Be brief.', tool_choice: { type: 'any' } }],
+  ])('counts %s as the prompt has them', async (_, fields) => {
+    const prompt = { messages: request.messages, ...fields };
+    const { usage } = await json(PATH, { ...request, ...prompt, max_tokens: 1 });
+    const counted = await json(`${PATH}/count_tokens`, prompt);
+    expect(counted).toEqual({ input_tokens: usage.input_tokens + usage.cache_read_input_tokens });
+  });
+});
+
 describe('a prompt', () => {
   it('has the system, thinking, tool calls and their results where templates expect them', () => {
     const { messages, tools, toolChoice, render } = toPrompt({

@@ -32,6 +32,9 @@ describe('/tokenize and /detokenize', () => {
     const { count } = await json('/tokenize', { messages: user('Hi') });
     const { usage } = await json('/v1/chat/completions', { messages: user('Hi'), ...greedy(1) });
     expect(count).toBe(usage.prompt_tokens);
+    const tools = [{ type: 'function', function: { name: 'find' } }];
+    const told = await json('/v1/chat/completions', { messages: user('Hi'), tools, max_tokens: 1 });
+    expect(await json('/tokenize', { messages: user('Hi'), tools })).toMatchObject({ count: told.usage.prompt_tokens });
   });
 
   it('refuse other bodies', async () => {
@@ -141,4 +144,11 @@ it('answers unknown paths and methods', async () => {
   const response = await ask('/v1/chat/completions');
   expect(response.status).toBe(405);
   expect(response.headers.get('allow')).toBe('POST');
+  const messageOf = async (path: string) => (await json(path, {})).error.message;
+  for (const path of ['/chat/completions', '/v1/v1/chat/completions'])
+    expect(await messageOf(path)).toBe(`There is no ${path} here. Did you mean /v1/chat/completions?`);
+  expect(await messageOf('/v1/embeddings')).toBe(
+    'There is no /v1/embeddings here. GET /openapi.json lists what there is.',
+  );
+  expect(await messageOf('/v1/chat/completions')).toBe('messages: missing; expected array');
 });

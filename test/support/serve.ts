@@ -13,6 +13,7 @@ const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 export const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));
 
 export interface ServerProcess {
+  pid: number;
   url: string;
   port: number;
   /** Ends it at once, as a crash of its machine would. */
@@ -36,7 +37,7 @@ export async function startServer(model: string, ...options: string[]): Promise<
   const apiKey = options[options.indexOf('--api-key') + 1];
   const isReady = async () => (await fetch(`${url}/ready`, { headers: { authorization: `Bearer ${apiKey}` } })).ok;
   while (!(await isReady())) await delay(50);
-  return { url, port: Number(new URL(url).port), kill: () => kill(child) };
+  return { pid: child.pid!, url, port: Number(new URL(url).port), kill: () => kill(child) };
 }
 
 /** Starts another program that listens on this port. */

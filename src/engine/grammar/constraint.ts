@@ -16,38 +16,34 @@ export interface Constraint {
 export interface Constraints {
   /** Grammars that were compiled so far. */
   readonly compiled: number;
+  /** `key` identifies the grammar: it is built on the first call only. Throws what `build` throws. */
+  grammar(key: string, build: () => Grammar): Grammar;
   /** `key` identifies the grammar: it is compiled on the first call only. */
   create(key: string, grammar: () => Grammar): Constraint;
 }
 
-/** Compiled grammars that a model keeps. */
+/** Grammars that a model keeps, and compiled ones. */
 const MAX_GRAMMARS = 32;
 
 export function createConstraints(tokenizer: Tokenizer): Constraints {
   let vocabulary: Vocabulary | undefined;
   let compiled = 0;
-  /** Least recently used first. */
+  const grammars = new Map<string, Grammar>();
   const automata = new Map<string, Automaton>();
-
-  const automatonFor = (key: string, grammar: () => Grammar): Automaton => {
-    const known = automata.get(key);
-    automata.delete(key);
-    vocabulary ??= createVocabulary(tokenizer);
-    const automaton = known ?? createAutomaton(grammar(), vocabulary);
-    if (!known) compiled++;
-    automata.set(key, automaton);
-    const [oldest] = automata.keys();
-    if (automata.size > MAX_GRAMMARS) automata.delete(oldest);
-    return automaton;
-  };
 
   return {
     get compiled() {
       return compiled;
     },
+    grammar: (key, build) => remember(grammars, key, build),
     create(key, grammar) {
-      const automaton = automatonFor(key, grammar);
-      const { symbolsOf, endIds } = vocabulary!;
+      vocabulary ??= createVocabulary(tokenizer);
+      const words = vocabulary;
+      const automaton = remember(automata, key, () => {
+        compiled++;
+        return createAutomaton(grammar(), words);
+      });
+      const { symbolsOf, endIds } = words;
       let state = automaton.start;
       return {
         mask: () => automaton.mask(state),
@@ -62,4 +58,14 @@ export function createConstraints(tokenizer: Tokenizer): Constraints {
       };
     },
   };
+}
+
+/** The known value of a key, or a new one; the least recently used is forgotten. */
+function remember<T>(known: Map<string, T>, key: string, create: () => T): T {
+  const value = known.get(key) ?? create();
+  known.delete(key);
+  known.set(key, value);
+  const [oldest] = known.keys();
+  if (known.size > MAX_GRAMMARS) known.delete(oldest);
+  return value;
 }

@@ -148,3 +148,17 @@ it('compiles a schema once, and forgets the least recently used', () => {
   use(0);
   expect(own.compiled).toBe(41);
 });
+
+it('builds the grammar of a schema once; one that cannot be built is tried again', () => {
+  const own = createConstraints(tokenizer);
+  let built = 0;
+  const build = (schema: Record<string, unknown>) =>
+    own.grammar(schemaText(schema, 'schema'), () => {
+      built++;
+      return schemaGrammar(schema);
+    });
+  expect(build({ const: 1 })).toBe(build({ const: 1 }));
+  expect(built).toBe(1);
+  for (let i = 0; i < 2; i++) expect(() => build({ uniqueItems: true })).toThrow(InputError);
+  expect(built).toBe(3);
+});

@@ -7,10 +7,10 @@ import { TokenType, type Vocab } from './vocab.ts';
 import { cacheWords } from './word-cache.ts';
 
 /**
- * Returns a function that encodes plain text. Control tokens are excluded, so no text can produce one.
+ * Returns a function that encodes plain text, and stops once it has more than `max` ids. Control tokens are excluded, so no text can produce one.
  * A byte without a token in the vocabulary is dropped, as llama.cpp does (SmolLM2 has none for U+0004).
  */
-export function createBpeEncoder(vocab: Vocab): (text: string) => number[] {
+export function createBpeEncoder(vocab: Vocab): (text: string, max: number) => number[] {
   const plainId = (text: string): number | undefined => {
     const id = vocab.idByText.get(text);
     return id === undefined || vocab.types[id] === TokenType.control || vocab.types[id] === TokenType.unknown
@@ -28,9 +28,12 @@ export function createBpeEncoder(vocab: Vocab): (text: string) => number[] {
       .map(plainId)
       .filter(id => id !== undefined);
   });
-  return text => {
+  return (text, max) => {
     const ids: number[] = [];
-    for (const word of splitWords(text)) for (const id of encodeWord(word)) ids.push(id);
+    for (const word of splitWords(text)) {
+      for (const id of encodeWord(word)) ids.push(id);
+      if (ids.length > max) break;
+    }
     return ids;
   };
 }

@@ -57,13 +57,14 @@ export function createControlMarker(
         const end = part.indexOf(close);
         const token = controlByText.get(part.slice(0, Math.max(0, end)));
         if (token) {
-          pieces.push(...splitUserDefined(plain), token.id);
+          for (const piece of splitUserDefined(plain)) pieces.push(piece);
+          pieces.push(token.id);
           plain = part.slice(end + 1);
           if (token.rstrip) plain = plain.replace(/^[ \t-\r]+/, '');
         } else plain += part;
         plain = plain.replaceAll(close, '');
       }
-      pieces.push(...splitUserDefined(plain));
+      for (const piece of splitUserDefined(plain)) pieces.push(piece);
       return pieces;
     },
   };

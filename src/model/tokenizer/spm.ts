@@ -10,8 +10,11 @@ import { cacheWords } from './word-cache.ts';
 
 const utf8 = new TextEncoder();
 
-/** Returns a function that encodes plain text. Control tokens are excluded, so no text can produce one. */
-export function createSpmEncoder(vocab: Vocab): (text: string) => number[] {
+/**
+ * Returns a function that encodes plain text, and stops once it has more than `max` ids. Control tokens are excluded, so no
+ * text can produce one.
+ */
+export function createSpmEncoder(vocab: Vocab): (text: string, max: number) => number[] {
   const plainIds = new Map<string, number>();
   vocab.tokens.forEach((text, id) => {
     const type = vocab.types[id];
@@ -43,11 +46,12 @@ export function createSpmEncoder(vocab: Vocab): (text: string) => number[] {
   // If no token has a space inside, no merge crosses the start of a word: words can be encoded one by one.
   const crossesWords = [...plainIds.keys()].some(text => /[^▁]▁/.test(text));
 
-  return text => {
+  return (text, max) => {
     const plain = text.replaceAll(' ', '▁');
     const ids: number[] = [];
     for (const word of crossesWords ? [plain] : (plain.match(/▁*[^▁]+|▁+/g) ?? [])) {
       for (const id of encodeWord(word)) ids.push(id);
+      if (ids.length > max) break;
     }
     return ids;
   };

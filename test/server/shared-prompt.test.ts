@@ -1,0 +1,50 @@
+/** A long system prompt that requests have in common is read once: through `kvasir serve`, on SmolLM2. */
+import { readFileSync } from 'node:fs';
+import { expect } from 'vitest';
+import { ask, firstModel } from '../../bench/serve/client.ts';
+import { itAll } from '../matrix.ts';
+import { describeWithFile, smolModel } from '../shared.ts';
+import { startServer } from '../support/serve.ts';
+
+const SYSTEM_TOKENS = 2000;
+const MIN_SPEEDUP = 10;
+
+/** A little more than 2,000 tokens. */
+const text = readFileSync(new URL('../../LICENSE', import.meta.url), 'utf8');
+const messages = (question: string) => [
+  { role: 'system' as const, content: text },
+  { role: 'user' as const, content: question },
+];
+
+describeWithFile(smolModel, 'a system prompt of 2,000 tokens', path => {
+  itAll('is read once: the next first token comes ten times as soon', { timeout: 600_000 }, async () => {
+    const { url, kill } = await startServer(path, '--context', '4096');
+    const metric = async (name: string) => {
+      const page = await (await fetch(`${url}/metrics`)).text();
+      return Number(page.match(new RegExp(`^${name}\\{.*\\} (.*)$`, 'm'))?.[1]);
+    };
+    const waited = () => metric('vllm:time_to_first_token_seconds_sum');
+    try {
+      const target = { url, model: await firstModel(url) };
+      const send = async (question: string) => {
+        const before = await waited();
+        const answer = await ask(target, messages(question), 2, AbortSignal.timeout(500_000));
+        return { ...answer, metricMs: ((await waited()) - before) * 1000 };
+      };
+      await ask(target, [{ role: 'user', content: 'Hi' }], 2, AbortSignal.timeout(60_000));
+      const first = await send('Who may copy it?');
+      expect(first.promptTokens).toBeGreaterThan(SYSTEM_TOKENS);
+      expect(first.cachedTokens).toBe(0);
+      const others = [await send('What does it cost?'), await send('Who wrote it?'), await send('When?')];
+      for (const { cachedTokens } of others) expect(cachedTokens).toBeGreaterThan(0.9 * SYSTEM_TOKENS);
+      expect(await metric('vllm:prefix_cache_hits_total')).toBe(
+        others.reduce((sum, { cachedTokens }) => sum + cachedTokens, 0),
+      );
+      const fastest = (key: 'firstMs' | 'metricMs') => Math.min(...others.map(answer => answer[key]));
+      expect(first.firstMs / fastest('firstMs')).toBeGreaterThan(MIN_SPEEDUP);
+      expect(first.metricMs / fastest('metricMs')).toBeGreaterThan(MIN_SPEEDUP);
+    } finally {
+      await kill();
+    }
+  });
+});

@@ -10,8 +10,6 @@ export interface Evictable {
   readonly lastUsed: number;
   /** Uses since it was cached; uses that overlap count once. A policy may add uses from before. */
   uses: number;
-  /** What the index and those who use the leaf hold. */
-  readonly leaf?: { readonly holders: number };
 }
 
 /**
@@ -25,6 +23,8 @@ export interface EvictionPolicy<T> {
   next(): T | undefined;
   /** A leaf was cached (its first use), or a cached one is in use again. Parents come before their children. */
   use?(leaf: T): void;
+  /** Nobody uses a leaf any more. */
+  idle?(leaf: T): void;
   /** A leaf left the index. */
   remove?(leaf: T): void;
 }

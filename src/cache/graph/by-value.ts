@@ -12,20 +12,19 @@ export function createByValue({ nodes, uses, lastUsed }: Leaves, { values }: Reu
   const occupied = new Int16Array(CELLS);
   const place = new Int16Array(CELLS);
   let queues = 0;
-  let size = 0;
-  const append = (slot: number) => {
+  const insert = (slot: number, atHead: boolean) => {
     const cell = cellOf(uses.data[slot], clock() - lastUsed.data[slot]);
-    const tail = tails[cell];
+    const [head, tail] = [heads[cell], tails[cell]];
     cellOfSlot.data[slot] = cell;
-    before.data[slot] = tail;
-    after.data[slot] = -1;
-    tails[cell] = slot;
-    if (tail >= 0) after.data[tail] = slot;
-    else {
-      heads[cell] = slot;
+    before.data[slot] = atHead ? -1 : tail;
+    after.data[slot] = atHead ? head : -1;
+    if (head < 0) {
       place[cell] = queues;
       occupied[queues++] = cell;
-    }
+    } else if (atHead) before.data[head] = slot;
+    else after.data[tail] = slot;
+    if (atHead || head < 0) heads[cell] = slot;
+    if (!atHead || head < 0) tails[cell] = slot;
   };
   const unlink = (slot: number) => {
     const cell = cellOfSlot.data[slot];
@@ -46,23 +45,16 @@ export function createByValue({ nodes, uses, lastUsed }: Leaves, { values }: Reu
       const age = now - lastUsed.data[slot];
       if (age < cellEnd(cell) || cellOf(uses.data[slot], age) === cell) return slot;
       unlink(slot);
-      append(slot);
+      insert(slot, false);
     }
     return -1;
   };
   return {
-    get size() {
-      return size;
-    },
     has: slot => cellOfSlot.data[slot] >= 0,
-    add(slot) {
-      size++;
-      append(slot);
-    },
+    add: slot => insert(slot, false),
+    putBack: slot => insert(slot, true),
     remove(slot) {
-      if (cellOfSlot.data[slot] < 0) return;
-      size--;
-      unlink(slot);
+      if (cellOfSlot.data[slot] >= 0) unlink(slot);
     },
     first() {
       const now = clock();

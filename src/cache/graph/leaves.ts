@@ -9,10 +9,14 @@ export interface Leaves {
   readonly uses: Column<Float64Array>;
   /** The number of uses of all leaves up to its last one: the clock of the graph. */
   readonly lastUsed: Column<Float64Array>;
+  /** When its last use ended: a time of the prefix index. */
+  readonly idleSince: Column<Float64Array>;
+  /** 1 while it is in the cache. */
+  readonly isCached: Column<Uint8Array>;
   /** 1 while somebody uses it. */
   readonly isBusy: Column<Uint8Array>;
-  /** 1 while it is cached. */
-  readonly isCached: Column<Uint8Array>;
+  /** Children that are in the cache. */
+  readonly children: Column<Int32Array>;
 }
 
 export function createLeaves(): Leaves {
@@ -22,7 +26,9 @@ export function createLeaves(): Leaves {
     parent: nodes.column(Int32Array, -1),
     uses: nodes.column(Float64Array, 0),
     lastUsed: nodes.column(Float64Array, 0),
-    isBusy: nodes.column(Uint8Array, 0),
+    idleSince: nodes.column(Float64Array, 0),
     isCached: nodes.column(Uint8Array, 0),
+    isBusy: nodes.column(Uint8Array, 0),
+    children: nodes.column(Int32Array, 0),
   };
 }

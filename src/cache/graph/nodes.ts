@@ -7,10 +7,10 @@ interface TypedArray {
   [slot: number]: number;
   readonly length: number;
   set(values: this): void;
-  fill(value: number, start?: number): this;
+  fill(value: number, start?: number, end?: number): this;
 }
 
-/** One value per slot. `data` is replaced when the table grows: read it anew after a node was added. */
+/** One value per slot, or `width` of them. `data` is replaced when the table grows: read it anew after a node was added. */
 export interface Column<A extends TypedArray> {
   data: A;
 }
@@ -21,7 +21,7 @@ export interface Nodes {
   readonly slots: number;
   readonly key: Column<Float64Array>;
   /** Adds a column. Slots of new nodes have the value `empty`. */
-  column<A extends TypedArray>(type: new (length: number) => A, empty: number): Column<A>;
+  column<A extends TypedArray>(type: new (length: number) => A, empty: number, width?: number): Column<A>;
   /** The slot of a key; -1 if it is not known. */
   find(key: number): number;
   /** Adds a key that is not known. */
@@ -41,16 +41,16 @@ export function createNodes(): Nodes {
   const columns: { grow(length: number): void; clear(slot: number): void }[] = [];
   let slots = 0;
   let length = MIN_SLOTS;
-  const column: Nodes['column'] = (type, empty) => {
-    const one = { data: new type(length).fill(empty) };
+  const column: Nodes['column'] = (type, empty, width = 1) => {
+    const one = { data: new type(width * length).fill(empty) };
     columns.push({
       grow(longer) {
-        const grown = new type(longer).fill(empty, one.data.length);
+        const grown = new type(width * longer).fill(empty, one.data.length);
         grown.set(one.data);
         one.data = grown;
       },
       clear(slot) {
-        one.data[slot] = empty;
+        one.data.fill(empty, width * slot, width * (slot + 1));
       },
     });
     return one;

@@ -3,10 +3,11 @@ import type { Nodes } from './nodes.ts';
 
 /** Slots in some order. */
 export interface Order {
-  readonly size: number;
   has(slot: number): boolean;
   /** Adds a slot. */
   add(slot: number): void;
+  /** Adds a slot that was the first one when it was removed. */
+  putBack(slot: number): void;
   /** Removes a slot, if it is there. */
   remove(slot: number): void;
   /** The first slot; -1: none. */
@@ -43,19 +44,18 @@ export function createSlotHeap(nodes: Nodes, precedes: (a: number, b: number) =>
     }
     put(at, slot);
   };
+  const add = (slot: number) => {
+    if (size === items.length) {
+      const grown = new Int32Array(2 * size);
+      grown.set(items);
+      items = grown;
+    }
+    siftUp(size++, slot);
+  };
   return {
-    get size() {
-      return size;
-    },
     has: slot => position.data[slot] >= 0,
-    add(slot) {
-      if (size === items.length) {
-        const grown = new Int32Array(2 * size);
-        grown.set(items);
-        items = grown;
-      }
-      siftUp(size++, slot);
-    },
+    add,
+    putBack: add,
     remove(slot) {
       const at = position.data[slot];
       if (at < 0) return;

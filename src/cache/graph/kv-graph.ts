@@ -56,8 +56,8 @@ export interface KvGraph {
   noteEmbedding(key: number, vector: ArrayLike<number>): void;
   /** The next leaf to evict, which is not suggested again until somebody used it; undefined: none. */
   nextEviction(): number | undefined;
-  /** The next leaves to evict, in order, children before their parents. */
-  suggestEviction(count: number): number[];
+  /** The next leaves to evict, in order, children before their parents, and when the last use of each ended. */
+  suggestEviction(count: number): { key: number; idleSince: number }[];
   /** Leaves in lower tiers that are likely to be used soon, likeliest first. `active`: leaves in use. */
   suggestPrefetch(active: readonly number[], count: number): number[];
 }
@@ -196,7 +196,8 @@ export function createKvGraph({
       const slot = ranking.next();
       return slot < 0 ? undefined : nodes.key.data[slot];
     },
-    suggestEviction: count => ranking.preview(count).map(slot => nodes.key.data[slot]),
+    suggestEviction: count =>
+      ranking.preview(count).map(slot => ({ key: nodes.key.data[slot], idleSince: idleSince.data[slot] })),
     suggestPrefetch(active, count) {
       const found = new Set<number>();
       const seen = new Set(active.map(nodes.find));

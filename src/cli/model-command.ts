@@ -1,6 +1,7 @@
 /** Shared by the commands that run a model: options, loading with a progress bar, Ctrl-C, statistics. */
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
+import { checkPolicyName, policyNames } from '../cache/policies/policies.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import { loadModel, type Model } from '../engine/model.ts';
@@ -22,6 +23,7 @@ export interface ModelOptions {
   context?: number;
   profile?: string;
   overflow: 'error' | 'slide';
+  eviction?: string;
   device: DeviceName;
   threads?: number;
   memory?: number;
@@ -60,7 +62,8 @@ export function addModelOptions(command: Command): Command {
     .option('--kv-memory <size>', 'memory limit for the KV cache of all conversations together, e.g. 2GiB', parseBytes)
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
-    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error');
+    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error')
+    .option('--eviction <policy>', `what leaves a full cache first: ${policyNames.join(', ')} (default: lru)`);
   return addDeviceOptions(command);
 }
 
@@ -97,11 +100,12 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;
+  const { kv, contextMemory, kvMemory, context, overflow, eviction, device, threads, memory } = options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
+  if (eviction !== undefined) checkPolicyName(eviction);
   const profile = await resolveProfileFlag(options.profile, name, signal);
-  return { kv, contextMemory, kvMemory, context, profile, overflow, device, threads, memoryLimit: memory };
+  return { kv, contextMemory, kvMemory, context, profile, overflow, eviction, device, threads, memoryLimit: memory };
 }
 
 /** Loads a model with a progress bar and prints its notices on stderr. */

@@ -1,6 +1,7 @@
 /** The public model: load it, generate text, dispose it. */
 
 import type { KvCacheStats } from '../cache/kv-cache.ts';
+import { type Eviction, type EvictionStats, openEviction, type PolicyName } from '../cache/policies/open-eviction.ts';
 import type { SessionSource } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
@@ -61,6 +62,8 @@ export interface LoadOptions extends EngineOptions {
   profile?: ProfileInput;
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
+  /** Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. */
+  eviction?: PolicyName;
 }
 
 /** Memory in use, in bytes. */
@@ -79,7 +82,9 @@ export interface MemoryUse {
 }
 
 /** The state of a model's cache and scheduler. */
-export interface ModelStats extends KvCacheStats, SchedulerStats {}
+export interface ModelStats extends KvCacheStats, SchedulerStats {
+  eviction: EvictionStats;
+}
 
 /** The device that a model runs on. */
 export interface ModelDevice {
@@ -169,7 +174,17 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
   const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
-  return createModel({ engine, plan, context, overflow, notices: notices as string[], capacity, maxSequences });
+  const eviction = await openEviction(options.eviction);
+  return createModel({
+    engine,
+    plan,
+    context,
+    overflow,
+    notices: notices as string[],
+    capacity,
+    maxSequences,
+    eviction,
+  });
 }
 
 const longContextNotice = (context: number, config: ModelConfig): string =>
@@ -184,10 +199,12 @@ interface ModelParts {
   /** Max bytes of the cache. */
   capacity: number;
   maxSequences: number;
+  eviction: Eviction;
 }
 
-function createModel({ engine, plan, context, overflow, notices, capacity, maxSequences }: ModelParts): Model {
-  const cache = engine.openCache(plan, { context, overflow, capacity });
+function createModel(parts: ModelParts): Model {
+  const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction } = parts;
+  const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
   const constraints = createConstraints(engine.tokenizer);
   const generation = { engine, cache, scheduler, plan, context, overflow, constraints };
@@ -236,7 +253,7 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       const tails = used - pages - cachedBytes;
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
-    stats: () => ({ ...cache.stats, ...scheduler.stats }),
+    stats: () => ({ ...cache.stats, ...scheduler.stats, eviction: eviction.stats() }),
     encodeChat(messages, options) {
       checkRenderOptions(options);
       return encodeChat(engine.tokenizer, engine.template, messages, options);

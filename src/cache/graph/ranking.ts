@@ -11,8 +11,6 @@ import { createSlotHeap } from './slot-heap.ts';
 
 /** Hits fade by 1/e within so many turnovers of the cache. */
 const MEMORY = 128;
-/** The share of the cache that a change of the leader is expected to replace. */
-const CHANGED_SHARE = 0.5;
 /** Candidates that are filed anew per use, after the leader has changed. */
 const BATCH = 256;
 
@@ -59,10 +57,13 @@ export function createRanking(leaves: Leaves): Ranking {
   ];
   const shadows = orders.map((order, i) =>
     createShadow(leaves, order, slot => {
+      if (!isCached.data[slot]) missing[i]--;
       if (i === leader && wanted.has(slot)) offer(slot);
     }),
   );
   const hits = new Float64Array(shadows.length);
+  /** Leaves that each shadow holds and the cache does not. */
+  const missing = new Float64Array(shadows.length);
 
   const withdraw = (slot: number) => {
     wanted.remove(slot);
@@ -83,14 +84,18 @@ export function createRanking(leaves: Leaves): Ranking {
   const followBest = () => {
     const best = hits.indexOf(Math.max(...hits));
     // Changing costs hits on what the new leader holds and the cache does not. Going back to LRU is always allowed.
-    const cost = best === 0 ? 0 : (CHANGED_SHARE * capacity * hits[best]) / totalUses;
+    const cost = best === 0 ? 0 : (missing[best] * hits[best]) / totalUses;
     if (best === leader || hits[best] - hits[leader] < cost || clock - ledSince < capacity) return;
     leader = best;
     ledSince = clock;
     filed = 0;
   };
+  const noteMissing = (slot: number, change: 1 | -1) => {
+    for (let i = 0; i < shadows.length; i++) if (shadows[i].has(slot)) missing[i] += change;
+  };
   const addToCache = (slot: number) => {
     isCached.data[slot] = 1;
+    noteMissing(slot, -1);
     size++;
     isEvicting = false;
     const above = parent.data[slot];
@@ -148,6 +153,7 @@ export function createRanking(leaves: Leaves): Ranking {
       isEvicting = true;
       size--;
       isCached.data[slot] = 0;
+      noteMissing(slot, 1);
       isBusy.data[slot] = 0;
       withdraw(slot);
       leaveParent(slot);
@@ -160,6 +166,7 @@ export function createRanking(leaves: Leaves): Ranking {
     },
     preview(count) {
       const taken: number[] = [];
+      const missed = missing[leader];
       const undo = shadows[leader].remember();
       while (taken.length < count) {
         const slot = firstAfterTrim(size - 1 - taken.length);
@@ -168,6 +175,7 @@ export function createRanking(leaves: Leaves): Ranking {
         withdraw(slot);
         leaveParent(slot);
       }
+      missing[leader] = missed;
       for (const slot of undo()) if (unwanted.has(slot)) offer(slot);
       for (const slot of taken.toReversed()) {
         const above = parent.data[slot];

@@ -1,7 +1,12 @@
 /** The public model: load it, generate text, dispose it. */
 
 import type { KvCacheStats } from '../cache/kv-cache.ts';
-import { type Eviction, type EvictionStats, openEviction, type PolicyName } from '../cache/policies/open-eviction.ts';
+import {
+  type Eviction,
+  type EvictionPolicyName,
+  type EvictionStats,
+  openEviction,
+} from '../cache/policies/open-eviction.ts';
 import type { SessionSource } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
@@ -63,7 +68,7 @@ export interface LoadOptions extends EngineOptions {
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
   /** Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. */
-  eviction?: PolicyName;
+  eviction?: EvictionPolicyName;
 }
 
 /** Memory in use, in bytes. */

@@ -113,7 +113,7 @@ describe('an edge', () => {
     graph.edges(key, kind).map(({ to }) => to);
 
   it('goes to the leaf after it in a text, the most used first', () => {
-    const { graph, read } = createCache(9);
+    const { graph, read } = createCache(9, { edges: ['prefix_share'] });
     for (const text of [12, 13, 13]) read(text);
     expect(graph.edges(1, 'prefix_share')).toEqual([
       { to: 13, weight: 2 },
@@ -135,14 +135,14 @@ describe('an edge', () => {
   });
 
   it('that is frequent stays among many that are not', () => {
-    const { graph, read } = createCache(50);
+    const { graph, read } = createCache(50, { edges: ['prefix_share'] });
     for (let i = 0; i < 300; i++) read(i % 3 === 0 ? 17 : 100 + (i % 97));
     expect(ends(graph, 1, 'prefix_share')).toContain(17);
   });
 });
 
 it('leaves in lower tiers are fetched ahead along the edges, likeliest first', () => {
-  const { graph, read } = createCache(20);
+  const { graph, read } = createCache(20, { edges: ['prefix_share'] });
   for (const text of [123, 123, 124, 13]) read(text);
   for (const key of [123, 124, 12, 13]) graph.noteMove(key, 'host');
   expect(graph.suggestPrefetch([1], 9)).toEqual([12, 13, 123, 124]);

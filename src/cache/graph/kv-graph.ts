@@ -3,6 +3,7 @@
  * It knows a leaf by its key, a hash of the text up to its end. Everything that it learns comes in by a `note` method, so that
  * it can run in another thread than the cache (advisor.ts). Updates take O(log n).
  */
+import { MAX_REMEMBERED } from '../policies/memory.ts';
 import { createEdges, type Edge, type EdgeKind, type Edges } from './edges.ts';
 import { createLeaves } from './leaves.ts';
 import { createRanking } from './ranking.ts';
@@ -31,7 +32,7 @@ export interface GraphLeaf {
 }
 
 export interface KvGraphOptions {
-  /** The kinds of edges that are kept. Default: those that pay (docs/eviction.md). */
+  /** The kinds of edges that are kept. Default: none, since none has paid on traces (docs/eviction.md). */
   edges?: readonly EdgeKind[];
   /** Leaves that are remembered beyond those in the cache. Default: 262,144. */
   maxRemembered?: number;
@@ -62,18 +63,13 @@ export interface KvGraph {
   suggestPrefetch(active: readonly number[], count: number): number[];
 }
 
-export const DEFAULT_EDGES: readonly EdgeKind[] = ['prefix_share'];
-const MAX_REMEMBERED = 1 << 18;
 const DEVICE = LEAF_TIERS.indexOf('device');
 /** The share of a new observation in a leaf's importance. */
 const NEW_SHARE = 0.1;
 /** A suggestion may be so many edges away. */
 const MAX_DISTANCE = 8;
 
-export function createKvGraph({
-  edges: kinds = DEFAULT_EDGES,
-  maxRemembered = MAX_REMEMBERED,
-}: KvGraphOptions = {}): KvGraph {
+export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERED }: KvGraphOptions = {}): KvGraph {
   const leaves = createLeaves();
   const { nodes, parent, uses, idleSince } = leaves;
   const tier = nodes.column(Uint8Array, 0);

@@ -2,12 +2,12 @@
 import type { EvictionPolicy } from '../eviction.ts';
 import { type AdvisorStats, startAdvisor } from '../graph/advisor.ts';
 import type { PrefixNode } from '../prefix.ts';
-import { createPolicy, type PolicyName } from './policies.ts';
+import { createPolicy, type EvictionPolicyName } from './policies.ts';
 
-export type { PolicyName };
+export type { EvictionPolicyName };
 
 export interface EvictionStats {
-  policy: PolicyName;
+  policy: EvictionPolicyName;
   /** What the thread of `graph` has done. */
   advisor?: AdvisorStats;
 }
@@ -17,7 +17,7 @@ export interface Eviction {
   stats(): EvictionStats;
 }
 
-export async function openEviction(name: PolicyName = 'lru'): Promise<Eviction> {
+export async function openEviction(name: EvictionPolicyName = 'lru'): Promise<Eviction> {
   const advised = name === 'graph' ? await startAdvisor<PrefixNode>() : undefined;
   return {
     policy: advised ?? createPolicy(name),

@@ -8,9 +8,9 @@ import { createGraphPolicy } from './graph.ts';
 import { createLfu, createLfuRemembered } from './lfu.ts';
 import { createS3Fifo } from './s3-fifo.ts';
 
-export type PolicyName = 'fifo' | 'lru' | 'lfu' | 'lfu-remembered' | 's3fifo' | 'graph';
+export type EvictionPolicyName = 'fifo' | 'lru' | 'lfu' | 'lfu-remembered' | 's3fifo' | 'graph';
 
-const POLICIES: Record<PolicyName, () => EvictionPolicy<PrefixNode>> = {
+const POLICIES: Record<EvictionPolicyName, () => EvictionPolicy<PrefixNode>> = {
   fifo: createFifo,
   lru: createLru,
   lfu: createLfu,
@@ -20,10 +20,10 @@ const POLICIES: Record<PolicyName, () => EvictionPolicy<PrefixNode>> = {
 };
 
 /** The names of the policies, for `loadModel`, `--eviction` and `kvasir trace`. */
-export const policyNames = Object.keys(POLICIES) as PolicyName[];
+export const policyNames = Object.keys(POLICIES) as EvictionPolicyName[];
 
 /** Throws an InputError with a suggestion if there is no such policy. */
-export function checkPolicyName(name: string): asserts name is PolicyName {
+export function checkPolicyName(name: string): asserts name is EvictionPolicyName {
   if (Object.hasOwn(POLICIES, name)) return;
   const suggestion = closestName(name, policyNames);
   const hint = suggestion ? `Did you mean ${suggestion}? ` : '';

@@ -85,6 +85,11 @@ describe('kvasir run', () => {
     ['an empty prompt', ['run', 'MODEL'], /prompt from stdin is empty/],
     ['an invalid number', ['run', 'MODEL', 'hi', '--temperature', 'hot'], /"hot" is not a number/],
     ['an invalid overflow', ['run', 'MODEL', 'hi', '--overflow', 'sink'], /error or slide/],
+    [
+      'an unknown eviction policy',
+      ['run', 'MODEL', 'hi', '--eviction', 'lfru'],
+      /Unknown eviction policy "lfru"\. Did you mean/,
+    ],
   ])('reports in one line: %s', async (_, args, message) => {
     const { status, stderr, stdout } = await kvasir(args.map(arg => (arg === 'MODEL' ? model : arg)));
     expect([status, stdout]).toEqual([1, '']);

@@ -8,7 +8,8 @@ const MAX_READ_MS = 25;
 const EVENTS_PER_CHECK = 64;
 
 export interface AdvisorCycle {
-  run(): void;
+  /** Returns whether it has read all events. */
+  run(): boolean;
   sleep(ms: number): void;
 }
 
@@ -24,9 +25,11 @@ export function createAdvisorCycle(memory: SharedArrayBuffer): AdvisorCycle {
     run() {
       const started = performance.now();
       let events = 0;
-      side.read(apply, () => ++events % EVENTS_PER_CHECK === 0 && performance.now() - started > MAX_READ_MS);
+      const isDue = () => ++events % EVENTS_PER_CHECK === 0 && performance.now() - started > MAX_READ_MS;
+      const isDone = side.read(apply, isDue);
       const next = graph.suggestEviction(BATCH);
       side.publish(next, Date.now(), performance.now() - started);
+      return isDone;
     },
     sleep: side.sleep,
   };

@@ -6,6 +6,5 @@ const CYCLE_MS = 500;
 
 const cycle = createAdvisorCycle(workerData as SharedArrayBuffer);
 for (;;) {
-  cycle.run();
-  cycle.sleep(CYCLE_MS);
+  if (cycle.run()) cycle.sleep(CYCLE_MS);
 }

@@ -102,8 +102,8 @@ export function openCacheSide(memory: SharedArrayBuffer): CacheSide {
 
 /** The side of the advisor. */
 export interface AdvisorSide {
-  /** Reads events until there are none, or `isDue` says to stop. */
-  read(visit: (kind: number, key: number, value: number) => void, isDue: () => boolean): void;
+  /** Reads events until there are none, or `isDue` says to stop; returns whether all were read. */
+  read(visit: (kind: number, key: number, value: number) => void, isDue: () => boolean): boolean;
   publish(leaves: readonly { key: number; idleSince: number }[], now: number, cycleMs: number): void;
   /** Sleeps for so long, or until the cache wants a new ranking. Only outside of the main thread. */
   sleep(ms: number): void;
@@ -120,8 +120,9 @@ export function openAdvisorSide(memory: SharedArrayBuffer): AdvisorSide {
         visit(events[place], events[place + 1], events[place + 2]);
         read = (read + 1) | 0;
         Atomics.store(control, READ, read);
-        if (isDue()) return;
+        if (isDue()) return false;
       }
+      return true;
     },
     publish(leaves, now, cycleMs) {
       const next = (control[GENERATION] + 1) | 0;

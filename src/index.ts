@@ -2,8 +2,10 @@
  * Kvasir: `loadModel` and its types. Other entry points: `kvasir/codec` (codecs), `kvasir/calibrate` (profiles),
  * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
  */
+export type { AdvisorStats } from './cache/graph/advisor.ts';
 export type { KvCacheStats } from './cache/kv-cache.ts';
 export type { LeafLayout } from './cache/leaf.ts';
+export type { EvictionPolicyName, EvictionStats } from './cache/policies/open-eviction.ts';
 export type { SessionSource, SessionTarget } from './cache/session-io.ts';
 export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';

@@ -86,6 +86,11 @@ describe('kvasir run', () => {
     ['an empty prompt', ['run', 'MODEL'], /prompt from stdin is empty/],
     ['an invalid number', ['run', 'MODEL', 'hi', '--temperature', 'hot'], /"hot" is not a number/],
     ['an invalid overflow', ['run', 'MODEL', 'hi', '--overflow', 'sink'], /error or slide/],
+    [
+      'an unknown eviction policy',
+      ['run', 'MODEL', 'hi', '--eviction', 'lfru'],
+      /Unknown eviction policy "lfru"\. Did you mean/,
+    ],
   ];
   const REPRESENTATIVES = {
     'a missing file': 'before the model is opened',

@@ -93,8 +93,9 @@ it('kvasir trace prints a table or JSON, and writes a plot', async () => {
 });
 
 describe.each(Object.entries(traces))('the graph policy on %s', (_name, create) => {
+  const requests = LONG ? 8000 : ALL_CASES ? 2400 : 400;
   it.each(LONG ? [300, 1000, 2000] : [300])('does not fall below LRU with %i blocks', capacity => {
-    const [graph] = comparePolicies(create(LONG ? 8000 : 600), [capacity], ['graph']);
+    const [graph] = comparePolicies(create(requests), [capacity], ['graph']);
     expect(graph.gapClosed ?? 0).toBeGreaterThan(-MAX_LOSS);
   });
 });

@@ -10,8 +10,6 @@ export interface Evictable {
   readonly lastUsed: number;
   /** Uses since it was cached; uses that overlap count once. A policy may add uses from before. */
   uses: number;
-  /** What the index and those who use the leaf hold. */
-  readonly leaf?: { readonly holders: number };
 }
 
 /**
@@ -25,16 +23,24 @@ export interface EvictionPolicy<T> {
   next(): T | undefined;
   /** A leaf was cached (its first use), or a cached one is in use again. Parents come before their children. */
   use?(leaf: T): void;
+  /** Nobody uses a leaf any more. */
+  idle?(leaf: T): void;
   /** A leaf left the index. */
   remove?(leaf: T): void;
+  /** Frees what it holds outside of this thread. */
+  dispose?(): void;
 }
 
 /** Heaps up to this size are not worth compacting. */
 const MIN_COMPACTED = 1024;
 
-/** Lowest rank first, then least recently used. A candidate's rank is read when it is added. */
+/**
+ * Lowest rank first, then least recently used. A candidate's rank is read when it is added. `isCached` is needed where
+ * something else evicts candidates, too.
+ */
 export function createOrdered<T extends Pick<Evictable, 'lastUsed'>>(
   rank: (candidate: T) => number,
+  isCached: (candidate: T) => boolean = () => true,
 ): EvictionPolicy<T> {
   interface Entry {
     candidate: T;
@@ -44,7 +50,7 @@ export function createOrdered<T extends Pick<Evictable, 'lastUsed'>>(
   const heap = createHeap<Entry>((a, b) => a.rank < b.rank || (a.rank === b.rank && a.lastUsed < b.lastUsed));
   let maxSize = MIN_COMPACTED;
   /** It was not used since; otherwise it was added again then. */
-  const isCurrent = ({ candidate, lastUsed }: Entry) => candidate.lastUsed === lastUsed;
+  const isCurrent = ({ candidate, lastUsed }: Entry) => candidate.lastUsed === lastUsed && isCached(candidate);
   return {
     add(candidate) {
       // Candidates that are used often leave outdated entries; a cache that never evicts would keep them forever.

@@ -305,6 +305,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     makeRoom: pool.makeRoom,
     dispose() {
       while (dropOldestSnapshot() || index.evict());
+      options.policy?.dispose?.();
     },
   };
 }

@@ -165,6 +165,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       if (!node) return;
       noteIdleCount(node, 1);
       node.lastUsed = ++clock;
+      policy.idle?.(node);
       offer(node);
     },
     noteBusy({ node }) {

@@ -1,6 +1,7 @@
 /** Shared by the commands that run a model: options, loading with a progress bar, Ctrl-C, statistics. */
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
+import { checkPolicyName, policyNames } from '../cache/policies/policies.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import type { LiveDivergence } from '../engine/live-divergence.ts';
@@ -24,6 +25,7 @@ export interface ModelOptions {
   profile?: string;
   overflow: 'error' | 'slide';
   shadow?: boolean;
+  eviction?: string;
   device: DeviceName;
   threads?: number;
   memory?: number;
@@ -62,7 +64,8 @@ export function addModelOptions(command: Command): Command {
     .option('--kv-memory <size>', 'memory limit for the KV cache of all conversations together, e.g. 2GiB', parseBytes)
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
-    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error');
+    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error')
+    .option('--eviction <policy>', `what leaves a full cache first: ${policyNames.join(', ')} (default: lru)`);
   return addDeviceOptions(command);
 }
 
@@ -102,11 +105,15 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { kv, contextMemory, kvMemory, context, overflow, shadow, device, threads, memory } = options;
+  const { kv, contextMemory, kvMemory, context, overflow, shadow, eviction, device, threads, memory } = options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
+  if (eviction !== undefined) checkPolicyName(eviction);
   const profile = await resolveProfileFlag(options.profile, name, signal);
-  return { kv, contextMemory, kvMemory, context, profile, overflow, shadow, device, threads, memoryLimit: memory };
+  return {
+    ...{ kv, contextMemory, kvMemory, context, profile, overflow, shadow, eviction, device, threads },
+    memoryLimit: memory,
+  };
 }
 
 /** Loads a model with a progress bar and prints its notices on stderr. */

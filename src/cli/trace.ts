@@ -1,7 +1,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { Command } from 'commander';
-import { createPolicy, policyNames } from '../cache/policies/policies.ts';
+import { checkPolicyName, policyNames } from '../cache/policies/policies.ts';
 import { InputError } from '../errors.ts';
 import { comparePolicies, type TraceRow } from '../eval/trace/compare.ts';
 import { tracePlot } from '../eval/trace/plot.ts';
@@ -20,7 +20,7 @@ const parseList = (list: string) => list.split(',').map(item => item.trim());
 
 function parsePolicies(list: string): string[] {
   const names = parseList(list);
-  for (const name of names) if (name !== 'belady') createPolicy(name);
+  for (const name of names) if (name !== 'belady') checkPolicyName(name);
   return names;
 }
 

@@ -1,6 +1,12 @@
 /** The public model: load it, generate text, dispose it. */
 
 import type { KvCacheStats } from '../cache/kv-cache.ts';
+import {
+  type Eviction,
+  type EvictionPolicyName,
+  type EvictionStats,
+  openEviction,
+} from '../cache/policies/open-eviction.ts';
 import type { SessionSource } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
@@ -66,6 +72,8 @@ export interface LoadOptions extends EngineOptions {
   profile?: ProfileInput;
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
+  /** Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. */
+  eviction?: EvictionPolicyName;
 }
 
 /** Memory in use, in bytes. */
@@ -84,7 +92,9 @@ export interface MemoryUse {
 }
 
 /** The state of a model's cache and scheduler. */
-export interface ModelStats extends KvCacheStats, SchedulerStats {}
+export interface ModelStats extends KvCacheStats, SchedulerStats {
+  eviction: EvictionStats;
+}
 
 /** The device that a model runs on. */
 export interface ModelDevice {
@@ -177,7 +187,17 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
   const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
-  return createModel({ engine, plan, context, overflow, notices: notices as string[], capacity, maxSequences });
+  const eviction = await openEviction(options.eviction);
+  return createModel({
+    engine,
+    plan,
+    context,
+    overflow,
+    notices: notices as string[],
+    capacity,
+    maxSequences,
+    eviction,
+  });
 }
 
 const longContextNotice = (context: number, config: ModelConfig): string =>
@@ -192,10 +212,12 @@ interface ModelParts {
   /** Max bytes of the cache. */
   capacity: number;
   maxSequences: number;
+  eviction: Eviction;
 }
 
-function createModel({ engine, plan, context, overflow, notices, capacity, maxSequences }: ModelParts): Model {
-  const cache = engine.openCache(plan, { context, overflow, capacity });
+function createModel(parts: ModelParts): Model {
+  const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction } = parts;
+  const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
   const constraints = createConstraints(engine.tokenizer);
   const generation = { engine, cache, scheduler, plan, context, overflow, constraints };
@@ -244,7 +266,7 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       const tails = used - pages - cachedBytes;
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
-    stats: () => ({ ...cache.stats, ...scheduler.stats }),
+    stats: () => ({ ...cache.stats, ...scheduler.stats, eviction: eviction.stats() }),
     ping: () =>
       engine.exclusive(async ({ device, scratch }) => {
         // A read waits for all operations before it.

@@ -3,6 +3,7 @@
  * return a stream; `loadModel` and `complete` reject. A test checks that these tables match the option interfaces.
  */
 
+import { policyNames } from '../cache/policies/policies.ts';
 import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
@@ -50,6 +51,7 @@ export const loadRules = {
   pageTokens: integer(1),
   context: integer(1),
   overflow: oneOf('error', 'slide'),
+  eviction: oneOf(...policyNames),
   precise: boolean,
   batchInvariant: boolean,
   warmUp: boolean,

@@ -7,9 +7,6 @@
  *
  * Classes and ages grow by factors of sqrt(2). Old observations fade.
  */
-import type { EvictionPolicy } from '../eviction.ts';
-import type { GraphNode } from './node.ts';
-
 const CLASSES = 25;
 const AGES = 60;
 /** A class with fewer observations than this is mostly taken from the one below it. */
@@ -22,15 +19,19 @@ const MIN_CYCLE = 64;
 const MAX_CHECKPOINTS = 2048;
 
 const halfOctave = (x: number, count: number) => Math.min(count - 1, Math.floor(2 * Math.log2(x)));
-const classOf = (node: GraphNode) => halfOctave(node.uses, CLASSES);
-const cellOf = (node: GraphNode, now: number) =>
-  classOf(node) * AGES + halfOctave(Math.max(1, now - node.lastUsed), AGES);
-/** Where each age bucket begins; the last one ends nowhere. */
+/** Where each age begins; the last one ends nowhere. */
 const AGE_START = Float64Array.from({ length: AGES + 1 }, (_, age) => 2 ** (age / 2));
 
+/** A class and an age. */
+export const CELLS = CLASSES * AGES;
+export const cellOf = (uses: number, age: number): number =>
+  halfOctave(uses, CLASSES) * AGES + halfOctave(Math.max(1, age), AGES);
+/** The age at which a leaf leaves a cell. */
+export const cellEnd = (cell: number): number => AGE_START[(cell % AGES) + 1];
+
 export interface Reuse {
-  /** Notes a use, before `node` is changed by it. */
-  note(node: GraphNode, now: number): void;
+  /** Notes a use of a leaf: the uses before it, and the time since the last of them. */
+  note(uses: number, age: number): void;
   /** Computes the tables anew when it is time to; says whether it did. */
   update(now: number, capacity: number): boolean;
   /** Hits per time that a leaf is worth, by class and age: see `cellOf`. */
@@ -43,7 +44,9 @@ export function createReuse(): Reuse {
   const started = new Float64Array(CLASSES);
   let checkpoints: { time: number; started: Float64Array }[] = [];
   const share = Array.from({ length: CLASSES }, () => new Float64Array(AGES));
-  const values = new Float64Array(CLASSES * AGES);
+  const values = new Float64Array(CELLS);
+  const [hitsUpTo, timeUpTo] = [new Float64Array(AGES + 1), new Float64Array(AGES + 1)];
+  const hull = new Uint8Array(AGES + 1);
   let updated = 0;
 
   /** The checkpoint at or before a time. */
@@ -75,27 +78,32 @@ export function createReuse(): Reuse {
     }
   };
 
-  /** For each age the best ratio of later hits to the time until then, over all ages to which a leaf may be kept. */
+  /**
+   * For each age the best ratio of later hits to the time until then, over all ages to which a leaf may be kept: the slope of
+   * the concave hull of hits over time from this age on.
+   */
   const computeValues = (shares: Float64Array, out: Float64Array) => {
-    let left = 1;
-    for (let from = 0; from < AGES; from++) {
-      let [best, hits, time, waiting] = [0, 0, 0, left];
-      for (let to = from; to < AGES && waiting > 0; to++) {
-        const hit = Math.min(waiting, shares[to]);
-        hits += hit;
-        time += (AGE_START[to + 1] - AGE_START[to]) * (waiting - hit / 2);
-        waiting -= hit;
-        best = Math.max(best, hits / time);
-      }
-      out[from] = best;
-      left -= Math.min(left, shares[from]);
+    for (let age = 0, waiting = 1; age < AGES; age++) {
+      const hit = Math.min(waiting, shares[age]);
+      hitsUpTo[age + 1] = hitsUpTo[age] + hit;
+      timeUpTo[age + 1] = timeUpTo[age] + (AGE_START[age + 1] - AGE_START[age]) * (waiting - hit / 2);
+      waiting -= hit;
+    }
+    const slope = (from: number, to: number) =>
+      timeUpTo[to] > timeUpTo[from] ? (hitsUpTo[to] - hitsUpTo[from]) / (timeUpTo[to] - timeUpTo[from]) : 0;
+    let corners = 0;
+    hull[corners++] = AGES;
+    for (let from = AGES - 1; from >= 0; from--) {
+      while (corners > 1 && slope(from, hull[corners - 1]) <= slope(from, hull[corners - 2])) corners--;
+      out[from] = slope(from, hull[corners - 1]);
+      hull[corners++] = from;
     }
   };
 
   return {
-    note(node, now) {
-      if (node.uses > 0) reused[classOf(node)][halfOctave(now - node.lastUsed, AGES)]++;
-      started[halfOctave(node.uses + 1, CLASSES)]++;
+    note(uses, age) {
+      if (uses > 0) reused[halfOctave(uses, CLASSES)][halfOctave(age, AGES)]++;
+      started[halfOctave(uses + 1, CLASSES)]++;
     },
     update(now, capacity) {
       if (now - updated < Math.max(MIN_CYCLE, capacity / CYCLES)) return false;
@@ -109,78 +117,5 @@ export function createReuse(): Reuse {
       return true;
     },
     values,
-  };
-}
-
-const MIN_COMPACTED = 1024;
-
-/** Least valuable first. Candidates wait in one queue per class and age: equal values, oldest first. */
-export function createByValue(reuse: Reuse, clock: () => number): EvictionPolicy<GraphNode> {
-  interface Entry {
-    node: GraphNode;
-    lastUsed: number;
-  }
-  interface Queue {
-    entries: Entry[];
-    head: number;
-  }
-  const queues = new Map<number, Queue>();
-  let size = 0;
-  let maxSize = MIN_COMPACTED;
-  const isCurrent = ({ node, lastUsed }: Entry) => node.lastUsed === lastUsed;
-  const enqueue = (id: number, entry: Entry) => {
-    const queue = queues.get(id);
-    if (queue) queue.entries.push(entry);
-    else queues.set(id, { entries: [entry], head: 0 });
-  };
-  const compact = () => {
-    size = 0;
-    for (const [id, queue] of queues) {
-      const entries = queue.entries.slice(queue.head).filter(isCurrent);
-      size += entries.length;
-      if (entries.length > 0) queues.set(id, { entries, head: 0 });
-      else queues.delete(id);
-    }
-    maxSize = Math.max(MIN_COMPACTED, 2 * size);
-  };
-  /** The first candidate of a queue, after moving on those that have become older. */
-  const first = (id: number, queue: Queue): Entry | undefined => {
-    for (; queue.head < queue.entries.length; queue.head++) {
-      const entry = queue.entries[queue.head];
-      if (!isCurrent(entry)) {
-        size--;
-        continue;
-      }
-      if (clock() - entry.lastUsed < AGE_START[(id % AGES) + 1]) return entry;
-      const cell = cellOf(entry.node, clock());
-      if (cell === id) return entry;
-      enqueue(cell, entry);
-    }
-    queues.delete(id);
-    return undefined;
-  };
-  return {
-    add(node) {
-      if (++size > maxSize) compact();
-      enqueue(cellOf(node, clock()), { node, lastUsed: node.lastUsed });
-    },
-    next() {
-      let [best, least]: [Queue | undefined, number] = [undefined, Number.POSITIVE_INFINITY];
-      for (const [id, queue] of queues) {
-        const entry = first(id, queue);
-        if (!entry) continue;
-        const value = reuse.values[id];
-        if (value < least || (value === least && entry.lastUsed < best!.entries[best!.head].lastUsed))
-          [best, least] = [queue, value];
-      }
-      if (!best) return undefined;
-      size--;
-      const { node } = best.entries[best.head++];
-      if (best.head > 256 && 2 * best.head > best.entries.length) {
-        best.entries = best.entries.slice(best.head);
-        best.head = 0;
-      }
-      return node;
-    },
   };
 }

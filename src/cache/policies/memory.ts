@@ -13,6 +13,8 @@ export interface Memory<V> {
 export function createMemory<V>(maxSize: () => number = () => MAX_REMEMBERED): Memory<V> {
   /** In order of insertion. */
   const values = new Map<number, V>();
+  // Kept, because a new iterator would first skip all that was deleted: 350 us per key when it is full.
+  let oldest = values.keys();
   return {
     get size() {
       return values.size;
@@ -20,10 +22,10 @@ export function createMemory<V>(maxSize: () => number = () => MAX_REMEMBERED): M
     put(key, value) {
       values.delete(key);
       values.set(key, value);
-      const max = maxSize();
-      for (const oldest of values.keys()) {
-        if (values.size <= max) return;
-        values.delete(oldest);
+      for (const max = maxSize(); values.size > max; ) {
+        const { value: first, done } = oldest.next();
+        if (done) oldest = values.keys();
+        else values.delete(first);
       }
     },
     take(key) {

@@ -8,23 +8,29 @@ import { createGraphPolicy } from './graph.ts';
 import { createLfu, createLfuRemembered } from './lfu.ts';
 import { createS3Fifo } from './s3-fifo.ts';
 
-const POLICIES = {
+export type EvictionPolicyName = 'fifo' | 'lru' | 'lfu' | 'lfu-remembered' | 's3fifo' | 'graph';
+
+const POLICIES: Record<EvictionPolicyName, () => EvictionPolicy<PrefixNode>> = {
   fifo: createFifo,
   lru: createLru,
   lfu: createLfu,
   'lfu-remembered': createLfuRemembered,
   s3fifo: createS3Fifo,
   graph: createGraphPolicy,
-} satisfies Record<string, () => EvictionPolicy<PrefixNode>>;
+};
 
-export type PolicyName = keyof typeof POLICIES;
+/** The names of the policies, for `loadModel`, `--eviction` and `kvasir trace`. */
+export const policyNames = Object.keys(POLICIES) as EvictionPolicyName[];
 
-export const policyNames = Object.keys(POLICIES) as PolicyName[];
-
-export function createPolicy(name: string): EvictionPolicy<PrefixNode> {
-  const policies: Record<string, () => EvictionPolicy<PrefixNode>> = POLICIES;
-  if (Object.hasOwn(policies, name)) return policies[name]();
+/** Throws an InputError with a suggestion if there is no such policy. */
+export function checkPolicyName(name: string): asserts name is EvictionPolicyName {
+  if (Object.hasOwn(POLICIES, name)) return;
   const suggestion = closestName(name, policyNames);
   const hint = suggestion ? `Did you mean ${suggestion}? ` : '';
   throw new InputError(`Unknown eviction policy "${name}". ${hint}Policies: ${policyNames.join(', ')}.`);
+}
+
+export function createPolicy(name: string): EvictionPolicy<PrefixNode> {
+  checkPolicyName(name);
+  return POLICIES[name]();
 }

@@ -79,9 +79,15 @@ function timePolicy<T>(policy: EvictionPolicy<T>): { policy: EvictionPolicy<T>; 
       ms += performance.now() - start;
       return result;
     };
-  const { add, next, use, remove } = policy;
+  const { add, next, use, idle, remove } = policy;
   return {
-    policy: { add: timed(add), next: timed(next), use: use && timed(use), remove: remove && timed(remove) },
+    policy: {
+      add: timed(add),
+      next: timed(next),
+      use: use && timed(use),
+      idle: idle && timed(idle),
+      remove: remove && timed(remove),
+    },
     ms: () => ms,
   };
 }

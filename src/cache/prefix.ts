@@ -51,6 +51,8 @@ export interface PrefixIndex {
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
+  /** Runs work that may evict leaves, but not this one. */
+  keeping<T>(node: PrefixNode, work: () => T): T;
   /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
 }
@@ -59,10 +61,12 @@ export interface PrefixOptions {
   pageTokens: number;
   policy?: EvictionPolicy<PrefixNode>;
   onEvent?: (event: PrefixEvent) => void;
+  /** A leaf was added. */
+  onInsert?: (node: PrefixNode) => void;
 }
 
 export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): PrefixIndex {
-  const { pageTokens, policy = createLru(), onEvent } = options;
+  const { pageTokens, policy = createLru(), onEvent, onInsert } = options;
   const roots = new Map<string, PrefixNode>();
   let size = 0;
   let idle = 0;
@@ -159,6 +163,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       leaf.node = node;
       noteUse(node);
       if (onEvent) onEvent({ type: 'stored', id: node.id, parent: parent.id, salt: node.salt, tokens: node.tokens });
+      onInsert?.(node);
       return node;
     },
     noteIdle({ node }) {
@@ -171,6 +176,16 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       if (!node) return;
       noteIdleCount(node, -1);
       noteUse(node);
+    },
+    keeping(node, work) {
+      // As if it had one more child.
+      node.childCount++;
+      try {
+        return work();
+      } finally {
+        node.childCount--;
+        offer(node);
+      }
     },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {

@@ -1,10 +1,13 @@
 /** The public model: load it, generate text, dispose it. */
 
-import type { KvCacheStats } from '../cache/kv-cache.ts';
+import type { CacheTiers, KvCacheStats } from '../cache/kv-cache.ts';
 import type { SessionSource } from '../cache/session-io.ts';
+import type { TiersInput } from '../cache/store/open-tiers.ts';
+import type { TierStats } from '../cache/store/tier-chain.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { type DeviceError, InputError } from '../errors.ts';
+import { settleWithin } from '../event-loop.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage, RenderOptions } from '../model/template.ts';
@@ -39,6 +42,7 @@ import { randomSeed } from './random.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
 import { restoreSession } from './session.ts';
 import type { Result, Stream, Token } from './stream.ts';
+import { openModelTiers, tiersNotice } from './tiers.ts';
 
 /** Options of `loadModel`. */
 export interface LoadOptions extends EngineOptions {
@@ -61,6 +65,11 @@ export interface LoadOptions extends EngineOptions {
   profile?: ProfileInput;
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
+  /**
+   * Where sealed pages are stored, so that they are found again after they were evicted or the process has ended, the
+   * fastest first: `host=4GiB,disk=/dir:50GiB,redis=redis://host:6379`, or objects. Default: none.
+   */
+  tiers?: TiersInput;
 }
 
 /** Memory in use, in bytes. */
@@ -79,7 +88,10 @@ export interface MemoryUse {
 }
 
 /** The state of a model's cache and scheduler. */
-export interface ModelStats extends KvCacheStats, SchedulerStats {}
+export interface ModelStats extends KvCacheStats, SchedulerStats {
+  /** The tiers, the fastest first. */
+  tiers: readonly TierStats[];
+}
 
 /** The device that a model runs on. */
 export interface ModelDevice {
@@ -138,6 +150,8 @@ export interface Model extends AsyncDisposableLike {
 }
 
 const MAX_DEFAULT_CONTEXT = 32768;
+/** A model is disposed after this time even if a store has not taken all pages. */
+const SPILL_TIME_LIMIT_MS = 10_000;
 
 /**
  * Loads a GGUF model: a path, a hub name (`org/repo:Q4_K_M`, after `kvasir pull`), a URL, or the bytes.
@@ -161,15 +175,28 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     throw error;
   }
   const engine = await loadEngine(file, { plan, context, kvMemory: options.kvMemory ?? 'auto' }, options);
+  const tiers = await openTiersIfAny(engine, plan, options.tiers);
   const notices = [
     template.note,
     profileNotice,
     plan.notice,
     context > config.context && longContextNotice(context, config),
+    options.tiers && tiersNotice(plan, overflow),
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
   const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
-  return createModel({ engine, plan, context, overflow, notices: notices as string[], capacity, maxSequences });
+  return createModel({ engine, plan, context, overflow, notices: notices as string[], capacity, maxSequences, tiers });
+}
+
+/** With a recent window they are not used: see `tiersNotice`. */
+async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): Promise<CacheTiers | undefined> {
+  if (!tiers || plan.window.recent > 0) return undefined;
+  try {
+    return await openModelTiers(engine, plan, tiers);
+  } catch (error) {
+    await engine.dispose();
+    throw error;
+  }
 }
 
 const longContextNotice = (context: number, config: ModelConfig): string =>
@@ -184,10 +211,12 @@ interface ModelParts {
   /** Max bytes of the cache. */
   capacity: number;
   maxSequences: number;
+  tiers?: CacheTiers;
 }
 
-function createModel({ engine, plan, context, overflow, notices, capacity, maxSequences }: ModelParts): Model {
-  const cache = engine.openCache(plan, { context, overflow, capacity });
+function createModel(parts: ModelParts): Model {
+  const { engine, plan, context, overflow, notices, capacity, maxSequences, tiers } = parts;
+  const cache = engine.openCache(plan, { context, overflow, capacity, tiers });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
   const constraints = createConstraints(engine.tokenizer);
   const generation = { engine, cache, scheduler, plan, context, overflow, constraints };
@@ -214,8 +243,10 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
   const dispose = () => {
     disposal ??= (async () => {
       await Promise.all([...answering].map(one => one.dispose()));
+      await settleWithin(cache.settle(), SPILL_TIME_LIMIT_MS);
       cache.dispose();
       await engine.dispose();
+      await tiers?.chain.close();
     })();
     return disposal;
   };
@@ -236,7 +267,7 @@ function createModel({ engine, plan, context, overflow, notices, capacity, maxSe
       const tails = used - pages - cachedBytes;
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
-    stats: () => ({ ...cache.stats, ...scheduler.stats }),
+    stats: () => ({ ...cache.stats, ...scheduler.stats, tiers: tiers?.chain.stats ?? [] }),
     encodeChat(messages, options) {
       checkRenderOptions(options);
       return encodeChat(engine.tokenizer, engine.template, messages, options);

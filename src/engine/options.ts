@@ -50,6 +50,10 @@ export const loadRules = {
   pageTokens: integer(1),
   context: integer(1),
   overflow: oneOf('error', 'slide'),
+  tiers: rule(
+    "tiers as text such as 'host=4GiB', or an array of tiers and stores",
+    value => typeof value === 'string' || (Array.isArray(value) && value.every(tier => typeof tier === 'object' && tier)),
+  ),
   precise: boolean,
   batchInvariant: boolean,
   warmUp: boolean,

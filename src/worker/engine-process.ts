@@ -6,6 +6,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { DeviceError, KvasirError } from '../errors.ts';
+import { settleWithin } from '../event-loop.ts';
 import type { LoadProgress } from '../model/weights.ts';
 import { connectService, type RemoteService } from './connect.ts';
 import type { EngineSource } from './engine-main.ts';
@@ -164,16 +165,6 @@ function startChild(onEvent: EngineProcessOptions['onEvent']) {
     child.once('error', () => resolve());
   });
   return { child, exited };
-}
-
-/** Waits for the work, at most `ms` milliseconds. */
-async function settleWithin(work: Promise<unknown>, ms: number): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>(resolve => {
-    timer = setTimeout(resolve, ms);
-  });
-  await Promise.race([work, late]);
-  clearTimeout(timer);
 }
 
 const describeFailure = (error: Error): string =>

@@ -2,67 +2,235 @@
  * Tiers lose nothing: an answer whose pages come from host memory, disk or Redis, in this process or another, has the same
  * tokens and the same log probabilities, bit for bit, as one that was computed.
  */
-import { mkdtemp, rm } from 'node:fs/promises';
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createHostStore } from '../src/cache/store/host-store.ts';
 import { describeWithRedis, type RedisServer, startRedis } from '../src/cache/store/redis-server.case.ts';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
-import { writeGguf } from './gguf-writer.ts';
+import { planBytes } from '../src/plan/plan.ts';
+import { writeGguf, writeTempModel } from './gguf-writer.ts';
 import { ALL_CASES } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
-const tiny = new Blob([writeGguf(tinyModel({ tied: false, headDim: 32 }))]);
+const tinySpec = tinyModel({ tied: false, headDim: 32 });
+const tiny = new Blob([writeGguf(tinySpec)]);
 const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const PAGE = 16;
+/** Every length modulo the page, or the ends of a page. */
+const LENGTHS = ALL_CASES
+  ? Array.from({ length: PAGE }, (_, i) => 3 * PAGE + i)
+  : [3 * PAGE - 1, 3 * PAGE, 3 * PAGE + 1];
 
-interface Case {
-  kv: string;
-  input: Blob | string;
-  pageTokens: number;
-  lengths: readonly number[];
-}
+let folder: string;
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'kvasir-tiers-'));
+});
+afterAll(() => rm(folder, { recursive: true }));
 
-/** All lengths modulo the page, or the ends of a page. */
-const lengthsOf = (page: number) =>
-  ALL_CASES ? Array.from({ length: page }, (_, i) => 3 * page + i) : [3 * page - 1, 3 * page, 3 * page + 1];
-const cases: Case[] = [
-  ...['f16', 'tq4', 'oaken'].map(kv => ({ kv, input: tiny, pageTokens: PAGE, lengths: lengthsOf(PAGE) })),
-  { kv: 'mead2', input: mimir, pageTokens: 128, lengths: [257] },
-];
-
-const load = ({ kv, input, pageTokens }: Case, options: LoadOptions = {}) =>
-  loadModel(input, { kv, pageTokens, context: 1024, device: 'wasm', threads: 1, ...options });
+const load = (kv: string, options: LoadOptions = {}) =>
+  loadModel(['mead2', 'oaken'].includes(kv) ? mimir : tiny, {
+    ...{ kv, pageTokens: PAGE, context: 512, device: 'wasm', threads: 1 },
+    ...options,
+  });
 const greedy = { temperature: 0, ignoreEos: true, logprobs: 0, maxTokens: 5 };
 const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${id} ${logprob}`);
 const promptOf = (length: number) => Array.from({ length }, (_, i) => (i * i * 31 + i * 17 + length * 101 + 7) % 256);
-const pagesBefore = ({ plan }: Model, length: number) => Math.floor((length - 1) / plan.pageTokens) * plan.pageTokens;
+const wholePages = (length: number) => Math.floor((length - 1) / PAGE) * PAGE;
+const hostStore = () => createHostStore({ capacity: 2 ** 28 });
 
-/** Answers all prompts with a model that has computed nothing, and expects the answers of one without tiers. */
-async function expectRestored(one: Case, tiers: LoadOptions['tiers']): Promise<void> {
-  await using cold = await load(one);
-  const expected = new Map<number, Result>();
-  for (const length of one.lengths) expected.set(length, await cold.complete(promptOf(length), greedy));
-  {
-    await using model = await load(one, { tiers });
-    for (const [length, { usage }] of expected) {
-      const stored = await model.complete(promptOf(length), greedy);
-      expect(traceOf(stored)).toEqual(traceOf(expected.get(length)!));
-      expect(stored.usage).toEqual(usage);
-    }
-  }
-  for (const [length, computed] of expected) {
-    await using restored = await load(one, { tiers });
-    const answer = await restored.complete(promptOf(length), greedy);
-    expect(answer.usage.reusedTokens, `${one.kv}, ${length} tokens`).toBe(pagesBefore(restored, length));
-    expect(traceOf(answer), `${one.kv}, ${length} tokens`).toEqual(traceOf(computed));
-  }
+/** Nothing is held but pages that are kept for later prompts. */
+function expectReleased(model: Model): void {
+  const { sharedLeaves, snapshots, used, cachedBytes } = model.stats();
+  expect({ sharedLeaves, snapshots, held: used - cachedBytes }).toEqual({ sharedLeaves: 0, snapshots: 0, held: 0 });
 }
 
-describe.each(cases)('$kv: the same text', one => {
-  it('from host memory', async () => {
-    await expectRestored(one, [createHostStore({ capacity: 2 ** 28 })]);
+/** Expects the answer of a model that has computed nothing. */
+async function expectRestored(model: Model, length: number, computed: Result): Promise<void> {
+  const answer = await model.complete(promptOf(length), greedy);
+  expect(answer.usage.reusedTokens).toBe(wholePages(length));
+  expect(traceOf(answer)).toEqual(traceOf(computed));
+  expectReleased(model);
+}
+
+describeWithRedis('the same text from each tier', () => {
+  let redis: RedisServer;
+  beforeAll(async () => {
+    redis = await startRedis();
+  });
+  afterAll(() => redis.stop());
+
+  it.each(['f16', 'tq4', 'mead2', 'oaken'])('%s', { timeout: 300_000 }, async kv => {
+    const host = hostStore();
+    const disk = { type: 'disk', path: join(folder, kv), capacity: 2 ** 26 } as const;
+    const remote = { type: 'redis', urls: [redis.url], cluster: false } as const;
+    const computed = new Map<number, Result>();
+    {
+      await using model = await load(kv, { tiers: [host, disk, remote] });
+      for (const length of LENGTHS) computed.set(length, await model.complete(promptOf(length), greedy));
+      for (const { usage } of computed.values()) expect(usage.reusedTokens).toBe(0);
+      expectReleased(model);
+    }
+    for (const [i, tier] of [host, disk, remote].entries())
+      for (const [j, [length, expected]] of [...computed].entries()) {
+        // Each tier with one of the lengths, or with all of them.
+        if (!ALL_CASES && i !== j) continue;
+        await using model = await load(kv, { tiers: [tier] });
+        await expectRestored(model, length, expected);
+        expect(model.stats().tiers[0]).toMatchObject({ errors: 0, damaged: 0, skipped: 0 });
+      }
+  });
+
+  it('in another process, from Redis', async () => {
+    const file = await writeTempModel(tinySpec);
+    const options = { kv: 'tq4', pageTokens: PAGE, context: 512, device: 'wasm', tiers: `redis=${redis.url}` } as const;
+    let computed: Result;
+    {
+      await using model = await loadModel(file, { ...options, threads: 1 });
+      computed = await model.complete(promptOf(60), greedy);
+    }
+    const script = join(folder, 'restore.mjs');
+    await writeFile(
+      script,
+      `import { loadModel } from ${JSON.stringify(new URL('../dist/index.js', import.meta.url).href)};
+      const model = await loadModel(${JSON.stringify(file)}, ${JSON.stringify(options)});
+      console.log(JSON.stringify(await model.complete(${JSON.stringify(promptOf(60))}, ${JSON.stringify(greedy)})));
+      await model.dispose();`,
+    );
+    const { stdout } = await promisify(execFile)(process.execPath, [script]);
+    const answer: Result = JSON.parse(stdout);
+    expect(answer.usage.reusedTokens).toBe(48);
+    expect(traceOf(answer)).toEqual(traceOf(computed));
+  });
+});
+
+describe('leaves', () => {
+  it('of a prompt are found again after they were evicted', async () => {
+    await using model = await load('tq4', { tiers: 'host=1GB', kvMemory: 300_000, maxSequences: 2 });
+    const first = await model.complete(promptOf(200), greedy);
+    for (let i = 0; i < 8; i++) await model.complete(promptOf(300 + i), greedy);
+    expect(model.stats().evictions).toBeGreaterThan(0);
+    const [{ hits }] = model.stats().tiers;
+    // While others run, so that it waits in the queue, too.
+    const others = [model.complete(promptOf(330), greedy), model.complete(promptOf(331), greedy)];
+    const again = await model.complete(promptOf(200), greedy);
+    await Promise.all(others);
+    expect(traceOf(again)).toEqual(traceOf(first));
+    expect(model.stats().tiers[0].hits).toBeGreaterThan(hits);
+    expectReleased(model);
+  });
+
+  it('beyond the sinks are found, wherever these end', async () => {
+    for (const kv of ['tq4+sink0', 'tq4+sink20', 'tq4+sink40']) {
+      const tiers = [hostStore()];
+      let computed: Result;
+      {
+        await using model = await load(kv, { tiers });
+        computed = await model.complete(promptOf(70), greedy);
+      }
+      await using model = await load(kv, { tiers });
+      await expectRestored(model, 70, computed);
+    }
+  });
+
+  it('are used as far as the chain goes', async () => {
+    const tiers = [hostStore()];
+    const prompt = promptOf(200);
+    {
+      await using model = await load('tq4', { tiers });
+      await model.complete(prompt.slice(0, 100), greedy);
+    }
+    await using cold = await load('tq4');
+    await using model = await load('tq4', { tiers });
+    const answer = await model.complete(prompt, greedy);
+    expect(answer.usage.reusedTokens).toBe(96);
+    expect(traceOf(answer)).toEqual(traceOf(await cold.complete(prompt, greedy)));
+  });
+
+  it('of a slower tier are also put into the faster one', async () => {
+    const [fast, slow] = [hostStore(), hostStore()];
+    {
+      await using model = await load('tq4', { tiers: [slow] });
+      await model.complete(promptOf(100), greedy);
+    }
+    {
+      await using model = await load('tq4', { tiers: [fast, slow] });
+      expect((await model.complete(promptOf(100), greedy)).usage.reusedTokens).toBe(96);
+    }
+    // The sinks, and the pages of the prompt.
+    expect(fast.stats.records).toBe(7);
+    await using model = await load('tq4', { tiers: [fast] });
+    expect((await model.complete(promptOf(100), greedy)).usage.reusedTokens).toBe(96);
+  });
+
+  it('are never shared by tenants, or by salts of one tenant', async () => {
+    const tiers = [hostStore()];
+    const owners = [{}, { tenant: 'a' }, { tenant: 'b' }, { tenant: 'a', cacheSalt: 'b' }, { tenant: '["a","b"]' }];
+    {
+      await using model = await load('tq4', { tiers });
+      for (const owner of owners)
+        expect((await model.complete(promptOf(50), { ...greedy, ...owner })).usage.reusedTokens).toBe(0);
+    }
+    for (const owner of owners) {
+      await using model = await load('tq4', { tiers });
+      expect((await model.complete(promptOf(50), { ...greedy, ...owner })).usage.reusedTokens).toBe(48);
+    }
+  });
+
+  it('of another codec, page size or precision are never used', async () => {
+    const tiers = [hostStore()];
+    {
+      await using model = await load('tq4', { tiers });
+      await model.complete(promptOf(100), greedy);
+    }
+    for (const options of [{ kv: 'tq4u' }, { kv: 'tq4+sink0' }, { pageTokens: 32 }, { precise: true }]) {
+      await using model = await load(options.kv ?? 'tq4', { tiers, ...options });
+      expect((await model.complete(promptOf(100), greedy)).usage.reusedTokens, JSON.stringify(options)).toBe(0);
+    }
+  });
+});
+
+describe('a cache that others fill', () => {
+  it('takes no more than its capacity, and restores when there is room', async () => {
+    const tiers = [hostStore()];
+    const prompt = promptOf(150);
+    await using roomy = await load('mead2', { tiers });
+    const computed = await roomy.complete(prompt, greedy);
+    await roomy.dispose();
+    const kvMemory = planBytes(roomy.plan, 250) + planBytes(roomy.plan, 20);
+    await using model = await load('mead2', { tiers, kvMemory, maxSequences: 4 });
+    const older = model.complete(promptOf(200), { ...greedy, maxTokens: 40 });
+    // It comes when the pages of the older one fill the cache, which then takes its own.
+    const running = () => model.stats().running > 0 && model.stats().used > kvMemory / 2;
+    while (!running()) await new Promise(resolve => setTimeout(resolve, 1));
+    const younger = model.complete(prompt, greedy);
+    await older;
+    expect(model.stats().used).toBeLessThanOrEqual(kvMemory);
+    const answer = await younger;
+    expect(traceOf(answer)).toEqual(traceOf(computed));
+    expect(answer.usage.reusedTokens).toBe(144);
+    expectReleased(model);
+  });
+});
+
+describe('notices', () => {
+  it('a recent window uses no tiers', async () => {
+    await using model = await load('tq4+recent32', { tiers: [hostStore()] });
+    expect(model.notices.join()).toContain('The tiers are not used: with a recent window of 32 tokens');
+    expect(model.stats().tiers).toEqual([]);
+  });
+
+  it('a conversation that has slid stores no further pages', async () => {
+    const store = hostStore();
+    await using model = await load('tq4', { tiers: [store], context: 64, overflow: 'slide' });
+    expect(model.notices.join()).toContain('have dropped their oldest tokens are not stored');
+    await model.complete(promptOf(200), greedy);
+    await model.dispose();
+    // The sinks and the pages before the context was full.
+    expect(store.stats.records).toBeLessThanOrEqual(1 + 64 / PAGE);
   });
 });

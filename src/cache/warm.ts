@@ -36,8 +36,8 @@ export interface Warming {
   readonly progress: WarmingProgress;
   /** Whether more may come. */
   readonly isActive: boolean;
-  /** It has ended because there was no room for the next leaf. */
-  readonly isBlocked: boolean;
+  /** It has ended, and another attempt may find more: there was no room, or what was found has been evicted. */
+  readonly isIncomplete: boolean;
   cancel(): void;
 }
 
@@ -50,7 +50,7 @@ export interface WarmingProgress {
   silentMs: number;
 }
 
-/** Fetches what the index lacks of a prompt; undefined if it lacks nothing. `onChange`: a page has arrived, or it has ended. */
+/** Fetches what the index lacks of a prompt; undefined if tiers cannot help. `onChange`: a page arrived, or it has ended. */
 export type Warm = (prompt: readonly number[], salt: string, onChange: () => void) => Warming | undefined;
 
 interface Arrival {
@@ -86,6 +86,7 @@ export function createWarmer(options: WarmerOptions): Warm {
   const fetchChain = async (prompt: readonly number[], salt: string, state: WarmingState, onChange: () => void) => {
     if (state.isCancelled) return;
     const path = index.find(salt, prompt, prompt.length - 1);
+    state.last = path.at(-1);
     const pages = Math.floor((prompt.length - 1) / pageTokens);
     const names = chainNames(prompt, salt, path, pages);
     let parent = path.at(-1);
@@ -117,6 +118,7 @@ export function createWarmer(options: WarmerOptions): Warm {
         const tokens = prompt.slice(page * pageTokens, (page + 1) * pageTokens);
         const ends = page === sinkPage(shape);
         parent = index.insert(parent ?? index.root(salt), tokens, shared, ends ? sinks : undefined);
+        state.last = parent;
         onWarmed(parent);
         if (ends) releaseSinks();
       } finally {
@@ -170,10 +172,11 @@ export function createWarmer(options: WarmerOptions): Warm {
 
   return (prompt, salt, onChange) => {
     const pages = Math.floor((prompt.length - 1) / pageTokens);
-    const known = index.find(salt, prompt, prompt.length - 1).length;
     // Fewer pages than the sinks have are of no use.
-    if (known >= pages || pages <= sinkPage(shape)) return undefined;
-    const state = createState(pages - known);
+    if (pages <= sinkPage(shape)) return undefined;
+    const path = index.find(salt, prompt, prompt.length - 1);
+    const state = createState(pages - path.length, path.at(-1));
+    if (!state.isActive) return state;
     const copy = [...prompt];
     last = last
       .then(() => fetchChain(copy, salt, state, onChange))
@@ -189,19 +192,26 @@ export function createWarmer(options: WarmerOptions): Warm {
 
 interface WarmingState extends Warming {
   isActive: boolean;
+  /** There was no room for the next leaf. */
   isBlocked: boolean;
+  /** The last leaf of the prompt that was in the index or has come. */
+  last?: PrefixNode;
   isCancelled: boolean;
   note(arrived: number, left: number): void;
 }
 
-function createState(pages: number): WarmingState {
+function createState(pages: number, last?: PrefixNode): WarmingState {
   const started = performance.now();
   let lastArrival = started;
   let counts = { arrived: 0, left: pages };
   return {
-    isActive: true,
+    isActive: pages > 0,
     isBlocked: false,
     isCancelled: false,
+    last,
+    get isIncomplete() {
+      return !this.isActive && (this.isBlocked || (this.last !== undefined && !isIndexed(this.last)));
+    },
     get progress() {
       return { ...counts, arrivedMs: lastArrival - started, silentMs: performance.now() - lastArrival };
     },

@@ -1,6 +1,8 @@
 /** Shared by the commands that run a model: options, loading with a progress bar, Ctrl-C, statistics. */
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
+import type { TierStats } from '../cache/store/tier-chain.ts';
+import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import { loadModel, type Model } from '../engine/model.ts';
@@ -22,6 +24,7 @@ export interface ModelOptions {
   context?: number;
   profile?: string;
   overflow: 'error' | 'slide';
+  tier?: Tier[];
   device: DeviceName;
   threads?: number;
   memory?: number;
@@ -38,6 +41,9 @@ export interface SamplingFlags {
   stop?: string[];
   system?: string;
 }
+
+/** Of `--tier`. */
+export const TIER_HELP = 'where pages are stored, the fastest first: host=4GiB,disk=/dir:50GiB,redis=redis://host:6379';
 
 export function addDeviceOptions(command: Command): Command {
   return command
@@ -60,7 +66,8 @@ export function addModelOptions(command: Command): Command {
     .option('--kv-memory <size>', 'memory limit for the KV cache of all conversations together, e.g. 2GiB', parseBytes)
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
-    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error');
+    .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error')
+    .option('--tier <list>', TIER_HELP, parseTiers);
   return addDeviceOptions(command);
 }
 
@@ -97,11 +104,11 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { kv, contextMemory, kvMemory, context, overflow, device, threads, memory } = options;
+  const { kv, contextMemory, kvMemory, context, overflow, tier: tiers, device, threads, memory } = options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
   const profile = await resolveProfileFlag(options.profile, name, signal);
-  return { kv, contextMemory, kvMemory, context, profile, overflow, device, threads, memoryLimit: memory };
+  return { kv, contextMemory, kvMemory, context, profile, overflow, tiers, device, threads, memoryLimit: memory };
 }
 
 /** Loads a model with a progress bar and prints its notices on stderr. */
@@ -178,10 +185,33 @@ export async function formatStats(
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
     `${model.plan.spec} cache ${formatBytes(pages + tails)}, and ${formatBytes(cached)} kept for later prompts, of at most ` +
       formatBytes(capacity),
+    ...model.stats().tiers.map(formatTier),
     `${formatBytes(total)} in all on ${name}${name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''}`,
     ...(quality ? [formatQuality(quality)] : []),
     ...(outliers ? [formatOutliers(outliers)] : []),
   ].join('\n');
+}
+
+/** "disk 12.0 MiB of 50.0 GiB, 40 pages found, 2 not found, 15 stored". */
+export function formatTier({
+  name,
+  bytes,
+  capacity,
+  hits,
+  misses,
+  puts,
+  skipped,
+  errors,
+  lastError,
+}: TierStats): string {
+  const size = bytes === undefined ? '' : ` ${formatBytes(bytes)} of ${formatBytes(capacity ?? bytes)},`;
+  return [
+    `${name}${size} ${formatCount(hits)} records found`,
+    `${formatCount(misses)} not found`,
+    `${formatCount(puts)} stored`,
+    ...(skipped > 0 ? [`${formatCount(skipped)} skipped`] : []),
+    ...(errors > 0 ? [`${formatCount(errors)} errors: ${lastError}`] : []),
+  ].join(', ');
 }
 
 /** "error 1.12 times that of the calibration text over 12 pages; estimated divergence 0.0145 nats per token". */

@@ -52,7 +52,8 @@ export const loadRules = {
   overflow: oneOf('error', 'slide'),
   tiers: rule(
     "tiers as text such as 'host=4GiB', or an array of tiers and stores",
-    value => typeof value === 'string' || (Array.isArray(value) && value.every(tier => typeof tier === 'object' && tier)),
+    value =>
+      typeof value === 'string' || (Array.isArray(value) && value.every(tier => typeof tier === 'object' && tier)),
   ),
   precise: boolean,
   batchInvariant: boolean,

@@ -101,18 +101,24 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
 
   const enqueue = (task: Task) => {
     waiting.add(task);
+    task.isWarmedAgain = false;
+    warm(task);
+  };
+
+  /** Begins to fetch pages of its prompt from the tiers. */
+  const warm = (task: Task) => {
     task.warming = cache.warm(task.tokens, task.request.salt, () => wakeUp());
   };
 
   /** Whether pages of its prompt are on their way, and come sooner than they could be computed. */
   const isWarming = (task: Task): boolean => {
-    if (task.warming?.isBlocked && !task.isWarmedAgain && hasRoom(task)) {
+    if (task.warming?.isIncomplete && !task.isWarmedAgain && hasRoom(task)) {
       task.isWarmedAgain = true;
-      enqueue(task);
+      warm(task);
     }
     if (!task.warming?.isActive) return false;
     const wait = warmingWait(task.warming.progress, times, plan.pageTokens);
-    patience = Math.min(patience, wait > 0 ? wait : Number.POSITIVE_INFINITY);
+    if (wait > 0) patience = Math.min(patience, wait);
     return wait > 0;
   };
 

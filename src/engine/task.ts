@@ -13,7 +13,7 @@ export interface Task extends Candidate {
   sequence?: Sequence;
   /** While it waits: pages that come from the tiers. */
   warming?: Warming;
-  /** Whether these were looked for again, after there was no room. */
+  /** Whether these were looked for again, since there was no room or they were evicted. */
   isWarmedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;

@@ -41,7 +41,7 @@ export interface EngineProcess {
   ready(): Promise<ModelService>;
   /** Refuses new requests, and waits until those that run have ended. The engine is not restarted any more. */
   drain(): Promise<void>;
-  /** Drains for at most `timeLimit` milliseconds, then ends the process. Default: 10 seconds. */
+  /** Drains and closes the service within `timeLimit` milliseconds, then ends the process. Default: 10 seconds. */
   close(timeLimit?: number): Promise<void>;
 }
 
@@ -145,7 +145,11 @@ export function startEngineProcess({ model, loadOptions = {}, onEvent }: EngineP
     },
     drain,
     async close(timeLimit = CLOSE_TIME_LIMIT_MS) {
-      await settleWithin(drain(), timeLimit);
+      // Closing the service stores in the tiers what is not there yet.
+      await settleWithin(
+        drain().then(() => service?.close()),
+        timeLimit,
+      );
       // It is waited for: until now it did not keep this process alive.
       child?.ref();
       child?.kill('SIGKILL');

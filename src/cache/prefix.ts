@@ -73,6 +73,8 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   let idleBytes = 0;
   let clock = 0;
   let ids = 0;
+  /** The leaf that must not be evicted now, and whether the policy has named it meanwhile. */
+  let kept: { node: PrefixNode; wasNext: boolean } | undefined;
 
   const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key'>): PrefixNode => ({
     ...node,
@@ -178,17 +180,21 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       noteUse(node);
     },
     keeping(node, work) {
-      // As if it had one more child.
-      node.childCount++;
+      kept = { node, wasNext: false };
       try {
         return work();
       } finally {
-        node.childCount--;
-        offer(node);
+        const { wasNext } = kept;
+        kept = undefined;
+        if (wasNext) offer(node);
       }
     },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {
+        if (node === kept?.node) {
+          kept.wasNext = true;
+          continue;
+        }
         // It is in use again, or has children now; it is offered again when that ends.
         if (!isEvictable(node) || node.leaf?.node !== node) continue;
         remove(node);

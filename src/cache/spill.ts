@@ -98,6 +98,7 @@ export function createSpill({ device, chain, keys, sinks, exclusive }: SpillOpti
     add(node) {
       pending.add(node);
       running ??= run();
+      if (pending.size * node.leaf!.block.bytes >= BATCH_BYTES) stopCollecting();
     },
     remove(node) {
       pending.delete(node);

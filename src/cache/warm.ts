@@ -7,7 +7,7 @@
  */
 import { CapacityError } from '../errors.ts';
 import type { Device } from '../kernel/device.ts';
-import { f16Block, isValidLeaf, type LeafLayout, layerOffsets } from './leaf.ts';
+import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, layerOffsets } from './leaf.ts';
 import { leafKeys } from './leaf-key.ts';
 import { isIndexed, type NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
@@ -91,38 +91,37 @@ export function createWarmer(options: WarmerOptions): Warm {
     const names = chainNames(prompt, salt, path, pages);
     let parent = path.at(-1);
     let page = path.length;
-    /** Held until the page in which they end is in the index. */
-    let sinks: SharedBlock | undefined;
-    const releaseSinks = () => {
-      if (sinks) pool.release(sinks);
-      sinks = undefined;
-    };
+    /** Until the page in which they end arrives. */
+    let sinkBytes: Uint8Array | undefined;
 
-    const placeSinks = async (payload: Uint8Array): Promise<boolean> => {
-      sinks = await allocate(f16Block(f16Shape, shape.sinks), parent);
-      state.isBlocked = !sinks;
-      if (sinks?.block.bytes !== payload.length) return false;
-      device.writeBlock(sinks.block, payload);
-      return true;
+    const placeSinks = (payload: Uint8Array): boolean => {
+      sinkBytes = payload;
+      return payload.length === f16BlockBytes(f16Shape, shape.sinks);
     };
 
     const placeLeaf = async (payload: Uint8Array): Promise<boolean> => {
       if (payload.length !== layout.bytes || !isValidLeaf(layout, payload)) return false;
-      const shared = await allocate([layout.bytes, layerOffsets(layout)], parent);
-      state.isBlocked = !shared;
-      if (!shared) return false;
+      const held: SharedBlock[] = [];
+      const place = async (size: [bytes: number, offsets: number[]], bytes: Uint8Array) => {
+        const shared = await allocate(size, parent);
+        if (!shared) return undefined;
+        held.push(shared);
+        device.writeBlock(shared.block, bytes);
+        return shared;
+      };
       try {
+        const endsSinks = page === sinkPage(shape);
+        const sinks = endsSinks ? await place(f16Block(f16Shape, shape.sinks), sinkBytes!) : undefined;
+        const leaf = await place([layout.bytes, layerOffsets(layout)], payload);
+        state.isBlocked = !leaf || (endsSinks && !sinks);
         // What precedes it may have been evicted meanwhile.
-        if (parent && !isIndexed(parent)) return false;
-        device.writeBlock(shared.block, payload);
+        if (!leaf || state.isBlocked || (parent && !isIndexed(parent))) return false;
         const tokens = prompt.slice(page * pageTokens, (page + 1) * pageTokens);
-        const ends = page === sinkPage(shape);
-        parent = index.insert(parent ?? index.root(salt), tokens, shared, ends ? sinks : undefined);
+        parent = index.insert(parent ?? index.root(salt), tokens, leaf, sinks);
         state.last = parent;
         onWarmed(parent);
-        if (ends) releaseSinks();
       } finally {
-        pool.release(shared);
+        for (const shared of held) pool.release(shared);
       }
       page++;
       state.note(page - path.length, pages - page);
@@ -144,21 +143,17 @@ export function createWarmer(options: WarmerOptions): Warm {
       writing = undefined;
     };
 
-    try {
-      let at = 0;
-      for await (const { payload, tier } of chain.get(names)) {
-        if (state.isCancelled) break;
-        arrived.push({ name: names[at++], payload: payload.slice(), tier });
-        arrivedBytes += payload.length;
-        writing ??= exclusive(write);
-        // Awaited below, or after the loop.
-        writing.catch(() => {});
-        if (arrivedBytes > MAX_ARRIVED_BYTES) await writing;
-      }
-      await writing;
-    } finally {
-      releaseSinks();
+    let at = 0;
+    for await (const { payload, tier } of chain.get(names)) {
+      if (state.isCancelled) break;
+      arrived.push({ name: names[at++], payload: payload.slice(), tier });
+      arrivedBytes += payload.length;
+      writing ??= exclusive(write);
+      // Awaited below, or after the loop.
+      writing.catch(() => {});
+      if (arrivedBytes > MAX_ARRIVED_BYTES) await writing;
     }
+    await writing;
   };
 
   /** The records of the pages after `path`, and of the sinks if their page is among them. */

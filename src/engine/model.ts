@@ -181,7 +181,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     profileNotice,
     plan.notice,
     context > config.context && longContextNotice(context, config),
-    options.tiers && tiersNotice(plan, overflow),
+    options.tiers?.length && tiersNotice(plan, overflow),
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
   const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
@@ -190,7 +190,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
 
 /** With a recent window they are not used: see `tiersNotice`. */
 async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): Promise<CacheTiers | undefined> {
-  if (!tiers || plan.window.recent > 0) return undefined;
+  if (!tiers?.length || plan.window.recent > 0) return undefined;
   try {
     return await openModelTiers(engine, plan, tiers);
   } catch (error) {

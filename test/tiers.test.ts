@@ -14,8 +14,9 @@ import { describeWithRedis, type RedisServer, startRedis } from '../src/cache/st
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { planBytes } from '../src/plan/plan.ts';
 import { writeGguf, writeTempModel } from './gguf-writer.ts';
-import { ALL_CASES } from './matrix.ts';
+import { ALL_CASES, itAll } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
+import { describeGpu } from './webgpu/gpu.ts';
 
 const tinySpec = tinyModel({ tied: false, headDim: 32 });
 const tiny = new Blob([writeGguf(tinySpec)]);
@@ -32,8 +33,8 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true }));
 
-const load = (kv: string, options: LoadOptions = {}) =>
-  loadModel(['mead2', 'oaken'].includes(kv) ? mimir : tiny, {
+const load = (kv: string, options: LoadOptions = {}, input = ['mead2', 'oaken'].includes(kv) ? mimir : tiny) =>
+  loadModel(input, {
     ...{ kv, pageTokens: PAGE, context: 512, device: 'wasm', threads: 1 },
     ...options,
   });
@@ -64,7 +65,12 @@ describeWithRedis('the same text from each tier', () => {
   });
   afterAll(() => redis.stop());
 
-  it.each(['f16', 'tq4', 'mead2', 'oaken'])('%s', { timeout: 300_000 }, async kv => {
+  it.each([
+    ['tq4', ['host', 'disk', 'redis']],
+    ['f16', ['host']],
+    ['mead2', ['disk']],
+    ['oaken', ['redis']],
+  ])('%s', { timeout: 300_000 }, async (kv, names) => {
     const host = hostStore();
     const disk = { type: 'disk', path: join(folder, kv), capacity: 2 ** 26 } as const;
     const remote = { type: 'redis', urls: [redis.url], cluster: false } as const;
@@ -75,10 +81,12 @@ describeWithRedis('the same text from each tier', () => {
       for (const { usage } of computed.values()) expect(usage.reusedTokens).toBe(0);
       expectReleased(model);
     }
-    for (const [i, tier] of [host, disk, remote].entries())
+    const tiers = Object.entries({ host, disk, redis: remote });
+    for (const [i, [name, tier]] of tiers.entries())
       for (const [j, [length, expected]] of [...computed].entries()) {
-        // Each tier with one of the lengths, or with all of them.
-        if (!ALL_CASES && i !== j) continue;
+        // The lengths take turns, or each tier gets all of them.
+        const isTurn = i === j % tiers.length && (ALL_CASES || names.includes(name));
+        if (!isTurn && !(ALL_CASES && kv === 'tq4')) continue;
         await using model = await load(kv, { tiers: [tier] });
         await expectRestored(model, length, expected);
         expect(model.stats().tiers[0]).toMatchObject({ errors: 0, damaged: 0, skipped: 0 });
@@ -125,7 +133,7 @@ describe('leaves', () => {
   });
 
   it('beyond the sinks are found, wherever these end', async () => {
-    for (const kv of ['tq4+sink0', 'tq4+sink20', 'tq4+sink40']) {
+    for (const kv of ALL_CASES ? ['tq4+sink0', 'tq4+sink16', 'tq4+sink40'] : ['tq4+sink20']) {
       const tiers = [hostStore()];
       let computed: Result;
       {
@@ -169,16 +177,20 @@ describe('leaves', () => {
 
   it('are never shared by tenants, or by salts of one tenant', async () => {
     const tiers = [hostStore()];
-    const owners = [{}, { tenant: 'a' }, { tenant: 'b' }, { tenant: 'a', cacheSalt: 'b' }, { tenant: '["a","b"]' }];
+    const reused = async (model: Model, owner: { tenant?: string; cacheSalt?: string }) =>
+      (await model.complete(promptOf(50), { ...greedy, ...owner })).usage.reusedTokens;
+    const others = [{}, { tenant: 'b' }, { tenant: 'a', cacheSalt: '' }, { tenant: '["a"]' }, { tenant: '["a","b"]' }];
     {
       await using model = await load('tq4', { tiers });
-      for (const owner of owners)
-        expect((await model.complete(promptOf(50), { ...greedy, ...owner })).usage.reusedTokens).toBe(0);
+      for (const owner of [{ tenant: 'a' }, { tenant: 'a', cacheSalt: 'b' }])
+        expect(await reused(model, owner)).toBe(0);
     }
-    for (const owner of owners) {
+    {
       await using model = await load('tq4', { tiers });
-      expect((await model.complete(promptOf(50), { ...greedy, ...owner })).usage.reusedTokens).toBe(48);
+      for (const owner of others) expect(await reused(model, owner)).toBe(0);
     }
+    await using model = await load('tq4', { tiers });
+    expect(await reused(model, { tenant: 'a' })).toBe(48);
   });
 
   it('of another codec, page size or precision are never used', async () => {
@@ -187,7 +199,7 @@ describe('leaves', () => {
       await using model = await load('tq4', { tiers });
       await model.complete(promptOf(100), greedy);
     }
-    for (const options of [{ kv: 'tq4u' }, { kv: 'tq4+sink0' }, { pageTokens: 32 }, { precise: true }]) {
+    for (const options of [{ kv: 'tq4+sink0' }, { pageTokens: 32 }, { precise: true }]) {
       await using model = await load(options.kv ?? 'tq4', { tiers, ...options });
       expect((await model.complete(promptOf(100), greedy)).usage.reusedTokens, JSON.stringify(options)).toBe(0);
     }
@@ -198,11 +210,11 @@ describe('a cache that others fill', () => {
   it('takes no more than its capacity, and restores when there is room', async () => {
     const tiers = [hostStore()];
     const prompt = promptOf(150);
-    await using roomy = await load('mead2', { tiers });
+    await using roomy = await load('tq4', { tiers }, mimir);
     const computed = await roomy.complete(prompt, greedy);
     await roomy.dispose();
     const kvMemory = planBytes(roomy.plan, 250) + planBytes(roomy.plan, 20);
-    await using model = await load('mead2', { tiers, kvMemory, maxSequences: 4 });
+    await using model = await load('tq4', { tiers, kvMemory, maxSequences: 4 }, mimir);
     const older = model.complete(promptOf(200), { ...greedy, maxTokens: 40 });
     // It comes when the pages of the older one fill the cache, which then takes its own.
     const running = () => model.stats().running > 0 && model.stats().used > kvMemory / 2;
@@ -214,6 +226,41 @@ describe('a cache that others fill', () => {
     expect(traceOf(answer)).toEqual(traceOf(computed));
     expect(answer.usage.reusedTokens).toBe(144);
     expectReleased(model);
+  });
+});
+
+describe('eight conversations in a cache for two', () => {
+  const talk = async (model: Model, i: number) => {
+    await using conversation = model.conversation({ system: 'Answer from the text.', tenant: i % 2 ? 'other' : '' });
+    const traces: string[] = [];
+    for (const turn of [`House ${i} has ${'a red door, '.repeat(i + 2)}and no window.`, 'Which door?', 'Why?'])
+      traces.push(...traceOf(await conversation.send(turn, greedy).result()));
+    return traces;
+  };
+  const all = <T>(work: (i: number) => Promise<T>) => Promise.all(Array.from({ length: 8 }, (_, i) => work(i)));
+
+  it.each(ALL_CASES ? ['f16', 'tq4'] : ['tq4'])('%s: each gets the answers that it gets alone', async kv => {
+    await using roomy = await load(kv);
+    const alone: string[][] = [];
+    for (let i = 0; i < 8; i++) alone.push(await talk(roomy, i));
+    const kvMemory = 2 * planBytes(roomy.plan, 260);
+    await using model = await load(kv, { tiers: 'host=1GB', kvMemory, maxSequences: 4 });
+    for (let round = 0; round < 2; round++) expect(await all(i => talk(model, i))).toEqual(alone);
+    const { evictions, used, capacity, tiers } = model.stats();
+    expect([evictions > 0, used <= capacity, tiers[0].hits > 0]).toEqual([true, true, true]);
+    expectReleased(model);
+  });
+});
+
+describeGpu('on a GPU', () => {
+  itAll('the same text from host memory', { timeout: 300_000 }, async () => {
+    const tiers = [hostStore()];
+    const onGpu = () => load('tq4', { device: 'webgpu', tiers });
+    await using first = await onGpu();
+    const computed = await first.complete(promptOf(60), greedy);
+    await first.dispose();
+    await using model = await onGpu();
+    await expectRestored(model, 60, computed);
   });
 });
 

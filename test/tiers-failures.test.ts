@@ -189,6 +189,9 @@ describe('the engine of a server', () => {
       expect(second.usage.prompt_tokens_details.cached_tokens).toBe(112);
       expect(second.choices[0].text).toBe(first.choices[0].text);
       expect(engine.restarts).toBe(1);
+      const metrics = await (await app.fetch(new Request('http://localhost/metrics'))).text();
+      // The sinks and seven pages.
+      expect(metrics).toMatch(/^kvasir_tier_hits_total\{tier="disk",model_name="tiny"\} 8$/m);
     } finally {
       await engine.close();
     }

@@ -44,8 +44,6 @@ export async function openTier(tier: Tier, options: OpenTiersOptions): Promise<L
       return openRedisStore({ ...options, urls: tier.urls, cluster: tier.cluster });
     }
     default:
-      throw new InputError(
-        `A tier is { type: 'host' | 'disk' | 'redis', ... } or a store; got ${describeValue(tier)}.`,
-      );
+      throw new InputError(`A tier is a host, disk or redis tier, or a store; got ${describeValue(tier)}.`);
   }
 }

@@ -43,7 +43,7 @@ export interface SamplingFlags {
 }
 
 /** Of `--tier`. */
-export const TIER_HELP = 'where pages are stored, the fastest first: host=4GiB,disk=/dir:50GiB,redis=redis://host:6379';
+const TIER_HELP = 'where pages are stored, the fastest first: host=4GiB,disk=/dir:50GiB,redis=redis://host:6379';
 
 export function addDeviceOptions(command: Command): Command {
   return command
@@ -192,18 +192,8 @@ export async function formatStats(
   ].join('\n');
 }
 
-/** "disk 12.0 MiB of 50.0 GiB, 40 pages found, 2 not found, 15 stored". */
-export function formatTier({
-  name,
-  bytes,
-  capacity,
-  hits,
-  misses,
-  puts,
-  skipped,
-  errors,
-  lastError,
-}: TierStats): string {
+/** "disk 12.0 MiB of 50.0 GiB, 40 records found, 2 not found, 15 stored". */
+function formatTier({ name, bytes, capacity, hits, misses, puts, skipped, errors, lastError }: TierStats): string {
   const size = bytes === undefined ? '' : ` ${formatBytes(bytes)} of ${formatBytes(capacity ?? bytes)},`;
   return [
     `${name}${size} ${formatCount(hits)} records found`,

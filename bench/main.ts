@@ -10,6 +10,7 @@ import { benchMemory } from './memory.ts';
 import { benchPrefix } from './prefix.ts';
 import { benchQuality } from './quality.ts';
 import { benchServe } from './serve.ts';
+import { benchTiers } from './tiers.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
@@ -27,6 +28,8 @@ const usage = `usage: npm run bench -- NAME [options]
               --model FILE --kv SPEC --prompt 16384 --chats 4 --tokens 64 --threads N
   prefix      time to first token of a prompt whose beginning is known, and of an edited chat
               --model FILE --kv SPEC --prompt 4096 --rounds 3 --threads N
+  tiers       decoding with and without tiers, and the time to first token of a prompt from each tier
+              --model FILE --kv SPEC --prompt 4096 --tokens 256 --rounds 3 --threads N --url redis://127.0.0.1:6379
   attention   attention on packed pages only
               --device wasm: --kv SPECS --depths 16384 --threads N
               --device webgpu: --kv SPECS --work 64x8192,1x131072 --heads 32/8/128 --split 4 --no-subgroups
@@ -110,6 +113,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', tokens: '32', ...options }),
   arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),
   prefix: options => benchPrefix({ kv: 'tq4', prompt: '4096', ...options }),
+  tiers: options => benchTiers({ kv: 'tq4', prompt: '4096', ...options }),
   agree: options => benchAgree({ kv: 'f16', device: 'wasm', ...options }),
   attention: options =>
     (options.device ?? 'webgpu') === 'webgpu'

@@ -7,6 +7,16 @@ const MAX_BLOCKING_MS = 12;
 export const yieldToEventLoop = (): Promise<void> =>
   new Promise(resolve => (typeof setImmediate === 'function' ? setImmediate(resolve) : setTimeout(resolve)));
 
+/** Waits for the work, at most `ms` milliseconds. Its failure is ignored. */
+export async function settleWithin(work: Promise<unknown>, ms: number): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<void>(resolve => {
+    timer = setTimeout(resolve, ms);
+  });
+  await Promise.race([work.catch(() => {}), late]);
+  clearTimeout(timer);
+}
+
 export interface Yielder {
   /** Whether the event loop has been blocked for too long. */
   isDue(): boolean;

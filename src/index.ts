@@ -5,8 +5,14 @@
 export type { AdvisorStats } from './cache/graph/advisor.ts';
 export type { KvCacheStats } from './cache/kv-cache.ts';
 export type { LeafLayout } from './cache/leaf.ts';
+export type { LeafKey } from './cache/leaf-key.ts';
 export type { EvictionPolicyName, EvictionStats } from './cache/policies/open-eviction.ts';
+export type { CacheRecord, RecordKind } from './cache/record.ts';
 export type { SessionSource, SessionTarget } from './cache/session-io.ts';
+export type { Latency, LeafStore, RecordName, StoreStats } from './cache/store/leaf-store.ts';
+export type { TiersInput } from './cache/store/open-tiers.ts';
+export type { TierStats } from './cache/store/tier-chain.ts';
+export type { Tier } from './cache/store/tiers.ts';
 export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
 export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
 export { zoo } from './codec/zoo.ts';

@@ -6,6 +6,7 @@ import { afterAll, expect, it } from 'vitest';
 import { openDiskStore } from '../src/cache/store/disk-store.ts';
 import { kvasir } from './command.ts';
 import { testRecord } from './store-records.ts';
+import { mimir } from './support/serve.ts';
 
 const path = mkdtempSync(join(tmpdir(), 'kvasir-cache-'));
 afterAll(() => rmSync(path, { recursive: true }));
@@ -28,4 +29,23 @@ it('lists what is stored by tenant, and deletes it', async () => {
   expect(left).toMatchObject([{ model: 'abababababababab', records: 2 }]);
   await kvasir(['cache', 'rm', path, '--all']);
   expect((await kvasir(['cache', 'ls', path])).stdout).toBe(`${path} holds nothing.\n`);
+});
+
+it('`kvasir doctor --tier` tries each tier', async () => {
+  const { stdout } = await kvasir(['doctor', '--tier', `host=64MB,disk=${path}:64MB,redis=redis://127.0.0.1:1`]);
+  expect(stdout).toMatch(/^tiers +host: first record after [\d.]+ ms, reads .*\/s, writes .*\/s$/m);
+  expect(stdout).toMatch(/^ +disk .*: first record after/m);
+  expect(stdout).toMatch(/^ +redis: not available: Redis does not answer/m);
+  expect((await kvasir(['cache', 'ls', path])).stdout).toBe(`${path} holds nothing.\n`);
+});
+
+it('`kvasir run --tier` finds the pages of an earlier run', async () => {
+  const text = 'The hall has a red door, and the door has a number. '.repeat(20);
+  const args = ['run', mimir, text, '--max-tokens', '2', '--temperature', '0', '--stats', '--device', 'wasm'];
+  args.push('--tier', `disk=${path}:64MB`);
+  const first = await kvasir(args);
+  expect(first.stderr).toMatch(/ tokens \(0 reused\)/);
+  const second = await kvasir(args);
+  expect(second.stderr).toMatch(/ tokens \([1-9][\d,]* reused\)[\s\S]*\ndisk .* records found/);
+  expect(second.stdout).toBe(first.stdout);
 });

@@ -2,7 +2,8 @@
 import type { KvCache } from '../src/cache/kv-cache.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { type GenerateOptions, generate } from '../src/engine/generate.ts';
-import { type Cancellation, createScheduler, type Scheduler } from '../src/engine/scheduler.ts';
+import type { Cancellation } from '../src/engine/request.ts';
+import { createScheduler, type Scheduler } from '../src/engine/scheduler.ts';
 import { createStream, type Result, type Stream, type Token } from '../src/engine/stream.ts';
 import type { Tensor } from '../src/kernel/device.ts';
 import { createPlan, fixedBytes, type Plan } from '../src/plan/plan.ts';

@@ -10,11 +10,16 @@ import type { Device, KvShape } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
 import type { EvictionPolicy } from './eviction.ts';
 import { f16Block, f16BlockBytes, type LeafLayout, partOffsets } from './leaf.ts';
+import type { LeafKey } from './leaf-key.ts';
+import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
-import { createPool, type SharedBlock } from './pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from './prefix.ts';
+import { createPool, type Pool, type SharedBlock } from './pool.ts';
+import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type PrefixNode } from './prefix.ts';
 import { createSequence, type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
+import { createSpill } from './spill.ts';
+import type { TierChain } from './store/tier-chain.ts';
 import { tailFileBytes, tailTokens, writeTail } from './tail.ts';
+import { createWarmer, type Warm } from './warm.ts';
 
 export interface KvCacheOptions {
   device: Device;
@@ -28,6 +33,17 @@ export interface KvCacheOptions {
   capacity?: number;
   policy?: EvictionPolicy<PrefixNode>;
   onEvent?: (event: PrefixEvent) => void;
+  /** Where sealed leaves are stored, and found again after they were evicted. Not with a recent window. */
+  tiers?: CacheTiers;
+}
+
+/** What connects a cache with its tiers. */
+export interface CacheTiers {
+  chain: TierChain;
+  /** The key of what precedes the first page of a salt. */
+  rootKey(salt: string): LeafKey;
+  /** Runs work between two passes. */
+  exclusive<T>(work: () => Promise<T>): Promise<T>;
 }
 
 /** Who may continue a snapshot: a conversation. */
@@ -80,6 +96,10 @@ export interface KvCache {
   take(owner: Owner): Sequence | undefined;
   /** Starts restoring a sequence from stored bytes. Call `finish` or `discard`. */
   restore(salt?: string): Restoring;
+  /** Fetches the pages of a prompt that the tiers have and the index lacks; undefined if there are none to look for. */
+  warm: Warm;
+  /** Hands the leaves that were sealed so far to the tiers. */
+  settle(): Promise<void>;
   /** Whether `bytes` more fit, after evicting snapshots and leaves that nobody uses. */
   makeRoom(bytes: number): boolean;
   /** Frees snapshots and cached leaves. Running sequences must be disposed before. */
@@ -147,7 +167,12 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     onIdle: shared => index.noteIdle(shared as Leaf),
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
-  const index = createPrefixIndex(() => pool, { pageTokens, policy: options.policy, onEvent: options.onEvent });
+  const { policy, onEvent } = options;
+  const index: PrefixIndex = createPrefixIndex(() => pool, {
+    ...{ pageTokens, policy, onEvent },
+    onInsert: node => tiers?.onInsert(node),
+  });
+  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, pool, index });
   // In shadow mode prompts read f16 pages and answers codes, so a page depends on more than its tokens.
   const published = layout.exact ? undefined : index;
   const create = (salt: string, start?: SequenceStart) =>
@@ -302,11 +327,26 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         discard,
       };
     },
+    warm: tiers?.warm ?? (() => undefined),
+    settle: async () => tiers?.settle(),
     makeRoom: pool.makeRoom,
     dispose() {
       while (dropOldestSnapshot() || index.evict());
       options.policy?.dispose?.();
     },
+  };
+}
+
+function connectTiers(options: Omit<KvCacheOptions, 'tiers'> & CacheTiers & { pool: Pool; index: PrefixIndex }) {
+  const keys = createNodeKeys(options.rootKey);
+  const spill = createSpill({ ...options, keys, sinks: options.shape.sinks });
+  return {
+    onInsert(node: PrefixNode) {
+      keys.add(node);
+      spill.add(node);
+    },
+    settle: spill.settle,
+    warm: createWarmer({ ...options, keys, onWarmed: spill.remove }),
   };
 }
 

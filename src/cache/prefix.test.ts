@@ -45,6 +45,21 @@ const tokensOf = (text: string) => [...text].map(char => char.charCodeAt(0));
 const pagesOf = (text: string) =>
   Array.from({ length: text.length / P }, (_, i) => tokensOf(text.slice(i * P, (i + 1) * P)));
 
+describe('keeping', () => {
+  it('evicts other leaves only, and the leaf itself again later', () => {
+    const { store, release, index, find } = create();
+    release(store('onceupon'));
+    release(store('thereisa'));
+    const [, node] = index.find('', tokensOf('onceupon'), 8);
+    index.keeping(node, () => {
+      for (let i = 0; i < 2; i++) expect(index.evict()).toBe(true);
+      expect([find('onceupon'), find('thereisa')]).toEqual(['onceupon', '']);
+    });
+    expect(index.evict()).toBe(true);
+    expect(find('onceupon')).toBe('once');
+  });
+});
+
 describe('find', () => {
   it('finds nothing in an empty index', () => {
     expect(create().find('onceupon')).toBe('');

@@ -51,6 +51,8 @@ export interface PrefixIndex {
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
+  /** Runs work that may evict leaves, but not this one. */
+  keeping<T>(node: PrefixNode, work: () => T): T;
   /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
 }
@@ -59,16 +61,20 @@ export interface PrefixOptions {
   pageTokens: number;
   policy?: EvictionPolicy<PrefixNode>;
   onEvent?: (event: PrefixEvent) => void;
+  /** A leaf was added. */
+  onInsert?: (node: PrefixNode) => void;
 }
 
 export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): PrefixIndex {
-  const { pageTokens, policy = createLru(), onEvent } = options;
+  const { pageTokens, policy = createLru(), onEvent, onInsert } = options;
   const roots = new Map<string, PrefixNode>();
   let size = 0;
   let idle = 0;
   let idleBytes = 0;
   let clock = 0;
   let ids = 0;
+  /** The leaf that must not be evicted now, and whether the policy has named it meanwhile. */
+  let kept: { node: PrefixNode; wasNext: boolean } | undefined;
 
   const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key'>): PrefixNode => ({
     ...node,
@@ -159,6 +165,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       leaf.node = node;
       noteUse(node);
       if (onEvent) onEvent({ type: 'stored', id: node.id, parent: parent.id, salt: node.salt, tokens: node.tokens });
+      onInsert?.(node);
       return node;
     },
     noteIdle({ node }) {
@@ -173,8 +180,22 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       noteIdleCount(node, -1);
       noteUse(node);
     },
+    keeping(node, work) {
+      kept = { node, wasNext: false };
+      try {
+        return work();
+      } finally {
+        const { wasNext } = kept;
+        kept = undefined;
+        if (wasNext) offer(node);
+      }
+    },
     evict() {
       for (let node = policy.next(); node; node = policy.next()) {
+        if (node === kept?.node) {
+          kept.wasNext = true;
+          continue;
+        }
         // It is in use again, or has children now; it is offered again when that ends.
         if (!isEvictable(node) || node.leaf?.node !== node) continue;
         remove(node);

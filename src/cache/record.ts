@@ -17,9 +17,10 @@ import { formatCount } from '../units.ts';
 import { crc32c } from './crc32c.ts';
 import { KEY_BYTES, type LeafKey } from './leaf-key.ts';
 
-const RECORD_KINDS = ['manifest', 'leaf', 'sinks', 'tail'] as const;
+export type RecordKind = 'manifest' | 'leaf' | 'sinks' | 'tail';
 
-export type RecordKind = (typeof RECORD_KINDS)[number];
+/** By number, from 1 on. */
+const RECORD_KINDS: readonly RecordKind[] = ['manifest', 'leaf', 'sinks', 'tail'];
 
 export interface CacheRecord {
   kind: RecordKind;

@@ -2,6 +2,7 @@
 import { arch, availableParallelism, cpus, freemem, platform, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
 import { leafLayout } from '../cache/leaf.ts';
+import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { defaultMemoryLimit } from '../engine/budget.ts';
@@ -12,12 +13,14 @@ import { findAdapter } from '../kernel/webgpu/adapter.ts';
 import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
 import { codecKernels, dumpKernel } from '../kernel/webgpu/dump.ts';
 import { formatBytes, formatFileSize, parseCount } from '../units.ts';
+import { examineTiers, formatTierReport } from './doctor-tiers.ts';
 
 export function addDoctor(program: Command): void {
   program
     .command('doctor')
     .description('show what this machine can do: devices, memory, models')
     .option('--json', 'print the report as JSON')
+    .option('--tier <list>', 'also try these tiers: host=1GiB,disk=/dir:50GiB,redis=redis://host:6379', parseTiers)
     .option('--wgsl <spec>', 'print the WebGPU kernels that seal and read a codec instead; needs no GPU')
     .option('-d, --dim <n>', 'with --wgsl: head dimension', parseCount, 128)
     .option('--page-tokens <n>', 'with --wgsl: tokens per page', parseCount, 128)
@@ -33,13 +36,14 @@ export function addDoctor(program: Command): void {
         console.log(await codecWgsl(options.wgsl, options));
         return;
       }
-      const report = await examine();
+      const report = await examine(options.tier);
       console.log(options.json ? JSON.stringify(report, null, 1) : render(report));
     });
 }
 
 interface DoctorOptions {
   json?: boolean;
+  tier?: Tier[];
   wgsl?: string;
   dim: number;
   pageTokens: number;
@@ -63,7 +67,7 @@ async function codecWgsl(spec: string, { dim, pageTokens, rows, subgroups, preci
   return kernels.map(dumpKernel).join('\n\n');
 }
 
-async function examine() {
+async function examine(tiers: readonly Tier[] = []) {
   return {
     node: process.version,
     system: `${platform()} ${release()}, ${arch()}`,
@@ -73,6 +77,7 @@ async function examine() {
     wasm: await wasmSupport(),
     gpu: await examineGpu(),
     devices: await listDevices(),
+    tiers: await examineTiers(tiers),
     cache: {
       folder: cacheDir(process.env),
       models: (await listModels()).map(({ name, bytes }) => ({ name, bytes })),
@@ -106,6 +111,7 @@ function render({
   wasm,
   gpu,
   devices,
+  tiers,
   cache,
 }: Awaited<ReturnType<typeof examine>>): string {
   const yes = (has: boolean) => (has ? 'yes' : 'no');
@@ -122,6 +128,7 @@ function render({
       const text = unwanted === undefined ? about : `${about}, only on request: ${unwanted}`;
       return line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? text : `not available: ${missing}`}`);
     }),
+    ...tiers.map((tier, i) => line(i === 0 ? 'tiers' : '', formatTierReport(tier))),
     line('cache', cache.folder),
     ...(models.length > 0 ? models : ['no models yet: kvasir pull org/repo']).map(text => line('', text)),
   ].join('\n');

@@ -2,6 +2,8 @@
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
 import { checkPolicyName, policyNames } from '../cache/policies/policies.ts';
+import type { TierStats } from '../cache/store/tier-chain.ts';
+import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ChatOptions, Conversation } from '../engine/conversation.ts';
 import type { LiveDivergence } from '../engine/live-divergence.ts';
@@ -26,6 +28,7 @@ export interface ModelOptions {
   overflow: 'error' | 'slide';
   shadow?: boolean;
   eviction?: string;
+  tier?: Tier[];
   device: DeviceName;
   threads?: number;
   memory?: number;
@@ -42,6 +45,9 @@ export interface SamplingFlags {
   stop?: string[];
   system?: string;
 }
+
+/** Of `--tier`. */
+const TIER_HELP = 'where pages are stored, the fastest first: host=4GiB,disk=/dir:50GiB,redis=redis://host:6379';
 
 export function addDeviceOptions(command: Command): Command {
   return command
@@ -65,7 +71,8 @@ export function addModelOptions(command: Command): Command {
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
     .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error')
-    .option('--eviction <policy>', `what leaves a full cache first: ${policyNames.join(', ')} (default: lru)`);
+    .option('--eviction <policy>', `what leaves a full cache first: ${policyNames.join(', ')} (default: lru)`)
+    .option('--tier <list>', TIER_HELP, parseTiers);
   return addDeviceOptions(command);
 }
 
@@ -112,6 +119,7 @@ export async function loadOptions(name: string, options: ModelOptions, signal?: 
   const profile = await resolveProfileFlag(options.profile, name, signal);
   return {
     ...{ kv, contextMemory, kvMemory, context, profile, overflow, shadow, eviction, device, threads },
+    tiers: options.tier,
     memoryLimit: memory,
   };
 }
@@ -190,6 +198,7 @@ export async function formatStats(
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
     `${model.plan.spec} cache ${formatBytes(pages + tails)}, and ${formatBytes(cached)} kept for later prompts, of at most ` +
       formatBytes(capacity),
+    ...model.stats().tiers.map(formatTier),
     `${formatBytes(total)} in all on ${name}${name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''}`,
     ...(quality ? [formatQuality(quality)] : []),
     ...(divergence ? [formatDivergence(divergence)] : []),
@@ -201,6 +210,18 @@ export async function formatStats(
 const formatDivergence = ({ nats, top1, tokens }: LiveDivergence): string =>
   `measured divergence ${formatShort(nats)} nats per token over ${formatCount(tokens)} tokens, ` +
   `${(100 * top1).toFixed(1)} % the same most likely token`;
+
+/** "disk 12.0 MiB of 50.0 GiB, 40 records found, 2 not found, 15 stored". */
+function formatTier({ name, bytes, capacity, hits, misses, puts, skipped, errors, lastError }: TierStats): string {
+  const size = bytes === undefined ? '' : ` ${formatBytes(bytes)} of ${formatBytes(capacity ?? bytes)},`;
+  return [
+    `${name}${size} ${formatCount(hits)} records found`,
+    `${formatCount(misses)} not found`,
+    `${formatCount(puts)} stored`,
+    ...(skipped > 0 ? [`${formatCount(skipped)} skipped`] : []),
+    ...(errors > 0 ? [`${formatCount(errors)} errors: ${lastError}`] : []),
+  ].join(', ');
+}
 
 /** "error 1.12 times that of the calibration text over 12 pages; estimated divergence 0.0145 nats per token". */
 function formatQuality({ ratio, pages, estimated }: Quality): string {

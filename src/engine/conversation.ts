@@ -22,8 +22,8 @@ import {
 } from './generate.ts';
 import type { Constraints } from './grammar/constraint.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
+import type { Cancellation } from './request.ts';
 import { reuseTokens } from './reuse-tokens.ts';
-import type { Cancellation } from './scheduler.ts';
 import { saveSession } from './session.ts';
 import { createStream, type Result, type Stream, type StreamBody, type Token } from './stream.ts';
 import { decodeVectors, type Vectors } from './vector-decode.ts';

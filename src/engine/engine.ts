@@ -66,7 +66,10 @@ export interface Engine {
   /** A sequence of its own, without limit and without sharing: for measurements. */
   openSequence(plan: Plan, context: number): Sequence;
   /** A cache that many sequences share. `capacity`: max bytes. */
-  openCache(plan: Plan, options: Pick<KvCacheOptions, 'context' | 'overflow' | 'capacity' | 'policy'>): KvCache;
+  openCache(
+    plan: Plan,
+    options: Pick<KvCacheOptions, 'context' | 'overflow' | 'capacity' | 'policy' | 'tiers'>,
+  ): KvCache;
   /** Runs one piece of work at a time, since all share the scratch. Rejects with an InputError after disposal. */
   exclusive<T>(work: (engine: Engine) => Promise<T>): Promise<T>;
   /** Waits for the running work, then frees everything. Can be called twice. */

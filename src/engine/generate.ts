@@ -3,6 +3,7 @@
  * of the prompt that is not in the cache, then decodes one token per pass.
  */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
+import { saltOf } from '../cache/salt.ts';
 import { CapacityError, InputError } from '../errors.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { maxTokensIn, type Plan } from '../plan/plan.ts';
@@ -13,8 +14,9 @@ import type { JsonSchema } from './grammar/schema.ts';
 import { measureLiveDivergence } from './live-divergence.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
+import type { Cancellation } from './request.ts';
 import { createSampler, type Sampled, type SampleOptions } from './sample.ts';
-import type { Cancellation, Scheduler } from './scheduler.ts';
+import type { Scheduler } from './scheduler.ts';
 import { createStopMatcher } from './stop.ts';
 import type { Result, Token } from './stream.ts';
 
@@ -182,10 +184,6 @@ export async function prefill(
     onToken: () => false,
   });
 }
-
-/** What separates prefixes in the cache. Users may choose a salt, and must not reach another tenant's prefixes by it. */
-const saltOf = (tenant: string, cacheSalt?: string): string =>
-  cacheSalt === undefined ? tenant : JSON.stringify([tenant, cacheSalt]);
 
 interface WriteResult {
   /** Text that is final. */

@@ -1,6 +1,6 @@
 /** The public model: load it, generate text, dispose it. */
 
-import type { KvCacheStats } from '../cache/kv-cache.ts';
+import type { CacheTiers, KvCacheStats } from '../cache/kv-cache.ts';
 import {
   type Eviction,
   type EvictionPolicyName,
@@ -8,9 +8,12 @@ import {
   openEviction,
 } from '../cache/policies/open-eviction.ts';
 import type { SessionSource } from '../cache/session-io.ts';
+import type { TiersInput } from '../cache/store/open-tiers.ts';
+import type { TierStats } from '../cache/store/tier-chain.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { type DeviceError, InputError } from '../errors.ts';
+import { settleWithin } from '../event-loop.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -45,6 +48,7 @@ import { randomSeed } from './random.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
 import { restoreSession } from './session.ts';
 import type { Result, Stream, Token } from './stream.ts';
+import { openModelTiers, tiersNotice } from './tiers.ts';
 
 /** Options of `loadModel`. */
 export interface LoadOptions extends EngineOptions {
@@ -74,6 +78,11 @@ export interface LoadOptions extends EngineOptions {
   overflow?: 'error' | 'slide';
   /** Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. */
   eviction?: EvictionPolicyName;
+  /**
+   * Where sealed pages are stored, so that they are found again after they were evicted or the process has ended, the
+   * fastest first: `host=4GiB,disk=/dir:50GiB,redis=redis://host:6379`, or objects. Default: none.
+   */
+  tiers?: TiersInput;
 }
 
 /** Memory in use, in bytes. */
@@ -94,6 +103,8 @@ export interface MemoryUse {
 /** The state of a model's cache and scheduler. */
 export interface ModelStats extends KvCacheStats, SchedulerStats {
   eviction: EvictionStats;
+  /** The tiers, the fastest first. */
+  tiers: readonly TierStats[];
 }
 
 /** The device that a model runs on. */
@@ -155,6 +166,8 @@ export interface Model extends AsyncDisposableLike {
 }
 
 const MAX_DEFAULT_CONTEXT = 32768;
+/** A model is disposed after this time even if a store has not taken all pages. */
+const SPILL_TIME_LIMIT_MS = 10_000;
 
 /**
  * Loads a GGUF model: a path, a hub name (`org/repo:Q4_K_M`, after `kvasir pull`), a URL, or the bytes.
@@ -179,11 +192,13 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     throw error;
   }
   const engine = await loadEngine(file, { plan, context, kvMemory: options.kvMemory ?? 'auto' }, options);
+  const tiers = await openTiersIfAny(engine, plan, options.tiers);
   const notices = [
     template.note,
     profileNotice,
     plan.notice,
     context > config.context && longContextNotice(context, config),
+    options.tiers?.length && tiersNotice(plan, overflow),
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
   const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
@@ -197,7 +212,19 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     capacity,
     maxSequences,
     eviction,
+    tiers,
   });
+}
+
+/** With a recent window and in shadow mode they are not used: see `tiersNotice`. */
+async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): Promise<CacheTiers | undefined> {
+  if (!tiers?.length || plan.window.recent > 0 || plan.leaf.exact) return undefined;
+  try {
+    return await openModelTiers(engine, plan, tiers);
+  } catch (error) {
+    await engine.dispose();
+    throw error;
+  }
 }
 
 const longContextNotice = (context: number, config: ModelConfig): string =>
@@ -213,11 +240,12 @@ interface ModelParts {
   capacity: number;
   maxSequences: number;
   eviction: Eviction;
+  tiers?: CacheTiers;
 }
 
 function createModel(parts: ModelParts): Model {
-  const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction } = parts;
-  const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy });
+  const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction, tiers } = parts;
+  const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy, tiers });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
   const constraints = createConstraints(engine.tokenizer);
   const generation = { engine, cache, scheduler, plan, context, overflow, constraints };
@@ -244,8 +272,10 @@ function createModel(parts: ModelParts): Model {
   const dispose = () => {
     disposal ??= (async () => {
       await Promise.all([...answering].map(one => one.dispose()));
+      await settleWithin(cache.settle(), SPILL_TIME_LIMIT_MS);
       cache.dispose();
       await engine.dispose();
+      await tiers?.chain.close();
     })();
     return disposal;
   };
@@ -266,7 +296,12 @@ function createModel(parts: ModelParts): Model {
       const tails = used - pages - cachedBytes;
       return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
     },
-    stats: () => ({ ...cache.stats, ...scheduler.stats, eviction: eviction.stats() }),
+    stats: () => ({
+      ...cache.stats,
+      ...scheduler.stats,
+      eviction: eviction.stats(),
+      tiers: tiers?.chain.stats ?? [],
+    }),
     ping: () =>
       engine.exclusive(async ({ device, scratch }) => {
         // A read waits for all operations before it.

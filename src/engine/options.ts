@@ -52,6 +52,11 @@ export const loadRules = {
   context: integer(1),
   overflow: oneOf('error', 'slide'),
   eviction: oneOf(...policyNames),
+  tiers: rule(
+    "tiers as text such as 'host=4GiB', or an array of tiers and stores",
+    value =>
+      typeof value === 'string' || (Array.isArray(value) && value.every(tier => typeof tier === 'object' && tier)),
+  ),
   precise: boolean,
   batchInvariant: boolean,
   warmUp: boolean,

@@ -1,6 +1,14 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { admissionOrder, type Candidate, chooseRows, chooseVictim, notePass, promptRowsPerPass } from './schedule.ts';
+import {
+  admissionOrder,
+  type Candidate,
+  chooseRows,
+  chooseVictim,
+  notePass,
+  promptRowsPerPass,
+  warmingWait,
+} from './schedule.ts';
 
 const request = (arrival: number, promptRows = 0, options: Partial<Candidate> = {}): Candidate => ({
   ...{ arrival, promptRows, tenant: '', ready: true, lastTurn: -1 },
@@ -139,5 +147,30 @@ describe('the number of prompt rows', () => {
     times = notePass(times, { decodeRows: 4, promptRows: 20, ms: 50 });
     expect(times).toEqual({ decode: 10, perPromptRow: 2 });
     expect(notePass(times, { decodeRows: 0, promptRows: 10, ms: 40 }).perPromptRow).toBe(3);
+  });
+});
+
+describe('waiting for pages from a tier', () => {
+  const page = 128;
+  /** 128 ms per page. */
+  const times = { perPromptRow: 1 };
+  const nothing = { arrived: 0, left: 10, arrivedMs: 0, silentMs: 0 };
+
+  it('takes no longer than computing them would', () => {
+    expect(warmingWait(nothing, times, page)).toBe(1280);
+    expect(warmingWait({ ...nothing, silentMs: 1000 }, times, page)).toBe(280);
+    expect(warmingWait({ ...nothing, silentMs: 1300 }, times, page)).toBe(0);
+  });
+
+  it('is bounded where computing is slow, or its speed is not known yet', () => {
+    expect(warmingWait({ ...nothing, left: 1000 }, times, page)).toBe(2000);
+    expect(warmingWait(nothing, {}, page)).toBe(2000);
+    expect(warmingWait({ ...nothing, silentMs: 2000 }, {}, page)).toBe(0);
+  });
+
+  it('goes on while they come faster than they could be computed', () => {
+    expect(warmingWait({ arrived: 5, left: 5, arrivedMs: 500, silentMs: 40 }, times, page)).toBe(600);
+    expect(warmingWait({ arrived: 5, left: 5, arrivedMs: 700, silentMs: 0 }, times, page)).toBe(0);
+    expect(warmingWait({ arrived: 10, left: 0, arrivedMs: 1, silentMs: 0 }, times, page)).toBe(0);
   });
 });

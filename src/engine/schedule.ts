@@ -1,5 +1,7 @@
 /** The decisions of the scheduler, as pure functions: which rows run next, who is admitted, and who makes room. */
 
+import type { WarmingProgress } from '../cache/warm.ts';
+
 /** A request as the decisions see it. */
 export interface Candidate {
   /** Order of arrival. */
@@ -127,4 +129,21 @@ export function notePass(
   if (promptRows === 0) return { ...times, decode: mix(times.decode, ms) };
   const decode = decodeRows > 0 ? (times.decode ?? 0) : 0;
   return { ...times, perPromptRow: mix(times.perPromptRow, Math.max(0.1 * ms, ms - decode) / promptRows) };
+}
+
+/** A request waits at most this long for the next page from a tier, in ms. */
+const MAX_WARMING_WAIT_MS = 2000;
+
+/**
+ * How long a request should still wait for pages that come from tiers, in ms; 0: compute the rest. It waits as long as they
+ * come faster than they could be computed, and for the next one no longer than computing all of the rest would take.
+ */
+export function warmingWait(
+  { arrived, left, arrivedMs, silentMs }: WarmingProgress,
+  { perPromptRow = Number.POSITIVE_INFINITY }: PassTimes,
+  pageTokens: number,
+): number {
+  const computingMs = perPromptRow * pageTokens;
+  if (left === 0 || arrivedMs > arrived * computingMs) return 0;
+  return Math.max(0, Math.min(MAX_WARMING_WAIT_MS, left * computingMs) - silentMs);
 }

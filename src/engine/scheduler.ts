@@ -6,55 +6,26 @@
  * If the device samples, the next pass is recorded while the current one runs: its input is a handle of the sampled token,
  * whose id the host has not read yet. If a request ends with that token, its sequence holds one token too many.
  */
-import { type KvCache, type Owner, sharedLength } from '../cache/kv-cache.ts';
+import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { CapacityError } from '../errors.ts';
 import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
 import type { Engine } from './engine.ts';
+import type { Request } from './request.ts';
 import type { Sampled, Sampler } from './sample.ts';
 import {
   admissionOrder,
-  type Candidate,
   chooseRows,
   chooseVictim,
   notePass,
   type PassTimes,
   type Piece,
   promptRowsPerPass,
+  warmingWait,
 } from './schedule.ts';
-
-/** Checked between two passes; an AbortSignal is one. */
-export interface Cancellation {
-  readonly aborted: boolean;
-}
-
-/** A prompt to continue, and who is told about it. */
-export interface Request {
-  readonly prompt: readonly number[];
-  /** Tenants get equal shares of the device. */
-  readonly tenant: string;
-  /** Requests with the same salt share prefixes. */
-  readonly salt: string;
-  /** Who continues the sequence afterwards, exactly where it ended; undefined: nobody. */
-  readonly owner?: Owner;
-  readonly sampler: Sampler;
-  readonly maxTokens: number;
-  /** In shadow mode, whether decoding reads the f16 pages too, as prompts do. */
-  readonly readExact?: boolean;
-  readonly cancellation?: Cancellation;
-  /** Whether the reader has fallen behind: then it gets no further tokens for now. */
-  isParked(): boolean;
-  /** When it is first admitted: how many tokens of the prompt were known. */
-  onStart(reusedTokens: number): void;
-  /** After each chunk of the prompt: tokens in the cache. */
-  onPrefill(tokens: number): void;
-  /** Returns false to end. `dropped`: tokens that the sequence has dropped by sliding. */
-  onToken(sampled: Sampled, dropped: number): boolean;
-  /** Before the sequence is released; no pass is running on it. Not called after an error. */
-  onEnd?(sequence: Sequence): void | Promise<void>;
-}
+import { createTask, type Task } from './task.ts';
 
 export interface SchedulerStats {
   waiting: number;
@@ -68,28 +39,6 @@ export interface Scheduler {
   submit(request: Request): Promise<void>;
   /** Call it when a reader reads again, or a request was cancelled. */
   wake(): void;
-}
-
-/** A request in the scheduler. */
-interface Task extends Candidate {
-  request: Request;
-  lastTurn: number;
-  /** The prompt and the tokens so far. */
-  tokens: number[];
-  /** While it is running. */
-  sequence?: Sequence;
-  /** Tokens before this are prompt rows. */
-  promptEnd: number;
-  /** The next token, sampled on the device and not read yet. */
-  handle?: number;
-  /** Tokens that are sampled, or are being sampled. */
-  sampled: number;
-  /** Passes that it takes part in. */
-  flights: number;
-  started: boolean;
-  ended: boolean;
-  error?: unknown;
-  settle(): void;
 }
 
 /** A pass whose results are not delivered yet. */
@@ -119,6 +68,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   let lastLanding = 0;
   let isLooping = false;
   let wakeUp: () => void = () => {};
+  /** How long requests may still wait for pages from the tiers, in ms. */
+  let patience = Number.POSITIVE_INFINITY;
 
   /** Releases a task's sequence and settles it, once no pass works on it. */
   const finish = async (task: Task) => {
@@ -126,6 +77,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     running.delete(task);
     waiting.delete(task);
     task.sequence = undefined;
+    task.warming?.cancel();
     try {
       if (sequence && task.error === undefined) {
         await request.onEnd?.(sequence);
@@ -147,14 +99,40 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     }
   };
 
+  const enqueue = (task: Task) => {
+    waiting.add(task);
+    task.isWarmedAgain = false;
+    warm(task);
+  };
+
+  /** Begins to fetch pages of its prompt from the tiers. */
+  const warm = (task: Task) => {
+    task.warming = cache.warm(task.tokens, task.request.salt, () => wakeUp());
+  };
+
+  /** Whether pages of its prompt are on their way, and come sooner than they could be computed. */
+  const isWarming = (task: Task): boolean => {
+    if (task.warming?.isIncomplete && !task.isWarmedAgain && hasRoom(task)) {
+      task.isWarmedAgain = true;
+      warm(task);
+    }
+    if (!task.warming?.isActive) return false;
+    const wait = warmingWait(task.warming.progress, times, plan.pageTokens);
+    if (wait > 0) patience = Math.min(patience, wait);
+    return wait > 0;
+  };
+
   const admit = () => {
+    patience = Number.POSITIVE_INFINITY;
     const candidates = [...waiting].filter(task => !task.ended && !task.request.isParked());
     for (const task of admissionOrder(candidates, [...running])) {
-      if (isBeingComputed(task)) continue;
+      if (isBeingComputed(task) || isWarming(task)) continue;
       const sequence = open(task);
       if (task.ended) continue;
       if (!sequence) return;
       task.sequence = sequence;
+      task.warming?.cancel();
+      task.warming = undefined;
       waiting.delete(task);
       running.add(task);
       task.promptEnd = task.tokens.length;
@@ -163,14 +141,16 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     }
   };
 
+  const hasRoom = ({ tokens, request }: Task): boolean =>
+    running.size === 0 || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size));
+
   /** Opens a task's sequence if there is room beside the others. Those whose readers have fallen behind make room. */
   const open = (task: Task): Sequence | undefined => {
     const { tokens, request } = task;
     for (;;) {
       const isAlone = running.size === 0;
       try {
-        if (isAlone || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size)))
-          return cache.open(tokens, request.salt, request.owner);
+        if (hasRoom(task)) return cache.open(tokens, request.salt, request.owner);
       } catch (error) {
         if (isAlone || !(error instanceof CapacityError)) fail([task], error);
       }
@@ -218,7 +198,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     task.sequence?.dispose();
     task.sequence = undefined;
     running.delete(task);
-    waiting.add(task);
+    enqueue(task);
     preemptions++;
   };
 
@@ -350,6 +330,12 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     return { idle };
   };
 
+  const wokenWithin = async (woken: Promise<void>) => {
+    const timer = patience < Number.POSITIVE_INFINITY ? setTimeout(wakeUp, patience) : undefined;
+    await woken;
+    clearTimeout(timer);
+  };
+
   const run = async () => {
     isLooping = true;
     let flying: Flight | undefined;
@@ -361,8 +347,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
       try {
         const turned = await turn(flying);
         flying = turned.flying;
-        // All readers have fallen behind: there is nothing to do until one of them reads again.
-        if (turned.idle && waiting.size + running.size > 0) await woken;
+        // All readers have fallen behind, or pages are on their way: there is nothing to do until one reads or arrives.
+        if (turned.idle && waiting.size + running.size > 0) await wokenWithin(woken);
       } catch (error) {
         // A bug: nobody may wait for ever. The next turn tells them.
         flying = undefined;
@@ -379,28 +365,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     },
     submit(request) {
       return new Promise<void>((resolve, reject) => {
-        const task: Task = {
-          request,
-          arrival: arrivals++,
-          tenant: request.tenant,
-          tokens: [...request.prompt],
-          promptEnd: request.prompt.length,
-          sampled: 0,
-          flights: 0,
-          lastTurn: -1,
-          started: false,
-          ended: false,
-          get promptRows() {
-            const rows = Math.max(0, this.promptEnd - (this.sequence?.length ?? 0));
-            return Math.min(rows, this.sequence?.maxChunk ?? rows);
-          },
-          get ready() {
-            if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;
-            return this.handle !== undefined || this.sequence.length < this.tokens.length;
-          },
-          settle: () => (task.error === undefined ? resolve() : reject(task.error)),
-        };
-        waiting.add(task);
+        const task = createTask(request, arrivals++, () => (task.error === undefined ? resolve() : reject(task.error)));
+        enqueue(task);
         wakeUp();
         if (!isLooping) void run();
       });

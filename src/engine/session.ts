@@ -1,18 +1,17 @@
 /** Saves a conversation's cache to a session file, and restores it: the next token then needs no prefill. */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
 import { isValidLeaf } from '../cache/leaf.ts';
+import { saltOf } from '../cache/salt.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { readSession, writeSession } from '../cache/session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../cache/session-io.ts';
-import type { SessionIdentity } from '../cache/session-manifest.ts';
 import { readTail } from '../cache/tail.ts';
-import { FORMAT_VERSION } from '../codec/page-fields.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
-import { hashValue } from '../hash-value.ts';
 import type { Block } from '../kernel/device.ts';
 import { tailCapacity } from '../kernel/visibility.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Plan } from '../plan/plan.ts';
+import { cacheIdentity } from './cache-identity.ts';
 import type { Engine } from './engine.ts';
 import { checkMessages } from './options.ts';
 
@@ -50,7 +49,7 @@ export async function saveSession(
   // Its blocks now: the model may be disposed while this waits, and then reading them fails with an error that says so.
   const view = { ...sequence.view };
   const tokens = Int32Array.from(sequence.ids);
-  const identity = await sessionIdentity(engine, plan);
+  const identity = await cacheIdentity(engine, plan);
   const read = (block: Block) => engine.exclusive(() => device.readBlock(block));
   const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
   const unsealed = { from: view.leaves.length * plan.pageTokens, to: tokens.length };
@@ -81,12 +80,12 @@ export async function restoreSession(
   { engine, cache, plan, context }: { engine: Engine; cache: KvCache; plan: Plan; context: number },
   source: SessionSource,
   owner: Owner,
-  tenant?: string,
+  tenant = '',
 ): Promise<SavedConversation> {
   checkSavable(plan);
-  const identity = await sessionIdentity(engine, plan);
+  const identity = await cacheIdentity(engine, plan);
   const { vocab } = engine.config;
-  const restoring = cache.restore(tenant);
+  const restoring = cache.restore(saltOf(tenant));
   const expected = {
     ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },
     tailTokens: tailCapacity({ pageTokens: plan.pageTokens, recent: plan.window.recent }),
@@ -110,33 +109,6 @@ export async function restoreSession(
     restoring.discard();
     throw error;
   }
-}
-
-const identities = new WeakMap<Plan, Promise<SessionIdentity>>();
-
-/** What the bytes of a cache depend on. Computed once: a model's file may have to be hashed. */
-function sessionIdentity(engine: Engine, plan: Plan): Promise<SessionIdentity> {
-  const known = identities.get(plan) ?? computeIdentity(engine, plan);
-  identities.set(plan, known);
-  known.catch(() => identities.delete(plan));
-  return known;
-}
-
-async function computeIdentity({ fingerprint, tokenizer, rope, config }: Engine, plan: Plan): Promise<SessionIdentity> {
-  const { spec, window, pageTokens, codecs } = plan;
-  const layers = codecs.map(({ keys, values }) => `${keys.spec}/${values.spec}`);
-  const tokens = Array.from({ length: config.vocab }, (_, id) => tokenizer.tokenText(id));
-  return {
-    model: await fingerprint(),
-    tokenizer: hashValue(tokens),
-    rope: hashValue(rope.frequencies),
-    plan: `${spec} sink${window.sink} recent${window.recent} edge${window.edge} page${pageTokens} ${hashValue(layers)}`,
-    // A layout has all that a device must know to read a page, the learned tables included.
-    tables: hashValue(codecs.map(({ keys, values }) => [keys.layout, values.layout])),
-    // Pages are valid on every device: a session may move.
-    arithmetic: '',
-    format: FORMAT_VERSION,
-  };
 }
 
 /** Session files are untrusted. */

@@ -3,7 +3,7 @@
 import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward, type Hooks, isPrefill } from '../model/forward.ts';
 import type { Engine } from './engine.ts';
-import type { Cancellation } from './scheduler.ts';
+import type { Cancellation } from './request.ts';
 
 export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   signal?: Cancellation;

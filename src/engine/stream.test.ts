@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Cancellation } from './scheduler.ts';
+import type { Cancellation } from './request.ts';
 import { createStream, type Result } from './stream.ts';
 
 /** Yields numbers, and counts each in the result, until it is cancelled. */

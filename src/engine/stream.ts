@@ -3,8 +3,8 @@ import type { AsyncDisposableLike } from '../disposable.ts';
 import type { ToolCall } from '../model/template.ts';
 import type { LiveDivergence } from './live-divergence.ts';
 import type { Quality } from './quality.ts';
+import type { Cancellation } from './request.ts';
 import type { Sampled, TokenLogprobs } from './sample.ts';
-import type { Cancellation } from './scheduler.ts';
 
 /** One generated token. */
 export interface Token extends Sampled {

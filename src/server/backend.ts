@@ -56,7 +56,7 @@ export function startBackend({ onEvent, ...options }: EngineProcessOptions): Pro
       return engine.restarts;
     },
     ready: engine.ready,
-    // What runs has been drained or cancelled before.
-    close: () => engine.close(1000),
+    // What runs has been drained or cancelled before; the tiers get what they lack.
+    close: () => engine.close(5000),
   };
 }

@@ -2,6 +2,7 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { Finish } from '../engine/stream.ts';
 import type { Backend } from './backend.ts';
+import { createTierMetrics } from './tier-metrics.ts';
 
 export interface Metrics {
   /** The text of `/metrics`, and its content type. */
@@ -56,6 +57,7 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
   const capacity = gauge('kvasir_kv_capacity_bytes', 'Max bytes of the KV cache.');
   const evictions = counter('kvasir_evictions_total', 'Sealed pages that were evicted.');
   const restarts = counter('kvasir_engine_restarts_total', 'Restarts of the engine process.');
+  const setTiers = createTierMetrics(gauge, counter);
   const ready = gauge('kvasir_engine_ready', 'Whether the engine answers.');
 
   /** The engine counts some things itself, from its start on. */
@@ -75,6 +77,7 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
     capacity.set(stats.capacity);
     set(preemptions, stats.preemptions);
     set(evictions, stats.evictions);
+    setTiers(stats.tiers);
     const { pages, cached, tails } = stats.memory;
     for (const [state, bytes] of Object.entries({ used: pages, cached, tail: tails })) leafBytes.set({ state }, bytes);
   };

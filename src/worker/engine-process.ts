@@ -6,6 +6,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { DeviceError, KvasirError } from '../errors.ts';
+import { settleWithin } from '../event-loop.ts';
 import type { LoadProgress } from '../model/weights.ts';
 import { connectService, type RemoteService } from './connect.ts';
 import type { EngineSource } from './engine-main.ts';
@@ -45,7 +46,7 @@ export interface EngineProcess {
   ready(): Promise<ModelService>;
   /** Refuses new requests, and waits until those that run have ended. The engine is not restarted any more. */
   drain(): Promise<void>;
-  /** Drains for at most `timeLimit` milliseconds, then ends the process. Default: 10 seconds. */
+  /** Drains and closes the service within `timeLimit` milliseconds, then ends the process. Default: 10 seconds. */
   close(timeLimit?: number): Promise<void>;
 }
 
@@ -154,7 +155,11 @@ export function startEngineProcess(options: EngineProcessOptions): EngineProcess
     },
     drain,
     async close(timeLimit = CLOSE_TIME_LIMIT_MS) {
-      await settleWithin(drain(), timeLimit);
+      // Closing the service stores in the tiers what is not there yet.
+      await settleWithin(
+        drain().then(() => service?.close()),
+        timeLimit,
+      );
       // It is waited for: until now it did not keep this process alive.
       child?.ref();
       child?.kill('SIGKILL');
@@ -174,16 +179,6 @@ function startChild(onEvent: EngineProcessOptions['onEvent']) {
     child.once('error', () => resolve());
   });
   return { child, exited };
-}
-
-/** Waits for the work, at most `ms` milliseconds. */
-async function settleWithin(work: Promise<unknown>, ms: number): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>(resolve => {
-    timer = setTimeout(resolve, ms);
-  });
-  await Promise.race([work, late]);
-  clearTimeout(timer);
 }
 
 const describeFailure = (error: Error): string =>

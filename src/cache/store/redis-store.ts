@@ -32,6 +32,8 @@ export interface RedisStoreOptions extends StoreOptions {
   tls?: object;
 }
 
+/** Not a literal in `import`: bundlers for browsers would look for Node's modules in it. */
+const CLIENT: string = 'redis';
 const PART_BYTES = 512 * 1024;
 /** Records that are requested at once while the ones before are used. */
 const WINDOW = 8;
@@ -51,7 +53,7 @@ export async function openRedisStore(options: RedisStoreOptions): Promise<LeafSt
   const { stats } = meter;
   const breaker = createCircuitBreaker();
   const prefix = `kvasir:1:${model.slice(0, 16)}`;
-  const module = await import('redis').catch(error => {
+  const module: typeof import('redis') = await import(CLIENT).catch(error => {
     throw new UnsupportedError('A redis store needs the package redis. Install it: npm install redis', {
       cause: error,
     });

@@ -7,7 +7,7 @@ export type Tier =
   | { type: 'host'; capacity: number }
   | { type: 'disk'; path: string; capacity: number }
   /** `cluster`: the urls are some of its nodes, from which the others are found. */
-  | { type: 'redis'; urls: string[]; cluster: boolean };
+  | { type: 'redis'; urls: readonly string[]; cluster: boolean };
 
 const TYPES = ['host', 'disk', 'redis', 'redis-cluster'];
 const EXAMPLES = 'host=4GiB, disk=/path:50GiB, redis=redis://host:6379, redis-cluster=redis://a:6379|redis://b:6379';

@@ -1,0 +1,221 @@
+/**
+ * Fetches the leaves of a prompt from the tiers, in the background, while its request waits. Each leaf is in the index, for
+ * all requests, as soon as its bytes are verified and on the device; a chain is used as far as it goes. It takes no more
+ * memory than any other leaf would get, and holds nothing: what it has fetched can be evicted again.
+ *
+ * One chain at a time, so that the common beginning of several prompts is fetched once.
+ */
+import { CapacityError } from '../errors.ts';
+import type { Device } from '../kernel/device.ts';
+import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, partOffsets } from './leaf.ts';
+import { leafKeys } from './leaf-key.ts';
+import { isIndexed, type NodeKeys } from './node-keys.ts';
+import type { Pool, SharedBlock } from './pool.ts';
+import type { PrefixIndex, PrefixNode } from './prefix.ts';
+import { tenantOf } from './salt.ts';
+import { sinkPage } from './sequence.ts';
+import type { RecordName } from './store/leaf-store.ts';
+import type { TierChain } from './store/tier-chain.ts';
+
+export interface WarmerOptions {
+  device: Pick<Device, 'ensureMemory' | 'writeBlock'>;
+  pool: Pool;
+  index: PrefixIndex;
+  leaf: LeafLayout;
+  shape: { kvHeads: number; headDim: number; pageTokens: number; sinks: number };
+  chain: Pick<TierChain, 'get' | 'put'>;
+  keys: NodeKeys;
+  /** Runs work between two passes. */
+  exclusive<T>(work: () => Promise<T>): Promise<T>;
+  /** A leaf from a tier is in the index. */
+  onWarmed(node: PrefixNode): void;
+}
+
+/** The pages of a prompt that come from the tiers. */
+export interface Warming {
+  readonly progress: WarmingProgress;
+  /** Whether more may come. */
+  readonly isActive: boolean;
+  /** It has ended, and another attempt may find more: there was no room, or what was found has been evicted. */
+  readonly isIncomplete: boolean;
+  cancel(): void;
+}
+
+export interface WarmingProgress {
+  /** Pages that have arrived, and that may still come. */
+  arrived: number;
+  left: number;
+  /** From the start to the last arrival, and since then, in ms. */
+  arrivedMs: number;
+  silentMs: number;
+}
+
+/** Fetches what the index lacks of a prompt; undefined if tiers cannot help. `onChange`: a page arrived, or it has ended. */
+export type Warm = (prompt: readonly number[], salt: string, onChange: () => void) => Warming | undefined;
+
+interface Arrival {
+  name: RecordName;
+  payload: Uint8Array;
+  tier: number;
+}
+
+/** Max bytes that wait for the device. */
+const MAX_ARRIVED_BYTES = 32 * 2 ** 20;
+
+export function createWarmer(options: WarmerOptions): Warm {
+  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, onWarmed } = options;
+  const { pageTokens } = shape;
+  const f16Shape = { ...shape, layers: layout.layers };
+  let last: Promise<void> = Promise.resolve();
+
+  /** A block with memory; undefined if there is no room. `parent` is not evicted for it. */
+  const allocate = async (size: [bytes: number, offsets: number[]], parent?: PrefixNode) => {
+    let shared: SharedBlock | undefined;
+    try {
+      shared = parent ? index.keeping(parent, () => pool.allocate(...size)) : pool.allocate(...size);
+      // All that it looks at is which blocks need memory.
+      await device.ensureMemory?.([{ leaves: [shared.block], tail: [], sinkBlock: shared.block }]);
+      return shared;
+    } catch (error) {
+      if (shared) pool.release(shared);
+      if (error instanceof CapacityError) return undefined;
+      throw error;
+    }
+  };
+
+  const fetchChain = async (prompt: readonly number[], salt: string, state: WarmingState, onChange: () => void) => {
+    if (state.isCancelled) return;
+    const path = index.find(salt, prompt, prompt.length - 1);
+    state.last = path.at(-1);
+    const pages = Math.floor((prompt.length - 1) / pageTokens);
+    const names = chainNames(prompt, salt, path, pages);
+    let parent = path.at(-1);
+    let page = path.length;
+    /** Until the page in which they end arrives. */
+    let sinkBytes: Uint8Array | undefined;
+
+    const placeSinks = (payload: Uint8Array): boolean => {
+      sinkBytes = payload;
+      return payload.length === f16BlockBytes(f16Shape, shape.sinks);
+    };
+
+    const placeLeaf = async (payload: Uint8Array): Promise<boolean> => {
+      if (payload.length !== layout.bytes || !isValidLeaf(layout, payload)) return false;
+      const held: SharedBlock[] = [];
+      const place = async (size: [bytes: number, offsets: number[]], bytes: Uint8Array) => {
+        const shared = await allocate(size, parent);
+        if (!shared) return undefined;
+        held.push(shared);
+        device.writeBlock(shared.block, bytes);
+        return shared;
+      };
+      try {
+        const endsSinks = page === sinkPage(shape);
+        const sinks = endsSinks ? await place(f16Block(f16Shape, shape.sinks), sinkBytes!) : undefined;
+        const leaf = await place([layout.bytes, partOffsets(layout)], payload);
+        state.isBlocked = !leaf || (endsSinks && !sinks);
+        // What precedes it may have been evicted meanwhile.
+        if (!leaf || state.isBlocked || (parent && !isIndexed(parent))) return false;
+        const tokens = prompt.slice(page * pageTokens, (page + 1) * pageTokens);
+        parent = index.insert(parent ?? index.root(salt), tokens, leaf, sinks);
+        state.last = parent;
+        onWarmed(parent);
+      } finally {
+        for (const shared of held) pool.release(shared);
+      }
+      page++;
+      state.note(page - path.length, pages - page);
+      return true;
+    };
+
+    const arrived: Arrival[] = [];
+    let arrivedBytes = 0;
+    let writing: Promise<void> | undefined;
+    const write = async () => {
+      for (let next = arrived.shift(); next && !state.isCancelled; next = arrived.shift()) {
+        const { name, payload, tier } = next;
+        arrivedBytes -= payload.length;
+        if (await (name.kind === 'sinks' ? placeSinks(payload) : placeLeaf(payload))) {
+          if (tier > 0) chain.put([{ ...name, payload }], tenantOf(salt), tier);
+          onChange();
+        } else state.isCancelled = true;
+      }
+      writing = undefined;
+    };
+
+    let at = 0;
+    for await (const { payload, tier } of chain.get(names)) {
+      if (state.isCancelled) break;
+      arrived.push({ name: names[at++], payload: payload.slice(), tier });
+      arrivedBytes += payload.length;
+      writing ??= exclusive(write);
+      // Awaited below, or after the loop.
+      writing.catch(() => {});
+      if (arrivedBytes > MAX_ARRIVED_BYTES) await writing;
+    }
+    await writing;
+  };
+
+  /** The records of the pages after `path`, and of the sinks if their page is among them. */
+  const chainNames = (prompt: readonly number[], salt: string, path: readonly PrefixNode[], pages: number) => {
+    const tokens = Int32Array.from(prompt).subarray(path.length * pageTokens);
+    const parent = path.at(-1);
+    const leaves = leafKeys(parent ? keys.of(parent) : keys.root(salt), tokens, pageTokens, pages - path.length);
+    const names = leaves.map((key): RecordName => ({ kind: 'leaf', key }));
+    return path.length > sinkPage(shape) ? names : [keys.sinks(salt, prompt.slice(0, shape.sinks)), ...names];
+  };
+
+  return (prompt, salt, onChange) => {
+    const pages = Math.floor((prompt.length - 1) / pageTokens);
+    // Fewer pages than the sinks have are of no use.
+    if (pages <= sinkPage(shape)) return undefined;
+    const path = index.find(salt, prompt, prompt.length - 1);
+    const state = createState(pages - path.length, path.at(-1));
+    if (!state.isActive) return state;
+    const copy = [...prompt];
+    last = last
+      .then(() => fetchChain(copy, salt, state, onChange))
+      // The device is lost, or the model was disposed: the request itself will tell.
+      .catch(() => {})
+      .then(() => {
+        state.isActive = false;
+        onChange();
+      });
+    return state;
+  };
+}
+
+interface WarmingState extends Warming {
+  isActive: boolean;
+  /** There was no room for the next leaf. */
+  isBlocked: boolean;
+  /** The last leaf of the prompt that was in the index or has come. */
+  last?: PrefixNode;
+  isCancelled: boolean;
+  note(arrived: number, left: number): void;
+}
+
+function createState(pages: number, last?: PrefixNode): WarmingState {
+  const started = performance.now();
+  let lastArrival = started;
+  let counts = { arrived: 0, left: pages };
+  return {
+    isActive: pages > 0,
+    isBlocked: false,
+    isCancelled: false,
+    last,
+    get isIncomplete() {
+      return !this.isActive && (this.isBlocked || (this.last !== undefined && !isIndexed(this.last)));
+    },
+    get progress() {
+      return { ...counts, arrivedMs: lastArrival - started, silentMs: performance.now() - lastArrival };
+    },
+    note(arrived, left) {
+      counts = { arrived, left };
+      lastArrival = performance.now();
+    },
+    cancel() {
+      this.isCancelled = true;
+    },
+  };
+}

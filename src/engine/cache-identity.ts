@@ -1,0 +1,33 @@
+/** The identity of a model's cache: what the bytes of its pages depend on. */
+import type { SessionIdentity } from '../cache/session-manifest.ts';
+import { FORMAT_VERSION } from '../codec/page-fields.ts';
+import { hashValue } from '../hash-value.ts';
+import type { Plan } from '../plan/plan.ts';
+import type { Engine } from './engine.ts';
+
+const identities = new WeakMap<Plan, Promise<SessionIdentity>>();
+
+/** What the bytes of a cache depend on. Computed once: a model's file may have to be hashed. */
+export function cacheIdentity(engine: Engine, plan: Plan): Promise<SessionIdentity> {
+  const known = identities.get(plan) ?? computeIdentity(engine, plan);
+  identities.set(plan, known);
+  known.catch(() => identities.delete(plan));
+  return known;
+}
+
+async function computeIdentity({ fingerprint, tokenizer, rope, config }: Engine, plan: Plan): Promise<SessionIdentity> {
+  const { spec, window, pageTokens, codecs } = plan;
+  const layers = codecs.map(({ keys, values }) => `${keys.spec}/${values.spec}`);
+  const tokens = Array.from({ length: config.vocab }, (_, id) => tokenizer.tokenText(id));
+  return {
+    model: await fingerprint(),
+    tokenizer: hashValue(tokens),
+    rope: hashValue(rope.frequencies),
+    plan: `${spec} sink${window.sink} recent${window.recent} edge${window.edge} page${pageTokens} ${hashValue(layers)}`,
+    // A layout has all that a device must know to read a page, the learned tables included.
+    tables: hashValue(codecs.map(({ keys, values }) => [keys.layout, values.layout])),
+    // Pages are valid on every device: a session may move.
+    arithmetic: '',
+    format: FORMAT_VERSION,
+  };
+}

@@ -1,0 +1,56 @@
+/** A request in the scheduler, and its state. */
+import type { Sequence } from '../cache/sequence.ts';
+import type { Warming } from '../cache/warm.ts';
+import type { Request } from './request.ts';
+import type { Candidate } from './schedule.ts';
+
+export interface Task extends Candidate {
+  request: Request;
+  lastTurn: number;
+  /** The prompt and the tokens so far. */
+  tokens: number[];
+  /** While it is running. */
+  sequence?: Sequence;
+  /** While it waits: pages that come from the tiers. */
+  warming?: Warming;
+  /** Whether these were looked for again, since there was no room or they were evicted. */
+  isWarmedAgain: boolean;
+  /** Tokens before this are prompt rows. */
+  promptEnd: number;
+  /** The next token, sampled on the device and not read yet. */
+  handle?: number;
+  /** Tokens that are sampled, or are being sampled. */
+  sampled: number;
+  /** Passes that it takes part in. */
+  flights: number;
+  started: boolean;
+  ended: boolean;
+  error?: unknown;
+  /** Tells who has submitted it that it has ended. */
+  settle(): void;
+}
+
+export function createTask(request: Request, arrival: number, settle: () => void): Task {
+  return {
+    request,
+    arrival,
+    tenant: request.tenant,
+    tokens: [...request.prompt],
+    isWarmedAgain: false,
+    promptEnd: request.prompt.length,
+    sampled: 0,
+    flights: 0,
+    lastTurn: -1,
+    started: false,
+    ended: false,
+    get promptRows() {
+      const rows = Math.max(0, this.promptEnd - (this.sequence?.length ?? 0));
+      return Math.min(rows, this.sequence?.maxChunk ?? rows);
+    },
+    get ready() {
+      if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;
+      return this.handle !== undefined || this.sequence.length < this.tokens.length;
+    },
+    settle,
+  };
+}

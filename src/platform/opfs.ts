@@ -1,38 +1,49 @@
-/** Files of a site: the origin private file system (OPFS) of browsers. */
-import { CapacityError, InputError, UnsupportedError } from '../errors.ts';
+/** Files of a site: the origin private file system (OPFS) of browsers, below a folder of ours. */
+import { CapacityError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
 import { formatFileSize } from '../units.ts';
 
-/** All files are below this folder. */
 const ROOT = 'kvasir';
 
-/** The folder of a path in `kvasir/`. */
-export async function openFolder(path: readonly string[], create = true): Promise<FileSystemDirectoryHandle> {
+/** A stored file. */
+export interface StoredFile {
+  /** Relative to the folder of all files. */
+  path: string;
+  bytes: number;
+}
+
+/** A folder: names with `/` between them; an empty string for the one of all files. */
+export async function openFolder(path: string, create = true): Promise<FileSystemDirectoryHandle> {
   const storage = (globalThis.navigator as Navigator | undefined)?.storage;
   if (!storage?.getDirectory)
     throw new UnsupportedError(
-      'This browser cannot keep files here: it has no OPFS, or the page is not served from https or localhost.',
+      'Nothing can be stored here: this browser has no OPFS, or the page is not served from https or localhost.',
     );
   let folder = await storage.getDirectory();
-  for (const name of [ROOT, ...path]) folder = await folder.getDirectoryHandle(name, { create });
+  for (const name of [ROOT, ...splitPath(path)]) folder = await folder.getDirectoryHandle(name, { create });
   return folder;
 }
 
-async function openFile(path: string, create: boolean): Promise<FileSystemFileHandle> {
-  const names = path.split('/').filter(name => name !== '');
-  if (names.length === 0 || names.some(name => name === '.' || name === '..'))
-    throw new InputError(`'${path}' is not a path of a file. Use names, and / between them.`);
-  const folder = await openFolder(names.slice(0, -1), create);
+export async function openFile(path: string, create: boolean): Promise<FileSystemFileHandle> {
+  const names = splitPath(path);
+  if (names.length === 0) throw new InputError(`'${path}' is not the path of a file. Use names, with / between them.`);
+  const folder = await openFolder(names.slice(0, -1).join('/'), create);
   return folder.getFileHandle(names.at(-1)!, { create });
 }
 
+function splitPath(path: string): string[] {
+  const names = path.split('/').filter(name => name !== '');
+  if (names.some(name => name === '.' || name === '..'))
+    throw new InputError(`The path '${path}' of a stored file may not contain '.' and '..'.`);
+  return names;
+}
+
 export async function* readFile(path: string): AsyncGenerator<Uint8Array, void> {
-  const file = await openFile(path, false)
-    .then(handle => handle.getFile())
-    .catch(error => storageError(path, 'read', error));
-  const reader = file.stream().getReader();
+  const failed = (error: unknown) => throwStorageError(path, 'read', error);
+  const handle = await openFile(path, false).catch(failed);
+  const reader = (await handle.getFile()).stream().getReader();
   try {
     for (;;) {
-      const { value, done } = await reader.read().catch(error => storageError(path, 'read', error));
+      const { value, done } = await reader.read().catch(failed);
       if (done) return;
       yield value;
     }
@@ -43,47 +54,77 @@ export async function* readFile(path: string): AsyncGenerator<Uint8Array, void> 
 
 /** The browser writes a copy, which replaces the file when it is closed. */
 export async function writeFile(path: string, chunks: AsyncIterable<Uint8Array>): Promise<void> {
-  const failed = (error: unknown) => storageError(path, 'written', error);
+  const failed = (error: unknown) => throwStorageError(path, 'written', error);
   const handle = await openFile(path, true).catch(failed);
   const stream = await handle.createWritable().catch(failed);
   try {
-    // Copied: the browser may write a chunk after the next one was requested.
-    for await (const chunk of chunks) await stream.write(chunk.slice()).catch(failed);
+    // Copied: a chunk is only valid until the next one is requested, and may be in shared memory.
+    for await (const chunk of chunks) await stream.write(Uint8Array.from(chunk)).catch(failed);
     await stream.close().catch(failed);
   } catch (error) {
     await stream.abort().catch(() => {});
-    // A new file stays empty if nothing was written to it.
-    if ((await handle.getFile()).size === 0) await removeFile(path);
+    // A file that did not exist before was created empty.
+    if ((await handle.getFile()).size === 0) await deleteStored(path);
     throw error;
   }
 }
 
-export async function removeFile(path: string): Promise<void> {
-  const names = path.split('/');
-  const folder = await openFolder(names.slice(0, -1), false).catch(error => storageError(path, 'deleted', error));
-  await folder.removeEntry(names.at(-1)!).catch(error => storageError(path, 'deleted', error));
+/** All stored files, the largest first. */
+export async function listFiles(): Promise<StoredFile[]> {
+  const files: StoredFile[] = [];
+  const walk = async (folder: FileSystemDirectoryHandle, path: string) => {
+    for await (const handle of entriesOf(folder)) {
+      const name = path + handle.name;
+      if (handle.kind === 'directory') await walk(handle as FileSystemDirectoryHandle, `${name}/`);
+      else files.push({ path: name, bytes: (await (handle as FileSystemFileHandle).getFile()).size });
+    }
+  };
+  await walk(await openFolder(''), '');
+  return files.sort((a, b) => b.bytes - a.bytes);
+}
+
+/** Not in the type definitions of every TypeScript version. */
+const entriesOf = (folder: FileSystemDirectoryHandle) =>
+  (folder as unknown as { values(): AsyncIterable<FileSystemHandle> }).values();
+
+/** Deletes a stored file, or a folder and all that is in it; without a path, everything. */
+export async function deleteStored(path = ''): Promise<void> {
+  const names = splitPath(path);
+  if (names.length === 0) for (const { path } of await listFiles()) await deleteStored(path);
+  else {
+    const failed = (error: unknown) => throwStorageError(path, 'deleted', error);
+    const folder = await openFolder(names.slice(0, -1).join('/'), false).catch(failed);
+    await folder.removeEntry(names.at(-1)!, { recursive: true }).catch(failed);
+  }
 }
 
 /** Throws the typed error for a failure of the browser's storage. */
-export async function storageError(path: string, act: 'read' | 'written' | 'deleted', error: unknown): Promise<never> {
-  const { name, message } = error as Error;
-  if (name === 'QuotaExceededError')
-    throw new CapacityError(`${path} cannot be written: the browser's storage is full${await describeUse()}.`, {
-      cause: error,
-    });
-  if (name === 'NotFoundError')
-    throw new InputError(`${path} is not stored here. List what is stored, or store it first.`, { cause: error });
-  if (name === 'NoModificationAllowedError')
-    throw new InputError(`${path} is in use, possibly by another tab. Close it there, then try again.`, {
-      cause: error,
-    });
-  if (error instanceof InputError || error instanceof UnsupportedError) throw error;
-  throw new InputError(`${path} cannot be ${act} (${message || name}).`, { cause: error });
+export async function throwStorageError(
+  path: string,
+  act: 'read' | 'written' | 'deleted',
+  cause: unknown,
+): Promise<never> {
+  if (cause instanceof KvasirError) throw cause;
+  const { name, message } = cause as Error;
+  switch (name) {
+    case 'QuotaExceededError':
+      throw new CapacityError(`${path} cannot be stored: the browser's storage is full. ${await adviceOnSpace()}`, {
+        cause,
+      });
+    case 'NotFoundError':
+      throw new InputError(`${path} is not stored here.`, { cause });
+    case 'NoModificationAllowedError':
+    case 'InvalidStateError':
+      throw new InputError(`${path} is in use, maybe by another tab. Close that tab and try again.`, { cause });
+    default:
+      throw new InputError(`${path} cannot be ${act} (${message || name}).`, { cause });
+  }
 }
 
-async function describeUse(): Promise<string> {
-  const { usage, quota } = await navigator.storage.estimate();
-  const use =
-    usage === undefined || quota === undefined ? '' : ` (${formatFileSize(usage)} of ${formatFileSize(quota)})`;
-  return `${use}. Delete stored models or sessions that are not needed`;
+/** How much is used, and what could be deleted. */
+export async function adviceOnSpace(): Promise<string> {
+  const { usage = 0, quota = 0 } = await navigator.storage.estimate();
+  const largest = (await listFiles()).slice(0, 3).map(({ path, bytes }) => `${path} (${formatFileSize(bytes)})`);
+  const advice = largest.length > 0 ? `Delete what is not needed, such as ${largest.join(', ')}.` : 'Free some space.';
+  return `${formatFileSize(usage)} of ${formatFileSize(quota)} are in use. ${advice}`;
 }

@@ -20,6 +20,8 @@ export interface GenerateCase extends LoadOptions {
 
 export interface AskCase extends Omit<WorkerOptions, 'worker'> {
   path: string;
+  /** Load it as a File, as from a file picker. */
+  asFile?: boolean;
   /** Asked in one slot, one after the other. */
   questions: readonly string[];
   maxTokens: number;
@@ -73,13 +75,14 @@ export const cases = {
 
   /** Answers of a Worker, or the error that it failed with. */
   async ask(asked: AskCase) {
-    const { path, questions: _, maxTokens: __, restore: ___, save: ____, ...options } = asked;
+    const { path, asFile, questions: _, maxTokens: __, restore: ___, save: ____, ...options } = asked;
     let fetched = 0;
     const onProgress = ({ phase, done }: { phase: string; done: number }) => {
       if (phase === 'fetch') fetched = done;
     };
     try {
-      const service = await startWorker(path, { ...options, onProgress });
+      const model = asFile ? new File([await (await fetch(path)).blob()], 'dropped.gguf', { lastModified: 0 }) : path;
+      const service = await startWorker(model, { ...options, onProgress });
       const answers = await ask(service, asked);
       await service.close();
       return { answers, fetched, device: service.info.device };

@@ -100,7 +100,7 @@ export const testScripts = () =>
 
 export interface Browser {
   page: Page;
-  /** Resident bytes of the page's process and its Workers (Linux). */
+  /** Resident bytes of the page's process and its Workers, without Chromium's own code (Linux). */
   memory(): Promise<number>;
   close(): Promise<void>;
 }
@@ -120,7 +120,8 @@ export async function openBrowser(profile?: string): Promise<Browser> {
       await session.detach();
       return processInfo
         .filter(({ type }) => type === 'renderer')
-        .map(({ id }) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${id}/status`, 'utf8'))![1]) * 1024)
+        .flatMap(({ id }) => [...readFileSync(`/proc/${id}/status`, 'utf8').matchAll(/Rss(?:Anon|Shmem):\s+(\d+)/g)])
+        .map(([, kibibytes]) => Number(kibibytes) * 1024)
         .reduce((a, b) => a + b, 0);
     },
     async close() {

@@ -60,11 +60,15 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
       expect(found.answers?.map(({ ids }) => ids)).toEqual(ids);
     });
 
-    it.each([ISOLATED, {}])('on the page itself, without a Worker, with headers %o', async headers => {
-      await browser.open(headers);
+    const pages = { isolated: ISOLATED, other: {} };
+    const names = matrix(['isolated', 'other'] as const, {
+      isolated: 'the page waits for its threads without sleeping',
+    });
+    it.each(names)('on the page itself, without a Worker: %s', async name => {
+      await browser.open(pages[name]);
       const asked = { ...options, device: 'wasm', prompt: 'Tell me a story', maxTokens: 20 } as const;
       const { device, ...found } = await run('generate', { ...asked, path: 'mimir.gguf', threads: 2 });
-      expect(device.threads).toBe('cross-origin-opener-policy' in headers ? 2 : 1);
+      expect(device.threads).toBe(name === 'isolated' ? 2 : 1);
       await using model = await loadModel(models['/mimir.gguf'], { ...options, device: 'wasm' });
       const { ids, text } = await model.complete('Tell me a story', { temperature: 0, maxTokens: 20, ignoreEos: true });
       expect(found).toEqual({ ids, text });

@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { loadModel } from '../src/index.ts';
 import { ISOLATED, noChromium, openBrowser, openSite } from './browser/chromium.ts';
 import { writeGguf } from './gguf-writer.ts';
+import { matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 vi.setConfig({ testTimeout: 120_000 });
@@ -85,23 +86,27 @@ const builds: Record<string, () => Promise<Record<string, string>>> = {
 };
 
 describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` : 'in Chromium', () => {
-  it.each(Object.keys(builds))('%s: a model runs in a Worker and on the page', async name => {
-    const site = await openSite(await builds[name](), { '/model.gguf': model });
-    Object.assign(site.headers, ISOLATED);
-    const { page, close } = await openBrowser();
-    try {
-      const failed = page.waitForEvent('pageerror').then(error => Promise.reject(error));
-      await page.goto(`${site.address}index.html`);
-      const done = page.waitForFunction(() => (globalThis as { done?: unknown }).done);
-      const found = await (await Promise.race([done, failed])).jsonValue();
-      await using here = await loadModel(model, { device: 'wasm', kv: 'tq4' });
-      const { ids } = await here.complete('x', { temperature: 0, maxTokens: 4, ignoreEos: true });
-      expect(found).toEqual({ device: 'wasm', inWorker: ids, onPage: ids });
-    } finally {
-      await close();
-      site.close();
-    }
-  });
+  // The page of docs/browser.md runs dist/browser/ too.
+  it.each(matrix(Object.keys(builds), { Vite: 'builds the Worker too' }))(
+    '%s: a model runs in a Worker and on the page',
+    async name => {
+      const site = await openSite(await builds[name](), { '/model.gguf': model });
+      Object.assign(site.headers, ISOLATED);
+      const { page, close } = await openBrowser();
+      try {
+        const failed = page.waitForEvent('pageerror').then(error => Promise.reject(error));
+        await page.goto(`${site.address}index.html`);
+        const done = page.waitForFunction(() => (globalThis as { done?: unknown }).done);
+        const found = await (await Promise.race([done, failed])).jsonValue();
+        await using here = await loadModel(model, { device: 'wasm', kv: 'tq4' });
+        const { ids } = await here.complete('x', { temperature: 0, maxTokens: 4, ignoreEos: true });
+        expect(found).toEqual({ device: 'wasm', inWorker: ids, onPage: ids });
+      } finally {
+        await close();
+        site.close();
+      }
+    },
+  );
 });
 
 it.skipIf(noChromium)('the page of docs/browser.md loads a model, answers and stops', async () => {

@@ -1,8 +1,25 @@
-// Compiles src/ to an empty dist/, so that outputs of deleted sources are not packed.
+// Compiles src/ to an empty dist/, so that outputs of deleted sources are not packed, and bundles it for browsers.
 import { spawnSync } from 'node:child_process';
 import { chmodSync, rmSync } from 'node:fs';
+import { build } from 'esbuild';
 
 rmSync('dist', { recursive: true, force: true });
 const { status } = spawnSync('tsc -p tsconfig.build.json', { stdio: 'inherit', shell: true });
 if (status !== 0) process.exit(1);
 chmodSync('dist/cli/main.js', 0o755);
+
+// For pages without a bundler: <script type="module">.
+await build({
+  entryPoints: {
+    kvasir: 'dist/index.js',
+    worker: 'dist/worker/index.js',
+    'engine-worker': 'dist/worker/engine-worker.js',
+  },
+  outdir: 'dist/browser',
+  bundle: true,
+  splitting: true,
+  minify: true,
+  format: 'esm',
+  platform: 'browser',
+  chunkNames: 'chunk-[hash]',
+});

@@ -3,6 +3,9 @@
  * Kvasir is a plain Error, never one of these.
  */
 export class KvasirError extends Error {
+  /** Written out, since minifiers rename classes. */
+  static override readonly name: string = 'KvasirError';
+
   constructor(message: string, options?: ErrorOptions) {
     super(message, options);
     this.name = new.target.name;
@@ -10,28 +13,44 @@ export class KvasirError extends Error {
 }
 
 /** A spec string that cannot be parsed, or that describes an impossible codec. */
-export class SpecError extends KvasirError {}
+export class SpecError extends KvasirError {
+  static override readonly name: string = 'SpecError';
+}
 
 /** A head dimension, head count, page size or array length that is not supported or does not match. */
-export class ShapeError extends KvasirError {}
+export class ShapeError extends KvasirError {
+  static override readonly name: string = 'ShapeError';
+}
 
 /** An invalid argument: a wrong type, an unknown option, a number out of range, NaN. */
-export class InputError extends KvasirError {}
+export class InputError extends KvasirError {
+  static override readonly name: string = 'InputError';
+}
 
 /** A file, page or message that is truncated, damaged or malicious. */
-export class FormatError extends KvasirError {}
+export class FormatError extends KvasirError {
+  static override readonly name: string = 'FormatError';
+}
 
 /** Something that this version or machine does not support: an architecture, a device, a codec without a profile. */
-export class UnsupportedError extends KvasirError {}
+export class UnsupportedError extends KvasirError {
+  static override readonly name: string = 'UnsupportedError';
+}
 
 /** Not enough memory, disk or context. */
-export class CapacityError extends KvasirError {}
+export class CapacityError extends KvasirError {
+  static override readonly name: string = 'CapacityError';
+}
 
 /** A device that failed or was lost after it had been opened. */
-export class DeviceError extends KvasirError {}
+export class DeviceError extends KvasirError {
+  static override readonly name: string = 'DeviceError';
+}
 
 /** The network failed, or the server refused the request: not found, not allowed, too many requests. */
-export class NetworkError extends KvasirError {}
+export class NetworkError extends KvasirError {
+  static override readonly name: string = 'NetworkError';
+}
 
 export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new Error(`kvasir bug: ${message}`);

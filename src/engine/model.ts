@@ -202,7 +202,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
   const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
-  const eviction = await openEviction(options.eviction);
+  const eviction = openEviction(options.eviction);
   return createModel({
     engine,
     plan,

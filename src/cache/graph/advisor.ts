@@ -3,6 +3,7 @@
  * from there which leaves to evict next; it never waits for the advisor. A ranking that is too old or used up is replaced by
  * LRU, and counted.
  */
+import { platform } from '../../platform/node.ts';
 import { createOrdered, type Evictable, type EvictionPolicy } from '../eviction.ts';
 import { createSharedMemory, EVENT, openCacheSide } from './shared-memory.ts';
 
@@ -73,13 +74,10 @@ export function createAdvisedPolicy<T extends Evictable>(
 }
 
 /** Starts a thread that ranks; undefined where there are no threads or no shared memory. */
-export async function startAdvisor<T extends Evictable>(): Promise<AdvisedPolicy<T> | undefined> {
-  if (typeof SharedArrayBuffer === 'undefined' || typeof process === 'undefined') return undefined;
-  const { Worker } = await import('node:worker_threads');
+export function startAdvisor<T extends Evictable>(): AdvisedPolicy<T> | undefined {
+  if (!platform.startModule) return undefined;
   const memory = createSharedMemory();
-  const worker = new Worker(new URL('./advisor-worker.js', import.meta.url), { workerData: memory });
   // If it stops, its rankings become too old: LRU goes on, and the counts say so.
-  worker.on('error', () => {});
-  worker.unref();
-  return Object.assign(createAdvisedPolicy<T>(memory), { dispose: () => void worker.terminate() });
+  const dispose = platform.startModule(new URL('./advisor-worker.js', import.meta.url), memory);
+  return Object.assign(createAdvisedPolicy<T>(memory), { dispose });
 }

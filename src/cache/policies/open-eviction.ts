@@ -17,8 +17,8 @@ export interface Eviction {
   stats(): EvictionStats;
 }
 
-export async function openEviction(name: EvictionPolicyName = 'lru'): Promise<Eviction> {
-  const advised = name === 'graph' ? await startAdvisor<PrefixNode>() : undefined;
+export function openEviction(name: EvictionPolicyName = 'lru'): Eviction {
+  const advised = name === 'graph' ? startAdvisor<PrefixNode>() : undefined;
   return {
     policy: advised ?? createPolicy(name),
     stats: () => ({ policy: name, ...(advised && { advisor: advised.stats }) }),

@@ -9,6 +9,7 @@ import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type ChatRequest, chatSchema, type OpenaiMessage, type OpenaiTool } from './openai-schemas.ts';
+import { createProgressChannel, type PromptProgress } from './prompt-progress.ts';
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
@@ -28,6 +29,7 @@ export const chatCompletions: Route<ChatRequest> = {
     const messages = request.messages.map(toMessage);
     const options = chatOptions(request, limits);
     const slot = requestedSlot(request, choices);
+    const prefill = request.stream && request.return_progress ? createProgressChannel() : undefined;
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices },
       promptLength: JSON.stringify(messages).length,
@@ -39,18 +41,22 @@ export const chatCompletions: Route<ChatRequest> = {
           tenant: tenant.name,
           cacheSalt: request.cache_salt ?? undefined,
           signal: stop,
+          // All answers share their prompt.
+          onPrefill: index === 0 ? prefill?.report : undefined,
         }),
       countTokens: ({ tokens }) => tokens.length,
     });
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
     const { service } = jobs;
     return request.stream
-      ? exchange.stream(streamChunks(head, events, request, service()))
+      ? exchange.stream(streamChunks(head, prefill?.merge(events) ?? events, request, service()))
       : exchange.json(await collectChoices(head, events, request, service()));
   },
 };
 
 type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
+
+type ProgressEvents = AsyncGenerator<AnswerEvent<AnswerDelta> | { progress: PromptProgress }, void, void>;
 
 interface Head {
   id: string;
@@ -144,7 +150,7 @@ function usageOf(results: readonly Result[], answers: readonly Answer[]): object
   });
 }
 
-async function* streamChunks(head: Head, events: Events, request: ChatRequest, service: ModelService) {
+async function* streamChunks(head: Head, events: Events | ProgressEvents, request: ChatRequest, service: ModelService) {
   const includeUsage = request.stream_options?.include_usage === true;
   const chunk = (choices: object[], usage: object | null = null) =>
     formatEvent({ ...head, object: 'chat.completion.chunk', choices, ...(includeUsage && { usage }) });
@@ -153,6 +159,10 @@ async function* streamChunks(head: Head, events: Events, request: ChatRequest, s
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
   const results: Result[] = [];
   for await (const event of events) {
+    if ('progress' in event) {
+      yield formatEvent({ ...head, object: 'chat.completion.chunk', choices: [], prompt_progress: event.progress });
+      continue;
+    }
     const { index } = event;
     const answer = answers[index];
     if (!answer.hasBegun) yield choice(index, { role: 'assistant', content: '' });

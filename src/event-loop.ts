@@ -1,11 +1,11 @@
 /** Yielding to the event loop during long work on the main thread. */
+import { platform } from './platform/node.ts';
 
 /** Work may block the event loop for this long. With the operation that follows, a block stays below 50 ms. */
 const MAX_BLOCKING_MS = 12;
 
 /** Lets timers, signals and sockets run. */
-export const yieldToEventLoop = (): Promise<void> =>
-  new Promise(resolve => (typeof setImmediate === 'function' ? setImmediate(resolve) : setTimeout(resolve)));
+export const yieldToEventLoop = (): Promise<void> => platform.yieldToEventLoop();
 
 export interface Yielder {
   /** Whether the event loop has been blocked for too long. */

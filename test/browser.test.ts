@@ -58,7 +58,15 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
     },
   );
 
-  const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
+  const device = 'webgpu' as const;
+  const brief = {
+    path: '/model.gguf',
+    device,
+    prompt: 'The mead of poetry.',
+    kv: 'tq4u',
+    maxTokens: 6,
+    pageTokens: 16,
+  };
   // Takes SwiftShader minutes: `npm run test:long`.
   const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
   it.each(process.env.KVASIR_LONG ? [brief, { ...long, pageTokens: 64 }] : [brief])(

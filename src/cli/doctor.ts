@@ -1,16 +1,16 @@
 /** `kvasir doctor`: what this machine has and lacks, and the generated WebGPU kernels of a codec. */
-import { arch, availableParallelism, cpus, freemem, platform, release, totalmem } from 'node:os';
+import { arch, availableParallelism, cpus, freemem, platform as osName, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
 import { leafLayout } from '../cache/leaf.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
-import { defaultMemoryLimit } from '../engine/budget.ts';
 import { cacheDir, listModels } from '../hub.ts';
 import { listDevices } from '../kernel/open.ts';
 import { wasmSupport } from '../kernel/wasm/support.ts';
 import { findAdapter } from '../kernel/webgpu/adapter.ts';
 import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
 import { codecKernels, dumpKernel } from '../kernel/webgpu/dump.ts';
+import { platform } from '../platform/node.ts';
 import { formatBytes, formatFileSize, parseCount } from '../units.ts';
 
 export function addDoctor(program: Command): void {
@@ -66,11 +66,11 @@ async function codecWgsl(spec: string, { dim, pageTokens, rows, subgroups, preci
 async function examine() {
   return {
     node: process.version,
-    system: `${platform()} ${release()}, ${arch()}`,
+    system: `${osName()} ${release()}, ${arch()}`,
     cpu: cpus()[0]?.model.trim() ?? 'unknown',
     cores: availableParallelism(),
-    memory: { total: totalmem(), free: freemem(), limit: await defaultMemoryLimit() },
-    wasm: await wasmSupport(),
+    memory: { total: totalmem(), free: freemem(), limit: platform.memoryLimit() },
+    wasm: wasmSupport(),
     gpu: await examineGpu(),
     devices: await listDevices(),
     cache: {

@@ -3,8 +3,9 @@ import { CapacityError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
+import { platform } from '../platform/node.ts';
 import { formatBytes } from '../units.ts';
-import { type BudgetRequest, checkBudget, defaultMemoryLimit } from './budget.ts';
+import { type BudgetRequest, checkBudget } from './budget.ts';
 
 const config = {
   layers: 3,
@@ -105,7 +106,7 @@ describe('the memory budget', () => {
 
 it('the default limit is at most nine tenths of the memory', async () => {
   const { totalmem } = await import('node:os');
-  const limit = await defaultMemoryLimit();
+  const limit = platform.memoryLimit();
   expect(limit).toBeGreaterThan(0);
   expect(limit).toBeLessThanOrEqual(0.9 * totalmem());
 });

@@ -81,14 +81,6 @@ function checkCacheSize({ kvMemory, plan }: BudgetRequest, cache: number): void 
     );
 }
 
-/** Bytes of free memory, at most 9/10 of the machine's total. */
-export async function defaultMemoryLimit(): Promise<number> {
-  const { freemem, totalmem, platform } = await import('node:os');
-  const max = 0.9 * Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY);
-  // macOS counts reclaimable file cache as used, so its free memory says nothing.
-  return platform() === 'darwin' ? max : Math.min(max, freemem());
-}
-
 function suggestions(request: BudgetRequest, room: number): string {
   const { plan, context, config } = request;
   const { pageTokens, leaf } = plan;

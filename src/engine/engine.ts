@@ -15,8 +15,9 @@ import { getString } from '../model/tokenizer/tokenizer-metadata.ts';
 import { type ChatTokenizer, createTokenizer } from '../model/tokenizer.ts';
 import { type LoadProgress, loadWeights, type ModelWeights } from '../model/weights.ts';
 import type { Plan, PlanShape } from '../plan/plan.ts';
+import { platform } from '../platform/node.ts';
 import { type BatchSize, createBatchSize, maxBatchRows } from './batch-size.ts';
-import { type BudgetRequest, checkBudget, defaultMemoryLimit } from './budget.ts';
+import { type BudgetRequest, checkBudget } from './budget.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
 import { warmUp } from './warm-up.ts';
 
@@ -128,8 +129,7 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     device = opened.device;
     const rows = maxBatchRows(options.prefillChunk, device);
     // WebGPU cannot report free GPU memory; allocations fail when there is none left.
-    const limit =
-      options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : await defaultMemoryLimit());
+    const limit = options.memoryLimit ?? (device.name === 'webgpu' ? Number.POSITIVE_INFINITY : platform.memoryLimit());
     const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.allocatedBytes;

@@ -6,6 +6,7 @@ import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default
 import { checkProfile, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
 import { findProfile, type ProfileSearch } from '../plan/profile-store.ts';
+import { platform } from '../platform/node.ts';
 import { formatDuration } from '../units.ts';
 import { type ModelFile, planShape } from './engine.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
@@ -20,14 +21,10 @@ const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 740) / (135e6 * 81920);
 const DEFAULT_TOKENS = 81920;
 
 /** Estimated seconds of calibration on this machine. */
-export async function estimateCalibrationSeconds(
-  { gguf }: Pick<ModelFile, 'gguf'>,
-  tokens = DEFAULT_TOKENS,
-): Promise<number> {
-  const { availableParallelism } = await import('node:os');
+export function estimateCalibrationSeconds({ gguf }: Pick<ModelFile, 'gguf'>, tokens = DEFAULT_TOKENS): number {
   let weights = 0;
   for (const { shape } of gguf.tensors.values()) weights += shape.reduce((a, b) => a * b, 1);
-  return (CORE_SECONDS_PER_WEIGHT_TOKEN * weights * tokens) / availableParallelism();
+  return (CORE_SECONDS_PER_WEIGHT_TOKEN * weights * tokens) / platform.coreCount();
 }
 
 /**
@@ -58,7 +55,7 @@ async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice 
   const missing = missingCodecs(profile?.learned[0] ?? placeholderForAll(defaultCodecs(shape), shape), spec, shape);
   if (profile && !missing) return;
   const model = file.paths[0] === undefined ? 'MODEL' : shellQuote(file.paths[0]);
-  const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
+  const time = file.paths.length > 0 ? ` (about ${formatDuration(estimateCalibrationSeconds(file))} here)` : '';
   const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
     `${spec} needs a calibrated model, and ${why}. ` +

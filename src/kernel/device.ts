@@ -94,8 +94,8 @@ export interface KvView {
   readonly errors?: Tensor;
 }
 
-/** The blocks of a sequence. */
-export type KvBlocks = Pick<KvView, 'leaves' | 'tail' | 'sinkBlock'>;
+/** The blocks of a sequence, and its shape if its codecs are going to be used. */
+export type KvBlocks = Pick<KvView, 'leaves' | 'tail' | 'sinkBlock'> & { readonly shape?: KvShape };
 
 export interface Device {
   readonly name: 'js' | 'wasm' | 'webgpu';
@@ -129,7 +129,8 @@ export interface Device {
   createBlock(bytes: number, layerOffsets?: readonly number[]): Block;
   /**
    * Call it before the first use of these sequences' blocks, also before `writeBlock`. Waits for their memory on devices that allocate
-   * asynchronously; undefined if they have it already. Rejects with a CapacityError; retrying is allowed.
+   * asynchronously, and for their codecs' kernels on devices that compile them ahead; undefined if they have both already.
+   * Rejects with a CapacityError; retrying is allowed.
    */
   ensureMemory?(views: readonly KvBlocks[]): Promise<void> | undefined;
   free(handle: Block | Tensor): void;

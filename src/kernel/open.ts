@@ -1,5 +1,6 @@
 /** Device selection. Kernels are generated for a model's shape, so each model opens its own device. */
 import { UnsupportedError } from '../errors.ts';
+import { platform } from '../platform/node.ts';
 import type { Device } from './device.ts';
 import { createJsDevice } from './js/device.ts';
 import { createWasmDevice } from './wasm/device.ts';
@@ -41,6 +42,8 @@ interface Candidate {
   missing(shape?: DeviceShape): Promise<string | undefined>;
   /** The reason `auto` skips it; undefined if `auto` may select it. */
   unwanted?(): Promise<string | undefined>;
+  /** What it lacks here, and why. */
+  limitation?(): string | undefined;
   open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
 }
 
@@ -64,11 +67,15 @@ const candidates: readonly Candidate[] = [
     name: 'wasm',
     about: 'SIMD and threads',
     async missing(shape) {
-      if (!(await wasmSupport()).simd) return 'this WebAssembly engine has no SIMD';
+      if (!wasmSupport().simd) return 'this WebAssembly engine has no SIMD';
       return shape && shape.headDim % 8 !== 0
         ? `the head dimension ${shape.headDim} is not a multiple of 8`
         : undefined;
     },
+    limitation: () =>
+      platform.canShareMemory
+        ? undefined
+        : 'one thread: the page is not cross-origin isolated (serve it with the headers COOP and COEP)',
     open: (shape, options) => createWasmDevice({ ...shape, ...options }),
   },
   { name: 'js', about: 'plain loops, slow', missing: async () => undefined, open: async () => createJsDevice() },
@@ -87,9 +94,10 @@ export async function openDevice(
     const missing = (await candidate.missing(shape)) ?? (name === 'auto' ? await candidate.unwanted?.() : undefined);
     if (missing === undefined) {
       const device = await candidate.open(shape, options);
-      const about = `${candidate.name} (${candidate.about})`;
+      const about = `${candidate.name} (${candidate.about})${name === 'auto' ? '' : ', as requested'}`;
       const warmUp = (await candidate.unwanted?.()) === undefined;
-      return { device, why: name === 'auto' ? [about, ...skipped].join('; ') : `${about}, as requested`, warmUp };
+      const why = [about, candidate.limitation?.(), ...skipped].filter(part => part !== undefined).join('; ');
+      return { device, why, warmUp };
     }
     skipped.push(`no ${candidate.name}: ${missing}`);
   }

@@ -1,11 +1,12 @@
 /**
  * A model's fingerprint: the sha256 of its file. It ties profiles, pages and sessions to their model. Hashing gigabytes
  * takes seconds, so results for files on disk are cached by path, size and modification time; a file in the Hugging Face
- * hub cache is a link to `blobs/<sha256>`, whose name is the hash. Files need Node, whose modules are imported on use;
- * Blobs and bytes need nothing.
+ * hub cache is a link to `blobs/<sha256>`, whose name is the hash. Files need Node; Blobs and bytes
+ * need nothing.
  */
 import { FormatError, InputError } from '../errors.ts';
 import { yieldToEventLoop } from '../event-loop.ts';
+import { platform } from '../platform/node.ts';
 import { createSha256, sha256, toHex } from '../sha256.ts';
 import type { ByteSource } from './source.ts';
 
@@ -104,7 +105,7 @@ function combine(fingerprints: readonly string[]): string {
 
 /** The name of a blob in the hub cache, or a cached result; undefined if there is neither. */
 async function findFingerprint(path: string, { cacheDir }: FingerprintOptions): Promise<string | undefined> {
-  const { resolve } = await import('node:path');
+  const { resolve } = platform.node.path;
   const real = await realPathOf(path);
   const blob = real === resolve(path) ? undefined : await hubBlobHash(real);
   if (blob !== undefined || cacheDir === undefined) return blob;
@@ -114,7 +115,7 @@ async function findFingerprint(path: string, { cacheDir }: FingerprintOptions): 
 }
 
 async function realPathOf(path: string): Promise<string> {
-  const { realpath } = await import('node:fs/promises');
+  const { realpath } = platform.node.fs.promises;
   return realpath(path).catch(error => {
     throw new InputError(`${path} cannot be opened (${error.code ?? error.message}). Check the path.`, {
       cause: error,
@@ -123,20 +124,20 @@ async function realPathOf(path: string): Promise<string> {
 }
 
 async function hubBlobHash(real: string): Promise<string | undefined> {
-  const { basename, dirname } = await import('node:path');
+  const { basename, dirname } = platform.node.path;
   const name = basename(real);
   return basename(dirname(real)) === 'blobs' && sha256Pattern.test(name) ? name : undefined;
 }
 
 async function statOf(path: string): Promise<{ size: number; mtimeMs: number }> {
-  const { stat } = await import('node:fs/promises');
+  const { stat } = platform.node.fs.promises;
   const { size, mtimeMs } = await stat(path);
   return { size, mtimeMs };
 }
 
 async function hashFile(path: string): Promise<string> {
-  const { createReadStream } = await import('node:fs');
-  const { createHash } = await import('node:crypto');
+  const { createReadStream } = platform.node.fs;
+  const { createHash } = platform.node.crypto;
   const hash = createHash('sha256');
   for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) hash.update(chunk);
   return hash.digest('hex');
@@ -144,8 +145,8 @@ async function hashFile(path: string): Promise<string> {
 
 /** The cached results, oldest first. A damaged cache is ignored. */
 async function readCache(cacheDir: string): Promise<Map<string, CacheEntry>> {
-  const { readFile } = await import('node:fs/promises');
-  const { join } = await import('node:path');
+  const { readFile } = platform.node.fs.promises;
+  const { join } = platform.node.path;
   const cache = new Map<string, CacheEntry>();
   try {
     const parsed: unknown = JSON.parse(await readFile(join(cacheDir, cacheFile), 'utf8'));
@@ -161,8 +162,8 @@ async function readCache(cacheDir: string): Promise<Map<string, CacheEntry>> {
 }
 
 async function addToCache(cacheDir: string, path: string, entry: CacheEntry): Promise<void> {
-  const { mkdir, rename, writeFile } = await import('node:fs/promises');
-  const { join } = await import('node:path');
+  const { mkdir, rename, writeFile } = platform.node.fs.promises;
+  const { join } = platform.node.path;
   await mkdir(cacheDir, { recursive: true });
   // Read again: another process may have written. An entry lost in a race is only hashed again.
   const cache = await readCache(cacheDir);

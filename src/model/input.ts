@@ -4,7 +4,7 @@ import { CapacityError, InputError } from '../errors.ts';
 import { formatFileSize } from '../units.ts';
 import { type Gguf, openGguf, readGguf } from './gguf.ts';
 import { checkGgufMagic } from './gguf-magic.ts';
-import { type BytesInput, importInNode, isFileUrl, openBytes, parseIfUrl, pathOfFileUrl } from './open-bytes.ts';
+import { type BytesInput, isFileUrl, openBytes, parseIfUrl, pathOfFileUrl } from './open-bytes.ts';
 import type { ByteSource } from './source.ts';
 import type { LoadProgress } from './weights.ts';
 
@@ -37,7 +37,7 @@ export async function openModel(input: ModelInput, options: OpenOptions = {}): P
     for (const part of Array.isArray(source) ? source : [source]) sources.push(await openPart(part, options));
     return { gguf: await readGguf(sources), paths: [] };
   }
-  const gguf = await openGguf(isFileUrl(source) ? await pathOfFileUrl(source) : await resolvePath(source as string));
+  const gguf = await openGguf(isFileUrl(source) ? pathOfFileUrl(source) : await resolvePath(source as string));
   return { gguf, paths: gguf.shards.map(({ name }) => name) };
 }
 
@@ -66,6 +66,7 @@ function checkMemoryLimit(bytes: number, isTotal: boolean, name: string, limit =
 }
 
 async function resolvePath(name: string): Promise<string> {
-  const { resolveModel } = await importInNode(name, import('./hub/resolve.ts'));
+  // Node only: package.json leaves it out of browser bundles, where every string is a URL.
+  const { resolveModel } = await import('./hub/resolve.ts');
   return (await resolveModel(name)).path;
 }

@@ -1,6 +1,7 @@
 /** Opens the bytes of a file that a caller gives as a URL, or in any form that Node and browsers have. */
 import { className } from '../describe-value.ts';
-import { InputError, NetworkError } from '../errors.ts';
+import { InputError, NetworkError, UnsupportedError } from '../errors.ts';
+import { platform } from '../platform/node.ts';
 import { type ByteSource, blobSource, bytesSource } from './source.ts';
 import type { LoadProgress } from './weights.ts';
 
@@ -19,34 +20,29 @@ export interface OpenBytesOptions {
 /** Bytes at the start of a download that `checkStart` gets. */
 const startBytes = 64;
 
-/** A string that is an http, https or file URL becomes a `URL`; anything else is returned as it is. */
+/**
+ * A string that is an http, https or file URL becomes a `URL`; in a browser any string does, relative to the page. Anything
+ * else is returned as it is.
+ */
 export function parseIfUrl<T>(input: T): T | URL {
-  if (typeof input !== 'string' || !/^(https?|file):\/\//i.test(input)) return input;
-  if (!URL.canParse(input)) throw new InputError(`'${input}' is not a valid URL. Check its spelling.`);
-  return new URL(input);
+  const { baseUrl } = platform;
+  if (typeof input !== 'string' || (baseUrl === undefined && !/^(https?|file):\/\//i.test(input))) return input;
+  if (!URL.canParse(input, baseUrl)) throw new InputError(`'${input}' is not a valid URL. Check its spelling.`);
+  return new URL(input, baseUrl);
 }
 
 export const isFileUrl = (value: unknown): value is URL =>
   typeof value === 'object' && value !== null && className(value) === 'URL' && (value as URL).protocol === 'file:';
 
-export async function pathOfFileUrl(url: URL): Promise<string> {
-  const { fileURLToPath } = await importInNode(url.href, import('node:url'));
+export function pathOfFileUrl(url: URL): string {
   try {
-    return fileURLToPath(url);
+    return platform.node.url.fileURLToPath(url);
   } catch (error) {
+    if (error instanceof UnsupportedError) throw error;
     throw new InputError(`${url.href} is not a valid file URL: ${(error as Error).message}.`, {
       cause: error,
     });
   }
-}
-
-/** Node's modules, and modules that need them, are imported only on use. */
-export async function importInNode<T>(name: string, module: Promise<T>): Promise<T> {
-  return module.catch(error => {
-    throw new InputError(`'${name}' can only be opened in Node. In a browser, give a URL, a File or a Blob.`, {
-      cause: error,
-    });
-  });
 }
 
 /** Downloads a URL or a Response, and wraps bytes in memory; undefined for a value of another type. */

@@ -3,6 +3,7 @@
  * to their destination and the file is never in memory twice.
  */
 import { FormatError, InputError } from '../errors.ts';
+import { platform } from '../platform/node.ts';
 
 export interface ByteSource {
   /** A path or file name, for messages. */
@@ -44,9 +45,9 @@ function checkRange(name: string, size: number, offset: number, length: number):
     );
 }
 
-/** A file on disk. Node only: imported on use, so that this module loads in a browser. */
+/** A file on disk. Node only. */
 export async function fileSource(path: string): Promise<ByteSource> {
-  const { open } = await import('node:fs/promises');
+  const { open } = platform.node.fs.promises;
   const file = await open(path, 'r').catch(error => {
     throw new InputError(`${path} cannot be opened (${error.code ?? error.message}). Check the path.`, {
       cause: error,

@@ -11,7 +11,7 @@ export type ProfileInput = string | BytesInput | Profile;
 export async function openProfile(input: ProfileInput, { signal }: { signal?: AbortSignal } = {}): Promise<Profile> {
   const source = parseIfUrl(input);
   if (typeof source === 'string') return readProfile(source);
-  if (isFileUrl(source)) return readProfile(await pathOfFileUrl(source));
+  if (isFileUrl(source)) return readProfile(pathOfFileUrl(source));
   if (isProfile(source)) return source;
   const opened = await openBytes(source, { signal, checkSize: checkProfileSize, checkStart });
   if (opened) return decodeSource(opened);

@@ -1,11 +1,11 @@
 /**
  * Profiles on disk: `model.kvprofile` next to `model.gguf`, or `profiles/<fingerprint>.kvprofile` in Kvasir's cache folder,
- * where `kvasir calibrate` writes. Node only; node modules are imported dynamically, so that browsers can bundle this file.
+ * where `kvasir calibrate` writes. Node only.
  */
 import { FormatError } from '../errors.ts';
-import { importInNode } from '../model/open-bytes.ts';
 import { profileNames } from '../model/profile-name.ts';
 import { type ByteSource, fileSource } from '../model/source.ts';
+import { platform } from '../platform/node.ts';
 import { formatFileSize } from '../units.ts';
 import { decodeProfile, type Profile } from './profile.ts';
 
@@ -13,14 +13,14 @@ const MAX_PROFILE_BYTES = 2 ** 30;
 
 /** $KVASIR_CACHE, else `kvasir` in the user's cache folder. */
 export async function kvasirCacheDir(): Promise<string> {
-  const { homedir } = await import('node:os');
-  const { join } = await import('node:path');
+  const { homedir } = platform.node.os;
+  const { join } = platform.node.path;
   const { KVASIR_CACHE, XDG_CACHE_HOME } = process.env;
   return KVASIR_CACHE || join(XDG_CACHE_HOME || join(homedir(), '.cache'), 'kvasir');
 }
 
 export async function profilePath(fingerprint: string): Promise<string> {
-  const { join } = await import('node:path');
+  const { join } = platform.node.path;
   return join(await kvasirCacheDir(), 'profiles', `${fingerprint}.kvprofile`);
 }
 
@@ -55,7 +55,7 @@ export async function findProfile(modelPath: string, fingerprint: string): Promi
 
 /** The files that may be a model's profile, newest first. Without a fingerprint: only those next to the model. */
 export async function listProfilePaths(modelPath: string, fingerprint?: string): Promise<string[]> {
-  const { realpath, stat } = await import('node:fs/promises');
+  const { realpath, stat } = platform.node.fs.promises;
   const real = await realpath(modelPath).catch(() => modelPath);
   const paths = [modelPath, real].flatMap(profileNames);
   if (fingerprint !== undefined) paths.push(await profilePath(fingerprint));
@@ -70,7 +70,6 @@ export async function listProfilePaths(modelPath: string, fingerprint?: string):
 
 /** Reads a profile; `name` is used in error messages. */
 export async function readProfile(path: string, name = path): Promise<Profile> {
-  await importInNode(path, import('node:fs/promises'));
   const source = await fileSource(path);
   try {
     return await decodeSource(source, name);
@@ -95,8 +94,8 @@ export function checkProfileSize(bytes: number, isTotal: boolean, name: string):
 
 /** Writes a file completely or not at all. */
 export async function writeFileAtomic(path: string, bytes: Uint8Array): Promise<void> {
-  const { mkdir, rename, writeFile } = await import('node:fs/promises');
-  const { dirname } = await import('node:path');
+  const { mkdir, rename, writeFile } = platform.node.fs.promises;
+  const { dirname } = platform.node.path;
   await mkdir(dirname(path), { recursive: true });
   const draft = `${path}.${process.pid}.part`;
   await writeFile(draft, bytes);

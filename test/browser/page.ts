@@ -7,6 +7,8 @@ import { type AttentionCase, relativeError, runAttention } from '../attention.ts
 
 export interface GenerateCase {
   path: string;
+  device: 'auto' | 'wasm' | 'webgpu';
+  threads?: number;
   prompt: string;
   kv: string;
   maxTokens: number;
@@ -34,12 +36,12 @@ export const cases = {
   },
 
   /** The continuation of a prompt by a model that the test server serves. */
-  async generate({ path, prompt, kv, maxTokens, pageTokens }: GenerateCase) {
-    const blob = await (await fetch(path)).blob();
-    const model = await loadModel(blob, { device: 'webgpu', kv, pageTokens });
+  async generate({ path, prompt, maxTokens, ...options }: GenerateCase) {
+    const model = await loadModel(path, options);
     const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEos: true });
+    const { device } = model;
     await model.dispose();
-    return { ids, text };
+    return { ids, text, device };
   },
 };
 

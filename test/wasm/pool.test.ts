@@ -76,7 +76,7 @@ async function open(threads: number, stallSeconds?: number) {
   const memory = new WebAssembly.Memory({ initial: 1, maximum: limits.maxPages, shared: true });
   const pool = await createPool(memory, CONTROL, threads, stallSeconds);
   pools.push(pool);
-  pool.load(modules());
+  await pool.load(modules());
   return { pool, memory, place: new Int32Array(memory.buffer, PLACE, 1) };
 }
 
@@ -98,7 +98,7 @@ async function expectFailed(pool: Pool, error: Error) {
   const start = performance.now();
   expect(errorOf(() => pool.run('count', 8, PLACE))).toBe(error);
   expect(errorOf(() => pool.run('count', 1, PLACE))).toBe(error);
-  expect(errorOf(() => pool.load(modules()))).toBe(error);
+  await expect(pool.load(modules())).rejects.toBe(error);
   await Promise.all([pool.dispose(), pool.dispose()]);
   await pool.dispose();
   expect(performance.now() - start).toBeLessThan(1000);
@@ -145,10 +145,7 @@ describe('a pool of three threads', () => {
   it('fails when a module is loaded after a worker has ended', async () => {
     const { pool } = await open(3, 1);
     void workers[0].terminate();
-    await expectFailed(
-      pool,
-      errorOf(() => pool.load(modules())),
-    );
+    await expectFailed(pool, await pool.load(modules()).catch(error => error));
   });
 
   it('fails when a kernel traps on a worker', async () => {

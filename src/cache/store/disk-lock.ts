@@ -6,6 +6,7 @@
  * segments have unique names and never change, so each would only miss what the other removes.
  */
 import { InputError } from '../../errors.ts';
+import { platform } from '../../platform/node.ts';
 import { MAX_READS } from './disk-segment.ts';
 import { type FileSystem, writeFully } from './file-system.ts';
 
@@ -29,7 +30,7 @@ interface Holder {
 }
 
 export async function acquireLock(fs: FileSystem, folder: string): Promise<Lock> {
-  const { hostname } = await import('node:os');
+  const { hostname } = platform.node.os;
   const path = `${folder}/lock`;
   const holder = { pid: process.pid, started: await startOf(process.pid), host: hostname(), id: crypto.randomUUID() };
   const content = () => new TextEncoder().encode(JSON.stringify({ ...holder, beat: Date.now() }).padEnd(MAX_BYTES));
@@ -98,7 +99,7 @@ async function isAlive({ pid, started, host, beat }: Holder, ownHost: string): P
 
 /** When a process was started, on Linux. */
 async function startOf(pid: number): Promise<string> {
-  const { readFile } = await import('node:fs/promises');
+  const { readFile } = platform.node.fs.promises;
   const stat = await readFile(`/proc/${pid}/stat`, 'latin1').catch(() => '');
   // The name, in parentheses, may contain spaces.
   return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '';

@@ -1,4 +1,5 @@
 /** What the disk store needs of a file system: an interface, so that tests can record, delay and break every operation. */
+import { platform } from '../../platform/node.ts';
 
 export interface OpenFile {
   /** Reads at a position; returns the number of bytes read, which may be fewer than asked for. */
@@ -25,9 +26,9 @@ export interface FileSystem {
   syncFolder(path: string): Promise<void>;
 }
 
-/** Node's file system. Its modules are imported on use, so that browsers can load this file. */
+/** Node's file system. */
 export async function openNodeFileSystem(): Promise<FileSystem> {
-  const { chmod, mkdir, open, readdir, rename, unlink } = await import('node:fs/promises');
+  const { chmod, mkdir, open, readdir, rename, unlink } = platform.node.fs.promises;
   const openFile = async (path: string, flags: string): Promise<OpenFile> => {
     const file = await open(path, flags, 0o600);
     return {

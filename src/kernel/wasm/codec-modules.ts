@@ -1,4 +1,5 @@
-/** Kernels and tables of the codecs in use: created on first use, shared by all layers with the same codecs. */
+/** Kernels and tables of the codecs in use: loaded before the first pass, shared by all layers with the same codecs. */
+import { assert } from '../../errors.ts';
 import { fromFp8 } from '../float.ts';
 import type { PageLayout } from '../page-layout.ts';
 import type { AdditiveEncoding, AdditiveTables } from './kernels/additive.ts';
@@ -14,11 +15,13 @@ import type { Heap, MemoryLimits } from './memory.ts';
 import type { Pool } from './pool.ts';
 
 export interface CodecModules {
+  /** Compiles the kernels of a pair of codecs, unless it has them. */
+  load(keys: PageLayout, values: PageLayout): Promise<void>;
   moduleOf(keys: PageLayout, values: PageLayout): CodecModule;
 }
 
 export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape, limits: MemoryLimits): CodecModules {
-  const modules = new Map<PageLayout, Map<PageLayout, CodecModule>>();
+  const modules = new Map<PageLayout, Map<PageLayout, { module: CodecModule; loaded: Promise<void> }>>();
   const tables = new Map<PageLayout, CodecTables>();
   let count = 0;
 
@@ -99,18 +102,23 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
   };
 
   return {
-    moduleOf(keys, values) {
-      const byValues = modules.get(keys) ?? new Map<PageLayout, CodecModule>();
+    async load(keys, values) {
+      const byValues = modules.get(keys) ?? new Map();
       modules.set(keys, byValues);
       const known = byValues.get(values);
-      if (known) return known;
+      if (known) return known.loaded;
       const stride = Math.ceil(codecScratch(shape, keys, values) / 64) * 64 + 64;
       const scratch = { address: heap.alloc(stride * pool.threads), stride };
       const side = (layout: PageLayout) => ({ layout, tables: tablesOf(layout) });
       const module = codecModule(String(count++), shape, side(keys), side(values), scratch, limits);
-      pool.load(module.bytes);
-      byValues.set(values, module);
-      return module;
+      const loaded = pool.load(module.bytes);
+      byValues.set(values, { module, loaded });
+      return loaded;
+    },
+    moduleOf(keys, values) {
+      const known = modules.get(keys)?.get(values);
+      assert(known, 'a codec is used before its kernels are loaded');
+      return known.module;
     },
   };
 }

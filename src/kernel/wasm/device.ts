@@ -3,8 +3,8 @@
  * quantized weights by int8 activations, attention reads packed cache pages; norms, softmax and sums are f32.
  */
 import { ShapeError, UnsupportedError } from '../../errors.ts';
-import { yieldToEventLoop } from '../../event-loop.ts';
-import type { Block, Device, KvLayer, KvRun, Projection, SealRequest, Tensor, Weights } from '../device.ts';
+import { platform } from '../../platform/node.ts';
+import type { Block, Device, KvBlocks, KvLayer, KvRun, Projection, SealRequest, Tensor, Weights } from '../device.ts';
 import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';
 import { Attention } from './attention.ts';
@@ -37,7 +37,7 @@ export interface WasmOptions {
 }
 
 export async function createWasmDevice(options: WasmOptions): Promise<Device> {
-  const support = await wasmSupport();
+  const support = wasmSupport();
   if (!support.simd)
     throw new UnsupportedError("This WebAssembly engine has no SIMD. Use a newer one, or device: 'js'.");
   if (options.headDim % 8 !== 0)
@@ -47,19 +47,16 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const relaxed = support.relaxedSimd && options.relaxed !== false;
   const precise = options.precise ?? false;
   const shared = support.sharedMemory;
-  const threads = shared ? Math.max(1, Math.min(64, options.threads ?? (await coreCount()))) : 1;
+  const threads = shared ? Math.max(1, Math.min(64, options.threads ?? platform.coreCount())) : 1;
   const maxPages = options.maxPages ?? 65536;
   const limits = { maxPages, shared };
   const heap = openMemory(limits);
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
   const kernels = [norm(), rope(), swiglu(), f32ToF16Heads(), f16ToF32(), ...projectionKernels({ relaxed, precise })];
-  const memories = new Memories(heap, pool, moduleBytes(kernels, limits), limits);
+  const bytes = moduleBytes(kernels, limits);
+  await pool.load(bytes);
+  const memories = new Memories(heap, pool, bytes, limits);
   return new WasmDevice(options, memories, pool, limits, { relaxed, precise });
-}
-
-async function coreCount(): Promise<number> {
-  const { availableParallelism } = await import('node:os');
-  return availableParallelism();
 }
 
 class WasmDevice implements Device {
@@ -71,6 +68,8 @@ class WasmDevice implements Device {
   private readonly attention: Attention;
   private readonly projections: Projections;
   private readonly heap: Heap;
+  /** The layers whose codecs have been loaded. */
+  private readonly loaded = new WeakSet<readonly KvLayer[]>();
 
   constructor(
     { headDim, heads, kvHeads, pageTokens }: WasmOptions,
@@ -177,12 +176,20 @@ class WasmDevice implements Device {
     this.runSmall(rows, gate.cols, 'swiglu', addressOf(gate), addressOf(up), rows * gate.cols);
   }
 
-  /** Learned codecs have separate kernels per layer; the event loop runs between two compilations. */
+  /** Learned codecs have separate kernels per layer. */
   async loadCodecs(layers: readonly KvLayer[]): Promise<void> {
-    for (const { keys, values } of layers) {
-      this.attention.codecModules.moduleOf(keys.layout, values.layout);
-      await yieldToEventLoop();
-    }
+    for (const { keys, values } of layers) await this.attention.codecModules.load(keys.layout, values.layout);
+    this.loaded.add(layers);
+  }
+
+  ensureMemory(views: readonly KvBlocks[]): Promise<void> | undefined {
+    const isMissing = (layers?: readonly KvLayer[]) => layers !== undefined && !this.loaded.has(layers);
+    if (!views.some(({ shape }) => isMissing(shape?.layers))) return undefined;
+    return this.loadMissing(views);
+  }
+
+  private async loadMissing(views: readonly KvBlocks[]): Promise<void> {
+    for (const { shape } of views) if (shape) await this.loadCodecs(shape.layers);
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {

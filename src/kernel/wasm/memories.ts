@@ -32,7 +32,6 @@ export class Memories {
     private readonly kernels: Uint8Array<ArrayBuffer>,
     private readonly limits: MemoryLimits,
   ) {
-    pool.load(kernels);
     this.reservedBytes = main.capacity / 4;
     this.memories = [{ heap: main, suffix: '', scratch: new Map() }];
   }
@@ -85,14 +84,14 @@ export class Memories {
   }
 
   /** Uses the newest memory if that leaves enough for the cache and for activations, otherwise opens another one. */
-  allocateWeights(bytes: number): Required<Allocation> {
+  async allocateWeights(bytes: number): Promise<Required<Allocation>> {
     const last = this.memories.length - 1;
     const { heap } = this.memories[last];
     const reserved = last === 0 ? this.reservedBytes : heap.capacity / 4;
     if (heap.used === 0 || heap.reserve(bytes + reserved)) return { address: heap.alloc(bytes), memory: last };
     const memory = last + 1;
     const next = { heap: openMemory(this.limits), suffix: `@${memory}`, scratch: new Map() };
-    this.pool.load(this.kernels, { memory: next.heap.memory, suffix: next.suffix });
+    await this.pool.load(this.kernels, { memory: next.heap.memory, suffix: next.suffix });
     this.memories.push(next);
     return { address: next.heap.alloc(bytes), memory };
   }

@@ -7,20 +7,24 @@
  * When a kernel traps or a worker stops, the pool fails: it terminates its workers, and every later job throws the same
  * error. The main thread receives no events while it waits, so workers report traps in shared memory, and a worker
  * without progress for `stallSeconds` counts as stopped.
+ *
+ * Modules are sent as messages, which workers receive outside of jobs: `load` resolves when all have instantiated it.
  */
 import { DeviceError } from '../../errors.ts';
+import { platform } from '../../platform/node.ts';
 import {
   ACTIVE_WORKERS,
   CONTROL_WORDS,
   EPOCH,
   FAILED_THREAD,
   FIRST_TASK,
-  LOAD_MODULE,
   MAIN_WAITING,
   MAX_SPINS,
   MAX_TASKS,
   NEXT_CHUNK,
   OPEN_JOB,
+  RECEIVE_MESSAGES,
+  readError,
   startWorkers,
   TASK_COUNT,
   TASK_WORDS,
@@ -29,7 +33,7 @@ import {
 export interface Pool {
   readonly threads: number;
   /** Instantiates a module on all threads, over the pool's memory or over another one with a suffix for its names. */
-  load(bytes: Uint8Array<ArrayBuffer>, other?: { memory: WebAssembly.Memory; suffix: string }): void;
+  load(bytes: Uint8Array<ArrayBuffer>, other?: { memory: WebAssembly.Memory; suffix: string }): Promise<void>;
   /** Runs all chunks of a kernel. The kernel gets three more arguments: chunk, number of chunks, thread. */
   run(kernel: string, chunks: number, ...args: number[]): void;
   /** Runs independent tasks as one job, of at most MAX_TASKS each: threads synchronize once for all of them. */
@@ -83,10 +87,10 @@ export async function createPool(
     if (failure) throw failure;
   };
 
-  const load = (bytes: Uint8Array<ArrayBuffer>, target: typeof poolMemory): WebAssembly.Module => {
+  const load = async (bytes: Uint8Array<ArrayBuffer>, target: typeof poolMemory): Promise<WebAssembly.Module> => {
     throwIfFailed();
-    const module = new WebAssembly.Module(bytes);
-    const { exports } = new WebAssembly.Instance(module, { env: { memory: target.memory } });
+    const module = await WebAssembly.compile(bytes);
+    const { exports } = await WebAssembly.instantiate(module, { env: { memory: target.memory } });
     for (const [name, kernel] of Object.entries(exports as Kernels)) {
       indices.set(name + target.suffix, indices.size);
       kernels[name + target.suffix] = kernel;
@@ -108,7 +112,9 @@ export async function createPool(
   if (threads === 1) {
     return {
       threads,
-      load: (bytes, target = poolMemory) => void load(bytes, target),
+      async load(bytes, target = poolMemory) {
+        await load(bytes, target);
+      },
       run: (kernel, chunks, ...args) => runOnMain({ kernel, chunks, args }),
       runAll: tasks => tasks.forEach(runOnMain),
       runSmall: (_, tasks) => tasks.forEach(runOnMain),
@@ -119,6 +125,8 @@ export async function createPool(
   const words = new Int32Array(memory.buffer, control, CONTROL_WORDS);
   const workers = await startWorkers(memory, control, threads - 1, stopped);
   terminate = workers.terminate;
+  let isLoading = false;
+  let lastLoad: Promise<void> = Promise.resolve();
 
   const open = (...tasks: { kernel: number; chunks: number; args: readonly number[] }[]) => {
     words[TASK_COUNT] = tasks.length;
@@ -144,7 +152,7 @@ export async function createPool(
     for (let value = Atomics.load(words, word); value !== target; value = Atomics.load(words, word)) {
       const before = progress();
       // One second at a time: a process that was suspended for a minute counts one second of it.
-      const outcome = Atomics.wait(words, word, value, 1000);
+      const outcome = sleep(words, word, value, 1000);
       idle = outcome === 'timed-out' && progress() === before ? idle + 1 : 0;
       if (idle >= stallSeconds) throw stopped(`no progress in ${stallSeconds} seconds`);
     }
@@ -153,11 +161,11 @@ export async function createPool(
   const close = () => {
     Atomics.store(words, OPEN_JOB, 0);
     waitFor(ACTIVE_WORKERS, 0);
-    const thread = Atomics.load(words, FAILED_THREAD);
-    if (thread !== 0) throw stopped(workers.errorOf(thread));
+    if (Atomics.load(words, FAILED_THREAD) !== 0) throw stopped(readError(words));
   };
   const runJob = (tasks: readonly Task[]) => {
-    if (tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
+    // While the workers receive messages they run no jobs.
+    if (isLoading || tasks.reduce((sum, { chunks }) => sum + chunks, 0) <= 1) {
       tasks.forEach(runOnMain);
       return;
     }
@@ -178,21 +186,39 @@ export async function createPool(
     }
     close();
   };
+  const loadOnAll = async (bytes: Uint8Array<ArrayBuffer>, target: typeof poolMemory) => {
+    const module = await load(bytes, target);
+    isLoading = true;
+    open({ kernel: RECEIVE_MESSAGES, chunks: 0, args: [] });
+    try {
+      await workers.load(module, target.memory);
+    } catch (error) {
+      throw stopped((error as Error).message);
+    }
+    close();
+    isLoading = false;
+  };
   const runAll = (tasks: readonly Task[]) => {
     for (let first = 0; first < tasks.length; first += MAX_TASKS) runJob(tasks.slice(first, first + MAX_TASKS));
   };
   return {
     threads,
     load(bytes, target = poolMemory) {
-      workers.send(load(bytes, target), target.memory);
-      open({ kernel: LOAD_MODULE, chunks: 0, args: [] });
-      // Every worker must have loaded it before the next job.
-      waitFor(NEXT_CHUNK, workers.count);
-      close();
+      const loaded = lastLoad.then(() => loadOnAll(bytes, target));
+      lastLoad = loaded.catch(() => {});
+      return loaded;
     },
     runAll,
     runSmall: (values, tasks) => (values < MIN_PARALLEL_VALUES ? tasks.forEach(runOnMain) : runAll(tasks)),
     run: (kernel, chunks, ...args) => runAll([{ kernel, chunks, args }]),
     dispose,
   };
+}
+
+/** `Atomics.wait`. A page's main thread may not sleep, so it spins. */
+function sleep(words: Int32Array, word: number, value: number, ms: number): 'ok' | 'not-equal' | 'timed-out' {
+  if (platform.canBlock) return Atomics.wait(words, word, value, ms);
+  const end = performance.now() + ms;
+  while (performance.now() < end) if (Atomics.load(words, word) !== value) return 'ok';
+  return 'timed-out';
 }

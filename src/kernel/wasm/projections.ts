@@ -88,7 +88,7 @@ export class Projections {
       throw new ShapeError(
         `The wasm device needs ${type} rows of a multiple of ${multiple} values, not ${cols}. Use device: 'js'.`,
       );
-    const { address, memory } = this.memories.allocateWeights(packedBytes(type, rows, cols));
+    const { address, memory } = await this.memories.allocateWeights(packedBytes(type, rows, cols));
     const rowBytes = weightBytes(type, cols);
     const fourHeads = 4 * this.headDim;
     const pieceRows = Math.max(1, Math.floor(MAX_LOAD_BYTES / (rowBytes * fourHeads))) * fourHeads;

@@ -3,14 +3,9 @@
  * referenced: the process crashes some time after they are garbage-collected.
  */
 import { UnsupportedError } from '../../errors.ts';
+import { platform } from '../../platform/node.ts';
 import { type Limits, limitsOf } from './limits.ts';
 import { PACKED_FEATURE } from './packed-dots.ts';
-
-/** Enables f16 and exact timestamps where the hardware has them. */
-const DAWN_FLAGS = [
-  'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,use_vulkan_memory_model',
-  'disable-dawn-features=timestamp_quantization',
-];
 
 const globalState = globalThis as unknown as { kvasirGpu?: { gpu?: Promise<GPU | string>; retained: Set<unknown> } };
 globalState.kvasirGpu ??= { retained: new Set() };
@@ -19,53 +14,8 @@ const { retained } = globalState.kvasirGpu;
 /** The WebGPU of this runtime, or why there is none. */
 function findGpu(): Promise<GPU | string> {
   const state = globalState.kvasirGpu!;
-  state.gpu ??= openGpu();
+  state.gpu ??= platform.openGpu();
   return state.gpu;
-}
-
-async function openGpu(): Promise<GPU | string> {
-  const gpu = (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu;
-  if (gpu) return gpu;
-  if (typeof process === 'undefined' || !process.versions?.node)
-    return 'this browser has no WebGPU (or the page is not served from https or localhost)';
-  return openDawn();
-}
-
-const DAWN_NOT_INSTALLED =
-  'the optional package webgpu (Dawn, the WebGPU of Chrome, 130 MB) is not installed: npm install webgpu, with -g ' +
-  'for a global kvasir, or npx -p kvasir -p webgpu kvasir ...';
-
-async function openDawn(): Promise<GPU | string> {
-  const { createRequire } = await import('node:module');
-  const { pathToFileURL } = await import('node:url');
-  let path: string;
-  try {
-    // `require` also looks into NODE_PATH, which bundles use.
-    path = createRequire(import.meta.url).resolve('webgpu');
-  } catch {
-    return DAWN_NOT_INSTALLED;
-  }
-  if (process.platform === 'linux' && !(await hasVulkan()))
-    return 'the Vulkan loader libvulkan.so.1 is missing (on Debian: apt-get install libvulkan1, and a driver)';
-  try {
-    const dawn: { create(flags: string[]): GPU } = await import(pathToFileURL(path).href);
-    return dawn.create(DAWN_FLAGS);
-  } catch (error) {
-    return `the optional package webgpu does not work here: ${(error as Error).message}`;
-  }
-}
-
-/** Checked here because Dawn prints a warning if it is missing, even for `auto`. */
-async function hasVulkan(): Promise<boolean> {
-  const { existsSync, readFileSync } = await import('node:fs');
-  const folders = (process.env.LD_LIBRARY_PATH ?? '').split(':').filter(Boolean);
-  if (folders.some(folder => existsSync(`${folder}/libvulkan.so.1`))) return true;
-  try {
-    return readFileSync('/etc/ld.so.cache').includes('libvulkan.so.1');
-  } catch {
-    // Not glibc: let Dawn report it.
-    return true;
-  }
 }
 
 export interface AdapterInfo {

@@ -1,0 +1,18 @@
+/**
+ * `kvasir/worker`: the engine in a Worker of a browser, and what the site has stored. The Worker's program is
+ * `kvasir/engine-worker`.
+ */
+
+export type { StoredFile } from '../platform/opfs.ts';
+export type { RemoteService } from './connect.ts';
+export type {
+  AnswerOptions,
+  ModelService,
+  ServiceInfo,
+  ServicePromptOptions,
+  ServiceStats,
+  SlotState,
+  TokenizeOptions,
+} from './service.ts';
+export { startWorker, type WorkerModel, type WorkerOptions } from './start-worker.ts';
+export { deleteStored, listStored, type StorageUse } from './stored.ts';

@@ -1,0 +1,219 @@
+/**
+ * Models in the site's own storage (OPFS). A model is written as it arrives, never held in memory, and an interrupted
+ * download continues where it stopped. Runs in a Worker: only there does a browser write in place.
+ *
+ *     models/<id>/<name>       the bytes, as many as have arrived
+ *     models/<id>/info.json    where they come from, and whether they are complete
+ */
+import { className } from '../describe-value.ts';
+import { CapacityError, FormatError, InputError, NetworkError, UnsupportedError } from '../errors.ts';
+import type { LoadProgress } from '../model/weights.ts';
+import { adviceOnSpace, openFile, openFolder, throwStorageError, writeFile } from '../platform/opfs.ts';
+import { createSha256, sha256, toHex } from '../sha256.ts';
+import { formatFileSize } from '../units.ts';
+
+export interface StoreOptions {
+  /** The expected sha256, in hex. A download with another one is deleted. */
+  sha256?: string;
+  signal?: AbortSignal;
+  onProgress?: (progress: LoadProgress) => void;
+}
+
+interface ModelInfo {
+  source: string;
+  /** The size of the complete file. */
+  bytes: number;
+  etag: string | null;
+  /** Of the complete file; absent while it is not complete. */
+  sha256?: string;
+}
+
+/** What is left of a source, from an offset on. */
+interface Remainder {
+  /** 0 if it must be read from the start. */
+  offset: number;
+  total: number;
+  etag: string | null;
+  stream: ReadableStream<Uint8Array>;
+}
+
+/** Part of the standard; TypeScript has it among the types of Workers only. */
+interface SyncAccessHandle {
+  getSize(): number;
+  read(into: Uint8Array, options: { at: number }): number;
+  write(bytes: Uint8Array, options: { at: number }): number;
+  truncate(bytes: number): void;
+  flush(): void;
+  close(): void;
+}
+
+const BLOCK_BYTES = 2 ** 20;
+
+/** The stored file of a URL or a File, which is downloaded or copied unless it is stored completely. */
+export async function storeModel(source: string | File, options: StoreOptions = {}): Promise<File> {
+  const { signal } = options;
+  const origin =
+    typeof source === 'string' ? new URL(source).href : `${source.name} ${source.size} ${source.lastModified}`;
+  const id = toHex(sha256(new TextEncoder().encode(origin))).slice(0, 16);
+  const name = (typeof source === 'string' ? new URL(source).pathname.split('/').at(-1) : source.name) || 'model';
+  const path = `models/${id}/${name}`;
+  const store = async () => {
+    const stored = await findStored(path, id);
+    if (stored) return stored;
+    try {
+      await download(source, origin, path, id, options);
+    } catch (error) {
+      signal?.throwIfAborted();
+      return throwStorageError(path, 'written', error);
+    }
+    return (await openFile(path, false)).getFile();
+  };
+  // Another tab may be storing the same model: then this one waits for it.
+  return navigator.locks.request(`kvasir ${id}`, { signal }, store);
+}
+
+async function findStored(path: string, id: string): Promise<File | undefined> {
+  const info = await readInfo(id);
+  const handle = await openFile(path, true).catch(error => throwStorageError(path, 'read', error));
+  const file = await handle.getFile();
+  return info?.sha256 !== undefined && info.bytes === file.size ? file : undefined;
+}
+
+async function readInfo(id: string): Promise<ModelInfo | undefined> {
+  try {
+    const folder = await openFolder(`models/${id}`);
+    return JSON.parse(await (await (await folder.getFileHandle('info.json')).getFile()).text());
+  } catch {
+    // None yet, or damaged: the model is stored again.
+    return undefined;
+  }
+}
+
+async function writeInfo(id: string, info: ModelInfo): Promise<void> {
+  await writeFile(
+    `models/${id}/info.json`,
+    (async function* () {
+      yield new TextEncoder().encode(JSON.stringify(info));
+    })(),
+  );
+}
+
+async function download(
+  source: string | File,
+  origin: string,
+  path: string,
+  id: string,
+  { signal, onProgress, sha256: expected }: StoreOptions,
+): Promise<void> {
+  const known = await readInfo(id);
+  const file = await openInPlace(path);
+  try {
+    const { stream, offset, total, etag } = await open(source, known ? file.getSize() : 0, known, signal);
+    const info: ModelInfo = { source: origin, bytes: total, etag };
+    await checkSpace(path, total - offset);
+    await writeInfo(id, info);
+    file.truncate(offset);
+    const hash = createSha256();
+    for (let at = 0; at < offset; at += BLOCK_BYTES) {
+      const block = new Uint8Array(Math.min(BLOCK_BYTES, offset - at));
+      file.read(block, { at });
+      hash.update(block);
+    }
+    let done = offset;
+    const reader = stream.getReader();
+    for (;;) {
+      signal?.throwIfAborted();
+      const { value } = await reader.read().catch(cause => {
+        throw new NetworkError(
+          `${path} was interrupted after ${formatFileSize(done)} of ${formatFileSize(total)} (${cause.message}). ` +
+            'Load it again: it continues there.',
+          { cause },
+        );
+      });
+      if (!value) break;
+      done += file.write(value, { at: done });
+      hash.update(value);
+      onProgress?.({ phase: 'fetch', done, total });
+    }
+    file.flush();
+    if (done !== total)
+      throw new NetworkError(`${path} ended after ${done} of ${total} bytes. Load it again: it continues there.`);
+    const found = toHex(hash.digest());
+    if (expected !== undefined && found !== expected.toLowerCase()) {
+      file.truncate(0);
+      throw new FormatError(
+        `${path} is damaged or another file: its sha256 is ${found}, not ${expected}. Check the URL and the hash.`,
+      );
+    }
+    await writeInfo(id, { ...info, sha256: found });
+  } finally {
+    file.close();
+  }
+}
+
+async function openInPlace(path: string): Promise<SyncAccessHandle> {
+  const handle = (await openFile(path, true)) as FileSystemFileHandle & {
+    createSyncAccessHandle?(): Promise<SyncAccessHandle>;
+  };
+  if (!handle.createSyncAccessHandle)
+    throw new UnsupportedError('Models are stored by a Worker. Use startWorker with the option `store`.');
+  return handle.createSyncAccessHandle();
+}
+
+async function open(
+  source: string | File,
+  stored: number,
+  known: ModelInfo | undefined,
+  signal: AbortSignal | undefined,
+): Promise<Remainder> {
+  if (typeof source !== 'string')
+    return { offset: stored, total: source.size, etag: null, stream: source.slice(stored).stream() };
+  const response = await request(source, stored, signal);
+  const etag = response.headers.get('etag');
+  const total = totalOf(response);
+  const isRest = stored > 0 && response.status === 206;
+  if (isRest && (total !== known?.bytes || etag !== known?.etag)) {
+    // The file has changed since.
+    await response.body?.cancel();
+    return open(source, 0, undefined, signal);
+  }
+  if (total === undefined || !response.body)
+    throw new UnsupportedError(
+      `${source} cannot be stored: the server does not tell its size. It must send content-length, uncompressed.`,
+    );
+  return { offset: isRest ? stored : 0, total, etag, stream: response.body };
+}
+
+async function request(url: string, offset: number, signal: AbortSignal | undefined): Promise<Response> {
+  const headers: Record<string, string> = offset > 0 ? { range: `bytes=${offset}-` } : {};
+  const response = await fetch(url, { signal, headers }).catch(cause => {
+    signal?.throwIfAborted();
+    throw new NetworkError(`${url} cannot be fetched (${cause.message}). Check the URL and the network.`, { cause });
+  });
+  // The stored part is as long as the file, or longer.
+  if (response.status === 416) return request(url, 0, signal);
+  if (!response.ok)
+    throw new NetworkError(`${url} cannot be fetched: the server answered ${response.status}. Check the URL.`);
+  return response;
+}
+
+function totalOf({ status, headers }: Response): number | undefined {
+  if (status === 206) return Number(headers.get('content-range')?.match(/\/(\d+)$/)?.[1]) || undefined;
+  return headers.has('content-encoding') ? undefined : Number(headers.get('content-length')) || undefined;
+}
+
+async function checkSpace(path: string, bytes: number): Promise<void> {
+  const { usage = 0, quota = Number.POSITIVE_INFINITY } = await navigator.storage.estimate();
+  if (bytes <= quota - usage) return;
+  throw new CapacityError(
+    `${path} needs ${formatFileSize(bytes)} more of the browser's storage, and ${formatFileSize(quota - usage)} are ` +
+      `free. ${await adviceOnSpace()}`,
+  );
+}
+
+/** What can be stored: a URL or a File. */
+export function checkStorable(source: unknown): asserts source is string | File {
+  if (typeof source === 'string' || (typeof source === 'object' && source !== null && className(source) === 'File'))
+    return;
+  throw new InputError('Only a model that is given as a URL or a File can be stored.');
+}

@@ -1,0 +1,19 @@
+/** What a site has stored: models and sessions, for a page to show and delete. */
+import { listFiles, type StoredFile } from '../platform/opfs.ts';
+
+export { deleteStored } from '../platform/opfs.ts';
+
+/** The site's storage, in bytes. */
+export interface StorageUse {
+  /** The largest first. `deleteStored` takes their paths. */
+  files: StoredFile[];
+  usage: number;
+  quota: number;
+  /** Whether the browser keeps it when it needs space. */
+  isPersisted: boolean;
+}
+
+export async function listStored(): Promise<StorageUse> {
+  const { usage = 0, quota = 0 } = await navigator.storage.estimate();
+  return { files: await listFiles(), usage, quota, isPersisted: await navigator.storage.persisted() };
+}

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { defineConfig, type Plugin } from 'vite';
 
@@ -19,6 +20,15 @@ const listFiles = (): Plugin => ({
   },
 });
 
+/** The app imports the package by its name, as others do. */
+const { exports }: { exports: Record<string, { default: string }> } = JSON.parse(
+  readFileSync(new URL('../package.json', import.meta.url), 'utf8'),
+);
+const alias = Object.entries(exports).map(([name, { default: file }]) => ({
+  find: new RegExp(`^kvasir${name.slice(1)}$`),
+  replacement: fileURLToPath(new URL(`../${file}`, import.meta.url)),
+}));
+
 export default defineConfig({
   root: fileURLToPath(new URL('.', import.meta.url)),
   // The app runs in any folder of a host.
@@ -29,6 +39,7 @@ export default defineConfig({
     target: 'es2022',
     reportCompressedSize: false,
     rollupOptions: {
+      checks: { pluginTimings: false },
       input: {
         index: fileURLToPath(new URL('index.html', import.meta.url)),
         sw: fileURLToPath(new URL('src/sw.ts', import.meta.url)),
@@ -36,6 +47,7 @@ export default defineConfig({
       output: { entryFileNames: ({ name }) => (name === 'sw' ? 'sw.js' : 'assets/[name]-[hash].js') },
     },
   },
+  resolve: { alias },
   worker: { format: 'es' },
   plugins: [listFiles()],
   server: {

@@ -8,8 +8,9 @@ export interface Turn {
 /** The model that runs, and the format of its cache. */
 export interface ModelInfo {
   name: string;
-  /** Such as `wasm, 4 threads`; why it was chosen. */
+  /** `wasm`, `webgpu` or `js`; why it was chosen. */
   device: string;
+  threads: number;
   deviceReason: string;
   /** The codec of the KV cache, and its bits per value. */
   codec: string;

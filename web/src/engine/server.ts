@@ -123,7 +123,8 @@ function describe({ model, info }: Status): ModelInfo {
   return {
     ...rest,
     name: modelName ?? model,
-    device: device.name === 'wasm' ? `CPU, ${device.threads} thread${device.threads === 1 ? '' : 's'}` : device.name,
+    device: device.name,
+    threads: device.threads,
     deviceReason: device.why,
     codec: kv,
     bits: kvBits,

@@ -7,7 +7,7 @@ export interface Settings {
   theme: Theme;
   /** Where the model runs: on the server that serves this page, or in this browser. */
   place: 'server' | 'browser';
-  /** In this browser: its device, and the codec of the cache. */
+  /** In this browser: `wasm` or `webgpu`, and the codec of the cache. */
   device: string;
   codec: string;
   temperature: number;
@@ -16,7 +16,7 @@ export interface Settings {
 const KEY = 'kvasir.settings';
 const API_KEY = 'kvasir.apiKey';
 
-const defaults: Settings = { theme: 'auto', place: 'server', device: 'auto', codec: 'tq4', temperature: 0.7 };
+const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: 'tq4', temperature: 0.7 };
 
 function read(): Settings {
   try {

@@ -106,8 +106,13 @@ function Body({ draft }: { draft: { value: string } }) {
 
 /** The model, and how full the context is. */
 function ModelBadge() {
-  const { phase, engine, detail } = connection.value;
-  if (!engine) return <p class="badge quiet">{phase === 'opening' ? (detail ?? 'connecting…') : ''}</p>;
+  const { phase, engine, detail, progress } = connection.value;
+  if (!engine)
+    return (
+      <p class="badge quiet">
+        {phase === 'opening' && `${detail ?? 'Connecting'}${progress ? ` ${Math.round(100 * progress)} %` : '…'}`}
+      </p>
+    );
   const { fraction } = gaugeOf(tokensInCache.value, engine.info);
   return (
     <p class="badge">

@@ -6,21 +6,17 @@ import { messages, run, tokensInCache } from '../state/chat.ts';
 import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { change, settings } from '../state/settings.ts';
+import { EnginePicker } from './engine-picker.tsx';
 
 export function Inspector() {
   const { engine } = connection.value;
   return (
     <div class="inspector">
-      {engine ? (
-        <>
-          <CacheGauge info={engine.info} />
-          <ModelCard info={engine.info} />
-          <SpeedCard />
-          <Sampling />
-        </>
-      ) : (
-        <p class="quiet">No model is loaded.</p>
-      )}
+      {engine && <CacheGauge info={engine.info} />}
+      {engine && <SpeedCard />}
+      <EnginePicker />
+      {engine && <ModelCard info={engine.info} />}
+      <Sampling />
     </div>
   );
 }
@@ -90,7 +86,7 @@ function ModelCard({ info }: { info: ModelInfo }) {
         <dt>Name</dt>
         <dd>{info.name}</dd>
         <dt>Device</dt>
-        <dd title={info.deviceReason}>{info.device}</dd>
+        <dd>{describeDevice(info)}</dd>
         <dt>Cache codec</dt>
         <dd>
           {info.codec}, {info.bits.toFixed(2)} bits per value
@@ -109,6 +105,11 @@ function ModelCard({ info }: { info: ModelInfo }) {
       ))}
     </section>
   );
+}
+
+function describeDevice({ device, threads }: ModelInfo): string {
+  if (device === 'webgpu') return 'GPU (WebGPU)';
+  return `CPU (${device}), ${threads} thread${threads === 1 ? '' : 's'}`;
 }
 
 function SpeedCard() {

@@ -92,7 +92,7 @@ function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string)
         }}
       />
       <div class="editor-row">
-        <span class="quiet">What follows is replaced.</span>
+        <span class="editor-note quiet">What follows is replaced.</span>
         <button type="button" class="button" onClick={onCancel}>
           Cancel
         </button>

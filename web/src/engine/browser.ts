@@ -10,6 +10,7 @@ import {
   type ScoredToken,
   type Turn,
 } from './engine.ts';
+import { createSessions } from './sessions.ts';
 
 export interface BrowserOptions {
   /** A file, or the address of one. Default: Mimir, which comes with the app. */
@@ -33,9 +34,16 @@ export async function openBrowser({ model, device, codec, onProgress }: BrowserO
     throw new EngineError((error as Error).message);
   });
   const textOf = createTexts(service);
+  const sessions = createSessions(service);
   return {
     info: describe(service),
-    ask: (turns, options) => ask(service, textOf, turns, options),
+    async *ask(turns, options) {
+      const { conversation } = options;
+      const slot = conversation === undefined ? undefined : await sessions.slotOf(conversation);
+      const end = yield* ask(service, textOf, turns, { ...options, slot });
+      if (conversation !== undefined) void sessions.save(conversation);
+      return end;
+    },
     countTokens: async text => (await service.tokenize(text)).length,
     async cacheUse() {
       const { capacity, used, cachedBytes } = await service.stats();
@@ -98,10 +106,10 @@ async function* ask(
   service: RemoteService,
   textOf: ReturnType<typeof createTexts>,
   turns: readonly Turn[],
-  { temperature, maxTokens, scored, signal, onPrefill }: AskOptions,
+  { temperature, maxTokens, scored, signal, onPrefill, slot }: AskOptions & { slot?: number },
 ): AsyncGenerator<AnswerPart, AnswerEnd, void> {
   const stream = service.answer(turns, {
-    ...{ temperature, maxTokens, signal },
+    ...{ temperature, maxTokens, signal, slot },
     ...(scored && { logprobs: TOP }),
     onPrefill: ({ done, total }) => onPrefill?.(done, total),
   });

@@ -60,6 +60,8 @@ export interface AnswerEnd {
 }
 
 export interface AskOptions {
+  /** Keep the cache for the next question of this conversation, where the engine does not do so anyway. */
+  conversation?: string;
   temperature: number;
   maxTokens?: number;
   /** Return the tokens with their log probabilities. */

@@ -1,6 +1,7 @@
 /** The conversations, and what one can do with the one that is shown. */
 import { batch, computed, signal } from '@preact/signals';
 import { EngineError } from '../engine/engine.ts';
+import { deleteEverything, deleteSession } from '../engine/sessions.ts';
 import { connection, reconnect } from './connection.ts';
 import {
   type Attachment,
@@ -13,7 +14,7 @@ import {
   titleOf,
   turnsOf,
 } from './conversation.ts';
-import { deleteConversation, readConversations, writeConversation } from './database.ts';
+import { deleteAllConversations, deleteConversation, readConversations, writeConversation } from './database.ts';
 import { settings } from './settings.ts';
 
 /** An answer that is being made. */
@@ -88,6 +89,18 @@ export async function remove(id: string): Promise<void> {
   });
   announcement.value = 'Conversation deleted';
   await deleteConversation(id);
+  await deleteSession(id);
+}
+
+export async function removeAll(): Promise<void> {
+  run.value?.stop();
+  batch(() => {
+    conversations.value = [];
+    current.value = newConversation();
+  });
+  announcement.value = 'All is deleted';
+  await deleteAllConversations();
+  await deleteEverything();
 }
 
 /** Changes the messages of the conversation that is shown. */
@@ -151,6 +164,7 @@ async function answer(conversation: Conversation): Promise<void> {
   };
   try {
     const parts = engine.ask(turnsOf(conversation.messages), {
+      conversation: conversation.id,
       temperature: settings.value.temperature,
       signal: abort.signal,
       onPrefill,

@@ -16,7 +16,7 @@ export interface Settings {
 const KEY = 'kvasir.settings';
 const API_KEY = 'kvasir.apiKey';
 
-const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: 'tq4', temperature: 0.7 };
+const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: 'tq4', temperature: 0.3 };
 
 function read(): Settings {
   try {

@@ -1,13 +1,15 @@
 /** The page: conversations, the one that is shown, and what runs. */
-import { useSignal } from '@preact/signals';
+import { type Signal, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { announcement, current, run, stop, tokensInCache } from '../state/chat.ts';
+import { Compare } from '../compare/compare.tsx';
+import { stopComparing } from '../compare/comparison.ts';
+import { announcement, current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
 import { connection, reconnect } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { Composer } from './composer.tsx';
 import { Drawer } from './drawer.tsx';
 import { DropTarget } from './drop-target.tsx';
-import { GaugeIcon, MenuIcon } from './icons.tsx';
+import { CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
@@ -15,14 +17,21 @@ import { Unlock } from './unlock.tsx';
 
 export function App() {
   const draft = useSignal('');
+  const isComparing = useSignal(false);
   const drawer = useSignal<'menu' | 'details' | undefined>(undefined);
   const closeDrawer = () => {
     drawer.value = undefined;
   };
+  const showChat = () => {
+    isComparing.value = false;
+    closeDrawer();
+  };
 
   useEffect(() => {
     const onKeyDown = (event: KeyboardEvent) => {
-      if (event.key === 'Escape') stop();
+      if (event.key !== 'Escape') return;
+      stop();
+      stopComparing();
     };
     addEventListener('keydown', onKeyDown);
     return () => removeEventListener('keydown', onKeyDown);
@@ -48,6 +57,18 @@ export function App() {
         <h1>
           <img src="./icon.svg" alt="" width="28" height="28" /> Kvasir
         </h1>
+        {connection.value.place === 'browser' && (
+          <button
+            type="button"
+            class="button slim compare-button"
+            aria-pressed={isComparing.value}
+            onClick={() => {
+              isComparing.value = !isComparing.value;
+            }}
+          >
+            <CompareIcon /> <span>Compare codecs</span>
+          </button>
+        )}
         <ModelBadge />
         <button
           type="button"
@@ -61,16 +82,16 @@ export function App() {
         </button>
       </header>
       <aside class="left wide-enough" aria-label="Saved conversations">
-        <Sidebar />
+        <Sidebar onChoose={showChat} />
       </aside>
       <main>
-        <Body draft={draft} />
+        {isComparing.value && connection.value.place === 'browser' ? <Compare draft={draft} /> : <Body draft={draft} />}
       </main>
       <aside class="right wide-enough" aria-label="Cache and model">
         <Inspector />
       </aside>
       <Drawer title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
-        <Sidebar onChoose={closeDrawer} />
+        <Sidebar onChoose={showChat} />
       </Drawer>
       <Drawer title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
         <Inspector />
@@ -83,7 +104,7 @@ export function App() {
   );
 }
 
-function Body({ draft }: { draft: { value: string } }) {
+function Body({ draft }: { draft: Signal<string> }) {
   const { phase, detail } = connection.value;
   if (phase === 'locked') return <Unlock />;
   return (
@@ -98,7 +119,13 @@ function Body({ draft }: { draft: { value: string } }) {
             </button>
           </div>
         )}
-        <Composer draft={draft} />
+        <Composer
+          draft={draft}
+          placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask something, or drop a document here…'}
+          isRunning={run.value !== undefined}
+          onSend={(text, attachments) => void send(text, attachments)}
+          onStop={stop}
+        />
       </div>
     </>
   );

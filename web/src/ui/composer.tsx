@@ -1,19 +1,27 @@
 /** Where the user writes: text, documents, send and stop. */
-import { useComputed, useSignal } from '@preact/signals';
+import { type Signal, useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { formatCount } from '../format.ts';
-import { messages, run, send, stop, tokensInCache } from '../state/chat.ts';
+import { tokensInCache } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
+import type { Attachment } from '../state/conversation.ts';
 import { AttachmentCard, addFiles, attachmentError, attachments, removeAttachment } from './attachments.tsx';
 import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
 
-/** The text that is being written; suggestions set it. */
-export function Composer({ draft }: { draft: { value: string } }) {
+interface ComposerProps {
+  /** The text that is being written; suggestions set it. */
+  draft: Signal<string>;
+  placeholder: string;
+  isRunning: boolean;
+  onSend(text: string, attachments: readonly Attachment[]): void;
+  onStop(): void;
+}
+
+export function Composer({ draft, placeholder, isRunning, onSend, onStop }: ComposerProps) {
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const isComposing = useSignal(false);
   const { engine } = connection.value;
-  const isRunning = run.value !== undefined;
   const canSend = engine && !isRunning && (draft.value.trim() !== '' || attachments.value.length > 0);
 
   const overflow = useComputed(() => {
@@ -38,7 +46,7 @@ export function Composer({ draft }: { draft: { value: string } }) {
   const submit = (event?: Event) => {
     event?.preventDefault();
     if (!canSend) return;
-    void send(draft.value.trim(), attachments.value);
+    onSend(draft.value.trim(), attachments.value);
     draft.value = '';
     attachments.value = [];
   };
@@ -76,7 +84,7 @@ export function Composer({ draft }: { draft: { value: string } }) {
         rows={1}
         aria-label="Message"
         aria-describedby="composer-help"
-        placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask something, or drop a document here…'}
+        placeholder={placeholder}
         value={draft.value}
         onInput={event => {
           draft.value = event.currentTarget.value;
@@ -112,7 +120,7 @@ export function Composer({ draft }: { draft: { value: string } }) {
           <kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a line, <kbd>Esc</kbd> stops
         </span>
         {isRunning ? (
-          <button type="button" class="send stop" onClick={stop} aria-label="Stop">
+          <button type="button" class="send stop" onClick={onStop} aria-label="Stop">
             <StopIcon />
           </button>
         ) : (

@@ -107,12 +107,12 @@ function CodecPicker({ isBusy }: { isBusy: boolean }) {
           />
           <span class="codec-name">{choice.spec}</span>
           <span>{choice.bits} bits</span>
-          {isMimir && <span class="quiet">{recallOf(choice)} recalled</span>}
+          {isMimir && <span class="quiet">{recallOf(choice)}</span>}
         </label>
       ))}
-      {isMimir && <p class="quiet">Recalled: of {ASKED.toLocaleString('en')} facts in documents of 6,000 tokens.</p>}
+      {isMimir && <p class="quiet">Percent: facts recalled from documents of 6,000 tokens.</p>}
     </fieldset>
   );
 }
 
-export const recallOf = ({ recalled }: CodecChoice): string => `${((100 * recalled) / ASKED).toFixed(1)} %`;
+const recallOf = ({ recalled }: CodecChoice): string => `${((100 * recalled) / ASKED).toFixed(2)} %`;

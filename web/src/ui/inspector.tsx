@@ -21,6 +21,8 @@ export function Inspector() {
   );
 }
 
+const NEARLY_FULL = 0.9;
+
 /** Milliseconds between two readings while an answer runs. */
 const REFRESH_MS = 2000;
 
@@ -39,14 +41,9 @@ function CacheGauge({ info }: { info: ModelInfo }) {
       <p class="figure">
         <strong>{formatCount(tokens)}</strong> of {formatCount(info.context)} tokens
       </p>
-      <meter
-        class="context-meter"
-        min={0}
-        max={1}
-        high={0.85}
-        value={fraction}
-        aria-label={`${formatCount(tokens)} of ${formatCount(info.context)} tokens`}
-      />
+      <span class="context-bar" aria-hidden="true">
+        <span class={fraction > NEARLY_FULL ? 'nearly-full' : ''} style={{ width: `${100 * fraction}%` }} />
+      </span>
       <p class="quiet">{formatCount(left)} tokens still fit</p>
       <dl class="bars">
         <Bar label={info.codec} bytes={bytes} of={f16Bytes} isAccent />
@@ -57,7 +54,7 @@ function CacheGauge({ info }: { info: ModelInfo }) {
       )}
       {cacheUse.value && (
         <p class="quiet">
-          All conversations: {formatBytes(cacheUse.value.used)} of {formatBytes(cacheUse.value.capacity)}
+          In total {formatBytes(cacheUse.value.used)} of {formatBytes(cacheUse.value.capacity)}
         </p>
       )}
     </section>

@@ -114,7 +114,7 @@ function Answer({ message, run, isBusy }: MessageProps) {
           <Markdown text={reasoning} />
         </details>
       )}
-      {text && <Markdown text={text} />}
+      {text && <Markdown text={text.trimStart()} />}
       {run && !text && !reasoning && <Reading run={run} />}
       {error && (
         <p class="problem" role="alert">

@@ -1,12 +1,12 @@
 /** The saved conversations. */
-import { conversations, current, open, remove, run, startNew } from '../state/chat.ts';
+import { conversations, current, open, remove, removeAll, run, startNew } from '../state/chat.ts';
 import { DeleteIcon, PlusIcon } from './icons.tsx';
 import { ThemePicker } from './theme-picker.tsx';
 
-export function Sidebar({ onChoose }: { onChoose?: () => void }) {
+export function Sidebar({ onChoose }: { onChoose(): void }) {
   const choose = (action: () => void) => () => {
     action();
-    onChoose?.();
+    onChoose();
     document.getElementById('composer')?.focus();
   };
   return (
@@ -40,7 +40,16 @@ export function Sidebar({ onChoose }: { onChoose?: () => void }) {
           ))}
         </ul>
       </nav>
+      {conversations.value.length > 0 && (
+        <button type="button" class="button slim" onClick={askToRemoveAll}>
+          Delete all that is stored
+        </button>
+      )}
       <ThemePicker />
     </div>
   );
+}
+
+function askToRemoveAll(): void {
+  if (confirm('Delete all conversations, their caches and the models that this site has stored?')) void removeAll();
 }

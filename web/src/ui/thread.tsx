@@ -1,4 +1,5 @@
 /** The messages of the conversation that is shown. */
+import type { Signal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { current, messages, run } from '../state/chat.ts';
 import { MessageView } from './message.tsx';
@@ -7,7 +8,7 @@ import { Welcome } from './welcome.tsx';
 /** Pixels from the end within which the view follows the answer. */
 const NEAR = 80;
 
-export function Thread({ draft }: { draft: { value: string } }) {
+export function Thread({ draft }: { draft: Signal<string> }) {
   const view = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const shown = messages.value;

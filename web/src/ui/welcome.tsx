@@ -1,10 +1,11 @@
 /** An empty conversation: what one can do here. */
+import type { Signal } from '@preact/signals';
 import { connection } from '../state/connection.ts';
 import { addText } from './attachments.tsx';
 
 const SAMPLE = { file: './sample.txt', name: 'sample.txt' };
 
-export function Welcome({ draft }: { draft: { value: string } }) {
+export function Welcome({ draft }: { draft: Signal<string> }) {
   const { engine } = connection.value;
   const ask = (text: string) => {
     draft.value = text;

@@ -1,83 +1,122 @@
-/** The webgpu device in a real browser: headless Chromium, with a GPU or on the CPU. */
+/** The engine in a real browser: headless Chromium, on the CPU with and without threads, and on an emulated GPU. */
 import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
-import type { Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { createDocument, readGrammar } from '../src/eval/needle/document.ts';
 import { loadModel } from '../src/index.ts';
-import { noChromium, openInChromium } from './browser/chromium.ts';
-import type { cases } from './browser/page.ts';
+import { openTestPage, type TestPage } from './browser/cases.ts';
+import { ISOLATED, noChromium } from './browser/chromium.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
 vi.setConfig({ testTimeout: process.env.KVASIR_LONG ? 1_200_000 : 240_000 });
 
-type Cases = typeof cases;
+const models: Record<string, Uint8Array<ArrayBuffer>> = {
+  '/model.gguf': writeGguf(tinyModel({ tied: false, headDim: 32 })),
+  '/mimir.gguf': new Uint8Array(readFileSync(new URL('../models/mimir.gguf', import.meta.url))),
+};
 
 describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` : 'in Chromium', () => {
-  const models: Record<string, Uint8Array<ArrayBuffer>> = {
-    '/model.gguf': writeGguf(tinyModel({ tied: false, headDim: 32 })),
-    '/mimir.gguf': new Uint8Array(readFileSync(new URL('../models/mimir.gguf', import.meta.url))),
-  };
-  let page: Page;
-  let close: () => Promise<void>;
-  const run = <Name extends keyof Cases>(name: Name, argument?: Parameters<Cases[Name]>[0]) =>
-    page.evaluate(
-      ([name, argument]) =>
-        (globalThis as unknown as { cases: Record<string, (x: unknown) => unknown> }).cases[name](argument),
-      [name, argument] as const,
-    ) as Promise<Awaited<ReturnType<Cases[Name]>>>;
+  let browser: TestPage;
+  const run: TestPage['run'] = (name, argument) => browser.run(name, argument);
 
   beforeAll(async () => {
-    const entryPoints = [fileURLToPath(new URL('./browser/page.ts', import.meta.url))];
-    const opened = await openInChromium({ entryPoints }, models);
-    ({ page, close } = opened);
-    await page.goto(opened.address);
-    await page.waitForFunction(() => 'cases' in globalThis);
+    browser = await openTestPage(models);
   }, 120_000);
+  afterAll(() => browser?.close());
 
-  afterAll(() => close?.());
+  describe('on wasm', () => {
+    /** A document with ten facts, and a question about each. */
+    const tenQuestions = async () => {
+      const depths = Array.from({ length: 10 }, (_, i) => i / 10);
+      const count = (text: string) => text.length / 4;
+      const { text, facts } = createDocument(await readGrammar(), { seed: 7, tokens: 600, depths, count });
+      return facts.map(({ question, answer }) => ({ prompt: `${text}\n\n${question}`, answer }));
+    };
+    const options = { kv: 'tq4', pageTokens: 64, context: 2048 } as const;
+    const maxTokens = 12;
 
-  it('finds an adapter', async () => {
-    expect(await run('adapter')).toMatchObject({ name: expect.any(String), software: true });
+    it.each([
+      ['with threads, on a cross-origin isolated page', ISOLATED, 2, 'wasm (SIMD and threads), as requested'],
+      ['with one thread, on any other page', {}, 1, /; one thread: the page is not cross-origin isolated/],
+    ])('%s: Mimir answers ten questions as in Node', async (_, headers, threads, why) => {
+      const questions = await tenQuestions();
+      const prompts = questions.map(({ prompt }) => prompt);
+      await browser.open(headers);
+      const asked = { ...options, path: '/mimir.gguf', questions: prompts, maxTokens };
+      const found = await run('ask', { ...asked, device: 'wasm', threads: 2 });
+      expect(found.error).toBeUndefined();
+      expect(found.device).toMatchObject({ name: 'wasm', threads });
+      expect(found.device?.why).toMatch(why);
+      expect(found.answers?.map(({ text }) => text.trim())).toEqual(questions.map(({ answer }) => answer));
+
+      await using model = await loadModel(models['/mimir.gguf'], { ...options, device: 'wasm' });
+      await using conversation = model.conversation();
+      const ids: number[][] = [];
+      for (const content of prompts) {
+        const messages = [{ role: 'user', content }];
+        ids.push((await conversation.answer(messages, { temperature: 0, maxTokens }).result()).ids);
+      }
+      expect(found.answers?.map(({ ids }) => ids)).toEqual(ids);
+    });
+
+    it.each([ISOLATED, {}])('on the page itself, without a Worker, with headers %o', async headers => {
+      await browser.open(headers);
+      const asked = { ...options, device: 'wasm', prompt: 'Tell me a story', maxTokens: 20 } as const;
+      const { device, ...found } = await run('generate', { ...asked, path: 'mimir.gguf', threads: 2 });
+      expect(device.threads).toBe('cross-origin-opener-policy' in headers ? 2 : 1);
+      await using model = await loadModel(models['/mimir.gguf'], { ...options, device: 'wasm' });
+      const { ids, text } = await model.complete('Tell me a story', { temperature: 0, maxTokens: 20, ignoreEos: true });
+      expect(found).toEqual({ ids, text });
+    });
+
+    it('auto says what it took and why', async () => {
+      await browser.open();
+      const asked = { ...options, path: '/model.gguf', prompt: 'x', maxTokens: 1, device: 'auto' } as const;
+      expect((await run('generate', asked)).device).toMatchObject({
+        name: 'wasm',
+        why: expect.stringMatching(/^wasm .*; one thread: .*; no webgpu: .* runs on the CPU$/),
+      });
+    });
   });
 
-  const CASES = [
-    ['f16', 1e-3],
-    ['tq4', 2e-2],
-    ['tq4u', 2e-2],
-    ['kivi2g32', 1e-3],
-  ] as const;
-  it.each(matrix(CASES, { tq4u: 'integer codes' }, ([spec]) => spec))(
-    '%s: sealed pages and outputs like js',
-    async (spec, tolerance) => {
-      const shape = { headDim: 32, heads: 4, kvHeads: 2, pageTokens: 32 };
-      const found = await run('attention', { ...shape, spec });
-      expect(found.error).toBeLessThan(tolerance);
-      expect(found.different).toBeLessThanOrEqual(1);
-    },
-  );
+  describe('on webgpu', () => {
+    beforeAll(() => browser.open());
 
-  const device = 'webgpu' as const;
-  const brief = {
-    path: '/model.gguf',
-    device,
-    prompt: 'The mead of poetry.',
-    kv: 'tq4u',
-    maxTokens: 6,
-    pageTokens: 16,
-  };
-  // Takes SwiftShader minutes: `npm run test:long`.
-  const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
-  it.each(process.env.KVASIR_LONG ? [brief, { ...long, pageTokens: 64 }] : [brief])(
-    '$path generates the same text as in Node',
-    async asked => {
-      const here = await run('generate', asked);
-      expect(here.ids).toHaveLength(asked.maxTokens);
-      const { kv, pageTokens, prompt, maxTokens } = asked;
-      await using model = await loadModel(new Blob([models[asked.path]]), { device: 'webgpu', kv, pageTokens });
-      const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEos: true });
-      expect(here).toEqual({ ids, text });
-    },
-  );
+    it('finds an adapter', async () => {
+      expect(await run('adapter')).toMatchObject({ name: expect.any(String), software: true });
+    });
+
+    const CASES = [
+      ['f16', 1e-3],
+      ['tq4', 2e-2],
+      ['tq4u', 2e-2],
+      ['kivi2g32', 1e-3],
+    ] as const;
+    it.each(matrix(CASES, { tq4u: 'integer codes' }, ([spec]) => spec))(
+      '%s: sealed pages and outputs like js',
+      async (spec, tolerance) => {
+        const shape = { headDim: 32, heads: 4, kvHeads: 2, pageTokens: 32 };
+        const found = await run('attention', { ...shape, spec });
+        expect(found.error).toBeLessThan(tolerance);
+        expect(found.different).toBeLessThanOrEqual(1);
+      },
+    );
+
+    const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
+    // Takes SwiftShader minutes: `npm run test:long`.
+    const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
+    it.each(process.env.KVASIR_LONG ? [brief, { ...long, pageTokens: 64 }] : [brief])(
+      '$path generates the same text as in Node',
+      async asked => {
+        const { device, ...found } = await run('generate', { ...asked, device: 'webgpu' });
+        expect(device.name).toBe('webgpu');
+        expect(found.ids).toHaveLength(asked.maxTokens);
+        const { kv, pageTokens, prompt, maxTokens } = asked;
+        await using model = await loadModel(new Blob([models[asked.path]]), { device: 'webgpu', kv, pageTokens });
+        const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEos: true });
+        expect(found).toEqual({ ids, text });
+      },
+    );
+  });
 });

@@ -4,7 +4,7 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { transformSync } from 'esbuild';
 import { afterAll, describe, expect, it, vi } from 'vitest';
-import { noChromium, openInChromium } from './browser/chromium.ts';
+import { bundle, noChromium, openBrowser, openSite } from './browser/chromium.ts';
 import { outputOf } from './command.ts';
 import { ALL_CASES } from './matrix.ts';
 import { createProject, npm, readmeBlocks, root, runLine } from './package-project.ts';
@@ -178,15 +178,17 @@ describe('the README', () => {
   it.skipIf(noChromium).each(pages)('$name runs as printed, in Chromium', async ({ code }) => {
     const model = readFileSync(join(folder, 'model.gguf'));
     const script = { stdin: { contents: code, resolveDir: folder } };
-    const { page, address, close } = await openInChromium(script, { '/model.gguf': model });
+    const site = await openSite(await bundle(script), { '/model.gguf': model });
+    const { page, close } = await openBrowser();
     try {
       const failed = page.waitForEvent('pageerror').then(error => Promise.reject(error));
       const logged = page.waitForEvent('console', message => message.type() === 'log');
-      await page.goto(address);
+      await page.goto(site.address);
       const [printed] = (await Promise.race([logged, failed])).args();
       expect(await printed.jsonValue()).toMatchObject({ name: 'webgpu', why: expect.any(String) });
     } finally {
       await close();
+      site.close();
     }
   });
 

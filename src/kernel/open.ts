@@ -3,10 +3,8 @@ import { UnsupportedError } from '../errors.ts';
 import { platform } from '../platform/node.ts';
 import type { Device } from './device.ts';
 import { createJsDevice } from './js/device.ts';
-import { createWasmDevice } from './wasm/device.ts';
 import { wasmSupport } from './wasm/support.ts';
 import { findAdapter } from './webgpu/adapter.ts';
-import { createWebGpuDevice } from './webgpu/device.ts';
 
 export type DeviceName = 'auto' | 'js' | 'wasm' | 'webgpu';
 export const deviceNames: readonly DeviceName[] = ['auto', 'js', 'wasm', 'webgpu'];
@@ -47,7 +45,7 @@ interface Candidate {
   open(shape: DeviceShape, options: DeviceOptions): Promise<Device>;
 }
 
-/** Fastest first. */
+/** Fastest first. Their code is loaded on use: a page downloads only the device that it takes. */
 const candidates: readonly Candidate[] = [
   {
     name: 'webgpu',
@@ -61,7 +59,7 @@ const candidates: readonly Candidate[] = [
       const found = await findAdapter();
       return typeof found !== 'string' && found.info.software ? `${found.info.name} runs on the CPU` : undefined;
     },
-    open: (shape, options) => createWebGpuDevice({ ...shape, ...options }),
+    open: async (shape, options) => (await import('./webgpu/device.ts')).createWebGpuDevice({ ...shape, ...options }),
   },
   {
     name: 'wasm',
@@ -76,7 +74,7 @@ const candidates: readonly Candidate[] = [
       platform.canShareMemory
         ? undefined
         : 'one thread: the page is not cross-origin isolated (serve it with the headers COOP and COEP)',
-    open: (shape, options) => createWasmDevice({ ...shape, ...options }),
+    open: async (shape, options) => (await import('./wasm/device.ts')).createWasmDevice({ ...shape, ...options }),
   },
   { name: 'js', about: 'plain loops, slow', missing: async () => undefined, open: async () => createJsDevice() },
 ];

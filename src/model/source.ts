@@ -74,7 +74,13 @@ export function blobSource(blob: Blob, name = 'name' in blob ? String(blob.name)
   const fill: ReadInto = async (offset, into) => {
     for (let done = 0; done < into.length; done += blobReadBytes) {
       const end = Math.min(done + blobReadBytes, into.length);
-      into.set(new Uint8Array(await blob.slice(offset + done, offset + end).arrayBuffer()), done);
+      const part = blob.slice(offset + done, offset + end);
+      const bytes = await part.arrayBuffer().catch(cause => {
+        throw new InputError(`${name} cannot be read (${cause.message}). If the file was changed, choose it again.`, {
+          cause,
+        });
+      });
+      into.set(new Uint8Array(bytes), done);
     }
   };
   return createSource(name, blob.size, fill, async () => {});

@@ -131,7 +131,9 @@ async function download(
         );
       });
       if (!value) break;
-      done += file.write(value, { at: done });
+      // Chromium may return less, or an error code, when the storage is full.
+      if (file.write(value, { at: done }) !== value.length) throw new DOMException('', 'QuotaExceededError');
+      done += value.length;
       hash.update(value);
       onProgress?.({ phase: 'fetch', done, total });
     }
@@ -186,7 +188,8 @@ async function open(
 
 async function request(url: string, offset: number, signal: AbortSignal | undefined): Promise<Response> {
   const headers: Record<string, string> = offset > 0 ? { range: `bytes=${offset}-` } : {};
-  const response = await fetch(url, { signal, headers }).catch(cause => {
+  // The HTTP cache would store the model a second time.
+  const response = await fetch(url, { signal, headers, cache: 'no-store' }).catch(cause => {
     signal?.throwIfAborted();
     throw new NetworkError(`${url} cannot be fetched (${cause.message}). Check the URL and the network.`, { cause });
   });

@@ -1,7 +1,9 @@
-/** A script in a real browser: bundled like an app, served with its files, opened in headless Chromium. */
+/** A site in a real browser: scripts bundled like an app's, served with files, opened in headless Chromium. */
+import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { createServer } from 'node:http';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { fileURLToPath } from 'node:url';
 import { type BuildOptions, build } from 'esbuild';
 import { chromium, type Page } from 'playwright-core';
 
@@ -18,39 +20,92 @@ export const ISOLATED = {
   'cross-origin-embedder-policy': 'require-corp',
 };
 
-/** Opens a blank page; `address` is the URL of the script. `script` is the entry point in esbuild's options. */
-export async function openInChromium(
-  script: Pick<BuildOptions, 'entryPoints' | 'stdin'>,
-  files: Record<string, Uint8Array>,
-  headers: Record<string, string> = {},
-): Promise<{ page: Page; address: string; close(): Promise<void> }> {
+export interface Site {
+  /** By path. They can be changed. */
+  readonly files: Record<string, Uint8Array>;
+  readonly headers: Record<string, string>;
+  /** What was requested of the files: a path, and its range if it has one. */
+  readonly requests: string[];
+  /** Breaks the connection after this many bytes of a file; 0: there is no answer at all. */
+  cutAfter?: number;
+  readonly address: string;
+  close(): void;
+}
+
+/** Serves scripts and files; `/` is a page that runs `page.js`, `/bare` an empty one. */
+export async function openSite(scripts: Record<string, string>, files: Record<string, Uint8Array>): Promise<Site> {
+  const page = '<!doctype html><script type="module" src="/page.js"></script>';
+  const texts: Record<string, [string, string]> = {
+    '/': ['text/html', page],
+    '/bare': ['text/html', '<!doctype html>'],
+  };
+  for (const [path, text] of Object.entries(scripts))
+    texts[path] = [path.endsWith('.html') ? 'text/html' : 'text/javascript', text];
+  const server = createServer((request, reply) => {
+    const path = request.url ?? '';
+    for (const [name, value] of Object.entries(site.headers)) reply.setHeader(name, value);
+    if (path in site.files) return sendFile(site, path, request, reply);
+    const [type, body] = texts[path] ?? ['text/plain', ''];
+    reply.writeHead(path in texts ? 200 : 404, { 'content-type': type }).end(body);
+  });
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve));
+  const site: Site = {
+    files,
+    headers: {},
+    requests: [],
+    address: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    close: () => void server.close(),
+  };
+  return site;
+}
+
+function sendFile(site: Site, path: string, request: IncomingMessage, reply: ServerResponse): void {
+  const { range } = request.headers;
+  site.requests.push(range ? `${path} ${range}` : path);
+  const body = site.files[path];
+  const start = Number(range?.match(/^bytes=(\d+)-$/)?.[1] ?? 0);
+  if (site.cutAfter === 0) return void reply.destroy();
+  if (range && start >= body.length) return void reply.writeHead(416).end();
+  if (range) reply.setHeader('content-range', `bytes ${start}-${body.length - 1}/${body.length}`);
+  const etag = `"${createHash('sha256').update(body.subarray(0, 4096)).digest('hex').slice(0, 12)}"`;
+  reply.writeHead(range ? 206 : 200, { 'content-length': body.length - start, etag });
+  const part = body.subarray(start, start + (site.cutAfter ?? body.length));
+  if (site.cutAfter === undefined) reply.end(part);
+  else reply.write(part, () => setTimeout(() => reply.destroy(), 100));
+}
+
+/** The texts of a bundle of sources, by path. Nothing is left out: it must run without Node's modules. */
+export async function bundle(options: Pick<BuildOptions, 'entryPoints' | 'stdin' | 'minify'>) {
   const { outputFiles } = await build({
-    ...script,
+    ...options,
     bundle: true,
     write: false,
     splitting: true,
     outdir: '/',
-    entryNames: 'page',
+    entryNames: options.stdin ? 'page' : '[name]',
     format: 'esm',
     platform: 'browser',
   });
-  const served: Record<string, [string, string | Uint8Array]> = {
-    '/': ['text/html', '<script type="module" src="/page.js"></script>'],
-  };
-  for (const [path, bytes] of Object.entries(files)) served[path] = ['application/octet-stream', bytes];
-  for (const { path, text } of outputFiles) served[path] = ['text/javascript', text];
-  const server = createServer(({ url = '' }, reply) => {
-    const [type, body] = served[url] ?? ['text/plain', ''];
-    reply.writeHead(body ? 200 : 404, { 'content-type': type, ...headers }).end(body);
-  }).listen(0, '127.0.0.1');
+  return Object.fromEntries(outputFiles.map(({ path, text }) => [path, text]));
+}
+
+const source = (path: string) => fileURLToPath(new URL(path, import.meta.url));
+
+/** The page of the test cases, and the program of its Worker. */
+export const testScripts = () =>
+  bundle({ entryPoints: { page: source('./page.ts'), 'engine-worker': source('../../src/worker/engine-worker.ts') } });
+
+/** `profile`: a folder for what the browser stores; without one it is kept in memory. */
+export async function openBrowser(profile?: string): Promise<{ page: Page; close(): Promise<void> }> {
   const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
-  const browser = await chromium.launch({ executablePath, args });
+  const context = profile
+    ? await chromium.launchPersistentContext(profile, { executablePath, args })
+    : await (await chromium.launch({ executablePath, args })).newContext();
   return {
-    page: await browser.newPage(),
-    address: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    page: await context.newPage(),
     async close() {
-      await browser.close();
-      server.close();
+      await context.close();
+      await context.browser()?.close();
     },
   };
 }

@@ -1,18 +1,47 @@
-/** Runs inside the browser: WebGPU test cases that browser.test.ts calls by name. */
-import { loadModel } from '../../src/index.ts';
+/** Runs inside the browser: test cases that the browser tests call by name. */
+import { type LoadOptions, loadModel } from '../../src/index.ts';
 import { createJsDevice } from '../../src/kernel/js/device.ts';
 import { findAdapter } from '../../src/kernel/webgpu/adapter.ts';
 import { createWebGpuDevice } from '../../src/kernel/webgpu/device.ts';
+import {
+  deleteStored,
+  listStored,
+  type RemoteService,
+  startWorker,
+  type WorkerOptions,
+} from '../../src/worker/index.ts';
 import { type AttentionCase, relativeError, runAttention } from '../attention.ts';
 
-export interface GenerateCase {
+export interface GenerateCase extends LoadOptions {
   path: string;
-  device: 'auto' | 'wasm' | 'webgpu';
-  threads?: number;
   prompt: string;
-  kv: string;
   maxTokens: number;
-  pageTokens: number;
+}
+
+export interface AskCase extends Omit<WorkerOptions, 'worker'> {
+  path: string;
+  /** Load it as a File, as from a file picker. */
+  asFile?: boolean;
+  /** Asked in one slot, one after the other. */
+  questions: readonly string[];
+  maxTokens: number;
+  /** Where the slot is restored from before, and saved to after. */
+  restore?: string;
+  save?: string;
+}
+
+const GREEDY = { temperature: 0 } as const;
+
+async function ask(service: RemoteService, { questions, maxTokens, restore, save }: AskCase) {
+  if (restore) await service.restoreSlot(0, restore);
+  const answers: { ids: number[]; text: string; reused: number }[] = [];
+  for (const content of questions) {
+    const options = { ...GREEDY, maxTokens, slot: 0 };
+    const { ids, text, usage } = await service.answer([{ role: 'user', content }], options).result();
+    answers.push({ ids, text, reused: usage.reusedTokens });
+  }
+  if (save) await service.saveSlot(0, save);
+  return answers;
 }
 
 export const cases = {
@@ -35,14 +64,48 @@ export const cases = {
     };
   },
 
-  /** The continuation of a prompt by a model that the test server serves. */
+  /** The continuation of a prompt by a model that the test server serves, without a Worker. */
   async generate({ path, prompt, maxTokens, ...options }: GenerateCase) {
     const model = await loadModel(path, options);
-    const { ids, text } = await model.complete(prompt, { temperature: 0, maxTokens, ignoreEos: true });
+    const { ids, text } = await model.complete(prompt, { ...GREEDY, maxTokens, ignoreEos: true });
     const { device } = model;
     await model.dispose();
     return { ids, text, device };
   },
+
+  /** Answers of a Worker, or the error that it failed with. */
+  async ask(asked: AskCase) {
+    const { path, asFile, questions: _, maxTokens: __, restore: ___, save: ____, ...options } = asked;
+    let fetched = 0;
+    const onProgress = ({ phase, done }: { phase: string; done: number }) => {
+      if (phase === 'fetch') fetched = done;
+    };
+    try {
+      const model = asFile ? new File([await (await fetch(path)).blob()], 'dropped.gguf', { lastModified: 0 }) : path;
+      const service = await startWorker(model, { ...options, onProgress });
+      const answers = await ask(service, asked);
+      await service.close();
+      return { answers, fetched, device: service.info.device };
+    } catch (error) {
+      const { name, message } = error as Error;
+      return { error: { name, message } };
+    }
+  },
+
+  /** The same model is loaded by two Workers at the same time. */
+  twice: (asked: AskCase) => Promise.all([cases.ask(asked), cases.ask(asked)]),
+
+  async abort({ path, questions: _, maxTokens: __, ...options }: AskCase) {
+    const controller = new AbortController();
+    const onProgress = () => controller.abort();
+    return startWorker(path, { ...options, signal: controller.signal, onProgress }).then(
+      () => 'loaded',
+      error => error.name,
+    );
+  },
+
+  stored: () => listStored(),
+  deleteStored: (path?: string) => deleteStored(path),
 };
 
 Object.assign(globalThis, { cases });

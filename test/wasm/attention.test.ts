@@ -425,6 +425,7 @@ describe('scores of packed keys', () => {
     device.writeRows(q, 0, queries);
     sequence.plan(pageTokens);
     const { view } = sequence;
+    await device.ensureMemory?.([view]);
     device.append(0, k, v, [{ view, row: 0, count: pageTokens, position: 0, sealedPages: 0 }]);
     sequence.commit(pageTokens);
     sequence.plan(1);

@@ -40,10 +40,9 @@ export async function openBrowser({ model, device, codec, onProgress }: BrowserO
     async *ask(turns, options) {
       const { conversation } = options;
       const slot = conversation === undefined ? undefined : await sessions.slotOf(conversation);
-      const end = yield* ask(service, textOf, turns, { ...options, slot });
-      if (conversation !== undefined) void sessions.save(conversation);
-      return end;
+      return yield* ask(service, textOf, turns, { ...options, slot });
     },
+    keep: sessions.save,
     countTokens: async text => (await service.tokenize(text)).length,
     async cacheUse() {
       const { capacity, used, cachedBytes } = await service.stats();

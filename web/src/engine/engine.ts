@@ -60,7 +60,7 @@ export interface AnswerEnd {
 }
 
 export interface AskOptions {
-  /** Keep the cache for the next question of this conversation, where the engine does not do so anyway. */
+  /** The cache of this conversation is kept for its next question. */
   conversation?: string;
   temperature: number;
   maxTokens?: number;
@@ -75,6 +75,8 @@ export interface Engine {
   readonly info: ModelInfo;
   /** Answers a conversation. An aborted answer ends with `cancelled`; it does not throw. */
   ask(turns: readonly Turn[], options: AskOptions): AsyncGenerator<AnswerPart, AnswerEnd, void>;
+  /** Saves the cache of a conversation, so that it is not read again after a reload. */
+  keep(conversation: string): Promise<void>;
   countTokens(text: string): Promise<number>;
   cacheUse(): Promise<CacheUse>;
   /** Resolves when the engine has ended and must be opened again, with the reason. */

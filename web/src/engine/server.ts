@@ -94,6 +94,8 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
   return {
     info: describe(status),
     ask: (turns, options) => ask(send, turns, options),
+    // A server keeps what prompts have in common by itself.
+    async keep() {},
     async countTokens(text) {
       const { count } = await (await send('/tokenize', { content: text })).json();
       return count;

@@ -152,12 +152,12 @@ async function answer(conversation: Conversation): Promise<void> {
   const rate = () => (tokens > 1 ? ((tokens - 1) * 1000) / (performance.now() - firstToken) : 0);
   run.value = { conversation: conversation.id, message, tokens, rate: 0, stop: () => abort.abort() };
   announcement.value = 'Reading the prompt';
-  let total = 0;
+  let read = 0;
   let reusedAtStart: number | undefined;
   const onPrefill = (done: number, all: number) => {
     // The first report includes what was in the cache already.
     reusedAtStart ??= done;
-    total = all;
+    read = done;
     const perToken = (performance.now() - started) / Math.max(1, done - reusedAtStart);
     const secondsLeft = done > reusedAtStart ? (perToken * (all - done)) / 1000 : undefined;
     if (run.value) run.value = { ...run.value, prefill: { done, total: all, secondsLeft } };
@@ -189,7 +189,8 @@ async function answer(conversation: Conversation): Promise<void> {
       ...message,
       stats: {
         ...{ finish, codec: engine.info.codec, decodeRate: rate() },
-        promptTokens: usage?.promptTokens ?? total,
+        // A prompt that was stopped is in the cache as far as it was read.
+        promptTokens: (tokens > 0 && usage?.promptTokens) || read,
         reusedTokens: usage?.reusedTokens ?? 0,
         completionTokens: usage?.completionTokens ?? tokens,
         prefillSeconds: ((firstToken || performance.now()) - started) / 1000,
@@ -207,7 +208,9 @@ async function answer(conversation: Conversation): Promise<void> {
       run.value = undefined;
       // The user may look at another conversation, or have deleted this one.
       const saved = conversations.value.find(({ id }) => id === conversation.id);
-      if (saved) save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
+      if (!saved) return;
+      save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
+      void engine.keep(conversation.id);
     });
   }
 }

@@ -29,7 +29,8 @@ export function App() {
 
   useEffect(() => {
     const onKeyDown = (event: KeyboardEvent) => {
-      if (event.key !== 'Escape') return;
+      // There it closes the panel.
+      if (event.key !== 'Escape' || document.querySelector('dialog[open]')) return;
       stop();
       stopComparing();
     };

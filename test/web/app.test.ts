@@ -106,8 +106,13 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await tabTo('Fork here');
     await page.keyboard.press('Enter');
     expect(await page.locator('.conversation').count()).toBe(2);
-    // The cache was saved: after a reload the document is not read again.
-    await page.waitForTimeout(1000);
+    // The cache is saved: after a reload the document is not read again.
+    await page.waitForFunction(async () => {
+      const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('kvasir');
+      const sessions = (await folder.getDirectoryHandle('sessions')) as unknown as { values(): AsyncIterable<unknown> };
+      for await (const _ of sessions.values()) return true;
+      return false;
+    });
     await page.locator('.conversation-title').last().focus();
     await page.keyboard.press('Enter');
     await page.reload();

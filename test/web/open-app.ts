@@ -49,7 +49,10 @@ export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenAp
     url: server.url,
     async visit(viewport, colorScheme = 'light') {
       const context = await browser.newContext({ viewport, colorScheme });
+      context.setDefaultTimeout(20_000);
       const page = await context.newPage();
+      // From now on: a listener that is added right before the dialog opens may come too late.
+      page.on('filechooser', () => {});
       await page.goto(server.url);
       return { page, context, ...actionsOf(page) };
     },
@@ -68,6 +71,7 @@ function actionsOf(page: Page): Pick<Visit, 'tabTo' | 'violations' | 'answer'> {
       for (let presses = 0; presses < 80; presses++) {
         const focused = await page.evaluate(() => {
           const { activeElement: element } = document;
+          if (element === document.body) return '';
           const label = (element as HTMLInputElement | null)?.labels?.[0]?.textContent;
           return element?.getAttribute('aria-label') ?? label ?? element?.textContent ?? '';
         });

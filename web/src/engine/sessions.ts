@@ -6,37 +6,45 @@ const MAX_OPEN = 4;
 
 const pathOf = (conversation: string): string => `sessions/${conversation}.kvsession`;
 
-export function createSessions(service: RemoteService) {
-  /** Conversations by slot, the one that was used last at the end. */
-  const open = new Map<string, number>();
-
+export interface Sessions {
   /** The slot of a conversation, restored if it was saved. */
-  const slotOf = async (conversation: string): Promise<number> => {
-    const known = open.get(conversation);
-    if (known !== undefined) {
-      open.delete(conversation);
-      open.set(conversation, known);
-      return known;
-    }
-    let slot = open.size;
+  slotOf(conversation: string): Promise<number>;
+  save(conversation: string): Promise<void>;
+}
+
+export function createSessions(service: RemoteService): Sessions {
+  /** Slots by conversation, the one that was used last at the end. */
+  const open = new Map<string, number>();
+  /** A slot that is being saved cannot be used. */
+  let saving = Promise.resolve();
+
+  const freeSlot = async (): Promise<number> => {
     const [oldest] = open;
-    if (open.size >= MAX_OPEN && oldest) {
-      open.delete(oldest[0]);
-      slot = oldest[1];
-      await service.eraseSlot(slot);
-    }
-    open.set(conversation, slot);
-    // Nothing was saved, or with another model or codec: then the messages are read again.
-    await service.restoreSlot(slot, pathOf(conversation)).catch(() => {});
-    return slot;
+    if (!oldest || open.size < MAX_OPEN) return open.size;
+    open.delete(oldest[0]);
+    await service.eraseSlot(oldest[1]);
+    return oldest[1];
   };
 
   return {
-    slotOf,
-    /** Without space the conversation goes on, and is read again after a reload. */
-    async save(conversation: string): Promise<void> {
-      const slot = open.get(conversation);
-      if (slot !== undefined) await service.saveSlot(slot, pathOf(conversation)).catch(() => {});
+    async slotOf(conversation) {
+      await saving;
+      const known = open.get(conversation);
+      const slot = known ?? (await freeSlot());
+      open.delete(conversation);
+      open.set(conversation, slot);
+      // Nothing was saved, or with another model or codec: then the messages are read again.
+      if (known === undefined) await service.restoreSlot(slot, pathOf(conversation)).catch(() => {});
+      return slot;
+    },
+    save(conversation) {
+      const save = async () => {
+        const slot = open.get(conversation);
+        if (slot !== undefined) await service.saveSlot(slot, pathOf(conversation));
+      };
+      // Without space the conversation goes on all the same, and is read again after a reload.
+      saving = saving.then(save).catch(() => {});
+      return saving;
     },
   };
 }

@@ -1,9 +1,11 @@
 /** The web app, end to end and by keyboard only: in Chromium, with Mimir on the server and in the browser. */
 import { readFile } from 'node:fs/promises';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { noChromium } from '../browser/chromium.ts';
 import { itAll } from '../matrix.ts';
 import { DESKTOP, type OpenApp, openApp, PHONE, sample, type Visit } from './open-app.ts';
+
+vi.setConfig({ testTimeout: 240_000 });
 
 const FACTS = 'The door code of the old mill is 4817. The door code of the old barn is 2265. '.repeat(4);
 

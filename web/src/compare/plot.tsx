@@ -1,22 +1,28 @@
-/** The divergence of two answers, a bar per token. */
+/** The divergence of two answers on a logarithmic scale, a bar per token. */
 import type { ScoredToken } from '../engine/engine.ts';
 import { formatSmall } from '../format.ts';
 import type { Difference } from './difference.ts';
 
-const HEIGHT = 120;
-const MAX_BAR = 14;
 const WIDTH = 720;
+const HEIGHT = 130;
+const MAX_BAR = 14;
+/** Powers of ten, in nats: the bottom and the top of the plot. */
+const [LOWEST, HIGHEST] = [-6, 1];
+const LINES = [-4, -2, 0];
+
+/** Distance from the top. */
+const yOf = (exponent: number): number =>
+  HEIGHT * (1 - (Math.min(HIGHEST, Math.max(LOWEST, exponent)) - LOWEST) / (HIGHEST - LOWEST));
 
 export function DivergencePlot({ difference, tokens }: { difference: Difference; tokens: readonly ScoredToken[] }) {
   const { nats, first } = difference;
-  const max = Math.max(...nats);
   const mean = nats.reduce((sum, value) => sum + value, 0) / nats.length;
   const step = Math.min(MAX_BAR, WIDTH / nats.length);
   const end =
     first === undefined
       ? 'All tokens are the same.'
       : `The answers part at token ${first + 1}, “${tokens[first]!.text.trim()}”.`;
-  const summary = `Mean ${formatSmall(mean)}, highest ${formatSmall(max)} nats. ${end}`;
+  const summary = `Mean ${formatSmall(mean)}, highest ${formatSmall(Math.max(...nats))} nats. ${end}`;
   return (
     <figure class="plot card">
       <figcaption>
@@ -25,22 +31,28 @@ export function DivergencePlot({ difference, tokens }: { difference: Difference;
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={summary}>
         {nats.map((value, i) => {
-          const height = max > 0 ? Math.max(1, (value / max) * (HEIGHT - 4)) : 1;
+          const y = Math.min(HEIGHT - 1, yOf(Math.log10(value)));
           return (
             <rect
               key={i}
               class={i === first ? 'bar-first' : ''}
               x={i * step}
-              y={HEIGHT - height}
-              width={Math.max(1, step - 1.5)}
-              height={height}
-              rx={1}
+              y={y}
+              width={Math.max(1, step - 1)}
+              height={HEIGHT - y}
             >
               <title>{`${tokens[i]!.text.trim()}: ${formatSmall(value)} nats`}</title>
             </rect>
           );
         })}
-        <line x1={0} x2={WIDTH} y1={HEIGHT - 0.5} y2={HEIGHT - 0.5} />
+        {LINES.map(exponent => (
+          <g key={exponent}>
+            <line x1={0} x2={WIDTH} y1={yOf(exponent)} y2={yOf(exponent)} />
+            <text x={WIDTH} y={yOf(exponent) - 3} text-anchor="end">
+              {formatSmall(10 ** exponent)}
+            </text>
+          </g>
+        ))}
       </svg>
     </figure>
   );

@@ -1,10 +1,16 @@
 /** Models and sessions in a site's storage (OPFS), in headless Chromium. */
 import { createHash } from 'node:crypto';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { openTestPage, type TestPage } from './browser/cases.ts';
 import { noChromium } from './browser/chromium.ts';
 import type { AskCase } from './browser/page.ts';
 import { writeGguf } from './gguf-writer.ts';
+import { itAll } from './matrix.ts';
+import { describeWithFile, smolModel } from './shared.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const model = writeGguf(tinyModel({ context: 512, layers: 1 }));
@@ -136,10 +142,67 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
     expect(await browser.run('abort', load)).toBe('AbortError');
   });
 
+  it('a Worker whose program is missing is an error that says so', async () => {
+    await browser.page.route('**/engine-worker.js', route => route.fulfill({ status: 404 }));
+    expect(await ask()).toMatchObject({
+      error: { name: 'DeviceError', message: expect.stringContaining('Serve engine-worker.js next to the script') },
+    });
+    await browser.page.unroute('**/engine-worker.js');
+  });
+
   it('errors of the Worker are those of loadModel', async () => {
     expect(await ask({ store: false, kv: 'tq99' })).toMatchObject({ error: { name: 'SpecError' } });
     expect(await ask({ path: '/missing.gguf' })).toMatchObject({
       error: { name: 'NetworkError', message: expect.stringContaining('the server answered 404') },
     });
   });
+});
+
+/** Max memory that a page and its Worker take to load a model, per byte of the model. */
+const PEAK = 1.6;
+
+describeWithFile(smolModel, 'SmolLM2 in Chromium', path => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-browser-'));
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  // The peak depends on when garbage is collected.
+  itAll(
+    'is stored in little memory, loaded without a network, and goes on with a saved session',
+    { retry: 2 },
+    async () => {
+      const bytes = readFileSync(path);
+      const url = '/smollm2.gguf';
+      const browser = await openTestPage({ [url]: bytes }, folder);
+      const load = { path: url, store: true, device: 'wasm', context: 2048, questions: [], maxTokens: 24 } as const;
+      try {
+        await browser.open();
+        // Chromium starts a process for the next page in the meantime.
+        await setTimeout(1500);
+        const empty = await browser.memory();
+        let [peak, isLoaded] = [empty, false];
+        const watch = async () => {
+          while (!isLoaded) peak = Math.max(peak, await browser.memory());
+        };
+        const loading = browser.run('ask', load).finally(() => {
+          isLoaded = true;
+        });
+        const [loaded] = await Promise.all([loading, watch()]);
+        expect(loaded).toMatchObject({ fetched: bytes.length });
+        console.log(`peak memory per byte of the model: ${((peak - empty) / bytes.length).toFixed(2)}`);
+        expect((peak - empty) / bytes.length).toBeLessThan(PEAK);
+
+        browser.site.cutAfter = 0;
+        const questions = ['Who was Kvasir in Norse mythology? Answer in one sentence.'];
+        await browser.open();
+        const first = await browser.run('ask', { ...load, questions, save: 'sessions/norse' });
+        await browser.open();
+        const second = await browser.run('ask', { ...load, questions, restore: 'sessions/norse' });
+        expect([first.fetched, second.fetched]).toEqual([0, 0]);
+        expect(second.answers?.[0].reused).toBeGreaterThan(20);
+        expect(second.answers?.[0].ids).toEqual(first.answers?.[0].ids);
+      } finally {
+        await browser.close();
+      }
+    },
+  );
 });

@@ -104,6 +104,29 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
   });
 });
 
+it.skipIf(noChromium)('the page of docs/browser.md loads a model, answers and stops', async () => {
+  const [, html] = readFileSync(join(root, 'docs/browser.md'), 'utf8').match(/^```html\n([\s\S]*?)^```$/m)!;
+  expect(html.trim().split('\n').length).toBeLessThanOrEqual(42);
+  const scripts = Object.entries(readApp(join(root, 'dist/browser'))).map(([path, text]) => [`/kvasir${path}`, text]);
+  const mimir = readFileSync(join(root, 'models/mimir.gguf'));
+  const site = await openSite({ ...Object.fromEntries(scripts), '/page.html': html }, { '/model.gguf': mimir });
+  const { page, close } = await openBrowser();
+  try {
+    await page.goto(`${site.address}page.html`);
+    const says = (text: RegExp) => page.locator('pre', { hasText: text }).waitFor();
+    await says(/^Mimir with tq4 on wasm .*; one thread: .*; no webgpu: .* tokens fit\./);
+    await page.getByRole('button', { name: 'Ask' }).click();
+    await says(/> Tell me a story about a lost teapot\.\n.*teapot.*\./);
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await page.locator('input').fill('Is it over?');
+    await page.getByRole('button', { name: 'Ask' }).click();
+    await says(/> Is it over\?\n.+/);
+  } finally {
+    await close();
+    site.close();
+  }
+});
+
 /** Max kB of gzip that a page downloads: the core with one device, and the side of a page whose engine is in a Worker. */
 const BUDGET = { webgpu: 250, wasm: 200, worker: 10 };
 

@@ -28,30 +28,23 @@ describe('the package', () => {
     expect(read('package-lock.json')).not.toMatch(/"resolved"/);
   });
 
-  it('loads its hub client and Node modules only on use', async () => {
+  it('has no module of Node and no hub client in a browser bundle', async () => {
+    const entryPoints = [exports['.'].default, exports['./worker'].default, exports['./engine-worker'].default];
     const { metafile } = await build({
-      entryPoints: { index: join(root, exports['.'].default) },
+      entryPoints: entryPoints.map(path => join(root, path)),
       bundle: true,
       splitting: true,
       format: 'esm',
       platform: 'browser',
-      external: ['node:*', 'webgpu'],
       outdir: 'out',
       write: false,
       metafile: true,
     });
-    const loadedAtStart = new Set<string>();
-    const load = (path: string) => {
-      if (loadedAtStart.has(path)) return;
-      loadedAtStart.add(path);
-      for (const { path: imported, kind } of metafile.outputs[path]?.imports ?? [])
-        if (kind === 'import-statement') load(imported);
-    };
-    load('out/index.js');
-    expect([...loadedAtStart].filter(path => path.startsWith('node:'))).toEqual([]);
-    const sources = [...loadedAtStart].flatMap(path => Object.keys(metafile.outputs[path]?.inputs ?? {}));
-    expect(sources).toContain('dist/model/input.js');
-    expect(sources.filter(path => path.includes('model/hub/'))).toEqual([]);
+    const outputs = Object.values(metafile.outputs);
+    expect(outputs.flatMap(({ imports }) => imports).filter(({ external }) => external)).toEqual([]);
+    const sources = outputs.flatMap(({ inputs }) => Object.keys(inputs));
+    expect(sources).toContain('dist/platform/browser.js');
+    expect(sources.filter(path => /^dist\/(platform\/node|model\/hub\/)/.test(path))).toEqual([]);
   });
 
   it('exports the hub client as kvasir/hub', async () => {

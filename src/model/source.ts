@@ -3,21 +3,21 @@
  * to their destination and the file is never in memory twice.
  */
 import { FormatError, InputError } from '../errors.ts';
+import { createChunkReader } from '../platform/chunks.ts';
 import { platform } from '../platform/node.ts';
 
 export interface ByteSource {
   /** A path or file name, for messages. */
   readonly name: string;
   readonly size: number;
+  /** In hex, if it is known. */
+  readonly sha256?: string;
   /** Fills `into` with the bytes from `offset` on. */
   readInto(offset: number, into: Uint8Array): Promise<void>;
   /** Returns a copy of `length` bytes from `offset` on. */
   read(offset: number, length: number): Promise<Uint8Array<ArrayBuffer>>;
   close(): Promise<void>;
 }
-
-/** Bytes per read of a Blob: each read makes a copy, so it is kept small. */
-const blobReadBytes = 4 * 2 ** 20;
 
 type ReadInto = ByteSource['readInto'];
 
@@ -69,21 +69,25 @@ export async function fileSource(path: string): Promise<ByteSource> {
   return createSource(path, stat.size, fill, () => file.close());
 }
 
+/** The sha256 of Blobs for which it is known, in hex. */
+export const knownHashes = new WeakMap<Blob, string>();
+
 /** A Blob or a browser's File. */
 export function blobSource(blob: Blob, name = 'name' in blob ? String(blob.name) : 'blob'): ByteSource {
+  const readChunks = createChunkReader();
   const fill: ReadInto = async (offset, into) => {
-    for (let done = 0; done < into.length; done += blobReadBytes) {
-      const end = Math.min(done + blobReadBytes, into.length);
-      const part = blob.slice(offset + done, offset + end);
-      const bytes = await part.arrayBuffer().catch(cause => {
-        throw new InputError(`${name} cannot be read (${cause.message}). If the file was changed, choose it again.`, {
-          cause,
-        });
-      });
-      into.set(new Uint8Array(bytes), done);
+    let done = 0;
+    try {
+      for await (const chunk of readChunks(blob.slice(offset, offset + into.length).stream())) {
+        into.set(chunk, done);
+        done += chunk.length;
+      }
+    } catch (cause) {
+      const { message } = cause as Error;
+      throw new InputError(`${name} cannot be read (${message}). If the file was changed, choose it again.`, { cause });
     }
   };
-  return createSource(name, blob.size, fill, async () => {});
+  return { ...createSource(name, blob.size, fill, async () => {}), sha256: knownHashes.get(blob) };
 }
 
 /** Bytes in memory. */

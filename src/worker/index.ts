@@ -11,6 +11,7 @@ export type {
   ServiceInfo,
   ServicePromptOptions,
   ServiceStats,
+  SlotOption,
   SlotState,
   TokenizeOptions,
 } from './service.ts';

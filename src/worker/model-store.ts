@@ -7,7 +7,9 @@
  */
 import { className } from '../describe-value.ts';
 import { CapacityError, FormatError, InputError, NetworkError, UnsupportedError } from '../errors.ts';
+import { knownHashes } from '../model/source.ts';
 import type { LoadProgress } from '../model/weights.ts';
+import { createChunkReader } from '../platform/chunks.ts';
 import { adviceOnSpace, openFile, openFolder, throwStorageError, writeFile } from '../platform/opfs.ts';
 import { createSha256, sha256, toHex } from '../sha256.ts';
 import { formatFileSize } from '../units.ts';
@@ -66,7 +68,7 @@ export async function storeModel(source: string | File, options: StoreOptions = 
       signal?.throwIfAborted();
       return throwStorageError(path, 'written', error);
     }
-    return (await openFile(path, false)).getFile();
+    return (await findStored(path, id))!;
   };
   // Another tab may be storing the same model: then this one waits for it.
   return navigator.locks.request(`kvasir ${id}`, { signal }, store);
@@ -76,7 +78,9 @@ async function findStored(path: string, id: string): Promise<File | undefined> {
   const info = await readInfo(id);
   const handle = await openFile(path, true).catch(error => throwStorageError(path, 'read', error));
   const file = await handle.getFile();
-  return info?.sha256 !== undefined && info.bytes === file.size ? file : undefined;
+  if (info?.sha256 === undefined || info.bytes !== file.size) return undefined;
+  knownHashes.set(file, info.sha256);
+  return file;
 }
 
 async function readInfo(id: string): Promise<ModelInfo | undefined> {
@@ -120,21 +124,12 @@ async function download(
       hash.update(block);
     }
     let done = offset;
-    const reader = stream.getReader();
-    for (;;) {
+    for await (const chunk of chunksOf(stream, path)) {
       signal?.throwIfAborted();
-      const { value } = await reader.read().catch(cause => {
-        throw new NetworkError(
-          `${path} was interrupted after ${formatFileSize(done)} of ${formatFileSize(total)} (${cause.message}). ` +
-            'Load it again: it continues there.',
-          { cause },
-        );
-      });
-      if (!value) break;
       // Chromium may return less, or an error code, when the storage is full.
-      if (file.write(value, { at: done }) !== value.length) throw new DOMException('', 'QuotaExceededError');
-      done += value.length;
-      hash.update(value);
+      if (file.write(chunk, { at: done }) !== chunk.length) throw new DOMException('', 'QuotaExceededError');
+      done += chunk.length;
+      hash.update(chunk);
       onProgress?.({ phase: 'fetch', done, total });
     }
     file.flush();
@@ -150,6 +145,19 @@ async function download(
     await writeInfo(id, { ...info, sha256: found });
   } finally {
     file.close();
+  }
+}
+
+async function* chunksOf(stream: ReadableStream<Uint8Array>, path: string) {
+  const chunks = createChunkReader()(stream);
+  for (;;) {
+    const { value, done } = await chunks.next().catch(cause => {
+      throw new NetworkError(`${path} was interrupted (${cause.message}). Load it again: it continues there.`, {
+        cause,
+      });
+    });
+    if (done) return;
+    yield value;
   }
 }
 

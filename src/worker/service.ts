@@ -43,7 +43,7 @@ export interface ServiceStats extends ModelStats {
 }
 
 /** Runs in a conversation that keeps its cache, which can be saved and restored. Slots belong to their tenant. */
-interface SlotOption {
+export interface SlotOption {
   slot?: number;
 }
 

@@ -1,6 +1,6 @@
 /** `startWorker`: the engine in a Worker, so that the page never waits for it. */
 import type { LoadOptions } from '../engine/model.ts';
-import { UnsupportedError } from '../errors.ts';
+import { DeviceError, UnsupportedError } from '../errors.ts';
 import type { BytesInput } from '../model/open-bytes.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { platform } from '../platform/node.ts';
@@ -28,6 +28,10 @@ export interface WorkerOptions extends LoadOptions {
   worker?: Worker;
 }
 
+const NOT_STARTED =
+  'The Worker could not be started. Serve engine-worker.js next to the script that starts it, or pass a Worker that ' +
+  'runs kvasir/engine-worker as the option `worker`.';
+
 /** Starts a Worker and loads a model there. `close` ends the Worker. */
 export async function startWorker(model: WorkerModel, options: WorkerOptions = {}): Promise<RemoteService> {
   const { store, sha256, worker: given, signal, onProgress, ...loadOptions } = options;
@@ -48,8 +52,12 @@ export async function startWorker(model: WorkerModel, options: WorkerOptions = {
     onAbort = () => reject(signal?.reason);
     signal?.addEventListener('abort', onAbort);
   });
+  const notStarted = new Promise<never>((_, reject) => {
+    // An error of its program has a message; without one the program was not found.
+    worker.addEventListener('error', ({ message }) => message || reject(new DeviceError(NOT_STARTED)));
+  });
   try {
-    return await Promise.race([connectService(messagePort(worker), { source, onProgress }), aborted]);
+    return await Promise.race([notStarted, aborted, connectService(messagePort(worker), { source, onProgress })]);
   } catch (error) {
     worker.terminate();
     throw error;

@@ -1,28 +1,26 @@
 /** Calls the test cases of page.ts in a page of Chromium. */
-import type { Page } from 'playwright-core';
-import { openBrowser, openSite, type Site, testScripts } from './chromium.ts';
+import { type Browser, openBrowser, openSite, type Site, testScripts } from './chromium.ts';
 import type { cases } from './page.ts';
 
 type Cases = typeof cases;
 
-export interface TestPage {
+export interface TestPage extends Browser {
   readonly site: Site;
-  readonly page: Page;
   /** Loads the page, again if it was open, with these headers. */
   open(headers?: Record<string, string>): Promise<void>;
   run<Name extends keyof Cases>(
     name: Name,
     argument?: Parameters<Cases[Name]>[0],
   ): Promise<Awaited<ReturnType<Cases[Name]>>>;
-  close(): Promise<void>;
 }
 
 export async function openTestPage(files: Record<string, Uint8Array>, profile?: string): Promise<TestPage> {
   const site = await openSite(await testScripts(), files);
-  const { page, close } = await openBrowser(profile);
+  const browser = await openBrowser(profile);
+  const { page } = browser;
   return {
+    ...browser,
     site,
-    page,
     async open(headers = {}) {
       for (const name of Object.keys(site.headers)) delete site.headers[name];
       Object.assign(site.headers, headers);
@@ -36,7 +34,7 @@ export async function openTestPage(files: Record<string, Uint8Array>, profile?: 
         [name, argument] as const,
       ) as never,
     async close() {
-      await close();
+      await browser.close();
       site.close();
     },
   };

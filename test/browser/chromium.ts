@@ -1,6 +1,6 @@
 /** A site in a real browser: scripts bundled like an app's, served with files, opened in headless Chromium. */
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
@@ -93,16 +93,37 @@ const source = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
 /** The page of the test cases, and the program of its Worker. */
 export const testScripts = () =>
-  bundle({ entryPoints: { page: source('./page.ts'), 'engine-worker': source('../../src/worker/engine-worker.ts') } });
+  bundle({
+    minify: true,
+    entryPoints: { page: source('./page.ts'), 'engine-worker': source('../../src/worker/engine-worker.ts') },
+  });
+
+export interface Browser {
+  page: Page;
+  /** Resident bytes of the page's process and its Workers, without Chromium's own code (Linux). */
+  memory(): Promise<number>;
+  close(): Promise<void>;
+}
 
 /** `profile`: a folder for what the browser stores; without one it is kept in memory. */
-export async function openBrowser(profile?: string): Promise<{ page: Page; close(): Promise<void> }> {
+export async function openBrowser(profile?: string): Promise<Browser> {
   const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
   const context = profile
     ? await chromium.launchPersistentContext(profile, { executablePath, args })
     : await (await chromium.launch({ executablePath, args })).newContext();
+  const page = await context.newPage();
   return {
-    page: await context.newPage(),
+    page,
+    async memory() {
+      const session = await context.browser()!.newBrowserCDPSession();
+      const { processInfo } = await session.send('SystemInfo.getProcessInfo');
+      await session.detach();
+      return processInfo
+        .filter(({ type }) => type === 'renderer')
+        .flatMap(({ id }) => [...readFileSync(`/proc/${id}/status`, 'utf8').matchAll(/Rss(?:Anon|Shmem):\s+(\d+)/g)])
+        .map(([, kibibytes]) => Number(kibibytes) * 1024)
+        .reduce((a, b) => a + b, 0);
+    },
     async close() {
       await context.close();
       await context.browser()?.close();

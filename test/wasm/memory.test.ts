@@ -67,6 +67,23 @@ describe.each([true, false])('a memory (shared: %s)', shared => {
     expect(heap.alloc(2 * MIB)).toBe(first);
   });
 
+  it('zeroed allocations are zero, in memory that was used before and in new memory', () => {
+    const heap = openMemory({ maxPages: 64, shared });
+    const bytesOf = (address: number, bytes: number) => new Uint8Array(heap.memory.buffer, address, bytes);
+    const dirty = heap.alloc(1000);
+    bytesOf(dirty, 1000).fill(7);
+    heap.free(dirty, 1000);
+    // It begins in freed memory and ends in new memory.
+    const zeroed = heap.allocZeroed(5000);
+    expect(zeroed).toBe(dirty);
+    expect(bytesOf(zeroed, 5000).every(byte => byte === 0)).toBe(true);
+    bytesOf(zeroed, 5000).fill(7);
+    const next = heap.allocZeroed(1000);
+    expect(bytesOf(next, 1000).every(byte => byte === 0)).toBe(true);
+    heap.free(zeroed, 5000);
+    expect(bytesOf(heap.allocZeroed(100), 100).every(byte => byte === 0)).toBe(true);
+  });
+
   it('allocations never overlap, and freed memory is reused', () => {
     const heap = openMemory({ maxPages: 64, shared });
     const random = seeded(7);

@@ -102,9 +102,7 @@ class WasmDevice implements Device {
   }
 
   createTensor(rows: number, cols: number): WasmTensor {
-    const address = this.heap.alloc(4 * rows * cols);
-    this.memories.floatsAt(address, rows * cols).fill(0);
-    return { rows, cols, address };
+    return { rows, cols, address: this.heap.allocZeroed(4 * rows * cols) };
   }
 
   writeRows(tensor: Tensor, row: number, data: Float32Array): void {
@@ -120,9 +118,7 @@ class WasmDevice implements Device {
   }
 
   createBlock(bytes: number): WasmBlock {
-    const address = this.heap.alloc(bytes);
-    this.memories.bytesAt(address, bytes).fill(0);
-    return { bytes, address };
+    return { bytes, address: this.heap.allocZeroed(bytes) };
   }
 
   free(handle: Block | Tensor): void {

@@ -20,6 +20,8 @@ export interface Heap {
   /** Bytes that the memory may grow to. The engine can still refuse to grow it that far. */
   readonly capacity: number;
   alloc(bytes: number): number;
+  /** The same, filled with zeros. Memory that was never used is zero, and takes no space until it is written. */
+  allocZeroed(bytes: number): number;
   free(address: number, bytes: number): void;
   /** Whether `bytes` more fit behind the last allocation; grows the memory if needed. */
   reserve(bytes: number): boolean;
@@ -52,6 +54,8 @@ export function openMemory({ maxPages, shared }: MemoryLimits): Heap {
 function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
   let top = ALIGN;
   let used = 0;
+  /** Everything from here on was never allocated. */
+  let unused = ALIGN;
   /** Sorted by address; no two are adjacent, and none is adjacent to `top`. */
   const gaps: { address: number; size: number }[] = [];
   const round = (bytes: number) => Math.max(ALIGN, Math.ceil(bytes / ALIGN) * ALIGN);
@@ -82,6 +86,19 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
     top += size;
     return top - size;
   };
+  const alloc = (bytes: number): number => {
+    const size = round(bytes);
+    const address = allocate(size);
+    if (address === undefined)
+      throw new CapacityError(
+        `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot allocate ` +
+          `${formatBytes(bytes)} more. ` +
+          'Use a smaller context, fewer conversations, a codec with fewer bits or a smaller model.',
+      );
+    used += size;
+    unused = Math.max(unused, top);
+    return address;
+  };
   return {
     memory,
     capacity: maxPages * PAGE_BYTES,
@@ -89,16 +106,12 @@ function createHeap(memory: WebAssembly.Memory, maxPages: number): Heap {
     get used() {
       return used;
     },
-    alloc(bytes) {
-      const size = round(bytes);
-      const address = allocate(size);
-      if (address === undefined)
-        throw new CapacityError(
-          `The wasm device is out of memory: it holds ${formatBytes(used)} and cannot allocate ` +
-            `${formatBytes(bytes)} more. ` +
-            'Use a smaller context, fewer conversations, a codec with fewer bits or a smaller model.',
-        );
-      used += size;
+    alloc,
+    allocZeroed(bytes) {
+      const end = unused;
+      const address = alloc(bytes);
+      const dirty = Math.min(bytes, end - address);
+      if (dirty > 0) new Uint8Array(memory.buffer, address, dirty).fill(0);
       return address;
     },
     free(address, bytes) {

@@ -13,7 +13,7 @@
  */
 import { fromF16, toF16 } from '../float.ts';
 import { dequantize } from '../weights/dequantize.ts';
-import { createSplitBlock, type QuantizedType, splitters } from '../weights/split.ts';
+import { createSplitBlock, type QuantizedType, type SplitBlock, splitters } from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
 
 export interface PackedFormat {
@@ -55,23 +55,23 @@ export function packedBytes(type: WeightType, rows: number, cols: number): numbe
 export function packWeights(type: QuantizedType, source: Uint8Array, cols: number, out: Uint8Array): void {
   const rowBytes = weightBytes(type, cols);
   const size = packedBytes(type, 4, cols);
+  const split = createSplitBlock(type);
   out.fill(0);
   for (let from = 0, to = 0; from < source.length; from += 4 * rowBytes, to += size) {
     const rows = [0, 1, 2, 3].map(r => source.subarray(from + r * rowBytes, from + (r + 1) * rowBytes));
     const present = rows.filter(row => row.length > 0);
-    packRowTile(type, present, out.subarray(to, to + size));
+    packRowTile(type, present, split, out.subarray(to, to + size));
   }
 }
 
-/** Packs four rows (fewer at the end) into their blocks, which must be zero. */
-function packRowTile(type: QuantizedType, rows: readonly Uint8Array[], out: Uint8Array): void {
+/** Packs four rows (fewer at the end) into their blocks, which must be zero. `split` is a buffer. */
+function packRowTile(type: QuantizedType, rows: readonly Uint8Array[], split: SplitBlock, out: Uint8Array): void {
   const format = packedFormats[type];
   const { group, bits, mins, zeroPoint = 0 } = format;
   const { block, bytes } = weightFormats[type];
   const size = blockBytes(format);
   const groups = 32 / group;
   const codesOffset = scaleBytes(format);
-  const split = createSplitBlock(type);
   rows.forEach((row, r) => {
     for (let from = 0, to = 0; from < row.length; from += bytes) {
       splitters[type](row, from, split);

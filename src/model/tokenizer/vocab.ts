@@ -79,7 +79,8 @@ export function readVocab(meta: Metadata): Vocab {
   if (!tokens?.length) {
     throw new FormatError('The model file has no tokenizer.ggml.tokens; convert it again with its tokenizer.');
   }
-  const idByText = new Map(tokens.map((text, id) => [text, id]));
+  const idByText = new Map<string, number>();
+  tokens.forEach((text, id) => idByText.set(text, id));
   if (idByText.size !== tokens.length) {
     throw new FormatError('The model file lists a token twice in tokenizer.ggml.tokens; convert it again.');
   }

@@ -24,7 +24,6 @@ export interface OpenApp {
   url: string;
   /** A new profile of the browser. */
   visit(viewport: { width: number; height: number }, colorScheme?: 'light' | 'dark'): Promise<Visit>;
-  stopServer(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -56,7 +55,6 @@ export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenAp
       await page.goto(server.url);
       return { page, context, ...actionsOf(page) };
     },
-    stopServer: () => server.stop(),
     async close() {
       await browser.close();
       await server.stop();

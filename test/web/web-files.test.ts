@@ -14,7 +14,7 @@ describe('the files of the app', async () => {
     const { headers } = await ask('/');
     const policy = headers.get('content-security-policy');
     expect(policy).toMatch(/script-src 'self' 'wasm-unsafe-eval';/);
-    expect(policy).not.toMatch(/unsafe-inline|unsafe-eval';.*unsafe-eval|script-src[^;]*data:/);
+    expect(policy).not.toMatch(/unsafe-inline|'unsafe-eval'/);
     expect(page).not.toMatch(/<script(?![^>]*src=)/);
     expect(Object.fromEntries(headers)).toMatchObject({
       'cross-origin-opener-policy': 'same-origin',

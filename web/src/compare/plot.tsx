@@ -8,7 +8,11 @@ const HEIGHT = 130;
 const MAX_BAR = 14;
 /** Powers of ten, in nats: the bottom and the top of the plot. */
 const [LOWEST, HIGHEST] = [-6, 1];
-const LINES = [-4, -2, 0];
+const LINES: readonly [number, string][] = [
+  [-4, '.0001'],
+  [-2, '.01'],
+  [0, '1'],
+];
 
 /** Distance from the top. */
 const yOf = (exponent: number): number =>
@@ -28,6 +32,7 @@ export function DivergencePlot({ difference, tokens }: { difference: Difference;
       <figcaption>
         <strong>Difference of log probabilities per token</strong>
         <span class="quiet">{summary}</span>
+        <span class="quiet">Nothing differs before the first page is packed: its tokens are in f16.</span>
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={summary}>
         {nats.map((value, i) => {
@@ -45,11 +50,11 @@ export function DivergencePlot({ difference, tokens }: { difference: Difference;
             </rect>
           );
         })}
-        {LINES.map(exponent => (
+        {LINES.map(([exponent, label]) => (
           <g key={exponent}>
             <line x1={0} x2={WIDTH} y1={yOf(exponent)} y2={yOf(exponent)} />
-            <text x={WIDTH} y={yOf(exponent) - 3} text-anchor="end">
-              {formatSmall(10 ** exponent)}
+            <text x={0} y={yOf(exponent) - 3}>
+              {label}
             </text>
           </g>
         ))}

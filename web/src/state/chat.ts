@@ -143,24 +143,25 @@ async function answer(conversation: Conversation): Promise<void> {
   save(conversation);
   const abort = new AbortController();
   const started = performance.now();
-  let firstToken = 0;
   let message: Message = { id: newId(), role: 'assistant', text: '' };
-  const show = createFrame(() => {
-    if (run.value) run.value = { ...run.value, message, tokens, rate: rate() };
-  });
   let tokens = 0;
+  let firstToken = 0;
   const rate = () => (tokens > 1 ? ((tokens - 1) * 1000) / (performance.now() - firstToken) : 0);
+  const update = (changed: Partial<Run>) => {
+    if (run.value) run.value = { ...run.value, ...changed };
+  };
+  const show = createFrame(() => update({ message, tokens, rate: rate() }));
   run.value = { conversation: conversation.id, message, tokens, rate: 0, stop: () => abort.abort() };
   announcement.value = 'Reading the prompt';
+  /** Tokens of the prompt in the cache: at first, and now. */
+  let found: number | undefined;
   let read = 0;
-  let reusedAtStart: number | undefined;
-  const onPrefill = (done: number, all: number) => {
-    // The first report includes what was in the cache already.
-    reusedAtStart ??= done;
+  const onPrefill = (done: number, total: number) => {
+    found ??= done;
     read = done;
-    const perToken = (performance.now() - started) / Math.max(1, done - reusedAtStart);
-    const secondsLeft = done > reusedAtStart ? (perToken * (all - done)) / 1000 : undefined;
-    if (run.value) run.value = { ...run.value, prefill: { done, total: all, secondsLeft } };
+    const seconds = (performance.now() - started) / 1000;
+    const secondsLeft = done > found ? (seconds * (total - done)) / (done - found) : undefined;
+    update({ prefill: { done, total, secondsLeft } });
   };
   try {
     const parts = engine.ask(turnsOf(conversation.messages), {

@@ -83,7 +83,10 @@ function ModelCard({ info }: { info: ModelInfo }) {
         <dt>Name</dt>
         <dd>{info.name}</dd>
         <dt>Device</dt>
-        <dd>{describeDevice(info)}</dd>
+        <dd>
+          {describeDevice(info)}
+          <span class="quiet">: {info.deviceReason}</span>
+        </dd>
         <dt>Cache codec</dt>
         <dd>
           {info.codec}, {info.bits.toFixed(2)} bits per value

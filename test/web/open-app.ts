@@ -17,7 +17,7 @@ const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.mi
 export const DESKTOP = { width: 1360, height: 860 };
 export const PHONE = { width: 390, height: 844 };
 
-/** Twenty pages of stories with facts in them, and a question on one. */
+/** Ten pages of stories with facts in them, and a question on one. */
 export const sample = fileURLToPath(new URL('../../web/public/sample.txt', import.meta.url));
 
 export interface OpenApp {

@@ -27,7 +27,7 @@ export function Welcome({ draft }: { draft: Signal<string> }) {
       <div class="suggestions">
         <button type="button" onClick={() => void readSample()}>
           <strong>Try a document</strong>
-          <span>Twenty pages of stories, and a question on a fact in them</span>
+          <span>Ten pages of stories, and a question on a fact in them</span>
         </button>
         <button type="button" onClick={() => ask('Tell me a story about a lost teapot.')}>
           <strong>Tell a story</strong>

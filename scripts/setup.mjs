@@ -31,7 +31,7 @@ step('installing dependencies', 'node_modules/.kvasir-installed', ['package.json
 step(
   'building dist/',
   'dist/.kvasir-built',
-  ['src', 'package.json', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json', 'scripts/build.mjs'],
+  ['src', 'web', 'package.json', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json', 'scripts/build.mjs'],
   'npm',
   ['run', '--silent', 'build'],
 );

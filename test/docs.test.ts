@@ -15,9 +15,9 @@ const filesBelow = (folder: string): string[] =>
     .filter(path => statSync(join(root, path)).isFile());
 
 const pages = ['README.md', 'CONTRIBUTING.md', 'models/MIMIR.md', 'train/README.md', ...filesBelow('docs')];
-const files = ['src', 'test', 'bench', 'scripts', 'train', 'models', 'docs'].flatMap(filesBelow);
+const files = ['src', 'web', 'test', 'bench', 'scripts', 'train', 'models', 'docs'].flatMap(filesBelow);
 const sources = files
-  .filter(file => /^src.*\.ts$/.test(file))
+  .filter(file => /^(src|web).*\.tsx?$/.test(file))
   .map(read)
   .join('\n');
 const exported: Record<string, { types: string }> = JSON.parse(read('package.json')).exports;

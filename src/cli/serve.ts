@@ -7,6 +7,7 @@ import { startBackend } from '../server/backend.ts';
 import { defaultLimits } from '../server/limits.ts';
 import type { HttpServer } from '../server/serve.ts';
 import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
+import { readWebFiles } from '../server/web-files.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import type { ServiceInfo } from '../worker/service.ts';
@@ -130,8 +131,9 @@ async function run(model: string, options: Options): Promise<void> {
     ...{ queue: options.maxQueue, output: options.maxOutput, body: options.maxBody ?? defaultLimits.body },
     time: options.requestTimeout * 1000,
   };
+  const web = readWebFiles();
   const app = createApp({
-    ...{ backend, names, tenants, limits, cors, logger, logRequests, logPrompts },
+    ...{ backend, names, tenants, limits, cors, logger, logRequests, logPrompts, web },
     slotPath: options.slotSavePath,
     heartbeatMs: options.heartbeat * 1000,
   });
@@ -144,7 +146,7 @@ async function run(model: string, options: Options): Promise<void> {
     const started = backend.ready().then(({ info }) => {
       progress.end();
       for (const notice of info.notices) console.error(withFlagNames(notice));
-      console.log(describeServer(info, names, server.url));
+      console.log(describeServer(info, names, server.url, web !== undefined));
     });
     try {
       await Promise.race([started, stopped]);
@@ -182,7 +184,7 @@ async function createLogger(level: string) {
 }
 
 /** What one gets, one fact per line. */
-function describeServer(info: ServiceInfo, names: readonly string[], url: string): string {
+function describeServer(info: ServiceInfo, names: readonly string[], url: string, hasApp: boolean): string {
   const { device, expectedDivergence: divergence } = info;
   const threads = device.name === 'wasm' ? ` with ${device.threads} thread${device.threads === 1 ? '' : 's'}` : '';
   return [
@@ -193,7 +195,7 @@ function describeServer(info: ServiceInfo, names: readonly string[], url: string
     `${formatBytes(info.kvMemory)} of KV cache: ${formatCount(info.tokensThatFit)} tokens, ` +
       `${formatCount(info.sequencesAtFullContext)} sequences of ${formatCount(info.context)} tokens; ` +
       `${formatCount(info.maxSequences)} answers at the same time`,
-    `Listening on ${url} (OpenAI: ${url}/v1, Anthropic: ${url}, Prometheus: ${url}/metrics)`,
+    `Listening on ${url} (${hasApp ? 'open it in a browser; ' : ''}OpenAI: ${url}/v1, Anthropic: ${url}, Prometheus: ${url}/metrics)`,
   ].join('\n');
 }
 

@@ -174,5 +174,6 @@ export function planBytes(plan: Plan, context: number): number {
 /** The part of it that does not depend on the context, if that is longer than the tail. */
 export const fixedBytes = (plan: Plan): number => planBytes(plan, plan.pageTokens + plan.window.recent);
 
-const f16Bytes = ({ codecs, leaf }: Plan, tokens: number): number =>
+/** Bytes of tokens in f16, all layers. */
+export const f16Bytes = ({ codecs, leaf }: Plan, tokens: number): number =>
   f16BlockBytes({ ...codecs[0].shape, layers: leaf.layers }, tokens);

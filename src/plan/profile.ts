@@ -370,6 +370,9 @@ export function mergeProfiles(earlier: ProfileContent | undefined, added: Profil
   };
 }
 
+/** JavaScript engines compute powers with different last bits. */
+const isSameAngle = (a: number, b: number): boolean => Math.abs(a - b) <= 1e-12 * Math.abs(a);
+
 /** Throws if the profile is of another model, or of another version of it. */
 export function checkProfile(profile: Profile, shape: ProfileShape, fingerprint?: string): void {
   const { layers, kvHeads, headDim, ropeFrequencies } = profile.shape;
@@ -378,7 +381,7 @@ export function checkProfile(profile: Profile, shape: ProfileShape, fingerprint?
     kvHeads === shape.kvHeads &&
     headDim === shape.headDim &&
     ropeFrequencies.length === shape.ropeFrequencies.length &&
-    ropeFrequencies.every((angle, i) => angle === shape.ropeFrequencies[i]);
+    ropeFrequencies.every((angle, i) => isSameAngle(angle, shape.ropeFrequencies[i]));
   if (same && (fingerprint === undefined || fingerprint === profile.fingerprint)) return;
   throw new UnsupportedError(
     `The profile is for another model (${profile.fingerprint.slice(0, 12)}, ${layers} layers, ${kvHeads} KV heads ` +

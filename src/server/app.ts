@@ -14,6 +14,7 @@ import type { Exchange, Route } from './route.ts';
 import { routes } from './routes.ts';
 import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
 import { createKeyring, keyOf, type TenantConfig } from './tenants.ts';
+import type { WebFiles } from './web-files.ts';
 
 export interface AppOptions {
   backend: Backend;
@@ -24,6 +25,8 @@ export interface AppOptions {
   limits?: Partial<Limits>;
   /** Origins of pages that may ask. Default: none. */
   cors?: readonly string[];
+  /** The web app. Default: none is served. */
+  web?: WebFiles;
   /** A folder for saved slots. Default: slots cannot be saved. */
   slotPath?: string;
   /** Milliseconds without an event after which a stream sends a heartbeat. Default: 15,000. */
@@ -133,6 +136,8 @@ export function createApp(options: AppOptions): App {
   for (const route of routes) app.on(route.method.toUpperCase(), route.path, handle(route));
   app.get('/openapi.json', handle({ ...openApiRoute, handle: ({ json }) => json(openApi) }));
   app.notFound(({ req }) => {
+    const file = req.method === 'GET' || req.method === 'HEAD' ? options.web?.respond(req.raw) : undefined;
+    if (file) return file;
     const known = routes.filter(({ path }) => path === req.path).map(({ method }) => method.toUpperCase());
     const error = invalidRequest(
       known.length > 0

@@ -10,6 +10,7 @@ import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type ChatRequest, chatSchema, type OpenaiMessage, type OpenaiTool } from './openai-schemas.ts';
+import { createProgressChannel, type PromptProgress } from './prompt-progress.ts';
 import type { Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { chatLogprobs } from './token-texts.ts';
@@ -28,6 +29,7 @@ export const chatCompletions: Route<ChatRequest> = {
     const messages = request.messages.map(toMessage);
     const options = chatOptions(request, limits);
     const slot = requestedSlot(request, choices);
+    const prefill = request.stream && request.return_progress ? createProgressChannel() : undefined;
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices },
       promptLength: JSON.stringify(messages).length,
@@ -39,18 +41,22 @@ export const chatCompletions: Route<ChatRequest> = {
           tenant: tenant.name,
           cacheSalt: request.cache_salt ?? undefined,
           signal: stop,
+          // All answers share their prompt.
+          onPrefill: index === 0 ? prefill?.report : undefined,
         }),
       countTokens: ({ tokens }) => tokens.length,
     });
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
     const { service } = jobs;
     return request.stream
-      ? exchange.stream(streamChunks(head, events, request, service()))
+      ? exchange.stream(streamChunks(head, prefill?.merge(events) ?? events, request, service()))
       : exchange.json(await collectChoices(head, events, request, service()));
   },
 };
 
 type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
+
+type ProgressEvents = AsyncGenerator<AnswerEvent<AnswerDelta> | { progress: PromptProgress }, void, void>;
 
 interface Head {
   id: string;
@@ -144,11 +150,15 @@ function usageOf(results: readonly Result[], answers: readonly Answer[]): object
   });
 }
 
-async function* streamChunks(head: Head, events: Events, request: ChatRequest, service: ModelService) {
-  const { part, finish, end } = createChunks({ ...head, object: 'chat.completion.chunk' }, request);
+async function* streamChunks(head: Head, events: Events | ProgressEvents, request: ChatRequest, service: ModelService) {
+  const { part, finish, progress, end } = createChunks({ ...head, object: 'chat.completion.chunk' }, request);
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
   const results: Result[] = [];
   for await (const event of events) {
+    if ('progress' in event) {
+      yield progress(event.progress);
+      continue;
+    }
     const { index } = event;
     const answer = answers[index];
     if (!answer.hasBegun) yield part(index, { delta: { role: 'assistant', content: '' } });

@@ -10,6 +10,8 @@ export interface Chunks {
   part(index: number, content: object, logprobs?: object | null): string;
   /** The last part of a choice. */
   finish(index: number, content: object, reason: string): string;
+  /** How much of the prompt is read. */
+  progress(progress: object): string;
   /** The usage, if it was asked for, and the end of the stream. */
   end(usage: object): string;
 }
@@ -24,6 +26,7 @@ export function createChunks(head: object, { stream_options: options }: ChunkReq
   return {
     part: (index, content, logprobs = null) => choice(index, content, logprobs, null),
     finish: (index, content, reason) => choice(index, content, null, reason),
+    progress: progress => formatEvent({ ...head, choices: [], prompt_progress: progress }),
     end: usage => (includeUsage ? chunk([], usage) : '') + formatEvent('[DONE]'),
   };
 }

@@ -84,6 +84,7 @@ export const chatSchema = (limits: Limits) =>
     ...sampling(limits),
     messages: messageList(limits),
     max_completion_tokens: integer(1),
+    return_progress: flag,
     logprobs: flag,
     top_logprobs: integer(0, 20),
     response_format: responseFormat.nullish(),

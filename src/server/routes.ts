@@ -6,6 +6,7 @@ import { countTokens, messages } from './messages.ts';
 import { model, models } from './models.ts';
 import type { Route } from './route.ts';
 import { slot, slots } from './slots.ts';
+import { status } from './status.ts';
 import { detokenize, tokenize } from './tokenize.ts';
 
 export const routes: readonly Route[] = [
@@ -21,5 +22,6 @@ export const routes: readonly Route[] = [
   slot,
   health,
   ready,
+  status,
   metricsRoute,
 ];

@@ -4,7 +4,7 @@ import type { Conversation } from '../engine/conversation.ts';
 import type { Model } from '../engine/model.ts';
 import { boolean, checkOptions } from '../engine/rules.ts';
 import { InputError } from '../errors.ts';
-import { maxTokensIn, planBytes } from '../plan/plan.ts';
+import { f16Bytes, maxTokensIn, planBytes } from '../plan/plan.ts';
 import type { ModelService, ServiceInfo, SlotState } from './service.ts';
 
 /** Slot numbers go from 0 to this. */
@@ -122,6 +122,9 @@ function describeModel(model: Model): ServiceInfo {
     tokensThatFit: maxTokensIn(plan, capacity),
     sequencesAtFullContext: Math.floor(capacity / planBytes(plan, context)),
     maxSequences,
+    pageTokens: plan.pageTokens,
+    pageBytes: plan.leaf.bytes,
+    f16TokenBytes: f16Bytes(plan, 1),
     device: { ...device },
     notices: [...notices],
   };

@@ -28,6 +28,10 @@ export interface ServiceInfo {
   tokensThatFit: number;
   sequencesAtFullContext: number;
   maxSequences: number;
+  /** Tokens per page; bytes of a sealed page and of a token that is not sealed yet (f16), all layers. */
+  pageTokens: number;
+  pageBytes: number;
+  f16TokenBytes: number;
   device: ModelDevice;
   notices: readonly string[];
 }

@@ -1,0 +1,109 @@
+/** The web app in Chromium, served as `kvasir serve` does, with Mimir. */
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
+import { type BrowserContext, chromium, type Page } from 'playwright-core';
+import { loadModel } from '../../src/engine/model.ts';
+import { type AppOptions, createApp } from '../../src/server/app.ts';
+import { readyBackend } from '../../src/server/backend.ts';
+import { listen } from '../../src/server/serve.ts';
+import { readWebFiles } from '../../src/server/web-files.ts';
+import { createService } from '../../src/worker/create-service.ts';
+import { mimir } from '../support/serve.ts';
+
+const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+export const DESKTOP = { width: 1360, height: 860 };
+export const PHONE = { width: 390, height: 844 };
+
+/** Ten pages of stories with facts in them, and a question on one. */
+export const sample = fileURLToPath(new URL('../../web/public/sample.txt', import.meta.url));
+
+export interface OpenApp {
+  url: string;
+  /** A new profile of the browser. */
+  visit(viewport: { width: number; height: number }, colorScheme?: 'light' | 'dark'): Promise<Visit>;
+  close(): Promise<void>;
+}
+
+export interface Visit {
+  page: Page;
+  context: BrowserContext;
+  /** Presses Tab until an element with this accessible name has the focus. */
+  tabTo(name: string | RegExp): Promise<void>;
+  /** Serious and critical violations that axe finds. */
+  violations(): Promise<string[]>;
+  /** The text of the last answer, when it is complete. */
+  answer(count: number): Promise<string>;
+}
+
+export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenApp> {
+  const model = await loadModel(mimir, { device: 'wasm', threads: 1, kv: 'tq4' });
+  const service = createService(model);
+  const app = createApp({ backend: readyBackend(service), names: ['mimir'], web: readWebFiles(), ...options });
+  const server = await listen(app, { host: '127.0.0.1', port: 0, requestMs: 600_000 });
+  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  return {
+    url: server.url,
+    async visit(viewport, colorScheme = 'light') {
+      const context = await browser.newContext({ viewport, colorScheme });
+      context.setDefaultTimeout(20_000);
+      const page = await context.newPage();
+      // From now on: a listener that is added right before the dialog opens may come too late.
+      page.on('filechooser', () => {});
+      await page.goto(server.url);
+      return { page, context, ...actionsOf(page) };
+    },
+    async close() {
+      await browser.close();
+      await server.stop();
+      await service.close();
+    },
+  };
+}
+
+function actionsOf(page: Page): Pick<Visit, 'tabTo' | 'violations' | 'answer'> {
+  return {
+    async tabTo(name) {
+      for (let presses = 0; presses < 80; presses++) {
+        const focused = await page.evaluate(() => {
+          const { activeElement: element } = document;
+          if (element === document.body) return '';
+          const label = (element as HTMLInputElement | null)?.labels?.[0]?.textContent;
+          return element?.getAttribute('aria-label') ?? label ?? element?.textContent ?? '';
+        });
+        if (typeof name === 'string' ? focused.trim() === name : name.test(focused)) return;
+        await page.keyboard.press('Tab');
+      }
+      throw new Error(`No element named ${name} can be reached by the Tab key.`);
+    },
+    async violations() {
+      await page.evaluate(axe);
+      const found = await page.evaluate(async () => {
+        const { axe } = globalThis as unknown as { axe: { run(): Promise<AxeResult> } };
+        const { violations } = await axe.run();
+        return violations.map(({ id, impact, nodes }) => ({ id, impact, html: nodes[0]?.html }));
+      });
+      return found
+        .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+        .map(({ id, html }) => `${id}: ${html}`);
+    },
+    async answer(count) {
+      const done = page.locator('.answer[aria-busy=false]');
+      await done.nth(count - 1).waitFor({ timeout: 120_000 });
+      return (
+        await done
+          .nth(count - 1)
+          .locator('.markdown')
+          .allTextContents()
+      )
+        .join('')
+        .trim();
+    },
+  };
+}
+
+interface AxeResult {
+  violations: { id: string; impact: string | null; nodes: { html: string }[] }[];
+}

@@ -1,0 +1,103 @@
+/** The app's parts that need no page: events of a stream, what an answer costs, how two answers differ. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { differenceOf } from '../../web/src/compare/difference.ts';
+import { readEvents } from '../../web/src/engine/sse.ts';
+import { formatBytes, formatSeconds, formatSmall } from '../../web/src/format.ts';
+import { gaugeOf } from '../../web/src/state/gauge.ts';
+
+/** The events of a text that arrives in pieces. */
+async function eventsOf(pieces: readonly Uint8Array<ArrayBuffer>[]) {
+  const events = [];
+  for await (const event of readEvents(new Blob([...pieces]).stream())) events.push(event);
+  return events;
+}
+
+describe('events of a stream', () => {
+  it('are the same however the bytes are cut', async () => {
+    const text = ': heartbeat\n\ndata: {"a": "ᚬ"}\n\nevent: error\ndata: no\n\ndata: [DONE]\n\n';
+    const bytes = new TextEncoder().encode(text);
+    const expected = [
+      { event: 'message', data: '{"a": "ᚬ"}' },
+      { event: 'error', data: 'no' },
+      { event: 'message', data: '[DONE]' },
+    ];
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.nat(bytes.length), { maxLength: 6 }), async cuts => {
+        const ends = [...cuts.sort((a, b) => a - b), bytes.length];
+        const pieces = ends.map((end, i) => bytes.slice(ends[i - 1] ?? 0, end));
+        const stream = new ReadableStream<Uint8Array>({
+          start(controller) {
+            for (const piece of pieces) controller.enqueue(piece);
+            controller.close();
+          },
+        });
+        const events = [];
+        for await (const event of readEvents(stream)) events.push(event);
+        expect(events).toEqual(expected);
+      }),
+    );
+    expect(await eventsOf([bytes])).toEqual(expected);
+  });
+});
+
+describe('the gauge', () => {
+  const info = {
+    ...{ name: '', device: 'wasm', threads: 1, deviceReason: '', codec: 'tq4', bits: 4.25, notices: [] },
+    ...{ context: 8192, pageTokens: 128, pageBytes: 1000, f16TokenBytes: 32 },
+  };
+
+  it('counts packed pages, and the newest tokens in f16', () => {
+    expect(gaugeOf(300, info)).toEqual({
+      ...{ tokens: 300, bytes: 2 * 1000 + 44 * 32, f16Bytes: 300 * 32, left: 7892 },
+      fraction: 300 / 8192,
+    });
+    expect(gaugeOf(0, info)).toMatchObject({ bytes: 0, f16Bytes: 0, left: 8192, fraction: 0 });
+    expect(gaugeOf(9000, info)).toMatchObject({ left: 0, fraction: 1 });
+  });
+});
+
+describe('the difference of two answers', () => {
+  const token = (text: string, logprob = -0.1, top: [string, number][] = []) => ({
+    text,
+    logprob,
+    top: top.map(([text, logprob]) => ({ text, logprob })),
+  });
+
+  it('is measured up to the first token that differs, which the other side rates too', () => {
+    const left = [token('a', -0.1), token('b', -0.2), token('c', -0.3), token('e')];
+    const right = [token('a', -0.4), token('x', -0.5, [['b', -1.2]]), token('c', -0.6), token('e')];
+    const { first, nats, left: onlyLeft, right: onlyRight } = differenceOf(left, right);
+    expect(first).toBe(1);
+    expect(nats).toEqual([expect.closeTo(0.3, 9), expect.closeTo(1, 9)]);
+    expect(onlyLeft).toEqual([false, true, false, false]);
+    expect(onlyRight).toEqual([false, true, false, false]);
+  });
+
+  it('is at least the gap to the last of the listed tokens if it is not among them', () => {
+    const right = [token('x', -0.5, [['y', -2]])];
+    expect(differenceOf([token('b', -1)], right).nats).toEqual([expect.closeTo(1, 9)]);
+  });
+
+  it('leaves the same tokens unmarked on both sides, in order', () => {
+    const texts = fc.array(fc.constantFrom('a', 'b', 'c'), { maxLength: 12 });
+    fc.assert(
+      fc.property(texts, texts, (a, b) => {
+        const { left, right, first } = differenceOf(
+          a.map(text => token(text)),
+          b.map(text => token(text)),
+        );
+        expect(a.filter((_, i) => !left[i])).toEqual(b.filter((_, i) => !right[i]));
+        expect(a.slice(0, first ?? Math.min(a.length, b.length))).toEqual(
+          b.slice(0, first ?? Math.min(a.length, b.length)),
+        );
+      }),
+    );
+  });
+});
+
+it('numbers are written for people', () => {
+  expect([0, 999, 1500, 6_480_000, 1.07e9].map(formatBytes)).toEqual(['0 B', '999 B', '1.50 KB', '6.48 MB', '1.07 GB']);
+  expect([0.2, 59, 61, 3700].map(formatSeconds)).toEqual(['1 s', '59 s', '1 min 1 s', '1 h 2 min']);
+  expect([0, 0.00842, 1.23e-5].map(formatSmall)).toEqual(['0', '.0084', '1.2e-5']);
+});

@@ -1,0 +1,127 @@
+/** The library in a Web Worker as an engine: a model in this browser. */
+import { type RemoteService, startWorker, type WorkerModel } from 'kvasir/worker';
+import {
+  type AnswerEnd,
+  type AnswerPart,
+  type AskOptions,
+  type Engine,
+  EngineError,
+  type ModelInfo,
+  type ScoredToken,
+  type Turn,
+} from './engine.ts';
+import { createSessions } from './sessions.ts';
+
+export interface BrowserOptions {
+  /** A file, or the address of one. Default: Mimir, which comes with the app. */
+  model?: File | string;
+  device: string;
+  codec: string;
+  onProgress?: (done: number, total: number) => void;
+}
+
+/** How many of the most likely tokens are returned. */
+const TOP = 10;
+
+const MIMIR = { model: './models/mimir.gguf', profile: './models/mimir.kvprofile' };
+
+export async function openBrowser({ model, device, codec, onProgress }: BrowserOptions): Promise<Engine> {
+  const service = await start(model, {
+    kv: codec,
+    device: device as 'auto',
+    onProgress: ({ done, total }) => onProgress?.(done, total),
+  }).catch(error => {
+    throw new EngineError((error as Error).message);
+  });
+  const textOf = createTexts(service);
+  const sessions = createSessions(service);
+  return {
+    info: describe(service),
+    async *ask(turns, options) {
+      const { conversation } = options;
+      const slot = conversation === undefined ? undefined : await sessions.slotOf(conversation);
+      return yield* ask(service, textOf, turns, { ...options, slot });
+    },
+    keep: sessions.save,
+    countTokens: async text => (await service.tokenize(text)).length,
+    async cacheUse() {
+      const { capacity, used, cachedBytes } = await service.stats();
+      return { capacity, used, reusable: cachedBytes };
+    },
+    ended: service.ended,
+    close: () => service.close(),
+  };
+}
+
+async function start(model: BrowserOptions['model'], options: Parameters<typeof startWorker>[1]) {
+  if (!model) return startWorker(await fetchFile(MIMIR.model), { ...options, profile: await fetchFile(MIMIR.profile) });
+  // A file stays where it is; what comes from the network is kept for the next visit.
+  return startWorker(model as WorkerModel, { ...options, store: typeof model === 'string' });
+}
+
+/** A file of the app that its service worker does not keep by itself, for visits without a network. */
+async function fetchFile(path: string): Promise<Blob> {
+  const cache = await caches.open('kvasir-models');
+  const url = new URL(path, document.baseURI).href;
+  try {
+    const response = await fetch(url);
+    if (!response.ok) throw new EngineError(`${url} cannot be loaded: the host answered ${response.status}.`);
+    await cache.put(url, response.clone());
+    return await response.blob();
+  } catch (error) {
+    const kept = await cache.match(url);
+    if (kept) return kept.blob();
+    throw error;
+  }
+}
+
+function describe({ info }: RemoteService): ModelInfo {
+  const { modelName, architecture, kv, kvBits, expectedDivergence, device, ...rest } = info;
+  return {
+    ...rest,
+    name: modelName ?? architecture,
+    device: device.name,
+    threads: device.threads,
+    deviceReason: device.why,
+    codec: kv,
+    bits: kvBits,
+    divergence: expectedDivergence,
+  };
+}
+
+/** The texts of tokens, by id. */
+function createTexts(service: RemoteService) {
+  const texts = new Map<number, string>();
+  const decoder = new TextDecoder();
+  return async (ids: readonly number[]): Promise<ReadonlyMap<number, string>> => {
+    const missing = [...new Set(ids)].filter(id => !texts.has(id));
+    const found = missing.length > 0 ? await service.tokenBytes(missing) : [];
+    for (const [i, bytes] of found.entries()) texts.set(missing[i]!, decoder.decode(bytes));
+    return texts;
+  };
+}
+
+async function* ask(
+  service: RemoteService,
+  textOf: ReturnType<typeof createTexts>,
+  turns: readonly Turn[],
+  { temperature, maxTokens, scored, signal, onPrefill, slot }: AskOptions & { slot?: number },
+): AsyncGenerator<AnswerPart, AnswerEnd, void> {
+  const stream = service.answer(turns, {
+    ...{ temperature, maxTokens, signal, slot },
+    ...(scored && { logprobs: TOP }),
+    onPrefill: ({ done, total }) => onPrefill?.(done, total),
+  });
+  for await (const { text = '', reasoning = '', tokens } of stream) {
+    const ids = scored ? tokens.flatMap(({ id, top = [] }) => [id, ...top.map(other => other.id)]) : [];
+    const texts = await textOf(ids);
+    const toScored = ({ id, logprob = 0, top = [] }: (typeof tokens)[number]): ScoredToken => ({
+      text: texts.get(id) ?? '',
+      logprob,
+      top: top.map(other => ({ text: texts.get(other.id) ?? '', logprob: other.logprob })),
+    });
+    yield { text, reasoning, tokens: tokens.length, scored: scored ? tokens.map(toScored) : [] };
+  }
+  const { finish, usage } = stream.partial;
+  return { finish: finish === 'tool_calls' ? 'stop' : finish, usage };
+}

@@ -1,0 +1,182 @@
+/** `kvasir serve` as an engine. */
+import {
+  type AnswerEnd,
+  type AnswerPart,
+  type AskOptions,
+  type CacheUse,
+  type Engine,
+  EngineError,
+  type ModelInfo,
+  type ScoredToken,
+  type Turn,
+} from './engine.ts';
+import { readEvents } from './sse.ts';
+
+/** The JSON of GET /status that is used here. */
+interface Status {
+  status: string;
+  reason?: string;
+  model: string;
+  info?: {
+    modelName?: string;
+    kv: string;
+    kvBits: number;
+    expectedDivergence?: number;
+    context: number;
+    pageTokens: number;
+    pageBytes: number;
+    f16TokenBytes: number;
+    device: { name: string; threads: number; why: string };
+    notices: string[];
+  };
+  stats?: { capacity: number; used: number; cachedBytes: number };
+}
+
+/** A chunk of /v1/chat/completions. */
+interface Chunk {
+  choices: {
+    delta: { content?: string; reasoning_content?: string };
+    logprobs?: { content: TokenLogprob[] } | null;
+    finish_reason?: string | null;
+  }[];
+  usage?: {
+    prompt_tokens: number;
+    completion_tokens: number;
+    prompt_tokens_details: { cached_tokens: number };
+  } | null;
+  prompt_progress?: { processed: number; total: number };
+  error?: { message: string };
+}
+
+interface TokenLogprob {
+  token: string;
+  logprob: number;
+  top_logprobs: { token: string; logprob: number }[];
+}
+
+export interface ServerOptions {
+  /** Where it listens. Default: where this page comes from. */
+  address?: string;
+  apiKey?: string;
+  /** Called while it loads its model. */
+  onWait?: (status: string) => void;
+}
+
+/** Milliseconds between two questions to a server that loads. */
+const POLL_MS = 500;
+
+/** Connects to a server, and waits until its model is loaded. */
+export async function openServer({ address = '', apiKey, onWait }: ServerOptions = {}): Promise<Engine> {
+  const send = async (path: string, body?: object, signal?: AbortSignal): Promise<Response> => {
+    const response = await fetch(address + path, {
+      ...(body && { method: 'POST', body: JSON.stringify(body) }),
+      headers: { 'content-type': 'application/json', ...(apiKey && { authorization: `Bearer ${apiKey}` }) },
+      signal,
+    }).catch(error => {
+      if (signal?.aborted) throw error;
+      throw new EngineError('The server does not answer. Check that it runs, then try again.');
+    });
+    if (response.ok) return response;
+    const { error } = await response.json().catch(() => ({}));
+    if (response.status === 401) throw new EngineError('This server needs an API key.', 'key');
+    throw new EngineError(error?.message ?? `The server answered with status ${response.status}.`);
+  };
+  const readStatus = async (): Promise<Status> => (await send('/status')).json();
+
+  let status = await findServer(readStatus, address);
+  while (status.status !== 'ready' || !status.info) {
+    if (status.status === 'failed') throw new EngineError(status.reason ?? 'The server could not load its model.');
+    onWait?.(status.status);
+    await new Promise(resolve => setTimeout(resolve, POLL_MS));
+    status = await readStatus();
+  }
+
+  return {
+    info: describe(status),
+    ask: (turns, options) => ask(send, turns, options),
+    // A server keeps what prompts have in common by itself.
+    async keep() {},
+    async countTokens(text) {
+      const { count } = await (await send('/tokenize', { content: text })).json();
+      return count;
+    },
+    async cacheUse(): Promise<CacheUse> {
+      const { stats } = await readStatus();
+      return { capacity: stats?.capacity ?? 0, used: stats?.used ?? 0, reusable: stats?.cachedBytes ?? 0 };
+    },
+    ended: new Promise(() => {}),
+    async close() {},
+  };
+}
+
+/** A static host answers with a page or a 404 where a server would with its status. */
+async function findServer(readStatus: () => Promise<Status>, address: string): Promise<Status> {
+  try {
+    const status = await readStatus();
+    if (typeof status.status === 'string') return status;
+  } catch (error) {
+    if (error instanceof EngineError && error.reason === 'key') throw error;
+  }
+  throw new EngineError(`There is no Kvasir server at ${address || location.origin}.`, 'absent');
+}
+
+function describe({ model, info }: Status): ModelInfo {
+  const { modelName, kv, kvBits, expectedDivergence, device, ...rest } = info!;
+  return {
+    ...rest,
+    name: modelName ?? model,
+    device: device.name,
+    threads: device.threads,
+    deviceReason: device.why,
+    codec: kv,
+    bits: kvBits,
+    divergence: expectedDivergence,
+  };
+}
+
+async function* ask(
+  send: (path: string, body: object, signal: AbortSignal) => Promise<Response>,
+  turns: readonly Turn[],
+  { temperature, maxTokens, scored, signal, onPrefill }: AskOptions,
+): AsyncGenerator<AnswerPart, AnswerEnd, void> {
+  const request = {
+    messages: turns,
+    ...{ temperature, max_tokens: maxTokens, stream: true, return_progress: true },
+    stream_options: { include_usage: true },
+    ...(scored && { logprobs: true, top_logprobs: 10 }),
+  };
+  const end: AnswerEnd = { finish: 'cancelled' };
+  try {
+    const { body } = await send('/v1/chat/completions', request, signal);
+    for await (const { data } of readEvents(body!)) {
+      if (data === '[DONE]') break;
+      const { choices, usage, prompt_progress: progress, error }: Chunk = JSON.parse(data);
+      if (error) throw new EngineError(error.message);
+      if (progress) onPrefill?.(progress.processed, progress.total);
+      if (usage)
+        end.usage = {
+          promptTokens: usage.prompt_tokens,
+          reusedTokens: usage.prompt_tokens_details.cached_tokens,
+          completionTokens: usage.completion_tokens,
+        };
+      for (const { delta, logprobs, finish_reason: finish } of choices) {
+        if (finish) end.finish = finish === 'length' ? 'length' : 'stop';
+        const { content: text = '', reasoning_content: reasoning = '' } = delta;
+        const tokens = logprobs?.content ?? [];
+        // Without log probabilities a chunk is one token; the usage at the end is exact.
+        if (text || reasoning || tokens.length > 0)
+          yield { text, reasoning, tokens: tokens.length || 1, scored: tokens.map(toScored) };
+      }
+    }
+  } catch (error) {
+    if (!signal.aborted) throw error;
+    end.finish = 'cancelled';
+  }
+  return end;
+}
+
+const toScored = ({ token, logprob, top_logprobs: top }: TokenLogprob): ScoredToken => ({
+  text: token,
+  logprob,
+  top: top.map(({ token, logprob }) => ({ text: token, logprob })),
+});

@@ -1,0 +1,56 @@
+/** The caches of conversations in a Worker, saved in the site's storage: after a reload nothing is read again. */
+import { deleteStored, type RemoteService } from 'kvasir/worker';
+
+/** Conversations that stay in memory; others are restored when they are asked again. */
+const MAX_OPEN = 4;
+
+const pathOf = (conversation: string): string => `sessions/${conversation}.kvsession`;
+
+export interface Sessions {
+  /** The slot of a conversation, restored if it was saved. */
+  slotOf(conversation: string): Promise<number>;
+  save(conversation: string): Promise<void>;
+}
+
+export function createSessions(service: RemoteService): Sessions {
+  /** Slots by conversation, the one that was used last at the end. */
+  const open = new Map<string, number>();
+  /** A slot that is being saved cannot be used. */
+  let saving = Promise.resolve();
+
+  const freeSlot = async (): Promise<number> => {
+    const [oldest] = open;
+    if (!oldest || open.size < MAX_OPEN) return open.size;
+    open.delete(oldest[0]);
+    await service.eraseSlot(oldest[1]);
+    return oldest[1];
+  };
+
+  return {
+    async slotOf(conversation) {
+      await saving;
+      const known = open.get(conversation);
+      const slot = known ?? (await freeSlot());
+      open.delete(conversation);
+      open.set(conversation, slot);
+      // Nothing was saved, or with another model or codec: then the messages are read again.
+      if (known === undefined) await service.restoreSlot(slot, pathOf(conversation)).catch(() => {});
+      return slot;
+    },
+    save(conversation) {
+      const save = async () => {
+        const slot = open.get(conversation);
+        if (slot !== undefined) await service.saveSlot(slot, pathOf(conversation));
+      };
+      // Without space the conversation goes on all the same, and is read again after a reload.
+      saving = saving.then(save).catch(() => {});
+      return saving;
+    },
+  };
+}
+
+export const deleteSession = (conversation: string): Promise<void> =>
+  deleteStored(pathOf(conversation)).catch(() => {});
+
+/** Sessions and models. */
+export const deleteEverything = (): Promise<void> => deleteStored().catch(() => {});

@@ -1,0 +1,87 @@
+/** A conversation as it is shown and saved. All of it is plain data; changes make new objects. */
+import type { Finish, Turn } from '../engine/engine.ts';
+
+/** A text that the user has added to a message. */
+export interface Attachment {
+  id: string;
+  name: string;
+  text: string;
+  /** Once it has been counted. */
+  tokens?: number;
+}
+
+/** What an answer took. */
+export interface AnswerStats {
+  finish: Finish;
+  promptTokens: number;
+  reusedTokens: number;
+  completionTokens: number;
+  prefillSeconds: number;
+  /** Tokens per second. */
+  decodeRate: number;
+  codec: string;
+}
+
+export interface Message {
+  id: string;
+  role: 'user' | 'assistant';
+  text: string;
+  /** What the model thought before it answered. */
+  reasoning?: string;
+  attachments?: readonly Attachment[];
+  stats?: AnswerStats;
+  error?: string;
+}
+
+export interface Conversation {
+  id: string;
+  title: string;
+  /** Milliseconds since 1970. */
+  updated: number;
+  messages: readonly Message[];
+}
+
+export const newId = (): string => crypto.randomUUID();
+
+export const newConversation = (messages: readonly Message[] = [], title = ''): Conversation => ({
+  id: newId(),
+  title,
+  updated: Date.now(),
+  messages,
+});
+
+const TITLE_LENGTH = 60;
+
+/** The beginning of the first question, or the name of its document. */
+export function titleOf(messages: readonly Message[]): string {
+  const [first] = messages;
+  const text = (first?.text || first?.attachments?.[0]?.name || '').replace(/\s+/g, ' ').trim();
+  return text.length > TITLE_LENGTH ? `${text.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : text;
+}
+
+/** Documents come before the question. They are named if there are several: a small model answers best without. */
+export function contentOf({ text, attachments = [] }: Message): string {
+  const documents = attachments.map(({ name, text }) =>
+    attachments.length > 1 ? `${name}:\n\n${text.trim()}` : text.trim(),
+  );
+  return [...documents, text].filter(Boolean).join('\n\n');
+}
+
+/** What the model reads: messages without text, such as failed answers, are left out. */
+export const turnsOf = (messages: readonly Message[]): Turn[] =>
+  messages
+    .map(message => ({ role: message.role, content: contentOf(message) }))
+    .filter(({ content }) => content.length > 0);
+
+/** The messages before one, and without it. */
+export const before = (messages: readonly Message[], id: string): readonly Message[] =>
+  messages.slice(
+    0,
+    messages.findIndex(message => message.id === id),
+  );
+
+/** Tokens in the cache after the last answer. */
+export function cachedTokens(messages: readonly Message[]): number {
+  const stats = messages.findLast(({ stats }) => stats)?.stats;
+  return stats ? stats.promptTokens + stats.completionTokens : 0;
+}

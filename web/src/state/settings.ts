@@ -1,0 +1,43 @@
+/** What the user has chosen, kept in localStorage; the API key of a server only for this tab. */
+import { effect, signal } from '@preact/signals';
+
+export type Theme = 'auto' | 'light' | 'dark';
+
+export interface Settings {
+  theme: Theme;
+  /** Where the model runs: on the server that serves this page, or in this browser. */
+  place: 'server' | 'browser';
+  /** In this browser: `wasm` or `webgpu`, and the codec of the cache. */
+  device: string;
+  codec: string;
+  temperature: number;
+}
+
+const KEY = 'kvasir.settings';
+const API_KEY = 'kvasir.apiKey';
+
+const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: 'tq4', temperature: 0.3 };
+
+function read(): Settings {
+  try {
+    return { ...defaults, ...JSON.parse(localStorage.getItem(KEY) ?? '{}') };
+  } catch {
+    return defaults;
+  }
+}
+
+export const settings = signal(read());
+
+export const change = (changed: Partial<Settings>): void => {
+  settings.value = { ...settings.value, ...changed };
+};
+
+effect(() => {
+  localStorage.setItem(KEY, JSON.stringify(settings.value));
+  document.documentElement.dataset.theme = settings.value.theme;
+});
+
+export const apiKey = {
+  read: (): string | undefined => sessionStorage.getItem(API_KEY) ?? undefined,
+  write: (key: string): void => sessionStorage.setItem(API_KEY, key),
+};

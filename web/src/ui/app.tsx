@@ -1,0 +1,155 @@
+/** The page: conversations, the one that is shown, and what runs. */
+import { type Signal, useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { Compare } from '../compare/compare.tsx';
+import { stopComparing } from '../compare/comparison.ts';
+import { announcement, current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
+import { connection, reconnect } from '../state/connection.ts';
+import { gaugeOf } from '../state/gauge.ts';
+import { Composer } from './composer.tsx';
+import { Drawer } from './drawer.tsx';
+import { DropTarget } from './drop-target.tsx';
+import { CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
+import { Inspector } from './inspector.tsx';
+import { Sidebar } from './sidebar.tsx';
+import { Thread } from './thread.tsx';
+import { Unlock } from './unlock.tsx';
+
+export function App() {
+  const draft = useSignal('');
+  const isComparing = useSignal(false);
+  const drawer = useSignal<'menu' | 'details' | undefined>(undefined);
+  const closeDrawer = () => {
+    drawer.value = undefined;
+  };
+  const showChat = () => {
+    isComparing.value = false;
+    closeDrawer();
+  };
+
+  useEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      // There it closes the panel.
+      if (event.key !== 'Escape' || document.querySelector('dialog[open]')) return;
+      stop();
+      stopComparing();
+    };
+    addEventListener('keydown', onKeyDown);
+    return () => removeEventListener('keydown', onKeyDown);
+  }, []);
+
+  useEffect(() => {
+    document.title = current.value.title ? `${current.value.title} – Kvasir` : 'Kvasir';
+  }, [current.value.title]);
+
+  return (
+    <div class="app">
+      <header class="top">
+        <button
+          type="button"
+          class="icon-button narrow-only"
+          aria-label="Conversations"
+          onClick={() => {
+            drawer.value = 'menu';
+          }}
+        >
+          <MenuIcon />
+        </button>
+        <h1>
+          <img src="./icon.svg" alt="" width="28" height="28" /> Kvasir
+        </h1>
+        {connection.value.place === 'browser' && (
+          <button
+            type="button"
+            class="button slim compare-button"
+            aria-pressed={isComparing.value}
+            onClick={() => {
+              isComparing.value = !isComparing.value;
+            }}
+          >
+            <CompareIcon /> <span>Compare codecs</span>
+          </button>
+        )}
+        <ModelBadge />
+        <button
+          type="button"
+          class="icon-button medium-only"
+          aria-label="Cache and model"
+          onClick={() => {
+            drawer.value = 'details';
+          }}
+        >
+          <GaugeIcon />
+        </button>
+      </header>
+      <aside class="left wide-enough" aria-label="Saved conversations">
+        <Sidebar onChoose={showChat} />
+      </aside>
+      <main>
+        {isComparing.value && connection.value.place === 'browser' ? <Compare draft={draft} /> : <Body draft={draft} />}
+      </main>
+      <aside class="right wide-enough" aria-label="Cache and model">
+        <Inspector />
+      </aside>
+      <Drawer title="Conversations" isOpen={drawer.value === 'menu'} onClose={closeDrawer}>
+        <Sidebar onChoose={showChat} />
+      </Drawer>
+      <Drawer title="Cache and model" isOpen={drawer.value === 'details'} onClose={closeDrawer}>
+        <Inspector />
+      </Drawer>
+      <DropTarget />
+      <div class="hidden" role="status" aria-live="polite">
+        {announcement.value}
+      </div>
+    </div>
+  );
+}
+
+function Body({ draft }: { draft: Signal<string> }) {
+  const { phase, detail } = connection.value;
+  if (phase === 'locked') return <Unlock />;
+  return (
+    <>
+      <Thread draft={draft} />
+      <div class="bottom">
+        {phase === 'failed' && (
+          <div class="problem-row" role="alert">
+            <p class="problem">{detail}</p>
+            <button type="button" class="button" onClick={() => void reconnect()}>
+              Try again
+            </button>
+          </div>
+        )}
+        <Composer
+          draft={draft}
+          placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask something, or drop a document here…'}
+          isRunning={run.value !== undefined}
+          onSend={(text, attachments) => void send(text, attachments)}
+          onStop={stop}
+        />
+      </div>
+    </>
+  );
+}
+
+/** The model, and how full the context is. */
+function ModelBadge() {
+  const { phase, engine, detail, progress } = connection.value;
+  if (!engine)
+    return (
+      <p class="badge quiet">
+        {phase === 'opening' && `${detail ?? 'Connecting'}${progress ? ` ${Math.round(100 * progress)} %` : '…'}`}
+      </p>
+    );
+  const { fraction } = gaugeOf(tokensInCache.value, engine.info);
+  return (
+    <p class="badge">
+      <span class={run.value ? 'dot running' : 'dot'} />
+      <span class="badge-name">{engine.info.name}</span>
+      <span class="chip">{engine.info.codec}</span>
+      <span class="mini-meter" aria-hidden="true">
+        <span style={{ width: `${100 * fraction}%` }} />
+      </span>
+    </p>
+  );
+}

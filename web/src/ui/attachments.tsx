@@ -1,0 +1,65 @@
+/** Documents that are added to a message. */
+import { batch, signal } from '@preact/signals';
+import { formatBytes, formatCount } from '../format.ts';
+import { announcement } from '../state/chat.ts';
+import { connection } from '../state/connection.ts';
+import { type Attachment, newId } from '../state/conversation.ts';
+import { CloseIcon, DocumentIcon } from './icons.tsx';
+
+/** Of the message that is being written. */
+export const attachments = signal<readonly Attachment[]>([]);
+export const attachmentError = signal('');
+
+const MAX_BYTES = 20_000_000;
+
+export async function addFiles(files: Iterable<File>): Promise<void> {
+  attachmentError.value = '';
+  for (const file of files) {
+    const text = file.size <= MAX_BYTES ? await file.text() : '';
+    if (file.size > MAX_BYTES)
+      attachmentError.value = `${file.name} is too large (${formatBytes(file.size)}); at most ${formatBytes(MAX_BYTES)}.`;
+    else if (text.includes('\0')) attachmentError.value = `${file.name} is not a text file.`;
+    else if (text.trim() === '') attachmentError.value = `${file.name} is empty.`;
+    else await addText(file.name, text);
+  }
+}
+
+export async function addText(name: string, text: string): Promise<void> {
+  const added: Attachment = { id: newId(), name, text };
+  batch(() => {
+    attachments.value = [...attachments.value, added];
+    announcement.value = `${name} added`;
+  });
+  const tokens = await connection.value.engine?.countTokens(text).catch(() => undefined);
+  attachments.value = attachments.value.map(item => (item.id === added.id ? { ...item, tokens } : item));
+}
+
+export const removeAttachment = (id: string): void => {
+  attachments.value = attachments.value.filter(item => item.id !== id);
+};
+
+/** A document, which can be read in place. */
+export function AttachmentCard({ attachment, onRemove }: { attachment: Attachment; onRemove?: () => void }) {
+  const { name, text, tokens } = attachment;
+  return (
+    <div class="attachment">
+      <details>
+        <summary>
+          <DocumentIcon />
+          <span class="attachment-name">{name}</span>
+          <span class="quiet">{tokens === undefined ? formatBytes(text.length) : `${formatCount(tokens)} tokens`}</span>
+        </summary>
+        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
+        <pre tabIndex={0}>{text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text}</pre>
+      </details>
+      {onRemove && (
+        <button type="button" class="icon-button small" onClick={onRemove} aria-label={`Remove ${name}`}>
+          <CloseIcon />
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** Characters of a document that are shown. */
+const PREVIEW = 20_000;

@@ -1,0 +1,142 @@
+/** Where the user writes: text, documents, send and stop. */
+import { type Signal, useComputed, useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import { formatCount } from '../format.ts';
+import { tokensInCache } from '../state/chat.ts';
+import { connection } from '../state/connection.ts';
+import type { Attachment } from '../state/conversation.ts';
+import { AttachmentCard, addFiles, attachmentError, attachments, removeAttachment } from './attachments.tsx';
+import { AttachIcon, SendIcon, StopIcon } from './icons.tsx';
+
+interface ComposerProps {
+  /** The text that is being written; suggestions set it. */
+  draft: Signal<string>;
+  placeholder: string;
+  isRunning: boolean;
+  onSend(text: string, attachments: readonly Attachment[]): void;
+  onStop(): void;
+}
+
+export function Composer({ draft, placeholder, isRunning, onSend, onStop }: ComposerProps) {
+  const field = useRef<HTMLTextAreaElement>(null);
+  const picker = useRef<HTMLInputElement>(null);
+  const isComposing = useSignal(false);
+  const { engine } = connection.value;
+  const canSend = engine && !isRunning && (draft.value.trim() !== '' || attachments.value.length > 0);
+
+  const overflow = useComputed(() => {
+    const info = connection.value.engine?.info;
+    const added = attachments.value.reduce((sum, { tokens = 0 }) => sum + tokens, 0);
+    const missing = info ? tokensInCache.value + added - info.context : 0;
+    return missing > 0
+      ? `This is ${formatCount(missing)} tokens more than the context of ${formatCount(info!.context)} tokens.`
+      : '';
+  });
+
+  // The field grows with its text.
+  useEffect(() => {
+    const { current: area } = field;
+    if (!area) return;
+    area.style.height = 'auto';
+    area.style.height = `${area.scrollHeight}px`;
+  }, [draft.value]);
+
+  useEffect(() => field.current?.focus(), []);
+
+  const submit = (event?: Event) => {
+    event?.preventDefault();
+    if (!canSend) return;
+    onSend(draft.value.trim(), attachments.value);
+    draft.value = '';
+    attachments.value = [];
+  };
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === 'Enter' && !event.shiftKey && !isComposing.value) submit(event);
+    if (event.key === 'ArrowUp' && draft.value === '') editLast(event);
+  };
+
+  const onPaste = (event: ClipboardEvent) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (files.length === 0) return;
+    event.preventDefault();
+    void addFiles(files);
+  };
+
+  const problem = attachmentError.value || overflow.value;
+  return (
+    <form class="composer" onSubmit={submit}>
+      {attachments.value.length > 0 && (
+        <div class="attachments">
+          {attachments.value.map(item => (
+            <AttachmentCard key={item.id} attachment={item} onRemove={() => removeAttachment(item.id)} />
+          ))}
+        </div>
+      )}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+      <textarea
+        ref={field}
+        id="composer"
+        rows={1}
+        aria-label="Message"
+        aria-describedby="composer-help"
+        placeholder={placeholder}
+        value={draft.value}
+        onInput={event => {
+          draft.value = event.currentTarget.value;
+        }}
+        onKeyDown={onKeyDown}
+        onPaste={onPaste}
+        onCompositionStart={() => {
+          isComposing.value = true;
+        }}
+        onCompositionEnd={() => {
+          isComposing.value = false;
+        }}
+      />
+      <div class="composer-row">
+        <button type="button" class="icon-button" onClick={() => picker.current?.click()} aria-label="Add a document">
+          <AttachIcon />
+        </button>
+        <input
+          ref={picker}
+          type="file"
+          hidden
+          multiple
+          accept="text/*,.md,.txt,.json,.ts,.js,.py,.c,.h,.rs,.go,.java,.csv,.xml,.yaml,.toml,.log"
+          onChange={event => {
+            const { currentTarget: input } = event;
+            void addFiles([...(input.files ?? [])]).then(() => {
+              input.value = '';
+              field.current?.focus();
+            });
+          }}
+        />
+        <span id="composer-help" class="hint">
+          <kbd>Enter</kbd> sends, <kbd>Shift</kbd> <kbd>Enter</kbd> starts a line, <kbd>Esc</kbd> stops
+        </span>
+        {isRunning ? (
+          <button type="button" class="send stop" onClick={onStop} aria-label="Stop">
+            <StopIcon />
+          </button>
+        ) : (
+          <button type="submit" class="send" disabled={!canSend} aria-label="Send">
+            <SendIcon />
+          </button>
+        )}
+      </div>
+    </form>
+  );
+}
+
+/** As in a shell: the last message again. */
+function editLast(event: KeyboardEvent): void {
+  const buttons = document.querySelectorAll<HTMLButtonElement>('[data-edit]');
+  if (buttons.length === 0) return;
+  event.preventDefault();
+  buttons[buttons.length - 1]!.click();
+}

@@ -1,0 +1,155 @@
+/** What runs, and what it costs: the cache, the codec, the device, the speed. */
+import { useEffect } from 'preact/hooks';
+import type { ModelInfo } from '../engine/engine.ts';
+import { formatBytes, formatCount, formatRate, formatSmall } from '../format.ts';
+import { messages, run, tokensInCache } from '../state/chat.ts';
+import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
+import { gaugeOf } from '../state/gauge.ts';
+import { change, settings } from '../state/settings.ts';
+import { EnginePicker } from './engine-picker.tsx';
+
+export function Inspector() {
+  const { engine } = connection.value;
+  return (
+    <div class="inspector">
+      {engine && <CacheGauge info={engine.info} />}
+      {engine && <SpeedCard />}
+      <EnginePicker />
+      {engine && <ModelCard info={engine.info} />}
+      <Sampling />
+    </div>
+  );
+}
+
+const NEARLY_FULL = 0.9;
+
+/** Milliseconds between two readings while an answer runs. */
+const REFRESH_MS = 2000;
+
+function CacheGauge({ info }: { info: ModelInfo }) {
+  const { tokens, bytes, f16Bytes, left, fraction } = gaugeOf(tokensInCache.value, info);
+  const isRunning = run.value !== undefined;
+  useEffect(() => {
+    void refreshCacheUse();
+    if (!isRunning) return;
+    const timer = setInterval(() => void refreshCacheUse(), REFRESH_MS);
+    return () => clearInterval(timer);
+  }, [isRunning]);
+  return (
+    <section class="card" aria-labelledby="cache-title">
+      <h2 id="cache-title">Cache</h2>
+      <p class="figure">
+        <strong>{formatCount(tokens)}</strong> of {formatCount(info.context)} tokens
+      </p>
+      <span class="context-bar" aria-hidden="true">
+        <span class={fraction > NEARLY_FULL ? 'nearly-full' : ''} style={{ width: `${100 * fraction}%` }} />
+      </span>
+      <p class="quiet">{formatCount(left)} tokens still fit</p>
+      <dl class="bars">
+        <Bar label={info.codec} bytes={bytes} of={f16Bytes} isAccent />
+        {info.codec !== 'f16' && <Bar label="f16" bytes={f16Bytes} of={f16Bytes} />}
+      </dl>
+      {tokens > 0 && bytes < f16Bytes && (
+        <p class="quiet">{(f16Bytes / bytes).toFixed(1)} times smaller than a 16-bit cache</p>
+      )}
+      {cacheUse.value && (
+        <p class="quiet">
+          In total {formatBytes(cacheUse.value.used)} of {formatBytes(cacheUse.value.capacity)}
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Bar({ label, bytes, of, isAccent }: { label: string; bytes: number; of: number; isAccent?: boolean }) {
+  return (
+    <div class="bar">
+      <dt>{label}</dt>
+      <dd>
+        <span class="track">
+          <span class={isAccent ? 'fill accent' : 'fill'} style={{ width: `${of > 0 ? (100 * bytes) / of : 0}%` }} />
+        </span>
+        <span class="bar-value">{formatBytes(bytes)}</span>
+      </dd>
+    </div>
+  );
+}
+
+function ModelCard({ info }: { info: ModelInfo }) {
+  return (
+    <section class="card" aria-labelledby="model-title">
+      <h2 id="model-title">Model</h2>
+      <dl class="facts">
+        <dt>Name</dt>
+        <dd>{info.name}</dd>
+        <dt>Device</dt>
+        <dd>
+          {describeDevice(info)}
+          <span class="quiet">: {info.deviceReason}</span>
+        </dd>
+        <dt>Cache codec</dt>
+        <dd>
+          {info.codec}, {info.bits.toFixed(2)} bits per value
+        </dd>
+        {info.divergence !== undefined && (
+          <>
+            <dt>Divergence</dt>
+            <dd>{formatSmall(info.divergence)} nats per token, expected</dd>
+          </>
+        )}
+      </dl>
+      {info.notices.map(notice => (
+        <p key={notice} class="notice">
+          {notice}
+        </p>
+      ))}
+    </section>
+  );
+}
+
+function describeDevice({ device, threads }: ModelInfo): string {
+  if (device === 'webgpu') return 'GPU (WebGPU)';
+  return `CPU (${device}), ${threads} thread${threads === 1 ? '' : 's'}`;
+}
+
+function SpeedCard() {
+  const last = messages.value.findLast(({ stats }) => stats)?.stats;
+  const rate = run.value ? run.value.rate : (last?.decodeRate ?? 0);
+  const read = last && last.promptTokens - last.reusedTokens;
+  return (
+    <section class="card" aria-labelledby="speed-title">
+      <h2 id="speed-title">Speed</h2>
+      <p class="figure">
+        <strong>{rate > 0 ? formatRate(rate) : '–'}</strong>
+      </p>
+      {last && read !== undefined && last.prefillSeconds > 0 && (
+        <p class="quiet">
+          Last prompt: {formatCount(read)} tokens read in {last.prefillSeconds.toFixed(1)} s
+          {last.reusedTokens > 0 && `, ${formatCount(last.reusedTokens)} reused`}
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Sampling() {
+  const { temperature } = settings.value;
+  return (
+    <section class="card" aria-labelledby="sampling-title">
+      <h2 id="sampling-title">Answers</h2>
+      <label class="slider">
+        <span>
+          Temperature <output>{temperature === 0 ? '0: always the likeliest word' : temperature}</output>
+        </span>
+        <input
+          type="range"
+          min={0}
+          max={1.5}
+          step={0.1}
+          value={temperature}
+          onInput={event => change({ temperature: event.currentTarget.valueAsNumber })}
+        />
+      </label>
+    </section>
+  );
+}

@@ -1,0 +1,97 @@
+/** A subset of Markdown as elements: what models write most. Text is never inserted as HTML. */
+import type { ComponentChildren, JSX } from 'preact';
+
+export const Markdown = ({ text }: { text: string }) => <div class="markdown">{parseBlocks(text)}</div>;
+
+type Block = JSX.Element;
+
+/** Blocks are separated by their first characters; an open code fence runs to the end, so that text can stream. */
+export function parseBlocks(text: string): Block[] {
+  const blocks: Block[] = [];
+  const lines = text.replaceAll('\r\n', '\n').split('\n');
+  let i = 0;
+  const takeWhile = (matches: (line: string) => boolean): string[] => {
+    const start = i;
+    while (i < lines.length && matches(lines[i]!)) i++;
+    return lines.slice(start, i);
+  };
+  while (i < lines.length) {
+    const line = lines[i]!;
+    const key = i;
+    const [, hashes, title] = /^(#{1,6})\s+(.*)$/.exec(line) ?? [];
+    if (line.trim() === '') i++;
+    else if (FENCE.test(line)) {
+      i++;
+      const code = takeWhile(inside => !FENCE.test(inside)).join('\n');
+      i++;
+      blocks.push(
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard
+        <pre key={key} tabIndex={0}>
+          <code>{code}</code>
+        </pre>,
+      );
+    } else if (hashes) {
+      i++;
+      blocks.push(<Heading key={key} level={hashes.length} text={title!} />);
+    } else if (BULLET.test(line)) blocks.push(<ul key={key}>{items(takeWhile(isItem(BULLET)), BULLET)}</ul>);
+    else if (NUMBER.test(line))
+      blocks.push(
+        <ol key={key} start={Number.parseInt(line.trim(), 10)}>
+          {items(takeWhile(isItem(NUMBER)), NUMBER)}
+        </ol>,
+      );
+    else if (QUOTE.test(line)) {
+      const quoted = takeWhile(line => QUOTE.test(line)).map(line => line.replace(QUOTE, ''));
+      blocks.push(<blockquote key={key}>{parseBlocks(quoted.join('\n'))}</blockquote>);
+    } else blocks.push(<p key={key}>{parseInline(takeWhile(isParagraph).join('\n'))}</p>);
+  }
+  return blocks;
+}
+
+const FENCE = /^\s*```/;
+const BULLET = /^\s*[-*+]\s+/;
+const NUMBER = /^\s*\d{1,9}[.)]\s+/;
+const QUOTE = /^>\s?/;
+
+const isParagraph = (line: string): boolean =>
+  line.trim() !== '' && ![FENCE, BULLET, NUMBER, QUOTE, /^#{1,6}\s/].some(start => start.test(line));
+
+/** An item, or an indented line that continues one. */
+const isItem = (start: RegExp) => (line: string) => start.test(line) || /^\s+\S/.test(line);
+
+function items(lines: readonly string[], start: RegExp): Block[] {
+  const texts: string[] = [];
+  for (const line of lines) {
+    if (start.test(line)) texts.push(line.replace(start, ''));
+    else texts[texts.length - 1] += `\n${line.trim()}`;
+  }
+  return texts.map((text, i) => <li key={i}>{parseInline(text)}</li>);
+}
+
+/** Under the title of the page and the names of the speakers. */
+function Heading({ level, text }: { level: number; text: string }) {
+  const Tag = `h${Math.min(6, level + 2)}` as 'h3';
+  return <Tag>{parseInline(text)}</Tag>;
+}
+
+const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*(\S(?:.*?\S)?)\*|\[([^\]]+)\]\((https?:[^\s)]+)\)/gs;
+
+function parseInline(text: string): ComponentChildren[] {
+  const parts: ComponentChildren[] = [];
+  let end = 0;
+  for (const match of text.matchAll(INLINE)) {
+    const [all, , code, bold, italic, label, address] = match;
+    parts.push(text.slice(end, match.index));
+    end = match.index + all.length;
+    if (code !== undefined) parts.push(<code>{code}</code>);
+    else if (bold !== undefined) parts.push(<strong>{parseInline(bold)}</strong>);
+    else if (italic !== undefined) parts.push(<em>{parseInline(italic)}</em>);
+    else
+      parts.push(
+        <a href={address} target="_blank" rel="noopener noreferrer">
+          {label}
+        </a>,
+      );
+  }
+  return [...parts, text.slice(end)];
+}

@@ -1,0 +1,189 @@
+/** A message with what can be done with it. */
+import { useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import { formatCount, formatRate, formatSeconds } from '../format.ts';
+import { announcement, edit, fork, type Run, regenerate } from '../state/chat.ts';
+import type { AnswerStats, Message } from '../state/conversation.ts';
+import { AttachmentCard } from './attachments.tsx';
+import { CopyIcon, EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
+import { Markdown } from './markdown.tsx';
+
+interface MessageProps {
+  message: Message;
+  /** While it grows. */
+  run?: Run;
+  /** Whether something runs, so that nothing may be changed. */
+  isBusy: boolean;
+}
+
+export function MessageView(props: MessageProps) {
+  return props.message.role === 'user' ? <Question {...props} /> : <Answer {...props} />;
+}
+
+function Question({ message, isBusy }: MessageProps) {
+  const isEditing = useSignal(false);
+  return (
+    <article class="message question" aria-label="You">
+      {message.attachments?.map(item => (
+        <AttachmentCard key={item.id} attachment={item} />
+      ))}
+      {isEditing.value ? (
+        <Editor
+          text={message.text}
+          onCancel={() => {
+            isEditing.value = false;
+          }}
+          onSave={text => {
+            isEditing.value = false;
+            void edit(message, text);
+          }}
+        />
+      ) : (
+        message.text && <div class="bubble">{message.text}</div>
+      )}
+      {!isEditing.value && (
+        <div class="actions">
+          <button
+            type="button"
+            class="icon-button small"
+            data-edit
+            disabled={isBusy}
+            onClick={() => {
+              isEditing.value = true;
+            }}
+            aria-label="Edit"
+          >
+            <EditIcon />
+          </button>
+          <CopyButton text={message.text} />
+        </div>
+      )}
+    </article>
+  );
+}
+
+function Editor({ text, onSave, onCancel }: { text: string; onSave(text: string): void; onCancel(): void }) {
+  const draft = useSignal(text);
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => {
+    field.current?.focus();
+    field.current?.setSelectionRange(text.length, text.length);
+  }, [text]);
+  const save = () => draft.value.trim() && onSave(draft.value.trim());
+  return (
+    <div class="editor">
+      <textarea
+        ref={field}
+        aria-label="Edit message"
+        rows={3}
+        value={draft.value}
+        onInput={event => {
+          draft.value = event.currentTarget.value;
+        }}
+        onKeyDown={event => {
+          if (event.key === 'Escape') {
+            event.stopPropagation();
+            onCancel();
+          }
+          if (event.key === 'Enter' && !event.shiftKey) {
+            event.preventDefault();
+            save();
+          }
+        }}
+      />
+      <div class="editor-row">
+        <span class="editor-note quiet">What follows is replaced.</span>
+        <button type="button" class="button" onClick={onCancel}>
+          Cancel
+        </button>
+        <button type="button" class="button primary" onClick={save}>
+          Ask again
+        </button>
+      </div>
+    </div>
+  );
+}
+
+function Answer({ message, run, isBusy }: MessageProps) {
+  const { text, reasoning, error, stats } = message;
+  return (
+    <article class="message answer" aria-label="Answer" aria-busy={run !== undefined}>
+      {reasoning && (
+        <details class="reasoning" open={run && !text}>
+          <summary>Reasoning</summary>
+          <Markdown text={reasoning} />
+        </details>
+      )}
+      {text && <Markdown text={text.trimStart()} />}
+      {run && !text && !reasoning && <Reading run={run} />}
+      {error && (
+        <p class="problem" role="alert">
+          {error}
+        </p>
+      )}
+      {!run && (
+        <div class="actions">
+          <button
+            type="button"
+            class="icon-button small"
+            disabled={isBusy}
+            onClick={() => void regenerate(message)}
+            aria-label="Answer again"
+          >
+            <RetryIcon />
+          </button>
+          <button type="button" class="icon-button small" onClick={() => fork(message)} aria-label="Fork here">
+            <ForkIcon />
+          </button>
+          <CopyButton text={text} />
+          {stats && <span class="quiet stats">{describeStats(stats)}</span>}
+        </div>
+      )}
+    </article>
+  );
+}
+
+function describeStats({ finish, completionTokens, decodeRate, reusedTokens, codec }: AnswerStats): string {
+  return [
+    finish === 'cancelled' && 'stopped',
+    finish === 'length' && 'cut off: the context or the limit is full',
+    `${formatCount(completionTokens)} tokens`,
+    decodeRate > 0 && formatRate(decodeRate),
+    reusedTokens > 0 && `${formatCount(reusedTokens)} reused`,
+    codec,
+  ]
+    .filter(Boolean)
+    .join(' · ');
+}
+
+/** While the prompt is read. */
+function Reading({ run: { prefill } }: { run: Run }) {
+  if (!prefill || prefill.total < SHOWN_PROMPT) return <p class="thinking" role="status" aria-label="Reading" />;
+  const { done, total, secondsLeft } = prefill;
+  return (
+    <div class="reading">
+      <div class="reading-label">
+        <span>
+          Reading {formatCount(done)} of {formatCount(total)} tokens
+        </span>
+        <span class="quiet">{secondsLeft !== undefined && `${formatSeconds(secondsLeft)} left`}</span>
+      </div>
+      <progress value={done} max={total} aria-label="Reading the prompt" />
+    </div>
+  );
+}
+
+/** Shorter prompts are read before a bar is of use. */
+const SHOWN_PROMPT = 256;
+
+function CopyButton({ text }: { text: string }) {
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    announcement.value = 'Copied';
+  };
+  return (
+    <button type="button" class="icon-button small" onClick={() => void copy()} aria-label="Copy">
+      <CopyIcon />
+    </button>
+  );
+}

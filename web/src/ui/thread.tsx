@@ -1,0 +1,48 @@
+/** The messages of the conversation that is shown. */
+import type { Signal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import { current, messages, run } from '../state/chat.ts';
+import { MessageView } from './message.tsx';
+import { Welcome } from './welcome.tsx';
+
+/** Pixels from the end within which the view follows the answer. */
+const NEAR = 80;
+
+export function Thread({ draft }: { draft: Signal<string> }) {
+  const view = useRef<HTMLDivElement>(null);
+  const follows = useRef(true);
+  const shown = messages.value;
+  const { id } = current.value;
+
+  useEffect(() => {
+    follows.current = true;
+  }, [id, shown.length]);
+  useEffect(() => {
+    if (follows.current) view.current?.scrollTo({ top: view.current.scrollHeight });
+  });
+
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = view.current!;
+    follows.current = scrollHeight - scrollTop - clientHeight < NEAR;
+  };
+
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard
+    <section class="thread" ref={view} onScroll={onScroll} aria-label="Conversation" tabIndex={0}>
+      <div class="column">
+        {shown.length === 0 ? (
+          <Welcome draft={draft} />
+        ) : (
+          shown.map(message => (
+            <MessageView
+              key={message.id}
+              message={message}
+              run={message.id === run.value?.message.id ? run.value : undefined}
+              isBusy={run.value !== undefined}
+            />
+          ))
+        )}
+      </div>
+    </section>
+  );
+}

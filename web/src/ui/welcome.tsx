@@ -1,0 +1,39 @@
+/** An empty conversation: what one can do here. */
+import type { Signal } from '@preact/signals';
+import { connection } from '../state/connection.ts';
+import { addText } from './attachments.tsx';
+
+const SAMPLE = { file: './sample.txt', name: 'sample.txt' };
+
+export function Welcome({ draft }: { draft: Signal<string> }) {
+  const { engine } = connection.value;
+  const ask = (text: string) => {
+    draft.value = text;
+    document.getElementById('composer')?.focus();
+  };
+  const readSample = async () => {
+    const [question = '', , ...lines] = (await (await fetch(SAMPLE.file)).text()).split('\n');
+    ask(question);
+    await addText(SAMPLE.name, lines.join('\n'));
+  };
+  return (
+    <div class="welcome">
+      <img src="./icon.svg" alt="" width="56" height="56" />
+      <h2>What would you like to read?</h2>
+      <p>
+        Drop a long document and ask about it. {engine ? `${engine.info.name} keeps` : 'The model keeps'} what it has
+        read in a packed cache, so the next question is answered at once.
+      </p>
+      <div class="suggestions">
+        <button type="button" onClick={() => void readSample()}>
+          <strong>Try a document</strong>
+          <span>Ten pages of stories, and a question on a fact in them</span>
+        </button>
+        <button type="button" onClick={() => ask('Tell me a story about a lost teapot.')}>
+          <strong>Tell a story</strong>
+          <span>About a lost teapot</span>
+        </button>
+      </div>
+    </div>
+  );
+}

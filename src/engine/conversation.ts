@@ -229,8 +229,10 @@ export function createConversation(
     result: Result,
   ): AsyncGenerator<AnswerDelta, void, void> {
     const { schema } = options;
-    const maxTokens = maxPromptTokens(generation);
-    const request = { render, tools, toolChoice, parallelToolCalls, schema, maxPromptTokens: maxTokens };
+    const request = {
+      ...{ render, tools, toolChoice, parallelToolCalls, schema },
+      maxPromptTokens: maxPromptTokens(generation),
+    };
     const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     yield* streamParts(streamTokens(prompt, options, cancellation, result, answer.output), answer.parser, result);

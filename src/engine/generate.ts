@@ -227,11 +227,15 @@ const fullNotice = ({ context }: GenerationContext, written: number, maxTokens?:
     ? `: the answer ended after ${formatCount(written)} tokens, and maxTokens allowed ${formatCount(maxTokens)}.`
     : '.');
 
+/** Counting this many takes no time. */
+const MIN_COUNTED_TOKENS = 10_000;
+
 /**
  * Tokens up to which a prompt is read at all. Twice what fits: those that are a little too long are counted, for the
  * message, and the rest of a far longer one does not hold up others.
  */
-export const maxPromptTokens = (generation: GenerationContext): number => 2 * tokenLimit(generation);
+export const maxPromptTokens = (generation: GenerationContext): number =>
+  Math.max(MIN_COUNTED_TOKENS, 2 * tokenLimit(generation));
 
 /** Tokens that fit into the context and the cache. */
 function tokenLimit({ cache, context, overflow, plan }: GenerationContext): number {

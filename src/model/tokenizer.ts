@@ -169,7 +169,7 @@ function replaceLoneSurrogates(text: string): string {
 }
 
 const tooLong = (max: number): CapacityError =>
-  new CapacityError(`The text has more than ${max} tokens, the limit here. Shorten it.`);
+  new CapacityError(`The text has more than ${max} tokens, and no more are read. Shorten it.`);
 
 function checkId(vocab: Vocab, id: number): void {
   if (!Number.isInteger(id) || id < 0 || id >= vocab.tokens.length) {

@@ -71,12 +71,14 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.reload();
     expect(await answer(1)).toBe('2265');
     await page.locator('.badge-name').waitFor();
+    await visit.tabTo('New conversation');
+    await page.keyboard.press('Enter');
     await page.locator('#composer').focus();
     await page.keyboard.type('Tell me a story about a lost teapot.');
     await page.keyboard.press('Enter');
     await page.getByRole('button', { name: 'Stop' }).waitFor();
     await page.keyboard.press('Escape');
-    await answer(2);
+    await answer(1);
     expect(await page.locator('.stats').last().textContent()).toMatch(/stopped/);
     expect(await visit.violations()).toEqual([]);
     await visit.context.close();
@@ -145,6 +147,37 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.reload();
     await page.locator('.badge-name', { hasText: 'Mimir' }).waitFor();
     expect(await answer(3)).toBe('6177');
+    await visit.context.close();
+  });
+
+  itAll('loads a model by its address, keeps it, and deletes it', async () => {
+    const visit = await app.visit(DESKTOP);
+    const { page, tabTo, answer } = visit;
+    await page.locator('.badge-name').waitFor();
+    await tabTo(/^This server/);
+    await page.keyboard.press('ArrowDown');
+    await page.locator('.codecs').waitFor();
+    await page.locator('.badge-name').waitFor();
+    await tabTo(/^Address of a .gguf file/);
+    await page.keyboard.type(`${app.url}/models/mimir.gguf`);
+    await page.keyboard.press('Enter');
+    await page.locator('.field', { hasText: 'Model: mimir.gguf' }).waitFor();
+    await page.locator('.badge-name').waitFor();
+    // From what is stored, also if the host has no such file any more.
+    await page.route('**/models/mimir.gguf', route => route.abort());
+    await page.reload();
+    await page.locator('.badge-name').waitFor();
+    await page.locator('#composer').focus();
+    await page.keyboard.type('Tell me a story about a lost teapot.');
+    await page.keyboard.press('Enter');
+    expect((await answer(1)).length).toBeGreaterThan(20);
+    await tabTo('Answer again');
+    await page.keyboard.press('Enter');
+    expect((await answer(1)).length).toBeGreaterThan(20);
+    page.once('dialog', dialog => dialog.accept());
+    await tabTo('Delete all that is stored');
+    await page.keyboard.press('Enter');
+    await page.locator('.conversation').first().waitFor({ state: 'detached' });
     await visit.context.close();
   });
 

@@ -2,7 +2,7 @@
 import type { Signal } from '@preact/signals';
 import { CODECS } from '../engine/codecs.ts';
 import { formatCount, formatRate } from '../format.ts';
-import { modelFile } from '../state/connection.ts';
+import { browserModel } from '../state/connection.ts';
 import { Composer } from '../ui/composer.tsx';
 import {
   chooseCodec,
@@ -63,7 +63,7 @@ export function Compare({ draft }: { draft: Signal<string> }) {
 
 function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; marks: readonly boolean[] }) {
   const { codec, tokens } = pane.value;
-  const codecs = CODECS.filter(({ isCalibrated }) => !modelFile.value || !isCalibrated);
+  const codecs = CODECS.filter(({ isCalibrated }) => !browserModel.value || !isCalibrated);
   return (
     <section class="pane card" aria-label={`${title}: ${codec}`}>
       <div class="pane-head">

@@ -3,7 +3,7 @@ import { batch, computed, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
 import type { Engine, ScoredToken } from '../engine/engine.ts';
 import { announcement } from '../state/chat.ts';
-import { modelFile } from '../state/connection.ts';
+import { browserModel } from '../state/connection.ts';
 import { type Attachment, contentOf } from '../state/conversation.ts';
 import { settings } from '../state/settings.ts';
 import { differenceOf } from './difference.ts';
@@ -71,7 +71,7 @@ async function answer(pane: (typeof panes)[number], content: string, stop: Abort
   show({ phase: 'loading' });
   try {
     engine = await openBrowser({
-      ...{ model: modelFile.value, device: settings.value.device, codec: pane.value.codec },
+      ...{ model: browserModel.value, device: settings.value.device, codec: pane.value.codec },
     });
     show({ phase: 'reading' });
     let firstToken = 0;

@@ -1,5 +1,5 @@
 /** The engine in use: opened at the start, and again when the user chooses another place, device or codec. */
-import { signal } from '@preact/signals';
+import { computed, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
 import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
 import { openServer } from '../engine/server.ts';
@@ -22,6 +22,8 @@ export const connection = signal<Connection>({ phase: 'opening', place: 'server'
 export const hasServer = signal(true);
 /** A file that the user has chosen as the model of this browser, until the page is left. */
 export const modelFile = signal<File | undefined>(undefined);
+/** The model of this browser; undefined: Mimir. */
+export const browserModel = computed(() => modelFile.value ?? settings.value.modelUrl);
 /** Of all conversations; undefined before it is known. */
 export const cacheUse = signal<CacheUse | undefined>(undefined);
 
@@ -52,7 +54,7 @@ export async function reconnect(): Promise<void> {
         place = 'browser';
       }
     engine ??= await openBrowser({
-      ...{ model: modelFile.value, device: settings.value.device, codec: settings.value.codec },
+      ...{ model: browserModel.value, device: settings.value.device, codec: settings.value.codec },
       onProgress: (done, total) => show({ phase: 'opening', detail: 'Loading the model', progress: done / total }),
     });
     if (attempt !== attempts) return await engine.close();

@@ -10,6 +10,8 @@ export interface Settings {
   /** In this browser: `wasm` or `webgpu`, and the codec of the cache. */
   device: string;
   codec: string;
+  /** In this browser: the address of the model; without one, Mimir. */
+  modelUrl?: string;
   temperature: number;
 }
 

@@ -2,7 +2,7 @@
 import { useRef } from 'preact/hooks';
 import { ASKED, CODECS, type CodecChoice } from '../engine/codecs.ts';
 import { run } from '../state/chat.ts';
-import { connection, hasServer, modelFile, reconnect } from '../state/connection.ts';
+import { browserModel, connection, hasServer, modelFile, reconnect } from '../state/connection.ts';
 import { change, type Settings, settings } from '../state/settings.ts';
 
 type Place = Pick<Settings, 'place' | 'device'>;
@@ -58,21 +58,22 @@ export function EnginePicker() {
 
 function ModelPicker({ isBusy }: { isBusy: boolean }) {
   const picker = useRef<HTMLInputElement>(null);
-  const use = (file: File | undefined) => {
-    modelFile.value = file;
-    if (file && CODECS.find(({ spec }) => spec === settings.value.codec)?.isCalibrated) change({ codec: 'tq4' });
+  const use = (model: File | string | undefined) => {
+    modelFile.value = model instanceof File ? model : undefined;
+    change({ modelUrl: typeof model === 'string' ? model : undefined });
+    if (model && CODECS.find(({ spec }) => spec === settings.value.codec)?.isCalibrated) change({ codec: 'tq4' });
     void reconnect();
   };
   return (
     <div class="field">
       <span>
-        Model: <strong>{modelFile.value?.name ?? 'Mimir'}</strong>
+        Model: <strong>{nameOf(browserModel.value)}</strong>
       </span>
       <span class="row">
         <button type="button" class="button slim" disabled={isBusy} onClick={() => picker.current?.click()}>
           Open a .gguf file
         </button>
-        {modelFile.value && (
+        {browserModel.value && (
           <button type="button" class="button slim" disabled={isBusy} onClick={() => use(undefined)}>
             Mimir
           </button>
@@ -85,12 +86,38 @@ function ModelPicker({ isBusy }: { isBusy: boolean }) {
         accept=".gguf"
         onChange={event => event.currentTarget.files?.[0] && use(event.currentTarget.files[0])}
       />
+      <form
+        class="row"
+        onSubmit={event => {
+          event.preventDefault();
+          use(String(new FormData(event.currentTarget).get('url')));
+        }}
+      >
+        <input
+          type="url"
+          name="url"
+          required
+          disabled={isBusy}
+          placeholder="https://…/model.gguf"
+          aria-label="Address of a .gguf file; it is kept in this browser"
+        />
+        <button type="submit" class="button slim" disabled={isBusy}>
+          Load
+        </button>
+      </form>
     </div>
   );
 }
 
+/** A file's name, or the end of its address. */
+function nameOf(model: File | string | undefined): string {
+  if (model === undefined) return 'Mimir';
+  if (model instanceof File) return model.name;
+  return decodeURIComponent(new URL(model, document.baseURI).pathname.split('/').pop() ?? model);
+}
+
 function CodecPicker({ isBusy }: { isBusy: boolean }) {
-  const isMimir = modelFile.value === undefined;
+  const isMimir = browserModel.value === undefined;
   return (
     <fieldset class="codecs" disabled={isBusy}>
       <legend>Cache codec</legend>

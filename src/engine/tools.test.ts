@@ -1,19 +1,11 @@
 /** How many calls an answer may have, and what may be around them. */
-import { fileURLToPath } from 'node:url';
 import { beforeAll, describe, expect, it } from 'vitest';
-import type { Tokenizer } from '../model/tokenizer.ts';
-import { openModelFile } from './engine.ts';
-import { type Constraints, createConstraints } from './grammar/constraint.ts';
+import { acceptsAnswer, openConstraints } from '../../test/support/constraints.ts';
 import { type ToolUse, toolsGrammar, toolsKey } from './tools.ts';
 
-const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));
-let tokenizer: Tokenizer;
-let constraints: Constraints;
+let opened: Awaited<ReturnType<typeof openConstraints>>;
 beforeAll(async () => {
-  const file = await openModelFile(mimir);
-  await file.gguf.close();
-  tokenizer = file.tokenizer;
-  constraints = createConstraints(tokenizer);
+  opened = await openConstraints();
 });
 
 const tool = (name: string) => ({
@@ -24,12 +16,9 @@ const tools = [tool('add'), tool('ask')];
 
 /** Whether `answer` is a whole answer. */
 function accepts(use: ToolUse, answer: string): boolean {
+  const { tokenizer, constraints } = opened;
   const constraint = constraints.create(toolsKey(tools, use), () => toolsGrammar(tools, use));
-  return [...tokenizer.encode(answer), tokenizer.eos ?? tokenizer.eot!].every(id => {
-    const isAllowed = ((constraint.mask()[id >>> 5] >>> (id & 31)) & 1) === 1;
-    if (isAllowed) constraint.accept(id);
-    return isAllowed;
-  });
+  return acceptsAnswer(tokenizer, constraint, answer);
 }
 
 const hermes = (name: string) => `<tool_call>\n{"name": "${name}", "arguments": {"x": 1}}\n</tool_call>`;

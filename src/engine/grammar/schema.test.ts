@@ -1,25 +1,20 @@
 /** Every text of a schema's grammar satisfies the schema; keywords that are not enforced are refused. */
-import { fileURLToPath } from 'node:url';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { ALL_CASES } from '../../../test/matrix.ts';
 import { seeded } from '../../../test/random.ts';
+import { acceptsAnswer, openConstraints } from '../../../test/support/constraints.ts';
 import { hostile, refused, schemas } from '../../../test/support/schemas.ts';
 import { InputError } from '../../errors.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';
-import { openModelFile } from '../engine.ts';
 import { type Constraints, createConstraints } from './constraint.ts';
 import { formats } from './pattern.ts';
 import { schemaGrammar, schemaText } from './schema.ts';
 
-const mimir = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));
 let tokenizer: Tokenizer;
 let constraints: Constraints;
 beforeAll(async () => {
-  const file = await openModelFile(mimir);
-  await file.gguf.close();
-  tokenizer = file.tokenizer;
-  constraints = createConstraints(tokenizer);
+  ({ tokenizer, constraints } = await openConstraints());
 });
 
 const constrain = (schema: Record<string, unknown> | true) =>
@@ -48,14 +43,8 @@ function write(schema: Record<string, unknown>, seed: number): string | undefine
   return undefined;
 }
 
-const accepts = (schema: Record<string, unknown> | true, text: string): boolean => {
-  const constraint = constrain(schema);
-  for (const id of [...tokenizer.encode(text), tokenizer.eos ?? tokenizer.eot!]) {
-    if (((constraint.mask()[id >>> 5] >>> (id & 31)) & 1) === 0) return false;
-    constraint.accept(id);
-  }
-  return true;
-};
+const accepts = (schema: Record<string, unknown> | true, text: string): boolean =>
+  acceptsAnswer(tokenizer, constrain(schema), text);
 
 const ajv = new Ajv2020({ strict: false, formats: { ...formats } });
 

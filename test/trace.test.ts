@@ -93,7 +93,8 @@ it('kvasir trace prints a table or JSON, and writes a plot', async () => {
 });
 
 describe.each(Object.entries(traces))('the graph policy on %s', (_name, create) => {
-  const requests = LONG ? 8000 : ALL_CASES ? 2400 : 400;
+  // With fewer, no policy has learned anything yet, and the gap is a few hits.
+  const requests = LONG ? 8000 : ALL_CASES ? 2400 : 1000;
   it.each(LONG ? [300, 1000, 2000] : [300])('does not fall below LRU with %i blocks', capacity => {
     const [graph] = comparePolicies(create(requests), [capacity], ['graph']);
     expect(graph.gapClosed ?? 0).toBeGreaterThan(-MAX_LOSS);

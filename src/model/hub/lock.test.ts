@@ -38,7 +38,17 @@ test('exactly one waiter takes over the lock of a dead process', async () => {
 test('is released on failure, and waiting can be aborted', async () => {
   const path = join(dir, 'freed');
   await expect(withLock(path, () => Promise.reject(new Error('no')), fast)).rejects.toThrow('no');
-  const held = withLock(path, () => sleep(300), fast);
+  let held: Promise<void> | undefined;
+  await new Promise<void>(entered => {
+    held = withLock(
+      path,
+      () => {
+        entered();
+        return sleep(300);
+      },
+      fast,
+    );
+  });
   await expect(withLock(path, async () => {}, { ...fast, signal: AbortSignal.timeout(60) })).rejects.toThrow();
   await held;
 });

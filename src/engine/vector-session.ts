@@ -8,12 +8,12 @@ import { readSession, writeSession } from '../cache/session-file.ts';
 import { readFrom, type SessionSource, type SessionTarget, writeTo } from '../cache/session-io.ts';
 import type { SessionIdentity } from '../cache/session-manifest.ts';
 import { readTail, tailFileBytes } from '../cache/tail.ts';
-import { FORMAT_VERSION } from '../codec/page-fields.ts';
 import { FormatError } from '../errors.ts';
 import { hashValue } from '../hash-value.ts';
 import type { Device } from '../kernel/device.ts';
 import { type SealingRule, sealedPagesAt, tailCapacity } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
+import { codecIdentity, codecsHash } from './cache-identity.ts';
 
 /** Bounds the memory that the manifest of a hostile file can claim. */
 const MAX_TOKENS = 2 ** 24;
@@ -84,18 +84,14 @@ export async function readVectors(
 
 const sealingOf = ({ pageTokens, window }: Plan): SealingRule => ({ pageTokens, recent: window.recent });
 
-function identityOf({ spec, window, pageTokens, codecs }: Plan): SessionIdentity {
+function identityOf(plan: Plan): SessionIdentity {
+  const { spec, window, pageTokens, codecs } = plan;
   const { headDim, kvHeads, ropeFrequencies } = codecs[0].shape;
-  const layers = codecs.map(({ keys, values }) => `${keys.spec}/${values.spec}`);
   return {
     model: 'vectors',
     tokenizer: '',
     rope: hashValue(ropeFrequencies),
-    plan: `${spec} ${JSON.stringify({ layers: layers.length, kvHeads, headDim, window, pageTokens })} ${hashValue(layers)}`,
-    // A layout has all that a device must know to read a page, the learned tables included.
-    tables: hashValue(codecs.map(({ keys, values }) => [keys.layout, values.layout])),
-    // Pages are valid on every device.
-    arithmetic: '',
-    format: FORMAT_VERSION,
+    plan: `${spec} ${JSON.stringify({ layers: codecs.length, kvHeads, headDim, window, pageTokens })} ${codecsHash(plan)}`,
+    ...codecIdentity(plan),
   };
 }

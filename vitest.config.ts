@@ -40,26 +40,64 @@ class LongestFirst extends BaseSequencer {
   }
 }
 
-/** Installs packages: only in `npm run test:all` and `npm run test:long`. */
-const INSTALLS = ['test/package-install.test.ts', 'test/clients.test.ts'];
-const excluded = process.env.KVASIR_ALL === '1' || process.env.KVASIR_LONG === '1' ? [] : INSTALLS;
+/**
+ * Only in `npm run test:all`, which CI runs, and `npm run test:long`, so that `npm test` takes minutes: they install
+ * packages, start many processes or browsers, or repeat on the software GPU or against llama.cpp what quicker tests check
+ * by one representative.
+ */
+const FULL_ONLY = [
+  'test/package-install.test.ts',
+  'test/clients.test.ts',
+  'test/bundlers.test.ts',
+  'test/browser-robustness.test.ts',
+  'test/browser-tiers.test.ts',
+  'test/web/hosting.test.ts',
+  'test/web/robustness.test.ts',
+  'test/cli-cache.test.ts',
+  'test/cli-sessions.test.ts',
+  'test/demo.test.ts',
+  'test/package.test.ts',
+  'test/sinks.test.ts',
+  'test/smollm2.test.ts',
+  'test/tokenizer.oracle.test.ts',
+  'test/webgpu/compile-subgroups.test.ts',
+  'test/webgpu/limits.test.ts',
+  'test/webgpu/matmul.test.ts',
+  'test/webgpu/sealing.test.ts',
+  'test/webgpu/subgroup-matrices.test.ts',
+];
+const excluded = process.env.KVASIR_ALL === '1' || process.env.KVASIR_LONG === '1' ? [] : FULL_ONLY;
 
-/** Mocks node:fs, so it needs modules of its own. */
-const MOCKS = ['src/model/hub/cache.test.ts'];
+/**
+ * Mock modules or set flags of V8, which would affect other files, or measure what garbage of others would affect: each gets
+ * a process of its own.
+ */
+const ISOLATED = [
+  'src/cache/store/disk-start.test.ts',
+  'src/model/hub/cache.test.ts',
+  'test/wasm/addresses.test.ts',
+  'test/wasm/dot-add.test.ts',
+];
 
 export default defineConfig({
   test: {
     testTimeout: 60_000,
+    hookTimeout: 60_000,
     sequence: { sequencer: LongestFirst },
     // All cores: by default vitest leaves one idle.
     maxWorkers: '100%',
     projects: [
-      // Unit tests share a module graph per thread, which saves loading the sources once per file.
+      // Files that run in the same process share the modules of src, which are loaded, compiled and optimized once.
       {
         extends: true,
-        test: { name: 'unit', include: ['src/**/*.test.ts'], exclude: MOCKS, isolate: false, pool: 'threads' },
+        test: {
+          name: 'shared',
+          include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
+          exclude: [...ISOLATED, ...excluded],
+          isolate: false,
+        },
       },
-      { extends: true, test: { name: 'system', include: ['test/**/*.test.ts', ...MOCKS], exclude: excluded } },
+      { extends: true, test: { name: 'isolated', include: ISOLATED } },
     ],
   },
 });

@@ -5,11 +5,15 @@ import { benchAgree } from './agree.ts';
 import { benchArrival } from './arrival.ts';
 import { benchAttention } from './attention.ts';
 import { benchBatch } from './batch.ts';
+import { INSTALL_WLLAMA } from './browser/open-page.ts';
+import { benchBrowser } from './browser.ts';
 import { benchDecode } from './decode.ts';
+import { benchGrammar } from './grammar.ts';
 import { benchMemory } from './memory.ts';
 import { benchPrefix } from './prefix.ts';
 import { benchQuality } from './quality.ts';
 import { benchServe } from './serve.ts';
+import { benchStores } from './stores.ts';
 import { benchTiers } from './tiers.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
@@ -21,6 +25,10 @@ const usage = `usage: npm run bench -- NAME [options]
 
   decode      decoding speed on wasm by depth, compared with llama.cpp
               --model FILE --kv SPECS --depths 0,4096 --threads N --no-peers
+  browser     wasm in Chromium, compared with Node and with wllama (llama.cpp in WebAssembly), if it is in DIR:
+              ${INSTALL_WLLAMA}
+              --model FILE --kv SPECS --depths 0,4096,8192 --threads N --tokens 32 --rounds 3
+              --wllama DIR --minutes 2 (for its prompts; deeper, its speed is estimated)
   batch       decoding speed of several sequences together on wasm, compared with llama.cpp
               --model FILE --kv SPECS --depths 0,1024,4096 --sequences 1,2,4,8,16 --threads N --tokens 32 --rounds 3
               --no-peers
@@ -29,12 +37,16 @@ const usage = `usage: npm run bench -- NAME [options]
   prefix      time to first token of a prompt whose beginning is known, and of an edited chat
               --model FILE --kv SPEC --prompt 4096 --rounds 3 --threads N
   tiers       decoding with and without tiers, and the time to first token of a prompt from each tier
-              --model FILE --kv SPEC --prompt 4096 --tokens 256 --rounds 3 --threads N --url redis://127.0.0.1:6379
+              --model FILE --kv SPEC --prompt 4096 --tokens 256 --rounds 3 --threads N --url redis://127.0.0.1:6379 (default: starts one)
+  stores      how fast leaves come back from each tier, against memcpy, dd and pipelined GETs of the same bytes
+              --leaf-bytes 64KiB,1MiB --leaves 1,16,256 --rounds 3 --url redis://127.0.0.1:6379 (default: starts one)
   attention   attention on packed pages only
               --device wasm: --kv SPECS --depths 16384 --threads N
               --device webgpu: --kv SPECS --work 64x8192,1x131072 --heads 32/8/128 --split 4 --no-subgroups
   agree       compare the predictions of devices, and of llama.cpp
               --model FILE --text FILE --kv SPECS --positions N --no-peers, or --device webgpu
+  grammar     time per token of answers that follow a JSON Schema, compared with free ones
+              --model FILE --kv SPEC --sequences 1,8 --rounds 3 --threads N
   memory      resident memory compared with the accounted bytes
               --model FILE --kv SPEC --depths 16384
   e2e         a whole model with random weights on the GPU
@@ -48,7 +60,7 @@ const usage = `usage: npm run bench -- NAME [options]
 
   serve       requests at fixed rates to an OpenAI-compatible server: chats over shared documents, or a trace
               --url URL, or --model FILE --kv SPEC --kv-memory 128MiB --context 8192 --threads N (starts kvasir serve)
-              --rates 0.5,1 --rounds 3 --chats 12 --turns 4 --documents 4 --prompt 3000 --tokens 32 --api-key KEY
+              --rates 0.5,1 --rounds 3 --limit 280 (seconds per server, load and round) --chats 12 --turns 4 --documents 4 --prompt 3000 --tokens 32 --api-key KEY
               --trace FILE --requests 100 --scale 16 (lengths are divided by it)
               --clients 1,20 (instead of --rates): each asks --turns questions, one after the other
               --system 2000: all clients have a system prompt of so many tokens in common
@@ -62,12 +74,14 @@ const { positionals, values } = parseArgs({
     text: { type: 'string', default: '../shared/data/wikitext2-valid.txt' },
     kv: { type: 'string' },
     depths: { type: 'string' },
-    sequences: { type: 'string', default: '1,2,4,8,16' },
+    sequences: { type: 'string' },
     tokens: { type: 'string' },
     rounds: { type: 'string', default: '3' },
     chats: { type: 'string' },
     turns: { type: 'string', default: '4' },
     documents: { type: 'string', default: '4' },
+    wllama: { type: 'string' },
+    minutes: { type: 'string', default: '2' },
     url: { type: 'string' },
     compare: { type: 'string' },
     'llama-server': { type: 'string' },
@@ -76,11 +90,15 @@ const { positionals, values } = parseArgs({
     'api-key': { type: 'string' },
     'kv-memory': { type: 'string', default: '128MiB' },
     rates: { type: 'string', default: '0.5' },
+    // fetch gives up after 300 s without an answer.
+    limit: { type: 'string', default: '280' },
     clients: { type: 'string' },
     system: { type: 'string', default: '0' },
     trace: { type: 'string' },
     requests: { type: 'string', default: '100' },
     scale: { type: 'string', default: '16' },
+    'leaf-bytes': { type: 'string', default: '64KiB,1MiB' },
+    leaves: { type: 'string', default: '1,16,256' },
     threads: { type: 'string', default: '2' },
     device: { type: 'string' },
     work: { type: 'string', default: '1x131072,8x32768,32x8192,64x8192' },
@@ -110,15 +128,18 @@ const { positionals, values } = parseArgs({
 
 const benches: Record<string, (options: typeof values) => Promise<void>> = {
   decode: options => benchDecode({ kv: specs, depths, ...options }),
-  batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', tokens: '32', ...options }),
+  browser: options => benchBrowser({ kv: 'tq4,f16', depths: '0,4096,8192', tokens: '32', ...options }),
+  batch: options => benchBatch({ kv: 'tq4', depths: '0,1024,4096', sequences: '1,2,4,8,16', tokens: '32', ...options }),
   arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),
   prefix: options => benchPrefix({ kv: 'tq4', prompt: '4096', ...options }),
+  stores: options => benchStores(options),
   tiers: options => benchTiers({ kv: 'tq4', prompt: '4096', ...options }),
   agree: options => benchAgree({ kv: 'f16', device: 'wasm', ...options }),
   attention: options =>
     (options.device ?? 'webgpu') === 'webgpu'
       ? benchWebGpuAttention({ kv: specs, ...options })
       : benchAttention({ kv: specs, depths, ...options }),
+  grammar: options => benchGrammar({ kv: 'tq4', sequences: '1,8', ...options }),
   memory: options => benchMemory({ kv: 'tq4', depths, ...options }),
   e2e: options => benchWebGpuE2e({ kv: specs, depths, prompt: '4096', ...options }),
   matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),

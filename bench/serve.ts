@@ -15,6 +15,7 @@
  * and the others by name (GGML_AVX2, GGML_FMA, GGML_F16C, GGML_AVX512, GGML_AVX512_VNNI, GGML_AVX512_BF16).
  */
 import { readFileSync } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
 import { formatTable } from '../src/cli/table.ts';
 import { InputError } from '../src/errors.ts';
 import { parseBytes } from '../src/units.ts';
@@ -40,6 +41,8 @@ interface Options {
   /** Tokens of the clients' system prompt. */
   system: string;
   rounds: string;
+  /** Seconds per server, load and round; what is not answered by then counts as not answered. */
+  limit: string;
   trace?: string;
   /** Of a trace: its first requests, and the divisor of their lengths. */
   requests: string;
@@ -60,7 +63,8 @@ interface Result extends Summary {
   load: string;
 }
 
-const TIMEOUT_MS = 600_000;
+/** A server notices only after its current batch that clients have left. */
+const LEAVE_MS = 5000;
 
 export async function benchServe(options: Options): Promise<void> {
   const servers = await openServers(options);
@@ -82,8 +86,17 @@ export async function benchServe(options: Options): Promise<void> {
         // The order alternates.
         const order = servers.map((_, i) => (i + round) % servers.length);
         for (const i of order) {
-          console.error(`bench: ${servers[i].setting}: ${load}, round ${round + 1}`);
-          outcomes[i].push(await runLoad(targets[i], chats, TIMEOUT_MS));
+          const title = `bench: ${servers[i].setting}: ${load}, round ${round + 1}`;
+          console.error(title);
+          const outcome = await runLoad(targets[i], chats, {
+            limitMs: Number(options.limit) * 1000,
+            onProgress: ({ answered, running, failed, seconds }) =>
+              console.error(
+                `${title}: ${seconds.toFixed(0)} s, ${answered} answered, ${running} running, ${failed} failed`,
+              ),
+          });
+          outcomes[i].push(outcome);
+          if (outcome.unfinished.length > 0) await delay(LEAVE_MS);
         }
       }
       servers.forEach(({ setting }, i) => {
@@ -137,7 +150,18 @@ async function openServers(options: Options): Promise<RunningServer[]> {
 
 function render(results: readonly Result[]): string {
   const ms = (value: number) => (Number.isNaN(value) ? '-' : `${value.toFixed(0)} ms`);
-  const header = ['load', 'server', 'answered', 'failed', 'per minute', 'tokens/s', 'cached'];
+  const atLeast = (value: number, isBound: boolean) => `${isBound ? '>= ' : ''}${ms(value)}`;
+  const header = [
+    'load',
+    'server',
+    'answered',
+    'failed',
+    'unfinished',
+    'not asked',
+    'per minute',
+    'tokens/s',
+    'cached',
+  ];
   const failures = results.filter(({ failed }) => failed > 0);
   return [
     formatTable(
@@ -147,11 +171,13 @@ function render(results: readonly Result[]): string {
         server,
         result.requests,
         result.failed,
+        result.unfinished,
+        result.unasked,
         result.requestsPerMinute.toFixed(1),
         result.outputTokensPerSecond.toFixed(1),
         `${(result.cached * 100).toFixed(0)}%`,
-        ms(result.firstMs.p50),
-        ms(result.firstMs.p99),
+        atLeast(result.firstMs.p50, result.firstMs.isBound),
+        atLeast(result.firstMs.p99, result.firstMs.isBound),
         ms(result.firstMs.uncached),
         ms(result.gapMs.p50),
         ms(result.gapMs.p99),

@@ -13,6 +13,7 @@ import { type LoadOptions, loadModel, type Model } from '../src/index.ts';
 import { formatBytes } from '../src/units.ts';
 import { expectSameIds } from './concurrent.ts';
 import { promptTokens } from './fill-context.ts';
+import { withRedis } from './stores.ts';
 
 interface Options {
   model: string;
@@ -21,7 +22,7 @@ interface Options {
   tokens?: string;
   threads: string;
   rounds: string;
-  /** Of a Redis or Valkey server. */
+  /** Of a Redis or Valkey server. Default: one is started. */
   url?: string;
   json: boolean;
 }
@@ -39,7 +40,7 @@ const MAX_SLOWDOWN = 1.03;
 const greedy = { temperature: 0, ignoreEos: true };
 
 export async function benchTiers(options: Options): Promise<void> {
-  const { kv, url } = options;
+  const { kv } = options;
   const [length, threads, rounds] = [options.prompt, options.threads, options.rounds].map(Number);
   const load = (tiers?: LoadOptions['tiers']) =>
     loadModel(options.model, { device: 'wasm', threads, kv, context: length + 2048, tiers });
@@ -47,12 +48,14 @@ export async function benchTiers(options: Options): Promise<void> {
   const folder = await mkdtemp(join(tmpdir(), 'kvasir-bench-'));
   try {
     const lengths = [length / 16, length / 4, length].map(Math.floor);
-    const rows = await measureWarm(load, lengths, {
-      host: [createHostStore({ capacity: 8 * 2 ** 30 })],
-      disk: `disk=${folder}:8GiB`,
-      ...(url && { redis: `redis=${url}` }),
+    await withRedis(options.url, async url => {
+      const rows = await measureWarm(load, lengths, {
+        host: [createHostStore({ capacity: 8 * 2 ** 30 })],
+        disk: `disk=${folder}:8GiB`,
+        ...(url && { redis: `redis=${url}` }),
+      });
+      console.log(options.json ? JSON.stringify({ kv, threads, decode, rows }, null, 1) : render(decode, rows));
     });
-    console.log(options.json ? JSON.stringify({ kv, threads, decode, rows }, null, 1) : render(decode, rows));
   } finally {
     await rm(folder, { recursive: true });
   }

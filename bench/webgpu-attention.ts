@@ -3,8 +3,8 @@
  * tokens and combination together, and of each alone. Validates every codec against js first.
  */
 
+import { createSequence } from '../src/cache/create-sequence.ts';
 import { leafLayout } from '../src/cache/leaf.ts';
-import { createSequence } from '../src/cache/sequence.ts';
 import { formatTable } from '../src/cli/table.ts';
 import { createCodec, type KvCodec, learn } from '../src/codec/kv.ts';
 import { gaussianSamples } from '../src/codec/learned.ts';

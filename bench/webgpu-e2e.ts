@@ -2,8 +2,8 @@
  * How fast does a whole model generate on the GPU, by depth and batch? With random weights. Batches are measured with and
  * without `batchInvariant`. Validates first: a sequence has the same logits alone and in a batch, bit by bit or nearly.
  */
+import { createSequence } from '../src/cache/create-sequence.ts';
 import type { Sequence } from '../src/cache/sequence.ts';
-import { createSequence } from '../src/cache/sequence.ts';
 import { formatTable } from '../src/cli/table.ts';
 import { InputError } from '../src/errors.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';

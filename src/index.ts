@@ -2,6 +2,7 @@
  * Kvasir: `loadModel` and its types. Other entry points: `kvasir/codec` (codecs), `kvasir/calibrate` (profiles),
  * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
  */
+export type { LeafSource } from './cache/eviction.ts';
 export type { AdvisorStats } from './cache/graph/advisor.ts';
 export type { KvCacheStats } from './cache/kv-cache.ts';
 export type { LeafLayout } from './cache/leaf.ts';
@@ -19,14 +20,14 @@ export { zoo } from './codec/zoo.ts';
 export type { AsyncDisposableLike, AsyncDispose } from './disposable.ts';
 export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './engine/answer.ts';
 export type { EncodeChatOptions } from './engine/answer-stream.ts';
+export type { Conversation } from './engine/conversation.ts';
 export type {
   ChatOptions,
-  Conversation,
   ConversationOptions,
   MessageContent,
   Prompt,
   PromptOptions,
-} from './engine/conversation.ts';
+} from './engine/conversation-options.ts';
 export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
 export type { GenerateOptions } from './engine/generate.ts';
 export type { JsonSchema } from './engine/grammar/schema.ts';

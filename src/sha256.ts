@@ -80,8 +80,8 @@ export function createSha256(): Sha256 {
 /** The sha256 of bytes in memory. */
 export const sha256 = (bytes: Uint8Array): Uint8Array<ArrayBuffer> => createSha256().update(bytes).digest();
 
-export const toHex = (bytes: Uint8Array): string =>
-  Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
+const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, '0'));
+export const toHex = (bytes: Uint8Array): string => bytes.reduce((text, byte) => text + HEX[byte], '');
 
 /** Hashes the whole blocks of bytes[from, to). Every sum is cut to 32 bits at once: engines then keep to integers. */
 function hashBlocks(state: Int32Array, bytes: Uint8Array, from: number, to: number): void {

@@ -1,8 +1,9 @@
 /** Attention of a device on random data, in any chunks: how the device tests compare devices. */
 
 import { expect } from 'vitest';
+import { createSequence } from '../src/cache/create-sequence.ts';
 import { leafLayout } from '../src/cache/leaf.ts';
-import { createSequence, type Sequence } from '../src/cache/sequence.ts';
+import type { Sequence } from '../src/cache/sequence.ts';
 import { createTrained } from '../src/codec/codec.case.ts';
 import { createCodec, type KvCodec, type KvShape } from '../src/codec/kv.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';

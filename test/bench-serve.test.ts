@@ -1,10 +1,13 @@
 /** The parts of `npm run bench -- serve`: what is sent when, and how answers are read and summarized. */
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { readEvents } from '../bench/serve/client.ts';
 import { type ChatLoad, chatLoad, clientLoad, poissonArrivals, traceLoad } from '../bench/serve/load.ts';
-import { percentile, summarize } from '../bench/serve/measure.ts';
+import { percentile, runLoad, summarize } from '../bench/serve/measure.ts';
 import { createRandom } from '../src/engine/random.ts';
 
 const text = readFileSync(new URL('../LICENSE', import.meta.url), 'utf8');
@@ -131,20 +134,49 @@ describe('results', () => {
 
   it('are summed over rounds', () => {
     const answer = { text: '', totalMs: 100, promptTokens: 100, cachedTokens: 50, outputTokens: 10 };
+    const whole = { unfinished: [], unasked: 0, seconds: 30 };
     const outcomes = [
-      { answers: [{ ...answer, firstMs: 10, gapsMs: [1, 2] }], errors: { 'status 429': 1 }, seconds: 30 },
-      { answers: [{ ...answer, cachedTokens: 0, firstMs: 30, gapsMs: [3] }], errors: { 'status 429': 2 }, seconds: 30 },
+      { ...whole, answers: [{ ...answer, firstMs: 10, gapsMs: [1, 2] }], errors: { 'status 429': 1 } },
+      { ...whole, answers: [{ ...answer, cachedTokens: 0, firstMs: 30, gapsMs: [3] }], errors: { 'status 429': 2 } },
     ];
     expect(summarize(outcomes)).toEqual({
       requests: 2,
       failed: 3,
+      unfinished: 0,
+      unasked: 0,
       errors: { 'status 429': 3 },
       seconds: 60,
       requestsPerMinute: 2,
       outputTokensPerSecond: 20 / 60,
       cached: 0.25,
-      firstMs: { p50: 10, p99: 30, uncached: 30 },
+      firstMs: { p50: 10, p99: 30, isBound: false, uncached: 30 },
       gapMs: { p50: 2, p99: 3 },
     });
+  });
+});
+
+describe('a server that is too slow', () => {
+  it('has a result: unfinished requests count as unanswered, and as waiting at least until the time was up', async () => {
+    const word = `data: ${JSON.stringify({ choices: [{ delta: { content: 'mead' } }] })}\n\n`;
+    let asked = 0;
+    // It answers the first request, begins the second, and is silent about the others.
+    const server = createServer((_, response) => {
+      asked++;
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).flushHeaders();
+      if (asked <= 2) response.write(word);
+      if (asked === 1) response.end('data: [DONE]\n\n');
+    }).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const turn = (at: number) => ({ at, question: 'Who was Kvasir?', maxTokens: 4 });
+    const chats = [{ turns: [turn(0)] }, { turns: [turn(0.1)] }, { turns: [turn(0.2), turn(0.3)] }];
+    const outcome = await runLoad({ url, model: 'slow' }, chats, { limitMs: 1000 });
+    server.closeAllConnections();
+    server.close();
+    const result = summarize([outcome]);
+    expect(result).toMatchObject({ requests: 1, failed: 0, unfinished: 2, unasked: 1, firstMs: { isBound: true } });
+    expect(result.requestsPerMinute).toBeLessThanOrEqual(60);
+    expect(result.firstMs.p99).toBeGreaterThan(500);
+    expect(result.firstMs.p99).toBeLessThan(1000);
   });
 });

@@ -155,6 +155,7 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
     expect(await ask({ path: '/missing.gguf' })).toMatchObject({
       error: { name: 'NetworkError', message: expect.stringContaining('the server answered 404') },
     });
+    expect(await paths()).toEqual([]);
   });
 });
 

@@ -6,10 +6,10 @@ import { loadModel } from '../src/index.ts';
 import { openTestPage, type TestPage } from './browser/cases.ts';
 import { ISOLATED, noChromium } from './browser/chromium.ts';
 import { writeGguf } from './gguf-writer.ts';
-import { matrix } from './matrix.ts';
+import { itAll, LONG_CASES, matrix } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
 
-vi.setConfig({ testTimeout: process.env.KVASIR_LONG ? 1_200_000 : 240_000 });
+vi.setConfig({ testTimeout: LONG_CASES ? 1_200_000 : 240_000 });
 
 const models: Record<string, Uint8Array<ArrayBuffer>> = {
   '/model.gguf': writeGguf(tinyModel({ tied: false, headDim: 32 })),
@@ -25,39 +25,56 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
   }, 120_000);
   afterAll(() => browser?.close());
 
-  describe('on wasm', () => {
-    /** A document with ten facts, and a question about each. */
-    const tenQuestions = async () => {
-      const depths = Array.from({ length: 10 }, (_, i) => i / 10);
-      const count = (text: string) => text.length / 4;
-      const { text, facts } = createDocument(await readGrammar(), { seed: 7, tokens: 600, depths, count });
-      return facts.map(({ question, answer }) => ({ prompt: `${text}\n\n${question}`, answer }));
-    };
-    const options = { kv: 'tq4', pageTokens: 64, context: 2048 } as const;
-    const maxTokens = 12;
+  const options = { kv: 'tq4', pageTokens: 64, context: 2048 } as const;
 
+  /** Ten questions about a document of so many tokens. */
+  const askTenQuestions = async (tokens: number) => {
+    const depths = Array.from({ length: 10 }, (_, i) => i / 10);
+    const count = (text: string) => text.length / 4;
+    const { text, facts } = createDocument(await readGrammar(), { seed: 7, tokens, depths, count });
+    return { prompts: facts.map(({ question }) => `${text}\n\n${question}`), expected: facts.map(fact => fact.answer) };
+  };
+
+  const answersInNode = async (prompts: readonly string[]) => {
+    await using model = await loadModel(new Blob([models['/mimir.gguf']]), { ...options, device: 'wasm' });
+    await using conversation = model.conversation();
+    const ids: number[][] = [];
+    for (const content of prompts) {
+      const messages = [{ role: 'user', content }];
+      ids.push((await conversation.answer(messages, { temperature: 0, maxTokens: 12 }).result()).ids);
+    }
+    return ids;
+  };
+
+  /** Mimir answers ten questions rightly, and with the same tokens as on wasm in Node. */
+  const answerTenQuestions = async (device: 'wasm' | 'webgpu') => {
+    // SwiftShader reads about one token per second: for it, two pages and a tail.
+    const { prompts, expected } = await askTenQuestions(device === 'wasm' ? 600 : 150);
+    const asked = { ...options, path: '/mimir.gguf', questions: prompts, maxTokens: 12 };
+    const found = await run('ask', { ...asked, device, threads: device === 'wasm' ? 2 : undefined });
+    expect(found.error).toBeUndefined();
+    expect(found.answers?.map(({ text }) => text.trim())).toEqual(expected);
+    expect(found.answers?.map(({ ids }) => ids)).toEqual(await answersInNode(prompts));
+    return found.device;
+  };
+
+  describe('on wasm', () => {
     it.each([
       ['with threads, on a cross-origin isolated page', ISOLATED, 2, 'wasm (SIMD and threads), as requested'],
       ['with one thread, on any other page', {}, 1, /; one thread: the page is not cross-origin isolated/],
     ])('%s: Mimir answers ten questions as in Node', async (_, headers, threads, why) => {
-      const questions = await tenQuestions();
-      const prompts = questions.map(({ prompt }) => prompt);
       await browser.open(headers);
-      const asked = { ...options, path: '/mimir.gguf', questions: prompts, maxTokens };
-      const found = await run('ask', { ...asked, device: 'wasm', threads: 2 });
-      expect(found.error).toBeUndefined();
-      expect(found.device).toMatchObject({ name: 'wasm', threads });
-      expect(found.device?.why).toMatch(why);
-      expect(found.answers?.map(({ text }) => text.trim())).toEqual(questions.map(({ answer }) => answer));
+      const device = await answerTenQuestions('wasm');
+      expect(device).toMatchObject({ name: 'wasm', threads });
+      expect(device?.why).toMatch(why);
+    });
 
-      await using model = await loadModel(models['/mimir.gguf'], { ...options, device: 'wasm' });
-      await using conversation = model.conversation();
-      const ids: number[][] = [];
-      for (const content of prompts) {
-        const messages = [{ role: 'user', content }];
-        ids.push((await conversation.answer(messages, { temperature: 0, maxTokens }).result()).ids);
-      }
-      expect(found.answers?.map(({ ids }) => ids)).toEqual(ids);
+    it('a prompt that is being read can be stopped', async () => {
+      await browser.open();
+      const setting = { ...options, path: '/mimir.gguf', device: 'wasm', prefillChunk: 16, maxTokens: 1 } as const;
+      const { done, total, finish } = await run('stop', { ...setting, questions: ['A long story. '.repeat(300)] });
+      expect(finish).toBe('cancelled');
+      expect(done).toBeLessThan(total / 2);
     });
 
     const pages = { isolated: ISOLATED, other: {} };
@@ -107,10 +124,13 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
       },
     );
 
+    itAll('Mimir answers ten questions as in Node', { timeout: 900_000 }, async () => {
+      expect(await answerTenQuestions('webgpu')).toMatchObject({ name: 'webgpu' });
+    });
+
     const brief = { path: '/model.gguf', prompt: 'The mead of poetry.', kv: 'tq4u', maxTokens: 6, pageTokens: 16 };
-    // Takes SwiftShader minutes: `npm run test:long`.
     const long = { ...brief, path: '/mimir.gguf', prompt: 'Tell me a story about a lost teapot.', maxTokens: 200 };
-    it.each(process.env.KVASIR_LONG ? [brief, { ...long, pageTokens: 64 }] : [brief])(
+    itAll.each(LONG_CASES ? [brief, { ...long, pageTokens: 64 }] : [brief])(
       '$path generates the same text as in Node',
       async asked => {
         const { device, ...found } = await run('generate', { ...asked, device: 'webgpu' });

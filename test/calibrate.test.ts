@@ -70,7 +70,8 @@ describe('kvasir calibrate', () => {
 
   it('reads the built-in text', async () => {
     const out = join(await folder(), 'built-in.kvprofile');
-    const { status, stdout, stderr } = await kvasir(args('--out', out), { kvasirCache: await folder() });
+    const quick = ['--codecs', 'tq4-c', '--probe-tokens', '0'];
+    const { status, stdout, stderr } = await kvasir(args('--out', out, ...quick), { kvasirCache: await folder() });
     const { sources } = JSON.parse(stdout).provenance;
     const kinds = ['encyclopedia', 'prose', 'web-code', 'structured'];
     expect([status, sources]).toEqual([0, kinds.map(name => ({ name, tokens: 192 }))]);

@@ -30,9 +30,13 @@ export interface Generations {
   scheduler: Scheduler;
   /** Rows of each pass so far. */
   passes: number[];
+  /** If the device samples: passes with a token that the host did not know when they were recorded. */
+  readonly passesAhead: number;
   /** The next pass fails with this error. */
   failNext(error: Error): void;
-  ask(prompt: string, options?: GenerateOptions): Stream<Token>;
+  /** If the device samples: the next pass fails with this error after it is recorded. */
+  failNextDelivery(error: Error): void;
+  ask(prompt: string, options?: GenerateOptions, snapshotAt?: readonly number[]): Stream<Token>;
   /** Waits until no pass runs any more: all readers have fallen behind. */
   standstill(): Promise<void>;
 }
@@ -49,7 +53,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   const passes: number[] = [];
   let failure: Error | undefined;
   const { embed, rmsNorm } = engine.device;
-  if (samples) sampleOnDevice(engine);
+  const sampling = samples ? sampleOnDevice(engine) : undefined;
   const { embed: embedTokens } = engine.device;
   engine.device.embed = (table, ids, out) => {
     passes.push(ids.length);
@@ -63,14 +67,20 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   };
   return {
     ...{ engine, plan, cache, scheduler, passes },
+    get passesAhead() {
+      return sampling?.passesAhead ?? 0;
+    },
     failNext(error) {
       failure = error;
     },
-    ask(prompt, options = {}) {
+    failNextDelivery(error) {
+      sampling!.failure = error;
+    },
+    ask(prompt, options = {}, snapshotAt = []) {
       const ids = engine.tokenizer.encode(prompt);
       const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
       const body = (cancellation: Cancellation, result: Result) =>
-        generate(generation, ids, options, result, cancellation);
+        generate(generation, ids, options, result, cancellation, undefined, { snapshotAt });
       return createStream(body, options.signal);
     },
     async standstill() {
@@ -84,8 +94,10 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
 }
 
 /** Greedy sampling with handles that are known to the host only later, as on a GPU. */
-function sampleOnDevice({ device }: Engine): void {
+function sampleOnDevice({ device }: Engine): { passesAhead: number; failure?: Error } {
   const slots: number[] = [];
+  const state: ReturnType<typeof sampleOnDevice> = { passesAhead: 0 };
+  const isHandle = (id: number) => id >= 2 ** 31;
   const { embed } = device;
   device.sampleTokens = (logits, requests) => {
     const first = slots.length;
@@ -95,13 +107,19 @@ function sampleOnDevice({ device }: Engine): void {
       slots.push(values.indexOf(values.reduce((a, b) => Math.max(a, b))));
     }
     const ids = slots.slice(first);
-    return {
-      ids: new Promise(resolve => setTimeout(() => resolve(ids), 1)),
-      handles: ids.map((_, i) => -1 - first - i),
+    const { failure } = state;
+    state.failure = undefined;
+    const deliver = async () => {
+      await new Promise(resolve => setTimeout(resolve, 1));
+      if (failure) throw failure;
+      return ids;
     };
+    return { ids: deliver(), handles: ids.map((_, i) => -1 - first - i) };
   };
   device.embed = (table, ids, out) => {
-    const known = Array.from(ids, id => (id < 2 ** 31 ? id : slots[2 ** 32 - 1 - id]));
+    if (Array.from(ids).some(isHandle)) state.passesAhead++;
+    const known = Array.from(ids, id => (isHandle(id) ? slots[2 ** 32 - 1 - id] : id));
     embed.call(device, table, known, out);
   };
+  return state;
 }

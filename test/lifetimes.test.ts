@@ -3,9 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { loadModel } from '../src/engine/model.ts';
 import { InputError } from '../src/errors.ts';
 import { load, testLifetimes, user, words } from './lifetimes.ts';
+import { matrix } from './matrix.ts';
 
-describe('on js', () => testLifetimes('js'));
-describe('on wasm', () => testLifetimes('wasm'));
+describe.each(matrix(['js', 'wasm'] as const, { wasm: 'js is slow' }))('on %s', testLifetimes);
 
 describe('a model', () => {
   it('that is disposed cancels and awaits running requests first', async () => {

@@ -106,6 +106,19 @@ describe('kvasir estimate', () => {
     expect(kvasir('estimate', ...shape).stdout).toMatch(/tq2u +2\.125 +19,584 +1,096,550/);
   });
 
+  it('prints how many tokens each tier holds', () => {
+    const llama = ['--layers', '32', '--kv-heads', '8', '--head-dim', '128'];
+    const tier = ['--tier', 'host=4GiB,disk=/dir:128GB,redis=redis://host'];
+    const [{ bytesPerToken, tiers }] = JSON.parse(kvasir('estimate', ...llama, ...tier, 'tq4', '--json').stdout);
+    expect([bytesPerToken, tiers]).toEqual([
+      33_792,
+      [{ tier: 'host', tokens: 127_100 }, { tier: 'disk', tokens: 3_787_878 }, { tier: 'redis' }],
+    ]);
+    const { stdout } = kvasir('estimate', ...llama, ...tier, 'tq4');
+    expect(stdout).toMatch(/on host +on disk +on redis\n/);
+    expect(stdout).toMatch(/ 127,100 +3,787,878 +as set there\n/);
+  });
+
   it('rejects an invalid size', () => {
     expect(kvasir('estimate', ...shape, '--budget', '20 parsecs').stderr).toMatch(/not a size.*20GiB/);
     expect(kvasir('estimate', '--layers', '3').stderr).toMatch(/--kv-heads/);

@@ -43,7 +43,6 @@ function quantizeMinMax(values: Float32Array, bits: number) {
 }
 
 const encoders: Partial<Record<WeightType, EncodeBlock>> = {
-  F32: (values, bytes) => bytes.set(new Uint8Array(values.buffer, values.byteOffset, 4)),
   F16: (values, bytes) => setF16(bytes, 0, values[0]),
   BF16: (values, bytes) => {
     const word = new Uint32Array(Float32Array.of(values[0]).buffer)[0];
@@ -97,6 +96,7 @@ const encoders: Partial<Record<WeightType, EncodeBlock>> = {
 export const quantizable = Object.keys(encoders) as WeightType[];
 
 export function quantize(type: WeightType, values: Float32Array): Uint8Array<ArrayBuffer> {
+  if (type === 'F32') return new Uint8Array(values.slice().buffer);
   const encode = encoders[type];
   if (!encode) throw new Error(`the test quantizer does not support ${type}; use randomWeights`);
   const { block, bytes: size } = weightFormats[type];

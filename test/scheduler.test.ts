@@ -3,6 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import type { GenerateOptions } from '../src/engine/generate.ts';
 import { CapacityError, InputError } from '../src/errors.ts';
 import type { Result, Stream, Token } from '../src/index.ts';
 import { type Generations, openGenerations } from './generations.ts';
@@ -62,7 +63,7 @@ describe('continuous batching', () => {
     };
     const chats = ['a', 'b'].map(chat);
     while (events.length < 6) await new Promise(resolve => setTimeout(resolve, 1));
-    await on.ask(words.repeat(3).slice(0, 600), { ...greedy(2), onPrefill: () => events.push('chunk') }).result();
+    await on.ask(words.repeat(2).slice(0, 400), { ...greedy(2), onPrefill: () => events.push('chunk') }).result();
     isRead = true;
     const during = events.slice(events.indexOf('chunk'), events.lastIndexOf('chunk'));
     const count = (name: string) => during.filter(event => event === name).length;
@@ -76,9 +77,73 @@ describe('continuous batching', () => {
     const on = await openGenerations();
     const prompt = words.slice(0, 150);
     const results = await Promise.all(Array.from({ length: 5 }, () => on.ask(prompt, greedy(6)).result()));
-    expect(results.map(({ usage }) => usage.reusedTokens)).toEqual([0, 144, 144, 144, 144]);
+    expect(results.map(({ usage }) => usage.reusedTokens)).toEqual([0, 149, 149, 149, 149]);
     expect(new Set(results.map(({ ids }) => ids.join())).size).toBe(1);
     expectReleased(on);
+  });
+});
+
+describe('on a device that samples, the next pass is recorded while one runs', () => {
+  const [onDevice, onHost] = [greedy(40), { ...greedy(20), logprobs: 1 }];
+  /** Asks for both kinds of answers at once, and counts their passes. */
+  const run = async (deviceSampled: number, hostSampled: number) => {
+    const on = await openGenerations({ samples: true });
+    const asked = Array.from({ length: deviceSampled + hostSampled }, (_, i) => ({
+      prompt: promptOf(i),
+      options: i < deviceSampled ? onDevice : onHost,
+    }));
+    const expected: number[][] = [];
+    for (const { prompt, options } of asked) expected.push(await alone(on, prompt, options.maxTokens));
+    const [passes, ahead] = [on.passes.length, on.passesAhead];
+    const found = await Promise.all(asked.map(({ prompt, options }) => idsOf(on.ask(prompt, options))));
+    expect(found).toEqual(expected);
+    expectReleased(on);
+    return { passes: on.passes.length - passes, ahead: on.passesAhead - ahead };
+  };
+
+  it('without the rows that the host samples: the others do not wait for them', async () => {
+    // 40 tokens, and the prompts; the host's row takes part in every second pass.
+    const { passes, ahead } = await run(4, 1);
+    expect(passes).toBeLessThan(75);
+    expect(ahead).toBeGreaterThan(35);
+  });
+
+  it('unless the host samples all rows', async () => {
+    const { passes, ahead } = await run(0, 3);
+    expect(passes).toBeLessThan(40);
+    expect(ahead).toBe(0);
+  });
+});
+
+describe('with a recent window', () => {
+  /** Both begin with the same 70 tokens, of which no page boundary is an exact point to continue at. */
+  const [system, first, second] = [words.slice(0, 70), 'the first question', 'another one'];
+  const ids = async (on: Generations, question: string, options: GenerateOptions = {}) =>
+    on.ask(system + question, { ...greedy(20), ...options }, [system.length]).result();
+
+  it.each([false, true])('prompts continue at a snapshot inside of another (the device samples: %s)', async samples => {
+    const on = await openGenerations({ kv: 'tq4+recent20', samples });
+    await ids(on, first);
+    const { snapshots } = on.cache.stats;
+    const found = await ids(on, second);
+    expect(found.usage.reusedTokens).toBe(system.length);
+    expect(found.ids).toEqual((await ids(on, second, { tenant: 'cold' })).ids);
+    // The second one adds its own end and that of its answer.
+    expect([snapshots, on.cache.stats.snapshots]).toEqual([3, 5 + 3]);
+  });
+
+  it.each([false, true])('prompts that arrive together read it once (the device samples: %s)', async samples => {
+    const on = await openGenerations({ kv: 'tq4+recent20', samples, prefillChunk: 16 });
+    const found = await Promise.all([first, second, 'a third'].map(question => ids(on, question)));
+    expect(found.map(({ usage }) => usage.reusedTokens)).toEqual([0, system.length, system.length]);
+  });
+
+  it('a pass that fails leaves no snapshot', async () => {
+    const on = await openGenerations({ kv: 'tq4+recent20', samples: true, prefillChunk: 256 });
+    on.failNextDelivery(new Error('the device hiccuped'));
+    await expect(ids(on, first)).rejects.toThrow('the device hiccuped');
+    // What was read before it failed is kept.
+    expect((await ids(on, first)).usage.reusedTokens).toBe(system.length);
   });
 });
 
@@ -129,10 +194,11 @@ describe('cancellation frees everything', () => {
 describe.each([false, true])('a reader that stops reading (the device samples: %s)', samples => {
   it('stops its request only, and gets the same tokens when it goes on', async () => {
     const on = await openGenerations({ samples });
-    const expected = await alone(on, promptOf(0), 150);
-    const slow = on.ask(promptOf(0), greedy(150));
+    // More tokens than may wait for a reader.
+    const expected = await alone(on, promptOf(0), 90);
+    const slow = on.ask(promptOf(0), greedy(90));
     await slow.next();
-    expect(await idsOf(on.ask(promptOf(1), greedy(100)))).toEqual(await alone(on, promptOf(1), 100));
+    expect(await idsOf(on.ask(promptOf(1), greedy(50)))).toEqual(await alone(on, promptOf(1), 50));
     await on.standstill();
     const passes = on.passes.length;
     await new Promise(resolve => setTimeout(resolve, 20));
@@ -147,11 +213,11 @@ describe.each([false, true])('a reader that stops reading (the device samples: %
   ])('gives way to others if there are no %s left', async (_, limits) => {
     const on = await openGenerations({ ...limits, samples });
     const expected: number[][] = [];
-    for (const i of [0, 1, 2]) expected.push(await alone(on, promptOf(i), 120));
-    const slow = [0, 1].map(i => on.ask(promptOf(i), greedy(120)));
+    for (const i of [0, 1, 2]) expected.push(await alone(on, promptOf(i), 90));
+    const slow = [0, 1].map(i => on.ask(promptOf(i), greedy(90)));
     for (const stream of slow) await stream.next();
     await on.standstill();
-    expect(await idsOf(on.ask(promptOf(2), greedy(120)))).toEqual(expected[2]);
+    expect(await idsOf(on.ask(promptOf(2), greedy(90)))).toEqual(expected[2]);
     expect(on.scheduler.stats.preemptions).toBeGreaterThan(0);
     expect(await Promise.all(slow.map(idsOf))).toEqual(expected.slice(0, 2));
     expectReleased(on);
@@ -180,6 +246,19 @@ it('a request that was preempted comes back when it fits, and not before', async
   expect(on.cache.stats.pageQueries).toBeLessThanOrEqual(20 * (3 + preemptions));
   expectReleased(on);
 });
+
+it.each([7, 8, 9])(
+  'prompts that take turns in a cache of %i pages: the older one goes on when the younger one made room',
+  async pages => {
+    // Passes with rows of one prompt only, as on a slow machine.
+    const on = await openGenerations({ prefillChunk: 8, maxSequences: 2, pages });
+    const prompts = [0, 1].map(i => promptOf(i) + words.slice(0, 70));
+    const expected = [await alone(on, prompts[0], 2), await alone(on, prompts[1], 2)];
+    expect(await Promise.all(prompts.map(prompt => idsOf(on.ask(prompt, greedy(2)))))).toEqual(expected);
+    expect(on.scheduler.stats.preemptions).toBeGreaterThan(0);
+    expectReleased(on);
+  },
+);
 
 it('tenants take turns: one with fifty waiting requests does not delay another', async () => {
   const on = await openGenerations({ maxSequences: 2 });

@@ -16,11 +16,12 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true }));
 
-describe.each(['js', 'wasm'] as const)('on %s', device => {
-  // The js device is slow.
-  const representatives = { 'tq2+recent9': 'codes, a window, and a snapshot of the tail' };
+const WINDOW = { 'tq2+recent9': 'codes, a window, and a snapshot of the tail' };
+
+describe.each(matrix(['js', 'wasm'] as const, { wasm: 'js is slow' }))('on %s', device => {
   const codecs = ['tq4', 'f16', 'tq2+recent9', 'kivi2g16+sink20'];
-  describe.each(device === 'js' ? matrix(codecs, representatives) : codecs)('%s: a session', kv => {
+  const representatives = { ...WINDOW, 'kivi2g16+sink20': 'sinks that end within a page' };
+  describe.each(matrix(codecs, representatives))('%s: a session', kv => {
     let model: Model;
     let path: string;
     beforeAll(async () => {
@@ -82,7 +83,7 @@ it.each(['tq4', 'tq4+recent32'])('%s: a restored session needs no prefill but th
   expect(usage.prefilledTokens).toBeLessThan(40);
 });
 
-describe.each(['tq4', 'tq2+recent9', 'kivi2g16+sink20'])('%s: undo', kv => {
+describe.each(matrix(['tq4', 'tq2+recent9', 'kivi2g16+sink20'], { ...WINDOW, tq4: 'whole pages' }))('%s: undo', kv => {
   let model: Model;
   beforeAll(async () => {
     model = await load('wasm', { kv });

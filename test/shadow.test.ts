@@ -80,6 +80,15 @@ describe('the measured divergence', () => {
   });
 });
 
+it('prompts share nothing, with a recent window neither: an answer has read codes, and a prompt has not', async () => {
+  await using shadow = await load({ device: 'wasm', kv: 'tq2+recent16', shadow: true });
+  const { ids } = await shadow.complete(prompt, greedy);
+  const next = [...prompt, ...ids, 1, 2, 3];
+  const answer = await shadow.complete(next, greedy);
+  expect(answer.usage.reusedTokens).toBe(0);
+  expect(answer.ids).toEqual((await shadow.complete(next, { ...greedy, tenant: 'other' })).ids);
+});
+
 it('conversations keep their cache; sessions and readExact without shadow mode are refused', async () => {
   await using shadow = await load({ device: 'wasm', kv: 'tq4', shadow: true });
   await using conversation = shadow.conversation();

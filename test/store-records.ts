@@ -10,6 +10,7 @@ export function testName(number: number): RecordName {
 }
 
 export function testRecord(number: number): CacheRecord {
-  const payload = Uint8Array.from({ length: 16 * (1 + ((number * 7919) % 600)) }, (_, i) => (i * (number + 7)) >> 3);
+  const payload = new Uint8Array(16 * (1 + ((number * 7919) % 600)));
+  for (let i = 0; i < payload.length; i++) payload[i] = (i * (number + 7)) >> 3;
   return { ...testName(number), payload };
 }

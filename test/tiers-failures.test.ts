@@ -6,11 +6,12 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createHostStore } from '../src/cache/store/host-store.ts';
 import type { LeafStore } from '../src/cache/store/leaf-store.ts';
-import { describeWithRedis, freePort, type RedisServer, startRedis } from '../src/cache/store/redis-server.case.ts';
 import { type LoadOptions, loadModel, type Result } from '../src/index.ts';
 import { createApp } from '../src/server/app.ts';
 import { startEngineProcess } from '../src/worker/engine-process.ts';
 import { writeGguf } from './gguf-writer.ts';
+import { freePort, type RedisServer, startRedis } from './redis-server.ts';
+import { describeWithRedis } from './redis-suite.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const file = writeGguf(tinyModel({ tied: false }));

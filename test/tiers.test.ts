@@ -10,11 +10,12 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createHostStore } from '../src/cache/store/host-store.ts';
-import { describeWithRedis, type RedisServer, startRedis } from '../src/cache/store/redis-server.case.ts';
 import { type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { planBytes } from '../src/plan/plan.ts';
 import { writeGguf, writeTempModel } from './gguf-writer.ts';
 import { ALL_CASES, itAll } from './matrix.ts';
+import { type RedisServer, startRedis } from './redis-server.ts';
+import { describeWithRedis } from './redis-suite.ts';
 import { tinyModel } from './tiny-model.ts';
 import { describeGpu } from './webgpu/gpu.ts';
 

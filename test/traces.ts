@@ -1,4 +1,4 @@
-/** Synthetic request traces of several kinds. They are deterministic. */
+/** Synthetic request traces of several kinds. They are deterministic; another seed gives another trace of the same kind. */
 import type { TraceRequest } from '../src/eval/trace/replay.ts';
 import { type Random, seeded } from './random.ts';
 
@@ -49,9 +49,9 @@ function conversations(
   return requests.sort((a, b) => a.time - b.time).slice(0, count);
 }
 
-export const traces: Record<string, (count: number) => TraceRequest[]> = {
-  'agents with long system prompts': count => {
-    const [random, blocks] = [seeded(1), createBlocks()];
+export const traces: Record<string, (count: number, seed?: number) => TraceRequest[]> = {
+  'agents with long system prompts': (count, seed = 0) => {
+    const [random, blocks] = [seeded(1 + seed), createBlocks()];
     const prompts = [40, 25, 60].map(blocks);
     return conversations(count, 8, () => ({
       blocks: [...prompts[random.below(3)], ...blocks(2 + random.below(8))],
@@ -60,21 +60,21 @@ export const traces: Record<string, (count: number) => TraceRequest[]> = {
       pause: () => 2 + random.below(6),
     }));
   },
-  'retrieval with hot documents': count => {
-    const [random, blocks] = [seeded(2), createBlocks()];
+  'retrieval with hot documents': (count, seed = 0) => {
+    const [random, blocks] = [seeded(2 + seed), createBlocks()];
     const prompt = blocks(6);
     const documents = Array.from({ length: 2000 }, () => blocks(4 + random.below(10)));
     const draw = createZipf(random, documents.length, 0.9);
     return repeat(count, () => [...prompt, ...documents[draw()], ...blocks(1 + random.below(2))]);
   },
-  'hot prompts between long prompts that come once': count => {
-    const [random, blocks] = [seeded(3), createBlocks()];
+  'hot prompts between long prompts that come once': (count, seed = 0) => {
+    const [random, blocks] = [seeded(3 + seed), createBlocks()];
     const hot = Array.from({ length: 60 }, () => blocks(10));
     const draw = createZipf(random, hot.length, 0.6);
     return repeat(count, () => (random.next() < 0.3 ? blocks(30) : [...hot[draw()], ...blocks(1)]));
   },
-  'chats that are continued': count => {
-    const [random, blocks] = [seeded(4), createBlocks()];
+  'chats that are continued': (count, seed = 0) => {
+    const [random, blocks] = [seeded(4 + seed), createBlocks()];
     const prompt = blocks(4);
     return conversations(count, 2.5, () => ({
       blocks: [...prompt, ...blocks(1 + random.below(12))],
@@ -88,14 +88,14 @@ export const traces: Record<string, (count: number) => TraceRequest[]> = {
     const prompts = Array.from({ length: 200 }, () => blocks(10));
     return repeat(count, i => prompts[i % prompts.length]);
   },
-  zipf: count => {
-    const [random, blocks] = [seeded(6), createBlocks()];
+  zipf: (count, seed = 0) => {
+    const [random, blocks] = [seeded(6 + seed), createBlocks()];
     const prompts = Array.from({ length: 3000 }, () => blocks(1 + random.below(5)));
     const draw = createZipf(random, prompts.length, 0.8);
     return repeat(count, () => prompts[draw()]);
   },
-  'zipf over prompts that are replaced now and then': count => {
-    const [random, blocks] = [seeded(7), createBlocks()];
+  'zipf over prompts that are replaced now and then': (count, seed = 0) => {
+    const [random, blocks] = [seeded(7 + seed), createBlocks()];
     const draw = createZipf(random, 800, 0.9);
     let prompts: Blocks[] = [];
     return repeat(count, i => {
@@ -103,8 +103,8 @@ export const traces: Record<string, (count: number) => TraceRequest[]> = {
       return prompts[draw()];
     });
   },
-  'recently used prompts are the likeliest': count => {
-    const [random, blocks] = [seeded(9), createBlocks()];
+  'recently used prompts are the likeliest': (count, seed = 0) => {
+    const [random, blocks] = [seeded(9 + seed), createBlocks()];
     const stack: Blocks[] = [];
     return repeat(count, () => {
       const depth = Math.floor(-150 * Math.log(1 - random.next()));
@@ -113,23 +113,67 @@ export const traces: Record<string, (count: number) => TraceRequest[]> = {
       return prompt;
     });
   },
-  uniform: count => {
-    const [random, blocks] = [seeded(10), createBlocks()];
+  uniform: (count, seed = 0) => {
+    const [random, blocks] = [seeded(10 + seed), createBlocks()];
     const prompts = Array.from({ length: 1000 }, () => blocks(4));
     return repeat(count, () => prompts[random.below(prompts.length)]);
   },
-  'a window that drifts': count => {
-    const [random, blocks] = [seeded(11), createBlocks()];
+  'a window that drifts': (count, seed = 0) => {
+    const [random, blocks] = [seeded(11 + seed), createBlocks()];
     const prompts = Array.from({ length: Math.ceil(count / 4) + 300 }, () => blocks(4));
     return repeat(count, i => prompts[Math.floor(i / 4) + random.below(300)]);
   },
-  'every prompt twice': count => {
-    const [random, blocks] = [seeded(12), createBlocks()];
+  'every prompt twice': (count, seed = 0) => {
+    const [random, blocks] = [seeded(12 + seed), createBlocks()];
     return conversations(count, 1, () => ({
       blocks: blocks(8),
       turns: 2,
       grow: () => [],
       pause: () => 33 + random.below(66),
     }));
+  },
+  'chats between scans of prompts that come once': (count, seed = 0) => {
+    const [random, blocks] = [seeded(13 + seed), createBlocks()];
+    const chats = conversations(count, 4, () => ({
+      blocks: blocks(2 + random.below(6)),
+      turns: 2 + random.below(8),
+      grow: () => blocks(1 + random.below(2)),
+      pause: () => 5 + random.below(40),
+    }));
+    return chats.map((chat, i) => (i % 100 < 25 ? { blocks: blocks(12) } : chat));
+  },
+  'popularity that drifts': (count, seed = 0) => {
+    const [random, blocks] = [seeded(14 + seed), createBlocks()];
+    const prompts = Array.from({ length: 400 }, () => blocks(1 + random.below(5)));
+    const draw = createZipf(random, prompts.length, 1);
+    return repeat(count, i => prompts[(draw() + Math.floor(i / 5)) % prompts.length]);
+  },
+  'a loop, then zipf, then the recently used, in turn': (count, seed = 0) => {
+    const [random, blocks] = [seeded(15 + seed), createBlocks()];
+    const prompts = Array.from({ length: 500 }, () => blocks(1 + random.below(5)));
+    const draw = createZipf(random, prompts.length, 0.9);
+    const recent: Blocks[] = [];
+    const phases = [
+      (i: number) => prompts[i % 150],
+      () => prompts[draw()],
+      () => recent[recent.length - 1 - Math.floor(Math.min(0.999, -0.2 * Math.log(1 - random.next())) * recent.length)],
+    ];
+    return repeat(count, i => {
+      const prompt = phases[Math.floor(i / 120) % phases.length](i);
+      recent.push(prompt);
+      return prompt;
+    });
+  },
+  'chats and zipf at the same time': (count, seed = 0) => {
+    const [random, blocks] = [seeded(16 + seed), createBlocks()];
+    const prompts = Array.from({ length: 600 }, () => blocks(1 + random.below(5)));
+    const draw = createZipf(random, prompts.length, 0.9);
+    const chats = conversations(count, 5, () => ({
+      blocks: blocks(2 + random.below(6)),
+      turns: 1 + random.below(10),
+      grow: () => blocks(1 + random.below(3)),
+      pause: () => 3 + random.below(60),
+    }));
+    return chats.map(chat => (random.next() < 0.5 ? chat : { blocks: prompts[draw()] }));
   },
 };

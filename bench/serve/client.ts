@@ -52,12 +52,17 @@ export async function firstModel(url: string, apiKey?: string): Promise<string> 
 
 const headersOf = (apiKey?: string): Record<string, string> => (apiKey ? { authorization: `Bearer ${apiKey}` } : {});
 
+export interface AskOptions {
+  maxTokens: number;
+  signal: AbortSignal;
+  onFirstToken?(ms: number): void;
+}
+
 /** Throws if the server answers an error, or the stream ends before its last event. */
 export async function ask(
   { url, model, apiKey }: Target,
   messages: readonly Message[],
-  maxTokens: number,
-  signal: AbortSignal,
+  { maxTokens, signal, onFirstToken }: AskOptions,
 ): Promise<Answer> {
   const started = performance.now();
   const response = await fetch(`${url}/v1/chat/completions`, {
@@ -88,8 +93,10 @@ export async function ask(
     const delta = event.choices?.[0]?.delta;
     if (delta?.content || delta?.reasoning_content) {
       const now = performance.now();
-      if (answer.firstMs === 0) answer.firstMs = now - started;
-      else answer.gapsMs.push(now - last);
+      if (answer.firstMs === 0) {
+        answer.firstMs = now - started;
+        onFirstToken?.(answer.firstMs);
+      } else answer.gapsMs.push(now - last);
       last = now;
       answer.text += delta.content ?? '';
     }

@@ -1,6 +1,6 @@
 /** `kvasir/ai-sdk`: a loaded model as a language model of the AI SDK (`ai` 7), in the same process. */
 import type { LanguageModelV4, LanguageModelV4CallOptions } from '@ai-sdk/provider';
-import type { ChatOptions } from '../engine/conversation.ts';
+import type { ChatOptions } from '../engine/conversation-options.ts';
 import type { Model } from '../engine/model.ts';
 import { collectParts, streamParts } from './parts.ts';
 import { convertCall } from './prompt.ts';

@@ -6,7 +6,7 @@ import type {
   SharedV4Warning,
 } from '@ai-sdk/provider';
 import type { Tool, ToolChoice } from '../engine/answer.ts';
-import type { ChatOptions } from '../engine/conversation.ts';
+import type { ChatOptions } from '../engine/conversation-options.ts';
 import { UnsupportedError } from '../errors.ts';
 import type { ChatMessage } from '../model/message.ts';
 

@@ -1,6 +1,10 @@
 /** The order in which cached leaves are evicted. */
 import { createHeap } from '../heap.ts';
 
+/** Who wrote a text; `generation`: the model, in an answer that is not a message yet. */
+export type LeafSource = 'unknown' | 'system' | 'user' | 'assistant' | 'tool' | 'generation';
+export const SOURCES: readonly LeafSource[] = ['unknown', 'system', 'user', 'assistant', 'tool', 'generation'];
+
 /** What a policy sees of a leaf of the prefix index. */
 export interface Evictable {
   /** Names the leaf's text, the same every time it is cached: a hash of the tokens up to its end. */
@@ -10,6 +14,10 @@ export interface Evictable {
   readonly lastUsed: number;
   /** Uses since it was cached; uses that overlap count once. A policy may add uses from before. */
   uses: number;
+  /** Who wrote the end of its text: it is used again where that is said again. Undefined: unknown. */
+  readonly source?: LeafSource;
+  /** Whether a tier below the device has it, too. */
+  readonly isStored?: boolean;
 }
 
 /**
@@ -17,6 +25,8 @@ export interface Evictable {
  * can learn.
  */
 export interface EvictionPolicy<T> {
+  /** Whether it wants to know the sources of leaves. */
+  readonly usesSources?: boolean;
   /** Adds a candidate: a leaf without children that nobody uses. It may be added again after it was used. */
   add(candidate: T): void;
   /** Removes and returns the next candidate. */

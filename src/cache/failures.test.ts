@@ -81,7 +81,8 @@ function runScenario(options: Options, failAt: number, attempt: <T>(step: () => 
   append(late, numbers(9, 200));
   crop(late, 12);
   append(late, numbers(9, 300));
-  if (first) run(() => cache.snapshot(first));
+  const copy = first && run(() => cache.snapshot(first));
+  if (copy) cache.keep(copy);
   end(first, sequence => cache.keep(sequence, alice));
   const edited = open([...numbers(12), 400, 401]);
   append(edited, [400, 401]);

@@ -11,6 +11,7 @@ import {
 import { CapacityError } from '../errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
+import type { Sequence } from './sequence.ts';
 import { readTail, tailTokens } from './tail.ts';
 
 /** `capacity` is given the bytes of a sequence with a full tail. */
@@ -30,7 +31,11 @@ function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
     expectContents(sequence, prompt);
     return sequence;
   };
-  return { cache, device, run };
+  const keepSnapshot = (sequence: Sequence) => {
+    const copy = cache.snapshot(sequence);
+    if (copy) cache.keep(copy);
+  };
+  return { cache, device, run, keepSnapshot };
 }
 
 const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
@@ -47,15 +52,41 @@ describe('open', () => {
   it('reuses the sealed pages of a prompt, whether or not the sequence that sealed them is still there', () => {
     const { cache, run } = create();
     const first = run(numbers(20));
-    for (const prompt of [numbers(20), [...numbers(18), 100, 101]]) {
-      expect(cache.known(prompt)).toBe(16);
-      const sequence = cache.open(prompt);
-      expectContents(sequence, numbers(16));
+    for (const dispose of [() => {}, first.dispose]) {
+      dispose();
+      expect(cache.known([...numbers(10), 100])).toBe(8);
+      const sequence = cache.open([...numbers(10), 100]);
+      expectContents(sequence, numbers(8));
       sequence.dispose();
     }
+  });
+
+  it('reuses the tail of a running sequence', () => {
+    const { cache, run } = create();
+    const first = run(numbers(20));
+    for (const [prompt, known] of [
+      [numbers(20), 19],
+      [[...numbers(18), 100, 101], 18],
+      [[...numbers(16), 100], 16],
+    ] as const) {
+      expect(cache.known(prompt)).toBe(known);
+      expectContents(run(prompt), prompt);
+    }
+    expectContents(first, numbers(20));
     first.dispose();
-    expect(cache.known([...numbers(10), 100])).toBe(8);
-    expectContents(cache.open([...numbers(10), 100]), numbers(8));
+  });
+
+  it('finds nothing that a sequence has sealed whose pass failed, nor what others have sealed after it', () => {
+    const { cache, run } = create();
+    run(numbers(10)).dispose();
+    const failed = run(numbers(20));
+    const after = run(numbers(30));
+    failed.discard();
+    expect(cache.known(numbers(30))).toBe(8);
+    expectContents(after, numbers(30));
+    after.dispose();
+    expect(cache.stats.used).toBe(cache.stats.cachedBytes);
+    failed.discard();
   });
 
   it('leaves at least one token to run: its logits are needed', () => {
@@ -128,14 +159,74 @@ describe('open', () => {
 });
 
 describe('without a recent window', () => {
-  it('an answer is kept for its owner only, with its tail', () => {
+  it('an answer is kept for its owner as a sequence; of others, the tail is', () => {
     const { cache, run } = create();
     cache.keep(run(numbers(11)), alice);
-    expect(cache.stats.snapshots).toBe(1);
+    expect(cache.stats).toMatchObject({ snapshots: 1, cachedTails: 0 });
     expect(cache.known(numbers(20))).toBe(11);
     cache.keep(run(numbers(11, 100)));
-    expect(cache.stats.snapshots).toBe(1);
-    expect(cache.known(numbers(20, 100))).toBe(8);
+    expect(cache.stats).toMatchObject({ snapshots: 1, cachedTails: 1 });
+    expect(cache.known(numbers(20, 100))).toBe(11);
+    expectContents(run(numbers(20, 100)), numbers(20, 100));
+  });
+
+  it('a tail is continued at any of its tokens, any number of times', () => {
+    for (const [sinks, length] of [
+      [0, 3],
+      [2, 3],
+      [2, PAGE],
+      [2, PAGE + 3],
+      [PAGE, 2 * PAGE],
+    ]) {
+      const { cache, run } = create({ sinks });
+      cache.keep(run(numbers(length)));
+      for (let shared = 0; shared <= length; shared++) {
+        const prompt = [...numbers(shared), 100, 101];
+        if (shared >= PAGE * Math.floor((length - 1) / PAGE)) expect(cache.known(prompt)).toBe(shared);
+        cache.keep(run(prompt));
+      }
+      expect(cache.known([...numbers(length), 5])).toBe(length);
+      cache.dispose();
+      expect(cache.stats.used).toBe(0);
+    }
+  });
+
+  it('a tail replaces those that it begins with', () => {
+    const { cache, run } = create();
+    for (const length of [2, 3, 3, PAGE + 1, PAGE + 3]) cache.keep(run(numbers(length)));
+    // That of 3 tokens lies in the page that was sealed since.
+    expect(cache.stats.cachedTails).toBe(2);
+    expect(cache.known([...numbers(3), 100])).toBe(3);
+  });
+
+  it('a tail is dropped with the leaf before it', () => {
+    const { cache, run } = create({ capacity: bytes => 8 * bytes });
+    const failed = run(numbers(PAGE + 2));
+    cache.keep(run([...numbers(PAGE + 1), 100]));
+    cache.keep(run(numbers(PAGE + 2, 50)));
+    expect(cache.stats.cachedTails).toBe(2);
+    failed.discard();
+    expect(cache.stats.cachedTails).toBe(1);
+    expect(cache.makeRoom(cache.stats.capacity)).toBe(true);
+    expect(cache.stats).toMatchObject({ cachedTails: 0, cachedLeaves: 0, used: 0 });
+  });
+
+  it('tails take no more than an eighth of the room that leaves need', () => {
+    const { cache, run } = create({ capacity: bytes => 8 * bytes });
+    for (let i = 0; i < 40; i++) cache.keep(run(numbers(11, 100 * i)));
+    const { cachedTails, cachedLeaves, capacity } = cache.stats;
+    expect(cachedTails).toBeGreaterThan(0);
+    expect(cachedLeaves).toBeGreaterThan(cachedTails);
+    expect(cache.known(numbers(12, 3900))).toBe(11);
+    expect(cache.stats.used).toBeLessThanOrEqual(capacity);
+  });
+
+  it('a token that nobody has read is not kept', () => {
+    const { cache, run, device } = create();
+    const sequence = run(numbers(10));
+    appendAll(device, sequence, [-7]);
+    cache.keep(sequence);
+    expect(cache.known(numbers(20))).toBe(10);
   });
 
   it('the owner continues the sequence itself, without a copy; others copy it', () => {
@@ -175,8 +266,7 @@ describe('without a recent window', () => {
 
   it('snapshots of running sequences are not needed', () => {
     const { cache, run } = create();
-    cache.snapshot(run(numbers(11)));
-    expect(cache.stats.snapshots).toBe(0);
+    expect(cache.snapshot(run(numbers(11)))).toBeUndefined();
   });
 });
 
@@ -184,10 +274,10 @@ describe('with a recent window', () => {
   const recent = { recent: 3 };
 
   it('only snapshots are exact points to continue from', () => {
-    const { cache, run } = create(recent);
+    const { cache, run, keepSnapshot } = create(recent);
     const sequence = run(numbers(17));
     expect(cache.known(numbers(20))).toBe(0);
-    cache.snapshot(sequence);
+    keepSnapshot(sequence);
     expect(cache.known(numbers(20))).toBe(17);
     sequence.dispose();
     expect(cache.known([...numbers(17), 100])).toBe(17);
@@ -196,9 +286,9 @@ describe('with a recent window', () => {
   });
 
   it('a snapshot can be continued many times', () => {
-    const { cache, run } = create(recent);
+    const { cache, run, keepSnapshot } = create(recent);
     const system = run(numbers(17));
-    cache.snapshot(system);
+    keepSnapshot(system);
     system.dispose();
     for (const first of [100, 200]) {
       const prompt = [...numbers(17), ...numbers(10, first)];
@@ -223,8 +313,20 @@ describe('with a recent window', () => {
     const { cache, run } = create({ ...recent, capacity: bytes => bytes + 2 * LEAF.bytes });
     const sequence = run(numbers(15));
     const { used } = cache.stats;
-    cache.snapshot(sequence);
+    expect(cache.snapshot(sequence)).toBeUndefined();
     expect(cache.stats).toMatchObject({ snapshots: 0, used });
+  });
+
+  it('a snapshot is not taken twice, nor where a longer one can be cropped to', () => {
+    const { cache, run, keepSnapshot } = create(recent);
+    const sequence = run(numbers(17));
+    keepSnapshot(sequence);
+    expect(cache.snapshot(sequence)).toBeUndefined();
+    // The same page is sealed after 16 tokens, but not after 14.
+    expect(cache.snapshot(run(numbers(16)))).toBeUndefined();
+    expect(cache.snapshot(run([...numbers(14)]))).toBeDefined();
+    // Other salts have other snapshots.
+    expect(cache.snapshot(run(numbers(17), 'salt'))).toBeDefined();
   });
 });
 
@@ -275,10 +377,10 @@ describe('memory', () => {
   });
 
   it.each([0, 3])('is all freed by dispose (recent %i)', recent => {
-    const { cache, device, run } = create({ recent });
+    const { cache, device, run, keepSnapshot } = create({ recent });
     cache.keep(run(numbers(30)), alice);
     const sequence = run([...numbers(15), 100]);
-    cache.snapshot(sequence);
+    keepSnapshot(sequence);
     sequence.dispose();
     cache.dispose();
     expect([cache.stats.used, device.allocatedBytes]).toEqual([0, 0]);

@@ -3,22 +3,27 @@
  * holds, and snapshots.
  *
  * A snapshot is an idle sequence, kept so that a later prompt can continue exactly there. Without a recent window every page
- * boundary is such a point anyway, and a snapshot only saves the unsealed tail; with one, only snapshots are.
+ * boundary is such a point anyway, and so is every token of a tail: that of a running sequence, of an owner's snapshot, or
+ * one that is kept of a sequence that has ended. With a recent window, only snapshots are.
  */
 import { CapacityError } from '../errors.ts';
 import type { Device, KvShape } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
+import { createSequence } from './create-sequence.ts';
 import type { EvictionPolicy } from './eviction.ts';
-import { f16Block, f16BlockBytes, type LeafLayout, partOffsets } from './leaf.ts';
+import { createIdleSinks } from './idle-sinks.ts';
+import { countShared, createKeptTails, type SharedTail, type TailPlace } from './kept-tails.ts';
+import { f16BlockBytes, type LeafLayout } from './leaf.ts';
 import type { LeafKey } from './leaf-key.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
-import { createPool, type Pool, type SharedBlock } from './pool.ts';
+import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type PrefixNode } from './prefix.ts';
-import { createSequence, type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
+import { type Restoring, startRestoring } from './restore.ts';
+import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
 import { createSpill } from './spill.ts';
 import type { TierChain } from './store/tier-chain.ts';
-import { tailFileBytes, tailTokens, writeTail } from './tail.ts';
+import { tailTokens } from './tail.ts';
 import { createWarmer, type Warm } from './warm.ts';
 
 export interface KvCacheOptions {
@@ -56,8 +61,9 @@ export interface KvCacheStats {
   used: number;
   /** Leaves in the index that sequences or snapshots hold. */
   sharedLeaves: number;
-  /** Leaves that are only kept for later prompts, and can be evicted; their bytes, with their sinks. */
+  /** Leaves and tails that are only kept for later prompts, and can be evicted; their bytes, with their sinks. */
   cachedLeaves: number;
+  cachedTails: number;
   cachedBytes: number;
   snapshots: number;
   /** Pages of prompts that were looked up, and that were found. */
@@ -72,6 +78,10 @@ export interface KvCache {
   readonly sequenceBytes: number;
   /** Whether leaves are found again by later prompts: not with a recent window, where only snapshots are exact. */
   readonly sharesLeaves: boolean;
+  /** Whether snapshots of any sequence are found by later prompts: with a recent window. */
+  readonly sharesSnapshots: boolean;
+  /** Whether the eviction policy wants to know who wrote the tokens of a sequence. */
+  readonly usesSources: boolean;
   /**
    * Whether a prompt fits beside `running` sequences that each seal a leaf or grow their tail by a block, without taking
    * anything from them.
@@ -84,10 +94,13 @@ export interface KvCache {
    * continues its own snapshot; others copy it. Evicts what it must, and throws a CapacityError if that is not enough.
    */
   open(prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
-  /** Keeps an idle sequence as a snapshot, or disposes it. `owner` can drop it again. */
+  /** Keeps an idle sequence as a snapshot, or only its tail, for later prompts. `owner` can drop it again. */
   keep(sequence: Sequence, owner?: Owner): void;
-  /** Keeps a copy as a snapshot, if a recent window makes this an exact point that leaves alone would not be. */
-  snapshot(sequence: Sequence): void;
+  /**
+   * A copy to `keep` as a snapshot. Undefined if later prompts can continue here without it, as they always can without a
+   * recent window, or if there is no room.
+   */
+  snapshot(sequence: Sequence): Sequence | undefined;
   /** The snapshot of an owner. */
   snapshotOf(owner: Owner): Sequence | undefined;
   /** Disposes the owner's snapshot. Its leaves stay cached. */
@@ -106,28 +119,11 @@ export interface KvCache {
   dispose(): void;
 }
 
-/** A sequence that is being restored. No pass may be recorded while its methods run. */
-export interface Restoring {
-  readonly sinkBytes: number;
-  /** Bytes of the tail in a file. */
-  readonly tailBytes: number;
-  /** Adds the next leaf. */
-  addLeaf(bytes: Uint8Array): Promise<void>;
-  /**
-   * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are those that this device would compute, so other
-   * prompts may use them.
-   */
-  finish(content: RestoredContent, owner: Owner, shares: boolean): Promise<void>;
-  discard(): void;
-}
+/** Tails that are kept may take this share of the capacity when room is needed. */
+const MAX_TAIL_SHARE = 1 / 8;
 
-/** What a restored sequence holds besides its leaves. */
-export interface RestoredContent {
-  ids: readonly number[];
-  sinks: Uint8Array;
-  /** As in a file. */
-  tail: Uint8Array;
-}
+/** In no prompt. */
+const NO_TOKEN = -1;
 
 interface Snapshot {
   sequence: Sequence;
@@ -161,20 +157,33 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     if (done) counts.evictions++;
     return done;
   };
+  /** A token takes several times as many bytes in a tail as in a leaf, so tails must not take the room of many leaves. */
+  const reclaim = (): boolean => {
+    if (tails.bytes > MAX_TAIL_SHARE * pool.capacity) return tails.dropOldest();
+    return dropOldestSnapshot() || evict() || tails.dropOldest();
+  };
   const pool = createPool(device, {
     capacity,
-    reclaim: () => dropOldestSnapshot() || evict(),
+    reclaim,
     onIdle: shared => index.noteIdle(shared as Leaf),
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
   const { policy, onEvent } = options;
+  const idleSinks = createIdleSinks();
   const index: PrefixIndex = createPrefixIndex(() => pool, {
     ...{ pageTokens, policy, onEvent },
     onInsert: node => tiers?.onInsert(node),
+    onRemove: node => tails.dropAt(node),
+    idleSinks,
   });
+  const tails = createKeptTails(() => pool, idleSinks);
   const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, pool, index });
   // In shadow mode prompts read f16 pages and answers codes, so a page depends on more than its tokens.
   const published = layout.exact ? undefined : index;
+  const sharesSnapshots = recent > 0 && !layout.exact;
+  const sharesLeaves = recent === 0 && !layout.exact;
+  /** Whose tails can be shared: opened, and maybe disposed since. */
+  const running = new Set<Sequence>();
   const create = (salt: string, start?: SequenceStart) =>
     createSequence({ ...options, pool, index: published, salt, start });
 
@@ -201,13 +210,40 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     return best;
   };
 
-  const known = (prompt: readonly number[], salt = '') =>
-    Math.max(findLeaves(prompt, salt).length * pageTokens, findSnapshot(prompt, salt).length);
+  /** The tail after these leaves that shares the most tokens with the prompt: a kept one, or that of a running sequence. */
+  const findTail = (
+    path: readonly PrefixNode[],
+    prompt: readonly number[],
+    salt: string,
+  ): { sequence?: Sequence; kept?: SharedTail; length: number } => {
+    const from = path.length * pageTokens;
+    const place: TailPlace = path.at(-1) ?? salt;
+    const kept = tails.find(place, prompt, from);
+    let best: ReturnType<typeof findTail> = { kept, length: from + (kept?.shared ?? 0) };
+    for (const sequence of running) {
+      if (sequence.isDisposed) running.delete(sequence);
+      if (sequence.isDisposed || sequence.tailPlace !== place) continue;
+      const length = sharedLength(sequence.ids, prompt, from);
+      if (length > best.length) best = { sequence, length };
+    }
+    return best;
+  };
 
-  const openFrom = (path: readonly PrefixNode[], salt: string): Sequence => {
+  const known = (prompt: readonly number[], salt = '') =>
+    Math.max(findTail(findLeaves(prompt, salt), prompt, salt).length, findSnapshot(prompt, salt).length);
+
+  /** Opens a sequence with these leaves, and the shared tokens of a tail after them. */
+  const openFrom = (path: readonly PrefixNode[], salt: string, kept?: SharedTail): Sequence => {
+    if (path.length === 0 && !kept) return create(salt);
     const leaves = path.map(({ leaf }) => leaf!);
-    const sinks = path[sinkPage(shape)].sinks!;
-    return create(salt, { ids: path.flatMap(({ tokens }) => tokens), leaves, sinks });
+    const ids = path.flatMap(({ tokens }) => tokens);
+    const sinks = path[sinkPage(shape)]?.sinks ?? kept!.tail.sinks!;
+    if (!kept) return create(salt, { ids, leaves, sinks });
+    const { tail, shared } = kept;
+    const blocks = tail.blocks.map(one => one?.block);
+    return tails.use(tail, () =>
+      create(salt, { ids: [...ids, ...tail.ids.slice(0, shared)], leaves, sinks, tail: blocks }),
+    );
   };
 
   const continueSnapshot = (snapshot: Snapshot, length: number, owner?: Owner): Sequence => {
@@ -232,17 +268,29 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
     const path = findLeaves(prompt, salt);
     const { snapshot, length } = findSnapshot(prompt, salt, owner);
-    if (snapshot && length > path.length * pageTokens) return continueSnapshot(snapshot, length, owner);
-    return path.length > 0 ? openFrom(path, salt) : create(salt);
+    const tail = findTail(path, prompt, salt);
+    if (snapshot && length > path.length * pageTokens && length >= tail.length)
+      return continueSnapshot(snapshot, length, owner);
+    if (!tail.sequence) return openFrom(path, salt, tail.kept);
+    const copy = tail.sequence.fork();
+    copy.crop(tail.length);
+    return copy;
+  };
+
+  const keepTail = (sequence: Sequence) => {
+    const tail = sequence.detachTail();
+    if (tail) tails.keep(tail);
   };
 
   return {
     sequenceBytes,
-    sharesLeaves: recent === 0 && !layout.exact,
+    sharesLeaves,
+    sharesSnapshots,
+    usesSources: policy?.usesSources ?? false,
     fits(prompt, salt, running) {
       // Leaves and sinks that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must stay.
       const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
-      let evictable = index.idleBytes - own;
+      let evictable = index.idleBytes - own + tails.bytes + idleSinks.bytes;
       for (const { sequence } of snapshots) evictable += sequence.privateBytes;
       const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
@@ -253,8 +301,9 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     },
     get stats() {
       const { size, idle, idleBytes } = index;
-      const leaves = { sharedLeaves: size - idle, cachedLeaves: idle, cachedBytes: idleBytes };
-      return { capacity: pool.capacity, used: pool.used, ...leaves, snapshots: snapshots.size, ...counts };
+      const leaves = { sharedLeaves: size - idle, cachedLeaves: idle };
+      const cached = { cachedTails: tails.count, cachedBytes: idleBytes + tails.bytes + idleSinks.bytes };
+      return { capacity: pool.capacity, used: pool.used, ...leaves, ...cached, snapshots: snapshots.size, ...counts };
     },
     known,
     open(prompt, salt = '', owner) {
@@ -266,17 +315,22 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         if (!(error instanceof CapacityError && pool.makeRoom(sequenceBytes))) throw error;
         sequence = openLongest(prompt, salt, owner);
       }
+      if (sharesLeaves) running.add(sequence);
       counts.pageQueries += Math.ceil(prompt.length / pageTokens);
       counts.pageHits += Math.floor(sequence.length / pageTokens);
       return sequence;
     },
     keep(sequence, owner) {
+      running.delete(sequence);
       if (owner) for (const snapshot of snapshots) if (snapshot.owner === owner && recent === 0) drop(snapshot);
-      if (sequence.length > 0 && (owner || recent > 0)) snapshots.add({ sequence, owner });
+      if (sequence.length > 0 && (owner || sharesSnapshots)) snapshots.add({ sequence, owner });
+      else if (sharesLeaves) keepTail(sequence);
       else sequence.dispose();
     },
     snapshot(sequence) {
-      if (recent > 0 && pool.makeRoom(sequence.privateBytes)) snapshots.add({ sequence: sequence.fork() });
+      const { ids, length, salt } = sequence;
+      if (!sharesSnapshots || known([...ids, NO_TOKEN], salt) === length) return undefined;
+      return pool.makeRoom(sequence.privateBytes) ? sequence.fork() : undefined;
     },
     snapshotOf: owner => [...snapshots].findLast(snapshot => snapshot.owner === owner)?.sequence,
     forget(owner) {
@@ -287,51 +341,17 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       if (found) snapshots.delete(found);
       return found?.sequence;
     },
-    restore(salt = '') {
-      const held: SharedBlock[] = [];
-      const discard = () => {
-        for (const block of held.splice(0)) pool.release(block);
-      };
-      const allocate = (bytes: number, offsets: readonly number[]) => {
-        const block = pool.allocate(bytes, offsets);
-        held.push(block);
-        return block;
-      };
-      const leaves: Leaf[] = [];
-      const sinks = allocate(...f16Block(f16Shape, shape.sinks));
-      return {
-        sinkBytes: sinks.block.bytes,
-        tailBytes: tailFileBytes(f16Shape, sealing),
-        async addLeaf(bytes) {
-          const leaf = allocate(layout.bytes, partOffsets(layout));
-          await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
-          device.writeBlock(leaf.block, bytes);
-          leaves.push(leaf);
-        },
-        async finish({ ids, sinks: sinkBytes, tail }, owner, shares) {
-          const start = { ids, leaves, sinks };
-          const sequence = createSequence({ ...options, pool, index: shares ? index : undefined, salt, start });
-          const unsealed = { from: leaves.length * pageTokens, to: ids.length };
-          try {
-            await device.ensureMemory?.([sequence.view]);
-          } catch (error) {
-            sequence.dispose();
-            throw error;
-          }
-          device.writeBlock(sinks.block, sinkBytes);
-          writeTail(device, sequence.view, sealing, unsealed, tail);
-          sequence.commit(0, []);
-          snapshots.add({ sequence, owner });
-          discard();
-        },
-        discard,
-      };
-    },
+    restore: (salt = '') =>
+      startRestoring({
+        ...{ device, pool, shape: f16Shape, leaf: layout, sealing },
+        create: (start, shares) => createSequence({ ...options, pool, index: shares ? index : undefined, salt, start }),
+        keep: (sequence, owner) => snapshots.add({ sequence, owner }),
+      }),
     warm: tiers?.warm ?? (() => undefined),
     settle: async () => tiers?.settle(),
     makeRoom: pool.makeRoom,
     dispose() {
-      while (dropOldestSnapshot() || index.evict());
+      while (dropOldestSnapshot() || tails.dropOldest() || index.evict());
       options.policy?.dispose?.();
     },
   };
@@ -350,10 +370,6 @@ function connectTiers(options: Omit<KvCacheOptions, 'tiers'> & CacheTiers & { po
   };
 }
 
-/** Number of tokens that a prompt shares with a sequence, at most all but the prompt's last. */
-export function sharedLength(ids: readonly number[], prompt: readonly number[]): number {
-  const max = Math.min(ids.length, prompt.length - 1);
-  let shared = 0;
-  while (shared < max && ids[shared] === prompt[shared]) shared++;
-  return shared;
-}
+/** Number of tokens that a prompt shares with a sequence, at most all but the prompt's last. The first `from` are equal. */
+export const sharedLength = (ids: readonly number[], prompt: readonly number[], from = 0): number =>
+  Math.max(0, Math.min(from + countShared(ids, prompt, from), prompt.length - 1));

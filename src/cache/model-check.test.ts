@@ -9,6 +9,7 @@ import { CapacityError } from '../errors.ts';
 import type { KvView } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
 import { createLru } from './eviction.ts';
+import type { DetachedTail } from './kept-tails.ts';
 import { createKvCache, type Owner } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
 import type { PrefixEvent, PrefixNode } from './prefix.ts';
@@ -64,6 +65,12 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   /** All sequences that are not disposed: open ones and snapshots. */
   const tracked = new Map<Sequence, Tracked>();
   const open: Tracked[] = [];
+  /** Tails of sequences that have ended, and these sequences' texts. */
+  const tails = new Map<DetachedTail, { salt: string; tokens: number[] }>();
+  const keptTails = () => {
+    for (const tail of tails.keys()) if (tail.blocks.every(one => !one?.holders)) tails.delete(tail);
+    return [...tails];
+  };
   /** The index, replayed from its events. */
   const stored = new Map<number, StoredEvent>();
   /** The text up to each stored page. */
@@ -113,7 +120,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     if (known) return known;
     const entry = { sequence, tokens: [...sequence.ids] };
     tracked.set(sequence, entry);
-    const { fork, crop, dispose } = sequence;
+    const { fork, crop, dispose, detachTail } = sequence;
     Object.assign(sequence, {
       fork() {
         const { sequence: copy } = track(fork());
@@ -128,10 +135,17 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         tracked.delete(sequence);
         dispose();
       },
+      detachTail() {
+        tracked.delete(sequence);
+        const tail = detachTail();
+        if (tail) tails.set(tail, { salt: sequence.salt, tokens: entry.tokens });
+        return tail;
+      },
     } satisfies Partial<Sequence>);
     return entry;
   };
-  const checkNothingToEvict = () => expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 0 });
+  const checkNothingToEvict = () =>
+    expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 0, cachedTails: 0 });
   const openPrompt = (prompt: readonly number[], salt: string) => {
     if (open.length >= MAX_OPEN) return;
     const known = cache.known(prompt, salt);
@@ -153,11 +167,14 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         return;
       case 'continue': {
         // The next message of any conversation, or another end of its last one.
-        const all = [...tracked.values()];
-        const from = all[operation.of % all.length] as Tracked | undefined;
+        const all = [
+          ...[...tracked.values()].map(({ sequence: { salt }, tokens }) => ({ salt, tokens })),
+          ...keptTails().map(([, text]) => text),
+        ];
+        const from = all[operation.of % all.length] as (typeof all)[0] | undefined;
         if (!from) return;
         const kept = from.tokens.slice(0, from.tokens.length - (operation.keep % 8));
-        openPrompt([...kept, ...operation.more], from.sequence.salt);
+        openPrompt([...kept, ...operation.more], from.salt);
         return;
       }
       case 'append': {
@@ -198,7 +215,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
       }
       case 'snapshot': {
         const entry = pick(operation.of);
-        if (entry) cache.snapshot(entry.sequence);
+        const copy = entry && cache.snapshot(entry.sequence);
+        if (copy) cache.keep(copy);
         return;
       }
       case 'dispose':
@@ -250,11 +268,12 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     }
   };
   const checkBytes = () => {
-    const { used, capacity, sharedLeaves, cachedLeaves, snapshots } = cache.stats;
+    const { used, capacity, sharedLeaves, cachedLeaves, cachedTails, snapshots } = cache.stats;
     check(used === device.allocatedBytes, 'used differs from what the device has allocated');
     check(used <= capacity, 'used exceeds the capacity');
     check(sharedLeaves + cachedLeaves === stored.size, 'the number of leaves differs from the events');
     check(snapshots === tracked.size - open.length, 'a snapshot was lost');
+    check(cachedTails === keptTails().length, 'a tail was lost');
   };
   const checkHolders = (nodes: readonly PrefixNode[]) => {
     const views = [...tracked.values()].map(({ sequence }) => sequence.view);
@@ -263,6 +282,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     for (const { tail, sinkBlock, leaves } of views)
       for (const block of [...blocksOf(tail), sinkBlock, ...leaves]) count(block);
     for (const { leaf, sinks } of nodes) for (const one of [leaf, sinks]) if (one) count(one.block);
+    for (const [{ blocks, sinks }] of keptTails()) for (const one of [...blocks, sinks]) if (one) count(one.block);
     for (const { tail } of views)
       for (const block of blocksOf(tail)) check(holders.get(block) === 1, 'a tail is shared');
     for (const { leaf, sinks } of nodes)
@@ -274,6 +294,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     check(holders.size === allocated.size, 'a freed block is in use');
     const idle = nodes.filter(({ leaf }) => leaf?.holders === 1);
     check(cache.stats.cachedLeaves === idle.length, 'cachedLeaves is wrong');
+    if (tracked.size === 0) check(cache.stats.cachedBytes === cache.stats.used, 'cachedBytes is wrong');
   };
   const checkEvents = (nodes: readonly PrefixNode[]) => {
     const seenSalts = new Set(nodes.map(({ salt }) => salt));

@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
+import { createSequence } from './create-sequence.ts';
 import { type LayerCodecs, leafLayout } from './leaf.ts';
-import { createSequence, type Sequence } from './sequence.ts';
+import type { Sequence } from './sequence.ts';
 
 const P = 4;
 const codec = { pageBytes: 16, squaredError: () => 0 };

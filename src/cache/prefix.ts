@@ -5,7 +5,8 @@
  * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
  * can be evicted, children before their parents.
  */
-import { createLru, type Evictable, type EvictionPolicy } from './eviction.ts';
+import { createLru, type Evictable, type EvictionPolicy, type LeafSource } from './eviction.ts';
+import type { IdleSinks } from './idle-sinks.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
 /** One sealed page of all layers. */
@@ -29,6 +30,7 @@ export interface PrefixNode extends Evictable {
   readonly children: Map<number, PrefixNode[]>;
   lastUsed: number;
   childCount: number;
+  isStored?: boolean;
 }
 
 /** A change of the index. Replaying all events reproduces it. */
@@ -39,7 +41,7 @@ export type PrefixEvent =
 export interface PrefixIndex {
   /** Number of leaves. */
   readonly size: number;
-  /** Number of leaves that only the index holds, and their bytes, with their sinks. */
+  /** Number of leaves that only the index holds, and their bytes. */
   readonly idle: number;
   readonly idleBytes: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
@@ -47,7 +49,13 @@ export interface PrefixIndex {
   /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
   find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
-  insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
+  insert(
+    parent: PrefixNode,
+    tokens: readonly number[],
+    leaf: Leaf,
+    sinks?: SharedBlock,
+    source?: LeafSource,
+  ): PrefixNode;
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
@@ -55,6 +63,8 @@ export interface PrefixIndex {
   keeping<T>(node: PrefixNode, work: () => T): T;
   /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
+  /** Removes a leaf and what is below it, also if it is in use. */
+  remove(node: PrefixNode): void;
 }
 
 export interface PrefixOptions {
@@ -63,10 +73,14 @@ export interface PrefixOptions {
   onEvent?: (event: PrefixEvent) => void;
   /** A leaf was added. */
   onInsert?: (node: PrefixNode) => void;
+  /** A leaf was removed. */
+  onRemove?: (node: PrefixNode) => void;
+  /** Is told of the sinks of leaves that only the index holds. */
+  idleSinks?: IdleSinks;
 }
 
 export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): PrefixIndex {
-  const { pageTokens, policy = createLru(), onEvent, onInsert } = options;
+  const { pageTokens, policy = createLru(), onEvent, onInsert, onRemove, idleSinks } = options;
   const roots = new Map<string, PrefixNode>();
   let size = 0;
   let idle = 0;
@@ -76,7 +90,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   /** The leaf that must not be evicted now, and whether the policy has named it meanwhile. */
   let kept: { node: PrefixNode; wasNext: boolean } | undefined;
 
-  const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key'>): PrefixNode => ({
+  const createNode = (
+    node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key' | 'source'>,
+  ): PrefixNode => ({
     ...node,
     id: ids++,
     children: new Map(),
@@ -90,7 +106,8 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   };
   const noteIdleCount = ({ leaf, sinks }: PrefixNode, change: 1 | -1) => {
     idle += change;
-    idleBytes += change * ((leaf?.block.bytes ?? 0) + (sinks?.block.bytes ?? 0));
+    idleBytes += change * (leaf?.block.bytes ?? 0);
+    idleSinks?.count(sinks, change);
   };
   const isIdle = ({ leaf }: PrefixNode) => leaf?.holders === 1;
   const isEvictable = (node: PrefixNode) => isIdle(node) && node.childCount === 0;
@@ -122,10 +139,14 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     leaf.node = undefined;
     policy.remove?.(node);
     onEvent?.({ type: 'removed', id: node.id });
+    onRemove?.(node);
     pool().release(leaf);
     if (sinks) pool().release(sinks);
     if (parent.childCount === 0 && !parent.parent) roots.delete(parent.salt);
     else offer(parent);
+  };
+  const removeTree = (node: PrefixNode) => {
+    for (const descendant of [...walk([node])].reverse()) remove(descendant);
   };
 
   return {
@@ -152,13 +173,13 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       }
       return path;
     },
-    insert(parent, tokens, leaf, sinks) {
+    insert(parent, tokens, leaf, sinks, source) {
       const known = findChild(parent, tokens, 0);
       if (known) return known;
       const held = { leaf: pool().retain(leaf), sinks: sinks && pool().retain(sinks) };
       const hash = hashTokens(tokens, 0, pageTokens);
       const key = childKey(parent.key, hash);
-      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, ...held });
+      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, source, ...held });
       parent.children.set(hash, [...(parent.children.get(hash) ?? []), node]);
       parent.childCount++;
       size++;
@@ -205,11 +226,12 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       // so their leaves may leave the index while they are in use.
       for (const node of walk(roots.values())) {
         if (!isIdle(node)) continue;
-        for (const descendant of [...walk([node])].reverse()) remove(descendant);
+        removeTree(node);
         return true;
       }
       return false;
     },
+    remove: removeTree,
   };
 }
 

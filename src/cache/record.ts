@@ -76,14 +76,14 @@ export function parseHeader(header: Uint8Array): { kind: RecordKind; key: LeafKe
   return { kind, key: header.slice(KEY_OFFSET, HEADER_BYTES) as LeafKey, length: view.getUint32(12, true) };
 }
 
-/** The payload of a whole record in memory; undefined if it is damaged or has another name. */
-export function verifyRecord(record: Uint8Array, kind: RecordKind, key: LeafKey): Uint8Array | undefined {
-  const header = parseHeader(record);
-  const isNamed = header?.kind === kind && header.key.every((byte, i) => byte === key[i]);
-  if (!isNamed || header.length !== record.length - HEADER_BYTES) return undefined;
-  const checksum = new DataView(record.buffer, record.byteOffset).getUint32(CRC_OFFSET, true);
-  const payload = record.subarray(HEADER_BYTES);
-  return recordChecksum(record.subarray(0, HEADER_BYTES), payload) === checksum ? payload : undefined;
+/** A whole record in memory; undefined if it is damaged. Its payload is not copied. */
+export function verifyRecord(bytes: Uint8Array): CacheRecord | undefined {
+  const header = parseHeader(bytes);
+  if (header?.length !== bytes.length - HEADER_BYTES) return undefined;
+  const { kind, key } = header;
+  const checksum = new DataView(bytes.buffer, bytes.byteOffset).getUint32(CRC_OFFSET, true);
+  const payload = bytes.subarray(HEADER_BYTES);
+  return recordChecksum(bytes.subarray(0, HEADER_BYTES), payload) === checksum ? { kind, key, payload } : undefined;
 }
 
 /** Yields the records of a stream, each as soon as it is complete and its checksum matches. */

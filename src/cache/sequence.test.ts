@@ -4,9 +4,10 @@ import { CapacityError } from '../errors.ts';
 import type { Block } from '../kernel/device.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
+import { createSequence } from './create-sequence.ts';
 import { f16BlockBytes, type LayerCodecs, leafLayout } from './leaf.ts';
 import { createPool } from './pool.ts';
-import { createSequence, type Sequence, type SequenceOptions, type SequenceRun } from './sequence.ts';
+import type { Sequence, SequenceOptions, SequenceRun } from './sequence.ts';
 
 const P = 4;
 const SHAPE = { headDim: 8, kvHeads: 2, pageTokens: P, sinks: 2 };

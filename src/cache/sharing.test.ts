@@ -10,9 +10,10 @@ import {
   tinyShape,
 } from '../../test/tiny-cache.ts';
 import { CapacityError } from '../errors.ts';
+import { createSequence } from './create-sequence.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
-import { createSequence, type SequenceOptions, sinkPage } from './sequence.ts';
+import { type SequenceOptions, sinkPage } from './sequence.ts';
 
 type Settings = SequenceOptions & { capacity: number; sinks: number };
 

@@ -74,12 +74,14 @@ export function createSpill({ device, chain, keys, sinks, exclusive }: SpillOpti
   const spill = async (batch: readonly PrefixNode[]) => {
     // The reads are recorded between two passes; the next pass does not wait for their bytes.
     const { reads } = await exclusive(async () => ({
-      reads: batch.filter(isIndexed).map(async node => ({ salt: node.salt, records: await recordsOf(node) })),
+      reads: batch.filter(isIndexed).map(async node => ({ node, records: await recordsOf(node) })),
     }));
     chain.skip(batch.length - reads.length);
     const bySalt = new Map<string, CacheRecord[]>();
-    for (const { salt, records } of await Promise.all(reads))
-      bySalt.set(salt, [...(bySalt.get(salt) ?? []), ...records]);
+    for (const { node, records } of await Promise.all(reads)) {
+      bySalt.set(node.salt, [...(bySalt.get(node.salt) ?? []), ...records]);
+      node.isStored = true;
+    }
     for (const [salt, records] of bySalt) chain.put(records, tenantOf(salt));
   };
 
@@ -102,6 +104,7 @@ export function createSpill({ device, chain, keys, sinks, exclusive }: SpillOpti
     },
     remove(node) {
       pending.delete(node);
+      node.isStored = true;
     },
     async settle() {
       isSettling = true;

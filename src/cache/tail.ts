@@ -26,6 +26,8 @@ export interface Tail {
   trim(tokens: TokenRange): void;
   /** Holds its blocks, whatever becomes of the tail, while `work` runs. */
   holding<T>(work: () => T): T;
+  /** Hands out its blocks, for the caller to release, and is empty then. */
+  detach(): (SharedBlock | undefined)[];
 }
 
 /** Capacity of the ring in tokens. */
@@ -81,6 +83,12 @@ export function createTail(
       } finally {
         for (const shared of held) pool.release(shared);
       }
+    },
+    detach() {
+      const detached = [...ring];
+      ring.fill(undefined);
+      noteChange();
+      return detached;
     },
   };
 }

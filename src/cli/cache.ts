@@ -1,10 +1,10 @@
 /** `kvasir cache`: what the disk tier holds, and how to delete it. Stored leaves carry what was said. */
 import type { Command } from 'commander';
-import { hexText } from '../cache/store/disk-log.ts';
 import { openDiskStore, readUsage, type TenantUsage } from '../cache/store/disk-store.ts';
-import { openNodeFileSystem } from '../cache/store/file-system.ts';
 import { tenantId } from '../cache/store/leaf-store.ts';
+import { openNodeFileSystem } from '../cache/store/node-file-system.ts';
 import { InputError } from '../errors.ts';
+import { toHex } from '../sha256.ts';
 import { formatBytes, formatCount } from '../units.ts';
 import { formatTable } from './table.ts';
 
@@ -69,12 +69,12 @@ async function list(folder: string, { json }: ListOptions): Promise<void> {
   );
 }
 
-const nameOf = (tenant: string): string => (tenant === hexText(tenantId('')) ? '(none)' : tenant);
+const nameOf = (tenant: string): string => (tenant === toHex(tenantId('')) ? '(none)' : tenant);
 
 async function remove(folder: string, { tenant, model, all, json }: RemoveOptions): Promise<void> {
   if (!all && tenant === undefined && model === undefined)
     throw new InputError('Name what to delete: --tenant NAME, --model FINGERPRINT, or --all.');
-  const id = tenant === undefined ? undefined : hexText(tenantId(tenant));
+  const id = tenant === undefined ? undefined : toHex(tenantId(tenant));
   const isMeant = (row: Row) => (!model || row.model === model) && (!id || row.tenant === id);
   const rows = (await readRows(folder)).filter(isMeant);
   for (const name of new Set(rows.map(row => row.model))) {

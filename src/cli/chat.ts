@@ -2,7 +2,8 @@
 import { homedir } from 'node:os';
 import type { Command } from 'commander';
 import { closestName } from '../closest-name.ts';
-import type { ChatOptions, Conversation } from '../engine/conversation.ts';
+import type { Conversation } from '../engine/conversation.ts';
+import type { ChatOptions } from '../engine/conversation-options.ts';
 import type { Model } from '../engine/model.ts';
 import type { Result, Stream } from '../engine/stream.ts';
 import { CapacityError, InputError, KvasirError } from '../errors.ts';

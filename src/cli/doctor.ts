@@ -122,7 +122,11 @@ function render({
     line('system', system),
     line('cpu', `${cpu}, ${cores} core${cores === 1 ? '' : 's'}`),
     line('memory', `${formatBytes(memory.total)}, ${formatBytes(memory.limit)} of it available for a model`),
-    line('wasm', `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, threads ${yes(wasm.sharedMemory)}`),
+    line(
+      'wasm',
+      `SIMD ${yes(wasm.simd)}, relaxed SIMD ${yes(wasm.relaxedSimd)}, int8 dot products ${yes(wasm.dotAdd)}, ` +
+        `threads ${yes(wasm.sharedMemory)}`,
+    ),
     ...renderGpu(gpu).map((text, i) => line(i === 0 ? 'gpu' : '', text)),
     ...devices.map(({ name, about, missing, unwanted }, i) => {
       const text = unwanted === undefined ? about : `${about}, only on request: ${unwanted}`;

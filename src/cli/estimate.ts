@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
 import { ShapeError } from '../errors.ts';
@@ -13,10 +14,19 @@ interface Options {
   context: number;
   budget: number;
   pageTokens: number;
+  tier?: Tier[];
   json?: boolean;
 }
 
-type Row = (MemoryReport & { tokens: number; sequences: number }) | { spec: string; refused: string };
+/** How many tokens a tier holds; undefined for a server, whose memory is its own setting. */
+interface TierCapacity {
+  tier: Tier['type'];
+  tokens?: number;
+}
+
+type Row =
+  | (MemoryReport & { tokens: number; sequences: number; tiers?: TierCapacity[] })
+  | { spec: string; refused: string };
 
 export function addEstimate(program: Command): void {
   program
@@ -28,6 +38,7 @@ export function addEstimate(program: Command): void {
     .requiredOption('--head-dim <n>', 'head dimension', parseCount)
     .option('--context <n>', 'tokens per sequence, e.g. 131072 or 128k', parseCount, 4096)
     .option('--budget <size>', 'memory for the cache, e.g. 20GiB', parseBytes, 2 ** 33)
+    .option('--tier <list>', 'also what tiers hold: host=4GiB,disk=/dir:50GiB', parseTiers)
     .option('--page-tokens <n>', 'tokens per page', parseCount, 128)
     .option('--json', 'print rows as JSON')
     .addHelpText(
@@ -46,19 +57,26 @@ function estimateRow(spec: string, options: Options): Row {
   const shape: ModelShape = options;
   try {
     const report = memoryReport(spec, shape, options.context);
-    return { ...report, ...whatFits(report, options.budget) };
+    const tiers = options.tier?.map(tier => ({
+      tier: tier.type,
+      tokens: 'capacity' in tier ? whatFits(report, tier.capacity).tokens : undefined,
+    }));
+    return { ...report, ...whatFits(report, options.budget), tiers };
   } catch (error) {
     if (error instanceof ShapeError) return { spec, refused: error.message };
     throw error;
   }
 }
 
-function render(rows: Row[], { layers, kvHeads, headDim, context, budget }: Options): string {
+function render(rows: Row[], { layers, kvHeads, headDim, context, budget, tier: tiers = [] }: Options): string {
   const fits = rows.filter(row => 'tokens' in row);
   return [
     `${layers} layers, ${kvHeads} KV heads of ${headDim}, sequences of ${formatCount(context)} tokens, ${formatBytes(budget)}`,
     formatTable(
-      ['codec', 'code bits', 'B/token', 'tokens', 'per sequence', 'f16 part', 'ratio', 'sequences'],
+      [
+        ...['codec', 'code bits', 'B/token', 'tokens', 'per sequence', 'f16 part', 'ratio', 'sequences'],
+        ...tiers.map(({ type }) => `on ${type}`),
+      ],
       fits.map(row => [
         row.spec,
         row.codeBits.toFixed(3),
@@ -68,11 +86,13 @@ function render(rows: Row[], { layers, kvHeads, headDim, context, budget }: Opti
         formatBytes(row.windowBytes + row.paddingBytes),
         `${row.ratio.toFixed(2)}x`,
         formatCount(row.sequences),
+        ...(row.tiers ?? []).map(({ tokens }) => (tokens === undefined ? 'as set there' : formatCount(tokens))),
       ]),
     ),
     ...rows.filter(row => 'refused' in row).map(row => `${row.spec}: not available. ${row.refused}`),
     '',
     'tokens: what the budget holds in sealed pages. per sequence: all bytes of one sequence, including its f16 sinks,',
     'window, unsealed page and padding. ratio: compared with an f16 cache.',
+    ...(tiers.length > 0 ? ['on host, on disk: tokens that this tier holds, besides those in memory.'] : []),
   ].join('\n');
 }

@@ -6,10 +6,11 @@ import { InputError } from '../errors.ts';
 import { startBackend } from '../server/backend.ts';
 import { defaultLimits } from '../server/limits.ts';
 import type { HttpServer } from '../server/serve.ts';
-import { DEFAULT_TENANT, parseTenants, type TenantConfig } from '../server/tenants.ts';
+import type { TenantConfig } from '../server/tenants.ts';
 import { readWebFiles } from '../server/web-files.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { MAX_PASS_MS } from '../worker/engine-process.ts';
+import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { withFlagNames } from './flag-names.ts';
 import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
@@ -66,7 +67,7 @@ export function addServe(program: Command): void {
 
 const serveOptions = (): Command =>
   addModelOptions(new Command().optionsGroup('Model:'))
-    .option('--max-sequences <n>', 'answers that run at the same time (default: 16, on webgpu 64)', parseCount)
+    .option('--max-sequences <n>', 'answers that run at the same time (default: 32, on webgpu 64)', parseCount)
     .option('--no-batch-invariant', 'faster with many answers on a GPU; their last bits then depend on what else runs')
     .option('--engine-timeout <s>', 'seconds per pass; then the engine is restarted', parseSeconds, MAX_PASS_MS / 1000)
     .optionsGroup('Clients:')
@@ -109,6 +110,7 @@ function parsePort(text: string): number {
 }
 
 async function run(model: string, options: Options): Promise<void> {
+  limitHeapGrowth();
   // Loaded here, so that other commands start without the libraries of the server.
   const [{ createApp }, { listen }] = await Promise.all([import('../server/app.ts'), import('../server/serve.ts')]);
   const tenants = await readTenants(options);
@@ -164,6 +166,7 @@ async function run(model: string, options: Options): Promise<void> {
 const isLoopback = (host: string): boolean => /^(127\.|localhost$|::1$)/.test(host);
 
 async function readTenants({ apiKey = [], apiKeys }: Options): Promise<TenantConfig[]> {
+  const { DEFAULT_TENANT, parseTenants } = await import('../server/tenants.ts');
   const configured = apiKeys === undefined ? [] : parseTenants(await readKeyFile(apiKeys), apiKeys);
   return apiKey.length > 0 ? [...configured, { ...DEFAULT_TENANT, keys: apiKey }] : configured;
 }

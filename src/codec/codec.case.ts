@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { ShapeError } from '../errors.ts';
 import type { Codec, Side } from './codec.ts';
 import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
-import { gaussianSamples } from './learned.ts';
+import { gaussianSamples, type Samples } from './learned.ts';
 import { createRandom, normals } from './parts/random.ts';
 import { applyRope, createRopeFrequencies } from './parts/rope.ts';
 import { norm } from './parts/vector.ts';
@@ -61,13 +61,22 @@ export function contractSuite({ spec, rejects = [], dims = HEAD_DIMS }: Contract
 }
 
 const trained = new Map<string, KvLearned>();
+const trainingSamples = new Map<string, Samples>();
+
+/** The same vectors for all codecs of a shape. */
+function samplesFor(shape: KvShape & { kvHeads: number }): Samples {
+  const name = `${shape.headDim} ${shape.kvHeads}`;
+  const samples = trainingSamples.get(name) ?? gaussianSamples(shape, TRAINING_VECTORS);
+  trainingSamples.set(name, samples);
+  return samples;
+}
 
 /** A codec trained on Gaussian vectors, with this mean for centered keys. */
 export function createTrained(spec: string, shape: KvShape & { kvHeads: number }, mean: Float32Array): KvCodec {
   const name = `${spec} ${shape.headDim} ${shape.kvHeads} ${shape.ropeFrequencies ? 'RoPE' : ''}`;
   let learned = trained.get(name);
   if (!learned) {
-    const samples = gaussianSamples(shape, TRAINING_VECTORS);
+    const samples = samplesFor(shape);
     learned = learn(spec, shape, { key: samples, value: samples });
     trained.set(name, learned);
   }

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ALL_CASES, LONG_CASES } from '../../test/matrix.ts';
+import { ALL_CASES, LONG_CASES, matrix } from '../../test/matrix.ts';
 import { InputError } from '../errors.ts';
 import { contractSuite, createTrained, HEAD_DIMS } from './codec.case.ts';
 import { createRopeFrequencies } from './parts/rope.ts';
@@ -40,7 +40,21 @@ const MORE_SPECS = [
   'vec-d8b12/vec-d4b12',
   'million-d3b6-own/million-d16b1',
 ];
-const SPECS = [...zoo, ...MORE_SPECS];
+/** One per kind of variant. */
+const VARIANTS = {
+  'tq4-haar': 'a dense rotation',
+  'tq4-r3-seed7': 'another rotation',
+  'tq3u-c-nc-n32': 'a mean, corrected norms, f32 norms',
+  'tq25-v-noqjl': 'halves by variance, no sign bits',
+  'kivi2g32-token': 'keys per token',
+  'kivi2g32-channel': 'values per channel',
+  'oscar2g32-xh': 'one norm across heads',
+  'tri30i16-rec/tq4': 'reconstructed keys',
+  'vec-d2b4-smooth': 'smoothing only',
+  'vec-d2b8-had': 'a Hadamard rotation only',
+  'million-d3b6-own/million-d16b1': 'a codebook per head and subvector, and one code per head',
+};
+const SPECS = [...zoo, ...matrix(MORE_SPECS, VARIANTS)];
 
 /** Head dims that a spec rejects, because its blocks or groups do not divide them. */
 function rejectedDims(spec: string): number[] {
@@ -88,7 +102,7 @@ for (const spec of SPECS) contractSuite({ spec, rejects: rejectedDims(spec), dim
 
 it('the contract covers every base name', () => {
   const bases = families.flatMap(family => family.bases);
-  const tested = new Set(SPECS.map(parseSpec).flatMap(({ key, value }) => [key.base, value.base]));
+  const tested = new Set([...zoo, ...MORE_SPECS].map(parseSpec).flatMap(({ key, value }) => [key.base, value.base]));
   const groupsOnly = (base: string) => base.match(/^oscar2g(16|64)$/);
   expect(bases.filter(base => !tested.has(base) && !groupsOnly(base))).toEqual([]);
 });

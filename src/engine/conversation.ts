@@ -7,9 +7,17 @@ import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
-import type { ChatMessage, RenderOptions } from '../model/template.ts';
-import type { AnswerDelta, Tool, ToolChoice } from './answer.ts';
-import { answerGrammar, answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
+import type { ChatMessage } from '../model/template.ts';
+import type { AnswerDelta } from './answer.ts';
+import {
+  answerGrammar,
+  answerMessage,
+  constrainText,
+  countSystemTokens,
+  prepareAnswer,
+  streamParts,
+} from './answer-stream.ts';
+import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
 import { throwIfDisposed } from './engine.ts';
 import {
   type GenerateOptions,
@@ -18,6 +26,7 @@ import {
   generate,
   maxPromptTokens,
   type OutputFormat,
+  type PromptDetails,
   prefill,
 } from './generate.ts';
 import type { Constraints } from './grammar/constraint.ts';
@@ -25,36 +34,10 @@ import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPrompt
 import type { Cancellation } from './request.ts';
 import { reuseTokens } from './reuse-tokens.ts';
 import { saveSession } from './session.ts';
+import { createSourceOf } from './sources.ts';
 import { createStream, type Result, type Stream, type StreamBody, type Token } from './stream.ts';
 import { decodeVectors, type Vectors } from './vector-decode.ts';
 import { checkLayer, checkTokens } from './vector-input.ts';
-
-/** Options of `chat` and of a conversation's answers. */
-export interface ChatOptions extends GenerateOptions {
-  /** For the chat template: variables such as `enable_thinking`, and the time. */
-  render?: RenderOptions;
-  /** Functions that the model may call. */
-  tools?: readonly Tool[];
-  /** Default: `auto` if there are tools. */
-  toolChoice?: ToolChoice;
-  /**
-   * Whether an answer may have several calls. Default: true for `auto`, otherwise false, since a model that must call
-   * often does not know when to stop.
-   */
-  parallelToolCalls?: boolean;
-}
-
-/** Options of `generate`. */
-export interface PromptOptions extends GenerateOptions {
-  /** Parse control tokens in the prompt's text (`<|im_start|>`). Only for trusted text. Default: false. */
-  parseSpecialTokens?: boolean;
-}
-
-/** The content of a message: text, or text parts. */
-export type MessageContent = NonNullable<ChatMessage['content']>;
-
-/** Text or token ids. */
-export type Prompt = string | readonly number[];
 
 /** A conversation with its own cache. It gives one answer at a time. */
 export interface Conversation extends AsyncDisposableLike {
@@ -102,16 +85,6 @@ export interface Conversation extends AsyncDisposableLike {
   dispose(): Promise<void>;
 }
 
-/** Options of `model.conversation`. */
-export interface ConversationOptions {
-  /** The system message. */
-  system?: string;
-  /** Earlier messages, oldest first, to continue a conversation. */
-  messages?: readonly ChatMessage[];
-  /** The tenant of its answers, unless they name another one. */
-  tenant?: string;
-}
-
 /** Where conversations answer. */
 export interface ConversationContext extends GenerationContext {
   constraints: Constraints;
@@ -130,11 +103,6 @@ interface ConversationStart {
 }
 
 const ANSWERING = 'This conversation is already answering. Wait until it has finished, or open another one.';
-
-export const startMessages = ({ system, messages = [] }: ConversationOptions = {}): ChatMessage[] => [
-  ...(system === undefined ? [] : [{ role: 'system', content: system }]),
-  ...messages,
-];
 
 /** `onRunning` is told when it starts and stops answering. An ephemeral conversation has one stream, and keeps nothing. */
 export function createConversation(
@@ -212,11 +180,11 @@ export function createConversation(
     options: GenerateOptions,
     cancellation: Cancellation,
     result: Result,
-    output?: OutputFormat,
+    details?: OutputFormat & PromptDetails,
   ) {
     const reader = ephemeral ? undefined : owner;
     try {
-      yield* generate(generation, prompt, { tenant, ...options }, result, cancellation, reader, output);
+      yield* generate(generation, prompt, { tenant, ...options }, result, cancellation, reader, details);
     } finally {
       ids = [...prompt, ...result.ids];
     }
@@ -235,7 +203,12 @@ export function createConversation(
     };
     const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
-    yield* streamParts(streamTokens(prompt, options, cancellation, result, answer.output), answer.parser, result);
+    const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
+    const snapshotAt = cache.sharesSnapshots
+      ? [countSystemTokens(engine, list, { ...render, tools, toolChoice }, prompt)]
+      : [];
+    const details = { ...answer.output, sourceOf, snapshotAt };
+    yield* streamParts(streamTokens(prompt, options, cancellation, result, details), answer.parser, result);
   }
 
   async function* streamText(...answer: Parameters<typeof streamDeltas>): AsyncGenerator<string, void, void> {

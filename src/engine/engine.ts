@@ -1,6 +1,7 @@
 /** A model's weights on a device, ready to run. The engine holds no KV cache: sequences with any plan run through it. */
+import { createSequence } from '../cache/create-sequence.ts';
 import { createKvCache, type KvCache, type KvCacheOptions } from '../cache/kv-cache.ts';
-import { createSequence, type Sequence } from '../cache/sequence.ts';
+import type { Sequence } from '../cache/sequence.ts';
 import { InputError } from '../errors.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';

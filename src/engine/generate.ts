@@ -14,7 +14,7 @@ import type { JsonSchema } from './grammar/schema.ts';
 import { measureLiveDivergence } from './live-divergence.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
-import type { Cancellation } from './request.ts';
+import type { Cancellation, Request } from './request.ts';
 import { createSampler, type Sampled, type SampleOptions } from './sample.ts';
 import type { Scheduler } from './scheduler.ts';
 import { createStopMatcher } from './stop.ts';
@@ -67,6 +67,9 @@ export interface OutputFormat {
   markers?: ReadonlyMap<number, string>;
 }
 
+/** What is known of a prompt besides its tokens. */
+export type PromptDetails = Pick<Request, 'sourceOf' | 'snapshotAt'>;
+
 /** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(
   generation: GenerationContext,
@@ -75,7 +78,7 @@ export async function* generate(
   result: Result,
   cancellation: Cancellation | undefined = options.signal,
   owner?: GenerationOwner,
-  { constraint, markers }: OutputFormat = {},
+  { constraint, markers, ...details }: OutputFormat & PromptDetails = {},
 ): AsyncGenerator<Token, void, void> {
   const { engine, scheduler, plan, context } = generation;
   const { onPrefill, maxTokens, signal, tenant = '', cacheSalt, readExact } = options;
@@ -119,7 +122,7 @@ export async function* generate(
   };
 
   const ended = scheduler.submit({
-    ...{ prompt, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken, readExact },
+    ...{ prompt, ...details, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken, readExact },
     maxTokens: maxNew,
     cancellation: {
       get aborted() {

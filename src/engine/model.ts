@@ -23,15 +23,14 @@ import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
 import type { AnswerDelta } from './answer.ts';
 import { type EncodeChatOptions, encodePrompt } from './answer-stream.ts';
+import { type Conversation, createConversation } from './conversation.ts';
 import {
   type ChatOptions,
-  type Conversation,
   type ConversationOptions,
-  createConversation,
   type Prompt,
   type PromptOptions,
   startMessages,
-} from './conversation.ts';
+} from './conversation-options.ts';
 import {
   type Engine,
   type EngineOptions,
@@ -66,7 +65,7 @@ export interface LoadOptions extends EngineOptions {
    * Default: room for four full contexts, or 1 GiB if that is more, as far as the memory allows.
    */
   kvMemory?: number;
-  /** Max conversations and requests that run at the same time; others wait. Default: 16, on webgpu 64. */
+  /** Max conversations and requests that run at the same time; others wait. Default: 32, on webgpu 64. */
   maxSequences?: number;
   /** Tokens per page. Default: 128. */
   pageTokens?: number;
@@ -94,7 +93,7 @@ export interface MemoryUse {
   pages: number;
   /** f16 tails and sinks of all conversations. */
   tails: number;
-  /** Sealed pages that are only kept for later prompts. They make room when it is needed. */
+  /** Pages and tails that are only kept for later prompts. They make room when it is needed. */
   cached: number;
   /** Everything that the device has allocated. */
   total: number;
@@ -201,7 +200,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     options.tiers?.length && tiersNotice(plan, overflow),
   ].filter(note => !!note);
   const capacity = engine.kvMemory;
-  const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 16);
+  const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 32);
   const eviction = openEviction(options.eviction);
   return createModel({
     engine,

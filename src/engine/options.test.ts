@@ -5,7 +5,7 @@ import { tinyModel } from '../../test/tiny-model.ts';
 import { InputError, UnsupportedError } from '../errors.ts';
 import type { RenderOptions } from '../model/template.ts';
 import type { EncodeChatOptions } from './answer-stream.ts';
-import type { ChatOptions, PromptOptions } from './conversation.ts';
+import type { ChatOptions, PromptOptions } from './conversation-options.ts';
 import { type LoadOptions, loadModel, type Model } from './model.ts';
 import {
   type chatRules,

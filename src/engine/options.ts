@@ -30,7 +30,7 @@ const bytes = number('a number of bytes above 0', value => value > 0);
 /** Options that loading, evaluation and calibration share. */
 export const engineRules = {
   profile: rule(
-    'a path, a URL, the bytes of a profile, or a profile from decodeProfile',
+    'a path, a name on the hub, a URL, the bytes of a profile, or a profile from decodeProfile',
     value => typeof value === 'string' || (typeof value === 'object' && value !== null),
   ),
   device: string("a device name such as 'auto'"),

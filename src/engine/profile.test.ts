@@ -1,8 +1,8 @@
 /** A model with a profile that is given, found or missing. */
 import { readFileSync, rmSync } from 'node:fs';
-import { copyFile, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { writeTempModel } from '../../test/gguf-writer.ts';
@@ -65,6 +65,24 @@ describe('a profile that is given', () => {
       await using loaded = await load(model, 'tq4-c', profile);
       expect([loaded.plan.spec, profileNotices(loaded)]).toEqual(['tq4-c', []]);
     }
+  });
+
+  it('by its name on the hub is found in the hub cache', async () => {
+    const folder = join(cache, 'hub', 'models--org--profiles', 'snapshots', 'a'.repeat(40));
+    await mkdir(folder, { recursive: true });
+    vi.stubEnv('HF_HUB_CACHE', join(cache, 'hub'));
+    await writeFile(join(folder, 'other.kvprofile'), foreign);
+    await writeFile(join(folder, basename(model).replace('.gguf', '.kvprofile')), bytes);
+    // Without a file, the one that is named after the model.
+    for (const name of ['org/profiles', `org/profiles:${basename(model).replace('.gguf', '.kvprofile')}`]) {
+      await using loaded = await load(model, 'tq4-c', name);
+      expect(loaded.plan.spec).toBe('tq4-c');
+    }
+    await expect(load(model, 'tq4-c', 'org/profiles:other.kvprofile')).rejects.toThrow(/for another model/);
+    await expect(load(model, 'tq4-c', 'org/none')).rejects.toThrow(
+      "there is no file 'org/none', and no such profile in the hub cache: run kvasir pull MODEL --profile org/none, and",
+    );
+    await expect(load(model, 'tq4-c', './none.kvprofile')).rejects.toThrow(/none\.kvprofile/);
   });
 
   it('for another model, damaged or aborted is an error', async () => {

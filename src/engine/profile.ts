@@ -39,7 +39,7 @@ export async function resolveProfile(
 ): Promise<ProfileSearch> {
   if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return {};
   const search: ProfileSearch = {};
-  if (input !== undefined) search.profile = await openProfile(input, options);
+  if (input !== undefined) search.profile = await openProfile(input, { ...options, modelFile: file.paths[0] });
   // Anything else would have to be read as a whole.
   const fingerprint = file.paths.length > 0 ? await modelFingerprint(file) : undefined;
   if (input === undefined && fingerprint !== undefined)

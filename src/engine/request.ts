@@ -1,4 +1,6 @@
 /** A request to the scheduler. */
+
+import type { LeafSource } from '../cache/eviction.ts';
 import type { Owner } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import type { Sampled, Sampler } from './sample.ts';
@@ -11,6 +13,10 @@ export interface Cancellation {
 /** A prompt to continue, and who is told about it. */
 export interface Request {
   readonly prompt: readonly number[];
+  /** Where later prompts are likely to part from this one, as numbers of its tokens: snapshots are taken there, too. */
+  readonly snapshotAt?: readonly number[];
+  /** Who wrote the token at a position of the prompt and the answer. */
+  readonly sourceOf?: (position: number) => LeafSource;
   /** Tenants get equal shares of the device. */
   readonly tenant: string;
   /** Requests with the same salt share prefixes. */

@@ -7,6 +7,7 @@ import {
   chooseVictim,
   notePass,
   promptRowsPerPass,
+  shouldRunAhead,
   warmingWait,
 } from './schedule.ts';
 
@@ -16,6 +17,24 @@ const request = (arrival: number, promptRows = 0, options: Partial<Candidate> = 
 });
 const rowsOf = (pieces: { request: Candidate; rows: number }[]) =>
   pieces.map(({ request, rows }) => [request.arrival, rows]);
+
+describe('the next pass is recorded while one runs', () => {
+  const ahead = (onDevice: number, onHost: number, passMs: number) => shouldRunAhead({ onDevice, onHost }, passMs, 3);
+
+  it('if the device samples all tokens; a chunk from the middle of a prompt has none', () => {
+    expect([ahead(0, 0, 60), ahead(1, 0, 60)]).toEqual([true, true]);
+  });
+
+  it('without rows that the host samples, if that gives more tokens per second in all', () => {
+    // Recording, 3 ms, is half of a pass, or little of it.
+    expect([ahead(1, 1, 6), ahead(8, 8, 6), ahead(1, 4, 6)]).toEqual([true, true, false]);
+    expect([ahead(1, 1, 60), ahead(8, 1, 60), ahead(15, 1, 60)]).toEqual([false, false, true]);
+  });
+
+  it('never if the host samples all of them', () => {
+    expect([ahead(0, 1, 1), ahead(0, 8, 1)]).toEqual([false, false]);
+  });
+});
 
 describe('the rows of a pass', () => {
   it('are one per decoding request, then prompts', () => {

@@ -58,6 +58,20 @@ export function chooseRows<T extends Candidate>(
   return [...pieces, ...chunks];
 }
 
+/** The rows of a pass that end with a sampled token. */
+export interface SampledRows {
+  onDevice: number;
+  onHost: number;
+}
+
+/**
+ * Whether the next pass is recorded while this one runs. It is then without the rows whose token the host samples (log
+ * probabilities, a grammar), which take part in every second pass only; but no pass waits until it is recorded. So two
+ * passes have 2 `onDevice` + `onHost` tokens instead of twice the sum, in less time: it must be more tokens per second.
+ */
+export const shouldRunAhead = ({ onDevice, onHost }: SampledRows, passMs: number, recordMs: number): boolean =>
+  onHost === 0 || (onDevice > 0 && recordMs * (2 * onDevice + onHost) > passMs * onHost);
+
 /** Waiting requests in the order of their admission: tenants with the fewest running requests first, then by arrival. */
 export function admissionOrder<T extends Pick<Candidate, 'arrival' | 'tenant'>>(
   waiting: readonly T[],

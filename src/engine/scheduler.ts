@@ -4,7 +4,8 @@
  * pass, deliver the tokens. The decisions are in schedule.ts.
  *
  * If the device samples, the next pass is recorded while the current one runs: its input is a handle of the sampled token,
- * whose id the host has not read yet. If a request ends with that token, its sequence holds one token too many.
+ * whose id the host has not read yet. If a request ends with that token, its sequence holds one token too many. Requests
+ * that the host samples are not ready before their token is delivered, so they are left out of that pass.
  */
 import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
@@ -23,6 +24,7 @@ import {
   type PassTimes,
   type Piece,
   promptRowsPerPass,
+  shouldRunAhead,
   warmingWait,
 } from './schedule.ts';
 import { createTask, type Task } from './task.ts';
@@ -46,14 +48,20 @@ interface Flight {
   tasks: readonly Task[];
   /** Those that read their prompt: tokens in the cache after the pass. */
   prompts: readonly { task: Task; held: number }[];
+  /** Copies of sequences as they are after the pass, to be kept when it has succeeded. */
+  snapshots: readonly Sequence[];
   delivered: Promise<void>;
-  /** Whether the device samples all its tokens. */
-  deviceSampled: boolean;
-  land(): void;
+  /** Whether the next pass is recorded before this one has ended. */
+  runsAhead: boolean;
+  /** To deliver its tokens. */
+  results: readonly (() => void)[];
   started: number;
   decodeRows: number;
   promptRows: number;
 }
+
+/** Fewer tokens are not worth waiting for. */
+const MIN_SHARED_TOKENS = 16;
 
 const TOO_SMALL =
   'The KV cache is too small for this request alone. Raise kvMemory, use a codec with fewer bits, or shorten the prompt.';
@@ -66,6 +74,8 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   let preemptions = 0;
   let times: PassTimes = {};
   let lastLanding = 0;
+  /** How long the host last took to record a pass without prompts. */
+  let recordMs = 0;
   let isLooping = false;
   let wakeUp: () => void = () => {};
   /** How long requests may still wait for pages from the tiers, in ms. */
@@ -86,8 +96,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     } catch (error) {
       fail([task], error);
     } finally {
-      // After an error the content is unknown.
-      if (task.error !== undefined) sequence?.dispose();
+      if (task.error !== undefined) sequence?.discard();
       task.settle();
     }
   };
@@ -150,7 +159,11 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     for (;;) {
       const isAlone = running.size === 0;
       try {
-        if (hasRoom(task)) return cache.open(tokens, request.salt, request.owner);
+        if (hasRoom(task)) {
+          const sequence = cache.open(tokens, request.salt, request.owner);
+          if (request.sourceOf) sequence.setSources(request.sourceOf);
+          return sequence;
+        }
       } catch (error) {
         if (isAlone || !(error instanceof CapacityError)) fail([task], error);
       }
@@ -158,15 +171,14 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     }
   };
 
-  /** Whether a running prompt will soon have sealed more of this one than is known: then waiting is cheaper. */
+  /** Whether a running prompt will soon have read more of this one than is known: then waiting is cheaper. */
   const isBeingComputed = ({ tokens, request }: Task): boolean => {
-    if (!cache.sharesLeaves) return false;
-    const { pageTokens } = plan;
     const known = cache.known(tokens, request.salt);
     return [...running].some(other => {
       if (other.request.salt !== request.salt || other.promptRows === 0 || other.ended) return false;
-      const shared = Math.floor(sharedLength(other.tokens, tokens) / pageTokens) * pageTokens;
-      return shared > known && other.sequence!.length <= shared;
+      const shared = sharedLength(other.tokens, tokens);
+      const point = cache.sharesLeaves ? shared : (other.request.snapshotAt?.findLast(one => one <= shared) ?? 0);
+      return point > known && point >= MIN_SHARED_TOKENS && other.sequence!.length <= point;
     });
   };
 
@@ -179,17 +191,19 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   const bytesFor = (pieces: readonly Piece<Task>[]): number =>
     pieces.reduce((sum, { request: task, rows }) => sum + task.sequence!.bytesFor(rows), 0);
 
-  /** Makes room for the leaves and tails of the rows; takes requests off the device until they fit. */
-  const reserve = (chosen: Piece<Task>[]): Piece<Task>[] => {
-    let pieces = chosen;
+  /**
+   * The rows of the next pass, with room for their leaves and tails: requests are taken off the device until the rows of
+   * the others fit. Those are chosen again, because a pass may have had rows of the request that made room only.
+   */
+  const reserve = (choose: () => Piece<Task>[]): Piece<Task>[] => {
     for (;;) {
+      const pieces = choose();
       if (cache.makeRoom(bytesFor(pieces))) return pieces;
       // What is in flight can make room only after it has landed.
       if ([...running].some(({ flights }) => flights > 0)) return [];
       const victim = chooseVictim([...running])!;
       if (running.size === 1) fail([victim], new CapacityError(TOO_SMALL));
       else if (!preemptParked()) preempt(victim);
-      pieces = pieces.filter(({ request: task }) => running.has(task) && !task.ended);
     }
   };
 
@@ -227,6 +241,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
       const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, tasks[i]]));
       const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
       const decodeRows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0) - promptRows;
+      const begun = performance.now();
       const pass = await forward(device, config, weights, rope, scratch, chunks, {
         onLogits: (chunk, _row, logits) => addResult(taskOf.get(chunk)!, sampler => sampler.sample(logits)),
         onToken: (chunk, id) => addResult(taskOf.get(chunk)!, sampler => sampler.accept(id)),
@@ -235,24 +250,26 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
         },
       });
       batchSize.adapt(promptRows + decodeRows, pass.longestBlockMs);
-      return { chunks, promptRows, decodeRows, delivered: pass.delivered };
+      if (promptRows === 0) recordMs = performance.now() - begun;
+      const snapshots = tasks.flatMap(task => takeSnapshot(task) ?? []);
+      return { chunks, promptRows, decodeRows, snapshots, delivered: pass.delivered };
     });
     if (!recorded) return undefined;
-    const { chunks, delivered, decodeRows, promptRows } = recorded;
+    const { chunks, delivered, snapshots, decodeRows, promptRows } = recorded;
     for (const task of tasks) {
       task.flights++;
       task.lastTurn = turns++;
     }
     // It may fail before it is landed.
     delivered.catch(() => {});
-    const deviceSampled = chunks.every(({ logits, sampling }) => logits === 'none' || sampling);
-    const land = () => {
-      for (const result of results) result();
-    };
+    const sampled = chunks.filter(({ logits }) => logits !== 'none');
+    const onDevice = sampled.filter(({ sampling }) => sampling).length;
+    const sampledRows = { onDevice, onHost: sampled.length - onDevice };
+    const runsAhead = shouldRunAhead(sampledRows, times.decode ?? Number.POSITIVE_INFINITY, recordMs);
     const prompts = chunks.flatMap((chunk, i) =>
       chunk.prefill ? [{ task: tasks[i], held: chunk.sequence.length }] : [],
     );
-    return { tasks, prompts, delivered, deviceSampled, land, started, decodeRows, promptRows };
+    return { tasks, prompts, snapshots, delivered, runsAhead, results, started, decodeRows, promptRows };
   };
 
   const createChunk = (task: Task, rows: number): Chunk => {
@@ -283,26 +300,38 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     }
   };
 
+  /** Copies a sequence after its chunk is recorded: the next pass, which may be recorded before this one ends, changes it. */
+  const takeSnapshot = (task: Task): Sequence | undefined => {
+    const { sequence, snapshotPoints } = task;
+    try {
+      return sequence && snapshotPoints.includes(sequence.length) ? cache.snapshot(sequence) : undefined;
+    } catch (error) {
+      fail([task], error);
+      return undefined;
+    }
+  };
+
   const notePrompt = (task: Task, held: number) => {
     if (task.ended || !task.sequence) return;
     try {
       task.request.onPrefill(held);
-      if (held === task.promptEnd) cache.snapshot(task.sequence);
     } catch (error) {
       fail([task], error);
     }
   };
 
   const land = async (flight: Flight) => {
-    const { tasks, decodeRows, promptRows, started } = flight;
+    const { tasks, snapshots, decodeRows, promptRows, started } = flight;
     try {
       await flight.delivered;
       for (const { task, held } of flight.prompts) notePrompt(task, held);
-      flight.land();
+      for (const deliverToken of flight.results) deliverToken();
       const now = performance.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });
       lastLanding = now;
+      for (const snapshot of snapshots) cache.keep(snapshot);
     } catch (error) {
+      for (const snapshot of snapshots) snapshot.dispose();
       fail(tasks, error);
     }
     for (const task of tasks) task.flights--;
@@ -319,13 +348,15 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     }
     admit();
     const { rows } = engine.batchSize;
-    const active = [...running].filter(task => !task.ended);
-    const decoding = active.some(task => task.promptRows === 0);
-    const pieces = reserve(chooseRows(active, rows, promptRowsPerPass(times, decoding, rows)));
+    const pieces = reserve(() => {
+      const active = [...running].filter(task => !task.ended);
+      const decoding = active.some(task => task.promptRows === 0);
+      return chooseRows(active, rows, promptRowsPerPass(times, decoding, rows));
+    });
     const flight = pieces.length > 0 ? await start(pieces) : undefined;
     if (flying) await land(flying);
     idle &&= pieces.length === 0 && ![...waiting, ...running].some(task => task.ended);
-    if (!flight || flight.deviceSampled) return { flying: flight, idle };
+    if (!flight || flight.runsAhead) return { flying: flight, idle };
     await land(flight);
     return { idle };
   };

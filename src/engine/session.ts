@@ -72,7 +72,10 @@ export async function saveSession(
 }
 
 function checkSavable({ leaf }: Plan): void {
-  if (leaf.exact) throw new UnsupportedError('Shadow mode has no sessions. Load the model without shadow.');
+  if (!leaf.exact) return;
+  throw new UnsupportedError(
+    'Sessions cannot be saved or restored in shadow mode, which keeps every page twice. Load the model without shadow.',
+  );
 }
 
 /** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */

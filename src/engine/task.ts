@@ -17,6 +17,8 @@ export interface Task extends Candidate {
   isWarmedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;
+  /** Numbers of tokens of the prompt at which snapshots are taken, ascending; its end is one of them. */
+  readonly snapshotPoints: readonly number[];
   /** The next token, sampled on the device and not read yet. */
   handle?: number;
   /** Tokens that are sampled, or are being sampled. */
@@ -44,8 +46,14 @@ export function createTask(request: Request, arrival: number, settle: () => void
     started: false,
     ended: false,
     get promptRows() {
-      const rows = Math.max(0, this.promptEnd - (this.sequence?.length ?? 0));
-      return Math.min(rows, this.sequence?.maxChunk ?? rows);
+      const held = this.sequence?.length ?? 0;
+      if (held >= this.promptEnd) return 0;
+      // A chunk ends where a snapshot is taken.
+      const end = this.snapshotPoints.find(point => point > held)!;
+      return Math.min(end - held, this.sequence?.maxChunk ?? end);
+    },
+    get snapshotPoints() {
+      return [...(request.snapshotAt ?? []), this.promptEnd];
     },
     get ready() {
       if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;

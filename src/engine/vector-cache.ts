@@ -4,8 +4,9 @@
  *
  * Calls of one cache run one after the other, in the order in which they were made.
  */
+import { createSequence } from '../cache/create-sequence.ts';
 import { createPool } from '../cache/pool.ts';
-import { createSequence, type Sequence } from '../cache/sequence.ts';
+import type { Sequence } from '../cache/sequence.ts';
 import type { SessionSource, SessionTarget } from '../cache/session-io.ts';
 import { writeTail } from '../cache/tail.ts';
 import { checkShape, createCodec, type KvLearned, type KvShape } from '../codec/kv.ts';

@@ -29,6 +29,8 @@ describe('f16', () => {
   it('saturates instead of overflowing', () => {
     expect(roundF16(1e9)).toBe(65504);
     expect(roundF16(-3e38)).toBe(-65504);
+    expect(roundF16(Number.NEGATIVE_INFINITY)).toBe(-65504);
+    expect(toF16(Number.NaN)).toBe(0);
   });
 
   it('decodes infinities and NaN', () => {

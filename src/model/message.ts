@@ -91,6 +91,10 @@ function checkToolCall(call: unknown, path: string): void {
     );
 }
 
+/** The content of a message as one string. */
+export const textOf = ({ content }: Pick<ChatMessage, 'content'>): string =>
+  typeof content === 'string' ? content : (content?.map(part => part.text).join('\n') ?? '');
+
 /**
  * Converts messages for templates: content becomes one string (or null), and the arguments of tool calls become
  * objects, since most templates write `arguments | tojson`, which would quote JSON text a second time.
@@ -99,7 +103,7 @@ export function templateMessages(messages: readonly ChatMessage[]): Record<strin
   checkMessages(messages);
   return messages.map(({ role, content, tool_calls, ...rest }) => ({
     role,
-    content: typeof content === 'string' ? content : (content?.map(part => part.text).join('\n') ?? null),
+    content: content === null || content === undefined ? null : textOf({ content }),
     ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
     // Some templates test whether the key exists.
     ...(tool_calls && { tool_calls: tool_calls.map(withParsedArguments) }),

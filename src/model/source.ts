@@ -72,8 +72,20 @@ export async function fileSource(path: string): Promise<ByteSource> {
 /** The sha256 of Blobs for which it is known, in hex. */
 export const knownHashes = new WeakMap<Blob, string>();
 
+/** A browser does not read a File whose file on disk was changed, moved or deleted after it had been chosen. */
+export const unreadableError = (name: string, cause: unknown): InputError =>
+  new InputError(`${name} cannot be read (${(cause as Error).message}). If the file was changed, choose it again.`, {
+    cause,
+  });
+
+/** Chromium reports a size of 0 for a file that is gone. */
+export function checkPresent({ name, size }: File): void {
+  if (size === 0) throw unreadableError(name, new Error('it is empty, or was moved or deleted'));
+}
+
 /** A Blob or a browser's File. */
 export function blobSource(blob: Blob, name = 'name' in blob ? String(blob.name) : 'blob'): ByteSource {
+  if ('name' in blob) checkPresent(blob as File);
   const readChunks = createChunkReader();
   const fill: ReadInto = async (offset, into) => {
     let done = 0;
@@ -83,8 +95,7 @@ export function blobSource(blob: Blob, name = 'name' in blob ? String(blob.name)
         done += chunk.length;
       }
     } catch (cause) {
-      const { message } = cause as Error;
-      throw new InputError(`${name} cannot be read (${message}). If the file was changed, choose it again.`, { cause });
+      throw unreadableError(name, cause);
     }
   };
   return { ...createSource(name, blob.size, fill, async () => {}), sha256: knownHashes.get(blob) };

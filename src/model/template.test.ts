@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
+import { cpuTime } from '../../test/cpu-time.ts';
 import { FormatError, InputError } from '../errors.ts';
 import { readCostOf } from './template/bounded.ts';
 import { createChatTemplate } from './template.ts';
@@ -143,9 +144,9 @@ const HOSTILE: Record<string, string> = {
 
 describe('a hostile template fails quickly with a FormatError', () => {
   it.each(Object.entries(HOSTILE))('%s', (_, source) => {
-    const started = performance.now();
+    const started = cpuTime();
     expect(() => createChatTemplate({ source }).render(chat)).toThrow(FormatError);
-    expect(performance.now() - started).toBeLessThan(1000);
+    expect(cpuTime() - started).toBeLessThan(1000);
   });
 
   it('cannot access JavaScript objects', () => {

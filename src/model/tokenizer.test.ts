@@ -1,10 +1,11 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { cpuTime } from '../../test/cpu-time.ts';
 import { FormatError, InputError, UnsupportedError } from '../errors.ts';
 import { encodeChat } from './chat.ts';
 import { createChatTemplate } from './template.ts';
 import { bytesToUnicode, byteToUnicode } from './tokenizer/bytes.ts';
-import { preTokenizerNames } from './tokenizer/pre-tokenizer.ts';
+import { preTokenizerNames, preTokenizerRule } from './tokenizer/pre-tokenizer.ts';
 import { createTokenizer } from './tokenizer.ts';
 
 const bytes = Array.from({ length: 256 }, (_, byte) => byte);
@@ -199,12 +200,14 @@ describe('a vocabulary in a model file', () => {
     }
   });
 
-  it.each(preTokenizerNames)('is split in bounded time on hostile text: %s', pre => {
+  // Names that share a rule split alike.
+  const oneNamePerRule = new Map(preTokenizerNames.map(name => [preTokenizerRule(name), name])).values();
+  it.each([...oneNamePerRule])('is split in bounded time on hostile text: %s', pre => {
     const tokenizer = bpe({ 'tokenizer.ggml.pre': pre });
-    const started = performance.now();
+    const started = cpuTime();
     for (const char of [' ', '\n', 'a', 'A', '1', '!', '中', '\u0301', ' \n', "'s"]) {
       tokenizer.encode(`${char.repeat(20_000)}x`);
     }
-    expect(performance.now() - started).toBeLessThan(5000);
+    expect(cpuTime() - started).toBeLessThan(5000);
   });
 });

@@ -1,8 +1,8 @@
 /** Automatic plans: bits by sensitivity, within a memory budget, with exact byte counts. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { createSequence } from '../cache/create-sequence.ts';
 import { createPool } from '../cache/pool.ts';
-import { createSequence } from '../cache/sequence.ts';
 import { codeBits } from '../codec/codec.ts';
 import { learn } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';

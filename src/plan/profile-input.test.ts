@@ -74,7 +74,7 @@ describe('rejected', () => {
     [new Int16Array(4), 'an Int16Array'],
   ])('%j', async (input, description) => {
     await expect(openProfile(input as ProfileInput)).rejects.toThrow(InputError);
-    await expect(openProfile(input as ProfileInput)).rejects.toThrow(`A profile is a path, a URL,`);
+    await expect(openProfile(input as ProfileInput)).rejects.toThrow(`A profile is a path, a name on the hub, a URL,`);
     await expect(openProfile(input as ProfileInput)).rejects.toThrow(`; got ${description}.`);
   });
 

@@ -1,23 +1,39 @@
-/** Opens a profile from a path, a URL, or its bytes in any form that Node and browsers have. */
+/** Opens a profile from a path, a hub name, a URL, or its bytes in any form that Node and browsers have. */
 import { describeValue, isPlainObject } from '../describe-value.ts';
 import { FormatError, InputError } from '../errors.ts';
 import { type BytesInput, isFileUrl, openBytes, parseIfUrl, pathOfFileUrl } from '../model/open-bytes.ts';
 import { isProfileStart, type Profile } from './profile.ts';
 import { checkProfileSize, decodeSource, readProfile } from './profile-store.ts';
 
-/** A path, an http, https or file URL (string or `URL`), the file's bytes, or a profile from `decodeProfile`. */
+/**
+ * A path, a name on the hub (`org/repo` or `org/repo:file.kvprofile`) that is in the hub cache, an http, https or file
+ * URL (string or `URL`), the file's bytes, or a profile from `decodeProfile`.
+ */
 export type ProfileInput = string | BytesInput | Profile;
 
-export async function openProfile(input: ProfileInput, { signal }: { signal?: AbortSignal } = {}): Promise<Profile> {
+export interface ProfileOpenOptions {
+  signal?: AbortSignal;
+  /** Path of the model, to choose among several profiles of a repository. */
+  modelFile?: string;
+}
+
+export async function openProfile(
+  input: ProfileInput,
+  { signal, modelFile }: ProfileOpenOptions = {},
+): Promise<Profile> {
   const source = parseIfUrl(input);
-  if (typeof source === 'string') return readProfile(source);
+  if (typeof source === 'string') {
+    // Node only: package.json leaves it out of browser bundles, where every string is a URL.
+    const { resolveProfilePath } = await import('../model/hub/resolve.ts');
+    return readProfile(await resolveProfilePath(source, { modelFile }));
+  }
   if (isFileUrl(source)) return readProfile(pathOfFileUrl(source));
   if (isProfile(source)) return source;
   const opened = await openBytes(source, { signal, checkSize: checkProfileSize, checkStart });
   if (opened) return decodeSource(opened);
   throw new InputError(
-    'A profile is a path, a URL, a File, Blob, Uint8Array, ArrayBuffer or Response, or a decoded profile; got ' +
-      `${describeValue(source)}.`,
+    'A profile is a path, a name on the hub, a URL, a File, Blob, Uint8Array, ArrayBuffer or Response, or a decoded ' +
+      `profile; got ${describeValue(source)}.`,
   );
 }
 

@@ -15,7 +15,7 @@ import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
 import { FormatError, UnsupportedError } from '../errors.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
-import { toHex } from '../sha256.ts';
+import { sha256, toHex } from '../sha256.ts';
 
 export type NumberType = 'f16' | 'f32';
 
@@ -162,7 +162,7 @@ export async function encodeProfile(
     });
     offset += pad4(BYTES_PER_NUMBER[type] * length);
   });
-  bytes.set(await sha256(bytes.subarray(0, offset)), offset);
+  bytes.set(sha256(bytes.subarray(0, offset)), offset);
   return bytes;
 }
 
@@ -199,7 +199,7 @@ export async function decodeProfile(bytes: Uint8Array<ArrayBuffer>, name = 'The 
     'its header is truncated',
   );
   const hash = bytes.subarray(end);
-  const actual = await sha256(bytes.subarray(0, end));
+  const actual = sha256(bytes.subarray(0, end));
   check(
     actual.every((byte, i) => byte === hash[i]),
     'its checksum does not match: it is truncated or damaged',
@@ -345,11 +345,6 @@ function checkMeasurements(list: unknown, check: Check): PlanMeasurement[] {
 const isSpec = (x: unknown): x is string => typeof x === 'string' && SPEC_PATTERN.test(x);
 
 const asRecord = (x: unknown): Record<string, unknown> => (typeof x === 'object' && x !== null ? { ...x } : {});
-
-/** Uses Web Crypto, which Node and browsers have. */
-async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
-  return new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
-}
 
 /** A profile with all of `added`, and what it lacks from `earlier`, which was calibrated for other codecs. */
 export function mergeProfiles(earlier: ProfileContent | undefined, added: ProfileContent): ProfileContent {

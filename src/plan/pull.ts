@@ -1,8 +1,6 @@
 /** Downloads models from the hub, each with its profile if there is one, and profiles alone. */
-import { posix } from 'node:path';
 import { InputError, KvasirError, UnsupportedError } from '../errors.ts';
 import { fingerprintFiles } from '../model/fingerprint.ts';
-import { cacheDir, listSnapshotFiles, listSnapshots, repoDir, snapshotPath } from '../model/hub/cache.ts';
 import { bulletList } from '../model/hub/format.ts';
 import { type ProfileName, parseProfileName, requireModelName } from '../model/hub/name.ts';
 import {
@@ -15,6 +13,7 @@ import {
   storeFiles,
 } from '../model/hub/pull.ts';
 import { fetchFileInfo } from '../model/hub/remote-files.ts';
+import { findCachedProfile, matchProfile, type ProfileSearchOptions } from '../model/hub/resolve.ts';
 import { profileNames } from '../model/profile-name.ts';
 import { checkProfileSize, kvasirCacheDir, readProfile } from './profile-store.ts';
 
@@ -119,21 +118,12 @@ async function storeProfile(
   return stored;
 }
 
-export interface ProfileOptions extends HubOptions {
-  /** File name of the model, to choose among several profiles. */
-  modelFile?: string;
-}
-
 /** The path of a profile in the hub cache, downloaded unless it is there. */
-export async function pullProfile(name: ProfileName, options: ProfileOptions = {}): Promise<string> {
-  const { env, revision = 'main', modelFile } = options;
-  const dir = repoDir(cacheDir(env), name.repo);
-  for (const commit of await listSnapshots(dir, revision)) {
-    const file = findProfile(await listSnapshotFiles(dir, commit, '.kvprofile'), name, modelFile);
-    if (file !== undefined) return snapshotPath(dir, commit, file);
-  }
+export async function pullProfile(name: ProfileName, options: HubOptions & ProfileSearchOptions = {}): Promise<string> {
+  const cached = await findCachedProfile(name, options);
+  if (cached !== undefined) return cached;
   const opened = await openRepo(name.repo, options);
-  const file = chooseProfile(listProfiles(opened), name, modelFile);
+  const file = chooseProfile(listProfiles(opened), name, options.modelFile);
   return (await storeProfile(opened, file, opened, file, undefined, options)).path;
 }
 
@@ -146,17 +136,8 @@ function requireProfileName(text: string): ProfileName {
 const listProfiles = ({ listing }: OpenedRepo): string[] =>
   [...listing.files.keys()].filter(file => /\.kvprofile$/i.test(file));
 
-/** The named file, else the one named after the model, else the only one. */
-function findProfile(available: string[], { file }: ProfileName, modelFile?: string): string | undefined {
-  if (file !== undefined) return available.find(name => name === file);
-  const own = modelFile === undefined ? [] : profileNames(posix.basename(modelFile));
-  const matches = available.filter(name => own.includes(posix.basename(name)));
-  if (matches.length === 1) return matches[0];
-  return available.length === 1 ? available[0] : undefined;
-}
-
 function chooseProfile(available: string[], name: ProfileName, modelFile?: string): string {
-  const found = findProfile(available, name, modelFile);
+  const found = matchProfile(available, name, modelFile);
   if (found !== undefined) return found;
   if (available.length === 0) throw new InputError(`${name.repo} has no profile (.kvprofile): check the name`);
   const problem = name.file === undefined ? 'has several profiles' : `has no ${name.file}`;

@@ -23,6 +23,48 @@ export async function openFolder(path: string, create = true): Promise<FileSyste
   return folder;
 }
 
+/** Part of the standard; TypeScript has it among the types of Workers only. */
+export interface SyncAccessHandle {
+  getSize(): number;
+  read(into: Uint8Array, options: { at: number }): number;
+  write(bytes: Uint8Array, options: { at: number }): number;
+  truncate(bytes: number): void;
+  flush(): void;
+  close(): void;
+}
+
+/** Opens a file to be read and written in place, by nobody else, which only a Worker can. */
+export async function openInPlace(path: string, create: boolean): Promise<SyncAccessHandle> {
+  checkInPlace();
+  const handle = (await openFile(path, create)) as FileSystemFileHandle & {
+    createSyncAccessHandle(): Promise<SyncAccessHandle>;
+  };
+  return handle.createSyncAccessHandle();
+}
+
+/** A Worker or tab that has just been closed may have its files open for a moment longer. */
+const CLOSE_WAIT_MS = 2000;
+const CLOSE_RETRY_MS = 50;
+
+/** Runs what needs a file that nobody has open, again for a while if somebody has. */
+export async function whenClosed<T>(run: () => Promise<T>): Promise<T> {
+  const end = performance.now() + CLOSE_WAIT_MS;
+  for (;;)
+    try {
+      return await run();
+    } catch (error) {
+      if ((error as Error).name !== 'NoModificationAllowedError' || performance.now() > end) throw error;
+      await new Promise(resolve => setTimeout(resolve, CLOSE_RETRY_MS));
+    }
+}
+
+/** Throws where no file can be opened in place. */
+export function checkInPlace(): void {
+  const { FileSystemFileHandle } = globalThis as { FileSystemFileHandle?: { prototype: object } };
+  if (!FileSystemFileHandle || !('createSyncAccessHandle' in FileSystemFileHandle.prototype))
+    throw new UnsupportedError('Models and pages are stored by a Worker. Load the model with startWorker.');
+}
+
 export async function openFile(path: string, create: boolean): Promise<FileSystemFileHandle> {
   const names = splitPath(path);
   if (names.length === 0) throw new InputError(`'${path}' is not the path of a file. Use names, with / between them.`);
@@ -39,8 +81,10 @@ function splitPath(path: string): string[] {
 
 export async function* readFile(path: string): AsyncGenerator<Uint8Array, void> {
   const failed = (error: unknown) => throwStorageError(path, 'read', error);
-  const handle = await openFile(path, false).catch(failed);
-  const reader = (await handle.getFile()).stream().getReader();
+  const file = await (await openFile(path, false).catch(failed)).getFile().catch(failed);
+  // What is left of a first write that a closing tab has cut off.
+  if (file.size === 0) throw new InputError(`${path} is not stored here.`);
+  const reader = file.stream().getReader();
   try {
     for (;;) {
       const { value, done } = await reader.read().catch(failed);
@@ -63,8 +107,9 @@ export async function writeFile(path: string, chunks: AsyncIterable<Uint8Array>)
     await stream.close().catch(failed);
   } catch (error) {
     await stream.abort().catch(() => {});
-    // A file that did not exist before was created empty.
-    if ((await handle.getFile()).size === 0) await deleteStored(path);
+    // A file that did not exist before was created empty. Another tab may be writing it.
+    const { size } = await handle.getFile().catch(() => ({ size: 0 }));
+    if (size === 0) await deleteStored(path).catch(() => {});
     throw error;
   }
 }
@@ -76,7 +121,11 @@ export async function listFiles(): Promise<StoredFile[]> {
     for await (const handle of entriesOf(folder)) {
       const name = path + handle.name;
       if (handle.kind === 'directory') await walk(handle as FileSystemDirectoryHandle, `${name}/`);
-      else files.push({ path: name, bytes: (await (handle as FileSystemFileHandle).getFile()).size });
+      else {
+        // Another tab may have deleted it since.
+        const file = await (handle as FileSystemFileHandle).getFile().catch(() => undefined);
+        if (file) files.push({ path: name, bytes: file.size });
+      }
     }
   };
   await walk(await openFolder(''), '');
@@ -84,18 +133,24 @@ export async function listFiles(): Promise<StoredFile[]> {
 }
 
 /** Not in the type definitions of every TypeScript version. */
-const entriesOf = (folder: FileSystemDirectoryHandle) =>
+export const entriesOf = (folder: FileSystemDirectoryHandle) =>
   (folder as unknown as { values(): AsyncIterable<FileSystemHandle> }).values();
 
 /** Deletes a stored file, or a folder and all that is in it; without a path, everything. */
 export async function deleteStored(path = ''): Promise<void> {
   const names = splitPath(path);
-  if (names.length === 0) for (const { path } of await listFiles()) await deleteStored(path);
-  else {
-    const failed = (error: unknown) => throwStorageError(path, 'deleted', error);
-    const folder = await openFolder(names.slice(0, -1).join('/'), false).catch(failed);
-    await folder.removeEntry(names.at(-1)!, { recursive: true }).catch(failed);
-  }
+  if (names.length === 0) return deleteAll();
+  const failed = (error: unknown) => throwStorageError(path, 'deleted', error);
+  const folder = await openFolder(names.slice(0, -1).join('/'), false).catch(failed);
+  await whenClosed(() => folder.removeEntry(names.at(-1)!, { recursive: true })).catch(failed);
+}
+
+/** One file that is in use does not keep the others from being deleted. */
+async function deleteAll(): Promise<void> {
+  const results = await Promise.allSettled((await listFiles()).map(({ path }) => deleteStored(path)));
+  const failed = results.find(({ status }) => status === 'rejected') as PromiseRejectedResult | undefined;
+  // Another tab may have been faster.
+  if (failed && (await listFiles()).length > 0) throw failed.reason;
 }
 
 /** Throws the typed error for a failure of the browser's storage. */

@@ -79,58 +79,62 @@ export function createApp(options: AppOptions): App {
     });
   };
 
-  const handle = (route: Route) => async (context: Context) => {
-    const id = randomUUID().replaceAll('-', '');
-    const started = performance.now();
-    const request = context.req.raw;
-    const leave = followSignal(request.signal);
-    let tenant: string | undefined;
-    let response: Response;
-    try {
-      const owner = route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
-      tenant = owner.name;
-      const body = route.schema ? await readBody(request, route.schema(limits), limits) : undefined;
-      if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
-      const exchange: Exchange = {
-        ...{ id, request, backend, jobs, limits, metrics, names },
-        tenant: owner,
-        signal: leave.signal,
-        slotPath: options.slotPath,
-        param: name => context.req.param(name) ?? '',
-        query: name => context.req.query(name),
-        resolveModel(name) {
-          if (name != null && !names.includes(name)) throw modelNotFound(name, names);
-          return name ?? names[0];
-        },
-        json: (value, status = 200) =>
-          new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
-        stream: events =>
-          sseResponse(events, {
-            heartbeatMs,
-            heartbeat: route.isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
-            formatError(error) {
-              const shown = asError(error);
-              if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
-              return formatEvent(route.isAnthropic ? anthropicError(shown) : openaiError(shown), 'error');
-            },
-            onLeave: () => leave.abort(),
-          }),
-      };
-      response = await route.handle(exchange, body);
-    } catch (error) {
-      response = errorResponse(asError(error), route.isAnthropic, id);
-    }
-    response.headers.set('x-request-id', id);
-    if (route.isAnthropic) response.headers.set('request-id', id);
-    if (options.logRequests)
-      logger?.info(
-        {
-          ...{ id, tenant, method: route.method, path: route.path, status: response.status },
-          ms: Math.round(performance.now() - started),
-        },
-        'request',
-      );
-    return response;
+  const handle = (route: Route) => {
+    // Once: zod compiles a schema when it is first used.
+    const schema = route.schema?.(limits);
+    return async (context: Context) => {
+      const id = randomUUID().replaceAll('-', '');
+      const started = performance.now();
+      const request = context.req.raw;
+      const leave = followSignal(request.signal);
+      let tenant: string | undefined;
+      let response: Response;
+      try {
+        const owner = route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
+        tenant = owner.name;
+        const body = schema ? await readBody(request, schema, limits) : undefined;
+        if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
+        const exchange: Exchange = {
+          ...{ id, request, backend, jobs, limits, metrics, names },
+          tenant: owner,
+          signal: leave.signal,
+          slotPath: options.slotPath,
+          param: name => context.req.param(name) ?? '',
+          query: name => context.req.query(name),
+          resolveModel(name) {
+            if (name != null && !names.includes(name)) throw modelNotFound(name, names);
+            return name ?? names[0];
+          },
+          json: (value, status = 200) =>
+            new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
+          stream: events =>
+            sseResponse(events, {
+              heartbeatMs,
+              heartbeat: route.isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
+              formatError(error) {
+                const shown = asError(error);
+                if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
+                return formatEvent(route.isAnthropic ? anthropicError(shown) : openaiError(shown), 'error');
+              },
+              onLeave: () => leave.abort(),
+            }),
+        };
+        response = await route.handle(exchange, body);
+      } catch (error) {
+        response = errorResponse(asError(error), route.isAnthropic, id);
+      }
+      response.headers.set('x-request-id', id);
+      if (route.isAnthropic) response.headers.set('request-id', id);
+      if (options.logRequests)
+        logger?.info(
+          {
+            ...{ id, tenant, method: route.method, path: route.path, status: response.status },
+            ms: Math.round(performance.now() - started),
+          },
+          'request',
+        );
+      return response;
+    };
   };
 
   for (const route of routes) app.on(route.method.toUpperCase(), route.path, handle(route));

@@ -1,6 +1,7 @@
 /** Metrics for Prometheus: vLLM's names where it has them, so that its dashboards work, and `kvasir_` for the rest. */
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { Finish } from '../engine/stream.ts';
+import { createAdvisorMetrics } from './advisor-metrics.ts';
 import type { Backend } from './backend.ts';
 import { createTierMetrics } from './tier-metrics.ts';
 
@@ -57,6 +58,7 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
   const capacity = gauge('kvasir_kv_capacity_bytes', 'Max bytes of the KV cache.');
   const evictions = counter('kvasir_evictions_total', 'Sealed pages that were evicted.');
   const restarts = counter('kvasir_engine_restarts_total', 'Restarts of the engine process.');
+  const setAdvisor = createAdvisorMetrics(gauge, counter);
   const setTiers = createTierMetrics(gauge, counter);
   const ready = gauge('kvasir_engine_ready', 'Whether the engine answers.');
 
@@ -77,6 +79,7 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
     capacity.set(stats.capacity);
     set(preemptions, stats.preemptions);
     set(evictions, stats.evictions);
+    setAdvisor(stats.eviction.advisor);
     setTiers(stats.tiers);
     const { pages, cached, tails } = stats.memory;
     for (const [state, bytes] of Object.entries({ used: pages, cached, tail: tails })) leafBytes.set({ state }, bytes);

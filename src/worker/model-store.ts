@@ -7,10 +7,19 @@
  */
 import { className } from '../describe-value.ts';
 import { CapacityError, FormatError, InputError, NetworkError, UnsupportedError } from '../errors.ts';
-import { knownHashes } from '../model/source.ts';
+import { checkPresent, knownHashes, unreadableError } from '../model/source.ts';
 import type { LoadProgress } from '../model/weights.ts';
 import { createChunkReader } from '../platform/chunks.ts';
-import { adviceOnSpace, openFile, openFolder, throwStorageError, writeFile } from '../platform/opfs.ts';
+import {
+  adviceOnSpace,
+  deleteStored,
+  openFile,
+  openFolder,
+  openInPlace,
+  throwStorageError,
+  whenClosed,
+  writeFile,
+} from '../platform/opfs.ts';
 import { createSha256, sha256, toHex } from '../sha256.ts';
 import { formatFileSize } from '../units.ts';
 
@@ -39,21 +48,12 @@ interface Remainder {
   stream: ReadableStream<Uint8Array>;
 }
 
-/** Part of the standard; TypeScript has it among the types of Workers only. */
-interface SyncAccessHandle {
-  getSize(): number;
-  read(into: Uint8Array, options: { at: number }): number;
-  write(bytes: Uint8Array, options: { at: number }): number;
-  truncate(bytes: number): void;
-  flush(): void;
-  close(): void;
-}
-
 const BLOCK_BYTES = 2 ** 20;
 
 /** The stored file of a URL or a File, which is downloaded or copied unless it is stored completely. */
 export async function storeModel(source: string | File, options: StoreOptions = {}): Promise<File> {
   const { signal } = options;
+  if (typeof source !== 'string') checkPresent(source);
   const origin =
     typeof source === 'string' ? new URL(source).href : `${source.name} ${source.size} ${source.lastModified}`;
   const id = toHex(sha256(new TextEncoder().encode(origin))).slice(0, 16);
@@ -65,6 +65,9 @@ export async function storeModel(source: string | File, options: StoreOptions = 
     try {
       await download(source, origin, path, id, options);
     } catch (error) {
+      const { size } = await (await openFile(path, true)).getFile();
+      // Nothing has arrived that a next attempt could continue.
+      if (size === 0) await deleteStored(`models/${id}`).catch(() => {});
       signal?.throwIfAborted();
       return throwStorageError(path, 'written', error);
     }
@@ -110,7 +113,8 @@ async function download(
   { signal, onProgress, sha256: expected }: StoreOptions,
 ): Promise<void> {
   const known = await readInfo(id);
-  const file = await openInPlace(path);
+  // Only one tab at a time stores a model: a file that is still open is one of a tab that is being closed.
+  const file = await whenClosed(() => openInPlace(path, true));
   try {
     const { stream, offset, total, etag } = await open(source, known ? file.getSize() : 0, known, signal);
     const info: ModelInfo = { source: origin, bytes: total, etag };
@@ -124,7 +128,7 @@ async function download(
       hash.update(block);
     }
     let done = offset;
-    for await (const chunk of chunksOf(stream, path)) {
+    for await (const chunk of chunksOf(stream, path, source)) {
       signal?.throwIfAborted();
       // Chromium may return less, or an error code, when the storage is full.
       if (file.write(chunk, { at: done }) !== chunk.length) throw new DOMException('', 'QuotaExceededError');
@@ -148,10 +152,11 @@ async function download(
   }
 }
 
-async function* chunksOf(stream: ReadableStream<Uint8Array>, path: string) {
+async function* chunksOf(stream: ReadableStream<Uint8Array>, path: string, source: string | File) {
   const chunks = createChunkReader()(stream);
   for (;;) {
     const { value, done } = await chunks.next().catch(cause => {
+      if (typeof source !== 'string') throw unreadableError(source.name, cause);
       throw new NetworkError(`${path} was interrupted (${cause.message}). Load it again: it continues there.`, {
         cause,
       });
@@ -159,15 +164,6 @@ async function* chunksOf(stream: ReadableStream<Uint8Array>, path: string) {
     if (done) return;
     yield value;
   }
-}
-
-async function openInPlace(path: string): Promise<SyncAccessHandle> {
-  const handle = (await openFile(path, true)) as FileSystemFileHandle & {
-    createSyncAccessHandle?(): Promise<SyncAccessHandle>;
-  };
-  if (!handle.createSyncAccessHandle)
-    throw new UnsupportedError('Models are stored by a Worker. Use startWorker with the option `store`.');
-  return handle.createSyncAccessHandle();
 }
 
 async function open(

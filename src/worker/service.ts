@@ -4,7 +4,7 @@
  */
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { EncodeChatOptions } from '../engine/answer-stream.ts';
-import type { ChatOptions, PromptOptions } from '../engine/conversation.ts';
+import type { ChatOptions, PromptOptions } from '../engine/conversation-options.ts';
 import type { MemoryUse, ModelDevice, ModelStats } from '../engine/model.ts';
 import type { Stream, Token } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';

@@ -4,8 +4,8 @@ import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { type BuildOptions, build } from 'esbuild';
-import { chromium, type Page } from 'playwright-core';
+import type { BuildOptions } from 'esbuild';
+import type { Page } from 'playwright-core';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 
@@ -28,13 +28,15 @@ export interface Site {
   readonly requests: string[];
   /** Breaks the connection after this many bytes of a file; 0: there is no answer at all. */
   cutAfter?: number;
+  /** Sends this many bytes of a file, and then nothing. */
+  holdAfter?: number;
   readonly address: string;
   close(): void;
 }
 
 /** Serves scripts and files; `/` is a page that runs `page.js`, `/bare` an empty one. */
 export async function openSite(scripts: Record<string, string>, files: Record<string, Uint8Array>): Promise<Site> {
-  const page = '<!doctype html><script type="module" src="/page.js"></script>';
+  const page = '<!doctype html><input type="file"><script type="module" src="/page.js"></script>';
   const texts: Record<string, [string, string]> = {
     '/': ['text/html', page],
     '/bare': ['text/html', '<!doctype html>'],
@@ -54,7 +56,10 @@ export async function openSite(scripts: Record<string, string>, files: Record<st
     headers: {},
     requests: [],
     address: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
-    close: () => void server.close(),
+    close() {
+      server.close();
+      server.closeAllConnections();
+    },
   };
   return site;
 }
@@ -70,12 +75,14 @@ function sendFile(site: Site, path: string, request: IncomingMessage, reply: Ser
   const etag = `"${createHash('sha256').update(body.subarray(0, 4096)).digest('hex').slice(0, 12)}"`;
   reply.writeHead(range ? 206 : 200, { 'content-length': body.length - start, etag });
   const part = body.subarray(start, start + (site.cutAfter ?? body.length));
-  if (site.cutAfter === undefined) reply.end(part);
+  if (site.holdAfter !== undefined) reply.write(part.subarray(0, site.holdAfter));
+  else if (site.cutAfter === undefined) reply.end(part);
   else reply.write(part, () => setTimeout(() => reply.destroy(), 100));
 }
 
 /** The texts of a bundle of sources, by path. Nothing is left out: it must run without Node's modules. */
 export async function bundle(options: Pick<BuildOptions, 'entryPoints' | 'stdin' | 'minify'>) {
+  const { build } = await import('esbuild');
   const { outputFiles } = await build({
     ...options,
     bundle: true,
@@ -91,11 +98,15 @@ export async function bundle(options: Pick<BuildOptions, 'entryPoints' | 'stdin'
 
 const source = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-/** The page of the test cases, and the program of its Worker. */
+/** The page of the test cases, and the programs of its Workers. */
 export const testScripts = () =>
   bundle({
     minify: true,
-    entryPoints: { page: source('./page.ts'), 'engine-worker': source('../../src/worker/engine-worker.ts') },
+    entryPoints: {
+      page: source('./page.ts'),
+      'engine-worker': source('../../src/worker/engine-worker.ts'),
+      'store-worker': source('./store-worker.ts'),
+    },
   });
 
 export interface Browser {
@@ -107,6 +118,7 @@ export interface Browser {
 
 /** `profile`: a folder for what the browser stores; without one it is kept in memory. */
 export async function openBrowser(profile?: string): Promise<Browser> {
+  const { chromium } = await import('playwright-core');
   const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
   const context = profile
     ? await chromium.launchPersistentContext(profile, { executablePath, args })
@@ -129,4 +141,13 @@ export async function openBrowser(profile?: string): Promise<Browser> {
       await context.browser()?.close();
     },
   };
+}
+
+/** Takes the GPU away from the engines of a page, as a driver that crashes does. */
+export async function loseGpu(page: Page): Promise<void> {
+  for (const worker of page.workers())
+    await worker.evaluate(() => {
+      const { kvasirGpu } = globalThis as unknown as { kvasirGpu?: { retained: Set<GPUDevice | GPUAdapter> } };
+      for (const device of kvasirGpu?.retained ?? []) if ('destroy' in device) device.destroy();
+    });
 }

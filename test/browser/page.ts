@@ -11,6 +11,7 @@ import {
   type WorkerOptions,
 } from '../../src/worker/index.ts';
 import { type AttentionCase, relativeError, runAttention } from '../attention.ts';
+import type { StoreAnswer } from './remote-store.ts';
 
 export interface GenerateCase extends LoadOptions {
   path: string;
@@ -20,8 +21,8 @@ export interface GenerateCase extends LoadOptions {
 
 export interface AskCase extends Omit<WorkerOptions, 'worker'> {
   path: string;
-  /** Load it as a File, as from a file picker. */
-  asFile?: boolean;
+  /** Load it as a File, as from drag and drop; `picked`: the one of the page's file input. */
+  asFile?: boolean | 'picked';
   /** Asked in one slot, one after the other. */
   questions: readonly string[];
   maxTokens: number;
@@ -30,7 +31,20 @@ export interface AskCase extends Omit<WorkerOptions, 'worker'> {
   save?: string;
 }
 
+let storeWorker: Worker | undefined;
+let lastStoreCall: Promise<unknown> = Promise.resolve();
+
 const GREEDY = { temperature: 0 } as const;
+
+const describeError = (error: unknown) => {
+  const { name, message } = error as Error;
+  return { name, message };
+};
+
+async function modelOf(path: string, asFile: AskCase['asFile']): Promise<string | File> {
+  if (asFile === 'picked') return document.querySelector('input')!.files![0];
+  return asFile ? new File([await (await fetch(path)).blob()], 'dropped.gguf', { lastModified: 0 }) : path;
+}
 
 async function ask(service: RemoteService, { questions, maxTokens, restore, save }: AskCase) {
   if (restore) await service.restoreSlot(0, restore);
@@ -81,15 +95,44 @@ export const cases = {
       if (phase === 'fetch') fetched = done;
     };
     try {
-      const model = asFile ? new File([await (await fetch(path)).blob()], 'dropped.gguf', { lastModified: 0 }) : path;
-      const service = await startWorker(model, { ...options, onProgress });
+      const service = await startWorker(await modelOf(path, asFile), { ...options, onProgress });
       const answers = await ask(service, asked);
       await service.close();
       return { answers, fetched, device: service.info.device };
     } catch (error) {
-      const { name, message } = error as Error;
-      return { error: { name, message } };
+      return { error: describeError(error) };
     }
+  },
+
+  /** An answer during which the test takes the GPU away, one after that, and the end of the service. */
+  async loseGpu({ path, questions: _, maxTokens: __, ...options }: AskCase) {
+    const service = await startWorker(path, options);
+    const answer = async () => {
+      const stream = service.answer([{ role: 'user', content: 'Tell me all.' }], { ...GREEDY, maxTokens: 400 });
+      for await (const _ of stream) Object.assign(globalThis, { isAnswering: true });
+      return { name: 'none', message: 'The answer is complete.' };
+    };
+    const during = await answer().catch(describeError);
+    const after = await answer().catch(describeError);
+    const ended = describeError(await service.ended);
+    await service.close();
+    return { during, after, ended };
+  },
+
+  /** A prompt that is stopped as soon as some of it has been read: how much was read, and of how much. */
+  async stop({ path, questions, maxTokens, ...options }: AskCase) {
+    const service = await startWorker(path, options);
+    const controller = new AbortController();
+    const read = { done: 0, total: 0 };
+    const onPrefill = (progress: typeof read) => {
+      Object.assign(read, progress);
+      if (progress.done > 0) controller.abort();
+    };
+    const messages = [{ role: 'user', content: questions[0] }];
+    const stream = service.answer(messages, { ...GREEDY, maxTokens, signal: controller.signal, onPrefill });
+    const { finish } = await stream.result();
+    await service.close();
+    return { ...read, finish };
   },
 
   /** The same model is loaded by two Workers at the same time. */
@@ -102,6 +145,25 @@ export const cases = {
       () => 'loaded',
       error => error.name,
     );
+  },
+
+  /** Calls the Worker with stores (store-worker.ts). `terminateStore` ends it as a crash would. */
+  callStore(method: string, args: unknown): Promise<StoreAnswer> {
+    storeWorker ??= new Worker('/store-worker.js', { type: 'module' });
+    const worker = storeWorker;
+    const answer = lastStoreCall.then(
+      () =>
+        new Promise<StoreAnswer>(resolve => {
+          worker.addEventListener('message', ({ data }) => resolve(data), { once: true });
+          worker.postMessage({ method, args });
+        }),
+    );
+    lastStoreCall = answer;
+    return answer;
+  },
+  terminateStore() {
+    storeWorker?.terminate();
+    storeWorker = undefined;
   },
 
   stored: () => listStored(),

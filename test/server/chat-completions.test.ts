@@ -82,11 +82,12 @@ describe('an answer', () => {
 describe('n answers', () => {
   it('share their prompt, and have seeds of their own', async () => {
     const long = user('mead '.repeat(80));
-    const { choices, usage } = await json(PATH, { messages: long, n: 3, seed: 5, max_tokens: 12, ignore_eos: true });
+    const request = { messages: long, max_tokens: 12, ignore_eos: true, cache_salt: 'n answers' };
+    const { choices, usage } = await json(PATH, { ...request, n: 3, seed: 5 });
     const texts = choices.map(({ message }: Json) => message.content);
     expect(new Set(texts).size).toBe(3);
     expect(usage).toMatchObject({ completion_tokens: 36, prompt_tokens_details: { cached_tokens: 0 } });
-    const alone = await json(PATH, { messages: long, seed: 6, max_tokens: 12, ignore_eos: true });
+    const alone = await json(PATH, { ...request, seed: 6 });
     expect(alone.choices[0].message.content).toBe(texts[1]);
     expect(alone.usage.prompt_tokens_details.cached_tokens).toBeGreaterThan(300);
   });

@@ -55,11 +55,13 @@ it('counts cached tokens apart', async () => {
   const long = { ...request, system: 'mead '.repeat(100) };
   const first = await json(PATH, long);
   const second = await json(PATH, long);
-  expect(first.usage.cache_read_input_tokens).toBe(0);
+  // The beginning of every chat.
+  expect(first.usage.cache_read_input_tokens).toBeLessThan(20);
   expect(second.usage.cache_read_input_tokens).toBeGreaterThan(300);
-  expect(second.usage.input_tokens + second.usage.cache_read_input_tokens).toBe(first.usage.input_tokens);
+  const total = first.usage.input_tokens + first.usage.cache_read_input_tokens;
+  expect(second.usage.input_tokens + second.usage.cache_read_input_tokens).toBe(total);
   const counted = await json(`${PATH}/count_tokens`, { messages: long.messages, system: long.system });
-  expect(counted).toEqual({ input_tokens: first.usage.input_tokens });
+  expect(counted).toEqual({ input_tokens: total });
 });
 
 describe('count_tokens', () => {

@@ -28,17 +28,18 @@ describeWithFile(smolModel, 'a system prompt of 2,000 tokens', path => {
       const target = { url, model: await firstModel(url) };
       const send = async (question: string) => {
         const before = await waited();
-        const answer = await ask(target, messages(question), 2, AbortSignal.timeout(500_000));
+        const answer = await ask(target, messages(question), { maxTokens: 2, signal: AbortSignal.timeout(500_000) });
         return { ...answer, metricMs: ((await waited()) - before) * 1000 };
       };
-      await ask(target, [{ role: 'user', content: 'Hi' }], 2, AbortSignal.timeout(60_000));
+      await ask(target, [{ role: 'user', content: 'Hi' }], { maxTokens: 2, signal: AbortSignal.timeout(60_000) });
       const first = await send('Who may copy it?');
       expect(first.promptTokens).toBeGreaterThan(SYSTEM_TOKENS);
-      expect(first.cachedTokens).toBe(0);
+      // The beginning of every chat.
+      expect(first.cachedTokens).toBeLessThan(16);
       const others = [await send('What does it cost?'), await send('Who wrote it?'), await send('When?')];
       for (const { cachedTokens } of others) expect(cachedTokens).toBeGreaterThan(0.9 * SYSTEM_TOKENS);
       expect(await metric('vllm:prefix_cache_hits_total')).toBe(
-        others.reduce((sum, { cachedTokens }) => sum + cachedTokens, 0),
+        [first, ...others].reduce((sum, { cachedTokens }) => sum + cachedTokens, 0),
       );
       const fastest = (key: 'firstMs' | 'metricMs') => Math.min(...others.map(answer => answer[key]));
       expect(first.firstMs / fastest('firstMs')).toBeGreaterThan(MIN_SPEEDUP);

@@ -14,6 +14,16 @@ import { mimir } from '../support/serve.ts';
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
+/** A name that is neither https nor localhost, as of a server in the same network. */
+export const LAN_HOST = 'kvasir.test';
+
+const ARGS = [
+  '--no-sandbox',
+  '--enable-unsafe-webgpu',
+  '--use-webgpu-adapter=swiftshader',
+  `--host-resolver-rules=MAP ${LAN_HOST} 127.0.0.1`,
+];
+
 export const DESKTOP = { width: 1360, height: 860 };
 export const PHONE = { width: 390, height: 844 };
 
@@ -22,10 +32,14 @@ export const sample = fileURLToPath(new URL('../../web/public/sample.txt', impor
 
 export interface OpenApp {
   url: string;
-  /** A new profile of the browser. */
-  visit(viewport: { width: number; height: number }, colorScheme?: 'light' | 'dark'): Promise<Visit>;
+  /** In a new profile of the browser. `address`: another one than the server's. */
+  visit(viewport: Viewport, colorScheme?: 'light' | 'dark', address?: string): Promise<Visit>;
+  /** Another tab of the same profile. */
+  openTab(visit: Visit): Promise<Visit>;
   close(): Promise<void>;
 }
+
+export type Viewport = { width: number; height: number };
 
 export interface Visit {
   page: Page;
@@ -43,18 +57,22 @@ export async function openApp(options: Partial<AppOptions> = {}): Promise<OpenAp
   const service = createService(model);
   const app = createApp({ backend: readyBackend(service), names: ['mimir'], web: readWebFiles(), ...options });
   const server = await listen(app, { host: '127.0.0.1', port: 0, requestMs: 600_000 });
-  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  const browser = await chromium.launch({ executablePath, args: ARGS });
+  const open = async (context: BrowserContext, address: string): Promise<Visit> => {
+    const page = await context.newPage();
+    // From now on: a listener that is added right before the dialog opens may come too late.
+    page.on('filechooser', () => {});
+    await page.goto(address);
+    return { page, context, ...actionsOf(page) };
+  };
   return {
     url: server.url,
-    async visit(viewport, colorScheme = 'light') {
+    async visit(viewport, colorScheme = 'light', address = server.url) {
       const context = await browser.newContext({ viewport, colorScheme });
       context.setDefaultTimeout(20_000);
-      const page = await context.newPage();
-      // From now on: a listener that is added right before the dialog opens may come too late.
-      page.on('filechooser', () => {});
-      await page.goto(server.url);
-      return { page, context, ...actionsOf(page) };
+      return open(context, address);
     },
+    openTab: ({ context, page }) => open(context, page.url()),
     async close() {
       await browser.close();
       await server.stop();

@@ -1,8 +1,9 @@
 /** A GPU with small limits, without a WGSL feature, out of memory, that rejects a command, or that is lost. */
 
 import { afterAll, describe, expect, it } from 'vitest';
+import { createSequence } from '../../src/cache/create-sequence.ts';
 import { leafLayout } from '../../src/cache/leaf.ts';
-import { createSequence, type Sequence } from '../../src/cache/sequence.ts';
+import type { Sequence } from '../../src/cache/sequence.ts';
 import { createTrained } from '../../src/codec/codec.case.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';

@@ -118,6 +118,24 @@ describeGpu('models', () => {
     },
   );
 
+  itAll('prompts that copy the tail of a running answer get the answers that they get alone', async () => {
+    const blob = blobOf({ layers: 1 });
+    await using model = await loadModel(blob, { device: 'webgpu', pageTokens: 16, kv: 'tq4u', context: 128 });
+    const options = { temperature: 1, seed: 3, maxTokens: 8, ignoreEos: true };
+    const running = model.generate('The mead of poetry, and ', options);
+    for (let i = 0; i < 3; i++) await running.next();
+    const prompts = ['The mead of poetry, and ', 'The mead of poets'];
+    const shared = await Promise.all(prompts.map(prompt => model.complete(prompt, options)));
+    const first = await running.result();
+    for (const [i, prompt] of prompts.entries()) {
+      const alone = await model.complete(prompt, { ...options, tenant: prompt });
+      expect(alone.usage.reusedTokens).toBe(0);
+      expect(shared[i].ids).toEqual(alone.ids);
+      expect(shared[i].usage.reusedTokens).toBeGreaterThan(12);
+    }
+    expect(first.ids).toEqual(shared[0].ids);
+  });
+
   itAll('three conversations that share a small cache get the answers that they get alone', async () => {
     const blob = blobOf({ layers: 1 });
     const file = await openModelFile(blob);

@@ -4,8 +4,8 @@
  */
 
 import { beforeAll, describe, expect, it } from 'vitest';
+import { createSequence } from '../../src/cache/create-sequence.ts';
 import { leafLayout } from '../../src/cache/leaf.ts';
-import { createSequence } from '../../src/cache/sequence.ts';
 import { createCodec, type KvCodec, learn, needsProfile } from '../../src/codec/kv.ts';
 import { gaussianSamples } from '../../src/codec/learned.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';

@@ -22,8 +22,8 @@ const CASES = weightTypes.flatMap(type => [
   ...(isFloat(type) && !LONG_CASES ? [] : [[type, 'precise'] as const]),
 ]);
 
+/** engine.test.ts has weights that are floats. */
 const REPRESENTATIVES = {
-  'F32, int8': 'no quantization',
   'Q4_0, int8': 'nibbles, one scale per block',
   'Q4_K, precise': 'super-blocks with packed scales and minima',
 };

@@ -1,7 +1,7 @@
 /** Pages of several sequences sealed together have the bytes of pages sealed one by one, in any number. */
 import { expect, it } from 'vitest';
+import { createSequence } from '../../src/cache/create-sequence.ts';
 import { leafLayout } from '../../src/cache/leaf.ts';
-import { createSequence } from '../../src/cache/sequence.ts';
 import { createTrained } from '../../src/codec/codec.case.ts';
 import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';

@@ -106,7 +106,6 @@ describeGpu('products by subgroup matrices (emulated)', () => {
     ['decoded rows before a prompt', { cols: 512, outs: [64, 32], rows: 5, prompts: 3 }],
   ];
   const REPRESENTATIVES = {
-    'too few blocks to split': 'one sum per output',
     'decoded rows before a prompt': 'two matrices, and rows of two kinds',
   };
   it.each(matrix(SHAPES, REPRESENTATIVES, ([name]) => name))('decoded rows: %s', async (_, shape) => {

@@ -1,6 +1,7 @@
 import './style/tokens.css';
 import './style/layout.css';
 import './style/chat.css';
+import './style/markdown.css';
 import './style/panels.css';
 import './style/compare.css';
 import { render } from 'preact';

@@ -1,4 +1,7 @@
-/** The service worker: keeps the app's files, so that it opens without a network. Requests to the engine pass by. */
+/**
+ * The service worker: keeps the app's files, so that it opens without a network. Requests to the engine pass by, and
+ * models, which the app keeps itself.
+ */
 
 interface WorkerScope {
   readonly registration: { readonly scope: string };
@@ -20,7 +23,6 @@ const scope = self as unknown as WorkerScope;
 const base = new URL(scope.registration.scope);
 const files = new Set(__FILES__.map(name => new URL(name, base).href));
 const extras = ['./', './icon.svg', './manifest.webmanifest', './sample.txt'].map(name => new URL(name, base).href);
-const models = new URL('./models/', base).href;
 const CACHE = 'kvasir-app';
 
 scope.addEventListener('install', event => {
@@ -35,7 +37,7 @@ scope.addEventListener('install', event => {
 scope.addEventListener('activate', event => {
   const clean = async () => {
     const cache = await caches.open(CACHE);
-    const isOld = (url: string) => !files.has(url) && !extras.includes(url) && !url.startsWith(models);
+    const isOld = (url: string) => !files.has(url) && !extras.includes(url);
     for (const request of await cache.keys()) if (isOld(request.url)) await cache.delete(request);
     await scope.clients.claim();
   };
@@ -47,29 +49,32 @@ scope.addEventListener('fetch', event => {
   const url = request.url.split(/[?#]/)[0]!;
   if (request.method !== 'GET') return;
   if (files.has(url)) event.respondWith(fromCacheFirst(request));
-  else if (url.startsWith(models) || extras.includes(url)) event.respondWith(fromNetworkFirst(request));
+  else if (extras.includes(url)) event.respondWith(fromNetworkFirst(request));
 });
 
 /** Their names change with their content. */
 const fromCacheFirst = async (request: Request): Promise<Response> =>
-  (await caches.match(request, { ignoreVary: true })) ?? fetch(request);
+  isolate((await caches.match(request, { ignoreVary: true })) ?? (await fetch(request)));
 
 /** The newest version; without a network, the one that was kept. */
 async function fromNetworkFirst(request: Request): Promise<Response> {
   try {
     const response = await fetch(request);
     if (response.ok) await (await caches.open(CACHE)).put(request, response.clone());
-    return isolate(request, response);
+    return isolate(response);
   } catch (error) {
     const kept = await caches.match(request, { ignoreVary: true, ignoreSearch: true });
     if (!kept) throw error;
-    return isolate(request, kept);
+    return isolate(kept);
   }
 }
 
-/** WebAssembly may use threads on an isolated page only. Hosts that cannot set headers get them here. */
-function isolate({ mode }: Request, response: Response): Response {
-  if (mode !== 'navigate' || response.headers.has('cross-origin-opener-policy')) return response;
+/**
+ * WebAssembly may use threads on an isolated page only, and such a page may only start Workers whose script has the header
+ * too. Hosts that cannot set headers get them here.
+ */
+function isolate(response: Response): Response {
+  if (response.headers.has('cross-origin-embedder-policy')) return response;
   const headers = new Headers(response.headers);
   headers.set('cross-origin-opener-policy', 'same-origin');
   headers.set('cross-origin-embedder-policy', 'require-corp');

@@ -1,5 +1,6 @@
 /** What the advisor does every half second: it learns from the events, and publishes which leaves to evict next. */
-import { createKvGraph } from './kv-graph.ts';
+import { SOURCES } from '../eviction.ts';
+import { createKvGraph, LEAF_TIERS } from './kv-graph.ts';
 import { BATCH, EVENT, openAdvisorSide } from './shared-memory.ts';
 
 /** Reading events stops after so long: a cycle takes less than 50 ms. The rest is read in the next one. */
@@ -19,7 +20,8 @@ export function createAdvisorCycle(memory: SharedArrayBuffer): AdvisorCycle {
   const apply = (kind: number, key: number, value: number) => {
     if (kind === EVENT.use) graph.noteUse(key, value);
     else if (kind === EVENT.idle) graph.noteIdle(key, value);
-    else graph.noteMove(key, 'none');
+    else if (kind === EVENT.source) graph.noteSource(key, SOURCES[value]);
+    else graph.noteMove(key, LEAF_TIERS[value]);
   };
   return {
     run() {
@@ -28,7 +30,7 @@ export function createAdvisorCycle(memory: SharedArrayBuffer): AdvisorCycle {
       const isDue = () => ++events % EVENTS_PER_CHECK === 0 && performance.now() - started > MAX_READ_MS;
       const isDone = side.read(apply, isDue);
       const next = graph.suggestEviction(BATCH);
-      side.publish(next, Date.now(), performance.now() - started);
+      side.publish(next, graph, Date.now(), performance.now() - started);
       return isDone;
     },
     sleep: side.sleep,

@@ -41,7 +41,7 @@ describe('a cache with an advisor', () => {
     const { policy, cycle, use, evict } = createAdvised();
     use(1, 2, 3, 4);
     expect(evict()).toBe(1);
-    expect(policy.stats).toMatchObject({ ranked: 0, stale: 1 });
+    expect(policy.stats).toEqual({ ranked: 0, stale: 1, usedUp: 0, lostEvents: 0 });
     cycle.run();
     expect([evict(), evict()]).toEqual([2, 3]);
     expect(policy.stats).toMatchObject({ ranked: 2, stale: 1 });
@@ -53,6 +53,8 @@ describe('a cache with an advisor', () => {
     cycle.run();
     clock.now = Date.now() + 1500;
     expect(evict()).toBe(1);
+    expect(policy.stats.ageMs).toBeGreaterThanOrEqual(1500);
+    expect(policy.stats.ageMs).toBeLessThan(2000);
     clock.now += 1000;
     expect(evict()).toBe(2);
     expect(policy.stats).toMatchObject({ ranked: 1, stale: 1 });
@@ -127,6 +129,7 @@ describe('the shared memory', () => {
     const publish = (from: number, count: number) =>
       advisor.publish(
         Array.from({ length: count }, (_, i) => ({ key: from + i, idleSince: i })),
+        { stored: from, cachedBySource: [1, 2, 3, 4, 5, from] },
         from,
         1,
       );
@@ -136,5 +139,6 @@ describe('the shared memory', () => {
     publish(2000, 2);
     expect([cache.advance(), cache.key, cache.idleSince, cache.published]).toEqual([true, 2000, 0, 2000]);
     expect([cache.advance(), cache.key, cache.advance()]).toEqual([true, 2001, false]);
+    expect([cache.stored, cache.cachedOf(1), cache.cachedOf(5)]).toEqual([2000, 2, 2000]);
   });
 });

@@ -4,11 +4,13 @@
  * LRU, and counted.
  */
 import { platform } from '../../platform/node.ts';
-import { createOrdered, type Evictable, type EvictionPolicy } from '../eviction.ts';
+import { createOrdered, type Evictable, type EvictionPolicy, type LeafSource, SOURCES } from '../eviction.ts';
+import { LEAF_TIERS } from './kv-graph.ts';
 import { createSharedMemory, EVENT, openCacheSide } from './shared-memory.ts';
 
 /** Rankings that are older are not used. */
 const MAX_AGE_MS = 2000;
+const [NONE, , STORED] = LEAF_TIERS.keys();
 
 export interface AdvisorStats {
   /** Leaves evicted by a ranking, and by LRU because the ranking was too old, or used up. */
@@ -17,8 +19,12 @@ export interface AdvisorStats {
   usedUp: number;
   /** Events that the advisor has missed because it was too slow. */
   lostEvents: number;
-  /** How long the last ranking took. */
-  cycleMs: number;
+  /** How long the last ranking took, and how old it is; undefined before the first one. */
+  cycleMs?: number;
+  ageMs?: number;
+  /** Leaves that it knew: on the device, by who wrote the end of their text, and in lower tiers only. */
+  cachedBySource?: Record<LeafSource, number>;
+  stored?: number;
 }
 
 export interface AdvisedPolicy<T> extends EvictionPolicy<T> {
@@ -44,23 +50,29 @@ export function createAdvisedPolicy<T extends Evictable>(
       // It was used or evicted since the ranking was made.
       if (leaf?.lastUsed === side.idleSince) return leaf;
       // The advisor has missed that it was evicted.
-      if (!leaf) write(EVENT.removed, side.key, 0);
+      if (!leaf) write(EVENT.removed, side.key, NONE);
     }
     return undefined;
   };
   return {
+    usesSources: true,
     get stats() {
-      return { ...counts, cycleMs: side.cycleMs };
+      const { published, cycleMs, stored } = side;
+      if (published === 0) return { ...counts };
+      const bySource = SOURCES.map((source, i) => [source, side.cachedOf(i)]);
+      const cachedBySource: Record<LeafSource, number> = Object.fromEntries(bySource);
+      return { ...counts, cycleMs, ageMs: now() - published, cachedBySource, stored };
     },
     use(leaf) {
       cached.set(leaf.key, leaf);
       write(EVENT.use, leaf.key, leaf.parent?.key ?? -1);
+      if (leaf.uses === 1 && leaf.source) write(EVENT.source, leaf.key, SOURCES.indexOf(leaf.source));
     },
     idle: leaf => write(EVENT.idle, leaf.key, leaf.lastUsed),
     remove(leaf) {
       if (!isCached(leaf)) return;
       cached.delete(leaf.key);
-      write(EVENT.removed, leaf.key, 0);
+      write(EVENT.removed, leaf.key, leaf.isStored ? STORED : NONE);
     },
     add: leaf => leastRecent.add(leaf),
     next() {

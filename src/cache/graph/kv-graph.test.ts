@@ -87,14 +87,17 @@ describe('what to evict', () => {
 });
 
 describe('a leaf', () => {
-  it('knows its uses, source, tokens and tier', () => {
+  it('knows its uses, source and tier', () => {
     const { graph, read } = createCache(4);
     read(12);
     read(1);
-    graph.noteRole(1, 'system', 0, 128);
-    graph.noteMove(12, 'host');
-    expect(graph.leaf(1)).toMatchObject({ uses: 2, source: 'system', start: 0, end: 128, tier: 'device' });
-    expect(graph.leaf(12)).toMatchObject({ uses: 1, source: 'unknown', tier: 'host' });
+    graph.noteSource(1, 'system');
+    graph.noteMove(12, 'stored');
+    expect(graph.leaf(1)).toMatchObject({ uses: 2, source: 'system', tier: 'device' });
+    expect(graph.leaf(12)).toMatchObject({ uses: 1, source: 'unknown', tier: 'stored' });
+    expect([...Array.from(graph.cachedBySource), graph.stored]).toEqual([0, 1, 0, 0, 0, 0, 1]);
+    read(12);
+    expect([...Array.from(graph.cachedBySource), graph.stored]).toEqual([1, 1, 0, 0, 0, 0, 0]);
     expect(graph.leaf(7)).toBeUndefined();
   });
 
@@ -129,7 +132,7 @@ describe('an edge', () => {
     expect([ends(graph, 1, 'co_attend'), ends(graph, 3, 'co_attend')]).toEqual([[3], [1]]);
     for (const key of [1, 2, 3]) graph.noteEmbedding(key, [1, key === 2 ? -5 : 5, 0.1 * key]);
     expect([ends(graph, 1, 'semantic'), ends(graph, 2, 'semantic')]).toEqual([[3], []]);
-    for (const key of [3, 1]) graph.noteMove(key, 'disk');
+    for (const key of [3, 1]) graph.noteMove(key, 'stored');
     expect(ends(graph, 3, 'spill_link')).toEqual([1]);
     expect(ends(createCache(1).graph, 3, 'temporal')).toEqual([]);
   });
@@ -144,7 +147,7 @@ describe('an edge', () => {
 it('leaves in lower tiers are fetched ahead along the edges, likeliest first', () => {
   const { graph, read } = createCache(20, { edges: ['prefix_share'] });
   for (const text of [123, 123, 124, 13]) read(text);
-  for (const key of [123, 124, 12, 13]) graph.noteMove(key, 'host');
+  for (const key of [123, 124, 12, 13]) graph.noteMove(key, 'stored');
   expect(graph.suggestPrefetch([1], 9)).toEqual([12, 13, 123, 124]);
   expect(graph.suggestPrefetch([1], 1)).toEqual([12]);
   graph.noteMove(13, 'none');

@@ -3,18 +3,18 @@
  * It knows a leaf by its key, a hash of the text up to its end. Everything that it learns comes in by a `note` method, so that
  * it can run in another thread than the cache (advisor.ts). Updates take O(log n).
  */
+import { type LeafSource, SOURCES } from '../eviction.ts';
 import { MAX_REMEMBERED } from '../policies/memory.ts';
 import { createEdges, type Edge, type EdgeKind, type Edges } from './edges.ts';
 import { createLeaves } from './leaves.ts';
 import { createRanking } from './ranking.ts';
 import { signatureOf } from './signature.ts';
 
-/** Who wrote the text of a leaf; `generation`: the model, in an answer that is not a message yet. */
-export const SOURCES = ['unknown', 'system', 'user', 'assistant', 'tool', 'generation'] as const;
-export type Source = (typeof SOURCES)[number];
-
-/** Where the bytes of a leaf are; `none`: nowhere, it is only remembered. */
-export const LEAF_TIERS = ['none', 'device', 'host', 'disk', 'remote'] as const;
+/**
+ * Where the bytes of a leaf are; `none`: nowhere, it is only remembered; `stored`: in a tier below the device. Which one is
+ * not known: leaves are put into all of them, and each evicts on its own.
+ */
+export const LEAF_TIERS = ['none', 'device', 'stored'] as const;
 export type LeafTier = (typeof LEAF_TIERS)[number];
 
 /** A leaf as the graph knows it. */
@@ -22,10 +22,7 @@ export interface GraphLeaf {
   readonly key: number;
   /** Attention mass per step, relative to the mean of all leaves: 1 is average. NaN before any was noted. */
   readonly importance: number;
-  readonly source: Source;
-  /** Its tokens in the text. */
-  readonly start: number;
-  readonly end: number;
+  readonly source: LeafSource;
   /** Uses, also before it was evicted. */
   readonly uses: number;
   readonly tier: LeafTier;
@@ -41,6 +38,9 @@ export interface KvGraphOptions {
 export interface KvGraph {
   /** Leaves that are known. */
   readonly size: number;
+  /** Leaves on the device by their source, in the order of SOURCES, and those that only a lower tier has. */
+  readonly cachedBySource: ArrayLike<number>;
+  readonly stored: number;
   leaf(key: number): GraphLeaf | undefined;
   /** The edges of a leaf, heaviest first. */
   edges(key: number, kind: EdgeKind): Edge[];
@@ -50,7 +50,7 @@ export interface KvGraph {
   noteIdle(key: number, time: number): void;
   /** A leaf moved to another tier. It is evicted when it leaves the device. */
   noteMove(key: number, tier: LeafTier): void;
-  noteRole(key: number, source: Source, start: number, end: number): void;
+  noteSource(key: number, source: LeafSource): void;
   /** The attention that leaves got in one step. */
   noteAttention(keys: ArrayLike<number>, masses: ArrayLike<number>): void;
   /** A vector that describes the content of a leaf. */
@@ -63,7 +63,7 @@ export interface KvGraph {
   suggestPrefetch(active: readonly number[], count: number): number[];
 }
 
-const DEVICE = LEAF_TIERS.indexOf('device');
+const [NONE, DEVICE, STORED] = LEAF_TIERS.keys();
 /** The share of a new observation in a leaf's importance. */
 const NEW_SHARE = 0.1;
 /** A suggestion may be so many edges away. */
@@ -75,12 +75,12 @@ export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERE
   const tier = nodes.column(Uint8Array, 0);
   const source = nodes.column(Uint8Array, 0);
   const importance = nodes.column(Float32Array, Number.NaN);
-  const [start, end] = [nodes.column(Uint32Array, 0), nodes.column(Uint32Array, 0)];
   const ranking = createRanking(leaves);
   const edges = new Map<EdgeKind, Edges>(kinds.map(kind => [kind, createEdges(nodes)]));
   /** The last leaf with each signature, by key. */
   const similar = new Map<number, number>();
-  let cached = 0;
+  const cachedBySource = new Float64Array(SOURCES.length);
+  let [cached, stored] = [0, 0];
   let lastUsed = -1;
   /** The last leaf that moved to each tier, by key. */
   const lastMoved = new Float64Array(LEAF_TIERS.length).fill(-1);
@@ -89,14 +89,22 @@ export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERE
     if (from >= 0 && from !== to) edges.get(kind)?.add(from, to);
   };
   const setTier = (slot: number, to: number) => {
-    cached += Number(to === DEVICE) - Number(tier.data[slot] === DEVICE);
+    const from = tier.data[slot];
+    if (from === to) return;
+    const change = Number(to === DEVICE) - Number(from === DEVICE);
+    cached += change;
+    cachedBySource[source.data[slot]] += change;
+    stored += Number(to === STORED) - Number(from === STORED);
     tier.data[slot] = to;
   };
   const forgetOldest = () => {
     for (let slot = nodes.oldest(); slot >= 0 && nodes.size > maxRemembered + 2 * cached; ) {
       const following = nodes.after(slot);
       if (ranking.isHeld(slot)) nodes.touch(slot);
-      else nodes.remove(slot);
+      else {
+        setTier(slot, NONE);
+        nodes.remove(slot);
+      }
       slot = following;
     }
   };
@@ -104,8 +112,6 @@ export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERE
     key: nodes.key.data[slot],
     importance: importance.data[slot],
     source: SOURCES[source.data[slot]],
-    start: start.data[slot],
-    end: end.data[slot],
     uses: uses.data[slot],
     tier: LEAF_TIERS[tier.data[slot]],
   });
@@ -117,6 +123,10 @@ export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERE
   return {
     get size() {
       return nodes.size;
+    },
+    cachedBySource,
+    get stored() {
+      return stored;
     },
     leaf(key) {
       const slot = nodes.find(key);
@@ -153,11 +163,12 @@ export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERE
         connect('spill_link', nodes.find(lastMoved[index]), slot);
         lastMoved[index] = key;
       }),
-    noteRole: (key, by, from, to) =>
+    noteSource: (key, by) =>
       withSlot(key, slot => {
+        const before = tier.data[slot];
+        setTier(slot, NONE);
         source.data[slot] = SOURCES.indexOf(by);
-        start.data[slot] = from;
-        end.data[slot] = to;
+        setTier(slot, before);
       }),
     noteAttention(keys, masses) {
       let total = 0;

@@ -1,7 +1,8 @@
 /**
  * The order of eviction: that of the best of several policies. Each runs in a shadow cache of keys over all leaves that are
- * remembered; the real cache evicts what the one with the most recent hits would not hold. The policies: LRU, LFU with
- * remembered counts, and the value learned from the ages at which leaves are used again (reuse.ts).
+ * remembered; the real cache evicts what the one with the most recent hits would not hold. It starts with LRU, and leaves it
+ * for a policy that has proven to be better. The policies: LRU, LFU with remembered counts, and the value learned from the
+ * ages at which leaves are used again (reuse.ts).
  */
 import { createByValue } from './by-value.ts';
 import type { Leaves } from './leaves.ts';
@@ -11,6 +12,8 @@ import { createSlotHeap } from './slot-heap.ts';
 
 /** Hits fade by 1/e within so many turnovers of the cache. */
 const MEMORY = 128;
+/** Standard deviations that the advantage of a policy over LRU must have, to be more than chance. */
+const MIN_DEVIATIONS = 3;
 /** Candidates that are filed anew per use, after the leader has changed. */
 const BATCH = 256;
 
@@ -61,7 +64,11 @@ export function createRanking(leaves: Leaves): Ranking {
       if (i === leader && wanted.has(slot)) offer(slot);
     }),
   );
+  /** Hits in the current cycle, and in the cycles before it, fading. */
+  const cycleHits = new Float64Array(shadows.length);
   const hits = new Float64Array(shadows.length);
+  /** The variance of the advantage over LRU: the sum of its squares per cycle, since hits within a text come together. */
+  const variance = new Float64Array(shadows.length);
   /** Leaves that each shadow holds and the cache does not. */
   const missing = new Float64Array(shadows.length);
 
@@ -81,11 +88,23 @@ export function createRanking(leaves: Leaves): Ranking {
     for (const end = Math.min(nodes.slots, filed + BATCH); filed < end; filed++)
       if (wanted.has(filed) || unwanted.has(filed)) offer(filed);
   };
+  const endCycle = (fading: number) => {
+    for (let i = 0; i < hits.length; i++) {
+      hits[i] = hits[i] * fading + cycleHits[i];
+      variance[i] = variance[i] * fading ** 2 + (cycleHits[i] - cycleHits[0]) ** 2;
+    }
+    cycleHits.fill(0);
+    totalUses = totalUses * fading + clock - updated;
+    updated = clock;
+  };
+  /** Going back to LRU is always allowed. Anything else must pay off, and be better than LRU by more than chance. */
   const followBest = () => {
     const best = hits.indexOf(Math.max(...hits));
-    // Changing costs hits on what the new leader holds and the cache does not. Going back to LRU is always allowed.
-    const cost = best === 0 ? 0 : (missing[best] * hits[best]) / totalUses;
-    if (best === leader || hits[best] - hits[leader] < cost || clock - ledSince < capacity) return;
+    if (best === leader || clock - ledSince < capacity) return;
+    // Changing costs hits on what the new leader holds and the cache does not.
+    const cost = (missing[best] * hits[best]) / totalUses;
+    const isProven = hits[best] - hits[0] >= MIN_DEVIATIONS * Math.sqrt(variance[best]);
+    if (best !== 0 && (!isProven || hits[best] - hits[leader] < cost)) return;
     leader = best;
     ledSince = clock;
     filed = 0;
@@ -129,16 +148,13 @@ export function createRanking(leaves: Leaves): Ranking {
       uses.data[slot]++;
       lastUsed.data[slot] = clock;
       for (let i = 0; i < shadows.length; i++) {
-        if (shadows[i].use(slot)) hits[i]++;
+        if (shadows[i].use(slot)) cycleHits[i]++;
         shadows[i].trim(capacity);
       }
       fileBatch();
       const turnover = Math.min(capacity, size);
       if (!reuse.update(clock, turnover)) return;
-      const fading = Math.exp((updated - clock) / (MEMORY * turnover));
-      for (let i = 0; i < hits.length; i++) hits[i] *= fading;
-      totalUses = totalUses * fading + clock - updated;
-      updated = clock;
+      endCycle(Math.exp((updated - clock) / (MEMORY * turnover)));
       followBest();
     },
     idle(slot) {

@@ -5,8 +5,11 @@
  *
  * control (int32):   WRITTEN, READ, GENERATION, WAKE
  * events (float64):  MAX_EVENTS times kind, key, value
- * rankings (float64): 2 times published (ms since 1970), cycle (ms), count, then BATCH times key, idleSince
+ * rankings (float64): 2 times published (ms since 1970), cycle (ms), stored leaves, cached leaves by source, count, then
+ *   BATCH times key, idleSince
  */
+import { SOURCES } from '../eviction.ts';
+import type { KvGraph } from './kv-graph.ts';
 
 /** Leaves per ranking. */
 export const BATCH = 256;
@@ -16,12 +19,14 @@ export const MAX_EVENTS = 1 << 16;
 const [WRITTEN, READ, GENERATION, WAKE] = [0, 1, 2, 3];
 const CONTROL_BYTES = 16;
 const EVENT_VALUES = 3;
-const [PUBLISHED, CYCLE, COUNT, FIRST] = [0, 1, 2, 3];
+const [PUBLISHED, CYCLE, STORED, CACHED] = [0, 1, 2, 3];
+const COUNT = CACHED + SOURCES.length;
+const FIRST = COUNT + 1;
 const RANKING_VALUES = FIRST + 2 * BATCH;
 const EVENTS_BYTES = 8 * EVENT_VALUES * MAX_EVENTS;
 
-/** Use: value is the parent's key. Idle: value is the time. Removed: value is unused. */
-export const EVENT = { use: 0, idle: 1, removed: 2 } as const;
+/** The value of a use is the parent's key, of idle the time, of a source its index, of removed the index of its tier. */
+export const EVENT = { use: 0, idle: 1, source: 2, removed: 3 } as const;
 
 export const createSharedMemory = (): SharedArrayBuffer =>
   new SharedArrayBuffer(CONTROL_BYTES + EVENTS_BYTES + 2 * 8 * RANKING_VALUES);
@@ -44,6 +49,9 @@ export interface CacheSide {
   /** When the newest ranking was published, in ms since 1970, and how long the advisor took for it. */
   readonly published: number;
   readonly cycleMs: number;
+  /** Leaves that the advisor knew then: in lower tiers only, and on the device, by the index of their source. */
+  readonly stored: number;
+  cachedOf(source: number): number;
 }
 
 export function openCacheSide(memory: SharedArrayBuffer): CacheSide {
@@ -97,6 +105,10 @@ export function openCacheSide(memory: SharedArrayBuffer): CacheSide {
     get cycleMs() {
       return rankings[start() + CYCLE];
     },
+    get stored() {
+      return rankings[start() + STORED];
+    },
+    cachedOf: source => rankings[start() + CACHED + source],
   };
 }
 
@@ -104,7 +116,12 @@ export function openCacheSide(memory: SharedArrayBuffer): CacheSide {
 export interface AdvisorSide {
   /** Reads events until there are none, or `isDue` says to stop; returns whether all were read. */
   read(visit: (kind: number, key: number, value: number) => void, isDue: () => boolean): boolean;
-  publish(leaves: readonly { key: number; idleSince: number }[], now: number, cycleMs: number): void;
+  publish(
+    leaves: readonly { key: number; idleSince: number }[],
+    known: Pick<KvGraph, 'stored' | 'cachedBySource'>,
+    now: number,
+    cycleMs: number,
+  ): void;
   /** Sleeps for so long, or until the cache wants a new ranking. Only outside of the main thread. */
   sleep(ms: number): void;
 }
@@ -124,11 +141,13 @@ export function openAdvisorSide(memory: SharedArrayBuffer): AdvisorSide {
       }
       return true;
     },
-    publish(leaves, now, cycleMs) {
+    publish(leaves, { stored, cachedBySource }, now, cycleMs) {
       const next = (control[GENERATION] + 1) | 0;
       const from = (next & 1) * RANKING_VALUES;
       rankings[from + PUBLISHED] = now;
       rankings[from + CYCLE] = cycleMs;
+      rankings[from + STORED] = stored;
+      rankings.set(cachedBySource, from + CACHED);
       rankings[from + COUNT] = leaves.length;
       for (const [i, { key, idleSince }] of leaves.entries()) {
         rankings[from + FIRST + 2 * i] = key;

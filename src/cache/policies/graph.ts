@@ -14,7 +14,7 @@ export function createGraphPolicy<T extends Evictable>(): EvictionPolicy<T> {
     remove(leaf) {
       if (cached.get(leaf.key) !== leaf) return;
       cached.delete(leaf.key);
-      graph.noteMove(leaf.key, 'none');
+      graph.noteMove(leaf.key, leaf.isStored ? 'stored' : 'none');
     },
     // The graph knows which leaves are candidates.
     add() {},

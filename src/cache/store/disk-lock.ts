@@ -8,15 +8,11 @@
 import { InputError } from '../../errors.ts';
 import { platform } from '../../platform/node.ts';
 import { MAX_READS } from './disk-segment.ts';
-import { type FileSystem, writeFully } from './file-system.ts';
+import { type FileSystem, type Lock, writeFully } from './file-system.ts';
 
 const HEARTBEAT_MS = 5_000;
 const STALE_MS = 30_000;
 const MAX_BYTES = 512;
-
-export interface Lock {
-  release(): Promise<void>;
-}
 
 interface Holder {
   pid: number;

@@ -1,5 +1,6 @@
 /** The segments of a folder as one log: appended to at the end, read anywhere, removed segment by segment. */
 import { assert, CapacityError, InputError, type KvasirError } from '../../errors.ts';
+import { toHex } from '../../sha256.ts';
 import type { CacheRecord } from '../record.ts';
 import {
   type EntryHead,
@@ -8,22 +9,15 @@ import {
   indexPath,
   PREFIX_BYTES,
   readEntries,
+  type ScannedEntry,
   SEGMENT_HEADER_BYTES,
   writeIndex,
 } from './disk-segment.ts';
 import { type FileSystem, type OpenFile, readFully, writeFully } from './file-system.ts';
 import { nameText } from './leaf-store.ts';
 
-export interface Entry {
-  /** `nameText` of its record. */
-  name: string;
+export interface Entry extends ScannedEntry {
   segment: Segment;
-  offset: number;
-  /** Bytes, with its header. */
-  size: number;
-  stored: number;
-  /** In hexadecimal. */
-  tenant: string;
   /** Whether it was read since it was written. */
   used: boolean;
 }
@@ -47,7 +41,7 @@ export interface Segment {
 }
 
 /** A record to append, with what is stored about it. */
-export type NewEntry = Omit<EntryHead, 'length'> & CacheRecord;
+export type NewEntry = EntryHead & CacheRecord;
 
 export interface Log {
   /** Oldest first. The last one may be the one that is written. */
@@ -57,7 +51,7 @@ export interface Log {
   load(): Promise<Entry[]>;
   /** Writes entries, which the caller adds to `live`. What throws has written nothing that counts. */
   append(entries: readonly NewEntry[]): Promise<Entry[]>;
-  /** Reads a whole entry into a buffer of its size; returns whether it was there. */
+  /** Fills a buffer with the entry, and with those that follow it; returns whether there were enough bytes. */
   read(entry: Entry, into: Uint8Array): Promise<boolean>;
   /** Makes all that was appended durable. */
   flush(): Promise<boolean>;
@@ -138,7 +132,7 @@ export function createLog({ fs, folder, segmentBytes, now, onError }: LogOptions
       const size = PREFIX_BYTES + payload.length;
       const offset = segment.size;
       segment.size += size;
-      return { name: nameText(name), segment, offset, size, stored, tenant: hexText(tenant), used: false };
+      return { name: nameText(name), segment, offset, size, stored, tenant: toHex(tenant), used: false };
     });
   };
 
@@ -204,10 +198,7 @@ export function createLog({ fs, folder, segmentBytes, now, onError }: LogOptions
         ...{ live: new Set<Entry>(), isWritten: false, prefixes: [], isSynced: true, readers: 0, isRemoved: false },
       };
       segments.push(segment);
-      return (read?.entries ?? []).map(({ offset, length, stored, tenant, ...name }) => ({
-        ...{ name: nameText(name), segment, offset, size: PREFIX_BYTES + length },
-        ...{ stored, tenant: hexText(tenant), used: false },
-      }));
+      return (read?.entries ?? []).map(entry => ({ ...entry, segment, used: false }));
     } catch (error) {
       await file.close().catch(() => {});
       throw error;
@@ -276,13 +267,11 @@ function ignoreMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== 'ENOENT') throw error;
 }
 
-export const hexText = (bytes: Uint8Array): string =>
-  Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
-
 export function fileError(path: string, act: string, error: NodeJS.ErrnoException): KvasirError {
+  const full = (advice: string) => new CapacityError(`${path} cannot be ${act}: ${advice}`, { cause: error });
+  if (error.code === 'QuotaExceededError')
+    return full(`the browser's storage is full. Delete models or sessions that are stored there.`);
   if (error.code === 'ENOSPC' || error.code === 'EDQUOT')
-    return new CapacityError(`${path} cannot be ${act}: the disk is full. Free some space, or use another disk.`, {
-      cause: error,
-    });
+    return full('the disk is full. Free some space, or use another disk.');
   return new InputError(`${path} cannot be ${act} (${error.code ?? error.message}). Check the disk.`, { cause: error });
 }

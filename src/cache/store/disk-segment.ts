@@ -24,6 +24,7 @@
  * crash left behind. A payload is only verified when it is read. The id is part of the checksum so that old blocks of a
  * deleted segment never pass for entries of this one.
  */
+import { toHex } from '../../sha256.ts';
 import { crc32c } from '../crc32c.ts';
 import { type CacheRecord, encodeHeader, HEADER_BYTES, parseHeader, verifyRecord } from '../record.ts';
 import { type FileSystem, type OpenFile, readFully, writeFully } from './file-system.ts';
@@ -46,16 +47,22 @@ export interface SegmentHeader {
   created: number;
 }
 
-/** An entry without its place. */
+/** What is stored of a record, apart from its payload. */
 export interface EntryHead extends RecordName {
   stored: number;
   tenant: Uint8Array;
-  /** Length of the payload. */
-  length: number;
 }
 
-export interface ScannedEntry extends EntryHead {
+/** An entry of a segment. */
+export interface ScannedEntry {
+  /** `nameText` of its record. */
+  name: string;
   offset: number;
+  /** Bytes, with its header. */
+  size: number;
+  stored: number;
+  /** In hexadecimal. */
+  tenant: string;
 }
 
 export function encodeSegmentHeader({ id, created }: SegmentHeader): Uint8Array {
@@ -77,7 +84,7 @@ function decodeSegmentHeader(bytes: Uint8Array): SegmentHeader | undefined {
 }
 
 /** The first bytes of an entry, to be followed by the payload. */
-export function encodePrefix(id: Uint8Array, entry: Omit<EntryHead, 'length'> & { payload: Uint8Array }): Uint8Array {
+export function encodePrefix(id: Uint8Array, entry: EntryHead & { payload: Uint8Array }): Uint8Array {
   const bytes = new Uint8Array(PREFIX_BYTES);
   const view = viewOf(bytes);
   bytes.set(ENTRY_MAGIC);
@@ -88,22 +95,24 @@ export function encodePrefix(id: Uint8Array, entry: Omit<EntryHead, 'length'> & 
   return bytes;
 }
 
-function decodePrefix(id: Uint8Array, bytes: Uint8Array): EntryHead | undefined {
-  const view = viewOf(bytes);
-  if (!startsWith(bytes, ENTRY_MAGIC) || view.getUint32(4, true) !== prefixChecksum(id, bytes)) return undefined;
+/** The entry at an offset of its segment; undefined if it makes no sense. Verified is what its first bytes were read from. */
+function parsePrefix(bytes: Uint8Array, offset: number): ScannedEntry | undefined {
   const record = parseHeader(bytes.subarray(ENTRY_HEADER_BYTES));
-  return record && { ...record, stored: view.getFloat64(8, true), tenant: bytes.slice(16, 16 + TENANT_BYTES) };
+  if (!record) return undefined;
+  const tenant = toHex(bytes.subarray(16, 16 + TENANT_BYTES));
+  const stored = viewOf(bytes).getFloat64(8, true);
+  return { name: nameText(record), offset, size: PREFIX_BYTES + record.length, stored, tenant };
 }
+
+const isValidPrefix = (id: Uint8Array, bytes: Uint8Array): boolean =>
+  startsWith(bytes, ENTRY_MAGIC) && viewOf(bytes).getUint32(4, true) === prefixChecksum(id, bytes);
 
 const prefixChecksum = (id: Uint8Array, prefix: Uint8Array) => crc32c(prefix.subarray(8, PREFIX_BYTES), crc32c(id));
 
 /** The record of a whole entry; undefined if it is damaged or has another name (`nameText`). */
 export function verifyEntry(bytes: Uint8Array, name: string): CacheRecord | undefined {
-  const record = bytes.subarray(ENTRY_HEADER_BYTES);
-  const header = parseHeader(record);
-  if (!header || nameText(header) !== name) return undefined;
-  const payload = verifyRecord(record, header.kind, header.key);
-  return payload && { ...header, payload };
+  const record = verifyRecord(bytes.subarray(ENTRY_HEADER_BYTES));
+  return record && nameText(record) === name ? record : undefined;
 }
 
 export const indexPath = (segmentPath: string): string => segmentPath.replace(/seg$/, 'idx');
@@ -165,10 +174,10 @@ async function readIndex(
     const entries: ScannedEntry[] = [];
     let offset = SEGMENT_HEADER_BYTES;
     for (let at = INDEX_HEADER_BYTES; at < bytes.length; at += PREFIX_BYTES) {
-      const entry = decodePrefix(id, bytes.subarray(at, at + PREFIX_BYTES));
-      if (!entry || offset + PREFIX_BYTES + entry.length > size) return undefined;
-      entries.push({ ...entry, offset });
-      offset += PREFIX_BYTES + entry.length;
+      const entry = parsePrefix(bytes.subarray(at, at + PREFIX_BYTES), offset);
+      if (!entry || offset + entry.size > size) return undefined;
+      entries.push(entry);
+      offset += entry.size;
     }
     return entries;
   } finally {
@@ -179,10 +188,12 @@ async function readIndex(
 async function scan(file: OpenFile, id: Uint8Array, size: number): Promise<ScannedEntry[]> {
   const entries: ScannedEntry[] = [];
   for (let offset = SEGMENT_HEADER_BYTES; offset + PREFIX_BYTES <= size; ) {
-    const entry = await readAndDecode(file, PREFIX_BYTES, offset, prefix => decodePrefix(id, prefix));
-    if (!entry || offset + PREFIX_BYTES + entry.length > size) break;
-    entries.push({ ...entry, offset });
-    offset += PREFIX_BYTES + entry.length;
+    const entry = await readAndDecode(file, PREFIX_BYTES, offset, prefix =>
+      isValidPrefix(id, prefix) ? parsePrefix(prefix, offset) : undefined,
+    );
+    if (!entry || offset + entry.size > size) break;
+    entries.push(entry);
+    offset += entry.size;
   }
   return entries;
 }

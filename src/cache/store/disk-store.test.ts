@@ -13,6 +13,8 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { InputError } from '../../errors.ts';
 import { type DiskStoreOptions, openDiskStore } from './disk-store.ts';
+import { createMemoryFileSystem } from './file-system.case.ts';
+import type { FileSystem } from './file-system.ts';
 import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'kvasir-store-'));
@@ -59,6 +61,29 @@ describe('the disk store', () => {
     const second = await open(path);
     expect(await countIntact(second, records)).toBe(200);
     await second.close();
+  });
+
+  it('reads records that lie next to each other at once', async () => {
+    const fs = createMemoryFileSystem();
+    const reads: number[] = [];
+    const create: FileSystem['create'] = async path => {
+      const file = await fs.create(path);
+      const read: typeof file.read = (into, position) => {
+        reads.push(into.length);
+        return file.read(into, position);
+      };
+      return { ...file, read };
+    };
+    const store = await openDiskStore({ path: 'p', model, capacity: 64e6, fs: { ...fs, create } });
+    const records = testRecords(40, 50_000);
+    await store.put(records);
+    expect(await countIntact(store, records)).toBe(40);
+    // 10 records make half a MiB.
+    expect(reads).toEqual(Array(4).fill(10 * 50_080));
+    reads.length = 0;
+    expect(await countIntact(store, records.toReversed())).toBe(40);
+    expect(reads.length).toBe(40);
+    await store.close();
   });
 
   it('stays within its capacity: the oldest go first, except for those that were read', async () => {

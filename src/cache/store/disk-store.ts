@@ -1,19 +1,21 @@
 /**
- * Records on disk, in a folder per model: a log of append-only segments (disk-segment.ts) and an index in memory.
+ * Records on disk, or in the storage of a site (OPFS), in a folder per model: a log of append-only segments
+ * (disk-segment.ts) and an index in memory.
  *
  * Segments never change once they are written, so removing a record means copying the others to the end of the log,
  * syncing it, and removing the old segment: for deleted records, for segments that are mostly dead, and, to make room,
  * for the oldest segment, of which only those records are copied that were read since they were written (second chance).
  * At every moment the folder holds all live records, so it needs no journal.
  */
-import { FormatError, InputError, type KvasirError } from '../../errors.ts';
+import { FormatError, InputError, KvasirError } from '../../errors.ts';
+import { toHex } from '../../sha256.ts';
 import { formatBytes } from '../../units.ts';
 import type { CacheRecord } from '../record.ts';
-import { acquireLock } from './disk-lock.ts';
-import { createLog, type Entry, fileError, hexText, type NewEntry, type Segment } from './disk-log.ts';
+import { createLog, type Entry, fileError, type NewEntry, type Segment } from './disk-log.ts';
 import { MAX_READS, PREFIX_BYTES, SEGMENT_HEADER_BYTES, verifyEntry } from './disk-segment.ts';
-import { type FileSystem, openNodeFileSystem } from './file-system.ts';
+import type { FileSystem } from './file-system.ts';
 import { createMeter, type LeafStore, nameText, type RecordName, type StoreOptions, tenantId } from './leaf-store.ts';
+import { openNodeFileSystem } from './node-file-system.ts';
 
 export interface DiskStoreOptions extends StoreOptions {
   /** A folder, which gets a folder per model. */
@@ -26,6 +28,7 @@ export interface DiskStoreOptions extends StoreOptions {
   ttlMs?: number;
   /** Default: 1/64 of the capacity, from 1 MiB to 1 GiB. */
   segmentBytes?: number;
+  /** Default: Node's. */
   fs?: FileSystem;
   now?: () => number;
 }
@@ -47,9 +50,22 @@ export interface TenantUsage {
 
 export const DEFAULT_TTL_MS = 7 * 24 * 3600 * 1000;
 const SWEEP_MS = 60_000;
+/** One read, unless a record is longer: short, so that the first record is verified while the next ones are read. */
+const READ_BYTES = 2 ** 19;
+/** What is read ahead: no more, so that it is still in the processor's cache when it is verified. */
+const READ_AHEAD_BYTES = 2 ** 20;
+/** Reads at once: fewer if they are long, but at least two. */
 const READ_AHEAD = 4;
 /** Segments that are less than half full of live records are merged when there are this many. */
 const MIN_MERGED = 4;
+
+/** Entries that lie next to each other, and the read that fetches them. */
+interface Run {
+  entries: readonly Entry[];
+  bytes: number;
+  buffer: Uint8Array;
+  isRead: Promise<boolean>;
+}
 
 /** Opens a store. Throws if the folder cannot be used, or another process uses it. */
 export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStore> {
@@ -60,10 +76,10 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
   const fs = options.fs ?? (await openNodeFileSystem());
   const folder = `${path}/${modelFolder(options.model)}`;
   const opened = (error: unknown) => {
-    throw error instanceof InputError ? error : fileError(folder, 'opened', error as NodeJS.ErrnoException);
+    throw error instanceof KvasirError ? error : fileError(folder, 'opened', error as NodeJS.ErrnoException);
   };
   await fs.makeFolder(folder).catch(opened);
-  const lock = await acquireLock(fs, folder).catch(opened);
+  const lock = await fs.lock(folder).catch(opened);
   const meter = createMeter(options);
   const { stats } = meter;
   const log = createLog({ fs, folder, segmentBytes, now, onError: meter.error });
@@ -130,36 +146,62 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
   };
 
   const takeBuffer = (size: number): Uint8Array => {
-    const found = buffers.findIndex(({ length }) => length === size);
-    return found < 0 ? new Uint8Array(size) : buffers.splice(found, 1)[0];
+    const found = buffers.findIndex(({ length }) => length >= size);
+    return found < 0 ? new Uint8Array(Math.max(size, READ_BYTES)) : buffers.splice(found, 1)[0];
   };
   const giveBuffer = (buffer: Uint8Array) => {
     if (buffers.push(buffer) > READ_AHEAD) buffers.shift();
   };
 
+  /** Reads the first records of a chain that lie next to each other, with one read; undefined if there is none. */
+  const readRun = (chain: readonly RecordName[], start: number): Run | undefined => {
+    const entries: Entry[] = [];
+    let bytes = 0;
+    for (let i = start; i < chain.length; i++) {
+      const [entry, first] = [find(chain[i]), entries[0]];
+      const isNext = !first || (entry?.segment === first.segment && entry.offset === first.offset + bytes);
+      if (!entry || !isNext || (first && bytes + entry.size > READ_BYTES)) break;
+      entry.used = true;
+      entries.push(entry);
+      bytes += entry.size;
+    }
+    if (entries.length === 0) return undefined;
+    const buffer = takeBuffer(bytes);
+    // What fails is read again, record by record, which reports it.
+    const isRead = log.read(entries[0], buffer.subarray(0, bytes)).catch(() => false);
+    return { entries, bytes, buffer, isRead };
+  };
+
   async function* read(chain: readonly RecordName[]): AsyncGenerator<Uint8Array, void> {
-    const ahead: { buffer: Uint8Array; record: Promise<CacheRecord | undefined> }[] = [];
+    const ahead: Run[] = [];
     let next = 0;
+    const isEnough = () =>
+      ahead.length === READ_AHEAD ||
+      (ahead.length > 1 && ahead.reduce((sum, { bytes }) => sum + bytes, 0) >= READ_AHEAD_BYTES);
     const readAhead = () => {
-      while (!isClosed && ahead.length < READ_AHEAD && next < chain.length) {
-        const entry = find(chain[next]);
-        next = entry ? next + 1 : chain.length;
-        if (!entry) return;
-        entry.used = true;
-        const buffer = takeBuffer(entry.size);
-        ahead.push({ buffer, record: readEntry(entry, buffer) });
+      while (!isClosed && !isEnough() && next < chain.length) {
+        const run = readRun(chain, next);
+        next = run ? next + run.entries.length : chain.length;
+        if (run) ahead.push(run);
       }
     };
     try {
       for (readAhead(); ahead.length > 0; readAhead()) {
-        const record = await ahead[0].record;
-        if (!record) return;
-        yield record.payload;
+        const { entries, buffer, isRead } = ahead[0];
+        const isWhole = await isRead;
+        let at = 0;
+        for (const entry of entries) {
+          const bytes = buffer.subarray(at, at + entry.size);
+          at += entry.size;
+          const record = (isWhole ? verifyEntry(bytes, entry.name) : undefined) ?? (await readEntry(entry, bytes));
+          if (!record) return;
+          yield record.payload;
+        }
         giveBuffer(ahead.shift()!.buffer);
       }
     } finally {
-      for (const { buffer, record } of ahead) {
-        await record;
+      for (const { buffer, isRead } of ahead) {
+        await isRead;
         giveBuffer(buffer);
       }
     }
@@ -170,7 +212,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
     const copied: Entry[] = [];
     for (const entry of entries) {
       const buffer = takeBuffer(entry.size);
-      const record = await readEntry(entry, buffer);
+      const record = await readEntry(entry, buffer.subarray(0, entry.size));
       // Not read, but not damaged either: perhaps next time.
       if (!record && entry.segment.live.has(entry)) return false;
       const { stored, tenant } = entry;
@@ -274,7 +316,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
   timer.unref?.();
 
   return {
-    name: 'disk',
+    name: fs.name,
     get stats() {
       return { ...stats, records: index.size, bytes: log.bytes, capacity };
     },
@@ -302,7 +344,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
     },
     usage: () => usageOf(index.values()),
     deleteTenant(tenant) {
-      const id = tenant === undefined ? undefined : hexText(tenantId(tenant));
+      const id = tenant === undefined ? undefined : toHex(tenantId(tenant));
       return deleteEntries(() => [...index.values()].filter(entry => id === undefined || entry.tenant === id));
     },
   };

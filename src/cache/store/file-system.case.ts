@@ -1,4 +1,5 @@
 /** File systems for tests: one in memory that records all operations and can lose power, and one that fails. */
+import { acquireLock } from './disk-lock.ts';
 import type { FileSystem, OpenFile } from './file-system.ts';
 
 type Random = () => number;
@@ -53,7 +54,9 @@ export function createMemoryFileSystem(
     if (file === undefined) throw failure('ENOENT');
     return file;
   };
-  return {
+  const fs: MemoryFileSystem = {
+    name: 'disk',
+    lock: folder => acquireLock(fs, folder),
     log,
     open: async path => openFile(find(path)),
     async create(path) {
@@ -75,6 +78,7 @@ export function createMemoryFileSystem(
       log.push({ type: 'syncFolder' });
     },
   };
+  return fs;
 }
 
 function patched(content: Uint8Array, position: number, bytes: Uint8Array): Uint8Array {
@@ -180,7 +184,9 @@ export function createFaultyFileSystem(
     size: () => call(() => file.size(), false),
     close: () => file.close(),
   });
-  return {
+  const faulty: FileSystem = {
+    name: fs.name,
+    lock: folder => acquireLock(faulty, folder),
     open: path => call(async () => wrap(await fs.open(path)), false),
     create: path => call(async () => wrap(await fs.create(path)), true),
     makeFolder: path => call(() => fs.makeFolder(path), true),
@@ -189,4 +195,5 @@ export function createFaultyFileSystem(
     remove: path => call(() => fs.remove(path), true),
     syncFolder: path => call(() => fs.syncFolder(path), true),
   };
+  return faulty;
 }

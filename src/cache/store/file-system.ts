@@ -1,5 +1,7 @@
-/** What the disk store needs of a file system: an interface, so that tests can record, delay and break every operation. */
-import { platform } from '../../platform/node.ts';
+/**
+ * What the disk store needs of a file system: an interface, for Node (node-file-system.ts), browsers
+ * (opfs-file-system.ts) and tests that record, delay and break every operation. Errors have the codes of Node.
+ */
 
 export interface OpenFile {
   /** Reads at a position; returns the number of bytes read, which may be fewer than asked for. */
@@ -12,7 +14,15 @@ export interface OpenFile {
   close(): Promise<void>;
 }
 
+export interface Lock {
+  release(): Promise<void>;
+}
+
 export interface FileSystem {
+  /** What the store is called. */
+  readonly name: 'disk' | 'opfs';
+  /** Takes a folder for one store alone. Throws an InputError if another one has it. */
+  lock(folder: string): Promise<Lock>;
   open(path: string): Promise<OpenFile>;
   /** Creates a file that only its owner can read. It must not exist. */
   create(path: string): Promise<OpenFile>;
@@ -24,38 +34,6 @@ export interface FileSystem {
   remove(path: string): Promise<void>;
   /** Makes creations, renames and removals in a folder durable, where the system can. */
   syncFolder(path: string): Promise<void>;
-}
-
-/** Node's file system. */
-export async function openNodeFileSystem(): Promise<FileSystem> {
-  const { chmod, mkdir, open, readdir, rename, unlink } = platform.node.fs.promises;
-  const openFile = async (path: string, flags: string): Promise<OpenFile> => {
-    const file = await open(path, flags, 0o600);
-    return {
-      read: async (into, position) => (await file.read(into, 0, into.length, position)).bytesRead,
-      write: async (chunks, position) => (await file.writev(chunks as Uint8Array[], position)).bytesWritten,
-      sync: () => file.sync(),
-      size: async () => (await file.stat()).size,
-      close: () => file.close(),
-    };
-  };
-  return {
-    open: path => openFile(path, 'r'),
-    create: path => openFile(path, 'wx+'),
-    async makeFolder(path) {
-      const created = await mkdir(path, { recursive: true, mode: 0o700 });
-      // The mode of an existing folder is its owner's choice, except for the store's own.
-      if (created === undefined) await chmod(path, 0o700);
-    },
-    list: path => readdir(path).catch(error => (error.code === 'ENOENT' ? [] : Promise.reject(error))),
-    rename,
-    remove: unlink,
-    async syncFolder(path) {
-      // Not every system can open a folder.
-      const folder = await open(path, 'r').catch(() => undefined);
-      await folder?.sync().finally(() => folder.close());
-    },
-  };
 }
 
 /** Fills `into` from a position; returns whether there were enough bytes. */

@@ -17,7 +17,7 @@ export interface RecordName {
 }
 
 export interface LeafStore {
-  readonly name: 'host' | 'disk' | 'redis';
+  readonly name: 'host' | 'disk' | 'opfs' | 'redis';
   readonly stats: StoreStats;
   /**
    * Stores records in the background. Their payloads must not change until it resolves. A record that is stored already
@@ -72,8 +72,9 @@ export interface StoreStats {
   put: Latency;
 }
 
-/** A record's name as a string, for maps. */
-export const nameText = ({ kind, key }: RecordName): string => kind[0] + String.fromCharCode(...key);
+/** A record's name as a string, for maps. `apply` is several times faster than spreading the key. */
+export const nameText = ({ kind, key }: RecordName): string =>
+  kind[0] + String.fromCharCode.apply(null, key as unknown as number[]);
 
 /** A tenant's id in stored records: a hash, so that it is not stored in the clear. */
 export const TENANT_BYTES = 16;

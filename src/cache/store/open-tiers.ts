@@ -39,11 +39,16 @@ export async function openTier(tier: Tier, options: OpenTiersOptions): Promise<L
       const { openDiskStore } = await import('./disk-store.ts');
       return openDiskStore({ ...options, path: tier.path, capacity: tier.capacity });
     }
+    case 'opfs': {
+      const { openDiskStore } = await import('./disk-store.ts');
+      const { createOpfsFileSystem, LEAF_FOLDER } = await import('./opfs-file-system.ts');
+      return openDiskStore({ ...options, path: LEAF_FOLDER, capacity: tier.capacity, fs: createOpfsFileSystem() });
+    }
     case 'redis': {
       const { openRedisStore } = await import('./redis-store.ts');
       return openRedisStore({ ...options, urls: tier.urls, cluster: tier.cluster });
     }
     default:
-      throw new InputError(`A tier is a host, disk or redis tier, or a store; got ${describeValue(tier)}.`);
+      throw new InputError(`A tier is a host, disk, opfs or redis tier, or a store; got ${describeValue(tier)}.`);
   }
 }

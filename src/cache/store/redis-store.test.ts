@@ -1,6 +1,7 @@
 import { createServer, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { describeWithRedis, type RedisServer, startCluster, startRedis } from './redis-server.case.ts';
+import { type RedisServer, startCluster, startRedis } from '../../../test/redis-server.ts';
+import { describeWithRedis } from '../../../test/redis-suite.ts';
 import { openRedisStore, type RedisStoreOptions } from './redis-store.ts';
 import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 

@@ -99,6 +99,6 @@ describe('close', () => {
     const host: Tier = { type: 'host', capacity: 1e6 };
     const open = (...tiers: unknown[]) => openTiers(tiers as Tier[], { model: 'ab'.repeat(32) });
     await expect(open(host, { type: 'disk', path: '/dev/null/x', capacity: 1e6 })).rejects.toThrow(/cannot be opened/);
-    await expect(open({ type: 'tape' })).rejects.toThrow(/A tier is a host, disk or redis tier, or a store; got/);
+    await expect(open({ type: 'tape' })).rejects.toThrow(/A tier is a host, disk, opfs or redis tier, or a store; got/);
   });
 });

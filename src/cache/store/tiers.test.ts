@@ -12,6 +12,7 @@ describe('parseTiers', () => {
     expect(parseTiers('redis-cluster=redis://a:7000|redis://b:7001')).toEqual([
       { type: 'redis', urls: ['redis://a:7000', 'redis://b:7001'], cluster: true },
     ]);
+    expect(parseTiers('opfs=2GiB')).toEqual([{ type: 'opfs', capacity: 2 ** 31 }]);
     expect(parseTiers('disk=C:\\cache:1GB')).toEqual([{ type: 'disk', path: 'C:\\cache', capacity: 1e9 }]);
   });
 

@@ -1,4 +1,4 @@
-/** Tiers as text: `host=4GiB,disk=/var/cache/kvasir:50GiB,redis=redis://host:6379`, fastest first. */
+/** Tiers as text: `host=4GiB,disk=/var/cache/kvasir:50GiB,redis=redis://host:6379`, fastest first; in browsers, `opfs=2GiB`. */
 import { closestName } from '../../closest-name.ts';
 import { InputError } from '../../errors.ts';
 import { parseBytes } from '../../units.ts';
@@ -6,11 +6,14 @@ import { parseBytes } from '../../units.ts';
 export type Tier =
   | { type: 'host'; capacity: number }
   | { type: 'disk'; path: string; capacity: number }
+  /** The storage of a site, in browsers. */
+  | { type: 'opfs'; capacity: number }
   /** `cluster`: the urls are some of its nodes, from which the others are found. */
   | { type: 'redis'; urls: readonly string[]; cluster: boolean };
 
-const TYPES = ['host', 'disk', 'redis', 'redis-cluster'];
-const EXAMPLES = 'host=4GiB, disk=/path:50GiB, redis=redis://host:6379, redis-cluster=redis://a:6379|redis://b:6379';
+const TYPES = ['host', 'disk', 'opfs', 'redis', 'redis-cluster'];
+const EXAMPLES =
+  'host=4GiB, disk=/path:50GiB, opfs=2GiB, redis=redis://host:6379, redis-cluster=redis://a:6379|redis://b:6379';
 
 /** Parses a list of tiers. */
 export function parseTiers(text: string): Tier[] {
@@ -26,6 +29,7 @@ function parseTier(text: string): Tier {
   if (!type || !value) throw new InputError(`"${text}" is not a tier. Write ${EXAMPLES}.`);
   switch (type) {
     case 'host':
+    case 'opfs':
       return { type, capacity: parseBytes(value) };
     case 'disk': {
       const colon = value.lastIndexOf(':');

@@ -27,5 +27,7 @@ export function createRandom(seed: number): Random {
 }
 
 export function normals(random: Random, length: number): Float32Array {
-  return Float32Array.from({ length }, random.normal);
+  const values = new Float32Array(length);
+  for (let i = 0; i < length; i++) values[i] = random.normal();
+  return values;
 }

@@ -47,7 +47,7 @@ export interface Automaton {
 }
 
 export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Automaton {
-  const first = compileNodes(grammar, vocabulary.markers);
+  const root = compileNodes(grammar, vocabulary.markers);
   const frames = new Map<string, Frame>();
   const shapes = new Map<string, number>();
   const states = new Map<string, State>();
@@ -133,15 +133,25 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
     if (known !== undefined) return known ?? undefined;
     const places: Place[] = [];
     work += state.places.length;
+    // The symbols around this one that lead to the same places: most of a string's characters do.
+    let [first, last] = [0, vocabulary.symbols - 1];
     for (const { node, frame } of state.places)
-      for (const { low, high, to } of node.edges) if (symbol >= low && symbol <= high) places.push({ node: to, frame });
+      for (const { low, high, to } of node.edges) {
+        if (high < symbol) first = Math.max(first, high + 1);
+        else if (low > symbol) last = Math.min(last, low - 1);
+        else {
+          places.push({ node: to, frame });
+          first = Math.max(first, low);
+          last = Math.min(last, high);
+        }
+      }
     const found = places.length === 0 ? null : close(places);
-    state.next[symbol] = found;
+    state.next.fill(found, first, last + 1);
     return found ?? undefined;
   };
 
   return {
-    start: close([{ node: first }]),
+    start: close([{ node: root }]),
     next(state, symbol) {
       work = 0;
       return next(state, symbol);

@@ -8,13 +8,14 @@ import type { Block, Device, KvBlocks, KvLayer, KvRun, Projection, SealRequest, 
 import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';
 import { Attention } from './attention.ts';
+import type { ArithmeticOptions } from './kernels/gemv.ts';
 import { f16ToF32, f32ToF16Heads, norm, rope, swiglu } from './kernels/norm-rope-swiglu.ts';
 import { type Allocation, addressOf, Memories } from './memories.ts';
 import { type Heap, type MemoryLimits, openMemory } from './memory.ts';
 import { moduleBytes } from './module.ts';
 import { createPool, type Pool } from './pool.ts';
 import { CONTROL_WORDS } from './pool-workers.ts';
-import { type ArithmeticOptions, Projections, projectionKernels } from './projections.ts';
+import { Projections, projectionKernels } from './projections.ts';
 import { wasmSupport } from './support.ts';
 
 type WasmTensor = Tensor & Allocation;
@@ -30,6 +31,8 @@ export interface WasmOptions {
   threads?: number;
   /** false: use plain SIMD even if relaxed SIMD is available. */
   relaxed?: boolean;
+  /** Whether to add int8 products to 32-bit sums: same results. Default: if the engine has one instruction for it. */
+  dotAdd?: boolean;
   /** int16 activations and cache pages dequantized to f32: slower, with the accuracy of f32 throughout. */
   precise?: boolean;
   /** Max size of one WebAssembly memory in pages of 64 KiB. Default: 4 GiB. More weights go to additional memories. */
@@ -46,17 +49,18 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
     );
   const relaxed = support.relaxedSimd && options.relaxed !== false;
   const precise = options.precise ?? false;
+  const arithmetic = { relaxed, precise, dotAdd: relaxed && (options.dotAdd ?? support.dotAdd) };
   const shared = support.sharedMemory;
   const threads = shared ? Math.max(1, Math.min(64, options.threads ?? platform.coreCount())) : 1;
   const maxPages = options.maxPages ?? 65536;
   const limits = { maxPages, shared };
   const heap = openMemory(limits);
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
-  const kernels = [norm(), rope(), swiglu(), f32ToF16Heads(), f16ToF32(), ...projectionKernels({ relaxed, precise })];
+  const kernels = [norm(), rope(), swiglu(), f32ToF16Heads(), f16ToF32(), ...projectionKernels(arithmetic)];
   const bytes = moduleBytes(kernels, limits);
   await pool.load(bytes);
   const memories = new Memories(heap, pool, bytes, limits);
-  return new WasmDevice(options, memories, pool, limits, { relaxed, precise });
+  return new WasmDevice(options, memories, pool, limits, arithmetic);
 }
 
 class WasmDevice implements Device {

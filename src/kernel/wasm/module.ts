@@ -118,7 +118,7 @@ export class Kernel {
 
   bytes(): number[] {
     const locals = this.types.flatMap(type => [1, TYPE_CODE[type]]);
-    return sized([...unsignedLeb128(this.types.length), ...locals, ...this.body, 0x0b]);
+    return sized(unsignedLeb128(this.types.length).concat(locals, this.body, 0x0b));
   }
 }
 
@@ -126,11 +126,7 @@ function local<T extends Type>(type: T, index: number): Local<T> {
   return { type, index, code: [0x20, ...unsignedLeb128(index)] };
 }
 
-const sized = (bytes: number[]): number[] => {
-  const out = unsignedLeb128(bytes.length);
-  for (const byte of bytes) out.push(byte);
-  return out;
-};
+const sized = (bytes: number[]): number[] => unsignedLeb128(bytes.length).concat(bytes);
 const text = (s: string) => sized([...new TextEncoder().encode(s)]);
 
 /** A module that exports the kernels and imports one memory, `env.memory`. */
@@ -138,12 +134,9 @@ export function moduleBytes(
   kernels: readonly Kernel[],
   memory: { maxPages: number; shared: boolean },
 ): Uint8Array<ArrayBuffer> {
-  const out = [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0];
+  let out = [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0];
   const section = (id: number, items: readonly number[][]) => {
-    const bytes = unsignedLeb128(items.length);
-    for (const item of items) for (const byte of item) bytes.push(byte);
-    out.push(id);
-    for (const byte of sized(bytes)) out.push(byte);
+    out = out.concat(id, sized(unsignedLeb128(items.length).concat(...items)));
   };
   section(
     1,

@@ -128,6 +128,19 @@ export const truncate = (relaxed: boolean) => (relaxed ? i32x4.relaxedTrunc : i3
 export const dotInt8 = (relaxed: boolean) => (a: V128, b: V128) =>
   relaxed ? i16x8.relaxedDot(a, b) : i16x8.add(i16x8.extmulLowS(a, b), i16x8.extmulHighS(a, b));
 
+/** Adds the products of `dotInt8` to a sum, or begins one: eight i16, or four i32 with `dotAdd`. */
+export const addDotInt8 =
+  ({ relaxed, dotAdd }: { relaxed: boolean; dotAdd: boolean }) =>
+  (sum: V128 | undefined, a: V128, b: V128): V128 => {
+    if (dotAdd) return i32x4.relaxedDotAdd(a, b, sum ?? v128.zero);
+    const products = dotInt8(relaxed)(a, b);
+    return sum ? i16x8.add(sum, products) : products;
+  };
+
+/** Sums of `addDotInt8` as four i32. */
+export const dotSumsI32 = ({ dotAdd }: { dotAdd: boolean }, sums: V128, ones: V128): V128 =>
+  dotAdd ? sums : i32x4.dot(sums, ones);
+
 /** Q15 product: a b / 2^15, rounded. */
 export const multiplyQ15 = (relaxed: boolean) => (relaxed ? i16x8.relaxedQ15mulr : i16x8.q15mulr);
 

@@ -13,7 +13,7 @@
  */
 import { fromF16, toF16 } from '../float.ts';
 import { dequantize } from '../weights/dequantize.ts';
-import { createSplitBlock, type QuantizedType, type SplitBlock, splitters } from '../weights/split.ts';
+import { createSplitBlock, halvesOf, joinNibbles, type QuantizedType, splitters } from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
 
 export interface PackedFormat {
@@ -23,6 +23,8 @@ export interface PackedFormat {
   mins: boolean;
   /** Added to codes to make them unsigned; the minima compensate for it. */
   zeroPoint?: number;
+  /** 8-bit codes plus this are 0 to 127, the range of dot products with int8. Absent if codes need all bits. */
+  sevenBitOffset?: number;
 }
 
 export const packedFormats: Record<WeightType, PackedFormat> = {
@@ -34,10 +36,10 @@ export const packedFormats: Record<WeightType, PackedFormat> = {
   Q4_K: { bits: 4, group: 32, mins: true },
   Q2_K: { bits: 4, group: 16, mins: true },
   Q3_K: { bits: 4, group: 16, mins: true, zeroPoint: 4 },
-  Q5_0: { bits: 8, group: 32, mins: false },
-  Q5_1: { bits: 8, group: 32, mins: true },
-  Q5_K: { bits: 8, group: 32, mins: true },
-  Q6_K: { bits: 8, group: 16, mins: false },
+  Q5_0: { bits: 8, group: 32, mins: false, sevenBitOffset: 16 },
+  Q5_1: { bits: 8, group: 32, mins: true, sevenBitOffset: 0 },
+  Q5_K: { bits: 8, group: 32, mins: true, sevenBitOffset: 0 },
+  Q6_K: { bits: 8, group: 16, mins: false, sevenBitOffset: 32 },
   Q8_0: { bits: 8, group: 32, mins: false },
   IQ4_NL: { bits: 8, group: 32, mins: false },
 };
@@ -51,48 +53,39 @@ export function packedBytes(type: WeightType, rows: number, cols: number): numbe
   return Math.ceil(rows / 4) * (cols / 32) * blockBytes(format);
 }
 
-/** Packs whole rows of the file's bytes. Missing rows of the last tile are zeros. */
+/** Packs whole rows of the file's bytes. Missing rows of the last tile are zeros. `out` begins at a multiple of four. */
 export function packWeights(type: QuantizedType, source: Uint8Array, cols: number, out: Uint8Array): void {
-  const rowBytes = weightBytes(type, cols);
-  const size = packedBytes(type, 4, cols);
-  const split = createSplitBlock(type);
-  out.fill(0);
-  for (let from = 0, to = 0; from < source.length; from += 4 * rowBytes, to += size) {
-    const rows = [0, 1, 2, 3].map(r => source.subarray(from + r * rowBytes, from + (r + 1) * rowBytes));
-    const present = rows.filter(row => row.length > 0);
-    packRowTile(type, present, split, out.subarray(to, to + size));
-  }
-}
-
-/** Packs four rows (fewer at the end) into their blocks, which must be zero. `split` is a buffer. */
-function packRowTile(type: QuantizedType, rows: readonly Uint8Array[], split: SplitBlock, out: Uint8Array): void {
   const format = packedFormats[type];
   const { group, bits, mins, zeroPoint = 0 } = format;
   const { block, bytes } = weightFormats[type];
-  const size = blockBytes(format);
-  const groups = 32 / group;
-  const codesOffset = scaleBytes(format);
-  rows.forEach((row, r) => {
-    for (let from = 0, to = 0; from < row.length; from += bytes) {
-      splitters[type](row, from, split);
+  const [size, groups, codesOffset] = [blockBytes(format), 32 / group, scaleBytes(format)];
+  const tileBytes = packedBytes(type, 4, cols);
+  const rowHalves = weightBytes(type, cols) / 2;
+  const split = createSplitBlock(type);
+  const splitBlock = splitters[type];
+  const halves = halvesOf(source);
+  const words = new Int32Array(out.buffer, out.byteOffset, out.length / 4);
+  const scales = new Uint16Array(out.buffer, out.byteOffset, out.length / 2);
+  out.fill(0);
+  for (let row = 0, from = 0; from < halves.length; row++) {
+    const r = row & 3;
+    let to = (row >> 2) * tileBytes;
+    for (const end = from + rowHalves; from < end; from += bytes / 2) {
+      splitBlock(halves, from, split);
       for (let start = 0; start < block; start += 32, to += size) {
         for (let g = 0; g < groups; g++) {
           const scale = split.scales[start / group + g];
-          writeF16(out, to, 4 * g + r, scale);
-          if (mins) writeF16(out, to, 4 * groups + 4 * g + r, split.mins[start / group + g] - zeroPoint * scale);
+          scales[to / 2 + 4 * g + r] = toF16(scale);
+          if (mins) scales[to / 2 + 4 * (groups + g) + r] = toF16(split.mins[start / group + g] - zeroPoint * scale);
         }
-        const codes = to + codesOffset;
-        if (bits === 8) {
-          for (let c = 0; c < 32; c++) out[codes + codeByteOffset(c, r)] = split.codes[start + c];
-        } else {
-          for (let c = 0; c < 16; c++) {
-            const pair = (split.codes[start + c] + zeroPoint) | ((split.codes[start + 16 + c] + zeroPoint) << 4);
-            out[codes + codeByteOffset(c, r)] = pair;
-          }
-        }
+        const [code, target] = [start / 4, (to + codesOffset) / 4 + r];
+        if (bits === 8) for (let i = 0; i < 8; i++) words[target + 4 * i] = split.words[code + i];
+        else
+          for (let i = 0; i < 4; i++)
+            words[target + 4 * i] = joinNibbles(split.words[code + i], split.words[code + i + 4], zeroPoint);
       }
     }
-  });
+  }
 }
 
 /** Dequantizes one row to the values that the kernels compute with: for embeddings and tests. */
@@ -123,12 +116,6 @@ export function unpackRow(type: WeightType, packed: Uint8Array, row: number, col
 
 /** Offset of the byte of column c and row r among a block's codes. */
 const codeByteOffset = (c: number, r: number) => 16 * (c >> 2) + 4 * r + (c & 3);
-
-function writeF16(bytes: Uint8Array, at: number, index: number, value: number): void {
-  const f16 = toF16(value);
-  bytes[at + 2 * index] = f16;
-  bytes[at + 2 * index + 1] = f16 >> 8;
-}
 
 const readF16 = (bytes: Uint8Array, at: number, index: number) =>
   fromF16(bytes[at + 2 * index] | (bytes[at + 2 * index + 1] << 8));

@@ -4,7 +4,7 @@ import type { Projection, Tensor, Weights } from '../device.ts';
 import { isQuantized } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';
 import { GEMM_SCRATCH, gemm } from './kernels/gemm.ts';
-import { gemmArithmetic, gemmFloat, gemmKernelName, gemv } from './kernels/gemv.ts';
+import { type ArithmeticOptions, gemmArithmetic, gemmFloat, gemmKernelName, gemv } from './kernels/gemv.ts';
 import {
   type ActivationType,
   activationBytes,
@@ -34,30 +34,26 @@ interface Input {
 /** Names of the quantization kernels. */
 const QUANTIZE = {
   int8: { gemv: quantizeKernelName('int8', 'gemv'), gemm: quantizeKernelName('int8', 'gemm') },
+  offset8: { gemv: quantizeKernelName('offset8', 'gemv'), gemm: quantizeKernelName('offset8', 'gemm') },
   int16: { gemv: quantizeKernelName('int16', 'gemv'), gemm: quantizeKernelName('int16', 'gemm') },
 };
 
 /** Weights are read from the file in pieces of at most this size, but of at least four heads' rows. */
 const MAX_LOAD_BYTES = 2 * 2 ** 20;
 
-export interface ArithmeticOptions {
-  relaxed: boolean;
-  precise: boolean;
-}
-
 /** Kernels for all weight types. */
-export function projectionKernels({ relaxed, precise }: ArithmeticOptions): Kernel[] {
+export function projectionKernels(options: ArithmeticOptions): Kernel[] {
   const integerFormats = new Map(
     Object.values(packedFormats)
       .filter(({ bits }) => bits < 16)
       .map(format => [gemmKernelName(format, 'gemv'), format]),
   );
   return [
-    ...(['int8', 'int16'] as const).flatMap(type =>
-      (['gemv', 'gemm'] as const).map(kernel => quantizeActivations(type, kernel, precise)),
+    ...(['int8', 'offset8', 'int16'] as const).flatMap(type =>
+      (['gemv', 'gemm'] as const).map(kernel => quantizeActivations(type, kernel, options.precise)),
     ),
     ...[...integerFormats.values()].flatMap(format => {
-      const arithmetic = gemmArithmetic(format, relaxed, precise);
+      const arithmetic = gemmArithmetic(format, options);
       return [gemv(format, arithmetic), gemm(format, arithmetic)];
     }),
     ...(['F32', 'F16', 'BF16'] as const).map(gemmFloat),
@@ -112,9 +108,8 @@ export class Projections {
     const nameOf = (kernel: string) => this.memories.kernelName(kernel, memory);
     if (!isQuantized(type)) return { input: 'f32', gemv: nameOf(`gemm${type}`), gemm: nameOf(`gemm${type}`) };
     const format = packedFormats[type];
-    const { relaxed, precise } = this.arithmetic;
     const [gemv, gemm] = (['gemv', 'gemm'] as const).map(kernel => nameOf(gemmKernelName(format, kernel)));
-    return { input: gemmArithmetic(format, relaxed, precise).activations, gemv, gemm };
+    return { input: gemmArithmetic(format, this.arithmetic).activations, gemv, gemm };
   }
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {

@@ -21,23 +21,14 @@ import { type AdapterInfo, type LowerLimits, openAdapter } from './adapter.ts';
 import { Attention } from './attention.ts';
 import { createCodecs } from './codecs.ts';
 import { Gpu } from './gpu.ts';
-import { swiglu, vec4Workgroups } from './kernels/activations.ts';
 import type { AttendShape } from './kernels/attend.ts';
-import { embed, rope, workgroupsFor } from './kernels/basic.ts';
-import { norm } from './kernels/norm.ts';
-import {
-  findMaxLogit,
-  MAXIMA_PER_ROW,
-  NO_TOKEN,
-  sample,
-  WORDS_PER_MAXIMUM,
-  WORDS_PER_REQUEST,
-} from './kernels/sample.ts';
 import { type GpuBlock, Pool } from './pool.ts';
 import { type PendingNorm, Projections } from './projections.ts';
+import { RowOperations } from './row-operations.ts';
+import { Sampling } from './sampling.ts';
 import { Sealing } from './sealing.ts';
-import { bufferForWriting, bufferOf, type GpuTensor, gpuBlock, int8ForWriting } from './tensor.ts';
-import { BLOCK, type GpuWeights, loadWeights, randomWeights } from './weights.ts';
+import { bufferForWriting, bufferOf, type GpuTensor, gpuBlock } from './tensor.ts';
+import { type GpuWeights, loadWeights, randomWeights } from './weights.ts';
 
 export interface WebGpuOptions {
   headDim: number;
@@ -101,9 +92,6 @@ interface PendingProjections {
   norm?: PendingNorm;
 }
 
-/** Token handles that stay valid: later ones reuse the slots. */
-const HANDLE_CAPACITY = 4096;
-
 export function checkHeadDim(headDim: number): void {
   if (headDim % 2 !== 0)
     throw new ShapeError(`The webgpu device needs an even head dimension, and got ${headDim}. Use device: 'js'.`);
@@ -125,9 +113,8 @@ export class WebGpuDevice implements Device {
   private readonly attention: Attention;
   private readonly sealing: Sealing;
   private pending?: Pending;
-  /** A ring of sampled tokens: a handle is -1 minus a slot of it. */
-  private readonly sampledTokens: GPUBuffer;
-  private nextSlot = 0;
+  private readonly sampling: Sampling;
+  private readonly rowOperations: RowOperations;
 
   constructor(
     readonly gpu: Gpu,
@@ -169,7 +156,8 @@ export class WebGpuDevice implements Device {
       maxBindingBytes: this.maxBindingBytes,
     });
     this.sealing = new Sealing(gpu, shape, codecOf);
-    this.sampledTokens = gpu.createBuffer(4 * HANDLE_CAPACITY, 'sampled tokens');
+    this.sampling = new Sampling(gpu);
+    this.rowOperations = new RowOperations(gpu);
   }
 
   get allocatedBytes(): number {
@@ -211,40 +199,7 @@ export class WebGpuDevice implements Device {
 
   sampleTokens(logits: Tensor, requests: readonly SamplingRequest[]): SampledTokens {
     this.flush();
-    // Below 1, so that the draw stays within the weights however their sum was rounded.
-    const words = Float32Array.from(
-      requests.flatMap(({ temperature, topP, minP, random }) => [
-        0,
-        temperature,
-        0,
-        topP,
-        minP,
-        Math.min(random, 0.999999),
-      ]),
-    );
-    const integers = new Uint32Array(words.buffer);
-    requests.forEach(({ row, topK }, i) => {
-      integers[WORDS_PER_REQUEST * i] = row;
-      integers[WORDS_PER_REQUEST * i + 2] = topK;
-    });
-    this.gpu.reserveArena(words.byteLength);
-    const { word } = this.gpu.writeToArena(words);
-    if (this.nextSlot + requests.length > HANDLE_CAPACITY) this.nextSlot = 0;
-    const first = this.nextSlot;
-    this.nextSlot += requests.length;
-    const maxima = this.gpu.scratch(
-      'partial maxima of logits',
-      4 * WORDS_PER_MAXIMUM * MAXIMA_PER_ROW * Math.max(64, requests.length),
-    );
-    const kernel = this.gpu.kernel('sample', () => sample(Math.min(1024, this.gpu.limits.invocations)));
-    const inputs = [this.gpu.arena, bufferOf(logits)];
-    this.gpu.run(findMaxLogit, [word, logits.cols], [...inputs, maxima], [MAXIMA_PER_ROW, requests.length]);
-    this.gpu.run(kernel, [word, logits.cols, first], [...inputs, maxima, this.sampledTokens], [requests.length]);
-    const read = this.gpu.read(this.sampledTokens, 4 * first, 4 * requests.length);
-    return {
-      ids: read.then(bytes => Array.from(new Uint32Array(bytes), id => (id === NO_TOKEN ? undefined : id))),
-      handles: requests.map((_, i) => -1 - first - i),
-    };
+    return this.sampling.sample(logits, requests);
   }
 
   loadWeights(
@@ -306,40 +261,13 @@ export class WebGpuDevice implements Device {
 
   embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
     this.flush();
-    const { cols, format, pieces } = table as GpuWeights;
-    this.gpu.reserveArena(4 * ids.length);
-    const { word } = this.gpu.writeToArena(ids);
-    const kernel = this.gpu.kernel(`embed ${format.name}`, () => embed(format));
-    for (const { codes, scales, firstRow, rows } of pieces) {
-      const buffers = [
-        this.gpu.arena,
-        this.sampledTokens,
-        codes,
-        ...(format.integer ? [scales] : []),
-        bufferForWriting(out),
-      ];
-      this.gpu.run(kernel, [cols / BLOCK, firstRow, rows, word], buffers, [workgroupsFor(cols), ids.length]);
-    }
+    this.rowOperations.embed(table as GpuWeights, ids, this.sampling.tokens, out);
   }
 
   rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
     this.flush();
     if (rows === 1 && x !== out && x.cols === weight.cols) this.pending = { kind: 'norm', x, weight, eps, out };
-    else this.runNorm(x, rows, weight, eps, out);
-  }
-
-  private runNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
-    const parts = (rows * x.cols) / weight.cols;
-    const inPlace = x === out;
-    const floats = [weight, x, ...(inPlace ? [] : [out])].map(bufferOf);
-    bufferForWriting(out);
-    const int8 = inPlace || parts > rows ? [] : int8ForWriting(out);
-    const fours = weight.cols % 4 === 0;
-    const kernel = this.gpu.kernel(`norm ${inPlace} ${fours} ${int8.length}`, () =>
-      norm(inPlace, fours, int8.length > 0),
-    );
-    const groups = [Math.min(parts, 65535), Math.ceil(parts / 65535)];
-    this.gpu.run(kernel, [weight.cols, eps, parts], [...floats, ...int8], groups);
+    else this.rowOperations.norm(x, rows, weight, eps, out);
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[], prompts = 0): void {
@@ -378,15 +306,6 @@ export class WebGpuDevice implements Device {
     }
   }
 
-  private runRope(tensors: readonly Tensor[], rows: number, headDim: number, angles: Tensor): void {
-    const pairs = angles.cols / 2;
-    const cols = tensors.map(x => x.cols);
-    const kernel = this.gpu.kernel(`rope ${tensors.length}`, () => rope(tensors.length === 2 ? 2 : 1));
-    const groups = [workgroupsFor((cols.reduce((a, b) => a + b) / headDim) * pairs), rows];
-    const buffers = [bufferOf(angles), ...tensors.map(bufferForWriting)];
-    this.gpu.run(kernel, [headDim, pairs, cols[0], cols[1] ?? 0], buffers, groups);
-  }
-
   swiglu(gate: Tensor, up: Tensor, rows: number): void {
     const { pending } = this;
     if (pending?.kind === 'projections' && pending.rows === rows && pending.projections.length === 2) {
@@ -398,23 +317,20 @@ export class WebGpuDevice implements Device {
       }
     }
     this.flush();
-    const floats = [bufferOf(up), bufferForWriting(gate)];
-    const int8 = int8ForWriting(gate);
-    const kernel = this.gpu.kernel(`swiglu ${int8.length}`, () => swiglu(int8.length > 0));
-    const values = rows * gate.cols;
-    this.gpu.run(kernel, [values / 4], [...floats, ...int8], vec4Workgroups(values));
+    this.rowOperations.swiglu(gate, up, rows);
   }
 
   /** Dispatches the pending operation by itself. */
   private flush(): void {
     const { pending } = this;
     this.pending = undefined;
-    if (pending?.kind === 'norm') this.runNorm(pending.x, 1, pending.weight, pending.eps, pending.out);
+    if (pending?.kind === 'norm') this.rowOperations.norm(pending.x, 1, pending.weight, pending.eps, pending.out);
     const projections =
       pending?.kind === 'rope' ? pending.after : pending?.kind === 'projections' ? pending : undefined;
     if (projections)
       this.projections.project(projections.x, projections.rows, projections.projections, projections.norm);
-    if (pending?.kind === 'rope') this.runRope(pending.tensors, pending.rows, pending.headDim, pending.angles);
+    if (pending?.kind === 'rope')
+      this.rowOperations.rope(pending.tensors, pending.rows, pending.headDim, pending.angles);
   }
 
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void {

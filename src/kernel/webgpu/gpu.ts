@@ -24,6 +24,8 @@ const ALIGN = 256;
 const SUBMIT_AFTER = { idle: 4, busy: 32 };
 
 const MAX_TIMED_DISPATCHES = 2048;
+/** How long a failed read waits for the report that the device was lost. */
+const LOSS_REPORT_MS = 1000;
 
 export class Gpu {
   /** Kernels that read tables bind it as `data`. */
@@ -373,9 +375,11 @@ export class Gpu {
       await checked;
       this.failures.throwIfInvalid(recorded);
     } catch (error) {
-      // A device loss is reported after the commands that it broke.
-      await new Promise(resolve => setTimeout(resolve));
-      this.failures.throwIfInvalid(recorded);
+      // A device loss is reported after the commands that it broke: at the next turn by Dawn, later by Chromium.
+      for (const limit of [0, LOSS_REPORT_MS]) {
+        await Promise.race([this.lost, new Promise(resolve => setTimeout(resolve, limit))]);
+        this.failures.throwIfInvalid(recorded);
+      }
       throw error;
     }
     const result = staging.getMappedRange(0, bytes).slice(0);

@@ -18,12 +18,14 @@
 import { CapacityError, ShapeError } from '../../errors.ts';
 import type { Weights } from '../device.ts';
 import { toF16 } from '../float.ts';
+import { wordAt } from '../weights/blocks.ts';
 import {
   createSplitBlock,
   groupSize,
+  halvesOf,
   isQuantized,
+  joinNibbles,
   type QuantizedType,
-  type SplitBlock,
   splitters,
 } from '../weights/split.ts';
 import { type WeightType, weightBytes, weightFormats } from '../weights/types.ts';
@@ -182,65 +184,67 @@ export function randomWeights(
 
 /** Packs `rows` rows from `first` on, which starts a row tile. */
 function packRows(type: WeightType, format: GpuFormat, source: Uint8Array, first: number, rows: number, cols: number) {
-  const rowBytes = weightBytes(type, cols);
   const blocks = cols / BLOCK;
   const [vectors, scaleCount] = [vectorsPerBlock(format), scalesPerBlock(format)];
-  const codes = new Uint32Array(padToRowTile(rows) * blocks * vectors * 4);
+  const codes = new Int32Array(padToRowTile(rows) * blocks * vectors * 4);
   const scales = new Uint16Array(padToRowTile(rows) * blocks * scaleCount);
-  const row = createRowPacker(type, format, cols);
+  const rowBytes = weightBytes(type, cols);
+  const halves = halvesOf(source.subarray(first * rowBytes, (first + rows) * rowBytes));
+  const packRow = isQuantized(type) ? createRowPacker(type, format) : copyFloats;
   for (let r = 0; r < rows; r++) {
-    row.read(source.subarray((first + r) * rowBytes, (first + r + 1) * rowBytes));
-    const place = (n: number, of: number) => (Math.floor(r / ROW_TILE) * blocks * of + n) * ROW_TILE + (r % ROW_TILE);
-    for (let v = 0; v < blocks * vectors; v++) {
-      const at = 4 * place(v, vectors);
-      for (let i = 0; i < 4; i++) codes[at + i] = row.codes[4 * v + i];
-    }
-    for (let b = 0; b < blocks; b++) {
-      const at = scaleCount * place(b, 1);
-      for (let i = 0; i < scaleCount; i++) scales[at + i] = row.scales[scaleCount * b + i];
-    }
+    // Of the row's first block, in vectors and in blocks; those of the next block are ROW_TILE times as many further on.
+    const tile = Math.floor(r / ROW_TILE) * blocks * ROW_TILE;
+    const to = { codes, vector: tile * vectors + (r % ROW_TILE), scales, block: tile + (r % ROW_TILE) };
+    packRow(halves.subarray((r * rowBytes) / 2, ((r + 1) * rowBytes) / 2), to);
   }
   return { codes: new Uint8Array(codes.buffer), scales: new Uint8Array(scales.buffer) };
 }
 
-/** Converts one row at a time to codes (as words) and scales, in the order of blocks. */
-function createRowPacker(type: WeightType, format: GpuFormat, cols: number) {
-  const blocks = cols / BLOCK;
-  const bytes = new Uint8Array(blocks * vectorsPerBlock(format) * 16);
-  const scales = new Uint16Array(blocks * scalesPerBlock(format));
-  const split = isQuantized(type) ? createSplitBlock(type) : undefined;
-  return {
-    codes: new Uint32Array(bytes.buffer),
-    scales,
-    read(from: Uint8Array) {
-      if (isQuantized(type)) packBlocks(type, format, from, bytes, scales, split!);
-      else bytes.set(from);
-    },
-  };
+/** Where a row goes. */
+interface RowTarget {
+  codes: Int32Array;
+  /** The row's first vector among the codes, and its first block among the scales. */
+  vector: number;
+  scales: Uint16Array;
+  block: number;
 }
 
-function packBlocks(
-  type: QuantizedType,
-  format: GpuFormat,
-  from: Uint8Array,
-  codes: Uint8Array,
-  scales: Uint16Array,
-  split: SplitBlock,
-) {
+function copyFloats(halves: Uint16Array, { codes, vector }: RowTarget): void {
+  for (let from = 0, to = 4 * vector; from < halves.length; from += 8, to += 4 * ROW_TILE)
+    for (let i = 0; i < 4; i++) codes[to + i] = wordAt(halves, from, i);
+}
+
+function createRowPacker(type: QuantizedType, format: GpuFormat) {
   const { group, zero, minima } = format.integer!;
   const { block, bytes } = weightFormats[type];
-  let [code, scale] = [0, 0];
-  for (let at = 0; at < from.length; at += bytes) {
-    splitters[type](from, at, split);
-    for (let i = 0; i < block; i += BLOCK) {
-      if (format.bits === 8) for (let j = 0; j < BLOCK; j++) codes[code++] = split.codes[i + j];
-      else
-        for (let j = 0; j < BLOCK / 2; j++)
-          codes[code++] = (split.codes[i + j] + zero) | ((split.codes[i + j + BLOCK / 2] + zero) << 4);
+  const split = createSplitBlock(type);
+  const { words, scales: groupScales, mins } = split;
+  const splitBlock = splitters[type];
+  const [vectors, scaleCount, groups] = [vectorsPerBlock(format), scalesPerBlock(format), BLOCK / group];
+  const [blockHalves, blocks] = [bytes / 2, block / BLOCK];
+  return (halves: Uint16Array, { codes, vector, scales, block: firstBlock }: RowTarget): void => {
+    let code = 4 * vector;
+    let scale = scaleCount * firstBlock;
+    for (let at = 0; at < halves.length; at += blockHalves) {
+      splitBlock(halves, at, split);
+      for (let b = 0; b < blocks; b++) {
+        const word = 8 * b;
+        if (vectors === 1)
+          for (let i = 0; i < 4; i++) codes[code + i] = joinNibbles(words[word + i], words[word + 4 + i], zero);
+        else
+          for (let i = 0; i < 4; i++) {
+            codes[code + i] = words[word + i];
+            codes[code + 4 * ROW_TILE + i] = words[word + 4 + i];
+          }
+        for (let g = 0; g < groups; g++) {
+          if (minima) {
+            scales[scale + 2 * g] = toF16(groupScales[groups * b + g]);
+            scales[scale + 2 * g + 1] = toF16(mins[groups * b + g]);
+          } else scales[scale + g] = toF16(groupScales[groups * b + g]);
+        }
+        code += 4 * ROW_TILE * vectors;
+        scale += ROW_TILE * scaleCount;
+      }
     }
-    for (let g = 0; g < block / group; g++) {
-      scales[scale++] = toF16(split.scales[g]);
-      if (minima) scales[scale++] = toF16(split.mins[g]);
-    }
-  }
+  };
 }

@@ -1,75 +1,95 @@
 /**
  * Weight blocks of 32 values: integer codes with one f16 scale, and a minimum in some types. Each function splits the
- * block at `bytes[at]` into codes, scales and minima of its groups: value = scale x code + minimum. Numbers are little
+ * block at `halves[at]` into codes, scales and minima of its groups: value = scale x code + minimum. Numbers are little
  * endian. In types with nibbles, byte i holds value i in its low half and value i + 16 in its high half.
+ *
+ * A model has billions of codes, so they are split four at a time, as the bytes of a word. Blocks begin at even addresses
+ * only: they are read in halves of words. Offsets in comments are in bytes.
  */
 import { fromF16 } from '../float.ts';
 
 export interface SplitBlock {
   /** One per value. */
   codes: Int8Array;
+  /** The same memory: word i holds codes 4 i to 4 i + 3. */
+  words: Int32Array;
   /** One per group. */
   scales: Float64Array;
   mins: Float64Array;
 }
 
-export type SplitFunction = (bytes: Uint8Array, at: number, out: SplitBlock) => void;
+export type SplitFunction = (halves: Uint16Array, at: number, out: SplitBlock) => void;
 
-export const f16 = (bytes: Uint8Array, at: number) => fromF16(bytes[at] | (bytes[at + 1] << 8));
+/** A byte in each of the four bytes of a word. */
+export const inEachByte = (byte: number): number => Math.imul(byte, 0x01010101);
+
+/** Words in a block's bytes, from half `at` on. */
+export const wordAt = (halves: Uint16Array, at: number, word: number): number =>
+  halves[at + 2 * word] | (halves[at + 2 * word + 1] << 16);
+
+export const byteAt = (halves: Uint16Array, at: number, byte: number): number =>
+  (halves[at + (byte >> 1)] >> ((byte & 1) << 3)) & 255;
+
+/** Subtracts `zero` from each byte, 0 to 127. The top bit is set meanwhile, so that no byte borrows from the next. */
+export const subtractFromBytes = (word: number, zero: number): number =>
+  ((word | inEachByte(0x80)) - inEachByte(zero)) ^ inEachByte(0x80);
 
 /** 0-1 scale, 2-33 signed bytes. */
-export const splitQ8_0: SplitFunction = (bytes, at, { codes, scales }) => {
-  scales[0] = f16(bytes, at);
-  for (let i = 0; i < 32; i++) codes[i] = bytes[at + 2 + i];
+export const splitQ8_0: SplitFunction = (halves, at, { words, scales }) => {
+  scales[0] = fromF16(halves[at]);
+  for (let i = 0; i < 8; i++) words[i] = wordAt(halves, at + 1, i);
 };
 
-function nibbles(bytes: Uint8Array, at: number, codes: Int8Array, zero: number): void {
-  for (let i = 0; i < 16; i++) {
-    const pair = bytes[at + i];
-    codes[i] = (pair & 15) - zero;
-    codes[i + 16] = (pair >> 4) - zero;
+function nibbles(halves: Uint16Array, at: number, words: Int32Array, zero: number): void {
+  for (let i = 0; i < 4; i++) {
+    const pairs = wordAt(halves, at, i);
+    words[i] = subtractFromBytes(pairs & 0x0f0f0f0f, zero);
+    words[i + 4] = subtractFromBytes((pairs >>> 4) & 0x0f0f0f0f, zero);
   }
 }
 
 /** 0-1 scale, 2-17 nibbles, 8 is zero. */
-export const splitQ4_0: SplitFunction = (bytes, at, { codes, scales }) => {
-  scales[0] = f16(bytes, at);
-  nibbles(bytes, at + 2, codes, 8);
+export const splitQ4_0: SplitFunction = (halves, at, { words, scales }) => {
+  scales[0] = fromF16(halves[at]);
+  nibbles(halves, at + 1, words, 8);
 };
 
 /** 0-1 scale, 2-3 minimum, 4-19 nibbles. */
-export const splitQ4_1: SplitFunction = (bytes, at, { codes, scales, mins }) => {
-  scales[0] = f16(bytes, at);
-  mins[0] = f16(bytes, at + 2);
-  nibbles(bytes, at + 4, codes, 0);
+export const splitQ4_1: SplitFunction = (halves, at, { words, scales, mins }) => {
+  scales[0] = fromF16(halves[at]);
+  mins[0] = fromF16(halves[at + 1]);
+  nibbles(halves, at + 2, words, 0);
 };
 
-/** The fifth bits of 32 values: four bytes, bit i belongs to value i. */
-function addFifthBits(bytes: Uint8Array, at: number, codes: Int8Array): void {
-  for (let i = 0; i < 32; i++) codes[i] += ((bytes[at + (i >> 3)] >> (i & 7)) & 1) << 4;
+/** Bits 0 to 3 of a number, as the lowest bits of the bytes of a word. */
+const spreadBits = (bits: number): number => ((bits & 15) * 0x00204081) & 0x01010101;
+
+/** Nibbles at `codesAt`, with the fifth bits of the 32 values at `bitsAt`: bit i belongs to value i. */
+function fiveBits(halves: Uint16Array, bitsAt: number, codesAt: number, words: Int32Array, zero: number): void {
+  const bits = wordAt(halves, bitsAt, 0);
+  nibbles(halves, codesAt, words, 0);
+  for (let i = 0; i < 8; i++) words[i] = subtractFromBytes(words[i] | (spreadBits(bits >>> (4 * i)) << 4), zero);
 }
 
 /** 0-1 scale, 2-5 fifth bits, 6-21 nibbles, 16 is zero. */
-export const splitQ5_0: SplitFunction = (bytes, at, { codes, scales }) => {
-  scales[0] = f16(bytes, at);
-  nibbles(bytes, at + 6, codes, 16);
-  addFifthBits(bytes, at + 2, codes);
+export const splitQ5_0: SplitFunction = (halves, at, { words, scales }) => {
+  scales[0] = fromF16(halves[at]);
+  fiveBits(halves, at + 1, at + 3, words, 16);
 };
 
 /** 0-1 scale, 2-3 minimum, 4-7 fifth bits, 8-23 nibbles. */
-export const splitQ5_1: SplitFunction = (bytes, at, { codes, scales, mins }) => {
-  scales[0] = f16(bytes, at);
-  mins[0] = f16(bytes, at + 2);
-  nibbles(bytes, at + 8, codes, 0);
-  addFifthBits(bytes, at + 4, codes);
+export const splitQ5_1: SplitFunction = (halves, at, { words, scales, mins }) => {
+  scales[0] = fromF16(halves[at]);
+  mins[0] = fromF16(halves[at + 1]);
+  fiveBits(halves, at + 2, at + 4, words, 0);
 };
 
 /** The levels of IQ4_NL: denser near zero. */
 export const iq4Levels = Int8Array.of(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 
 /** 0-1 scale, 2-17 nibbles that index the levels. */
-export const splitIQ4_NL: SplitFunction = (bytes, at, { codes, scales }) => {
-  scales[0] = f16(bytes, at);
-  nibbles(bytes, at + 2, codes, 0);
+export const splitIQ4_NL: SplitFunction = (halves, at, { codes, words, scales }) => {
+  scales[0] = fromF16(halves[at]);
+  nibbles(halves, at + 1, words, 0);
   for (let i = 0; i < 32; i++) codes[i] = iq4Levels[codes[i]];
 };

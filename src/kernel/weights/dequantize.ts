@@ -1,7 +1,7 @@
 /** Dequantizes weights to floats: the reference for the matmul kernels. */
 import { ShapeError } from '../../errors.ts';
 import { fromBf16, fromF16 } from '../float.ts';
-import { createSplitBlock, groupSize, isQuantized, splitters } from './split.ts';
+import { createSplitBlock, groupSize, halvesOf, isQuantized, splitters } from './split.ts';
 import { type WeightType, weightBytes, weightFormats } from './types.ts';
 
 /** Decodes `bytes` into `out`. The lengths must match. */
@@ -17,8 +17,9 @@ export function dequantize(type: WeightType, bytes: Uint8Array, out: Float32Arra
     const { block, bytes: size } = weightFormats[type];
     const group = groupSize(type);
     const split = createSplitBlock(type);
-    for (let at = 0, to = 0; at < bytes.length; at += size, to += block) {
-      splitters[type](bytes, at, split);
+    const halves = halvesOf(bytes);
+    for (let at = 0, to = 0; at < halves.length; at += size / 2, to += block) {
+      splitters[type](halves, at, split);
       for (let i = 0; i < block; i++) {
         const g = Math.floor(i / group);
         out[to + i] = split.scales[g] * split.codes[i] + split.mins[g];

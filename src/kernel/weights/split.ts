@@ -28,8 +28,24 @@ export const groupSize = (type: QuantizedType): 16 | 32 =>
 export function createSplitBlock(type: QuantizedType): blocks.SplitBlock {
   const { block } = weightFormats[type];
   const groups = block / groupSize(type);
+  const codes = new Int8Array(block);
+  const words = new Int32Array(codes.buffer);
   // Types without minima add -0, which preserves even the sign of a zero.
-  return { codes: new Int8Array(block), scales: new Float64Array(groups), mins: new Float64Array(groups).fill(-0) };
+  return { codes, words, scales: new Float64Array(groups), mins: new Float64Array(groups).fill(-0) };
+}
+
+/** The bytes of whole blocks as splitters read them; copied only from an odd address. */
+export function halvesOf(bytes: Uint8Array): Uint16Array {
+  const { buffer, byteOffset, byteLength } = bytes.byteOffset % 2 === 0 ? bytes : bytes.slice();
+  return new Uint16Array(buffer, byteOffset, byteLength / 2);
 }
 
 export const isQuantized = (type: WeightType): type is QuantizedType => Object.hasOwn(splitters, type);
+
+/** Four codes of -zero to 15 - zero, and four others, in the low and high halves of bytes: code + zero. */
+export const joinNibbles = (low: number, high: number, zero: number): number =>
+  addToNibbles(low, zero) | (addToNibbles(high, zero) << 4);
+
+/** Flipping the top bits makes all bytes positive: no carries. They do not reach the low halves. */
+const addToNibbles = (word: number, zero: number): number =>
+  ((word ^ blocks.inEachByte(0x80)) + blocks.inEachByte(zero)) & 0x0f0f0f0f;

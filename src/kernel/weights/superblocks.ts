@@ -1,24 +1,27 @@
 /**
  * Weight superblocks ("K" types): 256 values in groups of 16 or 32. Each group has an integer scale, and a minimum in some
- * types; f16 factors d and dmin scale those.
+ * types; f16 factors d and dmin scale those. Codes are split as in blocks.ts, as bytes of words.
  *
  * Two-bit codes are stored in halves of 128 values: 32 bytes per half, value 32 s + i of the half in bits 2s, 2s + 1 of
  * byte i.
  */
-import { f16, type SplitFunction } from './blocks.ts';
+import { fromF16 } from '../float.ts';
+import { byteAt, type SplitFunction, subtractFromBytes, wordAt } from './blocks.ts';
 
-const twoBits = (bytes: Uint8Array, at: number, i: number) =>
-  (bytes[at + (i >> 7) * 32 + (i & 31)] >> (((i >> 5) & 3) * 2)) & 3;
+/** The two-bit codes of values 4 i to 4 i + 3. */
+const twoBits = (halves: Uint16Array, at: number, i: number): number =>
+  (wordAt(halves, at, ((i >> 5) << 3) | (i & 7)) >>> (((i >> 3) & 3) * 2)) & 0x03030303;
 
 /** 0-15 scale (low nibble) and minimum (high) of 16 groups of 16, 16-79 two-bit codes, 80-81 d, 82-83 dmin. */
-export const splitQ2_K: SplitFunction = (bytes, at, { codes, scales, mins }) => {
-  const d = f16(bytes, at + 80);
-  const dmin = f16(bytes, at + 82);
+export const splitQ2_K: SplitFunction = (halves, at, { words, scales, mins }) => {
+  const d = fromF16(halves[at + 40]);
+  const dmin = fromF16(halves[at + 41]);
   for (let g = 0; g < 16; g++) {
-    scales[g] = d * (bytes[at + g] & 15);
-    mins[g] = -dmin * (bytes[at + g] >> 4);
+    const byte = byteAt(halves, at, g);
+    scales[g] = d * (byte & 15);
+    mins[g] = -dmin * (byte >> 4);
   }
-  for (let i = 0; i < 256; i++) codes[i] = twoBits(bytes, at + 16, i);
+  for (let i = 0; i < 64; i++) words[i] = twoBits(halves, at + 8, i);
 };
 
 /**
@@ -26,16 +29,16 @@ export const splitQ2_K: SplitFunction = (bytes, at, { codes, scales, mins }) => 
  * six-bit scales for groups of 16 (32 is zero), 108-109 d. Scale g: its low four bits in the low (g < 8) or high half
  * of byte g % 8, its high two bits from bit 2 (g / 4) of byte 8 + g % 4.
  */
-export const splitQ3_K: SplitFunction = (bytes, at, { codes, scales }) => {
-  const d = f16(bytes, at + 108);
+export const splitQ3_K: SplitFunction = (halves, at, { words, scales }) => {
+  const d = fromF16(halves[at + 54]);
   for (let g = 0; g < 16; g++) {
-    const low = (bytes[at + 96 + (g & 7)] >> (g < 8 ? 0 : 4)) & 15;
-    const high = (bytes[at + 104 + (g & 3)] >> ((g >> 2) * 2)) & 3;
+    const low = (byteAt(halves, at + 48, g & 7) >> (g < 8 ? 0 : 4)) & 15;
+    const high = (byteAt(halves, at + 52, g & 3) >> ((g >> 2) * 2)) & 3;
     scales[g] = d * ((low | (high << 4)) - 32);
   }
-  for (let i = 0; i < 256; i++) {
-    const thirdBit = (bytes[at + (i & 31)] >> (i >> 5)) & 1;
-    codes[i] = twoBits(bytes, at + 32, i) - (thirdBit ? 0 : 4);
+  for (let i = 0; i < 64; i++) {
+    const thirdBits = (wordAt(halves, at, i & 7) >>> (i >> 3)) & 0x01010101;
+    words[i] = subtractFromBytes(twoBits(halves, at + 16, i) | (thirdBits << 2), 4);
   }
 };
 
@@ -44,32 +47,33 @@ export const splitQ3_K: SplitFunction = (bytes, at, { codes, scales }) => {
  * 0-3, minima 0-3 in those of bytes 4-7. Scales 4-7 have their low four bits in the low half of bytes 8-11 and their high
  * two in the top of bytes 0-3; minima 4-7 in the high half of bytes 8-11 and the top of bytes 4-7.
  */
-function groupScales(bytes: Uint8Array, at: number, scales: Float64Array, mins: Float64Array): void {
-  const [d, dmin] = [f16(bytes, at), f16(bytes, at + 2)];
-  const packed = at + 4;
+function groupScales(halves: Uint16Array, at: number, scales: Float64Array, mins: Float64Array): void {
+  const [d, dmin] = [fromF16(halves[at]), fromF16(halves[at + 1])];
   for (let g = 0; g < 4; g++) {
-    scales[g] = d * (bytes[packed + g] & 63);
-    mins[g] = -dmin * (bytes[packed + 4 + g] & 63);
-    scales[g + 4] = d * ((bytes[packed + 8 + g] & 15) | ((bytes[packed + g] >> 6) << 4));
-    mins[g + 4] = -dmin * ((bytes[packed + 8 + g] >> 4) | ((bytes[packed + 4 + g] >> 6) << 4));
+    const [scale, min, low] = [byteAt(halves, at + 2, g), byteAt(halves, at + 4, g), byteAt(halves, at + 6, g)];
+    scales[g] = d * (scale & 63);
+    mins[g] = -dmin * (min & 63);
+    scales[g + 4] = d * ((low & 15) | ((scale >> 6) << 4));
+    mins[g + 4] = -dmin * ((low >> 4) | ((min >> 6) << 4));
   }
 }
 
-/** 256 nibbles: 32 bytes hold two groups of 32, low and high. */
-const nibble = (bytes: Uint8Array, at: number, i: number) =>
-  (bytes[at + (i >> 6) * 32 + (i & 31)] >> (((i >> 5) & 1) * 4)) & 15;
+/** The low four bits of values 4 i to 4 i + 3: 32 bytes hold two groups of 32, low and high. */
+const nibbles = (halves: Uint16Array, at: number, i: number): number =>
+  (wordAt(halves, at, ((i >> 4) << 3) | (i & 7)) >>> (((i >> 3) & 1) * 4)) & 0x0f0f0f0f;
 
 /** 0-1 d, 2-3 dmin, 4-15 scales and minima of 8 groups of 32, 16-143 nibbles. */
-export const splitQ4_K: SplitFunction = (bytes, at, { codes, scales, mins }) => {
-  groupScales(bytes, at, scales, mins);
-  for (let i = 0; i < 256; i++) codes[i] = nibble(bytes, at + 16, i);
+export const splitQ4_K: SplitFunction = (halves, at, { words, scales, mins }) => {
+  groupScales(halves, at, scales, mins);
+  for (let i = 0; i < 64; i++) words[i] = nibbles(halves, at + 8, i);
 };
 
 /** 0-1 d, 2-3 dmin, 4-15 scales and minima, 16-47 fifth bits (bit g of byte i for value i of group g), 48-175 nibbles. */
-export const splitQ5_K: SplitFunction = (bytes, at, { codes, scales, mins }) => {
-  groupScales(bytes, at, scales, mins);
-  for (let i = 0; i < 256; i++) {
-    codes[i] = nibble(bytes, at + 48, i) | (((bytes[at + 16 + (i & 31)] >> (i >> 5)) & 1) << 4);
+export const splitQ5_K: SplitFunction = (halves, at, { words, scales, mins }) => {
+  groupScales(halves, at, scales, mins);
+  for (let i = 0; i < 64; i++) {
+    const fifthBits = (wordAt(halves, at + 8, i & 7) >>> (i >> 3)) & 0x01010101;
+    words[i] = nibbles(halves, at + 24, i) | (fifthBits << 4);
   }
 };
 
@@ -77,11 +81,11 @@ export const splitQ5_K: SplitFunction = (bytes, at, { codes, scales, mins }) => 
  * 0-127 low four bits (64 bytes per half of 128 values: the first 64 in the low nibbles, the rest in the high ones),
  * 128-191 high two bits (in the layout of two-bit codes), 192-207 signed scales of 16 groups of 16, 208-209 d. 32 is zero.
  */
-export const splitQ6_K: SplitFunction = (bytes, at, { codes, scales }) => {
-  const d = f16(bytes, at + 208);
-  for (let g = 0; g < 16; g++) scales[g] = d * ((bytes[at + 192 + g] << 24) >> 24);
-  for (let i = 0; i < 256; i++) {
-    const low = (bytes[at + (i >> 7) * 64 + (i & 63)] >> (((i >> 6) & 1) * 4)) & 15;
-    codes[i] = (low | (twoBits(bytes, at + 128, i) << 4)) - 32;
+export const splitQ6_K: SplitFunction = (halves, at, { words, scales }) => {
+  const d = fromF16(halves[at + 104]);
+  for (let g = 0; g < 16; g++) scales[g] = d * ((byteAt(halves, at + 96, g) << 24) >> 24);
+  for (let i = 0; i < 64; i++) {
+    const low = (wordAt(halves, at, ((i >> 5) << 4) | (i & 15)) >>> (((i >> 4) & 1) * 4)) & 0x0f0f0f0f;
+    words[i] = subtractFromBytes(low | (twoBits(halves, at + 64, i) << 4), 32);
   }
 };

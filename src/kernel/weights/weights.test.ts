@@ -36,13 +36,14 @@ describe('weights', () => {
     expect(out).toEqual(expected);
   });
 
-  it('decodes from the middle of a buffer, at any alignment', () => {
-    const bytes = fromBase64(fixture.types.F32.bytes);
+  it.each(weightTypes)('%s decodes from the middle of a buffer, at any alignment', type => {
+    const bytes = fromBase64(fixture.types[type].bytes);
+    const expected = new Float32Array(fromBase64(fixture.types[type].floats).buffer);
     const shifted = new Uint8Array(bytes.length + 3);
     shifted.set(bytes, 3);
-    const out = new Float32Array(bytes.length / 4);
-    dequantize('F32', shifted.subarray(3), out);
-    expect(out).toEqual(new Float32Array(bytes.buffer));
+    const out = new Float32Array(expected.length);
+    dequantize(type, shifted.subarray(3), out);
+    expect(out).toEqual(expected);
   });
 
   it('are found by their GGUF type number', () => {

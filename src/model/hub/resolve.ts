@@ -1,7 +1,8 @@
-/** Finds the file of a model by its path or its name in the hub cache. Never uses the network. */
+/** Finds the file of a model or profile by its path or its name in the hub cache. Never uses the network. */
 import { readdir, stat } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
+import { basename, dirname, join, posix, resolve } from 'node:path';
 import { InputError } from '../../errors.ts';
+import { profileNames } from '../profile-name.ts';
 import {
   cacheDir,
   type Env,
@@ -20,7 +21,9 @@ import {
   groupModels,
   type ModelName,
   matchModels,
+  type ProfileName,
   parseModelName,
+  parseProfileName,
 } from './name.ts';
 
 export interface ResolveOptions {
@@ -53,6 +56,46 @@ export async function resolveModel(pathOrName: string, options: ResolveOptions =
     );
   }
   return resolveCachedModel(name, options);
+}
+
+/** Where a profile is looked for. */
+export interface ProfileSearchOptions extends Pick<ResolveOptions, 'env' | 'revision'> {
+  /** Path or name of the model's file, to choose among several profiles. */
+  modelFile?: string;
+}
+
+/** Finds a profile by path or by name (`org/repo`, `org/repo:file.kvprofile`) in the cache. */
+export async function resolveProfilePath(pathOrName: string, options: ProfileSearchOptions = {}): Promise<string> {
+  const isFile = (await stat(pathOrName).catch(() => undefined)) !== undefined;
+  const name = isFile ? undefined : parseProfileName(pathOrName);
+  const path = name ? await findCachedProfile(name, options) : pathOrName;
+  if (path !== undefined) return path;
+  throw new InputError(
+    `there is no file '${pathOrName}', and no such profile in the hub cache: run kvasir pull MODEL --profile ` +
+      `${pathOrName}, and leave this option out, since the profile is then found next to the model`,
+  );
+}
+
+/** The path of a profile in the hub cache; undefined if it is not there, or not the only one. */
+export async function findCachedProfile(
+  name: ProfileName,
+  { env = process.env, revision = 'main', modelFile }: ProfileSearchOptions = {},
+): Promise<string | undefined> {
+  const dir = repoDir(cacheDir(env), name.repo);
+  for (const commit of await listSnapshots(dir, revision)) {
+    const file = matchProfile(await listSnapshotFiles(dir, commit, '.kvprofile'), name, modelFile);
+    if (file !== undefined) return snapshotPath(dir, commit, file);
+  }
+  return undefined;
+}
+
+/** The named file, else the one named after the model, else the only one. */
+export function matchProfile(available: string[], { file }: ProfileName, modelFile?: string): string | undefined {
+  if (file !== undefined) return available.find(name => name === file);
+  const own = modelFile === undefined ? [] : profileNames(basename(modelFile));
+  const matches = available.filter(name => own.includes(posix.basename(name)));
+  if (matches.length === 1) return matches[0];
+  return available.length === 1 ? available[0] : undefined;
 }
 
 async function resolveLocalModel(text: string): Promise<ResolvedModel> {

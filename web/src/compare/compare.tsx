@@ -1,6 +1,6 @@
 /** Two panes with the same prompt and different codecs, and how far they diverge. */
 import type { Signal } from '@preact/signals';
-import { CODECS } from '../engine/codecs.ts';
+import { codecsFor } from '../engine/codecs.ts';
 import { formatCount, formatRate } from '../format.ts';
 import { browserModel } from '../state/connection.ts';
 import { Composer } from '../ui/composer.tsx';
@@ -63,7 +63,6 @@ export function Compare({ draft }: { draft: Signal<string> }) {
 
 function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; marks: readonly boolean[] }) {
   const { codec, tokens } = pane.value;
-  const codecs = CODECS.filter(({ isCalibrated }) => !browserModel.value || !isCalibrated);
   return (
     <section class="pane card" aria-label={`${title}: ${codec}`}>
       <div class="pane-head">
@@ -73,7 +72,7 @@ function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; m
           disabled={isComparing.value}
           onChange={event => chooseCodec(pane as (typeof panes)[number], event.currentTarget.value)}
         >
-          {codecs.map(({ spec, bits }) => (
+          {codecsFor(!browserModel.value).map(({ spec, bits }) => (
             <option key={spec} value={spec}>
               {spec}, {bits} bits
             </option>
@@ -81,6 +80,7 @@ function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; m
         </select>
         <span class="quiet">{describe(pane.value)}</span>
       </div>
+      {tokens.length === 0 && <p class="quiet">The answer with {codec} appears here.</p>}
       <p class="tokens">
         {tokens.map(({ text }, i) => {
           const Tag = marks[i] ? 'mark' : 'span';

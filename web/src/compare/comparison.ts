@@ -2,9 +2,9 @@
 import { batch, computed, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
 import type { Engine, ScoredToken } from '../engine/engine.ts';
-import { announcement } from '../state/chat.ts';
 import { browserModel } from '../state/connection.ts';
 import { type Attachment, contentOf } from '../state/conversation.ts';
+import { announcement } from '../state/notice.ts';
 import { settings } from '../state/settings.ts';
 import { differenceOf } from './difference.ts';
 

@@ -11,7 +11,7 @@ const [LOWEST, HIGHEST] = [-6, 1];
 const LINES: readonly [number, string][] = [
   [-4, '.0001'],
   [-2, '.01'],
-  [0, '1'],
+  [0, '1 nat'],
 ];
 
 /** Distance from the top. */
@@ -34,31 +34,36 @@ export function DivergencePlot({ difference, tokens }: { difference: Difference;
         <span class="quiet">{summary}</span>
         <span class="quiet">Nothing differs before the first page is packed: its tokens are in f16.</span>
       </figcaption>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={summary}>
-        {nats.map((value, i) => {
-          const y = Math.min(HEIGHT - 1, yOf(Math.log10(value)));
-          return (
-            <rect
-              key={i}
-              class={i === first ? 'bar-first' : ''}
-              x={i * step}
-              y={y}
-              width={Math.max(1, step - 1)}
-              height={HEIGHT - y}
-            >
-              <title>{`${tokens[i]!.text.trim()}: ${formatSmall(value)} nats`}</title>
-            </rect>
-          );
-        })}
+      <div class="plot-area">
+        {/* Stretched to the width of the page, which texts must not be. */}
+        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={summary}>
+          {nats.map((value, i) => {
+            const y = Math.min(HEIGHT - 1, yOf(Math.log10(value)));
+            return (
+              <rect
+                key={i}
+                class={i === first ? 'bar-first' : ''}
+                x={i * step}
+                y={y}
+                width={Math.max(1, step - 1)}
+                height={HEIGHT - y}
+              >
+                <title>{`${tokens[i]!.text.trim()}: ${formatSmall(value)} nats`}</title>
+              </rect>
+            );
+          })}
+        </svg>
         {LINES.map(([exponent, label]) => (
-          <g key={exponent}>
-            <line x1={0} x2={WIDTH} y1={yOf(exponent)} y2={yOf(exponent)} />
-            <text x={0} y={yOf(exponent) - 3}>
-              {label}
-            </text>
-          </g>
+          <span
+            key={exponent}
+            class="plot-line"
+            aria-hidden="true"
+            style={{ top: `${(100 * yOf(exponent)) / HEIGHT}%` }}
+          >
+            {label}
+          </span>
         ))}
-      </svg>
+      </div>
     </figure>
   );
 }

@@ -59,17 +59,18 @@ async function start(model: BrowserOptions['model'], options: Parameters<typeof 
   return startWorker(model as WorkerModel, { ...options, store: typeof model === 'string' });
 }
 
-/** A file of the app that its service worker does not keep by itself, for visits without a network. */
+/** A file of the app, kept for visits without a network. */
 async function fetchFile(path: string): Promise<Blob> {
-  const cache = await caches.open('kvasir-models');
+  // Without https there are no caches.
+  const cache = await globalThis.caches?.open('kvasir-models');
   const url = new URL(path, document.baseURI).href;
   try {
     const response = await fetch(url);
     if (!response.ok) throw new EngineError(`${url} cannot be loaded: the host answered ${response.status}.`);
-    await cache.put(url, response.clone());
+    await cache?.put(url, response.clone()).catch(() => {});
     return await response.blob();
   } catch (error) {
-    const kept = await cache.match(url);
+    const kept = await cache?.match(url);
     if (kept) return kept.blob();
     throw error;
   }

@@ -1,5 +1,6 @@
 /** The caches of conversations in a Worker, saved in the site's storage: after a reload nothing is read again. */
-import { deleteStored, type RemoteService } from 'kvasir/worker';
+import type { RemoteService } from 'kvasir/worker';
+import { canStore, deleteStoredFiles } from './storage.ts';
 
 /** Conversations that stay in memory; others are restored when they are asked again. */
 const MAX_OPEN = 4;
@@ -16,7 +17,7 @@ export function createSessions(service: RemoteService): Sessions {
   /** Slots by conversation, the one that was used last at the end. */
   const open = new Map<string, number>();
   /** A slot that is being saved cannot be used. */
-  let saving = Promise.resolve();
+  let saving: Promise<unknown> = Promise.resolve();
 
   const freeSlot = async (): Promise<number> => {
     const [oldest] = open;
@@ -40,17 +41,15 @@ export function createSessions(service: RemoteService): Sessions {
     save(conversation) {
       const save = async () => {
         const slot = open.get(conversation);
-        if (slot !== undefined) await service.saveSlot(slot, pathOf(conversation));
+        if (slot !== undefined && canStore) await service.saveSlot(slot, pathOf(conversation));
       };
+      const saved = saving.then(save);
       // Without space the conversation goes on all the same, and is read again after a reload.
-      saving = saving.then(save).catch(() => {});
-      return saving;
+      saving = saved.catch(() => {});
+      return saved;
     },
   };
 }
 
 export const deleteSession = (conversation: string): Promise<void> =>
-  deleteStored(pathOf(conversation)).catch(() => {});
-
-/** Sessions and models. */
-export const deleteEverything = (): Promise<void> => deleteStored().catch(() => {});
+  deleteStoredFiles(pathOf(conversation)).catch(() => {});

@@ -1,7 +1,8 @@
 /** The conversations, and what one can do with the one that is shown. */
 import { batch, computed, signal } from '@preact/signals';
-import { EngineError } from '../engine/engine.ts';
-import { deleteEverything, deleteSession } from '../engine/sessions.ts';
+import { type Engine, EngineError } from '../engine/engine.ts';
+import { deleteSession } from '../engine/sessions.ts';
+import { deleteStoredFiles } from '../engine/storage.ts';
 import { connection, reconnect } from './connection.ts';
 import {
   type Attachment,
@@ -14,7 +15,14 @@ import {
   titleOf,
   turnsOf,
 } from './conversation.ts';
-import { deleteAllConversations, deleteConversation, readConversations, writeConversation } from './database.ts';
+import {
+  deleteAllConversations,
+  deleteConversation,
+  onOtherTab,
+  readConversations,
+  writeConversation,
+} from './database.ts';
+import { announcement, showNotice } from './notice.ts';
 import { settings } from './settings.ts';
 
 /** An answer that is being made. */
@@ -33,8 +41,6 @@ export interface Run {
 export const conversations = signal<readonly Conversation[]>([]);
 export const current = signal<Conversation>(newConversation());
 export const run = signal<Run | undefined>(undefined);
-/** For screen readers: what has just happened. */
-export const announcement = signal('');
 
 /** The messages that are shown: the saved ones, and the one that grows. */
 export const messages = computed<readonly Message[]>(() => {
@@ -63,16 +69,33 @@ export async function loadConversations(): Promise<void> {
   });
 }
 
+/** What another tab has saved or deleted. */
+onOtherTab(async () => {
+  const saved = await readConversations();
+  const find = (id: string) => saved.find(conversation => conversation.id === id);
+  batch(() => {
+    conversations.value = saved;
+    if (run.value && !find(run.value.conversation)) run.value.stop();
+    const { id, messages } = current.value;
+    if (messages.length > 0) current.value = find(id) ?? saved[0] ?? newConversation();
+  });
+});
+
 function save(conversation: Conversation): void {
   batch(() => {
     if (current.value.id === conversation.id) current.value = conversation;
     conversations.value = [conversation, ...conversations.value.filter(({ id }) => id !== conversation.id)];
   });
   sessionStorage.setItem(OPEN_KEY, current.value.id);
-  writeConversation(conversation).catch(error => {
-    announcement.value = `The conversation could not be saved: ${error.message}`;
-  });
+  writeConversation(conversation).catch(error =>
+    showNotice(`The conversation could not be saved: ${describeStorageError(error)}`),
+  );
 }
+
+const describeStorageError = ({ name, message }: Error): string =>
+  name === 'QuotaExceededError'
+    ? 'the storage of this browser is full. Delete conversations or models that are not needed.'
+    : message;
 
 export function open(conversation: Conversation): void {
   current.value = conversation;
@@ -99,8 +122,12 @@ export async function removeAll(): Promise<void> {
     current.value = newConversation();
   });
   announcement.value = 'All is deleted';
-  await deleteAllConversations();
-  await deleteEverything();
+  try {
+    await deleteAllConversations();
+    await deleteStoredFiles();
+  } catch (error) {
+    showNotice((error as Error).message);
+  }
 }
 
 /** Changes the messages of the conversation that is shown. */
@@ -136,17 +163,30 @@ export function fork(message: Message): void {
 
 export const stop = (): void => run.value?.stop();
 
-/** Answers the last message. One answer runs at a time. */
+/** Answers the last message. One answer runs at a time in a tab, and one in all tabs for a conversation. */
 async function answer(conversation: Conversation): Promise<void> {
   const { engine } = connection.value;
   if (!engine || run.value) return;
+  // Without https there are no locks.
+  if (!navigator.locks) return answerWith(engine, conversation);
+  await navigator.locks.request(`kvasir conversation ${conversation.id}`, { ifAvailable: true }, async lock => {
+    if (lock) await answerWith(engine, conversation);
+    else showNotice('Another tab answers in this conversation. Wait until it is done, then ask again.');
+  });
+}
+
+async function answerWith(engine: Engine, conversation: Conversation): Promise<void> {
   save(conversation);
   const abort = new AbortController();
   const started = performance.now();
   let message: Message = { id: newId(), role: 'assistant', text: '' };
   let tokens = 0;
   let firstToken = 0;
-  const rate = () => (tokens > 1 ? ((tokens - 1) * 1000) / (performance.now() - firstToken) : 0);
+  const rate = () => {
+    const seconds = (performance.now() - firstToken) / 1000;
+    // A few tokens that arrive together tell nothing.
+    return tokens > 1 && seconds > MIN_RATE_SECONDS ? (tokens - 1) / seconds : 0;
+  };
   const update = (changed: Partial<Run>) => {
     if (run.value) run.value = { ...run.value, ...changed };
   };
@@ -211,10 +251,14 @@ async function answer(conversation: Conversation): Promise<void> {
       const saved = conversations.value.find(({ id }) => id === conversation.id);
       if (!saved) return;
       save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
-      void engine.keep(conversation.id);
     });
+    if (message.error === undefined)
+      engine.keep(conversation.id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
   }
 }
+
+/** Answers that are shorter have no speed. */
+const MIN_RATE_SECONDS = 0.1;
 
 /** At most once per frame: tokens may come faster than they can be shown. */
 function createFrame(work: () => void) {

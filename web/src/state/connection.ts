@@ -1,9 +1,10 @@
 /** The engine in use: opened at the start, and again when the user chooses another place, device or codec. */
 import { computed, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
+import { codecsFor } from '../engine/codecs.ts';
 import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
 import { openServer } from '../engine/server.ts';
-import { apiKey, type Settings, settings } from './settings.ts';
+import { apiKey, change, type Settings, settings } from './settings.ts';
 
 export interface Connection {
   /** `locked`: a key is needed. */
@@ -61,12 +62,27 @@ export async function reconnect(): Promise<void> {
     show({ phase: 'ready', engine });
     void refreshCacheUse();
     void engine.ended.then(({ message }) => {
-      if (connection.value.engine === engine) show({ phase: 'failed', detail: message });
+      if (connection.value.engine !== engine) return;
+      show({ phase: 'failed', detail: message });
+      void engine.close();
     });
   } catch (error) {
     const isLocked = error instanceof EngineError && error.reason === 'key';
     show({ phase: isLocked ? 'locked' : 'failed', detail: (error as Error).message });
   }
+}
+
+/** Changes settings, and opens the engine that they name. */
+export async function use(changed: Partial<Settings>): Promise<void> {
+  change(changed);
+  await reconnect();
+}
+
+/** Opens a model in this browser; undefined: Mimir. */
+export function useModel(model: File | string | undefined): Promise<void> {
+  modelFile.value = model instanceof File ? model : undefined;
+  const hasCodec = codecsFor(!model).some(({ spec }) => spec === settings.value.codec);
+  return use({ modelUrl: typeof model === 'string' ? model : undefined, ...(!hasCodec && { codec: 'tq4' }) });
 }
 
 export async function unlock(key: string): Promise<void> {

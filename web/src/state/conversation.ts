@@ -41,7 +41,9 @@ export interface Conversation {
   messages: readonly Message[];
 }
 
-export const newId = (): string => crypto.randomUUID();
+/** Not `randomUUID`: pages without https, such as those of a server in the same network, do not have it. */
+export const newId = (): string =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, '0')).join('');
 
 export const newConversation = (messages: readonly Message[] = [], title = ''): Conversation => ({
   id: newId(),

@@ -1,10 +1,11 @@
-/** Conversations in IndexedDB: documents are too large for localStorage. */
+/** Conversations in IndexedDB, which all tabs of the site share: documents are too large for localStorage. */
 import type { Conversation } from './conversation.ts';
 
 const NAME = 'kvasir';
 const STORE = 'conversations';
 
 let opened: Promise<IDBDatabase> | undefined;
+const tabs = new BroadcastChannel('kvasir.conversations');
 
 const done = <T>(request: IDBRequest<T>): Promise<T> =>
   new Promise((resolve, reject) => {
@@ -22,19 +23,29 @@ function open(): Promise<IDBDatabase> {
   return opened;
 }
 
-const store = async (mode: IDBTransactionMode): Promise<IDBObjectStore> =>
-  (await open()).transaction(STORE, mode).objectStore(STORE);
+/** Changes the store, and tells the other tabs. Without space a change fails when it is committed, not before. */
+async function change(work: (store: IDBObjectStore) => void): Promise<void> {
+  const transaction = (await open()).transaction(STORE, 'readwrite');
+  work(transaction.objectStore(STORE));
+  await new Promise<void>((resolve, reject) => {
+    transaction.oncomplete = () => resolve();
+    transaction.onabort = () => reject(transaction.error);
+  });
+  tabs.postMessage('changed');
+}
 
 /** All conversations, the newest first. */
 export async function readConversations(): Promise<Conversation[]> {
-  const all: Conversation[] = await done((await store('readonly')).getAll());
+  const all: Conversation[] = await done((await open()).transaction(STORE).objectStore(STORE).getAll());
   return all.sort((a, b) => b.updated - a.updated);
 }
 
-export const writeConversation = async (conversation: Conversation): Promise<void> =>
-  void (await done((await store('readwrite')).put(conversation)));
+export const writeConversation = (conversation: Conversation): Promise<void> =>
+  change(store => store.put(conversation));
 
-export const deleteConversation = async (id: string): Promise<void> =>
-  void (await done((await store('readwrite')).delete(id)));
+export const deleteConversation = (id: string): Promise<void> => change(store => store.delete(id));
 
-export const deleteAllConversations = async (): Promise<void> => void (await done((await store('readwrite')).clear()));
+export const deleteAllConversations = (): Promise<void> => change(store => store.clear());
+
+/** Calls `listener` after another tab has changed a conversation. */
+export const onOtherTab = (listener: () => void): void => tabs.addEventListener('message', listener);

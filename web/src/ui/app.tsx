@@ -3,13 +3,15 @@ import { type Signal, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { Compare } from '../compare/compare.tsx';
 import { stopComparing } from '../compare/comparison.ts';
-import { announcement, current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
-import { connection, reconnect } from '../state/connection.ts';
+import { current, messages, run, send, stop, tokensInCache } from '../state/chat.ts';
+import { connection } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
+import { announcement, closeNotice, notice } from '../state/notice.ts';
 import { Composer } from './composer.tsx';
 import { Drawer } from './drawer.tsx';
 import { DropTarget } from './drop-target.tsx';
-import { CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
+import { Failure } from './failure.tsx';
+import { CloseIcon, CompareIcon, GaugeIcon, MenuIcon } from './icons.tsx';
 import { Inspector } from './inspector.tsx';
 import { Sidebar } from './sidebar.tsx';
 import { Thread } from './thread.tsx';
@@ -106,23 +108,17 @@ export function App() {
 }
 
 function Body({ draft }: { draft: Signal<string> }) {
-  const { phase, detail } = connection.value;
+  const { phase } = connection.value;
   if (phase === 'locked') return <Unlock />;
   return (
     <>
       <Thread draft={draft} />
       <div class="bottom">
-        {phase === 'failed' && (
-          <div class="problem-row" role="alert">
-            <p class="problem">{detail}</p>
-            <button type="button" class="button" onClick={() => void reconnect()}>
-              Try again
-            </button>
-          </div>
-        )}
+        {phase === 'failed' && <Failure />}
+        <Notice />
         <Composer
           draft={draft}
-          placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask something, or drop a document here…'}
+          placeholder={messages.value.length > 0 ? 'Reply…' : 'Ask, or drop a document…'}
           isRunning={run.value !== undefined}
           onSend={(text, attachments) => void send(text, attachments)}
           onStop={stop}
@@ -132,12 +128,29 @@ function Body({ draft }: { draft: Signal<string> }) {
   );
 }
 
+function Notice() {
+  if (!notice.value) return null;
+  return (
+    <div class="notice-row" role="alert">
+      <p>{notice.value}</p>
+      <button type="button" class="icon-button small" onClick={closeNotice} aria-label="Close">
+        <CloseIcon />
+      </button>
+    </div>
+  );
+}
+
 /** The model, and how full the context is. */
 function ModelBadge() {
   const { phase, engine, detail, progress } = connection.value;
   if (!engine)
     return (
       <p class="badge quiet">
+        {phase === 'failed' && (
+          <>
+            <span class="dot failed" /> No model
+          </>
+        )}
         {phase === 'opening' && `${detail ?? 'Connecting'}${progress ? ` ${Math.round(100 * progress)} %` : '…'}`}
       </p>
     );

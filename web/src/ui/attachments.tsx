@@ -1,9 +1,9 @@
 /** Documents that are added to a message. */
 import { batch, signal } from '@preact/signals';
 import { formatBytes, formatCount } from '../format.ts';
-import { announcement } from '../state/chat.ts';
 import { connection } from '../state/connection.ts';
 import { type Attachment, newId } from '../state/conversation.ts';
+import { announcement } from '../state/notice.ts';
 import { CloseIcon, DocumentIcon } from './icons.tsx';
 
 /** Of the message that is being written. */
@@ -15,8 +15,12 @@ const MAX_BYTES = 20_000_000;
 export async function addFiles(files: Iterable<File>): Promise<void> {
   attachmentError.value = '';
   for (const file of files) {
-    const text = file.size <= MAX_BYTES ? await file.text() : '';
-    if (file.size > MAX_BYTES)
+    // A file that was changed or deleted after it had been chosen cannot be read.
+    const text = file.size <= MAX_BYTES ? await file.text().catch(() => undefined) : '';
+    if (text === undefined) attachmentError.value = `${file.name} cannot be read. Choose it again.`;
+    else if (/\.gguf$/i.test(file.name))
+      attachmentError.value = `${file.name} is a model. Open it under “Runs on”, in this browser.`;
+    else if (file.size > MAX_BYTES)
       attachmentError.value = `${file.name} is too large (${formatBytes(file.size)}); at most ${formatBytes(MAX_BYTES)}.`;
     else if (text.includes('\0')) attachmentError.value = `${file.name} is not a text file.`;
     else if (text.trim() === '') attachmentError.value = `${file.name} is empty.`;

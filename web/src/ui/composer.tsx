@@ -39,7 +39,7 @@ export function Composer({ draft, placeholder, isRunning, onSend, onStop }: Comp
     if (!area) return;
     area.style.height = 'auto';
     area.style.height = `${area.scrollHeight}px`;
-  }, [draft.value]);
+  }, [draft.value, placeholder]);
 
   useEffect(() => field.current?.focus(), []);
 

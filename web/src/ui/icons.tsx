@@ -18,6 +18,7 @@ export const ForkIcon = icon(
   'M6 3v12m0 0a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM18 9a3 3 0 1 0 0-6 3 3 0 0 0 0 6zm0 0a9 9 0 0 1-9 9',
 );
 export const CopyIcon = icon('M9 9h11v11H9zM5 15H4V4h11v1');
+export const CheckIcon = icon('M5 13l4 4L19 7');
 export const DeleteIcon = icon('M4 7h16M9 7V4h6v3m-9 0 1 13h10l1-13M10 11v6m4-6v6');
 export const CloseIcon = icon('M6 6l12 12M18 6 6 18');
 export const MenuIcon = icon('M4 7h16M4 12h16M4 17h16');

@@ -7,6 +7,7 @@ import { cacheUse, connection, refreshCacheUse } from '../state/connection.ts';
 import { gaugeOf } from '../state/gauge.ts';
 import { change, settings } from '../state/settings.ts';
 import { EnginePicker } from './engine-picker.tsx';
+import { StorageCard } from './storage-card.tsx';
 
 export function Inspector() {
   const { engine } = connection.value;
@@ -15,8 +16,9 @@ export function Inspector() {
       {engine && <CacheGauge info={engine.info} />}
       {engine && <SpeedCard />}
       <EnginePicker />
-      {engine && <ModelCard info={engine.info} />}
       <Sampling />
+      {engine && <ModelCard info={engine.info} />}
+      <StorageCard />
     </div>
   );
 }
@@ -45,16 +47,18 @@ function CacheGauge({ info }: { info: ModelInfo }) {
         <span class={fraction > NEARLY_FULL ? 'nearly-full' : ''} style={{ width: `${100 * fraction}%` }} />
       </span>
       <p class="quiet">{formatCount(left)} tokens still fit</p>
-      <dl class="bars">
-        <Bar label={info.codec} bytes={bytes} of={f16Bytes} isAccent />
-        {info.codec !== 'f16' && <Bar label="f16" bytes={f16Bytes} of={f16Bytes} />}
-      </dl>
+      {tokens > 0 && (
+        <dl class="bars">
+          <Bar label={info.codec} bytes={bytes} of={f16Bytes} isAccent />
+          {info.codec !== 'f16' && <Bar label="f16" bytes={f16Bytes} of={f16Bytes} />}
+        </dl>
+      )}
       {tokens > 0 && bytes < f16Bytes && (
         <p class="quiet">{(f16Bytes / bytes).toFixed(1)} times smaller than a 16-bit cache</p>
       )}
       {cacheUse.value && (
         <p class="quiet">
-          In total {formatBytes(cacheUse.value.used)} of {formatBytes(cacheUse.value.capacity)}
+          All conversations: {formatBytes(cacheUse.value.used)} of {formatBytes(cacheUse.value.capacity)}
         </p>
       )}
     </section>
@@ -85,7 +89,7 @@ function ModelCard({ info }: { info: ModelInfo }) {
         <dt>Device</dt>
         <dd>
           {describeDevice(info)}
-          <span class="quiet">: {info.deviceReason}</span>
+          <p class="quiet">{info.deviceReason}</p>
         </dd>
         <dt>Cache codec</dt>
         <dd>
@@ -116,12 +120,15 @@ function SpeedCard() {
   const last = messages.value.findLast(({ stats }) => stats)?.stats;
   const rate = run.value ? run.value.rate : (last?.decodeRate ?? 0);
   const read = last && last.promptTokens - last.reusedTokens;
+  if (rate === 0 && !last) return null;
   return (
     <section class="card" aria-labelledby="speed-title">
       <h2 id="speed-title">Speed</h2>
-      <p class="figure">
-        <strong>{rate > 0 ? formatRate(rate) : '–'}</strong>
-      </p>
+      {rate > 0 && (
+        <p class="figure">
+          <strong>{formatRate(rate)}</strong>
+        </p>
+      )}
       {last && read !== undefined && last.prefillSeconds > 0 && (
         <p class="quiet">
           Last prompt: {formatCount(read)} tokens read in {last.prefillSeconds.toFixed(1)} s

@@ -1,5 +1,6 @@
 /** A subset of Markdown as elements: what models write most. Text is never inserted as HTML. */
 import type { ComponentChildren, JSX } from 'preact';
+import { CopyButton } from './copy-button.tsx';
 
 export const Markdown = ({ text }: { text: string }) => <div class="markdown">{parseBlocks(text)}</div>;
 
@@ -24,12 +25,10 @@ export function parseBlocks(text: string): Block[] {
       i++;
       const code = takeWhile(inside => !FENCE.test(inside)).join('\n');
       i++;
-      blocks.push(
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard
-        <pre key={key} tabIndex={0}>
-          <code>{code}</code>
-        </pre>,
-      );
+      blocks.push(<Code key={key} language={line.replace(FENCE, '').trim()} code={code} />);
+    } else if (line.includes('|') && DELIMITERS.test(lines[i + 1] ?? '')) {
+      const [head, , ...rows] = takeWhile(row => row.includes('|'));
+      blocks.push(<Table key={key} head={cellsOf(head!)} rows={rows.map(cellsOf)} />);
     } else if (hashes) {
       i++;
       blocks.push(<Heading key={key} level={hashes.length} text={title!} />);
@@ -59,13 +58,73 @@ const isParagraph = (line: string): boolean =>
 /** An item, or an indented line that continues one. */
 const isItem = (start: RegExp) => (line: string) => start.test(line) || /^\s+\S/.test(line);
 
+/** Lines that are indented further belong to the item above: its text goes on, or they are a list in it. */
 function items(lines: readonly string[], start: RegExp): Block[] {
-  const texts: string[] = [];
+  const indent = indentOf(lines[0]!);
+  const texts: string[][] = [];
   for (const line of lines) {
-    if (start.test(line)) texts.push(line.replace(start, ''));
-    else texts[texts.length - 1] += `\n${line.trim()}`;
+    if (start.test(line) && indentOf(line) <= indent + 1) texts.push([line.replace(start, '')]);
+    else texts.at(-1)!.push(line.slice(Math.min(indentOf(line), indent + NESTED)));
   }
-  return texts.map((text, i) => <li key={i}>{parseInline(text)}</li>);
+  return texts.map((text, i) => (
+    <li key={i}>{text.length === 1 ? parseInline(text[0]!) : parseBlocks(text.join('\n'))}</li>
+  ));
+}
+
+/** The least indentation of a nested list. */
+const NESTED = 2;
+
+const indentOf = (line: string): number => line.length - line.trimStart().length;
+
+function Code({ language, code }: { language: string; code: string }) {
+  return (
+    <div class="code">
+      <div class="code-head">
+        <span class="quiet">{language || 'code'}</span>
+        <CopyButton text={code} name="Copy code" />
+      </div>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
+      <pre tabIndex={0}>
+        <code>{code}</code>
+      </pre>
+    </div>
+  );
+}
+
+/** Between the head of a table and its rows. */
+const DELIMITERS = /^\s*\|?(\s*:?-+:?\s*\|)+(\s*:?-+:?\s*)?$/;
+
+const cellsOf = (row: string): string[] =>
+  row
+    .trim()
+    .replace(/^\||\|$/g, '')
+    .split('|')
+    .map(cell => cell.trim());
+
+function Table({ head, rows }: { head: readonly string[]; rows: readonly (readonly string[])[] }) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard
+    <div class="table" tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            {head.map((cell, i) => (
+              <th key={i}>{parseInline(cell)}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, i) => (
+            <tr key={i}>
+              {head.map((_, j) => (
+                <td key={j}>{parseInline(row[j] ?? '')}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
 }
 
 /** Under the title of the page and the names of the speakers. */

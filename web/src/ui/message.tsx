@@ -2,10 +2,11 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { formatCount, formatRate, formatSeconds } from '../format.ts';
-import { announcement, edit, fork, type Run, regenerate } from '../state/chat.ts';
+import { edit, fork, type Run, regenerate } from '../state/chat.ts';
 import type { AnswerStats, Message } from '../state/conversation.ts';
 import { AttachmentCard } from './attachments.tsx';
-import { CopyIcon, EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
+import { CopyButton } from './copy-button.tsx';
+import { EditIcon, ForkIcon, RetryIcon } from './icons.tsx';
 import { Markdown } from './markdown.tsx';
 
 interface MessageProps {
@@ -135,7 +136,7 @@ function Answer({ message, run, isBusy }: MessageProps) {
           <button type="button" class="icon-button small" onClick={() => fork(message)} aria-label="Fork here">
             <ForkIcon />
           </button>
-          <CopyButton text={text} />
+          {text && <CopyButton text={text} />}
           {stats && <span class="quiet stats">{describeStats(stats)}</span>}
         </div>
       )}
@@ -175,15 +176,3 @@ function Reading({ run: { prefill } }: { run: Run }) {
 
 /** Shorter prompts are read before a bar is of use. */
 const SHOWN_PROMPT = 256;
-
-function CopyButton({ text }: { text: string }) {
-  const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    announcement.value = 'Copied';
-  };
-  return (
-    <button type="button" class="icon-button small" onClick={() => void copy()} aria-label="Copy">
-      <CopyIcon />
-    </button>
-  );
-}

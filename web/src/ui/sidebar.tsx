@@ -1,5 +1,5 @@
 /** The saved conversations. */
-import { conversations, current, open, remove, removeAll, run, startNew } from '../state/chat.ts';
+import { conversations, current, open, remove, run, startNew } from '../state/chat.ts';
 import { DeleteIcon, PlusIcon } from './icons.tsx';
 import { ThemePicker } from './theme-picker.tsx';
 
@@ -31,7 +31,7 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
               <button
                 type="button"
                 class="icon-button small"
-                onClick={() => void remove(conversation.id)}
+                onClick={() => confirm(`Delete “${conversation.title || 'Untitled'}”?`) && void remove(conversation.id)}
                 aria-label={`Delete ${conversation.title || 'conversation'}`}
               >
                 <DeleteIcon />
@@ -40,16 +40,7 @@ export function Sidebar({ onChoose }: { onChoose(): void }) {
           ))}
         </ul>
       </nav>
-      {conversations.value.length > 0 && (
-        <button type="button" class="button slim" onClick={askToRemoveAll}>
-          Delete all that is stored
-        </button>
-      )}
       <ThemePicker />
     </div>
   );
-}
-
-function askToRemoveAll(): void {
-  if (confirm('Delete all conversations, their caches and the models that this site has stored?')) void removeAll();
 }

@@ -8,7 +8,7 @@
 import type { PageLayout } from '../../page-layout.ts';
 import { f32x4, type I32, i8x16, i16x8, i32, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotInt8, hoist, swizzle } from '../ops.ts';
+import { addDotInt8, hoist, swizzle } from '../ops.ts';
 import { type AdditiveEncoding, forEachQuad } from './additive.ts';
 import type { AttentionShape, ValueEmitter } from './attend.ts';
 import { addSumsToStates, UPDATE_SCRATCH } from './column-sums.ts';
@@ -123,8 +123,7 @@ export function additiveValues(
       });
       const steps = k.i32(i32.add(additive.valueSteps, i32.mul(head, 4 * headDim)));
       const options = { scratch: vectors, runs: pageTokens / run, narrow: false, from: 0, to: headDim, steps };
-      for (const { first, heads, sums } of passes)
-        addSumsToStates(k, headDim, sums, heads, state, { ...options, first });
+      for (const { first, heads, sums } of passes) addSumsToStates(k, shape, sums, heads, state, { ...options, first });
     },
   };
 }
@@ -144,10 +143,10 @@ function unpackColumns(k: Kernel, pageTokens: number, page: I32, count: I32, nib
   });
 }
 
-/** sums[dim][run][head] = probabilities . a quad's bytes over the tokens of each run, as eight partial i16 sums. */
+/** sums[dim][run][head] = probabilities . a quad's bytes over the tokens of each run, as eight i16 or four i32. */
 function sumQuad(
   k: Kernel,
-  { pageTokens, relaxed }: AttentionShape,
+  shape: AttentionShape,
   codes: I32,
   book: I32,
   probabilities: I32,
@@ -155,6 +154,8 @@ function sumQuad(
   heads: number,
   sums: I32,
 ): void {
+  const { pageTokens, relaxed } = shape;
+  const addDot = addDotInt8(shape);
   const bytes = k.v128();
   const run = runTokens(pageTokens);
   const dimStride = (16 * heads * pageTokens) / run;
@@ -177,7 +178,7 @@ function sumQuad(
             k.set(bytes, b === 0 ? entry : i8x16.add(bytes, entry));
           });
           headSums.forEach((sum, i) => {
-            k.set(sum, i16x8.add(sum, dotInt8(relaxed)(bytes, v128.load(p, i * pageTokens + v))));
+            k.set(sum, addDot(sum, bytes, v128.load(p, i * pageTokens + v)));
           });
         }
         k.increment(at, TOKENS_PER_ITERATION);

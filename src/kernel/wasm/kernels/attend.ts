@@ -24,6 +24,8 @@ export interface AttentionShape {
   kvHeads: number;
   pageTokens: number;
   relaxed: boolean;
+  /** Use `i32x4.relaxedDotAdd`. */
+  dotAdd: boolean;
   /** Pages are dequantized to f32. */
   precise: boolean;
 }

@@ -4,7 +4,7 @@
  */
 import { f32x4, type I32, i16x8, i32, i32x4, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { dotInt8, hoist, horizontalSumsI32 } from '../ops.ts';
+import { addDotInt8, dotSumsI32, hoist, horizontalSumsI32 } from '../ops.ts';
 import type { AttentionShape } from './attend.ts';
 import { type CodeColumns, columnAddresses, spanCodes } from './code-columns.ts';
 import { STATE_HEADER, stateBytes } from './online-softmax.ts';
@@ -37,11 +37,12 @@ export function quantizeLevels(levels: Float32Array, dims: number): { bytes: num
   const density = levels.map(x => Math.exp((-dims * x * x) / 2));
   const mean = (value: (x: number, i: number) => number) =>
     levels.reduce((sum, x, i) => sum + density[i] * value(x, i), 0);
+  const power = mean(x => x * x);
   let best = { error: Number.POSITIVE_INFINITY, bytes: [0], step: 1 };
   for (let size = 1; size < MAX_LEVEL + 0.5; size += 1 / 64) {
     const bytes = Array.from(levels, x => Math.round((x * size) / maxLevel));
     const step = mean((x, i) => x * bytes[i]) / mean((_, i) => bytes[i] ** 2);
-    const error = Math.sqrt(mean((x, i) => (bytes[i] * step - x) ** 2) / mean(x => x * x));
+    const error = Math.sqrt(mean((x, i) => (bytes[i] * step - x) ** 2) / power);
     if (error < best.error) best = { error, bytes, step };
     if (error < MAX_LEVEL_ERROR) break;
   }
@@ -99,7 +100,8 @@ export function sumColumns(
   state: I32,
   { lookup, signed, narrow, prefetchNext, twosComplement = false, from = 0, to: end = shape.headDim }: SumOptions,
 ): void {
-  const { pageTokens, headDim, relaxed } = shape;
+  const { pageTokens } = shape;
+  const addDot = addDotInt8(shape);
   const { dims, span } = columns;
   const run = runTokens(pageTokens);
   const runs = pageTokens / run;
@@ -130,8 +132,8 @@ export function sumColumns(
               heads.forEach((_, i) => {
                 const probability = k.v128(v128.load(p, i * pageTokens + 16 * v));
                 bytes.forEach((local, d) => {
-                  const products = signed ? dotInt8(relaxed)(local, probability) : dotInt8(relaxed)(probability, local);
-                  k.set(sums[i][d], i16x8.add(sums[i][d], products));
+                  const factors = signed ? ([local, probability] as const) : ([probability, local] as const);
+                  k.set(sums[i][d], addDot(sums[i][d], ...factors));
                 });
               });
             }
@@ -153,7 +155,7 @@ export function sumColumns(
       k.increment(to, 4 * dimStride);
     });
     const options = { scratch, runs, narrow, from, to: end, first };
-    addSumsToStates(k, headDim, i32.add(scratch, UPDATE_SCRATCH), heads, state, options);
+    addSumsToStates(k, shape, i32.add(scratch, UPDATE_SCRATCH), heads, state, options);
   }
 }
 
@@ -170,10 +172,10 @@ interface AddSumsOptions {
   steps?: I32;
 }
 
-/** Reduces the sums, [dim][run][head] vectors of eight i16, and adds them to the states. */
+/** Reduces the sums, [dim][run][head] vectors of eight i16 or four i32, and adds them to the states. */
 export function addSumsToStates(
   k: Kernel,
-  headDim: number,
+  shape: AttentionShape,
   sums: I32,
   heads: readonly StateUpdate[],
   state: I32,
@@ -186,13 +188,13 @@ export function addSumsToStates(
       update.scale,
       ...(update.offset ? [update.offset] : []),
     ]);
-    const target = k.i32(i32.add(state, (first + i) * stateBytes(headDim) + STATE_HEADER + 4 * from));
+    const target = k.i32(i32.add(state, (first + i) * stateBytes(shape.headDim) + STATE_HEADER + 4 * from));
     const at = k.i32(i32.add(sums, 16 * i));
     const dimStride = 16 * runs * heads.length;
     const step = k.i32(steps ?? 0);
     k.for(from, to, 4, () => {
       const parts = Array.from({ length: runs }, (_, n) =>
-        [0, 1, 2, 3].map(d => i32x4.dot(v128.load(at, d * dimStride + 16 * n * heads.length), ones)),
+        [0, 1, 2, 3].map(d => dotSumsI32(shape, v128.load(at, d * dimStride + 16 * n * heads.length), ones)),
       );
       // Sums over several runs do not fit into 16 bits.
       const dims = [0, 1, 2, 3].map(d => k.v128(parts.map(part => part[d]).reduce(i32x4.add)));

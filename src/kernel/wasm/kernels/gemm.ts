@@ -10,11 +10,21 @@
  *
  * Blocks are added in the same order and with the same operations as in gemv.ts, so results are bit-identical.
  */
-import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
+import { f32x4, type I32, i16x8, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
-import { chunkRange, multiplyAdd } from '../ops.ts';
+import { addDotInt8, chunkRange, multiplyAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat } from '../pack-weights.ts';
-import { blockScales, type GemmArithmetic, gemmKernelName, int8Codes, int16Codes, storeOutputs } from './gemv.ts';
+import {
+  blockScales,
+  codeConstant,
+  type GemmArithmetic,
+  gemmKernelName,
+  initialSum,
+  int8Codes,
+  int16Codes,
+  storeOutputs,
+  sumIndex,
+} from './gemv.ts';
 import { ACTIVATION_TILE, TILE_ROWS } from './quantize-activations.ts';
 
 /** Vectors of four weight rows per panel. */
@@ -39,7 +49,7 @@ export const GEMM_SCRATCH = MAX_PANEL_BYTES + STRIP_SUM_BYTES;
 function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithmetic) {
   const groups = 32 / group;
   const codes = 16 * PANEL_VECTORS * groups * (mins ? 2 : 1);
-  const steps = activations === 'int8' ? 8 : 16;
+  const steps = activations === 'int16' ? 16 : 8;
   return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
 }
 
@@ -131,7 +141,7 @@ export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
 function fillPanel(k: Kernel, format: PackedFormat, arithmetic: GemmArithmetic, blocks: I32[], panel: I32): void {
   blocks.forEach((block, v) => {
     const scales = blockScales(k, format, block).map(vector => k.v128(vector));
-    const codes = (arithmetic.activations === 'int8' ? int8Codes : int16Codes)(k, format, block, i8x16.const(15));
+    const codes = (arithmetic.activations === 'int16' ? int16Codes : int8Codes)(k, format, block, codeConstant(format));
     [...scales, ...codes].forEach((vector, n) => {
       k.do(v128.store(panel, vector, 16 * (PANEL_VECTORS * n + v)));
     });
@@ -148,45 +158,53 @@ function addBlock(
   panel: I32,
   sums: I32,
 ): void {
-  const int8 = arithmetic.activations === 'int8';
+  const narrow = arithmetic.activations === 'int8' && !arithmetic.dotAdd;
   const { scales: scalesOffset, sums: sumsOffset } = ACTIVATION_TILE[arithmetic.activations];
   const madd = multiplyAdd(arithmetic.fused);
   const { groups, codes, steps } = panelLayout(format, arithmetic);
   const integers = Array.from({ length: rows }, () => Array.from({ length: PANEL_VECTORS }, () => k.v128()));
   const [weights, activations] = [k.i32(i32.add(panel, codes)), k.i32(tile)];
+  const splatLane = (vector: Local<'v128'>, r: number) => k.v128(v128.shuffle(vector, vector, lanes32(r, r, r, r)));
   for (let g = 0; g < groups; g++) {
-    // With int8 activations codes are below 16, so the sum of eight pairs of products fits into int16.
-    const [multiply, plus] = int8
-      ? [(x: V128, codes: V128) => i16x8.relaxedDot(x, codes), i16x8.add]
-      : [(x: V128, codes: V128) => i32x4.dot(codes, x), i32x4.add];
-    const step = (combine: (sum: Local<'v128'>, product: V128) => V128) => {
+    const initial = arithmetic.dotAdd ? initialSum(format, tile, g) : undefined;
+    const initialSums = initial && k.v128(initial);
+    const step = (isFirst: boolean) => {
       const vectors = Array.from({ length: PANEL_VECTORS }, (_, v) => k.v128(v128.load(weights, 16 * v)));
       const splats = integers.map((_, r) => k.v128(v128.load32Splat(activations, 4 * r)));
       integers.forEach((row, r) => {
+        const first = isFirst && initialSums ? splatLane(initialSums, r) : undefined;
         row.forEach((sum, v) => {
-          k.set(sum, combine(sum, multiply(splats[r], vectors[v])));
+          k.set(sum, addProducts(arithmetic, isFirst ? first : sum, splats[r], vectors[v]));
         });
       });
       k.increment(weights, 16 * PANEL_VECTORS);
       k.increment(activations, 16);
     };
-    step((_, product) => product);
-    k.for(1, steps / groups, 1, () => step(plus));
+    step(true);
+    k.for(1, steps / groups, 1, () => step(false));
     const scaleOf = (v: number) => v128.load(panel, 16 * (PANEL_VECTORS * g + v));
     const minOf = (v: number) => v128.load(panel, 16 * (PANEL_VECTORS * (groups + g) + v));
     const scales = k.v128(v128.load(tile, scalesOffset));
-    // Activation sums of the first half of a block, the second half, and the whole.
-    const totals = k.v128(v128.load(tile, sumsOffset + 16 * (format.group === 16 ? g : 2)));
-    const splatLane = (vector: Local<'v128'>, r: number) => k.v128(v128.shuffle(vector, vector, lanes32(r, r, r, r)));
+    const totals = k.v128(v128.load(tile, sumsOffset + 16 * sumIndex(format, g)));
     integers.forEach((row, r) => {
       const [scale, total] = [splatLane(scales, r), splatLane(totals, r)];
       row.forEach((integer, v) => {
         const at = 16 * (PANEL_VECTORS * r + v);
-        const dot = int8 ? i32x4.dot(integer, i16x8.const(1)) : integer;
+        const dot = narrow ? i32x4.dot(integer, i16x8.const(1)) : integer;
         let sum = madd(f32x4.mul(scaleOf(v), scale), f32x4.fromI32(dot), v128.load(sums, at));
         if (format.mins) sum = madd(minOf(v), total, sum);
         k.do(v128.store(sums, sum, at));
       });
     });
   }
+}
+
+/**
+ * Adds products to a sum, or begins one. With int8 activations codes are below 16, so that the sum of eight pairs of
+ * products fits into int16 where there is no instruction to add them in 32 bits.
+ */
+function addProducts({ activations, dotAdd }: GemmArithmetic, sum: V128 | undefined, x: V128, codes: V128): V128 {
+  if (activations !== 'int16') return addDotInt8({ relaxed: true, dotAdd })(sum, x, codes);
+  const products = i32x4.dot(codes, x);
+  return sum ? i32x4.add(sum, products) : products;
 }

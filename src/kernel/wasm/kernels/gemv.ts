@@ -9,21 +9,38 @@ import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceA
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
-export const gemmKernelName = ({ bits, group, mins }: PackedFormat, kernel: 'gemv' | 'gemm') =>
-  `${kernel}${bits}g${group}${mins ? 'm' : ''}`;
+export const gemmKernelName = ({ bits, group, mins, sevenBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
+  `${kernel}${bits}g${group}${mins ? 'm' : ''}${sevenBitOffset === undefined ? '' : `+${sevenBitOffset}`}`;
+
+/** What the kernels may use, and how precise they are. */
+export interface ArithmeticOptions {
+  relaxed: boolean;
+  precise: boolean;
+  /** Use `i32x4.relaxedDotAdd`. */
+  dotAdd: boolean;
+}
 
 export interface GemmArithmetic {
-  /** int8: dot products of bytes; int16: activations and codes are widened to 16 bits. */
+  /** int8 and offset8: dot products of bytes; int16: activations and codes are widened to 16 bits. */
   activations: ActivationType;
   /** Use fused multiply-adds. */
   fused: boolean;
+  /** int8 products are added in 32 bits, by one instruction, instead of 16. */
+  dotAdd: boolean;
 }
 
-/** 8-bit codes and the activations of precise mode are too wide for the dot products of bytes. */
-export const gemmArithmetic = ({ bits }: PackedFormat, relaxed: boolean, precise: boolean): GemmArithmetic => ({
-  activations: bits === 4 && relaxed && !precise ? 'int8' : 'int16',
-  fused: relaxed,
-});
+/**
+ * Bytes suffice for codes below 16, for codes below 128 if their products are added in 32 bits, and for activations that
+ * are not precise.
+ */
+export function gemmArithmetic(
+  { bits, sevenBitOffset }: PackedFormat,
+  { relaxed, precise, dotAdd }: ArithmeticOptions,
+): GemmArithmetic {
+  const int8 = !precise && (bits === 4 ? relaxed : dotAdd && sevenBitOffset !== undefined);
+  const activations = !int8 ? 'int16' : sevenBitOffset ? 'offset8' : 'int8';
+  return { activations, fused: relaxed, dotAdd: int8 && dotAdd };
+}
 
 /**
  * Number of positions from which weights are read alternately, four rows at a time. Hardware prefetch stops at the end
@@ -42,7 +59,7 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
   const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
   const [sum, activations, block] = [k.v128(), k.i32(), k.i32()];
-  const constants = loadConstants(k, scratch);
+  const constants = loadConstants(k, format, scratch);
   const streamRows = k.i32(i32.mul(i32.divU(i32.add(i32.sub(to, from), 4 * STREAMS - 1), 4 * STREAMS), 4));
   k.for(from, i32.add(from, streamRows), 4, first => {
     k.for(first, i32.add(first, i32.mul(streamRows, STREAMS)), streamRows, o => {
@@ -66,13 +83,13 @@ export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
  * V8 rematerializes a vector constant at every use, with three instructions; a value loaded from memory stays in a
  * register. All threads write the same values to `scratch`.
  */
-function loadConstants(k: Kernel, scratch: I32) {
+function loadConstants(k: Kernel, format: PackedFormat, scratch: I32) {
   const load = (constant: V128, n: number) => {
     k.do(v128.store(scratch, constant, 16 * n));
     return k.v128(v128.load(scratch, 16 * n));
   };
   return {
-    nibble: load(i8x16.const(15), 0),
+    codes: load(codeConstant(format), 0),
     ones: load(i16x8.const(1), 1),
     f16: { bits: load(F16_TO_F32.bits, 2), scale: load(F16_TO_F32.scale, 3) },
   };
@@ -112,28 +129,43 @@ function addBlock(
   block: I32,
   activations: I32,
   sum: Local<'v128'>,
-  { nibble, ones, f16 }: ReturnType<typeof loadConstants>,
+  constants: ReturnType<typeof loadConstants>,
 ): void {
-  const int8 = arithmetic.activations === 'int8';
+  const int8 = arithmetic.activations !== 'int16';
   const tile = ACTIVATION_TILE[arithmetic.activations];
   const groups = 32 / format.group;
   const madd = multiplyAdd(arithmetic.fused);
-  const codes = (int8 ? int8Codes : int16Codes)(k, format, block, nibble);
-  const scales = blockScales(k, format, block, f16);
+  const codes = (int8 ? int8Codes : int16Codes)(k, format, block, constants.codes);
+  const scales = blockScales(k, format, block, constants.f16);
   const n = codes.length / groups;
   for (let g = 0; g < groups; g++) {
     const pairs = codes.slice(g * n, (g + 1) * n).map((code, i) => {
       return [v128.load(activations, 16 * (g * n + i)), code] as const;
     });
-    const dot = int8 ? dotInt8(pairs, ones) : dotInt16(pairs);
+    const dot = arithmetic.dotAdd
+      ? dotAddInt8(k, pairs, initialSum(format, activations, g))
+      : int8
+        ? dotInt8(pairs, constants.ones)
+        : dotInt16(pairs);
     const scaled = f32x4.mul(scales[g], v128.load(activations, tile.scales));
     k.set(sum, madd(scaled, f32x4.fromI32(dot), sum));
     if (!format.mins) continue;
-    // Activation sums of the first half of a block, the second half, and the whole.
-    const total = v128.load(activations, tile.sums + 16 * (format.group === 16 ? g : 2));
+    const total = v128.load(activations, tile.sums + 16 * sumIndex(format, g));
     k.set(sum, madd(scales[groups + g], total, sum));
   }
 }
+
+/** Index of a group's sums in a tile of activations: of the first half of a block, the second half, or the whole. */
+export const sumIndex = ({ group }: PackedFormat, g: number) => (group === 16 ? g : 2);
+
+/** What 32-bit sums begin with if not zero: minus the offset of the codes x the sum of the activations. */
+export const initialSum = (format: PackedFormat, tile: I32, g: number): V128 | undefined =>
+  format.sevenBitOffset
+    ? i32x4.shl(
+        v128.load(tile, ACTIVATION_TILE.offset8.sums + 16 * sumIndex(format, g)),
+        Math.log2(format.sevenBitOffset),
+      )
+    : undefined;
 
 /** The scales of a block, one vector per group, then its minima. */
 export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F16_TO_F32): V128[] {
@@ -150,22 +182,38 @@ export function blockScales(k: Kernel, format: PackedFormat, block: I32, f16 = F
 type Pairs = readonly (readonly [activations: V128, codes: V128])[];
 
 /** Dot products per lane. Codes are below 16, so the sum of eight pairs of products fits into int16. */
-export const dotInt8 = (pairs: Pairs, ones: V128 = i16x8.const(1)): V128 =>
+const dotInt8 = (pairs: Pairs, ones: V128): V128 =>
   i32x4.dot(pairs.map(([x, codes]) => i16x8.relaxedDot(x, codes)).reduce(i16x8.add), ones);
 const dotInt16 = (pairs: Pairs): V128 => pairs.map(([x, codes]) => i32x4.dot(codes, x)).reduce(i32x4.add);
 
-/** The codes of a 4-bit block as eight vectors of four columns x four rows: low nibbles first. */
-export function int8Codes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
-  const raw = [0, 1, 2, 3].map(i => k.v128(v128.load(block, scaleBytes(format) + 16 * i)));
-  return [...raw.map(v => v128.and(v, nibble)), ...raw.map(v => v128.and(i16x8.shrU(v, 4), nibble))];
+/** The same in 32 bits. Two sums alternate, because an addition has to wait for the one before it. */
+function dotAddInt8(k: Kernel, pairs: Pairs, initial: V128 = v128.zero): V128 {
+  const sums = [k.v128(initial), k.v128(v128.zero)];
+  pairs.forEach(([x, codes], i) => {
+    k.set(sums[i % 2], i32x4.relaxedDotAdd(x, codes, sums[i % 2]));
+  });
+  return i32x4.add(sums[0], sums[1]);
+}
+
+/** The constant that unpacks codes: the mask of low nibbles, or what makes 8-bit codes 0 to 127. */
+export const codeConstant = ({ bits, sevenBitOffset }: PackedFormat): V128 =>
+  i8x16.const(bits === 4 ? 15 : (sevenBitOffset ?? 0));
+
+const rawVectors = (format: PackedFormat, block: I32): V128[] =>
+  Array.from({ length: format.bits }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
+
+/** The codes of a block for int8 dot products, as eight vectors of four columns x four rows: low nibbles first. */
+export function int8Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
+  const raw = rawVectors(format, block);
+  if (format.bits === 8) return format.sevenBitOffset ? raw.map(v => i8x16.add(v, constant)) : raw;
+  const pairs = raw.map(v => k.v128(v));
+  return [...pairs.map(v => v128.and(v, constant)), ...pairs.map(v => v128.and(i16x8.shrU(v, 4), constant))];
 }
 
 /** The codes of a block as sixteen vectors of two columns x four rows: columns 0 2, 1 3, 4 6, 5 7, ... */
-export function int16Codes(k: Kernel, format: PackedFormat, block: I32, nibble: V128): V128[] {
+export function int16Codes(k: Kernel, format: PackedFormat, block: I32, constant: V128): V128[] {
   const nibbles = format.bits === 4;
-  const vectors = nibbles
-    ? int8Codes(k, format, block, nibble)
-    : Array.from({ length: 8 }, (_, i) => v128.load(block, scaleBytes(format) + 16 * i));
+  const vectors = nibbles ? int8Codes(k, format, block, constant) : rawVectors(format, block);
   const shr = nibbles ? i16x8.shrU : i16x8.shrS;
   return vectors.flatMap(vector => {
     const v = k.v128(vector);

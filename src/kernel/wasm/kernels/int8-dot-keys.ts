@@ -7,8 +7,9 @@ import type { PageLayout, ScalarArray } from '../../page-layout.ts';
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import {
-  dotInt8,
+  addDotInt8,
   dotLaneSumsF32,
+  dotSumsI32,
   horizontalSumsI32,
   loadF16x4,
   lowF16ToF32,
@@ -161,7 +162,7 @@ const rowParts = ({ headDim }: AttentionShape) =>
 const scaleOffset = ({ group, headDim }: AttentionShape, g: number) => group * headDim + 8 * g;
 const int8QueryBytes = (shape: AttentionShape) => 16 * Math.ceil(scaleOffset(shape, shape.group) / 16);
 
-/** Partial sums of four tokens: [part][head][token] vectors of eight i16. */
+/** Partial sums of four tokens: [part][head][token] vectors of eight i16 or four i32. */
 const rowScratch = (shape: AttentionShape) => rowParts(shape).length * shape.group * 4 * 16;
 export const int8DotKeyScratch = (shape: AttentionShape) => rowScratch(shape) + int8QueryBytes(shape);
 
@@ -274,6 +275,7 @@ function scoreCodeRows(
   const { headDim, group, pageTokens, relaxed } = shape;
   const { table, twosComplement } = integers;
   const ones = i16x8.const(1);
+  const addDot = addDotInt8(shape);
   const integerTable = table && k.v128(i8x16.const(...table));
   const parts = rowParts(shape);
   const sumOffset = (part: number, g: number, r: number) => 16 * ((part * group + g) * 4 + r);
@@ -297,8 +299,11 @@ function scoreCodeRows(
             k.set(vector, v128.load(query, g * headDim + 16 * (first + v)));
           });
           pair.forEach((codes, i) => {
-            const products = partQueries.map((vector, v) => dotInt8(relaxed)(vector, codes[v]));
-            k.do(v128.store(partialSums, products.reduce(i16x8.add), sumOffset(part, g, r + i)));
+            const sums = partQueries.reduce<V128 | undefined>(
+              (sum, vector, v) => addDot(sum, vector, codes[v]),
+              undefined,
+            );
+            k.do(v128.store(partialSums, sums!, sumOffset(part, g, r + i)));
           });
         }
       });
@@ -308,7 +313,7 @@ function scoreCodeRows(
     if (norms) k.set(norm, norms(t));
     for (let g = 0; g < group; g++) {
       const dots = [0, 1, 2, 3].map(r => {
-        const sums = parts.map((_, part) => i32x4.dot(v128.load(partialSums, sumOffset(part, g, r)), ones));
+        const sums = parts.map((_, part) => dotSumsI32(shape, v128.load(partialSums, sumOffset(part, g, r)), ones));
         return k.v128(sums.reduce(i32x4.add));
       });
       const dot = f32x4.fromI32(horizontalSumsI32(k, dots, integers.narrow));

@@ -6,6 +6,7 @@
  *            int16: 16 x 4 x 2 int16, columns 0 2, 1 3, 4 6, 5 7, ... of every row
  *   scales   4 x f32
  *   sums     3 x 4 x f32: scale x sum of columns 0-15, of columns 16-31, of all columns
+ *            `offset8`, which is int8 for weights whose codes have an offset: minus the sums of the codes, as i32
  *
  * Missing rows of the last tile are not written. For GEMV the one row is copied to all four rows of its tile.
  */
@@ -13,12 +14,13 @@ import { f32, f32x4, i8x16, i16x8, i32, i32x4, type Local, lanes16, lanes32, v12
 import { Kernel } from '../module.ts';
 import { chunkRange, reduceAdd, reduceMax } from '../ops.ts';
 
-export type ActivationType = 'int8' | 'int16';
+export type ActivationType = 'int8' | 'offset8' | 'int16';
 
 export const TILE_ROWS = 4;
 /** Byte offsets in a block, behind its codes, and its size. */
 export const ACTIVATION_TILE = {
   int8: { scales: 128, sums: 144, size: 192 },
+  offset8: { scales: 128, sums: 144, size: 192 },
   int16: { scales: 256, sums: 272, size: 320 },
 } as const;
 export const activationBytes = (type: ActivationType, rows: number, cols: number) =>
@@ -65,21 +67,22 @@ export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm
       }
       const int16 = [0, 2, 4, 6].map(n => k.v128(i16x8.narrowS(v[n], v[n + 1])));
       const codes =
-        type === 'int8'
-          ? [0, 2].map(n => k.v128(i8x16.narrowS(int16[n], int16[n + 1])))
-          : int16.map(w => k.v128(v128.shuffle(w, w, lanes16(0, 2, 1, 3, 4, 6, 5, 7))));
+        type === 'int16'
+          ? int16.map(w => k.v128(v128.shuffle(w, w, lanes16(0, 2, 1, 3, 4, 6, 5, 7))))
+          : [0, 2].map(n => k.v128(i8x16.narrowS(int16[n], int16[n + 1])));
       codes.forEach((vector, n) => {
         for (let i = 0; i < 4; i++) store(vector, i, 16 * (4 * n + i));
       });
       const scale = k.f32(f32.mul(max, f32.const(1 / maxCode)));
       store(k.v128(f32x4.splat(scale)), 0, tile.scales);
-      const sums = [0, 4].map(first => {
+      const integers = [0, 4].map(first => {
         const [a, b, c, d] = v.slice(first, first + 4);
-        const sum = f32x4.fromI32(i32x4.add(i32x4.add(a, b), i32x4.add(c, d)));
-        return k.f32(f32.mul(scale, reduceAdd(k, sum)));
+        return k.f32(reduceAdd(k, f32x4.fromI32(i32x4.add(i32x4.add(a, b), i32x4.add(c, d)))));
       });
+      const sums = type === 'offset8' ? integers : integers.map(sum => k.f32(f32.mul(scale, sum)));
       [...sums, f32.add(sums[0], sums[1])].forEach((sum, n) => {
-        store(k.v128(f32x4.splat(sum)), 0, tile.sums + 16 * n);
+        const splat = type === 'offset8' ? i32x4.splat(i32.fromF32(f32.neg(sum))) : f32x4.splat(sum);
+        store(k.v128(splat), 0, tile.sums + 16 * n);
       });
       k.increment(source, 128);
       k.increment(block, tile.size);

@@ -6,7 +6,8 @@ import { f32, type Kernel, readBuffer, u32 } from '../kernel.ts';
 import { type AttendShape, attend, type KeyStage, type ValueStage } from './attend.ts';
 import { type Floats, floatKeys, floatValues } from './floats.ts';
 import { blockStart, pageStart } from './names.ts';
-import { blockOffset, poolLoads, sequentialDims } from './page-reader.ts';
+import { sequentialDims } from './page-reader.ts';
+import { blockOffset, poolLoads } from './pool-loads.ts';
 import type { PageShape } from './shape.ts';
 import { each } from './snippets.ts';
 

@@ -3,7 +3,7 @@
 import type { Kernel } from '../../kernel.ts';
 import type { AttendShape } from '../attend.ts';
 import { LANES } from '../one-subgroup/subgroup.ts';
-import { poolLoads } from '../page-reader.ts';
+import { poolLoads } from '../pool-loads.ts';
 import { PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
 import { attend, type KeyStage, type ValueStage } from './attend.ts';
 

@@ -5,8 +5,8 @@
 
 import { type Kernel, readBuffer } from '../../kernel.ts';
 import type { AttendShape } from '../attend.ts';
-import { poolLoads, readF16x4 } from '../page-reader.ts';
 import { PAGE_ROTATIONS } from '../page-relative.ts';
+import { poolLoads, readF16x4 } from '../pool-loads.ts';
 import { F16_TOKENS_PER_ROUND, f16Reader, PAGE_BUFFERS, PAGE_PARAMS, pageOffsets, type Side } from '../sources.ts';
 import { attend, type KeyStage, LOG2E, type ValueStage } from './attend.ts';
 import { fourF16, type Rows, rowKeys, rowValues } from './float-rows.ts';

@@ -1,19 +1,16 @@
-/** Debian's redis-server for tests. Without it tests are skipped with the reason; under CI they fail instead. */
+/** Debian's redis-server, for tests and benchmarks. */
 import { type ChildProcess, execFile, spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { describe } from 'vitest';
 
 const run = promisify(execFile);
 const isInstalled = spawnSync('redis-server', ['--version']).status === 0;
 
-export function describeWithRedis(title: string, suite: () => void): void {
-  const runs = isInstalled || Boolean(process.env.CI);
-  describe.skipIf(!runs)(runs ? title : `${title} (skipped: redis-server is not installed)`, suite);
-}
+/** Why no server can be started; undefined if one can. */
+export const noRedis = isInstalled ? undefined : 'redis-server is not installed';
 
 export interface RedisServer {
   port: number;

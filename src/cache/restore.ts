@@ -1,0 +1,89 @@
+/** Builds a sequence from stored bytes: those of its leaves one by one, then its sinks and its tail. */
+import type { Device, KvShape } from '../kernel/device.ts';
+import type { SealingRule } from '../kernel/visibility.ts';
+import { f16Block, type LeafLayout, partOffsets } from './leaf.ts';
+import type { Pool, SharedBlock } from './pool.ts';
+import type { Leaf } from './prefix.ts';
+import type { Sequence, SequenceStart } from './sequence.ts';
+import { tailFileBytes, writeTail } from './tail.ts';
+
+/** A sequence that is being restored. No pass may be recorded while its methods run. */
+export interface Restoring {
+  readonly sinkBytes: number;
+  /** Bytes of the tail in a file. */
+  readonly tailBytes: number;
+  /** Adds the next leaf. */
+  addLeaf(bytes: Uint8Array): Promise<void>;
+  /**
+   * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are those that this device would compute, so other
+   * prompts may use them.
+   */
+  finish(content: RestoredContent, owner: object, shares: boolean): Promise<void>;
+  discard(): void;
+}
+
+/** What a restored sequence holds besides its leaves. */
+export interface RestoredContent {
+  ids: readonly number[];
+  sinks: Uint8Array;
+  /** As in a file. */
+  tail: Uint8Array;
+}
+
+interface RestoreOptions {
+  device: Device;
+  pool: Pool;
+  shape: Pick<KvShape, 'layers' | 'kvHeads' | 'headDim' | 'sinks'>;
+  leaf: LeafLayout;
+  sealing: SealingRule;
+  create(start: SequenceStart, shares: boolean): Sequence;
+  keep(sequence: Sequence, owner: object): void;
+}
+
+export function startRestoring({
+  device,
+  pool,
+  shape,
+  leaf: layout,
+  sealing,
+  create,
+  keep,
+}: RestoreOptions): Restoring {
+  const held: SharedBlock[] = [];
+  const discard = () => {
+    for (const block of held.splice(0)) pool.release(block);
+  };
+  const allocate = (bytes: number, offsets: readonly number[]) => {
+    const block = pool.allocate(bytes, offsets);
+    held.push(block);
+    return block;
+  };
+  const leaves: Leaf[] = [];
+  const sinks = allocate(...f16Block(shape, shape.sinks));
+  return {
+    sinkBytes: sinks.block.bytes,
+    tailBytes: tailFileBytes(shape, sealing),
+    async addLeaf(bytes) {
+      const leaf = allocate(layout.bytes, partOffsets(layout));
+      await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
+      device.writeBlock(leaf.block, bytes);
+      leaves.push(leaf);
+    },
+    async finish({ ids, sinks: sinkBytes, tail }, owner, shares) {
+      const sequence = create({ ids, leaves, sinks }, shares);
+      const unsealed = { from: leaves.length * sealing.pageTokens, to: ids.length };
+      try {
+        await device.ensureMemory?.([sequence.view]);
+      } catch (error) {
+        sequence.dispose();
+        throw error;
+      }
+      device.writeBlock(sinks.block, sinkBytes);
+      writeTail(device, sequence.view, sealing, unsealed, tail);
+      sequence.commit(0, []);
+      keep(sequence, owner);
+      discard();
+    },
+    discard,
+  };
+}

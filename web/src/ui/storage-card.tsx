@@ -1,0 +1,63 @@
+/** What this site has stored in the browser, with the means to delete it. */
+import { useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { canStore, deleteStoredFiles, readStorage, type Storage } from '../engine/storage.ts';
+import { formatBytes, formatCount } from '../format.ts';
+import { conversations, removeAll, run } from '../state/chat.ts';
+import { connection } from '../state/connection.ts';
+import { showNotice } from '../state/notice.ts';
+import { DeleteIcon } from './icons.tsx';
+
+export function StorageCard() {
+  const storage = useSignal<Storage | undefined>(undefined);
+  const refresh = async () => {
+    if (canStore) storage.value = await readStorage();
+  };
+  const remove = async (path?: string) => {
+    await (path ? deleteStoredFiles(path).catch(error => showNotice(error.message)) : removeAll());
+    await refresh();
+  };
+  // Models and caches are stored when one is loaded, and after an answer.
+  useEffect(() => void refresh(), [connection.value.phase, run.value === undefined, conversations.value.length]);
+  const { models = [], caches, usage = 0, quota = 0 } = storage.value ?? {};
+  const count = conversations.value.length;
+  return (
+    <section class="card" aria-labelledby="storage-title">
+      <h2 id="storage-title">Stored in this browser</h2>
+      <ul class="stored">
+        <li>
+          <span>
+            {count === 0 ? 'No conversations' : `${formatCount(count)} conversation${count === 1 ? '' : 's'}`}
+            {!!caches?.count && <span class="quiet">, caches {formatBytes(caches.bytes)}</span>}
+          </span>
+        </li>
+        {models.map(({ name, path, bytes }) => (
+          <li key={path}>
+            <span class="stored-name">{name}</span>
+            <span class="quiet">{formatBytes(bytes)}</span>
+            <button
+              type="button"
+              class="icon-button small"
+              onClick={() => confirm(`Delete ${name}? It must be downloaded again.`) && void remove(path)}
+              aria-label={`Delete ${name}`}
+            >
+              <DeleteIcon />
+            </button>
+          </li>
+        ))}
+      </ul>
+      {storage.value && (
+        <p class="quiet">
+          {formatBytes(usage)} of {formatBytes(quota)} in use, with the app itself
+        </p>
+      )}
+      {(count > 0 || models.length > 0 || !!caches?.count) && (
+        <button type="button" class="button slim" onClick={() => confirm(DELETE_ALL) && void remove()}>
+          Delete all that is stored
+        </button>
+      )}
+    </section>
+  );
+}
+
+const DELETE_ALL = 'Delete all conversations, their caches and the models that this site has stored?';

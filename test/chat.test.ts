@@ -18,10 +18,14 @@ beforeAll(async () => {
 
 const short = ['--temperature', '0', '--max-tokens', '8'];
 const long = ['--temperature', '0', '--max-tokens', '3500'];
+/** Columns of a terminal that does not wrap what follows a long answer. */
+const WIDE = 20_000;
 const [CTRL_C, CTRL_D] = ['\x03', '\x04'];
 
-async function chat(...options: string[]) {
-  terminal = openTerminal(['chat', model, '--device', 'js', ...options]);
+const chat = (...options: string[]) => chatAt(80, ...options);
+
+async function chatAt(columns: number, ...options: string[]) {
+  terminal = openTerminal(['chat', model, '--device', 'js', ...options], {}, columns);
   await terminal.waitFor(/\/help shows commands\.\n> $/);
   return terminal;
 }
@@ -92,7 +96,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
   });
 
   it('Ctrl-C stops an answer, and the next question is answered', async () => {
-    await chat(...long);
+    await chatAt(WIDE, ...long);
     terminal.type('hello\r');
     await terminal.waitFor(/> hello\n.{3}/);
     terminal.type(CTRL_C);
@@ -117,7 +121,7 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
   });
 
   it('Ctrl-D exits at the prompt and during an answer', async () => {
-    await chat(...long);
+    await chatAt(WIDE, ...long);
     terminal.type('hello\r');
     await terminal.waitFor(/> hello\n.{3}/);
     terminal.type(CTRL_D);

@@ -50,15 +50,16 @@ export interface Terminal {
   close(): void;
 }
 
-export function openTerminal(args: readonly string[], env: Record<string, string> = {}): Terminal {
-  const command = ['sh', '-c', `stty cols 80 rows 24; ${SHELL}`, 'sh', process.execPath, main, ...args];
+/** `width`: columns of the terminal. Longer lines are wrapped, at any character. */
+export function openTerminal(args: readonly string[], env: Record<string, string> = {}, width = 80): Terminal {
+  const command = ['sh', '-c', `stty cols ${width} rows 24; ${SHELL}`, 'sh', process.execPath, main, ...args];
   const quoted = command.map(part => `'${part.replaceAll("'", `'\\''`)}'`).join(' ');
   const start = ptyTool === 'python3' ? ['-c', PTY, ...command] : ['-qfec', quoted, '/dev/null'];
   const child = spawn(ptyTool ?? '', start, {
     env: { ...process.env, ...env },
     stdio: ['pipe', 'pipe', 'inherit', 'pipe'],
   });
-  let [raw, columns] = ['', 80];
+  let [raw, columns] = ['', width];
   child.stdout?.setEncoding('utf8').on('data', text => {
     raw += text;
   });
@@ -71,9 +72,9 @@ export function openTerminal(args: readonly string[], env: Record<string, string
     },
     type: keys => child.stdin?.write(keys),
     paste: text => child.stdin?.write(`\x1b[200~${text.replaceAll('\n', '\r')}\x1b[201~`),
-    resize(width, rows) {
-      columns = width;
-      (child.stdio[3] as Writable).write(`${width} ${rows}\n`);
+    resize(newWidth, rows) {
+      columns = newWidth;
+      (child.stdio[3] as Writable).write(`${newWidth} ${rows}\n`);
     },
     async waitFor(pattern) {
       for (const started = Date.now(); !pattern.test(screenOf(raw, columns)); ) {

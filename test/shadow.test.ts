@@ -20,7 +20,7 @@ function testDevice(device: 'js' | 'wasm' | 'webgpu') {
     const [ask, options] = device === 'webgpu' ? [prompt.slice(0, 36), { ...greedy, maxTokens: 6 }] : [prompt, greedy];
     await using f16 = await load({ device, kv: 'f16' });
     const expected = traceOf(await f16.complete(ask, options));
-    await using shadow = await load({ device, kv: 'tq4+sink0', shadow: true });
+    await using shadow = await load({ device, kv: 'tq4+sink0', kvMode: 'shadow' });
     expect(traceOf(await shadow.complete(ask, { ...options, readExact: true }))).toEqual(expected);
   });
 
@@ -28,7 +28,7 @@ function testDevice(device: 'js' | 'wasm' | 'webgpu') {
   it.skipIf(device === 'webgpu')(
     'reading codes gives another text, beside a reader of f16 pages in the same passes',
     async () => {
-      await using shadow = await load({ device, kv: 'tq2', shadow: true });
+      await using shadow = await load({ device, kv: 'tq2', kvMode: 'shadow' });
       const alone = await shadow.complete(prompt, greedy);
       const exact = await shadow.complete(prompt, { ...greedy, readExact: true });
       expect(traceOf(alone)).not.toEqual(traceOf(exact));
@@ -54,7 +54,7 @@ describe('the measured divergence', () => {
   it.each(matrix(['tq4', 'tq2', 'f16'], { tq2: 'codes', f16: 'none' }))(
     '%s: of the newest tokens, 0 for f16',
     async kv => {
-      await using model = await load({ device: 'wasm', kv, shadow: true });
+      await using model = await load({ device: 'wasm', kv, kvMode: 'shadow' });
       const { divergence } = await model.complete(prompt, greedy);
       expect(divergence!.tokens).toBeGreaterThanOrEqual(64);
       expect(divergence!.tokens).toBeLessThan(64 + 16);
@@ -65,7 +65,7 @@ describe('the measured divergence', () => {
   );
 
   it('of a calibrated codec on familiar text is small', async () => {
-    await using model = await loadModel(mimir, { device: 'wasm', kv: 'mead3', pageTokens: 16, shadow: true });
+    await using model = await loadModel(mimir, { device: 'wasm', kv: 'mead3', pageTokens: 16, kvMode: 'shadow' });
     await using conversation = model.conversation();
     const { divergence } = await conversation.send('Who is Mimir, and what did Odin give him? '.repeat(6)).result();
     expect(divergence!.nats).toBeGreaterThan(0);
@@ -73,7 +73,7 @@ describe('the measured divergence', () => {
   });
 
   it('is not there without a sealed page, or in a packed cache', async () => {
-    await using shadow = await load({ device: 'js', kv: 'tq4', shadow: true });
+    await using shadow = await load({ device: 'js', kv: 'tq4', kvMode: 'shadow' });
     expect((await shadow.complete([1, 2, 3], { ...greedy, maxTokens: 4 })).divergence).toBeUndefined();
     await using packed = await load({ device: 'js', kv: 'tq4' });
     expect((await packed.complete(prompt, greedy)).divergence).toBeUndefined();
@@ -81,7 +81,7 @@ describe('the measured divergence', () => {
 });
 
 it('prompts share nothing, with a recent window neither: an answer has read codes, and a prompt has not', async () => {
-  await using shadow = await load({ device: 'wasm', kv: 'tq2+recent16', shadow: true });
+  await using shadow = await load({ device: 'wasm', kv: 'tq2+recent16', kvMode: 'shadow' });
   const { ids } = await shadow.complete(prompt, greedy);
   const next = [...prompt, ...ids, 1, 2, 3];
   const answer = await shadow.complete(next, greedy);
@@ -90,12 +90,12 @@ it('prompts share nothing, with a recent window neither: an answer has read code
 });
 
 it('conversations keep their cache; sessions and readExact without shadow mode are refused', async () => {
-  await using shadow = await load({ device: 'wasm', kv: 'tq4', shadow: true });
+  await using shadow = await load({ device: 'wasm', kv: 'tq4', kvMode: 'shadow' });
   await using conversation = shadow.conversation();
   await conversation.generate(prompt, greedy).result();
   const { usage } = await conversation.generate([...prompt, 1, 2, 3], greedy).result();
   expect(usage.reusedTokens).toBeGreaterThan(60);
   await expect(conversation.save('unused.kvsession')).rejects.toThrow(UnsupportedError);
   await using packed = await load({ device: 'wasm', kv: 'tq4' });
-  await expect(packed.complete(prompt, { ...greedy, readExact: true })).rejects.toThrow(/shadow: true/);
+  await expect(packed.complete(prompt, { ...greedy, readExact: true })).rejects.toThrow(/kvMode: 'shadow'/);
 });

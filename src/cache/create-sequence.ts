@@ -8,7 +8,7 @@ import type { Block, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import type { LeafSource } from './eviction.ts';
 import type { TailPlace } from './kept-tails.ts';
-import { f16Block, partOffsets } from './leaf.ts';
+import { f16Block, leafBlock, pageBytes } from './leaf.ts';
 import { createPageErrors, pageErrorBytes } from './page-errors.ts';
 import { createPool, type Pool, type SharedBlock } from './pool.ts';
 import type { Leaf } from './prefix.ts';
@@ -46,7 +46,9 @@ export function createSequence(options: SequenceOptions): Sequence {
   };
   // First of all: allocating may evict what nobody holds.
   const leaves: Leaf[] = start?.leaves.map(pool.retain) ?? [];
-  const held: SharedBlock[] = [...leaves, ...(start ? [pool.retain(start.sinks)] : [])];
+  /** The f16 pages of the first leaves: of all, unless some were spilled. */
+  const exactPages: SharedBlock[] = start?.exactPages?.map(pool.retain) ?? [];
+  const held: SharedBlock[] = [...leaves, ...exactPages, ...(start ? [pool.retain(start.sinks)] : [])];
   const hold = (create: () => SharedBlock): SharedBlock => {
     held.push(releaseOnError(pool, held, create));
     return held[held.length - 1];
@@ -61,15 +63,20 @@ export function createSequence(options: SequenceOptions): Sequence {
   let sharedLeaves = start?.leaves.length ?? 0;
   /** Leaves of the last plan, until it is committed: no pass has sealed them yet. */
   let planned = 0;
-  let blocks: readonly Block[] = leaves.map(({ block }) => block);
-  const createView = (shape: KvShape, errors?: Tensor): KvView => ({
+  let [blocks, exactBlocks]: (readonly Block[])[] = [[], []];
+  const noteChange = () => {
+    blocks = leaves.map(({ block }) => block);
+    exactBlocks = exactPages.map(({ block }) => block);
+  };
+  noteChange();
+  const createView = (shape: KvShape, leavesNow: () => readonly Block[], errors?: Tensor): KvView => ({
     shape,
     errors,
     get tail() {
       return tail.blocks;
     },
     get leaves() {
-      return blocks;
+      return leavesNow();
     },
     get sinkBlock() {
       return sinks.block;
@@ -78,10 +85,8 @@ export function createSequence(options: SequenceOptions): Sequence {
       return firstLeaf;
     },
   });
-  const view = createView(shape, errors?.tensor);
-  const noteChange = () => {
-    blocks = leaves.map(({ block }) => block);
-  };
+  const view = createView(shape, () => blocks, errors?.tensor);
+  const exactView = layout.exact && createView({ ...shape, layers: layout.exact.layers }, () => exactBlocks);
   const endLeaf = () => firstLeaf + leaves.length;
   /** The tokens after the last leaf, up to `end`. */
   const unsealed = (end: number): TokenRange => ({ from: (endLeaf() - planned) * pageTokens, to: end });
@@ -89,9 +94,13 @@ export function createSequence(options: SequenceOptions): Sequence {
   const trimTail = () => tail.trim(unsealed(ids.length));
   /** Number of pages that sliding has dropped at this length. */
   const droppedPagesAt = (tokens: number) => Math.max(0, Math.ceil((tokens - context) / pageTokens));
+  /** Whether all pages can be read: none was spilled. */
+  const isHot = () => !layout.exact || exactPages.length === leaves.length;
+  const leafBytes = () => leaves.length * layout.bytes + exactPages.length * (layout.exact?.bytes ?? 0);
   const heldTokens = () => ids.length - firstLeaf * pageTokens;
   /** Releases leaves, the newest first: the index evicts children before their parents. */
   const releaseLeaves = (start: number, count: number) => {
+    for (const page of exactPages.splice(start, count).reverse()) pool.release(page);
     for (const leaf of leaves.splice(start, count).reverse()) pool.release(leaf);
   };
   /** Drops what was allocated by a plan that failed, or whose pass did: the next plan seals these pages again. */
@@ -136,8 +145,9 @@ export function createSequence(options: SequenceOptions): Sequence {
       const rows = Math.min(count - row, sealPosition(sealed + 1, sealing) - position);
       const sealsPage = sealed > endLeaf();
       if (sealsPage) {
-        leaves.push(pool.allocate(layout.bytes, partOffsets(layout)));
+        leaves.push(pool.allocate(...leafBlock(layout)));
         planned++;
+        if (layout.exact) exactPages.push(pool.allocate(...leafBlock(layout.exact)));
         errors?.noteSealed(sealed - 1);
         noteChange();
       }
@@ -215,7 +225,7 @@ export function createSequence(options: SequenceOptions): Sequence {
 
   return {
     view,
-    exactView: layout.exact && createView({ ...shape, layers: layout.exact }),
+    exactView,
     salt,
     shares: index !== undefined,
     get length() {
@@ -230,18 +240,21 @@ export function createSequence(options: SequenceOptions): Sequence {
     get isDisposed() {
       return disposed;
     },
+    get hotLength() {
+      return isHot() ? ids.length : (firstLeaf + exactPages.length) * pageTokens;
+    },
     get droppedTokens() {
       return firstLeaf * pageTokens;
     },
     get bytes() {
       if (disposed) return 0;
-      return leaves.length * layout.bytes + sinks.block.bytes + tail.bytes + pageErrorBytes(layout);
+      return leafBytes() + sinks.block.bytes + tail.bytes + pageErrorBytes(layout);
     },
     get privateBytes() {
       return disposed ? 0 : tail.bytes + pageErrorBytes(layout);
     },
     get leafBytes() {
-      return leaves.length * layout.bytes;
+      return leafBytes();
     },
     get maxChunk() {
       if (overflow === 'error' || ids.length < context) return context - ids.length;
@@ -250,11 +263,12 @@ export function createSequence(options: SequenceOptions): Sequence {
     bytesFor(count) {
       const pages = Math.max(0, sealedPagesAt(ids.length + count - 1, sealing) - endLeaf() + planned);
       const ownSinks = writesSharedSinks() ? sinks.block.bytes : 0;
-      return pages * layout.bytes + tail.bytesFor(unsealed(ids.length + count)) + ownSinks;
+      return pages * pageBytes(layout) + tail.bytesFor(unsealed(ids.length + count)) + ownSinks;
     },
     plan(count) {
       assert(!disposed, 'a disposed sequence was used');
       discardPlanned();
+      assert(isHot(), 'a pass would read pages that were spilled');
       makeRoom(count);
       try {
         if (writesSharedSinks()) takeOwnSinks();
@@ -270,6 +284,17 @@ export function createSequence(options: SequenceOptions): Sequence {
       for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
       trimTail();
       if (tokens) publish();
+    },
+    spillPage() {
+      const page = exactPages.pop();
+      if (page) pool.release(page);
+      noteChange();
+      return page !== undefined;
+    },
+    addExactPage(page) {
+      assert(!isHot(), 'no page was spilled');
+      exactPages.push(page);
+      noteChange();
     },
     setSources(of) {
       sourceOf = of;
@@ -296,7 +321,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       discardPlanned();
       // If this is a snapshot, making room for the copy may dispose it.
       return tail.holding(() =>
-        createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, sinks, tail: tail.blocks } }),
+        createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, exactPages, sinks, tail: tail.blocks } }),
       );
     },
     readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),

@@ -13,7 +13,7 @@ import { createSequence } from './create-sequence.ts';
 import type { EvictionPolicy } from './eviction.ts';
 import { createIdleSinks } from './idle-sinks.ts';
 import { countShared, createKeptTails, type SharedTail, type TailPlace } from './kept-tails.ts';
-import { f16BlockBytes, type LeafLayout } from './leaf.ts';
+import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
 import type { LeafKey } from './leaf-key.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
@@ -24,7 +24,9 @@ import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
 import { createSpill } from './spill.ts';
 import type { TierChain } from './store/tier-chain.ts';
 import { tailTokens } from './tail.ts';
-import { createWarmer, type Warm } from './warm.ts';
+import { createWarmPages } from './two-tier.ts';
+import { createWarmer } from './warm.ts';
+import type { Warming } from './warming.ts';
 
 export interface KvCacheOptions {
   device: Device;
@@ -40,6 +42,10 @@ export interface KvCacheOptions {
   onEvent?: (event: PrefixEvent) => void;
   /** Where sealed leaves are stored, and found again after they were evicted. Not with a recent window. */
   tiers?: CacheTiers;
+  /** Two-tier mode: the f16 pages of idle sequences make room. */
+  spillsPages?: boolean;
+  /** Runs work between two passes. Default: at once. */
+  exclusive?<T>(work: () => Promise<T>): Promise<T>;
 }
 
 /** What connects a cache with its tiers. */
@@ -47,8 +53,6 @@ export interface CacheTiers {
   chain: TierChain;
   /** The key of what precedes the first page of a salt. */
   rootKey(salt: string): LeafKey;
-  /** Runs work between two passes. */
-  exclusive<T>(work: () => Promise<T>): Promise<T>;
 }
 
 /** Who may continue a snapshot: a conversation. */
@@ -70,6 +74,9 @@ export interface KvCacheStats {
   pageQueries: number;
   pageHits: number;
   evictions: number;
+  /** In two-tier mode: f16 pages that were freed, and decoded back. */
+  spilledPages: number;
+  warmedPages: number;
 }
 
 export interface KvCache {
@@ -105,12 +112,19 @@ export interface KvCache {
   snapshotOf(owner: Owner): Sequence | undefined;
   /** Disposes the owner's snapshot. Its leaves stay cached. */
   forget(owner: Owner): void;
+  /** Takes a sequence off the device to make room for others. What later prompts can find of it stays. */
+  setAside(sequence: Sequence, owner?: Owner): void;
   /** Takes an owner's snapshot out of the cache; give it back with `keep`. */
   take(owner: Owner): Sequence | undefined;
   /** Starts restoring a sequence from stored bytes. Call `finish` or `discard`. */
   restore(salt?: string): Restoring;
-  /** Fetches the pages of a prompt that the tiers have and the index lacks; undefined if there are none to look for. */
-  warm: Warm;
+  /**
+   * Fetches the pages of a prompt that the tiers have and the index lacks; in two-tier mode, decodes those that were spilled
+   * of the owner's snapshot. Undefined if there are none to look for. `onChange`: a page arrived, or it has ended.
+   */
+  warm(prompt: readonly number[], salt: string, onChange: () => void, owner?: Owner): Warming | undefined;
+  /** In two-tier mode: frees the f16 pages of an owner's snapshot. */
+  spill(owner: Owner): void;
   /** Hands the leaves that were sealed so far to the tiers. */
   settle(): Promise<void>;
   /** Whether `bytes` more fit, after evicting snapshots and leaves that nobody uses. */
@@ -131,7 +145,8 @@ interface Snapshot {
 }
 
 export function createKvCache(options: KvCacheOptions): KvCache {
-  const { device, shape, leaf: layout, recent, capacity } = options;
+  const { device, shape, leaf: layout, recent, capacity, spillsPages = false } = options;
+  const exclusive = options.exclusive ?? (work => work());
   const { pageTokens } = shape;
   /** Least recently used first. */
   const snapshots = new Set<Snapshot>();
@@ -140,8 +155,14 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const f16Bytes = (tokens: number) => f16BlockBytes(f16Shape, tokens);
   const tailBlockBytes = f16Bytes(tailBlockTokens(pageTokens));
   const sequenceBytes = f16Bytes(shape.sinks) + pageErrorBytes(layout);
-  const counts = { pageQueries: 0, pageHits: 0, evictions: 0 };
+  const counts = { pageQueries: 0, pageHits: 0, evictions: 0, spilledPages: 0, warmedPages: 0 };
 
+  const spillPage = ({ sequence }: Snapshot): boolean => {
+    const spilled = sequence.spillPage();
+    if (spilled) counts.spilledPages++;
+    return spilled;
+  };
+  const spillOldest = (): boolean => spillsPages && [...snapshots].some(spillPage);
   const dropOldestSnapshot = (): boolean => {
     const [oldest] = snapshots;
     if (!oldest) return false;
@@ -160,7 +181,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** A token takes several times as many bytes in a tail as in a leaf, so tails must not take the room of many leaves. */
   const reclaim = (): boolean => {
     if (tails.bytes > MAX_TAIL_SHARE * pool.capacity) return tails.dropOldest();
-    return dropOldestSnapshot() || evict() || tails.dropOldest();
+    return spillOldest() || dropOldestSnapshot() || evict() || tails.dropOldest();
   };
   const pool = createPool(device, {
     capacity,
@@ -177,8 +198,10 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     idleSinks,
   });
   const tails = createKeptTails(() => pool, idleSinks);
-  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, pool, index });
-  // In shadow mode prompts read f16 pages and answers codes, so a page depends on more than its tokens.
+  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, pool, index });
+  const warmPages = createWarmPages({ ...options, exclusive, pool, onWarmed: () => counts.warmedPages++ });
+  // In shadow mode prompts read f16 pages and answers codes, and in two-tier mode pages may have been decoded from codes, so
+  // a page depends on more than its tokens.
   const published = layout.exact ? undefined : index;
   const sharesSnapshots = recent > 0 && !layout.exact;
   const sharesLeaves = recent === 0 && !layout.exact;
@@ -204,7 +227,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     for (const snapshot of snapshots) {
       const { sequence } = snapshot;
       if (sequence.salt !== salt || !(sequence.shares || snapshot.owner === owner)) continue;
-      const length = sequence.croppedLength(sharedLength(sequence.ids, prompt));
+      const length = sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt)));
       if (length > best.length) best = { snapshot, length };
     }
     return best;
@@ -288,15 +311,16 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sharesSnapshots,
     usesSources: policy?.usesSources ?? false,
     fits(prompt, salt, running) {
-      // Leaves and sinks that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must stay.
+      // Published leaves, and sinks, that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must
+      // stay.
       const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
       let evictable = index.idleBytes - own + tails.bytes + idleSinks.bytes;
-      for (const { sequence } of snapshots) evictable += sequence.privateBytes;
+      for (const { sequence } of snapshots) evictable += sequence.privateBytes + (published ? 0 : sequence.leafBytes);
       const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
       const needed =
-        sequenceBytes + pages * layout.bytes + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
-      const growth = running * Math.max(layout.bytes, tailBlockBytes);
+        sequenceBytes + pages * pageBytes(layout) + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
+      const growth = running * Math.max(pageBytes(layout), tailBlockBytes);
       return pool.used - evictable + needed + growth <= pool.capacity;
     },
     get stats() {
@@ -336,6 +360,10 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     forget(owner) {
       for (const snapshot of snapshots) if (snapshot.owner === owner) drop(snapshot);
     },
+    setAside(sequence, owner) {
+      if (spillsPages) this.keep(sequence, owner);
+      else sequence.dispose();
+    },
     take(owner) {
       const found = [...snapshots].findLast(snapshot => snapshot.owner === owner);
       if (found) snapshots.delete(found);
@@ -347,7 +375,18 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         create: (start, shares) => createSequence({ ...options, pool, index: shares ? index : undefined, salt, start }),
         keep: (sequence, owner) => snapshots.add({ sequence, owner }),
       }),
-    warm: tiers?.warm ?? (() => undefined),
+    warm(prompt, salt, onChange, owner) {
+      if (!spillsPages) return tiers?.warm(prompt, salt, onChange);
+      const found = [...snapshots].findLast(snapshot => owner && snapshot.owner === owner);
+      if (!found) return undefined;
+      // Now the most recently used one: others make room for it.
+      snapshots.delete(found);
+      snapshots.add(found);
+      return warmPages(found.sequence, sharedLength(found.sequence.ids, prompt), onChange);
+    },
+    spill(owner) {
+      for (const snapshot of snapshots) if (snapshot.owner === owner) while (spillPage(snapshot));
+    },
     settle: async () => tiers?.settle(),
     makeRoom: pool.makeRoom,
     dispose() {
@@ -357,7 +396,11 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
 }
 
-function connectTiers(options: Omit<KvCacheOptions, 'tiers'> & CacheTiers & { pool: Pool; index: PrefixIndex }) {
+function connectTiers(
+  options: Omit<KvCacheOptions, 'tiers' | 'exclusive'> &
+    Required<Pick<KvCacheOptions, 'exclusive'>> &
+    CacheTiers & { pool: Pool; index: PrefixIndex },
+) {
   const keys = createNodeKeys(options.rootKey);
   const spill = createSpill({ ...options, keys, sinks: options.shape.sinks });
   return {

@@ -1,7 +1,4 @@
-/**
- * The layout of a leaf: one part per layer, its key page and its value page, aligned so that devices read whole words. In
- * shadow mode, the same pages in f16 follow, again one part per layer.
- */
+/** The layout of a leaf: one part per layer, its key page and its value page, aligned so that devices read whole words. */
 import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 
@@ -15,24 +12,25 @@ export interface LayerCodecs {
 
 export interface LeafLayout {
   readonly layers: readonly KvLayer[];
-  /** The pages in f16, in shadow mode. */
-  readonly exact?: readonly KvLayer[];
   readonly bytes: number;
+  /** In shadow and two-tier mode: the same pages in f16, in a block of their own. */
+  readonly exact?: LeafLayout;
 }
 
-/** `exact`: the codec of f16 pages, for shadow mode. */
+/** `exact`: the codec of f16 pages, for shadow and two-tier mode. */
 export function leafLayout(codecs: readonly LayerCodecs[], exact?: LayerCodecs): LeafLayout {
   let offset = 0;
-  const place = ({ keys, values }: LayerCodecs, part: number): KvLayer => {
+  const layers = codecs.map(({ keys, values }, part): KvLayer => {
     const keyOffset = offset;
     const valueOffset = keyOffset + align(keys.pageBytes);
     offset = valueOffset + align(values.pageBytes);
     return { keys, values, part, keyOffset, valueOffset };
-  };
-  const layers = codecs.map(place);
-  const exactLayers = exact && codecs.map((_, layer) => place(exact, codecs.length + layer));
-  return { layers, ...(exactLayers && { exact: exactLayers }), bytes: offset };
+  });
+  return { layers, bytes: offset, ...(exact && { exact: leafLayout(codecs.map(() => exact)) }) };
 }
+
+/** Bytes of a page: its codes and, in shadow and two-tier mode, its f16 values. */
+export const pageBytes = ({ bytes, exact }: LeafLayout): number => bytes + (exact?.bytes ?? 0);
 
 /** Whether devices can read a leaf of unknown origin safely: some pages have lists, which must stay inside them. */
 export function isValidLeaf({ layers }: LeafLayout, leaf: Uint8Array): boolean {
@@ -44,8 +42,37 @@ export function isValidLeaf({ layers }: LeafLayout, leaf: Uint8Array): boolean {
 }
 
 /** Where each part starts in a leaf. */
-export const partOffsets = ({ layers, exact = [] }: LeafLayout): number[] =>
-  [...layers, ...exact].map(({ keyOffset }) => keyOffset);
+export const partOffsets = ({ layers }: LeafLayout): number[] => layers.map(({ keyOffset }) => keyOffset);
+
+/** A block for a leaf: its size, and where its parts start. */
+export const leafBlock = (layout: LeafLayout): [bytes: number, partOffsets: number[]] => [
+  layout.bytes,
+  partOffsets(layout),
+];
+
+/** The pages of a leaf, whose first token is at `start`, decoded and written as the pages of another layout. */
+export function transcodeLeaf(
+  from: LeafLayout,
+  leaf: Uint8Array,
+  to: LeafLayout,
+  { kvHeads, headDim, pageTokens }: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>,
+  start: number,
+): Uint8Array {
+  const written = new Uint8Array(to.bytes);
+  const rows = new Float32Array(pageTokens * kvHeads * headDim);
+  const page = (bytes: Uint8Array, offset: number, { pageBytes }: PageCodec) =>
+    bytes.subarray(offset, offset + pageBytes);
+  const transcode = (codec: PageCodec, at: number, target: PageCodec, targetAt: number) => {
+    codec.decode(page(leaf, at, codec), pageTokens, rows, start);
+    target.encode(rows, pageTokens, page(written, targetAt, target), start);
+  };
+  from.layers.forEach(({ keys, values, keyOffset, valueOffset }, layer) => {
+    const target = to.layers[layer];
+    transcode(keys, keyOffset, target.keys, target.keyOffset);
+    transcode(values, valueOffset, target.values, target.valueOffset);
+  });
+  return written;
+}
 
 /** Size of a tail or sink block, and where each layer, which is a part, starts in it. */
 export function f16Block(

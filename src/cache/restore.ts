@@ -1,7 +1,7 @@
 /** Builds a sequence from stored bytes: those of its leaves one by one, then its sinks and its tail. */
 import type { Device, KvShape } from '../kernel/device.ts';
 import type { SealingRule } from '../kernel/visibility.ts';
-import { f16Block, type LeafLayout, partOffsets } from './leaf.ts';
+import { f16Block, type LeafLayout, leafBlock } from './leaf.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import type { Leaf } from './prefix.ts';
 import type { Sequence, SequenceStart } from './sequence.ts';
@@ -64,7 +64,7 @@ export function startRestoring({
     sinkBytes: sinks.block.bytes,
     tailBytes: tailFileBytes(shape, sealing),
     async addLeaf(bytes) {
-      const leaf = allocate(layout.bytes, partOffsets(layout));
+      const leaf = allocate(...leafBlock(layout));
       await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
       device.writeBlock(leaf.block, bytes);
       leaves.push(leaf);

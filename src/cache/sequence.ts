@@ -33,6 +33,8 @@ export interface SequenceStart {
   /** Page index of leaves[0]. */
   firstLeaf?: number;
   leaves: readonly Leaf[];
+  /** The f16 pages of the first leaves, in two-tier and shadow mode. */
+  exactPages?: readonly SharedBlock[];
   sinks: SharedBlock;
   /** Copied. Without it the tail is zeros, for the caller to write. */
   tail?: KvView['tail'];
@@ -52,7 +54,7 @@ export interface SequenceRun {
 
 export interface Sequence {
   readonly view: KvView;
-  /** In shadow mode: the same sequence with its f16 pages. */
+  /** In shadow and two-tier mode: the same sequence with its f16 pages. */
   readonly exactView?: KvView;
   readonly salt: string;
   /** Whether its leaves are published: others may have them. */
@@ -66,6 +68,8 @@ export interface Sequence {
   /** Where its tail begins in the index; undefined if that is not there: its leaves are private, or it has slid. */
   readonly tailPlace: TailPlace | undefined;
   readonly isDisposed: boolean;
+  /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
+  readonly hotLength: number;
   /** Number of tokens dropped by sliding. */
   readonly droppedTokens: number;
   /** Bytes of leaves, sinks, tail and page errors. Other sequences may hold the same leaves and sinks. */
@@ -93,6 +97,10 @@ export interface Sequence {
    * publishes the leaves.
    */
   commit(count: number, tokens?: ArrayLike<number>): void;
+  /** In two-tier mode: frees the newest f16 page. Its codes stay. False if there is none. */
+  spillPage(): boolean;
+  /** In two-tier mode: takes over the f16 page at `hotLength`, decoded from its codes. */
+  addExactPage(page: SharedBlock): void;
   /** Replaces a token handle by the token's id. */
   setToken(position: number, id: number): void;
   /**

@@ -7,7 +7,7 @@
  */
 import { CapacityError } from '../errors.ts';
 import type { Device } from '../kernel/device.ts';
-import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, partOffsets } from './leaf.ts';
+import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, leafBlock } from './leaf.ts';
 import { leafKeys } from './leaf-key.ts';
 import { isIndexed, type NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
@@ -16,6 +16,7 @@ import { tenantOf } from './salt.ts';
 import { sinkPage } from './sequence.ts';
 import type { RecordName } from './store/leaf-store.ts';
 import type { TierChain } from './store/tier-chain.ts';
+import { createWarmingState, type Warming, type WarmingState } from './warming.ts';
 
 export interface WarmerOptions {
   device: Pick<Device, 'ensureMemory' | 'writeBlock'>;
@@ -31,27 +32,8 @@ export interface WarmerOptions {
   onWarmed(node: PrefixNode): void;
 }
 
-/** The pages of a prompt that come from the tiers. */
-export interface Warming {
-  readonly progress: WarmingProgress;
-  /** Whether more may come. */
-  readonly isActive: boolean;
-  /** It has ended, and another attempt may find more: there was no room, or what was found has been evicted. */
-  readonly isIncomplete: boolean;
-  cancel(): void;
-}
-
-export interface WarmingProgress {
-  /** Pages that have arrived, and that may still come. */
-  arrived: number;
-  left: number;
-  /** From the start to the last arrival, and since then, in ms. */
-  arrivedMs: number;
-  silentMs: number;
-}
-
 /** Fetches what the index lacks of a prompt; undefined if tiers cannot help. `onChange`: a page arrived, or it has ended. */
-export type Warm = (prompt: readonly number[], salt: string, onChange: () => void) => Warming | undefined;
+export type WarmChain = (prompt: readonly number[], salt: string, onChange: () => void) => Warming | undefined;
 
 interface Arrival {
   name: RecordName;
@@ -62,11 +44,11 @@ interface Arrival {
 /** Max bytes that wait for the device. */
 const MAX_ARRIVED_BYTES = 32 * 2 ** 20;
 
-export function createWarmer(options: WarmerOptions): Warm {
+export function createWarmer(options: WarmerOptions): WarmChain {
   const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, onWarmed } = options;
   const { pageTokens } = shape;
   const f16Shape = { ...shape, layers: layout.layers };
-  let last: Promise<void> = Promise.resolve();
+  let queue: Promise<void> = Promise.resolve();
 
   /** A block with memory; undefined if there is no room. `parent` is not evicted for it. */
   const allocate = async (size: [bytes: number, offsets: number[]], parent?: PrefixNode) => {
@@ -83,10 +65,17 @@ export function createWarmer(options: WarmerOptions): Warm {
     }
   };
 
-  const fetchChain = async (prompt: readonly number[], salt: string, state: WarmingState, onChange: () => void) => {
+  /** `noteLast`: the last leaf of the prompt that was in the index or has come. */
+  const fetchChain = async (
+    prompt: readonly number[],
+    salt: string,
+    state: WarmingState,
+    noteLast: (node?: PrefixNode) => void,
+    onChange: () => void,
+  ) => {
     if (state.isCancelled) return;
     const path = index.find(salt, prompt, prompt.length - 1);
-    state.last = path.at(-1);
+    noteLast(path.at(-1));
     const pages = Math.floor((prompt.length - 1) / pageTokens);
     const names = chainNames(prompt, salt, path, pages);
     let parent = path.at(-1);
@@ -112,13 +101,13 @@ export function createWarmer(options: WarmerOptions): Warm {
       try {
         const endsSinks = page === sinkPage(shape);
         const sinks = endsSinks ? await place(f16Block(f16Shape, shape.sinks), sinkBytes!) : undefined;
-        const leaf = await place([layout.bytes, partOffsets(layout)], payload);
+        const leaf = await place(leafBlock(layout), payload);
         state.isBlocked = !leaf || (endsSinks && !sinks);
         // What precedes it may have been evicted meanwhile.
         if (!leaf || state.isBlocked || (parent && !isIndexed(parent))) return false;
         const tokens = prompt.slice(page * pageTokens, (page + 1) * pageTokens);
         parent = index.insert(parent ?? index.root(salt), tokens, leaf, sinks);
-        state.last = parent;
+        noteLast(parent);
         onWarmed(parent);
       } finally {
         for (const shared of held) pool.release(shared);
@@ -170,11 +159,15 @@ export function createWarmer(options: WarmerOptions): Warm {
     // Fewer pages than the sinks have are of no use.
     if (pages <= sinkPage(shape)) return undefined;
     const path = index.find(salt, prompt, prompt.length - 1);
-    const state = createState(pages - path.length, path.at(-1));
+    let last = path.at(-1);
+    const noteLast = (node?: PrefixNode) => {
+      last = node;
+    };
+    const state = createWarmingState(pages - path.length, () => last !== undefined && !isIndexed(last));
     if (!state.isActive) return state;
     const copy = [...prompt];
-    last = last
-      .then(() => fetchChain(copy, salt, state, onChange))
+    queue = queue
+      .then(() => fetchChain(copy, salt, state, noteLast, onChange))
       // The device is lost, or the model was disposed: the request itself will tell.
       .catch(() => {})
       .then(() => {
@@ -182,40 +175,5 @@ export function createWarmer(options: WarmerOptions): Warm {
         onChange();
       });
     return state;
-  };
-}
-
-interface WarmingState extends Warming {
-  isActive: boolean;
-  /** There was no room for the next leaf. */
-  isBlocked: boolean;
-  /** The last leaf of the prompt that was in the index or has come. */
-  last?: PrefixNode;
-  isCancelled: boolean;
-  note(arrived: number, left: number): void;
-}
-
-function createState(pages: number, last?: PrefixNode): WarmingState {
-  const started = performance.now();
-  let lastArrival = started;
-  let counts = { arrived: 0, left: pages };
-  return {
-    isActive: pages > 0,
-    isBlocked: false,
-    isCancelled: false,
-    last,
-    get isIncomplete() {
-      return !this.isActive && (this.isBlocked || (this.last !== undefined && !isIndexed(this.last)));
-    },
-    get progress() {
-      return { ...counts, arrivedMs: lastArrival - started, silentMs: performance.now() - lastArrival };
-    },
-    note(arrived, left) {
-      counts = { arrived, left };
-      lastArrival = performance.now();
-    },
-    cancel() {
-      this.isCancelled = true;
-    },
   };
 }

@@ -119,7 +119,8 @@ export async function loadOptions(name: string, options: ModelOptions, signal?: 
   if (eviction !== undefined) checkPolicyName(eviction);
   const profile = await resolveProfileFlag(options.profile, name, signal);
   return {
-    ...{ kv, contextMemory, kvMemory, context, profile, overflow, shadow, eviction, device, threads },
+    ...{ kv, contextMemory, kvMemory, context, profile, overflow, eviction, device, threads },
+    kvMode: shadow ? ('shadow' as const) : undefined,
     tiers: options.tier,
     memoryLimit: memory,
   };

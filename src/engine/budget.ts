@@ -1,4 +1,5 @@
 /** Checks that a model fits in memory before any weights are read, so that the caller gets advice instead of a crash. */
+import { pageBytes } from '../cache/leaf.ts';
 import { CapacityError } from '../errors.ts';
 import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
@@ -84,13 +85,13 @@ function checkCacheSize({ kvMemory, plan }: BudgetRequest, cache: number): void 
 function suggestions(request: BudgetRequest, room: number): string {
   const { plan, context, config } = request;
   const { pageTokens, leaf } = plan;
-  if (room < leaf.bytes / pageTokens) return 'Use a smaller model, or one with fewer bits per weight.';
+  if (room < pageBytes(leaf) / pageTokens) return 'Use a smaller model, or one with fewer bits per weight.';
   const maxBytes = Math.min(room, planBytes(plan, context) - 1);
   const fits = ['tq4', 'tq3', 'tq2'].find(
     spec => spec !== plan.spec && planBytes(createPlan(spec, { ...config, pageTokens }), context) <= maxBytes,
   );
   // The largest context, in whole pages, that fits.
-  const pages = Math.floor((room - fixedBytes(plan)) / leaf.bytes);
+  const pages = Math.floor((room - fixedBytes(plan)) / pageBytes(leaf));
   const tokens = Math.max(0, pages) * pageTokens;
   const options = [
     tokens > 0 && tokens < context && `a context of ${formatCount(tokens)} fits`,

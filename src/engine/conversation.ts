@@ -1,6 +1,7 @@
 /** A conversation keeps its cache between turns: each turn prefills only what is new. */
 import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
+import { saltOf } from '../cache/salt.ts';
 import type { SessionTarget } from '../cache/session-io.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
@@ -77,6 +78,16 @@ export interface Conversation extends AsyncDisposableLike {
    * Default: all that are not dropped.
    */
   decode(layer: number, from?: number, to?: number): Promise<Vectors>;
+  /**
+   * In two-tier mode: frees the f16 pages of its cache, whose codes stay. Without it, that happens when others need the
+   * room.
+   */
+  spill(): Promise<void>;
+  /**
+   * Brings its cache back ahead of the next message, as far as there is room: pages that were spilled in two-tier mode, and
+   * those that the tiers have.
+   */
+  warm(): Promise<void>;
   /** Outlier counts of the sealed pages, for codecs that store outliers in lists (oaken); undefined for others. */
   outliers(): Promise<Outliers | undefined>;
   /** Cancels a running answer, empties the cache, and restores the initial messages. */
@@ -358,7 +369,7 @@ export function createConversation(
     },
     async decode(layer, from, to) {
       checkOpen();
-      const { codecs } = generation.plan;
+      const { codecs, mode } = generation.plan;
       checkLayer(layer, codecs.length);
       return engine.exclusive(async ({ device }) => {
         const held = snapshot();
@@ -367,9 +378,23 @@ export function createConversation(
         const [first, end] = [from ?? held.droppedTokens, to ?? held.length];
         checkTokens('from', first, held.droppedTokens, held.length);
         checkTokens('to', end, first, held.length);
-        return decodeVectors(device, held, codecs[layer], layer, first, end);
+        return decodeVectors(device, held.view, layer, first, end, mode === 'two-tier' ? held.exactView : undefined);
       });
     },
+    async spill() {
+      checkOpen();
+      if (generation.plan.mode !== 'two-tier')
+        throw new InputError("spill needs a model in two-tier mode. Load it with kvMode: 'two-tier'.");
+      await engine.exclusive(async () => cache.spill(owner));
+    },
+    warm: () =>
+      new Promise(resolve => {
+        checkOpen();
+        // The last token of a prompt is never in the cache.
+        const prompt = [...ids, 0];
+        const warming = cache.warm(prompt, saltOf(tenant ?? ''), () => warming?.isActive || resolve(), owner);
+        if (!warming?.isActive) resolve();
+      }),
     outliers: () =>
       engine.exclusive(async ({ device }) => {
         const held = snapshot();

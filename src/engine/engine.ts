@@ -137,8 +137,8 @@ export async function loadEngine(file: ModelFile, cache: CacheRequest, options: 
     const budget = checkBudget({ ...cache, config, tensors: gguf.tensors, device, rows }, limit);
     const weights = await loadWeights(gguf, config, device, { signal, onProgress });
     const weightBytes = device.allocatedBytes;
-    const { layers, exact = [] } = cache.plan.leaf;
-    await device.loadCodecs?.([...layers, ...exact]);
+    const { layers, exact } = cache.plan.leaf;
+    await device.loadCodecs?.([...layers, ...(exact?.layers ?? [])]);
     const scratch = createScratch(device, config, rows);
     const bytes = { weights: weightBytes, scratch: device.allocatedBytes - weightBytes };
     const batchSize = createBatchSize(rows, device);
@@ -193,7 +193,8 @@ function createEngine(parts: Parts): Engine {
     },
     openCache(plan, options) {
       checkOpen();
-      return createKvCache({ ...cacheShape(plan), ...options });
+      const spillsPages = plan.mode === 'two-tier';
+      return createKvCache({ ...cacheShape(plan), spillsPages, exclusive: engine.exclusive, ...options });
     },
     exclusive(work) {
       const run = async () => {

@@ -82,8 +82,8 @@ export async function* generate(
 ): AsyncGenerator<Token, void, void> {
   const { engine, scheduler, plan, context } = generation;
   const { onPrefill, maxTokens, signal, tenant = '', cacheSalt, readExact } = options;
-  if (readExact && !plan.leaf.exact)
-    throw new InputError('readExact needs a model in shadow mode. Load it with shadow: true.');
+  if (readExact && plan.mode !== 'shadow')
+    throw new InputError("readExact needs a model in shadow mode. Load it with kvMode: 'shadow'.");
   checkTokenIds(prompt, engine.config.vocab);
   const remaining = remainingTokens(prompt.length, generation);
   const maxNew = Math.min(maxTokens ?? remaining, remaining);
@@ -144,7 +144,7 @@ export async function* generate(
     async onEnd(sequence) {
       if (!isComplete) return;
       result.quality = await measureQuality(engine, sequence, plan);
-      if (plan.leaf.exact) result.divergence = await measureLiveDivergence(engine, sequence);
+      if (plan.mode === 'shadow') result.divergence = await measureLiveDivergence(engine, sequence);
     },
   });
   const settled = ended.then(

@@ -18,7 +18,7 @@ import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { type Plan, withShadow } from '../plan/plan.ts';
+import { type KvMode, type Plan, withMode } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
 import type { AnswerDelta } from './answer.ts';
@@ -54,10 +54,12 @@ export interface LoadOptions extends EngineOptions {
   /** KV cache format: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. Default: `tq4`. */
   kv?: string;
   /**
-   * Shadow mode, for evaluation: every page is kept in f16 beside its codes. Prompts read the f16 pages, answers the codes
-   * (or the f16 pages, with `readExact`), and `result.divergence` compares both. Prefixes are not shared. Default: false.
+   * `packed`: pages are codes. `two-tier`: pages are f16 while their conversation is used, and codes when others need the
+   * room; each conversation has its own. `shadow`, for evaluation: every page is kept in f16 beside its codes; prompts read
+   * the f16 pages, answers the codes (or the f16 pages, with `readExact`), and `result.divergence` compares both. The last
+   * two share no prefixes. Default: `packed`.
    */
-  shadow?: boolean;
+  kvMode?: KvMode;
   /** Max bytes of one sequence of `context` tokens: chooses codecs that fit. Implies `kv: 'auto'`. */
   contextMemory?: number;
   /**
@@ -185,7 +187,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     const { profile, notice } = await resolveProfile(file, [kv], options.profile, options);
     profileNotice = notice;
     const chosen = choosePlan(kv, planShape(file, pageTokens), profile, { contextMemory, context });
-    plan = options.shadow ? withShadow(chosen) : chosen;
+    plan = withMode(chosen, options.kvMode ?? 'packed');
   } catch (error) {
     await file.gguf.close();
     throw error;
@@ -215,7 +217,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
   });
 }
 
-/** With a recent window and in shadow mode they are not used: see `tiersNotice`. */
+/** With a recent window and in shadow and two-tier mode they are not used: see `tiersNotice`. */
 async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): Promise<CacheTiers | undefined> {
   if (!tiers?.length || plan.window.recent > 0 || plan.leaf.exact) return undefined;
   try {

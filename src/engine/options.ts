@@ -8,6 +8,7 @@ import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
 import { reservedVariables } from '../model/template.ts';
+import { kvModes } from '../plan/plan.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
 import type { GenerateOptions } from './generate.ts';
 import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
@@ -46,7 +47,7 @@ export const loadRules = {
   kv: string("a codec spec such as 'tq4', or 'auto'"),
   contextMemory: bytes,
   kvMemory: bytes,
-  shadow: boolean,
+  kvMode: oneOf(...kvModes),
   maxSequences: integer(1),
   pageTokens: integer(1),
   context: integer(1),

@@ -1,6 +1,6 @@
 /** The decisions of the scheduler, as pure functions: which rows run next, who is admitted, and who makes room. */
 
-import type { WarmingProgress } from '../cache/warm.ts';
+import type { WarmingProgress } from '../cache/warming.ts';
 
 /** A request as the decisions see it. */
 export interface Candidate {

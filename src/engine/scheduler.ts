@@ -78,7 +78,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
   let recordMs = 0;
   let isLooping = false;
   let wakeUp: () => void = () => {};
-  /** How long requests may still wait for pages from the tiers, in ms. */
+  /** How long requests may still wait for pages that are on their way, in ms. */
   let patience = Number.POSITIVE_INFINITY;
 
   /** Releases a task's sequence and settles it, once no pass works on it. */
@@ -114,14 +114,15 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     warm(task);
   };
 
-  /** Begins to fetch pages of its prompt from the tiers. */
+  /** Begins to fetch pages of its prompt from the tiers, or to decode those that were spilled. */
   const warm = (task: Task) => {
-    task.warming = cache.warm(task.tokens, task.request.salt, () => wakeUp());
+    task.warming = cache.warm(task.tokens, task.request.salt, () => wakeUp(), task.request.owner);
   };
 
   /** Whether pages of its prompt are on their way, and come sooner than they could be computed. */
   const isWarming = (task: Task): boolean => {
-    if (task.warming?.isIncomplete && !task.isWarmedAgain && hasRoom(task)) {
+    // Without a warming there was nothing to warm when it was queued; since then, room may have been made of its pages.
+    if ((task.warming?.isIncomplete ?? true) && !task.isWarmedAgain && hasRoom(task)) {
       task.isWarmedAgain = true;
       warm(task);
     }
@@ -209,7 +210,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
 
   /** Its leaves stay cached, so coming back is cheap. */
   const preempt = (task: Task) => {
-    task.sequence?.dispose();
+    if (task.sequence) cache.setAside(task.sequence, task.request.owner);
     task.sequence = undefined;
     running.delete(task);
     enqueue(task);
@@ -281,7 +282,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const isLast = !prefill || end === task.promptEnd;
     if (isLast) task.sampled++;
     const sampling = isLast && engine.device.sampleTokens ? task.request.sampler.deviceSampling() : undefined;
-    const exact = prefill || task.request.readExact;
+    const exact = prefill || task.request.readExact || plan.mode === 'two-tier';
     return { sequence, tokens, prefill, exact, logits: isLast ? 'last' : 'none', sampling };
   };
 

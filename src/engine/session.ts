@@ -71,10 +71,10 @@ export async function saveSession(
   await writeTo(target, writeSession(content));
 }
 
-function checkSavable({ leaf }: Plan): void {
-  if (!leaf.exact) return;
+function checkSavable({ mode }: Plan): void {
+  if (mode === 'packed') return;
   throw new UnsupportedError(
-    'Sessions cannot be saved or restored in shadow mode, which keeps every page twice. Load the model without shadow.',
+    `Sessions cannot be saved or restored in ${mode} mode, whose pages have read f16 pages. Load the model without kvMode.`,
   );
 }
 

@@ -1,6 +1,6 @@
 /** A request in the scheduler, and its state. */
 import type { Sequence } from '../cache/sequence.ts';
-import type { Warming } from '../cache/warm.ts';
+import type { Warming } from '../cache/warming.ts';
 import type { Request } from './request.ts';
 import type { Candidate } from './schedule.ts';
 

@@ -14,13 +14,12 @@ export async function openModelTiers(engine: Engine, plan: Plan, tiers: TiersInp
     chain,
     // As JSON any salt is valid Unicode.
     rootKey: salt => rootKey({ ...identity, salt: JSON.stringify(salt) }),
-    exclusive: work => engine.exclusive(work),
   };
 }
 
 /** What the tiers cannot do with these options; undefined: they store everything. */
-export function tiersNotice({ window: { recent }, leaf }: Plan, overflow: 'error' | 'slide'): string | undefined {
-  if (leaf.exact) return 'The tiers are not used in shadow mode. Load the model without shadow.';
+export function tiersNotice({ window: { recent }, leaf, mode }: Plan, overflow: 'error' | 'slide'): string | undefined {
+  if (leaf.exact) return `The tiers are not used in ${mode} mode. Load the model without kvMode.`;
   if (recent > 0)
     return (
       `The tiers are not used: with a recent window of ${recent} tokens, pages that come back would not give the same ` +

@@ -293,7 +293,7 @@ function createFromParts(parts: Parts): VectorCache {
           const end = to ?? sequence.length;
           checkTokens('from', from, 0, sequence.length);
           checkTokens('to', end, from, sequence.length);
-          return decodeVectors(device, sequence, codecs[layer], layer, from, end);
+          return decodeVectors(device, sequence.view, layer, from, end);
         });
       },
       async fork() {

@@ -1,7 +1,5 @@
 /** Reads vectors of a sequence back as floats: what attention sees. */
-import type { Sequence } from '../cache/sequence.ts';
-import type { KvCodec } from '../codec/kv.ts';
-import type { Block, Device } from '../kernel/device.ts';
+import type { Block, Device, KvView, PageCodec } from '../kernel/device.ts';
 import { fromF16 } from '../kernel/float.ts';
 import { tailBlockTokens, visibleSinks } from '../kernel/visibility.ts';
 
@@ -11,43 +9,47 @@ export interface Vectors {
   values: Float32Array;
 }
 
-/** The tokens from `from` to before `to` of one layer: sealed pages decoded, sinks and tail from f16. None is dropped. */
+/**
+ * The tokens from `from` to before `to` of one layer: sealed pages decoded, sinks and tail from f16. None is dropped.
+ * `exactView`: pages that it has are read from there.
+ */
 export async function decodeVectors(
   device: Device,
-  { view }: Pick<Sequence, 'view'>,
-  codec: KvCodec,
+  view: KvView,
   layer: number,
   from: number,
   to: number,
+  exactView?: KvView,
 ): Promise<Vectors> {
   const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
-  const { keyOffset, valueOffset } = view.shape.layers[layer];
   const rowLength = kvHeads * headDim;
   const out: Vectors = {
     keys: new Float32Array((to - from) * rowLength),
     values: new Float32Array((to - from) * rowLength),
   };
-  const sides = [
-    { codec: codec.keys, offset: keyOffset, out: out.keys },
-    { codec: codec.values, offset: valueOffset, out: out.values },
-  ];
+  const sides = [out.keys, out.values];
 
   const readPage = async (page: number) => {
     const start = page * pageTokens;
-    const bytes = await device.readBlock(view.leaves[page - view.firstLeaf]);
+    const at = page - view.firstLeaf;
+    const { leaves, shape } = exactView && at < exactView.leaves.length ? exactView : view;
+    const { keys, values, keyOffset, valueOffset } = shape.layers[layer];
+    const bytes = await device.readBlock(leaves[at]);
     const [first, end] = [Math.max(from, start), Math.min(to, start + pageTokens)];
-    for (const { codec, offset, out } of sides) {
-      const rows = new Float32Array(pageTokens * rowLength);
+    const rows = new Float32Array(pageTokens * rowLength);
+    const decode = (codec: PageCodec, offset: number, out: Float32Array) => {
       codec.decode(bytes.subarray(offset, offset + codec.pageBytes), pageTokens, rows, start);
       out.set(rows.subarray((first - start) * rowLength, (end - start) * rowLength), (first - from) * rowLength);
-    }
+    };
+    decode(keys, keyOffset, out.keys);
+    decode(values, valueOffset, out.values);
   };
 
   /** Reads tokens `first` to before `end` of a block of [layer][side][kv head][capacity][dim]; token n is at n % capacity. */
   const readF16 = async (block: Block, capacity: number, first: number, end: number) => {
     if (first >= end) return;
     const values = new Uint16Array((await device.readBlock(block)).buffer);
-    sides.forEach(({ out }, side) => {
+    sides.forEach((out, side) => {
       for (let n = first; n < end; n++) {
         for (let head = 0; head < kvHeads; head++) {
           const at = (((2 * layer + side) * kvHeads + head) * capacity + (n % capacity)) * headDim;
@@ -67,7 +69,7 @@ export async function decodeVectors(
   };
 
   const sealedPages = view.firstLeaf + view.leaves.length;
-  await device.ensureMemory?.([view]);
+  await device.ensureMemory?.(exactView ? [view, exactView] : [view]);
   for (let page = Math.floor(from / pageTokens); page < sealedPages && page * pageTokens < to; page++)
     await readPage(page);
   await readF16(view.sinkBlock, sinks, from, Math.min(to, visibleSinks(sealedPages, view.shape)));

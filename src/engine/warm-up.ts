@@ -37,6 +37,7 @@ export async function warmUp(engine: LoadedEngine, plan: Plan): Promise<void> {
         sequence,
         tokens: new Array(rows).fill(0),
         prefill,
+        exact: prefill || plan.mode === 'two-tier',
         logits: 'last',
         sampling: GREEDY,
       };

@@ -36,11 +36,12 @@ export interface Projection {
   accumulate?: boolean;
 }
 
-/** What a device needs from a codec: `encode` for js, `layout` for the others. */
+/** What devices and caches need from a codec: `encode` for js, `layout` for other devices, `decode` for caches. */
 export interface PageCodec {
   readonly pageBytes: number;
   readonly layout: PageLayout;
   encode(x: Float32Array, tokens: number, page: Uint8Array, start: number): number;
+  decode(page: Uint8Array, tokens: number, out: Float32Array, start: number): void;
   /** The squared error of a page that encodes `x`, of its tokens from `firstToken` on; see `tracksError`. */
   squaredError?(x: Float32Array, tokens: number, page: Uint8Array, start: number, firstToken?: number): number;
   outliers?(page: Uint8Array): Outliers;

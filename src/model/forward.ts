@@ -18,7 +18,7 @@ export interface Chunk {
   tokens: ArrayLike<number>;
   /** Whether the rows are prefill or decode; by default a chunk of more than one token is prefill. */
   prefill?: boolean;
-  /** Read the f16 pages of a sequence in shadow mode, instead of its codes. Default: false. */
+  /** Read the f16 pages of a sequence in shadow or two-tier mode, instead of its codes. Default: false. */
   exact?: boolean;
   /** Which rows need logits. */
   logits: 'all' | 'last' | 'none';
@@ -151,7 +151,8 @@ export async function forward(
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attention, gate, up, ropeAngles } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
-  const memoryReady = device.ensureMemory?.(chunks.map(({ sequence }) => sequence.view));
+  const views = chunks.flatMap(({ sequence: { view, exactView } }) => (exactView ? [view, exactView] : [view]));
+  const memoryReady = device.ensureMemory?.(views);
   if (memoryReady) await memoryReady;
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
   else device.embed(weights.embedding, tokenIdsByRow(placed, rows), x);

@@ -1,5 +1,5 @@
 /** A plan: the codec of every layer's keys and values, and what stays f16. */
-import { f16BlockBytes, type LeafLayout, leafLayout } from '../cache/leaf.ts';
+import { f16BlockBytes, type LeafLayout, leafLayout, pageBytes } from '../cache/leaf.ts';
 import { pageErrorBytes } from '../cache/page-errors.ts';
 import { codeBits, type Side } from '../codec/codec.ts';
 import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSamples, usesProfile } from '../codec/kv.ts';
@@ -10,6 +10,14 @@ import { formatCount } from '../units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
 import type { Profile } from './profile.ts';
+
+/**
+ * Which pages a cache has, and which of them are read. `packed`: codes only. `shadow`, for evaluation: codes and f16;
+ * prompts read f16 and answers codes. `two-tier`: codes and f16; all read f16, of which idle conversations keep only as much
+ * as there is room for.
+ */
+export const kvModes = ['packed', 'shadow', 'two-tier'] as const;
+export type KvMode = (typeof kvModes)[number];
 
 /** How a cache is stored: one codec per layer. */
 export interface Plan {
@@ -24,6 +32,7 @@ export interface Plan {
   codecs: readonly KvCodec[];
   /** Layout of one page of all layers. */
   leaf: LeafLayout;
+  mode: KvMode;
   /** KL divergence from an f16 cache that the profile predicts, in nats per token. */
   predicted?: number;
   /**
@@ -136,22 +145,24 @@ export function createPlanFromCodecs(
     bits: counted.reduce((sum, codec) => sum + codecBits(codec), 0) / counted.length,
     codecs,
     leaf: leafLayout(codecs),
+    mode: 'packed',
     predicted,
     errorWeights: errorWeights(codecs, profile),
   };
 }
 
-/** The plan in shadow mode: every page is also kept in f16. */
-export const withShadow = (plan: Plan): Plan => ({
+/** The same codecs in another mode: every page is also kept in f16. */
+export const withMode = (plan: Plan, mode: KvMode): Plan => ({
   ...plan,
-  leaf: leafLayout(plan.codecs, createCodec('f16', plan.codecs[0].shape)),
+  mode,
+  leaf: leafLayout(plan.codecs, mode === 'packed' ? undefined : createCodec('f16', plan.codecs[0].shape)),
 });
 
 /** Max tokens of one sequence in a cache of `bytes`; 0 if not even an empty one fits. */
 export function maxTokensIn(plan: Plan, bytes: number): number {
   const blockTokens = tailBlockTokens(plan.pageTokens);
   const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
-  const pages = Math.floor((bytes - fixedBytes(plan)) / plan.leaf.bytes);
+  const pages = Math.floor((bytes - fixedBytes(plan)) / pageBytes(plan.leaf));
   // The pages after the last sealed one and the recent window are in the tail.
   if (pages >= 0) return sealPosition(pages + 1, sealing);
   const blocks = Math.floor((bytes - planBytes(plan, 0)) / f16Bytes(plan, blockTokens));
@@ -168,7 +179,7 @@ export function planBytes(plan: Plan, context: number): number {
   const blockTokens = tailBlockTokens(pageTokens);
   const blocks = Math.min(tailBlocks(sealing), Math.ceil(context / blockTokens));
   const tail = f16Bytes(plan, blocks * blockTokens);
-  return packedPages(context, sealing) * leaf.bytes + tail + f16Bytes(plan, window.sink) + pageErrorBytes(leaf);
+  return packedPages(context, sealing) * pageBytes(leaf) + tail + f16Bytes(plan, window.sink) + pageErrorBytes(leaf);
 }
 
 /** The part of it that does not depend on the context, if that is longer than the tail. */

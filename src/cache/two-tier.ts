@@ -1,0 +1,91 @@
+/**
+ * Two-tier mode: passes read f16 pages. Every page has its codes, too, so when room is needed the f16 pages of idle
+ * conversations are just freed, and decoded back from the codes while the next request of their conversation waits.
+ */
+import { CapacityError } from '../errors.ts';
+import type { Device, KvShape } from '../kernel/device.ts';
+import { type LeafLayout, leafBlock, transcodeLeaf } from './leaf.ts';
+import type { Pool, SharedBlock } from './pool.ts';
+import type { Sequence } from './sequence.ts';
+import { createWarmingState, type Warming, type WarmingState } from './warming.ts';
+
+interface WarmPagesOptions {
+  device: Device;
+  pool: Pool;
+  leaf: LeafLayout;
+  shape: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>;
+  /** Runs work between two passes. */
+  exclusive<T>(work: () => Promise<T>): Promise<T>;
+  onWarmed(): void;
+}
+
+/** Decodes the spilled pages of an idle sequence among its first `tokens`; undefined if there are none. */
+export type WarmPages = (sequence: Sequence, tokens: number, onChange: () => void) => Warming | undefined;
+
+export function createWarmPages(options: WarmPagesOptions): WarmPages {
+  const { device, pool, leaf: layout, shape, exclusive, onWarmed } = options;
+  const { pageTokens } = shape;
+  const { exact } = layout;
+
+  const allocate = (): SharedBlock | undefined => {
+    try {
+      return pool.allocate(...leafBlock(exact!));
+    } catch (error) {
+      if (error instanceof CapacityError) return undefined;
+      throw error;
+    }
+  };
+
+  /** Decodes the first spilled page. False if there is no room, or if room was made meanwhile by spilling others of it. */
+  const warmPage = async (sequence: Sequence): Promise<boolean> => {
+    const block = allocate();
+    if (!block) return false;
+    const start = sequence.hotLength;
+    const { view } = sequence;
+    const source = view.leaves[start / pageTokens - view.firstLeaf];
+    let isTaken = false;
+    try {
+      await device.ensureMemory?.([view, { leaves: [block.block], tail: [], sinkBlock: view.sinkBlock }]);
+      const codes = await device.readBlock(source);
+      if (sequence.isDisposed || sequence.hotLength !== start) return false;
+      device.writeBlock(block.block, transcodeLeaf(layout, codes, exact!, shape, start));
+      sequence.addExactPage(block);
+      isTaken = true;
+    } finally {
+      if (!isTaken) pool.release(block);
+    }
+    onWarmed();
+    return true;
+  };
+
+  const warmAll = async (sequence: Sequence, pages: number, state: WarmingState, onChange: () => void) => {
+    for (let page = 1; page <= pages && !state.isCancelled; page++) {
+      const isWarm = await exclusive(async () => !sequence.isDisposed && (await warmPage(sequence)));
+      if (!isWarm) {
+        state.isBlocked = true;
+        return;
+      }
+      state.note(page, pages - page);
+      onChange();
+    }
+  };
+
+  return (sequence, tokens, onChange) => {
+    /** Spilled pages that are needed. */
+    const left = () => {
+      const { view, exactView, length, hotLength } = sequence;
+      const needed = Math.ceil((Math.min(tokens, length) - hotLength) / pageTokens);
+      return Math.min(needed, view.leaves.length - exactView!.leaves.length);
+    };
+    if (left() <= 0) return undefined;
+    const state = createWarmingState(left(), () => left() > 0);
+    void warmAll(sequence, left(), state, onChange)
+      // The device is lost, or the model was disposed: the request itself will tell.
+      .catch(() => {})
+      .then(() => {
+        state.isActive = false;
+        onChange();
+      });
+    return state;
+  };
+}

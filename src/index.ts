@@ -28,6 +28,7 @@ export type {
   Prompt,
   PromptOptions,
 } from './engine/conversation-options.ts';
+export type { DecodedLeaf, DecodeLeavesOptions } from './engine/decode-leaves.ts';
 export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
 export type { GenerateOptions } from './engine/generate.ts';
 export type { JsonSchema } from './engine/grammar/schema.ts';

@@ -57,21 +57,21 @@ export function transcodeLeaf(
   to: LeafLayout,
   { kvHeads, headDim, pageTokens }: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>,
   start: number,
+  into = new Uint8Array(to.bytes),
 ): Uint8Array {
-  const written = new Uint8Array(to.bytes);
   const rows = new Float32Array(pageTokens * kvHeads * headDim);
   const page = (bytes: Uint8Array, offset: number, { pageBytes }: PageCodec) =>
     bytes.subarray(offset, offset + pageBytes);
   const transcode = (codec: PageCodec, at: number, target: PageCodec, targetAt: number) => {
     codec.decode(page(leaf, at, codec), pageTokens, rows, start);
-    target.encode(rows, pageTokens, page(written, targetAt, target), start);
+    target.encode(rows, pageTokens, page(into, targetAt, target), start);
   };
   from.layers.forEach(({ keys, values, keyOffset, valueOffset }, layer) => {
     const target = to.layers[layer];
     transcode(keys, keyOffset, target.keys, target.keyOffset);
     transcode(values, valueOffset, target.values, target.valueOffset);
   });
-  return written;
+  return into;
 }
 
 /** Size of a tail or sink block, and where each layer, which is a part, starts in it. */

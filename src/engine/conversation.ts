@@ -19,6 +19,7 @@ import {
   streamParts,
 } from './answer-stream.ts';
 import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
+import { warmPrompt } from './decode-leaves.ts';
 import { throwIfDisposed } from './engine.ts';
 import {
   type GenerateOptions,
@@ -387,14 +388,11 @@ export function createConversation(
         throw new InputError("spill needs a model in two-tier mode. Load it with kvMode: 'two-tier'.");
       await engine.exclusive(async () => cache.spill(owner));
     },
-    warm: () =>
-      new Promise(resolve => {
-        checkOpen();
-        // The last token of a prompt is never in the cache.
-        const prompt = [...ids, 0];
-        const warming = cache.warm(prompt, saltOf(tenant ?? ''), () => warming?.isActive || resolve(), owner);
-        if (!warming?.isActive) resolve();
-      }),
+    async warm() {
+      checkOpen();
+      // The last token of a prompt is never looked for.
+      await warmPrompt(cache, [...ids, 0], saltOf(tenant ?? ''), owner);
+    },
     outliers: () =>
       engine.exclusive(async ({ device }) => {
         const held = snapshot();

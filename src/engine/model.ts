@@ -31,6 +31,7 @@ import {
   type PromptOptions,
   startMessages,
 } from './conversation-options.ts';
+import { type DecodedLeaf, type DecodeLeavesOptions, decodeLeaves } from './decode-leaves.ts';
 import {
   type Engine,
   type EngineOptions,
@@ -41,7 +42,13 @@ import {
   throwIfDisposed,
 } from './engine.ts';
 import { createConstraints } from './grammar/constraint.ts';
-import { checkConversationOptions, checkEncodeChatOptions, checkLoadOptions } from './options.ts';
+import {
+  checkConversationOptions,
+  checkDecodeLeavesOptions,
+  checkEncodeChatOptions,
+  checkLoadOptions,
+  checkPrompt,
+} from './options.ts';
 import { resolveProfile } from './profile.ts';
 import { randomSeed } from './random.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
@@ -144,6 +151,11 @@ export interface Model extends AsyncDisposableLike {
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
   /** As `chat`, and streams text, reasoning and tool calls apart, with their tokens. */
   answer(messages: readonly ChatMessage[], options?: ChatOptions): Stream<AnswerDelta>;
+  /**
+   * The sealed pages of a text in f16, as far as the cache or its tiers have them, one after the other in one buffer. Not
+   * with a recent window, nor in shadow or two-tier mode, where pages are not shared: see `conversation.decode`.
+   */
+  decodeLeaves(prompt: Prompt, options?: DecodeLeavesOptions): AsyncGenerator<DecodedLeaf, void, void>;
   /** `generate` for a prompt, `chat` for messages, without streaming. */
   complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
   /**
@@ -315,6 +327,14 @@ function createModel(parts: ModelParts): Model {
     generate: (prompt, options) => ephemeral().generate(prompt, options),
     chat: (messages, options) => ephemeral().chat(messages, options),
     answer: (messages, options) => ephemeral().answer(messages, options),
+    decodeLeaves(prompt, options = {}) {
+      checkOpen();
+      checkPrompt(prompt);
+      checkDecodeLeavesOptions(options);
+      const { tokenizer } = engine;
+      const ids = typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos }) : prompt;
+      return decodeLeaves(generation, ids, options);
+    },
     complete,
     async samples(prompt, count, options = {}) {
       if (!Number.isInteger(count) || count < 1)

@@ -6,10 +6,12 @@ import { InputError, UnsupportedError } from '../errors.ts';
 import type { RenderOptions } from '../model/template.ts';
 import type { EncodeChatOptions } from './answer-stream.ts';
 import type { ChatOptions, PromptOptions } from './conversation-options.ts';
+import type { DecodeLeavesOptions } from './decode-leaves.ts';
 import { type LoadOptions, loadModel, type Model } from './model.ts';
 import {
   type chatRules,
   checkConversationOptions,
+  type decodeLeavesRules,
   type encodeChatRules,
   type loadRules,
   type promptRules,
@@ -24,6 +26,7 @@ const agreed: true[] = [
   true satisfies Names<typeof promptRules, PromptOptions>,
   true satisfies Names<typeof renderRules, RenderOptions>,
   true satisfies Names<typeof encodeChatRules, EncodeChatOptions>,
+  true satisfies Names<typeof decodeLeavesRules, DecodeLeavesOptions>,
 ];
 
 const file = writeGguf(tinyModel({ layers: 1 }));
@@ -36,7 +39,7 @@ beforeAll(async () => {
 afterAll(() => model.dispose());
 
 it('the rule tables have the same names as the option interfaces', () =>
-  expect(agreed).toEqual([true, true, true, true, true]));
+  expect(agreed).toEqual([true, true, true, true, true, true]));
 
 const invalidOptions: [options: unknown, message: RegExp][] = [
   [{ temperature: '0.5' }, /^temperature must be a number from 0 to 100; got the string "0\.5"\.$/],

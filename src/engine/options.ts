@@ -108,6 +108,13 @@ export const chatRules = {
 
 export const promptRules = { ...generateRules, parseSpecialTokens: boolean };
 
+const integers = rule(
+  'an array of integers, 0 or more',
+  value => Array.isArray(value) && value.every(one => Number.isInteger(one) && one >= 0),
+);
+
+export const decodeLeavesRules = { layers: integers, pages: integers, tenant: string(), cacheSalt: string() };
+
 export const conversationRules = {
   system: string(),
   tenant: string(),
@@ -123,6 +130,9 @@ export function checkChatOptions(options: unknown): void {
     throw new InputError("schema and tools cannot be used together. Use toolChoice: 'none', or leave one out.");
   checkConstrained(options);
 }
+
+export const checkDecodeLeavesOptions = (options: unknown): void =>
+  checkOptions('decodeLeaves', options, decodeLeavesRules);
 
 export function checkPromptOptions(options: unknown): void {
   checkOptions('generate', options, promptRules);

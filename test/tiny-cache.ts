@@ -18,8 +18,12 @@ const DIMS = 2;
 const identity = {
   pageBytes: 4 * PAGE * DIMS,
   encode: (x: Float32Array, _tokens: number, page: Uint8Array) => page.set(new Uint8Array(x.buffer)),
+  decode: (page: Uint8Array, _tokens: number, out: Float32Array) => new Uint8Array(out.buffer).set(page),
 };
-export const LEAF = leafLayout([{ keys: identity, values: identity } as unknown as LayerCodecs]);
+const layer = { keys: identity, values: identity } as unknown as LayerCodecs;
+export const LEAF = leafLayout([layer]);
+/** In two-tier mode. */
+export const TWO_TIER_LEAF = leafLayout([layer], layer);
 /** The same, with a tensor for the errors of pages. */
 const tracked = { ...identity, squaredError: () => 0 };
 export const TRACKED_LEAF = leafLayout([{ keys: tracked, values: tracked } as unknown as LayerCodecs]);
@@ -87,7 +91,7 @@ const scratch = createJsDevice();
 export function appendTokens(device: Device, sequence: Sequence, tokens: readonly number[]): SequenceRun[] {
   const runs = sequence.plan(tokens.length);
   const values = tokenValues(sequence.salt, [...sequence.ids, ...tokens]).slice(sequence.length);
-  const { view } = sequence;
+  const { view, exactView } = sequence;
   const [k, v] = [0, DIMS].map(first => {
     const tensor = scratch.createTensor(tokens.length, DIMS);
     scratch.writeRows(tensor, 0, Float32Array.from(values.flatMap(row => row.slice(first, first + DIMS))));
@@ -95,7 +99,8 @@ export function appendTokens(device: Device, sequence: Sequence, tokens: readonl
   });
   for (const run of runs) {
     const page = run.sealedPages - 1;
-    if (run.sealsPage) device.seal(0, [{ view, page, leaf: view.leaves[page - view.firstLeaf] }]);
+    for (const one of exactView ? [view, exactView] : [view])
+      if (run.sealsPage) device.seal(0, [{ view: one, page, leaf: one.leaves[page - one.firstLeaf] }]);
     device.append(0, k, v, [{ ...run, view }]);
   }
   sequence.commit(tokens.length, tokens);
@@ -123,7 +128,8 @@ function f16Row(block: Block, tokens: number, index: number): number[] {
 }
 
 /** Expects that a sequence holds these tokens, and reads exactly what they would have written. */
-export function expectContents({ view, salt, ids, length }: Sequence, tokens: readonly number[]): void {
+export function expectContents({ view, exactView, salt, ids, length }: Sequence, tokens: readonly number[]): void {
+  exactView?.leaves.forEach((page, i) => expect(bytesOf(page)).toEqual(bytesOf(view.leaves[i])));
   if (length !== tokens.length || ids.some((id, n) => id !== tokens[n])) expect(ids).toEqual(tokens);
   const { sinks, tailTokens, layers } = view.shape;
   const expected = tokenValues(salt, tokens);

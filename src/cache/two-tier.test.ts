@@ -1,0 +1,118 @@
+/** Two-tier mode: spilled pages come back as they were, whatever happens in between, and nothing leaks. */
+import fc from 'fast-check';
+import { expect, it } from 'vitest';
+import {
+  appendAll,
+  createObservedDevice,
+  expectContents,
+  PAGE,
+  TWO_TIER_LEAF,
+  tinyShape,
+} from '../../test/tiny-cache.ts';
+import { CapacityError } from '../errors.ts';
+import { createKvCache } from './kv-cache.ts';
+import type { Sequence } from './sequence.ts';
+
+const CONTEXT = 40;
+
+const create = (pages: number, recent = 0) => {
+  const { device, allocated } = createObservedDevice();
+  const options = { device, shape: tinyShape(2), leaf: TWO_TIER_LEAF, recent, context: CONTEXT, spillsPages: true };
+  const capacity = pages * TWO_TIER_LEAF.bytes;
+  return { device, allocated, cache: createKvCache({ ...options, capacity }) };
+};
+
+const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
+
+it('frees the newest f16 pages of the oldest snapshot first', () => {
+  const { device, cache } = create(1000);
+  const [alice, bob] = [{}, {}];
+  for (const owner of [alice, bob]) {
+    const sequence = cache.open(numbers(21), '', owner);
+    appendAll(device, sequence, numbers(20));
+    cache.keep(sequence, owner);
+  }
+  const pages = (owner: object) => cache.snapshotOf(owner)!.exactView!.leaves.length;
+  const { capacity, used } = cache.stats;
+  expect(cache.makeRoom(capacity - used + 1)).toBe(true);
+  expect([pages(alice), pages(bob), cache.snapshotOf(alice)!.hotLength]).toEqual([3, 4, 12]);
+  expect(cache.makeRoom(capacity - cache.stats.used + 4 * TWO_TIER_LEAF.exact!.bytes)).toBe(true);
+  expect([pages(alice), pages(bob)]).toEqual([0, 3]);
+  // What is left is reused from its start.
+  expect(cache.open(numbers(21), '', bob).length).toBe(3 * PAGE);
+});
+
+type Command = { owner: number } & (
+  | { type: 'turn'; keep: number; added: number; warms: boolean }
+  | { type: 'spill' | 'warm' | 'forget' | 'wait' }
+);
+
+const commands = fc.array(
+  fc.oneof(
+    fc.record({
+      type: fc.constant('turn' as const),
+      owner: fc.nat(3),
+      keep: fc.nat(CONTEXT),
+      added: fc.integer({ min: 1, max: 14 }),
+      warms: fc.boolean(),
+    }),
+    fc.record({ type: fc.constantFrom('spill' as const, 'warm', 'forget', 'wait'), owner: fc.nat(3) }),
+  ),
+  { maxLength: 40 },
+);
+
+it.each([0, 3])('random turns of four conversations, recent window %i', async recent => {
+  await fc.assert(
+    fc.asyncProperty(commands, fc.integer({ min: 12, max: 60 }), async (steps: Command[], pages) => {
+      const { device, allocated, cache } = create(pages, recent);
+      const owners = Array.from({ length: 4 }, (_, name) => ({ owner: { name }, ids: [] as number[] }));
+      let clock = 0;
+      const warm = (prompt: readonly number[], owner: object) =>
+        new Promise<void>(resolve => {
+          const noteChange = () => {
+            if (!warming?.isActive) resolve();
+          };
+          const warming = cache.warm(prompt, '', noteChange, owner);
+          noteChange();
+        });
+      /** Whether there was room. */
+      const takeTurn = (prompt: readonly number[], owner: object): boolean => {
+        let sequence: Sequence | undefined;
+        try {
+          sequence = cache.open(prompt, '', owner);
+          expectContents(sequence, prompt.slice(0, sequence.length));
+          appendAll(device, sequence, prompt.slice(sequence.length));
+          expectContents(sequence, prompt);
+          cache.keep(sequence, owner);
+          return true;
+        } catch (error) {
+          sequence?.discard();
+          if (!(error instanceof CapacityError)) throw error;
+          return false;
+        }
+      };
+      const warmings: Promise<void>[] = [];
+      for (const step of steps) {
+        const one = owners[step.owner];
+        const { owner } = one;
+        if (step.type === 'turn') {
+          const prompt = [...one.ids.slice(0, step.keep), ...numbers(step.added, 1000 * ++clock)].slice(0, CONTEXT);
+          if (step.warms) await warm(prompt, owner);
+          one.ids = takeTurn(prompt, owner) ? prompt : [];
+        } else if (step.type === 'warm') warmings.push(warm([...one.ids, -1], owner));
+        else if (step.type === 'spill') cache.spill(owner);
+        else if (step.type === 'forget') cache.forget(owner);
+        else await new Promise(setImmediate);
+        const { used, capacity } = cache.stats;
+        if (used > capacity) expect(used).toBeLessThanOrEqual(capacity);
+        const held = cache.snapshotOf(owner);
+        if (held) expectContents(held, held.ids);
+      }
+      await Promise.all(warmings);
+      for (const { owner } of owners) cache.forget(owner);
+      cache.dispose();
+      expect([cache.stats.used, allocated.size]).toEqual([0, 0]);
+    }),
+    { numRuns: 300 },
+  );
+});

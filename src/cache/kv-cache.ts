@@ -305,6 +305,14 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     if (tail) tails.keep(tail);
   };
 
+  const keep = (sequence: Sequence, owner?: Owner) => {
+    running.delete(sequence);
+    if (owner) for (const snapshot of snapshots) if (snapshot.owner === owner && recent === 0) drop(snapshot);
+    if (sequence.length > 0 && (owner || sharesSnapshots)) snapshots.add({ sequence, owner });
+    else if (sharesLeaves) keepTail(sequence);
+    else sequence.dispose();
+  };
+
   return {
     sequenceBytes,
     sharesLeaves,
@@ -344,13 +352,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       counts.pageHits += Math.floor(sequence.length / pageTokens);
       return sequence;
     },
-    keep(sequence, owner) {
-      running.delete(sequence);
-      if (owner) for (const snapshot of snapshots) if (snapshot.owner === owner && recent === 0) drop(snapshot);
-      if (sequence.length > 0 && (owner || sharesSnapshots)) snapshots.add({ sequence, owner });
-      else if (sharesLeaves) keepTail(sequence);
-      else sequence.dispose();
-    },
+    keep,
     snapshot(sequence) {
       const { ids, length, salt } = sequence;
       if (!sharesSnapshots || known([...ids, NO_TOKEN], salt) === length) return undefined;
@@ -361,7 +363,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       for (const snapshot of snapshots) if (snapshot.owner === owner) drop(snapshot);
     },
     setAside(sequence, owner) {
-      if (spillsPages) this.keep(sequence, owner);
+      if (spillsPages) keep(sequence, owner);
       else sequence.dispose();
     },
     take(owner) {

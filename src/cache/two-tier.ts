@@ -36,15 +36,15 @@ export function createWarmPages(options: WarmPagesOptions): WarmPages {
     }
   };
 
-  /** Decodes the first spilled page. False if there is no room, or if room was made meanwhile by spilling others of it. */
+  /** Decodes the first spilled page. False if there is no room, other than by spilling more of the same sequence. */
   const warmPage = async (sequence: Sequence): Promise<boolean> => {
+    const { view, hotLength: start } = sequence;
     const block = allocate();
     if (!block) return false;
-    const start = sequence.hotLength;
-    const { view } = sequence;
     const source = view.leaves[start / pageTokens - view.firstLeaf];
     let isTaken = false;
     try {
+      if (sequence.hotLength !== start) return false;
       await device.ensureMemory?.([view, { leaves: [block.block], tail: [], sinkBlock: view.sinkBlock }]);
       const codes = await device.readBlock(source);
       if (sequence.isDisposed || sequence.hotLength !== start) return false;
@@ -58,28 +58,30 @@ export function createWarmPages(options: WarmPagesOptions): WarmPages {
     return true;
   };
 
-  const warmAll = async (sequence: Sequence, pages: number, state: WarmingState, onChange: () => void) => {
-    for (let page = 1; page <= pages && !state.isCancelled; page++) {
-      const isWarm = await exclusive(async () => !sequence.isDisposed && (await warmPage(sequence)));
-      if (!isWarm) {
-        state.isBlocked = true;
-        return;
-      }
+  /** Number of spilled pages among the first `tokens`. */
+  const countSpilled = ({ view, exactView, length, hotLength }: Sequence, tokens: number): number => {
+    const needed = Math.ceil((Math.min(tokens, length) - hotLength) / pageTokens);
+    return Math.max(0, Math.min(needed, view.leaves.length - exactView!.leaves.length));
+  };
+
+  const warmAll = async (sequence: Sequence, tokens: number, state: WarmingState, onChange: () => void) => {
+    // Two that need the same room could take it from each other for ever: none tries more often than it has pages.
+    const pages = countSpilled(sequence, tokens);
+    for (let page = 1; page <= pages && !state.isCancelled && !state.isBlocked; page++) {
+      await exclusive(async () => {
+        // Meanwhile it may have been disposed, or cropped.
+        if (countSpilled(sequence, tokens) > 0) state.isBlocked = !(await warmPage(sequence));
+      });
       state.note(page, pages - page);
       onChange();
     }
   };
 
   return (sequence, tokens, onChange) => {
-    /** Spilled pages that are needed. */
-    const left = () => {
-      const { view, exactView, length, hotLength } = sequence;
-      const needed = Math.ceil((Math.min(tokens, length) - hotLength) / pageTokens);
-      return Math.min(needed, view.leaves.length - exactView!.leaves.length);
-    };
-    if (left() <= 0) return undefined;
-    const state = createWarmingState(left(), () => left() > 0);
-    void warmAll(sequence, left(), state, onChange)
+    const spilled = countSpilled(sequence, tokens);
+    if (spilled === 0) return undefined;
+    const state = createWarmingState(spilled, () => countSpilled(sequence, tokens) > 0);
+    void warmAll(sequence, tokens, state, onChange)
       // The device is lost, or the model was disposed: the request itself will tell.
       .catch(() => {})
       .then(() => {

@@ -79,6 +79,26 @@ const ISOLATED = [
   'test/wasm/dot-add.test.ts',
 ];
 
+/**
+ * Start browsers, terminals, servers or package managers. On a loaded machine one of these may stall, so in CI a test that
+ * fails is run once more; the report names those that needed it.
+ */
+const PROGRAMS = [
+  'test/bench-*.test.ts',
+  'test/browser*.test.ts',
+  'test/bundlers.test.ts',
+  'test/chat.test.ts',
+  'test/cli*.test.ts',
+  'test/clients.test.ts',
+  'test/deploy*.test.ts',
+  'test/engine-process.test.ts',
+  'test/models.test.ts',
+  'test/package-install.test.ts',
+  'test/server/*.test.ts',
+  'test/tiers-cluster.test.ts',
+  'test/web/*.test.ts',
+];
+
 export default defineConfig({
   test: {
     testTimeout: 60_000,
@@ -93,9 +113,13 @@ export default defineConfig({
         test: {
           name: 'shared',
           include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
-          exclude: [...ISOLATED, ...excluded],
+          exclude: [...PROGRAMS, ...ISOLATED, ...excluded],
           isolate: false,
         },
+      },
+      {
+        extends: true,
+        test: { name: 'programs', include: PROGRAMS, exclude: excluded, isolate: false, retry: process.env.CI ? 1 : 0 },
       },
       { extends: true, test: { name: 'isolated', include: ISOLATED } },
     ],

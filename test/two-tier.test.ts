@@ -40,14 +40,14 @@ async function turn(conversation: Conversation, ids: number[], added: readonly n
 
 function testDevice(device: 'js' | 'wasm' | 'webgpu') {
   // SwiftShader is slow.
-  const [length, maxTokens] = device === 'webgpu' ? [36, 6] : [90, 24];
+  const length = device === 'webgpu' ? 36 : 90;
 
-  it('has the text of an f16 cache, bit for bit, while nothing was spilled', async () => {
-    const options = { ...greedy, maxTokens };
+  // test/shadow.test.ts reads the same pages on webgpu.
+  it.skipIf(device === 'webgpu')('has the text of an f16 cache, bit for bit, while nothing was spilled', async () => {
     await using f16 = await load({ device, kv: 'f16', kvMode: 'packed' });
     await using model = await load({ device });
-    expect(traceOf(await model.complete(promptOf(1, length), options))).toEqual(
-      traceOf(await f16.complete(promptOf(1, length), options)),
+    expect(traceOf(await model.complete(promptOf(1), greedy))).toEqual(
+      traceOf(await f16.complete(promptOf(1), greedy)),
     );
   });
 

@@ -20,6 +20,7 @@ it.each([
     'To resume it, use the same cache spec, use the profile it was saved with.',
     'To resume it, use the same --kv, use the --profile it was saved with.',
   ],
+  ['Not in shadow mode. Load the model without kvMode.', 'Not in shadow mode. Load the model without --shadow.'],
   ['Use a smaller --context, or use --self.', 'Use a smaller --context, or use --self.'],
   ['A prompt of 9 tokens leaves no room in a context of 8.', 'A prompt of 9 tokens leaves no room in a context of 8.'],
 ])('%s', (message, shown) => expect(withFlagNames(message)).toBe(shown));

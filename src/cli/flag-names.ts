@@ -9,6 +9,7 @@ const UNIQUE_NAMES: Record<string, string> = {
   repetitionPenalty: '--repetition-penalty',
   contextMemory: '--context-memory',
   kvMemory: '--kv-memory',
+  kvMode: '--shadow',
   memoryLimit: '--memory',
   pageTokens: '--page-tokens',
   prefillChunk: '--batch',

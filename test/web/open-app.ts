@@ -108,16 +108,18 @@ function actionsOf(page: Page): Pick<Visit, 'tabTo' | 'violations' | 'answer'> {
         .map(({ id, html }) => `${id}: ${html}`);
     },
     async answer(count) {
-      const done = page.locator('.answer[aria-busy=false]');
-      await done.nth(count - 1).waitFor({ timeout: 120_000 });
-      return (
-        await done
-          .nth(count - 1)
-          .locator('.markdown')
-          .allTextContents()
-      )
-        .join('')
-        .trim();
+      // In one look: it must not begin again between two.
+      const found = await page.waitForFunction(
+        index => {
+          const answer = document.querySelectorAll('.answer')[index];
+          if (answer?.getAttribute('aria-busy') !== 'false') return undefined;
+          const parts = [...answer.querySelectorAll('.markdown')];
+          return { text: parts.map(part => part.textContent).join('') };
+        },
+        count - 1,
+        { timeout: 120_000 },
+      );
+      return (await found.jsonValue())!.text.trim();
     },
   };
 }

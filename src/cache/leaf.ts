@@ -1,4 +1,5 @@
 /** The layout of a leaf: one part per layer, its key page and its value page, aligned so that devices read whole words. */
+import { createYielder } from '../event-loop.ts';
 import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
 import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 
@@ -51,14 +52,14 @@ export const leafBlock = (layout: LeafLayout): [bytes: number, partOffsets: numb
 ];
 
 /** The pages of a leaf, whose first token is at `start`, decoded and written as the pages of another layout. */
-export function transcodeLeaf(
+export async function transcodeLeaf(
   from: LeafLayout,
   leaf: Uint8Array,
   to: LeafLayout,
   { kvHeads, headDim, pageTokens }: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>,
   start: number,
   into = new Uint8Array(to.bytes),
-): Uint8Array {
+): Promise<Uint8Array> {
   const rows = new Float32Array(pageTokens * kvHeads * headDim);
   const page = (bytes: Uint8Array, offset: number, { pageBytes }: PageCodec) =>
     bytes.subarray(offset, offset + pageBytes);
@@ -66,11 +67,13 @@ export function transcodeLeaf(
     codec.decode(page(leaf, at, codec), pageTokens, rows, start);
     target.encode(rows, pageTokens, page(into, targetAt, target), start);
   };
-  from.layers.forEach(({ keys, values, keyOffset, valueOffset }, layer) => {
+  const yielder = createYielder();
+  for (const [layer, { keys, values, keyOffset, valueOffset }] of from.layers.entries()) {
     const target = to.layers[layer];
     transcode(keys, keyOffset, target.keys, target.keyOffset);
     transcode(values, valueOffset, target.values, target.valueOffset);
-  });
+    if (yielder.isDue()) await yielder.yieldNow();
+  }
   return into;
 }
 

@@ -46,9 +46,9 @@ export function createWarmPages(options: WarmPagesOptions): WarmPages {
     try {
       if (sequence.hotLength !== start) return false;
       await device.ensureMemory?.([view, { leaves: [block.block], tail: [], sinkBlock: view.sinkBlock }]);
-      const codes = await device.readBlock(source);
+      const page = await transcodeLeaf(layout, await device.readBlock(source), exact!, shape, start);
       if (sequence.isDisposed || sequence.hotLength !== start) return false;
-      device.writeBlock(block.block, transcodeLeaf(layout, codes, exact!, shape, start));
+      device.writeBlock(block.block, page);
       sequence.addExactPage(block);
       isTaken = true;
     } finally {

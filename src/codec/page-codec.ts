@@ -62,7 +62,8 @@ export function pageCodec(parts: CodecParts): Codec {
       for (let t = 0; t < tokens; t++) {
         const vector = vectors.subarray(t * headDim, (t + 1) * headDim);
         const from = (t * kvHeads + head) * headDim;
-        vector.set(x.subarray(from, from + headDim));
+        // Several times faster than `set`, which has to convert numbers.
+        for (let i = 0; i < headDim; i++) vector[i] = x[from + i];
         domain.forward(vector, head, start);
       }
       return vectors;
@@ -130,7 +131,9 @@ export function pageCodec(parts: CodecParts): Codec {
       for (let t = 0; t < tokens; t++) {
         for (let head = 0; head < kvHeads; head++) {
           format.read(page, head, t, coded);
-          out.set(domain.inverse(coded, 1, head, start), (t * kvHeads + head) * headDim);
+          const vector = domain.inverse(coded, 1, head, start);
+          const at = (t * kvHeads + head) * headDim;
+          for (let i = 0; i < headDim; i++) out[at + i] = vector[i];
         }
       }
     },

@@ -50,7 +50,7 @@ export async function* decodeLeaves(
         await device.ensureMemory?.([view]);
         const read = async (block: Block) => device.readBlock(block);
         const start = page * pageTokens;
-        transcodeLeaf(from, await read(view.leaves[page]), to, view.shape, start, new Uint8Array(values.buffer));
+        await transcodeLeaf(from, await read(view.leaves[page]), to, view.shape, start, new Uint8Array(values.buffer));
         if (start < view.shape.sinks) copySinks(view, layers, await read(view.sinkBlock), values, start);
       });
       yield { page, values };

@@ -157,6 +157,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const sequenceBytes = f16Bytes(shape.sinks) + pageErrorBytes(layout);
   const counts = { pageQueries: 0, pageHits: 0, evictions: 0, spilledPages: 0, warmedPages: 0 };
 
+  const newestOf = (owner: Owner) => [...snapshots].findLast(snapshot => snapshot.owner === owner);
   const spillPage = ({ sequence }: Snapshot): boolean => {
     const spilled = sequence.spillPage();
     if (spilled) counts.spilledPages++;
@@ -358,7 +359,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       if (!sharesSnapshots || known([...ids, NO_TOKEN], salt) === length) return undefined;
       return pool.makeRoom(sequence.privateBytes) ? sequence.fork() : undefined;
     },
-    snapshotOf: owner => [...snapshots].findLast(snapshot => snapshot.owner === owner)?.sequence,
+    snapshotOf: owner => newestOf(owner)?.sequence,
     forget(owner) {
       for (const snapshot of snapshots) if (snapshot.owner === owner) drop(snapshot);
     },
@@ -367,7 +368,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       else sequence.dispose();
     },
     take(owner) {
-      const found = [...snapshots].findLast(snapshot => snapshot.owner === owner);
+      const found = newestOf(owner);
       if (found) snapshots.delete(found);
       return found?.sequence;
     },
@@ -379,7 +380,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       }),
     warm(prompt, salt, onChange, owner) {
       if (!spillsPages) return tiers?.warm(prompt, salt, onChange);
-      const found = [...snapshots].findLast(snapshot => owner && snapshot.owner === owner);
+      const found = owner && newestOf(owner);
       if (!found) return undefined;
       // Now the most recently used one: others make room for it.
       snapshots.delete(found);

@@ -12,6 +12,7 @@ import {
 import { CapacityError } from '../errors.ts';
 import { createKvCache } from './kv-cache.ts';
 import type { Sequence } from './sequence.ts';
+import { whenWarm } from './warming.ts';
 
 const CONTEXT = 40;
 
@@ -68,13 +69,7 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
       const owners = Array.from({ length: 4 }, (_, name) => ({ owner: { name }, ids: [] as number[] }));
       let clock = 0;
       const warm = (prompt: readonly number[], owner: object) =>
-        new Promise<void>(resolve => {
-          const noteChange = () => {
-            if (!warming?.isActive) resolve();
-          };
-          const warming = cache.warm(prompt, '', noteChange, owner);
-          noteChange();
-        });
+        whenWarm(onChange => cache.warm(prompt, '', onChange, owner));
       /** Whether there was room. */
       const takeTurn = (prompt: readonly number[], owner: object): boolean => {
         let sequence: Sequence | undefined;

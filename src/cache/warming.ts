@@ -51,3 +51,14 @@ export function createWarmingState(pages: number, isEvicted: () => boolean): War
     },
   };
 }
+
+/** Resolves when a warming has ended, or at once if there is nothing to warm. */
+export function whenWarm(start: (onChange: () => void) => Warming | undefined): Promise<void> {
+  return new Promise(resolve => {
+    const noteChange = () => {
+      if (!warming?.isActive) resolve();
+    };
+    const warming = start(noteChange);
+    noteChange();
+  });
+}

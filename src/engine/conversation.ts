@@ -3,6 +3,7 @@ import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { SessionTarget } from '../cache/session-io.ts';
+import { whenWarm } from '../cache/warming.ts';
 import { describeValue } from '../describe-value.ts';
 import type { AsyncDisposableLike } from '../disposable.ts';
 import { InputError } from '../errors.ts';
@@ -19,7 +20,6 @@ import {
   streamParts,
 } from './answer-stream.ts';
 import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
-import { warmPrompt } from './decode-leaves.ts';
 import { throwIfDisposed } from './engine.ts';
 import {
   type GenerateOptions,
@@ -391,7 +391,7 @@ export function createConversation(
     async warm() {
       checkOpen();
       // The last token of a prompt is never looked for.
-      await warmPrompt(cache, [...ids, 0], saltOf(tenant ?? ''), owner);
+      await whenWarm(onChange => cache.warm([...ids, 0], saltOf(tenant ?? ''), onChange, owner));
     },
     outliers: () =>
       engine.exclusive(async ({ device }) => {

@@ -1,9 +1,10 @@
 /** Sealed pages of a text in f16, one after the other in one buffer: to look at them, or for other programs. */
-import type { KvCache, Owner } from '../cache/kv-cache.ts';
+import type { KvCache } from '../cache/kv-cache.ts';
 import { leafLayout, transcodeLeaf } from '../cache/leaf.ts';
 import { saltOf } from '../cache/salt.ts';
+import { whenWarm } from '../cache/warming.ts';
 import { createCodec } from '../codec/kv.ts';
-import type { Block, KvView } from '../kernel/device.ts';
+import type { KvView } from '../kernel/device.ts';
 import { visibleSinks } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
 import type { Engine } from './engine.ts';
@@ -36,22 +37,23 @@ export async function* decodeLeaves(
   const salt = saltOf(tenant, cacheSalt);
   // The last token of a prompt is never looked for.
   const prompt = [...ids, 0];
-  await warmPrompt(cache, prompt, salt);
+  const { leaf, pageTokens } = plan;
+  const from = { layers: layers.map(layer => leaf.layers[layer]), bytes: leaf.bytes };
+  const f16 = createCodec('f16', plan.codecs[0].shape);
+  const to = leafLayout(layers.map(() => f16));
+  const bytes = new Uint8Array(to.bytes);
+  const values = new Uint16Array(bytes.buffer);
+  await whenWarm(onChange => cache.warm(prompt, salt, onChange));
   const sequence = cache.open(prompt, salt);
   const { view } = sequence;
-  const { pageTokens } = view.shape;
-  const from = { layers: layers.map(layer => view.shape.layers[layer]), bytes: plan.leaf.bytes };
-  const to = leafLayout(layers.map(() => createCodec('f16', plan.codecs[0].shape)));
-  const values = new Uint16Array(to.bytes / 2);
   try {
     for (let page = 0; page < view.leaves.length; page++) {
       if (pages && !pages.includes(page)) continue;
       await engine.exclusive(async ({ device }) => {
         await device.ensureMemory?.([view]);
-        const read = async (block: Block) => device.readBlock(block);
         const start = page * pageTokens;
-        await transcodeLeaf(from, await read(view.leaves[page]), to, view.shape, start, new Uint8Array(values.buffer));
-        if (start < view.shape.sinks) copySinks(view, layers, await read(view.sinkBlock), values, start);
+        await transcodeLeaf(from, await device.readBlock(view.leaves[page]), to, view.shape, start, bytes);
+        if (start < view.shape.sinks) copySinks(view, layers, await device.readBlock(view.sinkBlock), values, start);
       });
       yield { page, values };
     }
@@ -78,16 +80,5 @@ function copySinks(
         (i * 2 * kvHeads + head) * pageTokens * headDim,
       );
     }
-  });
-}
-
-/** Resolves when what can be warmed of a prompt is there. */
-export function warmPrompt(cache: KvCache, prompt: readonly number[], salt: string, owner?: Owner): Promise<void> {
-  return new Promise(resolve => {
-    const noteChange = () => {
-      if (!warming?.isActive) resolve();
-    };
-    const warming = cache.warm(prompt, salt, noteChange, owner);
-    noteChange();
   });
 }

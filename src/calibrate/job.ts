@@ -65,8 +65,8 @@ export interface CalibrationJob extends CalibrationRows {
   grams: Float32Array[];
 }
 
-/** Always learned: the keys' mean costs nothing, and the sensitivity probe needs it. */
-const CENTERED_SPEC = 'tq4-c';
+/** Given as a codec, it asks for the sensitivities of TurboQuant. */
+const TURBO_SPEC = 'tq4';
 /** More samples than this share of the tokens improve the result little. */
 const SAMPLE_SHARE = 1 / 6;
 
@@ -87,12 +87,12 @@ export async function prepareJob(file: ModelFile, options: CalibrationDataOption
   const perRow = Math.min(maxSamples({ context, pageTokens }), Math.ceil(samples / rows.length));
   const attention = { heads, kvHeads, headDim, scale, ropeFrequencies: rope.frequencies, context, pageTokens };
   const shape = { ...attention, samples: perRow, seed };
-  const codecs = [...new Set([...(options.codecs ?? defaultCodecs(codecShape)), CENTERED_SPEC])];
+  const codecs = [...new Set(options.codecs ?? defaultCodecs(codecShape))];
   codecs.forEach(parseSpec);
   const hasMead = codecs.includes('mead2');
   // Plans of TurboQuant are only of use where there is no mead.
-  const probesCentered = !hasMead || options.codecs?.includes(CENTERED_SPEC);
-  const probedCodecs = [...(hasMead ? ['mead2'] : []), ...(probesCentered ? [CENTERED_SPEC] : [])];
+  const probesTurbo = !hasMead || options.codecs?.includes(TURBO_SPEC);
+  const probedCodecs = [...(hasMead ? ['mead2'] : []), ...(probesTurbo ? [TURBO_SPEC] : [])];
   const grams: Float32Array[] = [];
   for (let layer = 0; layer < layers; layer++) {
     const output = await readTensorAsFloat32(file.gguf, requireTensor(file.gguf, `blk.${layer}.attn_output.weight`));

@@ -28,7 +28,7 @@ const PROBES: Record<string, SensitivityProbe> = {
   // Probes on a few hundred tokens are noisy: divergences as they are would be worse than equal sensitivities on some kinds
   // of text (docs/lab/mead.md).
   mead2: { spec: 'mead2', plan: 'mead2', exponent: 0.5 },
-  'tq4-c': { spec: 'tq2-c', plan: 'auto-tq:3.25', exponent: 1 },
+  tq4: { spec: 'tq2', plan: 'auto-tq:3.25', exponent: 1 },
 };
 
 /** Measured in addition, so that `auto` can choose from them, if the model and the profile support them. */

@@ -1,41 +1,25 @@
-/** The domains of the codecs: rotated and centered, with a QJL residual, or transformed by a matrix per head. */
+/** The domains of the codecs: rotated, with a QJL residual, or transformed by a mean and a matrix per head. */
 
 import type { Domain } from './page-codec.ts';
 import type { Qjl } from './parts/qjl.ts';
 import { applyRope } from './parts/rope.ts';
 import { identity, type Transform, toMatrix } from './parts/rotation.ts';
 
-/** y = R (x - mean); the mean is [kv head][dim]. */
-export function rotatedDomain(headDim: number, rotation: Transform, mean?: Float32Array): Domain {
-  const meanOf = (head: number) => mean?.subarray(head * headDim, (head + 1) * headDim);
-  return {
-    codedDim: headDim,
-    isIdentity: rotation === identity && mean === undefined,
-    mean,
-    forward(x, head) {
-      meanOf(head)?.forEach((m, i) => {
-        x[i] -= m;
-      });
-      rotation.forward(x);
-    },
-    transformQuery(q, head) {
-      let constant = 0;
-      meanOf(head)?.forEach((m, i) => {
-        constant += m * q[i];
-      });
-      rotation.forward(q);
-      return { vector: q, constant };
-    },
-    inverse(sum, weightSum, head) {
-      const x = sum.slice(0, headDim);
-      rotation.inverse(x);
-      meanOf(head)?.forEach((m, i) => {
-        x[i] += weightSum * m;
-      });
-      return x;
-    },
-  };
-}
+/** y = R x. */
+export const rotatedDomain = (headDim: number, rotation: Transform): Domain => ({
+  codedDim: headDim,
+  isIdentity: rotation === identity,
+  forward: x => rotation.forward(x),
+  transformQuery(q) {
+    rotation.forward(q);
+    return { vector: q, constant: 0 };
+  },
+  inverse(sum) {
+    const x = sum.slice(0, headDim);
+    rotation.inverse(x);
+    return x;
+  },
+});
 
 export const identityDomain = (headDim: number): Domain => rotatedDomain(headDim, identity);
 

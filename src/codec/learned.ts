@@ -70,14 +70,27 @@ export function samplesOf(x: Float32Array, { headDim, kvHeads }: Pick<Shape, 'he
 export const gaussianSamples = (shape: Pick<Shape, 'headDim' | 'kvHeads'>, count: number): Samples =>
   samplesOf(normals(createRandom(count), count * shape.headDim * shape.kvHeads), shape);
 
-/** [kv head][dim]: the mean over all samples. */
-export function meanPerHead(
-  { vectors, count }: Samples,
-  { headDim, kvHeads }: Pick<Shape, 'headDim' | 'kvHeads'>,
+/** The samples' vectors minus the mean of those of the same page, as centered pages hold them. */
+export function centerByPage(
+  { vectors, count, positions }: Samples,
+  { headDim, kvHeads, pageTokens }: Shape,
 ): Float32Array {
-  const mean = new Float64Array(kvHeads * headDim);
-  for (let i = 0; i < vectors.length; i++) {
-    mean[Math.floor(i / (count * headDim)) * headDim + (i % headDim)] += vectors[i] / count;
+  const centered = vectors.slice();
+  const pageOf = (sample: number) => Math.floor(positions[sample] / pageTokens);
+  // Samples are in the order of the text; a smaller position is in the next row of it.
+  const isNextPage = (sample: number) =>
+    sample === count || pageOf(sample) !== pageOf(sample - 1) || positions[sample] < positions[sample - 1];
+  for (let first = 0, end = 1; end <= count; end++) {
+    if (!isNextPage(end)) continue;
+    for (let head = 0; head < kvHeads; head++) {
+      for (let i = 0; i < headDim; i++) {
+        const at = (sample: number) => (head * count + sample) * headDim + i;
+        let sum = 0;
+        for (let sample = first; sample < end; sample++) sum += vectors[at(sample)];
+        for (let sample = first; sample < end; sample++) centered[at(sample)] -= sum / (end - first);
+      }
+    }
+    first = end;
   }
-  return Float32Array.from(mean);
+  return centered;
 }

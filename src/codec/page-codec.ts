@@ -32,6 +32,8 @@ export interface PageFormat {
   fields: Field[];
   /** The same format as data, for devices. */
   encoding: PageEncoding;
+  /** Offset of the means of centered pages (centered.ts). */
+  meansOffset?: number;
   /** Packs vectors of the domain, [head][token * headDim + dim], into a page of zero bytes. */
   write(heads: Float64Array[], tokens: number, page: Uint8Array): void;
   /** Number of bytes used, if the lists at the page's end vary in length. */
@@ -105,6 +107,7 @@ export function pageCodec(parts: CodecParts): Codec {
       ropeFrequencies: domain.ropeFrequencies,
       sharedBytes,
       blockBytes,
+      meansOffset: format.meansOffset,
       encoding: format.encoding,
     },
     budget,

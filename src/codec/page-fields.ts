@@ -1,7 +1,7 @@
 /** The fields of a page: first those that all heads share, then one block per head, then fields of variable length. */
 
 /** Incremented when the bytes of any codec's page change. Pages of other versions are rejected. */
-export const FORMAT_VERSION = 3;
+export const FORMAT_VERSION = 4;
 
 export interface Field {
   name: string;

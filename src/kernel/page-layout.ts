@@ -22,6 +22,8 @@ export interface PageLayout {
   sharedBytes: number;
   /** Bytes per head's block. */
   blockBytes: number;
+  /** [kv head][headDim] f16 at this byte of the page: the mean of its vectors, subtracted after the transform. */
+  meansOffset?: number;
   encoding: PageEncoding;
 }
 

@@ -6,6 +6,7 @@
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
 import { allocateBits } from '../codec/mead/allocate-bits.ts';
+import type { PlanShape } from './plan.ts';
 import type { Profile } from './profile.ts';
 
 /** The keys or the values of one layer. */
@@ -26,14 +27,11 @@ const LEVELS = 7;
 /** Bits per value at which mead's sensitivity was measured. */
 const PROBE_BITS = 2;
 
-/** Relative squared error of TurboQuant at 1 to 4 bits, and the spec of each side: centered keys, corrected norms. */
+/** Relative squared error of TurboQuant at 1 to 4 bits, and its specs. */
 const TQ_LOSS = [0.3634, 0.1175, 0.03455, 0.0095];
-const TQ_SPECS: Record<Side, string[]> = {
-  key: ['tq1-c', 'tq2-c', 'tq3-c-nc', 'tq4-c-nc'],
-  value: ['tq1', 'tq2', 'tq3-nc', 'tq4-nc'],
-};
-/** Bits per value for the f16 norm of each vector. */
-const normBits = (headDim: number) => 16 / headDim;
+const TQ_SPECS = ['tq1', 'tq2', 'tq3', 'tq4'];
+/** The codec whose sensitivities are measured. */
+const TQ_PROBE = 'tq2';
 
 const learnedArray = (
   profile: Pick<Profile, 'learned'>,
@@ -45,7 +43,7 @@ const learnedArray = (
 export const canAllocateMead = (profile?: Profile): profile is Profile => profile?.sensitivities.mead2 !== undefined;
 /** Whether the profile has TurboQuant's sensitivities. */
 export const canAllocateTurboQuant = (profile?: Profile): profile is Profile =>
-  profile?.sensitivities['tq2-c'] !== undefined;
+  profile?.sensitivities[TQ_PROBE] !== undefined;
 
 /** Nibbles per quad of each side (uniform: bits per dim), for an average of `bits` per value over all sides. */
 export function allocateMead(
@@ -98,24 +96,27 @@ export function divergencePerLoss(
   return remaining > 0 ? divergence / remaining : 0;
 }
 
-/** A TurboQuant spec for each side, for an average of `bits` per value, norms included. */
+/** Bits per value of TurboQuant besides its codes: an f16 norm per vector, and the keys' f16 mean per page. */
+export const turboOverheadBits = ({ headDim, pageTokens = 128 }: PlanShape): number => 16 / headDim + 8 / pageTokens;
+
+/** A TurboQuant spec for each side, for an average of `bits` per value, norms and means included. */
 export function allocateTurboQuant(
   profile: Profile,
   sides: readonly LayerSide[],
   bits: number,
-  headDim: number,
+  shape: PlanShape,
 ): Allocation<string> {
   const levels = TQ_LOSS.length;
   const losses = Float32Array.from(
     sides.flatMap(({ layer, side }) => {
-      const divergence = profile.sensitivities['tq2-c'][layer][side];
+      const divergence = profile.sensitivities[TQ_PROBE][layer][side];
       return TQ_LOSS.map(loss => (divergence * loss) / TQ_LOSS[1]);
     }),
   );
   // Each side has one bit; the rest is allocated.
-  const amounts = allocateBits(losses, levels, Math.floor((bits - normBits(headDim) - 1) * sides.length + 1e-9));
+  const amounts = allocateBits(losses, levels, Math.floor((bits - turboOverheadBits(shape) - 1) * sides.length + 1e-9));
   return {
-    amounts: sides.map(({ side }, i) => TQ_SPECS[side][amounts[i]]),
+    amounts: sides.map((_, i) => TQ_SPECS[amounts[i]]),
     predicted: sides.reduce((sum, _, i) => sum + losses[i * levels + amounts[i]], 0),
   };
 }

@@ -11,7 +11,7 @@ import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
 import { packedPages } from '../kernel/visibility.ts';
 import { formatBytes, formatCount } from '../units.ts';
-import { allocateMead, allocateTurboQuant, canAllocateMead, canAllocateTurboQuant } from './allocate.ts';
+import { allocateMead, allocateTurboQuant, canAllocateMead, canAllocateTurboQuant, turboOverheadBits } from './allocate.ts';
 import {
   codecBits,
   codecsByLayer,
@@ -37,7 +37,7 @@ interface AutoSpec {
 const DEFAULT_BITS = 3;
 /** A mead quad has at most 6 nibbles. */
 const MAX_MEAD_BITS = 6;
-/** Without norms. */
+/** Of codes. */
 const [MIN_TURBO_BITS, MAX_TURBO_BITS] = [1, 4];
 /** Codecs that need no calibration, best first. */
 const DATA_FREE_SPECS = ['f16', 'q8_0', 'tq4', 'tq3', 'tq2', 'tq1'];
@@ -86,8 +86,8 @@ export function choosePlan(spec: string, shape: PlanShape, profile?: Profile, ta
   return plan;
 }
 
-function checkBits(spec: string, { family, bits }: AutoSpec, { headDim }: PlanShape): void {
-  const max = family === 'mead' ? MAX_MEAD_BITS : family === 'tq' ? MAX_TURBO_BITS + 16 / headDim : 16;
+function checkBits(spec: string, { family, bits }: AutoSpec, shape: PlanShape): void {
+  const max = family === 'mead' ? MAX_MEAD_BITS : family === 'tq' ? MAX_TURBO_BITS + turboOverheadBits(shape) : 16;
   if (bits === undefined || (bits > 0 && bits <= max)) return;
   const name = family ? `auto-${family}` : 'auto';
   throw new SpecError(
@@ -106,7 +106,7 @@ function createAutoPlan(
   if (budgeted && bits >= 16 && !family) return createPlan('f16', shape);
   const candidates: Candidate[] = [];
   if (family !== 'tq' && canAllocateMead(profile)) candidates.push(meadPlan(auto, bits, shape, profile));
-  const fitsTurboQuant = bits >= MIN_TURBO_BITS + 16 / shape.headDim || candidates.length === 0;
+  const fitsTurboQuant = bits >= MIN_TURBO_BITS + turboOverheadBits(shape) || candidates.length === 0;
   if (family !== 'mead' && fitsTurboQuant && canAllocateTurboQuant(profile))
     candidates.push(turboQuantPlan(auto, bits, shape, profile));
   if (!family && profile) candidates.push(...measuredPlans(auto, bits, shape, profile));
@@ -114,7 +114,7 @@ function createAutoPlan(
   if (family)
     throw new SpecError(
       `auto-${family} needs a profile with sensitivities of ${family === 'mead' ? 'mead' : 'TurboQuant'}, and there is none. ` +
-        `Run \`kvasir calibrate MODEL --codecs ${family === 'mead' ? 'mead2' : 'tq4-c'}\`.`,
+        `Run \`kvasir calibrate MODEL --codecs ${family === 'mead' ? 'mead2' : 'tq4'}\`.`,
     );
   return {
     ...createDataFreePlan(auto.bits === undefined && !budgeted ? 4.25 : bits, shape, auto.windowText),
@@ -147,7 +147,7 @@ function meadPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanSha
 
 function turboQuantPlan({ window, windowText }: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
   const sides = codedSides(shape.layers, window.edge);
-  const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape.headDim);
+  const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape);
   const codecOf = (layer: number) => {
     const index = sides.findIndex(side => side.layer === layer);
     return createCodec(`${amounts[index]}/${amounts[index + 1]}`, shape, profile.learned[layer]);

@@ -8,7 +8,7 @@ import type { PlanShape } from './plan.ts';
  * All that are learned in little time; `defaultCodecs` leaves out those that do not support a model's shape. Product
  * codebooks (vec, million) take longer than all others together.
  */
-export const DEFAULT_CODECS = ['mead2', 'mead2u', 'tq4-c', 'oaken', 'tri-i4/f16', 'tq35-v'];
+export const DEFAULT_CODECS = ['mead2', 'mead2u', 'oaken', 'tri-i4/f16', 'tq35-v'];
 
 export const defaultCodecs = (shape: PlanShape): string[] => DEFAULT_CODECS.filter(spec => supportsShape(spec, shape));
 

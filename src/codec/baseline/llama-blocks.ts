@@ -1,8 +1,10 @@
 /**
- * llama.cpp's cache types, byte for byte: q8_0 and q4_0, blocks of 32 values with an f16 scale, and the same after its
- * Hadamard rotation (q8_0h, q4_0h), so that the two programs can be compared value by value.
+ * llama.cpp's cache types: q8_0 and q4_0, blocks of 32 values with an f16 scale, and the same after its Hadamard rotation
+ * (q8_0h, q4_0h). Keys are centered first; with `-raw` they are llama.cpp's byte for byte, so that the two programs can be
+ * compared value by value.
  */
 import { ShapeError } from '../../errors.ts';
+import { centered, RAW } from '../centered.ts';
 import type { Shape, Side } from '../codec.ts';
 import { identityDomain, rotatedDomain } from '../domain.ts';
 import type { Family } from '../family.ts';
@@ -72,8 +74,9 @@ export const llamaBlocks: Family = {
   title: 'llama.cpp blocks',
   pattern: /^(q8_0|q4_0)(h?)$/,
   bases: ['q8_0', 'q8_0h', 'q4_0', 'q4_0h'],
-  variants: [],
-  create({ spec, match, side, shape }) {
+  variants: [RAW],
+  create({ spec, match, side, shape, has }) {
+    const isCentered = side === 'key' && !has('raw');
     const type = match[1] === 'q8_0' ? q8_0 : q4_0;
     const { headDim } = shape;
     const divisor = match[2] ? 64 : BLOCK;
@@ -87,11 +90,11 @@ export const llamaBlocks: Family = {
       spec,
       shape,
       budget: type.budget,
-      isIdempotent: match[2] === '',
+      isIdempotent: match[2] === '' && !isCentered,
       domain: match[2]
         ? rotatedDomain(headDim, blockHadamard(headDim, rotationBlock(headDim, side)))
         : identityDomain(headDim),
-      format: blockFormat(type, shape),
+      format: isCentered ? centered(blockFormat(type, shape), shape) : blockFormat(type, shape),
     });
   },
 };

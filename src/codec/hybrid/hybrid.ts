@@ -7,6 +7,7 @@
  * (`kvasir codecs tq35 tq35-noqjl tq25`), so these codecs are never the default.
  */
 import type { ScalarArray } from '../../kernel/page-layout.ts';
+import { centered, RAW } from '../centered.ts';
 import type { Shape } from '../codec.ts';
 import { rotatedDomain, withQjlResidual } from '../domain.ts';
 import { type Family, SEED } from '../family.ts';
@@ -28,6 +29,7 @@ export const hybrid: Family = {
   pattern: /^tq([23])5$/,
   bases: ['tq35', 'tq25'],
   variants: [
+    RAW,
     { name: 'v', about: 'the finer half is chosen by calibrated variance; needs a profile' },
     { name: 'noqjl', about: 'without the sign bits of the residual: one bit per value less' },
     { name: 'n32', about: 'norms in f32 instead of f16' },
@@ -36,7 +38,8 @@ export const hybrid: Family = {
   needsLearned: variants => variants.includes('v'),
   learn: ({ has, shape, samples }) => (has('v') ? { variance: variancePerDim(samples, shape) } : {}),
   create(request) {
-    const { spec, match, shape } = request;
+    const { spec, match, side, shape } = request;
+    const isCentered = side === 'key' && !request.has('raw');
     const bits = Number(match[1]);
     const seed = request.numberOf('seed#', 0);
     const qjl = request.has('noqjl') ? undefined : createQjl(shape.headDim, seed + 0x514a4c);
@@ -45,14 +48,15 @@ export const hybrid: Family = {
       ? sortedHalvesDomain(request, variance)
       : rotatedDomain(shape.headDim, createRotation(request, shape.headDim));
     const scales = variance ? levelScales(variance, shape) : ([1, 1] as const);
+    const format = hybridFormat(bits, shape, scales, qjl, request.has('n32') ? f32 : f16);
     return pageCodec({
       spec,
       shape,
       budget: BUDGET[`tq${bits}5${qjl ? '' : '-noqjl'}`],
-      bounds: variance ? undefined : qjl ? innerProductBounds(bits + 1, bits) : mseBounds(bits, bits - 1),
+      bounds: variance || isCentered ? undefined : qjl ? innerProductBounds(bits + 1, bits) : mseBounds(bits, bits - 1),
       isIdempotent: false,
       domain: qjl ? withQjlResidual(domain, qjl) : domain,
-      format: hybridFormat(bits, shape, scales, qjl, request.has('n32') ? f32 : f16),
+      format: isCentered ? centered(format, shape) : format,
     });
   },
 };

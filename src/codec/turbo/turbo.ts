@@ -1,17 +1,18 @@
 /**
  * TurboQuant (Zandieh et al., arXiv 2504.19874) and its uniform siblings: tq1 tq2 tq3 tq4, tq2u tq3u tq4u.
  *
- *   norm s = |x|  ->  y = R x / s  ->  each coordinate of sqrt(d) y to the nearest level of a codebook for N(0, 1)
+ *   keys: x - mean of the page  ->  norm s = |x|  ->  y = R x / s  ->  each coordinate of sqrt(d) y to the nearest level of
+ *   a codebook for N(0, 1)
  *
  * After a random rotation every coordinate of a unit vector is nearly N(0, 1/d), so that one codebook fits all vectors and
  * no calibration is needed. The levels are Lloyd-Max's (tqN), or evenly spaced (tqNu): then a code is an int8 after a
  * mask, without a lookup table.
  */
 import { SpecError } from '../../errors.ts';
+import { centered } from '../centered.ts';
 import type { Shape, Side } from '../codec.ts';
 import { rotatedDomain } from '../domain.ts';
 import { type CodecRequest, type Family, SEED } from '../family.ts';
-import { meanPerHead, requireLearned } from '../learned.ts';
 import { createGrid } from '../pack.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
 import { type Field, layoutFields } from '../page-fields.ts';
@@ -37,34 +38,30 @@ export const turbo: Family = {
   pattern: /^tq(?:([1-4])|([2-4])u)$/,
   bases: ['tq4', 'tq3', 'tq2', 'tq1', 'tq4u', 'tq3u', 'tq2u'],
   variants: [
-    { name: 'c', about: 'centered: a mean (given, or from a profile) is subtracted from the keys', side: 'key' },
-    { name: 'nc', about: 'norm corrected: decoded vectors keep their length (helps at 3 and 4 bits)' },
+    { name: 'raw', about: 'as published: keys are not centered, norms not corrected' },
     { name: 'n32', about: 'norms in f32 instead of f16' },
     { name: 'haar', about: 'a dense random rotation instead of the signed Hadamard' },
     { name: 'r#', about: 'rounds of the signed Hadamard (1)' },
     SEED,
   ],
   conflicts: [['haar', 'r#']],
-  needsLearned: variants => variants.includes('c'),
-  learn: ({ has, shape, samples }) => (has('c') ? { mean: meanPerHead(samples, shape) } : {}),
   create(request) {
-    const { spec, match, shape } = request;
+    const { spec, match, side, shape } = request;
+    const raw = request.has('raw');
     const bits = Number(match[1] ?? match[2]);
     const uniform = match[2] !== undefined;
+    // Decoded vectors keep their length. At 1 and 2 bits that costs more error than it gains.
+    const normCorrected = !raw && bits > 2;
+    const format = turboFormat(bits, uniform, side, shape, request.has('n32') ? f32 : f16, normCorrected);
     return pageCodec({
       spec,
       shape,
       // Norm correction increases the squared error slightly.
-      budget: BUDGET[uniform ? `${bits}u` : bits] * (request.has('nc') ? 1.02 : 1),
-      // The bounds are of vectors that are not centered.
-      bounds: uniform || request.has('c') ? undefined : mseBounds(bits),
+      budget: BUDGET[uniform ? `${bits}u` : bits] * (normCorrected ? 1.02 : 1),
+      bounds: raw && !uniform ? mseBounds(bits) : undefined,
       isIdempotent: false,
-      domain: rotatedDomain(
-        shape.headDim,
-        createRotation(request, shape.headDim),
-        request.has('c') ? requireLearned(request, 'mean', shape.kvHeads * shape.headDim) : undefined,
-      ),
-      format: turboFormat(bits, uniform, request.side, shape, request.has('n32') ? f32 : f16, request.has('nc')),
+      domain: rotatedDomain(shape.headDim, createRotation(request, shape.headDim)),
+      format: side === 'key' && !raw ? centered(format, shape) : format,
     });
   },
 };

@@ -4,15 +4,16 @@
  *
  * A shared codebook requires that all dims are distributed alike, but a few channels of the keys are large. VecInfer
  * divides each channel by lambda = sqrt(max |k|) and applies a Hadamard matrix; MILLION does neither. Values are not
- * transformed.
+ * transformed. Keys are centered, unlike in the papers (`-raw`).
  *
  *   y = H (k / lambda)          q . k = (H (lambda q)) . y
  */
 import { ShapeError } from '../../errors.ts';
+import { centered, RAW } from '../centered.ts';
 import type { Codec } from '../codec.ts';
 import { identityDomain, linearMapDomain, rotatedDomain } from '../domain.ts';
 import type { CodecRequest, Family, LearnRequest, Variant } from '../family.ts';
-import { type Learned, requireLearned } from '../learned.ts';
+import { centerByPage, type Learned, requireLearned } from '../learned.ts';
 import { type Domain, pageCodec } from '../page-codec.ts';
 import { hadamard } from '../parts/hadamard.ts';
 import { identity, toMatrix } from '../parts/rotation.ts';
@@ -28,6 +29,7 @@ export const vec: Family = {
   pattern: /^vec-d([2-9]|1[0-6])b([1-9]|1[0-6])$/,
   bases: ['vec-d4b8', 'vec-d2b4', 'vec-d2b8', 'vec-d4b12', 'vec-d8b12', 'vec-d8b8'],
   variants: [
+    RAW,
     OWN,
     { name: 'smooth', about: 'ablation: smoothing only', side: 'key' },
     { name: 'had', about: 'ablation: Hadamard only', side: 'key' },
@@ -43,7 +45,7 @@ export const million: Family = {
   title: 'MILLION',
   pattern: /^million-d([2-9]|1[0-6])b([1-9]|1[0-6])$/,
   bases: ['million-d4b8'],
-  variants: [OWN],
+  variants: [RAW, OWN],
   create,
   learn,
   placeholderLearned,
@@ -58,44 +60,64 @@ function create(request: CodecRequest): Codec {
   const smoothing = smooths(request)
     ? requireLearned(request, smoothingName(request), shape.kvHeads * shape.headDim)
     : undefined;
-  const books = requireLearned(request, spec, codebookLength(product, shape));
+  const names = namesOf(request);
+  const books = requireLearned(request, names.books, codebookLength(product, shape));
+  const format = codebookFormat(books, product, shape);
   return pageCodec({
     spec,
     shape,
     budget: budgetOf(product),
-    isIdempotent: true,
+    isIdempotent: !centers(request),
     domain: domainOf(request, smoothing),
     // Profiles of Kvasir 0.1.0 have no errors.
-    expectedError: request.learned[errorName(spec)] && requireLearned(request, errorName(spec), 1)[0],
-    format: codebookFormat(books, product, shape),
+    expectedError: request.learned[names.error] && requireLearned(request, names.error, 1)[0],
+    format: centers(request) ? centered(format, shape) : format,
   });
 }
 
-const errorName = (spec: string) => `${spec}.error`;
-const smoothingOf = (spec: string) => `${spec}.smoothing`;
+/** Names of the learned arrays. Those of centered keys differ from profiles of Kvasir 0.1.0, which have none. */
+function namesOf(request: UntrainedRequest) {
+  const books = centers(request) ? `${request.spec}.centered` : request.spec;
+  return { books, error: `${books}.error`, smoothing: `${books}.smoothing` };
+}
 /** In profiles of Kvasir 0.1.0, all specs share the factors. */
-const smoothingName = ({ spec, learned }: CodecRequest) =>
-  learned[smoothingOf(spec)] ? smoothingOf(spec) : 'smoothing';
+const smoothingName = (request: CodecRequest) => {
+  const { smoothing } = namesOf(request);
+  return request.learned[smoothing] || centers(request) ? smoothing : 'smoothing';
+};
 
-/** The smoothing factors, the codebooks under the name of the spec, and their mean squared error. */
+/** The smoothing factors, the codebooks, and their mean squared error. */
 function learn(request: LearnRequest): Learned {
-  const { spec, shape, samples } = request;
-  const { headDim } = shape;
+  const { shape, samples } = request;
+  const { headDim, kvHeads } = shape;
   const product = productOf(request);
-  const smoothing = smooths(request) ? samples.maxima.map(max => Math.max(MIN_SMOOTHING, Math.sqrt(max))) : undefined;
+  const x = centers(request) ? centerByPage(samples, shape) : samples.vectors;
+  const maxima = centers(request) ? maximaPerDim(x, samples.count, kvHeads, headDim) : samples.maxima;
+  const smoothing = smooths(request) ? maxima.map(max => Math.max(MIN_SMOOTHING, Math.sqrt(max))) : undefined;
   const domain = domainOf(request, smoothing);
-  const vectors = new Float32Array(samples.vectors.length);
+  const vectors = new Float32Array(x.length);
   for (let offset = 0; offset < vectors.length; offset += headDim) {
-    const y = Float64Array.from(samples.vectors.subarray(offset, offset + headDim));
+    const y = Float64Array.from(x.subarray(offset, offset + headDim));
     domain.forward(y, Math.floor(offset / headDim / samples.count), 0);
     vectors.set(y, offset);
   }
   const { books, error } = trainCodebooks(vectors, product, shape);
+  const names = namesOf(request);
   return {
-    ...(smoothing && { [smoothingOf(spec)]: smoothing }),
-    [spec]: books,
-    [errorName(spec)]: Float32Array.of(error),
+    ...(smoothing && { [names.smoothing]: smoothing }),
+    [names.books]: books,
+    [names.error]: Float32Array.of(error),
   };
+}
+
+/** [kv head][dim]: the largest magnitudes of [kv head][sample][dim]. */
+function maximaPerDim(x: Float32Array, count: number, kvHeads: number, headDim: number): Float32Array {
+  const maxima = new Float32Array(kvHeads * headDim);
+  x.forEach((value, i) => {
+    const at = Math.floor(i / (count * headDim)) * headDim + (i % headDim);
+    maxima[at] = Math.max(maxima[at], Math.abs(value));
+  });
+  return maxima;
 }
 
 function recommendedSamples(request: UntrainedRequest): number {
@@ -103,13 +125,13 @@ function recommendedSamples(request: UntrainedRequest): number {
 }
 
 function placeholderLearned(request: UntrainedRequest): Learned {
-  const { spec, shape } = request;
+  const { shape } = request;
   const smoothing = smooths(request) && new Float32Array(shape.kvHeads * shape.headDim).fill(1);
-  const books = new Float32Array(codebookLength(productOf(request), shape));
+  const names = namesOf(request);
   return {
-    ...(smoothing && { [smoothingOf(spec)]: smoothing }),
-    [spec]: books,
-    [errorName(spec)]: new Float32Array(1),
+    ...(smoothing && { [names.smoothing]: smoothing }),
+    [names.books]: new Float32Array(codebookLength(productOf(request), shape)),
+    [names.error]: new Float32Array(1),
   };
 }
 
@@ -122,6 +144,7 @@ function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): 
   return { subvectorDims, bits, bookPerSubvector: has('own') };
 }
 
+const centers = ({ side, has }: UntrainedRequest) => side === 'key' && !has('raw');
 const transforms = ({ side, spec }: UntrainedRequest) => side === 'key' && spec.startsWith('vec');
 const smooths = (request: UntrainedRequest) => transforms(request) && !request.has('had');
 const rotates = (request: UntrainedRequest) => transforms(request) && !request.has('smooth');

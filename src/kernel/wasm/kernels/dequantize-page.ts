@@ -9,6 +9,7 @@ import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
 import { dequantizeMixedBits } from './mixed-bit-columns.ts';
 import { dequantizeOaken } from './oaken.ts';
+import { addMeans } from './page-means.ts';
 import { type CodebookTables, dequantizeCodebook } from './product-codebook.ts';
 import { dequantizeSpectrum } from './spectrum.ts';
 
@@ -90,6 +91,7 @@ export function dequantizePage(name: string, layout: PageLayout, shape: PageShap
     default:
       encoding satisfies never;
   }
+  addMeans(k, layout, shape, page, head, out);
   return k;
 }
 

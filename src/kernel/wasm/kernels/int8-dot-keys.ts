@@ -22,12 +22,12 @@ import type { AttentionShape, KeyEmitter } from './attend.ts';
 import { type CodeRows, codeRows, rowAddresses, rowCodes } from './code-rows.ts';
 import { quantizeLevels } from './column-sums.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
-import { addConstants } from './dequantized.ts';
+import { addMeanScores } from './page-means.ts';
 import { prefetcher } from './prefetch.ts';
-import { applyMatrix, dotMean } from './transform.ts';
+import { applyMatrix } from './transform.ts';
 
 /**
- * Transformed queries: int8 queries for levels, f32 [head][headDim] for affine codes; then the mean's constants.
+ * Transformed queries: for levels int8 queries and, for centered pages, f32 [head][headDim]; for affine codes f32 only.
  * `scratch` has int8DotKeyScratch bytes.
  */
 export function int8DotKeys(
@@ -46,20 +46,19 @@ export function int8DotKeys(
     ? levelsAsIntegers(encoding.levels, encoding.uniform, headDim)
     : codesAsIntegers(encoding.codes.bits, headDim);
   const floatBytes = 4 * group * headDim;
-  const constantsOffset = levels ? int8QueryBytes(shape) : floatBytes;
+  const floatsOffset = levels ? int8QueryBytes(shape) : 0;
+  const keepsFloats = !levels || layout.meansOffset !== undefined;
   return {
-    queryBytes: constantsOffset + 16 * Math.ceil(group / 4),
-    transformQuery(k, queries, head, out) {
+    queryBytes: floatsOffset + (keepsFloats ? floatBytes : 0),
+    transformQuery(k, queries, _head, out) {
       const to = k.i32(out);
-      const transformed = k.i32(levels ? i32.add(queries, floatBytes) : to);
+      const transformed = k.i32(keepsFloats ? i32.add(to, floatsOffset) : i32.add(queries, floatBytes));
       const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
-        const target = k.i32(levels ? transformed : i32.add(transformed, 4 * headDim * g));
+        const target = k.i32(keepsFloats ? i32.add(transformed, 4 * headDim * g) : transformed);
         applyMatrix(k, tables.queryMatrix, headDim, headDim, query, one, target);
         if (levels) quantizeQuery(k, shape, g, target, integers, undefined, to);
-        const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
-        k.do(f32.store(to, constant, constantsOffset + 4 * g));
       }
     },
     beginPage() {},
@@ -87,7 +86,7 @@ export function int8DotKeys(
           k.increment(ranges, 4 * headDim);
         });
       }
-      if (tables.mean !== undefined) addConstants(k, query, constantsOffset, group, scores, pageTokens);
+      addMeanScores(k, layout, shape, page, head, i32.add(query, floatsOffset), scores);
     },
   };
 }

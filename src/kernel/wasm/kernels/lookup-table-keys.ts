@@ -23,10 +23,10 @@ import { multiplyAdd, swizzle } from '../ops.ts';
 import type { AttentionShape, KeyEmitter } from './attend.ts';
 import { type CodeColumns, codeColumns, spanAddress, spanPair, VECTOR_BYTES } from './code-columns.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
-import { addConstants } from './dequantized.ts';
 import { loadNorms } from './level-values.ts';
+import { addMeanScores } from './page-means.ts';
 import { prefetcher } from './prefetch.ts';
-import { applyMatrix, dotMean } from './transform.ts';
+import { applyMatrix } from './transform.ts';
 
 /** Heads that share the unpacked codes of a column. */
 const HEADS_PER_PASS = 4;
@@ -35,14 +35,14 @@ const HEADS_PER_PASS = 4;
 export const INTERLEAVE = [lanes16(0, 8, 1, 9, 2, 10, 3, 11), lanes16(4, 12, 5, 13, 6, 14, 7, 15)];
 
 /** Byte offsets in the transformed queries of a group. */
-function queryLayout({ count }: CodeColumns, { group }: AttentionShape) {
+function queryLayout({ count }: CodeColumns, { group, headDim }: AttentionShape, isCentered: boolean) {
   // Tables [slot][head][16], where slots 2 n and 2 n + 1 are a pair; then the byte offset of each slot's column.
   const columns = count * group * 16;
   // Per head a scale and an offset for the sums of table entries.
   const scales = columns + 4 * count;
-  // Per head the constant that the mean adds.
-  const constants = scales + 8 * group;
-  return { columns, scales, constants, bytes: 16 * Math.ceil((constants + 4 * group) / 16) };
+  // For centered pages, the transformed queries in f32.
+  const floats = 16 * Math.ceil((scales + 8 * group) / 16);
+  return { columns, scales, floats, bytes: floats + (isCentered ? 4 * group * headDim : 0) };
 }
 
 /**
@@ -73,18 +73,22 @@ export function lookupTableKeys(
   const columns = codeColumns(encoding.codes, pageTokens, headDim);
   // Codes must be in one plane, and sums of up to 256 / 2 byte pairs fit into 16 bits.
   if (!columns || columns.planes.length > 1 || columns.count % 4 !== 0 || headDim > 256) return undefined;
-  const offsets = queryLayout(columns, shape);
+  const isCentered = layout.meansOffset !== undefined;
+  const offsets = queryLayout(columns, shape, isCentered);
   return {
     queryBytes: offsets.bytes,
-    transformQuery(k, queries, head, out) {
+    transformQuery(k, queries, _head, out) {
       const to = k.i32(out);
       const transformed = k.i32(transformScratch());
       const one = k.v128(f32x4.const(1));
       for (let g = 0; g < group; g++) {
         const query = k.i32(i32.add(queries, 4 * headDim * g));
         applyMatrix(k, tables.queryMatrix, headDim, headDim, query, one, i32.add(transformed, 4 * headDim * g));
-        const constant = tables.mean === undefined ? f32.const(0) : dotMean(k, tables.mean, head, headDim, query);
-        k.do(f32.store(to, constant, offsets.constants + 4 * g));
+      }
+      if (isCentered) {
+        k.for(0, 4 * group * headDim, 16, i => {
+          k.do(v128.store(i32.add(to, i), v128.load(i32.add(transformed, i)), offsets.floats));
+        });
       }
       const columnOffsets = i32.add(to, offsets.columns);
       pairColumns(k, columns, shape, transformed, columnOffsets);
@@ -105,7 +109,7 @@ export function lookupTableKeys(
         const prefetch = first === 0 ? prefetchNext : () => {};
         scoreTables(k, columns, shape, block, query, heads, norms, scoreScratch(), scores, prefetch);
       }
-      if (tables.mean !== undefined) addConstants(k, query, offsets.constants, group, scores, pageTokens);
+      addMeanScores(k, layout, shape, page, head, i32.add(query, offsets.floats), scores);
     },
   };
 }
@@ -219,7 +223,8 @@ function scoreTables(
 ): void {
   const { group, pageTokens, relaxed } = shape;
   const { count, span, planes } = columns;
-  const offsets = queryLayout(columns, shape);
+  // The tables and scales are at the same place with and without floats after them.
+  const offsets = queryLayout(columns, shape, false);
   const vectors = span / 16;
   const byteSums = k.i32(scratch);
   const pairBytes = vectors * heads.length * 16;

@@ -10,6 +10,7 @@ import { sealAdditive } from './additive.ts';
 import { blockAddress, type CodecTables, loadScalar } from './dequantize-page.ts';
 import { sealMixedBits } from './mixed-bit-columns.ts';
 import { sealOaken } from './oaken.ts';
+import { storeMeans } from './page-means.ts';
 import { sealCodebook } from './product-codebook.ts';
 import { sealSpectrum } from './spectrum.ts';
 import { type Tail, tailVector } from './tail.ts';
@@ -64,6 +65,7 @@ export function sealPage(
       if (tables.mean !== undefined) addMean(k, tables.mean, head, D, f32.const(-1), vector);
       if (matrix) applyMatrix(k, matrix, D, D, vector, one, i32.add(y, i32.mul(t, 4 * D)), layout.diagonalBlocks);
     });
+    storeMeans(k, layout, shape, page, head, y);
     const block = k.i32(blockAddress(layout, page, head));
     const s: SealContext = { k, D, P, page, block, y, codes, scratch: vectorScratch, tables };
     const encoding = layout.encoding;

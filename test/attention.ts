@@ -15,7 +15,7 @@ import type { Device } from '../src/kernel/device.ts';
 export const CODEC_VARIANTS = [
   'tq4-haar',
   'tq4-n32',
-  'tq4-nc',
+  'tq4-raw',
   'kivi2g32-token/kivi2g32-channel',
   'oscar2g32-xh',
   'kivi8g32',

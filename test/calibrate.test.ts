@@ -40,9 +40,9 @@ describe('kvasir calibrate', () => {
       tokens: 768,
       context: 192,
       samples: 368,
-      codecs: expect.arrayContaining(['tq4-c']),
+      codecs: expect.arrayContaining(['tq35-v']),
     });
-    expect(learned.map(({ key }) => key.mean?.length)).toEqual([64, 64]);
+    expect(learned.map(({ key }) => key.variance?.length)).toEqual([64, 64]);
     // A row of 192 tokens seals a page of 128, so every side of every layer has a sensitivity.
     expect(sensitivities.mead2).toHaveLength(2);
     for (const { key, value } of sensitivities.mead2) {
@@ -70,7 +70,7 @@ describe('kvasir calibrate', () => {
 
   it('reads the built-in text', async () => {
     const out = join(await folder(), 'built-in.kvprofile');
-    const quick = ['--codecs', 'tq4-c', '--probe-tokens', '0'];
+    const quick = ['--codecs', 'tq35-v', '--probe-tokens', '0'];
     const { status, stdout, stderr } = await kvasir(args('--out', out, ...quick), { kvasirCache: await folder() });
     const { sources } = JSON.parse(stdout).provenance;
     const kinds = ['encyclopedia', 'prose', 'web-code', 'structured'];
@@ -101,7 +101,7 @@ describe('kvasir calibrate', () => {
 
 describe('a calibrated codec', () => {
   it('finds the profile of the model', async () => {
-    const run = ['run', model, 'Once', '--raw', '--json', '--kv', 'tq4-c', '--temperature', '0', '--max-tokens', '8'];
+    const run = ['run', model, 'Once', '--raw', '--json', '--kv', 'tq35-v', '--temperature', '0', '--max-tokens', '8'];
     const found = await kvasir(run, { kvasirCache });
     expect([found.status, JSON.parse(found.stdout).ids.length]).toEqual([0, 8]);
     const missing = await kvasir(run, { kvasirCache: await folder() });
@@ -116,7 +116,7 @@ describe('a calibrated codec', () => {
   it('without a profile is an error with the command to run', async () => {
     process.env.KVASIR_CACHE = kvasirCache;
     await expect(loadModel(model, { kv: 'vec-d8b4' })).rejects.toThrow(
-      /profile only covers .*tq4-c.*Run: kvasir calibrate \S+ --codecs vec-d8b4 \(about/,
+      /profile only covers .*tq35-v.*Run: kvasir calibrate \S+ --codecs vec-d8b4 \(about/,
     );
     process.env.KVASIR_CACHE = await folder();
     await expect(loadModel(model, { kv: 'mead3' })).rejects.toThrow(
@@ -125,12 +125,12 @@ describe('a calibrated codec', () => {
     await expect(loadModel(model, { kv: 'vec-d8b12+recent8' })).rejects.toThrow(/--codecs vec-d8b12 \(about/);
   });
 
-  itAll('is evaluated at the same bits as the codec without a mean', async () => {
-    const args = ['eval', model, '--text', text, '--context', '384', '--kv', 'tq2,tq2-c', '--json'];
+  itAll('is evaluated at the same bits as the codec without a profile', async () => {
+    const args = ['eval', model, '--text', text, '--context', '384', '--kv', 'tq35,tq35-v', '--json'];
     const { stdout } = await kvasir(args, { kvasirCache });
-    const [, plain, centered] = JSON.parse(stdout);
-    expect(centered).toMatchObject({ kv: 'tq2-c', bits: plain.bits });
-    expect([centered.kld > 0, centered.kld === plain.kld]).toEqual([true, false]);
+    const [, plain, learned] = JSON.parse(stdout);
+    expect(learned).toMatchObject({ kv: 'tq35-v', bits: plain.bits });
+    expect([learned.kld > 0, learned.kld === plain.kld]).toEqual([true, false]);
   });
 
   it('finds a profile next to the model file, and rejects the profile of another model', async () => {
@@ -139,14 +139,14 @@ describe('a calibrated codec', () => {
     await copyFile(model, moved);
     await copyFile(path, join(dir, 'model.kvprofile'));
     process.env.KVASIR_CACHE = await folder();
-    await using loaded = await loadModel(moved, { kv: 'tq3-c', device: 'js' });
-    expect(loaded.plan.spec).toBe('tq3-c');
+    await using loaded = await loadModel(moved, { kv: 'tq35-v', device: 'js' });
+    expect(loaded.plan.spec).toBe('tq35-v');
     expect(existsSync(join(process.env.KVASIR_CACHE, 'profiles'))).toBe(false);
 
     const other = await writeTempModel(tinyModel({ tied: false, headDim: 32, context: 2048, bias: true, seed: 2 }));
-    await expect(loadModel(other, { kv: 'tq4-c', profile: path })).rejects.toThrow(UnsupportedError);
-    await expect(loadModel(other, { kv: 'tq4-c', profile: path })).rejects.toThrow(/is for another model/);
-    await expect(loadModel(other, { kv: 'tq4-c' })).rejects.toThrow(/kvasir calibrate/);
+    await expect(loadModel(other, { kv: 'tq35-v', profile: path })).rejects.toThrow(UnsupportedError);
+    await expect(loadModel(other, { kv: 'tq35-v', profile: path })).rejects.toThrow(/is for another model/);
+    await expect(loadModel(other, { kv: 'tq35-v' })).rejects.toThrow(/kvasir calibrate/);
     await using plain = await loadModel(other, { kv: 'tq4', device: 'js' });
     expect(plain.plan.bits).toBe(4.5);
   });

@@ -14,11 +14,11 @@ import { describeGpu } from './webgpu/gpu.ts';
 const SHAPE = { headDim: 64, heads: 2, kvHeads: 2, pageTokens: 32 };
 /** One codec per kind of page. */
 const SPECS = [
-  ...['f16', 'fp8', 'q8_0', 'q4_0', 'tq4-nc', 'tq2u', 'tq35', 'kivi2g32', 'kivi2g16-token/kivi2g16-channel'],
+  ...['f16', 'fp8', 'q8_0', 'q4_0', 'tq4', 'tq2u', 'tq35', 'kivi2g32', 'kivi2g16-token/kivi2g16-channel'],
   ...['oscar2g32', 'oscar2g32-xh', 'oaken', 'vec-d4b8', 'tri8i4/tq2', 'mead2', 'mead2u'],
 ];
 const REPRESENTATIVES = {
-  'tq4-nc': 'a norm per token',
+  tq4: 'a norm per token',
   kivi2g32: 'ranges over the tokens of a page',
   oscar2g32: 'norms and ranges',
   oaken: 'thresholds and outlier lists',

@@ -43,7 +43,7 @@ describe('calibrated codecs', () => {
   const learnedFor = (spec: string): KvLearned[] =>
     inputs.map(() => learn(spec, shape, { key: samples, value: samples }));
 
-  it.each(['mead2', 'vec-d4b8', 'tq4-c'])('%s takes what was learned of each layer', async spec => {
+  it.each(['mead2', 'vec-d4b8', 'tq35-v'])('%s takes what was learned of each layer', async spec => {
     const learned = learnedFor(spec);
     const [js, wasm] = await Promise.all(
       (['js', 'wasm'] as const).map(device => createCache(shape, spec, { device, threads: 2, learned })),
@@ -63,15 +63,15 @@ describe('calibrated codecs', () => {
   });
 
   it('takes a profile of the same shape', async () => {
-    const learned = learnedFor('tq4-c').map(({ key = {}, value = {} }) => ({ key, value }));
+    const learned = learnedFor('tq35-v').map(({ key = {}, value = {} }) => ({ key, value }));
     const profileShape = { layers, kvHeads, headDim, ropeFrequencies: [...shape.ropeFrequencies] };
     const profile = await decodeProfile(await encodeProfile({ ...content, shape: profileShape, learned }));
-    await using cache = await createCache(shape, 'tq4-c', { device: 'js', profile });
-    await using same = await createCache(shape, 'tq4-c', { device: 'js', learned });
+    await using cache = await createCache(shape, 'tq35-v', { device: 'js', profile });
+    await using same = await createCache(shape, 'tq35-v', { device: 'js', learned });
     const [a, b] = [cache.sequence(), same.sequence()];
     for (const sequence of [a, b]) await append(sequence, 0, 70);
     expect(await readAll(a)).toEqual(await readAll(b));
-    await expect(createCache(SHAPE, 'tq4-c', { device: 'js', profile })).rejects.toThrow(
+    await expect(createCache(SHAPE, 'tq35-v', { device: 'js', profile })).rejects.toThrow(
       /profile is for another model/,
     );
     await expect(createCache(shape, 'tq4', { profile, learned })).rejects.toThrow(/exclude each other/);
@@ -79,8 +79,8 @@ describe('calibrated codecs', () => {
 
   it('says what is missing', async () => {
     await expect(createCache(shape, 'mead2', { device: 'js' })).rejects.toThrow(UnsupportedError);
-    const learned = learnedFor('tq4-c').slice(1);
-    await expect(createCache(shape, 'tq4-c', { device: 'js', learned })).rejects.toThrow(
+    const learned = learnedFor('tq35-v').slice(1);
+    await expect(createCache(shape, 'tq35-v', { device: 'js', learned })).rejects.toThrow(
       /one entry per layer, 2; got 1/,
     );
   });

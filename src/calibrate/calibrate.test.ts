@@ -18,7 +18,7 @@ const options: CalibrateOptions = {
   tokens: 384,
   context: 192,
   samples: 64,
-  codecs: ['tq4-c'],
+  codecs: ['tq35-v'],
   device: 'wasm',
   threads: 1,
   workers: 0,
@@ -39,7 +39,7 @@ it('writes a profile that loadModel finds, and returns it', async () => {
     onProgress: now => progress.push(now),
   });
   expect(work).toMatchObject([
-    { tokens: 384, sources: [{ name: 'text 1', tokens: 384 }], context: 192, codecs: ['tq4-c'], layers: 2 },
+    { tokens: 384, sources: [{ name: 'text 1', tokens: 384 }], context: 192, codecs: ['tq35-v'], layers: 2 },
   ]);
   expect([...new Set(progress.map(({ stage }) => stage))]).toEqual(['reading', 'learning', 'probing']);
   expect(progress.find(({ stage }) => stage === 'learning')).toEqual({ stage: 'learning', done: 1, total: 4 });
@@ -47,11 +47,11 @@ it('writes a profile that loadModel finds, and returns it', async () => {
 
   const { path, profile } = result!;
   expect(profile).toEqual(await readProfile(path));
-  expect(profile.provenance).toMatchObject({ tokens: 384, context: 192, codecs: ['tq4-c'], version: packageVersion });
+  expect(profile.provenance).toMatchObject({ tokens: 384, context: 192, codecs: ['tq35-v'], version: packageVersion });
   await using loaded = await loadModel(model, { kv: 'auto-tq:3', device: 'js' });
   expect(loaded.plan.predicted).toBeGreaterThan(0);
-  await using withProfile = await loadModel(model, { kv: 'tq3-c', profile, device: 'js' });
-  expect(withProfile.plan.spec).toBe('tq3-c');
+  await using withProfile = await loadModel(model, { kv: 'tq35-v', profile, device: 'js' });
+  expect(withProfile.plan.spec).toBe('tq35-v');
 });
 
 it('is undefined when the signal aborts it, and the next call continues', async () => {
@@ -79,8 +79,8 @@ it('adds codecs to an existing profile', async () => {
   const out = join(await mkdtemp(join(tmpdir(), 'kvasir-out-')), 'b.kvprofile');
   const { profile: first } = (await calibrate(model, { ...options, out }))!;
   const { profile: both } = (await calibrate(model, { ...options, out, codecs: ['oaken'], probeTokens: 0 }))!;
-  expect(both.provenance.codecs).toEqual(['tq4-c', 'oaken']);
-  expect(Object.keys(both.learned[0].key).sort()).toEqual(['mean', 'oaken']);
+  expect(both.provenance.codecs).toEqual(['tq35-v', 'oaken']);
+  expect(Object.keys(both.learned[0].key).sort()).toEqual(['oaken', 'variance']);
   expect([both.sensitivities, both.measurements]).toEqual([first.sensitivities, first.measurements]);
   const { profile: anew } = (await calibrate(model, { ...options, out, codecs: undefined, probeTokens: 0 }))!;
   expect([anew.sensitivities, anew.measurements]).toEqual([{}, []]);

@@ -5,8 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { createCodec, learn } from '../codec/kv.ts';
-import { gaussianSamples } from '../codec/learned.ts';
+import { createCodec } from '../codec/kv.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
 import { measureDivergence } from '../eval/divergence.ts';
 import { choosePlan } from '../plan/auto.ts';
@@ -29,9 +28,7 @@ beforeAll(async () => {
   shape = planShape(file);
   const plan = createPlan('f16', shape);
   engine = await loadEngine(file, { plan, context: 256 }, { device: 'wasm', threads: 1, precise: true });
-  const samples = gaussianSamples({ headDim: shape.headDim, kvHeads: shape.kvHeads }, 64);
-  const learned = learn('tq4-c', shape, { key: samples, value: samples });
-  const layer = { key: learned.key ?? {}, value: learned.value ?? {} };
+  const layer = { key: {}, value: {} };
   content = { learned: [layer, layer], provenance: { samples: 64 }, sensitivities: {} } as unknown as ProfileContent;
 });
 afterAll(() => engine.dispose());
@@ -41,15 +38,15 @@ const options = async (): Promise<ProbeOptions> => ({
   scored,
   content,
   shape,
-  probedCodecs: ['tq4-c'],
+  probedCodecs: ['tq4'],
   checkpoint: await openCheckpoint(await mkdtemp(join(tmpdir(), 'kvasir-probe-'))),
   codecsHash: 'x',
 });
 
-/** The divergence of whole runs over the first 192 tokens, with one side of one layer in tq2-c and all else in f16. */
+/** The divergence of whole runs over the first 192 tokens, with one side of one layer in tq2 and all else in f16. */
 async function measureSide(layer: number, side: 'key' | 'value'): Promise<number> {
   const exact = createCodec('f16', shape);
-  const coded = createCodec(side === 'key' ? 'tq2-c/f16' : 'f16/tq2', shape, content.learned[layer]);
+  const coded = createCodec(side === 'key' ? 'tq2/f16' : 'f16/tq2', shape);
   const codecs = [0, 1].map(i => (i === layer ? coded : exact));
   const plan = createPlanFromCodecs('one side', { sink: 4, recent: 0, edge: 0 }, codecs);
   const [, { kld }] = await measureDivergence(engine, row, { plans: [plan], context: 192, from: 96, rows: 1 });
@@ -58,8 +55,8 @@ async function measureSide(layer: number, side: 'key' | 'value'): Promise<number
 
 it('sensitivities are the divergences of single sides, scaled so that the predicted divergence of a plan is its measured one', async () => {
   const measured = await probe(engine, await options());
-  expect(Object.keys(measured!.sensitivities)).toEqual(['tq2-c']);
-  const sensitivities = measured!.sensitivities['tq2-c'];
+  expect(Object.keys(measured!.sensitivities)).toEqual(['tq2']);
+  const sensitivities = measured!.sensitivities.tq2;
   const flat = sensitivities.flatMap(({ key, value }) => [key, value]);
   expect(flat).toHaveLength(4);
   for (const sensitivity of flat) expect(sensitivity).toBeGreaterThan(1e-6);

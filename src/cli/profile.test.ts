@@ -66,7 +66,7 @@ test('describes a file: model, text, codecs, measurements by bits, sensitive lay
     ]),
   );
   expect(out).toMatch(/^size +\d/m);
-  expect(out).toMatch(/^codecs .*tq4-c/m);
+  expect(out).toMatch(/^codecs .*tq35-v/m);
   expect(out).toMatch(/^not covered .*mead2.*--codecs/m);
   expect(out).toMatch(/mead1\.5 +1\.500 +\.04\nmead2 +2\.000 +\.02\nmead3 +3\.000 +\.007/);
   expect(out).toMatch(/layer +keys +values +share\n.*\n +1 .*96\.2%\n +0 /);
@@ -133,7 +133,7 @@ test('arrays of unexpected lengths are codecs that are not covered, not failures
     value: {},
   }));
   const rows = content.learned.map(() => ({ key: 1, value: 1 }));
-  const sensitivities = { mead2: rows, 'tq2-c': rows };
+  const sensitivities = { mead2: rows, tq2: rows };
   await profile(await put(await encodeProfile({ ...content, learned, sensitivities })));
   expect(out).toMatch(/^codecs +none$/m);
 });

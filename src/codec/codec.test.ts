@@ -12,8 +12,7 @@ const MORE_SPECS = [
   'tq4-n32',
   'tq4-haar',
   'tq4-r3-seed7',
-  'tq2-nc',
-  'tq3u-c-nc-n32',
+  'tq3u-raw-n32',
   'tq35-n32',
   'tq25-noqjl',
   'tq25-v-noqjl',
@@ -44,7 +43,7 @@ const MORE_SPECS = [
 const VARIANTS = {
   'tq4-haar': 'a dense rotation',
   'tq4-r3-seed7': 'another rotation',
-  'tq3u-c-nc-n32': 'a mean, corrected norms, f32 norms',
+  'tq3u-raw-n32': 'not centered, plain f32 norms',
   'tq25-v-noqjl': 'halves by variance, no sign bits',
   'kivi2g32-token': 'keys per token',
   'kivi2g32-channel': 'values per channel',

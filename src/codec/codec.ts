@@ -22,7 +22,7 @@ export interface Shape {
 export type Side = 'key' | 'value';
 
 export interface PageCodec {
-  /** Spec of this side, e.g. `tq4-nc`. */
+  /** Spec of this side, e.g. `tq4-raw`. */
   readonly spec: string;
   readonly shape: Shape;
   readonly pageBytes: number;

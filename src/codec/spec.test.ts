@@ -28,7 +28,7 @@ describe('a canonical spec round-trips', () => {
     'million-d4b8',
     'oaken',
     'tri12i4/tq2',
-    'tq4-c-nc',
+    'tq4-raw',
     'tq4-n32-haar-seed7',
     'tq4-r3',
     'tq35-noqjl',
@@ -36,7 +36,7 @@ describe('a canonical spec round-trips', () => {
     'oscar2g32-rot',
     'oscar2g32-scale-xh',
     'tq4+sink4+recent128+edge2',
-    'tq4/tq3-nc+sink0',
+    'tq4/tq3-raw+sink0',
   ])('%s', text => expect(roundTrip(text)).toBe(text));
 
   it('for any combination of family, variants and windows', () => {
@@ -64,8 +64,8 @@ describe('a canonical spec round-trips', () => {
 describe('equivalent specs have one canonical form', () => {
   it.each([
     ['tq4/tq4', 'tq4'],
-    ['tq4-nc-c', 'tq4-c-nc'],
-    ['tq4-c/tq4', 'tq4-c'],
+    ['tq4-haar-n32', 'tq4-n32-haar'],
+    ['q4_0-raw/q4_0', 'q4_0-raw'],
     ['tq4-r03', 'tq4-r3'],
     ['tq4+edge2+sink4', 'tq4+sink4+edge2'],
   ])('%s is %s', (text, canonical) => expect(roundTrip(text)).toBe(canonical));
@@ -83,12 +83,12 @@ describe('an invalid spec is an error that says what is valid', () => {
     ['', /Nearest/],
     ['tq4/tq9', /for the values in "tq4\/tq9".*Nearest/],
     ['tq4/tq3/tq2', /keys\/values/],
-    ['tq4-x', /no variant "-x".*-nc \(norm corrected/],
-    ['f16-nc', /no variant/],
-    ['tq4-nc-nc', /twice/],
+    ['tq4-x', /no variant "-x".*-raw \(as published/],
+    ['f16-raw', /no variant/],
+    ['tq4-n32-n32', /twice/],
     ['tq4-haar-r3', /exclude each other/],
     ['oscar2g32-rot-scale', /exclude each other/],
-    ['tq4/tq4-c', /keys only/],
+    ['q4_0/q4_0-raw', /keys only/],
     ['tq4+sinks4', /\+sink4, \+recent128 or \+edge2/],
     ['tq4+sink', /not a window/],
     ['tq4+sink4+sink8', /twice/],
@@ -117,8 +117,4 @@ describe('an invalid spec is an error that says what is valid', () => {
 it.each(['mead2', 'vec-d4b8', 'oaken'])('%s without learned data says how to get it', spec => {
   expect(() => createCodec(spec, { headDim: 64 })).toThrow(UnsupportedError);
   expect(() => createCodec(spec, { headDim: 64 })).toThrow(/is missing.*kvasir calibrate.*`learn`/);
-});
-
-it('a centered codec without a mean says how to get it', () => {
-  expect(() => createCodec('tq4-c', { headDim: 64 })).toThrow(/"mean" is missing.*kvasir calibrate.*`learn`/);
 });

@@ -2,7 +2,7 @@
  * The spec string, which names a codec in the API, the CLI, tests and files.
  *
  *   spec    = codec [ "/" codec ] { "+" window }     keys / values; a single codec is for both
- *   codec   = base { "-" variant }                   tq4-haar-n32
+ *   codec   = base { "-" variant }                   tq4-n32-haar
  *   window  = "sink" n | "recent" n | "edge" n       what stays f16: first tokens, last tokens, first and last layers
  *
  * formatSpec(parseSpec(text)) is canonical: parsing it gives the same spec.

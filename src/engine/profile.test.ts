@@ -29,7 +29,7 @@ beforeAll(async () => {
   await file.gguf.close();
   cache = await mkdtemp(join(tmpdir(), 'kvasir-cache-'));
   vi.stubEnv('KVASIR_CACHE', cache);
-  const { key = {}, value = {} } = placeholderLearned('tq4-c', planShape(file));
+  const { key = {}, value = {} } = placeholderLearned('tq35-v', planShape(file));
   const content = {
     ...smallContent,
     fingerprint: await modelFingerprint(file),
@@ -62,8 +62,8 @@ describe('a profile that is given', () => {
     const path = join(cache, 'a b.kvprofile');
     await writeFile(path, bytes);
     for (const profile of [pathToFileURL(path), new Blob([bytes])]) {
-      await using loaded = await load(model, 'tq4-c', profile);
-      expect([loaded.plan.spec, profileNotices(loaded)]).toEqual(['tq4-c', []]);
+      await using loaded = await load(model, 'tq35-v', profile);
+      expect([loaded.plan.spec, profileNotices(loaded)]).toEqual(['tq35-v', []]);
     }
   });
 
@@ -75,34 +75,34 @@ describe('a profile that is given', () => {
     await writeFile(join(folder, basename(model).replace('.gguf', '.kvprofile')), bytes);
     // Without a file, the one that is named after the model.
     for (const name of ['org/profiles', `org/profiles:${basename(model).replace('.gguf', '.kvprofile')}`]) {
-      await using loaded = await load(model, 'tq4-c', name);
-      expect(loaded.plan.spec).toBe('tq4-c');
+      await using loaded = await load(model, 'tq35-v', name);
+      expect(loaded.plan.spec).toBe('tq35-v');
     }
-    await expect(load(model, 'tq4-c', 'org/profiles:other.kvprofile')).rejects.toThrow(/for another model/);
-    await expect(load(model, 'tq4-c', 'org/none')).rejects.toThrow(
+    await expect(load(model, 'tq35-v', 'org/profiles:other.kvprofile')).rejects.toThrow(/for another model/);
+    await expect(load(model, 'tq35-v', 'org/none')).rejects.toThrow(
       "there is no file 'org/none', and no such profile in the hub cache: run kvasir pull MODEL --profile org/none, and",
     );
-    await expect(load(model, 'tq4-c', './none.kvprofile')).rejects.toThrow(/none\.kvprofile/);
+    await expect(load(model, 'tq35-v', './none.kvprofile')).rejects.toThrow(/none\.kvprofile/);
   });
 
   it('for another model, damaged or aborted is an error', async () => {
-    await expect(load(model, 'tq4-c', foreign)).rejects.toThrow(UnsupportedError);
+    await expect(load(model, 'tq35-v', foreign)).rejects.toThrow(UnsupportedError);
     await expect(load(model, 'tq4', foreign)).rejects.toThrow(/for another model/);
-    await expect(load(model, 'tq4-c', bytes.subarray(0, 100))).rejects.toThrow(FormatError);
+    await expect(load(model, 'tq35-v', bytes.subarray(0, 100))).rejects.toThrow(FormatError);
     const profile = 'http://127.0.0.1:1/m.kvprofile';
     await expect(loadModel(model, { profile, signal: AbortSignal.abort() })).rejects.toThrow(/abort/i);
   });
 
   it('serves a model without a path, whose shape is compared', async () => {
     const blob = new Blob([readFileSync(model)]);
-    await using loaded = await loadModel(blob, { kv: 'tq4-c', profile: new Blob([bytes]), device: 'js' });
-    expect(loaded.plan.spec).toBe('tq4-c');
+    await using loaded = await loadModel(blob, { kv: 'tq35-v', profile: new Blob([bytes]), device: 'js' });
+    expect(loaded.plan.spec).toBe('tq35-v');
   });
 });
 
 describe('a profile next to the model', () => {
   it('is used', async () => {
-    await using loaded = await load(await besideModel(bytes), 'tq4-c');
+    await using loaded = await load(await besideModel(bytes), 'tq35-v');
     expect(profileNotices(loaded)).toEqual([]);
   });
 
@@ -111,8 +111,8 @@ describe('a profile next to the model', () => {
     const notice = /m.kvprofile is not used: it was made for "test.gguf" \(cdcdcdcdcdcd\)/;
     await using loaded = await load(path, 'auto');
     expect(profileNotices(loaded)[0]).toMatch(notice);
-    await expect(load(path, 'tq4-c')).rejects.toThrow(/it has no profile. Run: kvasir calibrate/);
-    await expect(load(path, 'tq4-c')).rejects.toThrow(notice);
+    await expect(load(path, 'tq35-v')).rejects.toThrow(/it has no profile. Run: kvasir calibrate/);
+    await expect(load(path, 'tq35-v')).rejects.toThrow(notice);
     const text = 'Odin carried the mead of poetry home. '.repeat(4);
     const { notices } = await evaluate(path, { kv: ['auto'], text, context: 64, rows: 1, device: 'js' });
     expect(notices[0]).toMatch(notice);

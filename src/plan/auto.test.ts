@@ -17,7 +17,7 @@ const shape = { layers: 4, kvHeads: 2, headDim: 16, pageTokens: 128, ropeFrequen
 /** Equal layers, each twice as sensitive as the previous one, keys more than values. */
 function makeProfile(): Profile {
   const samples = gaussianSamples(shape, 512);
-  const both = ['mead2', 'mead2u', 'tq4-c'].map(spec => learn(spec, shape, { key: samples, value: samples }));
+  const both = ['mead2', 'mead2u', 'tq35-v'].map(spec => learn(spec, shape, { key: samples, value: samples }));
   const learned = {
     key: Object.assign({}, ...both.map(l => l.key)),
     value: Object.assign({}, ...both.map(l => l.value)),
@@ -42,7 +42,7 @@ function makeProfile(): Profile {
       version: '0',
     },
     learned: Array(shape.layers).fill(learned),
-    sensitivities: { mead2: sensitivities, 'tq2-c': sensitivities },
+    sensitivities: { mead2: sensitivities, tq2: sensitivities },
     measurements: [],
   };
 }

@@ -11,7 +11,13 @@ import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
 import { CapacityError, InputError, SpecError } from '../errors.ts';
 import { packedPages } from '../kernel/visibility.ts';
 import { formatBytes, formatCount } from '../units.ts';
-import { allocateMead, allocateTurboQuant, canAllocateMead, canAllocateTurboQuant, turboOverheadBits } from './allocate.ts';
+import {
+  allocateMead,
+  allocateTurboQuant,
+  canAllocateMead,
+  canAllocateTurboQuant,
+  turboOverheadBits,
+} from './allocate.ts';
 import {
   codecBits,
   codecsByLayer,

@@ -5,7 +5,7 @@ const SHAPE = { layers: 2, kvHeads: 2, headDim: 64 };
 const missing = (spec: string, ...codecs: string[]) => missingCodecs(placeholderForAll(codecs, SHAPE), spec, SHAPE);
 
 describe('what to calibrate for', () => {
-  it.each(['vec-d2b8', 'vec-d4b12', 'vec-d4b8', 'vec-d8b12', 'vec-d8b8', 'tq35-v', 'tq4-c'])(
+  it.each(['vec-d2b8', 'vec-d4b12', 'vec-d4b8', 'vec-d8b12', 'vec-d8b8', 'tq35-v', 'tq35-v'])(
     '%s, if it is missing',
     spec => {
       expect(missing(spec)).toBe(spec);

@@ -218,7 +218,8 @@ describe('attention on packed pages', () => {
       const learned = spec.split('/').map(side => {
         const [, dims, bits] = side.match(/d(\d+)b(\d+)/)!.map(Number);
         const books = side.endsWith('own') ? 16 / dims : 1;
-        return { [side]: normals(createRandom(bits), books * 2 ** bits * dims) };
+        const book = normals(createRandom(bits), books * 2 ** bits * dims);
+        return { [side]: book, [`${side}.centered`]: book };
       });
       const codec = createCodec(spec, shape, { key: learned[0], value: learned[1] });
       // Two pages: each vector is compared with up to 65,536 others.

@@ -90,7 +90,7 @@ suite(`kernels for subgroups of 32 lanes compile (not run)${typeof found === 'st
   it.each([64, 128, 256])('rotations of %i dims', async headDim => {
     const flags = { matrix: true, signs: true, perHead: false };
     for (const mean of [false, true]) {
-      const domain = { headDim, codedDim: headDim, heads: 8, kvHeads: 2, ...flags, mean };
+      const domain = { headDim, codedDim: headDim, heads: 8, kvHeads: 2, ...flags, mean, centered: mean };
       for (const int8 of [false, true]) {
         expect(await compile(transformQueryOneSubgroup(domain, int8, true))).toEqual([]);
         expect(await compile(combineSplitsHadamard(domain, int8, true))).toEqual([]);

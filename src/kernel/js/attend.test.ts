@@ -75,11 +75,11 @@ describe('attend', () => {
     expect(Math.max(...actual.map((x, i) => Math.abs(x - expected[i])))).toBeLessThanOrEqual(TOLERANCE);
   });
 
-  it('adds the contribution of the mean to scores of centered keys', () => {
+  it('adds the contribution of the mean of a page to scores of centered keys', () => {
     const random = createRandom(8);
     const width = SHAPE.headDim * SHAPE.kvHeads;
     const mean = normals(random, width).map(x => 3 * x);
-    const codec = createCodec('tq4-c', SHAPE, { key: { mean } });
+    const codec = createCodec('tq4', SHAPE);
     const keys = normals(random, 300 * width).map((x, i) => x + mean[i % width]);
     const values = normals(random, 300 * width);
     const query = normals(random, HEADS * SHAPE.headDim);

@@ -180,12 +180,13 @@ export class Attention {
 
   private transformOf(codec: GpuCodec): CodecTransform {
     const { headDim, kvHeads } = this.shape;
-    const { codedDim, queryMatrix, mean } = codec.layout;
+    const { codedDim, queryMatrix, mean, meansOffset } = codec.layout;
     const flags = {
       matrix: queryMatrix !== undefined,
       signs: codec.signs !== undefined,
       perHead: codec.perHead,
       mean: mean !== undefined,
+      centered: meansOffset !== undefined,
     };
     return { headDim, codedDim, heads: this.heads, kvHeads, ...flags };
   }
@@ -323,7 +324,7 @@ export class Attention {
   ): Dispatch & { queries: GPUBuffer } {
     const { group, kvHeads, subgroupSize } = this.shape;
     const queries = this.gpu.scratch('queries', 4 * q.rows * this.heads * words);
-    const tables = [key.signs ?? key.transposed, key.mean].filter(buffer => buffer !== undefined);
+    const tables = [key.signs ?? key.transposed].filter(buffer => buffer !== undefined);
     const { count } = batch.rows;
     const batchSize = batchSizeOf(count);
     const codecTransform = this.transformOf(key);

@@ -111,7 +111,7 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (l
         ? pageRelativeKeys(name, layout, shape, perHead)
         : floatPageKeys(name, layout, shape),
       values: floatPageValues(name, layout, shape),
-      oneSubgroupKeys: first(ONE_SUBGROUP_KEYS) ?? floatRowKeys(layout, shape),
+      oneSubgroupKeys: withMeans(first(ONE_SUBGROUP_KEYS) ?? floatRowKeys(layout, shape), layout, shape),
       oneSubgroupValues: first(ONE_SUBGROUP_VALUES) ?? floatRowValues(layout, shape),
       fourSubgroupKeys: first(FOUR_SUBGROUP_KEYS),
       fourSubgroupValues: first(FOUR_SUBGROUP_VALUES),
@@ -128,6 +128,18 @@ export function createCodecs(gpu: Gpu, shape: AttendShape, precise: boolean): (l
     codecs.set(layout, codec);
     return codec;
   };
+}
+
+/** The stage for centered pages: after an int8 query come its floats. */
+function withMeans(
+  stage: oneSubgroup.KeyStage | undefined,
+  { meansOffset: offset }: PageLayout,
+  { headDim: dims }: AttendShape,
+): oneSubgroup.KeyStage | undefined {
+  if (!stage || offset === undefined) return stage;
+  const { queryWords, int8 } = stage;
+  const means = { dims, offset, floatQuery: int8 ? queryWords : 0 };
+  return { ...stage, means, queryWords: queryWords + (int8 ? dims : 0) };
 }
 
 /** Kernels contain the layout and its levels; matrices, means and learned tables are bound instead. */

@@ -10,7 +10,7 @@ import type { GpuCodec } from './codecs.ts';
 import type { Gpu } from './gpu.ts';
 import type { Kernel } from './kernel.ts';
 import { pack, WORDS_PER_REQUEST, wordsPerPage } from './kernels/pack.ts';
-import { quantizeKernels, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
+import { meanWorkgroups, quantizeKernels, storeMeans, tokensPerWorkgroup, transformVectors } from './kernels/seal.ts';
 import { sumErrors } from './kernels/seal-learned.ts';
 import type { PageShape } from './kernels/shape.ts';
 import { cosSin } from './kernels/snippets.ts';
@@ -18,6 +18,8 @@ import { bufferForWriting, gpuBlock, tailPool, tailSlots } from './tensor.ts';
 
 interface Steps {
   transform: Kernel;
+  /** For centered pages. */
+  storeMeans?: Kernel;
   quantize: ReturnType<typeof quantizeKernels>;
   pack: Kernel;
 }
@@ -58,7 +60,8 @@ export class Sealing {
     const steps = this.steps.get(gpuCodec) ?? {
       transform: transformVectors(layout, this.shape),
       quantize: quantizeKernels(name, layout, this.shape),
-      pack: pack(name, layout, pageBytes, this.shape),
+      storeMeans: layout.meansOffset === undefined ? undefined : storeMeans(layout, this.shape),
+      pack: pack(name, layout, bytesToPack(layout, pageBytes), this.shape),
     };
     this.steps.set(gpuCodec, steps);
     return steps;
@@ -83,12 +86,21 @@ export class Sealing {
     const transformBuffers = [gpu.arena, tail.buffers[layer], ...tables, y];
     const transformParams = [table, tail.strides[layer], side, view.shape.tailTokens];
     gpu.run(steps.transform, transformParams, transformBuffers, transformGroups);
+    const leafPool = gpuBlock(leaf).pool.buffers[part];
+    if (steps.storeMeans)
+      gpu.run(
+        steps.storeMeans,
+        [table],
+        [gpu.arena, y, leafPool],
+        [meanWorkgroups(this.shape), kvHeads, requests.length],
+      );
     const more = [gpuCodec.residual, gpuCodec.tables].filter(buffer => buffer !== undefined);
     for (const { kernel, groups } of steps.quantize)
       gpu.run(kernel, [0], [y, codes, scalars, ...more], [groups[0], groups[1] ?? 1, requests.length]);
     const columnTable = steps.pack.buffers.length > 4 ? [gpuCodec.tables!] : [];
-    const packBuffers = [gpu.arena, codes, scalars, ...columnTable, gpuBlock(leaf).pool.buffers[part]];
-    gpu.run(steps.pack, [table], packBuffers, [Math.ceil(codec.pageBytes / 4 / 64), 1, requests.length]);
+    const packBuffers = [gpu.arena, codes, scalars, ...columnTable, leafPool];
+    const packWords = Math.ceil(bytesToPack(layout, codec.pageBytes) / 4);
+    gpu.run(steps.pack, [table], packBuffers, [Math.ceil(packWords / 64), 1, requests.length]);
     if (!tracksError(layout.encoding)) return;
     // Every sequence has its own buffer for errors.
     requests.forEach(({ view: { shape, errors }, page }, i) => {
@@ -125,6 +137,9 @@ export class Sealing {
     return gpu.writeToArena(words).word;
   }
 }
+
+/** The means of a page, which are after its other fields, are already there. */
+const bytesToPack = ({ meansOffset }: PageLayout, pageBytes: number) => meansOffset ?? pageBytes;
 
 /** Requests of one plan whose blocks are in the same pools, at most MAX_PAGES together. */
 function groupRequests(requests: readonly SealRequest[]): SealRequest[][] {

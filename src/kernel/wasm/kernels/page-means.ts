@@ -21,7 +21,11 @@ export function storeMeans(
   if (meansOffset === undefined) return;
   const mean = k.i32(meanAddress(meansOffset, headDim, page, head));
   const [sum, at] = [k.v128(), k.i32()];
-  const eachToken = (emit: () => void) => k.for(0, pageTokens, 1, () => (emit(), k.increment(at, 4 * headDim)));
+  const eachToken = (emit: () => void) =>
+    k.for(0, pageTokens, 1, () => {
+      emit();
+      k.increment(at, 4 * headDim);
+    });
   k.for(0, 4 * headDim, 16, i => {
     k.set(sum, v128.zero);
     k.set(at, i32.add(y, i));

@@ -38,14 +38,16 @@ export interface Floats {
 
 interface Query {
   queryWords: number;
-  /** Dim n of a query in `queries`, and the constant of its scores. */
+  /** Dim n of a query in `queries`. */
   at: string;
-  constant: string;
+  /** For centered pages: the byte offset of their means, and dims per mean. */
+  means?: { offset: number; dims: number };
 }
 
 const queryText = (dim: number, Q: number, by: Floats['by']) => {
   const vectors = by === 'eight' ? 2 * Math.ceil(dim / 8) * Q : dim * Math.ceil(Q / 4);
-  return `var<workgroup> query: array<vec4f, ${vectors}>;\nvar<workgroup> constants: array<f32, ${Q}>;`;
+  // What a mean adds to the scores of a page; 0 without one.
+  return `var<workgroup> query: array<vec4f, ${vectors}>;\nvar<workgroup> mean_scores: array<f32, ${Q}>;`;
 };
 
 /** Dim n of query q in workgroup memory. */
@@ -77,6 +79,14 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
       }
       ${each(rounds, k => each(Q, q => `store_sum(part, ${q}, t${k}, a${k}_${q});`, ' '))}
     }`;
+  const meanScores = (Q: number, { offset, dims }: NonNullable<Query['means']>) => `
+    for (var q = lane; q < ${Q}; q += ${WORKGROUP_SIZE}) {
+      var sum = 0.0;
+      for (var n = 0u; n < ${dims}; n++) {
+        sum = fma(read_f16(${pageStart('key')} + ${offset} + 2 * (head * ${dims} + n)), ${queryComponent(floats, Q)}, sum);
+      }
+      mean_scores[q] = sum;
+    }`;
   const fours = (Q: number) => `{
       let part = lane / 32;
       ${each(chunks, c => `let g${c} = min(lane % 32 + ${32 * c}, ${P / 4 - 1}u); ${each(Q, q => `var a${c}_${q} = vec4f(0.0);`, ' ')}`)}
@@ -94,15 +104,14 @@ export function floatKeys(floats: Floats, query: Query): KeyStage {
     name,
     dim: C,
     queryWords: query.queryWords,
-    loadedWords: C + 1,
+    loadedWords: C,
     parts: PARTS,
     setup: floats.setup,
-    begin: () => floats.begin,
+    begin: Q => `${floats.begin} ${query.means ? meanScores(Q, query.means) : ''}`,
     text: Q => `${floats.text}\n${queryText(C, Q, by)}`,
-    load: Q =>
-      `if (n < ${C}) { ${queryComponent(floats, Q)} = ${query.at}; } else { constants[q] = ${query.constant}; }`,
+    load: Q => `${queryComponent(floats, Q)} = ${query.at};`,
     sums: by === 'eight' ? eights : fours,
-    score: () => `fma(dots, ${scale}, vec4f(constants[q]))`,
+    score: () => `fma(dots, ${scale}, vec4f(mean_scores[q]))`,
   };
 }
 
@@ -213,9 +222,9 @@ function pageFloats(side: 'key' | 'value', name: string, layout: PageLayout, sha
 
 export const floatPageKeys = (name: string, layout: PageLayout, shape: PageShape): KeyStage =>
   floatKeys(pageFloats('key', name, layout, shape), {
-    queryWords: layout.codedDim + 1,
+    queryWords: layout.codedDim,
     at: 'bitcast<f32>(queries[origin + n])',
-    constant: `bitcast<f32>(queries[origin + ${layout.codedDim}])`,
+    means: layout.meansOffset === undefined ? undefined : { offset: layout.meansOffset, dims: shape.headDim },
   });
 
 export const floatPageValues = (name: string, layout: PageLayout, shape: PageShape): ValueStage =>
@@ -281,7 +290,7 @@ export function pageRelativeKeys(name: string, layout: PageLayout, shape: PageSh
     sums: fromCoefficients?.sums ?? keys.sums,
     begin: Q => `
     ${floats.begin}
-    ${pageRelative.begin(Q, `${queryComponent(floats, Q)} = sum;`, 'constants[q] = sum;')}
+    ${pageRelative.begin(Q, `${queryComponent(floats, Q)} = sum;`, 'mean_scores[q] = sum;')}
     workgroupBarrier();`,
   };
 }

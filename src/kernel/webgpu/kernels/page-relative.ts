@@ -32,10 +32,10 @@ var<workgroup> rotated: array<f32, ${Q * D}>;
 var<workgroup> mean_sums: array<vec4f, ${Q * 8}>;
 ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
     /**
-     * Runs `store` for every coded dim n of every query q, with the value in `sum`; then `constant` with what the mean
+     * Runs `store` for every coded dim n of every query q, with the value in `sum`; then `storeMean` with what the mean
      * adds.
      */
-    begin: (Q: number, store: string, constant: string) => /* wgsl */ `
+    begin: (Q: number, store: string, storeMean: string) => /* wgsl */ `
     for (var n = lane; n < ${(Q * D) / 2}; n += ${WORKGROUP_SIZE}) {
       let pair = n % ${D / 2};
       var both = vec2f(raw_query[2 * n], raw_query[2 * n + 1]);
@@ -77,7 +77,7 @@ ${queryMatrix ? blockOf(diagonalBlocks) : ''}`,
       var all = mean_sums[8 * q];
       for (var n = 1u; n < 8; n++) { all += mean_sums[8 * q + n]; }
       let sum = (all.x + all.y) + (all.z + all.w);
-      ${constant}
+      ${storeMean}
     }`,
   };
 }

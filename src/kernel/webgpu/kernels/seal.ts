@@ -1,6 +1,6 @@
 /**
- * Sealing: encodes pages of f16 tails in three steps, each one dispatch for all pages. `transformVectors` transforms vectors into the codec's domain,
- * `quantizeKernels` computes codes (one word each) and the bits of scalars, `pack` (pack.ts) packs them into the page.
+ * Sealing: encodes pages of f16 tails in three steps, each one dispatch for all pages. `transformVectors` transforms vectors into the codec's domain
+ * (and `storeMeans` centers them), `quantizeKernels` computes codes (one word each) and the bits of scalars, `pack` (pack.ts) packs them into the page.
  * Follows codec/ step by step.
  */
 
@@ -100,6 +100,43 @@ fn main(group: vec3u, lane: u32) {
 }`,
   };
 }
+
+/** Centered pages: stores the mean of the page's vectors, and subtracts it from y as stored. Two dims per invocation. */
+export function storeMeans(layout: PageLayout, shape: PageShape): Kernel {
+  const { headDim: D, kvHeads, pageTokens: P } = shape;
+  const place = `(data[p.table + page * ${WORDS_PER_REQUEST} + 4] + ${layout.meansOffset}) / 4`;
+  return {
+    name: `store means ${D} ${kvHeads} ${P} ${layout.meansOffset}`,
+    summary: 'Sealing, step 1: stores the means of a page and subtracts them.',
+    params: u32('table'),
+    buffers: [readBuffer('data', 'u32'), writeBuffer('y', 'f32'), writeBuffer('pool', 'u32')],
+    size: SIZE,
+    body: ofEveryPage(
+      /* wgsl */ `
+${toF16}
+fn subtract_mean(first: u32) -> u32 {
+  var sum = 0.0;
+  for (var t = 0u; t < ${P}; t++) { sum += y[first + t * ${D}]; }
+  let bits = to_f16(sum / ${P});
+  let mean = unpack2x16float(bits).x;
+  for (var t = 0u; t < ${P}; t++) { y[first + t * ${D}] -= mean; }
+  return bits;
+}
+fn main(group: vec3u, lane: u32) {
+  let n = group.x * ${SIZE} + lane;
+  let head = group.y;
+  if (n >= ${D / 2}) { return; }
+  let first = head * ${P * D} + 2 * n;
+  pool[${place} + head * ${D / 2} + n] = subtract_mean(first) | (subtract_mean(first + 1) << 16);
+}`,
+      layout,
+      shape,
+    ),
+  };
+}
+
+/** Workgroups of `storeMeans` per head. */
+export const meanWorkgroups = ({ headDim }: PageShape): number => Math.ceil(headDim / 2 / SIZE);
 
 const buffers = [writeBuffer('y', 'f32'), writeBuffer('codes', 'u32'), writeBuffer('scalars', 'u32')];
 

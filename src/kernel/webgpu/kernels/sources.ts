@@ -151,7 +151,6 @@ export function attendF16(shape: AttendShape, rows: number, parts: number): Kern
       keys: floatKeys(floats('key'), {
         queryWords: D,
         at: 'bitcast<f32>(queries[origin + n]) * p.scale',
-        constant: '0.0',
       }),
       values: floatValues(floats('value')),
       begin: `${reader.begin}

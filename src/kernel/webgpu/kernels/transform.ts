@@ -25,10 +25,22 @@ export interface CodecTransform {
   signs: boolean;
   perHead: boolean;
   mean: boolean;
+  /** Whether pages are centered, so that attention needs queries in floats. */
+  centered: boolean;
 }
 
-export const transformName = ({ headDim, codedDim, heads, kvHeads, matrix, signs, perHead, mean }: CodecTransform) =>
-  `${headDim}/${codedDim} ${heads}/${kvHeads}${signs ? ' signs' : matrix ? ' matrix' : ''}${perHead ? ' per head' : ''}${mean ? ' mean' : ''}`;
+export const transformName = ({
+  headDim,
+  codedDim,
+  heads,
+  kvHeads,
+  matrix,
+  signs,
+  perHead,
+  mean,
+  centered,
+}: CodecTransform) =>
+  `${headDim}/${codedDim} ${heads}/${kvHeads}${signs ? ' signs' : matrix ? ' matrix' : ''}${perHead ? ' per head' : ''}${mean ? ' mean' : ''}${centered ? ' centered' : ''}`;
 
 /**
  * Terms and states loaded before the first is used, to hide latency. With many rows other workgroups hide it, and fewer
@@ -44,8 +56,12 @@ export const batchSizeOf = (rows: number): BatchSize => (rows < MANY_ROWS ? 'few
 /** Query heads per workgroup, all of one KV head: they share the loads of the matrix. */
 export const headsPerWorkgroup = (group: number): number => [4, 3, 2].find(n => group % n === 0) ?? 1;
 
-/** Words per int8 query: four dims per word, then its scale, the sum of its words and the constant. */
-export const int8Words = (dim: number): number => dim / 4 + 3;
+/** Words per int8 query: four dims per word, then its scale and the sum of its words. */
+export const int8Words = (dim: number): number => dim / 4 + 2;
+
+/** Words per transformed query: floats, or int8 words, which are followed by the floats for centered pages. */
+export const queryWords = ({ headDim, codedDim, centered }: CodecTransform, int8: boolean): number =>
+  int8 ? int8Words(codedDim) + (centered ? headDim : 0) : codedDim;
 
 /** Neighbouring values of a matrix row per lane. */
 const widthOf = (to: number) => (to % 4 === 0 ? 4 : 1);
@@ -113,17 +129,21 @@ fn reduce_head(lane: u32, value: f32, add: bool) -> f32 {
 
 /**
  * Transforms scaled queries, one workgroup per row and some heads: to floats, or to int8 (four per word, then scale and
- * sum); then the constant of their scores (the mean's share). The matrix is transposed, [dim][coded dim], so that
- * neighbouring lanes read neighbouring values. For signed Hadamard transforms see one-subgroup/transform-query.ts and
+ * sum, and floats for centered pages). The matrix is transposed, [dim][coded dim], so that neighbouring lanes read
+ * neighbouring values. For signed Hadamard transforms see one-subgroup/transform-query.ts and
  * four-subgroups/combine-splits.ts.
  */
 export function transformQuery(d: CodecTransform, int8: boolean, batchSize: BatchSize): Kernel {
   const { headDim: D, codedDim: C, heads, kvHeads } = d;
   const G = headsPerWorkgroup(heads / kvHeads);
-  const words = int8 ? int8Words(C) : C + 1;
+  const words = queryWords(d, int8);
   const y = d.matrix ? 'y' : 'x';
-  const floats = `for (var at = lane; at < ${G * C}; at += ${TRANSFORM_WORKGROUP_SIZE}) {
-    queries[to + at / ${C} * ${words} + at % ${C}] = bitcast<u32>(${at(y, 'at')});
+  /** The first `dims` of each query, from word `first` on. */
+  const floats = (
+    dims: number,
+    first: number,
+  ) => `for (var n = lane; n < ${G * dims}; n += ${TRANSFORM_WORKGROUP_SIZE}) {
+    queries[to + n / ${dims} * ${words} + ${first} + n % ${dims}] = bitcast<u32>(${at(y, `n / ${dims} * ${C} + n % ${dims}`)});
   }`;
   const share = lanesPerHead(G);
   const integers = /* wgsl */ `
@@ -149,7 +169,12 @@ export function transformQuery(d: CodecTransform, int8: boolean, batchSize: Batc
     name: `transform query ${transformName(d)}${int8 ? ' int8' : ''} ${batchSize}`,
     summary: 'Transforms queries into the domain of the packed keys.',
     params: [...u32('table', 'rows'), ...f32('scale')],
-    buffers: [readBuffer('data', 'u32'), readBuffer('q', 'f32'), ...tables(d, C), writeBuffer('queries', 'u32')],
+    buffers: [
+      readBuffer('data', 'u32'),
+      readBuffer('q', 'f32'),
+      ...tables({ ...d, mean: false }, C),
+      writeBuffer('queries', 'u32'),
+    ],
     size: TRANSFORM_WORKGROUP_SIZE,
     body: /* wgsl */ `
 ${rowsOf('x', G * D)}
@@ -162,13 +187,9 @@ fn main(group: vec3u, lane: u32) {
   let to = (row * ${heads} + group.x * ${G}) * ${words};
   for (var i = lane; i < ${G * D}; i += ${TRANSFORM_WORKGROUP_SIZE}) { x[i / 4][i % 4] = q[at + i] * p.scale; }
   workgroupBarrier();
-  if (lane < ${G}) {
-    var sum = 0.0;
-    ${d.mean ? `for (var i = 0u; i < ${D}; i++) { sum = fma(mean[kv * ${D} + i], ${at('x', `lane * ${D} + i`)}, sum); }` : ''}
-    queries[to + lane * ${words} + ${words - 1}] = bitcast<u32>(sum);
-  }
   ${d.matrix ? 'transform(kv, lane);' : ''}
-  ${int8 ? integers : floats}
+  ${int8 ? integers : floats(C, 0)}
+  ${int8 && d.centered ? floats(D, int8Words(C)) : ''}
 }`,
   };
 }

@@ -102,7 +102,7 @@ export function affineKeys(name: string, layout: PageLayout, shape: PageShape): 
   return {
     name: `channels ${name}`,
     dim: D,
-    queryWords: D + 1,
+    queryWords: D,
     scratchVectors: Q => groups * words * vectors(Q),
     text: () => '',
     load: Q =>
@@ -142,8 +142,5 @@ export function affineKeys(name: string, layout: PageLayout, shape: PageShape): 
       const score = `fma(${dots(0, q)}, vec4f(${queryScaleOf(q)}), vec4f(${component('added', q)}))`;
       return norms ? `fma(keyNorms0, ${score}, ${plus ?? 'vec4f(0.0)'})` : addTerm(score, plus);
     },
-    // Loaded at the end, to hold no register until then.
-    constant: v =>
-      `bitcast<vec4f>(vec4u(${each(4, k => `queries[query_origin(item, head, ${4 * v + k}u) + ${D}]`, ', ')}))`,
   };
 }

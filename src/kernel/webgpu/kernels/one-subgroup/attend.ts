@@ -15,6 +15,7 @@
 
 import { type Kernel, readBuffer, u32, usedBuffers, writeBuffer } from '../../kernel.ts';
 import { type AttendShape, ITEM_WORDS, MASKED, type SourceOf } from '../attend.ts';
+import { pageStart } from '../names.ts';
 import { each, maxOf4 } from '../snippets.ts';
 import { stateFloats } from '../transform.ts';
 import {
@@ -93,6 +94,15 @@ interface Stage {
   loadConstants?(tokens: Tokens): string;
 }
 
+/** The means of centered pages (codec/centered.ts). */
+export interface PageMeans {
+  dims: number;
+  /** Byte offset in a page. */
+  offset: number;
+  /** The first word of a transformed query in floats. */
+  floatQuery: number;
+}
+
 export interface KeyStage extends Stage {
   /** Statements at the start of a page; may contain barriers. */
   begin?(Q: number): string;
@@ -109,8 +119,8 @@ export interface KeyStage extends Stage {
   sums(Q: number): string;
   /** Scores (to the base 2) from the dot products, plus a term. */
   score(q: number, c: number, plus?: string): string;
-  /** A constant of all scores of the queries in vec4 v, to the base e. */
-  constant?(v: number): string;
+  /** For centered pages. */
+  means?: PageMeans;
 }
 
 export interface ValueStage extends Stage {
@@ -143,6 +153,15 @@ export interface Source extends SourceOf<KeyStage, ValueStage> {
   rounds: string;
 }
 
+/** What the mean of the page adds to the scores of each query. Lanes have pairs of dims. */
+const meanScores = (Q: number, { dims, offset, floatQuery }: PageMeans): string => `
+    ${each(vectors(Q), v => `var mean_score${v} = vec4f(0.0);`, ' ')}
+    for (var n = lane; n < ${dims / 2}; n += ${LANES}) {
+      let mean = unpack2x16float(pool[(${pageStart('key')} + ${offset}) / 4 + head * ${dims / 2} + n]);
+      ${each(Q, q => `${component('mean_score', q)} += dot(mean, bitcast<vec2f>(vec2u(${each(2, k => `queries[${queryOrigin(q)} + ${floatQuery + k} + 2 * n]`, ', ')})));`)}
+    }
+    ${each(vectors(Q), v => `mean_score${v} = reduce_add(mean_score${v}) * ${LOG2E};`, ' ')}`;
+
 /** Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source]. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
   const { group: G, kvHeads, subgroupSize } = shape;
@@ -163,9 +182,13 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   };
   // Lanes without a token of a short page always mask.
   const allVisible = P % (4 * LANES) === 0 ? source.allVisible : 'false';
+  const plus = (c: number, q: number) =>
+    [...(values.tokenFactor ? [`logs${c}`] : []), ...(keys.means ? [`vec4f(${component('mean_score', q)})`] : [])].join(
+      ' + ',
+    );
   const scores = (c: number) => `
     ${values.tokenFactor ? `let factors${c} = max(${values.tokenFactor(c)}, vec4f(${MIN_TOKEN_FACTOR})); let logs${c} = log2(factors${c});` : ''}
-    ${each(Q, q => `var s${c}_${q} = ${keys.score(q, c, values.tokenFactor && `logs${c}`)};`)}
+    ${each(Q, q => `var s${c}_${q} = ${keys.score(q, c, plus(c, q) || undefined)};`)}
     if (!(${allVisible})) {
       ${each(rows, row => `let visible${row} = ${visible(row, c)};`)}
       ${each(Q, q => `s${c}_${q} = select(vec4f(${MASKED}), s${c}_${q}, visible${Math.floor(q / G)});`)}
@@ -224,6 +247,7 @@ fn main(group: vec3u, local_index: u32) {
     ${source.begin}
     ${keys.loadConstants?.(tokens) ?? ''}
     ${values.loadConstants?.(tokens) ?? ''}
+    ${keys.means ? meanScores(Q, keys.means) : ''}
     ${keys.begin?.(Q) ?? ''}
     // 1. dot products of the keys with all queries
     ${keys.sums(Q)}
@@ -247,7 +271,7 @@ fn main(group: vec3u, local_index: u32) {
     ${values.accumulate(Q, tokens)}
   }
 
-  ${each(V, v => `l${v} = reduce_add(l${v}); m${v} = m${v} * ${LN2}${keys.constant ? ` + ${keys.constant(v)}` : ''};`, ' ')}
+  ${each(V, v => `l${v} = reduce_add(l${v}); m${v} = m${v} * ${LN2};`, ' ')}
   ${values.finish?.(Q) ?? ''}
   ${
     values.sharedSums

@@ -14,18 +14,7 @@ import { encodingTableOffset } from '../tables.ts';
 import { int8Words } from '../transform.ts';
 import { addTerm, type KeyStage, type ValueStage } from './attend.ts';
 import { loadQueries, queryDeclaration, queryWord } from './int8-queries.ts';
-import {
-  component,
-  dots,
-  FOUR,
-  output,
-  pageFactor,
-  probabilities,
-  queryConstant,
-  queryScaleOf,
-  rescale,
-  vectors,
-} from './names.ts';
+import { component, dots, FOUR, output, pageFactor, probabilities, queryScaleOf, rescale, vectors } from './names.ts';
 import { quantizedProbabilities, sumsOfWords } from './quantized-probabilities.ts';
 import { LANES } from './subgroup.ts';
 
@@ -74,7 +63,6 @@ export function codebookKeys(name: string, layout: PageLayout, shape: PageShape)
     }
     ${each(Q, q => `let ${dots(0, q)} = vec4f(vec4i(${each(4, j => component(`d${j}_`, q), ', ')}));`)}`,
     score: (q, _, plus) => addTerm(`${dots(0, q)} * vec4f(${queryScaleOf(q)} * key_unit)`, plus),
-    constant: v => queryConstant(v),
   };
 }
 

@@ -21,7 +21,7 @@ import {
   type ValueStage,
   vec4Of,
 } from './attend.ts';
-import { component, dots, pageFactor, probabilities, queryConstant, queryOrigin, rescaleOf, vectors } from './names.ts';
+import { component, dots, pageFactor, probabilities, queryOrigin, rescaleOf, vectors } from './names.ts';
 import { reduceScatter } from './reduce-scatter.ts';
 import { LANES } from './subgroup.ts';
 
@@ -48,11 +48,10 @@ export interface Rows {
   text?: string;
 }
 
-/** Dim n of a query, and the constant of its scores. */
+/** Dim n of a query. */
 interface Queries {
   words: number;
   at(origin: string, n: string): string;
-  constant?(origin: string): string;
 }
 
 /** Groups of eight dims per lane, and lanes per row. The sums have the same bits either way. */
@@ -121,12 +120,10 @@ export function rowKeys(rows: Rows, queries: Queries): KeyStage {
           ? queries.at(queryOrigin(q), n)
           : `select(0.0, ${queries.at(queryOrigin(q), `min(${n}, ${D - 1}u)`)}, ${n} < ${D})`;
       return `
-  ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vec4Of(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}
-  ${each(vectors(Q), v => `let ${queryConstant(v)} = vec4f${vec4Of(Q, v, q => queries.constant?.(queryOrigin(q)) ?? '0.0')};`)}`;
+  ${each(8 * eights, i => each(vectors(Q), v => `let x${i}_${v} = ${rows.unit} * vec4f${vec4Of(Q, v, q => number(q, `(${first(i >> 3)} + ${i & 7})`))};`, ' '))}`;
     },
     sums,
     score: (q, c, plus) => addTerm(`${dots(c, q)}`, plus),
-    constant: v => queryConstant(v),
   };
 }
 
@@ -243,9 +240,8 @@ export function floatRowKeys(layout: PageLayout, shape: PageShape): KeyStage | u
   if (!rows) return undefined;
   const { codedDim } = layout;
   return rowKeys(rows, {
-    words: codedDim + 1,
+    words: codedDim,
     at: (origin, n) => `bitcast<f32>(queries[${origin} + ${n}]) * ${LOG2E}`,
-    constant: origin => `bitcast<f32>(queries[${origin} + ${codedDim}])`,
   });
 }
 

@@ -22,7 +22,6 @@ import {
   output,
   pageFactor,
   probabilities,
-  queryConstant,
   queryOrigin,
   queryScale,
   queryScaleOf,
@@ -146,10 +145,9 @@ fn shifted_word(from_word: u32, n: u32, bytes: u32) -> u32 {
   }`
       : ''
   }
-  ${each(vectors(Q), v => `let ${queryScale(v)} = ${LOG2E} * bitcast<vec4f>(vec4u${vec4Of(Q, v, q => query(q, `${D / 4}`))}); let ${queryConstant(v)} = bitcast<vec4f>(vec4u${vec4Of(Q, v, q => query(q, `${D / 4 + 2}`))});`)}`,
+  ${each(vectors(Q), v => `let ${queryScale(v)} = ${LOG2E} * bitcast<vec4f>(vec4u${vec4Of(Q, v, q => query(q, `${D / 4}`))});`)}`,
     sums,
     score: (q, c, plus) => addTerm(`${dots(c, q)} * vec4f(${queryScaleOf(q)})`, plus),
-    constant: v => queryConstant(v),
   };
 }
 

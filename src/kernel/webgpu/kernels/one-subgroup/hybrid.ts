@@ -25,7 +25,6 @@ import {
   output,
   pageFactor,
   probabilities,
-  queryConstant,
   queryOrigin,
   queryScaleOf,
   rescale,
@@ -233,7 +232,6 @@ ${queryDeclaration(Q, C)}`,
     ${each(sets, f => `{ ${unpackFactors('key', f)} ${each(4, j => each(vectors(Q), v => `all${j}_${v} = fma(middle${f}_${v}, vec4f(${factorsName('key', f)}[${j}]), all${j}_${v});`, ' '))} }`)}
     ${each(Q, q => `let ${dots(0, q)} = vec4f(${each(4, j => component(`all${j}_`, q), ', ')});`)}`,
     score: (q, _, plus) => addTerm(`${dots(0, q)} * vec4f(${queryScaleOf(q)})`, plus),
-    constant: v => queryConstant(v),
   };
 }
 

@@ -24,7 +24,6 @@ import {
   output,
   pageFactor,
   probabilities,
-  queryConstant,
   queryScale,
   querySum,
   rescale,
@@ -123,7 +122,6 @@ function levelKeys(
       ),
     score: (q, c, plus) =>
       `fma(${normsName('key', c)}, fma(${dots(c, q)}, vec4f(${component('unit', q)}), vec4f(${component('middle', q)})), ${plus ?? 'vec4f(0.0)'})`,
-    constant: v => queryConstant(v),
   };
 }
 

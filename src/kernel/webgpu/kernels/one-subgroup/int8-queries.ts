@@ -2,7 +2,7 @@
 
 import { each } from '../snippets.ts';
 import { LOG2E, vec4Of } from './attend.ts';
-import { queryConstant, queryOrigin, queryScale, querySum, vectors } from './names.ts';
+import { queryOrigin, queryScale, querySum, vectors } from './names.ts';
 import { LANES } from './subgroup.ts';
 
 export const queryDeclaration = (Q: number, dim: number): string =>
@@ -12,8 +12,7 @@ export const queryDeclaration = (Q: number, dim: number): string =>
 export const queryWord = (Q: number, n: string, v: number): string => `query[(${n}) * ${vectors(Q)} + ${v}]`;
 
 /**
- * Fills `query` with `word(origin)` for n, and loads what follows the words of each query: `queryScale`, `querySum`,
- * `queryConstant`.
+ * Fills `query` with `word(origin)` for n, and loads what follows the words of each query: `queryScale`, `querySum`.
  */
 export function loadQueries(Q: number, dim: number, word = (origin: string) => `queries[${origin} + n]`): string {
   const scalar = (n: number, v: number) =>
@@ -22,5 +21,5 @@ export function loadQueries(Q: number, dim: number, word = (origin: string) => `
   for (var n = lane; n < ${dim / 4}; n += ${LANES}) {
     ${each(vectors(Q), v => `${queryWord(Q, 'n', v)} = vec4u${vec4Of(Q, v, q => word(queryOrigin(q)))};`)}
   }
-  ${each(vectors(Q), v => `let ${queryScale(v)} = ${scalar(0, v)} * ${LOG2E}; let ${querySum(v)} = ${scalar(1, v)}; let ${queryConstant(v)} = ${scalar(2, v)};`)}`;
+  ${each(vectors(Q), v => `let ${queryScale(v)} = ${scalar(0, v)} * ${LOG2E}; let ${querySum(v)} = ${scalar(1, v)};`)}`;
 }

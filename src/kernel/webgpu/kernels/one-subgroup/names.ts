@@ -30,11 +30,10 @@ export const pageFactor = (v: number): string => `page_factor${v}`;
 export const output = (r: number, j: number, v: number): string => `out${r}_${j}_${v}`;
 export const outputOf = (r: number, j: number, q: number): string => component(`out${r}_${j}_`, q);
 
-/** What follows the words of an int8 query: its scale (for scores to the base 2), the sum of its words, a constant of all scores. */
+/** What follows the words of an int8 query: its scale (for scores to the base 2) and the sum of its words. */
 export const queryScale = (v: number): string => `query_scale${v}`;
 export const queryScaleOf = (q: number): string => component('query_scale', q);
 export const querySum = (v: number): string => `query_sum${v}`;
-export const queryConstant = (v: number): string => `query_constant${v}`;
 
 /** `array<vec4u>` in workgroup memory: the key stage's until the probabilities are known, then the value stage's. */
 export const SCRATCH = 'scratch';

@@ -27,7 +27,6 @@ import {
   pageFactor,
   probabilities,
   probabilitySum,
-  queryConstant,
   queryScaleOf,
   querySum,
   rescale,
@@ -152,7 +151,6 @@ ${keyLine(apart)}`,
     )}
     ${each(Q, q => `let ${dots(0, q)} = vec4f(${each(4, j => component(`all${j}_`, q), ', ')});`)}`,
     score: (q, _, plus) => addTerm(`${dots(0, q)} * vec4f(${queryScaleOf(q)})`, plus),
-    constant: v => queryConstant(v),
   };
 }
 

@@ -21,7 +21,6 @@ import {
   output,
   pageFactor,
   probabilities,
-  queryConstant,
   queryOrigin,
   queryScale,
   queryScaleOf,
@@ -153,7 +152,7 @@ export function subgroupMatrixKeys(name: string, layout: PageLayout, shape: Atte
   return {
     ...common,
     name: `matrices ${name}`,
-    queryWords: dim + 1,
+    queryWords: dim,
     text: () => '',
     // Queries are scaled to a maximum of 1, so that f16 does not overflow.
     load: Q => `
@@ -166,8 +165,7 @@ export function subgroupMatrixKeys(name: string, layout: PageLayout, shape: Atte
   ${each(
     vectors(Q),
     v => `max_abs${v} = max(reduce_max(max_abs${v}), vec4f(1e-30));
-  let ${queryScale(v)} = max_abs${v} * (${kind.unit} * ${LOG2E});
-  let ${queryConstant(v)} = bitcast<vec4f>(vec4u${vec4Of(Q, v, q => `queries[${queryOrigin(q)} + ${dim}]`)});`,
+  let ${queryScale(v)} = max_abs${v} * (${kind.unit} * ${LOG2E});`,
   )}
   ${each(Q, q => `{ let y = x${q} * (1.0 / ${component('max_abs', q)}); ${storeFour(Q, q, 'y')} }`)}
   workgroupBarrier();
@@ -186,7 +184,6 @@ export function subgroupMatrixKeys(name: string, layout: PageLayout, shape: Atte
     )}
     workgroupBarrier();`,
     score: (q, c, plus) => addTerm(`${dots(c, q)} * vec4f(${queryScaleOf(q)})`, plus),
-    constant: v => queryConstant(v),
   };
 }
 

@@ -6,7 +6,7 @@
 
 import { f32, type Kernel, readBuffer, u32, writeBuffer } from '../../kernel.ts';
 import { each, maxOf4 } from '../snippets.ts';
-import { type CodecTransform, int8Words, ROW_WORDS, transformName } from '../transform.ts';
+import { type CodecTransform, int8Words, queryWords, ROW_WORDS, transformName } from '../transform.ts';
 import { LANES, subgroupFunctions } from './subgroup.ts';
 
 /**
@@ -54,12 +54,12 @@ export const fitsOneSubgroup = ({ headDim: D, codedDim, matrix, signs }: CodecTr
   signs || (!matrix && codedDim === D && D % 4 === 0 && (D <= 4 * LANES || D % (4 * LANES) === 0));
 
 /**
- * The output of `transformQuery` (../transform.ts): floats, or int8 words with their scale and sum; then the constant.
+ * The output of `transformQuery` (../transform.ts): floats, or int8 words with their scale and sum.
  */
 export function transformQueryOneSubgroup(d: CodecTransform, int8: boolean, hasSubgroups: boolean): Kernel {
   const { headDim: D, heads, kvHeads } = d;
   const G = heads / kvHeads;
-  const words = int8 ? int8Words(D) : D + 1;
+  const words = queryWords(d, int8);
   const { rounds, active, all, dims } = layoutOf(D);
   const integers = `
   let max_abs = reduce_max(vec4f(select(0.0, ${Array.from({ length: rounds }, (_, r) => maxOf4(`abs(x${r})`)).reduce((a, b) => `max(${a}, ${b})`)}, live))).x;
@@ -68,7 +68,8 @@ export function transformQueryOneSubgroup(d: CodecTransform, int8: boolean, hasS
   ${all(r => `{ let word = pack4xI8(vec4i(round(x${r} * unit))); if (live) { queries[to + lane + ${LANES * r}] = word; sum += dot4I8Packed(word, 0x01010101u); } }`)}
   let count = reduce_add(vec4f(f32(sum))).x;
   if (lane == 0) { queries[to + ${D / 4}] = bitcast<u32>(max_abs / 127.0); queries[to + ${D / 4 + 1}] = bitcast<u32>(count); }`;
-  const floats = `if (live) { ${all(r => each(4, i => `queries[to + ${dims(r, i)}] = bitcast<u32>(x${r}[${i}]);`, ' '))} }`;
+  const floats = (first: number) =>
+    `if (live) { ${all(r => each(4, i => `queries[to + ${first} + ${dims(r, i)}] = bitcast<u32>(x${r}[${i}]);`, ' '))} }`;
   return {
     name: `transform query ${transformName(d)}${int8 ? ' int8' : ''} one subgroup${hasSubgroups ? ' subgroup ops' : ''}`,
     summary: 'Transforms queries into the domain of the packed keys, one subgroup per query.',
@@ -77,7 +78,6 @@ export function transformQueryOneSubgroup(d: CodecTransform, int8: boolean, hasS
       readBuffer('data', 'u32'),
       readBuffer('q', 'f32'),
       ...(d.signs ? [readBuffer('signs', 'f32')] : []),
-      ...(d.mean ? [readBuffer('mean', 'f32')] : []),
       writeBuffer('queries', 'u32'),
     ],
     size: LANES,
@@ -94,19 +94,13 @@ fn main(group: vec3u, local_index: u32) {
   let to = head * ${words};
   ${all(r => `var x${r} = vec4f(${each(4, i => `q[at + ${dims(r, i)}]`, ', ')}) * p.scale;`)}
   ${
-    d.mean
-      ? `let own_share = ${Array.from({ length: rounds }, (_, r) => `dot(x${r}, vec4f(${each(4, i => `mean[group.y * ${D} + ${dims(r, i)}]`, ', ')}))`).join(' + ')};
-  let constant = reduce_add(vec4f(select(0.0, own_share, live))).x;`
-      : 'let constant = 0.0;'
-  }
-  ${
     d.signs
       ? `${all(r => `x${r} *= vec4f(${each(4, i => `signs[${dims(r, i)}]`, ', ')});`)}
   ${hadamard(D).text}`
       : ''
   }
-  ${int8 ? integers : floats}
-  if (lane == 0) { queries[to + ${words - 1}] = bitcast<u32>(constant); }
+  ${int8 ? integers : floats(0)}
+  ${int8 && d.centered ? floats(int8Words(D)) : ''}
 }`,
   };
 }

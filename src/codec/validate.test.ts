@@ -5,10 +5,10 @@ const boundsOf = (spec: string, headDim = 128) => createCodec(spec, { headDim })
 
 describe('the bounds of TurboQuant', () => {
   it.each([
-    ['tq1', 1],
-    ['tq2', 2],
-    ['tq3', 3],
-    ['tq4', 4],
+    ['tq1-raw', 1],
+    ['tq2-raw', 2],
+    ['tq3-raw', 3],
+    ['tq4-raw', 4],
   ])('%s: the error is between 4^-b and sqrt(3) pi / 2 times as much', (spec, bits) => {
     for (const headDim of [64, 128, 256]) {
       const { measure, measured, lower, upper, overLower, overUpper } = boundsOf(spec, headDim);
@@ -21,8 +21,8 @@ describe('the bounds of TurboQuant', () => {
   });
 
   it.each([
-    ['tq35', 4, 3],
-    ['tq25', 3, 2],
+    ['tq35-raw', 4, 3],
+    ['tq25-raw', 3, 2],
   ])('%s: the error of inner products is within the bounds of halves of %i and %i bits', (spec, fine, coarse) => {
     const { measure, lower, upper, overLower, overUpper } = boundsOf(spec);
     expect(measure).toBe('innerProduct');

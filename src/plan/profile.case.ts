@@ -18,7 +18,7 @@ export const content: ProfileContent = {
       { name: 'prose', tokens: 384 },
       { name: 'notes.txt', tokens: 128 },
     ],
-    codecs: ['tq35-v'],
+    codecs: ['tq4-c'],
     version: '0.1.0',
   },
   learned: [
@@ -26,7 +26,7 @@ export const content: ProfileContent = {
     { key: { mean: normals(random, 16) }, value: { far: normals(random, 6000).map(x => 1e5 * x) } },
   ],
   sensitivities: {
-    tq2: [
+    'tq2-c': [
       { key: 0.01, value: 0.002 },
       { key: 1e-7, value: 0.3 },
     ],

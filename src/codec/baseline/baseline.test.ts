@@ -13,22 +13,22 @@ function firstBlock(spec: string, x: number[], bytes: number): number[] {
 const f16Bytes = (x: number) => [toF16(x) & 255, toF16(x) >> 8];
 const ramp = Array.from({ length: 32 }, (_, i) => i - 16);
 
-describe('the bytes are those of llama.cpp', () => {
+describe('with -raw the bytes are those of llama.cpp', () => {
   it('q8_0: f16 scale max / 127, then int8, halves rounded away from zero', () => {
     const codes = ramp.map(x => Math.sign(x) * Math.floor(Math.abs(x / (16 / 127)) + 0.5)).map(q => q & 255);
-    expect(firstBlock('q8_0', ramp, 34)).toEqual([...f16Bytes(16 / 127), ...codes]);
+    expect(firstBlock('q8_0-raw', ramp, 34)).toEqual([...f16Bytes(16 / 127), ...codes]);
   });
 
   it('q4_0: f16 scale of the largest value / -8, halves of the block in low and high nibbles', () => {
     // The largest magnitude is -16: scale 2, code floor(x / 2 + 8.5).
     const code = (x: number) => Math.min(15, Math.floor(x / 2 + 8.5));
     const bytes = Array.from({ length: 16 }, (_, i) => code(ramp[i]) | (code(ramp[i + 16]) << 4));
-    expect(firstBlock('q4_0', ramp, 18)).toEqual([...f16Bytes(2), ...bytes]);
+    expect(firstBlock('q4_0-raw', ramp, 18)).toEqual([...f16Bytes(2), ...bytes]);
   });
 
   it('a zero block has scale 0 (and codes 8 in q4_0)', () => {
-    expect(firstBlock('q8_0', Array(32).fill(0), 34)).toEqual(Array(34).fill(0));
-    expect(firstBlock('q4_0', Array(32).fill(0), 18).slice(2)).toEqual(Array(16).fill(0x88));
+    expect(firstBlock('q8_0-raw', Array(32).fill(0), 34)).toEqual(Array(34).fill(0));
+    expect(firstBlock('q4_0-raw', Array(32).fill(0), 18).slice(2)).toEqual(Array(16).fill(0x88));
   });
 
   it('q4_0h rotates keys in blocks of the largest power of two that divides headDim, values in blocks of 64', () => {

@@ -11,7 +11,7 @@ import { centered, RAW } from '../centered.ts';
 import type { Shape } from '../codec.ts';
 import { rotatedDomain, withQjlResidual } from '../domain.ts';
 import { type Family, SEED } from '../family.ts';
-import { requireLearned } from '../learned.ts';
+import { centerByPage, requireLearned } from '../learned.ts';
 import { createGrid, type Grid } from '../pack.ts';
 import { type PageFormat, pageCodec } from '../page-codec.ts';
 import { type Field, layoutFields } from '../page-fields.ts';
@@ -36,7 +36,11 @@ export const hybrid: Family = {
     SEED,
   ],
   needsLearned: variants => variants.includes('v'),
-  learn: ({ has, shape, samples }) => (has('v') ? { variance: variancePerDim(samples, shape) } : {}),
+  learn({ has, side, shape, samples }) {
+    if (!has('v')) return {};
+    const vectors = side === 'key' && !has('raw') ? centerByPage(samples, shape) : samples.vectors;
+    return { variance: variancePerDim(vectors, samples.count, shape) };
+  },
   create(request) {
     const { spec, match, side, shape } = request;
     const isCentered = side === 'key' && !request.has('raw');

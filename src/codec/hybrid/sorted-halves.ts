@@ -7,7 +7,6 @@
 import type { Shape } from '../codec.ts';
 import { linearMapDomain } from '../domain.ts';
 import type { CodecRequest } from '../family.ts';
-import type { Samples } from '../learned.ts';
 import type { Domain } from '../page-codec.ts';
 import { toMatrix } from '../parts/rotation.ts';
 import { createRotation } from '../turbo/turbo.ts';
@@ -18,8 +17,8 @@ export type LevelScales = readonly [number, number];
 /** Maximum of log2(energy of the finer half / energy of the coarser half). */
 const MAX_LOG_RATIO = 10;
 
-/** [kv head][dim]: the mean square over all samples. */
-export function variancePerDim({ vectors, count }: Samples, { headDim, kvHeads }: Shape): Float32Array {
+/** [kv head][dim]: the mean square over all samples, [kv head][sample][dim]. */
+export function variancePerDim(vectors: Float32Array, count: number, { headDim, kvHeads }: Shape): Float32Array {
   const variance = new Float64Array(kvHeads * headDim);
   vectors.forEach((x, i) => {
     variance[Math.floor(i / (count * headDim)) * headDim + (i % headDim)] += x ** 2 / count;

@@ -32,15 +32,15 @@ describe('VecInfer', () => {
     ['vec-d4b8', 2],
     ['vec-d8b12', 1.5],
     ['vec-d8b8', 1],
-  ])('%s has exactly %f bits per value', (spec, bits) => {
+  ])('%s has exactly %f bits per value, and 1/8 more for the mean of keys', (spec, bits) => {
     const samples = gaussianSamples(SHAPE, 16);
     const { keys, values } = createCodec(spec, SHAPE, learn(spec, SHAPE, { key: samples, value: samples }));
-    expect([codeBits(keys), codeBits(values)]).toEqual([bits, bits]);
+    expect([codeBits(keys), codeBits(values)]).toEqual([bits + 0.125, bits]);
   });
 
-  it('supports different codecs for keys and values: vec-d8b12/vec-d8b8 has 1.25 bits', () => {
+  it('supports different codecs for keys and values: vec-d8b12-raw/vec-d8b8 has 1.25 bits', () => {
     const samples = gaussianSamples(SHAPE, 16);
-    const spec = 'vec-d8b12/vec-d8b8';
+    const spec = 'vec-d8b12-raw/vec-d8b8';
     const { keys, values } = createCodec(spec, SHAPE, learn(spec, SHAPE, { key: samples, value: samples }));
     expect((codeBits(keys) + codeBits(values)) / 2).toBe(1.25);
   });
@@ -49,7 +49,8 @@ describe('VecInfer', () => {
     const shape = { headDim: 16, kvHeads: 2 };
     const samples = gaussianSamples(shape, 100);
     const learned = learn('vec-d4b4-own', shape, { key: samples, value: samples });
-    expect(Object.keys(learned.key ?? {})).toEqual(['vec-d4b4-own.smoothing', 'vec-d4b4-own', 'vec-d4b4-own.error']);
+    const books = 'vec-d4b4-own.centered';
+    expect(Object.keys(learned.key ?? {})).toEqual([`${books}.smoothing`, books, `${books}.error`]);
     expect(Object.keys(learned.value ?? {})).toEqual(['vec-d4b4-own', 'vec-d4b4-own.error']);
     expect(learned).toEqual(learn('vec-d4b4-own', shape, { key: samples, value: samples }));
   });
@@ -61,10 +62,10 @@ describe('VecInfer', () => {
       return [Object.keys(key), Object.keys(value)];
     };
     expect(namesOf('vec-d8b4/vec-d4b3')).toEqual([
-      ['vec-d8b4.smoothing', 'vec-d8b4', 'vec-d8b4.error'],
+      ['vec-d8b4.centered.smoothing', 'vec-d8b4.centered', 'vec-d8b4.centered.error'],
       ['vec-d4b3', 'vec-d4b3.error'],
     ]);
-    expect(namesOf('vec-d8b4/tq4')).toEqual([['vec-d8b4.smoothing', 'vec-d8b4', 'vec-d8b4.error'], []]);
+    expect(namesOf('vec-d8b4-raw/tq4')).toEqual([['vec-d8b4-raw.smoothing', 'vec-d8b4-raw', 'vec-d8b4-raw.error'], []]);
     expect(namesOf('tq4/vec-d4b3')).toEqual([[], ['vec-d4b3', 'vec-d4b3.error']]);
   });
 
@@ -79,7 +80,7 @@ describe('VecInfer', () => {
   it('does not divide by zero if a channel is zero in all samples', () => {
     const shape = { headDim: 16, kvHeads: 1 };
     const samples = samplesOf(new Float32Array(16 * 64), shape);
-    const { keys } = createCodec('vec-d4b2', shape, learn('vec-d4b2', shape, { key: samples, value: samples }));
+    const { keys } = createCodec('vec-d4b2-raw', shape, learn('vec-d4b2-raw', shape, { key: samples, value: samples }));
     const page = new Uint8Array(keys.pageBytes);
     const out = new Float32Array(16);
     keys.encode(new Float32Array(16).fill(1), 1, page, 0);

@@ -2,7 +2,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { type ModelFile, openModelFile } from '../engine/engine.ts';
 import { InputError } from '../errors.ts';
 import { mimirPath } from '../eval/needle/demo.ts';
-import { addSpaces, parseConversation, readBuiltInText } from './built-in-text.ts';
+import { addSpaces, parseConversation, readBuiltInText, readDocuments } from './built-in-text.ts';
 
 let file: ModelFile;
 beforeAll(async () => {
@@ -18,10 +18,27 @@ describe('the built-in calibration text', () => {
       'chat',
       'web-code',
       'systems-code',
+      'c-headers',
       'structured',
+      'tables',
+      'logs',
+      'maths',
+      'markdown',
+      'legal',
       'languages',
+      'recall',
     ]);
-    for (const { ids } of texts) expect(ids.length).toBeGreaterThan(20_000);
+    for (const { ids } of texts) expect(ids.length).toBeGreaterThan(5_000);
+    expect(texts.reduce((sum, { ids }) => sum + ids.length, 0)).toBeGreaterThan(250_000);
+  });
+
+  it('states facts that are quoted exactly much later', async () => {
+    const documents = await readDocuments('recall');
+    const quotedLater = documents.filter(document => {
+      const codes = [...document.matchAll(/\b(?=\w*\d)[\w-]{5,}\b/g)];
+      return codes.some(({ 0: code, index }) => document.lastIndexOf(code) > index + 1500);
+    });
+    expect(quotedLater.length).toBeGreaterThan(documents.length / 2);
   });
 
   it('has chats with the control tokens of the template, and no others', async () => {

@@ -11,13 +11,20 @@ import type { BuiltInText } from './rows.ts';
 
 /** The files, name.txt, and their shares of the rows. Natural language is diverse: it needs more text than code. */
 const SHARES = {
-  encyclopedia: 16,
-  prose: 7,
-  chat: 7,
-  'web-code': 5,
-  'systems-code': 6,
-  structured: 5,
-  languages: 5,
+  encyclopedia: 13,
+  prose: 6,
+  chat: 6,
+  'web-code': 4,
+  'systems-code': 4,
+  'c-headers': 3,
+  structured: 3,
+  tables: 2,
+  logs: 2,
+  maths: 3,
+  markdown: 2,
+  legal: 2,
+  languages: 4,
+  recall: 3,
 };
 type Kind = keyof typeof SHARES;
 
@@ -39,7 +46,7 @@ export const readBuiltInText = (file: Pick<ModelFile, 'tokenizer' | 'template'>)
     })),
   );
 
-async function readDocuments(kind: Kind): Promise<string[]> {
+export async function readDocuments(kind: Kind): Promise<string[]> {
   const text = await readFile(new URL(`../../calibration-text/${kind}.txt`, import.meta.url), 'utf8');
   return text.trimEnd().split(DOCUMENT_END);
 }

@@ -41,7 +41,7 @@ describe('kvasir run', () => {
     const { status, stdout, stderr } = await kvasir(args);
     expect([status, stdout.trimEnd()]).toEqual([0, text.trimEnd()]);
     expect(stderr).toMatch(
-      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ntq3 cache .* kept for later prompts, of at most .*\n.* in all on (js|wasm)/,
+      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ncache: tq3, 3\.\d+ bits per value\n.* kept for later prompts, of at most .*\n.* in all on (js|wasm)/,
     );
   });
 
@@ -53,6 +53,7 @@ describe('kvasir run', () => {
     expect(result).toMatchObject({
       finish: 'length',
       seed: 7,
+      preset: 'balanced',
       kv: 'tq4',
       device: 'js',
       usage: { promptTokens: 9, reusedTokens: 0, completionTokens: 12 },

@@ -76,7 +76,7 @@ export type { TextStream } from './model/tokenizer/stream.ts';
 export type { DecodeOptions, EncodeOptions, Tokenizer } from './model/tokenizer.ts';
 export type { LoadProgress } from './model/weights.ts';
 export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './plan/memory.ts';
-export type { KvMode, Plan } from './plan/plan.ts';
+export type { KvMode, Plan, Preset } from './plan/plan.ts';
 export {
   decodeProfile,
   type PlanMeasurement,

@@ -228,7 +228,7 @@ describe('commands of a chat', () => {
     const { stdout } = await chat(['word '.repeat(30), '/stats', '/reset', 'and?', 'why?', '/stats', '/help']);
     expect(stdout).toMatch(/prompt \d+ tokens \([1-9]\d* reused\)/);
     expect(stdout).toMatch(
-      /tq4 cache [\d.]+ KiB, and [\d.]+ KiB kept for later prompts, of at most .*\n.* in all on js/,
+      /cache: balanced: tq4, .*\n[\d.]+ KiB of cache, and [\d.]+ KiB kept for later prompts, of at most .*\n.* in all on js/,
     );
     for (const name of [
       'stats',

@@ -1,10 +1,15 @@
 /** The built command line with tiny random models. */
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
-import { copyFile, mkdir, mkdtemp } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { openModelFile } from '../src/engine/engine.ts';
+import { modelFingerprint } from '../src/engine/model-fingerprint.ts';
+import { profileShape } from '../src/engine/profile.ts';
 import { loadModel } from '../src/index.ts';
+import { measuredContent } from '../src/plan/profile.case.ts';
+import { encodeProfile } from '../src/plan/profile.ts';
 import { kvasir } from './command.ts';
 import { writeTempModel } from './gguf-writer.ts';
 import { matrix } from './matrix.ts';
@@ -41,7 +46,7 @@ describe('kvasir run', () => {
     const { status, stdout, stderr } = await kvasir(args);
     expect([status, stdout.trimEnd()]).toEqual([0, text.trimEnd()]);
     expect(stderr).toMatch(
-      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ntq3 cache .* kept for later prompts, of at most .*\n.* in all on (js|wasm)/,
+      /prompt \d+ tokens \(0 reused\).*\n12 tokens at .*length, seed \d+\ncache: tq3, 3\.\d+ bits per value\n.* kept for later prompts, of at most .*\n.* in all on (js|wasm)/,
     );
   });
 
@@ -53,6 +58,7 @@ describe('kvasir run', () => {
     expect(result).toMatchObject({
       finish: 'length',
       seed: 7,
+      preset: 'balanced',
       kv: 'tq4',
       device: 'js',
       usage: { promptTokens: 9, reusedTokens: 0, completionTokens: 12 },
@@ -60,6 +66,26 @@ describe('kvasir run', () => {
     expect(result.ids).toHaveLength(12);
     expect(result.memory.total).toBeGreaterThan(result.memory.weights);
     expect(result.stats).toMatchObject({ snapshots: 1, running: 0, waiting: 0, preemptions: 0 });
+  });
+
+  it('uses the plan that the profile next to the model recommends, or another preset', async () => {
+    const path = join(await mkdtemp(join(tmpdir(), 'kvasir-model-')), 'm.gguf');
+    await copyFile(model, path);
+    const file = await openModelFile(path);
+    await file.gguf.close();
+    const content = measuredContent({ fingerprint: await modelFingerprint(file), shape: profileShape(file) });
+    await writeFile(path.replace('.gguf', '.kvprofile'), await encodeProfile(content));
+    const run = (...flags: string[]) => kvasir(['run', path, 'Once', '--raw', '--stats', ...js, ...greedy, ...flags]);
+    expect((await run()).stderr).toMatch(
+      /^cache: balanced: kivi2g32, 3\.\d\d bits per value, expected divergence \.0125 nats per token \(profile\)$/m,
+    );
+    expect((await run('--quality', 'safe')).stderr).toMatch(/^cache: safe: q8_0, 8\.50 bits per value$/m);
+    const refused = await run('--quality', 'safe', '--kv', 'tq4');
+    expect([refused.status, refused.stderr]).toEqual([
+      1,
+      'kvasir: --kv tq4 and --quality safe both choose the codec of the cache. ' +
+        'Drop --quality safe to use this codec, or --kv tq4 to use the preset.\n',
+    ]);
   });
 
   it('finds a cached model by its hub name', async () => {

@@ -134,3 +134,18 @@ function vocabularyMetadata(vocab: number): Metadata {
     'tokenizer.ggml.add_bos_token': false,
   };
 }
+
+/** The model with a constant bias on the keys of one layer. */
+export function plantKeyBias(model: GgufSpec, layer: number, bias: number): GgufSpec {
+  const plant = (tensor: WriterTensor): WriterTensor =>
+    tensor.name === `blk.${layer}.attn_k.bias`
+      ? {
+          ...tensor,
+          data: quantize(
+            'F32',
+            Float32Array.from({ length: Number(tensor.shape[0]) }, () => bias),
+          ),
+        }
+      : tensor;
+  return { ...model, tensors: model.tensors.map(plant) };
+}

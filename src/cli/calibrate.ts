@@ -170,6 +170,8 @@ function render(result: CalibrationResult, bits: number): string {
     ...(share === undefined
       ? []
       : [`the top ${TOP_PAIRS} RoPE pairs of a key carry ${(100 * share).toFixed(1)} % of its energy`]),
-    `The profile is found automatically: kvasir run MODEL --kv ${plan ? `auto:${bits}` : provenance.codecs[0]}`,
+    plan
+      ? '`kvasir run MODEL` uses it from now on; `kvasir plan MODEL` compares the presets.'
+      : `The profile is found automatically: kvasir run MODEL --kv ${provenance.codecs[0]}`,
   ].join('\n');
 }

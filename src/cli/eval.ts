@@ -34,7 +34,10 @@ export function addEval(program: Command): void {
     .option('--task <name>', 'divergence (from f16; with top-1 and perplexity) or needle (planted facts)', 'divergence')
     .option('--text <file>', 'divergence: text file to predict, such as the validation set of WikiText-2')
     .option('--special', 'divergence: parse special tokens in the text')
-    .option('--kv <specs>', 'codecs, comma-separated', 'q8_0,q4_0,tq4,tq3,tq2')
+    .option(
+      '--kv <specs>',
+      'codecs, comma-separated; f16 is always included (default: the presets safe, balanced, small)',
+    )
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', 'divergence: tokens per row', parseCount, 2048)
     .option('--skip <n>', 'divergence: rows to skip', parseNumber, 0)

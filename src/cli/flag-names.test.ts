@@ -12,6 +12,7 @@ it.each([
   ],
   ["With this model, kv: 'tq3' fits at this context.", 'With this model, --kv tq3 fits at this context.'],
   ['use kv "auto" with it, not "tq4".', 'use --kv auto with it, not "tq4".'],
+  ['Drop quality "safe", or kv "tq4".', 'Drop --quality safe, or --kv tq4.'],
   ['temperature is -1; it must be between 0 and 100.', '--temperature is -1; it must be between 0 and 100.'],
   ["Use another codec, or device: 'wasm'.", 'Use another codec, or --device wasm.'],
   ['Use a smaller context or prefillChunk.', 'Use a smaller --context or --batch.'],

@@ -18,13 +18,13 @@ const UNIQUE_NAMES: Record<string, string> = {
 };
 
 /** Option names that are also English words: replaced only next to a value or before "must". */
-const AMBIGUOUS_NAMES = 'kv|overflow|device|threads|profile|context|temperature|seed|stop';
+const AMBIGUOUS_NAMES = 'quality|kv|overflow|device|threads|profile|context|temperature|seed|stop';
 
 const REPLACEMENTS: readonly [RegExp, string | ((...groups: string[]) => string)][] = [
   [new RegExp(`\\b(${Object.keys(UNIQUE_NAMES).join('|')})\\b`, 'g'), (_, name) => UNIQUE_NAMES[name]],
   // overflow: 'slide'; kv "auto"; --max-tokens: 5
   [new RegExp(`(?<!-)\\b(${AMBIGUOUS_NAMES}): ['"]([^'"]+)['"]`, 'g'), '--$1 $2'],
-  [/\bkv "([^"]+)"/g, '--kv $1'],
+  [/\b(kv|quality) "([^"]+)"/g, '--$1 $2'],
   [/(--[a-z-]+): (?=[\d'"])/g, '$1 '],
   [new RegExp(`(?<!-)\\b(${AMBIGUOUS_NAMES}) (?=must |is [^;]*; it must )`, 'g'), '--$1 '],
   [/\b(?:load|open) the model with a (larger|smaller) context\b/g, 'use a $1 --context'],

@@ -1,28 +1,42 @@
 /** `kvasir inspect`: a model file's metadata, and the size of its KV cache per codec. */
 import type { Command } from 'commander';
-import { openModelFile } from '../engine/engine.ts';
+import { openModelFile, planShape } from '../engine/engine.ts';
+import { resolveProfile } from '../engine/profile.ts';
 import { ShapeError } from '../errors.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { toPrintable } from '../model/hub/format.ts';
+import { type KeyBias, readKeyBias } from '../model/key-bias.ts';
 import type { RopeConfig } from '../model/rope.ts';
-import { type MemoryReport, memoryReport } from '../plan/memory.ts';
+import { isAuto } from '../plan/auto.ts';
+import { memoryReport } from '../plan/memory.ts';
+import { choosePreset, DEFAULT_PRESET } from '../plan/presets.ts';
+import { measuredDivergence, type Profile } from '../plan/profile.ts';
 import { formatBytes, formatCount, formatFileSize, parseCount } from '../units.ts';
-import { formatTable } from './table.ts';
+import { formatCache } from './cache-choice.ts';
+import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
+import { formatShort, formatTable } from './table.ts';
 
 interface Options {
   context?: number;
-  kv: string;
+  kv?: string;
+  profile?: string;
   tensors?: boolean;
   json?: boolean;
 }
 
+const MAIN_CODECS = ['f16', 'q8_0', 'q4_0', 'tq4', 'tq4/tq3', 'tq3', 'tq2'];
+
 export function addInspect(program: Command): void {
   program
     .command('inspect')
-    .description('show the metadata of a model file, and the size of its KV cache per codec')
+    .description('show the metadata of a model file, and the size and expected divergence of its KV cache per codec')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .option('--context <n>', "tokens per sequence (default: the model's context)", parseCount)
-    .option('--kv <specs>', 'codecs to compare, comma-separated', 'f16,q8_0,q4_0,tq4,tq4/tq3,tq3,tq2')
+    .option(
+      '--kv <specs>',
+      `codecs to compare, comma-separated (default: ${MAIN_CODECS}, and those that the profile has measured)`,
+    )
+    .option('--profile <file>', PROFILE_HELP)
     .option('--tensors', 'list every tensor')
     .option('--json', 'print as JSON')
     .action(async (model: string, options: Options) => {
@@ -32,8 +46,13 @@ export function addInspect(program: Command): void {
 }
 
 async function inspectModel(model: string, options: Options) {
-  const { gguf, config, tokenizer } = await openModelFile(model);
-  await gguf.close();
+  const file = await openModelFile(model);
+  const { gguf, config, tokenizer } = file;
+  const keyBias = await readKeyBias(gguf, config.layers).finally(gguf.close);
+  const { profile, notice } = await resolveProfile(file, ['auto'], await resolveProfileFlag(options.profile, model));
+  if (notice) console.error(notice);
+  const { preset, spec, bits, predicted } = choosePreset(DEFAULT_PRESET, planShape(file), profile);
+  const codecs = options.kv?.split(',') ?? [...new Set([...MAIN_CODECS, ...measuredCodecs(profile)])];
   const tensors = [...gguf.tensors.values()];
   const text = (key: string) => {
     const value = gguf.metadata.get(key);
@@ -56,10 +75,15 @@ async function inspectModel(model: string, options: Options) {
       ends: [...tokenizer.eosIds].map(nameOf),
     },
     template: typeof template === 'string' ? { characters: template.length } : undefined,
-    memory: options.kv.split(',').map(kv => reportMemory(kv, config, options.context ?? config.context)),
+    keyBias,
+    cache: { preset, spec, bits, predicted },
+    memory: codecs.map(kv => reportMemory(kv, config, options.context ?? config.context, profile)),
     ...(options.tensors && { tensors: tensors.map(({ name, type, shape, bytes }) => ({ name, type, shape, bytes })) }),
   };
 }
+
+const measuredCodecs = (profile?: Profile): string[] =>
+  (profile?.measurements ?? []).map(({ kv }) => kv).filter(kv => !isAuto(kv));
 
 const countValues = ({ shape }: TensorInfo): number => shape.reduce((a, b) => a * b, 1);
 
@@ -75,10 +99,11 @@ function summarizeTypes(tensors: TensorInfo[]) {
   return [...types.values()].sort((a, b) => b.bytes - a.bytes);
 }
 
-/** The cache size, or why the codec does not support this head dimension. */
-function reportMemory(kv: string, shape: Parameters<typeof memoryReport>[1], context: number) {
+/** The cache size and what the profile has measured, or why the codec does not support this head dimension. */
+function reportMemory(kv: string, shape: Parameters<typeof memoryReport>[1], context: number, profile?: Profile) {
   try {
-    return memoryReport(kv, shape, context);
+    const report = memoryReport(kv, shape, context);
+    return { ...report, divergence: measuredDivergence(profile, report.spec) };
   } catch (error) {
     if (error instanceof ShapeError) return { spec: kv, refused: error.message };
     throw error;
@@ -87,11 +112,13 @@ function reportMemory(kv: string, shape: Parameters<typeof memoryReport>[1], con
 
 type Inspection = Awaited<ReturnType<typeof inspectModel>>;
 
-function render({ files, config, parameters, types, tokenizer, template, memory, tensors }: Inspection): string {
+function render(inspection: Inspection): string {
+  const { files, config, parameters, types, tokenizer, template, keyBias, cache, memory, tensors } = inspection;
   const line = (name: string, text: string) => `${name.padEnd(13)}${text}`;
   const bytes = files.reduce((sum, file) => sum + file.bytes, 0);
   const boundaryTokens = [tokenizer.bos && `BOS ${tokenizer.bos}`, `EOS ${tokenizer.ends.join(', ') || 'none'}`];
-  const reports = memory.filter((row): row is MemoryReport => 'totalBytes' in row);
+  const reports = memory.filter(row => 'totalBytes' in row);
+  const isMeasured = reports.some(({ divergence }) => divergence !== undefined);
   return [
     line('model', `${config.name} (${config.architecture}), ${formatCount(parameters)} parameters`),
     line('file', files.map(({ name }) => name).join(', ')),
@@ -104,6 +131,8 @@ function render({ files, config, parameters, types, tokenizer, template, memory,
     line('tokenizer', `${tokenizer.kind} (${tokenizer.pre ?? 'default'}), ${formatCount(tokenizer.vocab)} tokens`),
     line('', boundaryTokens.filter(Boolean).join(', ')),
     line('template', template ? `${formatCount(template.characters)} characters` : 'none; ChatML is used'),
+    line('cache', formatCache(cache)),
+    ...(keyBias?.isLarge ? [line('K bias', keyBiasText(keyBias))] : []),
     '',
     formatTable(
       ['weights', 'tensors', 'values', 'bytes'],
@@ -112,13 +141,14 @@ function render({ files, config, parameters, types, tokenizer, template, memory,
     '',
     `KV cache of one sequence of ${formatCount(reports[0]?.context ?? config.context)} tokens:`,
     formatTable(
-      ['codec', 'code bits', 'B/token', 'total', 'ratio'],
+      ['codec', 'code bits', 'B/token', 'total', 'ratio', ...(isMeasured ? ['expected divergence'] : [])],
       reports.map(row => [
         row.spec,
         row.codeBits.toFixed(3),
         formatCount(row.bytesPerToken),
         formatBytes(row.totalBytes),
         `${row.ratio.toFixed(2)}x`,
+        ...(isMeasured ? [row.divergence === undefined ? 'not in the profile' : formatShort(row.divergence)] : []),
       ]),
     ),
     ...memory.flatMap(row => ('refused' in row ? [`${row.spec}: not available. ${row.refused}`] : [])),
@@ -138,6 +168,11 @@ function ropeText({ base, dims, scaling, hasFactors }: RopeConfig): string {
   const scaled = scaling.type === 'none' ? '' : `, ${scaling.type} x${scaling.factor}`;
   return `base ${formatCount(base)}, ${dims} dims${scaled}${hasFactors ? ', frequency factors' : ''}`;
 }
+
+const keyBiasText = ({ largest, median }: KeyBias): string =>
+  `up to ${formatCount(Math.round(largest.norm))} (layer ${largest.layer}; median ${formatCount(Math.round(median))}): ` +
+  `codecs of few bits that share a scale across channels need centred keys.\n${' '.repeat(13)}` +
+  'tq centres them; q4_0 and the -raw variants do not; q8_0 has enough bits without';
 
 const partsText = ({ qkvBias, qkNorm, tiedOutput }: Inspection['config']): string =>
   [

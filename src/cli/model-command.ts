@@ -14,13 +14,16 @@ import type { Result } from '../engine/stream.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceName } from '../kernel/open.ts';
 import { isAuto } from '../plan/auto.ts';
+import type { Preset } from '../plan/plan.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { addCacheOptions, formatCache } from './cache-choice.ts';
 import { withFlagNames } from './flag-names.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { formatShort } from './table.ts';
 
 export interface ModelOptions {
+  quality?: Preset;
   kv?: string;
   contextMemory?: number;
   kvMemory?: number;
@@ -58,16 +61,7 @@ export function addDeviceOptions(command: Command): Command {
 }
 
 export function addModelOptions(command: Command): Command {
-  command
-    .option(
-      '--kv <spec>',
-      'KV cache codec (see `kvasir codecs`), or auto, or auto:2.25 for a plan of 2.25 bits per value (default: tq4)',
-    )
-    .option(
-      '--context-memory <size>',
-      'memory limit for the KV cache of a full context, e.g. 300MB; the plan chooses codecs that fit',
-      parseBytes,
-    )
+  addCacheOptions(command)
     .option('--kv-memory <size>', 'memory limit for the KV cache of all conversations together, e.g. 2GiB', parseBytes)
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
@@ -113,13 +107,14 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { kv, contextMemory, kvMemory, context, overflow, shadow, eviction, device, threads, memory } = options;
+  const { quality, kv, contextMemory, kvMemory, context, overflow, shadow, eviction, device, threads, memory } =
+    options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
   if (eviction !== undefined) checkPolicyName(eviction);
   const profile = await resolveProfileFlag(options.profile, name, signal);
   return {
-    ...{ kv, contextMemory, kvMemory, context, profile, overflow, eviction, device, threads },
+    ...{ quality, kv, contextMemory, kvMemory, context, profile, overflow, eviction, device, threads },
     kvMode: shadow ? ('shadow' as const) : undefined,
     tiers: options.tier,
     memoryLimit: memory,
@@ -198,7 +193,8 @@ export async function formatStats(
     `prompt ${formatCount(usage.promptTokens)} tokens (${formatCount(usage.reusedTokens)} reused), ` +
       `${formatCount(usage.prefilledTokens)} read at ${timings.prefillRate.toFixed(1)} tokens/s`,
     `${formatCount(usage.completionTokens)} tokens at ${timings.decodeRate.toFixed(1)} tokens/s, ${finish}, seed ${seed}`,
-    `${model.plan.spec} cache ${formatBytes(pages + tails)}, and ${formatBytes(cached)} kept for later prompts, of at most ` +
+    `cache: ${formatCache(model.plan)}`,
+    `${formatBytes(pages + tails)} of cache, and ${formatBytes(cached)} kept for later prompts, of at most ` +
       formatBytes(capacity),
     ...model.stats().tiers.map(formatTier),
     `${formatBytes(total)} in all on ${name}${name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''}`,

@@ -12,7 +12,7 @@ export interface NeedleFlags {
   depths: number;
   documents: number;
   seed: number;
-  kv: string;
+  kv?: string;
   profile?: string;
   batch: number;
   device: DeviceName;
@@ -35,7 +35,7 @@ export const evaluationOptions = async (
   flags: Omit<NeedleFlags, 'lengths' | 'depths' | 'documents' | 'seed'>,
   signal: AbortSignal,
 ) => ({
-  kv: parseSpecList(flags.kv),
+  kv: flags.kv === undefined ? undefined : parseSpecList(flags.kv),
   profile: await resolveProfileFlag(flags.profile, model, signal),
   device: flags.device,
   threads: flags.threads,

@@ -28,7 +28,7 @@ interface Options extends ModelOptions, SamplingFlags {
 
 const HELP = `
 Examples:
-  kvasir run model.gguf "Who was Kvasir?" --kv tq4 --max-tokens 200 --stats
+  kvasir run model.gguf "Who was Kvasir?" --max-tokens 200 --stats
   kvasir run model.gguf "What does this say?" --file report.txt
   git diff | kvasir run model.gguf "Write a commit message for this."
   kvasir run model.gguf "And what became of him?" --session kvasir.kvsession`;
@@ -76,7 +76,8 @@ async function run(name: string, argument: string | undefined, options: Options,
   }
   const result = await stream.result();
   const { name: device, threads } = model.device;
-  const setup = { kv: model.plan.spec, device, threads };
+  const { preset, spec: kv, bits, predicted } = model.plan;
+  const setup = { preset, kv, bits, predicted, device, threads };
   if (options.json)
     console.log(JSON.stringify({ ...result, ...setup, memory: model.memory(), stats: model.stats() }, null, 1));
   else if (result.text !== '' && !result.text.endsWith('\n')) process.stdout.write('\n');

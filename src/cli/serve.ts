@@ -12,10 +12,10 @@ import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';
+import { formatCache } from './cache-choice.ts';
 import { withFlagNames } from './flag-names.ts';
 import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
 import { createProgress } from './progress.ts';
-import { formatShort } from './table.ts';
 
 interface Options extends ModelOptions {
   host: string;
@@ -43,7 +43,7 @@ Every option can be set by the environment variable that is shown with it. Optio
 
 Examples:
   kvasir serve model.gguf
-  kvasir serve model.gguf --kv tq3 --context 32k --kv-memory 4GiB --served-name local,gpt-4o
+  kvasir serve model.gguf --quality small --context 32k --kv-memory 4GiB --served-name local,gpt-4o
   kvasir serve model.gguf --host 0.0.0.0 --api-key "$KEY"
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{"messages": [{"role": "user", "content": "Who was Kvasir?"}], "stream": true}'`;
@@ -188,13 +188,12 @@ async function createLogger(level: string) {
 
 /** What one gets, one fact per line. */
 function describeServer(info: ServiceInfo, names: readonly string[], url: string, hasApp: boolean): string {
-  const { device, expectedDivergence: divergence } = info;
+  const { device, preset, kv: spec, kvBits: bits, expectedDivergence: predicted } = info;
   const threads = device.name === 'wasm' ? ` with ${device.threads} thread${device.threads === 1 ? '' : 's'}` : '';
   return [
     `${info.modelName ?? info.architecture} as ${names.join(', ')}`,
     `${device.name}${threads}: ${device.why}`,
-    `${info.kv} cache, ${info.kvBits.toFixed(2)} bits per value` +
-      (divergence === undefined ? '' : `, expected divergence ${formatShort(divergence)} nats per token`),
+    `cache: ${formatCache({ preset, spec, bits, predicted })}`,
     `${formatBytes(info.kvMemory)} of KV cache: ${formatCount(info.tokensThatFit)} tokens, ` +
       `${formatCount(info.sequencesAtFullContext)} sequences of ${formatCount(info.context)} tokens; ` +
       `${formatCount(info.maxSequences)} answers at the same time`,

@@ -17,8 +17,7 @@ import { settleWithin } from '../event-loop.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
-import { choosePlan } from '../plan/auto.ts';
-import { type KvMode, type Plan, withMode } from '../plan/plan.ts';
+import { type KvMode, type Plan, type Preset, withMode } from '../plan/plan.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { formatCount } from '../units.ts';
 import type { AnswerDelta } from './answer.ts';
@@ -38,7 +37,6 @@ import {
   loadEngine,
   type ModelInput,
   openModelFile,
-  planShape,
   throwIfDisposed,
 } from './engine.ts';
 import { createConstraints } from './grammar/constraint.ts';
@@ -49,8 +47,8 @@ import {
   checkLoadOptions,
   checkPrompt,
 } from './options.ts';
-import { resolveProfile } from './profile.ts';
 import { randomSeed } from './random.ts';
+import { resolvePlan } from './resolve-plan.ts';
 import { createScheduler, type SchedulerStats } from './scheduler.ts';
 import { restoreSession } from './session.ts';
 import type { Result, Stream, Token } from './stream.ts';
@@ -58,7 +56,12 @@ import { openModelTiers, tiersNotice } from './tiers.ts';
 
 /** Options of `loadModel`. */
 export interface LoadOptions extends EngineOptions {
-  /** KV cache format: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. Default: `tq4`. */
+  /**
+   * How good the cache is: `safe` (q8_0), `balanced`, or `small`. With a profile, the last two are the plans of 3 and 2 bits
+   * per value that it recommends; without one, tq4 and tq3. Default: `balanced`.
+   */
+  quality?: Preset;
+  /** Instead of `quality`: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. */
   kv?: string;
   /**
    * `packed`: pages are codes. `two-tier`: pages are f16 while their conversation is used, and codes when others need the
@@ -80,7 +83,7 @@ export interface LoadOptions extends EngineOptions {
   pageTokens?: number;
   /** Max tokens per sequence, prompt and answer. Default: the model's training context, at most 32768. */
   context?: number;
-  /** The result of calibration, for codecs that need it. Default: searched on disk. */
+  /** The result of calibration, from which the plan is chosen. Default: searched on disk. */
   profile?: ProfileInput;
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
@@ -188,18 +191,16 @@ const SPILL_TIME_LIMIT_MS = 10_000;
  */
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
   checkLoadOptions(options);
-  const { contextMemory, overflow = 'error', pageTokens } = options;
-  const kv = options.kv ?? (contextMemory === undefined ? 'tq4' : 'auto');
+  const { overflow = 'error' } = options;
   const file = await openModelFile(input, options);
   const { config, template } = file;
   let plan: Plan;
   let profileNotice: string | undefined;
   const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
   try {
-    const { profile, notice } = await resolveProfile(file, [kv], options.profile, options);
-    profileNotice = notice;
-    const chosen = choosePlan(kv, planShape(file, pageTokens), profile, { contextMemory, context });
-    plan = withMode(chosen, options.kvMode ?? 'packed');
+    const chosen = await resolvePlan(file, { ...options, context });
+    profileNotice = chosen.notice;
+    plan = withMode(chosen.plan, options.kvMode ?? 'packed');
   } catch (error) {
     await file.gguf.close();
     throw error;

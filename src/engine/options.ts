@@ -8,7 +8,8 @@ import { describeValue, isPlainObject } from '../describe-value.ts';
 import { InputError } from '../errors.ts';
 import { checkContent, checkMessages, visitStrings } from '../model/message.ts';
 import { reservedVariables } from '../model/template.ts';
-import { kvModes } from '../plan/plan.ts';
+import { kvModes, presets } from '../plan/plan.ts';
+import { type CacheChoice, checkCacheChoice } from '../plan/presets.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
 import type { GenerateOptions } from './generate.ts';
 import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
@@ -44,6 +45,7 @@ export const engineRules = {
 
 export const loadRules = {
   ...engineRules,
+  quality: oneOf(...presets),
   kv: string("a codec spec such as 'tq4', or 'auto'"),
   contextMemory: bytes,
   kvMemory: bytes,
@@ -121,7 +123,11 @@ export const conversationRules = {
   messages: (value => checkMessages(value)) satisfies Rule,
 };
 
-export const checkLoadOptions = (options: unknown): void => checkOptions('loadModel', options, loadRules);
+export function checkLoadOptions(options: unknown): void {
+  checkOptions('loadModel', options, loadRules);
+  checkCacheChoice((options ?? {}) as CacheChoice);
+}
+
 export function checkChatOptions(options: unknown): void {
   checkOptions('chat', options, chatRules);
   const { tools, toolChoice = 'auto', schema } = (options ?? {}) as AnswerRequest;

@@ -5,7 +5,7 @@ import { isAuto } from '../plan/auto.ts';
 import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
 import { checkProfile, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
-import { findProfile, type ProfileSearch } from '../plan/profile-store.ts';
+import { findProfile, mayHaveProfile, type ProfileSearch } from '../plan/profile-store.ts';
 import { platform } from '../platform/node.ts';
 import { formatDuration } from '../units.ts';
 import { type ModelFile, planShape } from './engine.ts';
@@ -40,8 +40,9 @@ export async function resolveProfile(
   if (input === undefined && !specs.some(spec => isAuto(spec) || usesProfile(spec))) return {};
   const search: ProfileSearch = {};
   if (input !== undefined) search.profile = await openProfile(input, { ...options, modelFile: file.paths[0] });
-  // Anything else would have to be read as a whole.
-  const fingerprint = file.paths.length > 0 ? await modelFingerprint(file) : undefined;
+  // A model that is not on disk would have to be read as a whole, and a large file takes long to hash.
+  const needsFingerprint = file.paths.length > 0 && (input !== undefined || (await mayHaveProfile(file.paths[0])));
+  const fingerprint = needsFingerprint ? await modelFingerprint(file) : undefined;
   if (input === undefined && fingerprint !== undefined)
     Object.assign(search, await findProfile(file.paths[0], fingerprint));
   if (search.profile) checkProfile(search.profile, profileShape(file), fingerprint);
@@ -59,7 +60,8 @@ async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice 
   const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
     `${spec} needs a calibrated model, and ${why}. ` +
-      `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}${notice ? `\n${notice}` : ''}`,
+      `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}\n` +
+      `Or use quality: 'safe' (q8_0), which needs none, or kv: 'f16'.${notice ? `\n${notice}` : ''}`,
   );
 }
 

@@ -10,7 +10,7 @@ import { mimirPath } from './needle/demo.ts';
 
 const model = new Blob([writeGguf(tinyModel({ tied: false }))]);
 const text = 'The mead of poetry was brewed from honey and the blood of Kvasir, the wisest of all beings. '.repeat(20);
-const options: EvaluateOptions = {
+const options = {
   text,
   kv: ['tq2', 'tq4'],
   context: 160,
@@ -18,7 +18,7 @@ const options: EvaluateOptions = {
   rows: 2,
   skipRows: 1,
   device: 'js',
-};
+} satisfies EvaluateOptions;
 
 describe('evaluate', () => {
   let engine: Engine;
@@ -66,13 +66,18 @@ describe('evaluate', () => {
     [{ chunks: 2 }, /evaluate has no option chunks/],
     [{ rows: 'some' }, /^rows must be an integer, 1 or more/],
     [{ kv: [] }, /^kv must be an array of codec specs; got an empty array/],
-    [{ kv: undefined }, /^kv must be an array of codec specs; got undefined/],
     [{ text: undefined }, /^text must be a string; got undefined/],
     [{ rows: 50 }, /were requested\. Use a longer text/],
   ])('refuses %j', async (wrong, message) => {
     const invalid = { ...options, ...wrong } as EvaluateOptions;
     await expect(evaluate(model, invalid)).rejects.toThrow(InputError);
     await expect(evaluate(model, invalid)).rejects.toThrow(message);
+  });
+
+  it('compares the presets with f16, if no codecs are given', async () => {
+    const { rows } = await evaluate(model, { ...options, kv: undefined, rows: 1 });
+    // Heads of 16 dims are no whole block of q8_0, so that safe is f16 here.
+    expect(rows.map(({ kv }) => kv)).toEqual(['f16', 'tq4', 'tq3']);
   });
 
   it('refuses an unknown codec', async () => {

@@ -5,7 +5,8 @@ import { resolveProfile } from '../engine/profile.ts';
 import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../engine/rules.ts';
 import type { ModelInput } from '../model/input.ts';
 import { choosePlan } from '../plan/auto.ts';
-import { createPlan, type Plan, planBytes } from '../plan/plan.ts';
+import { createPlan, type Plan, planBytes, presets } from '../plan/plan.ts';
+import { choosePreset } from '../plan/presets.ts';
 import type { Profile } from '../plan/profile.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { type Breakdown, createBreakdowns } from './breakdown.ts';
@@ -16,8 +17,8 @@ import { type MatchRule, matchFor } from './needle/questions.ts';
 /** Options of `evaluate` and `evaluateNeedle`. */
 export interface EvaluationOptions
   extends Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit' | 'prefillChunk' | 'signal'> {
-  /** The codec specs to compare, such as `['tq4', 'auto:2.25']`. */
-  kv: readonly string[];
+  /** The codec specs to compare, such as `['tq4', 'auto:2.25']`. Default: f16 and the presets. */
+  kv?: readonly string[];
   /** The result of calibration, for codecs that need it. Default: searched on disk. */
   profile?: ProfileInput;
   /** Use the faster integer kernels, as generation does. Default: false. */
@@ -133,7 +134,6 @@ const needleRules: Record<keyof NeedleEvaluationOptions, Rule> = {
 export async function evaluate(model: ModelInput, options: EvaluateOptions): Promise<Evaluation> {
   checkOptions('evaluate', options, evaluateRules);
   evaluateRules.text(options?.text, 'text');
-  evaluateRules.kv(options.kv, 'kv');
   const { text, context = 2048, skipRows = 0, parseSpecialTokens, signal, onProgress } = options;
   const from = options.from ?? Math.floor(context / 2);
   const { file, ...setup } = await openFor(model, options);
@@ -170,9 +170,11 @@ export async function evaluate(model: ModelInput, options: EvaluateOptions): Pro
  * Measures how many facts, planted in generated documents, a model retrieves with each cache format, by document length
  * and depth of the fact. Node only. If the signal aborts it, the result holds what was measured so far.
  */
-export async function evaluateNeedle(model: ModelInput, options: NeedleEvaluationOptions): Promise<NeedleEvaluation> {
+export async function evaluateNeedle(
+  model: ModelInput,
+  options: NeedleEvaluationOptions = {},
+): Promise<NeedleEvaluation> {
   checkOptions('evaluateNeedle', options, needleRules);
-  needleRules.kv(options?.kv, 'kv');
   const { lengths = [1000, 2000, 4000, 6000], depths = 10, documents = 4, seed = 1, signal, onProgress } = options;
   const { file, ...setup } = await openFor(model, options);
   const { plans } = setup;
@@ -191,8 +193,12 @@ export async function evaluateNeedle(model: ModelInput, options: NeedleEvaluatio
 async function openFor(model: ModelInput, { kv, profile: input, memoryLimit, signal }: EvaluationOptions) {
   const file: ModelFile = await openModelFile(model, { memoryLimit });
   try {
-    const { profile, notice } = await resolveProfile(file, kv, input, { signal });
-    const plans = kv.map(spec => choosePlan(spec, planShape(file), profile));
+    const { profile, notice } = await resolveProfile(file, kv ?? ['auto'], input, { signal });
+    const shape = planShape(file);
+    const plans = kv?.map(spec => choosePlan(spec, shape, profile)) ?? [
+      createPlan('f16', shape),
+      ...presets.map(preset => choosePreset(preset, shape, profile)),
+    ];
     const notices = new Set([notice, ...plans.map(plan => plan.notice)].filter(text => text !== undefined));
     return { file, profile, plans, notices: [...notices] };
   } catch (error) {

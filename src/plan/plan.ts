@@ -9,7 +9,7 @@ import { packedPages, sealPosition, tailBlocks, tailBlockTokens } from '../kerne
 import { formatCount } from '../units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
-import type { Profile } from './profile.ts';
+import { measuredDivergence, type Profile } from './profile.ts';
 
 /**
  * Which pages a cache has, and which of them are read. `packed`: codes only. `shadow`, for evaluation: codes and f16;
@@ -18,6 +18,10 @@ import type { Profile } from './profile.ts';
  */
 export const kvModes = ['packed', 'shadow', 'two-tier'] as const;
 export type KvMode = (typeof kvModes)[number];
+
+/** `safe`: hardly different from f16. `balanced`: the default. `small`: fewer bits, at some cost in quality. */
+export const presets = ['safe', 'balanced', 'small'] as const;
+export type Preset = (typeof presets)[number];
 
 /** How a cache is stored: one codec per layer. */
 export interface Plan {
@@ -33,8 +37,10 @@ export interface Plan {
   /** Layout of one page of all layers. */
   leaf: LeafLayout;
   mode: KvMode;
-  /** KL divergence from an f16 cache that the profile predicts, in nats per token. */
+  /** KL divergence from an f16 cache that the profile has measured or predicts, in nats per token. */
   predicted?: number;
+  /** The preset that chose it. */
+  preset?: Preset;
   /**
    * [layer][side]: weights of the squared errors of sealed pages, which make them relative to the calibration text. Only
    * for codecs that search for the nearest code, with a profile that knows their error.
@@ -70,6 +76,7 @@ export function createPlan(spec: string, shape: PlanShape, profile?: Profile): P
   const plan = createPlanFromCodecs(formatSpec(parsed), windowOf(parsed), codecs, allocation?.predicted, profile);
   return {
     ...plan,
+    predicted: measuredDivergence(profile, plan.spec) ?? plan.predicted,
     notice: codecs.find(({ keys }) => keys.notice)?.keys.notice ?? fewSamplesNotice(spec, shape, profile),
   };
 }

@@ -19,9 +19,22 @@ export async function kvasirCacheDir(): Promise<string> {
   return KVASIR_CACHE || join(XDG_CACHE_HOME || join(homedir(), '.cache'), 'kvasir');
 }
 
+async function profileDir(): Promise<string> {
+  const { join } = platform.node.path;
+  return join(await kvasirCacheDir(), 'profiles');
+}
+
 export async function profilePath(fingerprint: string): Promise<string> {
   const { join } = platform.node.path;
-  return join(await kvasirCacheDir(), 'profiles', `${fingerprint}.kvprofile`);
+  return join(await profileDir(), `${fingerprint}.kvprofile`);
+}
+
+/** Whether there is any file that could be this model's profile: if not, its fingerprint is not needed. */
+export async function mayHaveProfile(modelPath: string): Promise<boolean> {
+  const { readdir } = platform.node.fs.promises;
+  if ((await listProfilePaths(modelPath)).length > 0) return true;
+  const calibrated = await readdir(await profileDir()).catch(() => []);
+  return calibrated.some(name => name.endsWith('.kvprofile'));
 }
 
 /** The result of searching a model's profile. */

@@ -43,6 +43,23 @@ export const smallContent: ProfileContent = {
   ],
 };
 
+/** Nothing learned, but plans measured: enough to choose among codecs that learn nothing. */
+export const measuredContent = ({
+  shape,
+  fingerprint,
+}: Pick<ProfileContent, 'shape' | 'fingerprint'>): ProfileContent => ({
+  ...content,
+  fingerprint,
+  shape,
+  learned: Array.from({ length: shape.layers }, () => ({ key: {}, value: {} })),
+  sensitivities: {},
+  measurements: [
+    { kv: 'tq4', bits: 4.5, kld: 0.25 },
+    { kv: 'kivi2g32', bits: 3, kld: 0.0125 },
+    { kv: 'tq1', bits: 1.5, kld: 0.5 },
+  ],
+});
+
 /** The file with a changed header, the same arrays, and a valid checksum. */
 export async function withHeader(change: (header: Record<string, never>) => unknown, from = content) {
   const bytes = await encodeProfile(from);

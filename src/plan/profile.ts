@@ -365,6 +365,10 @@ export function mergeProfiles(earlier: ProfileContent | undefined, added: Profil
   };
 }
 
+/** What calibration measured of a plan, in nats per token; undefined if it did not. */
+export const measuredDivergence = (profile: Pick<Profile, 'measurements'> | undefined, spec: string) =>
+  profile?.measurements.find(({ kv }) => kv === spec)?.kld;
+
 /** JavaScript engines compute powers with different last bits. */
 const isSameAngle = (a: number, b: number): boolean => Math.abs(a - b) <= 1e-12 * Math.abs(a);
 

@@ -112,6 +112,7 @@ function describeModel(model: Model): ServiceInfo {
   return {
     modelName: config.name,
     architecture: config.architecture,
+    ...(plan.preset && { preset: plan.preset }),
     kv: plan.spec,
     kvBits: plan.bits,
     ...(plan.predicted !== undefined && { expectedDivergence: plan.predicted }),

@@ -8,12 +8,15 @@ import type { ChatOptions, PromptOptions } from '../engine/conversation-options.
 import type { MemoryUse, ModelDevice, ModelStats } from '../engine/model.ts';
 import type { Stream, Token } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
+import type { Preset } from '../plan/plan.ts';
 
 /** A loaded model, described. */
 export interface ServiceInfo {
   /** `general.name` of the model file. */
   modelName?: string;
   architecture: string;
+  /** The preset that chose the codec; undefined if it was given. */
+  preset?: Preset;
   /** The codec of the cache, as a spec string; its bits per value. */
   kv: string;
   kvBits: number;

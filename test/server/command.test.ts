@@ -45,7 +45,7 @@ describe('kvasir serve', () => {
   it('takes options from the environment, says what one gets, and drains on SIGTERM', async () => {
     const { child, url, post, printed } = await serve([], { KVASIR_SERVED_NAME: 'a,b', KVASIR_CONTEXT: '1k' });
     expect(printed()).toMatch(/as a, b, .*\.gguf/);
-    expect(printed()).toMatch(/tq4 cache, \d\.\d+ bits per value/);
+    expect(printed()).toMatch(/cache: balanced: tq4, \d\.\d+ bits per value/);
     expect(printed()).toMatch(/sequences of 1,024 tokens/);
     expect(url).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
     const running = await post(CHAT, { ...question, max_tokens: 600, stream: true });

@@ -94,9 +94,11 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await page.keyboard.press('ArrowDown');
     await page.locator('.codecs').waitFor();
     await page.locator('.badge-name').waitFor();
-    await tabTo(/^tq4/);
+    // Mimir has a profile: balanced is a plan of 3 bits, and small, the next one, of 2.
+    await page.locator('.chip', { hasText: 'auto-mead:3' }).waitFor();
+    await tabTo(/^balanced/);
     await page.keyboard.press('ArrowDown');
-    await page.locator('.chip', { hasText: 'tq3' }).waitFor();
+    await page.locator('.chip', { hasText: 'auto-mead:2' }).waitFor();
 
     await addByKeyboard(visit, sample);
     const [question] = (await readFile(sample, 'utf8')).split('\n');

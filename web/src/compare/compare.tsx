@@ -72,9 +72,9 @@ function PaneView({ title, pane, marks }: { title: string; pane: Signal<Pane>; m
           disabled={isComparing.value}
           onChange={event => chooseCodec(pane as (typeof panes)[number], event.currentTarget.value)}
         >
-          {codecsFor(!browserModel.value).map(({ spec, bits }) => (
-            <option key={spec} value={spec}>
-              {spec}, {bits} bits
+          {codecsFor(!browserModel.value).map(({ name, bits }) => (
+            <option key={name} value={name}>
+              {name}, {bits} bits
             </option>
           ))}
         </select>

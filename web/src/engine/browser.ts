@@ -1,5 +1,6 @@
 /** The library in a Web Worker as an engine: a model in this browser. */
 import { type RemoteService, startWorker, type WorkerModel } from 'kvasir/worker';
+import { isPreset } from './codecs.ts';
 import {
   type AnswerEnd,
   type AnswerPart,
@@ -16,6 +17,7 @@ export interface BrowserOptions {
   /** A file, or the address of one. Default: Mimir, which comes with the app. */
   model?: File | string;
   device: string;
+  /** A preset, or the spec of a codec. */
   codec: string;
   onProgress?: (done: number, total: number) => void;
 }
@@ -27,7 +29,7 @@ const MIMIR = { model: './models/mimir.gguf', profile: './models/mimir.kvprofile
 
 export async function openBrowser({ model, device, codec, onProgress }: BrowserOptions): Promise<Engine> {
   const service = await start(model, {
-    kv: codec,
+    ...(isPreset(codec) ? { quality: codec } : { kv: codec }),
     device: device as 'auto',
     onProgress: ({ done, total }) => onProgress?.(done, total),
   }).catch(error => {

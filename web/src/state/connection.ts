@@ -1,7 +1,7 @@
 /** The engine in use: opened at the start, and again when the user chooses another place, device or codec. */
 import { computed, signal } from '@preact/signals';
 import { openBrowser } from '../engine/browser.ts';
-import { codecsFor } from '../engine/codecs.ts';
+import { cachesFor, DEFAULT_CACHE } from '../engine/codecs.ts';
 import { type CacheUse, type Engine, EngineError } from '../engine/engine.ts';
 import { openServer } from '../engine/server.ts';
 import { apiKey, change, type Settings, settings } from './settings.ts';
@@ -81,8 +81,8 @@ export async function use(changed: Partial<Settings>): Promise<void> {
 /** Opens a model in this browser; undefined: Mimir. */
 export function useModel(model: File | string | undefined): Promise<void> {
   modelFile.value = model instanceof File ? model : undefined;
-  const hasCodec = codecsFor(!model).some(({ spec }) => spec === settings.value.codec);
-  return use({ modelUrl: typeof model === 'string' ? model : undefined, ...(!hasCodec && { codec: 'tq4' }) });
+  const hasCodec = cachesFor(!model).some(({ name }) => name === settings.value.codec);
+  return use({ modelUrl: typeof model === 'string' ? model : undefined, ...(!hasCodec && { codec: DEFAULT_CACHE }) });
 }
 
 export async function unlock(key: string): Promise<void> {

@@ -1,5 +1,6 @@
 /** What the user has chosen, kept in localStorage; the API key of a server only for this tab. */
 import { effect, signal } from '@preact/signals';
+import { DEFAULT_CACHE } from '../engine/codecs.ts';
 
 export type Theme = 'auto' | 'light' | 'dark';
 
@@ -7,7 +8,7 @@ export interface Settings {
   theme: Theme;
   /** Where the model runs: on the server that serves this page, or in this browser. */
   place: 'server' | 'browser';
-  /** In this browser: `wasm` or `webgpu`, and the codec of the cache. */
+  /** In this browser: `wasm` or `webgpu`, and the preset or codec of the cache. */
   device: string;
   codec: string;
   /** In this browser: the address of the model; without one, Mimir. */
@@ -18,7 +19,7 @@ export interface Settings {
 const KEY = 'kvasir.settings';
 const API_KEY = 'kvasir.apiKey';
 
-const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: 'tq4', temperature: 0.3 };
+const defaults: Settings = { theme: 'auto', place: 'server', device: 'wasm', codec: DEFAULT_CACHE, temperature: 0.3 };
 
 function read(): Settings {
   try {

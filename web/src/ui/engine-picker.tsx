@@ -1,6 +1,6 @@
-/** Where the model runs, and the codec of its cache; what the engine in use cannot change is not shown. */
+/** Where the model runs, and the preset or codec of its cache; what the engine in use cannot change is not shown. */
 import { useRef } from 'preact/hooks';
-import { codecsFor } from '../engine/codecs.ts';
+import { cachesFor } from '../engine/codecs.ts';
 import { run } from '../state/chat.ts';
 import { browserModel, connection, hasServer, use, useModel } from '../state/connection.ts';
 import { type Settings, settings } from '../state/settings.ts';
@@ -46,7 +46,7 @@ export function EnginePicker() {
       {place === 'browser' && (
         <>
           <ModelPicker isBusy={isBusy} />
-          <CodecPicker isBusy={isBusy} />
+          <CachePicker isBusy={isBusy} />
         </>
       )}
     </section>
@@ -112,27 +112,27 @@ function nameOf(model: File | string | undefined): string {
   return decodeURIComponent(new URL(model, document.baseURI).pathname.split('/').pop() ?? model);
 }
 
-function CodecPicker({ isBusy }: { isBusy: boolean }) {
+function CachePicker({ isBusy }: { isBusy: boolean }) {
   const isMimir = browserModel.value === undefined;
   return (
     <fieldset class="codecs" disabled={isBusy}>
-      <legend>Cache codec</legend>
+      <legend>Cache</legend>
       <p class="codec codec-head quiet" aria-hidden="true">
         <span>Name</span>
         <span>Bits</span>
         <span>{isMimir ? 'Recall' : 'As f16'}</span>
       </p>
-      {codecsFor(isMimir).map(({ spec, bits, recall, agreement }) => (
-        <label key={spec} class="codec">
+      {cachesFor(isMimir).map(({ name, bits, recall, agreement }) => (
+        <label key={name} class="codec">
           <input
             type="radio"
             name="codec"
-            checked={settings.value.codec === spec}
-            onChange={() => void use({ codec: spec })}
+            checked={settings.value.codec === name}
+            onChange={() => void use({ codec: name })}
           />
-          <span class="codec-name">{spec}</span>
+          <span class="codec-name">{name}</span>
           <span>{bits} bits</span>
-          <span class="quiet">{isMimir ? recall.toFixed(2) : agreement.toFixed(1)} %</span>
+          <span class="quiet">{formatPercent(isMimir ? recall?.toFixed(2) : agreement?.toFixed(1))}</span>
         </label>
       ))}
       <p class="quiet">
@@ -143,3 +143,5 @@ function CodecPicker({ isBusy }: { isBusy: boolean }) {
     </fieldset>
   );
 }
+
+const formatPercent = (percent?: string): string => (percent === undefined ? '' : `${percent} %`);

@@ -1,0 +1,124 @@
+/** What `kvasir plan` and `kvasir inspect` say about the cache of a model, with and without a profile. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { Command } from 'commander';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
+import { writeTempModel } from '../../test/gguf-writer.ts';
+import { plantKeyBias, tinyModel } from '../../test/tiny-model.ts';
+import { openModelFile } from '../engine/engine.ts';
+import { modelFingerprint } from '../engine/model-fingerprint.ts';
+import { profileShape } from '../engine/profile.ts';
+import { measuredContent } from '../plan/profile.case.ts';
+import { encodeProfile } from '../plan/profile.ts';
+import { addInspect } from './inspect.ts';
+import { addPlan } from './plan.ts';
+
+let cache: string;
+let model: string;
+let profile: string;
+let out: string;
+
+beforeAll(async () => {
+  cache = await mkdtemp(join(tmpdir(), 'kvasir-cache-'));
+  vi.stubEnv('KVASIR_CACHE', cache);
+  const spec = tinyModel({ architecture: 'qwen2', layers: 3, headDim: 32, context: 2048 });
+  model = await writeTempModel(plantKeyBias(spec, 1, 200));
+  const file = await openModelFile(model);
+  await file.gguf.close();
+  profile = join(cache, 'given.kvprofile');
+  const content = measuredContent({ fingerprint: await modelFingerprint(file), shape: profileShape(file) });
+  await writeFile(profile, await encodeProfile(content));
+});
+beforeEach(() => {
+  out = '';
+  vi.spyOn(console, 'log').mockImplementation(text => {
+    out += `${text}\n`;
+  });
+});
+afterEach(() => {
+  vi.restoreAllMocks();
+});
+afterAll(async () => {
+  vi.unstubAllEnvs();
+  await rm(cache, { recursive: true });
+  await rm(dirname(model), { recursive: true });
+});
+
+async function run(...args: string[]): Promise<string> {
+  const program = new Command().exitOverride();
+  addPlan(program);
+  addInspect(program);
+  await program.parseAsync(args, { from: 'user' });
+  return out;
+}
+
+describe('kvasir plan', () => {
+  it('compares the presets', async () => {
+    const text = await run('plan', model, '--memory', '1GiB');
+    expect(text).toContain('one sequence of 2,048 tokens');
+    expect(text).toMatch(/safe +q8_0 +8\.500 +[\d.]+ KiB +[\d,]+ +not known\nbalanced +tq4 .*\nsmall +tq3 /);
+    expect(text).toContain('The expected divergence is not known without a profile: kvasir calibrate MODEL');
+  });
+
+  it('compares them with a profile', async () => {
+    const text = await run('plan', model, '--profile', profile);
+    expect(text).toMatch(/safe +q8_0 .* not in the profile\nbalanced +kivi2g32 .* \.0125\nsmall +tq1 .* \.5\n/);
+  });
+
+  it('--json has the same numbers', async () => {
+    const { presets, room } = JSON.parse(await run('plan', model, '--memory', '1GiB', '--profile', profile, '--json'));
+    expect(presets[1]).toMatchObject({ preset: 'balanced', kv: 'kivi2g32', predicted: 0.0125 });
+    expect(room).toBeLessThan(2 ** 30);
+    expect(presets[2].maxTokens).toBeGreaterThan(presets[0].maxTokens);
+    expect(presets[2].bytes).toBeLessThan(presets[0].bytes);
+  });
+
+  it.each([
+    [['--quality', 'balanced'], /^balanced: kivi2g32: .*[\s\S]*divergence from f16: \.0125 nats per token, measured/],
+    [['--kv', 'tq4'], /^tq4: [\s\S]*divergence from f16: \.25 nats per token, measured by calibration/],
+    [['--kv', 'tq3'], /This profile has no measurement of tq3; `kvasir eval` measures it\./],
+  ])('%j with a profile', async (flags, expected) => {
+    expect(await run('plan', model, '--profile', profile, ...flags)).toMatch(expected);
+  });
+
+  it('a codec without a profile', async () => {
+    expect(await run('plan', model, '--kv', 'tq4')).toContain('not known without a profile: kvasir calibrate MODEL');
+  });
+
+  it('refuses a preset with a codec or a memory budget', async () => {
+    await expect(run('plan', model, '--kv', 'tq4', '--quality', 'safe')).rejects.toThrow(
+      /Drop quality "safe" to use this/,
+    );
+    await expect(run('plan', model, '--quality', 'safe', '--context-memory', '1MB')).rejects.toThrow(
+      /or contextMemory/,
+    );
+    await expect(run('plan', model, '--quality', 'best')).rejects.toThrow('"best" is not a preset. Use safe, balanced');
+  });
+});
+
+describe('kvasir inspect', () => {
+  it('names the default cache and a large K bias', async () => {
+    const text = await run('inspect', model);
+    expect(text).toMatch(/^cache +balanced: tq4, 4\.\d\d bits per value$/m);
+    expect(text).toMatch(
+      /^K bias +up to 1,600 \(layer 1; median \d\): codecs of few bits that share a scale across channels need/m,
+    );
+    expect(text).not.toContain('divergence');
+  });
+
+  it('has the divergence that a profile has measured', async () => {
+    const text = await run('inspect', model, '--profile', profile, '--kv', 'f16,tq4');
+    expect(text).toMatch(/^cache +balanced: kivi2g32, .* expected divergence \.0125 nats per token \(profile\)$/m);
+    expect(text).toMatch(/^f16 .* not in the profile\ntq4 .* \.25$/m);
+    // By default also what was measured.
+    expect(await run('inspect', model, '--profile', profile)).toMatch(/^kivi2g32 .* \.0125$/m);
+  });
+
+  it('--json has them too', async () => {
+    const found = JSON.parse(await run('inspect', model, '--profile', profile, '--kv', 'tq4', '--json'));
+    expect(found.keyBias).toMatchObject({ isLarge: true, largest: { layer: 1, norm: 1600 } });
+    expect(found.cache).toMatchObject({ preset: 'balanced', spec: 'kivi2g32', predicted: 0.0125 });
+    expect(found.memory[0]).toMatchObject({ spec: 'tq4', divergence: 0.25 });
+  });
+});

@@ -1,0 +1,56 @@
+/**
+ * The presets in front of the codecs: how much quality, for how many bits. With a profile, the plan of these bits that it
+ * expects the least divergence of; without one, a codec that needs no calibration.
+ */
+import { InputError } from '../errors.ts';
+import { choosePlan } from './auto.ts';
+import { supportsShape } from './default-codecs.ts';
+import type { Plan, PlanShape, Preset } from './plan.ts';
+import type { Profile } from './profile.ts';
+
+/** What is used if neither a codec nor a preset is given. */
+export const DEFAULT_PRESET: Preset = 'balanced';
+
+interface PresetSpecs {
+  withProfile?: string;
+  withoutProfile: string;
+}
+
+export const presetSpecs: Readonly<Record<Preset, PresetSpecs>> = {
+  // More bits than calibration could improve on.
+  safe: { withoutProfile: 'q8_0' },
+  balanced: { withProfile: 'auto:3', withoutProfile: 'tq4' },
+  small: { withProfile: 'auto:2', withoutProfile: 'tq3' },
+};
+
+export function choosePreset(preset: Preset, shape: PlanShape, profile?: Profile): Plan {
+  const { withProfile, withoutProfile } = presetSpecs[preset];
+  const recommended = profile && withProfile ? choosePlan(withProfile, shape, profile) : undefined;
+  // A profile that nothing was measured for (`--probe-tokens 0`) recommends nothing.
+  if (recommended?.predicted !== undefined) return { ...recommended, preset };
+  // q8_0 has blocks of 32 values, which not every head dimension is a multiple of.
+  const spec = supportsShape(withoutProfile, shape) ? withoutProfile : 'f16';
+  return { ...choosePlan(spec, shape, profile), preset };
+}
+
+/** What chooses the codec of a cache: a spec, a preset, or the memory that it may take. */
+export interface CacheChoice {
+  kv?: string;
+  quality?: Preset;
+  contextMemory?: number;
+}
+
+/** Throws if a preset is combined with something else that chooses the codec. */
+export function checkCacheChoice({ kv, quality, contextMemory }: CacheChoice): void {
+  if (quality === undefined) return;
+  if (kv !== undefined)
+    throw new InputError(
+      `kv "${kv}" and quality "${quality}" both choose the codec of the cache. ` +
+        `Drop quality "${quality}" to use this codec, or kv "${kv}" to use the preset.`,
+    );
+  if (contextMemory !== undefined)
+    throw new InputError(
+      `contextMemory and quality "${quality}" both choose the codec of the cache. ` +
+        `Drop quality "${quality}" to use what fits, or contextMemory to use the preset.`,
+    );
+}

@@ -1,8 +1,11 @@
 /** The guard: it notices a codec that does not suit a model, says so once, and stays silent otherwise. */
+import type { Logger } from 'pino';
 import { describe, expect, it } from 'vitest';
 import { type DeviceName, type LoadOptions, listDevices, loadModel, QualityError, type Result } from '../src/index.ts';
+import { createService } from '../src/worker/create-service.ts';
 import { type GgufSpec, writeGguf } from './gguf-writer.ts';
 import { quantize } from './quantize.ts';
+import { greedy, openServer } from './server/tiny-server.ts';
 import { tinyModel } from './tiny-model.ts';
 
 /** A codec whose error grows with what all keys have in common. */
@@ -21,7 +24,7 @@ function biasedModel(): Blob {
   const spec = tinyModel({ ...SHAPE, architecture: 'qwen2' });
   const bias = spec.tensors.find(({ name }) => name === `blk.${BIASED_LAYER}.attn_k.bias`)!;
   const slowest = [SHAPE.headDim / 2 - 1, SHAPE.headDim - 1];
-  const values = Float32Array.from({ length: bias.shape[0] }, (_, i) =>
+  const values = Float32Array.from({ length: Number(bias.shape[0]) }, (_, i) =>
     slowest.includes(i % SHAPE.headDim) ? 150 : 0,
   );
   bias.data = quantize('F32', values);
@@ -97,6 +100,19 @@ describe('a codec that does not suit', () => {
   it.each(['shadow', 'two-tier'] as const)('is noticed in %s mode, too', async kvMode => {
     await using model = await load({ kvMode });
     expect((await model.complete(TEXT, OPTIONS)).qualityLoss).toMatchObject({ layer: BIASED_LAYER });
+  });
+
+  it('is a warning in the log of a server, once, and in its metrics', async () => {
+    await using model = await load();
+    const warnings: unknown[][] = [];
+    const logger = { warn: (...line: unknown[]) => warnings.push(line) } as unknown as Logger;
+    const { ask } = await openServer({ logger }, createService(model));
+    for (const prompt of [TEXT, `${TEXT}!`]) await ask('/v1/completions', { prompt, ...greedy(3) });
+    expect(warnings).toEqual([
+      [expect.objectContaining({ kv: PLAIN, layer: BIASED_LAYER }), expect.stringContaining('does not suit')],
+    ]);
+    const metrics = await (await ask('/metrics')).text();
+    expect(Number(metrics.match(/^kvasir_code_error\{.*"worst".*\} (.*)$/m)?.[1])).toBeGreaterThan(0.12);
   });
 
   it('may have another one that does', async () => {

@@ -58,7 +58,7 @@ export function guardBytes({ layers, heads, headDim }: ModelConfig, { leaf }: Pl
   return leaf.bytes + 4 * (2 * layers + 2) * heads * headDim;
 }
 
-/** The first pages are checked in all layers, later ones in one layer each: a check costs about 1 % of a layer. */
+/** The first pages are checked in all layers, later ones in one layer each. Cost: docs/lab/guard.md. */
 const FULL_PAGES = 4;
 /** A limit is this, and this many times the error budgets of keys and values. Measured: docs/lab/guard.md. */
 const BASE_LIMIT = 0.12;

@@ -42,6 +42,11 @@ export class CapacityError extends KvasirError {
   static override readonly name: string = 'CapacityError';
 }
 
+/** A codec that does not suit the model: what it would answer is not to be trusted. */
+export class QualityError extends KvasirError {
+  static override readonly name: string = 'QualityError';
+}
+
 /** A device that failed or was lost after it had been opened. */
 export class DeviceError extends KvasirError {
   static override readonly name: string = 'DeviceError';

@@ -32,6 +32,7 @@ export type { DecodedLeaf, DecodeLeavesOptions } from './engine/decode-leaves.ts
 export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
 export type { GenerateOptions } from './engine/generate.ts';
 export type { JsonSchema } from './engine/grammar/schema.ts';
+export type { GuardStats, QualityLoss, QualityLossAction } from './engine/guard.ts';
 export type { LiveDivergence } from './engine/live-divergence.ts';
 export {
   type LoadOptions,
@@ -61,6 +62,7 @@ export {
   InputError,
   KvasirError,
   NetworkError,
+  QualityError,
   ShapeError,
   SpecError,
   UnsupportedError,

@@ -12,6 +12,7 @@ const UNIQUE_NAMES: Record<string, string> = {
   kvMode: '--shadow',
   memoryLimit: '--memory',
   pageTokens: '--page-tokens',
+  onQualityLoss: '--on-quality-loss',
   prefillChunk: '--batch',
   probeTokens: '--probe-tokens',
   onlyTexts: '--only-text',

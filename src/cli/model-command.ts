@@ -7,6 +7,7 @@ import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { Conversation } from '../engine/conversation.ts';
 import type { ChatOptions } from '../engine/conversation-options.ts';
+import { type GuardStats, type QualityLossAction, qualityLossActions } from '../engine/guard.ts';
 import type { LiveDivergence } from '../engine/live-divergence.ts';
 import { loadModel, type Model } from '../engine/model.ts';
 import { type Quality, UNFAMILIAR_RATIO } from '../engine/quality.ts';
@@ -33,6 +34,7 @@ export interface ModelOptions {
   shadow?: boolean;
   eviction?: string;
   tier?: Tier[];
+  onQualityLoss: QualityLossAction;
   device: DeviceName;
   threads?: number;
   memory?: number;
@@ -67,7 +69,8 @@ export function addModelOptions(command: Command): Command {
     .option('--context <n>', "maximum tokens, e.g. 8192 or 32k (default: the model's context, up to 32k)", parseCount)
     .option('--overflow <how>', 'when the context is full: error, or slide to drop the oldest tokens', 'error')
     .option('--eviction <policy>', `what leaves a full cache first: ${policyNames.join(', ')} (default: lru)`)
-    .option('--tier <list>', TIER_HELP, parseTiers);
+    .option('--tier <list>', TIER_HELP, parseTiers)
+    .option('--on-quality-loss <how>', 'when the codec does not suit the model: notice, or error', 'notice');
   return addDeviceOptions(command);
 }
 
@@ -107,14 +110,28 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { quality, kv, contextMemory, kvMemory, context, overflow, shadow, eviction, device, threads, memory } =
-    options;
+  const {
+    quality,
+    kv,
+    contextMemory,
+    kvMemory,
+    context,
+    overflow,
+    shadow,
+    eviction,
+    onQualityLoss,
+    device,
+    threads,
+    memory,
+  } = options;
   if (!['error', 'slide'].includes(overflow))
     throw new InputError(`--overflow must be error or slide, not "${overflow}".`);
+  if (!qualityLossActions.includes(onQualityLoss))
+    throw new InputError(`--on-quality-loss must be notice or error, not "${onQualityLoss}".`);
   if (eviction !== undefined) checkPolicyName(eviction);
   const profile = await resolveProfileFlag(options.profile, name, signal);
   return {
-    ...{ quality, kv, contextMemory, kvMemory, context, profile, overflow, eviction, device, threads },
+    ...{ quality, kv, contextMemory, kvMemory, context, profile, overflow, eviction, onQualityLoss, device, threads },
     kvMode: shadow ? ('shadow' as const) : undefined,
     tiers: options.tier,
     memoryLimit: memory,
@@ -186,7 +203,7 @@ export async function formatStats(
   conversation: Conversation,
 ) {
   const { pages, tails, cached, total } = model.memory();
-  const { capacity } = model.stats();
+  const { capacity, guard, tiers } = model.stats();
   const { name, threads } = model.device;
   const outliers = await conversation.outliers();
   return [
@@ -196,8 +213,9 @@ export async function formatStats(
     `cache: ${formatCache(model.plan)}`,
     `${formatBytes(pages + tails)} of cache, and ${formatBytes(cached)} kept for later prompts, of at most ` +
       formatBytes(capacity),
-    ...model.stats().tiers.map(formatTier),
+    ...tiers.map(formatTier),
     `${formatBytes(total)} in all on ${name}${name === 'wasm' ? ` (${threads} thread${threads === 1 ? '' : 's'})` : ''}`,
+    ...(guard.layer === undefined ? [] : [formatGuard(guard)]),
     ...(quality ? [formatQuality(quality)] : []),
     ...(divergence ? [formatDivergence(divergence)] : []),
     ...(outliers ? [formatOutliers(outliers)] : []),
@@ -208,6 +226,11 @@ export async function formatStats(
 const formatDivergence = ({ nats, top1, tokens }: LiveDivergence): string =>
   `measured divergence ${formatShort(nats)} nats per token over ${formatCount(tokens)} tokens, ` +
   `${(100 * top1).toFixed(1)} % the same most likely token`;
+
+/** "attention on codes differs from f16 by .013 over 12 pages; in layer 10 by .03, and .149 is the limit". */
+const formatGuard = ({ pages, meanError, layer, error, limit }: GuardStats): string =>
+  `attention on codes differs from f16 by ${formatShort(meanError)} over ${formatCount(pages)} page${pages === 1 ? '' : 's'}; ` +
+  `in layer ${layer} by ${formatShort(error)}, and ${formatShort(limit)} is the limit`;
 
 /** "disk 12.0 MiB of 50.0 GiB, 40 records found, 2 not found, 15 stored". */
 function formatTier({ name, bytes, capacity, hits, misses, puts, skipped, errors, lastError }: TierStats): string {

@@ -20,6 +20,8 @@ export interface BudgetRequest {
   rows: number;
   /** Further bytes in main memory, such as stored logits. */
   extra?: number;
+  /** Bytes of the guard, on the device. Default: none. */
+  guard?: number;
 }
 
 export interface Budget {
@@ -31,10 +33,10 @@ export interface Budget {
 }
 
 function budgetOf(request: BudgetRequest): Budget {
-  const { config, rows, extra = 0, kvMemory, plan, context } = request;
+  const { config, rows, extra = 0, guard = 0, kvMemory, plan, context } = request;
   const weights = weightBytes(request);
   const cache = typeof kvMemory === 'number' ? kvMemory : planBytes(plan, context);
-  const scratch = scratchBytes(config, rows) + extra;
+  const scratch = scratchBytes(config, rows) + guard + extra;
   return { weights, cache, scratch, total: weights + cache + scratch };
 }
 

@@ -11,6 +11,7 @@ import { formatBytes, formatCount } from '../units.ts';
 import type { Engine } from './engine.ts';
 import type { Constraint } from './grammar/constraint.ts';
 import type { JsonSchema } from './grammar/schema.ts';
+import { describeLoss, type Guard } from './guard.ts';
 import { measureLiveDivergence } from './live-divergence.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
@@ -50,6 +51,7 @@ export interface GenerationContext {
   engine: Engine;
   cache: KvCache;
   scheduler: Scheduler;
+  guard?: Guard;
   plan: Plan;
   context: number;
   overflow: 'error' | 'slide';
@@ -80,7 +82,7 @@ export async function* generate(
   owner?: GenerationOwner,
   { constraint, markers, ...details }: OutputFormat & PromptDetails = {},
 ): AsyncGenerator<Token, void, void> {
-  const { engine, scheduler, plan, context } = generation;
+  const { engine, scheduler, guard, plan, context } = generation;
   const { onPrefill, maxTokens, signal, tenant = '', cacheSalt, readExact } = options;
   if (readExact && plan.mode !== 'shadow')
     throw new InputError("readExact needs a model in shadow mode. Load it with kvMode: 'shadow'.");
@@ -163,6 +165,11 @@ export async function* generate(
     const notice = result.quality && unfamiliarNotice(result.quality, plan);
     if (notice && !owner?.warned) result.notices.push(notice);
     if (notice && owner) owner.warned = true;
+    const loss = guard?.takeLoss();
+    if (loss) {
+      result.qualityLoss = loss;
+      result.notices.push(describeLoss(loss));
+    }
   } finally {
     // No pass may be running when the stream ends.
     isLeaving = true;

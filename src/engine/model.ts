@@ -40,6 +40,7 @@ import {
   throwIfDisposed,
 } from './engine.ts';
 import { createConstraints } from './grammar/constraint.ts';
+import { createGuard, type GuardStats, guardBytes, type QualityLossAction } from './guard.ts';
 import {
   checkConversationOptions,
   checkDecodeLeavesOptions,
@@ -94,6 +95,11 @@ export interface LoadOptions extends EngineOptions {
    * fastest first: `host=4GiB,disk=/dir:50GiB,redis=redis://host:6379`, or objects. Default: none.
    */
   tiers?: TiersInput;
+  /**
+   * What happens if the codec does not suit the model, so that attention on its codes is far from attention on f16:
+   * `notice`, in the first result after it was noticed, or `error`: answers fail with a QualityError. Default: `notice`.
+   */
+  onQualityLoss?: QualityLossAction;
 }
 
 /** Memory in use, in bytes. */
@@ -116,6 +122,8 @@ export interface ModelStats extends KvCacheStats, SchedulerStats {
   eviction: EvictionStats;
   /** The tiers, the fastest first. */
   tiers: readonly TierStats[];
+  /** How far attention on codes is from attention on f16. */
+  guard: GuardStats;
 }
 
 /** The device that a model runs on. */
@@ -205,7 +213,11 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     await file.gguf.close();
     throw error;
   }
-  const engine = await loadEngine(file, { plan, context, kvMemory: options.kvMemory ?? 'auto' }, options);
+  const cacheRequest = {
+    ...{ plan, context, kvMemory: options.kvMemory ?? ('auto' as const) },
+    guard: guardBytes(config, plan),
+  };
+  const engine = await loadEngine(file, cacheRequest, options);
   const tiers = await openTiersIfAny(engine, plan, options.tiers);
   const notices = [
     template.note,
@@ -227,6 +239,7 @@ export async function loadModel(input: ModelInput, options: LoadOptions = {}): P
     maxSequences,
     eviction,
     tiers,
+    onQualityLoss: options.onQualityLoss ?? 'notice',
   });
 }
 
@@ -255,14 +268,16 @@ interface ModelParts {
   maxSequences: number;
   eviction: Eviction;
   tiers?: CacheTiers;
+  onQualityLoss: QualityLossAction;
 }
 
 function createModel(parts: ModelParts): Model {
   const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction, tiers } = parts;
   const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy, tiers });
-  const scheduler = createScheduler(engine, cache, plan, maxSequences);
+  const guard = createGuard(engine, plan, parts.onQualityLoss);
+  const scheduler = createScheduler(engine, cache, plan, maxSequences, guard);
   const constraints = createConstraints(engine.tokenizer);
-  const generation = { engine, cache, scheduler, plan, context, overflow, constraints };
+  const generation = { engine, cache, scheduler, guard, plan, context, overflow, constraints };
   /** The conversations that are answering. */
   const answering = new Set<Conversation>();
   let disposal: Promise<void> | undefined;
@@ -288,6 +303,7 @@ function createModel(parts: ModelParts): Model {
       await Promise.all([...answering].map(one => one.dispose()));
       await settleWithin(cache.settle(), SPILL_TIME_LIMIT_MS);
       cache.dispose();
+      guard.dispose();
       await engine.dispose();
       await tiers?.chain.close();
     })();
@@ -315,6 +331,7 @@ function createModel(parts: ModelParts): Model {
       ...scheduler.stats,
       eviction: eviction.stats(),
       tiers: tiers?.chain.stats ?? [],
+      guard: guard.stats,
     }),
     ping: () =>
       engine.exclusive(async ({ device, scratch }) => {

@@ -12,6 +12,7 @@ import { kvModes, presets } from '../plan/plan.ts';
 import { type CacheChoice, checkCacheChoice } from '../plan/presets.ts';
 import type { AnswerRequest, EncodeChatOptions } from './answer-stream.ts';
 import type { GenerateOptions } from './generate.ts';
+import { qualityLossActions } from './guard.ts';
 import { boolean, callback, checkOptions, integer, number, oneOf, type Rule, rule, string } from './rules.ts';
 import { sampleRules } from './sample.ts';
 import { checkToolChoice, checkTools, isToolChoice } from './tools.ts';
@@ -60,6 +61,7 @@ export const loadRules = {
     value =>
       typeof value === 'string' || (Array.isArray(value) && value.every(tier => typeof tier === 'object' && tier)),
   ),
+  onQualityLoss: oneOf(...qualityLossActions),
   precise: boolean,
   batchInvariant: boolean,
   warmUp: boolean,

@@ -14,6 +14,7 @@ import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
 import type { Engine } from './engine.ts';
+import type { Guard } from './guard.ts';
 import type { Request } from './request.ts';
 import type { Sampled, Sampler } from './sample.ts';
 import {
@@ -66,7 +67,14 @@ const MIN_SHARED_TOKENS = 16;
 const TOO_SMALL =
   'The KV cache is too small for this request alone. Raise kvMemory, use a codec with fewer bits, or shorten the prompt.';
 
-export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxSequences: number): Scheduler {
+/** `guard`: checks the codes of sealed pages. */
+export function createScheduler(
+  engine: Engine,
+  cache: KvCache,
+  plan: Plan,
+  maxSequences: number,
+  guard?: Guard,
+): Scheduler {
   const waiting = new Set<Task>();
   const running = new Set<Task>();
   let arrivals = 0;
@@ -249,6 +257,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
         onHandle(chunk, handle) {
           taskOf.get(chunk)!.handle = handle;
         },
+        codeCheck: guard?.check,
       });
       batchSize.adapt(promptRows + decodeRows, pass.longestBlockMs);
       if (promptRows === 0) recordMs = performance.now() - begun;
@@ -325,6 +334,7 @@ export function createScheduler(engine: Engine, cache: KvCache, plan: Plan, maxS
     const { tasks, snapshots, decodeRows, promptRows, started } = flight;
     try {
       await flight.delivered;
+      guard?.throwIfLost();
       for (const { task, held } of flight.prompts) notePrompt(task, held);
       for (const deliverToken of flight.results) deliverToken();
       const now = performance.now();

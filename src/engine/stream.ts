@@ -1,6 +1,7 @@
 /** The output of generation: a stream of tokens or text, and a result at the end. */
 import type { AsyncDisposableLike } from '../disposable.ts';
 import type { ToolCall } from '../model/template.ts';
+import type { QualityLoss } from './guard.ts';
 import type { LiveDivergence } from './live-divergence.ts';
 import type { Quality } from './quality.ts';
 import type { Cancellation } from './request.ts';
@@ -62,6 +63,8 @@ export interface Result {
   quality?: Quality;
   /** In shadow mode: the measured divergence of the newest tokens, if the stream was read to its end. */
   divergence?: LiveDivergence;
+  /** If the codec does not suit the model: in the first result after that was noticed. */
+  qualityLoss?: QualityLoss;
   /** Warnings, such as a full context. */
   notices: string[];
 }

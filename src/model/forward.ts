@@ -7,7 +7,17 @@
  */
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
 import { createYielder } from '../event-loop.ts';
-import type { Device, KvRun, KvView, Projection, SamplingRequest, SealRequest, Tensor } from '../kernel/device.ts';
+import type {
+  Device,
+  KvBlocks,
+  KvRun,
+  KvView,
+  Projection,
+  SamplingRequest,
+  SealRequest,
+  Tensor,
+} from '../kernel/device.ts';
+import { type CodeCheck, startCheck } from './code-check.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';
 import type { ModelWeights } from './weights.ts';
@@ -107,6 +117,8 @@ export interface Hooks {
   onHandle?(chunk: Chunk, handle: number): void;
   /** Called and awaited in every layer, between RoPE and attention. The tensors are reused afterwards. */
   observe?(layer: number, activations: LayerActivations): void | Promise<void>;
+  /** Compares attention on codes with attention on f16. */
+  codeCheck?: CodeCheck;
   /** Starts at this layer instead of the embedding, with the rows of `x` that `observe` saw there. */
   resume?: { layer: number; rows(chunk: Chunk): Float32Array };
 }
@@ -146,12 +158,16 @@ export async function forward(
   rope: RopeFrequencies,
   scratch: Scratch,
   chunks: readonly Chunk[],
-  { onLogits, onToken, onHandle, observe, resume }: Hooks,
+  { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
   const { headDim, normEps, attentionScale } = config;
   const { x, normed, q, k, v, attention, gate, up, ropeAngles } = scratch;
   const { placed, rows, prefillRows } = assignRows(chunks);
-  const views = chunks.flatMap(({ sequence: { view, exactView } }) => (exactView ? [view, exactView] : [view]));
+  const check = codeCheck && startCheck(device, codeCheck, placed, attentionScale);
+  const views: KvBlocks[] = chunks.flatMap(({ sequence: { view, exactView } }) =>
+    exactView ? [view, exactView] : [view],
+  );
+  if (check) views.push(check.view);
   const memoryReady = device.ensureMemory?.(views);
   if (memoryReady) await memoryReady;
   if (resume) for (const { chunk, row } of placed) device.writeRows(x, row, resume.rows(chunk));
@@ -178,10 +194,11 @@ export async function forward(
       await observe(layer, { rows, x, q, k, v });
       yielder.noteYield();
     }
-    for (const { runs, seals } of rounds) {
+    for (const [round, { runs, seals }] of rounds.entries()) {
       if (seals.length > 0) device.seal(layer, seals);
       device.append(layer, k, v, runs);
       device.attend(layer, q, attention, runs, attentionScale);
+      check?.check(layer, round, q, attention);
       if (yielder.isDue()) await yielder.yieldNow();
     }
     device.project(attention, rows, attentionOutput, prefillRows);
@@ -200,6 +217,10 @@ export async function forward(
   for (const { chunk } of placed) chunk.sequence.commit(chunk.tokens.length, chunk.tokens);
   const needLogits = placed.flatMap(logitRows);
   const deliveries: (() => Promise<void>)[] = [];
+  if (check) {
+    const compared = check.read();
+    deliveries.push(() => compared);
+  }
   for (let first = 0; first < needLogits.length; first += scratch.logits.rows) {
     const rows = needLogits.slice(first, first + scratch.logits.rows);
     // Often these are the first rows of the batch: no copy.

@@ -48,7 +48,7 @@ export function createApp(options: AppOptions): App {
   const { backend, names, logger, heartbeatMs = 15_000 } = options;
   const limits = { ...defaultLimits, ...options.limits };
   const metrics = createMetrics(names[0], backend);
-  const jobs = createJobs(backend, limits, metrics);
+  const jobs = createJobs(backend, limits, metrics, logger);
   const keyring = createKeyring(options.tenants ?? []);
   const app = new Hono();
   const openApi = createOpenApi(routes, limits, keyring.isRequired);

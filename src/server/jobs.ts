@@ -1,4 +1,6 @@
 /** Requests that generate: admission, quotas, time-outs, and the answers of one request as one sequence of events. */
+import type { Logger } from 'pino';
+import { describeLoss } from '../engine/guard.ts';
 import type { Result, Stream } from '../engine/stream.ts';
 import type { ModelService } from '../worker/service.ts';
 import type { Backend } from './backend.ts';
@@ -49,7 +51,7 @@ const CHARACTERS_PER_TOKEN = 4;
 /** Seconds after which a client may ask a server again that loads or restarts. */
 const RESTART_SECONDS = 5;
 
-export function createJobs(backend: Backend, limits: Limits, metrics: Metrics): Jobs {
+export function createJobs(backend: Backend, limits: Limits, metrics: Metrics, logger?: Logger): Jobs {
   const loads = new Map<string, TenantLoad>();
   const running = new Set<AbortController>();
   let answers = 0;
@@ -147,13 +149,12 @@ export function createJobs(backend: Backend, limits: Limits, metrics: Metrics): 
         clearTimeout(timer);
         job.signal.removeEventListener('abort', onLeave);
         await Promise.allSettled(streams.map(stream => stream.return()));
-        for (const { partial } of streams)
-          metrics.countAnswer({
-            prompt: partial.usage.promptTokens,
-            reused: partial.usage.reusedTokens,
-            generated: partial.usage.completionTokens,
-            finish: partial.finish,
-          });
+        for (const { partial } of streams) {
+          const { usage, finish, qualityLoss } = partial;
+          const { promptTokens: prompt, reusedTokens: reused, completionTokens: generated } = usage;
+          metrics.countAnswer({ prompt, reused, generated, finish });
+          if (qualityLoss) logger?.warn(qualityLoss, describeLoss(qualityLoss));
+        }
         metrics.requestLatency.observe(since(started));
         admission.release();
         running.delete(stop);

@@ -59,6 +59,15 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
   const evictions = counter('kvasir_evictions_total', 'Sealed pages that were evicted.');
   const restarts = counter('kvasir_engine_restarts_total', 'Restarts of the engine process.');
   const setAdvisor = createAdvisorMetrics(gauge, counter);
+  const codeError = gauge(
+    'kvasir_code_error',
+    'How far attention on codes is from attention on f16, 0 to 1: mean of all layers, and the worst layer.',
+    ['layers'],
+  );
+  const codeErrorLimit = gauge(
+    'kvasir_code_error_limit',
+    'The limit of the worst layer: above it, the codec does not suit the model.',
+  );
   const setTiers = createTierMetrics(gauge, counter);
   const ready = gauge('kvasir_engine_ready', 'Whether the engine answers.');
 
@@ -81,6 +90,9 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
     set(evictions, stats.evictions);
     setAdvisor(stats.eviction.advisor);
     setTiers(stats.tiers);
+    codeError.set({ layers: 'mean' }, stats.guard.meanError);
+    codeError.set({ layers: 'worst' }, stats.guard.error);
+    codeErrorLimit.set(stats.guard.limit);
     const { pages, cached, tails } = stats.memory;
     for (const [state, bytes] of Object.entries({ used: pages, cached, tail: tails })) leafBytes.set({ state }, bytes);
   };

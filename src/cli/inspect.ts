@@ -171,8 +171,8 @@ function ropeText({ base, dims, scaling, hasFactors }: RopeConfig): string {
 
 const keyBiasText = ({ largest, median }: KeyBias): string =>
   `up to ${formatCount(Math.round(largest.norm))} (layer ${largest.layer}; median ${formatCount(Math.round(median))}): ` +
-  `codecs of few bits that share a scale across channels need centred keys.\n${' '.repeat(13)}` +
-  'tq centres them; q4_0 and the -raw variants do not; q8_0 has enough bits without';
+  `codecs of few bits that share a scale across channels need centered keys.\n${' '.repeat(13)}` +
+  'tq, q4_0, q8_0 and vec center them; the -raw variants do not';
 
 const partsText = ({ qkvBias, qkNorm, tiedOutput }: Inspection['config']): string =>
   [

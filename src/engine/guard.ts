@@ -123,7 +123,7 @@ export function createGuard({ device, config }: Engine, plan: Plan, action: Qual
 export const describeLoss = ({ kv, layer, error, limit }: QualityLoss): string =>
   `${kv} does not suit this model: in layer ${layer}, attention on its codes differs from attention on f16 by ` +
   `${error.toFixed(2)} (0 is the same, 1 is unrelated), and the limit is ${limit.toFixed(2)}. Answers may be wrong or ` +
-  "nonsense. Use another codec, such as kv: 'q8_0' or kv: 'f16', or a calibrated one: kvasir calibrate MODEL";
+  "nonsense. Use --quality safe (quality: 'safe', which is kv q8_0) or kv f16, or calibrate the model: kvasir calibrate MODEL";
 
 /** The largest error of a layer whose codec suits the model. */
 const limitOf = ({ keys, values }: KvCodec): number => BASE_LIMIT + BUDGET_FACTOR * (keys.budget + values.budget);

@@ -39,7 +39,7 @@ interface AutoSpec {
   window: Required<F16Window>;
 }
 
-/** With a profile, mead at 3 bits is as good as tq4 at 4.25. */
+/** With a profile, mead at 3 bits is nearly as good as tq4. */
 const DEFAULT_BITS = 3;
 /** A mead quad has at most 6 nibbles. */
 const MAX_MEAD_BITS = 6;
@@ -123,7 +123,9 @@ function createAutoPlan(
         `Run \`kvasir calibrate MODEL --codecs ${family === 'mead' ? 'mead2' : 'tq4'}\`.`,
     );
   return {
-    ...createDataFreePlan(auto.bits === undefined && !budgeted ? 4.25 : bits, shape, auto.windowText),
+    ...(auto.bits === undefined && !budgeted
+      ? createPlan(`tq4${auto.windowText}`, shape)
+      : createDataFreePlan(bits, shape, auto.windowText)),
     notice: NO_PROFILE,
   };
 }

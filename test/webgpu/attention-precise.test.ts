@@ -12,7 +12,7 @@ import { expectSameAsJs, FLOAT_ATTENTION } from './attention.ts';
 import { describeGpu, openWebGpu, SMALL_SHAPE } from './gpu.ts';
 
 const CODECS = [
-  ...zoo.filter(spec => !/-c|h$/.test(spec)),
+  ...zoo.filter(spec => !/h(-raw)?$/.test(spec)),
   'vec-d2b4-own',
   'million-d8b12',
   'mead3u',

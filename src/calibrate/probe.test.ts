@@ -29,7 +29,12 @@ beforeAll(async () => {
   const plan = createPlan('f16', shape);
   engine = await loadEngine(file, { plan, context: 256 }, { device: 'wasm', threads: 1, precise: true });
   const layer = { key: {}, value: {} };
-  content = { learned: [layer, layer], provenance: { samples: 64 }, sensitivities: {} } as unknown as ProfileContent;
+  content = {
+    learned: [layer, layer],
+    provenance: { samples: 64 },
+    sensitivities: {},
+    measurements: [],
+  } as unknown as ProfileContent;
 });
 afterAll(() => engine.dispose());
 

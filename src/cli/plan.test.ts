@@ -57,7 +57,7 @@ describe('kvasir plan', () => {
   it('compares the presets', async () => {
     const text = await run('plan', model, '--memory', '1GiB');
     expect(text).toContain('one sequence of 2,048 tokens');
-    expect(text).toMatch(/safe +q8_0 +8\.500 +[\d.]+ KiB +[\d,]+ +not known\nbalanced +tq4 .*\nsmall +tq3 /);
+    expect(text).toMatch(/safe +q8_0 +8\.563 +[\d.]+ KiB +[\d,]+ +not known\nbalanced +tq4 .*\nsmall +tq3 /);
     expect(text).toContain('The expected divergence is not known without a profile: kvasir calibrate MODEL');
   });
 

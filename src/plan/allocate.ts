@@ -4,9 +4,9 @@
  * where it reduces the divergence most.
  */
 import type { Side } from '../codec/codec.ts';
+import type { KvShape } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { allocateBits } from '../codec/mead/allocate-bits.ts';
-import type { PlanShape } from './plan.ts';
 import type { Profile } from './profile.ts';
 
 /** The keys or the values of one layer. */
@@ -97,14 +97,14 @@ export function divergencePerLoss(
 }
 
 /** Bits per value of TurboQuant besides its codes: an f16 norm per vector, and the keys' f16 mean per page. */
-export const turboOverheadBits = ({ headDim, pageTokens = 128 }: PlanShape): number => 16 / headDim + 8 / pageTokens;
+export const turboOverheadBits = ({ headDim, pageTokens = 128 }: KvShape): number => 16 / headDim + 8 / pageTokens;
 
 /** A TurboQuant spec for each side, for an average of `bits` per value, norms and means included. */
 export function allocateTurboQuant(
   profile: Profile,
   sides: readonly LayerSide[],
   bits: number,
-  shape: PlanShape,
+  shape: KvShape,
 ): Allocation<string> {
   const levels = TQ_LOSS.length;
   const losses = Float32Array.from(

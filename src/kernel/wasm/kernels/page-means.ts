@@ -3,7 +3,6 @@ import type { PageLayout, PageShape } from '../../page-layout.ts';
 import { f32x4, type I32, i32, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
-import type { AttentionShape } from './attend.ts';
 
 /** Address of a head's mean. */
 const meanAddress = (offset: number, headDim: number, page: I32, head: I32): I32 =>
@@ -64,7 +63,7 @@ export function addMeans(
 export function addMeanScores(
   k: Kernel,
   { meansOffset }: PageLayout,
-  { headDim, group, pageTokens }: AttentionShape,
+  { headDim, group, pageTokens }: PageShape & { group: number },
   page: I32,
   head: I32,
   queries: I32,

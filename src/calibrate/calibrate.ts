@@ -1,7 +1,7 @@
 /**
  * Calibration computes the profile of a model from text, in three stages: collect statistics of every layer, learn the
- * codecs' parameters, and measure sensitivities. Each stage stores its progress in a
- * checkpoint, so that an interrupted calibration continues where it stopped.
+ * codecs' parameters, and measure plans. Each stage stores its progress in a checkpoint, so that an interrupted calibration
+ * continues where it stopped.
  */
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -25,7 +25,7 @@ import { createWorkers, type Workers } from './workers.ts';
 export interface CalibrateOptions
   extends CalibrationDataOptions,
     Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** Tokens used to measure sensitivities, which `auto` plans need: 16 or more, or 0 to skip them. Default: 256. */
+  /** Tokens that plans are measured on, which `auto` plans need: 16 or more, or 0 to skip them. Default: 256. */
   probeTokens?: number;
   /** Path of the profile. Default: the folder where `loadModel` finds it. */
   out?: string;
@@ -38,7 +38,7 @@ export interface CalibrateOptions
   onProgress?: (progress: CalibrationProgress) => void;
 }
 
-/** `reading` counts rows, `learning` and `probing` sides (keys or values) of layers. */
+/** `reading` counts rows, `learning` sides (keys or values) of layers, `probing` sides and plans. */
 export type CalibrationStage = 'reading' | 'learning' | 'probing';
 
 /** Progress within a stage. */
@@ -128,19 +128,19 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
       version: packageVersion,
     };
     const content = { fingerprint, shape: profileShape(file), provenance, sensitivities: {}, measurements: [] };
-    const learned = await train({
+    const trained = await train({
       ...job,
       content,
       workers,
       signal: options.signal,
       onProgress: done => options.onProgress?.({ stage: 'learning', done, total: 2 * codecShape.layers }),
     });
-    const measured = learned && (await measure(name, job, { ...content, learned }, options));
+    const measured = trained && (await measure(name, job, { ...content, ...trained }, options));
     if (!measured) return undefined;
 
     const path = options.out ?? (await profilePath(fingerprint));
     const earlier = options.codecs && (await readEarlierProfile(file, fingerprint, options.out));
-    const complete = mergeProfiles(earlier, { ...content, learned, ...measured });
+    const complete = mergeProfiles(earlier, { ...content, ...trained, ...measured });
     const bytes = await encodeProfile(complete);
     await writeFileAtomic(path, bytes);
     await checkpoint.remove();
@@ -187,8 +187,8 @@ async function measure(
 ): Promise<Measured | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return { sensitivities: {}, measurements: [] };
-  const context = longestOf(job.heldOut).length;
-  const scored = Math.min(probeTokens, Math.floor(context / 2));
+  const scored = Math.min(probeTokens, Math.floor(longestOf(job.heldOut).length / 2));
+  const context = 2 * scored;
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const plan = createPlan('f16', planShape(file));

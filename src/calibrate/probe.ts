@@ -1,7 +1,7 @@
 /**
- * Measures the sensitivity of each layer's keys and values, by codec; `auto` plans allocate bits by it. Each side of each
- * layer is probed alone, on a part of each text. Whole plans are then measured on a whole row: they set the scale, since
- * divergence grows with the length of the context, and tell what to expect of each codec.
+ * Measures whole plans on text that was held out: they set the scale of sensitivities, by which `auto` plans allocate bits,
+ * and tell what to expect of each codec. Sensitivities that learning did not estimate are measured first: each side of each
+ * layer is probed alone, on a part of each text.
  */
 import type { Side } from '../codec/codec.ts';
 import type { KvLearned } from '../codec/kv.ts';
@@ -19,16 +19,12 @@ interface SensitivityProbe {
   /** Also the name of the sensitivities in the profile. */
   spec: string;
   plan: string;
-  /** Sensitivities are the divergences to this power: below 1, they differ less. */
-  exponent: number;
 }
 
 /** By the codec that calibration learned for. */
 const PROBES: Record<string, SensitivityProbe> = {
-  // Probes on a few hundred tokens are noisy: divergences as they are would be worse than equal sensitivities on some kinds
-  // of text (docs/lab/mead.md).
-  mead2: { spec: 'mead2', plan: 'mead2', exponent: 0.5 },
-  'tq4-c': { spec: 'tq2-c', plan: 'auto-tq:3.25', exponent: 1 },
+  mead2: { spec: 'mead2', plan: 'mead2' },
+  'tq4-c': { spec: 'tq2-c', plan: 'auto-tq:3.25' },
 };
 
 /** Measured in addition, so that `auto` can choose from them, if the model and the profile support them. */
@@ -37,11 +33,11 @@ const COMPARED_SPECS = ['mead3', 'tq4'];
 const SIDES = ['key', 'value'] as const;
 
 export interface ProbeOptions {
-  /** Token ids of several texts. Whole plans are scored on the second half of the longest. */
+  /** Token ids of several texts. */
   heldOut: readonly (readonly number[])[];
-  /** Sides are scored on this many tokens of all texts, after as many unscored ones. */
+  /** Whole plans are scored on this many tokens of the longest text, sides on parts of all, after as many unscored ones. */
   scored: number;
-  /** The profile without sensitivities. */
+  /** The profile, with sensitivities that were estimated. */
   content: ProfileContent;
   shape: PlanShape;
   /** The codecs whose sensitivities are measured. */
@@ -59,7 +55,8 @@ export type Measured = Pick<ProfileContent, 'sensitivities' | 'measurements'>;
 export async function probe(engine: Engine, options: ProbeOptions): Promise<Measured | undefined> {
   const { heldOut, scored, content, shape, probedCodecs, checkpoint, codecsHash, signal, onProgress } = options;
   const probes = probedCodecs.map(codec => PROBES[codec]);
-  const sides = probes.length * 2 * shape.layers;
+  const missing = probes.filter(({ spec }) => !content.sensitivities[spec]);
+  const sides = missing.length * 2 * shape.layers;
   const compared = COMPARED_SPECS.filter(spec => isSupported(spec, shape, content.learned[0]));
   const total = sides + probes.length + compared.length;
   const fileName = `probed-${codecsHash}-${scored}`;
@@ -84,16 +81,17 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
     return measured[done++];
   };
 
-  const relative: Record<string, Record<Side, number>[]> = {};
-  for (const { spec, exponent } of probes) {
-    relative[spec] = content.learned.map(() => ({ key: 0, value: 0 }));
+  const relative: Record<string, readonly Record<Side, number>[]> = { ...content.sensitivities };
+  for (const { spec } of missing) {
+    const divergences = content.learned.map(() => ({ key: 0, value: 0 }));
     for (const [layer, learned] of content.learned.entries()) {
       for (const side of SIDES) {
         const divergence = await measureSide({ spec, layer, side, learned });
         if (divergence === undefined) return undefined;
-        relative[spec][layer][side] = Math.max(0, divergence) ** exponent;
+        divergences[layer][side] = Math.max(0, divergence);
       }
     }
+    relative[spec] = divergences;
   }
   onProgress?.(done, total);
   const profile: Profile = { ...content, sensitivities: relative, hash: '' };
@@ -101,7 +99,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   if (done === measured.length) {
     const report = (progress: { done: number; total: number }) =>
       onProgress?.(done + Math.floor((plans.length * progress.done) / progress.total), total);
-    const row = longestOf(heldOut);
+    const row = longestOf(heldOut).slice(0, 2 * scored);
     const [, ...rows] = await measureDivergence(engine, row, {
       plans,
       context: row.length,

@@ -1,6 +1,6 @@
 /**
  * Calibration computes the profile of a model from text, in three stages: collect statistics of every layer, learn the
- * codecs' parameters, and measure plans. Each stage stores its progress in a checkpoint, so that an interrupted calibration
+ * codecs' parameters, and measure sensitivities. Each stage stores its progress in a checkpoint, so that an interrupted calibration
  * continues where it stopped.
  */
 import { existsSync } from 'node:fs';
@@ -17,7 +17,7 @@ import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/
 import { packageVersion } from '../version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
-import { longestOf, type Measured, probe } from './probe.ts';
+import { longestOf, type Measured, PLAN_LENGTH, probe } from './probe.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
@@ -25,7 +25,7 @@ import { createWorkers, type Workers } from './workers.ts';
 export interface CalibrateOptions
   extends CalibrationDataOptions,
     Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** Tokens that plans are measured on, which `auto` plans need: 16 or more, or 0 to skip them. Default: 256. */
+  /** Tokens used to measure sensitivities, which `auto` plans need: 16 or more, or 0 to skip them. Default: 128. */
   probeTokens?: number;
   /** Path of the profile. Default: the folder where `loadModel` finds it. */
   out?: string;
@@ -72,7 +72,7 @@ export interface CalibrationResult {
   profile: Profile;
 }
 
-const PROBE_TOKENS = 256;
+const PROBE_TOKENS = 128;
 
 const isText = (value: unknown) =>
   typeof value === 'string' ||
@@ -187,8 +187,9 @@ async function measure(
 ): Promise<Measured | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return { sensitivities: {}, measurements: [] };
-  const scored = Math.min(probeTokens, Math.floor(longestOf(job.heldOut).length / 2));
-  const context = 2 * scored;
+  const longest = longestOf(job.heldOut).length;
+  const scored = Math.min(probeTokens, Math.floor(longest / 2));
+  const context = Math.min(longest, PLAN_LENGTH * scored);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const plan = createPlan('f16', planShape(file));

@@ -1,7 +1,8 @@
 /**
- * Measures whole plans on text that was held out: they set the scale of sensitivities, by which `auto` plans allocate bits,
- * and tell what to expect of each codec. Sensitivities that learning did not estimate are measured first: each side of each
- * layer is probed alone, on a part of each text.
+ * Measures the sensitivity of each layer's keys and values, by codec; `auto` plans allocate bits by it. Sides are probed
+ * alone on a part of each text, those of neighbouring layers together if their ratio is known from learning. Whole plans are
+ * then measured on a longer row: they set the scale, since divergence grows with the length of the context, and tell what
+ * to expect of each codec.
  */
 import type { Side } from '../codec/codec.ts';
 import type { KvLearned } from '../codec/kv.ts';
@@ -19,25 +20,33 @@ interface SensitivityProbe {
   /** Also the name of the sensitivities in the profile. */
   spec: string;
   plan: string;
+  /** Sensitivities are the divergences to this power: below 1, they differ less. */
+  exponent: number;
 }
 
 /** By the codec that calibration learned for. */
 const PROBES: Record<string, SensitivityProbe> = {
-  mead2: { spec: 'mead2', plan: 'mead2' },
-  'tq4-c': { spec: 'tq2-c', plan: 'auto-tq:3.25' },
+  // Probes on a hundred tokens are noisy: divergences as they are would be worse than equal sensitivities on some kinds of
+  // text (docs/lab/mead.md).
+  mead2: { spec: 'mead2', plan: 'mead2', exponent: 0.5 },
+  'tq4-c': { spec: 'tq2-c', plan: 'auto-tq:3.25', exponent: 1 },
 };
 
 /** Measured in addition, so that `auto` can choose from them, if the model and the profile support them. */
 const COMPARED_SPECS = ['mead3', 'tq4'];
 
 const SIDES = ['key', 'value'] as const;
+/** Layers that are probed together if there are estimates to divide the divergence by. */
+const GROUP = 4;
+/** Plans are measured on rows that are this much longer than what is scored of a probe. */
+export const PLAN_LENGTH = 4;
 
 export interface ProbeOptions {
   /** Token ids of several texts. */
   heldOut: readonly (readonly number[])[];
-  /** Whole plans are scored on this many tokens of the longest text, sides on parts of all, after as many unscored ones. */
+  /** Sides are scored on this many tokens of all texts, after as many unscored ones; plans on twice as many of the longest. */
   scored: number;
-  /** The profile, with sensitivities that were estimated. */
+  /** The profile, with estimates of the sensitivities up to a factor, if there are any. */
   content: ProfileContent;
   shape: PlanShape;
   /** The codecs whose sensitivities are measured. */
@@ -55,8 +64,8 @@ export type Measured = Pick<ProfileContent, 'sensitivities' | 'measurements'>;
 export async function probe(engine: Engine, options: ProbeOptions): Promise<Measured | undefined> {
   const { heldOut, scored, content, shape, probedCodecs, checkpoint, codecsHash, signal, onProgress } = options;
   const probes = probedCodecs.map(codec => PROBES[codec]);
-  const missing = probes.filter(({ spec }) => !content.sensitivities[spec]);
-  const sides = missing.length * 2 * shape.layers;
+  const groupOf = (spec: string) => (content.sensitivities[spec] ? GROUP : 1);
+  const sides = probes.reduce((sum, { spec }) => sum + 2 * Math.ceil(shape.layers / groupOf(spec)), 0);
   const compared = COMPARED_SPECS.filter(spec => isSupported(spec, shape, content.learned[0]));
   const total = sides + probes.length + compared.length;
   const fileName = `probed-${codecsHash}-${scored}`;
@@ -81,17 +90,22 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
     return measured[done++];
   };
 
-  const relative: Record<string, readonly Record<Side, number>[]> = { ...content.sensitivities };
-  for (const { spec } of missing) {
-    const divergences = content.learned.map(() => ({ key: 0, value: 0 }));
-    for (const [layer, learned] of content.learned.entries()) {
+  const relative: Record<string, Record<Side, number>[]> = {};
+  for (const { spec, exponent } of probes) {
+    const estimates = content.sensitivities[spec];
+    const layers = groupOf(spec);
+    relative[spec] = content.learned.map(() => ({ key: 0, value: 0 }));
+    for (let layer = 0; layer < shape.layers; layer += layers) {
       for (const side of SIDES) {
-        const divergence = await measureSide({ spec, layer, side, learned });
+        const divergence = await measureSide({ spec, layer, layers, side, learned: content.learned });
         if (divergence === undefined) return undefined;
-        divergences[layer][side] = Math.max(0, divergence);
+        const shares = estimates?.slice(layer, layer + layers).map(estimate => estimate[side]) ?? [1];
+        const total = shares.reduce((sum, share) => sum + share, 0);
+        shares.forEach((share, i) => {
+          relative[spec][layer + i][side] = (Math.max(0, divergence) * (share / total)) ** exponent;
+        });
       }
     }
-    relative[spec] = divergences;
   }
   onProgress?.(done, total);
   const profile: Profile = { ...content, sensitivities: relative, hash: '' };
@@ -99,7 +113,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   if (done === measured.length) {
     const report = (progress: { done: number; total: number }) =>
       onProgress?.(done + Math.floor((plans.length * progress.done) / progress.total), total);
-    const row = longestOf(heldOut).slice(0, 2 * scored);
+    const row = longestOf(heldOut).slice(0, PLAN_LENGTH * scored);
     const [, ...rows] = await measureDivergence(engine, row, {
       plans,
       context: row.length,

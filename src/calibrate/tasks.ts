@@ -36,12 +36,9 @@ export interface LearnRequest {
 
 export interface LearnResult {
   learned: Learned;
-  /** The sensitivity of the side to mead2, if it was learned. */
-  sensitivity?: number;
+  /** If mead was learned: the squared change of the layer's output with this side in mead2, relative to its input. */
+  outputError?: number;
 }
-
-/** Sensitivities are estimates to this power: below 1, they differ less. */
-const SENSITIVITY_EXPONENT = 0.5;
 
 export const tasks = {
   observe: ({ shape, row, observed }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, observed),
@@ -64,15 +61,11 @@ export const tasks = {
       }
     }
     const loss = learned['mead.loss'];
-    return { learned, sensitivity: loss && estimateSensitivity(shape, records, side, loss) };
+    return { learned, outputError: loss && estimateOutputError(shape, records, side, loss) };
   },
 };
 
-/**
- * How much a side in mead2 changes its layer's output, relative to the layer's input. It is as good as the divergence of a
- * model with only this side in mead2, which would have to be run (docs/lab/calibration.md).
- */
-function estimateSensitivity(
+function estimateOutputError(
   shape: StatisticsShape,
   records: readonly LayerRecord[],
   side: Side,
@@ -81,9 +74,7 @@ function estimateSensitivity(
   const remaining = lossOfMead2(loss);
   const perLoss = outputErrorPerLoss(shape, records, side);
   const quadsPerHead = remaining.length / shape.kvHeads;
-  return (
-    remaining.reduce((sum, quad, i) => sum + perLoss[Math.floor(i / quadsPerHead)] * quad, 0) ** SENSITIVITY_EXPONENT
-  );
+  return remaining.reduce((sum, quad, i) => sum + perLoss[Math.floor(i / quadsPerHead)] * quad, 0);
 }
 
 export type Tasks = typeof tasks;

@@ -27,9 +27,10 @@ export interface TrainOptions {
   onProgress?: (done: number) => void;
 }
 
+/** Sensitivities are estimates: the error of the layer's output, which probes refine. */
 export type Trained = Pick<ProfileContent, 'learned' | 'sensitivities'>;
 
-/** What was learned, and estimated sensitivities; undefined if the signal aborted it. */
+/** Undefined if the signal aborted it. */
 export async function train(options: TrainOptions): Promise<Trained | undefined> {
   const { codecShape, codecsHash, checkpoint, workers, signal, onProgress } = options;
   const { layers } = codecShape;
@@ -79,8 +80,8 @@ async function learnOne(
       key: i === layer && side === 'key' ? value : other,
       value: i === layer && side === 'value' ? value : other,
     }));
-  const { sensitivity } = result;
+  const { outputError } = result;
   const sensitivities: ProfileContent['sensitivities'] =
-    sensitivity === undefined ? {} : { mead2: onlyThis(sensitivity, 0) };
+    outputError === undefined ? {} : { mead2: onlyThis(outputError, 0) };
   return encodeProfile({ ...content, learned: onlyThis<Learned>(result.learned, {}), sensitivities });
 }

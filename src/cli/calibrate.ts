@@ -51,10 +51,14 @@ export function addCalibrate(program: Command): void {
     .option('--text <files...>', 'text files to calibrate on, in addition to the built-in text of many kinds')
     .option('--only-text', 'calibrate on the text files alone')
     .option('--special', 'parse special tokens in the text files')
-    .option('--tokens <n>', 'tokens of text (default: 6144 to 32768 by the size of the model, and as many more of --text)', parseCount)
+    .option(
+      '--tokens <n>',
+      'tokens of text (default: 6144 to 32768 by the size of the model, and as many more of --text)',
+      parseCount,
+    )
     .option('--context <n>', 'tokens per row (default: 1024)', parseCount)
     .option('--samples <n>', 'keys and values sampled per layer (default: up to 12288)', parseCount)
-    .option('--probe-tokens <n>', 'tokens that plans are measured on; 0 skips it (default: 256)', parseNumber)
+    .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 128)', parseNumber)
     .option('--seed <n>', 'random seed of the samples', parseNumber, 0)
     .option(
       '--codecs <specs>',
@@ -99,7 +103,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
 function describeWork({ tokens, sources, context, codecs, layers, seconds }: CalibrationWork): string {
   return (
     `Three stages: ${formatCount(tokens)} tokens are read in rows of ${formatCount(context)}, ` +
-    `${codecs.join(', ')} are trained on them for ${layers} layers, and plans are measured.\n` +
+    `${codecs.join(', ')} are trained on them, and ${layers} layers are probed.\n` +
     `Text: ${sources.map(({ name, tokens }) => `${name} ${formatCount(tokens)}`).join(', ')}.\n` +
     `About ${formatDuration(seconds)} in total. Ctrl-C saves progress.`
   );

@@ -68,8 +68,8 @@ export interface CalibrationJob extends CalibrationRows {
 
 /** Always learned: the keys' mean costs nothing, and the sensitivity probe needs it. */
 const CENTERED_SPEC = 'tq4-c';
-/** Parts of the built-in text: twice the number of its kinds. */
-const MIN_PARTS = 28;
+/** Parts of the built-in text in few rows: 64 tokens of 6144. Longer parts are fewer topics, and worse. */
+const MIN_PARTS = 96;
 /** Queries whose attention is measured, of all rows together. Little text is used more thoroughly than much. */
 const QUERIES = 4096;
 const MIN_QUERY_STEP = 4;

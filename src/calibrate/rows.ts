@@ -30,7 +30,7 @@ export interface RowOptions {
   tokens?: number;
   /** Without `tokens`: max tokens of built-in texts, and as many of given ones. */
   defaultTokens: number;
-  /** The built-in rows have at least so many parts together: few rows are mixed, so that they have many kinds. Default: 1. */
+  /** With less than two rows per built-in text, rows are mixed from this many parts, so that they have many kinds. Default: 1. */
   minParts?: number;
 }
 
@@ -53,7 +53,7 @@ export function createRows(
   const maxGiven = tokens === undefined ? defaultTokens : builtIn.length > 0 ? tokens / 2 : tokens;
   const givenRows = inTurn(given.map(text => split(text))).slice(0, maxRows(maxGiven));
   const builtInRows = Math.max(0, tokens === undefined ? maxRows(defaultTokens) : maxRows(tokens) - givenRows.length);
-  const partsPerRow = Math.ceil(minParts / Math.max(1, builtInRows));
+  const partsPerRow = builtInRows < 2 * builtIn.length ? Math.ceil(minParts / Math.max(1, builtInRows)) : 1;
   const partLength = Math.ceil(length / partsPerRow);
   const counts = divide(
     builtInRows * partsPerRow,

@@ -21,7 +21,7 @@ const WEIGHT_TOKENS = 1e13;
 const MIN_TOKENS = 6144;
 const MAX_TOKENS = 32768;
 /** Reading takes this many core-seconds per weight and token, statistics included. */
-const READING_SECONDS = 5.2e-11;
+const READING_SECONDS = 6e-11;
 /** Measuring plans takes as long as reading this many tokens. */
 const MEASURED_TOKENS = 3072;
 /** Learning takes this many core-seconds per number in a token's keys and values, and sample. */

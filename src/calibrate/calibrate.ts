@@ -1,7 +1,7 @@
 /**
  * Calibration computes the profile of a model from text, in three stages: collect statistics of every layer, learn the
- * codecs' parameters, and measure sensitivities. Each stage stores its progress in a
- * checkpoint, so that an interrupted calibration continues where it stopped.
+ * codecs' parameters, and measure sensitivities. Each stage stores its progress in a checkpoint, so that an interrupted calibration
+ * continues where it stopped.
  */
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -17,7 +17,7 @@ import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/
 import { packageVersion } from '../version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
-import { longestOf, type Measured, probe } from './probe.ts';
+import { longestOf, type Measured, PLAN_LENGTH, probe } from './probe.ts';
 import { train } from './train.ts';
 import { createWorkers, type Workers } from './workers.ts';
 
@@ -25,7 +25,7 @@ import { createWorkers, type Workers } from './workers.ts';
 export interface CalibrateOptions
   extends CalibrationDataOptions,
     Pick<EngineOptions, 'device' | 'threads' | 'memoryLimit'> {
-  /** Tokens used to measure sensitivities, which `auto` plans need: 16 or more, or 0 to skip them. Default: 256. */
+  /** Tokens used to measure sensitivities, which `auto` plans need: 16 or more, or 0 to skip them. Default: 128. */
   probeTokens?: number;
   /** Path of the profile. Default: the folder where `loadModel` finds it. */
   out?: string;
@@ -38,7 +38,7 @@ export interface CalibrateOptions
   onProgress?: (progress: CalibrationProgress) => void;
 }
 
-/** `reading` counts rows, `learning` and `probing` sides (keys or values) of layers. */
+/** `reading` counts rows, `learning` sides (keys or values) of layers, `probing` sides and plans. */
 export type CalibrationStage = 'reading' | 'learning' | 'probing';
 
 /** Progress within a stage. */
@@ -72,7 +72,7 @@ export interface CalibrationResult {
   profile: Profile;
 }
 
-const PROBE_TOKENS = 256;
+const PROBE_TOKENS = 128;
 
 const isText = (value: unknown) =>
   typeof value === 'string' ||
@@ -128,19 +128,19 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
       version: packageVersion,
     };
     const content = { fingerprint, shape: profileShape(file), provenance, sensitivities: {}, measurements: [] };
-    const learned = await train({
+    const trained = await train({
       ...job,
       content,
       workers,
       signal: options.signal,
       onProgress: done => options.onProgress?.({ stage: 'learning', done, total: 2 * codecShape.layers }),
     });
-    const measured = learned && (await measure(name, job, { ...content, learned }, options));
+    const measured = trained && (await measure(name, job, { ...content, ...trained }, options));
     if (!measured) return undefined;
 
     const path = options.out ?? (await profilePath(fingerprint));
     const earlier = options.codecs && (await readEarlierProfile(file, fingerprint, options.out));
-    const complete = mergeProfiles(earlier, { ...content, learned, ...measured });
+    const complete = mergeProfiles(earlier, { ...content, ...trained, ...measured });
     const bytes = await encodeProfile(complete);
     await writeFileAtomic(path, bytes);
     await checkpoint.remove();
@@ -187,8 +187,9 @@ async function measure(
 ): Promise<Measured | undefined> {
   const { signal, onProgress, probeTokens = PROBE_TOKENS } = options;
   if (probeTokens === 0) return { sensitivities: {}, measurements: [] };
-  const context = longestOf(job.heldOut).length;
-  const scored = Math.min(probeTokens, Math.floor(context / 2));
+  const longest = longestOf(job.heldOut).length;
+  const scored = Math.min(probeTokens, Math.floor(longest / 2));
+  const context = Math.min(longest, PLAN_LENGTH * scored);
   const file = await openModelFile(name);
   const { layers, width, vocab, kvHeads, headDim } = file.config;
   const plan = createPlan('f16', planShape(file));

@@ -19,6 +19,7 @@ import {
   type LayerRecord,
   maxSamples,
   observeLayer,
+  outputErrorPerLoss,
   type StatisticsShape,
   sampledPositions,
   sampledQueries,
@@ -32,7 +33,7 @@ import { createWorkers, type Workers } from './workers.ts';
 
 const context = 50;
 const rows = [1, 2, 3].map(salt => Array.from({ length: context }, (_, i) => (i * i * 7 + 31 * i * salt) % 256));
-type Vectors = { q: Float32Array; k: Float32Array; v: Float32Array };
+type Vectors = { x: Float32Array; q: Float32Array; k: Float32Array; v: Float32Array };
 
 let engine: Engine;
 let shape: StatisticsShape;
@@ -59,7 +60,7 @@ beforeAll(async () => {
     context,
     pageTokens: 16,
   };
-  shape = { ...attentionShape, samples: 20, seed: 5 };
+  shape = { ...attentionShape, samples: 20, queryStep: 8, seed: 5 };
   for (const layer of [0, 1])
     grams.push(
       outputGrams(
@@ -79,15 +80,20 @@ beforeAll(async () => {
       engine,
       [{ sequence: engine.openSequence(createPlan('f16', engine.config), context), tokens, logits: 'none' }],
       {
-        async observe(layer, { rows, q, k, v }) {
+        async observe(layer, { rows, x, q, k, v }) {
           const append = async (before: Float32Array | undefined, tensor: typeof q) => {
             const batch = await Promise.all(
               Array.from({ length: rows }, (_, row) => engine.device.readRows(tensor, row)),
             );
             return Float32Array.from([...(before ?? []), ...batch.flatMap(row => [...row])]);
           };
-          const { q: qs, k: ks, v: vs } = layers[layer] ?? {};
-          layers[layer] = { q: await append(qs, q), k: await append(ks, k), v: await append(vs, v) };
+          const before = layers[layer] ?? {};
+          layers[layer] = {
+            x: await append(before.x, x),
+            q: await append(before.q, q),
+            k: await append(before.k, k),
+            v: await append(before.v, v),
+          };
         },
       },
     );
@@ -197,6 +203,30 @@ it('the metric of keys is the second moment of page-relative queries; the metric
   errorMetric(shape, records[0], 'value', grams[0]).forEach((m, i) => {
     expect(m / wanted[0]).toBeCloseTo(wanted[i] / wanted[0], 4);
   });
+});
+
+it('the output error is the squared change that errors of one cause, over the squared input', () => {
+  const norms = seen.map(layers => {
+    const width = layers[0].x.length / context;
+    const norms = Array.from({ length: context }, (_, t) => {
+      const input = layers[0].x.subarray(t * width, (t + 1) * width);
+      return dot(input, input);
+    });
+    return norms.sort((a, b) => a - b)[25];
+  });
+  const norm = norms.reduce((a, b) => a + b);
+  for (const head of [0, 1]) {
+    const looked = rows.map((_, row) => expectedSensitivity(0, row, head));
+    const diagonal = looked.reduce(
+      (sum, { metric }) => sum + metric.filter((_, i) => i % 17 === 0).reduce((a, b) => a + b),
+      0,
+    );
+    // No weight is above the limit here. The kernel does not multiply queries by the scale, 1/4, before it adds them up.
+    expect((outputErrorPerLoss(shape, records[0], 'key')[head] * norm) / (diagonal / 16 / 16)).toBeCloseTo(1, 3);
+    const sampled = looked.flatMap(({ value }, row) => Array.from(sampledPositions(shape, row), t => value[t]));
+    const expected = (sampled.reduce((a, b) => a + b) * maxSamples(shape)) / 20;
+    expect((outputErrorPerLoss(shape, records[0], 'value')[head] * norm) / expected).toBeCloseTo(1, 3);
+  }
 });
 
 it('continues after an abort: finished rows are not run again', async () => {

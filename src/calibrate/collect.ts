@@ -47,7 +47,7 @@ export async function collect(
       const gathered = await layers[layer](engine.device, seen);
       if (!gathered) return;
       const { q, k, v } = gathered;
-      const observed = { q, k, v, grams: grams[layer] };
+      const observed = { ...gathered, grams: grams[layer] };
       records[layer] = watch(workers.run('observe', { shape, row, observed }, [q.buffer, k.buffer, v.buffer]));
     };
     const sequence = engine.openSequence(plan, tokens.length);
@@ -69,18 +69,22 @@ export async function collect(
   return !signal?.aborted;
 }
 
-/** Collects one layer's batches of a row; returns the sampled queries and all keys and values with the last batch. */
+/** Collects one layer's batches of a row; with the last batch, returns what a record is computed from. */
 function createGatherer(shape: StatisticsShape, row: number) {
   const { heads, kvHeads, headDim, context } = shape;
   const queries = sampledQueries(shape, row);
   const q = new Float32Array(queries.length * heads * headDim);
   const k = new Float32Array(context * kvHeads * headDim);
   const v = new Float32Array(k.length);
+  const norms = new Float64Array(context);
   let done = 0;
   let collected = 0;
   return async (device: Device, seen: LayerActivations) => {
     const read = (tensor: Tensor) => device.readRows(tensor, 0, seen.rows);
-    const [allQueries, allKeys, allValues] = await Promise.all([read(seen.q), read(seen.k), read(seen.v)]);
+    const [x, allQueries, allKeys, allValues] = await Promise.all([seen.x, seen.q, seen.k, seen.v].map(read));
+    x.forEach((value, i) => {
+      norms[done + Math.floor(i / seen.x.cols)] += value ** 2;
+    });
     k.set(allKeys, done * seen.k.cols);
     v.set(allValues, done * seen.v.cols);
     const end = done + seen.rows;
@@ -89,7 +93,8 @@ function createGatherer(shape: StatisticsShape, row: number) {
       q.set(allQueries.subarray(from, from + seen.q.cols), collected * seen.q.cols);
     }
     done = end;
-    return done === context ? { q, k, v } : undefined;
+    // The median: a few tokens, such as the first, have an input that is a thousand times larger.
+    return done === context ? { q, k, v, inputNorm: norms.sort()[context >> 1] } : undefined;
   };
 }
 

@@ -5,6 +5,7 @@ import { checkShape } from '../codec/kv.ts';
 import { parseSpec } from '../codec/spec.ts';
 import type { ModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
+import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
 import { defaultCodecs } from '../plan/default-codecs.ts';
@@ -32,11 +33,11 @@ export interface CalibrationDataOptions {
   onlyTexts?: boolean;
   /** Parse control tokens in the texts (`<|im_start|>`). Default: false. */
   parseSpecialTokens?: boolean;
-  /** Tokens to calibrate on; at most half of them from `texts`. Default: 81920, and up to 65536 more from `texts`. */
+  /** Tokens to calibrate on; at most half of them from `texts`. Default: 6144 to 32768, fewer for larger models, and up to as many from `texts`. */
   tokens?: number;
-  /** Tokens per row: the text is split into rows. Default: 2048, or the model's context if that is shorter. */
+  /** Tokens per row: the text is split into rows. Default: 1024, or the model's context if that is shorter. */
   context?: number;
-  /** Keys and values kept per layer. Default: a sixth of the tokens. */
+  /** Keys and values kept per layer. Default: 12288, or what the rows have. */
   samples?: number;
   /** Seed of the samples. Default: 0. */
   seed?: number;
@@ -67,13 +68,17 @@ export interface CalibrationJob extends CalibrationRows {
 
 /** Given as a codec, it asks for the sensitivities of TurboQuant. */
 const TURBO_SPEC = 'tq4';
-/** More samples than this share of the tokens improve the result little. */
-const SAMPLE_SHARE = 1 / 6;
+/** Parts of the built-in text in few rows: 64 tokens of 6144. Longer parts are fewer topics, and worse. */
+const MIN_PARTS = 96;
+/** Queries whose attention is measured, of all rows together. Little text is used more thoroughly than much. */
+const QUERIES = 4096;
+const MIN_QUERY_STEP = 4;
+const MAX_QUERY_STEP = 16;
 
 export async function prepareJob(file: ModelFile, options: CalibrationDataOptions): Promise<CalibrationJob> {
   const { config, rope } = file;
   const { seed = 0 } = options;
-  const context = options.context ?? Math.min(2048, config.context);
+  const context = options.context ?? Math.min(1024, config.context);
   if (context < 16) throw new InputError(`context is ${context}; it must be at least 16 tokens.`);
   if (file.paths.length === 0)
     throw new InputError('Only a model on disk can be calibrated. Give its path or hub name.');
@@ -83,10 +88,12 @@ export async function prepareJob(file: ModelFile, options: CalibrationDataOption
   const { heads, kvHeads, headDim, layers, attentionScale: scale } = config;
   const codecShape = { layers, kvHeads, headDim, ropeFrequencies: rope.frequencies };
   const { pageTokens } = checkShape(codecShape);
-  const samples = options.samples ?? SAMPLE_SHARE * rows.length * context;
+  const samples = options.samples ?? CALIBRATION_SAMPLES;
   const perRow = Math.min(maxSamples({ context, pageTokens }), Math.ceil(samples / rows.length));
   const attention = { heads, kvHeads, headDim, scale, ropeFrequencies: rope.frequencies, context, pageTokens };
-  const shape = { ...attention, samples: perRow, seed };
+  const steps = Math.round((rows.length * context) / QUERIES);
+  const queryStep = Math.min(MAX_QUERY_STEP, Math.max(MIN_QUERY_STEP, steps));
+  const shape = { ...attention, samples: perRow, queryStep, seed };
   const codecs = [...new Set(options.codecs ?? defaultCodecs(codecShape))];
   codecs.forEach(parseSpec);
   const hasMead = codecs.includes('mead2');
@@ -118,7 +125,9 @@ async function chooseRows(file: ModelFile, options: CalibrationDataOptions, cont
     return { name: named.name, ids: tokenizer.encode(named.text, { parseSpecialTokens }) };
   });
   const builtIn = onlyTexts ? [] : await readBuiltInText(file);
-  return createRows(builtIn, given, { context, bos: tokenizer.addBos ? tokenizer.bos : undefined, tokens });
+  const bos = tokenizer.addBos ? tokenizer.bos : undefined;
+  const defaultTokens = defaultCalibrationTokens(file);
+  return createRows(builtIn, given, { context, bos, tokens, defaultTokens, minParts: MIN_PARTS });
 }
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');

@@ -83,6 +83,23 @@ it('sensitivities are the divergences of single sides, scaled so that the predic
   expect(measured!.measurements).toEqual(whole.map(({ kv, bits, kld }) => ({ kv, bits, kld })));
 });
 
+it('neighbouring layers with estimates are probed together, and share the divergence', async () => {
+  const estimated = [
+    { key: 2, value: 3 },
+    { key: 5, value: 1 },
+  ];
+  const steps: string[] = [];
+  const measured = await probe(engine, {
+    ...(await options()),
+    content: { ...content, sensitivities: { 'tq2-c': estimated } },
+    onProgress: (done, total) => steps.push(`${done}/${total}`),
+  });
+  const [first, second] = measured!.sensitivities['tq2-c'];
+  expect(first.key / second.key).toBeCloseTo(2 / 5, 6);
+  expect(first.value / second.value).toBeCloseTo(3 / 1, 6);
+  expect([steps[0], steps.at(-1)]).toEqual(['0/4', '4/4']);
+});
+
 it('continues after an interruption with the same result', async () => {
   const all = await probe(engine, await options());
   const stop = new AbortController();

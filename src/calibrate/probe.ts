@@ -1,7 +1,8 @@
 /**
- * Measures the sensitivity of each layer's keys and values, by codec; `auto` plans allocate bits by it. Each side of each
- * layer is probed alone, on a part of each text. Whole plans are then measured on a whole row: they set the scale, since
- * divergence grows with the length of the context, and tell what to expect of each codec.
+ * Measures the sensitivity of each layer's keys and values, by codec; `auto` plans allocate bits by it. Sides are probed
+ * alone on a part of each text, those of neighbouring layers together if their ratio is known from learning. Whole plans are
+ * then measured on a longer row: they set the scale, since divergence grows with the length of the context, and tell what
+ * to expect of each codec.
  */
 import type { Side } from '../codec/codec.ts';
 import type { KvLearned } from '../codec/kv.ts';
@@ -25,8 +26,8 @@ interface SensitivityProbe {
 
 /** By the codec that calibration learned for. */
 const PROBES: Record<string, SensitivityProbe> = {
-  // Probes on a few hundred tokens are noisy: divergences as they are would be worse than equal sensitivities on some kinds
-  // of text (docs/lab/mead.md).
+  // Probes on a hundred tokens are noisy: divergences as they are would be worse than equal sensitivities on some kinds of
+  // text (docs/lab/mead.md).
   mead2: { spec: 'mead2', plan: 'mead2', exponent: 0.5 },
   tq4: { spec: 'tq2', plan: 'auto-tq:3.25', exponent: 1 },
 };
@@ -35,13 +36,17 @@ const PROBES: Record<string, SensitivityProbe> = {
 const COMPARED_SPECS = ['mead3', 'tq4'];
 
 const SIDES = ['key', 'value'] as const;
+/** Layers that are probed together if there are estimates to divide the divergence by. */
+const GROUP = 4;
+/** Plans are measured on rows that are this much longer than what is scored of a probe. */
+export const PLAN_LENGTH = 4;
 
 export interface ProbeOptions {
-  /** Token ids of several texts. Whole plans are scored on the second half of the longest. */
+  /** Token ids of several texts. */
   heldOut: readonly (readonly number[])[];
-  /** Sides are scored on this many tokens of all texts, after as many unscored ones. */
+  /** Sides are scored on this many tokens of all texts, after as many unscored ones; plans on twice as many of the longest. */
   scored: number;
-  /** The profile without sensitivities. */
+  /** The profile, with estimates of the sensitivities up to a factor, if there are any. */
   content: ProfileContent;
   shape: PlanShape;
   /** The codecs whose sensitivities are measured. */
@@ -59,7 +64,8 @@ export type Measured = Pick<ProfileContent, 'sensitivities' | 'measurements'>;
 export async function probe(engine: Engine, options: ProbeOptions): Promise<Measured | undefined> {
   const { heldOut, scored, content, shape, probedCodecs, checkpoint, codecsHash, signal, onProgress } = options;
   const probes = probedCodecs.map(codec => PROBES[codec]);
-  const sides = probes.length * 2 * shape.layers;
+  const groupOf = (spec: string) => (content.sensitivities[spec] ? GROUP : 1);
+  const sides = probes.reduce((sum, { spec }) => sum + 2 * Math.ceil(shape.layers / groupOf(spec)), 0);
   const compared = COMPARED_SPECS.filter(spec => isSupported(spec, shape, content.learned[0]));
   const total = sides + probes.length + compared.length;
   const fileName = `probed-${codecsHash}-${scored}`;
@@ -86,12 +92,18 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
 
   const relative: Record<string, Record<Side, number>[]> = {};
   for (const { spec, exponent } of probes) {
+    const estimates = content.sensitivities[spec];
+    const layers = groupOf(spec);
     relative[spec] = content.learned.map(() => ({ key: 0, value: 0 }));
-    for (const [layer, learned] of content.learned.entries()) {
+    for (let layer = 0; layer < shape.layers; layer += layers) {
       for (const side of SIDES) {
-        const divergence = await measureSide({ spec, layer, side, learned });
+        const divergence = await measureSide({ spec, layer, layers, side, learned: content.learned });
         if (divergence === undefined) return undefined;
-        relative[spec][layer][side] = Math.max(0, divergence) ** exponent;
+        const shares = estimates?.slice(layer, layer + layers).map(estimate => estimate[side]) ?? [1];
+        const total = shares.reduce((sum, share) => sum + share, 0);
+        shares.forEach((share, i) => {
+          relative[spec][layer + i][side] = (Math.max(0, divergence) * (share / total)) ** exponent;
+        });
       }
     }
   }
@@ -101,7 +113,7 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
   if (done === measured.length) {
     const report = (progress: { done: number; total: number }) =>
       onProgress?.(done + Math.floor((plans.length * progress.done) / progress.total), total);
-    const row = longestOf(heldOut);
+    const row = longestOf(heldOut).slice(0, PLAN_LENGTH * scored);
     const [, ...rows] = await measureDivergence(engine, row, {
       plans,
       context: row.length,

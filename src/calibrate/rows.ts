@@ -28,53 +28,62 @@ export interface RowOptions {
   bos?: number;
   /** Max tokens of all rows; at most half of them from given texts, if there are others. */
   tokens?: number;
+  /** Without `tokens`: max tokens of built-in texts, and as many of given ones. */
+  defaultTokens: number;
+  /** With less than two rows per built-in text, rows are mixed from this many parts, so that they have many kinds. Default: 1. */
+  minParts?: number;
 }
 
-/** Defaults. Twice as much text reduces the divergence by 7 %. */
-const BUILT_IN_TOKENS = 81920;
-const GIVEN_TOKENS = 65536;
-
 /**
- * Built-in texts are read by their shares, in rows that are spread over the text. Given texts are read from their start, one row of each in turn, so
- * that their later parts can be used to evaluate the result.
+ * Built-in texts are read by their shares, in parts of rows that are spread over the text. Given texts are read from their
+ * start, one row of each in turn, so that their later parts can be used to evaluate the result.
  */
 export function createRows(
   builtIn: readonly BuiltInText[],
   given: readonly TokenizedText[],
-  { context, bos, tokens }: RowOptions,
+  { context, bos, tokens, defaultTokens, minParts = 1 }: RowOptions,
 ): CalibrationRows {
   const texts = [...builtIn, ...given];
   const start = bos === undefined ? [] : [bos];
   const length = context - start.length;
   const longest = texts.reduce((a, b) => (b.ids.length > a.ids.length ? b : a));
   const heldOutTokens = (text: TokenizedText) => (text === longest ? length : Math.floor(length / texts.length));
-  const split = (text: TokenizedText) => splitText(text, length, heldOutTokens(text));
+  const split = (text: TokenizedText, partLength = length) => splitText(text, partLength, heldOutTokens(text));
   const maxRows = (tokens: number) => Math.max(1, Math.round(tokens / context));
-  const maxGiven = tokens === undefined ? GIVEN_TOKENS : builtIn.length > 0 ? tokens / 2 : tokens;
-  const givenRows = inTurn(given.map(split)).slice(0, maxRows(maxGiven));
-  const builtInRows = tokens === undefined ? maxRows(BUILT_IN_TOKENS) : maxRows(tokens) - givenRows.length;
+  const maxGiven = tokens === undefined ? defaultTokens : builtIn.length > 0 ? tokens / 2 : tokens;
+  const givenRows = inTurn(given.map(text => split(text))).slice(0, maxRows(maxGiven));
+  const builtInRows = Math.max(0, tokens === undefined ? maxRows(defaultTokens) : maxRows(tokens) - givenRows.length);
+  const partsPerRow = builtInRows < 2 * builtIn.length ? Math.ceil(minParts / Math.max(1, builtInRows)) : 1;
+  const partLength = Math.ceil(length / partsPerRow);
   const counts = divide(
-    builtInRows,
+    builtInRows * partsPerRow,
     builtIn.map(({ share }) => share),
   );
-  const rows = [...builtIn.flatMap((text, i) => spread(split(text), counts[i])), ...givenRows];
+  const parts = builtIn.flatMap((text, i) => spread(split(text, partLength), counts[i]));
+  const rows = [...combine(parts, partsPerRow), ...givenRows.map(row => [row])];
   if (rows.length === 0)
     throw new InputError(
       `The text is too short: calibration needs two rows of ${formatCount(context)} tokens, one of them to measure the ` +
         'result. Use more text or a smaller context, or also use the built-in text.',
     );
   return {
-    rows: rows.map(({ ids }) => [...start, ...ids]),
+    rows: rows.map(parts => [...start, ...parts.flatMap(({ ids }) => ids).slice(0, length)]),
     heldOut: texts.map(text => [...start, ...text.ids.slice(-heldOutTokens(text))]),
     sources: texts.flatMap(text => {
-      const count = rows.filter(row => row.text === text).length;
-      return count > 0 ? [{ name: text.name, tokens: count * context }] : [];
+      const share = (row: readonly TextPart[]) => row.filter(part => part.text === text).length / row.length;
+      const count = rows.reduce((sum, row) => sum + share(row), 0);
+      return count > 0 ? [{ name: text.name, tokens: Math.round(count * context) }] : [];
     }),
   };
 }
 
-/** The rows of a text, without its last `heldOut` tokens. */
-function splitText(text: TokenizedText, length: number, heldOut: number) {
+interface TextPart {
+  text: TokenizedText;
+  ids: readonly number[];
+}
+
+/** The parts of a text, without its last `heldOut` tokens. */
+function splitText(text: TokenizedText, length: number, heldOut: number): TextPart[] {
   const rows = Math.max(0, Math.floor((text.ids.length - heldOut) / length));
   return Array.from({ length: rows }, (_, i) => ({ text, ids: text.ids.slice(i * length, (i + 1) * length) }));
 }
@@ -86,7 +95,7 @@ function divide(count: number, shares: readonly number[]): number[] {
   return shares.map(share => {
     const start = end;
     sum += share;
-    end = Math.round((Math.max(0, count) * sum) / total);
+    end = Math.round((count * sum) / total);
     return end - start;
   });
 }
@@ -95,6 +104,12 @@ function divide(count: number, shares: readonly number[]): number[] {
 function spread<T>(items: readonly T[], count: number): T[] {
   const taken = Math.min(count, items.length);
   return Array.from({ length: taken }, (_, i) => items[Math.floor(((i + 0.5) * items.length) / taken)]);
+}
+
+/** Rows of `size` items each, which are far apart in the list. */
+function combine<T>(items: readonly T[], size: number): T[][] {
+  const rows = Math.floor(items.length / size);
+  return Array.from({ length: rows }, (_, row) => Array.from({ length: size }, (_, i) => items[row + i * rows]));
 }
 
 /** The first item of every list, then the second of each, and so on. */

@@ -5,10 +5,13 @@ import { learnSide } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { familyOf, parseSpec } from '../codec/spec.ts';
 import { InputError } from '../errors.ts';
+import { lossOfMead2 } from '../plan/allocate.ts';
 import {
   errorMetric,
   type LayerObservation,
+  type LayerRecord,
   observeLayer,
+  outputErrorPerLoss,
   type StatisticsShape,
   samplesFromRecords,
   viewRecord,
@@ -31,10 +34,16 @@ export interface LearnRequest {
   grams: Float32Array;
 }
 
+export interface LearnResult {
+  learned: Learned;
+  /** If mead was learned: the squared change of the layer's output with this side in mead2, relative to its input. */
+  outputError?: number;
+}
+
 export const tasks = {
   observe: ({ shape, row, observed }: ObserveRequest): Uint8Array<ArrayBuffer> => observeLayer(shape, row, observed),
 
-  learn({ shape, records: bytes, side, codecs, codecShape, grams }: LearnRequest): Learned {
+  learn({ shape, records: bytes, side, codecs, codecShape, grams }: LearnRequest): LearnResult {
     const records = bytes.map(each => viewRecord(shape, each));
     const samples = samplesFromRecords(shape, records, side, errorMetric(shape, records, side, grams));
     const learned: Record<string, Float32Array> = {};
@@ -51,9 +60,22 @@ export const tasks = {
         learned[name] = array;
       }
     }
-    return learned;
+    const loss = learned['mead.loss'];
+    return { learned, outputError: loss && estimateOutputError(shape, records, side, loss) };
   },
 };
+
+function estimateOutputError(
+  shape: StatisticsShape,
+  records: readonly LayerRecord[],
+  side: Side,
+  loss: Float32Array,
+): number {
+  const remaining = lossOfMead2(loss);
+  const perLoss = outputErrorPerLoss(shape, records, side);
+  const quadsPerHead = remaining.length / shape.kvHeads;
+  return remaining.reduce((sum, quad, i) => sum + perLoss[Math.floor(i / quadsPerHead)] * quad, 0);
+}
 
 export type Tasks = typeof tasks;
 

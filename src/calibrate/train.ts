@@ -27,11 +27,15 @@ export interface TrainOptions {
   onProgress?: (done: number) => void;
 }
 
-/** One entry per layer, by side; undefined if the signal aborted it. */
-export async function train(options: TrainOptions): Promise<ProfileContent['learned'] | undefined> {
+/** Sensitivities are estimates: the error of the layer's output, which probes refine. */
+export type Trained = Pick<ProfileContent, 'learned' | 'sensitivities'>;
+
+/** Undefined if the signal aborted it. */
+export async function train(options: TrainOptions): Promise<Trained | undefined> {
   const { codecShape, codecsHash, checkpoint, workers, signal, onProgress } = options;
   const { layers } = codecShape;
   const learned = Array.from({ length: layers }, () => ({ key: {} as Learned, value: {} as Learned }));
+  const mead2 = learned.map(() => ({ key: 0, value: 0 }));
   const jobs = learned.flatMap((_, layer) => [{ layer, side: 'key' } as const, { layer, side: 'value' } as const]);
   let done = 0;
   let next = 0;
@@ -42,11 +46,14 @@ export async function train(options: TrainOptions): Promise<ProfileContent['lear
       if (!(await checkpoint.has(name))) await checkpoint.write(name, await learnOne(options, layer, side));
       const part = await decodeProfile(await checkpoint.read(name), name);
       learned[layer][side] = part.learned[layer][side];
+      mead2[layer][side] = part.sensitivities.mead2?.[layer][side] ?? 0;
       onProgress?.(++done);
     }
   };
   await Promise.all(Array.from({ length: workers.threads }, work));
-  return done === jobs.length ? learned : undefined;
+  if (done < jobs.length) return undefined;
+  const isEstimated = mead2.some(({ key, value }) => key + value > 0);
+  return { learned, sensitivities: isEstimated ? { mead2 } : {} };
 }
 
 async function learnOne(
@@ -63,14 +70,18 @@ async function learnOne(
     codecShape: checkShape(codecShape),
     grams: grams[layer],
   };
-  const arrays = await workers.run(
+  const result = await workers.run(
     'learn',
     request,
     records.map(({ buffer }) => buffer),
   );
-  const learned = Array.from({ length: codecShape.layers }, (_, i) => ({
-    key: i === layer && side === 'key' ? arrays : {},
-    value: i === layer && side === 'value' ? arrays : {},
-  }));
-  return encodeProfile({ ...content, learned });
+  const onlyThis = <T>(value: T, other: T) =>
+    Array.from({ length: codecShape.layers }, (_, i) => ({
+      key: i === layer && side === 'key' ? value : other,
+      value: i === layer && side === 'value' ? value : other,
+    }));
+  const { outputError } = result;
+  const sensitivities: ProfileContent['sensitivities'] =
+    outputError === undefined ? {} : { mead2: onlyThis(outputError, 0) };
+  return encodeProfile({ ...content, learned: onlyThis<Learned>(result.learned, {}), sensitivities });
 }

@@ -40,7 +40,7 @@ interface Options {
 const STAGE_BARS: Record<CalibrationStage, [string, string]> = {
   reading: ['1 reading', 'rows'],
   learning: ['2 learning', 'sides'],
-  probing: ['3 probing', 'sides'],
+  probing: ['3 probing', 'steps'],
 };
 
 export function addCalibrate(program: Command): void {
@@ -51,10 +51,14 @@ export function addCalibrate(program: Command): void {
     .option('--text <files...>', 'text files to calibrate on, in addition to the built-in text of many kinds')
     .option('--only-text', 'calibrate on the text files alone')
     .option('--special', 'parse special tokens in the text files')
-    .option('--tokens <n>', 'tokens of text (default: 81920, and up to 65536 more of --text)', parseCount)
-    .option('--context <n>', 'tokens per row (default: 2048)', parseCount)
-    .option('--samples <n>', 'keys and values sampled per layer (default: a sixth of the tokens)', parseCount)
-    .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 256)', parseNumber)
+    .option(
+      '--tokens <n>',
+      'tokens of text (default: 6144 to 32768 by the size of the model, and as many more of --text)',
+      parseCount,
+    )
+    .option('--context <n>', 'tokens per row (default: 1024)', parseCount)
+    .option('--samples <n>', 'keys and values sampled per layer (default: up to 12288)', parseCount)
+    .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 128)', parseNumber)
     .option('--seed <n>', 'random seed of the samples', parseNumber, 0)
     .option(
       '--codecs <specs>',

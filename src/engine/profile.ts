@@ -16,15 +16,38 @@ export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'
   return { layers, kvHeads, headDim, ropeFrequencies: [...rope.frequencies] };
 }
 
-/** Calibration takes this many core-seconds per weight and token. Measured on two cores with SmolLM2's 135 M weights. */
-const CORE_SECONDS_PER_WEIGHT_TOKEN = (2 * 740) / (135e6 * 81920);
-const DEFAULT_TOKENS = 81920;
+/** Tokens times weights of a model between these sizes. */
+const WEIGHT_TOKENS = 1e13;
+const MIN_TOKENS = 6144;
+const MAX_TOKENS = 32768;
+/** Reading takes this many core-seconds per weight and token, statistics included. */
+const READING_SECONDS = 6e-11;
+/** Measuring plans takes as long as reading this many tokens. */
+const MEASURED_TOKENS = 3072;
+/** Learning takes this many core-seconds per number in a token's keys and values, and sample. */
+const LEARNING_SECONDS = 2e-6;
+/** Calibration samples at most so many keys and values of a layer: more improve the result little. */
+export const CALIBRATION_SAMPLES = 12288;
 
-/** Estimated seconds of calibration on this machine. */
-export function estimateCalibrationSeconds({ gguf }: Pick<ModelFile, 'gguf'>, tokens = DEFAULT_TOKENS): number {
+type ModelSize = Pick<ModelFile, 'gguf' | 'config'>;
+
+function countWeights({ gguf }: ModelSize): number {
   let weights = 0;
   for (const { shape } of gguf.tensors.values()) weights += shape.reduce((a, b) => a * b, 1);
-  return (CORE_SECONDS_PER_WEIGHT_TOKEN * weights * tokens) / platform.coreCount();
+  return weights;
+}
+
+/** Tokens of built-in text to calibrate on by default: fewer for large models, which take longer to read them. */
+export function defaultCalibrationTokens(file: ModelSize): number {
+  return Math.min(MAX_TOKENS, Math.max(MIN_TOKENS, Math.round(WEIGHT_TOKENS / countWeights(file))));
+}
+
+/** Estimated seconds of calibration on this machine. */
+export function estimateCalibrationSeconds(file: ModelSize, tokens = defaultCalibrationTokens(file)): number {
+  const { layers, kvHeads, headDim } = file.config;
+  const reading = READING_SECONDS * countWeights(file) * (tokens + MEASURED_TOKENS);
+  const learning = LEARNING_SECONDS * 2 * layers * kvHeads * headDim * Math.min(tokens, CALIBRATION_SAMPLES);
+  return (reading + learning) / platform.coreCount();
 }
 
 /**

@@ -1,6 +1,6 @@
 /**
- * Sensitivity of a layer's keys or values: the KL divergence on a row of text if only that side of that layer is quantized
- * and all else is f16.
+ * Sensitivity of a layer's keys or values, or of a few layers': the KL divergence on a row of text if only that side of
+ * these layers is quantized and all else is f16.
  *
  * Only what can change is computed. Layers below the quantized one do not change, so a pass starts at that layer from its
  * stored f16 input. Tokens of the first page read no codes, so their keys and values are taken from the f16 pass. All other
@@ -20,9 +20,13 @@ const F16 = { base: 'f16', variants: [] };
 export interface Probe {
   /** Only the given side of the codec is used. */
   spec: string;
+  /** The lowest layer. */
   layer: number;
+  /** Number of layers. Default: 1. */
+  layers?: number;
   side: Side;
-  learned?: KvLearned;
+  /** [layer], of all layers of the model. */
+  learned?: readonly KvLearned[];
 }
 
 /** The divergence on a row with one side quantized, in nats per token; undefined if the signal aborted it. */
@@ -74,11 +78,13 @@ export async function createProber(
   if (!finished) return undefined;
 
   const exact = createCodec('f16', shape);
-  return async ({ spec, layer, side, learned }, signal) => {
+  return async ({ spec, layer, layers: count = 1, side, learned }, signal) => {
     const parsed = parseSpec(spec);
     const pair = side === 'key' ? { key: parsed.key, value: F16 } : { key: F16, value: parsed.value };
-    const codec = createCodec(formatSpec({ ...parsed, ...pair }), shape, learned);
-    const codecs = Array.from({ length: layers }, (_, i) => (i === layer ? codec : exact));
+    const sideSpec = formatSpec({ ...parsed, ...pair });
+    const codecs = Array.from({ length: layers }, (_, i) =>
+      i >= layer && i < layer + count ? createCodec(sideSpec, shape, learned?.[i]) : exact,
+    );
     const score = createScore(row);
     const onLogits = (position: number, logits: Float32Array) => {
       score.add(position, logSoftmax(logits), reference[position]);

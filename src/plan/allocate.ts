@@ -85,15 +85,16 @@ export function divergencePerLoss(
 ): number {
   const loss = learnedArray(profile, layerSide, 'mead.loss');
   if (!loss) return 0;
-  const quads = loss.length / LEVELS;
-  const amounts = allocateBits(loss, LEVELS, PROBE_BITS * quads);
-  let remaining = 0;
-  amounts.forEach((amount, quad) => {
-    remaining += loss[quad * LEVELS + amount];
-  });
+  const remaining = lossOfMead2(loss).reduce((sum, quad) => sum + quad, 0);
   const probed = (uniform && sensitivities.mead2u) || sensitivities.mead2;
   const divergence = probed[layerSide.layer][layerSide.side];
   return remaining > 0 ? divergence / remaining : 0;
+}
+
+/** What remains of each quad's loss (`mead.loss`) if a side allocates two bits per value by itself. */
+export function lossOfMead2(loss: Float32Array): number[] {
+  const amounts = allocateBits(loss, LEVELS, (PROBE_BITS * loss.length) / LEVELS);
+  return Array.from(amounts, (amount, quad) => loss[quad * LEVELS + amount]);
 }
 
 /** Bits per value of TurboQuant besides its codes: an f16 norm per vector, and the keys' f16 mean per page. */

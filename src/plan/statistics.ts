@@ -3,7 +3,7 @@
  * (attention-sensitivity.ts). The records of all rows together are the samples that codecs learn from.
  *
  * Two things are sampled. Of each row, `samples` positions are kept, one from each of as many equal intervals; the first 4
- * (sinks) and those of the last page, which are never read from codes, are left out. And only every 16th query is used, from
+ * (sinks) and those of the last page, which are never read from codes, are left out. And only every n-th query is used, from
  * an offset that depends on the row: all of them would take longer than the forward pass.
  */
 import type { Side } from '../codec/codec.ts';
@@ -22,6 +22,8 @@ import { valueMetric } from './metric.ts';
 export interface StatisticsShape extends AttentionShape {
   /** Positions kept per row. */
   samples: number;
+  /** Every n-th query is used. */
+  queryStep: number;
   seed: number;
 }
 
@@ -35,12 +37,13 @@ export interface LayerRecord {
   shares: Float32Array;
   /** [side][kv head][dim]: the largest magnitudes. */
   maxima: Float32Array;
+  /** One number: the squared norm of the layer's input, the median over tokens. */
+  inputNorm: Float32Array;
   /** [kv head][sample][dim], f16: keys after RoPE. */
   keys: Uint16Array;
   values: Uint16Array;
 }
 
-const QUERY_STEP = 16;
 /** Weights are capped at this multiple of the mean, and a fifth of each weight does not depend on attention. */
 const MAX_RELATIVE_ATTENTION = 50;
 const ATTENTION_SHARE = 0.8;
@@ -48,7 +51,7 @@ const ATTENTION_SHARE = 0.8;
 const STRETCH_EVERY = 5;
 
 export function recordBytes({ heads, kvHeads, headDim, samples }: StatisticsShape): number {
-  const floats = 2 * kvHeads * samples + kvHeads * headDim * headDim + heads + 2 * kvHeads * headDim;
+  const floats = 2 * kvHeads * samples + kvHeads * headDim * headDim + heads + 2 * kvHeads * headDim + 1;
   return 4 * floats + 4 * kvHeads * samples * headDim;
 }
 
@@ -68,6 +71,7 @@ export function viewRecord(shape: StatisticsShape, bytes: Uint8Array<ArrayBuffer
     metric: floats(kvHeads * headDim * headDim),
     shares: floats(heads),
     maxima: floats(2 * kvHeads * headDim),
+    inputNorm: floats(1),
     keys: halves(kvHeads * samples * headDim),
     values: halves(kvHeads * samples * headDim),
   };
@@ -89,10 +93,10 @@ export function sampledPositions(shape: StatisticsShape, row: number): Int32Arra
 }
 
 /** The positions of the queries used; always includes the last one, so that every token has a query. */
-export function sampledQueries({ context, seed }: StatisticsShape, row: number): number[] {
+export function sampledQueries({ context, queryStep, seed }: StatisticsShape, row: number): number[] {
   const queries: number[] = [];
-  const offset = createRandom(seed * 0x10001 + row + 0x8000).uint32() % Math.min(QUERY_STEP, context);
-  for (let t = offset; t < context - 1; t += QUERY_STEP) queries.push(t);
+  const offset = createRandom(seed * 0x10001 + row + 0x8000).uint32() % Math.min(queryStep, context);
+  for (let t = offset; t < context - 1; t += queryStep) queries.push(t);
   return [...queries, context - 1];
 }
 
@@ -104,6 +108,7 @@ export interface LayerObservation {
   v: Float32Array;
   /** [head][dim][dim], see metric.ts. */
   grams: Float32Array;
+  inputNorm: number;
 }
 
 /** Computes one layer's record of a row. */
@@ -112,6 +117,7 @@ export function observeLayer(shape: StatisticsShape, row: number, observed: Laye
   const { k, v } = observed;
   const bytes = new Uint8Array(recordBytes(shape));
   const record = viewRecord(shape, bytes);
+  record.inputNorm[0] = observed.inputNorm;
   const positions = sampledPositions(shape, row);
   const queries = sampledQueries(shape, row);
   const vector = kvHeads * headDim;
@@ -174,6 +180,26 @@ function normalizeAttention(attention: Float32Array): void {
   for (let i = 0; i < attention.length; i++) {
     attention[i] = ATTENTION_SHARE * Math.min(MAX_RELATIVE_ATTENTION, attention[i] / mean) + (1 - ATTENTION_SHARE);
   }
+}
+
+/**
+ * [kv head]: the squared change of the layer's output, relative to its input, per unit of loss: the loss is the error in a
+ * metric with a mean diagonal of 1, times the token's weight over the mean weight, with a maximum.
+ */
+export function outputErrorPerLoss(shape: StatisticsShape, records: readonly LayerRecord[], side: Side): number[] {
+  const { kvHeads, headDim, samples, scale } = shape;
+  return Array.from({ length: kvHeads }, (_, head) => {
+    const first = (side === 'key' ? head : kvHeads + head) * samples;
+    const weights = records.flatMap(({ attention }) => Array.from(attention.subarray(first, first + samples)));
+    const sum = weights.reduce((a, b) => a + b, 0);
+    const limit = (MAX_RELATIVE_ATTENTION * sum) / weights.length;
+    const capped = weights.reduce((a, b) => a + Math.min(limit, b), 0);
+    let keyMetric = 0;
+    for (const { metric } of records)
+      for (let i = 0; i < headDim; i++) keyMetric += metric[(head * headDim + i) * headDim + i] / headDim;
+    const change = side === 'key' ? scale ** 2 * keyMetric * (capped / sum) : capped * (maxSamples(shape) / samples);
+    return change / records.reduce((a, { inputNorm }) => a + inputNorm[0], 0);
+  });
 }
 
 /** The error metric of one side over all rows. */

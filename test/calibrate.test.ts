@@ -148,6 +148,6 @@ describe('a calibrated codec', () => {
     await expect(loadModel(other, { kv: 'tq35-v', profile: path })).rejects.toThrow(/is for another model/);
     await expect(loadModel(other, { kv: 'tq35-v' })).rejects.toThrow(/kvasir calibrate/);
     await using plain = await loadModel(other, { kv: 'tq4', device: 'js' });
-    expect(plain.plan.bits).toBe(4.5);
+    expect(plain.plan.bits).toBe(4.5625);
   });
 });

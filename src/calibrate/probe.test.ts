@@ -91,10 +91,10 @@ it('neighbouring layers with estimates are probed together, and share the diverg
   const steps: string[] = [];
   const measured = await probe(engine, {
     ...(await options()),
-    content: { ...content, sensitivities: { 'tq2-c': estimated } },
+    content: { ...content, sensitivities: { tq2: estimated } },
     onProgress: (done, total) => steps.push(`${done}/${total}`),
   });
-  const [first, second] = measured!.sensitivities['tq2-c'];
+  const [first, second] = measured!.sensitivities.tq2;
   expect(first.key / second.key).toBeCloseTo(2 / 5, 6);
   expect(first.value / second.value).toBeCloseTo(3 / 1, 6);
   expect([steps[0], steps.at(-1)]).toEqual(['0/4', '4/4']);

@@ -33,7 +33,7 @@ export interface CalibrationDataOptions {
   onlyTexts?: boolean;
   /** Parse control tokens in the texts (`<|im_start|>`). Default: false. */
   parseSpecialTokens?: boolean;
-  /** Tokens to calibrate on; at most half of them from `texts`. Default: 6144 to 32768, fewer for larger models, and up to as many from `texts`. */
+  /** Tokens to calibrate on; at most half of them from `texts`. Default: 6144 to 65536, fewer for larger models, and up to as many from `texts`. */
   tokens?: number;
   /** Tokens per row: the text is split into rows. Default: 1024, or the model's context if that is shorter. */
   context?: number;

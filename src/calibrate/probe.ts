@@ -102,7 +102,8 @@ export async function probe(engine: Engine, options: ProbeOptions): Promise<Meas
         const shares = estimates?.slice(layer, layer + layers).map(estimate => estimate[side]) ?? [1];
         const total = shares.reduce((sum, share) => sum + share, 0);
         shares.forEach((share, i) => {
-          relative[spec][layer + i][side] = (Math.max(0, divergence) * (share / total)) ** exponent;
+          relative[spec][layer + i][side] =
+            (Math.max(0, divergence) * (total > 0 ? share / total : 1 / shares.length)) ** exponent;
         });
       }
     }

@@ -19,7 +19,7 @@ export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'
 /** Tokens times weights of a model between these sizes. */
 const WEIGHT_TOKENS = 1e13;
 const MIN_TOKENS = 6144;
-const MAX_TOKENS = 32768;
+const MAX_TOKENS = 65536;
 /** Reading takes this many core-seconds per weight and token, statistics included. */
 const READING_SECONDS = 6e-11;
 /** Measuring plans takes as long as reading this many tokens. */

@@ -111,7 +111,7 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
   });
   const { fingerprint, context, rows, sources, codecs, codecShape, checkpoint } = job;
   const tokens = rows.length * context;
-  const seconds = await estimateCalibrationSeconds(file, tokens);
+  const seconds = await estimateCalibrationSeconds(file, { device: options.device, tokens });
   options.onStart?.({ tokens, sources, context, codecs, layers: codecShape.layers, seconds });
   const workers = await createWorkers(options.workers ?? availableParallelism());
   try {

@@ -7,6 +7,7 @@ import type { ModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
 import { InputError } from '../errors.ts';
+import { type DeviceName, isGpu } from '../kernel/open.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
 import { defaultCodecs } from '../plan/default-codecs.ts';
 import { outputGrams } from '../plan/metric.ts';
@@ -33,7 +34,10 @@ export interface CalibrationDataOptions {
   onlyTexts?: boolean;
   /** Parse control tokens in the texts (`<|im_start|>`). Default: false. */
   parseSpecialTokens?: boolean;
-  /** Tokens to calibrate on; at most half of them from `texts`. Default: 6144 to 65536, fewer for larger models, and up to as many from `texts`. */
+  /**
+   * Tokens to calibrate on; at most half of them from `texts`. Default: 65536 on a GPU; on the CPU fewer for larger models,
+   * down to 6144; and up to as many from `texts`.
+   */
   tokens?: number;
   /** Tokens per row: the text is split into rows. Default: 1024, or the model's context if that is shorter. */
   context?: number;
@@ -75,7 +79,10 @@ const QUERIES = 4096;
 const MIN_QUERY_STEP = 4;
 const MAX_QUERY_STEP = 16;
 
-export async function prepareJob(file: ModelFile, options: CalibrationDataOptions): Promise<CalibrationJob> {
+/** The options that decide what is read, and where. */
+type JobOptions = CalibrationDataOptions & { device?: DeviceName };
+
+export async function prepareJob(file: ModelFile, options: JobOptions): Promise<CalibrationJob> {
   const { config, rope } = file;
   const { seed = 0 } = options;
   const context = options.context ?? Math.min(1024, config.context);
@@ -116,7 +123,7 @@ export async function prepareJob(file: ModelFile, options: CalibrationDataOption
   };
 }
 
-async function chooseRows(file: ModelFile, options: CalibrationDataOptions, context: number): Promise<CalibrationRows> {
+async function chooseRows(file: ModelFile, options: JobOptions, context: number): Promise<CalibrationRows> {
   const { texts = [], onlyTexts, parseSpecialTokens, tokens } = options;
   const { tokenizer } = file;
   if (onlyTexts && texts.length === 0) throw new InputError('onlyTexts is set, but no text was given.');
@@ -126,7 +133,7 @@ async function chooseRows(file: ModelFile, options: CalibrationDataOptions, cont
   });
   const builtIn = onlyTexts ? [] : await readBuiltInText(file);
   const bos = tokenizer.addBos ? tokenizer.bos : undefined;
-  const defaultTokens = defaultCalibrationTokens(file);
+  const defaultTokens = defaultCalibrationTokens(file, await isGpu(options.device));
   return createRows(builtIn, given, { context, bos, tokens, defaultTokens, minParts: MIN_PARTS });
 }
 

@@ -53,7 +53,7 @@ export function addCalibrate(program: Command): void {
     .option('--special', 'parse special tokens in the text files')
     .option(
       '--tokens <n>',
-      'tokens of text (default: 6144 to 65536 by the size of the model, and as many more of --text)',
+      'tokens of text (default: 65536, on a CPU fewer for large models; and as many more of --text)',
       parseCount,
     )
     .option('--context <n>', 'tokens per row (default: 1024)', parseCount)

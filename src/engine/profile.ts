@@ -1,6 +1,7 @@
 /** Finds the profile of a model file: the given one, or the one on disk. */
 import { needsProfile, usesProfile } from '../codec/kv.ts';
 import { UnsupportedError } from '../errors.ts';
+import { type DeviceName, isGpu } from '../kernel/open.ts';
 import { isAuto } from '../plan/auto.ts';
 import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
 import { checkProfile, type ProfileShape } from '../plan/profile.ts';
@@ -16,12 +17,13 @@ export function profileShape({ config, rope }: Pick<ModelFile, 'config' | 'rope'
   return { layers, kvHeads, headDim, ropeFrequencies: [...rope.frequencies] };
 }
 
-/** Tokens times weights of a model between these sizes. */
-const WEIGHT_TOKENS = 1e13;
+/** Tokens times weights per CPU core of a model between these sizes. */
+const WEIGHT_TOKENS_PER_CORE = 5e12;
 const MIN_TOKENS = 6144;
 const MAX_TOKENS = 65536;
-/** Reading takes this many core-seconds per weight and token, statistics included. */
+/** Reading takes this many core-seconds per weight and token, statistics included; or these seconds of a GPU. */
 const READING_SECONDS = 6e-11;
+const GPU_READING_SECONDS = 5e-13;
 /** Measuring plans takes as long as reading this many tokens. */
 const MEASURED_TOKENS = 3072;
 /** Learning takes this many core-seconds per number in a token's keys and values, and sample. */
@@ -37,17 +39,26 @@ function countWeights({ gguf }: ModelSize): number {
   return weights;
 }
 
-/** Tokens of built-in text to calibrate on by default: fewer for large models, which take longer to read them. */
-export function defaultCalibrationTokens(file: ModelSize): number {
-  return Math.min(MAX_TOKENS, Math.max(MIN_TOKENS, Math.round(WEIGHT_TOKENS / countWeights(file))));
+/** Tokens of built-in text to calibrate on by default: fewer for large models on few cores, which take longer to read. */
+export function defaultCalibrationTokens(file: ModelSize, onGpu: boolean): number {
+  if (onGpu) return MAX_TOKENS;
+  const tokens = Math.round((WEIGHT_TOKENS_PER_CORE * platform.coreCount()) / countWeights(file));
+  return Math.min(MAX_TOKENS, Math.max(MIN_TOKENS, tokens));
 }
 
 /** Estimated seconds of calibration on this machine. */
-export function estimateCalibrationSeconds(file: ModelSize, tokens = defaultCalibrationTokens(file)): number {
+export async function estimateCalibrationSeconds(
+  file: ModelSize,
+  { device, tokens }: { device?: DeviceName; tokens?: number } = {},
+): Promise<number> {
   const { layers, kvHeads, headDim } = file.config;
-  const reading = READING_SECONDS * countWeights(file) * (tokens + MEASURED_TOKENS);
-  const learning = LEARNING_SECONDS * 2 * layers * kvHeads * headDim * Math.min(tokens, CALIBRATION_SAMPLES);
-  return (reading + learning) / platform.coreCount();
+  const onGpu = await isGpu(device);
+  const read = tokens ?? defaultCalibrationTokens(file, onGpu);
+  const reading = countWeights(file) * (read + MEASURED_TOKENS);
+  const learning = LEARNING_SECONDS * 2 * layers * kvHeads * headDim * Math.min(read, CALIBRATION_SAMPLES);
+  return onGpu
+    ? GPU_READING_SECONDS * reading + learning / platform.coreCount()
+    : (READING_SECONDS * reading + learning) / platform.coreCount();
 }
 
 /**
@@ -79,7 +90,7 @@ async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice 
   const missing = missingCodecs(profile?.learned[0] ?? placeholderForAll(defaultCodecs(shape), shape), spec, shape);
   if (profile && !missing) return;
   const model = file.paths[0] === undefined ? 'MODEL' : shellQuote(file.paths[0]);
-  const time = file.paths.length > 0 ? ` (about ${formatDuration(estimateCalibrationSeconds(file))} here)` : '';
+  const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
   const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
     `${spec} needs a calibrated model, and ${why}. ` +

@@ -104,6 +104,12 @@ export async function openDevice(
   );
 }
 
+/** Whether the device of this name is a GPU here, not one that the CPU emulates. */
+export async function isGpu(name: DeviceName = 'auto'): Promise<boolean> {
+  const [{ missing, unwanted }] = candidates;
+  return ['auto', 'webgpu'].includes(name) && !(await missing()) && !(await unwanted?.());
+}
+
 export interface ListedDevice {
   name: string;
   about: string;

@@ -1,19 +1,21 @@
 /**
  * What does each codec cost in quality? Measures all codecs on several kinds of text, with equal windows and true bits, and
  * writes docs/quality.md with its pictures. The raw numbers are stored beside it after every measurement: a stopped run
- * continues where it was, and `--from` renders them again, or merges the results of several runs.
+ * continues where it was, and `--from` renders them again, or merges the results of several runs and models.
  */
-import { writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { runInterruptible } from '../src/cli/model-command.ts';
 import { createProgress } from '../src/cli/progress.ts';
 import { InputError } from '../src/errors.ts';
 import { countPlans, type Measuring, pendingJobs, runJobs } from './quality/measure.ts';
+import { mergeModels } from './quality/merge.ts';
 import { measureTokenNorms } from './quality/norms.ts';
-import { qualityPage, suiteOf } from './quality/page.ts';
+import { qualityPage, readmeTable } from './quality/page.ts';
 import { drawPictures } from './quality/pictures.ts';
 import { measurePrefill } from './quality/prefill.ts';
-import { mergeResults, type Results, readResults, writeResults } from './quality/results.ts';
+import { replaceTable } from './quality/readme.ts';
+import { type Results, readResults, withMeasuredTexts, writeResults } from './quality/results.ts';
 import { openSession, type Session, type SessionOptions } from './quality/session.ts';
 import { defaultTable, PAGE_TOKENS, planKey } from './quality/suite.ts';
 
@@ -23,6 +25,8 @@ export interface QualityOptions extends SessionOptions {
   out: string;
   /** Results to render instead of measuring, comma-separated. */
   from?: string;
+  /** A README whose table is written too. */
+  readme?: string;
 }
 
 const PARTS = ['tables', 'prefill', 'ablations', 'pictures'] as const;
@@ -32,7 +36,7 @@ export async function benchQuality(options: QualityOptions): Promise<void> {
   const parts = parseParts(options.part);
   if (options.from === undefined) return runInterruptible(signal => measure(options, parts, signal));
   const found = await Promise.all(options.from.split(',').map(readExisting));
-  await writePage(found.reduce(mergeResults), options.out);
+  await writePage(mergeModels(found.flat()), options);
 }
 
 function parseParts(part: string | undefined): ReadonlySet<QualityPart> {
@@ -42,7 +46,7 @@ function parseParts(part: string | undefined): ReadonlySet<QualityPart> {
   return new Set(parts);
 }
 
-async function readExisting(path: string): Promise<Results> {
+async function readExisting(path: string): Promise<Results[]> {
   const results = await readResults(path);
   if (!results) throw new InputError(`--from: ${path} does not exist.`);
   return results;
@@ -52,16 +56,19 @@ const resultsPath = (out: string) => out.replace(/(\.md)?$/, '.json');
 
 async function measure(options: QualityOptions, parts: ReadonlySet<QualityPart>, signal: AbortSignal): Promise<void> {
   const session = await openSession(options);
-  const stored = await readResults(resultsPath(options.out));
+  const stored = (await readResults(resultsPath(options.out))) ?? [];
+  const isThis = ({ setup }: Results) => setup.model === session.initial.setup.model;
   // A profile that was calibrated for more codecs refuses fewer.
-  const results = stored ? mergeResults({ ...stored, refused: {} }, session.initial) : session.initial;
-  const save = () => writeResults(resultsPath(options.out), results);
+  const known = stored.filter(isThis).map(results => ({ ...results, refused: {} }));
+  const [results] = mergeModels([...known, session.initial]);
+  const models = [...stored.filter(one => !isThis(one)), results];
+  const save = () => writeResults(resultsPath(options.out), models);
   await save();
   await measureRows(session, results, parts, save, signal);
   if (parts.has('ablations') && !signal.aborted) await measureNorms(session, results, save);
   if (parts.has('prefill')) await measurePrefillTimes(session, results, save, signal);
   if (signal.aborted) console.error('stopped; the same command continues.');
-  else await writePage(results, options.out);
+  else await writePage(mergeModels(models), options);
 }
 
 async function measureRows(
@@ -130,11 +137,23 @@ async function measurePrefillTimes(
   progress.end();
 }
 
-/** The page, its pictures and its results. */
-async function writePage(results: Results, out: string): Promise<void> {
-  const pictures = drawPictures(results, defaultTable(suiteOf(results)), basename(out).replace(/\.md$/, ''));
-  await writeResults(resultsPath(out), results);
-  for (const { file, svg } of pictures) await writeFile(join(dirname(out), file), svg);
-  await writeFile(out, qualityPage(results, pictures));
-  console.log(`${out}: ${results.measurements.length} measurements, ${pictures.length} pictures`);
+/** The page, its pictures and its results; the largest model comes first. */
+async function writePage(models: readonly Results[], { out, readme }: QualityOptions): Promise<void> {
+  const page = basename(out).replace(/\.md$/, '');
+  const parts = models
+    .filter(({ measurements }) => measurements.length > 0)
+    .map(withMeasuredTexts)
+    .map(results => ({ results, pictures: drawPictures(results, page) }));
+  if (parts.length === 0) throw new InputError('Nothing was measured, so there is no page to write.');
+  await writeResults(resultsPath(out), models);
+  for (const { file, svg } of parts.flatMap(({ pictures }) => pictures)) await writeFile(join(dirname(out), file), svg);
+  await writeFile(out, qualityPage(parts));
+  if (readme !== undefined) {
+    const text = await readFile(readme, 'utf8');
+    await writeFile(readme, replaceTable(text, readme, readmeTable(parts[0].results)));
+  }
+  for (const { results, pictures } of parts)
+    console.log(
+      `${out}: ${results.setup.model}, ${results.measurements.length} measurements, ${pictures.length} pictures`,
+    );
 }

@@ -4,18 +4,22 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { intervalOfMean } from '../bench/quality/interval.ts';
 import { countPlans, pendingJobs } from '../bench/quality/measure.ts';
+import { mergeModels, mergeResults } from '../bench/quality/merge.ts';
 import { layerNorms } from '../bench/quality/norms.ts';
-import { qualityPage } from '../bench/quality/page.ts';
+import { qualityPage, readmeTable } from '../bench/quality/page.ts';
 import { drawPictures } from '../bench/quality/pictures.ts';
+import { replaceTable } from '../bench/quality/readme.ts';
 import {
   createResults,
   DEFAULT_PROFILE,
   type Measurement,
-  mergeResults,
+  modelName,
   planId,
   type Results,
   type Setup,
+  withMeasuredTexts,
 } from '../bench/quality/results.ts';
 import { ALL_CODECS, createSuite, defaultTable, planKey, type SuiteOptions } from '../bench/quality/suite.ts';
 import { parseText } from '../bench/quality/texts.ts';
@@ -26,7 +30,8 @@ import { seeded } from './random.ts';
 import { tinyModel } from './tiny-model.ts';
 
 const setup: Setup = {
-  ...{ model: 'model.Q4_1.gguf', fingerprint: 'ab', device: 'js', layers: 2, headDim: 64, context: 2048 },
+  ...{ model: 'model.Q4_1.gguf', fingerprint: 'ab', parameters: 100 },
+  ...{ device: 'js', layers: 2, headDim: 64, context: 2048 },
 };
 const textInfo = { file: 'wiki.txt', special: false, skip: 0, hash: '1' };
 const suiteOptions: SuiteOptions = {
@@ -43,9 +48,9 @@ const measurement = (kv: string, text: string, row: number, kld: number, bits = 
 
 function exampleResults(): Results {
   const rows = ['wiki', 'code'].flatMap(text =>
-    [0, 1].flatMap(row => [
+    [0, 1, 2, 3].flatMap(row => [
       measurement('f16', text, row, 0, 16),
-      measurement('tq4', text, row, text === 'wiki' ? 0.01 + 0.002 * row : 0.03, 4.25),
+      measurement('tq4', text, row, text === 'wiki' ? 0.01 + 0.001 * row : 0.03, 4.25),
       measurement('q4_0', text, row, 0.02, 4.5),
       measurement('tq2', text, row, 0.17, 2.25),
     ]),
@@ -60,14 +65,12 @@ function exampleResults(): Results {
   };
 }
 
-const render = (results: Results) => {
-  const suite = createSuite({ ...suiteOptions, texts: Object.keys(results.texts), rows: 2, codecs: results.codecs });
-  return qualityPage(results, drawPictures(results, defaultTable(suite), 'quality'));
-};
+const render = (...models: Results[]) =>
+  qualityPage(models.map(results => ({ results, pictures: drawPictures(results, 'quality') })));
 /** Cells of the first line that starts with a label, in a section. */
 const cellsOf = (page: string, section: string, label: string) =>
   page
-    .slice(page.indexOf(`\n## ${section}\n`))
+    .slice(page.indexOf(`# ${section}\n`))
     .split('\n')
     .find(line => line.startsWith(`| ${label} `))
     ?.split('|')
@@ -82,16 +85,16 @@ describe('the page', () => {
     expect(cellsOf(page, 'Default window', '`tq4`')).toEqual([
       '`tq4`',
       '4.250',
-      '**.011**',
-      '**.03**',
+      '**.011** ±.002',
+      '**.03** ±0',
       '90.0 %',
       '50 %',
     ]);
   });
 
   it('has bold numbers where no codec with as few bits is better', () => {
-    expect(cellsOf(page, 'Default window', '`q4_0`')?.slice(2, 4)).toEqual(['.02', '**.02**']);
-    expect(cellsOf(page, 'Default window', '`tq2`')?.slice(2, 4)).toEqual(['**.17**', '**.17**']);
+    expect(cellsOf(page, 'Default window', '`q4_0`')?.slice(2, 4)).toEqual(['.02 ±0', '**.02** ±0']);
+    expect(cellsOf(page, 'Default window', '`tq2`')?.slice(2, 4)).toEqual(['**.17** ±0', '**.17** ±0']);
   });
 
   it('lists codecs that are not calibrated or not measured', () => {
@@ -102,23 +105,26 @@ describe('the page', () => {
   it('shows no mean over fewer rows than the others have', () => {
     const results = exampleResults();
     results.measurements = results.measurements.filter(
-      ({ kv, text, row }) => kv !== 'tq4' || text !== 'wiki' || row < 1,
+      ({ kv, text, row }) => kv !== 'tq4' || text !== 'wiki' || row < 3,
     );
-    expect(cellsOf(render(results), 'Default window', '`tq4`')?.slice(2, 4)).toEqual(['-', '**.03**']);
+    expect(cellsOf(render(results), 'Default window', '`tq4`')?.slice(2, 4)).toEqual(['-', '**.03** ±0']);
   });
 
   it('names the model by its file, the texts, and the command without paths', () => {
     expect(page).toContain('`model.Q4_1.gguf`');
-    expect(page).toContain('--texts wiki=wiki.txt:100,code=code.txt');
-    expect(page).toContain('![Divergence against bits](quality-bits.svg)');
+    expect(page).toContain('--part tables,prefill');
+    expect(page).toContain('--texts "wiki=wiki.txt:100,code=code.txt"');
+    expect(page).toContain('![Divergence against bits](quality-model-q4-1-bits.svg)');
   });
 
   it('has ablations only if they were measured', () => {
-    expect(page).not.toContain('## Ablations');
+    for (const title of ['Ablations', 'Token norms', 'Layers']) expect(page).not.toContain(`# ${title}`);
     const results = exampleResults();
-    results.measurements.push(...[0, 1].map(row => measurement('kivi2g16', 'wiki', row, 0.1)));
-    const section = render(results).split('### Group size')[1];
-    expect(section).toMatch(/\| `kivi2g16` \| 16 +\| 4.000 \| .1 +\| - +\|/);
+    results.measurements.push(...[0, 1].map(row => measurement('kivi2g16', 'code', row, 0.1)));
+    const section = render(results).split('#### Group size')[1];
+    expect(section).toMatch(/\| codec +\| group \| bits +\| code \|/);
+    expect(section).toMatch(/\| `kivi2g16` \| 16 +\| 4.000 \| .1 +\|/);
+    expect(section).not.toContain('####');
   });
 
   it('has lines of at most 120 characters', () => {
@@ -126,12 +132,103 @@ describe('the page', () => {
   });
 });
 
+describe('several models', () => {
+  const other = () => {
+    const results = exampleResults();
+    results.setup = { ...setup, model: 'large.gguf', fingerprint: 'cd', parameters: 200 };
+    results.measurements = results.measurements
+      .filter(({ kv }) => kv !== 'q4_0')
+      .map(one => ({ ...one, kld: one.kv === 'tq2' && one.text === 'code' ? 0.81 : one.kld / 2 }));
+    results.prefill = [];
+    return results;
+  };
+  const models = mergeModels([exampleResults(), other()]);
+  const page = render(...models);
+
+  it('are on one page, the largest first, with the same codecs in the summaries', () => {
+    expect(models.map(modelName)).toEqual(['large', 'model.Q4_1']);
+    expect(page.match(/^## .*/gm)).toEqual([
+      '## Summary',
+      '## Which codec breaks on which model',
+      '## large',
+      '## model.Q4_1',
+    ]);
+    const summary = page.slice(page.indexOf('## Summary'), page.indexOf('## Which'));
+    expect(summary).toMatch(/^large, 4 rows of 2,048 tokens per kind of text:$/m);
+    expect(summary.match(/^\| `tq2` .*/gm)).toEqual([
+      '| `tq2`   | 2.250          | .085   | .81  |',
+      '| `tq2`   | 2.250          | .17   | .17  |',
+    ]);
+  });
+
+  it('have the columns that were measured for each', () => {
+    expect(cellsOf(page, 'large', 'codec')).not.toContain('prefill');
+    expect(cellsOf(page, 'model.Q4_1', 'codec')).toContain('prefill');
+    expect(cellsOf(page, 'large', '`tq4`')?.slice(2, 4)).toEqual(['**.0057** ±.0009', '**.015** ±0']);
+  });
+
+  it('list codecs that break, with their worst text', () => {
+    expect(cellsOf(page, 'Which codec breaks on which model', '`tq2`')).toEqual(['`tq2`', '**.81** code', '.17 wiki']);
+    expect(cellsOf(page.split('## large')[0], 'Which codec breaks on which model', '`tq4`')).toBeUndefined();
+    const good = exampleResults();
+    good.measurements = good.measurements.filter(({ kv }) => kv !== 'tq2');
+    expect(render(good)).not.toContain('Which codec breaks');
+    expect(cellsOf(render(good, other()), 'Which codec breaks on which model', '`tq2`')?.[1]).toBe('-');
+  });
+
+  it('have the summary of the largest in the README, between two comments', () => {
+    const readme = 'a\n<!-- quality:begin -->\nold\n<!-- quality:end -->\nz\n';
+    const written = replaceTable(readme, 'README.md', readmeTable(models[0]));
+    expect(written).toMatch(/^a\n<!-- quality:begin -->\n\nlarge, 4 rows[\s\S]*\|\n\n<!-- quality:end -->\nz\n$/);
+    expect(written).not.toContain('old');
+    expect(cellsOf(`# x\n${written}`, 'x', 'codec')).toEqual(['codec', 'bits', 'wiki', 'code']);
+    expect(replaceTable(written, 'README.md', readmeTable(models[0]))).toBe(written);
+    expect(() => replaceTable('no comments', 'README.md', '')).toThrow(InputError);
+  });
+
+  it('are marked in README.md', () => {
+    const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+    expect(() => replaceTable(readme, 'README.md', '')).not.toThrow();
+  });
+});
+
+describe('the interval of a mean', () => {
+  it('is the same for the same rows, and 0 if they are equal', () => {
+    const rows = [0.1, 0.3, 0.2, 0.5];
+    expect(intervalOfMean(rows)).toBe(intervalOfMean([...rows]));
+    expect(intervalOfMean([0.2, 0.2, 0.2])).toBeCloseTo(0, 12);
+  });
+
+  it('covers the mean in 95 % of cases with 8 rows', () => {
+    const random = seeded(7);
+    const covered = Array.from({ length: 400 }, () => {
+      const rows = Array.from({ length: 8 }, () => random.normal());
+      return Math.abs(rows.reduce((a, b) => a + b) / 8) <= intervalOfMean(rows);
+    });
+    const share = covered.filter(Boolean).length / covered.length;
+    expect(share).toBeGreaterThan(0.92);
+    expect(share).toBeLessThan(0.98);
+  });
+
+  it('is not shown for few rows', () => {
+    const results = exampleResults();
+    results.measurements = results.measurements.filter(({ row }) => row < 3);
+    expect(render(results)).not.toContain('±');
+  });
+
+  it('is 1.96 standard errors for many rows', () => {
+    const random = seeded(5);
+    const rows = Array.from({ length: 400 }, () => 1 + random.normal());
+    expect(intervalOfMean(rows)).toBeGreaterThan((0.9 * 1.96) / 20);
+    expect(intervalOfMean(rows)).toBeLessThan((1.1 * 1.96) / 20);
+  });
+});
+
 describe('pictures', () => {
   it('show every codec that was measured, with a legend and a scale for layers', () => {
     const results = exampleResults();
     results.sensitivities = { mead2: [0.01, 0.02].map(key => ({ key, value: key / 2 })) };
-    const suite = createSuite({ ...suiteOptions, texts: ['wiki', 'code'], rows: 2, codecs: results.codecs });
-    const [plot, layers] = drawPictures(results, defaultTable(suite), 'quality');
+    const [plot, layers] = drawPictures(results, 'quality');
     expect(plot.svg.match(/<circle/g)).toHaveLength(3);
     expect(plot.svg).toContain('model.Q4_1.gguf');
     for (const label of ['keys', 'values', 'nats per token', '0.02']) expect(layers.svg).toContain(`>${label}<`);
@@ -193,6 +290,51 @@ describe('merging results', () => {
     expect(Object.keys(merged.texts)).toEqual(['wiki', 'code']);
     expect(merged.measurements).toHaveLength(b.measurements.length);
     expect(render(merged)).toBe(render(b));
+  });
+
+  it('joins runs of one text and some codecs each, in any order', () => {
+    const whole = exampleResults();
+    const parts = ['wiki', 'code'].flatMap(text =>
+      [
+        ['tq4', 'mead2'],
+        ['q4_0', 'tq2', 'tq3'],
+      ].map(
+        (codecs): Results => ({
+          ...exampleResults(),
+          codecs,
+          texts: { [text]: whole.texts[text] },
+          refused: codecs.includes('mead2') ? whole.refused : {},
+          measurements: whole.measurements.filter(one => one.text === text && ['f16', ...codecs].includes(one.kv)),
+        }),
+      ),
+    );
+    expect(mergeModels(parts)).toHaveLength(1);
+    expect(render(...mergeModels(parts))).toBe(render(whole));
+    const rows = (results: Results) => results.measurements.map(one => JSON.stringify(one)).sort();
+    expect(rows(mergeModels(parts.toReversed())[0])).toEqual(rows(whole));
+  });
+
+  it('has "-" where a codec was measured on some of the texts', () => {
+    const whole = exampleResults();
+    const some = { ...exampleResults(), codecs: ['q4_0', 'tq2'], texts: { code: whole.texts.code } };
+    some.measurements = some.measurements.filter(({ kv, text }) => text === 'code' && kv !== 'tq4');
+    const rest = { ...exampleResults(), codecs: ['tq4'], texts: { wiki: whole.texts.wiki } };
+    rest.measurements = rest.measurements.filter(({ kv, text }) => text === 'wiki' && ['f16', 'tq4'].includes(kv));
+    const page = render(...mergeModels([rest, some]));
+    expect(cellsOf(page, 'Default window', '`tq4`')?.slice(2, 4)).toEqual(['**.011** ±.002', '-']);
+    expect(cellsOf(page, 'Default window', '`q4_0`')?.slice(2, 4)).toEqual(['-', '**.02** ±0']);
+  });
+
+  it('prefers a measurement to a refusal', () => {
+    const [a, b] = [exampleResults(), exampleResults()];
+    b.measurements.push(...[0, 1].map(row => measurement('mead2', 'wiki', row, 0.05, 2)));
+    expect(mergeResults(a, b).refused).toEqual({});
+  });
+
+  it('leaves out texts without measurements', () => {
+    const results = exampleResults();
+    results.texts.chat = { ...textInfo, file: 'chat.txt' };
+    expect(render(withMeasuredTexts(results))).toBe(render(exampleResults()));
   });
 
   it.each<[string, (results: Results) => void]>([
@@ -259,14 +401,14 @@ describe('a whole run', () => {
     const read = (name: string) => readFileSync(join(folder, name), 'utf8');
     const [page, json] = [read('quality.md'), read('quality.json')];
     expect(page).toContain('`tiny.gguf`');
-    expect(read('quality-bits.svg')).toContain('>tq2</text>');
-    const results: Results = JSON.parse(json);
+    expect(read('quality-tiny-bits.svg')).toContain('>tq2</text>');
+    const [results]: Results[] = JSON.parse(json);
     // f16, and tq2 with three windows, on two texts.
     expect(results.measurements).toHaveLength(2 * (1 + 3));
 
     // A run that was stopped: some measurements are missing.
     results.measurements = results.measurements.filter((_, i) => i % 3 !== 1);
-    writeFileSync(join(folder, 'quality.json'), JSON.stringify(results));
+    writeFileSync(join(folder, 'quality.json'), JSON.stringify([results]));
     await benchQuality(options);
     expect(read('quality.md')).toBe(page);
     const sorted = (text: string) =>
@@ -276,7 +418,21 @@ describe('a whole run', () => {
         .sort();
     expect(sorted(read('quality.json'))).toEqual(sorted(json));
 
-    await benchQuality({ ...options, from: join(folder, 'quality.json'), out: join(folder, 'again.md') });
-    expect(read('again.md')).toBe(page.replaceAll('quality-bits', 'again-bits'));
+    const again = { ...options, from: join(folder, 'quality.json'), out: join(folder, 'again.md') };
+    const readme = join(folder, 'README.md');
+    writeFileSync(readme, '<!-- quality:begin -->\n<!-- quality:end -->\n');
+    await benchQuality({ ...again, readme });
+    expect(read('again.md')).toBe(page.replaceAll('quality-tiny', 'again-tiny'));
+    expect(read('README.md')).toContain('| `tq2` | ');
+
+    // A second model in the same file.
+    writeFileSync(join(folder, 'second.gguf'), writeGguf(tinyModel({ tied: true })));
+    await benchQuality({ ...options, model: join(folder, 'second.gguf'), part: 'tables' });
+    const names = (JSON.parse(read('quality.json')) as Results[]).map(({ setup }) => setup.model);
+    expect(names).toEqual(['tiny.gguf', 'second.gguf']);
+    expect(read('quality.md').match(/^## (tiny|second)$/gm)).toEqual(['## tiny', '## second']);
+    expect(read('quality.md')).toContain(page.slice(page.indexOf('### Default window')));
+    await benchQuality({ ...again, from: `${again.from},${again.out.replace('.md', '.json')}` });
+    expect(read('again.md')).toBe(read('quality.md').replaceAll('quality-', 'again-'));
   });
 });

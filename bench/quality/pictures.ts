@@ -2,8 +2,9 @@
 import { layerPlot } from '../../src/eval/layer-plot.ts';
 import { divergencePlot, type PlotPoint } from '../../src/eval/plot.ts';
 import { formatCount } from '../../src/units.ts';
-import { average, completeRows, findMeasurements, type LayerPair, type Results } from './results.ts';
-import type { Section } from './suite.ts';
+import { average, completeRows, findMeasurements, type LayerPair, modelName, type Results } from './results.ts';
+import { suiteOf } from './sections.ts';
+import { defaultTable, type Section } from './suite.ts';
 
 export interface Picture {
   /** Where on the page it belongs. */
@@ -13,9 +14,11 @@ export interface Picture {
   svg: string;
 }
 
-/** `name`: the page's file name without its extension. */
-export function drawPictures(results: Results, table: Section, name: string): Picture[] {
+/** `page`: the page's file name without its extension. */
+export function drawPictures(results: Results, page: string): Picture[] {
   const title = results.setup.model;
+  const table = defaultTable(suiteOf(results));
+  const name = `${page}-${slug(modelName(results))}`;
   const pictures: Picture[] = [];
   const points = plotPoints(results, table);
   if (points.length > 0)

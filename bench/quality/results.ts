@@ -1,14 +1,15 @@
 /** The raw numbers behind docs/quality.md: a JSON file beside it, written after every measurement. */
 import { readFile } from 'node:fs/promises';
-import { FormatError, InputError } from '../../src/errors.ts';
+import { FormatError } from '../../src/errors.ts';
 import { writeFileAtomic } from '../../src/plan/profile-store.ts';
 
-/** What must be the same for all measurements on one page. */
+/** What must be the same for all measurements of a model. */
 export interface Setup {
-  /** File name. */
+  /** File name; no two models on a page have the same. */
   model: string;
   /** sha256 of the model's files. */
   fingerprint: string;
+  parameters: number;
   device: string;
   layers: number;
   headDim: number;
@@ -83,6 +84,7 @@ export interface LayerPair {
   value: number;
 }
 
+/** Of one model; a file holds a list of these. */
 export interface Results {
   setup: Setup;
   /** Codecs of the tables. */
@@ -118,10 +120,12 @@ export const createResults = (setup: Setup): Results => ({
 });
 
 export const planId = ({ kv, pageTokens, profile }: PlanKey): string => [kv, pageTokens, profile].join(' ');
-const measurementId = (measurement: Measurement) => [measurement.text, measurement.row, planId(measurement)].join(' ');
+
+/** Without `.gguf`. */
+export const modelName = ({ setup }: Results): string => setup.model.replace(/\.gguf$/, '');
 
 /** Undefined if the file does not exist. */
-export async function readResults(path: string): Promise<Results | undefined> {
+export async function readResults(path: string): Promise<Results[] | undefined> {
   let text: string;
   try {
     text = await readFile(path, 'utf8');
@@ -130,72 +134,51 @@ export async function readResults(path: string): Promise<Results | undefined> {
     throw error;
   }
   try {
-    const { setup, ...found }: Partial<Results> = JSON.parse(text);
-    if (setup) return { ...createResults(setup), ...found };
+    const models: Results[] = JSON.parse(text);
+    if (models.every(({ setup }) => setup.parameters > 0))
+      return models.map(found => ({ ...createResults(found.setup), ...found }));
   } catch {}
   throw new FormatError(`${path} does not hold results of this benchmark. Delete it, or use another --out.`);
 }
 
 /** One measurement per line, so that files can be compared. */
-export async function writeResults(path: string, results: Results): Promise<void> {
-  const lists = ['measurements', 'prefill'] as const;
-  const fields = Object.entries(results).map(([name, value]) => {
-    const isList = lists.some(list => list === name);
-    const json = isList
-      ? `[\n${(value as object[]).map(item => JSON.stringify(item)).join(',\n')}\n]`
-      : JSON.stringify(value);
-    return `${JSON.stringify(name)}: ${json}`;
+export async function writeResults(path: string, models: readonly Results[]): Promise<void> {
+  const lists = ['measurements', 'prefill'];
+  const json = models.map(results => {
+    const fields = Object.entries(results).map(([name, value]) => {
+      const items = () => (value as object[]).map(item => JSON.stringify(item)).join(',\n');
+      return `${JSON.stringify(name)}: ${lists.includes(name) ? `[\n${items()}\n]` : JSON.stringify(value)}`;
+    });
+    return `{\n${fields.join(',\n')}\n}`;
   });
-  await writeFileAtomic(path, new TextEncoder().encode(`{\n${fields.join(',\n')}\n}\n`));
+  await writeFileAtomic(path, new TextEncoder().encode(`[${json.join(',\n')}]\n`));
 }
 
 /** Six digits are more than a measurement has. */
 export const round = (value: number): number => Number(value.toPrecision(6));
 
-/** Everything of `a` and `b`; both must be measured with the same model, device, texts and profiles. */
-export function mergeResults(a: Results, b: Results): Results {
-  checkSame('setup', { setup: a.setup }, { setup: b.setup });
-  checkSame('text', a.texts, b.texts);
-  checkSame('profile', a.profiles, b.profiles);
-  const measurements = new Map([...a.measurements, ...b.measurements].map(one => [measurementId(one), one]));
-  const prefill = new Map([...a.prefill, ...b.prefill].map(one => [one.kv, one]));
-  return {
-    setup: a.setup,
-    codecs: [...new Set([...a.codecs, ...b.codecs])],
-    texts: { ...a.texts, ...b.texts },
-    profiles: { ...a.profiles, ...b.profiles },
-    refused: { ...a.refused, ...b.refused },
-    measurements: [...measurements.values()],
-    prefill: [...prefill.values()],
-    norms: { ...a.norms, ...b.norms },
-    sensitivities: { ...a.sensitivities, ...b.sensitivities },
-    layerBits: { ...a.layerBits, ...b.layerBits },
-  };
-}
-
-/** Numbers of different texts, models or profiles must not end up in one table. */
-function checkSame(what: string, a: object, b: object): void {
-  const others = new Map(Object.entries(b));
-  for (const [name, value] of Object.entries(a)) {
-    const other = others.get(name);
-    if (other === undefined || sameFields(value, other)) continue;
-    throw new InputError(
-      `The results have another ${what === name ? what : `${what} "${name}"`}: ${JSON.stringify(value)}, not ` +
-        `${JSON.stringify(other)}. Use another --out, or delete the old results.`,
-    );
-  }
-}
-
-const sameFields = (a: object, b: object) =>
-  JSON.stringify(Object.entries(a).sort()) === JSON.stringify(Object.entries(b).sort());
-
-/** The measurements of a plan on a text, of rows below `rows`. */
+/** The measurements of a plan on a text, of rows below `rows`, in their order. */
 export function findMeasurements(results: Results, plan: PlanKey, text: string, rows: number): Measurement[] {
   const { kv, pageTokens, profile } = plan;
-  return results.measurements.filter(
-    one =>
-      one.kv === kv && one.text === text && one.row < rows && one.pageTokens === pageTokens && one.profile === profile,
-  );
+  return results.measurements
+    .filter(
+      one =>
+        one.kv === kv &&
+        one.text === text &&
+        one.row < rows &&
+        one.pageTokens === pageTokens &&
+        one.profile === profile,
+    )
+    .sort((a, b) => a.row - b.row);
+}
+
+/** Without the texts that have no measurement: a run that was stopped early has none of its last texts. */
+export function withMeasuredTexts(results: Results): Results {
+  const measured = new Set(results.measurements.map(({ text }) => text));
+  return {
+    ...results,
+    texts: Object.fromEntries(Object.entries(results.texts).filter(([text]) => measured.has(text))),
+  };
 }
 
 /** Number of rows that were measured on all texts, at least with f16. */

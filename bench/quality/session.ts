@@ -82,6 +82,10 @@ export async function openSession(options: SessionOptions): Promise<Session> {
   const setup = {
     model: basename(file.paths[0] ?? model),
     fingerprint: (await modelFingerprint(file)) ?? '',
+    parameters: [...file.gguf.tensors.values()].reduce(
+      (sum, tensor) => sum + tensor.shape.reduce((a, b) => a * b, 1),
+      0,
+    ),
     ...{ device, layers, headDim, context },
   };
   return {

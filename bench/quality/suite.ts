@@ -21,6 +21,8 @@ export interface Section {
   labels: string[];
   /** The last label is a column of the table, and the text is a label instead: for long lists of equal bits. */
   pivot?: boolean;
+  /** Means are shown with their intervals. */
+  intervals?: boolean;
   entries: Entry[];
   /** Names of the texts; columns of the table. */
   texts: string[];
@@ -77,12 +79,15 @@ function windowTables({ codecs, texts, rows }: SuiteOptions): Section[] {
     rows,
   });
   return [
-    table(
-      'Default window',
-      `The first ${DEFAULT_WINDOW.sink} tokens (sinks) and the unsealed page, up to ${PAGE_TOKENS - 1} tokens, are f16.`,
-      '',
-      codecs,
-    ),
+    {
+      ...table(
+        'Default window',
+        `The first ${DEFAULT_WINDOW.sink} tokens (sinks) and the unsealed page, up to ${PAGE_TOKENS - 1} tokens, are f16.`,
+        '',
+        codecs,
+      ),
+      intervals: true,
+    },
     table(
       'With 128 recent tokens in f16',
       'The published setting of KIVI, OScaR and VecInfer (`+recent128`), for everybody.',

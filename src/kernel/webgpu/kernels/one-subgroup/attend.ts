@@ -153,50 +153,14 @@ export interface Source extends SourceOf<KeyStage, ValueStage> {
   rounds: string;
 }
 
-/**
- * What the mean of a page adds to the scores of each query. Eight lanes share a query, whatever the number of queries, so
- * that the order of sums is always the same; four queries at a time.
- */
-const LANES_PER_MEAN = 8;
-function meanScores({ dims, offset, floatQuery }: PageMeans, Q: number) {
-  const fours = Math.ceil(dims / 4 / LANES_PER_MEAN);
-  const at = (k: number) => `min(lane % ${LANES_PER_MEAN} + ${LANES_PER_MEAN * k}, ${dims / 4 - 1}u)`;
-  const isLast = (k: number) => LANES_PER_MEAN * (k + 1) > dims / 4;
-  const query = (v: number, k: number) =>
-    `bitcast<vec4f>(vec4u(${each(4, i => `queries[mean_query${v} + 4 * ${at(k)} + ${i}]`, ', ')}))`;
-  // Few queries stay in registers.
-  const inRegisters = vectors(Q) === 1;
-  const sums = (v: number) => {
-    const terms = Array.from(
-      { length: fours },
-      (_, k) => `dot(page_mean${k}, ${inRegisters ? `mean_query${v}_${k}` : query(v, k)})`,
-    );
-    return `{
-      var sum = ${terms.join(' + ')};
-      ${each(Math.log2(LANES_PER_MEAN), n => `sum += shuffle_xor(vec4f(sum), ${2 ** n}u).x;`, ' ')}
-      if (lane % ${LANES_PER_MEAN} == 0) { mean_scores[page % 2 * ${vectors(Q)} + ${v}][lane / ${LANES_PER_MEAN}] = sum * ${LOG2E}; }
-    }`;
-  };
-  return {
-    // Two, so that lanes may write those of a page while others still read those of the page before.
-    text: `var<workgroup> mean_scores: array<vec4f, ${2 * vectors(Q)}>;`,
-    load: each(
-      vectors(Q),
-      v => `let mean_query${v} = query_origin(item, head, min(${4 * v} + lane / ${LANES_PER_MEAN}, ${Q - 1}u)) + ${floatQuery};
-  ${inRegisters ? each(fours, k => `let mean_query${v}_${k} = ${query(v, k)};`) : ''}`,
-    ),
-    page: `
-    let mean_at = ${pageStart('key')} + ${offset} + head * ${2 * dims};
-    ${each(fours, k => {
-      const mean = `read_f16x4(mean_at + 8 * ${at(k)})`;
-      const isOwn = `lane % ${LANES_PER_MEAN} + ${LANES_PER_MEAN * k} < ${dims / 4}`;
-      return `let page_mean${k} = ${isLast(k) ? `select(vec4f(0.0), ${mean}, ${isOwn})` : mean};`;
-    })}
-    ${each(vectors(Q), sums)}
-    workgroupBarrier();
-    ${each(vectors(Q), v => `let mean_score${v} = mean_scores[page % 2 * ${vectors(Q)} + ${v}];`, ' ')}`,
-  };
-}
+/** What the mean of a page adds to the scores of each query. Lanes have pairs of dims. */
+const meanScores = (Q: number, { dims, offset, floatQuery }: PageMeans): string => `
+    ${each(vectors(Q), v => `var mean_score${v} = vec4f(0.0);`, ' ')}
+    for (var n = lane; n < ${dims / 2}; n += ${LANES}) {
+      let mean = unpack2x16float(pool[(${pageStart('key')} + ${offset}) / 4 + head * ${dims / 2} + n]);
+      ${each(Q, q => `${component('mean_score', q)} += dot(mean, bitcast<vec2f>(vec2u(${each(2, k => `queries[${queryOrigin(q)} + ${floatQuery + k} + 2 * n]`, ', ')})));`)}
+    }
+    ${each(vectors(Q), v => `mean_score${v} = reduce_add(mean_score${v}) * ${LOG2E};`, ' ')}`;
 
 /** Words of an item: row, rows, [source], rounds, [source], first state, states between rows, [source], [source]. */
 export function attend(source: Source, shape: AttendShape, rows: number): Kernel {
@@ -211,7 +175,6 @@ export function attend(source: Source, shape: AttendShape, rows: number): Kernel
   const hasSubgroups = subgroupSize === LANES;
   const scratchSize = Math.max(keys.scratchVectors?.(Q) ?? 0, values.scratchVectors?.(Q) ?? 0);
   const tokens = tokensOf(keys);
-  const means = keys.means && meanScores(keys.means, Q);
   const visible = (row: number, c: number) => {
     const sees = each(4, j => source.visible(row, tokens.at(c, j)), ', ');
     const here = each(4, j => `${tokens.at(c, j)} < ${P}`, ', ');
@@ -268,7 +231,6 @@ fn query_origin(item: u32, head: u32, q: u32) -> u32 {
 ${scratchSize > 0 ? `var<workgroup> ${SCRATCH}: array<vec4u, ${scratchSize}>;` : ''}
 ${keys.text(Q)}
 ${values.text(Q)}
-${means?.text ?? ''}
 
 fn main(group: vec3u, local_index: u32) {
   lane = local_index;
@@ -276,7 +238,6 @@ fn main(group: vec3u, local_index: u32) {
   let head = group.y;
   ${each(Q, q => `let ${queryOrigin(q)} = query_origin(item, head, ${q}u);`)}
   ${keys.load(Q)}
-  ${means?.load ?? ''}
   ${each(V, v => `var m${v} = vec4f(${MASKED}); var l${v} = vec4f(0.0);`)}
   ${each(rounds, r => each(4, j => each(V, v => `var ${output(r, j, v)} = vec4f(0.0);`, ' '), ' '))}
   ${values.declare?.(Q) ?? ''}
@@ -286,7 +247,7 @@ fn main(group: vec3u, local_index: u32) {
     ${source.begin}
     ${keys.loadConstants?.(tokens) ?? ''}
     ${values.loadConstants?.(tokens) ?? ''}
-    ${means?.page ?? ''}
+    ${keys.means ? meanScores(Q, keys.means) : ''}
     ${keys.begin?.(Q) ?? ''}
     // 1. dot products of the keys with all queries
     ${keys.sums(Q)}

@@ -79,7 +79,7 @@ describe('kvasir run', () => {
     expect((await run()).stderr).toMatch(
       /^cache: balanced: kivi2g32, 3\.\d\d bits per value, expected divergence \.0125 nats per token \(profile\)$/m,
     );
-    expect((await run('--quality', 'safe')).stderr).toMatch(/^cache: safe: q8_0, 8\.50 bits per value$/m);
+    expect((await run('--quality', 'safe')).stderr).toMatch(/^cache: safe: q8_0, 8\.56 bits per value$/m);
     const refused = await run('--quality', 'safe', '--kv', 'tq4');
     expect([refused.status, refused.stderr]).toEqual([
       1,

@@ -67,7 +67,7 @@ describe('kvasir codecs', () => {
       ['tq4', 80],
       ['q4_0', 80],
     ]);
-    expect(rows[0]).toMatchObject({ bits: 4.25, bytesPerVector: { key: 34, value: 34 } });
+    expect(rows[0]).toMatchObject({ bits: 4.3125, bytesPerVector: { key: 35, value: 34 } });
     expect(Object.keys(rows[0].loss)).toEqual(['gaussian', 'outliers', 'offset', 'sinks', 'rope']);
     expect(rows[0].loss.gaussian.mse).toBeLessThan(0.0096);
     expect(rows[0].attentionError).toBeGreaterThan(0);
@@ -81,9 +81,9 @@ describe('kvasir codecs', () => {
   });
 
   it('--verify prints the error beside the budget and the bounds of the paper', () => {
-    const { stdout, status } = kvasir('codecs', 'tq4', 'kivi2g32', '--dim', '64', '--verify');
+    const { stdout, status } = kvasir('codecs', 'tq4-raw', 'kivi2g32', '--dim', '64', '--verify');
     expect(status).toBe(0);
-    expect(stdout).toMatch(/^tq4 +keys +\.\d+ +\.0096 +yes +error +\.\d+ +\.00391 +\.0106 +2\.\d+x +0\.\d+x$/m);
+    expect(stdout).toMatch(/^tq4-raw +keys +\.\d+ +\.0096 +yes +error +\.\d+ +\.00391 +\.0106 +2\.\d+x +0\.\d+x$/m);
     expect(stdout).toMatch(/^kivi2g32 +values +\.\d+ +\.\d+ +yes *$/m);
   });
 
@@ -99,11 +99,11 @@ describe('kvasir estimate', () => {
   const shape = ['--layers', '36', '--kv-heads', '8', '--head-dim', '128', '--context', '131072', '--budget', '20GiB'];
 
   it('prints how many tokens fit, per codec', () => {
-    const { stdout } = kvasir('estimate', ...shape, 'tq4-n32', 'fp8', '--json');
+    const { stdout } = kvasir('estimate', ...shape, 'tq4-raw-n32', 'fp8', '--json');
     const [tq4, fp8] = JSON.parse(stdout);
     expect([tq4.tokens, fp8.tokens]).toEqual([548_275, 291_271]);
     expect([tq4.sequences, fp8.sequences]).toEqual([4, 2]);
-    expect(kvasir('estimate', ...shape).stdout).toMatch(/tq2u +2\.125 +19,584 +1,096,550/);
+    expect(kvasir('estimate', ...shape).stdout).toMatch(/tq2u +2\.188 +20,160 +1,065,220/);
   });
 
   it('prints how many tokens each tier holds', () => {
@@ -111,12 +111,12 @@ describe('kvasir estimate', () => {
     const tier = ['--tier', 'host=4GiB,disk=/dir:128GB,redis=redis://host'];
     const [{ bytesPerToken, tiers }] = JSON.parse(kvasir('estimate', ...llama, ...tier, 'tq4', '--json').stdout);
     expect([bytesPerToken, tiers]).toEqual([
-      33_792,
-      [{ tier: 'host', tokens: 127_100 }, { tier: 'disk', tokens: 3_787_878 }, { tier: 'redis' }],
+      34_304,
+      [{ tier: 'host', tokens: 125_203 }, { tier: 'disk', tokens: 3_731_343 }, { tier: 'redis' }],
     ]);
     const { stdout } = kvasir('estimate', ...llama, ...tier, 'tq4');
     expect(stdout).toMatch(/on host +on disk +on redis\n/);
-    expect(stdout).toMatch(/ 127,100 +3,787,878 +as set there\n/);
+    expect(stdout).toMatch(/ 125,203 +3,731,343 +as set there\n/);
   });
 
   it('rejects an invalid size', () => {

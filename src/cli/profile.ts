@@ -6,7 +6,7 @@ import { zoo } from '../codec/zoo.ts';
 import { openModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { estimateCalibrationSeconds, shellQuote } from '../engine/profile.ts';
-import { KvasirError, ShapeError, UnsupportedError } from '../errors.ts';
+import { KvasirError, ShapeError, SpecError, UnsupportedError } from '../errors.ts';
 import { profileNames } from '../model/profile-name.ts';
 import { fileSource } from '../model/source.ts';
 import { choosePlan } from '../plan/auto.ts';
@@ -102,8 +102,8 @@ function listCodecs({ learned, provenance }: Profile, shape: PlanShape) {
       (learnedCovers(learned[0], spec, shape) ? covered : missing).push(spec);
     } catch (error) {
       if (!(error instanceof KvasirError)) throw error;
-      // No profile can help a codec that does not support the model's head dimension.
-      if (!(error instanceof ShapeError)) missing.push(spec);
+      // No profile can help a codec that does not support the model's head dimension, or one of an earlier version.
+      if (!(error instanceof ShapeError || error instanceof SpecError)) missing.push(spec);
     }
   }
   return { covered, missing };

@@ -324,7 +324,15 @@ function createModel(parts: ModelParts): Model {
       const { used, sharedLeaves, cachedBytes } = cache.stats;
       const pages = sharedLeaves * plan.leaf.bytes;
       const tails = used - pages - cachedBytes;
-      return { ...engine.bytes, pages, tails, cached: cachedBytes, total: engine.device.allocatedBytes };
+      const scratch = engine.bytes.scratch + guardBytes(engine.config, plan);
+      return {
+        weights: engine.bytes.weights,
+        scratch,
+        pages,
+        tails,
+        cached: cachedBytes,
+        total: engine.device.allocatedBytes,
+      };
     },
     stats: () => ({
       ...cache.stats,

@@ -63,7 +63,7 @@ describe('kvasir eval --task needle', () => {
     expect(status).toBe(0);
     expect(stdout).toMatch(/^Mimir: facts retrieved\n1 document of each length.*equals the expected words/);
     expect(stdout).toMatch(
-      /\ntq4, 4\.250 bits: [\d.]+ % of 4 facts\n +depth +25 +75\n +200( +\d+){2} +[\d.]+ %\n +300/,
+      /\ntq4, 4\.313 bits: [\d.]+ % of 4 facts\n +depth +25 +75\n +200( +\d+){2} +[\d.]+ %\n +300/,
     );
     expect(readFileSync(svg, 'utf8')).toMatch(/^<svg[\s\S]*tq4[\s\S]*<\/svg>\n$/);
     expect(readFileSync(page, 'utf8')).toMatch(/^<!doctype html>[\s\S]*<\/html>\n$/);

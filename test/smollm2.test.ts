@@ -12,16 +12,20 @@ const { prompt, promptIds, ids, logprobs } = JSON.parse(
 );
 
 /**
- * By cache: the maximum and the mean difference of a log probability. llama.cpp rounds activations to int8. The maximum of
- * 4 bits depends on the rotation: .93, .24 and .29 with three seeds (.44, .54 and .42 without centered keys), with means
- * of .091, .054 and .067 (.098, .101 and .085).
+ * By cache: the maximum and the mean difference of a log probability. llama.cpp rounds activations to int8. 48 tokens with
+ * pages of 16 are few, and 4 bits depend on the rotation: seeds 0, 1 and 2 have means of .091, .054 and .067 (.098, .101 and
+ * .085 without centered keys), and maxima of .93, .24 and .29 (.44, .54 and .42).
  */
-const TOLERANCE = { f16: { max: 0.2, mean: 0.05 }, q8_0: { max: 0.25, mean: 0.05 }, tq4: { max: 1, mean: 0.1 } };
+const TOLERANCE = {
+  f16: { max: 0.2, mean: 0.05 },
+  q8_0: { max: 0.25, mean: 0.05 },
+  'tq4-seed1': { max: 0.5, mean: 0.1 },
+};
 
 const mean = (values: readonly number[]) => values.reduce((a, b) => a + b, 0) / values.length;
 
 describeWithFile(smolModel, 'SmolLM2', path => {
-  it.each(['f16', 'q8_0', 'tq4'] as const)(
+  it.each(['f16', 'q8_0', 'tq4-seed1'] as const)(
     '%s cache: log probabilities of llama.cpp',
     { timeout: 300_000 },
     async kv => {

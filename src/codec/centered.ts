@@ -7,7 +7,7 @@
  * channel and page, 1/8 bit per value of a page of 128 tokens.
  */
 import type { Shape } from './codec.ts';
-import type { Variant } from './family.ts';
+import type { CodecRequest, Variant } from './family.ts';
 import type { PageFormat } from './page-codec.ts';
 import { type Field, layoutFields } from './page-fields.ts';
 import { f16 } from './scalars.ts';
@@ -15,8 +15,15 @@ import { f16 } from './scalars.ts';
 /** The variant of families whose keys are centered. */
 export const RAW: Variant = { name: 'raw', about: 'as published: keys are not centered', side: 'key' };
 
+/** Whether a codec's vectors are centered: keys are, unless the published form is asked for. */
+export const isCentered = ({ side, has }: Pick<CodecRequest, 'side' | 'has'>): boolean => side === 'key' && !has('raw');
+
+/** The format of a codec whose keys are centered. */
+export const centerKeys = (request: CodecRequest, format: PageFormat): PageFormat =>
+  isCentered(request) ? centered(format, request.shape) : format;
+
 /** The format with one mean per head after its other fields: headDim x f16, in the domain of the codes. */
-export function centered(format: PageFormat, { headDim, kvHeads }: Shape): PageFormat {
+function centered(format: PageFormat, { headDim, kvHeads }: Shape): PageFormat {
   const field: Field = {
     name: 'means',
     bytes: kvHeads * headDim * f16.bytes,

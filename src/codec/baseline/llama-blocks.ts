@@ -4,7 +4,7 @@
  * compared value by value.
  */
 import { ShapeError } from '../../errors.ts';
-import { centered, RAW } from '../centered.ts';
+import { centerKeys, isCentered, RAW } from '../centered.ts';
 import type { Shape, Side } from '../codec.ts';
 import { identityDomain, rotatedDomain } from '../domain.ts';
 import type { Family } from '../family.ts';
@@ -75,8 +75,8 @@ export const llamaBlocks: Family = {
   pattern: /^(q8_0|q4_0)(h?)$/,
   bases: ['q8_0', 'q8_0h', 'q4_0', 'q4_0h'],
   variants: [RAW],
-  create({ spec, match, side, shape, has }) {
-    const isCentered = side === 'key' && !has('raw');
+  create(request) {
+    const { spec, match, side, shape } = request;
     const type = match[1] === 'q8_0' ? q8_0 : q4_0;
     const { headDim } = shape;
     const divisor = match[2] ? 64 : BLOCK;
@@ -90,11 +90,11 @@ export const llamaBlocks: Family = {
       spec,
       shape,
       budget: type.budget,
-      isIdempotent: match[2] === '' && !isCentered,
+      isIdempotent: match[2] === '' && !isCentered(request),
       domain: match[2]
         ? rotatedDomain(headDim, blockHadamard(headDim, rotationBlock(headDim, side)))
         : identityDomain(headDim),
-      format: isCentered ? centered(blockFormat(type, shape), shape) : blockFormat(type, shape),
+      format: centerKeys(request, blockFormat(type, shape)),
     });
   },
 };

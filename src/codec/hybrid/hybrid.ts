@@ -7,7 +7,7 @@
  * (`kvasir codecs tq35 tq35-noqjl tq25`), so these codecs are never the default.
  */
 import type { ScalarArray } from '../../kernel/page-layout.ts';
-import { centered, RAW } from '../centered.ts';
+import { centerKeys, isCentered, RAW } from '../centered.ts';
 import type { Shape } from '../codec.ts';
 import { rotatedDomain, withQjlResidual } from '../domain.ts';
 import { type Family, SEED } from '../family.ts';
@@ -36,14 +36,14 @@ export const hybrid: Family = {
     SEED,
   ],
   needsLearned: variants => variants.includes('v'),
-  learn({ has, side, shape, samples }) {
-    if (!has('v')) return {};
-    const vectors = side === 'key' && !has('raw') ? centerByPage(samples, shape) : samples.vectors;
+  learn(request) {
+    const { shape, samples } = request;
+    if (!request.has('v')) return {};
+    const vectors = isCentered(request) ? centerByPage(samples, shape) : samples.vectors;
     return { variance: variancePerDim(vectors, samples.count, shape) };
   },
   create(request) {
-    const { spec, match, side, shape } = request;
-    const isCentered = side === 'key' && !request.has('raw');
+    const { spec, match, shape } = request;
     const bits = Number(match[1]);
     const seed = request.numberOf('seed#', 0);
     const qjl = request.has('noqjl') ? undefined : createQjl(shape.headDim, seed + 0x514a4c);
@@ -57,10 +57,15 @@ export const hybrid: Family = {
       spec,
       shape,
       budget: BUDGET[`tq${bits}5${qjl ? '' : '-noqjl'}`],
-      bounds: variance || isCentered ? undefined : qjl ? innerProductBounds(bits + 1, bits) : mseBounds(bits, bits - 1),
+      bounds:
+        variance || isCentered(request)
+          ? undefined
+          : qjl
+            ? innerProductBounds(bits + 1, bits)
+            : mseBounds(bits, bits - 1),
       isIdempotent: false,
       domain: qjl ? withQjlResidual(domain, qjl) : domain,
-      format: isCentered ? centered(format, shape) : format,
+      format: centerKeys(request, format),
     });
   },
 };

@@ -9,7 +9,7 @@
  * mask, without a lookup table.
  */
 import { SpecError } from '../../errors.ts';
-import { centered } from '../centered.ts';
+import { centerKeys } from '../centered.ts';
 import type { Shape, Side } from '../codec.ts';
 import { rotatedDomain } from '../domain.ts';
 import { type CodecRequest, type Family, SEED } from '../family.ts';
@@ -61,7 +61,7 @@ export const turbo: Family = {
       bounds: raw && !uniform ? mseBounds(bits) : undefined,
       isIdempotent: false,
       domain: rotatedDomain(shape.headDim, createRotation(request, shape.headDim)),
-      format: side === 'key' && !raw ? centered(format, shape) : format,
+      format: centerKeys(request, format),
     });
   },
 };

@@ -9,7 +9,7 @@
  *   y = H (k / lambda)          q . k = (H (lambda q)) . y
  */
 import { ShapeError } from '../../errors.ts';
-import { centered, RAW } from '../centered.ts';
+import { centerKeys, isCentered, RAW } from '../centered.ts';
 import type { Codec } from '../codec.ts';
 import { identityDomain, linearMapDomain, rotatedDomain } from '../domain.ts';
 import type { CodecRequest, Family, LearnRequest, Variant } from '../family.ts';
@@ -67,23 +67,23 @@ function create(request: CodecRequest): Codec {
     spec,
     shape,
     budget: budgetOf(product),
-    isIdempotent: !centers(request),
+    isIdempotent: !isCentered(request),
     domain: domainOf(request, smoothing),
     // Profiles of Kvasir 0.1.0 have no errors.
     expectedError: request.learned[names.error] && requireLearned(request, names.error, 1)[0],
-    format: centers(request) ? centered(format, shape) : format,
+    format: centerKeys(request, format),
   });
 }
 
 /** Names of the learned arrays. Those of centered keys differ from profiles of Kvasir 0.1.0, which have none. */
 function namesOf(request: UntrainedRequest) {
-  const books = centers(request) ? `${request.spec}.centered` : request.spec;
+  const books = isCentered(request) ? `${request.spec}.centered` : request.spec;
   return { books, error: `${books}.error`, smoothing: `${books}.smoothing` };
 }
 /** In profiles of Kvasir 0.1.0, all specs share the factors. */
 const smoothingName = (request: CodecRequest) => {
   const { smoothing } = namesOf(request);
-  return request.learned[smoothing] || centers(request) ? smoothing : 'smoothing';
+  return request.learned[smoothing] || isCentered(request) ? smoothing : 'smoothing';
 };
 
 /** The smoothing factors, the codebooks, and their mean squared error. */
@@ -91,8 +91,8 @@ function learn(request: LearnRequest): Learned {
   const { shape, samples } = request;
   const { headDim, kvHeads } = shape;
   const product = productOf(request);
-  const x = centers(request) ? centerByPage(samples, shape) : samples.vectors;
-  const maxima = centers(request) ? maximaPerDim(x, samples.count, kvHeads, headDim) : samples.maxima;
+  const x = isCentered(request) ? centerByPage(samples, shape) : samples.vectors;
+  const maxima = isCentered(request) ? maximaPerDim(x, samples.count, kvHeads, headDim) : samples.maxima;
   const smoothing = smooths(request) ? maxima.map(max => Math.max(MIN_SMOOTHING, Math.sqrt(max))) : undefined;
   const domain = domainOf(request, smoothing);
   const vectors = new Float32Array(x.length);
@@ -144,7 +144,6 @@ function productOf({ spec, match, shape: { headDim }, has }: UntrainedRequest): 
   return { subvectorDims, bits, bookPerSubvector: has('own') };
 }
 
-const centers = ({ side, has }: UntrainedRequest) => side === 'key' && !has('raw');
 const transforms = ({ side, spec }: UntrainedRequest) => side === 'key' && spec.startsWith('vec');
 const smooths = (request: UntrainedRequest) => transforms(request) && !request.has('had');
 const rotates = (request: UntrainedRequest) => transforms(request) && !request.has('smooth');

@@ -69,10 +69,10 @@ export type PageEncoding =
   /**
    * Additive quantization: four adjacent dims (a quad) are the sum of one entry from each of the quad's 16-entry
    * codebooks. Columns of nibbles, pageTokens / 2 bytes each, ordered by head, quad and book. `booksPerQuad` is
-   * [kv head][quad], `books` is [column][entry][4]. Encoding is greedy, book by book, followed by `sweeps` passes that
-   * choose each entry again with the others fixed.
+   * [kv head][quad], `books` is [column][entry][4]. Encoding is greedy, book by book, from each of the four nearest
+   * entries of the first book; the smallest error wins.
    */
-  | { kind: 'additive'; booksPerQuad: Uint8Array; books: Float32Array; sweeps: number }
+  | { kind: 'additive'; booksPerQuad: Uint8Array; books: Float32Array }
   /** A column of `bitsPerDim` [kv head][dim] bits per dim (none if 0): two's complement, value (code + 1/2) step. */
   | { kind: 'mixed'; bitsPerDim: Uint8Array; steps: Float32Array }
   /** Product quantization: each sub-vector is an entry of a codebook [entry][dim]. */

@@ -37,7 +37,7 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
     matrix: Float32Array,
     blocks: readonly number[] = [shape.headDim],
   ): AdditiveTables => {
-    const { booksPerQuad, books, sweeps } = encoding;
+    const { booksPerQuad, books } = encoding;
     const uploadBytes = (data: Uint8Array | Int32Array) => upload(new Float32Array(data.buffer));
     const quads = shape.headDim / 4;
     const firstColumns = Array.from({ length: shape.kvHeads + 1 }, (_, head) =>
@@ -49,7 +49,6 @@ export function createCodecModules(heap: Heap, pool: Pool, shape: AttentionShape
       columnCounts: uploadBytes(Int32Array.from(booksPerQuad)),
       firstColumns: uploadBytes(Int32Array.from(firstColumns)),
       books: upload(withHalfNorms(books)),
-      sweeps,
       keyBooks: uploadBytes(keys.keyBooks),
       firstKeyBooks: uploadBytes(keys.firstKeyBooks),
       queryMaps: upload(keys.queryMaps),

@@ -4,16 +4,14 @@
  * first column followed by the total number, `books` has CODEBOOK_BYTES per column.
  */
 import type { PageLayout } from '../../page-layout.ts';
-import { type F32, f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
+import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { reduceAdd } from '../ops.ts';
-import { CODEBOOK_BYTES, nearestEntries, transposeQuads } from './quad-codebook.ts';
+import { CODEBOOK_BYTES, findStarts, keepBetter, nearestEntries, STARTS, transposeQuads } from './quad-codebook.ts';
 
 export interface AdditiveTables {
   columnCounts: number;
   firstColumns: number;
   books: number;
-  sweeps: number;
   /** For scores: see additive-key-tables.ts. `firstKeyBooks` is the index into `keyBooks` per KV head. */
   keyBooks: number;
   firstKeyBooks: number;
@@ -35,6 +33,8 @@ export function maxColumns({ booksPerQuad }: AdditiveEncoding, { kvHeads }: { kv
 }
 
 const QUAD_BYTES = 16;
+/** Books per quad, at most. */
+const MAX_BOOKS = 6;
 
 /** Bytes per block of a column, L in codec/pack.ts: byte i of a block holds its tokens i and L + i. */
 const blockBytesOf = (tokens: number) => Math.min(16, (tokens / 2) & -(tokens / 2));
@@ -89,7 +89,7 @@ export function dequantizeAdditive(
 
 /**
  * Encodes a head's vectors `y`, [token][headDim] f32, and returns the squared error of the tokens from `firstToken` on.
- * `residual` is scratch for one quad per token, `codes` for 6 bytes per token.
+ * `floats` is scratch of 20 bytes per token, `bytes` of 16.
  */
 export function sealAdditive(
   k: Kernel,
@@ -99,28 +99,48 @@ export function sealAdditive(
   page: I32,
   head: I32,
   y: I32,
-  residual: I32,
-  codes: I32,
+  floats: I32,
+  bytes: I32,
   firstToken: I32,
 ): F32 {
   const blockBytes = blockBytesOf(tokens);
-  const [rest, squares] = [k.v128(), k.v128(v128.zero)];
+  const [residual, errors] = [k.i32(floats), k.i32(i32.add(floats, QUAD_BYTES * tokens))];
+  const codes = k.i32(bytes);
+  const candidate = k.i32(i32.add(bytes, MAX_BOOKS * tokens));
+  const starts = k.i32(i32.add(candidate, MAX_BOOKS * tokens));
+  const sum = k.f32(f32.const(0));
+  const quad = k.v128();
   forEachQuad(k, tables, headDim, head, (offset, count, first) => {
-    k.for(0, tokens, 1, t => {
-      const quad = v128.load(i32.add(i32.add(y, offset), i32.mul(t, 4 * headDim)));
-      k.do(v128.store(i32.add(residual, i32.mul(t, QUAD_BYTES)), quad));
-    });
-    const sweeps = k.i32(i32.select(i32.gtS(count, 1), tables.sweeps + 1, 1));
-    k.for(0, sweeps, 1, reassign => {
-      k.for(0, count, 1, n => {
-        const book = k.i32(i32.add(tables.books, i32.mul(i32.add(first, n), CODEBOOK_BYTES)));
-        assignEntries(k, residual, i32.add(codes, i32.mul(n, tokens)), book, tokens, reassign);
+    const bookOf = (n: I32) => i32.add(tables.books, i32.mul(i32.add(first, n), CODEBOOK_BYTES));
+    const firstBook = k.i32(bookOf(0));
+    const copyQuads = (change: (t: Local<'i32'>) => void) =>
+      k.for(0, tokens, 1, t => {
+        k.set(quad, v128.load(i32.add(i32.add(y, offset), i32.mul(t, 4 * headDim))));
+        change(t);
+        k.do(v128.store(i32.add(residual, i32.mul(t, QUAD_BYTES)), quad));
       });
-    });
-    k.for(firstToken, tokens, 1, t => {
-      k.set(rest, v128.load(i32.add(residual, i32.mul(t, QUAD_BYTES))));
-      k.set(squares, f32x4.add(squares, f32x4.mul(rest, rest)));
-    });
+    copyQuads(t => k.do(f32.store(i32.add(errors, i32.mul(t, 4)), f32.const(Number.POSITIVE_INFINITY))));
+    const keep = () => keepBetter(k, { rows: residual, errors, codes, candidate }, count, tokens);
+    const encode = () => {
+      findStarts(k, residual, starts, firstBook, tokens);
+      const start = k.i32(starts);
+      const tries = k.i32(i32.select(i32.gtS(count, 1), STARTS, 1));
+      k.for(0, tries, 1, () => {
+        copyQuads(t => {
+          const code = k.i32(i32.load8U(i32.add(start, t)));
+          k.do(i32.store8(i32.add(candidate, t), code));
+          k.set(quad, f32x4.sub(quad, loadEntry(firstBook, code)));
+        });
+        k.for(1, count, 1, n => {
+          assignEntries(k, residual, i32.add(candidate, i32.mul(n, tokens)), bookOf(n), tokens);
+        });
+        keep();
+        k.increment(start, tokens);
+      });
+    };
+    // Without a book, the error is the quad itself.
+    k.if(count, encode, keep);
+    k.for(firstToken, tokens, 1, t => k.set(sum, f32.add(sum, f32.load(i32.add(errors, i32.mul(t, 4))))));
     k.for(0, count, 1, n => {
       const from = k.i32(i32.add(codes, i32.mul(n, tokens)));
       const to = k.i32(i32.add(page, i32.mul(i32.add(first, n), tokens / 2)));
@@ -132,25 +152,18 @@ export function sealAdditive(
       });
     });
   });
-  return reduceAdd(k, squares);
+  return sum;
 }
 
-/**
- * Assigns every token the entry of a book that is nearest to its residual. If `reassign`, the current entry is added
- * back to the residual first.
- */
-function assignEntries(k: Kernel, residual: I32, codes: I32, book: I32, tokens: number, reassign: I32): void {
+/** Assigns every token the entry of a book that is nearest to its residual, and subtracts it. */
+function assignEntries(k: Kernel, residual: I32, codes: I32, bookAddress: I32, tokens: number): void {
   const from = k.i32(residual);
   const code = k.i32(codes);
+  const book = k.i32(bookAddress);
   const rows = Array.from({ length: 8 }, () => k.v128());
   k.for(0, tokens, 8, () => {
     rows.forEach((row, i) => {
       k.set(row, v128.load(from, QUAD_BYTES * i));
-    });
-    k.if(reassign, () => {
-      rows.forEach((row, i) => {
-        k.set(row, f32x4.add(row, loadEntry(book, i32.load8U(code, i))));
-      });
     });
     const entries = nearestEntries(k, [transposeQuads(k, rows.slice(0, 4)), transposeQuads(k, rows.slice(4))], book);
     rows.forEach((row, i) => {

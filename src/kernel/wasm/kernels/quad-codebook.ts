@@ -64,8 +64,88 @@ export function nearestEntries(k: Kernel, groups: readonly (readonly V128[])[], 
   return searches.map(({ entry }) => entry);
 }
 
+/** Entries of the first book that encoding starts from (codec/mead/additive.ts). */
+export const STARTS = 4;
+
+/** The STARTS nearest entries of four quads, given as four vectors, one per dim; the nearest first. */
+function nearestStarts(k: Kernel, dims: readonly V128[], book: I32): Local<'v128'>[] {
+  const found = Array.from({ length: STARTS }, () => ({
+    max: k.v128(f32x4.const(Number.NEGATIVE_INFINITY)),
+    entry: k.v128(v128.zero),
+  }));
+  const [score, code, better, other] = [k.v128(), k.v128(), k.v128(), k.v128()];
+  const at = k.i32(book);
+  for (let e = 0; e < ENTRIES; e++) {
+    for (let d = 0; d < 4; d++) {
+      const product = f32x4.mul(dims[d], v128.load32Splat(at, 16 * e + 4 * d));
+      k.set(score, d === 0 ? product : f32x4.add(score, product));
+    }
+    k.set(score, f32x4.sub(score, v128.load32Splat(at, 16 * ENTRIES + 4 * e)));
+    k.set(code, i32x4.const(e));
+    // Insertion: what is better takes the place, and what was there moves on.
+    for (const { max, entry } of found) {
+      k.set(better, f32x4.gt(score, max));
+      k.set(other, f32x4.min(max, score));
+      k.set(max, f32x4.max(max, score));
+      k.set(score, other);
+      k.set(other, v128.and(v128.xor(entry, code), better));
+      k.set(entry, v128.xor(entry, other));
+      k.set(code, v128.xor(code, other));
+    }
+  }
+  return found.map(({ entry }) => entry);
+}
+
+/** starts [STARTS][count] bytes: the nearest entries of each row of four floats; count is a multiple of 4. */
+export function findStarts(k: Kernel, rows: I32, starts: I32, book: I32, count: I32 | number): void {
+  k.for(0, count, 4, i => {
+    const from = k.i32(i32.add(rows, i32.mul(i, 16)));
+    const dims = transposeQuads(
+      k,
+      [0, 1, 2, 3].map(r => k.v128(v128.load(from, 16 * r))),
+    );
+    const to = k.i32(i32.add(starts, i));
+    for (const entry of nearestStarts(k, dims, book)) {
+      for (let lane = 0; lane < 4; lane++) k.do(i32.store8(to, i32x4.lane(entry, lane), lane));
+      k.increment(to, count);
+    }
+  });
+}
+
+/**
+ * Compares encodings: where |row|^2 is below the error of `codes`, [column][count] bytes, the candidate's codes and its
+ * error take their place.
+ */
+export function keepBetter(
+  k: Kernel,
+  { rows, errors, codes, candidate }: Record<'rows' | 'errors' | 'codes' | 'candidate', I32>,
+  columns: I32,
+  count: I32 | number,
+): void {
+  const row = k.v128();
+  const [error, at] = [k.f32(), k.i32()];
+  k.for(0, count, 1, i => {
+    k.set(row, v128.load(i32.add(rows, i32.mul(i, 16))));
+    k.set(row, f32x4.mul(row, row));
+    k.set(
+      error,
+      f32.add(f32.add(f32x4.lane(row, 0), f32x4.lane(row, 1)), f32.add(f32x4.lane(row, 2), f32x4.lane(row, 3))),
+    );
+    const known = k.i32(i32.add(errors, i32.mul(i, 4)));
+    k.if(f32.lt(error, f32.load(known)), () => {
+      k.do(f32.store(known, error));
+      k.set(at, i);
+      k.for(0, columns, 1, () => {
+        k.do(i32.store8(i32.add(codes, at), i32.load8U(i32.add(candidate, at))));
+        k.increment(at, count);
+      });
+    });
+  });
+}
+
 /**
  * assign(rows, codes, book, count): codes = the nearest entry of each row of four floats; count is a multiple of 8.
+ * findStarts(rows, starts, book, count), keepBetter(rows, errors, codes, candidate, columns, count): see above.
  * addEntries(rows, codes, book, count, sign): rows += sign x their entries.
  * sumByCode(rows, codes, weights, sums, count): sums[16][4] += weight x row by code, then [16][4] sums of weights.
  */
@@ -114,5 +194,16 @@ export function codebookTrainingModule(memory: { maxPages: number; shared: boole
       k.do(v128.store(to, f32x4.add(v128.load(to, 16 * ENTRIES), weight), 16 * ENTRIES));
     });
   }
-  return moduleBytes([assign, addEntries, sumByCode], memory);
+  const starts = new Kernel('findStarts', Array(4).fill('i32'));
+  {
+    const [rows, to, book, count] = starts.params.map((_, i) => starts.i32Param(i));
+    findStarts(starts, rows, to, book, count);
+  }
+
+  const keep = new Kernel('keepBetter', Array(6).fill('i32'));
+  {
+    const [rows, errors, codes, candidate, columns, count] = keep.params.map((_, i) => keep.i32Param(i));
+    keepBetter(keep, { rows, errors, codes, candidate }, columns, count);
+  }
+  return moduleBytes([assign, addEntries, sumByCode, starts, keep], memory);
 }

@@ -30,8 +30,9 @@ fn main(group: vec3u, lane: u32) {
   ${body}
 }`;
 
-/** Sweeps that choose every entry of a quad again, after the greedy choice (codec/mead/additive.ts). */
-const SWEEPS = 2;
+/** Entries of the first book that encoding starts from, and books per quad at most (codec/mead/additive.ts). */
+const STARTS = 4;
+const MAX_BOOKS = 6;
 
 /** Stores a token's squared error as its scalar, for `sumErrors`. */
 const storeError = (P: number) => `let token_error = total(lane, squares);
@@ -55,23 +56,51 @@ fn nearest(column: u32, x: vec4f) -> u32 {
   }
   return best;
 }
+/** The nearest entries of a column, by insertion: what is nearer takes the place, and what was there moves on. */
+fn nearest_starts(column: u32, x: vec4f) -> array<u32, ${STARTS}> {
+  var starts = array<u32, ${STARTS}>();
+  var gains = array<f32, ${STARTS}>();
+  for (var i = 0u; i < ${STARTS}; i++) { gains[i] = -3e38; }
+  for (var e = 0u; e < 16; e++) {
+    let y = entry(column, e);
+    var gain = dot(x - 0.5 * y, y);
+    var code = e;
+    for (var i = 0u; i < ${STARTS}; i++) {
+      if (gain > gains[i]) {
+        let moved = starts[i];
+        let moved_gain = gains[i];
+        starts[i] = code;
+        gains[i] = gain;
+        code = moved;
+        gain = moved_gain;
+      }
+    }
+  }
+  return starts;
+}
 ${main(
   shape,
   `var squares = 0.0;
   for (var q = lane; q < ${D / 4}; q += ${SIZE}) {
     let first = tables[${tableOffset} + head * ${D / 4} + q];
     let end = tables[${tableOffset} + head * ${D / 4} + q + 1];
-    var rest = vec4f(y[at + 4 * q], y[at + 4 * q + 1], y[at + 4 * q + 2], y[at + 4 * q + 3]);
-    for (var sweep = 0u; sweep <= select(0u, ${SWEEPS}u, end - first > 1); sweep++) {
+    let quad = vec4f(y[at + 4 * q], y[at + 4 * q + 1], y[at + 4 * q + 2], y[at + 4 * q + 3]);
+    if (first == end) { squares += dot(quad, quad); continue; }
+    let starts = nearest_starts(first, quad);
+    var smallest = 3e38;
+    var best = array<u32, ${MAX_BOOKS}>();
+    for (var n = 0u; n < select(1u, ${STARTS}u, end - first > 1); n++) {
+      var chosen = array<u32, ${MAX_BOOKS}>();
+      var rest = quad;
       for (var column = first; column < end; column++) {
-        let code_at = column * ${P} + t;
-        if (sweep > 0) { rest += entry(column, codes[code_at]); }
-        let code = nearest(column, rest);
-        codes[code_at] = code;
-        rest -= entry(column, code);
+        if (column == first) { chosen[0] = starts[n]; } else { chosen[column - first] = nearest(column, rest); }
+        rest -= entry(column, chosen[column - first]);
       }
+      let error = dot(rest, rest);
+      if (error < smallest) { smallest = error; best = chosen; }
     }
-    squares += dot(rest, rest);
+    for (var column = first; column < end; column++) { codes[column * ${P} + t] = best[column - first]; }
+    squares += smallest;
   }
   ${storeError(P)}`,
 )}`;

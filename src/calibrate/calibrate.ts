@@ -143,7 +143,7 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
     const complete = mergeProfiles(earlier, { ...content, ...trained, ...measured });
     const bytes = await encodeProfile(complete);
     await writeFileAtomic(path, bytes);
-    if (!process.env.KEEP) await checkpoint.remove();
+    await checkpoint.remove();
     const hash = Buffer.from(bytes.subarray(-32)).toString('hex');
     return { path, bytes: bytes.length, profile: { ...complete, hash } };
   } finally {

@@ -114,7 +114,7 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   }
   const text = sha256([...rows, ...chosen.heldOut].join('\n'));
   const key = sha256(JSON.stringify([packageVersion, fingerprint, text, context, perRow, seed])).slice(0, 16);
-  const codecsHash = sha256(codecs.join() + (process.env.BLEND ?? '') + (process.env.TAG ?? '')).slice(0, 8);
+  const codecsHash = sha256(codecs.join()).slice(0, 8);
   const checkpoint = await openCheckpoint(join(await kvasirCacheDir(), 'calibrate', key));
   return {
     ...chosen,

@@ -17,7 +17,7 @@ import {
   SINKS,
   sealedTokens,
 } from './attention-sensitivity.ts';
-import { ropeBothSides, valueMetric } from './metric.ts';
+import { valueMetric } from './metric.ts';
 
 export interface StatisticsShape extends AttentionShape {
   /** Positions kept per row. */
@@ -209,28 +209,8 @@ export function errorMetric(
   side: Side,
   grams: Float32Array,
 ): Float64Array {
-  if (side === 'key') return atLongerDistances(sumArrays(records.map(({ metric }) => metric)), shape);
+  if (side === 'key') return sumArrays(records.map(({ metric }) => metric));
   return valueMetric(grams, sumArrays(records.map(({ shares }) => shares)), shape);
-}
-
-/**
- * Rows are short; a long context has queries at distances that no row has, where slow RoPE pairs have turned to other
- * directions. So half of the metric is that of the same queries from farther away.
- */
-function atLongerDistances(metric: Float64Array, { kvHeads, headDim, ropeFrequencies, context }: StatisticsShape) {
-  const size = headDim * headDim;
-  const blend = Number(process.env.BLEND ?? 0.5);
-  const steps = 10;
-  if (blend === 0) return metric;
-  const sum = metric.map(x => (1 - blend) * x);
-  for (let head = 0; head < kvHeads; head++) {
-    for (let step = 1; step <= steps; step++) {
-      const turned = metric.slice(head * size, (head + 1) * size);
-      ropeBothSides(turned, headDim, ropeFrequencies, Math.round(context * 2 ** (step / 2)));
-      for (let i = 0; i < size; i++) sum[head * size + i] += (blend * turned[i]) / steps;
-    }
-  }
-  return sum;
 }
 
 function sumArrays(arrays: readonly Float32Array[]): Float64Array {

@@ -7,7 +7,7 @@ import type { Random } from '../parts/random.ts';
 import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, STARTS, TOTAL_BOOKS } from './additive.ts';
 
 const KMEANS_ROUNDS = 12;
-const ROUNDS = 5;
+const ROUNDS = 3;
 const WASM_PAGE_BYTES = 65536;
 
 export interface Trained {
@@ -104,18 +104,18 @@ export function createTrainer(
     const allBooks = new Float32Array(TOTAL_BOOKS * BOOK_LENGTH);
     const [loss, error] = [new Float32Array(MAX_NIBBLES + 1), new Float32Array(MAX_NIBBLES + 1)];
     const measure = (n: number) => {
-      let unstretched = 0;
+      let [weighted, plain, unstretched] = [0, 0, 0];
       for (let i = 0; i < count; i++) {
-        loss[n] += (weights[i] * errors[i]) / count;
+        weighted += weights[i] * errors[i];
         if (stretchEvery && i % stretchEvery === 0) continue;
-        error[n] += errors[i];
+        plain += errors[i];
         unstretched++;
       }
-      error[n] /= unstretched;
+      loss[n] = weighted / count;
+      error[n] = plain / unstretched;
     };
-    errors.forEach((_, i) => {
-      errors[i] = samples.subarray(QUAD * i, QUAD * (i + 1)).reduce((sum, x) => sum + x * x, 0);
-    });
+    errors.fill(Number.POSITIVE_INFINITY);
+    kernels.keepBetter(offsets.x, offsets.errors, offsets.codes, offsets.candidate, 0, rows);
     measure(0);
     for (let n = 1; n <= MAX_NIBBLES; n++) {
       initializeBook(entries(n - 1), residual, count, random);

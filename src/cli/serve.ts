@@ -15,7 +15,7 @@ import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { formatCache } from './cache-choice.ts';
 import { withFlagNames } from './flag-names.ts';
-import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
+import { addModelOptions, formatDevice, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
 import { createProgress } from './progress.ts';
 
 interface Options extends ModelOptions {
@@ -229,7 +229,7 @@ function describeServer(
   const threads = device.name === 'wasm' ? ` with ${device.threads} thread${device.threads === 1 ? '' : 's'}` : '';
   return [
     `${info.modelName ?? info.architecture} as ${names.join(', ')}`,
-    `${device.name}${threads}: ${device.why}`,
+    `${device.name}${threads}: ${formatDevice(device)}`,
     `cache: ${formatCache({ preset, spec, bits, predicted })}`,
     `${formatBytes(info.kvMemory)} of KV cache: ${formatCount(info.tokensThatFit)} tokens, ` +
       `${formatCount(info.sequencesAtFullContext)} sequences of ${formatCount(info.context)} tokens; ` +

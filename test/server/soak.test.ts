@@ -60,7 +60,9 @@ async function leave({ below }: Random): Promise<void> {
     const closed = new Promise(resolve => socket.once('close', resolve));
     socket.on('error', () => {});
     const sent = below(text.length + 1);
-    socket.write(`POST ${path} HTTP/1.1\r\nhost: x\r\ncontent-length: ${text.length}\r\n\r\n${text.slice(0, sent)}`);
+    socket.write(
+      `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${text.length}\r\n\r\n${text.slice(0, sent)}`,
+    );
     await wait(below(10));
     socket.destroy();
     await closed;

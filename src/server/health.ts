@@ -22,7 +22,7 @@ export const live: Route = {
 export const health: Route = {
   method: 'get',
   path: '/health',
-  summary: 'Whether requests are answered now: 200, or 503 while the model is loaded. Needs no key.',
+  summary: 'Whether requests are answered now: 200, or 503 while the model loads. Needs no key.',
   ...{ isPublic: true, isForOperators: true },
   handle({ backend, jobs, json }) {
     const state = stateOf(backend, jobs);

@@ -34,12 +34,13 @@ export interface State {
 
 /**
  * Limits that only hostile grammars reach. Work is counted in steps of about 0.1 µs: all other answers wait meanwhile. A
- * token may use what has been saved up, at most tens of milliseconds, and each token saves a little. A token of a usual
- * schema takes up to 16,000 steps with a vocabulary of 150,000 tokens when its state is first met, and none later.
+ * token may use what has been saved up, at most tens of milliseconds, and each token saves a little. With a vocabulary of
+ * 150,000 tokens, a token of a usual schema takes up to 16,000 steps when its state is first met, and none later; with 128
+ * tools up to 40,000.
  */
 const MAX_PLACES = 4096;
-const MAX_WORK = 150_000;
-const WORK_PER_TOKEN = 20_000;
+const MAX_WORK = 200_000;
+const WORK_PER_TOKEN = 40_000;
 /** Steps of a place in a state, of a new frame and of a new node. */
 const PLACE_WORK = 4;
 const FRAME_WORK = 8;

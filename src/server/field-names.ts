@@ -17,6 +17,7 @@ const COMMON: readonly Replacement[] = [
 ];
 
 const OPENAI: readonly Replacement[] = [
+  [/\brender\.variables\b/g, 'chat_template_kwargs'],
   [/^schema(?=[.[\s])/, 'response_format.json_schema.schema'],
   [/\bsatisfies schema\b/g, 'satisfies response_format.json_schema.schema'],
 ];

@@ -82,6 +82,8 @@ describe('words', () => {
       param: 'tool_choice',
     });
     expect((await json(CHAT, { messages, tool_choice: 'required' })).error.message).toMatch(/^tool_choice asks/);
+    const { error: reserved } = await json(CHAT, { messages, chat_template_kwargs: { messages: [] } });
+    expect(reserved.message).toMatch(/^chat_template_kwargs cannot set messages/);
     const format = { type: 'json_schema', json_schema: { name: 'x', schema } };
     const { error: refused } = await json(CHAT, { messages, response_format: format });
     expect(refused.param).toBe('response_format.json_schema.schema.uniqueItems');

@@ -20,6 +20,7 @@ const LONGEST = [
   'test/clients.test.ts',
   'test/webgpu/lifetimes.test.ts',
   'test/webgpu/matmul.test.ts',
+  'test/webgpu/device.test.ts',
   'test/webgpu/engine.test.ts',
   'test/wasm/attention.test.ts',
   'test/guard.test.ts',

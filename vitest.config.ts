@@ -20,9 +20,12 @@ const LONGEST = [
   'test/clients.test.ts',
   'test/webgpu/lifetimes.test.ts',
   'test/webgpu/matmul.test.ts',
+  'test/webgpu/device.test.ts',
   'test/webgpu/engine.test.ts',
   'test/wasm/attention.test.ts',
+  'test/guard.test.ts',
   'test/vector-cache.test.ts',
+  'test/scheduler.test.ts',
   'test/structured.test.ts',
   'test/package-install.test.ts',
   'test/cli-sessions.test.ts',
@@ -80,23 +83,31 @@ const ISOLATED = [
 ];
 
 /**
- * Start browsers, terminals, servers or package managers. On a loaded machine one of these may stall, so in CI a test that
- * fails is run once more; the report names those that needed it.
+ * Start browsers or package managers. On a loaded machine one of these may stall, so in CI a test that fails is run once
+ * more; the report names those that needed it. Nothing else is run again: a race would pass on its second try.
  */
-const PROGRAMS = [
-  'test/bench-*.test.ts',
+const BROWSERS = [
+  'test/bench-browser.test.ts',
   'test/browser*.test.ts',
   'test/bundlers.test.ts',
+  'test/clients.test.ts',
+  'test/deploy-image.test.ts',
+  'test/package-install.test.ts',
+  'test/web/app.test.ts',
+  'test/web/hosting.test.ts',
+  'test/web/robustness.test.ts',
+];
+
+/** Start terminals, servers or other programs of ours. */
+const PROGRAMS = [
+  'test/bench-serve.test.ts',
   'test/chat.test.ts',
   'test/cli*.test.ts',
-  'test/clients.test.ts',
-  'test/deploy*.test.ts',
+  'test/deploy.test.ts',
   'test/engine-process.test.ts',
   'test/models.test.ts',
-  'test/package-install.test.ts',
   'test/server/*.test.ts',
   'test/tiers-cluster.test.ts',
-  'test/web/*.test.ts',
 ];
 
 export default defineConfig({
@@ -113,14 +124,15 @@ export default defineConfig({
         test: {
           name: 'shared',
           include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
-          exclude: [...PROGRAMS, ...ISOLATED, ...excluded],
+          exclude: [...BROWSERS, ...PROGRAMS, ...ISOLATED, ...excluded],
           isolate: false,
         },
       },
       {
         extends: true,
-        test: { name: 'programs', include: PROGRAMS, exclude: excluded, isolate: false, retry: process.env.CI ? 1 : 0 },
+        test: { name: 'browsers', include: BROWSERS, exclude: excluded, isolate: false, retry: process.env.CI ? 1 : 0 },
       },
+      { extends: true, test: { name: 'programs', include: PROGRAMS, exclude: excluded, isolate: false } },
       { extends: true, test: { name: 'isolated', include: ISOLATED } },
     ],
   },

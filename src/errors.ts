@@ -42,6 +42,11 @@ export class CapacityError extends KvasirError {
   static override readonly name: string = 'CapacityError';
 }
 
+/** A prompt that is too long for the context, or for the whole cache: it fails whenever it is sent. */
+export class ContextError extends CapacityError {
+  static override readonly name: string = 'ContextError';
+}
+
 /** A codec that does not suit the model: what it would answer is not to be trusted. */
 export class QualityError extends KvasirError {
   static override readonly name: string = 'QualityError';

@@ -57,6 +57,7 @@ export {
 export type { Vectors } from './engine/vector-decode.ts';
 export {
   CapacityError,
+  ContextError,
   DeviceError,
   FormatError,
   InputError,

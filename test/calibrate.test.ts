@@ -52,6 +52,19 @@ describe('kvasir calibrate', () => {
     expect(readdirSync(join(kvasirCache, 'calibrate'))).toEqual([]);
   });
 
+  it('announces probing only if it probes', async () => {
+    const announced = async (...more: string[]) => {
+      const interruptWhen = ({ stderr }: { stderr: string }) => stderr.includes('in total');
+      return (
+        await kvasir(args('--text', text, '--only-text', ...more), { kvasirCache: await folder(), interruptWhen })
+      ).stderr;
+    };
+    expect(await announced()).toMatch(/^Three stages: .*, .*, and 2 layers are probed\./);
+    expect(await announced('--probe-tokens', '0')).toMatch(
+      /^Two stages: \S+ tokens are read .* and .* are trained on them\.\n/,
+    );
+  });
+
   // `npm test` interrupts the library: src/calibrate/calibrate.test.ts.
   itAll.each(['reading', 'learning', 'probing'])('interrupted while %s, continues to the same profile', async stage => {
     const { hash } = await readProfile(path);

@@ -95,6 +95,25 @@ describe.skipIf(noTerminal)(`a terminal${noTerminal ? ` (${noTerminal})` : ''}`,
     await seePrompt();
   });
 
+  it('Ctrl-C while a file is read drops the message, says that the file stays attached, and /undo detaches it', async () => {
+    const file = join(dirname(model), 'long.txt');
+    writeFileSync(file, 'Odin drank. '.repeat(250));
+    await chatAt(WIDE, ...short);
+    terminal.type(`/file ${file}\r`);
+    await terminal.waitFor(/long\.txt: [\d,]+ tokens[\s\S]*\n> $/);
+    terminal.type('Who?\r');
+    await terminal.waitFor(/reading/);
+    terminal.type(CTRL_C);
+    await terminal.waitFor(
+      /Your message was dropped\. Still attached to the next one: .*long\.txt\. \/undo detaches\.\n> $/,
+    );
+    terminal.type('/undo\r');
+    await terminal.waitFor(/Detached .*long\.txt\.\n> $/);
+    terminal.type('Who?\r');
+    await seePrompt();
+    expect(await promptTokens()).toBe(await tokensOf('Who?'));
+  });
+
   it('Ctrl-C stops an answer, and the next question is answered', async () => {
     await chatAt(WIDE, ...long);
     terminal.type('hello\r');

@@ -43,7 +43,16 @@ describe.skipIf(!ALL_CASES)('clients', () => {
     beforeAll(async () => {
       project = installClients();
       expect(existsSync(project.node)).toBe(true);
-      server = await startServer(model, '--api-key', apiKey, '--served-name', 'smol,model.gguf', '--context', '4k');
+      server = await startServer(
+        model,
+        '--api-key',
+        apiKey,
+        '--served-name',
+        'smol,model.gguf',
+        '--strict-model',
+        '--context',
+        '4k',
+      );
       symlinkSync(model, join(project.folder, 'model.gguf'));
     }, 5 * MINUTES);
     afterAll(async () => {

@@ -12,17 +12,27 @@ export interface RunOptions {
   hubCache?: string;
   /** KVASIR_CACHE; an empty folder by default. */
   kvasirCache?: string;
+  /** The folder it runs in. Default: this one. */
+  cwd?: string;
   /** Sends Ctrl-C once, when this returns true for the output so far. */
   interruptWhen?: (printed: { stdout: string; stderr: string }) => boolean;
 }
 
 export function kvasir(
   args: string[],
-  { input = '', stdin, hubCache = '/nowhere/hub', kvasirCache = '/nowhere/kvasir', interruptWhen }: RunOptions = {},
+  {
+    input = '',
+    stdin,
+    hubCache = '/nowhere/hub',
+    kvasirCache = '/nowhere/kvasir',
+    cwd,
+    interruptWhen,
+  }: RunOptions = {},
 ) {
   const env = { ...process.env, HF_HUB_CACHE: hubCache, KVASIR_CACHE: kvasirCache };
   const child = spawn(process.execPath, [main, ...args], {
     env,
+    cwd,
     stdio: [stdin === 'none' ? 'ignore' : 'pipe', 'pipe', 'pipe'],
   });
   const printed = { stdout: '', stderr: '' };

@@ -63,7 +63,8 @@ itAll("the image's steps build a server that answers, and is healthy", { timeout
       const [, ...checkArgs]: string[] = JSON.parse(check);
       execFileSync(process.execPath, checkArgs, { env, stdio: 'pipe' });
       const body = JSON.stringify({ messages: [{ role: 'user', content: 'Who was Kvasir?' }], max_tokens: 4 });
-      expect((await fetch(`${url}/v1/chat/completions`, { method: 'POST', body })).status).toBe(200);
+      const headers = { 'content-type': 'application/json' };
+      expect((await fetch(`${url}/v1/chat/completions`, { method: 'POST', headers, body })).status).toBe(200);
       expect(await (await fetch(url)).text()).toContain('<html');
     } finally {
       server.kill();

@@ -1,6 +1,7 @@
 /** The files in deploy/: checked by the programs that read them, and against the server. */
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { get } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -203,7 +204,7 @@ describe('environment variables', async () => {
   const elsewhere = ['KVASIR_CACHE'];
   const used = (text: string) => [...text.matchAll(/\b(KVASIR_\w+)/g)].map(([, name]) => name);
 
-  it.each(['Containerfile', 'compose.yaml', 'haproxy.cfg', 'kubernetes.yaml'])('of deploy/%s exist', name => {
+  it.each(['Containerfile', 'compose.yaml', 'kubernetes.yaml'])('of deploy/%s exist', name => {
     expect(used(read(name)).length).toBeGreaterThan(0);
     expect(used(read(name)).filter(variable => !known.has(variable) && !elsewhere.includes(variable))).toEqual([]);
   });
@@ -211,11 +212,17 @@ describe('environment variables', async () => {
 
 describe('with a server', async () => {
   const apiKey = 'a key for a test'.replaceAll(' ', '-');
-  const server = await startServer(mimir, '--api-key', apiKey);
+  const operatorPort = await freePort();
+  const server = await startServer(
+    mimir,
+    ...['--api-key', `${apiKey},another-${apiKey}`, '--operator-port', String(operatorPort)],
+    ...['--allowed-hosts', compose.services['kvasir-1'].environment.KVASIR_ALLOWED_HOSTS],
+  );
+  const operatorUrl = `http://127.0.0.1:${operatorPort}`;
   afterAll(() => server.kill());
 
   it('the dashboard shows only metrics that the server has', async () => {
-    const known = await metricsOf(server, { authorization: `Bearer ${apiKey}` });
+    const known = await metricsOf({ url: operatorUrl });
     const dashboard = JSON.parse(read('grafana/dashboard.json'));
     const shown = dashboard.panels.flatMap((panel: Yaml) => panel.targets.map(({ expr }: Yaml) => expr)).join('\n');
     const names = [...shown.matchAll(/\b(?:vllm:|kvasir_)\w+/g)].map(([name]) => name.replace(/_bucket$/, ''));
@@ -224,33 +231,52 @@ describe('with a server', async () => {
   });
 
   it('the autoscaler follows a metric that the server has', async () => {
-    const known = await metricsOf(server, { authorization: `Bearer ${apiKey}` });
+    const known = await metricsOf({ url: operatorUrl });
     const [, followed] = read('kubernetes.yaml').match(/__name__="(\S+?)"/) ?? [];
     expect(known.has(followed)).toBe(true);
     const [, renamed] = read('kubernetes.yaml').match(/name: \{ as: (\w+) \}/) ?? [];
     expect(find('HorizontalPodAutoscaler', 'kvasir').spec.metrics[0].pods.metric.name).toBe(renamed);
   });
 
-  const healthCheck: string[] = JSON.parse(read('Containerfile').match(/^\s*CMD (\["node", "-e".*)$/m)?.[1] ?? '[]');
-  it.each([
-    ["the image's health check", healthCheck],
-    ["the pod's readiness probe", container.readinessProbe.exec.command],
-  ])('%s succeeds, and fails without one', (_, [command, ...args]: string[]) => {
-    const check = (port: number) => {
-      const env = { ...process.env, KVASIR_PORT: String(port), KVASIR_API_KEY: apiKey };
-      expect(command).toBe('node');
-      execFileSync(process.execPath, args, { env, stdio: 'pipe' });
-    };
+  it("the image's health check succeeds, and fails without a server", () => {
+    const [command, ...args]: string[] = JSON.parse(
+      read('Containerfile').match(/^\s*CMD (\["node", "-e".*)$/m)?.[1] ?? '[]',
+    );
+    expect(command).toBe('node');
+    const check = (port: number) =>
+      execFileSync(process.execPath, args, { env: { ...process.env, KVASIR_PORT: String(port) }, stdio: 'pipe' });
     check(server.port);
     expect(() => check(1)).toThrow();
   });
 
-  it('the readiness probe needs the key', () => {
-    const env = { ...process.env, KVASIR_PORT: String(server.port), KVASIR_API_KEY: 'another-key' };
-    const [, ...args] = container.readinessProbe.exec.command;
-    expect(() => execFileSync(process.execPath, args, { env, stdio: 'pipe' })).toThrow();
+  it('probes, HAProxy and Prometheus need no key, so that keys can change', async () => {
+    const status = async (url: string, host?: string) =>
+      new Promise<number | undefined>((resolve, reject) => {
+        get(url, { headers: host ? { host } : {} }, response => resolve(response.resume().statusCode)).on(
+          'error',
+          reject,
+        );
+      });
+    for (const { httpGet } of [container.livenessProbe, container.readinessProbe]) {
+      expect(httpGet.port).toBe('operator');
+      // The kubelet asks by the address of the pod.
+      expect(await status(operatorUrl + httpGet.path)).toBe(200);
+    }
+    const [, checked] = read('haproxy.cfg').match(/http-check send meth GET uri (\S+)$/m) ?? [];
+    expect(await status(server.url + checked)).toBe(200);
+    const [scraped] = parse(read('prometheus.yaml')).scrape_configs;
+    expect(scraped.authorization).toBeUndefined();
+    expect(await status(`${operatorUrl}/metrics`, scraped.static_configs[0].targets[0])).toBe(200);
+    expect(await status(`${operatorUrl}/metrics`, 'evil.example')).toBe(403);
+    expect(pod.metadata.annotations['prometheus.io/port']).toBe(portOf('KVASIR_OPERATOR_PORT'));
+    expect(container.ports.find(({ name }: Yaml) => name === 'operator').containerPort).toBe(
+      Number(portOf('KVASIR_OPERATOR_PORT')),
+    );
   });
 });
+
+/** The value of a variable of the container. */
+const portOf = (variable: string): string => container.env.find(({ name }: Yaml) => name === variable).value;
 
 describe('deploy/compose.yaml', () => {
   it('mounts files that exist', () => {
@@ -266,10 +292,12 @@ describe('deploy/compose.yaml', () => {
 
   it('has the servers that the load balancers and Prometheus name, and builds the image', () => {
     const servers = Object.keys(compose.services).filter(name => name.startsWith('kvasir-'));
-    const addresses = servers.map(name => `${name}:8000`);
     const named = (text: string) => new Set(text.match(/kvasir-\d+:\d+/g));
-    for (const { file } of balancers) expect(named(read(file))).toEqual(new Set(addresses));
-    expect(parse(read('prometheus.yaml')).scrape_configs[0].static_configs[0].targets).toEqual(addresses);
+    for (const { file } of balancers) expect(named(read(file))).toEqual(new Set(servers.map(name => `${name}:8000`)));
+    const { KVASIR_OPERATOR_PORT: port, KVASIR_ALLOWED_HOSTS: hosts } = compose.services[servers[0]].environment;
+    const { targets } = parse(read('prometheus.yaml')).scrape_configs[0].static_configs[0];
+    expect(targets).toEqual(servers.map(name => `${name}:${port}`));
+    expect(hosts.split(',')).toEqual(servers);
     const { context, dockerfile } = compose.services[servers[0]].build;
     expect(existsSync(join(root, 'deploy', context, dockerfile))).toBe(true);
   });
@@ -316,7 +344,11 @@ describe('deploy/kubernetes.yaml', () => {
       expect(labels).toMatchObject(service.spec.selector);
       for (const { targetPort } of service.spec.ports) expect(ports).toContain(targetPort);
     }
-    for (const probe of [container.startupProbe, container.livenessProbe]) expect(ports).toContain(probe.httpGet.port);
+    for (const probe of [container.livenessProbe, container.readinessProbe])
+      expect(ports).toContain(probe.httpGet.port);
+    // Operators' routes have no key: they are reached by the address of a pod, and by no Service.
+    for (const service of manifest.filter(({ kind }) => kind === 'Service'))
+      expect(service.spec.ports.map(({ targetPort }: Yaml) => targetPort)).toEqual(['http']);
   });
 
   it('mounts volumes that it has, and scales the deployment', () => {

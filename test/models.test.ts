@@ -31,6 +31,23 @@ it('lists the models in the cache', async () => {
   expect((await kvasir(['list'])).stdout).toMatch(/No models in .*kvasir pull/);
 });
 
+it('lists the models in the current folder, which are found by their names', async () => {
+  const cwd = await mkdtemp(join(tmpdir(), 'kvasir-folder-'));
+  for (const name of ['small.gguf', 'big-00001-of-00002.gguf', 'mmproj.gguf', 'notes.txt'])
+    await writeFile(join(cwd, name), 'GGUF');
+  const { stdout } = await kvasir(['list'], { hubCache, cwd });
+  expect(stdout).toMatch(/small\.gguf +small\.gguf +4 B .*\norg\/tiny:Q8_0 /);
+  expect(stdout).not.toMatch(/mmproj|big-0/);
+  expect(JSON.parse((await kvasir(['list', '--json'], { cwd })).stdout)).toMatchObject([
+    { name: 'small.gguf', file: 'small.gguf', bytes: 4, paths: [join(cwd, 'small.gguf')] },
+  ]);
+  // It is opened, and is no model.
+  expect((await kvasir(['run', 'small', 'Hi'], { cwd })).stderr).toMatch(/small\.gguf/);
+  expect((await kvasir(['run', 'smal', 'Hi'], { cwd })).stderr).toMatch(
+    /there is no file 'smal'.*In this folder:[\s\S]*small\.gguf/,
+  );
+});
+
 it('removes a model only with --yes', async () => {
   expect(await kvasir(['rm', 'org/tiny'], { hubCache })).toMatchObject({
     status: 1,

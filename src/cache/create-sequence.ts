@@ -3,7 +3,7 @@
  * decides which of them a query reads. Leaves are published in the prefix index as they are sealed, so that other sequences
  * with the same beginning can hold them too. The tail is a ring of small blocks; only those with tokens are allocated.
  */
-import { assert, CapacityError } from '../errors.ts';
+import { assert, CapacityError, ContextError } from '../errors.ts';
 import type { Block, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import type { LeafSource } from './eviction.ts';
@@ -125,13 +125,13 @@ export function createSequence(options: SequenceOptions): Sequence {
   const makeRoom = (count: number) => {
     if (heldTokens() + count <= context) return;
     if (overflow === 'error')
-      throw new CapacityError(
+      throw new ContextError(
         `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
           "prompt, open the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
       );
     const dropped = Math.ceil((heldTokens() + count - context) / pageTokens);
     if (dropped > leaves.length)
-      throw new CapacityError(`A chunk of ${count} tokens exceeds the context of ${context}. Use smaller chunks.`);
+      throw new ContextError(`A chunk of ${count} tokens exceeds the context of ${context}. Use smaller chunks.`);
     releaseLeaves(0, dropped);
     firstLeaf += dropped;
     noteChange();

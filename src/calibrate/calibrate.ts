@@ -58,6 +58,8 @@ export interface CalibrationWork {
   context: number;
   codecs: readonly string[];
   layers: number;
+  /** Whether the layers are probed at the end. */
+  measures: boolean;
   /** Estimated seconds of all stages on this machine. */
   seconds: number;
 }
@@ -111,8 +113,9 @@ export async function calibrate(name: string, options: CalibrateOptions = {}): P
   });
   const { fingerprint, context, rows, sources, codecs, codecShape, checkpoint } = job;
   const tokens = rows.length * context;
-  const seconds = await estimateCalibrationSeconds(file, { device: options.device, tokens });
-  options.onStart?.({ tokens, sources, context, codecs, layers: codecShape.layers, seconds });
+  const measures = options.probeTokens !== 0;
+  const seconds = await estimateCalibrationSeconds(file, { device: options.device, tokens, measures });
+  options.onStart?.({ tokens, sources, context, codecs, layers: codecShape.layers, measures, seconds });
   const workers = await createWorkers(options.workers ?? availableParallelism());
   try {
     if (!(await collectStatistics(file, job, workers, options))) return undefined;

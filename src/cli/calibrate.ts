@@ -100,10 +100,14 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
   }
 }
 
-function describeWork({ tokens, sources, context, codecs, layers, seconds }: CalibrationWork): string {
+function describeWork({ tokens, sources, context, codecs, layers, measures, seconds }: CalibrationWork): string {
+  const stages = [
+    `${formatCount(tokens)} tokens are read in rows of ${formatCount(context)}`,
+    `${codecs.join(', ')} are trained on them`,
+    ...(measures ? [`${layers} layers are probed`] : []),
+  ];
   return (
-    `Three stages: ${formatCount(tokens)} tokens are read in rows of ${formatCount(context)}, ` +
-    `${codecs.join(', ')} are trained on them, and ${layers} layers are probed.\n` +
+    `${measures ? 'Three' : 'Two'} stages: ${stages.slice(0, -1).join(', ')}${measures ? ',' : ''} and ${stages.at(-1)}.\n` +
     `Text: ${sources.map(({ name, tokens }) => `${name} ${formatCount(tokens)}`).join(', ')}.\n` +
     `About ${formatDuration(seconds)} in total. Ctrl-C saves progress.`
   );

@@ -15,6 +15,7 @@ import {
   addModelOptions,
   addSamplingOptions,
   createPrefillBar,
+  formatDevice,
   formatStats,
   loadWithProgress,
   type ModelOptions,
@@ -31,7 +32,7 @@ type Options = ModelOptions & SamplingFlags & { session?: string };
 const HELP = `/stats        show speed, memory and quality of the last answer
 /file PATH    attach a file to your next message
 /regenerate   answer your last message again
-/undo         remove your last message and its answer
+/undo         detach files that wait for your next message, or remove your last message and its answer
 /fork         continue in a copy of the conversation, a new branch
 /branch [N]   list the branches, or continue in branch N
 /save [FILE]  save to a session file, now and after each answer
@@ -67,7 +68,7 @@ async function chat(model: Model, options: Options): Promise<void> {
   const input = openChatInput(() => answering?.abort());
   try {
     if (input.isTerminal)
-      console.log(`${model.config.name}, ${model.plan.spec}, ${model.device.why}. /help shows commands.`);
+      console.log(`${model.config.name}, ${model.plan.spec}, ${formatDevice(model.device)}. /help shows commands.`);
     if (conversation.length > 0)
       console.error(`Resumed ${options.session}: ${formatLength(conversation)}.${formatLastExchange(conversation)}`);
     for (let message = await input.next(); message; message = await input.next()) {
@@ -119,6 +120,13 @@ function createTurns(model: Model, first: Conversation, options: Options) {
     if (last && last.ids.length > 0) await branches.saveChange();
   };
 
+  /** Takes the attached files away, and returns their names. */
+  const detach = (): string => {
+    const names = attached.map(({ path }) => path).join(', ');
+    attached = [];
+    return names;
+  };
+
   /** What a command returns is printed. */
   const commands: Record<string, (rest: string, signal: AbortSignal) => string | Promise<string | undefined>> = {
     '/help': () => HELP,
@@ -139,6 +147,7 @@ function createTurns(model: Model, first: Conversation, options: Options) {
       return undefined;
     },
     async '/undo'() {
+      if (attached.length > 0) return `Detached ${detach()}.`;
       const [question] = await branches.conversation.undo();
       last = undefined;
       return `Removed "${previewOf(question)}" and its answer.${await branches.saveChange()}`;
@@ -178,8 +187,13 @@ function createTurns(model: Model, first: Conversation, options: Options) {
     },
     async send(text: string, signal: AbortSignal): Promise<void> {
       await answer(options => branches.conversation.send(joinPromptParts(attached, text), options), signal);
-      // A question stopped before its answer began is dropped; its files stay attached to the next one.
       if (last && last.ids.length > 0) attached = [];
+      // A question without an answer is dropped; its files are not, since reading them again takes long.
+      else if (attached.length > 0)
+        console.error(
+          `Your message was dropped. Still attached to the next one: ${attached.map(({ path }) => path).join(', ')}. ` +
+            '/undo detaches.',
+        );
     },
     close: () => branches.close(),
   };

@@ -13,6 +13,7 @@ import type { Plan } from '../plan/plan.ts';
 import { formatBytes, formatCount, parseCount } from '../units.ts';
 import {
   addDeviceOptions,
+  formatDevice,
   parseNumber,
   parseSpecList,
   runInterruptible,
@@ -65,7 +66,7 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
   let bar: Progress | undefined;
   let printedSpec = '';
   try {
-    print(introText(file.config.name, task, engine.why));
+    print(introText(file.config.name, task, formatDevice(engine)));
     if (specs.length < requested.length) print('mead2 is skipped: it needs a profile of Mimir, and none was found.');
     const rows: DemoRow[] = [];
     const events = {

@@ -130,7 +130,10 @@ function render({
     ...renderGpu(gpu).map((text, i) => line(i === 0 ? 'gpu' : '', text)),
     ...devices.map(({ name, about, missing, unwanted }, i) => {
       const text = unwanted === undefined ? about : `${about}, only on request: ${unwanted}`;
-      return line(i === 0 ? 'devices' : '', `${name}: ${missing === undefined ? text : `not available: ${missing}`}`);
+      return line(
+        i === 0 ? 'devices' : '',
+        `${name}: ${missing === undefined ? text : missing === gpu ? 'not available' : `not available: ${missing}`}`,
+      );
     }),
     ...tiers.map((tier, i) => line(i === 0 ? 'tiers' : '', formatTierReport(tier))),
     line('cache', cache.folder),

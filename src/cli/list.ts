@@ -1,7 +1,10 @@
-/** `kvasir list`: the models in the hub cache. */
+/** `kvasir list`: the models in the current folder and in the hub cache. */
+import { readdir, stat } from 'node:fs/promises';
+import { resolve } from 'node:path';
 import type { Command } from 'commander';
 import { type CachedModel, cacheDir, listModels } from '../hub.ts';
 import { knownFingerprint } from '../model/fingerprint.ts';
+import { groupModels } from '../model/hub/name.ts';
 import { kvasirCacheDir, listProfilePaths } from '../plan/profile-store.ts';
 import { formatFileSize } from '../units.ts';
 import { formatTable } from './table.ts';
@@ -9,13 +12,14 @@ import { formatTable } from './table.ts';
 export function addList(program: Command): void {
   program
     .command('list')
-    .description('list the models in the Hugging Face cache of this machine')
+    .description('list the models in this folder and in the Hugging Face cache of this machine')
     .option('--json', 'print as JSON')
     .action(async ({ json }: { json?: boolean }) => {
-      const models = await Promise.all((await listModels()).map(addProfile));
+      const found = [...(await listFolder()), ...(await listModels())];
+      const models = await Promise.all(found.map(addProfile));
       if (json) console.log(JSON.stringify(models, null, 1));
       else if (models.length === 0)
-        console.log(`No models in ${cacheDir(process.env)}. Fetch one: kvasir pull org/repo:Q4_K_M`);
+        console.log(`No models in this folder or ${cacheDir(process.env)}. Fetch one: kvasir pull org/repo:Q4_K_M`);
       else
         console.log(
           formatTable(
@@ -30,6 +34,24 @@ export function addList(program: Command): void {
           ),
         );
     });
+}
+
+/** The complete models in the current folder, whose names are their files. */
+async function listFolder(): Promise<CachedModel[]> {
+  const models = groupModels(await readdir('.').catch(() => []));
+  return Promise.all(
+    models
+      .filter(({ parts, partCount }) => parts.length === partCount)
+      .map(async ({ file, parts, quant }) => {
+        const files = await Promise.all(parts.map(part => stat(part)));
+        return {
+          ...{ name: file, file, quant },
+          paths: parts.map(part => resolve(part)),
+          bytes: files.reduce((sum, { size }) => sum + size, 0),
+          lastUsed: new Date(Math.max(...files.map(({ atimeMs, mtimeMs }) => Math.max(atimeMs, mtimeMs)))),
+        };
+      }),
+  );
 }
 
 /** Adds the path of the model's profile, if it has one. */

@@ -196,6 +196,10 @@ export async function runInterruptible(work: (signal: AbortSignal) => Promise<vo
 export const sanitizeForTerminal = (text: string): string =>
   process.stdout.isTTY ? text.replace(/[^\P{Cc}\n\t]/gu, '\ufffd') : text;
 
+/** The device and why, without a GPU that is not there: nobody has asked for one. `kvasir doctor` tells of it. */
+export const formatDevice = ({ why }: { readonly why: string }): string =>
+  why.replace(/; no webgpu: .*?(?=; no |$)/, '');
+
 /** Speed and memory of an answer, one fact per line. */
 export async function formatStats(
   { usage, timings, finish, seed, quality, divergence }: Result,

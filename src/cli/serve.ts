@@ -8,19 +8,23 @@ import { defaultLimits } from '../server/limits.ts';
 import type { HttpServer } from '../server/serve.ts';
 import type { TenantConfig } from '../server/tenants.ts';
 import { readWebFiles } from '../server/web-files.ts';
+import { isLoopback } from '../server/web-pages.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
 import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';
 import { formatCache } from './cache-choice.ts';
 import { withFlagNames } from './flag-names.ts';
-import { addModelOptions, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
+import { addModelOptions, formatDevice, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
 import { createProgress } from './progress.ts';
 
 interface Options extends ModelOptions {
   host: string;
   port: number;
   servedName?: string[];
+  strictModel?: boolean;
+  operatorPort?: Address;
+  allowedHosts?: string[];
   apiKey?: string[];
   apiKeys?: string;
   maxSequences?: number;
@@ -74,8 +78,11 @@ const serveOptions = (): Command =>
     .option('--host <address>', 'address to listen on; 0.0.0.0 for all', '127.0.0.1')
     .option('--port <n>', 'port to listen on; 0 for any that is free', parsePort, 8080)
     .option('--served-name <names>', 'names of the model, separated by commas (default: the file name)', appendList)
+    .option('--strict-model', 'refuse other names of the model; without, they get the same model')
     .option('--api-key <keys>', 'require one of these keys; separated by commas, or repeated', appendList)
     .option('--api-keys <file>', 'JSON file with tenants, their keys and quotas')
+    .option('--operator-port <n>', 'port, or address:port, for probes and metrics without a key', parseAddress)
+    .option('--allowed-hosts <names>', 'host names of this server, if it has no keys; separated by commas', appendList)
     .option('--cors <origins>', 'origins of web pages that may ask, separated by commas, or *', appendList)
     .optionsGroup('Limits:')
     .option('--max-queue <n>', 'answers that wait; further requests get a 429', parseCount, defaultLimits.queue)
@@ -109,6 +116,17 @@ function parsePort(text: string): number {
   return port;
 }
 
+interface Address {
+  host?: string;
+  port: number;
+}
+
+/** `9090`, `127.0.0.1:9090`, `[::1]:9090`. */
+function parseAddress(text: string): Address {
+  const [, host, port] = text.match(/^(?:\[?(.+?)\]?:)?([^:\]]*)$/) ?? [];
+  return { ...(host !== undefined && { host }), port: parsePort(port ?? text) };
+}
+
 async function run(model: string, options: Options): Promise<void> {
   limitHeapGrowth();
   // Loaded here, so that other commands start without the libraries of the server.
@@ -116,16 +134,22 @@ async function run(model: string, options: Options): Promise<void> {
   const tenants = await readTenants(options);
   const logger = await createLogger(options.logLevel);
   const { host, port, cors, logRequests, logPrompts, maxSequences, batchInvariant } = options;
-  const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
+  // A bar on a terminal, elsewhere lines of the log.
+  const stream = process.stderr.isTTY ? process.stderr : { write: (line: string) => logger.info(line.trim()) };
+  const progress = createProgress({ title: 'loading', unit: 'B', stream });
   const backend = startBackend({
     model,
     loadOptions: { ...(await loadOptions(model, options)), maxSequences, batchInvariant },
     maxPassMs: options.engineTimeout * 1000,
     onEvent: event => {
-      if (event.type === 'progress') progress.update(event.progress.done, event.progress.total);
-      else if (event.type === 'output') logger.info({ engine: event.stream }, event.line);
+      if (event.type === 'progress') return progress.update(event.progress.done, event.progress.total);
+      if (event.type === 'output') return logger.info({ engine: event.stream }, event.line);
+      progress.end();
       // The first start reports on the terminal.
-      else if (event.error && backend.info) logger.error({ err: event.error }, `engine ${event.state}`);
+      if (!backend.info) return;
+      if (event.error) logger.error({ err: event.error }, `engine ${event.state}`);
+      else if (event.state === 'ready' && backend.restarts > 0)
+        logger.info({ restarts: backend.restarts }, 'engine ready again');
     },
   });
   const names = [...new Set([...(options.servedName ?? []), model.endsWith('.gguf') ? basename(model) : model])];
@@ -134,21 +158,30 @@ async function run(model: string, options: Options): Promise<void> {
     time: options.requestTimeout * 1000,
   };
   const web = readWebFiles();
+  const { strictModel, allowedHosts = [], operatorPort } = options;
   const app = createApp({
-    ...{ backend, names, tenants, limits, cors, logger, logRequests, logPrompts, web },
+    ...{ backend, names, strictModel, tenants, limits, cors, logger, logRequests, logPrompts, web },
+    hosts: [host, ...(operatorPort?.host ? [operatorPort.host] : []), ...allowedHosts],
     slotPath: options.slotSavePath,
     heartbeatMs: options.heartbeat * 1000,
   });
+  let operators: HttpServer | undefined;
   try {
-    // It listens before the model is loaded, so that /health and /ready answer.
+    // Both listen before the model is loaded, so that probes are answered.
+    if (operatorPort)
+      operators = await listen({ fetch: app.fetchForOperators }, { host, ...operatorPort, requestMs: limits.time });
     const server = await listen(app, { host, port, requestMs: limits.time });
     const stopped = untilStopped(server);
     if (tenants.length === 0 && !isLoopback(host))
       console.error(`Warning: anybody who can reach ${host} can use this server. Set --api-key.`);
+    if (tenants.length === 0 && cors?.includes('*'))
+      console.error('Warning: any web page that a user of this machine opens can use this server. Set --api-key.');
     const started = backend.ready().then(({ info }) => {
       progress.end();
       for (const notice of info.notices) console.error(withFlagNames(notice));
-      console.log(describeServer(info, names, server.url, web !== undefined));
+      console.log(
+        describeServer(info, names, { url: server.url, hasApp: web !== undefined, operatorUrl: operators?.url }),
+      );
     });
     try {
       await Promise.race([started, stopped]);
@@ -159,11 +192,11 @@ async function run(model: string, options: Options): Promise<void> {
     }
   } finally {
     progress.end();
+    // Until now, so that probes and Prometheus see that it drains.
+    await operators?.stop();
     await backend.close();
   }
 }
-
-const isLoopback = (host: string): boolean => /^(127\.|localhost$|::1$)/.test(host);
 
 async function readTenants({ apiKey = [], apiKeys }: Options): Promise<TenantConfig[]> {
   const { DEFAULT_TENANT, parseTenants } = await import('../server/tenants.ts');
@@ -187,17 +220,21 @@ async function createLogger(level: string) {
 }
 
 /** What one gets, one fact per line. */
-function describeServer(info: ServiceInfo, names: readonly string[], url: string, hasApp: boolean): string {
+function describeServer(
+  info: ServiceInfo,
+  names: readonly string[],
+  { url, hasApp, operatorUrl = url }: { url: string; hasApp: boolean; operatorUrl?: string },
+): string {
   const { device, preset, kv: spec, kvBits: bits, expectedDivergence: predicted } = info;
   const threads = device.name === 'wasm' ? ` with ${device.threads} thread${device.threads === 1 ? '' : 's'}` : '';
   return [
     `${info.modelName ?? info.architecture} as ${names.join(', ')}`,
-    `${device.name}${threads}: ${device.why}`,
+    `${device.name}${threads}: ${formatDevice(device)}`,
     `cache: ${formatCache({ preset, spec, bits, predicted })}`,
     `${formatBytes(info.kvMemory)} of KV cache: ${formatCount(info.tokensThatFit)} tokens, ` +
       `${formatCount(info.sequencesAtFullContext)} sequences of ${formatCount(info.context)} tokens; ` +
       `${formatCount(info.maxSequences)} answers at the same time`,
-    `Listening on ${url} (${hasApp ? 'open it in a browser; ' : ''}OpenAI: ${url}/v1, Anthropic: ${url}, Prometheus: ${url}/metrics)`,
+    `Listening on ${url} (${hasApp ? 'open it in a browser; ' : ''}OpenAI: ${url}/v1, Anthropic: ${url}, Prometheus: ${operatorUrl}/metrics)`,
   ].join('\n');
 }
 

@@ -36,7 +36,7 @@ export interface EncodeChatOptions extends RenderOptions {
   /** Functions that the model may call, as in `chat`: they are part of its prompt. */
   tools?: readonly Tool[];
   toolChoice?: ToolChoice;
-  /** A prompt with more tokens is a CapacityError, which is thrown before all of it has been read. Default: no limit. */
+  /** A prompt with more tokens is a ContextError, which is thrown before all of it has been read. Default: no limit. */
   maxTokens?: number;
 }
 

@@ -213,7 +213,8 @@ export function createConversation(
       ...{ render, tools, toolChoice, parallelToolCalls, schema },
       maxPromptTokens: maxPromptTokens(generation),
     };
-    const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
+    const model = { tokenizer, template, constraints: constraints.ofTenant(options.tenant ?? tenant) };
+    const answer = prepareAnswer(model, list, request);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
     const snapshotAt = cache.sharesSnapshots
@@ -229,7 +230,7 @@ export function createConversation(
 
   const checkChat = (options: ChatOptions) => {
     checkChatOptions(options);
-    answerGrammar({ template, constraints }, options);
+    answerGrammar({ template, constraints: constraints.ofTenant(options.tenant ?? tenant) }, options);
   };
 
   /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
@@ -334,7 +335,7 @@ export function createConversation(
       checkPrompt(prompt);
       checkPromptOptions(promptOptions);
       const { parseSpecialTokens, ...options } = promptOptions;
-      const constraint = constrainText(constraints, options.schema);
+      const constraint = constrainText(constraints.ofTenant(options.tenant ?? tenant), options.schema);
       return stream(async function* (cancellation, result) {
         const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(generation) };
         const encoded = typeof prompt === 'string' ? tokenizer.encode(prompt, encoding) : prompt;

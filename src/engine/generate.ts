@@ -4,7 +4,7 @@
  */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
 import { saltOf } from '../cache/salt.ts';
-import { CapacityError, InputError } from '../errors.ts';
+import { ContextError, InputError } from '../errors.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { maxTokensIn, type Plan } from '../plan/plan.ts';
 import { formatBytes, formatCount } from '../units.ts';
@@ -259,11 +259,11 @@ function remainingTokens(prompt: number, generation: GenerationContext): number 
   const limit = tokenLimit(generation);
   if (prompt < limit) return limit - prompt;
   if (limit === context)
-    throw new CapacityError(
+    throw new ContextError(
       `A prompt of ${prompt} tokens leaves no room in a context of ${context}. Shorten the prompt, load the model with ` +
         "a larger context, or use overflow: 'slide' to drop the oldest tokens.",
     );
-  throw new CapacityError(
+  throw new ContextError(
     `A prompt of ${prompt} tokens leaves no room in a KV cache of ${formatBytes(cache.stats.capacity)}, which holds ` +
       `${formatCount(limit)} tokens of ${plan.spec}. Shorten the prompt, raise kvMemory, or use a codec with fewer bits.`,
   );

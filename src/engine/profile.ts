@@ -49,12 +49,12 @@ export function defaultCalibrationTokens(file: ModelSize, onGpu: boolean): numbe
 /** Estimated seconds of calibration on this machine. */
 export async function estimateCalibrationSeconds(
   file: ModelSize,
-  { device, tokens }: { device?: DeviceName; tokens?: number } = {},
+  { device, tokens, measures = true }: { device?: DeviceName; tokens?: number; measures?: boolean } = {},
 ): Promise<number> {
   const { layers, kvHeads, headDim } = file.config;
   const onGpu = await isGpu(device);
   const read = tokens ?? defaultCalibrationTokens(file, onGpu);
-  const reading = countWeights(file) * (read + MEASURED_TOKENS);
+  const reading = countWeights(file) * (read + (measures ? MEASURED_TOKENS : 0));
   const learning = LEARNING_SECONDS * 2 * layers * kvHeads * headDim * Math.min(read, CALIBRATION_SAMPLES);
   return onGpu
     ? GPU_READING_SECONDS * reading + learning / platform.coreCount()

@@ -9,7 +9,7 @@
  */
 import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import { CapacityError } from '../errors.ts';
+import { CapacityError, ContextError } from '../errors.ts';
 import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
@@ -211,7 +211,7 @@ export function createScheduler(
       // What is in flight can make room only after it has landed.
       if ([...running].some(({ flights }) => flights > 0)) return [];
       const victim = chooseVictim([...running])!;
-      if (running.size === 1) fail([victim], new CapacityError(TOO_SMALL));
+      if (running.size === 1) fail([victim], new ContextError(TOO_SMALL));
       else if (!preemptParked()) preempt(victim);
     }
   };

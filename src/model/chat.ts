@@ -7,7 +7,7 @@ import { type ChatMessage, visitStrings } from './message.ts';
 import type { ChatTemplate, RenderOptions } from './template.ts';
 import type { ChatTokenizer, ControlMarks } from './tokenizer.ts';
 
-/** `maxTokens`: more are a CapacityError. */
+/** `maxTokens`: more are a ContextError. */
 export function encodeChat(
   tokenizer: ChatTokenizer,
   template: ChatTemplate,

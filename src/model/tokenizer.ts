@@ -1,5 +1,5 @@
 /** Text to token ids and back, with the vocabulary of a GGUF file. The ids are the same as llama.cpp's. */
-import { CapacityError, InputError } from '../errors.ts';
+import { ContextError, InputError } from '../errors.ts';
 import { createBpeEncoder } from './tokenizer/bpe.ts';
 import { parseHexToken, unicodeToBytes } from './tokenizer/bytes.ts';
 import { type ControlMarks, createControlMarker } from './tokenizer/control-marks.ts';
@@ -18,7 +18,7 @@ export interface EncodeOptions {
   parseSpecialTokens?: boolean;
   /** Put the beginning-of-sequence token first. `addBos` says whether the model expects it. */
   bos?: boolean;
-  /** A text with more tokens is a CapacityError, which is thrown before all of it has been read. Default: no limit. */
+  /** A text with more tokens is a ContextError, which is thrown before all of it has been read. Default: no limit. */
   maxTokens?: number;
 }
 
@@ -168,8 +168,8 @@ function replaceLoneSurrogates(text: string): string {
   return text.replace(/\p{Surrogate}/gu, '\ufffd');
 }
 
-const tooLong = (max: number): CapacityError =>
-  new CapacityError(`The text has more than ${max} tokens, and no more are read. Shorten it.`);
+const tooLong = (max: number): ContextError =>
+  new ContextError(`The text has more than ${max} tokens, and no more are read. Shorten it.`);
 
 function checkId(vocab: Vocab, id: number): void {
   if (!Number.isInteger(id) || id < 0 || id >= vocab.tokens.length) {

@@ -1,30 +1,33 @@
-/** The HTTP application: its routes, and what happens around each of them. */
-import { randomUUID } from 'node:crypto';
-import { type Context, Hono } from 'hono';
+/** The HTTP application: its routes, and who may ask them. */
+import { Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import type { Backend } from './backend.ts';
-import { readBody } from './body.ts';
-import { type ApiError, anthropicError, invalidRequest, modelNotFound, openaiError, toApiError } from './errors.ts';
+import { invalidRequest, openaiError, toApiError } from './errors.ts';
+import { type Authorize, createHandler, errorResponse } from './exchange.ts';
 import { createJobs, type Jobs } from './jobs.ts';
 import { defaultLimits, type Limits } from './limits.ts';
 import { createMetrics } from './metrics.ts';
 import { createOpenApi } from './openapi.ts';
-import type { Exchange, Route } from './route.ts';
+import type { Route } from './route.ts';
 import { routes } from './routes.ts';
-import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
-import { createKeyring, keyOf, type TenantConfig } from './tenants.ts';
+import { createKeyring, keyOf, OPERATOR, type TenantConfig } from './tenants.ts';
 import type { WebFiles } from './web-files.ts';
+import { createPageRules, type PageRules } from './web-pages.ts';
 
 export interface AppOptions {
   backend: Backend;
-  /** Names of the model: the one that is shown first, then others that are accepted. */
+  /** Names of the model: the one that is shown first, then others. */
   names: readonly string[];
+  /** Refuse other names. Default: they get the same model. */
+  strictModel?: boolean;
   /** Tenants and their keys. Default: everybody may ask, and is one tenant. */
   tenants?: readonly TenantConfig[];
   limits?: Partial<Limits>;
-  /** Origins of pages that may ask. Default: none. */
+  /** Origins of pages that may ask; `*`: all. Default: none. */
   cors?: readonly string[];
+  /** Names and addresses by which the server may be asked without a key, besides those of this machine. */
+  hosts?: readonly string[];
   /** The web app. Default: none is served. */
   web?: WebFiles;
   /** A folder for saved slots. Default: slots cannot be saved. */
@@ -41,104 +44,50 @@ export interface AppOptions {
 export interface App {
   /** Answers a request. */
   fetch(request: Request): Response | Promise<Response>;
+  /** Answers an operator's request: probes and metrics, without a key. */
+  fetchForOperators(request: Request): Response | Promise<Response>;
   readonly jobs: Jobs;
 }
 
 export function createApp(options: AppOptions): App {
-  const { backend, names, logger, heartbeatMs = 15_000 } = options;
+  const {
+    backend,
+    names,
+    logger,
+    slotPath,
+    logRequests,
+    logPrompts,
+    heartbeatMs = 15_000,
+    strictModel = false,
+  } = options;
   const limits = { ...defaultLimits, ...options.limits };
   const metrics = createMetrics(names[0], backend);
   const jobs = createJobs(backend, limits, metrics, logger);
   const keyring = createKeyring(options.tenants ?? []);
-  const app = new Hono();
+  const pages = createPageRules({ hosts: options.hosts ?? [], cors: options.cors ?? [] });
   const openApi = createOpenApi(routes, limits, keyring.isRequired);
+  const exchange = { backend, jobs, limits, metrics, names, slotPath, heartbeatMs, strictModel, logger };
+  const handle = (route: Route, authorize: Authorize) =>
+    createHandler({ ...exchange, logRequests, logPrompts }, route, authorize);
 
-  if (options.cors?.length)
-    app.use(
-      cors({
-        origin: [...options.cors],
-        allowMethods: ['GET', 'POST'],
-        exposeHeaders: ['x-request-id', 'retry-after'],
-        maxAge: 600,
-      }),
-    );
-
-  const asError = (error: unknown): ApiError => toApiError(error, backend.info?.context);
-
-  const errorResponse = (error: ApiError, isAnthropic: boolean | undefined, id: string): Response => {
-    const { status, retryAfter, cause } = error;
-    if (status >= 500) logger?.error({ id, err: cause ?? error }, error.message);
-    return new Response(JSON.stringify(isAnthropic ? anthropicError(error) : openaiError(error)), {
-      status,
-      headers: {
-        'content-type': 'application/json',
-        ...(retryAfter !== undefined && { 'retry-after': String(retryAfter) }),
-        // What is left of a body that is too large is not read.
-        ...(status === 413 && { connection: 'close' }),
-      },
-    });
+  const app = new Hono();
+  const authorize: Authorize = (route, request) => {
+    if (route.method === 'post') pages.checkOrigin(request);
+    return route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
   };
-
-  const handle = (route: Route) => {
-    // Once: zod compiles a schema when it is first used.
-    const schema = route.schema?.(limits);
-    return async (context: Context) => {
-      const id = randomUUID().replaceAll('-', '');
-      const started = performance.now();
-      const request = context.req.raw;
-      const leave = followSignal(request.signal);
-      let tenant: string | undefined;
-      let response: Response;
-      try {
-        const owner = route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
-        tenant = owner.name;
-        const body = schema ? await readBody(request, schema, limits) : undefined;
-        if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
-        const exchange: Exchange = {
-          ...{ id, request, backend, jobs, limits, metrics, names },
-          tenant: owner,
-          signal: leave.signal,
-          slotPath: options.slotPath,
-          param: name => context.req.param(name) ?? '',
-          query: name => context.req.query(name),
-          resolveModel(name) {
-            if (name != null && !names.includes(name)) throw modelNotFound(name, names);
-            return name ?? names[0];
-          },
-          json: (value, status = 200) =>
-            new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
-          stream: events =>
-            sseResponse(events, {
-              heartbeatMs,
-              heartbeat: route.isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
-              formatError(error) {
-                const shown = asError(error);
-                if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
-                return formatEvent(route.isAnthropic ? anthropicError(shown) : openaiError(shown), 'error');
-              },
-              onLeave: () => leave.abort(),
-            }),
-        };
-        response = await route.handle(exchange, body);
-      } catch (error) {
-        response = errorResponse(asError(error), route.isAnthropic, id);
-      }
-      response.headers.set('x-request-id', id);
-      if (route.isAnthropic) response.headers.set('request-id', id);
-      if (options.logRequests)
-        logger?.info(
-          {
-            ...{ id, tenant, method: route.method, path: route.path, status: response.status },
-            ms: Math.round(performance.now() - started),
-          },
-          'request',
-        );
-      return response;
-    };
-  };
-
-  for (const route of routes) app.on(route.method.toUpperCase(), route.path, handle(route));
-  app.get('/openapi.json', handle({ ...openApiRoute, handle: ({ json }) => json(openApi) }));
+  // A key is proof enough: a page has none.
+  if (!keyring.isRequired) checkHosts(app, pages);
+  refusePreflights(app, pages, logger);
+  app.use(
+    cors({
+      origin: pages.origins,
+      allowMethods: ['GET', 'POST'],
+      exposeHeaders: ['x-request-id', 'retry-after'],
+      maxAge: 600,
+    }),
+  );
+  for (const route of routes) app.on(route.method.toUpperCase(), route.path, handle(route, authorize));
+  app.get('/openapi.json', handle({ ...openApiRoute, handle: ({ json }) => json(openApi) }, authorize));
   app.notFound(({ req }) => {
     const file = req.method === 'GET' || req.method === 'HEAD' ? options.web?.respond(req.raw) : undefined;
     if (file) return file;
@@ -153,17 +102,53 @@ export function createApp(options: AppOptions): App {
       headers: { 'content-type': 'application/json', ...(known.length > 0 && { allow: known.join(', ') }) },
     });
   });
-  return { fetch: request => app.fetch(request), jobs };
+
+  const operators = new Hono();
+  checkHosts(operators, pages);
+  for (const route of routes.filter(({ isForOperators }) => isForOperators))
+    operators.get(
+      route.path,
+      handle(route, () => OPERATOR),
+    );
+  return {
+    fetch: request => app.fetch(request),
+    fetchForOperators: request => operators.fetch(request),
+    jobs,
+  };
 }
 
-/**
- * Aborts with the signal, or earlier. A function of its own, so that the listener does not hold the request: Node keeps the
- * signal until the request is collected, which would then never be.
- */
-function followSignal(signal: AbortSignal): AbortController {
-  const follower = new AbortController();
-  signal.addEventListener('abort', () => follower.abort());
-  return follower;
+/** Refuses requests to names that are not the server's. */
+function checkHosts(app: Hono, pages: PageRules): void {
+  app.use(({ req }, next) => {
+    try {
+      pages.checkHost(req.raw);
+    } catch (error) {
+      return Promise.resolve(errorResponse(toApiError(error)));
+    }
+    return next();
+  });
+}
+
+/** Origins whose refusal is logged. */
+const MAX_LOGGED_ORIGINS = 16;
+
+/** Refuses the preflights of pages that may not ask. Their users can read why in the log only. */
+function refusePreflights(app: Hono, pages: PageRules, logger?: Logger): void {
+  const logged = new Set<string>();
+  app.options('*', ({ req }, next) => {
+    try {
+      pages.checkOrigin(req.raw);
+    } catch (error) {
+      const shown = toApiError(error);
+      const origin = req.header('origin') ?? '';
+      if (!logged.has(origin) && logged.size < MAX_LOGGED_ORIGINS) {
+        logged.add(origin);
+        logger?.warn({ origin }, shown.message);
+      }
+      return Promise.resolve(errorResponse(shown));
+    }
+    return next();
+  });
 }
 
 /** Clients often have a base URL without its /v1, or with two. */

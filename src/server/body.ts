@@ -1,11 +1,19 @@
 /** Reading a request's body: bounded, and harmless once it is parsed. */
 import type { z } from 'zod';
-import { ApiError, bodyTooLarge, invalidRequest } from './errors.ts';
+import { ApiError, bodyTooLarge, invalidRequest, notJson } from './errors.ts';
 import type { Limits } from './limits.ts';
 
-/** Reads and checks a JSON body. Unknown fields are dropped; a wrong one is a 400 that names it. */
+const JSON_TYPE = /^application\/([\w.+-]+\+)?json\s*(;|$)/i;
+
+/**
+ * Reads and checks a JSON body. Unknown fields are dropped; a wrong one is a 400 that names it. Other types are refused: a
+ * web page may send those to any server without asking it first.
+ */
 export async function readBody<T>(request: Request, schema: z.ZodType<T>, limits: Limits): Promise<T> {
-  const value = parseJson(await readText(request, limits.body), limits);
+  const text = await readText(request, limits.body);
+  const type = request.headers.get('content-type') ?? '';
+  if (text !== '' && !JSON_TYPE.test(type)) throw notJson(type);
+  const value = parseJson(text, limits);
   const { success, data, error } = schema.safeParse(value);
   if (success) return data;
   const { message, path } = error.issues[0];

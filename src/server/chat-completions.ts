@@ -23,7 +23,7 @@ export const chatCompletions: Route<ChatRequest> = {
   schema: chatSchema,
   streams: true,
   async handle(exchange, request) {
-    const { limits, jobs, tenant, signal, id } = exchange;
+    const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
     const model = exchange.resolveModel(request.model);
     const choices = request.n ?? 1;
     const messages = request.messages.map(toMessage);
@@ -31,7 +31,7 @@ export const chatCompletions: Route<ChatRequest> = {
     const slot = requestedSlot(request, choices);
     const prefill = request.stream && request.return_progress ? createProgressChannel() : undefined;
     const events = jobs.run<AnswerDelta>({
-      ...{ tenant, signal, choices },
+      ...{ tenant, signal, choices, onAnswer },
       promptLength: JSON.stringify(messages).length,
       open: (service, index, stop) =>
         service.answer(messages, {

@@ -23,7 +23,7 @@ export const completions: Route<CompletionRequest> = {
   schema: completionSchema,
   streams: true,
   async handle(exchange, request) {
-    const { limits, jobs, tenant, signal, id } = exchange;
+    const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
     checkRequest(request);
     const model = exchange.resolveModel(request.model);
     const prompts = promptsOf(request.prompt);
@@ -38,7 +38,7 @@ export const completions: Route<CompletionRequest> = {
       parseSpecialTokens: true,
     };
     const events = jobs.run<Token>({
-      ...{ tenant, signal, choices },
+      ...{ tenant, signal, choices, onAnswer },
       promptLength: prompts.reduce((sum, prompt) => sum + prompt.length, 0) * perPrompt,
       open: (service, index, stop) =>
         service.generate(prompts[Math.floor(index / perPrompt)], {

@@ -1,7 +1,16 @@
 /** Errors in the shapes that OpenAI's and Anthropic's clients expect. */
 
 import { closestName } from '../closest-name.ts';
-import { CapacityError, DeviceError, FormatError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
+import {
+  CapacityError,
+  ContextError,
+  DeviceError,
+  FormatError,
+  InputError,
+  KvasirError,
+  UnsupportedError,
+} from '../errors.ts';
+import { withFieldNames } from './field-names.ts';
 
 interface ApiErrorOptions {
   code?: string;
@@ -41,6 +50,14 @@ export const invalidKey = (isMissing: boolean): ApiError =>
     { code: 'invalid_api_key' },
   );
 
+export const operatorsOnly = (): ApiError =>
+  new ApiError(
+    403,
+    'This is for operators: it shows what all tenants do. Use the port of --operator-port, or a key of a tenant with ' +
+      '"operator": true in the file of --api-keys.',
+    { code: 'operators_only' },
+  );
+
 export function modelNotFound(model: string, names: readonly string[]): ApiError {
   const suggestion = closestName(model, names);
   const message =
@@ -53,36 +70,71 @@ export function modelNotFound(model: string, names: readonly string[]): ApiError
 export const bodyTooLarge = (max: number): ApiError =>
   new ApiError(413, `The body is larger than ${max} bytes, the limit of this server.`, { code: 'request_too_large' });
 
+export const notJson = (type: string): ApiError =>
+  new ApiError(
+    415,
+    `The body is ${type.slice(0, 100) || 'of no type'}. Send JSON with "content-type: application/json".`,
+    {
+      code: 'unsupported_media_type',
+    },
+  );
+
 export const tooManyRequests = (message: string, retryAfter: number): ApiError =>
   new ApiError(429, message, { code: 'rate_limit_exceeded', retryAfter });
 
 export const unavailable = (message: string, retryAfter: number): ApiError =>
   new ApiError(503, message, { code: 'service_unavailable', retryAfter });
 
+/**
+ * Not 408 or 504, which clients take for a fault of the network: they would send the request again, which takes as long.
+ * No client repeats what got a 400.
+ */
 export const timedOut = (ms: number): ApiError =>
-  new ApiError(408, `The request took longer than ${ms / 1000} s, the limit of this server.`, {
-    code: 'request_timeout',
-  });
+  new ApiError(
+    400,
+    `The request took longer than ${ms / 1000} s, the limit of this server. ` +
+      'Ask for fewer tokens, shorten the prompt, or start the server with a longer --request-timeout.',
+    { code: 'request_timeout' },
+  );
+
+/** Whom an error is shown. */
+export interface ErrorAudience {
+  /** Max tokens per sequence. */
+  context?: number;
+  isAnthropic?: boolean;
+}
 
 /** The client has left: nobody reads this one. 499 is nginx's status for it in logs. */
 export const clientLeft = (): ApiError => new ApiError(499, 'The client closed the connection.');
 
-/** Any error as one that a client may see. What is not meant for clients is a 500 without details. */
-export function toApiError(error: unknown, context?: number): ApiError {
+/** Seconds until what others use may be free again. */
+const CAPACITY_SECONDS = 5;
+
+/** Any error as one that a client may see, in the words of its API. What is not meant for clients is a 500 without details. */
+export function toApiError(error: unknown, { context, isAnthropic }: ErrorAudience = {}): ApiError {
   if (error instanceof ApiError) return error;
-  if (error instanceof CapacityError) {
+  if (error instanceof ContextError) {
     // Clients look for the beginning of OpenAI's message.
     const prefix = context === undefined ? '' : `This model's maximum context length is ${context} tokens. `;
-    return new ApiError(400, prefix + error.message, {
+    return new ApiError(400, prefix + withFieldNames(error.message, isAnthropic).message, {
       code: 'context_length_exceeded',
       param: 'messages',
       cause: error,
     });
   }
+  // Memory of the device or a disk: not a fault of the request.
+  if (error instanceof CapacityError)
+    return new ApiError(503, withFieldNames(error.message, isAnthropic).message, {
+      code: 'insufficient_capacity',
+      retryAfter: CAPACITY_SECONDS,
+      cause: error,
+    });
   if (error instanceof DeviceError)
     return new ApiError(503, error.message, { code: 'engine_failed', retryAfter: 5, cause: error });
-  if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError)
-    return new ApiError(400, error.message, { cause: error });
+  if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError) {
+    const { message, param } = withFieldNames(error.message, isAnthropic);
+    return new ApiError(400, message, { param, cause: error });
+  }
   if (error instanceof KvasirError) return new ApiError(500, error.message, { code: 'internal_error', cause: error });
   return new ApiError(500, 'Internal error. The log of the server has the details.', {
     code: 'internal_error',
@@ -92,7 +144,7 @@ export function toApiError(error: unknown, context?: number): ApiError {
 
 const OPENAI_TYPES: Record<number, string> = {
   401: 'authentication_error',
-  408: 'timeout',
+  403: 'permission_error',
   429: 'rate_limit_error',
   500: 'server_error',
   503: 'server_error',
@@ -105,8 +157,8 @@ export function openaiError({ status, message, code, param }: ApiError): object 
 
 const ANTHROPIC_TYPES: Record<number, string> = {
   401: 'authentication_error',
+  403: 'permission_error',
   404: 'not_found_error',
-  408: 'timeout_error',
   413: 'request_too_large',
   429: 'rate_limit_error',
   500: 'api_error',

@@ -6,7 +6,7 @@ import type { ModelService } from '../worker/service.ts';
 import type { Backend } from './backend.ts';
 import { clientLeft, timedOut, tooManyRequests, unavailable } from './errors.ts';
 import type { Limits } from './limits.ts';
-import type { Metrics } from './metrics.ts';
+import type { AnswerCounts, Metrics } from './metrics.ts';
 import type { Tenant } from './tenants.ts';
 
 /** A part of one of the answers, or its end. */
@@ -24,6 +24,8 @@ export interface Job<T> {
   open(service: ModelService, index: number, signal: AbortSignal): Stream<T>;
   /** Tokens in a part. */
   countTokens(value: T): number;
+  /** Told of each answer that has ended. */
+  onAnswer?(counts: AnswerCounts): void;
 }
 
 export interface Jobs {
@@ -151,8 +153,10 @@ export function createJobs(backend: Backend, limits: Limits, metrics: Metrics, l
         await Promise.allSettled(streams.map(stream => stream.return()));
         for (const { partial } of streams) {
           const { usage, finish, qualityLoss } = partial;
-          const { promptTokens: prompt, reusedTokens: reused, completionTokens: generated } = usage;
-          metrics.countAnswer({ prompt, reused, generated, finish });
+          const { reusedTokens: reused, prefilledTokens, completionTokens: generated } = usage;
+          const counts = { prompt: reused + prefilledTokens, reused, generated, finish };
+          metrics.countAnswer(counts);
+          job.onAnswer?.(counts);
           if (qualityLoss) logger?.warn(qualityLoss, describeLoss(qualityLoss));
         }
         metrics.requestLatency.observe(since(started));

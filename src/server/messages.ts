@@ -21,11 +21,11 @@ export const messages: Route<MessagesRequest> = {
   streams: true,
   isAnthropic: true,
   async handle(exchange, request) {
-    const { limits, jobs, tenant, signal, id } = exchange;
+    const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
     const events = jobs.run<AnswerDelta>({
-      ...{ tenant, signal, choices: 1 },
+      ...{ tenant, signal, choices: 1, onAnswer },
       promptLength: JSON.stringify(messages).length,
       open: (service, _, stop) =>
         service.answer(messages, {

@@ -13,7 +13,16 @@ export interface Metrics {
   readonly interTokenLatency: Histogram;
   readonly requestLatency: Histogram;
   /** Counts an answer that has ended. */
-  countAnswer(answer: { prompt: number; reused: number; generated: number; finish: Finish }): void;
+  countAnswer(answer: AnswerCounts): void;
+}
+
+/** The tokens of an answer that has ended. */
+export interface AnswerCounts {
+  /** Tokens of the prompt that were read or found in the cache: all, unless it was cancelled before. */
+  prompt: number;
+  reused: number;
+  generated: number;
+  finish: Finish;
 }
 
 const SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160];

@@ -3,7 +3,7 @@ import type { z } from 'zod';
 import type { Backend } from './backend.ts';
 import type { Jobs } from './jobs.ts';
 import type { Limits } from './limits.ts';
-import type { Metrics } from './metrics.ts';
+import type { AnswerCounts, Metrics } from './metrics.ts';
 import type { Tenant } from './tenants.ts';
 
 /** A request that is being answered. */
@@ -24,11 +24,13 @@ export interface Exchange {
   /** A part of the path, such as `:id`, or a parameter of the query. */
   param(name: string): string;
   query(name: string): string | undefined;
-  /** The name under which the model answers; a 404 if it is not served. */
+  /** The name under which the model answers. Any other name gets the same model, or a 404 if names are strict. */
   resolveModel(name: string | null | undefined): string;
   json(body: object, status?: number): Response;
   /** Streams events that are formatted already. */
   stream(events: AsyncGenerator<string, void, void>): Promise<Response>;
+  /** Told of each answer that has ended, for the log. */
+  onAnswer(counts: AnswerCounts): void;
 }
 
 export interface Route<T = unknown> {
@@ -39,6 +41,8 @@ export interface Route<T = unknown> {
   schema?: (limits: Limits) => z.ZodType<T>;
   /** Needs no key. */
   isPublic?: boolean;
+  /** Also served on the port for operators, without a key. */
+  isForOperators?: boolean;
   /** May answer with events. */
   streams?: boolean;
   /** Errors in Anthropic's shape. */

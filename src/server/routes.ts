@@ -1,7 +1,7 @@
 /** The table of routes. */
 import { chatCompletions } from './chat-completions.ts';
 import { completions } from './completions.ts';
-import { health, metricsRoute, ready } from './health.ts';
+import { health, live, metricsRoute, ready } from './health.ts';
 import { countTokens, messages } from './messages.ts';
 import { model, models } from './models.ts';
 import type { Route } from './route.ts';
@@ -20,6 +20,7 @@ export const routes: readonly Route[] = [
   detokenize,
   slots,
   slot,
+  live,
   health,
   ready,
   status,

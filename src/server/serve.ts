@@ -2,7 +2,7 @@
 import type { Server } from 'node:http';
 import { serve } from '@hono/node-server';
 import { InputError } from '../errors.ts';
-import type { App } from './app.ts';
+import type { Jobs } from './jobs.ts';
 
 export interface ListenOptions {
   host: string;
@@ -22,7 +22,13 @@ export interface HttpServer {
 
 const MAX_HEADER_BYTES = 16 * 1024;
 
-export async function listen(app: App, { host, port, requestMs }: ListenOptions): Promise<HttpServer> {
+/** What listens: `jobs` are drained or cancelled before it ends. */
+export interface Listener {
+  fetch(request: Request): Response | Promise<Response>;
+  jobs?: Pick<Jobs, 'drain' | 'abort'>;
+}
+
+export async function listen(app: Listener, { host, port, requestMs }: ListenOptions): Promise<HttpServer> {
   const server = await new Promise<Server>((resolve, reject) => {
     const started = serve(
       {
@@ -54,7 +60,7 @@ export async function listen(app: App, { host, port, requestMs }: ListenOptions)
   return {
     url: `http://${host.includes(':') ? `[${host}]` : host}:${bound}`,
     async drain() {
-      const ended = app.jobs.drain();
+      const ended = app.jobs?.drain();
       const closed = close();
       await ended;
       // Answers are written out before their connections are closed.
@@ -63,7 +69,7 @@ export async function listen(app: App, { host, port, requestMs }: ListenOptions)
       await closed;
     },
     async stop() {
-      app.jobs.abort();
+      app.jobs?.abort();
       const closed = close();
       server.closeAllConnections();
       await closed;

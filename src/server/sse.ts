@@ -9,6 +9,8 @@ export interface SseOptions {
   formatError: (error: unknown) => string;
   /** Called if the client leaves before the end. */
   onLeave: () => void;
+  /** Called when the last event has been sent or the client has left, and nothing runs any more. */
+  onEnd: () => void;
 }
 
 export const COMMENT_HEARTBEAT = ': heartbeat\n\n';
@@ -29,7 +31,7 @@ const HEADERS = {
  */
 export async function sseResponse(
   events: AsyncGenerator<string, void, void>,
-  { heartbeatMs, heartbeat, formatError, onLeave }: SseOptions,
+  { heartbeatMs, heartbeat, formatError, onLeave, onEnd }: SseOptions,
 ): Promise<Response> {
   /** The next event, or undefined when it is time for a heartbeat. */
   const nextOrHeartbeat = async (): Promise<IteratorResult<string, void> | undefined> => {
@@ -59,18 +61,23 @@ export async function sseResponse(
         const next = isFirst ? ready : await nextOrHeartbeat();
         isFirst = false;
         ready = undefined;
-        if (next?.done) return controller.close();
+        if (next?.done) {
+          controller.close();
+          return onEnd();
+        }
         if (next) ask();
         controller.enqueue(encoder.encode(next ? next.value : heartbeat));
       } catch (error) {
         controller.enqueue(encoder.encode(formatError(error)));
         controller.close();
+        onEnd();
       }
     },
     async cancel() {
       onLeave();
       await pending.catch(() => {});
       await events.return();
+      onEnd();
     },
   });
   return new Response(body, { headers: HEADERS });

@@ -4,11 +4,13 @@ import type { Route } from './route.ts';
 export const status: Route = {
   method: 'get',
   path: '/status',
-  summary: 'The model, its device and codec, the bytes of its cache, and what runs.',
-  async handle({ backend, jobs, names, json }) {
+  summary: 'The model, its device and codec; for operators also the bytes of its cache, and what runs.',
+  isForOperators: true,
+  async handle({ backend, jobs, names, tenant, json }) {
     const state = jobs.isDraining ? 'draining' : backend.state;
     const { info, reason, service } = backend;
-    const stats = state === 'ready' ? await service?.stats() : undefined;
+    // Of all tenants together.
+    const stats = state === 'ready' && tenant.operator ? await service?.stats() : undefined;
     return json({
       status: state,
       ...(reason && { reason }),

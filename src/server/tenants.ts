@@ -11,6 +11,8 @@ export interface Tenant {
   readonly maxRequests?: number;
   /** Max tokens in prompts that wait for their first token. */
   readonly maxQueuedTokens?: number;
+  /** May see what all tenants do. Default: only if there are no others. */
+  readonly operator?: boolean;
 }
 
 export interface TenantConfig extends Tenant {
@@ -19,6 +21,9 @@ export interface TenantConfig extends Tenant {
 
 /** Everybody, if no tenants are configured. */
 export const DEFAULT_TENANT: Tenant = { name: 'default' };
+
+/** Who asks on the port for operators. */
+export const OPERATOR: Tenant = { name: 'operator', operator: true };
 
 const MIN_KEY_LENGTH = 8;
 
@@ -31,6 +36,7 @@ const fileSchema = z.strictObject({
         keys: z.array(z.string().min(MIN_KEY_LENGTH)).min(1),
         maxRequests: count,
         maxQueuedTokens: count,
+        operator: z.boolean().optional(),
       }),
     )
     .min(1),
@@ -62,7 +68,10 @@ export interface Keyring {
 const digest = (key: string): Buffer => createHash('sha256').update(key).digest();
 
 export function createKeyring(tenants: readonly TenantConfig[]): Keyring {
-  const known = tenants.flatMap(({ keys, ...tenant }) => keys.map(key => ({ hash: digest(key), tenant })));
+  const isOnly = tenants.length === 1;
+  const known = tenants.flatMap(({ keys, ...tenant }) =>
+    keys.map(key => ({ hash: digest(key), tenant: { ...tenant, operator: tenant.operator ?? isOnly } })),
+  );
   const seen = new Set<string>();
   for (const key of tenants.flatMap(({ keys }) => keys)) {
     if (key.length < MIN_KEY_LENGTH)
@@ -73,7 +82,7 @@ export function createKeyring(tenants: readonly TenantConfig[]): Keyring {
   return {
     isRequired: known.length > 0,
     tenantOf(key) {
-      if (known.length === 0) return DEFAULT_TENANT;
+      if (known.length === 0) return { ...DEFAULT_TENANT, operator: true };
       if (!key) throw invalidKey(true);
       const hash = digest(key);
       // All keys are compared, each in constant time: the time says nothing about them.

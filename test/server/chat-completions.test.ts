@@ -174,14 +174,6 @@ describe('errors', () => {
     expect(await errorOf({ ...long, stream: true })).toMatchObject(expected);
   });
 
-  it('list the names of the model', async () => {
-    expect(await errorOf({ model: 'gpt-4', messages })).toMatchObject({
-      status: 404,
-      code: 'model_not_found',
-      message: expect.stringContaining('"tiny", "alias", "tiny.gguf"'),
-    });
-  });
-
   it('say that only text is supported', async () => {
     const image = [{ type: 'image_url', image_url: { url: 'data:' } }];
     expect(await errorOf({ messages: [{ role: 'user', content: image }] })).toMatchObject({

@@ -34,7 +34,9 @@ async function serve(args: string[] = [], env: Record<string, string> = {}) {
       });
     child.once('exit', () => reject(new Error(printed)));
   });
-  const post = (path: string, body: object) => fetch(url + path, { method: 'POST', body: JSON.stringify(body) });
+  const headers = { 'content-type': 'application/json' };
+  const post = (path: string, body: object) =>
+    fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) });
   return { child, url, post, printed: () => printed };
 }
 
@@ -47,6 +49,8 @@ describe('kvasir serve', () => {
     expect(printed()).toMatch(/as a, b, .*\.gguf/);
     expect(printed()).toMatch(/cache: balanced: tq4, \d\.\d+ bits per value/);
     expect(printed()).toMatch(/sequences of 1,024 tokens/);
+    // Of the engine's process, in the log: there is no terminal.
+    expect(printed()).toMatch(/"msg":"loading \d+%/);
     expect(url).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
     const running = await post(CHAT, { ...question, max_tokens: 600, stream: true });
     child.kill('SIGTERM');
@@ -59,24 +63,26 @@ describe('kvasir serve', () => {
     const quiet = await serve(['--log-requests', '--log-level', 'trace'], { KVASIR_LOG_PROMPTS: '0', KVASIR_CORS: '' });
     await (await quiet.post(CHAT, { messages: user('a secret'), ...greedy(2) })).text();
     await (await quiet.post(CHAT, { messages: user('a secret'), n: 'secret' })).text();
-    expect(quiet.printed()).toContain('"status":200');
+    expect(quiet.printed()).toMatch(/"status":200.*"promptTokens":\d+,"cachedTokens":0,"tokens":2/);
     expect(quiet.printed()).not.toContain('secret');
   });
 
   const children = (pid: number) => `/proc/${pid}/task/${pid}/children`;
   const engineOf = ({ pid }: ChildProcess) => Number(readFileSync(children(pid!), 'utf8').trim().split(' ')[0]);
   it.skipIf(!existsSync(children(process.pid)))('survives kill -9 of its engine', async () => {
-    const { child, url, post } = await serve();
+    const { child, url, post, printed } = await serve();
     const before = (await (await post(CHAT, question)).json()) as Json;
     const running = await post(CHAT, { ...question, max_tokens: 1900, stream: true });
     process.kill(engineOf(child), 'SIGKILL');
     expect(await running.text()).toContain('event: error');
-    expect((await fetch(`${url}/health`)).status).toBe(200);
+    expect((await fetch(`${url}/live`)).status).toBe(200);
+    expect((await fetch(`${url}/health`)).status).toBe(503);
     expect((await post(CHAT, question)).status).toBe(503);
     while ((await fetch(`${url}/ready`)).status !== 200) await new Promise(resolve => setTimeout(resolve, 100));
     const after = (await (await post(CHAT, question)).json()) as Json;
     expect(after.choices).toEqual(before.choices);
     expect(await (await fetch(`${url}/metrics`)).text()).toMatch(/kvasir_engine_restarts_total\{.*\} 1/);
+    expect(printed()).toMatch(/engine restarting[\s\S]*engine ready again/);
   });
 
   // `npm test` has an engine that hangs in test/engine-process.test.ts, and a server whose engine restarts above.

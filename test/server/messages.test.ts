@@ -141,10 +141,6 @@ it("has errors in Anthropic's shape", async () => {
     type: 'error',
     error: { type: 'invalid_request_error', message: expect.stringContaining('max_tokens') },
   });
-  expect(await errorOf({ ...request, model: 'claude' })).toMatchObject({
-    status: 404,
-    error: { type: 'not_found_error' },
-  });
   const image = [{ type: 'image', source: {} }];
   expect(await errorOf({ ...request, messages: [{ role: 'user', content: image }] })).toMatchObject({ status: 400 });
   expect(await errorOf({ ...request, messages: user('x'.repeat(3000)) })).toMatchObject({

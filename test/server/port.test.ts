@@ -14,7 +14,12 @@ const server = await open();
 afterAll(() => server.stop());
 
 const post = (to: HttpServer, path: string, body: unknown, signal?: AbortSignal) =>
-  fetch(to.url + path, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body), signal });
+  fetch(to.url + path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: typeof body === 'string' ? body : JSON.stringify(body),
+    signal,
+  });
 
 /** Waits until nothing runs, and returns what is held besides pages that can be evicted. */
 async function heldBytes(): Promise<number> {
@@ -59,7 +64,8 @@ async function openSocket(text: string): Promise<Socket> {
   return socket;
 }
 
-const head = (length: number) => `POST ${CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: ${length}\r\n\r\n`;
+const head = (length: number) =>
+  `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${length}\r\n\r\n`;
 
 describe('a hostile client', () => {
   it('that announces 100 MB is refused before it sends them', async () => {
@@ -71,7 +77,7 @@ describe('a hostile client', () => {
 
   it('that sends 100 MB without a length is cut off', async () => {
     const chunk = `100000\r\n${'x'.repeat(2 ** 20)}\r\n`;
-    const socket = await openSocket(`POST ${CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n`);
+    const socket = await openSocket(`POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n`);
     // The answer may be lost when the connection is reset.
     socket.resume();
     const closed = new Promise<void>(resolve => socket.once('close', () => resolve()));
@@ -83,7 +89,7 @@ describe('a hostile client', () => {
   });
 
   it('with large headers is refused', async () => {
-    const socket = await openSocket(`GET /health HTTP/1.1\r\nhost: x\r\na: ${'x'.repeat(20_000)}\r\n\r\n`);
+    const socket = await openSocket(`GET /health HTTP/1.1\r\nhost: localhost\r\na: ${'x'.repeat(20_000)}\r\n\r\n`);
     const [answer] = await once(socket, 'data');
     expect(String(answer)).toMatch(/^HTTP\/1.1 431 /);
   });
@@ -181,8 +187,14 @@ describe('the end', () => {
     const draining = await open(app);
     const running = await post(draining, CHAT, { ...question, stream: true, max_tokens: 300 });
     const ended = draining.drain();
-    expect((await app.fetch(new Request('http://x/ready'))).status).toBe(503);
-    const refused = await app.fetch(new Request(`http://x${CHAT}`, { method: 'POST', body: JSON.stringify(question) }));
+    expect((await app.fetch(new Request('http://localhost/ready'))).status).toBe(503);
+    const refused = await app.fetch(
+      new Request(`http://localhost${CHAT}`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(question),
+      }),
+    );
     expect(refused.status).toBe(503);
     await expect(post(draining, '/health', '')).rejects.toThrow();
     expect(await running.text()).toContain('[DONE]');

@@ -77,12 +77,14 @@ describe('/slots', () => {
 });
 
 describe('probes', () => {
-  it('tell a process that lives from one that answers', async () => {
+  it('tell a process that lives from one that answers; /health waits for the model', async () => {
     const backend: { -readonly [key in keyof Backend]: Backend[key] } = { state: 'loading', restarts: 0 };
     const { ask, json } = await openServer({ backend }, service);
     for (const state of ['loading', 'restarting', 'failed'] as const) {
       Object.assign(backend, { state, reason: 'the device is lost' });
-      expect((await ask('/health')).status).toBe(200);
+      expect((await ask('/live')).status).toBe(200);
+      expect((await ask('/health')).status).toBe(503);
+      expect(await json('/health')).toEqual({ status: state });
       expect((await ask('/ready')).status).toBe(503);
       expect(await json('/ready')).toMatchObject({ status: state, reason: 'the device is lost' });
       const refused = await ask('/v1/chat/completions', { messages: user('Hi') });
@@ -92,6 +94,7 @@ describe('probes', () => {
     }
     Object.assign(backend, { state: 'ready', service, reason: undefined });
     expect((await ask('/ready')).status).toBe(200);
+    expect(await json('/health')).toEqual({ status: 'ok' });
   });
 });
 
@@ -120,6 +123,33 @@ describe('/metrics', () => {
     expect(metric('vllm:prefix_cache_hits_total')).toBeGreaterThan(200);
     expect(text).toMatch(/vllm:request_success_total\{.*finished_reason="length".*\} 2/);
     expect(text).toContain('model_name="tiny"');
+  });
+});
+
+describe('the metrics of a prompt that was cancelled', () => {
+  it('count what was read, not what was sent', async () => {
+    const { ask, app } = await openServer({}, service);
+    const leave = new AbortController();
+    const body = JSON.stringify({
+      messages: user('x'.repeat(1900)),
+      stream: true,
+      return_progress: true,
+      ...greedy(50),
+    });
+    const headers = { 'content-type': 'application/json' };
+    const request = new Request('http://localhost/v1/chat/completions', {
+      ...{ method: 'POST', headers, body, signal: leave.signal },
+    });
+    // The first event is the progress of the first chunk.
+    const reader = (await app.fetch(request)).body!.getReader();
+    const first = new TextDecoder().decode((await reader.read()).value);
+    const { processed, total } = JSON.parse(first.slice('data: '.length)).prompt_progress;
+    expect(processed).toBeLessThan(total);
+    await reader.cancel();
+    const text = await (await ask('/metrics')).text();
+    const counted = Number(text.match(/^vllm:prompt_tokens_total\{.*\} (.*)$/m)?.[1]);
+    expect(counted).toBeGreaterThanOrEqual(processed);
+    expect(counted).toBeLessThan(total);
   });
 });
 

@@ -26,8 +26,9 @@ const { app } = await openServer({}, service);
 const server = await listen(app, { host: '127.0.0.1', port: 0, requestMs: 600_000 });
 afterAll(() => server.stop());
 
+const JSON_HEADERS = { 'content-type': 'application/json' };
 const post = (url: string, path: string, body: unknown, signal?: AbortSignal) =>
-  fetch(url + path, { method: 'POST', body: JSON.stringify(body), signal });
+  fetch(url + path, { method: 'POST', headers: JSON_HEADERS, body: JSON.stringify(body), signal });
 const question = { messages: user('Who was Kvasir?'), ...greedy(24) };
 const ask = async (url = server.url): Promise<string> =>
   ((await (await post(url, CHAT, question)).json()) as Json).choices[0].message.content;
@@ -59,7 +60,9 @@ async function leave({ below }: Random): Promise<void> {
     const closed = new Promise(resolve => socket.once('close', resolve));
     socket.on('error', () => {});
     const sent = below(text.length + 1);
-    socket.write(`POST ${path} HTTP/1.1\r\nhost: x\r\ncontent-length: ${text.length}\r\n\r\n${text.slice(0, sent)}`);
+    socket.write(
+      `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${text.length}\r\n\r\n${text.slice(0, sent)}`,
+    );
     await wait(below(10));
     socket.destroy();
     await closed;

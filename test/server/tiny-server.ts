@@ -36,7 +36,7 @@ export async function openServer(options: Partial<AppOptions> = {}, service?: Mo
     app.fetch(
       new Request(`http://localhost${path}`, {
         ...(body !== undefined && { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) }),
-        headers,
+        headers: { 'content-type': 'application/json', ...headers },
       }),
     );
   return { app, service: used, ask, json: async (...request) => (await ask(...request)).json() };

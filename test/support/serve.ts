@@ -34,9 +34,7 @@ export async function startServer(model: string, ...options: string[]): Promise<
       });
     child.once('exit', status => reject(new Error(`kvasir serve ended with ${status}: ${printed}`)));
   });
-  const apiKey = options[options.indexOf('--api-key') + 1];
-  const isReady = async () => (await fetch(`${url}/ready`, { headers: { authorization: `Bearer ${apiKey}` } })).ok;
-  while (!(await isReady())) await delay(50);
+  while (!(await fetch(`${url}/health`)).ok) await delay(50);
   return { pid: child.pid!, url, port: Number(new URL(url).port), kill: () => kill(child) };
 }
 

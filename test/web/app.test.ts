@@ -152,6 +152,43 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
     await visit.context.close();
   });
 
+  itAll('a conversation that is deleted while it answers leaves nothing behind', async () => {
+    const visit = await app.visit(DESKTOP);
+    const { page, tabTo, answer } = visit;
+    const storedSessions = () =>
+      page.evaluate(async () => {
+        const root = await navigator.storage.getDirectory();
+        const folder = await root.getDirectoryHandle('kvasir', { create: true });
+        const sessions = await folder.getDirectoryHandle('sessions', { create: true });
+        const names = [];
+        for await (const name of (sessions as unknown as { keys(): AsyncIterable<string> }).keys()) names.push(name);
+        return names;
+      });
+    const ask = async (question: string) => {
+      await page.locator('#composer').focus();
+      await page.keyboard.type(question);
+      await page.keyboard.press('Enter');
+    };
+    await page.locator('.badge-name').waitFor();
+    await tabTo(/^This server/);
+    await page.keyboard.press('ArrowDown');
+    await page.locator('.codecs').waitFor();
+    await page.locator('.badge-name').waitFor();
+    await ask('Tell me a long story about a lost teapot.');
+    await page.waitForFunction(() => (document.querySelector('.answer .markdown')?.textContent ?? '').length > 20);
+    page.once('dialog', dialog => dialog.accept());
+    await tabTo(/^Delete (?!all)/);
+    await page.keyboard.press('Enter');
+    await page.locator('.conversation').first().waitFor({ state: 'detached' });
+    // The next conversation is saved after everything that the first one may have started.
+    await ask('What is the door code of the old mill?');
+    await answer(1);
+    await expect.poll(async () => (await storedSessions()).length).toBe(1);
+    const [kept] = await storedSessions();
+    expect(kept).toContain(await page.evaluate(() => sessionStorage.getItem('kvasir.open')!));
+    await visit.context.close();
+  });
+
   itAll('loads a model by its address, keeps it, and deletes it', async () => {
     const visit = await app.visit(DESKTOP);
     const { page, tabTo, answer } = visit;

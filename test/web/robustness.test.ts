@@ -16,7 +16,7 @@ describe.skipIf(noChromium)(noChromium ? `the web app (skipped: ${noChromium})` 
   const tiny = join(folder, 'tiny.gguf');
   let app: OpenApp;
   beforeAll(async () => {
-    app = await openApp();
+    app = await openApp({ hosts: [LAN_HOST] });
   }, 120_000);
   beforeEach(() => writeFileSync(tiny, writeGguf(tinyModel({ headDim: 32, context: 1024 }))));
   afterAll(async () => {

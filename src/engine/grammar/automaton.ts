@@ -32,14 +32,28 @@ export interface State {
   readonly shape: string;
 }
 
-/** Limits that only hostile grammars reach. */
+/**
+ * Limits that only hostile grammars reach. Work is counted in steps of about 0.1 µs: all other answers wait meanwhile. A
+ * token may use what has been saved up, at most tens of milliseconds, and each token saves a little. With a vocabulary of
+ * 150,000 tokens, a token of a usual schema takes up to 16,000 steps when its state is first met, and none later; with 128
+ * tools up to 40,000.
+ */
 const MAX_PLACES = 4096;
-const MAX_WORK = 4_000_000;
+const MAX_WORK = 200_000;
+const WORK_PER_TOKEN = 40_000;
+/** Steps of a place in a state, of a new frame and of a new node. */
+const PLACE_WORK = 4;
+const FRAME_WORK = 8;
+const NODE_WORK = 8;
 /** States and masks that are kept; beyond that all are computed again when they are met. */
 const MAX_STATES = 1024;
 const MAX_MASKS = 128;
 
 export interface Automaton {
+  /** Steps of work so far. */
+  readonly work: number;
+  /** Why the grammar cannot be followed, once that was found. */
+  readonly refusal?: Error;
   readonly start: State;
   next(state: State, symbol: number): State | undefined;
   /** The tokens that may come next, as a bitmask. Do not change it. */
@@ -47,7 +61,20 @@ export interface Automaton {
 }
 
 export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Automaton {
-  const root = compileNodes(grammar, vocabulary.markers);
+  let work = 0;
+  let refusal: Error | undefined;
+  const refuse = (): never => {
+    refusal = tooComplex();
+    throw refusal;
+  };
+  /** Steps that may be taken before the next token. */
+  let budget = MAX_WORK;
+  const spend = (steps: number) => {
+    work += steps;
+    budget -= steps;
+    if (budget < 0) refuse();
+  };
+  const root = compileNodes(grammar, vocabulary.markers, () => spend(NODE_WORK));
   const frames = new Map<string, Frame>();
   const shapes = new Map<string, number>();
   const states = new Map<string, State>();
@@ -55,8 +82,6 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
   // Never reused: states that are still in use may have old ones.
   let frameCount = 0;
   let shapeCount = 0;
-  /** Steps since the last mask or symbol. */
-  let work = 0;
 
   const frameFor = (node: Node, times: number, parent?: Frame): Frame => {
     const key = `${node.id}.${times}.${parent?.id ?? ''}`;
@@ -65,6 +90,7 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
     const shapeKey = `${node.id}.${clampTimes(node, times, vocabulary.longest)}.${parent?.shape ?? ''}`;
     const shape = shapes.get(shapeKey) ?? shapeCount++;
     shapes.set(shapeKey, shape);
+    spend(FRAME_WORK);
     const frame = { id: frameCount++, shape, node, times, parent };
     frames.set(key, frame);
     return frame;
@@ -81,7 +107,9 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
       const key = `${node.id}.${times}.${frame?.id ?? ''}`;
       if (seen.has(key)) continue;
       seen.add(key);
-      if (seen.size > 4 * MAX_PLACES || ++work > MAX_WORK) throw tooComplex();
+      if (seen.size > 4 * MAX_PLACES) refuse();
+      spend(PLACE_WORK);
+      node.expand?.();
       if (node.edges.length > 0) places.set(`${node.id}.${frame?.id ?? ''}`, { node, frame });
       for (const skip of node.skips) open.push([skip, 0, frame]);
       if (node.isEnd) {
@@ -101,7 +129,8 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
           frameFor(node, max === Number.POSITIVE_INFINITY ? Math.min(times + 1, min) : times + 1, frame),
         ]);
     }
-    if (places.size > MAX_PLACES) throw tooComplex();
+    if (places.size > MAX_PLACES) refuse();
+    spend(PLACE_WORK * places.size);
     return intern(
       [...places.entries()].sort(([a], [b]) => (a < b ? -1 : 1)),
       isEnd,
@@ -132,10 +161,10 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
     const known = state.next[symbol];
     if (known !== undefined) return known ?? undefined;
     const places: Place[] = [];
-    work += state.places.length;
     // The symbols around this one that lead to the same places: most of a string's characters do.
     let [first, last] = [0, vocabulary.symbols - 1];
-    for (const { node, frame } of state.places)
+    for (const { node, frame } of state.places) {
+      spend(node.edges.length);
       for (const { low, high, to } of node.edges) {
         if (high < symbol) first = Math.max(first, high + 1);
         else if (low > symbol) last = Math.min(last, low - 1);
@@ -145,21 +174,25 @@ export function createAutomaton(grammar: Grammar, vocabulary: Vocabulary): Autom
           last = Math.min(last, high);
         }
       }
+    }
     const found = places.length === 0 ? null : close(places);
     state.next.fill(found, first, last + 1);
     return found ?? undefined;
   };
 
   return {
-    start: close([{ node: root }]),
-    next(state, symbol) {
-      work = 0;
-      return next(state, symbol);
+    get work() {
+      return work;
     },
+    get refusal() {
+      return refusal;
+    },
+    start: close([{ node: root }]),
+    next,
     mask(state) {
+      budget = Math.min(MAX_WORK, budget + WORK_PER_TOKEN);
       const known = masks.get(state.shape);
       if (known) return known;
-      work = 0;
       const mask = new Uint32Array(vocabulary.words);
       const { shape } = state;
       vocabulary.walk(state, next, mask);

@@ -1,8 +1,9 @@
-/** Grammars that a model's output must follow: compiled once, then one constraint per answer. */
+/** Grammars that a model's output must follow: compiled once per tenant, then one constraint per answer. */
 import { InputError } from '../../errors.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';
 import { type Automaton, createAutomaton } from './automaton.ts';
 import type { Grammar } from './expression.ts';
+import { createTenantCache } from './tenant-cache.ts';
 import { createVocabulary, type Vocabulary } from './vocabulary.ts';
 
 /** What limits the next token of one answer. */
@@ -14,12 +15,14 @@ export interface Constraint {
 }
 
 export interface Constraints {
-  /** Grammars that were compiled so far. */
+  /** Grammars that were compiled so far, of all tenants. */
   readonly compiled: number;
   /** `key` identifies the grammar: it is built on the first call only. Throws what `build` throws. */
   grammar(key: string, build: () => Grammar): Grammar;
-  /** `key` identifies the grammar: it is compiled on the first call only. */
+  /** `key` identifies the grammar: it is compiled on the first call only. Throws at once if it was refused before. */
   create(key: string, grammar: () => Grammar): Constraint;
+  /** The grammars of a tenant: no time tells which ones others use. */
+  ofTenant(tenant?: string): Constraints;
 }
 
 /** Grammars that a model keeps, and compiled ones. */
@@ -28,21 +31,22 @@ const MAX_GRAMMARS = 32;
 export function createConstraints(tokenizer: Tokenizer): Constraints {
   let vocabulary: Vocabulary | undefined;
   let compiled = 0;
-  const grammars = new Map<string, Grammar>();
-  const automata = new Map<string, Automaton>();
+  const grammars = createTenantCache<Grammar>(MAX_GRAMMARS);
+  const automata = createTenantCache<Automaton>(MAX_GRAMMARS);
 
-  return {
+  const ofTenant = (tenant = ''): Constraints => ({
     get compiled() {
       return compiled;
     },
-    grammar: (key, build) => remember(grammars, key, build),
+    grammar: (key, build) => grammars.get(tenant, key, build),
     create(key, grammar) {
       vocabulary ??= createVocabulary(tokenizer);
       const words = vocabulary;
-      const automaton = remember(automata, key, () => {
+      const automaton = automata.get(tenant, key, () => {
         compiled++;
         return createAutomaton(grammar(), words);
       });
+      if (automaton.refusal) throw automaton.refusal;
       const { symbolsOf, endIds } = words;
       let state = automaton.start;
       return {
@@ -57,15 +61,7 @@ export function createConstraints(tokenizer: Tokenizer): Constraints {
         },
       };
     },
-  };
-}
-
-/** The known value of a key, or a new one; the least recently used is forgotten. */
-function remember<T>(known: Map<string, T>, key: string, create: () => T): T {
-  const value = known.get(key) ?? create();
-  known.delete(key);
-  known.set(key, value);
-  const [oldest] = known.keys();
-  if (known.size > MAX_GRAMMARS) known.delete(oldest);
-  return value;
+    ofTenant,
+  });
+  return ofTenant();
 }

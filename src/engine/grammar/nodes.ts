@@ -1,6 +1,7 @@
 /**
  * A grammar as a graph of nodes, read one symbol at a time. Symbols are bytes, and above them one symbol per control token
- * that is a marker. A node that calls a rule continues at `to` afterwards.
+ * that is a marker. A node that calls a rule continues at `to` afterwards. Parts are compiled when they are first reached: a
+ * large grammar takes no longer than what is read of it.
  */
 import type { Expression, Grammar } from './expression.ts';
 import { utf8Ranges } from './utf8.ts';
@@ -20,6 +21,8 @@ export interface Node {
   isEnd: boolean;
   /** Runs another part of the graph up to its end, between `min` and `max` times, then continues at `to`. */
   call?: Call;
+  /** Fills in the node, which is empty until then. */
+  expand?: () => void;
 }
 
 export interface Call {
@@ -34,10 +37,33 @@ const MAX_UNROLLED = 4;
 
 const utf8 = new TextEncoder();
 
-/** Returns the start node. `markers`: the symbols of markers that are control tokens. */
-export function compileNodes({ root, rules }: Grammar, markers: ReadonlyMap<string, number>): Node {
+/** What is small is compiled at once. */
+const SMALL = ['text', 'character', 'marker', 'until', 'rule'];
+
+/** Returns the start node. `markers`: the symbols of markers that are control tokens. `onNode` is told of each new node. */
+export function compileNodes(
+  { root, rules }: Grammar,
+  markers: ReadonlyMap<string, number>,
+  onNode: () => void = () => {},
+): Node {
   let count = 0;
-  const create = (fields: Partial<Node> = {}): Node => ({ id: count++, edges: [], skips: [], isEnd: false, ...fields });
+  const create = (fields: Partial<Node> = {}): Node => {
+    onNode();
+    return { id: count++, edges: [], skips: [], isEnd: false, ...fields };
+  };
+  /** A node that is made when it is reached. */
+  const defer = (make: () => Node): Node => {
+    const node = create({
+      expand() {
+        node.expand = undefined;
+        const made = make();
+        const { edges, skips, isEnd, call } = made;
+        // What is itself made later is only referred to.
+        Object.assign(node, made.expand ? { skips: [made] } : { edges, skips, isEnd, call });
+      },
+    });
+    return node;
+  };
   const starts = new Map<string, Node>();
   /** Shared parts of expressions stay shared. */
   const known = new Map<Expression, Map<Node, Node>>();
@@ -45,7 +71,9 @@ export function compileNodes({ root, rules }: Grammar, markers: ReadonlyMap<stri
   const compile = (expression: Expression, to: Node): Node => {
     const before = known.get(expression)?.get(to);
     if (before) return before;
-    const node = compileKind(expression, to);
+    const node = SMALL.includes(expression.kind)
+      ? compileKind(expression, to)
+      : defer(() => compileKind(expression, to));
     if (!known.has(expression)) known.set(expression, new Map());
     known.get(expression)?.set(to, node);
     return node;
@@ -88,21 +116,29 @@ export function compileNodes({ root, rules }: Grammar, markers: ReadonlyMap<stri
   const compileText = (value: string, to: Node): Node =>
     utf8.encode(value).reduceRight((next, byte) => create({ edges: [{ low: byte, high: byte, to: next }] }), to);
 
-  const compileTexts = (values: readonly string[], to: Node): Node => {
-    const start = create();
-    for (const value of values) {
-      let node = start;
-      for (const byte of utf8.encode(value)) {
-        let edge = node.edges.find(({ low }) => low === byte);
-        if (!edge) {
-          edge = { low: byte, high: byte, to: create() };
-          node.edges.push(edge);
-        }
-        node = edge.to;
-      }
-      node.skips = [to];
+  const compileTexts = (values: readonly string[], to: Node): Node =>
+    compileTrie(
+      values.map(value => utf8.encode(value)),
+      0,
+      to,
+    );
+
+  /** The rest of these texts, from their byte `depth` on. */
+  const compileTrie = (texts: readonly Uint8Array[], depth: number, to: Node): Node => {
+    const groups = new Map<number, Uint8Array[]>();
+    for (const bytes of texts) {
+      if (bytes.length === depth) continue;
+      const group = groups.get(bytes[depth]);
+      if (group) group.push(bytes);
+      else groups.set(bytes[depth], [bytes]);
     }
-    return start;
+    return create({
+      edges: Array.from(groups, ([byte, group]) => ({
+        ...{ low: byte, high: byte },
+        to: defer(() => compileTrie(group, depth + 1, to)),
+      })),
+      skips: texts.some(({ length }) => length === depth) ? [to] : [],
+    });
   };
 
   const compileRanges = (sequences: readonly (readonly (readonly [number, number])[])[], to: Node): Node => {

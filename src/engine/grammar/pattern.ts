@@ -37,9 +37,23 @@ const CONTROLS: Record<string, string> = { n: '\n', r: '\r', t: '\t', f: '\f', v
 
 /** The content of a JSON string in which the pattern is found. Anchors are supported at its beginning and end. */
 export function parsePattern(source: string): Expression {
+  const known = parsedFormats.get(source);
+  if (known) return known;
+  const parsed = parse(source);
+  if (Object.values(formats).includes(source)) parsedFormats.set(source, parsed);
+  return parsed;
+}
+
+/** Formats are parsed once: the parameters of many tools have the same ones. */
+const parsedFormats = new Map<string, Expression>();
+
+function parse(source: string): Expression {
   const letters = [...source];
   let at = 0;
-  const peek = (word: string) => letters.slice(at, at + word.length).join('') === word;
+  const peek = (word: string) => {
+    for (let i = 0; i < word.length; i++) if (letters[at + i] !== word[i]) return false;
+    return true;
+  };
   const take = (word: string): boolean => {
     if (!peek(word)) return false;
     at += word.length;

@@ -138,7 +138,7 @@ it('compiles a schema once, and forgets the least recently used', () => {
   expect(own.compiled).toBe(41);
 });
 
-it('builds the grammar of a schema once; one that cannot be built is tried again', () => {
+it('builds the grammar of a schema once, also one that cannot be built', () => {
   const own = createConstraints(tokenizer);
   let built = 0;
   const build = (schema: Record<string, unknown>) =>
@@ -149,5 +149,5 @@ it('builds the grammar of a schema once; one that cannot be built is tried again
   expect(build({ const: 1 })).toBe(build({ const: 1 }));
   expect(built).toBe(1);
   for (let i = 0; i < 2; i++) expect(() => build({ uniqueItems: true })).toThrow(InputError);
-  expect(built).toBe(3);
+  expect(built).toBe(2);
 });

@@ -49,10 +49,14 @@ export async function resolveModel(pathOrName: string, options: ResolveOptions =
   const found = await stat(pathOrName).catch(() => undefined);
   if (found?.isFile()) return resolveLocalModel(pathOrName);
   if (found?.isDirectory() && !parseModelName(pathOrName)?.quant) return rejectFolder(pathOrName);
+  const withEnding = `${pathOrName}.gguf`;
+  if ((await stat(withEnding).catch(() => undefined))?.isFile()) return resolveLocalModel(withEnding);
   const name = parseModelName(pathOrName);
   if (!name) {
+    const here = groupModels(await readdir('.').catch(() => [])).map(({ file }) => file);
     throw new InputError(
-      `there is no file '${pathOrName}': use the path of a .gguf file, or a name on the hub such as org/repo:Q4_K_M`,
+      `there is no file '${pathOrName}': use the path of a .gguf file, or a name on the hub such as org/repo:Q4_K_M.` +
+        (here.length > 0 ? ` In this folder:${bulletList(here)}` : ''),
     );
   }
   return resolveCachedModel(name, options);

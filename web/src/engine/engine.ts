@@ -78,7 +78,7 @@ export interface Engine {
   /** Saves the cache of a conversation, so that it is not read again after a reload. */
   keep(conversation: string): Promise<void>;
   countTokens(text: string): Promise<number>;
-  cacheUse(): Promise<CacheUse>;
+  cacheUse(): Promise<CacheUse | undefined>;
   /** Resolves when the engine has ended and must be opened again, with the reason. */
   readonly ended: Promise<Error>;
   close(): Promise<void>;

@@ -29,6 +29,7 @@ interface Status {
     device: { name: string; threads: number; why: string };
     notices: string[];
   };
+  /** Only for operators: it is about all tenants. */
   stats?: { capacity: number; used: number; cachedBytes: number };
 }
 
@@ -100,9 +101,9 @@ export async function openServer({ address = '', apiKey, onWait }: ServerOptions
       const { count } = await (await send('/tokenize', { content: text })).json();
       return count;
     },
-    async cacheUse(): Promise<CacheUse> {
+    async cacheUse(): Promise<CacheUse | undefined> {
       const { stats } = await readStatus();
-      return { capacity: stats?.capacity ?? 0, used: stats?.used ?? 0, reusable: stats?.cachedBytes ?? 0 };
+      return stats && { capacity: stats.capacity, used: stats.used, reusable: stats.cachedBytes };
     },
     ended: new Promise(() => {}),
     async close() {},

@@ -13,11 +13,15 @@ export interface Sessions {
   save(conversation: string): Promise<void>;
 }
 
+/** Conversations that were deleted: an answer that was still running must not save them again. */
+const deleted = new Set<string>();
+
+/** What is being saved: its slot cannot be used, and its file not deleted before. */
+let saving: Promise<unknown> = Promise.resolve();
+
 export function createSessions(service: RemoteService): Sessions {
   /** Slots by conversation, the one that was used last at the end. */
   const open = new Map<string, number>();
-  /** A slot that is being saved cannot be used. */
-  let saving: Promise<unknown> = Promise.resolve();
 
   const freeSlot = async (): Promise<number> => {
     const [oldest] = open;
@@ -41,7 +45,8 @@ export function createSessions(service: RemoteService): Sessions {
     save(conversation) {
       const save = async () => {
         const slot = open.get(conversation);
-        if (slot !== undefined && canStore) await service.saveSlot(slot, pathOf(conversation));
+        if (slot !== undefined && canStore && !deleted.has(conversation))
+          await service.saveSlot(slot, pathOf(conversation));
       };
       const saved = saving.then(save);
       // Without space the conversation goes on all the same, and is read again after a reload.
@@ -51,5 +56,15 @@ export function createSessions(service: RemoteService): Sessions {
   };
 }
 
-export const deleteSession = (conversation: string): Promise<void> =>
-  deleteStoredFiles(pathOf(conversation)).catch(() => {});
+export async function deleteSession(conversation: string): Promise<void> {
+  deleted.add(conversation);
+  await saving;
+  await deleteStoredFiles(pathOf(conversation)).catch(() => {});
+}
+
+/** Deletes the caches of these conversations, and all stored models. */
+export async function deleteAllStored(conversations: readonly string[]): Promise<void> {
+  for (const conversation of conversations) deleted.add(conversation);
+  await saving;
+  await deleteStoredFiles();
+}

@@ -1,8 +1,7 @@
 /** The conversations, and what one can do with the one that is shown. */
 import { batch, computed, signal } from '@preact/signals';
 import { type Engine, EngineError } from '../engine/engine.ts';
-import { deleteSession } from '../engine/sessions.ts';
-import { deleteStoredFiles } from '../engine/storage.ts';
+import { deleteAllStored, deleteSession } from '../engine/sessions.ts';
 import { connection, reconnect } from './connection.ts';
 import {
   type Attachment,
@@ -117,6 +116,7 @@ export async function remove(id: string): Promise<void> {
 
 export async function removeAll(): Promise<void> {
   run.value?.stop();
+  const ids = conversations.value.map(({ id }) => id);
   batch(() => {
     conversations.value = [];
     current.value = newConversation();
@@ -124,7 +124,7 @@ export async function removeAll(): Promise<void> {
   announcement.value = 'All is deleted';
   try {
     await deleteAllConversations();
-    await deleteStoredFiles();
+    await deleteAllStored(ids);
   } catch (error) {
     showNotice((error as Error).message);
   }
@@ -245,14 +245,15 @@ async function answerWith(engine: Engine, conversation: Conversation): Promise<v
     if (error instanceof EngineError && error.reason === 'key') void reconnect();
   } finally {
     show.cancel();
+    let isKept = false;
     batch(() => {
       run.value = undefined;
       // The user may look at another conversation, or have deleted this one.
       const saved = conversations.value.find(({ id }) => id === conversation.id);
-      if (!saved) return;
-      save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
+      if (saved) save({ ...saved, messages: [...saved.messages, message], updated: Date.now() });
+      isKept = saved !== undefined;
     });
-    if (message.error === undefined)
+    if (isKept && message.error === undefined)
       engine.keep(conversation.id).catch(error => showNotice(`The cache could not be saved: ${error.message}`));
   }
 }

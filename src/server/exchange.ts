@@ -1,0 +1,136 @@
+/** One request from its headers to the end of its answer: who asks, its body, its errors, its line in the log. */
+import { randomUUID } from 'node:crypto';
+import type { Context } from 'hono';
+import type { Logger } from 'pino';
+import { readBody } from './body.ts';
+import { type ApiError, anthropicError, modelNotFound, openaiError, toApiError } from './errors.ts';
+import type { AnswerCounts } from './metrics.ts';
+import type { Exchange, Route } from './route.ts';
+import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
+import type { Tenant } from './tenants.ts';
+
+/** What all requests of a server have in common. */
+export interface ExchangeOptions
+  extends Pick<Exchange, 'backend' | 'jobs' | 'limits' | 'metrics' | 'names' | 'slotPath'> {
+  heartbeatMs: number;
+  /** Whether other names of the model than `names` are refused. */
+  strictModel: boolean;
+  logger?: Logger;
+  logRequests?: boolean;
+  logPrompts?: boolean;
+}
+
+/** Who asks; throws if it may not. */
+export type Authorize = (route: Route, request: Request) => Tenant;
+
+export type Handle = (context: Context) => Promise<Response>;
+
+/** Answers the requests of a route. */
+export function createHandler(options: ExchangeOptions, route: Route, authorize: Authorize): Handle {
+  const { backend, jobs, limits, metrics, names, logger } = options;
+  const { isAnthropic } = route;
+  // Once: zod compiles a schema when it is first used.
+  const schema = route.schema?.(limits);
+
+  return async context => {
+    const id = randomUUID().replaceAll('-', '');
+    const started = performance.now();
+    const request = context.req.raw;
+    const leave = followSignal(request.signal);
+    const answers: AnswerCounts[] = [];
+    let tenant: string | undefined;
+    let isStreaming = false;
+
+    const asError = (error: unknown): ApiError => {
+      const shown = toApiError(error, { context: backend.info?.context, isAnthropic });
+      if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
+      return shown;
+    };
+    const log = (status: number) => {
+      if (!options.logRequests) return;
+      const { method, path } = route;
+      const ms = Math.round(performance.now() - started);
+      logger?.info({ id, tenant, method, path, status, ms, ...tokensOf(answers) }, 'request');
+    };
+
+    const answer = async (): Promise<Response> => {
+      const owner = authorize(route, request);
+      tenant = owner.name;
+      const body = schema ? await readBody(request, schema, limits) : undefined;
+      if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
+      return route.handle(
+        {
+          ...{ id, request, backend, jobs, limits, metrics, names },
+          tenant: owner,
+          signal: leave.signal,
+          slotPath: options.slotPath,
+          param: name => context.req.param(name) ?? '',
+          query: name => context.req.query(name),
+          resolveModel(name) {
+            if (name == null || names.includes(name)) return name ?? names[0];
+            if (options.strictModel) throw modelNotFound(name, names);
+            return names[0];
+          },
+          json: (value, status = 200) =>
+            new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
+          async stream(events) {
+            const response = await sseResponse(events, {
+              heartbeatMs: options.heartbeatMs,
+              heartbeat: isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
+              formatError: error => formatEvent(errorBody(asError(error), isAnthropic), 'error'),
+              onLeave: () => leave.abort(),
+              onEnd: () => log(200),
+            });
+            isStreaming = true;
+            return response;
+          },
+          onAnswer: counts => answers.push(counts),
+        },
+        body,
+      );
+    };
+
+    const response = await answer().catch(error => errorResponse(asError(error), isAnthropic));
+    response.headers.set('x-request-id', id);
+    if (isAnthropic) response.headers.set('request-id', id);
+    if (!isStreaming) log(response.status);
+    return response;
+  };
+}
+
+const errorBody = (error: ApiError, isAnthropic?: boolean): object =>
+  isAnthropic ? anthropicError(error) : openaiError(error);
+
+export function errorResponse(error: ApiError, isAnthropic?: boolean): Response {
+  const { status, retryAfter } = error;
+  return new Response(JSON.stringify(errorBody(error, isAnthropic)), {
+    status,
+    headers: {
+      'content-type': 'application/json',
+      ...(retryAfter !== undefined && { 'retry-after': String(retryAfter) }),
+      // What is left of a body that is too large is not read.
+      ...(status === 413 && { connection: 'close' }),
+    },
+  });
+}
+
+/** Tokens of a request's answers, which share their prompt. */
+function tokensOf(answers: readonly AnswerCounts[]) {
+  if (answers.length === 0) return {};
+  const [{ prompt, reused }] = answers;
+  return {
+    promptTokens: prompt,
+    cachedTokens: reused,
+    tokens: answers.reduce((sum, { generated }) => sum + generated, 0),
+  };
+}
+
+/**
+ * Aborts with the signal, or earlier. A function of its own, so that the listener does not hold the request: Node keeps the
+ * signal until the request is collected, which would then never be.
+ */
+function followSignal(signal: AbortSignal): AbortController {
+  const follower = new AbortController();
+  signal.addEventListener('abort', () => follower.abort());
+  return follower;
+}

@@ -5,16 +5,18 @@ import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import type { Backend } from './backend.ts';
 import { readBody } from './body.ts';
-import { type ApiError, anthropicError, invalidRequest, modelNotFound, openaiError, toApiError } from './errors.ts';
+import { type ApiError, invalidRequest, modelNotFound, toApiError } from './errors.ts';
 import { createJobs, type Jobs } from './jobs.ts';
 import { defaultLimits, type Limits } from './limits.ts';
 import { createMetrics } from './metrics.ts';
 import { createOpenApi } from './openapi.ts';
+import { createResponseStore } from './response-store.ts';
 import type { Exchange, Route } from './route.ts';
 import { routes } from './routes.ts';
-import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
+import { streamResponse } from './sse.ts';
 import { createKeyring, keyOf, type TenantConfig } from './tenants.ts';
 import type { WebFiles } from './web-files.ts';
+import { anthropicWire, openaiWire, type Wire } from './wire.ts';
 
 export interface AppOptions {
   backend: Backend;
@@ -49,6 +51,7 @@ export function createApp(options: AppOptions): App {
   const limits = { ...defaultLimits, ...options.limits };
   const metrics = createMetrics(names[0], backend);
   const jobs = createJobs(backend, limits, metrics, logger);
+  const responses = createResponseStore(limits);
   const keyring = createKeyring(options.tenants ?? []);
   const app = new Hono();
   const openApi = createOpenApi(routes, limits, keyring.isRequired);
@@ -57,7 +60,7 @@ export function createApp(options: AppOptions): App {
     app.use(
       cors({
         origin: [...options.cors],
-        allowMethods: ['GET', 'POST'],
+        allowMethods: ['GET', 'POST', 'DELETE'],
         exposeHeaders: ['x-request-id', 'retry-after'],
         maxAge: 600,
       }),
@@ -65,10 +68,9 @@ export function createApp(options: AppOptions): App {
 
   const asError = (error: unknown): ApiError => toApiError(error, backend.info?.context);
 
-  const errorResponse = (error: ApiError, isAnthropic: boolean | undefined, id: string): Response => {
-    const { status, retryAfter, cause } = error;
-    if (status >= 500) logger?.error({ id, err: cause ?? error }, error.message);
-    return new Response(JSON.stringify(isAnthropic ? anthropicError(error) : openaiError(error)), {
+  const errorResponse = (error: ApiError, wire: Wire): Response => {
+    const { status, retryAfter } = error;
+    return new Response(JSON.stringify(wire.error(error)), {
       status,
       headers: {
         'content-type': 'application/json',
@@ -82,11 +84,17 @@ export function createApp(options: AppOptions): App {
   const handle = (route: Route) => {
     // Once: zod compiles a schema when it is first used.
     const schema = route.schema?.(limits);
+    const { wire = openaiWire } = route;
     return async (context: Context) => {
       const id = randomUUID().replaceAll('-', '');
       const started = performance.now();
       const request = context.req.raw;
       const leave = followSignal(request.signal);
+      const toError = (error: unknown): ApiError => {
+        const shown = asError(error);
+        if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
+        return shown;
+      };
       let tenant: string | undefined;
       let response: Response;
       try {
@@ -95,7 +103,7 @@ export function createApp(options: AppOptions): App {
         const body = schema ? await readBody(request, schema, limits) : undefined;
         if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
         const exchange: Exchange = {
-          ...{ id, request, backend, jobs, limits, metrics, names },
+          ...{ id, request, backend, jobs, limits, metrics, names, responses, toError },
           tenant: owner,
           signal: leave.signal,
           slotPath: options.slotPath,
@@ -108,23 +116,18 @@ export function createApp(options: AppOptions): App {
           json: (value, status = 200) =>
             new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
           stream: events =>
-            sseResponse(events, {
-              heartbeatMs,
-              heartbeat: route.isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
-              formatError(error) {
-                const shown = asError(error);
-                if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
-                return formatEvent(route.isAnthropic ? anthropicError(shown) : openaiError(shown), 'error');
-              },
+            streamResponse(events, {
+              ...{ contentType: wire.contentType, heartbeat: wire.heartbeat, heartbeatMs },
+              formatError: error => wire.errorEvent(toError(error)),
               onLeave: () => leave.abort(),
             }),
         };
         response = await route.handle(exchange, body);
       } catch (error) {
-        response = errorResponse(asError(error), route.isAnthropic, id);
+        response = errorResponse(toError(error), wire);
       }
       response.headers.set('x-request-id', id);
-      if (route.isAnthropic) response.headers.set('request-id', id);
+      if (wire === anthropicWire) response.headers.set('request-id', id);
       if (options.logRequests)
         logger?.info(
           {
@@ -148,7 +151,7 @@ export function createApp(options: AppOptions): App {
         ? `${req.path} takes ${known.join(' or ')}, not ${req.method}.`
         : `There is no ${req.path} here.${suggestion(req.path)}`,
     );
-    return new Response(JSON.stringify(openaiError(error)), {
+    return new Response(JSON.stringify(openaiWire.error(error)), {
       status: known.length > 0 ? 405 : 404,
       headers: { 'content-type': 'application/json', ...(known.length > 0 && { allow: known.join(', ') }) },
     });

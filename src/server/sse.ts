@@ -1,6 +1,7 @@
-/** Server-sent events: a generator of events as a response, with heartbeats while there are none. */
+/** Streams: a generator of server-sent events, or of lines, as a response, with heartbeats while there are none. */
 
-export interface SseOptions {
+export interface StreamOptions {
+  contentType: string;
   /** Milliseconds without an event after which a heartbeat is sent: proxies close silent connections. */
   heartbeatMs: number;
   /** What is sent as a heartbeat. */
@@ -11,13 +12,10 @@ export interface SseOptions {
   onLeave: () => void;
 }
 
-export const COMMENT_HEARTBEAT = ': heartbeat\n\n';
-
 export const formatEvent = (data: unknown, event?: string): string =>
   `${event === undefined ? '' : `event: ${event}\n`}data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`;
 
 const HEADERS = {
-  'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache, no-transform',
   // nginx would collect events otherwise.
   'x-accel-buffering': 'no',
@@ -27,9 +25,9 @@ const HEADERS = {
  * Waits for the first event, or the first heartbeat: an error before that is thrown, and gets an HTTP status of its own. Events
  * are made as fast as they are read.
  */
-export async function sseResponse(
+export async function streamResponse(
   events: AsyncGenerator<string, void, void>,
-  { heartbeatMs, heartbeat, formatError, onLeave }: SseOptions,
+  { contentType, heartbeatMs, heartbeat, formatError, onLeave }: StreamOptions,
 ): Promise<Response> {
   /** The next event, or undefined when it is time for a heartbeat. */
   const nextOrHeartbeat = async (): Promise<IteratorResult<string, void> | undefined> => {
@@ -73,5 +71,5 @@ export async function sseResponse(
       await events.return();
     },
   });
-  return new Response(body, { headers: HEADERS });
+  return new Response(body, { headers: { 'content-type': contentType, ...HEADERS } });
 }

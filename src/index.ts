@@ -75,7 +75,7 @@ export type { BytesInput } from './model/open-bytes.ts';
 export type { RopeConfig, RopeScaling } from './model/rope.ts';
 export type { ChatMessage, RenderOptions, TextPart, ToolCall } from './model/template.ts';
 export type { TextStream } from './model/tokenizer/stream.ts';
-export type { DecodeOptions, EncodeOptions, Tokenizer } from './model/tokenizer.ts';
+export type { DecodeOptions, EncodeOptions, InfillTokens, Tokenizer } from './model/tokenizer.ts';
 export type { LoadProgress } from './model/weights.ts';
 export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './plan/memory.ts';
 export type { KvMode, Plan, Preset } from './plan/plan.ts';

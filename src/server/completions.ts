@@ -1,5 +1,6 @@
 /** POST /v1/completions: continues texts or token ids. */
 import type { Result, Token } from '../engine/stream.ts';
+import { NO_INFILL } from '../model/tokenizer.ts';
 import type { ModelService } from '../worker/service.ts';
 import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
@@ -24,7 +25,7 @@ export const completions: Route<CompletionRequest> = {
   streams: true,
   async handle(exchange, request) {
     const { limits, jobs, tenant, signal, id } = exchange;
-    checkRequest(request);
+    checkRequest(request, jobs.service());
     const model = exchange.resolveModel(request.model);
     const prompts = promptsOf(request.prompt);
     const perPrompt = request.n ?? 1;
@@ -35,11 +36,12 @@ export const completions: Route<CompletionRequest> = {
       ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
       ...(request.logprobs != null && { logprobs: request.logprobs }),
       // A raw prompt has no template that could write them.
-      parseSpecialTokens: true,
+      parseSpecialTokens: !request.suffix,
+      suffix: request.suffix || undefined,
     };
     const events = jobs.run<Token>({
       ...{ tenant, signal, choices },
-      promptLength: prompts.reduce((sum, prompt) => sum + prompt.length, 0) * perPrompt,
+      promptLength: prompts.reduce((sum, prompt) => sum + prompt.length + (request.suffix?.length ?? 0), 0) * perPrompt,
       open: (service, index, stop) =>
         service.generate(prompts[Math.floor(index / perPrompt)], {
           ...options,
@@ -79,8 +81,10 @@ interface Completion {
   usage(results: Result[]): object;
 }
 
-function checkRequest(request: CompletionRequest): void {
-  if (request.suffix) throw invalidRequest('suffix is not supported. Write the text before the gap only.', 'suffix');
+function checkRequest(request: CompletionRequest, { info }: ModelService): void {
+  if (request.suffix && !info.infill) throw invalidRequest(NO_INFILL, 'suffix');
+  if (request.suffix && promptsOf(request.prompt).some(prompt => typeof prompt !== 'string'))
+    throw invalidRequest('suffix needs a prompt that is a text, not token ids.', 'suffix');
   if (request.echo && request.logprobs != null)
     throw invalidRequest('echo with logprobs is not supported: prompts have no log probabilities.', 'echo');
   if (request.best_of != null && request.best_of > (request.n ?? 1))

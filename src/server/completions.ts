@@ -7,7 +7,7 @@ import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type CompletionRequest, completionSchema } from './openai-schemas.ts';
-import type { Route } from './route.ts';
+import type { Exchange, Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { completionLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
@@ -24,35 +24,12 @@ export const completions: Route<CompletionRequest> = {
   schema: completionSchema,
   streams: true,
   async handle(exchange, request) {
-    const { limits, jobs, tenant, signal, id } = exchange;
-    checkRequest(request, jobs.service());
+    const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);
+    const events = runCompletions(exchange, request);
     const prompts = promptsOf(request.prompt);
     const perPrompt = request.n ?? 1;
     const choices = prompts.length * perPrompt;
-    checkChoices(choices, limits);
-    const slot = requestedSlot(request, choices);
-    const options = {
-      ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
-      ...(request.logprobs != null && { logprobs: request.logprobs }),
-      // A raw prompt has no template that could write them.
-      parseSpecialTokens: !request.suffix,
-      suffix: request.suffix || undefined,
-    };
-    const events = jobs.run<Token>({
-      ...{ tenant, signal, choices },
-      promptLength: prompts.reduce((sum, prompt) => sum + prompt.length + (request.suffix?.length ?? 0), 0) * perPrompt,
-      open: (service, index, stop) =>
-        service.generate(prompts[Math.floor(index / perPrompt)], {
-          ...options,
-          slot,
-          seed: seedOf(request.seed, index % perPrompt),
-          tenant: tenant.name,
-          cacheSalt: request.cache_salt ?? undefined,
-          signal: stop,
-        }),
-      countTokens: () => 1,
-    });
     const service = jobs.service();
     const echoes = await Promise.all(
       prompts.map(prompt => (request.echo ? (typeof prompt === 'string' ? prompt : service.detokenize(prompt)) : '')),
@@ -69,6 +46,38 @@ export const completions: Route<CompletionRequest> = {
       : exchange.json(await collectChoices(completion, events, choices));
   },
 };
+
+/** Starts the completions of a request. Other APIs bring their requests into this form. */
+export function runCompletions({ limits, jobs, tenant, signal }: Exchange, request: CompletionRequest): Events {
+  checkRequest(request, jobs.service());
+  const prompts = promptsOf(request.prompt);
+  const perPrompt = request.n ?? 1;
+  const choices = prompts.length * perPrompt;
+  checkChoices(choices, limits);
+  const slot = requestedSlot(request, choices);
+  const suffix = request.suffix || undefined;
+  const options = {
+    ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
+    ...(request.logprobs != null && { logprobs: request.logprobs }),
+    // A raw prompt has no template that could write them.
+    parseSpecialTokens: suffix === undefined,
+    suffix,
+  };
+  return jobs.run<Token>({
+    ...{ tenant, signal, choices },
+    promptLength: prompts.reduce((sum, { length }) => sum + length + (suffix?.length ?? 0), 0) * perPrompt,
+    open: (service, index, stop) =>
+      service.generate(prompts[Math.floor(index / perPrompt)], {
+        ...options,
+        slot,
+        seed: seedOf(request.seed, index % perPrompt),
+        tenant: tenant.name,
+        cacheSalt: request.cache_salt ?? undefined,
+        signal: stop,
+      }),
+    countTokens: () => 1,
+  });
+}
 
 type Events = AsyncGenerator<AnswerEvent<Token>, void, void>;
 

@@ -119,6 +119,7 @@ function describeModel(model: Model): ServiceInfo {
     context,
     trainedContext: config.context,
     vocab: config.vocab,
+    weightBytes: model.memory().weights,
     infill: model.tokenizer.infill !== undefined,
     kvMemory: capacity,
     tokensThatFit: maxTokensIn(plan, capacity),

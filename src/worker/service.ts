@@ -26,6 +26,8 @@ export interface ServiceInfo {
   context: number;
   trainedContext: number;
   vocab: number;
+  /** Bytes of the weights. */
+  weightBytes: number;
   /** Whether it fills in the middle: `generate` takes a suffix. */
   infill: boolean;
   /** Bytes of the whole cache, tokens that one sequence could have in it, and sequences of `context` tokens that fit. */

@@ -4,7 +4,7 @@
  */
 export type { LeafSource } from './cache/eviction.ts';
 export type { AdvisorStats } from './cache/graph/advisor.ts';
-export type { KvCacheStats } from './cache/kv-cache.ts';
+export type { KvCacheStats, NearestText } from './cache/kv-cache.ts';
 export type { LeafLayout } from './cache/leaf.ts';
 export type { LeafKey } from './cache/leaf-key.ts';
 export type { EvictionPolicyName, EvictionStats } from './cache/policies/open-eviction.ts';

@@ -61,7 +61,7 @@ export function createApp(options: AppOptions): App {
       cors({
         origin: [...options.cors],
         allowMethods: ['GET', 'POST', 'DELETE'],
-        exposeHeaders: ['x-request-id', 'retry-after'],
+        exposeHeaders: ['x-request-id', 'x-cache-difference', 'retry-after'],
         maxAge: 600,
       }),
     );
@@ -95,6 +95,8 @@ export function createApp(options: AppOptions): App {
         if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
         return shown;
       };
+      const headers = new Headers({ 'x-request-id': id });
+      if (wire === anthropicWire) headers.set('request-id', id);
       let tenant: string | undefined;
       let response: Response;
       try {
@@ -103,7 +105,7 @@ export function createApp(options: AppOptions): App {
         const body = schema ? await readBody(request, schema, limits) : undefined;
         if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
         const exchange: Exchange = {
-          ...{ id, request, backend, jobs, limits, metrics, names, responses, toError },
+          ...{ id, request, backend, jobs, limits, metrics, names, responses, headers, toError },
           tenant: owner,
           signal: leave.signal,
           slotPath: options.slotPath,
@@ -126,8 +128,7 @@ export function createApp(options: AppOptions): App {
       } catch (error) {
         response = errorResponse(toError(error), wire);
       }
-      response.headers.set('x-request-id', id);
-      if (wire === anthropicWire) response.headers.set('request-id', id);
+      for (const [name, value] of headers) response.headers.set(name, value);
       if (options.logRequests)
         logger?.info(
           {

@@ -5,6 +5,7 @@ import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
 import { type Answer, createAnswer } from './answer.ts';
+import { explainCache } from './cache-difference.ts';
 import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
@@ -26,7 +27,7 @@ export const chatCompletions: Route<ChatRequest> = {
     const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);
     const prefill = request.stream && request.return_progress ? createProgressChannel() : undefined;
-    const events = runChat(exchange, request, prefill?.report);
+    const events = await runChat(exchange, request, prefill?.report);
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
     const { service } = jobs;
     return request.stream
@@ -38,12 +39,19 @@ export const chatCompletions: Route<ChatRequest> = {
 export type ChatEvents = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
 
 /** Starts the answers to a request. Other APIs that chat bring their requests into this form. */
-export function runChat(exchange: Exchange, request: ChatRequest, onPrefill?: ChatOptions['onPrefill']): ChatEvents {
+export async function runChat(
+  exchange: Exchange,
+  request: ChatRequest,
+  onPrefill?: ChatOptions['onPrefill'],
+): Promise<ChatEvents> {
   const { limits, jobs, tenant, signal } = exchange;
   const choices = request.n ?? 1;
   const messages = request.messages.map(toMessage);
   const options = chatOptions(request, limits);
   const slot = requestedSlot(request, choices);
+  const cacheSalt = request.cache_salt ?? undefined;
+  const { render, tools, toolChoice } = options;
+  await explainCache(exchange, messages, { ...render, tools, toolChoice, cacheSalt });
   return jobs.run<AnswerDelta>({
     ...{ tenant, signal, choices },
     promptLength: JSON.stringify(messages).length,
@@ -53,7 +61,7 @@ export function runChat(exchange: Exchange, request: ChatRequest, onPrefill?: Ch
         slot,
         seed: seedOf(request.seed, index),
         tenant: tenant.name,
-        cacheSalt: request.cache_salt ?? undefined,
+        cacheSalt,
         signal: stop,
         // All answers share their prompt.
         onPrefill: index === 0 ? onPrefill : undefined,

@@ -9,6 +9,7 @@ import {
   type MessagesRequest,
   messagesSchema,
 } from './anthropic-schemas.ts';
+import { explainCache } from './cache-difference.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
 import { formatEvent } from './sse.ts';
@@ -25,6 +26,7 @@ export const messages: Route<MessagesRequest> = {
     const { limits, jobs, tenant, signal, id } = exchange;
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
+    await explainCache(exchange, messages, { ...prompt.render, tools: prompt.tools, toolChoice: prompt.toolChoice });
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1 },
       promptLength: JSON.stringify(messages).length,

@@ -25,11 +25,11 @@ export const ollamaChat: Route<OllamaChatRequest> = {
   schema: ollamaChatSchema,
   streams: true,
   wire: ollamaWire({ message: { role: 'assistant', content: '' } }),
-  handle(exchange, request) {
+  async handle(exchange, request) {
     resolveOllamaModel(exchange, request.model);
     const messages = (request.messages ?? []).map(toOpenaiMessage);
     if (messages.length === 0) return loaded(exchange, request, chatPart);
-    const events = runChat(exchange, { ...chatOptions(request), messages, tools: request.tools });
+    const events = await runChat(exchange, { ...chatOptions(request), messages, tools: request.tools });
     return respond(exchange, request, events, chatPart);
   },
 };
@@ -41,11 +41,11 @@ export const ollamaGenerate: Route<OllamaGenerateRequest> = {
   schema: ollamaGenerateSchema,
   streams: true,
   wire: ollamaWire({ response: '' }),
-  handle(exchange, request) {
+  async handle(exchange, request) {
     resolveOllamaModel(exchange, request.model);
     const { prompt, suffix, raw } = request;
     if (!prompt && !suffix) return loaded(exchange, request, generatePart);
-    const events = raw || suffix ? continuePrompt(exchange, request) : answerPrompt(exchange, request);
+    const events = raw || suffix ? continuePrompt(exchange, request) : await answerPrompt(exchange, request);
     return respond(exchange, request, events, generatePart);
   },
 };
@@ -74,7 +74,7 @@ const generatePart: Part = ({ text = '', reasoning }) => ({
   ...(reasoning && { thinking: reasoning }),
 });
 
-function answerPrompt(exchange: Exchange, request: OllamaGenerateRequest): ChatEvents {
+function answerPrompt(exchange: Exchange, request: OllamaGenerateRequest): Promise<ChatEvents> {
   const { system, prompt } = request;
   const messages = [...(system ? [{ role: 'system', content: system }] : []), { role: 'user', content: prompt ?? '' }];
   return runChat(exchange, { ...chatOptions(request), messages });

@@ -3,11 +3,19 @@ import type { AnswerDelta } from '../engine/answer.ts';
 
 type Status = 'in_progress' | 'completed' | 'incomplete';
 
+/** As chat completions have them. */
+export interface Logprob {
+  token?: string;
+  logprob?: number;
+  bytes?: number[];
+  top_logprobs?: Logprob[];
+}
+
 interface TextPart {
   type: 'output_text';
   text: string;
   annotations: object[];
-  logprobs: object[];
+  logprobs: Logprob[];
 }
 
 interface ReasoningPart {
@@ -36,7 +44,7 @@ export interface ResponseEvent {
 export interface ResponseOutput {
   readonly items: OutputItem[];
   /** The events of a part of the answer. */
-  add(delta: AnswerDelta, logprobs: object[]): Generator<ResponseEvent>;
+  add(delta: AnswerDelta, logprobs: Logprob[]): Generator<ResponseEvent>;
   /** The events that complete the last item. */
   end(status: Status): Generator<ResponseEvent>;
 }
@@ -72,7 +80,7 @@ export function createOutput(id: string): ResponseOutput {
       const [part] = item.content;
       const { text } = part;
       if (part.type === 'reasoning_text') yield { type: 'response.reasoning_text.done', ...partPlace(), text };
-      else yield { type: 'response.output_text.done', ...partPlace(), text, logprobs: part.logprobs };
+      else yield { type: 'response.output_text.done', ...partPlace(), text, logprobs: part.logprobs.map(withoutBytes) };
       yield partEvent('done', part);
     }
     yield itemEvent('done');
@@ -97,7 +105,7 @@ export function createOutput(id: string): ResponseOutput {
     yield { type: 'response.reasoning_text.delta', ...partPlace(), delta };
   }
 
-  function* addText(delta: string, logprobs: object[]): Generator<ResponseEvent> {
+  function* addText(delta: string, logprobs: Logprob[]): Generator<ResponseEvent> {
     if (items.at(-1)?.type !== 'message')
       yield* begin({
         ...{ type: 'message', id: `msg_${id}_${items.length}`, status: 'in_progress', role: 'assistant' },
@@ -108,7 +116,7 @@ export function createOutput(id: string): ResponseOutput {
       item.content[0].text += delta;
       item.content[0].logprobs.push(...logprobs);
     }
-    yield { type: 'response.output_text.delta', ...partPlace(), delta, logprobs };
+    yield { type: 'response.output_text.delta', ...partPlace(), delta, logprobs: logprobs.map(withoutBytes) };
   }
 
   return {
@@ -132,3 +140,10 @@ export function createOutput(id: string): ResponseOutput {
     },
   };
 }
+
+/** In events, log probabilities have no bytes. */
+const withoutBytes = ({ token, logprob, top_logprobs: top }: Logprob): Logprob => ({
+  token,
+  logprob,
+  ...(top && { top_logprobs: top.map(withoutBytes) }),
+});

@@ -27,7 +27,8 @@ export const responses: Route<ResponsesRequest> = {
         response: stored,
         messages: [...conversation, answerMessage(answer)],
       });
-    const events = answerEvents(exchange, response, runChat(exchange, chat), chat.logprobs === true, store);
+    const answers = await runChat(exchange, chat);
+    const events = answerEvents(exchange, response, answers, chat.logprobs === true, store);
     if (request.stream) return exchange.stream(formatEvents(exchange, response, events));
     let last: ResponseEvent | undefined;
     for await (const event of events) last = event;

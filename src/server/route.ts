@@ -25,6 +25,8 @@ export interface Exchange {
   readonly responses: ResponseStore;
   /** Where slots are saved. */
   readonly slotPath?: string;
+  /** Headers of the response. */
+  readonly headers: Headers;
   /** A part of the path, such as `:id`, or a parameter of the query. */
   param(name: string): string;
   query(name: string): string | undefined;

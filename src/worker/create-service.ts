@@ -76,6 +76,7 @@ export function createService(model: Model): ModelService {
       return tokenizer.decode(ids, { includeSpecialTokens: true });
     },
     tokenBytes: async ids => ids.map(id => tokenizer.tokenBytes(id, { includeSpecialTokens: true })),
+    nearestText: async (prompt, options) => model.nearestText(prompt, options),
     saveSlot: (slot, path, tenant) =>
       changeSlot(slot, tenant, async opened => {
         await opened.conversation.save(path);

@@ -20,9 +20,12 @@ type CompletionChunk = Omit<Completion, 'choices' | 'usage'> & {
 };
 // The client adds output_text to what it receives. Access programs are a matter of OpenAI's own service.
 type Whole = Omit<OpenAI.Responses.Response, 'output_text' | 'access_programs'>;
+// The document has the name of the function in the event that ends its arguments; the types do not have it yet.
 type Received<Event> = Event extends { response: OpenAI.Responses.Response }
   ? Omit<Event, 'response'> & { response: Whole }
-  : Event;
+  : Event extends { type: 'response.function_call_arguments.done' }
+    ? Event & { name: string }
+    : Event;
 type ResponseEvent = Received<OpenAI.Responses.ResponseStreamEvent>;
 type Failure = { error: OpenAI.ErrorObject };
 // @ts-expect-error: an answer without its fields is noticed.

@@ -13,7 +13,7 @@ import { createOpenApi } from './openapi.ts';
 import { createResponseStore } from './response-store.ts';
 import type { Exchange, Route } from './route.ts';
 import { routes } from './routes.ts';
-import { streamResponse } from './sse.ts';
+import { sseResponse } from './sse.ts';
 import { createKeyring, keyOf, type TenantConfig } from './tenants.ts';
 import type { WebFiles } from './web-files.ts';
 import { anthropicWire, openaiWire, type Wire } from './wire.ts';
@@ -118,7 +118,7 @@ export function createApp(options: AppOptions): App {
           json: (value, status = 200) =>
             new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
           stream: events =>
-            streamResponse(events, {
+            sseResponse(events, {
               ...{ contentType: wire.contentType, heartbeat: wire.heartbeat, heartbeatMs },
               formatError: error => wire.errorEvent(toError(error)),
               onLeave: () => leave.abort(),

@@ -1,4 +1,4 @@
-/** Errors that clients are told; `wire.ts` has their shapes. */
+/** Errors that clients are told, in the shapes that they expect. */
 
 import { closestName } from '../closest-name.ts';
 import { CapacityError, DeviceError, FormatError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
@@ -89,3 +89,32 @@ export function toApiError(error: unknown, context?: number): ApiError {
     cause: error,
   });
 }
+
+const OPENAI_TYPES: Record<number, string> = {
+  401: 'authentication_error',
+  408: 'timeout',
+  429: 'rate_limit_error',
+  500: 'server_error',
+  503: 'server_error',
+};
+
+export function openaiError({ status, message, code, param }: ApiError): object {
+  const type = OPENAI_TYPES[status] ?? 'invalid_request_error';
+  return { error: { message, type, param: param ?? null, code: code ?? null } };
+}
+
+const ANTHROPIC_TYPES: Record<number, string> = {
+  401: 'authentication_error',
+  404: 'not_found_error',
+  408: 'timeout_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  500: 'api_error',
+  503: 'overloaded_error',
+};
+
+export function anthropicError({ status, message }: ApiError): object {
+  return { type: 'error', error: { type: ANTHROPIC_TYPES[status] ?? 'invalid_request_error', message } };
+}
+
+export const ollamaError = ({ message }: ApiError): object => ({ error: message });

@@ -1,6 +1,6 @@
-/** Streams: a generator of server-sent events, or of lines, as a response, with heartbeats while there are none. */
+/** Streams of server-sent events, or of lines: a generator as a response, with heartbeats while there is nothing. */
 
-export interface StreamOptions {
+export interface SseOptions {
   contentType: string;
   /** Milliseconds without an event after which a heartbeat is sent: proxies close silent connections. */
   heartbeatMs: number;
@@ -11,6 +11,8 @@ export interface StreamOptions {
   /** Called if the client leaves before the end. */
   onLeave: () => void;
 }
+
+export const COMMENT_HEARTBEAT = ': heartbeat\n\n';
 
 export const formatEvent = (data: unknown, event?: string): string =>
   `${event === undefined ? '' : `event: ${event}\n`}data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`;
@@ -25,9 +27,9 @@ const HEADERS = {
  * Waits for the first event, or the first heartbeat: an error before that is thrown, and gets an HTTP status of its own. Events
  * are made as fast as they are read.
  */
-export async function streamResponse(
+export async function sseResponse(
   events: AsyncGenerator<string, void, void>,
-  { contentType, heartbeatMs, heartbeat, formatError, onLeave }: StreamOptions,
+  { contentType, heartbeatMs, heartbeat, formatError, onLeave }: SseOptions,
 ): Promise<Response> {
   /** The next event, or undefined when it is time for a heartbeat. */
   const nextOrHeartbeat = async (): Promise<IteratorResult<string, void> | undefined> => {

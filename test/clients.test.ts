@@ -3,7 +3,8 @@
  * Python. Their project in test/clients is installed into a temporary folder.
  */
 import { execFile, spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -53,8 +54,8 @@ describe.skipIf(!ALL_CASES)('clients', () => {
     }, 5 * MINUTES);
     afterAll(async () => {
       await server?.kill();
-      if (project) rmSync(project.folder, { recursive: true });
-    });
+      if (project) await rm(project.folder, { recursive: true });
+    }, 5 * MINUTES);
     const runScript = (file: string, calls = 0, program = project.node) => {
       const own = { KVASIR_URL: server.url, KVASIR_KEY: apiKey, KVASIR_MODEL: model, KVASIR_CALLS: `${calls}` };
       const env = { ...process.env, ...own };
@@ -113,7 +114,7 @@ describe.skipIf(!ALL_CASES)('clients', () => {
     it(
       "answers, errors and every event have the types of OpenAI's document",
       async () => {
-        const headers = { authorization: `Bearer ${apiKey}` };
+        const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
         const program = await openaiTypesProgram((path, body) =>
           fetch(server.url + path, { method: 'POST', body: JSON.stringify(body), headers }),
         );

@@ -30,7 +30,7 @@ function installClients(): { folder: string; node: string } {
 }
 
 /** Whether Python is here; in CI it must be. */
-const hasPython = Boolean(process.env.CI) || spawnSync('python3', ['-m', 'venv', '--help']).status === 0;
+const hasPython = Boolean(process.env.CI) || spawnSync('python3', ['-c', 'import ensurepip']).status === 0;
 
 const page = readFileSync(join(root, 'docs/clients.md'), 'utf8');
 const allExamples = [...page.matchAll(/^```(js|sh|python)\n([\s\S]*?)^```$/gm)].map(([, language, code], i) => {

@@ -4,7 +4,7 @@
  */
 export type { LeafSource } from './cache/eviction.ts';
 export type { AdvisorStats } from './cache/graph/advisor.ts';
-export type { KvCacheStats } from './cache/kv-cache.ts';
+export type { KvCacheStats, NearestText } from './cache/kv-cache.ts';
 export type { LeafLayout } from './cache/leaf.ts';
 export type { LeafKey } from './cache/leaf-key.ts';
 export type { EvictionPolicyName, EvictionStats } from './cache/policies/open-eviction.ts';
@@ -76,7 +76,7 @@ export type { BytesInput } from './model/open-bytes.ts';
 export type { RopeConfig, RopeScaling } from './model/rope.ts';
 export type { ChatMessage, RenderOptions, TextPart, ToolCall } from './model/template.ts';
 export type { TextStream } from './model/tokenizer/stream.ts';
-export type { DecodeOptions, EncodeOptions, Tokenizer } from './model/tokenizer.ts';
+export type { DecodeOptions, EncodeOptions, InfillTokens, Tokenizer } from './model/tokenizer.ts';
 export type { LoadProgress } from './model/weights.ts';
 export { type MemoryReport, type ModelShape, memoryReport, whatFits } from './plan/memory.ts';
 export type { KvMode, Plan, Preset } from './plan/plan.ts';

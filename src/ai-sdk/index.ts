@@ -1,9 +1,9 @@
-/** `kvasir/ai-sdk`: a loaded model as a language model of the AI SDK (`ai` 7), in the same process. */
-import type { LanguageModelV4, LanguageModelV4CallOptions } from '@ai-sdk/provider';
+/** `kvasir/ai-sdk`: a loaded model as a language model of the AI SDK (`ai` 6 and 7), in the same process. */
+import type { LanguageModelV3 } from '@ai-sdk/provider';
 import type { ChatOptions } from '../engine/conversation-options.ts';
 import type { Model } from '../engine/model.ts';
 import { collectParts, streamParts } from './parts.ts';
-import { convertCall } from './prompt.ts';
+import { type Call, convertCall } from './prompt.ts';
 
 export interface LanguageModelOptions {
   /** Default: the name in the model file. */
@@ -16,14 +16,15 @@ export interface LanguageModelOptions {
 export function createLanguageModel(
   model: Model,
   { modelId = model.config.name ?? model.config.architecture, defaults = {} }: LanguageModelOptions = {},
-): LanguageModelV4 {
-  const start = (call: LanguageModelV4CallOptions) => {
+): LanguageModelV3 {
+  const start = (call: Call) => {
     const { messages, options, warnings } = convertCall(call, defaults);
     call.abortSignal?.throwIfAborted();
     return { parts: streamParts(model.answer(messages, options)), warnings };
   };
   return {
-    specificationVersion: 'v4',
+    // Version 6 of the AI SDK, the last that runs on Node 20, knows no newer one; version 7 takes both.
+    specificationVersion: 'v3',
     provider: 'kvasir',
     modelId,
     supportedUrls: {},

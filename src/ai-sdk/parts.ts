@@ -1,23 +1,23 @@
 /** A streamed answer as the parts that the AI SDK reads. */
 import type {
-  LanguageModelV4Content,
-  LanguageModelV4FinishReason,
-  LanguageModelV4StreamPart,
-  LanguageModelV4Usage,
+  LanguageModelV3Content,
+  LanguageModelV3FinishReason,
+  LanguageModelV3StreamPart,
+  LanguageModelV3Usage,
 } from '@ai-sdk/provider';
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Finish, Result, Stream } from '../engine/stream.ts';
 
-type Finished = Extract<LanguageModelV4StreamPart, { type: 'finish' }>;
+type Finished = Extract<LanguageModelV3StreamPart, { type: 'finish' }>;
 
 /** Text and reasoning between a start and an end; a tool call as its input arrives, and then whole. */
-export async function* streamParts(stream: Stream<AnswerDelta>): AsyncGenerator<LanguageModelV4StreamPart> {
+export async function* streamParts(stream: Stream<AnswerDelta>): AsyncGenerator<LanguageModelV3StreamPart> {
   let blocks = 0;
   let block: { kind: 'text' | 'reasoning'; id: string } | undefined;
   let call: { index: number; toolCallId: string; toolName: string; input: string } | undefined;
   let [calls, reasoningTokens] = [0, 0];
 
-  function* end(): Generator<LanguageModelV4StreamPart> {
+  function* end(): Generator<LanguageModelV3StreamPart> {
     if (block) yield { type: `${block.kind}-end`, id: block.id };
     block = undefined;
     if (call) {
@@ -27,7 +27,7 @@ export async function* streamParts(stream: Stream<AnswerDelta>): AsyncGenerator<
     }
     call = undefined;
   }
-  function* write(kind: 'text' | 'reasoning', delta: string): Generator<LanguageModelV4StreamPart> {
+  function* write(kind: 'text' | 'reasoning', delta: string): Generator<LanguageModelV3StreamPart> {
     if (block?.kind !== kind) {
       yield* end();
       block = { kind, id: String(blocks++) };
@@ -65,7 +65,7 @@ export async function* streamParts(stream: Stream<AnswerDelta>): AsyncGenerator<
 function finishOf({ finish, usage }: Readonly<Result>, calls: number, reasoning: number): Finished {
   const { promptTokens, reusedTokens, completionTokens } = usage;
   const finishReason = { unified: unifiedReason(finish, calls), raw: finish };
-  const counts: LanguageModelV4Usage = {
+  const counts: LanguageModelV3Usage = {
     inputTokens: {
       total: promptTokens,
       noCache: promptTokens - reusedTokens,
@@ -77,7 +77,7 @@ function finishOf({ finish, usage }: Readonly<Result>, calls: number, reasoning:
   return { type: 'finish', finishReason, usage: counts };
 }
 
-function unifiedReason(finish: Finish, calls: number): LanguageModelV4FinishReason['unified'] {
+function unifiedReason(finish: Finish, calls: number): LanguageModelV3FinishReason['unified'] {
   if (finish === 'length') return 'length';
   if (finish === 'cancelled') return 'other';
   return calls > 0 ? 'tool-calls' : 'stop';
@@ -85,9 +85,9 @@ function unifiedReason(finish: Finish, calls: number): LanguageModelV4FinishReas
 
 /** The parts of a whole answer, joined. */
 export async function collectParts(
-  parts: AsyncIterable<LanguageModelV4StreamPart>,
-): Promise<{ content: LanguageModelV4Content[] } & Pick<Finished, 'finishReason' | 'usage'>> {
-  const content: LanguageModelV4Content[] = [];
+  parts: AsyncIterable<LanguageModelV3StreamPart>,
+): Promise<{ content: LanguageModelV3Content[] } & Pick<Finished, 'finishReason' | 'usage'>> {
+  const content: LanguageModelV3Content[] = [];
   for await (const part of parts) {
     const last = content.at(-1);
     if (part.type === 'text-start') content.push({ type: 'text', text: '' });

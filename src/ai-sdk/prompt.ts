@@ -1,24 +1,27 @@
 /** A call of the AI SDK, as messages and options of `model.answer`. */
 import type {
-  LanguageModelV4CallOptions,
-  LanguageModelV4Message,
-  LanguageModelV4ToolResultOutput,
-  SharedV4Warning,
+  LanguageModelV3CallOptions,
+  LanguageModelV3Message,
+  LanguageModelV3ToolResultOutput,
+  SharedV3Warning,
 } from '@ai-sdk/provider';
 import type { Tool, ToolChoice } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation-options.ts';
 import { UnsupportedError } from '../errors.ts';
 import type { ChatMessage } from '../model/message.ts';
 
+/** `ai` 7 also says how much to reason. */
+export type Call = LanguageModelV3CallOptions & { reasoning?: string };
+
 export interface AnswerCall {
   messages: ChatMessage[];
   options: ChatOptions;
   /** Settings that have no effect here. */
-  warnings: SharedV4Warning[];
+  warnings: SharedV3Warning[];
 }
 
-export function convertCall(call: LanguageModelV4CallOptions, defaults: ChatOptions): AnswerCall {
-  const warnings: SharedV4Warning[] = [];
+export function convertCall(call: Call, defaults: ChatOptions): AnswerCall {
+  const warnings: SharedV3Warning[] = [];
   const tools = (call.tools ?? []).flatMap((tool): Tool[] => {
     if (tool.type === 'function') {
       const { name, description, inputSchema, strict } = tool;
@@ -48,11 +51,11 @@ export function convertCall(call: LanguageModelV4CallOptions, defaults: ChatOpti
   return { messages: call.prompt.flatMap(convertMessage), options: { ...defaults, ...given }, warnings };
 }
 
-function convertChoice(choice: LanguageModelV4CallOptions['toolChoice']): ToolChoice | undefined {
+function convertChoice(choice: LanguageModelV3CallOptions['toolChoice']): ToolChoice | undefined {
   return choice?.type === 'tool' ? { name: choice.toolName } : choice?.type;
 }
 
-function convertMessage(message: LanguageModelV4Message): ChatMessage[] {
+function convertMessage(message: LanguageModelV3Message): ChatMessage[] {
   switch (message.role) {
     case 'system':
       return [{ role: 'system', content: message.content }];
@@ -69,7 +72,7 @@ function convertMessage(message: LanguageModelV4Message): ChatMessage[] {
   }
 }
 
-function convertAnswer(parts: Extract<LanguageModelV4Message, { role: 'assistant' }>['content']): ChatMessage {
+function convertAnswer(parts: Extract<LanguageModelV3Message, { role: 'assistant' }>['content']): ChatMessage {
   const answer: ChatMessage = { role: 'assistant', content: null };
   for (const part of parts)
     if (part.type === 'reasoning') answer.reasoning_content = (answer.reasoning_content ?? '') + part.text;
@@ -86,7 +89,7 @@ function textOf(part: { type: string; text?: string }): string {
   return part.text ?? '';
 }
 
-function resultText(output: LanguageModelV4ToolResultOutput): string {
+function resultText(output: LanguageModelV3ToolResultOutput): string {
   switch (output.type) {
     case 'text':
     case 'error-text':

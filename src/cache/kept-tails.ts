@@ -34,6 +34,8 @@ export interface KeptTails {
   keep(tail: DetachedTail): void;
   /** The tail at a place that shares the most tokens with a prompt from token `from` on. */
   find(place: TailPlace, prompt: readonly number[], from: number): SharedTail | undefined;
+  /** All tails at a place, the most recently kept one last. */
+  at(place: TailPlace): Iterable<DetachedTail>;
   /** Holds a tail, whatever is dropped, while `work` runs. It is now the most recently used one. */
   use<T>(tail: DetachedTail, work: () => T): T;
   /** Drops the least recently used one; false if there is none. */
@@ -85,6 +87,7 @@ export function createKeptTails(pool: () => Pool, idleSinks: IdleSinks): KeptTai
       }
       return best;
     },
+    at: place => byPlace.get(place) ?? [],
     use(tail, work) {
       tails.delete(tail);
       tails.add(tail);

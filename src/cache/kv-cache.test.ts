@@ -41,6 +41,35 @@ function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
 const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 const alice = { name: 'alice' };
 
+describe('nearest', () => {
+  it('is the text that shares the most tokens: a page, a tail, or a running sequence', () => {
+    const { cache, run } = create();
+    expect(cache.nearest(numbers(20))).toEqual({ shared: 0, next: [] });
+    const first = run(numbers(20));
+    expect(cache.nearest(numbers(20))).toEqual({ shared: 20, next: [] });
+    // Within the second page, at its beginning, and in the tail.
+    for (const shared of [11, 8, 18])
+      expect(cache.nearest([...numbers(shared), 100])).toEqual({ shared, next: numbers(20).slice(shared, shared + 8) });
+    cache.keep(first);
+    expect(cache.nearest([...numbers(18), 100])).toEqual({ shared: 18, next: [18, 19] });
+  });
+
+  it('does not name a text if another one is the beginning of the prompt', () => {
+    const { cache, run } = create();
+    cache.keep(run(numbers(20)));
+    cache.keep(run([...numbers(18), 100]));
+    expect(cache.nearest([...numbers(20), 200])).toEqual({ shared: 20, next: [] });
+    expect(cache.nearest([...numbers(18), 200])).toEqual({ shared: 18, next: [100] });
+  });
+
+  it('is never a text of another salt', () => {
+    const { cache, run } = create();
+    run(numbers(20), 'alice');
+    expect(cache.nearest(numbers(20), 'bob')).toEqual({ shared: 0, next: [] });
+    expect(cache.nearest(numbers(20), 'alice').shared).toBe(20);
+  });
+});
+
 describe('open', () => {
   it('starts empty if nothing is known', () => {
     const { cache } = create();

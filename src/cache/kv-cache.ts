@@ -55,6 +55,14 @@ export interface CacheTiers {
   rootKey(salt: string): LeafKey;
 }
 
+/** A text in the cache, compared with a prompt. */
+export interface NearestText {
+  /** Tokens that both begin with. Whole pages of them are reused, and tails. */
+  shared: number;
+  /** The tokens of the text after them, at most a few; none if it ends there. */
+  next: number[];
+}
+
 /** Who may continue a snapshot: a conversation. */
 export type Owner = object;
 
@@ -96,6 +104,8 @@ export interface KvCache {
   fits(prompt: readonly number[], salt: string, running: number): boolean;
   /** Tokens of the prompt that `open` would find, without opening anything. */
   known(prompt: readonly number[], salt?: string): number;
+  /** The text in the cache that shares the most tokens with a prompt. */
+  nearest(prompt: readonly number[], salt?: string): NearestText;
   /**
    * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. An owner
    * continues its own snapshot; others copy it. Evicts what it must, and throws a CapacityError if that is not enough.
@@ -135,6 +145,9 @@ export interface KvCache {
 
 /** Tails that are kept may take this share of the capacity when room is needed. */
 const MAX_TAIL_SHARE = 1 / 8;
+
+/** Enough to recognize a text. */
+const MAX_NEXT_TOKENS = 8;
 
 /** In no prompt. */
 const NO_TOKEN = -1;
@@ -339,6 +352,28 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       return { capacity: pool.capacity, used: pool.used, ...leaves, ...cached, snapshots: snapshots.size, ...counts };
     },
     known,
+    nearest(prompt, salt = '') {
+      const path = sharesLeaves ? index.find(salt, prompt, prompt.length) : [];
+      const from = path.length * pageTokens;
+      const place: TailPlace = path.at(-1) ?? salt;
+      const sequences = [...running, ...Array.from(snapshots, ({ sequence }) => sequence)].filter(
+        sequence => !sequence.isDisposed && sequence.salt === salt && countShared(sequence.ids, prompt, 0) >= from,
+      );
+      const texts = [
+        ...(sharesLeaves ? index.following(salt, path.at(-1)).map(({ tokens }) => tokens) : []),
+        ...Array.from(tails.at(place), ({ ids }) => ids),
+        ...sequences.map(({ ids }) => ids.slice(from)),
+      ];
+      let best: NearestText = { shared: from, next: [] };
+      for (const ids of texts) {
+        const count = countShared(ids, prompt, from, 0);
+        // The newest one, unless another is the beginning of the prompt.
+        if (from + count < best.shared || (from + count === best.shared && count > 0 && best.next.length === 0))
+          continue;
+        best = { shared: from + count, next: ids.slice(count, count + MAX_NEXT_TOKENS) };
+      }
+      return best;
+    },
     open(prompt, salt = '', owner) {
       let sequence: Sequence;
       try {

@@ -48,6 +48,8 @@ export interface PrefixIndex {
   root(salt: string): PrefixNode;
   /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
   find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
+  /** The pages that follow a node, or the first pages of a salt. */
+  following(salt: string, node?: PrefixNode): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
   insert(
     parent: PrefixNode,
@@ -173,6 +175,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       }
       return path;
     },
+    following: (salt, node = roots.get(salt)) => [...(node?.children.values() ?? [])].flat(),
     insert(parent, tokens, leaf, sinks, source) {
       const known = findChild(parent, tokens, 0);
       if (known) return known;

@@ -1,4 +1,4 @@
-/** `kvasir serve`: a model for clients of OpenAI's and Anthropic's APIs. */
+/** `kvasir serve`: a model for clients of OpenAI's, Anthropic's and Ollama's APIs. */
 import { readFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { Command } from 'commander';
@@ -55,7 +55,7 @@ Examples:
 export function addServe(program: Command): void {
   const command = program
     .command('serve')
-    .description('serve a model over HTTP, for OpenAI and Anthropic clients')
+    .description('serve a model over HTTP, for clients of OpenAI, Anthropic and Ollama')
     .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .addHelpText('after', HELP)
     .action(run);

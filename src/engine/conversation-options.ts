@@ -22,6 +22,11 @@ export interface ChatOptions extends GenerateOptions {
 export interface PromptOptions extends GenerateOptions {
   /** Parse control tokens in the prompt's text (`<|im_start|>`). Only for trusted text. Default: false. */
   parseSpecialTokens?: boolean;
+  /**
+   * The text after a gap: the prompt, a text, is what comes before it, and the answer fills it. An UnsupportedError if the
+   * model was not trained for it. Control tokens are not parsed.
+   */
+  suffix?: string;
 }
 
 /** The content of a message: text, or text parts. */

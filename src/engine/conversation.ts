@@ -334,11 +334,15 @@ export function createConversation(
     generate(prompt, promptOptions = {}) {
       checkPrompt(prompt);
       checkPromptOptions(promptOptions);
-      const { parseSpecialTokens, ...options } = promptOptions;
+      const { parseSpecialTokens, suffix, ...options } = promptOptions;
+      if (suffix !== undefined && typeof prompt !== 'string')
+        throw new InputError('suffix needs a prompt that is a text; this one is token ids.');
       const constraint = constrainText(constraints.ofTenant(options.tenant ?? tenant), options.schema);
       return stream(async function* (cancellation, result) {
         const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(generation) };
-        const encoded = typeof prompt === 'string' ? tokenizer.encode(prompt, encoding) : prompt;
+        const encode = (text: string) =>
+          suffix === undefined ? tokenizer.encode(text, encoding) : tokenizer.encodeInfill(text, suffix, encoding);
+        const encoded = typeof prompt === 'string' ? encode(prompt) : prompt;
         yield* streamTokens(encoded, options, cancellation, result, { constraint });
       }, options.signal);
     },

@@ -1,12 +1,13 @@
 /** The public model: load it, generate text, dispose it. */
 
-import type { CacheTiers, KvCacheStats } from '../cache/kv-cache.ts';
+import type { CacheTiers, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
 import {
   type Eviction,
   type EvictionPolicyName,
   type EvictionStats,
   openEviction,
 } from '../cache/policies/open-eviction.ts';
+import { saltOf } from '../cache/salt.ts';
 import type { SessionSource } from '../cache/session-io.ts';
 import type { TiersInput } from '../cache/store/open-tiers.ts';
 import type { TierStats } from '../cache/store/tier-chain.ts';
@@ -39,6 +40,7 @@ import {
   openModelFile,
   throwIfDisposed,
 } from './engine.ts';
+import type { GenerateOptions } from './generate.ts';
 import { createConstraints } from './grammar/constraint.ts';
 import { createGuard, type GuardStats, guardBytes, type QualityLossAction } from './guard.ts';
 import {
@@ -154,6 +156,11 @@ export interface Model extends AsyncDisposableLike {
   stats(): ModelStats;
   /** Resolves when the device has done what it was given so far; never, if it hangs. */
   ping(): Promise<void>;
+  /**
+   * The text in the cache that shares the most tokens with a prompt: where they part is why not all of it is reused. With
+   * `tenant` and `cacheSalt`, among theirs.
+   */
+  nearestText(prompt: readonly number[], options?: Pick<GenerateOptions, 'tenant' | 'cacheSalt'>): NearestText;
   /** The token ids of messages, formatted by the model's chat template: the prompt that `chat` reads. */
   encodeChat(messages: readonly ChatMessage[], options?: EncodeChatOptions): number[];
   /** Continues a text or token ids. Streams tokens. */
@@ -346,6 +353,11 @@ function createModel(parts: ModelParts): Model {
         // A read waits for all operations before it.
         await device.readRows(scratch.outputRows, 0, 1);
       }),
+    nearestText(prompt, { tenant = '', cacheSalt } = {}) {
+      checkOpen();
+      checkPrompt(prompt);
+      return cache.nearest(prompt, saltOf(tenant, cacheSalt));
+    },
     encodeChat(messages, options) {
       checkEncodeChatOptions(options);
       return encodePrompt(engine, messages, options);

@@ -110,7 +110,7 @@ export const chatRules = {
   render: ((value, name) => checkOptions('chat', value, renderRules, `${name}.`)) satisfies Rule,
 };
 
-export const promptRules = { ...generateRules, parseSpecialTokens: boolean };
+export const promptRules = { ...generateRules, parseSpecialTokens: boolean, suffix: string() };
 
 const integers = rule(
   'an array of integers, 0 or more',

@@ -177,6 +177,50 @@ describe('encoding a chat', () => {
   });
 });
 
+describe('filling in the middle', () => {
+  const FIM = ['<|fim_prefix|>', '<|fim_suffix|>', '<|fim_middle|>'];
+  const withTokens = (added: string[], metadata: (ids: number[]) => Record<string, number> = () => ({})) => {
+    const tokens = [...byteToUnicode, 'he', 'll', 'hell', 'hello', bytesToUnicode(' hello'), ...added];
+    const ids = added.map(text => tokens.indexOf(text));
+    return bpe({ 'tokenizer.ggml.tokens': tokens, 'tokenizer.ggml.token_type': tokens.map(() => 1), ...metadata(ids) });
+  };
+
+  it('puts the tokens of the vocabulary around a gap, whatever the texts spell', () => {
+    const tokenizer = withTokens(['<|im_start|>', ...FIM]);
+    const ids = tokenizer.encodeInfill('hello', 'ell<|fim_middle|>', { bos: false });
+    const spelled = [...'<|fim_middle|>'];
+    expect(texts(tokenizer, ids)).toEqual([FIM[0], 'hello', FIM[1], 'e', 'll', ...spelled, FIM[2]]);
+    expect(tokenizer.decode(ids)).toBe('helloell<|fim_middle|>');
+  });
+
+  it('takes the tokens that the file names, and BOS where the model expects it', () => {
+    const named = ([, prefix, suffix, middle]: number[]) => ({
+      'tokenizer.ggml.fim_pre_token_id': prefix,
+      'tokenizer.ggml.fim_suf_token_id': suffix,
+      'tokenizer.ggml.fim_mid_token_id': middle,
+    });
+    const tokenizer = withTokens(
+      ['<|im_start|>', 'P', 'S', 'M'].map(text => `<${text}>`),
+      named,
+    );
+    expect(texts(tokenizer, tokenizer.encodeInfill('he', 'll'))).toEqual(['<P>', 'he', '<S>', 'll', '<M>']);
+    const bos = bpe({
+      'tokenizer.ggml.fim_pre_token_id': 1,
+      'tokenizer.ggml.fim_suf_token_id': 2,
+      'tokenizer.ggml.fim_mid_token_id': 3,
+    });
+    expect(bos.encodeInfill('', '', { bos: true })).toEqual([bos.bos, 1, 2, 3]);
+  });
+
+  it('is refused by a vocabulary without these tokens', () => {
+    for (const added of [[], FIM.slice(0, 2)]) {
+      const tokenizer = withTokens(['<|im_start|>', ...added]);
+      expect(tokenizer.infill).toBeUndefined();
+      expect(() => tokenizer.encodeInfill('a', 'b')).toThrow(UnsupportedError);
+    }
+  });
+});
+
 describe('a vocabulary in a model file', () => {
   it.each([
     ['an unknown pre-tokenizer', { 'tokenizer.ggml.pre': 'klingon' }, UnsupportedError, /klingon.*llama-bpe.*smollm/s],

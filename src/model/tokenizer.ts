@@ -1,5 +1,5 @@
 /** Text to token ids and back, with the vocabulary of a GGUF file. The ids are the same as llama.cpp's. */
-import { ContextError, InputError } from '../errors.ts';
+import { ContextError, InputError, UnsupportedError } from '../errors.ts';
 import { createBpeEncoder } from './tokenizer/bpe.ts';
 import { parseHexToken, unicodeToBytes } from './tokenizer/bytes.ts';
 import { type ControlMarks, createControlMarker } from './tokenizer/control-marks.ts';
@@ -7,11 +7,12 @@ import { createSpecialTokenSplitter, type SpecialToken, type TextOrId } from './
 import { createSpmEncoder } from './tokenizer/spm.ts';
 import { createTextStream, type TextStream } from './tokenizer/stream.ts';
 import type { Metadata } from './tokenizer/tokenizer-metadata.ts';
-import { readVocab, TokenType, type Vocab } from './tokenizer/vocab.ts';
+import { type InfillTokens, readVocab, TokenType, type Vocab } from './tokenizer/vocab.ts';
 
 export type { ControlMarks } from './tokenizer/control-marks.ts';
 export type { TextStream } from './tokenizer/stream.ts';
 export type { Metadata } from './tokenizer/tokenizer-metadata.ts';
+export type { InfillTokens } from './tokenizer/vocab.ts';
 
 export interface EncodeOptions {
   /** Parse control tokens spelled out in the text (`<|im_start|>`). Only for trusted text. */
@@ -40,7 +41,11 @@ export interface Tokenizer {
   /** Whether the model expects BOS before, and EOS after, a text. */
   readonly addBos: boolean;
   readonly addEos: boolean;
+  /** The tokens of a gap and what is around it, if the model fills in the middle. */
+  readonly infill?: InfillTokens;
   encode(text: string, options?: EncodeOptions): number[];
+  /** The prompt whose continuation fills the gap between two texts. Control tokens in them are not parsed. */
+  encodeInfill(prefix: string, suffix: string, options?: Omit<EncodeOptions, 'parseSpecialTokens'>): number[];
   /** The inverse of `encode`; invalid UTF-8 becomes U+FFFD. */
   decode(ids: Iterable<number>, options?: DecodeOptions): string;
   /** The bytes that a token adds to a text; none for control tokens, unless `includeSpecialTokens`. */
@@ -60,6 +65,10 @@ export interface ChatTokenizer extends Tokenizer {
 }
 
 const utf8 = new TextEncoder();
+
+export const NO_INFILL =
+  'This model does not fill in the middle: its vocabulary has no tokens for a prefix, a suffix and what is between them. ' +
+  'Leave out the suffix, or use a model that does, such as Qwen2.5-Coder.';
 
 export function createTokenizer(meta: Metadata): ChatTokenizer {
   const vocab = readVocab(meta);
@@ -104,6 +113,12 @@ export function createTokenizer(meta: Metadata): ChatTokenizer {
     return ids;
   };
 
+  const encode: Tokenizer['encode'] = (text, { parseSpecialTokens = false, bos = false, maxTokens } = {}) => {
+    const split = parseSpecialTokens ? splitAll : splitUserDefined;
+    const ids = encodePieces(text, split, maxTokens);
+    return bos && vocab.bos !== undefined ? [vocab.bos, ...ids] : ids;
+  };
+
   return {
     vocabSize: vocab.tokens.length,
     bos: vocab.bos,
@@ -113,10 +128,15 @@ export function createTokenizer(meta: Metadata): ChatTokenizer {
     addBos: vocab.addBos,
     addEos: vocab.addEos,
 
-    encode(text, { parseSpecialTokens = false, bos = false, maxTokens } = {}) {
-      const split = parseSpecialTokens ? splitAll : splitUserDefined;
-      const ids = encodePieces(text, split, maxTokens);
-      return bos && vocab.bos !== undefined ? [vocab.bos, ...ids] : ids;
+    infill: vocab.infill,
+
+    encode,
+
+    encodeInfill(before, after, { bos, maxTokens } = {}) {
+      if (!vocab.infill) throw new UnsupportedError(NO_INFILL);
+      const { prefix, suffix, middle } = vocab.infill;
+      const start = encode('', { bos });
+      return [...start, prefix, ...encode(before, { maxTokens }), suffix, ...encode(after, { maxTokens }), middle];
     },
 
     markControlTokens: marker.mark,

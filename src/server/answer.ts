@@ -32,3 +32,12 @@ export const createAnswer = (): Answer => ({
     }
   },
 });
+
+/** The arguments of a call as an object; a call that was cut by its length is not JSON, and has none. */
+export function parseArguments(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {};
+  }
+}

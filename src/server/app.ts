@@ -3,17 +3,19 @@ import { Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import type { Backend } from './backend.ts';
-import { invalidRequest, openaiError, toApiError } from './errors.ts';
+import { invalidRequest, toApiError } from './errors.ts';
 import { type Authorize, createHandler, errorResponse } from './exchange.ts';
 import { createJobs, type Jobs } from './jobs.ts';
 import { defaultLimits, type Limits } from './limits.ts';
 import { createMetrics } from './metrics.ts';
 import { createOpenApi } from './openapi.ts';
+import { createResponseStore } from './response-store.ts';
 import type { Route } from './route.ts';
 import { routes } from './routes.ts';
 import { createKeyring, keyOf, OPERATOR, type TenantConfig } from './tenants.ts';
 import type { WebFiles } from './web-files.ts';
 import { createPageRules, type PageRules } from './web-pages.ts';
+import { openaiWire } from './wire.ts';
 
 export interface AppOptions {
   backend: Backend;
@@ -63,16 +65,17 @@ export function createApp(options: AppOptions): App {
   const limits = { ...defaultLimits, ...options.limits };
   const metrics = createMetrics(names[0], backend);
   const jobs = createJobs(backend, limits, metrics, logger);
+  const responses = createResponseStore(limits);
   const keyring = createKeyring(options.tenants ?? []);
   const pages = createPageRules({ hosts: options.hosts ?? [], cors: options.cors ?? [] });
   const openApi = createOpenApi(routes, limits, keyring.isRequired);
-  const exchange = { backend, jobs, limits, metrics, names, slotPath, heartbeatMs, strictModel, logger };
+  const exchange = { backend, jobs, limits, metrics, names, responses, slotPath, heartbeatMs, strictModel, logger };
   const handle = (route: Route, authorize: Authorize) =>
     createHandler({ ...exchange, logRequests, logPrompts }, route, authorize);
 
   const app = new Hono();
   const authorize: Authorize = (route, request) => {
-    if (route.method === 'post') pages.checkOrigin(request);
+    if (route.method !== 'get') pages.checkOrigin(request);
     return route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
   };
   // A key is proof enough: a page has none.
@@ -81,8 +84,8 @@ export function createApp(options: AppOptions): App {
   app.use(
     cors({
       origin: pages.origins,
-      allowMethods: ['GET', 'POST'],
-      exposeHeaders: ['x-request-id', 'retry-after'],
+      allowMethods: ['GET', 'POST', 'DELETE'],
+      exposeHeaders: ['x-request-id', 'x-cache-difference', 'retry-after'],
       maxAge: 600,
     }),
   );
@@ -97,7 +100,7 @@ export function createApp(options: AppOptions): App {
         ? `${req.path} takes ${known.join(' or ')}, not ${req.method}.`
         : `There is no ${req.path} here.${suggestion(req.path)}`,
     );
-    return new Response(JSON.stringify(openaiError(error)), {
+    return new Response(JSON.stringify(openaiWire.error(error)), {
       status: known.length > 0 ? 405 : 404,
       headers: { 'content-type': 'application/json', ...(known.length > 0 && { allow: known.join(', ') }) },
     });

@@ -5,13 +5,14 @@ import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
 import { type Answer, createAnswer } from './answer.ts';
+import { explainCache } from './cache-difference.ts';
 import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type ChatRequest, chatSchema, type OpenaiMessage, type OpenaiTool } from './openai-schemas.ts';
 import { createProgressChannel, type PromptProgress } from './prompt-progress.ts';
-import type { Route } from './route.ts';
+import type { Exchange, Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { chatLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
@@ -23,29 +24,10 @@ export const chatCompletions: Route<ChatRequest> = {
   schema: chatSchema,
   streams: true,
   async handle(exchange, request) {
-    const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
+    const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);
-    const choices = request.n ?? 1;
-    const messages = request.messages.map(toMessage);
-    const options = chatOptions(request, limits);
-    const slot = requestedSlot(request, choices);
     const prefill = request.stream && request.return_progress ? createProgressChannel() : undefined;
-    const events = jobs.run<AnswerDelta>({
-      ...{ tenant, signal, choices, onAnswer },
-      promptLength: JSON.stringify(messages).length,
-      open: (service, index, stop) =>
-        service.answer(messages, {
-          ...options,
-          slot,
-          seed: seedOf(request.seed, index),
-          tenant: tenant.name,
-          cacheSalt: request.cache_salt ?? undefined,
-          signal: stop,
-          // All answers share their prompt.
-          onPrefill: index === 0 ? prefill?.report : undefined,
-        }),
-      countTokens: ({ tokens }) => tokens.length,
-    });
+    const events = await runChat(exchange, request, prefill?.report);
     const head = { id: `chatcmpl-${id}`, created: Math.floor(Date.now() / 1000), model };
     const { service } = jobs;
     return request.stream
@@ -54,7 +36,39 @@ export const chatCompletions: Route<ChatRequest> = {
   },
 };
 
-type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
+export type ChatEvents = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
+
+/** Starts the answers to a request. Other APIs that chat bring their requests into this form. */
+export async function runChat(
+  exchange: Exchange,
+  request: ChatRequest,
+  onPrefill?: ChatOptions['onPrefill'],
+): Promise<ChatEvents> {
+  const { limits, jobs, tenant, signal, onAnswer } = exchange;
+  const choices = request.n ?? 1;
+  const messages = request.messages.map(toMessage);
+  const options = chatOptions(request, limits);
+  const slot = requestedSlot(request, choices);
+  const cacheSalt = request.cache_salt ?? undefined;
+  const { render, tools, toolChoice } = options;
+  await explainCache(exchange, messages, { ...render, tools, toolChoice, cacheSalt });
+  return jobs.run<AnswerDelta>({
+    ...{ tenant, signal, choices, onAnswer },
+    promptLength: JSON.stringify(messages).length,
+    open: (service, index, stop) =>
+      service.answer(messages, {
+        ...options,
+        slot,
+        seed: seedOf(request.seed, index),
+        tenant: tenant.name,
+        cacheSalt,
+        signal: stop,
+        // All answers share their prompt.
+        onPrefill: index === 0 ? onPrefill : undefined,
+      }),
+    countTokens: ({ tokens }) => tokens.length,
+  });
+}
 
 type ProgressEvents = AsyncGenerator<AnswerEvent<AnswerDelta> | { progress: PromptProgress }, void, void>;
 
@@ -104,7 +118,7 @@ function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema']
   return format?.type === 'json_object' ? true : undefined;
 }
 
-async function collectChoices(head: Head, events: Events, request: ChatRequest, service: ModelService) {
+async function collectChoices(head: Head, events: ChatEvents, request: ChatRequest, service: ModelService) {
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
   const results: Result[] = [];
   for await (const event of events) {
@@ -113,13 +127,7 @@ async function collectChoices(head: Head, events: Events, request: ChatRequest, 
   }
   const choice = async (answer: Answer, index: number) => ({
     index,
-    message: {
-      role: 'assistant',
-      content: answer.text || answer.toolCalls.length === 0 ? answer.text : null,
-      ...(answer.reasoning && { reasoning_content: answer.reasoning }),
-      ...(answer.toolCalls.length > 0 && { tool_calls: answer.toolCalls.map(openaiToolCall) }),
-      refusal: null,
-    },
+    message: { ...answerMessage(answer), refusal: null },
     logprobs: request.logprobs ? { content: await chatLogprobs(service, answer.tokens), refusal: null } : null,
     finish_reason: finishReason(results[index], answer),
   });
@@ -130,6 +138,13 @@ async function collectChoices(head: Head, events: Events, request: ChatRequest, 
     usage: usageOf(results, answers),
   };
 }
+
+export const answerMessage = ({ text, reasoning, toolCalls }: Answer) => ({
+  role: 'assistant',
+  content: text || toolCalls.length === 0 ? text : null,
+  ...(reasoning && { reasoning_content: reasoning }),
+  ...(toolCalls.length > 0 && { tool_calls: toolCalls.map(openaiToolCall) }),
+});
 
 const openaiToolCall = ({ id, name, arguments: args }: Answer['toolCalls'][number]) => ({
   id,
@@ -150,7 +165,12 @@ function usageOf(results: readonly Result[], answers: readonly Answer[]): object
   });
 }
 
-async function* streamChunks(head: Head, events: Events | ProgressEvents, request: ChatRequest, service: ModelService) {
+async function* streamChunks(
+  head: Head,
+  events: ChatEvents | ProgressEvents,
+  request: ChatRequest,
+  service: ModelService,
+) {
   const { part, finish, progress, end } = createChunks({ ...head, object: 'chat.completion.chunk' }, request);
   const answers = Array.from({ length: request.n ?? 1 }, createAnswer);
   const results: Result[] = [];

@@ -1,12 +1,13 @@
 /** POST /v1/completions: continues texts or token ids. */
 import type { Result, Token } from '../engine/stream.ts';
+import { NO_INFILL } from '../model/tokenizer.ts';
 import type { ModelService } from '../worker/service.ts';
 import { createChunks } from './chunks.ts';
 import { invalidRequest } from './errors.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import { type CompletionRequest, completionSchema } from './openai-schemas.ts';
-import type { Route } from './route.ts';
+import type { Exchange, Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { completionLogprobs } from './token-texts.ts';
 import { openaiUsage } from './usage.ts';
@@ -23,34 +24,12 @@ export const completions: Route<CompletionRequest> = {
   schema: completionSchema,
   streams: true,
   async handle(exchange, request) {
-    const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
-    checkRequest(request);
+    const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);
+    const events = runCompletions(exchange, request);
     const prompts = promptsOf(request.prompt);
     const perPrompt = request.n ?? 1;
     const choices = prompts.length * perPrompt;
-    checkChoices(choices, limits);
-    const slot = requestedSlot(request, choices);
-    const options = {
-      ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
-      ...(request.logprobs != null && { logprobs: request.logprobs }),
-      // A raw prompt has no template that could write them.
-      parseSpecialTokens: true,
-    };
-    const events = jobs.run<Token>({
-      ...{ tenant, signal, choices, onAnswer },
-      promptLength: prompts.reduce((sum, prompt) => sum + prompt.length, 0) * perPrompt,
-      open: (service, index, stop) =>
-        service.generate(prompts[Math.floor(index / perPrompt)], {
-          ...options,
-          slot,
-          seed: seedOf(request.seed, index % perPrompt),
-          tenant: tenant.name,
-          cacheSalt: request.cache_salt ?? undefined,
-          signal: stop,
-        }),
-      countTokens: () => 1,
-    });
     const service = jobs.service();
     const echoes = await Promise.all(
       prompts.map(prompt => (request.echo ? (typeof prompt === 'string' ? prompt : service.detokenize(prompt)) : '')),
@@ -68,6 +47,39 @@ export const completions: Route<CompletionRequest> = {
   },
 };
 
+/** Starts the completions of a request. Other APIs bring their requests into this form. */
+export function runCompletions(exchange: Exchange, request: CompletionRequest): Events {
+  const { limits, jobs, tenant, signal, onAnswer } = exchange;
+  checkRequest(request, jobs.service());
+  const prompts = promptsOf(request.prompt);
+  const perPrompt = request.n ?? 1;
+  const choices = prompts.length * perPrompt;
+  checkChoices(choices, limits);
+  const slot = requestedSlot(request, choices);
+  const suffix = request.suffix || undefined;
+  const options = {
+    ...samplingOptions(request, request.max_tokens ?? DEFAULT_MAX_TOKENS, limits),
+    ...(request.logprobs != null && { logprobs: request.logprobs }),
+    // A raw prompt has no template that could write them.
+    parseSpecialTokens: suffix === undefined,
+    suffix,
+  };
+  return jobs.run<Token>({
+    ...{ tenant, signal, choices, onAnswer },
+    promptLength: prompts.reduce((sum, { length }) => sum + length + (suffix?.length ?? 0), 0) * perPrompt,
+    open: (service, index, stop) =>
+      service.generate(prompts[Math.floor(index / perPrompt)], {
+        ...options,
+        slot,
+        seed: seedOf(request.seed, index % perPrompt),
+        tenant: tenant.name,
+        cacheSalt: request.cache_salt ?? undefined,
+        signal: stop,
+      }),
+    countTokens: () => 1,
+  });
+}
+
 type Events = AsyncGenerator<AnswerEvent<Token>, void, void>;
 
 interface Completion {
@@ -79,8 +91,10 @@ interface Completion {
   usage(results: Result[]): object;
 }
 
-function checkRequest(request: CompletionRequest): void {
-  if (request.suffix) throw invalidRequest('suffix is not supported. Write the text before the gap only.', 'suffix');
+function checkRequest(request: CompletionRequest, { info }: ModelService): void {
+  if (request.suffix && !info.infill) throw invalidRequest(NO_INFILL, 'suffix');
+  if (request.suffix && promptsOf(request.prompt).some(prompt => typeof prompt !== 'string'))
+    throw invalidRequest('suffix needs a prompt that is a text, not token ids.', 'suffix');
   if (request.echo && request.logprobs != null)
     throw invalidRequest('echo with logprobs is not supported: prompts have no log probabilities.', 'echo');
   if (request.best_of != null && request.best_of > (request.n ?? 1))

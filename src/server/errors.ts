@@ -1,4 +1,4 @@
-/** Errors in the shapes that OpenAI's and Anthropic's clients expect. */
+/** Errors that clients are told, in the shapes that they expect. */
 
 import { closestName } from '../closest-name.ts';
 import {
@@ -168,3 +168,5 @@ const ANTHROPIC_TYPES: Record<number, string> = {
 export function anthropicError({ status, message }: ApiError): object {
   return { type: 'error', error: { type: ANTHROPIC_TYPES[status] ?? 'invalid_request_error', message } };
 }
+
+export const ollamaError = ({ message }: ApiError): object => ({ error: message });

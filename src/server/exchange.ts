@@ -3,15 +3,16 @@ import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
 import type { Logger } from 'pino';
 import { readBody } from './body.ts';
-import { type ApiError, anthropicError, modelNotFound, openaiError, toApiError } from './errors.ts';
+import { type ApiError, modelNotFound, toApiError } from './errors.ts';
 import type { AnswerCounts } from './metrics.ts';
 import type { Exchange, Route } from './route.ts';
-import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
+import { sseResponse } from './sse.ts';
 import type { Tenant } from './tenants.ts';
+import { anthropicWire, openaiWire, type Wire } from './wire.ts';
 
 /** What all requests of a server have in common. */
 export interface ExchangeOptions
-  extends Pick<Exchange, 'backend' | 'jobs' | 'limits' | 'metrics' | 'names' | 'slotPath'> {
+  extends Pick<Exchange, 'backend' | 'jobs' | 'limits' | 'metrics' | 'names' | 'responses' | 'slotPath'> {
   heartbeatMs: number;
   /** Whether other names of the model than `names` are refused. */
   strictModel: boolean;
@@ -27,8 +28,9 @@ export type Handle = (context: Context) => Promise<Response>;
 
 /** Answers the requests of a route. */
 export function createHandler(options: ExchangeOptions, route: Route, authorize: Authorize): Handle {
-  const { backend, jobs, limits, metrics, names, logger } = options;
-  const { isAnthropic } = route;
+  const { backend, jobs, limits, metrics, names, responses, logger } = options;
+  const { wire = openaiWire } = route;
+  const isAnthropic = wire === anthropicWire;
   // Once: zod compiles a schema when it is first used.
   const schema = route.schema?.(limits);
 
@@ -41,7 +43,9 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
     let tenant: string | undefined;
     let isStreaming = false;
 
-    const asError = (error: unknown): ApiError => {
+    const headers = new Headers({ 'x-request-id': id });
+    if (isAnthropic) headers.set('request-id', id);
+    const toError = (error: unknown): ApiError => {
       const shown = toApiError(error, { context: backend.info?.context, isAnthropic });
       if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
       return shown;
@@ -60,7 +64,7 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
       if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
       return route.handle(
         {
-          ...{ id, request, backend, jobs, limits, metrics, names },
+          ...{ id, request, backend, jobs, limits, metrics, names, responses, headers, toError },
           tenant: owner,
           signal: leave.signal,
           slotPath: options.slotPath,
@@ -75,9 +79,10 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
             new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
           async stream(events) {
             const response = await sseResponse(events, {
+              contentType: wire.contentType,
               heartbeatMs: options.heartbeatMs,
-              heartbeat: isAnthropic ? formatEvent({ type: 'ping' }, 'ping') : COMMENT_HEARTBEAT,
-              formatError: error => formatEvent(errorBody(asError(error), isAnthropic), 'error'),
+              heartbeat: wire.heartbeat,
+              formatError: error => wire.errorEvent(toError(error)),
               onLeave: () => leave.abort(),
               onEnd: () => log(200),
             });
@@ -90,20 +95,16 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
       );
     };
 
-    const response = await answer().catch(error => errorResponse(asError(error), isAnthropic));
-    response.headers.set('x-request-id', id);
-    if (isAnthropic) response.headers.set('request-id', id);
+    const response = await answer().catch(error => errorResponse(toError(error), wire));
+    for (const [name, value] of headers) response.headers.set(name, value);
     if (!isStreaming) log(response.status);
     return response;
   };
 }
 
-const errorBody = (error: ApiError, isAnthropic?: boolean): object =>
-  isAnthropic ? anthropicError(error) : openaiError(error);
-
-export function errorResponse(error: ApiError, isAnthropic?: boolean): Response {
+export function errorResponse(error: ApiError, wire: Wire = openaiWire): Response {
   const { status, retryAfter } = error;
-  return new Response(JSON.stringify(errorBody(error, isAnthropic)), {
+  return new Response(JSON.stringify(wire.error(error)), {
     status,
     headers: {
       'content-type': 'application/json',

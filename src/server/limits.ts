@@ -17,6 +17,9 @@ export interface Limits {
   output: number;
   /** Requests that wait beside those that run; further ones get a 429. */
   queue: number;
+  /** Responses that are stored per tenant, and characters of their conversations; the oldest are dropped. */
+  storedResponses: number;
+  storedCharacters: number;
   /** Milliseconds that a request may take. */
   time: number;
 }
@@ -32,5 +35,7 @@ export const defaultLimits: Limits = {
   stopLength: 1000,
   output: 8192,
   queue: 512,
+  storedResponses: 1000,
+  storedCharacters: 64 * 2 ** 20,
   time: 600_000,
 };

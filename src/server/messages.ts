@@ -1,7 +1,7 @@
 /** POST /v1/messages and /v1/messages/count_tokens: Anthropic's API. */
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
-import { type Answer, createAnswer } from './answer.ts';
+import { type Answer, createAnswer, parseArguments } from './answer.ts';
 import { toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
@@ -9,9 +9,11 @@ import {
   type MessagesRequest,
   messagesSchema,
 } from './anthropic-schemas.ts';
+import { explainCache } from './cache-difference.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
 import { formatEvent } from './sse.ts';
+import { anthropicWire } from './wire.ts';
 
 export const messages: Route<MessagesRequest> = {
   method: 'post',
@@ -19,11 +21,12 @@ export const messages: Route<MessagesRequest> = {
   summary: "Answers messages in the format of Anthropic's API. Streams with `stream: true`.",
   schema: messagesSchema,
   streams: true,
-  isAnthropic: true,
+  wire: anthropicWire,
   async handle(exchange, request) {
     const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
+    await explainCache(exchange, messages, { ...prompt.render, tools: prompt.tools, toolChoice: prompt.toolChoice });
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1, onAnswer },
       promptLength: JSON.stringify(messages).length,
@@ -52,7 +55,7 @@ export const countTokens: Route<CountTokensRequest> = {
   path: '/v1/messages/count_tokens',
   summary: 'Tokens of a prompt in the format of /v1/messages.',
   schema: countTokensSchema,
-  isAnthropic: true,
+  wire: anthropicWire,
   async handle({ jobs, json, resolveModel }, request) {
     resolveModel(request.model);
     const { messages, render, tools, toolChoice } = toPrompt(request);
@@ -90,20 +93,16 @@ async function collectMessage(head: object, events: Events): Promise<object> {
     const content = [
       ...(reasoning ? [{ type: 'thinking', thinking: reasoning, signature: '' }] : []),
       ...(text || toolCalls.length === 0 ? [{ type: 'text', text }] : []),
-      ...toolCalls.map(({ id, name, arguments: args }) => ({ type: 'tool_use', id, name, input: parseInput(args) })),
+      ...toolCalls.map(({ id, name, arguments: args }) => ({
+        type: 'tool_use',
+        id,
+        name,
+        input: parseArguments(args),
+      })),
     ];
     return { ...head, content, ...endOf(event.result, answer), usage: usageOf(event.result.usage) };
   }
   throw new Error('kvasir bug: an answer has no end');
-}
-
-/** A call that was cut by its length is not JSON. */
-function parseInput(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return {};
-  }
 }
 
 /** Blocks come one after another: each is started, added to, and stopped before the next. */

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { packageVersion } from '../version.ts';
 import type { Limits } from './limits.ts';
 import type { Route } from './route.ts';
+import { openaiWire } from './wire.ts';
 
 const error = { description: 'An error: `{ "error": { "message", "type", "param", "code" } }`.' };
 
@@ -26,7 +27,7 @@ export function createOpenApi(routes: readonly Route[], limits: Limits, needsKey
           description: 'The answer.',
           content: {
             [route.path === '/metrics' ? 'text/plain' : 'application/json']: { schema: {} },
-            ...(route.streams && { 'text/event-stream': { schema: { type: 'string' } } }),
+            ...(route.streams && { [streamType(route)]: { schema: { type: 'string' } } }),
           },
         },
         default: error,
@@ -46,6 +47,9 @@ export function createOpenApi(routes: readonly Route[], limits: Limits, needsKey
     },
   };
 }
+
+/** Without its charset. */
+const streamType = ({ wire = openaiWire }: Route): string => wire.contentType.split(';')[0];
 
 /** OpenAPI's JSON Schema dialect is 2020-12; the document says so once. */
 function bodySchema(schema: z.ZodType): object {

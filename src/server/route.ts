@@ -1,10 +1,13 @@
 /** What a route is: one entry of the table from which the app and its OpenAPI document are made. */
 import type { z } from 'zod';
 import type { Backend } from './backend.ts';
+import type { ApiError } from './errors.ts';
 import type { Jobs } from './jobs.ts';
 import type { Limits } from './limits.ts';
 import type { AnswerCounts, Metrics } from './metrics.ts';
+import type { ResponseStore } from './response-store.ts';
 import type { Tenant } from './tenants.ts';
+import type { Wire } from './wire.ts';
 
 /** A request that is being answered. */
 export interface Exchange {
@@ -19,13 +22,18 @@ export interface Exchange {
   readonly metrics: Metrics;
   /** Names of the model, the one that is shown first. */
   readonly names: readonly string[];
+  readonly responses: ResponseStore;
   /** Where slots are saved. */
   readonly slotPath?: string;
+  /** Headers of the response. */
+  readonly headers: Headers;
   /** A part of the path, such as `:id`, or a parameter of the query. */
   param(name: string): string;
   query(name: string): string | undefined;
   /** The name under which the model answers. Any other name gets the same model, or a 404 if names are strict. */
   resolveModel(name: string | null | undefined): string;
+  /** An error as the client is told of it. The log gets those that are the server's. */
+  toError(error: unknown): ApiError;
   json(body: object, status?: number): Response;
   /** Streams events that are formatted already. */
   stream(events: AsyncGenerator<string, void, void>): Promise<Response>;
@@ -34,7 +42,7 @@ export interface Exchange {
 }
 
 export interface Route<T = unknown> {
-  method: 'get' | 'post';
+  method: 'get' | 'post' | 'delete';
   path: string;
   summary: string;
   /** The body. Without, none is read. */
@@ -45,7 +53,7 @@ export interface Route<T = unknown> {
   isForOperators?: boolean;
   /** May answer with events. */
   streams?: boolean;
-  /** Errors in Anthropic's shape. */
-  isAnthropic?: boolean;
+  /** Default: OpenAI's. */
+  wire?: Wire;
   handle(exchange: Exchange, body: T): Promise<Response> | Response;
 }

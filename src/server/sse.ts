@@ -1,6 +1,7 @@
-/** Server-sent events: a generator of events as a response, with heartbeats while there are none. */
+/** Streams of server-sent events, or of lines: a generator as a response, with heartbeats while there is nothing. */
 
 export interface SseOptions {
+  contentType: string;
   /** Milliseconds without an event after which a heartbeat is sent: proxies close silent connections. */
   heartbeatMs: number;
   /** What is sent as a heartbeat. */
@@ -19,7 +20,6 @@ export const formatEvent = (data: unknown, event?: string): string =>
   `${event === undefined ? '' : `event: ${event}\n`}data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`;
 
 const HEADERS = {
-  'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache, no-transform',
   // nginx would collect events otherwise.
   'x-accel-buffering': 'no',
@@ -31,7 +31,7 @@ const HEADERS = {
  */
 export async function sseResponse(
   events: AsyncGenerator<string, void, void>,
-  { heartbeatMs, heartbeat, formatError, onLeave, onEnd }: SseOptions,
+  { contentType, heartbeatMs, heartbeat, formatError, onLeave, onEnd }: SseOptions,
 ): Promise<Response> {
   /** The next event, or undefined when it is time for a heartbeat. */
   const nextOrHeartbeat = async (): Promise<IteratorResult<string, void> | undefined> => {
@@ -80,5 +80,5 @@ export async function sseResponse(
       onEnd();
     },
   });
-  return new Response(body, { headers: HEADERS });
+  return new Response(body, { headers: { 'content-type': contentType, ...HEADERS } });
 }

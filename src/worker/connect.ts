@@ -139,6 +139,7 @@ export async function connectService(port: Port, options: ConnectOptions = {}): 
     tokenizeChat: (messages, options) => call('tokenizeChat', messages, options),
     detokenize: ids => call('detokenize', ids),
     tokenBytes: ids => call('tokenBytes', ids),
+    nearestText: (prompt, options) => call('nearestText', prompt, options),
     saveSlot: (slot, path, tenant) => call('saveSlot', slot, path, tenant),
     restoreSlot: (slot, path, tenant) => call('restoreSlot', slot, path, tenant),
     eraseSlot: (slot, tenant) => call('eraseSlot', slot, tenant),

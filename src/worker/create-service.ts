@@ -76,6 +76,7 @@ export function createService(model: Model): ModelService {
       return tokenizer.decode(ids, { includeSpecialTokens: true });
     },
     tokenBytes: async ids => ids.map(id => tokenizer.tokenBytes(id, { includeSpecialTokens: true })),
+    nearestText: async (prompt, options) => model.nearestText(prompt, options),
     saveSlot: (slot, path, tenant) =>
       changeSlot(slot, tenant, async opened => {
         await opened.conversation.save(path);
@@ -119,6 +120,8 @@ function describeModel(model: Model): ServiceInfo {
     context,
     trainedContext: config.context,
     vocab: config.vocab,
+    weightBytes: model.memory().weights,
+    infill: model.tokenizer.infill !== undefined,
     kvMemory: capacity,
     tokensThatFit: maxTokensIn(plan, capacity),
     sequencesAtFullContext: Math.floor(capacity / planBytes(plan, context)),

@@ -44,6 +44,7 @@ export const CALL_METHODS = [
   'tokenizeChat',
   'detokenize',
   'tokenBytes',
+  'nearestText',
   'saveSlot',
   'restoreSlot',
   'eraseSlot',

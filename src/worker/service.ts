@@ -2,6 +2,7 @@
  * A model as a service: what a server or a page asks of it, in plain data that can be sent as messages. `createService`
  * implements it on a loaded model; `connectService` forwards it to one in a child process or a browser Worker.
  */
+import type { NearestText } from '../cache/kv-cache.ts';
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { EncodeChatOptions } from '../engine/answer-stream.ts';
 import type { ChatOptions, PromptOptions } from '../engine/conversation-options.ts';
@@ -26,6 +27,10 @@ export interface ServiceInfo {
   context: number;
   trainedContext: number;
   vocab: number;
+  /** Bytes of the weights. */
+  weightBytes: number;
+  /** Whether it fills in the middle: `generate` takes a suffix. */
+  infill: boolean;
   /** Bytes of the whole cache, tokens that one sequence could have in it, and sequences of `context` tokens that fit. */
   kvMemory: number;
   tokensThatFit: number;
@@ -76,6 +81,8 @@ export interface ModelService {
   detokenize(ids: readonly number[]): Promise<string>;
   /** The bytes that each token adds to a text; of a control token, its name. */
   tokenBytes(ids: readonly number[]): Promise<Uint8Array[]>;
+  /** The text in the cache that shares the most tokens with a prompt. */
+  nearestText(prompt: readonly number[], options?: Pick<PromptOptions, 'tenant' | 'cacheSalt'>): Promise<NearestText>;
   /** Saves a slot's conversation to a file of the engine's machine. */
   saveSlot(slot: number, path: string, tenant?: string): Promise<SlotState>;
   restoreSlot(slot: number, path: string, tenant?: string): Promise<SlotState>;

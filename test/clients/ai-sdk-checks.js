@@ -1,11 +1,10 @@
-/** The same for any language model of the AI SDK: over HTTP, and in this process. */
+/** The same for any language model and version of the AI SDK: over HTTP, and in this process. */
 import assert from 'node:assert/strict';
-import { generateObject, generateText, jsonSchema, Output, stepCountIs, streamObject, streamText, tool } from 'ai';
 import { CALLS, checkWeather, question, report, weather, weatherSchema } from './tools.js';
 
-const schema = jsonSchema(weatherSchema);
-
-export async function checkLanguageModel(model) {
+export async function checkLanguageModel(model, sdk) {
+  const { generateObject, generateText, jsonSchema, Output, stepCountIs, streamObject, streamText, tool } = sdk;
+  const schema = jsonSchema(weatherSchema);
   const chat = { model, prompt: question, temperature: 0, maxOutputTokens: 24, maxRetries: 0 };
   const whole = await generateText(chat);
   assert.ok(whole.text);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { APICallError, generateText } from 'ai';
+import * as sdk from 'ai';
 import { checkLanguageModel } from './ai-sdk-checks.js';
 import { apiKey, model, url } from './tools.js';
 
@@ -11,7 +11,8 @@ const kvasir = createOpenAICompatible({
   includeUsage: true,
   supportsStructuredOutputs: true,
 });
-await checkLanguageModel(kvasir(model));
+const { APICallError, generateText } = sdk;
+await checkLanguageModel(kvasir(model), sdk);
 await assert.rejects(generateText({ model: kvasir('another'), prompt: 'Hi', maxRetries: 0 }), error => {
   assert.ok(APICallError.isInstance(error), `${error}`);
   assert.equal(error.statusCode, 404);

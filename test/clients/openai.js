@@ -59,6 +59,41 @@ for (let i = 0; i < CALLS; i++) {
   conversation.push(message, { role: 'tool', tool_call_id: call.id, content });
 }
 
+// The Responses API: whole, streamed and parsed by the client, with tools, and continued by its id.
+const input = { model, input: question, temperature: 0, max_output_tokens: 24 };
+const response = await client.responses.create(input);
+assert.ok(response.output_text);
+assert.equal(response.usage.total_tokens, response.usage.input_tokens + response.usage.output_tokens);
+const follower = client.responses.stream(input);
+let followed = '';
+follower.on('response.output_text.delta', ({ delta }) => {
+  followed += delta;
+});
+assert.equal((await follower.finalResponse()).output_text, response.output_text);
+assert.equal(followed, response.output_text);
+const format = { type: 'json_schema', name: 'weather', strict: true, schema: weatherSchema };
+const typed = await client.responses.parse({ model, input: question, text: { format } });
+checkWeather(typed.output_parsed);
+const responseTools = [{ type: 'function', ...weather, strict: true }];
+let next = { input: question };
+for (let i = 0; i < Math.min(CALLS, 3); i++) {
+  const called = await client.responses.create({ model, ...next, tools: responseTools, tool_choice: 'required' });
+  const [call] = called.output.filter(({ type }) => type === 'function_call');
+  const output = report(checkWeather(JSON.parse(call.arguments)));
+  next = {
+    previous_response_id: called.id,
+    input: [{ type: 'function_call_output', call_id: call.call_id, output }],
+  };
+}
+const { id } = await client.responses.create({ model, ...next, max_output_tokens: 8 });
+assert.equal((await client.responses.retrieve(id)).id, id);
+await client.responses.delete(id);
+await assert.rejects(client.responses.retrieve(id), OpenAI.NotFoundError);
+await assert.rejects(client.responses.create({ model, previous_response_id: id, input: 'Go on' }), {
+  code: 'previous_response_not_found',
+});
+await assert.rejects(client.embeddings.create({ model, input: 'Hi' }), { status: 501, code: 'not_supported' });
+
 const failing = (options, Kind, code) =>
   assert.rejects(client.chat.completions.create({ ...chat, ...options }), error => {
     assert.ok(error instanceof Kind, `${error}`);

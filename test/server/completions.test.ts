@@ -1,6 +1,6 @@
 /** POST /v1/completions on a tiny random model. */
 import { describe, expect, it } from 'vitest';
-import { greedy, type Json, openServer, readEvents } from './tiny-server.ts';
+import { greedy, type Json, openServer, openService, readEvents } from './tiny-server.ts';
 
 const PATH = '/v1/completions';
 const { ask, json, service } = await openServer();
@@ -29,6 +29,37 @@ describe('a prompt', () => {
     expect(textsOf(await json(PATH, { prompt: 'Odin', echo: true, ...greedy(4) }))).toEqual([`Odin${plain}`]);
     const events = await readEvents(await ask(PATH, { prompt: 'Odin', echo: true, stream: true, ...greedy(4) }));
     expect(events.flatMap(event => event.choices?.[0]?.text ?? []).join('')).toBe(`Odin${plain}`);
+  });
+});
+
+describe('a suffix', async () => {
+  // Letters take the place of control tokens: what they spell is seen in the prompt.
+  const letter = (text: string) => text.charCodeAt(0);
+  const metadata = {
+    'tokenizer.ggml.fim_pre_token_id': letter('P'),
+    'tokenizer.ggml.fim_suf_token_id': letter('S'),
+    'tokenizer.ggml.fim_mid_token_id': letter('M'),
+  };
+  const { json, ask, service } = await openServer({}, await openService(2, { metadata }));
+
+  it('is the text after the gap that the completion fills', async () => {
+    const { infill, vocab } = service.info;
+    expect([infill, vocab]).toEqual([true, 257]);
+    const ids = (text: string) => [...text].map(letter);
+    const raw = await json(PATH, {
+      prompt: [letter('P'), ...ids('be'), letter('S'), ...ids('re'), letter('M')],
+      ...greedy(8),
+    });
+    const filled = await json(PATH, { prompt: 'be', suffix: 're', ...greedy(8) });
+    expect(textsOf(filled)).toEqual(textsOf(raw));
+    expect(filled.usage.prompt_tokens).toBe(7);
+    const plain = await json(PATH, { prompt: 'be', suffix: '', ...greedy(8) });
+    expect(plain.usage.prompt_tokens).toBe(2);
+  });
+
+  it('needs a prompt that is a text', async () => {
+    const response = await ask(PATH, { prompt: [1, 2], suffix: 'x' });
+    expect([response.status, ((await response.json()) as Json).error.param]).toEqual([400, 'suffix']);
   });
 });
 

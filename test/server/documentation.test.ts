@@ -23,7 +23,9 @@ it('options and their variables', async () => {
 });
 
 it('routes', () => {
-  const listed = [...section('Routes').matchAll(/^\| `(GET|POST) (\S+)`/gm)].map(([, ...route]) => route.join(' '));
+  const listed = [...section('Routes').matchAll(/^\| `(GET|POST|DELETE) (\S+)`/gm)].map(([, ...route]) =>
+    route.join(' '),
+  );
   const served = routes.map(({ method, path }) => `${method.toUpperCase()} ${path.replace(/:id.*/, 'ID')}`);
   expect(listed.sort()).toEqual([...served, 'GET /', 'GET /openapi.json'].sort());
 });

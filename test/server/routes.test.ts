@@ -177,8 +177,8 @@ it('answers unknown paths and methods', async () => {
   const messageOf = async (path: string) => (await json(path, {})).error.message;
   for (const path of ['/chat/completions', '/v1/v1/chat/completions'])
     expect(await messageOf(path)).toBe(`There is no ${path} here. Did you mean /v1/chat/completions?`);
-  expect(await messageOf('/v1/embeddings')).toBe(
-    'There is no /v1/embeddings here. GET /openapi.json lists what there is.',
+  expect(await messageOf('/v1/images/generations')).toBe(
+    'There is no /v1/images/generations here. GET /openapi.json lists what there is.',
   );
   expect(await messageOf('/v1/chat/completions')).toBe('messages: missing; expected array');
 });

@@ -6,7 +6,7 @@ import { readyBackend } from '../../src/server/backend.ts';
 import { createService } from '../../src/worker/create-service.ts';
 import type { ModelService } from '../../src/worker/service.ts';
 import { writeGguf } from '../gguf-writer.ts';
-import { tinyModel } from '../tiny-model.ts';
+import { type TinyOptions, tinyModel } from '../tiny-model.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: the JSON of an answer, which the tests compare
 export type Json = any;
@@ -20,10 +20,13 @@ export interface TinyServer {
   json(path: string, body?: unknown, headers?: Record<string, string>): Promise<Json>;
 }
 
-const tiny = new Blob([writeGguf(tinyModel({ tied: false, layers: 1, context: 2048 }))]);
+const tiny = (options: TinyOptions = {}) =>
+  new Blob([writeGguf(tinyModel({ tied: false, layers: 1, context: 2048, ...options }))]);
 
-export async function openService(maxSequences = 8): Promise<ModelService> {
-  const service = createService(await loadModel(tiny, { device: 'wasm', threads: 1, kv: 'tq4', maxSequences }));
+export async function openService(maxSequences = 8, options?: TinyOptions): Promise<ModelService> {
+  const service = createService(
+    await loadModel(tiny(options), { device: 'wasm', threads: 1, kv: 'tq4', maxSequences }),
+  );
   afterAll(() => service.close());
   return service;
 }

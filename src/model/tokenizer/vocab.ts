@@ -20,6 +20,8 @@ export interface Vocab {
   /** End of turn; may be the same as eos. */
   eot?: number;
   unk?: number;
+  /** If the model fills in the middle. */
+  infill?: InfillTokens;
   /** Every token that ends generation. */
   eosIds: ReadonlySet<number>;
   addBos: boolean;
@@ -27,6 +29,13 @@ export interface Vocab {
   addSpacePrefix: boolean;
   /** Control tokens include the white space after them. */
   rstripControlTokens: boolean;
+}
+
+/** The tokens before the text ahead of a gap, before the text after it, and before the text that fills it. */
+export interface InfillTokens {
+  prefix: number;
+  suffix: number;
+  middle: number;
 }
 
 // Found by text, as llama.cpp does, because few files name them; in order of preference.
@@ -63,6 +72,21 @@ const FILL_IN_THE_MIDDLE = [
   ['<|fim_repo|>', '<|repo_name|>', '<fim-repo>', '<REPO>', '<reponame>'],
   ['<|file_sep|>'],
 ];
+// The names of these tokens in a file, now and before, and their texts.
+const INFILL = {
+  prefix: {
+    names: ['fim_pre', 'prefix'],
+    texts: ['<|fim_prefix|>', '<fim-prefix>', '<fim_prefix>', '<｜fim▁begin｜>', '<PRE>', '▁<PRE>', '<|code_prefix|>'],
+  },
+  suffix: {
+    names: ['fim_suf', 'suffix'],
+    texts: ['<|fim_suffix|>', '<fim-suffix>', '<fim_suffix>', '<｜fim▁hole｜>', '<SUF>', '▁<SUF>', '<|code_suffix|>'],
+  },
+  middle: {
+    names: ['fim_mid', 'middle'],
+    texts: ['<|fim_middle|>', '<fim-middle>', '<fim_middle>', '<｜fim▁end｜>', '<MID>', '▁<MID>', '<|code_middle|>'],
+  },
+};
 // gpt-oss's channel format: not control tokens, so that decoded text includes them.
 const ALWAYS_VISIBLE = ['<|channel|>', '<|message|>', '<|start|>', '<|constrain|>'];
 
@@ -104,6 +128,13 @@ export function readVocab(meta: Metadata): Vocab {
   const unk = id('unknown') ?? (spm ? 0 : undefined);
   const eot = id('eot') ?? firstIdOf(idByText, END_OF_TURN);
   const eosIds = collectEosIds(idByText, types, [eos, eot, id('eom')]);
+  const infillId = ({ names, texts }: (typeof INFILL)['prefix']) =>
+    names.map(id).find(found => found !== undefined) ?? firstIdOf(idByText, texts);
+  const [prefix, suffix, middle] = [INFILL.prefix, INFILL.suffix, INFILL.middle].map(infillId);
+  const infill =
+    prefix !== undefined && suffix !== undefined && middle !== undefined ? { prefix, suffix, middle } : undefined;
+  // As with the tokens that end a text, files do not always say that these are control tokens.
+  for (const token of Object.values(infill ?? {})) types[token] = TokenType.control;
   const preTokenizer = spm
     ? { patterns: [], ignoreMerges: false, addBos: true }
     : preTokenizerRule(preTokenizerName(meta));
@@ -120,6 +151,7 @@ export function readVocab(meta: Metadata): Vocab {
     eos,
     eot,
     unk,
+    ...(infill && { infill }),
     eosIds,
     addBos: (getBool(meta, 'tokenizer.ggml.add_bos_token') ?? preTokenizer.addBos) && bos !== undefined,
     addEos: (getBool(meta, 'tokenizer.ggml.add_eos_token') ?? false) && eos !== undefined,

@@ -1,0 +1,40 @@
+/**
+ * Why was my prefix missed? To a request with the header `x-explain-cache`, the header `x-cache-difference` says where its
+ * prompt departs from the nearest text in the cache: usually at a date, or at tools in another order.
+ */
+import type { EncodeChatOptions } from '../engine/answer-stream.ts';
+import type { ChatMessage } from '../model/template.ts';
+import type { ModelService } from '../worker/service.ts';
+import type { Exchange } from './route.ts';
+
+/** Tokens that are shown on each side. */
+const SHOWN_TOKENS = 8;
+
+/** Call it before the request runs: afterwards its own prompt is in the cache. */
+export async function explainCache(
+  { request, headers, jobs, tenant }: Exchange,
+  messages: readonly ChatMessage[],
+  { cacheSalt, ...options }: EncodeChatOptions & { cacheSalt?: string },
+): Promise<void> {
+  if (!request.headers.get('x-explain-cache')) return;
+  const service = jobs.service();
+  const prompt = await service.tokenizeChat(messages, options);
+  const difference = await compare(service, prompt, { tenant: tenant.name, cacheSalt });
+  headers.set('x-cache-difference', toAscii(JSON.stringify(difference)));
+}
+
+async function compare(service: ModelService, prompt: number[], whose: { tenant: string; cacheSalt?: string }) {
+  const { shared, next } = await service.nearestText(prompt, whose);
+  const text = (ids: number[]) => service.detokenize(ids);
+  return {
+    prompt_tokens: prompt.length,
+    shared_tokens: shared,
+    before: await text(prompt.slice(Math.max(0, shared - SHOWN_TOKENS), shared)),
+    prompt: await text(prompt.slice(shared, shared + SHOWN_TOKENS)),
+    cached: await text(next),
+  };
+}
+
+/** Headers are ASCII; JSON can spell the rest. */
+const toAscii = (json: string): string =>
+  json.replace(/[^ -~]/g, unit => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);

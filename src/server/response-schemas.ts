@@ -1,0 +1,110 @@
+/** Requests of OpenAI's Responses API. */
+import { z } from 'zod';
+import type { Limits } from './limits.ts';
+import { flag, integer, jsonObject, number, toolName } from './sampling-schemas.ts';
+
+const id = z.string().max(200);
+
+const text = z.discriminatedUnion('type', [
+  z.object({ type: z.enum(['input_text', 'output_text', 'text']), text: z.string() }),
+  z.object({ type: z.literal('refusal'), refusal: z.string() }),
+]);
+
+const textOrParts = z.union([z.string(), z.array(text)]);
+
+const message = z.object({
+  type: z.literal('message').nullish(),
+  role: z.enum(['user', 'assistant', 'system', 'developer']),
+  content: textOrParts,
+});
+
+const functionCall = z.object({
+  type: z.literal('function_call'),
+  call_id: id,
+  name: z.string(),
+  arguments: z.string(),
+});
+
+const functionCallOutput = z.object({ type: z.literal('function_call_output'), call_id: id, output: textOrParts });
+
+/** What other servers have encrypted cannot be read, and is left out. */
+const reasoning = z.object({
+  type: z.literal('reasoning'),
+  content: z.array(z.object({ text: z.string() })).nullish(),
+});
+
+/** Clients that rely on stored answers send the ids of their items instead. */
+const itemReference = z.object({ type: z.literal('item_reference'), id });
+
+const inputItem = z.union([message, functionCall, functionCallOutput, reasoning, itemReference]);
+
+/** Which item is wrong: a union tells only that none of its members fits. */
+function describeInput(input: unknown): string {
+  const index = Array.isArray(input) ? input.findIndex(item => !inputItem.safeParse(item).success) : -1;
+  return index < 0
+    ? 'must be a string or an array of items'
+    : `item ${index} must be a message of text, a function_call, a function_call_output, reasoning or an item_reference. ` +
+        'Others, and images, audio and files, are not supported';
+}
+
+const tool = z.object({
+  type: z.literal('function', { error: 'must be "function": tools that run on the server are not supported' }),
+  name: toolName,
+  description: z.string().nullish(),
+  parameters: jsonObject.nullish(),
+  strict: flag,
+});
+
+const toolChoice = z.union(
+  [z.enum(['auto', 'none', 'required']), z.object({ type: z.literal('function'), name: z.string() })],
+  { error: 'must be "auto", "none", "required" or { "type": "function", "name" }' },
+);
+
+const textFormat = z.discriminatedUnion(
+  'type',
+  [
+    z.object({ type: z.literal('text') }),
+    z.object({ type: z.literal('json_object') }),
+    z.object({
+      type: z.literal('json_schema'),
+      name: z.string(),
+      description: z.string().nullish(),
+      schema: jsonObject,
+      strict: flag,
+    }),
+  ],
+  { error: 'must have the type "text", "json_object" or "json_schema"' },
+);
+
+const unsupported = (error: string) => z.union([z.null(), z.literal(false)], { error }).optional();
+
+export const responsesSchema = (limits: Limits) =>
+  z.object({
+    model: z.string().max(500).nullish(),
+    input: z.union([z.string(), z.array(inputItem).min(1).max(limits.messages)], {
+      error: ({ input }) => describeInput(input),
+    }),
+    instructions: z.string().nullish(),
+    previous_response_id: id.nullish(),
+    store: flag,
+    stream: flag,
+    max_output_tokens: integer(1),
+    temperature: number(0, 100),
+    top_p: number(0, 1),
+    top_logprobs: integer(0, 20),
+    include: z.array(z.string()).max(100).nullish(),
+    text: z.object({ format: textFormat.nullish() }).nullish(),
+    reasoning: z.object({ effort: z.string().max(100).nullish() }).nullish(),
+    tools: z.array(tool).max(limits.tools).nullish(),
+    tool_choice: toolChoice.nullish(),
+    parallel_tool_calls: flag,
+    metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+    cache_salt: z.string().min(1).max(500).nullish(),
+    chat_template_kwargs: jsonObject.nullish(),
+    background: unsupported('must be false: answers are streamed, or waited for'),
+    conversation: unsupported('is not supported. Use previous_response_id, or send all items as input'),
+    prompt: unsupported('is not supported: there are no stored prompts. Send instructions and input'),
+  });
+
+export type ResponsesRequest = z.infer<ReturnType<typeof responsesSchema>>;
+export type InputItem = z.infer<typeof inputItem>;

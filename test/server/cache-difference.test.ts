@@ -1,0 +1,79 @@
+/** The header `x-explain-cache`: where a prompt departs from the nearest one in the cache. */
+import { expect, it } from 'vitest';
+import { openServer, openService, user } from './tiny-server.ts';
+
+const service = await openService();
+const { ask } = await openServer({}, service);
+const explain = { 'x-explain-cache': '1' };
+const long = 'The mead of poetry was brewed from his blood. '.repeat(8);
+const dated = (date: string) => [
+  { role: 'system', content: `${long}Today is ${date}. ${long}` },
+  ...user('Who was Kvasir?'),
+];
+
+const differenceOf = async (path: string, request: object, headers: Record<string, string> = explain) => {
+  const response = await ask(path, request, headers);
+  expect(response.status).toBe(200);
+  await response.text();
+  const header = response.headers.get('x-cache-difference');
+  return header === null ? undefined : JSON.parse(header);
+};
+
+it('names the tokens at which a template with a date departs from the prompt of yesterday', async () => {
+  const chat = (date: string, fields: object = {}) => ({
+    messages: dated(date),
+    max_tokens: 1,
+    cache_salt: 'a',
+    ...fields,
+  });
+  const path = '/v1/chat/completions';
+  const first = await differenceOf(path, chat('17 November'));
+  expect(first).toMatchObject({ shared_tokens: 0, cached: '' });
+  const second = await differenceOf(path, chat('18 November', { stream: true }));
+  expect(second).toEqual({
+    prompt_tokens: first.prompt_tokens,
+    shared_tokens: expect.any(Number),
+    before: 'day is 1',
+    prompt: '8 Novemb',
+    cached: '7 Novemb',
+  });
+  const again = await differenceOf(path, chat('18 November'));
+  expect(again.shared_tokens).toBe(again.prompt_tokens);
+  expect(again.prompt).toBe('');
+});
+
+it('is told by all APIs, in ASCII, and only if asked', async () => {
+  const messages = [{ role: 'user', content: `${long}ᚠ` }];
+  const other = [{ role: 'user', content: `${long}ᚢ` }];
+  for (const [path, request, changed] of [
+    ['/v1/messages', { messages, max_tokens: 1 }, { messages: other, max_tokens: 1 }],
+    ['/v1/responses', { input: messages, max_output_tokens: 1 }, { input: other, max_output_tokens: 1 }],
+    ['/api/chat', { model: 'tiny', messages, options: { num_predict: 1 } }, { model: 'tiny', messages: other }],
+  ] as const) {
+    const { ask } = await openServer({ tenants: [{ name: path.replace(/\W/g, ''), keys: ['a-long-key'] }] }, service);
+    const send = async (body: object) => {
+      const response = await ask(path, body, { ...explain, 'x-api-key': 'a-long-key' });
+      await response.text();
+      return response.headers.get('x-cache-difference') ?? '';
+    };
+    await send(request);
+    const header = await send(changed);
+    expect(header, path).toMatch(/^[ -~]+$/);
+    expect(JSON.parse(header).shared_tokens, path).toBeGreaterThan(long.length);
+  }
+  expect(await differenceOf('/v1/chat/completions', { messages, max_tokens: 1 }, {})).toBeUndefined();
+});
+
+it("never tells of another tenant's texts", async () => {
+  const tenants = ['alice', 'bob'].map(name => ({ name, keys: [`${name}-long-key`] }));
+  const { ask } = await openServer({ tenants }, service);
+  const request = { messages: dated('1 May'), max_tokens: 1 };
+  const send = async (name: string) => {
+    const response = await ask('/v1/chat/completions', request, { ...explain, 'x-api-key': `${name}-long-key` });
+    await response.text();
+    return JSON.parse(response.headers.get('x-cache-difference') ?? '');
+  };
+  await send('alice');
+  expect((await send('alice')).shared_tokens).toBeGreaterThan(0);
+  expect(await send('bob')).toMatchObject({ shared_tokens: 0, cached: '' });
+});

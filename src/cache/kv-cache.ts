@@ -17,6 +17,7 @@ import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
 import type { LeafKey } from './leaf-key.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
+import { checkPause, type Pause, withPause } from './pause.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type PrefixNode } from './prefix.ts';
 import { type Restoring, startRestoring } from './restore.ts';
@@ -45,7 +46,7 @@ export interface KvCacheOptions {
   /** Two-tier mode: the f16 pages of idle sequences make room. */
   spillsPages?: boolean;
   /** Runs work between two passes. Default: at once. */
-  exclusive?<T>(work: () => Promise<T>): Promise<T>;
+  exclusive?<T>(work: (pause: Pause) => Promise<T>): Promise<T>;
 }
 
 /** What connects a cache with its tiers. */
@@ -100,7 +101,7 @@ export interface KvCache {
    * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. An owner
    * continues its own snapshot; others copy it. Evicts what it must, and throws a CapacityError if that is not enough.
    */
-  open(prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
+  open(pause: Pause, prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
   /** Keeps an idle sequence as a snapshot, or only its tail, for later prompts. `owner` can drop it again. */
   keep(sequence: Sequence, owner?: Owner): void;
   /**
@@ -117,7 +118,7 @@ export interface KvCache {
   /** Takes an owner's snapshot out of the cache; give it back with `keep`. */
   take(owner: Owner): Sequence | undefined;
   /** Starts restoring a sequence from stored bytes. Call `finish` or `discard`. */
-  restore(salt?: string): Restoring;
+  restore(pause: Pause, salt?: string): Restoring;
   /**
    * Fetches the pages of a prompt that the tiers have and the index lacks; in two-tier mode, decodes those that were spilled
    * of the owner's snapshot. Undefined if there are none to look for. `onChange`: a page arrived, or it has ended.
@@ -146,7 +147,7 @@ interface Snapshot {
 
 export function createKvCache(options: KvCacheOptions): KvCache {
   const { device, shape, leaf: layout, recent, capacity, spillsPages = false } = options;
-  const exclusive = options.exclusive ?? (work => work());
+  const exclusive = options.exclusive ?? withPause;
   const { pageTokens } = shape;
   /** Least recently used first. */
   const snapshots = new Set<Snapshot>();
@@ -339,7 +340,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       return { capacity: pool.capacity, used: pool.used, ...leaves, ...cached, snapshots: snapshots.size, ...counts };
     },
     known,
-    open(prompt, salt = '', owner) {
+    open(pause, prompt, salt = '', owner) {
+      checkPause(pause);
       let sequence: Sequence;
       try {
         sequence = openLongest(prompt, salt, owner);
@@ -372,12 +374,14 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       if (found) snapshots.delete(found);
       return found?.sequence;
     },
-    restore: (salt = '') =>
-      startRestoring({
+    restore(pause, salt = '') {
+      checkPause(pause);
+      return startRestoring({
         ...{ device, pool, shape: f16Shape, leaf: layout, sealing },
         create: (start, shares) => createSequence({ ...options, pool, index: shares ? index : undefined, salt, start }),
         keep: (sequence, owner) => snapshots.add({ sequence, owner }),
-      }),
+      });
+    },
     warm(prompt, salt, onChange, owner) {
       if (!spillsPages) return tiers?.warm(prompt, salt, onChange);
       const found = owner && newestOf(owner);

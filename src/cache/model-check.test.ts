@@ -4,7 +4,15 @@
  */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { appendTokens, createObservedDevice, expectContents, LEAF, PAGE, tinyShape } from '../../test/tiny-cache.ts';
+import {
+  appendTokens,
+  createObservedDevice,
+  expectContents,
+  LEAF,
+  PAGE,
+  PAUSE,
+  tinyShape,
+} from '../../test/tiny-cache.ts';
 import { CapacityError } from '../errors.ts';
 import type { KvView } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
@@ -149,7 +157,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const openPrompt = (prompt: readonly number[], salt: string) => {
     if (open.length >= MAX_OPEN) return;
     const known = cache.known(prompt, salt);
-    const entry = track(cache.open(prompt, salt));
+    const entry = track(cache.open(PAUSE, prompt, salt));
     open.push(entry);
     expect(entry.sequence.salt).toBe(salt);
     // Less, if something had to be evicted to make room.

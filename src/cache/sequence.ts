@@ -52,6 +52,15 @@ export interface SequenceRun {
   sealsPage: boolean;
 }
 
+/** What a sequence had at one moment. It stays readable until it is released. */
+export interface HeldContent {
+  readonly view: KvView;
+  readonly exactView?: KvView;
+  /** Number of tokens. */
+  readonly length: number;
+  release(): void;
+}
+
 export interface Sequence {
   readonly view: KvView;
   /** In shadow and two-tier mode: the same sequence with its f16 pages. */
@@ -113,8 +122,10 @@ export interface Sequence {
    * the removed tokens had never been added.
    */
   crop(length: number): number;
-  /** A second sequence with the same tokens: it holds the same leaves and a copy of the tail. */
+  /** A second sequence with the same tokens: it holds the same leaves and a copy of the tail. Not while a pass is planned. */
   fork(): Sequence;
+  /** Holds what it has now for somebody who reads it, whatever becomes of the sequence meanwhile. */
+  hold(): HeldContent;
   /**
    * The squared errors of the sealed pages, by page (see page-errors.ts), read from the device; empty if no codec tracks
    * them. No pass may be running on the sequence.

@@ -131,6 +131,15 @@ describe('fork', () => {
     expect([pool.used, device.allocatedBytes]).toEqual([0, 0]);
   });
 
+  it('of a sequence whose pass is running is a bug: the pass would lose its blocks', () => {
+    const sequence = createShared().open();
+    // Seals nothing: it has planned blocks of the tail only.
+    sequence.plan(1);
+    expect(() => sequence.fork()).toThrow(/kvasir bug: a sequence was copied while a pass was running/);
+    sequence.commit(1, [1]);
+    expect(sequence.fork().ids).toEqual([1]);
+  });
+
   it('of a disposed sequence is a bug', () => {
     const sequence = createShared().open();
     sequence.dispose();

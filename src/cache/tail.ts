@@ -18,14 +18,14 @@ export interface TokenRange {
 export interface Tail {
   readonly blocks: KvView['tail'];
   readonly bytes: number;
+  /** The blocks that are allocated. */
+  readonly shared: readonly SharedBlock[];
   /** Bytes that `grow` would allocate. */
   bytesFor(tokens: TokenRange): number;
   /** Allocates the blocks of these tokens. */
   grow(tokens: TokenRange): void;
   /** Frees all other blocks. */
   trim(tokens: TokenRange): void;
-  /** Holds its blocks, whatever becomes of the tail, while `work` runs. */
-  holding<T>(work: () => T): T;
   /** Hands out its blocks, for the caller to release, and is empty then. */
   detach(): (SharedBlock | undefined)[];
 }
@@ -59,6 +59,9 @@ export function createTail(
     get bytes() {
       return bytesOf(allocated().length);
     },
+    get shared() {
+      return allocated();
+    },
     bytesFor: tokens => bytesOf(placesOf(tokens).filter(place => !ring[place]).length),
     grow(tokens) {
       for (const place of placesOf(tokens)) {
@@ -75,14 +78,6 @@ export function createTail(
         ring[place] = undefined;
         noteChange();
       });
-    },
-    holding(work) {
-      const held = allocated().map(pool.retain);
-      try {
-        return work();
-      } finally {
-        for (const shared of held) pool.release(shared);
-      }
     },
     detach() {
       const detached = [...ring];

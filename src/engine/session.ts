@@ -88,7 +88,7 @@ export async function restoreSession(
   checkSavable(plan);
   const identity = await cacheIdentity(engine, plan);
   const { vocab } = engine.config;
-  const restoring = cache.restore(saltOf(tenant));
+  const restoring = await engine.exclusive(async (_, pause) => cache.restore(pause, saltOf(tenant)));
   const expected = {
     ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },
     tailTokens: tailCapacity({ pageTokens: plan.pageTokens, recent: plan.window.recent }),
@@ -99,13 +99,13 @@ export async function restoreSession(
   };
   try {
     const session = await readSession(readFrom(source), expected, leaf =>
-      engine.exclusive(() => restoring.addLeaf(leaf)),
+      engine.exclusive((_, pause) => restoring.addLeaf(pause, leaf)),
     );
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
     const tokens = [...session.tokens];
     const { sinks, tail } = session;
-    await engine.exclusive(({ device }) =>
-      restoring.finish({ ids: tokens, sinks, tail }, owner, arithmetic === device.arithmetic),
+    await engine.exclusive(({ device }, pause) =>
+      restoring.finish(pause, { ids: tokens, sinks, tail }, owner, arithmetic === device.arithmetic),
     );
     return { messages, initialMessages, ids: [...tokens, ...lastIds] };
   } catch (error) {

@@ -228,7 +228,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     let best: { snapshot?: Snapshot; length: number } = { length: 0 };
     for (const snapshot of snapshots) {
       const { sequence } = snapshot;
-      if (sequence.salt !== salt || !(sequence.shares || snapshot.owner === owner)) continue;
+      if (sequence.salt !== salt || !(sequence.shares || (owner && snapshot.owner === owner))) continue;
       const length = sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt)));
       if (length > best.length) best = { snapshot, length };
     }
@@ -357,8 +357,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     },
     keep,
     snapshot(sequence) {
-      const { ids, length, salt } = sequence;
-      if (!sharesSnapshots || known([...ids, NO_TOKEN], salt) === length) return undefined;
+      const { ids, length, salt, shares } = sequence;
+      if (!sharesSnapshots || !shares || known([...ids, NO_TOKEN], salt) === length) return undefined;
       return pool.makeRoom(sequence.privateBytes) ? sequence.fork() : undefined;
     },
     snapshotOf: owner => newestOf(owner)?.sequence,

@@ -14,6 +14,7 @@ import type { Plan } from '../plan/plan.ts';
 import { cacheIdentity } from './cache-identity.ts';
 import type { Engine } from './engine.ts';
 import { checkMessages } from './options.ts';
+import { openSigner } from './session-secret.ts';
 
 /** What a session holds besides its cache. */
 export interface SavedConversation {
@@ -68,7 +69,8 @@ export async function saveSession(
     sinks: await read(view.sinkBlock),
     tail: await readTail({ readBlock: read }, view, sealing, unsealed),
   };
-  await writeTo(target, writeSession(content));
+  // Pages of a session that was not signed here stay so, whoever saves them again.
+  await writeTo(target, writeSession(content, sequence.shares ? await openSigner() : undefined));
 }
 
 function checkSavable({ mode }: Plan): void {
@@ -98,14 +100,13 @@ export async function restoreSession(
     isValidLeaf: (leaf: Uint8Array) => isValidLeaf(plan.leaf, leaf),
   };
   try {
-    const session = await readSession(readFrom(source), expected, leaf =>
-      engine.exclusive((_, pause) => restoring.addLeaf(pause, leaf)),
-    );
+    const addLeaf = (leaf: Uint8Array) => engine.exclusive((_, pause) => restoring.addLeaf(pause, leaf));
+    const session = await readSession(readFrom(source), expected, addLeaf, await openSigner());
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
     const tokens = [...session.tokens];
-    const { sinks, tail } = session;
+    const { sinks, tail, isSigned } = session;
     await engine.exclusive(({ device }, pause) =>
-      restoring.finish(pause, { ids: tokens, sinks, tail }, owner, arithmetic === device.arithmetic),
+      restoring.finish(pause, { ids: tokens, sinks, tail }, owner, isSigned && arithmetic === device.arithmetic),
     );
     return { messages, initialMessages, ids: [...tokens, ...lastIds] };
   } catch (error) {

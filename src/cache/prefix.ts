@@ -59,7 +59,7 @@ export interface PrefixIndex {
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
-  /** Runs work that may evict leaves, but not this one. */
+  /** Runs work that may evict leaves, but not this one, nor those before it. */
   keeping<T>(node: PrefixNode, work: () => T): T;
   /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
@@ -125,6 +125,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       yield node;
       for (const children of node.children.values()) pending.push(...children);
     }
+  }
+  /** A node and its ancestors. */
+  function* pathTo(node?: PrefixNode): Generator<PrefixNode> {
+    for (let at = node; at; at = at.parent) yield at;
   }
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
@@ -222,10 +226,11 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
         remove(node);
         return true;
       }
-      // What is still idle has descendants that only sequences hold which have slid. These sequences publish nothing more,
-      // so their leaves may leave the index while they are in use.
+      // What is still idle precedes what is kept, or has descendants that only sequences hold which have slid. These
+      // sequences publish nothing more, so their leaves may leave the index while they are in use.
+      const keptPath = new Set(pathTo(kept?.node));
       for (const node of walk(roots.values())) {
-        if (!isIdle(node)) continue;
+        if (!isIdle(node) || keptPath.has(node)) continue;
         removeTree(node);
         return true;
       }

@@ -252,6 +252,9 @@ export function createSequence(options: SequenceOptions): Sequence {
     get isDisposed() {
       return disposed;
     },
+    get isPlanned() {
+      return isPlanned;
+    },
     get hotLength() {
       return isHot() ? ids.length : (firstLeaf + exactPages.length) * pageTokens;
     },

@@ -247,7 +247,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     let best: ReturnType<typeof findTail> = { kept, length: from + (kept?.shared ?? 0) };
     for (const sequence of running) {
       if (sequence.isDisposed) running.delete(sequence);
-      if (sequence.isDisposed || sequence.tailPlace !== place) continue;
+      // One whose pass has failed is discarded soon: what its tail holds is unknown.
+      if (sequence.isDisposed || sequence.isPlanned || sequence.tailPlace !== place) continue;
       const length = sharedLength(sequence.ids, prompt, from);
       if (length > best.length) best = { sequence, length };
     }

@@ -77,6 +77,8 @@ export interface Sequence {
   /** Where its tail begins in the index; undefined if that is not there: its leaves are private, or it has slid. */
   readonly tailPlace: TailPlace | undefined;
   readonly isDisposed: boolean;
+  /** Whether a pass is planned that is not committed: it is running, or has failed. */
+  readonly isPlanned: boolean;
   /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
   readonly hotLength: number;
   /** Number of tokens dropped by sliding. */

@@ -13,7 +13,7 @@ import { CapacityError } from '../errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
-import { type SequenceOptions, sinkPage } from './sequence.ts';
+import { type Sequence, type SequenceOptions, sinkPage } from './sequence.ts';
 
 type Settings = SequenceOptions & { capacity: number; sinks: number };
 
@@ -145,6 +145,30 @@ describe('fork', () => {
     sequence.dispose();
     expect(() => sequence.fork()).toThrow(/kvasir bug: a disposed sequence/);
     expect(() => sequence.plan(1)).toThrow(/kvasir bug: a disposed sequence/);
+  });
+});
+
+describe('what is held', () => {
+  it.each([0, 3])('stays as it was while the sequence goes on and is disposed, recent window %i', recent => {
+    const { device, pool, fill } = createShared({ recent, sinks: 6 });
+    const sequence = fill(numbers(5));
+    const held = sequence.hold();
+    const expectHeld = () => expectContents({ ...held, salt: '', ids: numbers(5) } as unknown as Sequence, numbers(5));
+    expect(sequence.bytesFor(1)).toBeGreaterThan(0);
+    for (let length = 5; length < 30; length++) {
+      const { used } = pool;
+      const bytes = sequence.bytesFor(1);
+      appendTokens(device, sequence, [length]);
+      expect(pool.used).toBeLessThanOrEqual(used + bytes);
+      expectHeld();
+    }
+    expectContents(sequence, numbers(30));
+    sequence.dispose();
+    expectHeld();
+    held.release();
+    held.release();
+    while (pool.makeRoom(10_000) && pool.used > 0);
+    expect([pool.used, device.allocatedBytes]).toEqual([0, 0]);
   });
 });
 

@@ -22,7 +22,7 @@ export interface Tail {
   readonly shared: readonly SharedBlock[];
   /** Bytes that `grow` would allocate. */
   bytesFor(tokens: TokenRange): number;
-  /** Allocates the blocks of these tokens. */
+  /** Allocates the blocks of these tokens, to be written: those that somebody else holds are replaced by copies. */
   grow(tokens: TokenRange): void;
   /** Frees all other blocks. */
   trim(tokens: TokenRange): void;
@@ -51,6 +51,17 @@ export function createTail(
     return Array.from({ length: Math.max(0, count) }, (_, i) => (first + i) % ring.length);
   };
   const bytesOf = (count: number) => count * f16BlockBytes(shape, blockTokens);
+  const isOwn = (shared?: SharedBlock) => shared?.holders === 1;
+  const createBlock = (content?: SharedBlock): SharedBlock => {
+    const created = pool.allocate(...f16Block(shape, blockTokens));
+    try {
+      if (content) pool.device.copyBlock(content.block, created.block);
+      return created;
+    } catch (error) {
+      pool.release(created);
+      throw error;
+    }
+  };
   noteChange();
   return {
     get blocks() {
@@ -62,11 +73,13 @@ export function createTail(
     get shared() {
       return allocated();
     },
-    bytesFor: tokens => bytesOf(placesOf(tokens).filter(place => !ring[place]).length),
+    bytesFor: tokens => bytesOf(placesOf(tokens).filter(place => !isOwn(ring[place])).length),
     grow(tokens) {
       for (const place of placesOf(tokens)) {
-        if (ring[place]) continue;
-        ring[place] = pool.allocate(...f16Block(shape, blockTokens));
+        const before = ring[place];
+        if (isOwn(before)) continue;
+        ring[place] = createBlock(before);
+        if (before) pool.release(before);
         noteChange();
       }
     },

@@ -304,6 +304,22 @@ describe('a failure', () => {
     },
   );
 
+  it('to free what a failed pass leaves: its reader gets the error of the pass, and others go on', async () => {
+    const on = await openGenerations({ maxSequences: 1 });
+    const expected = await alone(on, promptOf(2), 20);
+    const { device } = on.engine;
+    const { free } = device;
+    device.free = () => {
+      device.free = free;
+      throw new Error('it cannot be freed');
+    };
+    on.failNext(new Error('the device hiccuped'));
+    const failing = on.ask(promptOf(0), greedy(30)).result();
+    const waiting = idsOf(on.ask(promptOf(2), greedy(20)));
+    await expect(failing).rejects.toThrow('the device hiccuped');
+    expect(await waiting).toEqual(expected);
+  });
+
   it("of a caller's callback rejects that request only", async () => {
     const on = await openGenerations();
     const onPrefill = () => {

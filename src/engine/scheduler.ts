@@ -104,10 +104,14 @@ export function createScheduler(
       }
     } catch (error) {
       fail([task], error);
-    } finally {
-      if (task.error !== undefined) sequence?.discard();
-      task.settle();
     }
+    try {
+      if (task.error !== undefined) sequence?.discard();
+    } catch (error) {
+      // The first error tells more; who has submitted the request waits for it.
+      fail([task], error);
+    }
+    task.settle();
   };
 
   const fail = (tasks: Iterable<Task>, error: unknown) => {

@@ -255,6 +255,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     get isPlanned() {
       return isPlanned;
     },
+    hasLeaf: (page, leaf) => leaves[page - firstLeaf] === leaf,
     get hotLength() {
       return isHot() ? ids.length : (firstLeaf + exactPages.length) * pageTokens;
     },

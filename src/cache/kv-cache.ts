@@ -56,6 +56,9 @@ export interface CacheTiers {
   rootKey(salt: string): LeafKey;
 }
 
+/** The leaves of a prompt that were found last. Give a new prompt an empty one, and then always the same. */
+export type KnownPath = PrefixNode[];
+
 /** Who may continue a snapshot: a conversation. */
 export type Owner = object;
 
@@ -94,9 +97,12 @@ export interface KvCache {
    * Whether a prompt fits beside `running` sequences that each seal a leaf or grow their tail by a block, without taking
    * anything from them.
    */
-  fits(prompt: readonly number[], salt: string, running: number): boolean;
-  /** Tokens of the prompt that `open` would find, without opening anything. */
-  known(prompt: readonly number[], salt?: string): number;
+  fits(prompt: readonly number[], salt: string, running: number, path?: KnownPath): boolean;
+  /**
+   * Tokens of the prompt that `open` would find, without opening anything. `path`: where the prompt was found last, so that
+   * looking again is cheap.
+   */
+  known(prompt: readonly number[], salt?: string, path?: KnownPath): number;
   /**
    * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. An owner
    * continues its own snapshot; others copy it. Evicts what it must, and throws a CapacityError if that is not enough.
@@ -213,23 +219,26 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     createSequence({ ...options, pool, index: published, salt, start });
 
   /** Leaves that hold the beginning of the prompt. With a recent window, rows after them would differ from a cold run. */
-  const findLeaves = (prompt: readonly number[], salt: string): PrefixNode[] => {
+  const findLeaves = (prompt: readonly number[], salt: string, known?: KnownPath): readonly PrefixNode[] => {
     if (recent > 0) return [];
-    const path = index.find(salt, prompt, prompt.length - 1);
+    const path = index.find(salt, prompt, prompt.length - 1, known);
     return path.length > sinkPage(shape) ? path : [];
   };
 
-  /** The snapshot from which the most tokens can be reused, and how many. */
+  /** The snapshot from which the most tokens can be reused, and how many. `path`: the leaves of the prompt. */
   const findSnapshot = (
+    path: readonly PrefixNode[],
     prompt: readonly number[],
     salt: string,
     owner?: Owner,
   ): { snapshot?: Snapshot; length: number } => {
+    const last = path.at(-1)?.leaf;
     let best: { snapshot?: Snapshot; length: number } = { length: 0 };
     for (const snapshot of snapshots) {
       const { sequence } = snapshot;
       if (sequence.salt !== salt || !(sequence.shares || (owner && snapshot.owner === owner))) continue;
-      const length = sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt)));
+      const from = last && sequence.hasLeaf(path.length - 1, last) ? path.length * pageTokens : 0;
+      const length = sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt, from)));
       if (length > best.length) best = { snapshot, length };
     }
     return best;
@@ -255,8 +264,10 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     return best;
   };
 
-  const known = (prompt: readonly number[], salt = '') =>
-    Math.max(findTail(findLeaves(prompt, salt), prompt, salt).length, findSnapshot(prompt, salt).length);
+  const known: KvCache['known'] = (prompt, salt = '', path) => {
+    const leaves = findLeaves(prompt, salt, path);
+    return Math.max(findTail(leaves, prompt, salt).length, findSnapshot(leaves, prompt, salt).length);
+  };
 
   /** Opens a sequence with these leaves, and the shared tokens of a tail after them. */
   const openFrom = (path: readonly PrefixNode[], salt: string, kept?: SharedTail): Sequence => {
@@ -293,7 +304,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** Reuses as much as possible. */
   const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
     const path = findLeaves(prompt, salt);
-    const { snapshot, length } = findSnapshot(prompt, salt, owner);
+    const { snapshot, length } = findSnapshot(path, prompt, salt, owner);
     const tail = findTail(path, prompt, salt);
     if (snapshot && length > path.length * pageTokens && length >= tail.length)
       return continueSnapshot(snapshot, length, owner);
@@ -321,13 +332,13 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sharesLeaves,
     sharesSnapshots,
     usesSources: policy?.usesSources ?? false,
-    fits(prompt, salt, running) {
+    fits(prompt, salt, running, path) {
       // Published leaves, and sinks, that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
-      const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
+      const own = findLeaves(prompt, salt, path).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
       let evictable = index.idleBytes - own + tails.bytes + idleSinks.bytes;
       for (const { sequence } of snapshots) evictable += sequence.privateBytes + (published ? 0 : sequence.leafBytes);
-      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
+      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt, path) / pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
       const needed =
         sequenceBytes + pages * pageBytes(layout) + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;

@@ -18,7 +18,7 @@ import type { Block, KvView } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
 import { createLru } from './eviction.ts';
 import type { DetachedTail } from './kept-tails.ts';
-import { createKvCache, type Owner } from './kv-cache.ts';
+import { createKvCache, type KnownPath, type Owner } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
 import { rootKey } from './leaf-key.ts';
 import type { PrefixEvent, PrefixNode } from './prefix.ts';
@@ -127,6 +127,10 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     background.add(ended);
   };
   const restoringOwners = new Set<Owner>();
+  /** Prompts that wait, and where they were found last. */
+  const watched: { prompt: number[]; salt: string; path: KnownPath }[] = SALTS.flatMap(salt =>
+    [0, 1].map(id => ({ prompt: Array(CONTEXT).fill(id), salt, path: [] })),
+  );
   const chain = createTierChain([{ store: createHostStore({ capacity: 2 ** 16 }), isOwned: true }]);
   // Memory comes later, as on a GPU: others run meanwhile.
   device.ensureMemory = () => new Promise(resolve => setImmediate(resolve));
@@ -391,6 +395,10 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         check(paths.has(pathKey(sequence.salt, tokens.slice(0, (page + 1) * PAGE))), 'a sealed page is not published');
     }
   };
+  const checkPaths = () => {
+    for (const { prompt, salt, path } of watched)
+      check(cache.known(prompt, salt, path) === cache.known(prompt, salt), 'a remembered path is outdated');
+  };
   const checkBytes = () => {
     const { used, capacity, sharedLeaves, cachedLeaves, cachedTails, snapshots } = cache.stats;
     check(used === device.allocatedBytes, 'used differs from what the device has allocated');
@@ -453,6 +461,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
       const nodes = seenNodes();
       checkTexts();
       checkBytes();
+      checkPaths();
       // They hold blocks that are nowhere else yet.
       if (background.size === 0) checkHolders(nodes);
       checkEvents(nodes);

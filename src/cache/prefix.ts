@@ -46,8 +46,11 @@ export interface PrefixIndex {
   readonly idleBytes: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
   root(salt: string): PrefixNode;
-  /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
-  find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
+  /**
+   * The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. `known`: the chain that was found
+   * last for these tokens; it is brought up to date, without looking at its tokens again, and returned.
+   */
+  find(salt: string, tokens: ArrayLike<number>, limit: number, known?: PrefixNode[]): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
   insert(
     parent: PrefixNode,
@@ -168,10 +171,11 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       roots.set(salt, root);
       return root;
     },
-    find(salt, tokens, limit) {
-      const path: PrefixNode[] = [];
-      let node = roots.get(salt);
-      for (let start = 0; node && start + pageTokens <= limit; start += pageTokens) {
+    find(salt, tokens, limit, path = []) {
+      // Children leave before their parents: those before the last one that is there are there, too.
+      while (path.length > 0 && !isIndexed(path[path.length - 1])) path.pop();
+      let node = path.at(-1) ?? roots.get(salt);
+      for (let start = path.length * pageTokens; node && start + pageTokens <= limit; start += pageTokens) {
         node = findChild(node, tokens, start);
         if (node) path.push(node);
       }
@@ -222,7 +226,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
           continue;
         }
         // It is in use again, or has children now; it is offered again when that ends.
-        if (!isEvictable(node) || node.leaf?.node !== node) continue;
+        if (!isEvictable(node) || !isIndexed(node)) continue;
         remove(node);
         return true;
       }
@@ -239,6 +243,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     remove: removeTree,
   };
 }
+
+/** Whether a node is still in the index. */
+export const isIndexed = (node: PrefixNode): boolean => node.leaf?.node === node;
 
 /** 52 bits that name a text: policies remember evicted leaves by it. A collision costs a policy accuracy, nothing else. */
 export const rootKey = (salt: string): number =>

@@ -123,6 +123,7 @@ export function createScheduler(
 
   const enqueue = (task: Task) => {
     waiting.add(task);
+    task.sharedWith = new WeakMap();
     task.isWarmedAgain = false;
     warm(task);
   };
@@ -164,8 +165,8 @@ export function createScheduler(
     }
   };
 
-  const hasRoom = ({ tokens, request }: Task): boolean =>
-    running.size === 0 || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size));
+  const hasRoom = ({ tokens, request, path }: Task): boolean =>
+    running.size === 0 || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size, path));
 
   /** Opens a task's sequence if there is room beside the others. Those whose readers have fallen behind make room. */
   const open = (pause: Pause, task: Task): Sequence | undefined => {
@@ -186,11 +187,13 @@ export function createScheduler(
   };
 
   /** Whether a running prompt will soon have read more of this one than is known: then waiting is cheaper. */
-  const isBeingComputed = ({ tokens, request }: Task): boolean => {
-    const known = cache.known(tokens, request.salt);
+  const isBeingComputed = (task: Task): boolean => {
+    const { tokens, request, path } = task;
+    const known = cache.known(tokens, request.salt, path);
     return [...running].some(other => {
       if (other.request.salt !== request.salt || other.promptRows === 0 || other.ended) return false;
-      const shared = sharedLength(other.tokens, tokens);
+      const shared = task.sharedWith.get(other) ?? sharedLength(other.tokens, tokens);
+      task.sharedWith.set(other, shared);
       const point = cache.sharesLeaves ? shared : (other.request.snapshotAt?.findLast(one => one <= shared) ?? 0);
       return point > known && point >= MIN_SHARED_TOKENS && other.sequence!.length <= point;
     });

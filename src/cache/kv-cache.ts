@@ -47,6 +47,8 @@ export interface KvCacheOptions {
   spillsPages?: boolean;
   /** Runs work between two passes. Default: at once. */
   exclusive?<T>(work: (pause: Pause) => Promise<T>): Promise<T>;
+  /** The clock, in ms. Default: `performance.now`. */
+  now?(): number;
 }
 
 /** What connects a cache with its tiers. */
@@ -154,6 +156,7 @@ interface Snapshot {
 export function createKvCache(options: KvCacheOptions): KvCache {
   const { device, shape, leaf: layout, recent, capacity, spillsPages = false } = options;
   const exclusive = options.exclusive ?? withPause;
+  const now = options.now ?? (() => performance.now());
   const { pageTokens } = shape;
   /** Least recently used first. */
   const snapshots = new Set<Snapshot>();
@@ -206,8 +209,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     idleSinks,
   });
   const tails = createKeptTails(() => pool, idleSinks);
-  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, pool, index });
-  const warmPages = createWarmPages({ ...options, exclusive, pool, onWarmed: () => counts.warmedPages++ });
+  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, now, pool, index });
+  const warmPages = createWarmPages({ ...options, exclusive, now, pool, onWarmed: () => counts.warmedPages++ });
   // In shadow mode prompts read f16 pages and answers codes, and in two-tier mode pages may have been decoded from codes, so
   // a page depends on more than its tokens.
   const published = layout.exact ? undefined : index;
@@ -416,8 +419,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
 }
 
 function connectTiers(
-  options: Omit<KvCacheOptions, 'tiers' | 'exclusive'> &
-    Required<Pick<KvCacheOptions, 'exclusive'>> &
+  options: Omit<KvCacheOptions, 'tiers' | 'exclusive' | 'now'> &
+    Required<Pick<KvCacheOptions, 'exclusive' | 'now'>> &
     CacheTiers & { pool: Pool; index: PrefixIndex },
 ) {
   const keys = createNodeKeys(options.rootKey);

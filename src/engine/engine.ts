@@ -66,6 +66,8 @@ export interface Engine {
   /** Bytes that the budget has for caches. */
   readonly kvMemory: number;
   readonly disposed: boolean;
+  /** The clock by which requests are scheduled, in ms. */
+  now(): number;
   /** A sequence of its own, without limit and without sharing: for measurements. */
   openSequence(plan: Plan, context: number): Sequence;
   /** A cache that many sequences share. `capacity`: max bytes. */
@@ -174,7 +176,7 @@ export function throwIfDisposed(disposed: boolean): void {
   if (disposed) throw new InputError('The model was disposed. Load it again.');
 }
 
-type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'openCache' | 'exclusive' | 'dispose'>;
+type Parts = Omit<Engine, 'disposed' | 'now' | 'openSequence' | 'openCache' | 'exclusive' | 'dispose'>;
 
 function createEngine(parts: Parts): Engine {
   const { device, config } = parts;
@@ -191,6 +193,7 @@ function createEngine(parts: Parts): Engine {
     get disposed() {
       return disposal !== undefined;
     },
+    now: () => performance.now(),
     openSequence(plan, context) {
       checkOpen();
       return createSequence({ ...cacheShape(plan), context });
@@ -199,7 +202,7 @@ function createEngine(parts: Parts): Engine {
       checkOpen();
       const spillsPages = plan.mode === 'two-tier';
       const exclusive: KvCacheOptions['exclusive'] = work => engine.exclusive((_, pause) => work(pause));
-      return createKvCache({ ...cacheShape(plan), spillsPages, exclusive, ...options });
+      return createKvCache({ ...cacheShape(plan), spillsPages, exclusive, now: () => engine.now(), ...options });
     },
     exclusive(work) {
       const run = async () => {

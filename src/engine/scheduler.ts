@@ -259,7 +259,7 @@ export function createScheduler(
 
   const record = async (pieces: readonly Piece<Task>[]): Promise<Flight> => {
     const { device, config, weights, rope, scratch, batchSize } = engine;
-    const started = performance.now();
+    const started = engine.now();
     const tasks = pieces.map(({ request }) => request);
     const results: (() => void)[] = [];
     const addResult = (task: Task, sample: (sampler: Sampler) => Sampled) => {
@@ -279,7 +279,7 @@ export function createScheduler(
       codeCheck: guard?.check,
     });
     batchSize.adapt(promptRows + decodeRows, longestBlockMs);
-    if (promptRows === 0) recordMs = performance.now() - started;
+    if (promptRows === 0) recordMs = engine.now() - started;
     const snapshots = tasks.flatMap(task => takeSnapshot(task) ?? []);
     for (const task of tasks) {
       task.flights++;
@@ -352,7 +352,7 @@ export function createScheduler(
       guard?.throwIfLost();
       for (const { task, held } of flight.prompts) notePrompt(task, held);
       for (const deliverToken of flight.results) deliverToken();
-      const now = performance.now();
+      const now = engine.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });
       lastLanding = now;
       for (const snapshot of snapshots) cache.keep(snapshot);

@@ -1,4 +1,4 @@
-/** Parsing and formatting of sizes and counts: 20GiB, 300MB, 32k. */
+/** Parsing and formatting of sizes, counts and times: 20GiB, 300MB, 32k, 12h. */
 import { InputError } from './errors.ts';
 
 const BYTES: Record<string, number> = {
@@ -33,6 +33,19 @@ export function parseCount(text: string): number {
   if (!number || count < 1 || !Number.isSafeInteger(count))
     throw new InputError(`"${text}" is not a count. Write a whole number above 0, such as 4096 or 32k.`);
   return count;
+}
+
+const MILLISECONDS: Record<string, number> = { ms: 1, s: 1e3, m: 60e3, h: 3600e3, d: 24 * 3600e3 };
+
+/** A time in ms: 500ms, 30s, 15m, 12h, 7d. */
+export function parseDuration(text: string): number {
+  const [, number, unit] = text.trim().match(/^(\d+)(ms|s|m|h|d)$/i) ?? [];
+  const duration = Number(number) * MILLISECONDS[unit?.toLowerCase()];
+  if (!(duration > 0))
+    throw new InputError(
+      `"${text}" is not a time. Write a whole number above 0 with a unit: 500ms, 30s, 15m, 12h, 7d.`,
+    );
+  return duration;
 }
 
 export function parseCounts(text: string): number[] {

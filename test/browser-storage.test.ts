@@ -159,6 +159,18 @@ describe.skipIf(noChromium)(noChromium ? `in Chromium (skipped: ${noChromium})` 
   });
 });
 
+/** The memory of a page once it has stopped to grow: Chromium starts a process for the next page in the meantime. */
+async function settledMemory({ memory }: TestPage): Promise<number> {
+  let [bytes, unchanged] = [0, 0];
+  while (unchanged < 10) {
+    const before = bytes;
+    bytes = await memory();
+    unchanged = Math.abs(bytes - before) < 2 ** 20 ? unchanged + 1 : 0;
+    await setTimeout(100);
+  }
+  return bytes;
+}
+
 /** Max memory that a page and its Worker take to load a model, per byte of the model. */
 const PEAK = 1.6;
 
@@ -177,9 +189,7 @@ describeWithFile(smolModel, 'SmolLM2 in Chromium', path => {
       const load = { path: url, store: true, device: 'wasm', context: 2048, questions: [], maxTokens: 24 } as const;
       try {
         await browser.open();
-        // Chromium starts a process for the next page in the meantime.
-        await setTimeout(1500);
-        const empty = await browser.memory();
+        const empty = await settledMemory(browser);
         let [peak, isLoaded] = [empty, false];
         const watch = async () => {
           while (!isLoaded) peak = Math.max(peak, await browser.memory());

@@ -1,6 +1,6 @@
 /** Reading the cache of a conversation back: keys and values as attention sees them. */
 import { describe, expect, it } from 'vitest';
-import { InputError, type LoadOptions, loadModel } from '../src/index.ts';
+import { type Conversation, InputError, type LoadOptions, loadModel, type Model } from '../src/index.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { tinyModel } from './tiny-model.ts';
 
@@ -33,6 +33,30 @@ describe.each(['js', 'wasm'] as const)('on %s', device => {
       expect(error).toBeGreaterThan(0.01);
       expect(error).toBeLessThan(0.15);
       expect((await coded.decode(0, 20, 40))[side]).toEqual(b[side].subarray(20 * row, 40 * row));
+    }
+  });
+
+  it.each([
+    ['is cropped', (one: Conversation) => one.crop(0)],
+    ['is reset', (one: Conversation) => one.reset()],
+    ['answers', (one: Conversation) => one.generate([...prompt.slice(0, 20), 1, 2], greedy).result()],
+    // Room is made for others: tails of what nobody reads are dropped first.
+    [
+      'makes room',
+      (_: Conversation, model: Model) => model.complete(prompt.toReversed(), { ...greedy, maxTokens: 15 }),
+    ],
+  ])('reads what it had when it was asked, if the conversation %s meanwhile', async (_, change) => {
+    await using model = await load({ device, kv: 'tq4', kvMemory: 60_000 });
+    await using conversation = model.conversation();
+    for (let ticks = 0; ticks < 24; ticks++) {
+      await conversation.generate(prompt, greedy).result();
+      const expected = await conversation.decode(1);
+      const decoding = conversation.decode(1);
+      // Between any two of its steps.
+      for (let tick = 0; tick < ticks; tick++) await undefined;
+      const changing = change(conversation, model);
+      expect(await decoding).toEqual(expected);
+      await changing;
     }
   });
 

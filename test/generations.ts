@@ -1,23 +1,31 @@
 /** A model and its scheduler, with a device that counts passes, can fail, and can sample as a GPU does. */
 import type { KvCache } from '../src/cache/kv-cache.ts';
+import { type Conversation, createConversation } from '../src/engine/conversation.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { type GenerateOptions, generate } from '../src/engine/generate.ts';
+import { createConstraints } from '../src/engine/grammar/constraint.ts';
 import type { Cancellation } from '../src/engine/request.ts';
 import { createScheduler, type Scheduler } from '../src/engine/scheduler.ts';
 import { createStream, type Result, type Stream, type Token } from '../src/engine/stream.ts';
 import type { Tensor } from '../src/kernel/device.ts';
-import { createPlan, fixedBytes, type Plan } from '../src/plan/plan.ts';
+import { createPlan, fixedBytes, type KvMode, type Plan, withMode } from '../src/plan/plan.ts';
 import { writeGguf } from './gguf-writer.ts';
-import { tinyModel } from './tiny-model.ts';
+import { type TinyOptions, tinyModel } from './tiny-model.ts';
 
-const tiny = new Blob([writeGguf(tinyModel({ tied: false, layers: 1 }))]);
+const MODEL: TinyOptions = { tied: false, layers: 1 };
 
 export interface GenerationsOptions {
+  model?: TinyOptions;
   device?: 'js' | 'wasm';
+  kvMode?: KvMode;
   kv?: string;
   maxSequences?: number;
   /** Pages that fit beside `maxSequences` tails. Default: no limit. */
   pages?: number;
+  /** Max bytes of the cache, instead of `pages`. */
+  capacity?: (plan: Plan) => number;
+  /** A clock of its own, by which a pass takes this long per row, and nothing else takes any time. Default: the real one. */
+  msPerRow?: number;
   prefillChunk?: number;
   /** Samples on the device, so that the scheduler runs one pass ahead. Needs `device: 'js'`. */
   samples?: boolean;
@@ -36,18 +44,22 @@ export interface Generations {
   failNext(error: Error): void;
   /** If the device samples: the next pass fails with this error after it is recorded. */
   failNextDelivery(error: Error): void;
+  conversation(): Conversation;
   ask(prompt: string, options?: GenerateOptions, snapshotAt?: readonly number[]): Stream<Token>;
   /** Waits until no pass runs any more: all readers have fallen behind. */
   standstill(): Promise<void>;
 }
 
 export async function openGenerations(options: GenerationsOptions = {}): Promise<Generations> {
-  const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples } = options;
+  const { device = 'js', kv = 'tq4', maxSequences = 8, pages, prefillChunk = 32, samples, msPerRow } = options;
   const context = 1024;
-  const file = await openModelFile(tiny);
-  const plan = createPlan(kv, planShape(file, 16));
+  const file = await openModelFile(new Blob([writeGguf(tinyModel(options.model ?? MODEL))]));
+  const plan = withMode(createPlan(kv, planShape(file, 16)), options.kvMode ?? 'packed');
   const engine = await loadEngine(file, { plan, context }, { device, prefillChunk });
-  const capacity = pages === undefined ? undefined : maxSequences * fixedBytes(plan) + pages * plan.leaf.bytes;
+  const capacity =
+    pages === undefined ? options.capacity?.(plan) : maxSequences * fixedBytes(plan) + pages * plan.leaf.bytes;
+  let clock = 0;
+  if (msPerRow !== undefined) engine.now = () => clock;
   const cache = engine.openCache(plan, { context, capacity });
   const scheduler = createScheduler(engine, cache, plan, maxSequences);
   const passes: number[] = [];
@@ -57,6 +69,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
   const { embed: embedTokens } = engine.device;
   engine.device.embed = (table, ids, out) => {
     passes.push(ids.length);
+    clock += ids.length * (msPerRow ?? 0);
     (samples ? embedTokens : embed).call(engine.device, table, ids, out);
   };
   engine.device.rmsNorm = (...args) => {
@@ -65,8 +78,13 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
     if (error) throw error;
     rmsNorm.apply(engine.device, args);
   };
+  const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
   return {
     ...{ engine, plan, cache, scheduler, passes },
+    conversation() {
+      const constraints = createConstraints(engine.tokenizer);
+      return createConversation({ ...generation, constraints }, { messages: [] }, () => {});
+    },
     get passesAhead() {
       return sampling?.passesAhead ?? 0;
     },
@@ -78,7 +96,6 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
     },
     ask(prompt, options = {}, snapshotAt = []) {
       const ids = engine.tokenizer.encode(prompt);
-      const generation = { engine, cache, scheduler, plan, context, overflow: 'error' as const };
       const body = (cancellation: Cancellation, result: Result) =>
         generate(generation, ids, options, result, cancellation, undefined, { snapshotAt });
       return createStream(body, options.signal);

@@ -3,16 +3,18 @@ import { deepStrictEqual } from 'node:assert';
 import fc from 'fast-check';
 import type { Conversation } from '../src/engine/conversation.ts';
 import type { Model } from '../src/engine/model.ts';
-import { InputError } from '../src/errors.ts';
+import { CapacityError, InputError } from '../src/errors.ts';
 import type { ChatMessage } from '../src/model/template.ts';
 
 const TEXT = 'Odin drank the mead, and flew home as an eagle.';
+/** In f16, the exponent of infinity and NaN. */
+const isNotFinite = (bits: number) => (bits & 0x7c00) === 0x7c00;
 const OPTIONS = { temperature: 0, maxTokens: 8, ignoreEos: true };
 
 export interface Action {
   /** Which conversation. A disposed one is opened again. */
   conversation: number;
-  kind: 'send' | 'regenerate' | 'undo' | 'reset' | 'dispose' | 'wait';
+  kind: 'send' | 'regenerate' | 'undo' | 'reset' | 'dispose' | 'wait' | 'decode' | 'warm' | 'restore';
   /** Of the text to send. */
   length: number;
   /** Tokens of the answer to read before `end`. */
@@ -24,7 +26,10 @@ export interface Action {
 
 const action: fc.Arbitrary<Action> = fc.record({
   conversation: fc.nat(5),
-  kind: fc.constantFrom('send', 'send', 'send', 'send', 'regenerate', 'regenerate', 'undo', 'reset', 'dispose', 'wait'),
+  kind: fc.constantFrom(
+    ...(['send', 'send', 'send', 'send', 'regenerate', 'regenerate', 'undo', 'reset', 'dispose', 'wait'] as const),
+    ...(['decode', 'decode', 'warm', 'restore'] as const),
+  ),
   length: fc.integer({ min: 5, max: TEXT.length }),
   read: fc.nat(7),
   end: fc.constantFrom('rest', 'rest', 'break', 'abort', 'abandon'),
@@ -57,6 +62,22 @@ export async function playActions(model: Model, actions: readonly Action[]): Pro
       answers.push({ asked: messages.slice(0, -1), ids });
   };
 
+  /** Reads back what is cached of a conversation, by its text and by itself. */
+  const decode = async (conversation: Conversation) => {
+    const prompt = model.encodeChat([...conversation.messages, { role: 'user', content: TEXT }]);
+    for await (const { values } of model.decodeLeaves(prompt)) deepStrictEqual(values.some(isNotFinite), false);
+    await conversation.decode(0);
+  };
+
+  /** Goes on with a saved copy. */
+  const restore = async (conversation: Conversation): Promise<Conversation> => {
+    const chunks: Uint8Array[] = [];
+    await conversation.save(new WritableStream({ write: chunk => void chunks.push(chunk.slice()) }));
+    const restored = await model.restore(Buffer.concat(chunks));
+    await conversation.dispose();
+    return restored;
+  };
+
   const perform = async (action: Action): Promise<void> => {
     const { conversation: index, kind } = action;
     conversations[index] ??= model.conversation({ system: `You are ${index}.` });
@@ -64,13 +85,21 @@ export async function playActions(model: Model, actions: readonly Action[]): Pro
     try {
       if (kind === 'reset') await conversation.reset();
       else if (kind === 'undo') await conversation.undo();
-      else if (kind === 'dispose') {
+      else if (kind === 'decode') await decode(conversation);
+      else if (kind === 'warm') await conversation.warm();
+      else if (kind === 'restore') {
+        const restored = await restore(conversation);
+        if (conversations[index] === conversation) conversations[index] = restored;
+        else await restored.dispose();
+      } else if (kind === 'dispose') {
         conversations[index] = undefined;
         await conversation.dispose();
       } else if (kind !== 'wait') await ask(conversation, action);
     } catch (error) {
-      // Busy, disposed, or nothing to regenerate: errors that a caller can cause. Anything else is a bug.
-      if (!(error instanceof InputError)) throw error;
+      // Busy, disposed, or nothing to regenerate: errors that a caller can cause. What is read beside answers may find no
+      // room. Anything else is a bug.
+      const isBeside = kind === 'decode' || kind === 'restore';
+      if (!(error instanceof InputError || (isBeside && error instanceof CapacityError))) throw error;
     }
   };
 

@@ -29,19 +29,67 @@ export async function freePort(): Promise<number> {
   return port < 55_000 ? port : freePort();
 }
 
-export async function startRedis(...options: string[]): Promise<RedisServer> {
+/** What a server asks of its clients. */
+export interface RedisSecurity {
+  password: string;
+  certificate: Certificate;
+}
+
+export interface Certificate {
+  /** Paths of PEM files. */
+  certificate: string;
+  key: string;
+}
+
+/** A certificate for 127.0.0.1 that signs itself. */
+export async function createCertificate(folder: string): Promise<Certificate> {
+  const [certificate, key] = [join(folder, 'cert.pem'), join(folder, 'key.pem')];
+  const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1,DNS:localhost'];
+  const days = ['-days', '2'];
+  await run('openssl', [
+    'req',
+    '-x509',
+    '-newkey',
+    'rsa:2048',
+    '-nodes',
+    ...days,
+    ...subject,
+    '-keyout',
+    key,
+    '-out',
+    certificate,
+  ]);
+  return { certificate, key };
+}
+
+const securityOptions = ({ password, certificate: { certificate, key } }: RedisSecurity, port: number): string[] => [
+  ...['--requirepass', password, '--masterauth', password, '--port', '0', '--tls-port', `${port}`],
+  ...['--tls-cert-file', certificate, '--tls-key-file', key, '--tls-ca-cert-file', certificate],
+  ...['--tls-auth-clients', 'no', '--tls-cluster', 'yes', '--tls-replication', 'yes'],
+];
+const clientOptions = (security?: RedisSecurity): string[] =>
+  security ? ['--no-auth-warning', '-a', security.password, '--tls', '--cacert', security.certificate.certificate] : [];
+
+export const startRedis = (...options: string[]): Promise<RedisServer> => startServer(options);
+
+async function startServer(options: readonly string[], security?: RedisSecurity): Promise<RedisServer> {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-redis-'));
   const port = await freePort();
-  const args = ['--port', `${port}`, '--bind', '127.0.0.1', '--save', '', '--dir', folder, ...options];
+  const listening = security ? securityOptions(security, port) : ['--port', `${port}`];
+  const args = [...listening, '--bind', '127.0.0.1', '--save', '', '--dir', folder, ...options];
   const process = spawn('redis-server', args, { stdio: 'ignore' });
   const exited = new Promise(resolve => process.once('exit', resolve));
-  const command = async (...args: string[]) => (await run('redis-cli', ['-p', `${port}`, ...args])).stdout.trim();
+  const command = async (...args: string[]) =>
+    (await run('redis-cli', ['-p', `${port}`, ...clientOptions(security), ...args])).stdout.trim();
   for (let tries = 0; (await command('ping').catch(() => '')) !== 'PONG'; tries++) {
     if (tries > 200) throw new Error('redis-server does not start');
     await new Promise(resolve => setTimeout(resolve, 50));
   }
   return {
-    ...{ port, url: `redis://127.0.0.1:${port}`, process, command },
+    ...{ port, process, command },
+    url: security
+      ? `rediss://default:${encodeURIComponent(security.password)}@127.0.0.1:${port}`
+      : `redis://127.0.0.1:${port}`,
     async stop() {
       process.kill('SIGKILL');
       await exited;
@@ -51,14 +99,18 @@ export async function startRedis(...options: string[]): Promise<RedisServer> {
 }
 
 /** Nodes without replicas that serve what is left when one of them dies. */
-export async function startCluster(count = 3): Promise<RedisServer[]> {
-  const nodes = await Promise.all(
-    Array.from({ length: count }, () =>
-      startRedis('--cluster-enabled', 'yes', '--cluster-require-full-coverage', 'no', '--cluster-node-timeout', '1000'),
-    ),
-  );
+export async function startCluster(count = 3, security?: RedisSecurity): Promise<RedisServer[]> {
+  const options = [
+    '--cluster-enabled',
+    'yes',
+    '--cluster-require-full-coverage',
+    'no',
+    '--cluster-node-timeout',
+    '1000',
+  ];
+  const nodes = await Promise.all(Array.from({ length: count }, () => startServer(options, security)));
   const addresses = nodes.map(({ port }) => `127.0.0.1:${port}`);
-  await run('redis-cli', ['--cluster', 'create', ...addresses, '--cluster-yes']);
+  await run('redis-cli', [...clientOptions(security), '--cluster', 'create', ...addresses, '--cluster-yes']);
   for (const { command } of nodes)
     while (!(await command('cluster', 'info')).includes('cluster_state:ok'))
       await new Promise(resolve => setTimeout(resolve, 50));

@@ -73,6 +73,31 @@ describe('continuous batching', () => {
     expectReleased(on);
   });
 
+  it('many that wait for the same document look at it once, not in every pass', async () => {
+    const on = await openGenerations({ prefillChunk: 16 });
+    const { known, fits } = on.cache;
+    let reads = 0;
+    let looks = 0;
+    const counting = (tokens: readonly number[]) => {
+      looks++;
+      return new Proxy(tokens, {
+        get(target, name) {
+          reads++;
+          return Reflect.get(target, name);
+        },
+      });
+    };
+    on.cache.known = (tokens, ...rest) => known(counting(tokens), ...rest);
+    on.cache.fits = (tokens, ...rest) => fits(counting(tokens), ...rest);
+    const document = words.repeat(2).slice(0, 560);
+    const ask = (i: number) => on.ask(`${document}${i}`, greedy(2)).result();
+    const results = await Promise.all(Array.from({ length: 40 }, (_, i) => ask(i)));
+    expect(Math.min(...results.slice(1).map(({ usage }) => usage.reusedTokens))).toBeGreaterThan(500);
+    expect(looks).toBeGreaterThan(1000);
+    // A few pages of 16 tokens. The whole document would be 560.
+    expect(reads / looks).toBeLessThan(64);
+  });
+
   it('identical prompts that arrive together are computed once', async () => {
     const on = await openGenerations();
     const prompt = words.slice(0, 150);
@@ -303,6 +328,22 @@ describe('a failure', () => {
       expectReleased(on);
     },
   );
+
+  it('to free what a failed pass leaves: its reader gets the error of the pass, and others go on', async () => {
+    const on = await openGenerations({ maxSequences: 1 });
+    const expected = await alone(on, promptOf(2), 20);
+    const { device } = on.engine;
+    const { free } = device;
+    device.free = () => {
+      device.free = free;
+      throw new Error('it cannot be freed');
+    };
+    on.failNext(new Error('the device hiccuped'));
+    const failing = on.ask(promptOf(0), greedy(30)).result();
+    const waiting = idsOf(on.ask(promptOf(2), greedy(20)));
+    await expect(failing).rejects.toThrow('the device hiccuped');
+    expect(await waiting).toEqual(expected);
+  });
 
   it("of a caller's callback rejects that request only", async () => {
     const on = await openGenerations();

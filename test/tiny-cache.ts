@@ -11,6 +11,8 @@ import { createJsDevice } from '../src/kernel/js/device.ts';
 import { tailBlockTokens } from '../src/kernel/visibility.ts';
 
 export const PAGE = 4;
+/** Tests without an engine have no passes to wait for. */
+export const PAUSE = { isOver: false };
 const TAIL_BLOCK = tailBlockTokens(PAGE);
 const DIMS = 2;
 

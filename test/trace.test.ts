@@ -111,6 +111,15 @@ describe.each(Object.entries(traces))('the graph policy on %s', (_name, create) 
   });
 });
 
+it.each([
+  ['popularity that drifts', 300],
+  ['zipf over prompts that are replaced now and then', 300],
+])('the graph policy goes back to LRU when requests change: %s', { timeout: 120_000 }, (name, capacity) => {
+  // With this seed, another policy is far ahead of LRU at first, and behind it later.
+  const [graph] = comparePolicies(traces[name](4000, 7), [capacity], ['graph']);
+  expect(graph.gapClosed).toBeGreaterThanOrEqual(-MAX_LOSS);
+});
+
 describeWithFile('data/traces/mooncake-conversation.jsonl', 'the graph policy on real conversations', path => {
   it.runIf(ALL_CASES).each(
     LONG_CASES

@@ -2,7 +2,8 @@
 import { describe, expect, it } from 'vitest';
 import { type Conversation, InputError, type LoadOptions, loadModel, type Model, type Result } from '../src/index.ts';
 import { fromF16, toF16 } from '../src/kernel/float.ts';
-import { planBytes, withMode } from '../src/plan/plan.ts';
+import { type Plan, planBytes, withMode } from '../src/plan/plan.ts';
+import { openGenerations } from './generations.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { ALL_CASES } from './matrix.ts';
 import { tinyModel } from './tiny-model.ts';
@@ -18,17 +19,16 @@ const traceOf = ({ logprobs }: Result) => logprobs!.map(({ id, logprob }) => `${
 const rounded = (values: Float32Array) => values.map(value => fromF16(toF16(value)));
 
 /** Bytes of a cache in which one conversation of `tokens` can run beside the codes of some others. */
+const roomIn = (plan: Plan, tokens: number, others: number): number =>
+  planBytes(plan, tokens) + others * planBytes(withMode(plan, 'packed'), tokens);
 async function roomFor(tokens: number, others: number): Promise<number> {
   await using model = await load({ device: 'js' });
-  const { plan } = model;
-  return planBytes(plan, tokens) + others * planBytes(withMode(plan, 'packed'), tokens);
+  return roomIn(model.plan, tokens, others);
 }
 
-/**
- * A request waits for pages that are decoded faster than they could be computed. On js that is so by far, unless the
- * process is halted in the wrong moment.
- */
-const waiting = { retry: 3 };
+/** A request waits for pages that are decoded faster than they could be computed: here they take no time. */
+const openTimed = (kv: string, capacity?: (plan: Plan) => number) =>
+  openGenerations({ model: { tied: false, headDim: 32 }, kvMode: 'two-tier', kv, capacity, msPerRow: 10 });
 
 /** Adds a turn: the conversation continues after its last answer. */
 async function turn(conversation: Conversation, ids: number[], added: readonly number[]): Promise<Result> {
@@ -125,26 +125,26 @@ describe('conversations that do not all fit in f16', () => {
     expect(crowded).toEqual(byHand);
   });
 
-  it('that run at the same time take turns, and keep what they have read', waiting, async () => {
-    await using model = await load({ device: 'js', kvMemory: await roomFor(200, 2) });
-    const conversations = [1, 2, 3].map(() => model.conversation());
+  it('that run at the same time take turns, and keep what they have read', async () => {
+    const { cache, scheduler, conversation } = await openTimed('tq2+sink0', plan => roomIn(plan, 200, 2));
+    const conversations = [1, 2, 3].map(conversation);
     const options = { ...greedy, maxTokens: 80 };
     const results = await Promise.all(
       conversations.map((conversation, i) => conversation.generate(promptOf(i, 100), options).result()),
     );
     expect(results.map(({ ids }) => ids.length)).toEqual([80, 80, 80]);
-    const { used, capacity, preemptions, warmedPages } = model.stats();
+    const { used, capacity, warmedPages } = cache.stats;
     expect(used).toBeLessThanOrEqual(capacity);
-    expect(preemptions).toBeGreaterThan(0);
+    expect(scheduler.stats.preemptions).toBeGreaterThan(0);
     expect(warmedPages).toBeGreaterThan(0);
     for (const conversation of conversations) await conversation.dispose();
-    expect(model.stats().used).toBe(0);
+    expect(cache.stats.used).toBe(0);
   });
 });
 
 describe('a spilled conversation', () => {
-  const open = async (kv = 'tq4', device: LoadOptions['device'] = 'wasm') => {
-    const model = await load({ device, kv });
+  const open = async (kv = 'tq4') => {
+    const model = await load({ device: 'wasm', kv });
     const conversation = model.conversation();
     const ids: number[] = [];
     await turn(conversation, ids, promptOf(3));
@@ -152,11 +152,15 @@ describe('a spilled conversation', () => {
     return { model, conversation, ids, [Symbol.asyncDispose]: () => model.dispose() };
   };
 
-  it('is decoded only as far as the next prompt shares it', waiting, async () => {
-    await using opened = await open('tq4', 'js');
-    const { usage } = await opened.conversation.generate([...opened.ids.slice(0, 50), 1, 2], greedy).result();
+  it('is decoded only as far as the next prompt shares it', async () => {
+    const { cache, conversation: open } = await openTimed('tq4');
+    await using conversation = open();
+    const ids: number[] = [];
+    await turn(conversation, ids, promptOf(3));
+    await conversation.spill();
+    const { usage } = await conversation.generate([...ids.slice(0, 50), 1, 2], greedy).result();
     expect(usage.reusedTokens).toBe(48);
-    expect(opened.model.stats().warmedPages).toBe(4);
+    expect(cache.stats.warmedPages).toBe(4);
   });
 
   it('can be cropped, and continues there', async () => {

@@ -12,7 +12,7 @@ import { f16Block, leafBlock, pageBytes } from './leaf.ts';
 import { createPageErrors, pageErrorBytes } from './page-errors.ts';
 import { createPool, type Pool, type SharedBlock } from './pool.ts';
 import type { Leaf } from './prefix.ts';
-import { type Sequence, type SequenceOptions, type SequenceRun, sinkPage } from './sequence.ts';
+import { type HeldContent, type Sequence, type SequenceOptions, type SequenceRun, sinkPage } from './sequence.ts';
 import { createTail, type TokenRange, tailTokens } from './tail.ts';
 
 /** The id of a token that was added without one. */
@@ -49,11 +49,11 @@ export function createSequence(options: SequenceOptions): Sequence {
   /** The f16 pages of the first leaves: of all, unless some were spilled. */
   const exactPages: SharedBlock[] = start?.exactPages?.map(pool.retain) ?? [];
   const held: SharedBlock[] = [...leaves, ...exactPages, ...(start ? [pool.retain(start.sinks)] : [])];
-  const hold = (create: () => SharedBlock): SharedBlock => {
+  const holdNew = (create: () => SharedBlock): SharedBlock => {
     held.push(releaseOnError(pool, held, create));
     return held[held.length - 1];
   };
-  let sinks = start?.sinks ?? hold(() => createF16Block(shape.sinks));
+  let sinks = start?.sinks ?? holdNew(() => createF16Block(shape.sinks));
   const errors = releaseOnError(pool, held, () => createPageErrors(pool, layout));
   let ids = [...(start?.ids ?? [])];
   let firstLeaf = start?.firstLeaf ?? 0;
@@ -63,6 +63,8 @@ export function createSequence(options: SequenceOptions): Sequence {
   let sharedLeaves = start?.leaves.length ?? 0;
   /** Leaves of the last plan, until it is committed: no pass has sealed them yet. */
   let planned = 0;
+  /** Whether the last plan is not committed yet. */
+  let isPlanned = false;
   let [blocks, exactBlocks]: (readonly Block[])[] = [[], []];
   const noteChange = () => {
     blocks = leaves.map(({ block }) => block);
@@ -105,6 +107,7 @@ export function createSequence(options: SequenceOptions): Sequence {
   };
   /** Drops what was allocated by a plan that failed, or whose pass did: the next plan seals these pages again. */
   const discardPlanned = () => {
+    isPlanned = false;
     if (planned > 0) {
       releaseLeaves(leaves.length - planned, planned);
       planned = 0;
@@ -200,6 +203,15 @@ export function createSequence(options: SequenceOptions): Sequence {
     }
   };
 
+  const hold = (): HeldContent => {
+    assert(!disposed, 'a disposed sequence was used');
+    const blocks = [...leaves, ...exactPages, sinks, ...tail.shared].map(pool.retain);
+    const release = () => {
+      for (const block of blocks.splice(0).reverse()) pool.release(block);
+    };
+    return { view: { ...view }, exactView: exactView && { ...exactView }, length: ids.length, release };
+  };
+
   const dispose = () => {
     if (disposed) return;
     disposed = true;
@@ -240,6 +252,10 @@ export function createSequence(options: SequenceOptions): Sequence {
     get isDisposed() {
       return disposed;
     },
+    get isPlanned() {
+      return isPlanned;
+    },
+    hasLeaf: (page, leaf) => leaves[page - firstLeaf] === leaf,
     get hotLength() {
       return isHot() ? ids.length : (firstLeaf + exactPages.length) * pageTokens;
     },
@@ -270,6 +286,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       discardPlanned();
       assert(isHot(), 'a pass would read pages that were spilled');
       makeRoom(count);
+      isPlanned = true;
       try {
         if (writesSharedSinks()) takeOwnSinks();
         tail.grow(unsealed(ids.length + count));
@@ -281,6 +298,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     commit(count, tokens) {
       planned = 0;
+      isPlanned = false;
       for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
       trimTail();
       if (tokens) publish();
@@ -318,12 +336,17 @@ export function createSequence(options: SequenceOptions): Sequence {
     },
     fork() {
       assert(!disposed, 'a disposed sequence was used');
-      discardPlanned();
+      assert(!isPlanned, 'a sequence was copied while a pass was running on it');
       // If this is a snapshot, making room for the copy may dispose it.
-      return tail.holding(() =>
-        createSequence({ ...options, pool, start: { ids, firstLeaf, leaves, exactPages, sinks, tail: tail.blocks } }),
-      );
+      const { release } = hold();
+      try {
+        const start = { ids, firstLeaf, leaves, exactPages, sinks, tail: tail.blocks };
+        return createSequence({ ...options, pool, start });
+      } finally {
+        release();
+      }
     },
+    hold,
     readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),
     dispose,
     detachTail() {

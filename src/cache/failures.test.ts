@@ -5,6 +5,7 @@ import {
   createObservedDevice,
   expectContents,
   LEAF,
+  PAUSE,
   TRACKED_LEAF,
   tinyShape,
 } from '../../test/tiny-cache.ts';
@@ -50,7 +51,7 @@ function runScenario(options: Options, failAt: number, attempt: <T>(step: () => 
     if (sequence) texts.set(sequence, [...sequence.ids]);
     return sequence;
   };
-  const open = (prompt: readonly number[]) => add(run(() => cache.open(prompt)));
+  const open = (prompt: readonly number[]) => add(run(() => cache.open(PAUSE, prompt)));
   const fork = (sequence?: Sequence) => sequence && add(run(() => sequence.fork()));
   const append = (sequence: Sequence | undefined, tokens: readonly number[]) => {
     if (!sequence) return;

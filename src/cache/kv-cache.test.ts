@@ -5,12 +5,14 @@ import {
   expectContents,
   LEAF,
   PAGE,
+  PAUSE,
   TRACKED_LEAF,
   tinyShape,
 } from '../../test/tiny-cache.ts';
 import { CapacityError } from '../errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
+import { type Pause, withPause } from './pause.ts';
 import type { Sequence } from './sequence.ts';
 import { readTail, tailTokens } from './tail.ts';
 
@@ -26,7 +28,7 @@ function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
   const cache = createKvCache({ ...defaults, capacity: capacity?.(sequenceBytes + tailBytes) });
   /** Runs a prompt, and returns the sequence. */
   const run = (prompt: readonly number[], salt?: string) => {
-    const sequence = cache.open(prompt, salt);
+    const sequence = cache.open(PAUSE, prompt, salt);
     appendAll(device, sequence, prompt.slice(sequence.length));
     expectContents(sequence, prompt);
     return sequence;
@@ -71,9 +73,20 @@ describe('nearest', () => {
 });
 
 describe('open', () => {
+  it('needs the pause that work between two passes gets, while that work runs', async () => {
+    const { cache } = create();
+    const pauses: Pause[] = [];
+    await withPause(async pause => {
+      pauses.push(pause);
+      expect(cache.open(pause, [1, 2]).length).toBe(0);
+    });
+    expect(() => cache.open(pauses[0], [1, 2])).toThrow(/kvasir bug: the cache was opened after its pause/);
+    expect(() => cache.restore(pauses[0])).toThrow(/kvasir bug/);
+  });
+
   it('starts empty if nothing is known', () => {
     const { cache } = create();
-    const sequence = cache.open(numbers(20));
+    const sequence = cache.open(PAUSE, numbers(20));
     expect([cache.known(numbers(20)), sequence.length]).toEqual([0, 0]);
     expect(cache.stats.used).toBe(cache.sequenceBytes);
   });
@@ -84,7 +97,7 @@ describe('open', () => {
     for (const dispose of [() => {}, first.dispose]) {
       dispose();
       expect(cache.known([...numbers(10), 100])).toBe(8);
-      const sequence = cache.open([...numbers(10), 100]);
+      const sequence = cache.open(PAUSE, [...numbers(10), 100]);
       expectContents(sequence, numbers(8));
       sequence.dispose();
     }
@@ -122,7 +135,7 @@ describe('open', () => {
     const { cache, run } = create();
     run(numbers(20)).dispose();
     expect([cache.known(numbers(8)), cache.known(numbers(9)), cache.known([])]).toEqual([4, 8, 0]);
-    expect(cache.open([]).length).toBe(0);
+    expect(cache.open(PAUSE, []).length).toBe(0);
   });
 
   it('reuses nothing before the page in which the sinks end', () => {
@@ -164,22 +177,22 @@ describe('open', () => {
   it('reuses less if the prompt itself leaves no room for the rest', () => {
     const { cache, run } = create({ leaf: TRACKED_LEAF, capacity: bytes => 2 * bytes + 3 * LEAF.bytes - 8 });
     run(numbers(17)).dispose();
-    const other = cache.open([1, 2]);
+    const other = cache.open(PAUSE, [1, 2]);
     // Four leaves and their sinks are cached, and a sequence is open: the rest is too small for the errors of pages.
     expect(cache.known(numbers(17))).toBe(16);
-    expectContents(cache.open(numbers(17)), numbers(12));
+    expectContents(cache.open(PAUSE, numbers(17)), numbers(12));
     expectContents(other, []);
   });
 
   it('throws a CapacityError if what is in use leaves no room', () => {
     const { cache, run, device } = create({ capacity: bytes => bytes + 4 * LEAF.bytes });
     const sequence = run(numbers(20));
-    const known = cache.open(numbers(9));
+    const known = cache.open(PAUSE, numbers(9));
     expectContents(known, numbers(8));
     expect(cache.makeRoom(known.bytesFor(1))).toBe(false);
     expect(() => known.plan(1)).toThrow(CapacityError);
     known.dispose();
-    expect(() => cache.open(numbers(9, 100))).toThrow(CapacityError);
+    expect(() => cache.open(PAUSE, numbers(9, 100))).toThrow(CapacityError);
     expectContents(sequence, numbers(20));
     sequence.dispose();
     expectContents(run(numbers(9, 100)), numbers(9, 100));
@@ -263,8 +276,8 @@ describe('without a recent window', () => {
     const sequence = run(numbers(11));
     cache.keep(sequence, alice);
     expect(cache.snapshotOf(alice)).toBe(sequence);
-    expect(cache.open(numbers(20))).not.toBe(sequence);
-    expect(cache.open(numbers(20), '', alice)).toBe(sequence);
+    expect(cache.open(PAUSE, numbers(20))).not.toBe(sequence);
+    expect(cache.open(PAUSE, numbers(20), '', alice)).toBe(sequence);
     expect([cache.snapshotOf(alice), cache.stats.snapshots]).toEqual([undefined, 0]);
   });
 
@@ -401,7 +414,7 @@ describe('memory', () => {
 
   it('of an empty sequence is not kept', () => {
     const { cache } = create({ recent: 3 });
-    cache.keep(cache.open([1, 2]), alice);
+    cache.keep(cache.open(PAUSE, [1, 2]), alice);
     expect(cache.stats).toMatchObject({ snapshots: 0, used: 0 });
   });
 
@@ -422,12 +435,12 @@ describe('a restored sequence', () => {
     const saved = run(numbers(11));
     const { sinkBlock, leaves } = saved.view;
     const source = create();
-    const restoring = source.cache.restore();
+    const restoring = source.cache.restore(PAUSE);
     const copyInto = async () => {
-      for (const leaf of leaves) await restoring.addLeaf(await device.readBlock(leaf));
+      for (const leaf of leaves) await restoring.addLeaf(PAUSE, await device.readBlock(leaf));
       const sinks = await device.readBlock(sinkBlock);
       const tail = await readTail(device, saved.view, { pageTokens: PAGE, recent: 0 }, { from: 8, to: 11 });
-      await restoring.finish({ ids: numbers(11), sinks, tail }, alice, shares);
+      await restoring.finish(PAUSE, { ids: numbers(11), sinks, tail }, alice, shares);
       saved.dispose();
       cache.dispose();
     };
@@ -437,21 +450,21 @@ describe('a restored sequence', () => {
   it('continues where it was, and shares its leaves with prompts that begin like it', async () => {
     const { cache, copyInto } = restore(true);
     await copyInto();
-    expectContents(cache.open([...numbers(9), 100]), numbers(9));
+    expectContents(cache.open(PAUSE, [...numbers(9), 100]), numbers(9));
     expect(cache.stats).toMatchObject({ snapshots: 1, sharedLeaves: 2 });
-    expectContents(cache.open(numbers(20), '', alice), numbers(11));
+    expectContents(cache.open(PAUSE, numbers(20), '', alice), numbers(11));
   });
 
   it('is continued by its owner only, if another device has computed it', async () => {
     const { cache, copyInto } = restore(false);
     await copyInto();
-    expect([cache.known(numbers(20)), cache.open(numbers(20)).length]).toEqual([0, 0]);
-    expectContents(cache.open(numbers(20), '', alice), numbers(11));
+    expect([cache.known(numbers(20)), cache.open(PAUSE, numbers(20)).length]).toEqual([0, 0]);
+    expectContents(cache.open(PAUSE, numbers(20), '', alice), numbers(11));
   });
 
   it('that is refused leaves nothing', async () => {
     const { cache, restoring } = restore(true);
-    await restoring.addLeaf(new Uint8Array(0));
+    await restoring.addLeaf(PAUSE, new Uint8Array(0));
     restoring.discard();
     expect(cache.stats.used).toBe(0);
   });

@@ -17,6 +17,7 @@ import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
 import type { LeafKey } from './leaf-key.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
+import { checkPause, type Pause, withPause } from './pause.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type PrefixNode } from './prefix.ts';
 import { type Restoring, startRestoring } from './restore.ts';
@@ -45,7 +46,9 @@ export interface KvCacheOptions {
   /** Two-tier mode: the f16 pages of idle sequences make room. */
   spillsPages?: boolean;
   /** Runs work between two passes. Default: at once. */
-  exclusive?<T>(work: () => Promise<T>): Promise<T>;
+  exclusive?<T>(work: (pause: Pause) => Promise<T>): Promise<T>;
+  /** The clock, in ms. Default: `performance.now`. */
+  now?(): number;
 }
 
 /** What connects a cache with its tiers. */
@@ -62,6 +65,9 @@ export interface NearestText {
   /** The tokens of the text after them, at most a few; none if it ends there. */
   next: number[];
 }
+
+/** The leaves of a prompt that were found last. Give a new prompt an empty one, and then always the same. */
+export type KnownPath = PrefixNode[];
 
 /** Who may continue a snapshot: a conversation. */
 export type Owner = object;
@@ -101,16 +107,19 @@ export interface KvCache {
    * Whether a prompt fits beside `running` sequences that each seal a leaf or grow their tail by a block, without taking
    * anything from them.
    */
-  fits(prompt: readonly number[], salt: string, running: number): boolean;
-  /** Tokens of the prompt that `open` would find, without opening anything. */
-  known(prompt: readonly number[], salt?: string): number;
+  fits(prompt: readonly number[], salt: string, running: number, path?: KnownPath): boolean;
+  /**
+   * Tokens of the prompt that `open` would find, without opening anything. `path`: where the prompt was found last, so that
+   * looking again is cheap.
+   */
+  known(prompt: readonly number[], salt?: string, path?: KnownPath): number;
   /** The text in the cache that shares the most tokens with a prompt. */
   nearest(prompt: readonly number[], salt?: string): NearestText;
   /**
    * Opens a sequence that holds as much of the prompt as is known, but not its last token: its logits are needed. An owner
    * continues its own snapshot; others copy it. Evicts what it must, and throws a CapacityError if that is not enough.
    */
-  open(prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
+  open(pause: Pause, prompt: readonly number[], salt?: string, owner?: Owner): Sequence;
   /** Keeps an idle sequence as a snapshot, or only its tail, for later prompts. `owner` can drop it again. */
   keep(sequence: Sequence, owner?: Owner): void;
   /**
@@ -127,7 +136,7 @@ export interface KvCache {
   /** Takes an owner's snapshot out of the cache; give it back with `keep`. */
   take(owner: Owner): Sequence | undefined;
   /** Starts restoring a sequence from stored bytes. Call `finish` or `discard`. */
-  restore(salt?: string): Restoring;
+  restore(pause: Pause, salt?: string): Restoring;
   /**
    * Fetches the pages of a prompt that the tiers have and the index lacks; in two-tier mode, decodes those that were spilled
    * of the owner's snapshot. Undefined if there are none to look for. `onChange`: a page arrived, or it has ended.
@@ -159,7 +168,8 @@ interface Snapshot {
 
 export function createKvCache(options: KvCacheOptions): KvCache {
   const { device, shape, leaf: layout, recent, capacity, spillsPages = false } = options;
-  const exclusive = options.exclusive ?? (work => work());
+  const exclusive = options.exclusive ?? withPause;
+  const now = options.now ?? (() => performance.now());
   const { pageTokens } = shape;
   /** Least recently used first. */
   const snapshots = new Set<Snapshot>();
@@ -212,8 +222,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     idleSinks,
   });
   const tails = createKeptTails(() => pool, idleSinks);
-  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, pool, index });
-  const warmPages = createWarmPages({ ...options, exclusive, pool, onWarmed: () => counts.warmedPages++ });
+  const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, now, pool, index });
+  const warmPages = createWarmPages({ ...options, exclusive, now, pool, onWarmed: () => counts.warmedPages++ });
   // In shadow mode prompts read f16 pages and answers codes, and in two-tier mode pages may have been decoded from codes, so
   // a page depends on more than its tokens.
   const published = layout.exact ? undefined : index;
@@ -225,23 +235,26 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     createSequence({ ...options, pool, index: published, salt, start });
 
   /** Leaves that hold the beginning of the prompt. With a recent window, rows after them would differ from a cold run. */
-  const findLeaves = (prompt: readonly number[], salt: string): PrefixNode[] => {
+  const findLeaves = (prompt: readonly number[], salt: string, known?: KnownPath): readonly PrefixNode[] => {
     if (recent > 0) return [];
-    const path = index.find(salt, prompt, prompt.length - 1);
+    const path = index.find(salt, prompt, prompt.length - 1, known);
     return path.length > sinkPage(shape) ? path : [];
   };
 
-  /** The snapshot from which the most tokens can be reused, and how many. */
+  /** The snapshot from which the most tokens can be reused, and how many. `path`: the leaves of the prompt. */
   const findSnapshot = (
+    path: readonly PrefixNode[],
     prompt: readonly number[],
     salt: string,
     owner?: Owner,
   ): { snapshot?: Snapshot; length: number } => {
+    const last = path.at(-1)?.leaf;
     let best: { snapshot?: Snapshot; length: number } = { length: 0 };
     for (const snapshot of snapshots) {
       const { sequence } = snapshot;
-      if (sequence.salt !== salt || !(sequence.shares || snapshot.owner === owner)) continue;
-      const length = sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt)));
+      if (sequence.salt !== salt || !(sequence.shares || (owner && snapshot.owner === owner))) continue;
+      const from = last && sequence.hasLeaf(path.length - 1, last) ? path.length * pageTokens : 0;
+      const length = sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt, from)));
       if (length > best.length) best = { snapshot, length };
     }
     return best;
@@ -259,15 +272,18 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     let best: ReturnType<typeof findTail> = { kept, length: from + (kept?.shared ?? 0) };
     for (const sequence of running) {
       if (sequence.isDisposed) running.delete(sequence);
-      if (sequence.isDisposed || sequence.tailPlace !== place) continue;
+      // One whose pass has failed is discarded soon: what its tail holds is unknown.
+      if (sequence.isDisposed || sequence.isPlanned || sequence.tailPlace !== place) continue;
       const length = sharedLength(sequence.ids, prompt, from);
       if (length > best.length) best = { sequence, length };
     }
     return best;
   };
 
-  const known = (prompt: readonly number[], salt = '') =>
-    Math.max(findTail(findLeaves(prompt, salt), prompt, salt).length, findSnapshot(prompt, salt).length);
+  const known: KvCache['known'] = (prompt, salt = '', path) => {
+    const leaves = findLeaves(prompt, salt, path);
+    return Math.max(findTail(leaves, prompt, salt).length, findSnapshot(leaves, prompt, salt).length);
+  };
 
   /** Opens a sequence with these leaves, and the shared tokens of a tail after them. */
   const openFrom = (path: readonly PrefixNode[], salt: string, kept?: SharedTail): Sequence => {
@@ -304,7 +320,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** Reuses as much as possible. */
   const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
     const path = findLeaves(prompt, salt);
-    const { snapshot, length } = findSnapshot(prompt, salt, owner);
+    const { snapshot, length } = findSnapshot(path, prompt, salt, owner);
     const tail = findTail(path, prompt, salt);
     if (snapshot && length > path.length * pageTokens && length >= tail.length)
       return continueSnapshot(snapshot, length, owner);
@@ -332,13 +348,13 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sharesLeaves,
     sharesSnapshots,
     usesSources: policy?.usesSources ?? false,
-    fits(prompt, salt, running) {
+    fits(prompt, salt, running, path) {
       // Published leaves, and sinks, that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
-      const own = findLeaves(prompt, salt).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
+      const own = findLeaves(prompt, salt, path).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
       let evictable = index.idleBytes - own + tails.bytes + idleSinks.bytes;
       for (const { sequence } of snapshots) evictable += sequence.privateBytes + (published ? 0 : sequence.leafBytes);
-      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt) / pageTokens);
+      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt, path) / pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
       const needed =
         sequenceBytes + pages * pageBytes(layout) + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
@@ -374,7 +390,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       }
       return best;
     },
-    open(prompt, salt = '', owner) {
+    open(pause, prompt, salt = '', owner) {
+      checkPause(pause);
       let sequence: Sequence;
       try {
         sequence = openLongest(prompt, salt, owner);
@@ -390,8 +407,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     },
     keep,
     snapshot(sequence) {
-      const { ids, length, salt } = sequence;
-      if (!sharesSnapshots || known([...ids, NO_TOKEN], salt) === length) return undefined;
+      const { ids, length, salt, shares } = sequence;
+      if (!sharesSnapshots || !shares || known([...ids, NO_TOKEN], salt) === length) return undefined;
       return pool.makeRoom(sequence.privateBytes) ? sequence.fork() : undefined;
     },
     snapshotOf: owner => newestOf(owner)?.sequence,
@@ -407,12 +424,14 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       if (found) snapshots.delete(found);
       return found?.sequence;
     },
-    restore: (salt = '') =>
-      startRestoring({
+    restore(pause, salt = '') {
+      checkPause(pause);
+      return startRestoring({
         ...{ device, pool, shape: f16Shape, leaf: layout, sealing },
         create: (start, shares) => createSequence({ ...options, pool, index: shares ? index : undefined, salt, start }),
         keep: (sequence, owner) => snapshots.add({ sequence, owner }),
-      }),
+      });
+    },
     warm(prompt, salt, onChange, owner) {
       if (!spillsPages) return tiers?.warm(prompt, salt, onChange);
       const found = owner && newestOf(owner);
@@ -435,8 +454,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
 }
 
 function connectTiers(
-  options: Omit<KvCacheOptions, 'tiers' | 'exclusive'> &
-    Required<Pick<KvCacheOptions, 'exclusive'>> &
+  options: Omit<KvCacheOptions, 'tiers' | 'exclusive' | 'now'> &
+    Required<Pick<KvCacheOptions, 'exclusive' | 'now'>> &
     CacheTiers & { pool: Pool; index: PrefixIndex },
 ) {
   const keys = createNodeKeys(options.rootKey);

@@ -4,16 +4,30 @@
  */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { appendTokens, createObservedDevice, expectContents, LEAF, PAGE, tinyShape } from '../../test/tiny-cache.ts';
+import {
+  appendTokens,
+  createObservedDevice,
+  expectContents,
+  LEAF,
+  PAGE,
+  PAUSE,
+  tinyShape,
+} from '../../test/tiny-cache.ts';
 import { CapacityError } from '../errors.ts';
-import type { KvView } from '../kernel/device.ts';
+import type { Block, KvView } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
 import { createLru } from './eviction.ts';
 import type { DetachedTail } from './kept-tails.ts';
-import { createKvCache, type Owner } from './kv-cache.ts';
+import { createKvCache, type KnownPath, type Owner } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
+import { rootKey } from './leaf-key.ts';
 import type { PrefixEvent, PrefixNode } from './prefix.ts';
-import { type Sequence, sinkPage } from './sequence.ts';
+import type { Restoring } from './restore.ts';
+import { type HeldContent, type Sequence, sinkPage } from './sequence.ts';
+import { createHostStore } from './store/host-store.ts';
+import { createTierChain } from './store/tier-chain.ts';
+import { readTail } from './tail.ts';
+import { whenWarm } from './warming.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const OPERATIONS = LONG ? 100_000 : 5_000;
@@ -23,6 +37,8 @@ const CONTEXT = 24;
 const MAX_OPEN = 5;
 const SALTS = ['', 'a', 'b'];
 const OWNERS: Owner[] = [{ name: 'first' }, { name: 'second' }];
+const [MAX_READINGS, MAX_BACKGROUND] = [2, 3];
+const IDENTITY = { model: '', rope: '', plan: '', tables: '', arithmetic: '', format: 1 };
 
 interface Config {
   sinks: number;
@@ -38,9 +54,14 @@ type Operation =
   | { type: 'continue'; of: number; keep: number; more: number[] }
   | { type: 'append'; of: number; tokens: number[] }
   | { type: 'crop'; of: number; length: number }
-  | { type: 'fork' | 'snapshot' | 'dispose'; of: number }
+  | { type: 'fork' | 'snapshot' | 'dispose' | 'setAside' | 'hold'; of: number }
+  | { type: 'plan'; of: number; count: number }
   | { type: 'keep'; of: number; owner: number }
   | { type: 'forkSnapshot' | 'forget'; owner: number }
+  | { type: 'restore'; of: number; owner: number; shares: boolean }
+  | { type: 'warm'; of: number; salt: number; prompt: number[] }
+  | { type: 'release' }
+  | { type: 'wait'; isLong: boolean }
   | { type: 'makeRoom'; leaves: number };
 
 type StoredEvent = Extract<PrefixEvent, { type: 'stored' }>;
@@ -51,7 +72,15 @@ interface Tracked {
   tokens: number[];
 }
 
+/** What somebody reads while everything else goes on: nothing of it may change. */
+interface Reading {
+  content: HeldContent;
+  salt: string;
+  tokens: number[];
+}
+
 const blocksOf = (tail: KvView['tail']) => tail.filter(block => block !== undefined);
+const contentBlocks = ({ tail, sinkBlock, leaves }: KvView) => [...blocksOf(tail), sinkBlock, ...leaves];
 
 const pathKey = (salt: string, tokens: readonly number[]) => `${salt}:${tokens.join()}`;
 
@@ -67,8 +96,12 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const open: Tracked[] = [];
   /** Tails of sequences that have ended, and these sequences' texts. */
   const tails = new Map<DetachedTail, { salt: string; tokens: number[] }>();
+  const readings: Reading[] = [];
+  const readersOf = (block: Block) =>
+    readings.filter(({ content }) => contentBlocks(content.view).includes(block)).length;
   const keptTails = () => {
-    for (const tail of tails.keys()) if (tail.blocks.every(one => !one?.holders)) tails.delete(tail);
+    for (const tail of tails.keys())
+      if (tail.blocks.every(one => !one || one.holders <= readersOf(one.block))) tails.delete(tail);
     return [...tails];
   };
   /** The index, replayed from its events. */
@@ -85,8 +118,25 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const shape = tinyShape(sinks);
   const options = { device, shape, leaf: LEAF, recent, context: CONTEXT, overflow };
   const probe = createKvCache(options);
+  /** Warming and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
+  const background = new Set<Promise<void>>();
+  const runInBackground = (work: Promise<void>) => {
+    const ended = work.finally(() => background.delete(ended));
+    // Awaited when the world is checked or disposed.
+    ended.catch(() => {});
+    background.add(ended);
+  };
+  const restoringOwners = new Set<Owner>();
+  /** Prompts that wait, and where they were found last. */
+  const watched: { prompt: number[]; salt: string; path: KnownPath }[] = SALTS.flatMap(salt =>
+    [0, 1].map(id => ({ prompt: Array(CONTEXT).fill(id), salt, path: [] })),
+  );
+  const chain = createTierChain([{ store: createHostStore({ capacity: 2 ** 16 }), isOwned: true }]);
+  // Memory comes later, as on a GPU: others run meanwhile.
+  device.ensureMemory = () => new Promise(resolve => setImmediate(resolve));
   const cache = createKvCache({
     ...options,
+    tiers: recent === 0 ? { chain, rootKey: salt => rootKey({ ...IDENTITY, salt }) } : undefined,
     capacity:
       2 * (probe.sequenceBytes + f16BlockBytes({ ...shape, layers: LEAF.layers }, PAGE + recent)) + leaves * LEAF.bytes,
     onEvent(event) {
@@ -149,7 +199,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const openPrompt = (prompt: readonly number[], salt: string) => {
     if (open.length >= MAX_OPEN) return;
     const known = cache.known(prompt, salt);
-    const entry = track(cache.open(prompt, salt));
+    const entry = track(cache.open(PAUSE, prompt, salt));
     open.push(entry);
     expect(entry.sequence.salt).toBe(salt);
     // Less, if something had to be evicted to make room.
@@ -158,9 +208,43 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     expect(known).toBeLessThan(Math.max(1, prompt.length));
   };
   const pick = (of: number) => open[of % open.length] as Tracked | undefined;
+  /** One whose pass has ended. */
+  const pickIdle = (of: number): Tracked | undefined => {
+    const idle = open.filter(({ sequence }) => !sequence.isPlanned);
+    return idle[of % idle.length];
+  };
+  const read = ({ sequence, tokens }: Tracked): HeldContent => {
+    const content = sequence.hold();
+    readings.push({ content, salt: sequence.salt, tokens: [...tokens] });
+    return content;
+  };
+  const endReading = (of: number) => readings.splice(of, 1)[0]?.content.release();
+  /** Saves a sequence, and restores it beside the others. */
+  const restore = async ({ sequence, tokens }: Tracked, owner: Owner, shares: boolean): Promise<void> => {
+    const { salt } = sequence;
+    const saved = [...tokens];
+    const { view } = read({ sequence, tokens });
+    let restoring: Restoring | undefined;
+    try {
+      restoring = cache.restore(PAUSE, salt);
+      for (const leaf of view.leaves) await restoring.addLeaf(PAUSE, await device.readBlock(leaf));
+      const sinkBytes = await device.readBlock(view.sinkBlock);
+      const unsealed = { from: view.leaves.length * PAGE, to: saved.length };
+      const tail = await readTail(device, view, { pageTokens: PAGE, recent }, unsealed);
+      await restoring.finish(PAUSE, { ids: saved, sinks: sinkBytes, tail }, owner, shares);
+    } catch (error) {
+      restoring?.discard();
+      if (!(error instanceof CapacityError)) throw error;
+      return;
+    } finally {
+      endReading(readings.findIndex(({ content }) => content.view === view));
+    }
+    const restored = cache.snapshotOf(owner);
+    if (restored) track(restored);
+  };
   const take = (of: number) => (open.length > 0 ? open.splice(of % open.length, 1)[0] : undefined);
 
-  const perform = (operation: Operation): void => {
+  const perform = (operation: Exclude<Operation, { type: 'wait' }>): void => {
     switch (operation.type) {
       case 'open':
         openPrompt(operation.prompt, SALTS[operation.salt]);
@@ -202,8 +286,46 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         expect(entry?.sequence.crop(length)).toBe(expected);
         return;
       }
-      case 'fork': {
+      case 'plan': {
+        // A pass that fails, or is cancelled before it ran.
         const entry = pick(operation.of);
+        const count = Math.min(operation.count, entry?.sequence.maxChunk ?? 0);
+        if (count > 0) entry!.sequence.plan(count);
+        return;
+      }
+      case 'setAside': {
+        const entry = take(operation.of);
+        if (entry) cache.setAside(entry.sequence);
+        return;
+      }
+      case 'hold': {
+        const entry = pickIdle(operation.of);
+        if (entry && readings.length < MAX_READINGS) read(entry);
+        return;
+      }
+      case 'release':
+        if (restoringOwners.size === 0) endReading(0);
+        return;
+      case 'warm': {
+        const entry = pick(operation.of);
+        const [prompt, salt] = entry
+          ? [[...entry.tokens, ...operation.prompt], entry.sequence.salt]
+          : [operation.prompt, SALTS[operation.salt]];
+        if (background.size < MAX_BACKGROUND) runInBackground(whenWarm(onChange => cache.warm(prompt, salt, onChange)));
+        return;
+      }
+      case 'restore': {
+        const entry = pickIdle(operation.of);
+        const owner = OWNERS[operation.owner];
+        if (!entry || entry.sequence.droppedTokens > 0 || entry.tokens.length === 0) return;
+        if (background.size >= MAX_BACKGROUND || restoringOwners.has(owner)) return;
+        cache.forget(owner);
+        restoringOwners.add(owner);
+        runInBackground(restore(entry, owner, operation.shares).finally(() => restoringOwners.delete(owner)));
+        return;
+      }
+      case 'fork': {
+        const entry = pickIdle(operation.of);
         if (entry && open.length < MAX_OPEN) open.push(track(entry.sequence.fork()));
         return;
       }
@@ -214,7 +336,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         return;
       }
       case 'snapshot': {
-        const entry = pick(operation.of);
+        const entry = pickIdle(operation.of);
         const copy = entry && cache.snapshot(entry.sequence);
         if (copy) cache.keep(copy);
         return;
@@ -223,9 +345,10 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         take(operation.of)?.sequence.dispose();
         return;
       case 'keep': {
-        const entry = take(operation.of);
+        const entry = pickIdle(operation.of);
         const owner = OWNERS[operation.owner] as Owner | undefined;
         if (!entry) return;
+        open.splice(open.indexOf(entry), 1);
         cache.keep(entry.sequence, owner);
         const isKept = entry.tokens.length > 0 && (owner !== undefined || recent > 0);
         expect(tracked.has(entry.sequence)).toBe(isKept);
@@ -256,35 +379,45 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     });
 
   const checkTexts = () => {
+    for (const { content, salt, tokens } of readings) {
+      expectContents({ ...content, salt, ids: tokens } as unknown as Sequence, tokens);
+      for (const block of contentBlocks(content.view)) check(allocated.has(block), 'a freed block is read');
+    }
     for (const { sequence, tokens } of tracked.values()) {
+      const { leaves, firstLeaf, tail } = sequence.view;
+      for (const block of contentBlocks(sequence.view)) check(allocated.has(block), 'a freed block is in use');
+      // It has leaves and blocks that no pass has filled yet.
+      if (sequence.isPlanned) continue;
       expectContents(sequence, tokens);
-      const { leaves, firstLeaf, tail, sinkBlock } = sequence.view;
-      for (const block of [...blocksOf(tail), sinkBlock, ...leaves])
-        check(allocated.has(block), 'a freed block is in use');
       const unsealed = tokens.length - (firstLeaf + leaves.length) * PAGE;
       check(blocksOf(tail).length === Math.ceil(unsealed / tailBlockTokens(PAGE)), 'a tail is larger than its tokens');
-      for (let page = 0; firstLeaf === 0 && page < leaves.length; page++)
+      for (let page = 0; sequence.shares && firstLeaf === 0 && page < leaves.length; page++)
         check(paths.has(pathKey(sequence.salt, tokens.slice(0, (page + 1) * PAGE))), 'a sealed page is not published');
     }
+  };
+  const checkPaths = () => {
+    for (const { prompt, salt, path } of watched)
+      check(cache.known(prompt, salt, path) === cache.known(prompt, salt), 'a remembered path is outdated');
   };
   const checkBytes = () => {
     const { used, capacity, sharedLeaves, cachedLeaves, cachedTails, snapshots } = cache.stats;
     check(used === device.allocatedBytes, 'used differs from what the device has allocated');
     check(used <= capacity, 'used exceeds the capacity');
     check(sharedLeaves + cachedLeaves === stored.size, 'the number of leaves differs from the events');
-    check(snapshots === tracked.size - open.length, 'a snapshot was lost');
+    // One that is being restored is not tracked yet.
+    if (restoringOwners.size === 0) check(snapshots === tracked.size - open.length, 'a snapshot was lost');
     check(cachedTails === keptTails().length, 'a tail was lost');
   };
   const checkHolders = (nodes: readonly PrefixNode[]) => {
     const views = [...tracked.values()].map(({ sequence }) => sequence.view);
     const holders = new Map<object, number>();
     const count = (block: object) => holders.set(block, (holders.get(block) ?? 0) + 1);
-    for (const { tail, sinkBlock, leaves } of views)
-      for (const block of [...blocksOf(tail), sinkBlock, ...leaves]) count(block);
+    for (const view of views) for (const block of contentBlocks(view)) count(block);
     for (const { leaf, sinks } of nodes) for (const one of [leaf, sinks]) if (one) count(one.block);
     for (const [{ blocks, sinks }] of keptTails()) for (const one of [...blocks, sinks]) if (one) count(one.block);
     for (const { tail } of views)
       for (const block of blocksOf(tail)) check(holders.get(block) === 1, 'a tail is shared');
+    for (const { content } of readings) for (const block of contentBlocks(content.view)) count(block);
     for (const { leaf, sinks } of nodes)
       for (const one of [leaf, sinks])
         check(!one || one.holders === holders.get(one.block), 'a reference count differs from the number of holders');
@@ -294,7 +427,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     check(holders.size === allocated.size, 'a freed block is in use');
     const idle = nodes.filter(({ leaf }) => leaf?.holders === 1);
     check(cache.stats.cachedLeaves === idle.length, 'cachedLeaves is wrong');
-    if (tracked.size === 0) check(cache.stats.cachedBytes === cache.stats.used, 'cachedBytes is wrong');
+    if (tracked.size + readings.length === 0)
+      check(cache.stats.cachedBytes === cache.stats.used, 'cachedBytes is wrong');
   };
   const checkEvents = (nodes: readonly PrefixNode[]) => {
     const seenSalts = new Set(nodes.map(({ salt }) => salt));
@@ -314,17 +448,28 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
 
   return {
     perform,
+    /** Lets what runs in the background go on, or end. */
+    async wait(isLong: boolean) {
+      await new Promise(resolve => setImmediate(resolve));
+      if (!isLong) return;
+      await Promise.all(background);
+      await cache.settle();
+    },
     checkNothingToEvict,
     /** Returns the share of the index that was seen. */
     check(): number {
       const nodes = seenNodes();
       checkTexts();
       checkBytes();
-      checkHolders(nodes);
+      checkPaths();
+      // They hold blocks that are nowhere else yet.
+      if (background.size === 0) checkHolders(nodes);
       checkEvents(nodes);
       return stored.size === 0 ? 1 : nodes.length / stored.size;
     },
-    dispose() {
+    async dispose() {
+      await Promise.all(background);
+      while (readings.length > 0) endReading(0);
       for (const { sequence } of open.splice(0)) sequence.dispose();
       cache.dispose();
       expect([cache.stats.used, device.allocatedBytes, allocated.size, stored.size, tracked.size]).toEqual([
@@ -342,7 +487,23 @@ const operation = fc.oneof(
   { weight: 3, arbitrary: fc.record({ type: fc.constant('continue'), of: anyOf, keep: fc.nat(7), more: tokens(6) }) },
   { weight: 8, arbitrary: fc.record({ type: fc.constant('append'), of: anyOf, tokens: tokens(11) }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('crop'), of: anyOf, length: anyOf }) },
-  { weight: 2, arbitrary: fc.record({ type: fc.constantFrom('fork', 'snapshot', 'dispose'), of: anyOf }) },
+  {
+    weight: 4,
+    arbitrary: fc.record({ type: fc.constantFrom('fork', 'snapshot', 'dispose', 'setAside', 'hold'), of: anyOf }),
+  },
+  { weight: 3, arbitrary: fc.record({ type: fc.constant('plan'), of: anyOf, count: fc.integer({ min: 1, max: 11 }) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      ...{ type: fc.constant('restore'), of: anyOf, owner: fc.nat(OWNERS.length - 1), shares: fc.boolean() },
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ type: fc.constant('warm'), of: anyOf, salt: fc.nat(2), prompt: tokens(CONTEXT) }),
+  },
+  { weight: 1, arbitrary: fc.record({ type: fc.constant('release') }) },
+  { weight: 4, arbitrary: fc.record({ type: fc.constant('wait'), isLong: fc.boolean() }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('keep'), of: anyOf, owner: fc.nat(OWNERS.length) }) },
   {
     weight: 1,
@@ -357,16 +518,17 @@ const config = fc.record<Config>({
   leaves: fc.constantFrom(5, 12, 24),
 });
 
-it(`holds its invariants after each of ${OPERATIONS} random operations`, () => {
+it(`holds its invariants after each of ${OPERATIONS} random operations`, async () => {
   let performed = 0;
   let refused = 0;
   let seen = 0;
-  fc.assert(
-    fc.property(config, fc.array(operation, { maxLength: PER_RUN, size: 'max' }), (settings, operations) => {
+  await fc.assert(
+    fc.asyncProperty(config, fc.array(operation, { maxLength: PER_RUN, size: 'max' }), async (settings, operations) => {
       const world = createWorld(settings);
       for (const one of operations) {
         try {
-          world.perform(one);
+          if (one.type === 'wait') await world.wait(one.isLong);
+          else world.perform(one);
         } catch (error) {
           if (!(error instanceof CapacityError)) throw error;
           // A snapshot that was dropped while it was being copied leaves what the copy held.
@@ -376,7 +538,7 @@ it(`holds its invariants after each of ${OPERATIONS} random operations`, () => {
         performed++;
         seen += world.check();
       }
-      world.dispose();
+      await world.dispose();
     }),
     { numRuns: Math.ceil((3 * OPERATIONS) / PER_RUN) },
   );

@@ -25,6 +25,3 @@ export function createNodeKeys(rootKey: (salt: string) => LeafKey): NodeKeys {
     sinks: (salt, tokens) => ({ kind: 'sinks', key: childKey(rootKey(salt), tokens) }),
   };
 }
-
-/** Whether a node is still in the index. */
-export const isIndexed = (node: PrefixNode): boolean => node.leaf?.node === node;

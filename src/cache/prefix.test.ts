@@ -45,6 +45,47 @@ const tokensOf = (text: string) => [...text].map(char => char.charCodeAt(0));
 const pagesOf = (text: string) =>
   Array.from({ length: text.length / P }, (_, i) => tokensOf(text.slice(i * P, (i + 1) * P)));
 
+describe('find again', () => {
+  it('goes on where it was last, and looks at no page twice', () => {
+    const { store, index } = create();
+    const text = 'onceuponatimetherewas';
+    const pages = (count: number) => text.slice(0, count * P);
+    let reads = 0;
+    const tokens = new Proxy(tokensOf(text), {
+      get(target, name) {
+        reads++;
+        return Reflect.get(target, name);
+      },
+    });
+    const path: PrefixNode[] = [];
+    const found = () => {
+      reads = 0;
+      const [remembered, anew] = [
+        index.find('', tokens, text.length, path),
+        index.find('', tokensOf(text), text.length),
+      ];
+      expect(remembered).toBe(path);
+      expect(path).toEqual(anew);
+      return path.length;
+    };
+    expect(found()).toBe(0);
+    store(pages(3));
+    expect(found()).toBe(3);
+    expect(found()).toBe(3);
+    // The page that is missing.
+    expect(reads).toBeLessThanOrEqual(2 * P);
+    store(pages(5));
+    expect(found()).toBe(5);
+    expect(reads).toBeLessThanOrEqual(3 * P * 2);
+    index.remove(path[1]);
+    expect(found()).toBe(1);
+    store(pages(4));
+    expect(found()).toBe(4);
+    index.remove(path[0]);
+    expect(found()).toBe(0);
+  });
+});
+
 describe('keeping', () => {
   it('evicts other leaves only, and the leaf itself again later', () => {
     const { store, release, index, find } = create();

@@ -46,8 +46,11 @@ export interface PrefixIndex {
   readonly idleBytes: number;
   /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
   root(salt: string): PrefixNode;
-  /** The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. */
-  find(salt: string, tokens: ArrayLike<number>, limit: number): PrefixNode[];
+  /**
+   * The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. `known`: the chain that was found
+   * last for these tokens; it is brought up to date, without looking at its tokens again, and returned.
+   */
+  find(salt: string, tokens: ArrayLike<number>, limit: number, known?: PrefixNode[]): PrefixNode[];
   /** The pages that follow a node, or the first pages of a salt. */
   following(salt: string, node?: PrefixNode): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
@@ -61,7 +64,7 @@ export interface PrefixIndex {
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
-  /** Runs work that may evict leaves, but not this one. */
+  /** Runs work that may evict leaves, but not this one, nor those before it. */
   keeping<T>(node: PrefixNode, work: () => T): T;
   /** Evicts a leaf that nobody uses, and what is below it; false if there is none. */
   evict(): boolean;
@@ -128,6 +131,10 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       for (const children of node.children.values()) pending.push(...children);
     }
   }
+  /** A node and its ancestors. */
+  function* pathTo(node?: PrefixNode): Generator<PrefixNode> {
+    for (let at = node; at; at = at.parent) yield at;
+  }
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
     if (!leaf || !parent) return;
@@ -166,10 +173,11 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       roots.set(salt, root);
       return root;
     },
-    find(salt, tokens, limit) {
-      const path: PrefixNode[] = [];
-      let node = roots.get(salt);
-      for (let start = 0; node && start + pageTokens <= limit; start += pageTokens) {
+    find(salt, tokens, limit, path = []) {
+      // Children leave before their parents: those before the last one that is there are there, too.
+      while (path.length > 0 && !isIndexed(path[path.length - 1])) path.pop();
+      let node = path.at(-1) ?? roots.get(salt);
+      for (let start = path.length * pageTokens; node && start + pageTokens <= limit; start += pageTokens) {
         node = findChild(node, tokens, start);
         if (node) path.push(node);
       }
@@ -221,14 +229,15 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
           continue;
         }
         // It is in use again, or has children now; it is offered again when that ends.
-        if (!isEvictable(node) || node.leaf?.node !== node) continue;
+        if (!isEvictable(node) || !isIndexed(node)) continue;
         remove(node);
         return true;
       }
-      // What is still idle has descendants that only sequences hold which have slid. These sequences publish nothing more,
-      // so their leaves may leave the index while they are in use.
+      // What is still idle precedes what is kept, or has descendants that only sequences hold which have slid. These
+      // sequences publish nothing more, so their leaves may leave the index while they are in use.
+      const keptPath = new Set(pathTo(kept?.node));
       for (const node of walk(roots.values())) {
-        if (!isIdle(node)) continue;
+        if (!isIdle(node) || keptPath.has(node)) continue;
         removeTree(node);
         return true;
       }
@@ -237,6 +246,9 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     remove: removeTree,
   };
 }
+
+/** Whether a node is still in the index. */
+export const isIndexed = (node: PrefixNode): boolean => node.leaf?.node === node;
 
 /** 52 bits that name a text: policies remember evicted leaves by it. A collision costs a policy accuracy, nothing else. */
 export const rootKey = (salt: string): number =>

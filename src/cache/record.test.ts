@@ -4,7 +4,7 @@ import { CapacityError, FormatError, KvasirError, UnsupportedError } from '../er
 import { toHex } from '../sha256.ts';
 import { type CacheRecord, encodeRecord, type RecordKind, readRecords } from './record.ts';
 
-const kinds: RecordKind[] = ['manifest', 'leaf', 'sinks', 'tail'];
+const kinds: RecordKind[] = ['manifest', 'leaf', 'sinks', 'tail', 'hmac'];
 const recordOf = (kind: RecordKind, payload: Uint8Array, fill = 7): CacheRecord => ({
   ...{ kind, payload },
   key: new Uint8Array(32).fill(fill),
@@ -116,7 +116,7 @@ describe('hostile records', () => {
       return copy;
     };
     expect(await failed(changed(8, 2))).toBeInstanceOf(UnsupportedError);
-    for (const kind of [0, 5, 0xffff])
+    for (const kind of [0, 6, 0xffff])
       expect((await failed(changed(10, kind))).message).toMatch('record 0 is of an unknown kind');
   });
 

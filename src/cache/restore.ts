@@ -2,23 +2,24 @@
 import type { Device, KvShape } from '../kernel/device.ts';
 import type { SealingRule } from '../kernel/visibility.ts';
 import { f16Block, type LeafLayout, leafBlock } from './leaf.ts';
+import { checkPause, type Pause } from './pause.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import type { Leaf } from './prefix.ts';
 import type { Sequence, SequenceStart } from './sequence.ts';
 import { tailFileBytes, writeTail } from './tail.ts';
 
-/** A sequence that is being restored. No pass may be recorded while its methods run. */
+/** A sequence that is being restored, between passes. */
 export interface Restoring {
   readonly sinkBytes: number;
   /** Bytes of the tail in a file. */
   readonly tailBytes: number;
   /** Adds the next leaf. */
-  addLeaf(bytes: Uint8Array): Promise<void>;
+  addLeaf(pause: Pause, bytes: Uint8Array): Promise<void>;
   /**
-   * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are those that this device would compute, so other
-   * prompts may use them.
+   * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are known to be those that this device would compute,
+   * so other prompts may use them.
    */
-  finish(content: RestoredContent, owner: object, shares: boolean): Promise<void>;
+  finish(pause: Pause, content: RestoredContent, owner: object, shares: boolean): Promise<void>;
   discard(): void;
 }
 
@@ -63,13 +64,15 @@ export function startRestoring({
   return {
     sinkBytes: sinks.block.bytes,
     tailBytes: tailFileBytes(shape, sealing),
-    async addLeaf(bytes) {
+    async addLeaf(pause, bytes) {
+      checkPause(pause);
       const leaf = allocate(...leafBlock(layout));
       await device.ensureMemory?.([{ leaves: [leaf.block], tail: [], sinkBlock: sinks.block }]);
       device.writeBlock(leaf.block, bytes);
       leaves.push(leaf);
     },
-    async finish({ ids, sinks: sinkBytes, tail }, owner, shares) {
+    async finish(pause, { ids, sinks: sinkBytes, tail }, owner, shares) {
+      checkPause(pause);
       const sequence = create({ ids, leaves, sinks }, shares);
       const unsealed = { from: leaves.length * sealing.pageTokens, to: ids.length };
       try {

@@ -52,6 +52,15 @@ export interface SequenceRun {
   sealsPage: boolean;
 }
 
+/** What a sequence had at one moment. It stays readable until it is released. */
+export interface HeldContent {
+  readonly view: KvView;
+  readonly exactView?: KvView;
+  /** Number of tokens. */
+  readonly length: number;
+  release(): void;
+}
+
 export interface Sequence {
   readonly view: KvView;
   /** In shadow and two-tier mode: the same sequence with its f16 pages. */
@@ -68,6 +77,10 @@ export interface Sequence {
   /** Where its tail begins in the index; undefined if that is not there: its leaves are private, or it has slid. */
   readonly tailPlace: TailPlace | undefined;
   readonly isDisposed: boolean;
+  /** Whether a pass is planned that is not committed: it is running, or has failed. */
+  readonly isPlanned: boolean;
+  /** Whether this is its leaf at a page: then its text up to there is that of the leaf. */
+  hasLeaf(page: number, leaf: Leaf): boolean;
   /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
   readonly hotLength: number;
   /** Number of tokens dropped by sliding. */
@@ -113,8 +126,10 @@ export interface Sequence {
    * the removed tokens had never been added.
    */
   crop(length: number): number;
-  /** A second sequence with the same tokens: it holds the same leaves and a copy of the tail. */
+  /** A second sequence with the same tokens: it holds the same leaves and a copy of the tail. Not while a pass is planned. */
   fork(): Sequence;
+  /** Holds what it has now for somebody who reads it, whatever becomes of the sequence meanwhile. */
+  hold(): HeldContent;
   /**
    * The squared errors of the sealed pages, by page (see page-errors.ts), read from the device; empty if no codec tracks
    * them. No pass may be running on the sequence.

@@ -1,4 +1,5 @@
 /** Sessions come back as they were saved, or not at all. */
+import * as crypto from 'node:crypto';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -7,6 +8,7 @@ import {
   chunksOf,
   createSession,
   decodeSession,
+  encodeRecords,
   encodeSession,
   expected,
   identity,
@@ -15,6 +17,7 @@ import {
 } from './session.case.ts';
 import { readSession } from './session-file.ts';
 import type { SessionIdentity } from './session-manifest.ts';
+import { createSigner } from './session-signature.ts';
 
 const GOLDEN = new URL('../../test/fixtures/session-1.kvsession', import.meta.url);
 
@@ -47,6 +50,29 @@ describe('a session', () => {
     }
     const bytes = await encodeSession({ ...smallSession, leaves: leaves() });
     expect(bytes).toEqual(await encodeSession(smallSession));
+  });
+
+  it('is signed, if the same secret has signed all of its records', async () => {
+    const signerOf = (secret: number) => createSigner(crypto, new Uint8Array(32).fill(secret));
+    const isSigned = async (bytes: Uint8Array, secret?: number) => {
+      const signer = secret === undefined ? undefined : signerOf(secret);
+      return (await readSession(chunksOf(bytes), expected, () => {}, signer)).isSigned;
+    };
+    const signed = await encodeSession(smallSession, signerOf(1));
+    expect([await isSigned(signed, 1), await isSigned(signed, 2), await isSigned(signed)]).toEqual([
+      true,
+      false,
+      false,
+    ]);
+    expect(await isSigned(await encodeSession(smallSession), 1)).toBe(false);
+    const records = await recordsOf(signed);
+    for (const [i, { kind, payload }] of records.entries()) {
+      // Another manifest is another session.
+      if (kind === 'manifest') continue;
+      const changed = payload.map((byte, at) => (at === 3 ? byte ^ 1 : byte));
+      const forged = encodeRecords(records.map((one, j) => (i === j ? { ...one, payload: changed } : one)));
+      expect(await isSigned(forged, 1)).toBe(false);
+    }
   });
 
   it('hands over its leaves in order, with the manifest', async () => {

@@ -5,13 +5,21 @@
  *   leaf ...   the packed bytes of each leaf, in order                             key: of the leaf
  *   sinks      f16 keys and values of the first tokens                             key: child of the root by their ids
  *   tail       f16 keys and values of the tokens after the last leaf               key: child of the last leaf by their ids
+ *   hmac       signature of the records before it (session-signature.ts), if any    key: root
  *
  * The keys are those of leaf-key.ts with an empty salt. A reader computes them from its own identity and the token ids,
  * so a leaf of another conversation, model or place in the file is refused.
  */
 import { assert } from '../errors.ts';
 import { childKey, type LeafKey, leafKeys, rootKey } from './leaf-key.ts';
-import { type Check, createRecordCheck, encodeRecord, type RecordKind, readRecords } from './record.ts';
+import {
+  type CacheRecord,
+  type Check,
+  createRecordCheck,
+  encodeRecord,
+  type RecordKind,
+  readRecords,
+} from './record.ts';
 import {
   decodeManifest,
   encodeManifest,
@@ -19,6 +27,7 @@ import {
   maxManifestBytes,
   type SessionManifest,
 } from './session-manifest.ts';
+import { isSameSignature, SIGNATURE_BYTES, type Signer } from './session-signature.ts';
 
 export interface Session extends SessionManifest {
   sinks: Uint8Array;
@@ -43,34 +52,43 @@ export interface ExpectedSession extends ManifestLimits {
 /** Receives the leaves in order. Each is verified, but the file is so only when `readSession` has returned. */
 export type AddLeaf = (leaf: Uint8Array, index: number, manifest: SessionManifest) => void | Promise<void>;
 
-export async function* writeSession(content: SessionContent): AsyncGenerator<Uint8Array, void> {
+/** `signer`: signs it. */
+export async function* writeSession(content: SessionContent, signer?: Signer): AsyncGenerator<Uint8Array, void> {
   const { leaves, sinks, tail, ...manifest } = content;
   const keys = sessionKeys(manifest);
-  yield* encodeRecord({ kind: 'manifest', key: keys.root, payload: encodeManifest(manifest) });
+  const encode = (record: CacheRecord) => {
+    signer?.add(record);
+    return encodeRecord(record);
+  };
+  yield* encode({ kind: 'manifest', key: keys.root, payload: encodeManifest(manifest) });
   let written = 0;
   for await (const leaf of leaves) {
     assert(written < manifest.leafCount, `a session of ${manifest.leafCount} leaves has more`);
-    yield* encodeRecord({ kind: 'leaf', key: keys.leaves[written++], payload: leaf });
+    yield* encode({ kind: 'leaf', key: keys.leaves[written++], payload: leaf });
   }
   assert(written === manifest.leafCount, `a session of ${manifest.leafCount} leaves has only ${written}`);
-  yield* encodeRecord({ kind: 'sinks', key: keys.sinks, payload: sinks });
-  yield* encodeRecord({ kind: 'tail', key: keys.tail, payload: tail });
+  yield* encode({ kind: 'sinks', key: keys.sinks, payload: sinks });
+  yield* encode({ kind: 'tail', key: keys.tail, payload: tail });
+  if (signer) yield* encodeRecord({ kind: 'hmac', key: keys.root, payload: signer.digest() });
 }
 
 /**
  * Reads a session and verifies all of it. If it throws, the leaves that `addLeaf` has received must be discarded.
+ * `isSigned`: it has the signature that this signer gives it.
  */
 export async function readSession(
   source: AsyncIterable<Uint8Array>,
   expected: ExpectedSession,
   addLeaf: AddLeaf,
-): Promise<Session> {
+  signer?: Signer,
+): Promise<Session & { isSigned: boolean }> {
   const name = 'The session';
   const maxBytes: Record<RecordKind, number> = {
     manifest: maxManifestBytes(expected.maxTokens),
     leaf: expected.leafBytes,
     sinks: expected.sinkBytes,
     tail: expected.tailBytes(expected.tailTokens),
+    hmac: SIGNATURE_BYTES,
   };
   const records = readRecords(source, { name, maxBytes: kind => maxBytes[kind] });
   const check: Check = createRecordCheck(name);
@@ -78,6 +96,7 @@ export async function readSession(
     const { value: record } = await records.next();
     check(record !== undefined, `it ends before its ${what}`);
     check(record.kind === kind, `it has a ${record.kind} record in place of its ${what}`);
+    signer?.add(record);
     return record;
   };
   const nextPayload = async (what: string, kind: RecordKind, key: LeafKey, bytes: number) => {
@@ -103,8 +122,11 @@ export async function readSession(
     const sinks = await nextPayload('sinks', 'sinks', keys.sinks, expected.sinkBytes);
     const tailBytes = expected.tailBytes(tokens.length - leafCount * pageTokens);
     const tail = await nextPayload('tail', 'tail', keys.tail, tailBytes);
-    check((await records.next()).done === true, 'records follow its tail');
-    return { ...manifest, sinks, tail };
+    const { value: signature } = await records.next();
+    check(signature === undefined || signature.kind === 'hmac', 'records follow its tail');
+    check((await records.next()).done === true, 'records follow its signature');
+    const isSigned = !!signature && !!signer && isSameSignature(signature.payload, signer.digest());
+    return { ...manifest, sinks, tail, isSigned };
   } finally {
     await records.return();
   }

@@ -59,6 +59,10 @@ describe('bytes', () => {
     expect(await refusal(new Uint8Array([...bytes, 0]))).toMatch('after record 4 no record follows');
     expect(await refusal(new Uint8Array([...bytes, ...bytes]))).toMatch(/claims|follow/);
     expect(await refusal(encodeRecords([...records, tail]))).toMatch('records follow its tail');
+    const signature: CacheRecord = { kind: 'hmac', key: manifest.key, payload: new Uint8Array(32) };
+    expect(await refusal(encodeRecords([...records, signature, signature]))).toMatch('records follow its signature');
+    const long = { ...signature, payload: new Uint8Array(33) };
+    expect(await refusal(encodeRecords([...records, long]))).toMatch('claims 33 bytes, and at most 32 are expected');
   });
 
   it(`${MUTATIONS} random mutations, with valid checksums or without`, async () => {

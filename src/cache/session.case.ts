@@ -2,6 +2,7 @@
 import { type CacheRecord, encodeRecord, readRecords } from './record.ts';
 import { type ExpectedSession, readSession, type Session, type SessionContent, writeSession } from './session-file.ts';
 import type { SessionIdentity } from './session-manifest.ts';
+import type { Signer } from './session-signature.ts';
 
 export const identity: SessionIdentity = {
   model: 'ab'.repeat(32),
@@ -43,9 +44,9 @@ export function createSession(leafCount: number, tailTokens: number, extra?: unk
 /** Also a chat's messages. */
 export const smallSession = createSession(2, 3, { messages: [{ role: 'user', content: 'Hei, Kvasir! é 🍯' }] });
 
-export async function encodeSession(content: SessionContent): Promise<Uint8Array<ArrayBuffer>> {
+export async function encodeSession(content: SessionContent, signer?: Signer): Promise<Uint8Array<ArrayBuffer>> {
   const chunks: Uint8Array[] = [];
-  for await (const chunk of writeSession(content)) chunks.push(chunk);
+  for await (const chunk of writeSession(content, signer)) chunks.push(chunk);
   return new Uint8Array(Buffer.concat(chunks));
 }
 
@@ -59,7 +60,7 @@ export async function decodeSession(
   { limits = expected, chunkBytes = 64 }: { limits?: ExpectedSession; chunkBytes?: number } = {},
 ): Promise<Session & { leaves: Uint8Array[] }> {
   const leaves: Uint8Array[] = [];
-  const session = await readSession(chunksOf(bytes, chunkBytes), limits, (leaf, index) => {
+  const { isSigned: _, ...session } = await readSession(chunksOf(bytes, chunkBytes), limits, (leaf, index) => {
     leaves[index] = leaf;
   });
   return { ...session, leaves };

@@ -13,7 +13,7 @@ import { CapacityError } from '../errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
-import { type SequenceOptions, sinkPage } from './sequence.ts';
+import { type Sequence, type SequenceOptions, sinkPage } from './sequence.ts';
 
 type Settings = SequenceOptions & { capacity: number; sinks: number };
 
@@ -131,11 +131,44 @@ describe('fork', () => {
     expect([pool.used, device.allocatedBytes]).toEqual([0, 0]);
   });
 
+  it('of a sequence whose pass is running is a bug: the pass would lose its blocks', () => {
+    const sequence = createShared().open();
+    // Seals nothing: it has planned blocks of the tail only.
+    sequence.plan(1);
+    expect(() => sequence.fork()).toThrow(/kvasir bug: a sequence was copied while a pass was running/);
+    sequence.commit(1, [1]);
+    expect(sequence.fork().ids).toEqual([1]);
+  });
+
   it('of a disposed sequence is a bug', () => {
     const sequence = createShared().open();
     sequence.dispose();
     expect(() => sequence.fork()).toThrow(/kvasir bug: a disposed sequence/);
     expect(() => sequence.plan(1)).toThrow(/kvasir bug: a disposed sequence/);
+  });
+});
+
+describe('what is held', () => {
+  it.each([0, 3])('stays as it was while the sequence goes on and is disposed, recent window %i', recent => {
+    const { device, pool, fill } = createShared({ recent, sinks: 6 });
+    const sequence = fill(numbers(5));
+    const held = sequence.hold();
+    const expectHeld = () => expectContents({ ...held, salt: '', ids: numbers(5) } as unknown as Sequence, numbers(5));
+    expect(sequence.bytesFor(1)).toBeGreaterThan(0);
+    for (let length = 5; length < 30; length++) {
+      const { used } = pool;
+      const bytes = sequence.bytesFor(1);
+      appendTokens(device, sequence, [length]);
+      expect(pool.used).toBeLessThanOrEqual(used + bytes);
+      expectHeld();
+    }
+    expectContents(sequence, numbers(30));
+    sequence.dispose();
+    expectHeld();
+    held.release();
+    held.release();
+    while (pool.makeRoom(10_000) && pool.used > 0);
+    expect([pool.used, device.allocatedBytes]).toEqual([0, 0]);
   });
 });
 

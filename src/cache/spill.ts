@@ -4,8 +4,8 @@
  * store, and no memory is kept for it.
  */
 import type { Device } from '../kernel/device.ts';
-import { isIndexed, type NodeKeys } from './node-keys.ts';
-import type { PrefixNode } from './prefix.ts';
+import type { NodeKeys } from './node-keys.ts';
+import { isIndexed, type PrefixNode } from './prefix.ts';
 import type { CacheRecord } from './record.ts';
 import { tenantOf } from './salt.ts';
 import type { TierChain } from './store/tier-chain.ts';

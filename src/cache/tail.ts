@@ -18,14 +18,14 @@ export interface TokenRange {
 export interface Tail {
   readonly blocks: KvView['tail'];
   readonly bytes: number;
+  /** The blocks that are allocated. */
+  readonly shared: readonly SharedBlock[];
   /** Bytes that `grow` would allocate. */
   bytesFor(tokens: TokenRange): number;
-  /** Allocates the blocks of these tokens. */
+  /** Allocates the blocks of these tokens, to be written: those that somebody else holds are replaced by copies. */
   grow(tokens: TokenRange): void;
   /** Frees all other blocks. */
   trim(tokens: TokenRange): void;
-  /** Holds its blocks, whatever becomes of the tail, while `work` runs. */
-  holding<T>(work: () => T): T;
   /** Hands out its blocks, for the caller to release, and is empty then. */
   detach(): (SharedBlock | undefined)[];
 }
@@ -51,6 +51,17 @@ export function createTail(
     return Array.from({ length: Math.max(0, count) }, (_, i) => (first + i) % ring.length);
   };
   const bytesOf = (count: number) => count * f16BlockBytes(shape, blockTokens);
+  const isOwn = (shared?: SharedBlock) => shared?.holders === 1;
+  const createBlock = (content?: SharedBlock): SharedBlock => {
+    const created = pool.allocate(...f16Block(shape, blockTokens));
+    try {
+      if (content) pool.device.copyBlock(content.block, created.block);
+      return created;
+    } catch (error) {
+      pool.release(created);
+      throw error;
+    }
+  };
   noteChange();
   return {
     get blocks() {
@@ -59,11 +70,16 @@ export function createTail(
     get bytes() {
       return bytesOf(allocated().length);
     },
-    bytesFor: tokens => bytesOf(placesOf(tokens).filter(place => !ring[place]).length),
+    get shared() {
+      return allocated();
+    },
+    bytesFor: tokens => bytesOf(placesOf(tokens).filter(place => !isOwn(ring[place])).length),
     grow(tokens) {
       for (const place of placesOf(tokens)) {
-        if (ring[place]) continue;
-        ring[place] = pool.allocate(...f16Block(shape, blockTokens));
+        const before = ring[place];
+        if (isOwn(before)) continue;
+        ring[place] = createBlock(before);
+        if (before) pool.release(before);
         noteChange();
       }
     },
@@ -75,14 +91,6 @@ export function createTail(
         ring[place] = undefined;
         noteChange();
       });
-    },
-    holding(work) {
-      const held = allocated().map(pool.retain);
-      try {
-        return work();
-      } finally {
-        for (const shared of held) pool.release(shared);
-      }
     },
     detach() {
       const detached = [...ring];

@@ -6,6 +6,7 @@ import {
   createObservedDevice,
   expectContents,
   PAGE,
+  PAUSE,
   TWO_TIER_LEAF,
   tinyShape,
 } from '../../test/tiny-cache.ts';
@@ -29,7 +30,7 @@ it('frees the newest f16 pages of the oldest snapshot first', () => {
   const { device, cache } = create(1000);
   const [alice, bob] = [{}, {}];
   for (const owner of [alice, bob]) {
-    const sequence = cache.open(numbers(21), '', owner);
+    const sequence = cache.open(PAUSE, numbers(21), '', owner);
     appendAll(device, sequence, numbers(20));
     cache.keep(sequence, owner);
   }
@@ -40,7 +41,7 @@ it('frees the newest f16 pages of the oldest snapshot first', () => {
   expect(cache.makeRoom(capacity - cache.stats.used + 4 * TWO_TIER_LEAF.exact!.bytes)).toBe(true);
   expect([pages(alice), pages(bob)]).toEqual([0, 3]);
   // What is left is reused from its start.
-  expect(cache.open(numbers(21), '', bob).length).toBe(3 * PAGE);
+  expect(cache.open(PAUSE, numbers(21), '', bob).length).toBe(3 * PAGE);
 });
 
 type Command = { owner: number } & (
@@ -74,7 +75,7 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
       const takeTurn = (prompt: readonly number[], owner: object): boolean => {
         let sequence: Sequence | undefined;
         try {
-          sequence = cache.open(prompt, '', owner);
+          sequence = cache.open(PAUSE, prompt, '', owner);
           expectContents(sequence, prompt.slice(0, sequence.length));
           appendAll(device, sequence, prompt.slice(sequence.length));
           expectContents(sequence, prompt);

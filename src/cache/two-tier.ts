@@ -16,6 +16,8 @@ interface WarmPagesOptions {
   shape: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>;
   /** Runs work between two passes. */
   exclusive<T>(work: () => Promise<T>): Promise<T>;
+  /** The clock, in ms. */
+  now(): number;
   onWarmed(): void;
 }
 
@@ -23,7 +25,7 @@ interface WarmPagesOptions {
 export type WarmPages = (sequence: Sequence, tokens: number, onChange: () => void) => Warming | undefined;
 
 export function createWarmPages(options: WarmPagesOptions): WarmPages {
-  const { device, pool, leaf: layout, shape, exclusive, onWarmed } = options;
+  const { device, pool, leaf: layout, shape, exclusive, now, onWarmed } = options;
   const { pageTokens } = shape;
   const { exact } = layout;
 
@@ -80,7 +82,7 @@ export function createWarmPages(options: WarmPagesOptions): WarmPages {
   return (sequence, tokens, onChange) => {
     const spilled = countSpilled(sequence, tokens);
     if (spilled === 0) return undefined;
-    const state = createWarmingState(spilled, () => countSpilled(sequence, tokens) > 0);
+    const state = createWarmingState(spilled, () => countSpilled(sequence, tokens) > 0, now);
     void warmAll(sequence, tokens, state, onChange)
       // The device is lost, or the model was disposed: the request itself will tell.
       .catch(() => {})

@@ -9,9 +9,9 @@ import { CapacityError } from '../errors.ts';
 import type { Device } from '../kernel/device.ts';
 import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, leafBlock } from './leaf.ts';
 import { leafKeys } from './leaf-key.ts';
-import { isIndexed, type NodeKeys } from './node-keys.ts';
+import type { NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
-import type { PrefixIndex, PrefixNode } from './prefix.ts';
+import { isIndexed, type PrefixIndex, type PrefixNode } from './prefix.ts';
 import { tenantOf } from './salt.ts';
 import { sinkPage } from './sequence.ts';
 import type { RecordName } from './store/leaf-store.ts';
@@ -28,6 +28,8 @@ export interface WarmerOptions {
   keys: NodeKeys;
   /** Runs work between two passes. */
   exclusive<T>(work: () => Promise<T>): Promise<T>;
+  /** The clock, in ms. */
+  now(): number;
   /** A leaf from a tier is in the index. */
   onWarmed(node: PrefixNode): void;
 }
@@ -45,7 +47,7 @@ interface Arrival {
 const MAX_ARRIVED_BYTES = 32 * 2 ** 20;
 
 export function createWarmer(options: WarmerOptions): WarmChain {
-  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, onWarmed } = options;
+  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, now, onWarmed } = options;
   const { pageTokens } = shape;
   const f16Shape = { ...shape, layers: layout.layers };
   let queue: Promise<void> = Promise.resolve();
@@ -163,7 +165,7 @@ export function createWarmer(options: WarmerOptions): WarmChain {
     const noteLast = (node?: PrefixNode) => {
       last = node;
     };
-    const state = createWarmingState(pages - path.length, () => last !== undefined && !isIndexed(last));
+    const state = createWarmingState(pages - path.length, () => last !== undefined && !isIndexed(last), now);
     if (!state.isActive) return state;
     const copy = [...prompt];
     queue = queue

@@ -27,9 +27,9 @@ export interface WarmingState extends Warming {
   note(arrived: number, left: number): void;
 }
 
-/** `isEvicted`: whether pages that were found are gone again. */
-export function createWarmingState(pages: number, isEvicted: () => boolean): WarmingState {
-  const started = performance.now();
+/** `isEvicted`: whether pages that were found are gone again. `now`: the clock, in ms. */
+export function createWarmingState(pages: number, isEvicted: () => boolean, now: () => number): WarmingState {
+  const started = now();
   let lastArrival = started;
   let counts = { arrived: 0, left: pages };
   return {
@@ -40,11 +40,11 @@ export function createWarmingState(pages: number, isEvicted: () => boolean): War
       return !this.isActive && (this.isBlocked || isEvicted());
     },
     get progress() {
-      return { ...counts, arrivedMs: lastArrival - started, silentMs: performance.now() - lastArrival };
+      return { ...counts, arrivedMs: lastArrival - started, silentMs: now() - lastArrival };
     },
     note(arrived, left) {
       counts = { arrived, left };
-      lastArrival = performance.now();
+      lastArrival = now();
     },
     cancel() {
       this.isCancelled = true;

@@ -2,6 +2,7 @@
 import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
 import { saltOf } from '../cache/salt.ts';
+import type { HeldContent } from '../cache/sequence.ts';
 import type { SessionTarget } from '../cache/session-io.ts';
 import { whenWarm } from '../cache/warming.ts';
 import { describeValue } from '../describe-value.ts';
@@ -20,7 +21,7 @@ import {
   streamParts,
 } from './answer-stream.ts';
 import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
-import { throwIfDisposed } from './engine.ts';
+import { type Engine, throwIfDisposed } from './engine.ts';
 import {
   type GenerateOptions,
   type GenerationContext,
@@ -261,6 +262,12 @@ export function createConversation(
 
   const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
 
+  /** Reads what the cache holds now, whatever becomes of it meanwhile; undefined if there is none. */
+  const readCache = <T>(read: (engine: Engine, held: HeldContent) => Promise<T>): Promise<T> | undefined => {
+    const held = snapshot()?.hold();
+    return held && engine.exclusive(parts => read(parts, held)).finally(held.release);
+  };
+
   /** Crops the cache to what it shares with `ids`. With a recent window, that may be an older snapshot. */
   const cropToIds = () => {
     for (let held = snapshot(); held; held = snapshot()) {
@@ -377,15 +384,15 @@ export function createConversation(
       checkOpen();
       const { codecs, mode } = generation.plan;
       checkLayer(layer, codecs.length);
-      return engine.exclusive(async ({ device }) => {
-        const held = snapshot();
-        if (!held)
-          throw new InputError('This conversation has no cache yet, or it made room for others. Ask something.');
-        const [first, end] = [from ?? held.droppedTokens, to ?? held.length];
-        checkTokens('from', first, held.droppedTokens, held.length);
-        checkTokens('to', end, first, held.length);
-        return decodeVectors(device, held.view, layer, first, end, mode === 'two-tier' ? held.exactView : undefined);
+      const read = readCache(({ device }, { view, exactView, length }) => {
+        const dropped = view.firstLeaf * view.shape.pageTokens;
+        const [first, end] = [from ?? dropped, to ?? length];
+        checkTokens('from', first, dropped, length);
+        checkTokens('to', end, first, length);
+        return decodeVectors(device, view, layer, first, end, mode === 'two-tier' ? exactView : undefined);
       });
+      if (!read) throw new InputError('This conversation has no cache yet, or it made room for others. Ask something.');
+      return read;
     },
     async spill() {
       checkOpen();
@@ -398,11 +405,7 @@ export function createConversation(
       // The last token of a prompt is never looked for.
       await whenWarm(onChange => cache.warm([...ids, 0], saltOf(tenant ?? ''), onChange, owner));
     },
-    outliers: () =>
-      engine.exclusive(async ({ device }) => {
-        const held = snapshot();
-        return held && countOutliers(device, held.view);
-      }),
+    outliers: async () => readCache(({ device }, { view }) => countOutliers(device, view)),
     reset: async () => {
       checkOpen();
       await clear();

@@ -44,7 +44,7 @@ export async function* decodeLeaves(
   const bytes = new Uint8Array(to.bytes);
   const values = new Uint16Array(bytes.buffer);
   await whenWarm(onChange => cache.warm(prompt, salt, onChange));
-  const sequence = cache.open(prompt, salt);
+  const sequence = await engine.exclusive(async (_, pause) => cache.open(pause, prompt, salt));
   const { view } = sequence;
   try {
     for (let page = 0; page < view.leaves.length; page++) {

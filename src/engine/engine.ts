@@ -1,6 +1,7 @@
 /** A model's weights on a device, ready to run. The engine holds no KV cache: sequences with any plan run through it. */
 import { createSequence } from '../cache/create-sequence.ts';
 import { createKvCache, type KvCache, type KvCacheOptions } from '../cache/kv-cache.ts';
+import { type Pause, withPause } from '../cache/pause.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { InputError } from '../errors.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
@@ -65,6 +66,8 @@ export interface Engine {
   /** Bytes that the budget has for caches. */
   readonly kvMemory: number;
   readonly disposed: boolean;
+  /** The clock by which requests are scheduled, in ms. */
+  now(): number;
   /** A sequence of its own, without limit and without sharing: for measurements. */
   openSequence(plan: Plan, context: number): Sequence;
   /** A cache that many sequences share. `capacity`: max bytes. */
@@ -72,8 +75,11 @@ export interface Engine {
     plan: Plan,
     options: Pick<KvCacheOptions, 'context' | 'overflow' | 'capacity' | 'policy' | 'tiers'>,
   ): KvCache;
-  /** Runs one piece of work at a time, since all share the scratch. Rejects with an InputError after disposal. */
-  exclusive<T>(work: (engine: Engine) => Promise<T>): Promise<T>;
+  /**
+   * Runs one piece of work at a time, since all share the scratch: between two passes. Rejects with an InputError after
+   * disposal.
+   */
+  exclusive<T>(work: (engine: Engine, pause: Pause) => Promise<T>): Promise<T>;
   /** Waits for the running work, then frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
@@ -170,7 +176,7 @@ export function throwIfDisposed(disposed: boolean): void {
   if (disposed) throw new InputError('The model was disposed. Load it again.');
 }
 
-type Parts = Omit<Engine, 'disposed' | 'openSequence' | 'openCache' | 'exclusive' | 'dispose'>;
+type Parts = Omit<Engine, 'disposed' | 'now' | 'openSequence' | 'openCache' | 'exclusive' | 'dispose'>;
 
 function createEngine(parts: Parts): Engine {
   const { device, config } = parts;
@@ -187,6 +193,7 @@ function createEngine(parts: Parts): Engine {
     get disposed() {
       return disposal !== undefined;
     },
+    now: () => performance.now(),
     openSequence(plan, context) {
       checkOpen();
       return createSequence({ ...cacheShape(plan), context });
@@ -194,12 +201,13 @@ function createEngine(parts: Parts): Engine {
     openCache(plan, options) {
       checkOpen();
       const spillsPages = plan.mode === 'two-tier';
-      return createKvCache({ ...cacheShape(plan), spillsPages, exclusive: engine.exclusive, ...options });
+      const exclusive: KvCacheOptions['exclusive'] = work => engine.exclusive((_, pause) => work(pause));
+      return createKvCache({ ...cacheShape(plan), spillsPages, exclusive, now: () => engine.now(), ...options });
     },
     exclusive(work) {
       const run = async () => {
         checkOpen();
-        return work(engine);
+        return withPause(pause => work(engine, pause));
       };
       const result = last.then(run);
       last = result.catch(() => {});

@@ -8,6 +8,7 @@
  * that the host samples are not ready before their token is delivered, so they are left out of that pass.
  */
 import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
+import type { Pause } from '../cache/pause.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { CapacityError, ContextError } from '../errors.ts';
 import { yieldToEventLoop } from '../event-loop.ts';
@@ -103,10 +104,14 @@ export function createScheduler(
       }
     } catch (error) {
       fail([task], error);
-    } finally {
-      if (task.error !== undefined) sequence?.discard();
-      task.settle();
     }
+    try {
+      if (task.error !== undefined) sequence?.discard();
+    } catch (error) {
+      // The first error tells more; who has submitted the request waits for it.
+      fail([task], error);
+    }
+    task.settle();
   };
 
   const fail = (tasks: Iterable<Task>, error: unknown) => {
@@ -118,6 +123,7 @@ export function createScheduler(
 
   const enqueue = (task: Task) => {
     waiting.add(task);
+    task.sharedWith = new WeakMap();
     task.isWarmedAgain = false;
     warm(task);
   };
@@ -140,12 +146,12 @@ export function createScheduler(
     return wait > 0;
   };
 
-  const admit = () => {
+  const admit = (pause: Pause) => {
     patience = Number.POSITIVE_INFINITY;
     const candidates = [...waiting].filter(task => !task.ended && !task.request.isParked());
     for (const task of admissionOrder(candidates, [...running])) {
       if (isBeingComputed(task) || isWarming(task)) continue;
-      const sequence = open(task);
+      const sequence = open(pause, task);
       if (task.ended) continue;
       if (!sequence) return;
       task.sequence = sequence;
@@ -159,17 +165,17 @@ export function createScheduler(
     }
   };
 
-  const hasRoom = ({ tokens, request }: Task): boolean =>
-    running.size === 0 || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size));
+  const hasRoom = ({ tokens, request, path }: Task): boolean =>
+    running.size === 0 || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size, path));
 
   /** Opens a task's sequence if there is room beside the others. Those whose readers have fallen behind make room. */
-  const open = (task: Task): Sequence | undefined => {
+  const open = (pause: Pause, task: Task): Sequence | undefined => {
     const { tokens, request } = task;
     for (;;) {
       const isAlone = running.size === 0;
       try {
         if (hasRoom(task)) {
-          const sequence = cache.open(tokens, request.salt, request.owner);
+          const sequence = cache.open(pause, tokens, request.salt, request.owner);
           if (request.sourceOf) sequence.setSources(request.sourceOf);
           return sequence;
         }
@@ -181,11 +187,13 @@ export function createScheduler(
   };
 
   /** Whether a running prompt will soon have read more of this one than is known: then waiting is cheaper. */
-  const isBeingComputed = ({ tokens, request }: Task): boolean => {
-    const known = cache.known(tokens, request.salt);
+  const isBeingComputed = (task: Task): boolean => {
+    const { tokens, request, path } = task;
+    const known = cache.known(tokens, request.salt, path);
     return [...running].some(other => {
       if (other.request.salt !== request.salt || other.promptRows === 0 || other.ended) return false;
-      const shared = sharedLength(other.tokens, tokens);
+      const shared = task.sharedWith.get(other) ?? sharedLength(other.tokens, tokens);
+      task.sharedWith.set(other, shared);
       const point = cache.sharesLeaves ? shared : (other.request.snapshotAt?.findLast(one => one <= shared) ?? 0);
       return point > known && point >= MIN_SHARED_TOKENS && other.sequence!.length <= point;
     });
@@ -225,8 +233,22 @@ export function createScheduler(
     preemptions++;
   };
 
-  /** Records a pass, if there is room for it. If that fails, all its requests fail: what their sequences hold is unknown. */
-  const start = async (pieces: readonly Piece<Task>[]): Promise<Flight | undefined> => {
+  /** Admits requests, chooses rows, and records their pass: all of it between two passes, while nothing else runs. */
+  const start = (): Promise<Flight | undefined> =>
+    engine.exclusive(async (_, pause) => {
+      admit(pause);
+      const pieces = reserve(() => {
+        const active = [...running].filter(task => !task.ended);
+        const { rows } = engine.batchSize;
+        return chooseRows(active, rows, promptRowsPerPass(times, active.some(isDecoding), rows));
+      });
+      return pieces.length > 0 ? recordOrFail(pieces) : undefined;
+    });
+
+  const isDecoding = ({ promptRows }: Task) => promptRows === 0;
+
+  /** If recording fails, all requests of the pass fail: what their sequences hold is unknown. */
+  const recordOrFail = async (pieces: readonly Piece<Task>[]): Promise<Flight | undefined> => {
     try {
       return await record(pieces);
     } catch (error) {
@@ -235,37 +257,30 @@ export function createScheduler(
     }
   };
 
-  const record = async (pieces: readonly Piece<Task>[]): Promise<Flight | undefined> => {
-    const started = performance.now();
+  const record = async (pieces: readonly Piece<Task>[]): Promise<Flight> => {
+    const { device, config, weights, rope, scratch, batchSize } = engine;
+    const started = engine.now();
     const tasks = pieces.map(({ request }) => request);
     const results: (() => void)[] = [];
     const addResult = (task: Task, sample: (sampler: Sampler) => Sampled) => {
       const dropped = task.sequence!.droppedTokens;
       results.push(() => deliver(task, () => sample(task.request.sampler), dropped));
     };
-    const recorded = await engine.exclusive(async ({ device, config, weights, rope, scratch, batchSize }) => {
-      // While this waited, a session that is restored may have taken what was reserved: then the next turn reserves again.
-      if (!cache.makeRoom(bytesFor(pieces))) return undefined;
-      const chunks = pieces.map(({ request: task, rows }) => createChunk(task, rows));
-      const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, tasks[i]]));
-      const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
-      const decodeRows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0) - promptRows;
-      const begun = performance.now();
-      const pass = await forward(device, config, weights, rope, scratch, chunks, {
-        onLogits: (chunk, _row, logits) => addResult(taskOf.get(chunk)!, sampler => sampler.sample(logits)),
-        onToken: (chunk, id) => addResult(taskOf.get(chunk)!, sampler => sampler.accept(id)),
-        onHandle(chunk, handle) {
-          taskOf.get(chunk)!.handle = handle;
-        },
-        codeCheck: guard?.check,
-      });
-      batchSize.adapt(promptRows + decodeRows, pass.longestBlockMs);
-      if (promptRows === 0) recordMs = performance.now() - begun;
-      const snapshots = tasks.flatMap(task => takeSnapshot(task) ?? []);
-      return { chunks, promptRows, decodeRows, snapshots, delivered: pass.delivered };
+    const chunks = pieces.map(({ request: task, rows }) => createChunk(task, rows));
+    const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, tasks[i]]));
+    const promptRows = chunks.reduce((sum, { prefill, tokens }) => sum + (prefill ? tokens.length : 0), 0);
+    const decodeRows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0) - promptRows;
+    const { delivered, longestBlockMs } = await forward(device, config, weights, rope, scratch, chunks, {
+      onLogits: (chunk, _row, logits) => addResult(taskOf.get(chunk)!, sampler => sampler.sample(logits)),
+      onToken: (chunk, id) => addResult(taskOf.get(chunk)!, sampler => sampler.accept(id)),
+      onHandle(chunk, handle) {
+        taskOf.get(chunk)!.handle = handle;
+      },
+      codeCheck: guard?.check,
     });
-    if (!recorded) return undefined;
-    const { chunks, delivered, snapshots, decodeRows, promptRows } = recorded;
+    batchSize.adapt(promptRows + decodeRows, longestBlockMs);
+    if (promptRows === 0) recordMs = engine.now() - started;
+    const snapshots = tasks.flatMap(task => takeSnapshot(task) ?? []);
     for (const task of tasks) {
       task.flights++;
       task.lastTurn = turns++;
@@ -337,7 +352,7 @@ export function createScheduler(
       guard?.throwIfLost();
       for (const { task, held } of flight.prompts) notePrompt(task, held);
       for (const deliverToken of flight.results) deliverToken();
-      const now = performance.now();
+      const now = engine.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });
       lastLanding = now;
       for (const snapshot of snapshots) cache.keep(snapshot);
@@ -357,16 +372,13 @@ export function createScheduler(
       await finish(task);
       idle = false;
     }
-    admit();
-    const { rows } = engine.batchSize;
-    const pieces = reserve(() => {
-      const active = [...running].filter(task => !task.ended);
-      const decoding = active.some(task => task.promptRows === 0);
-      return chooseRows(active, rows, promptRowsPerPass(times, decoding, rows));
+    const flight = await start().catch(error => {
+      // The model was disposed, or it is a bug: nobody may wait for ever.
+      fail([...waiting, ...running], error);
+      return undefined;
     });
-    const flight = pieces.length > 0 ? await start(pieces) : undefined;
     if (flying) await land(flying);
-    idle &&= pieces.length === 0 && ![...waiting, ...running].some(task => task.ended);
+    idle &&= !flight && ![...waiting, ...running].some(task => task.ended);
     if (!flight || flight.runsAhead) return { flying: flight, idle };
     await land(flight);
     return { idle };

@@ -14,6 +14,7 @@ import type { Plan } from '../plan/plan.ts';
 import { cacheIdentity } from './cache-identity.ts';
 import type { Engine } from './engine.ts';
 import { checkMessages } from './options.ts';
+import { openSigner } from './session-secret.ts';
 
 /** What a session holds besides its cache. */
 export interface SavedConversation {
@@ -68,7 +69,8 @@ export async function saveSession(
     sinks: await read(view.sinkBlock),
     tail: await readTail({ readBlock: read }, view, sealing, unsealed),
   };
-  await writeTo(target, writeSession(content));
+  // Pages of a session that was not signed here stay so, whoever saves them again.
+  await writeTo(target, writeSession(content, sequence.shares ? await openSigner() : undefined));
 }
 
 function checkSavable({ mode }: Plan): void {
@@ -88,7 +90,7 @@ export async function restoreSession(
   checkSavable(plan);
   const identity = await cacheIdentity(engine, plan);
   const { vocab } = engine.config;
-  const restoring = cache.restore(saltOf(tenant));
+  const restoring = await engine.exclusive(async (_, pause) => cache.restore(pause, saltOf(tenant)));
   const expected = {
     ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },
     tailTokens: tailCapacity({ pageTokens: plan.pageTokens, recent: plan.window.recent }),
@@ -98,14 +100,13 @@ export async function restoreSession(
     isValidLeaf: (leaf: Uint8Array) => isValidLeaf(plan.leaf, leaf),
   };
   try {
-    const session = await readSession(readFrom(source), expected, leaf =>
-      engine.exclusive(() => restoring.addLeaf(leaf)),
-    );
+    const addLeaf = (leaf: Uint8Array) => engine.exclusive((_, pause) => restoring.addLeaf(pause, leaf));
+    const session = await readSession(readFrom(source), expected, addLeaf, await openSigner());
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
     const tokens = [...session.tokens];
-    const { sinks, tail } = session;
-    await engine.exclusive(({ device }) =>
-      restoring.finish({ ids: tokens, sinks, tail }, owner, arithmetic === device.arithmetic),
+    const { sinks, tail, isSigned } = session;
+    await engine.exclusive(({ device }, pause) =>
+      restoring.finish(pause, { ids: tokens, sinks, tail }, owner, isSigned && arithmetic === device.arithmetic),
     );
     return { messages, initialMessages, ids: [...tokens, ...lastIds] };
   } catch (error) {

@@ -1,4 +1,5 @@
 /** A request in the scheduler, and its state. */
+import type { KnownPath } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import type { Warming } from '../cache/warming.ts';
 import type { Request } from './request.ts';
@@ -9,6 +10,10 @@ export interface Task extends Candidate {
   lastTurn: number;
   /** The prompt and the tokens so far. */
   tokens: number[];
+  /** Where its tokens were found in the cache last. */
+  readonly path: KnownPath;
+  /** While it waits: tokens that it shares with the prompts of others. They are compared once. */
+  sharedWith: WeakMap<Task, number>;
   /** While it is running. */
   sequence?: Sequence;
   /** While it waits: pages that come from the tiers. */
@@ -38,6 +43,8 @@ export function createTask(request: Request, arrival: number, settle: () => void
     arrival,
     tenant: request.tenant,
     tokens: [...request.prompt],
+    path: [],
+    sharedWith: new WeakMap(),
     isWarmedAgain: false,
     promptEnd: request.prompt.length,
     sampled: 0,

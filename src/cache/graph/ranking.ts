@@ -41,6 +41,8 @@ export function createRanking(leaves: Leaves): Ranking {
   let isEvicting = false;
   let leader = 0;
   let ledSince = 0;
+  /** Hits that the leader had more than LRU since it leads. */
+  let lead = 0;
   let updated = 0;
   /** All uses, fading like the hits. */
   let totalUses = 0;
@@ -93,21 +95,33 @@ export function createRanking(leaves: Leaves): Ranking {
       hits[i] = hits[i] * fading + cycleHits[i];
       variance[i] = variance[i] * fading ** 2 + (cycleHits[i] - cycleHits[0]) ** 2;
     }
+    lead += cycleHits[leader] - cycleHits[0];
     cycleHits.fill(0);
     totalUses = totalUses * fading + clock - updated;
     updated = clock;
   };
+  const follow = (policy: number) => {
+    leader = policy;
+    ledSince = clock;
+    lead = 0;
+    filed = 0;
+  };
   /** Going back to LRU is always allowed. Anything else must pay off, and be better than LRU by more than chance. */
   const followBest = () => {
+    if (clock - ledSince < capacity) return;
+    // It was better, and is not any more, as when the requests have changed: it has to prove itself anew.
+    if (lead < 0) {
+      hits[leader] = hits[0];
+      variance[leader] = 0;
+      return follow(0);
+    }
     const best = hits.indexOf(Math.max(...hits));
-    if (best === leader || clock - ledSince < capacity) return;
+    if (best === leader) return;
     // Changing costs hits on what the new leader holds and the cache does not.
     const cost = (missing[best] * hits[best]) / totalUses;
     const isProven = hits[best] - hits[0] >= MIN_DEVIATIONS * Math.sqrt(variance[best]);
     if (best !== 0 && (!isProven || hits[best] - hits[leader] < cost)) return;
-    leader = best;
-    ledSince = clock;
-    filed = 0;
+    follow(best);
   };
   const noteMissing = (slot: number, change: 1 | -1) => {
     for (let i = 0; i < shadows.length; i++) if (shadows[i].has(slot)) missing[i] += change;

@@ -1,6 +1,8 @@
 /**
  * A lock file against a second process: who holds it (host, process id, start of the process) and a heartbeat. A lock is
- * stale if its process is gone, or another host's heartbeat has stopped: containers share folders, but not process ids.
+ * stale if its process is gone. Where that cannot be told, it is stale if its heartbeat has stopped: on another host
+ * (containers share folders, but not process ids), and where the system does not say when a process was started, so that
+ * the id may be another's by now.
  *
  * Should two processes take over the same stale lock at the same moment, and both pass the check, nothing is damaged:
  * segments have unique names and never change, so each would only miss what the other removes.
@@ -84,16 +86,19 @@ async function readHolder(fs: FileSystem, path: string): Promise<Holder | undefi
 }
 
 async function isAlive({ pid, started, host, beat }: Holder, ownHost: string): Promise<boolean> {
-  if (host !== ownHost) return Math.abs(Date.now() - beat) < STALE_MS;
+  if (host !== ownHost) return isBeating(beat);
   try {
     process.kill(pid, 0);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ESRCH') return false;
   }
-  return (await startOf(pid)) === started;
+  const runningSince = await startOf(pid);
+  return started && runningSince ? started === runningSince : isBeating(beat);
 }
 
-/** When a process was started, on Linux. */
+const isBeating = (beat: number): boolean => Math.abs(Date.now() - beat) < STALE_MS;
+
+/** When a process was started, on Linux; elsewhere empty. */
 async function startOf(pid: number): Promise<string> {
   const { readFile } = platform.node.fs.promises;
   const stat = await readFile(`/proc/${pid}/stat`, 'latin1').catch(() => '');

@@ -15,6 +15,7 @@ import { InputError } from '../../errors.ts';
 import { type DiskStoreOptions, openDiskStore } from './disk-store.ts';
 import { createMemoryFileSystem } from './file-system.case.ts';
 import type { FileSystem } from './file-system.ts';
+import { openNodeFileSystem } from './node-file-system.ts';
 import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'kvasir-store-'));
@@ -209,6 +210,41 @@ describe('the disk store', () => {
     }
     writeFileSync(lock, JSON.stringify({ ...gone, host: 'elsewhere', beat: Date.now() }));
     await expect(open(path)).rejects.toThrow(/in use by process 4194305 on elsewhere/);
+  });
+
+  it('takes over the lock of a process id that is used again, where the system does not say when a process started', async () => {
+    const path = newFolder();
+    await (await open(path)).close();
+    const lock = join(folderOf(path), 'lock');
+    const { hostname } = await import('node:os');
+    const holder = { pid: process.pid, started: '', host: hostname(), id: 'x' };
+    writeFileSync(lock, JSON.stringify({ ...holder, beat: Date.now() }));
+    await expect(open(path)).rejects.toThrow(/in use by process/);
+    writeFileSync(lock, JSON.stringify({ ...holder, beat: Date.now() - 60_000 }));
+    await (await open(path)).close();
+  });
+
+  it('gives its lock back if it cannot be opened', async () => {
+    const path = newFolder();
+    const fs = await openNodeFileSystem();
+    const locks: string[] = [];
+    const broken: FileSystem = {
+      ...fs,
+      async lock(folder) {
+        const { release } = await fs.lock(folder);
+        locks.push('taken');
+        return {
+          async release() {
+            locks.push('released');
+            await release();
+          },
+        };
+      },
+      list: () => Promise.reject(Object.assign(new Error('EIO'), { code: 'EIO' })),
+    };
+    await expect(open(path, { fs: broken })).rejects.toThrow(/cannot be opened \(EIO\)/);
+    expect(locks).toEqual(['taken', 'released']);
+    await (await open(path)).close();
   });
 
   it('refuses a folder that it cannot use', async () => {

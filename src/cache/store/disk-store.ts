@@ -306,11 +306,18 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<DiskStor
       return isDone;
     });
 
-  for (const entry of await log.load().catch(opened)) {
-    // A crash while a segment was copied leaves two copies, one of which may be incomplete.
-    const isSecond = index.has(entry.name);
-    if (!isSecond || (await tryRead(entry, new Uint8Array(entry.size)).catch(() => undefined))) add(entry);
-  }
+  const load = async () => {
+    for (const entry of await log.load()) {
+      // A crash while a segment was copied leaves two copies, one of which may be incomplete.
+      const isSecond = index.has(entry.name);
+      if (!isSecond || (await tryRead(entry, new Uint8Array(entry.size)).catch(() => undefined))) add(entry);
+    }
+  };
+  await load().catch(async error => {
+    await log.close();
+    await lock.release();
+    opened(error);
+  });
   void exclusive('read', sweep);
   const timer = setInterval(() => exclusive('read', sweep), Math.min(SWEEP_MS, ttlMs));
   timer.unref?.();

@@ -32,23 +32,33 @@ const isStore = (tier: Tier | LeafStore): tier is LeafStore => 'put' in tier;
 
 /** Opens the store of a tier. Throws if a folder cannot be used; a server that is down now may be up later. */
 export async function openTier(tier: Tier, options: OpenTiersOptions): Promise<LeafStore> {
+  checkTimes(tier);
   switch (tier.type) {
     case 'host':
       return createHostStore({ ...options, capacity: tier.capacity });
     case 'disk': {
       const { openDiskStore } = await import('./disk-store.ts');
-      return openDiskStore({ ...options, path: tier.path, capacity: tier.capacity });
+      return openDiskStore({ ...tier, ...options });
     }
     case 'opfs': {
       const { openDiskStore } = await import('./disk-store.ts');
       const { createOpfsFileSystem, LEAF_FOLDER } = await import('./opfs-file-system.ts');
-      return openDiskStore({ ...options, path: LEAF_FOLDER, capacity: tier.capacity, fs: createOpfsFileSystem() });
+      return openDiskStore({ ...tier, ...options, path: LEAF_FOLDER, fs: createOpfsFileSystem() });
     }
     case 'redis': {
       const { openRedisStore } = await import('./redis-store.ts');
-      return openRedisStore({ ...options, urls: tier.urls, cluster: tier.cluster });
+      return openRedisStore({ ...tier, ...options });
     }
     default:
       throw new InputError(`A tier is a host, disk, opfs or redis tier, or a store; got ${describeValue(tier)}.`);
+  }
+}
+
+function checkTimes(tier: Tier): void {
+  const times: Partial<Record<string, unknown>> = { ...tier };
+  for (const name of ['ttlMs', 'timeoutMs']) {
+    const ms = times[name];
+    if (ms !== undefined && !(Number.isSafeInteger(ms) && (ms as number) > 0))
+      throw new InputError(`${name} of a tier must be a whole number of ms above 0; got ${describeValue(ms)}.`);
   }
 }

@@ -21,29 +21,58 @@ export interface ConnectionOptions {
 
 /** Replies beyond this wait in the client only if the server hangs. */
 const MAX_QUEUE = 10_000;
+/** In time-outs: connections are pinged this often, and closed if they are silent for so long. */
+const [PING_TIMEOUTS, SILENT_TIMEOUTS] = [5, 15];
 
 export async function connectRedis(
   { createClient, createCluster, RESP_TYPES }: RedisModule,
   { urls, cluster, timeoutMs, tls, onError }: ConnectionOptions,
 ): Promise<RedisConnection> {
+  const { protocol, username, password } = new URL(urls[0]);
   const common = {
     disableOfflineQueue: true,
     commandsQueueMaxLength: MAX_QUEUE,
-    // A connection that is lost is opened again by the store, when its circuit breaker allows.
+    // The nodes of a cluster are found by their addresses: they are asked as the first url says.
+    ...(username ? { username: decodeURIComponent(username) } : {}),
+    ...(password ? { password: decodeURIComponent(password) } : {}),
+    // A connection that is lost is opened again by the store, when its circuit breaker allows. The client of a cluster
+    // cannot close a connection that hangs before it is open: it closes itself.
+    pingInterval: PING_TIMEOUTS * timeoutMs,
     socket: {
       connectTimeout: timeoutMs,
+      socketTimeout: SILENT_TIMEOUTS * timeoutMs,
       reconnectStrategy: false as const,
-      ...(tls ? { tls: true as const, ...tls } : {}),
+      ...(tls || protocol === 'rediss:' ? { tls: true as const, ...tls } : {}),
     },
     commandOptions: { typeMapping: { [RESP_TYPES.BLOB_STRING]: Buffer } },
   };
   const client = cluster
     ? createCluster({ rootNodes: urls.map(url => ({ url })), defaults: common })
     : createClient({ ...common, url: urls[0] });
+  let lastError: Error | undefined;
   // Without a listener an error would end the process; each command that it concerns is rejected anyway.
-  client.on('error', () => {});
-  client.on('node-error', () => {});
-  await withTimeout<unknown>(client.connect(), timeoutMs);
+  const noteError = (error: Error) => {
+    lastError = error;
+  };
+  client.on('error', noteError);
+  client.on('node-error', noteError);
+  const destroy = () => {
+    try {
+      client.destroy();
+    } catch {
+      // It is closed already.
+    }
+  };
+  const connecting: Promise<unknown> = client.connect();
+  try {
+    await withTimeout(connecting, timeoutMs);
+  } catch (error) {
+    destroy();
+    // A cluster goes on to connect to the nodes that it has found.
+    connecting.then(destroy, destroy);
+    // That no node of a cluster can be reached tells less than why.
+    throw lastError ?? error;
+  }
 
   /** Whether any node of a cluster answers. */
   const isPartlyUp = async (): Promise<boolean> => {
@@ -84,7 +113,7 @@ export async function connectRedis(
     async deleteAll(keys) {
       await settle(keys.map(key => client.unlink(key)));
     },
-    destroy: () => client.destroy(),
+    destroy,
   };
 }
 

@@ -1,7 +1,11 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type RedisServer, startCluster, startRedis } from '../../../test/redis-server.ts';
+import { createCertificate, type RedisServer, startCluster, startRedis } from '../../../test/redis-server.ts';
 import { describeWithRedis } from '../../../test/redis-suite.ts';
+import { openTiers } from './open-tiers.ts';
 import { openRedisStore, type RedisStoreOptions } from './redis-store.ts';
 import { countIntact, storeSuite, testRecord, testRecords } from './store.case.ts';
 
@@ -46,6 +50,19 @@ describeWithRedis('the redis store', () => {
     const key = `kvasir:1:${model.slice(0, 16)}:l${Buffer.from(records[0].key).toString('hex')}:0`;
     expect(Number(await server.command('pttl', key))).toBeGreaterThan(10_000);
     for (const store of [a, b, other]) await store.close();
+  });
+
+  it('takes its options from the text of a tier', async () => {
+    const [record] = testRecords(1, 1000, 650);
+    const chain = await openTiers(`redis=${server.url}?ttl=20s&timeout=5s`, { model });
+    chain.put([record], '');
+    await chain.close();
+    const key = `kvasir:1:${model.slice(0, 16)}:l${Buffer.from(record.key).toString('hex')}:0`;
+    const left = Number(await server.command('pttl', key));
+    expect(left).toBeGreaterThan(10_000);
+    expect(left).toBeLessThanOrEqual(20_000);
+    const tier = { type: 'redis', urls: [server.url], cluster: false } as const;
+    await expect(openTiers([{ ...tier, timeoutMs: 0 }], { model })).rejects.toThrow(/timeoutMs of a tier must be/);
   });
 
   it('misses what was overwritten with something else', async () => {
@@ -115,6 +132,28 @@ describe('the redis store without a server', () => {
     await store.close();
   });
 
+  it.each([false, true])('leaves no socket open when it cannot connect in time, in a cluster: %s', async cluster => {
+    const sockets = new Set<Socket>();
+    let connections = 0;
+    // Accepts connections, and never answers.
+    const server = createServer(socket => {
+      connections++;
+      sockets.add(socket);
+      socket.on('error', () => {});
+      socket.on('close', () => sockets.delete(socket));
+      socket.resume();
+    });
+    await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve));
+    const { port } = server.address() as { port: number };
+    const stores = await Promise.all(
+      Array.from({ length: 6 }, () => open(`redis://127.0.0.1:${port}`, { timeoutMs: 100, cluster })),
+    );
+    expect(connections).toBeGreaterThanOrEqual(6);
+    await expect.poll(() => sockets.size, { timeout: 10_000 }).toBe(0);
+    for (const store of stores) await store.close();
+    server.close();
+  });
+
   // Side by side, because they wait for time-outs.
   it.concurrent.each(['garbage\r\n', '+OK\r\n', '$5\r\nwrong\r\n', '*1000000\r\n', '-ERR no\r\n', ''])(
     'misses when the server answers %j',
@@ -136,6 +175,44 @@ describe('the redis store without a server', () => {
       server.close();
     },
   );
+});
+
+describeWithRedis('the redis store with passwords and TLS', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-redis-tls-'));
+  let nodes: RedisServer[] = [];
+  let tls: { ca: string };
+  beforeAll(async () => {
+    const certificate = await createCertificate(folder);
+    tls = { ca: readFileSync(certificate.certificate, 'utf8') };
+    nodes = await startCluster(3, { password: 'mead/of:poetry@9 %C3', certificate });
+  }, 120_000);
+  afterAll(async () => {
+    for (const node of nodes) await node.stop();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('asks every node of a cluster as its url says', async () => {
+    const [{ url }] = nodes;
+    const store = await open('', { urls: [url], cluster: true, tls });
+    const records = testRecords(30, 1000);
+    await store.put(records);
+    expect(await countIntact(store, records)).toBe(30);
+    const counts = await Promise.all(nodes.map(async ({ command }) => Number(await command('dbsize'))));
+    expect(Math.min(...counts)).toBeGreaterThan(2);
+    expect(store.stats.errors).toBe(0);
+    await store.close();
+  });
+
+  it('does not trust a certificate that nobody has signed, and says why it stores nothing', async () => {
+    for (const cluster of [true, false]) {
+      const store = await open(nodes[0].url, { cluster, timeoutMs: 2000 });
+      await store.put(testRecords(1));
+      expect(await store.has(testRecords(1))).toBe(0);
+      expect(store.stats.errors).toBeGreaterThan(0);
+      expect(store.stats.lastError).toMatch(/certificate/);
+      await store.close();
+    }
+  });
 });
 
 describeWithRedis('the redis store in a cluster', () => {

@@ -1,0 +1,23 @@
+/**
+ * The cache is opened between two passes only: copying a sequence whose pass is being recorded would take away what that
+ * pass has planned. Whoever runs one piece of work at a time hands each a pause, and opening asks for it.
+ */
+import { assert } from '../errors.ts';
+
+/** Says that no pass is being recorded, until the work that it was handed to has ended. */
+export interface Pause {
+  readonly isOver: boolean;
+}
+
+export async function withPause<T>(work: (pause: Pause) => Promise<T>): Promise<T> {
+  const pause = { isOver: false };
+  try {
+    return await work(pause);
+  } finally {
+    pause.isOver = true;
+  }
+}
+
+export function checkPause({ isOver }: Pause): void {
+  assert(!isOver, 'the cache was opened after its pause was over');
+}

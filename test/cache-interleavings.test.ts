@@ -1,0 +1,32 @@
+/** Random interleavings of conversations on a cache that is too small for them, with tiers below it. */
+import fc from 'fast-check';
+import { expect, it } from 'vitest';
+import { createHostStore } from '../src/cache/store/host-store.ts';
+import { actions, playActions } from './interleavings.ts';
+import { load } from './lifetimes.ts';
+import { ALL_CASES, LONG_CASES } from './matrix.ts';
+
+const RUNS = LONG_CASES ? 1000 : ALL_CASES ? 60 : 15;
+
+it(`${RUNS} interleavings of answers, with pages decoded, warmed, saved and restored beside them`, {
+  timeout: LONG_CASES ? 3_600_000 : 120_000,
+}, async () => {
+  const store = createHostStore({ capacity: 2 ** 22 });
+  await using model = await load('wasm', { kv: 'tq4', context: 512, kvMemory: 70_000, tiers: [store] });
+  let answers = 0;
+  const runs = fc.asyncProperty(actions, async list => {
+    answers += await playActions(model, list);
+    const { sharedLeaves, snapshots, running, waiting } = model.stats();
+    expect({ sharedLeaves, snapshots, running, waiting }).toEqual({
+      sharedLeaves: 0,
+      snapshots: 0,
+      running: 0,
+      waiting: 0,
+    });
+  });
+  await fc.assert(runs, { numRuns: RUNS, endOnFailure: true });
+  expect(answers).toBeGreaterThan(RUNS / 2);
+  const { evictions, tiers } = model.stats();
+  expect(evictions).toBeGreaterThan(RUNS);
+  expect(tiers[0].hits).toBeGreaterThan(0);
+});

@@ -214,6 +214,7 @@ export function createConversation(
       maxPromptTokens: maxPromptTokens(generation),
     };
     const answer = prepareAnswer({ tokenizer, template, constraints }, list, request);
+    result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
     const snapshotAt = cache.sharesSnapshots

@@ -58,12 +58,17 @@ export function createApp(options: AppOptions): App {
       cors({
         origin: [...options.cors],
         allowMethods: ['GET', 'POST'],
-        exposeHeaders: ['x-request-id', 'retry-after'],
+        exposeHeaders: ['x-request-id', 'retry-after', NOTICE_HEADER],
         maxAge: 600,
       }),
     );
 
-  const asError = (error: unknown): ApiError => toApiError(error, backend.info?.context);
+  /** Notices that the log has: clients repeat their tools in every request. */
+  const logged = new Set<string>();
+  const logNotice = (id: string, notice: string) => {
+    if (logged.size < MAX_LOGGED && !logged.has(notice)) logger?.warn({ id }, notice);
+    if (logged.size < MAX_LOGGED) logged.add(notice);
+  };
 
   const errorResponse = (error: ApiError, isAnthropic: boolean | undefined, id: string): Response => {
     const { status, retryAfter, cause } = error;
@@ -87,12 +92,16 @@ export function createApp(options: AppOptions): App {
       const started = performance.now();
       const request = context.req.raw;
       const leave = followSignal(request.signal);
+      const notices: string[] = [];
       let tenant: string | undefined;
+      let body: unknown;
       let response: Response;
+      const asError = (error: unknown): ApiError =>
+        toApiError(error, backend.info?.context, path => route.fieldOf?.(path, body) ?? path);
       try {
         const owner = route.isPublic ? { name: 'public' } : keyring.tenantOf(keyOf(request.headers));
         tenant = owner.name;
-        const body = schema ? await readBody(request, schema, limits) : undefined;
+        body = schema ? await readBody(request, schema, limits) : undefined;
         if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
         const exchange: Exchange = {
           ...{ id, request, backend, jobs, limits, metrics, names },
@@ -104,6 +113,10 @@ export function createApp(options: AppOptions): App {
           resolveModel(name) {
             if (name != null && !names.includes(name)) throw modelNotFound(name, names);
             return name ?? names[0];
+          },
+          notify(notice) {
+            notices.push(notice);
+            logNotice(id, notice);
           },
           json: (value, status = 200) =>
             new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
@@ -124,6 +137,7 @@ export function createApp(options: AppOptions): App {
         response = errorResponse(asError(error), route.isAnthropic, id);
       }
       response.headers.set('x-request-id', id);
+      if (notices.length > 0) response.headers.set(NOTICE_HEADER, headerText(notices.join(' ')));
       if (route.isAnthropic) response.headers.set('request-id', id);
       if (options.logRequests)
         logger?.info(
@@ -155,6 +169,14 @@ export function createApp(options: AppOptions): App {
   });
   return { fetch: request => app.fetch(request), jobs };
 }
+
+const NOTICE_HEADER = 'x-kvasir-notice';
+const MAX_NOTICE = 2000;
+const MAX_LOGGED = 1000;
+
+/** Headers are ASCII. */
+const headerText = (text: string): string =>
+  text.slice(0, MAX_NOTICE).replace(/[^ -~]/g, letter => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
 
 /**
  * Aborts with the signal, or earlier. A function of its own, so that the listener does not hold the request: Node keeps the

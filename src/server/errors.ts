@@ -67,8 +67,11 @@ export const timedOut = (ms: number): ApiError =>
 /** The client has left: nobody reads this one. 499 is nginx's status for it in logs. */
 export const clientLeft = (): ApiError => new ApiError(499, 'The client closed the connection.');
 
-/** Any error as one that a client may see. What is not meant for clients is a 500 without details. */
-export function toApiError(error: unknown, context?: number): ApiError {
+/**
+ * Any error as one that a client may see. What is not meant for clients is a 500 without details. `fieldOf` returns the
+ * field of the request that an option of the engine comes from.
+ */
+export function toApiError(error: unknown, context?: number, fieldOf = (path: string) => path): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof CapacityError) {
     // Clients look for the beginning of OpenAI's message.
@@ -81,8 +84,12 @@ export function toApiError(error: unknown, context?: number): ApiError {
   }
   if (error instanceof DeviceError)
     return new ApiError(503, error.message, { code: 'engine_failed', retryAfter: 5, cause: error });
-  if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError)
-    return new ApiError(400, error.message, { cause: error });
+  if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError) {
+    const { path, message } = error;
+    if (path === undefined || !message.startsWith(path)) return new ApiError(400, message, { cause: error });
+    const param = fieldOf(path);
+    return new ApiError(400, param + message.slice(path.length), { param, cause: error });
+  }
   if (error instanceof KvasirError) return new ApiError(500, error.message, { code: 'internal_error', cause: error });
   return new ApiError(500, 'Internal error. The log of the server has the details.', {
     code: 'internal_error',

@@ -2,7 +2,7 @@
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
 import { type Answer, createAnswer } from './answer.ts';
-import { toPrompt } from './anthropic-prompt.ts';
+import { toIgnored, toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
   countTokensSchema,
@@ -11,7 +11,9 @@ import {
 } from './anthropic-schemas.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
+import { maxTokensOf, stopsOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
+import { noteTools, withRequestIndex } from './tool-notices.ts';
 
 export const messages: Route<MessagesRequest> = {
   method: 'post',
@@ -20,10 +22,12 @@ export const messages: Route<MessagesRequest> = {
   schema: messagesSchema,
   streams: true,
   isAnthropic: true,
+  fieldOf,
   async handle(exchange, request) {
     const { limits, jobs, tenant, signal, id } = exchange;
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
+    noteTools(exchange, prompt, request.tools?.map(toIgnored), path => fieldOf(path, request));
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1 },
       promptLength: JSON.stringify(messages).length,
@@ -33,8 +37,8 @@ export const messages: Route<MessagesRequest> = {
           temperature: request.temperature ?? 1,
           topP: request.top_p ?? undefined,
           topK: request.top_k ?? undefined,
-          stop: request.stop_sequences ?? undefined,
-          maxTokens: Math.min(request.max_tokens, limits.output),
+          stop: stopsOf(request.stop_sequences),
+          maxTokens: maxTokensOf(request.max_tokens, limits),
           tenant: tenant.name,
           signal: stop,
         }),
@@ -53,6 +57,7 @@ export const countTokens: Route<CountTokensRequest> = {
   summary: 'Tokens of a prompt in the format of /v1/messages.',
   schema: countTokensSchema,
   isAnthropic: true,
+  fieldOf,
   async handle({ jobs, json, resolveModel }, request) {
     resolveModel(request.model);
     const { messages, render, tools, toolChoice } = toPrompt(request);
@@ -60,6 +65,14 @@ export const countTokens: Route<CountTokensRequest> = {
     return json({ input_tokens: tokens.length });
   },
 };
+
+/** `tools[0].function.parameters` as `tools[0].input_schema`. */
+function fieldOf(path: string, { tools }: CountTokensRequest): string {
+  if (path === 'toolChoice') return 'tool_choice';
+  return withRequestIndex(path, tools?.map(toIgnored))
+    .replace(/^(tools\[\d+\])\.function\.parameters/, '$1.input_schema')
+    .replace(/^(tools\[\d+\])\.function\./, '$1.');
+}
 
 type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
 

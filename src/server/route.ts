@@ -26,6 +26,8 @@ export interface Exchange {
   query(name: string): string | undefined;
   /** The name under which the model answers; a 404 if it is not served. */
   resolveModel(name: string | null | undefined): string;
+  /** Tells the client, in a header of the response, and the log what of a request is not followed. */
+  notify(notice: string): void;
   json(body: object, status?: number): Response;
   /** Streams events that are formatted already. */
   stream(events: AsyncGenerator<string, void, void>): Promise<Response>;
@@ -43,5 +45,7 @@ export interface Route<T = unknown> {
   streams?: boolean;
   /** Errors in Anthropic's shape. */
   isAnthropic?: boolean;
+  /** The field of the body that an option of the engine comes from, for messages: `tools[0].input_schema`. */
+  fieldOf?(path: string, body: T): string;
   handle(exchange: Exchange, body: T): Promise<Response> | Response;
 }

@@ -1,14 +1,9 @@
-/** The keywords of JSON Schema: those that only describe, those that are enforced, and what their values must be. */
+/** The keywords of JSON Schema: those that are enforced, and what their values must be. Others only describe. */
 import { isPlainObject } from '../../describe-value.ts';
 import type { Schema } from './schema-parts.ts';
 
 const MAX_COUNT = 100_000;
 
-const ANNOTATIONS = new Set(
-  ['title', 'description', 'default', 'examples', 'example', '$schema', '$id', '$comment', 'deprecated', 'readOnly']
-    .concat(['writeOnly', '$defs', 'definitions'])
-    .concat(['contentEncoding', 'contentMediaType', 'contentSchema']),
-);
 const NUMBERS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'];
 const COUNTS = ['minLength', 'maxLength', 'minItems', 'maxItems'];
 const LISTS = ['enum', 'anyOf', 'oneOf', 'allOf', 'prefixItems'];
@@ -18,6 +13,12 @@ const ENFORCED = new Set(
   ['type', 'nullable', 'const', 'required', 'additionalProperties', 'propertyNames', 'items', 'multipleOf'].concat(
     ...[NUMBERS, COUNTS, LISTS, OBJECTS, TEXTS],
   ),
+);
+/** Keywords that limit what a value may be, and are not enforced. */
+const UNENFORCED = new Set(
+  ['not', 'if', 'then', 'else', 'dependencies', 'dependentRequired', 'dependentSchemas', '$dynamicRef', '$recursiveRef']
+    .concat(['minProperties', 'maxProperties', 'unevaluatedProperties', 'unevaluatedItems', 'additionalItems'])
+    .concat(['contains', 'minContains', 'maxContains', 'uniqueItems']),
 );
 const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null'];
 
@@ -35,12 +36,11 @@ export function enforcedKeywords(
   return Object.fromEntries(enforced);
 }
 
-/** Extensions (`x-...`) describe. */
 const isConstraint = (key: string, value: unknown): boolean =>
-  !ANNOTATIONS.has(key) && !key.startsWith('x-') && value !== undefined && !(key === 'uniqueItems' && value === false);
+  value !== undefined && (ENFORCED.has(key) || (UNENFORCED.has(key) && !(key === 'uniqueItems' && value === false)));
 
 function keywordProblem(key: string, value: unknown): string | undefined {
-  if (!ENFORCED.has(key)) return 'is a keyword that is not enforced. Remove it.';
+  if (UNENFORCED.has(key)) return 'is a keyword that is not enforced. Remove it.';
   const expected = expectedValue(key, value);
   return expected && `must be ${expected}.`;
 }

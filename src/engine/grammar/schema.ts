@@ -20,6 +20,7 @@ import {
 import { ANY_VALUE, anyArray, anyObject, colon, comma, jsonRules, list, nameExcept } from './json.ts';
 import { enforcedKeywords } from './keywords.ts';
 import { anyInteger, anyNumber, decimalPlaces, isBounded, numbersBetween } from './numbers.ts';
+import { isFormat, unknownFormat } from './pattern.ts';
 import { resolveReference, satisfies } from './satisfies.ts';
 import { areDisjoint, conjoin, inferTypes, type Schema } from './schema-parts.ts';
 import { stringExpression } from './strings.ts';
@@ -84,13 +85,20 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
 
   const check = (schema: unknown, path: string): Schema => {
     if (schema === true) return {};
-    if (isPlainObject(schema))
-      return withoutPatterns(
-        enforcedKeywords(schema, (key, problem) => widen(`${path}.${key}`, problem)),
-        path,
-      );
-    widen(path, 'must be a JSON Schema, an object.');
-    return {};
+    if (!isPlainObject(schema)) {
+      widen(path, 'must be a JSON Schema, an object.');
+      return {};
+    }
+    const checked = enforcedKeywords(schema, (key, problem) => widen(`${path}.${key}`, problem));
+    return withoutPatterns(withoutFormat(checked, path), path);
+  };
+
+  /** Without a type, a format that is not known says nothing of it. */
+  const withoutFormat = ({ format, ...rest }: Schema, path: string): Schema => {
+    if (format === undefined) return rest;
+    if (rest.type !== undefined || isFormat(format)) return { ...rest, format };
+    if (rest.pattern === undefined) widen(`${path}.format`, unknownFormat(format));
+    return rest;
   };
 
   /** One pattern of names that are all there are is a rule for names. */

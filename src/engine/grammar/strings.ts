@@ -1,7 +1,7 @@
 /** Strings of a schema as expressions: their pattern, format and length. */
 import { type Expression, repeat, sequence } from './expression.ts';
 import { anyString, stringCharacter, stringOf, stringOfLength } from './json.ts';
-import { formats, PatternError, parsePattern } from './pattern.ts';
+import { formats, isFormat, PatternError, parsePattern, unknownFormat } from './pattern.ts';
 import type { Schema } from './schema-parts.ts';
 
 /** Told of a keyword that is left out, and why. */
@@ -36,9 +36,8 @@ function patternContent({ pattern }: Schema, onUnenforced: OnUnenforced): Expres
 /** Beside a pattern that is enforced, a format only describes. */
 function formatContent({ format }: Schema, onUnenforced: OnUnenforced): Expression | undefined {
   if (format === undefined) return undefined;
-  if (Object.hasOwn(formats, format)) return parsePattern(formats[format]);
-  const known = Object.keys(formats).join(', ');
-  onUnenforced('format', `is ${format.slice(0, 40)}, which is not enforced; ${known} are.`);
+  if (isFormat(format)) return parsePattern(formats[format]);
+  onUnenforced('format', unknownFormat(format));
   return undefined;
 }
 

@@ -105,12 +105,12 @@ export function checkCase(
     valid: tests.filter(test => test.valid).length,
     invalid: tests.filter(test => !test.valid).length,
   };
-  const started = performance.now();
+  const started = cpuTime();
   try {
     const unenforced = new Set<string>();
     const grammar = grammarOf(openObjects(schema), unenforced);
     constraints.create(name, () => grammar).mask();
-    result.buildMs = performance.now() - started;
+    result.buildMs = (cpuTime() - started) / 1000;
     result.outcome = unenforced.size > 0 ? 'widened' : 'enforced';
     result.reasons = [...unenforced];
     for (const { data, valid } of tests) {
@@ -126,6 +126,12 @@ export function checkCase(
   }
   return result;
 }
+
+/** Microseconds of this process: other programs make no difference. */
+const cpuTime = (): number => {
+  const { user, system } = process.cpuUsage();
+  return user + system;
+};
 
 function grammarOf(schema: unknown, unenforced: Set<string>): Grammar {
   const rules = new Map(jsonRules);
@@ -143,9 +149,9 @@ function accepts(
 ): boolean {
   const ids = [...tokenizer.encode(JSON.stringify(data)), tokenizer.eot ?? tokenizer.eos!];
   return ids.every(id => {
-    const started = performance.now();
+    const started = cpuTime();
     const mask = constraint.mask();
-    maskUs.push((performance.now() - started) * 1000);
+    maskUs.push(cpuTime() - started);
     const isAllowed = ((mask[id >>> 5] >>> (id & 31)) & 1) === 1;
     if (isAllowed) constraint.accept(id);
     return isAllowed;
@@ -183,7 +189,7 @@ function render(results: readonly CaseResult[], vocab: number): string {
   };
   return [
     ...lines,
-    `microseconds per mask of ${vocab} tokens (p50, p90, p99, max): ${percentiles(results.flatMap(({ maskUs }) => maskUs))}`,
+    `microseconds of CPU time per mask of ${vocab} tokens (p50, p90, p99, max): ${percentiles(results.flatMap(({ maskUs }) => maskUs))}`,
     `milliseconds to the first mask: ${percentiles(results.filter(({ outcome }) => outcome !== 'refused').map(({ buildMs }) => buildMs))}`,
   ].join('\n');
 }

@@ -14,6 +14,7 @@ import type { Exchange, Route } from './route.ts';
 import { routes } from './routes.ts';
 import { COMMENT_HEARTBEAT, formatEvent, sseResponse } from './sse.ts';
 import { createKeyring, keyOf, type TenantConfig } from './tenants.ts';
+import { createToolCheck } from './tool-notices.ts';
 import type { WebFiles } from './web-files.ts';
 
 export interface AppOptions {
@@ -49,6 +50,7 @@ export function createApp(options: AppOptions): App {
   const limits = { ...defaultLimits, ...options.limits };
   const metrics = createMetrics(names[0], backend);
   const jobs = createJobs(backend, limits, metrics, logger);
+  const checkTools = createToolCheck();
   const keyring = createKeyring(options.tenants ?? []);
   const app = new Hono();
   const openApi = createOpenApi(routes, limits, keyring.isRequired);
@@ -104,7 +106,7 @@ export function createApp(options: AppOptions): App {
         body = schema ? await readBody(request, schema, limits) : undefined;
         if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
         const exchange: Exchange = {
-          ...{ id, request, backend, jobs, limits, metrics, names },
+          ...{ id, request, backend, jobs, limits, metrics, names, checkTools },
           tenant: owner,
           signal: leave.signal,
           slotPath: options.slotPath,

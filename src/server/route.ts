@@ -1,5 +1,6 @@
 /** What a route is: one entry of the table from which the app and its OpenAPI document are made. */
 import type { z } from 'zod';
+import type { Tool } from '../engine/answer.ts';
 import type { Backend } from './backend.ts';
 import type { Jobs } from './jobs.ts';
 import type { Limits } from './limits.ts';
@@ -26,6 +27,8 @@ export interface Exchange {
   query(name: string): string | undefined;
   /** The name under which the model answers; a 404 if it is not served. */
   resolveModel(name: string | null | undefined): string;
+  /** Keywords in the parameters of tools that calls need not satisfy, by their paths. Of strict tools, an InputError. */
+  checkTools(tools: readonly Tool[]): readonly string[];
   /** Tells the client, in a header of the response, and the log what of a request is not followed. */
   notify(notice: string): void;
   json(body: object, status?: number): Response;

@@ -2,6 +2,7 @@
 import type { Tool, ToolChoice } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation-options.ts';
 import { unenforcedKeywords, unenforcedNotice } from '../engine/tools.ts';
+import { remember } from '../remember.ts';
 import type { Exchange } from './route.ts';
 
 /** A tool that only runs on another server: a web search, for example. */
@@ -26,9 +27,17 @@ export function toolOptions(
   return { ...(tools.length > 0 && { tools }), ...(toolChoice && !isIgnored && { toolChoice }) };
 }
 
+/** As `unenforcedKeywords`, remembered: clients repeat their tools in every request. */
+export function createToolCheck(): Exchange['checkTools'] {
+  const known = new Map<string, readonly string[]>();
+  return tools => remember(known, JSON.stringify(tools), () => unenforcedKeywords(tools), MAX_KNOWN);
+}
+
+const MAX_KNOWN = 32;
+
 /** Throws an InputError if a strict tool cannot be enforced. */
 export function noteTools(
-  { notify }: Exchange,
+  { notify, checkTools }: Exchange,
   { tools = [], toolChoice }: ChatOptions,
   ignored: Ignored = [],
   fieldOf: (path: string) => string,
@@ -36,7 +45,7 @@ export function noteTools(
   ignored.forEach((tool, i) => {
     if (tool) notify(`tools[${i}] is ignored: this server has no tools of the type ${tool.type.slice(0, 60)}.`);
   });
-  const unenforced = toolChoice === 'none' ? [] : unenforcedKeywords(tools);
+  const unenforced = toolChoice === 'none' ? [] : checkTools(tools);
   if (unenforced.length > 0) notify(unenforcedNotice(unenforced.map(fieldOf)));
 }
 

@@ -1,6 +1,7 @@
 /** Grammars that a model's output must follow: compiled once, then one constraint per answer. */
 import { InputError } from '../../errors.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';
+import { remember } from '../../remember.ts';
 import { type Automaton, createAutomaton } from './automaton.ts';
 import type { Grammar } from './expression.ts';
 import { createVocabulary, type Vocabulary } from './vocabulary.ts';
@@ -35,14 +36,15 @@ export function createConstraints(tokenizer: Tokenizer): Constraints {
     get compiled() {
       return compiled;
     },
-    grammar: (key, build) => remember(grammars, key, build),
+    grammar: (key, build) => remember(grammars, key, build, MAX_GRAMMARS),
     create(key, grammar) {
       vocabulary ??= createVocabulary(tokenizer);
       const words = vocabulary;
-      const automaton = remember(automata, key, () => {
+      const build = () => {
         compiled++;
         return createAutomaton(grammar(), words);
-      });
+      };
+      const automaton = remember(automata, key, build, MAX_GRAMMARS);
       const { symbolsOf, endIds } = words;
       let state = automaton.start;
       return {
@@ -58,14 +60,4 @@ export function createConstraints(tokenizer: Tokenizer): Constraints {
       };
     },
   };
-}
-
-/** The known value of a key, or a new one; the least recently used is forgotten. */
-function remember<T>(known: Map<string, T>, key: string, create: () => T): T {
-  const value = known.get(key) ?? create();
-  known.delete(key);
-  known.set(key, value);
-  const [oldest] = known.keys();
-  if (known.size > MAX_GRAMMARS) known.delete(oldest);
-  return value;
 }

@@ -9,6 +9,7 @@ import { INSTALL_WLLAMA } from './browser/open-page.ts';
 import { benchBrowser } from './browser.ts';
 import { benchDecode } from './decode.ts';
 import { benchGrammar } from './grammar.ts';
+import { benchMasks } from './masks.ts';
 import { benchMemory } from './memory.ts';
 import { benchPrefix } from './prefix.ts';
 import { benchQuality } from './quality.ts';
@@ -47,6 +48,8 @@ const usage = `usage: npm run bench -- NAME [options]
               --model FILE --text FILE --kv SPECS --positions N --no-peers, or --device webgpu
   grammar     time per token of answers that follow a JSON Schema, compared with free ones
               --model FILE --kv SPEC --sequences 1,8 --rounds 3 --threads N
+  masks       JSON Schemas that can be followed, and the time per mask, by the cases of MaskBench
+              --model FILE --data DIR --every 1
   memory      resident memory compared with the accounted bytes
               --model FILE --kv SPEC --depths 16384
   e2e         a whole model with random weights on the GPU
@@ -97,6 +100,8 @@ const { positionals, values } = parseArgs({
     trace: { type: 'string' },
     requests: { type: 'string', default: '100' },
     scale: { type: 'string', default: '16' },
+    data: { type: 'string' },
+    every: { type: 'string', default: '1' },
     'leaf-bytes': { type: 'string', default: '64KiB,1MiB' },
     leaves: { type: 'string', default: '1,16,256' },
     threads: { type: 'string', default: '2' },
@@ -141,6 +146,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
       ? benchWebGpuAttention({ kv: specs, ...options })
       : benchAttention({ kv: specs, depths, ...options }),
   grammar: options => benchGrammar({ kv: 'tq4', sequences: '1,8', ...options }),
+  masks: options => benchMasks(options),
   memory: options => benchMemory({ kv: 'tq4', depths, ...options }),
   e2e: options => benchWebGpuE2e({ kv: specs, depths, prompt: '4096', ...options }),
   matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),

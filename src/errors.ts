@@ -6,9 +6,13 @@ export class KvasirError extends Error {
   /** Written out, since minifiers rename classes. */
   static override readonly name: string = 'KvasirError';
 
-  constructor(message: string, options?: ErrorOptions) {
+  /** The option that is wrong, if it is one of several alike: `tools[0].function.parameters`. */
+  readonly path?: string;
+
+  constructor(message: string, options: ErrorOptions & { path?: string } = {}) {
     super(message, options);
     this.name = new.target.name;
+    if (options.path !== undefined) this.path = options.path;
   }
 }
 

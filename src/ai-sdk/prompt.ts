@@ -7,6 +7,7 @@ import type {
 } from '@ai-sdk/provider';
 import type { Tool, ToolChoice } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation-options.ts';
+import { unenforcedKeywords, unenforcedNotice } from '../engine/tools.ts';
 import { UnsupportedError } from '../errors.ts';
 import type { ChatMessage } from '../model/message.ts';
 
@@ -30,6 +31,8 @@ export function convertCall(call: Call, defaults: ChatOptions): AnswerCall {
     warnings.push({ type: 'unsupported', feature: `tool ${tool.id}`, details: 'Only functions can be called.' });
     return [];
   });
+  const unenforced = unenforcedKeywords(tools);
+  if (unenforced.length > 0) warnings.push({ type: 'other', message: unenforcedNotice(unenforced) });
   const { responseFormat: format, reasoning = 'provider-default' } = call;
   if (reasoning !== 'provider-default' && reasoning !== 'none')
     warnings.push({ type: 'unsupported', feature: 'reasoning', details: 'Reasoning has no levels; it can be off.' });

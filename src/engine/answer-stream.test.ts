@@ -6,7 +6,7 @@ import { type ChatMessage, createChatTemplate } from '../model/template.ts';
 import { byteToUnicode } from '../model/tokenizer/bytes.ts';
 import { createTokenizer } from '../model/tokenizer.ts';
 import type { Tool } from './answer.ts';
-import { encodePrompt, prepareAnswer } from './answer-stream.ts';
+import { type AnswerRequest, encodePrompt, prepareAnswer } from './answer-stream.ts';
 import { createConstraints } from './grammar/constraint.ts';
 
 const FRAME = ['<|im_start|>', '<|im_end|>'];
@@ -143,5 +143,51 @@ describe.each([
     const calls = [...texts.map(text => parser.push(text)), parser.end()].flatMap(part => part.calls);
     expect(calls[0].name).toBe('say');
     expect(JSON.parse(calls.map(call => call.arguments ?? '').join(''))).toEqual({ word });
+  });
+});
+
+describe('calls that are written as text', () => {
+  const parameters = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
+  const tools: Tool[] = [
+    { type: 'function', function: { name: 'get_weather', parameters } },
+    { type: 'function', function: { name: 'stop' } },
+  ];
+  const tokenizer = tokenizerWith([...FRAME, ...MARKERS]);
+  const template = createChatTemplate({ source: TOOLS });
+
+  /** Reads an answer that the grammar allows, token by token. */
+  function read(answer: string, request: Omit<AnswerRequest, 'tools'> = {}) {
+    const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+    const { output, parser } = prepareAnswer(model, [{ role: 'user', content: '' }], { tools, ...request });
+    const parts = tokenizer.encode(answer).map(id => {
+      expect(((output.constraint!.mask()[id >>> 5] >>> (id & 31)) & 1) === 1).toBe(true);
+      output.constraint!.accept(id);
+      return parser.push(tokenizer.decode([id]));
+    });
+    const all = [...parts, parser.end()];
+    return {
+      text: all.map(({ text }) => text).join(''),
+      calls: all.flatMap(({ calls }) => calls.map(({ name, arguments: json = '' }) => [name, JSON.parse(json)])),
+    };
+  }
+
+  const call = '{"name": "get_weather", "arguments": {"city": "Oslo"}}';
+  const oslo = ['get_weather', { city: 'Oslo' }];
+
+  it('are calls, if their arguments satisfy the schema', () => {
+    expect(read(`\`\`\`json\n${call}\n\`\`\``)).toEqual({ text: '', calls: [oslo] });
+    expect(read('{"name": "stop", "arguments": {}}')).toEqual({ text: '', calls: [['stop', {}]] });
+    const wrong = '{"name": "get_weather", "arguments": {"city": 7}}';
+    expect(read(wrong)).toEqual({ text: wrong, calls: [] });
+  });
+
+  it('are as many as an answer may have', () => {
+    expect(read(`${call}\n${call}`)).toEqual({ text: '', calls: [oslo, oslo] });
+    expect(read(`${call}\n${call}`, { parallelToolCalls: false })).toEqual({ text: call, calls: [oslo] });
+  });
+
+  it('are the answer itself, if it must satisfy a schema', () => {
+    const schema = { type: 'object', properties: { name: { type: 'string' }, arguments: parameters } };
+    expect(read(call, { schema })).toEqual({ text: call, calls: [] });
   });
 });

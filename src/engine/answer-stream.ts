@@ -15,10 +15,11 @@ import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
 import type { OutputFormat } from './generate.ts';
 import type { Constraint, Constraints } from './grammar/constraint.ts';
 import { choice, type Grammar, marker, repeat, sequence, text } from './grammar/expression.ts';
+import { satisfies } from './grammar/satisfies.ts';
 import { type JsonSchema, schemaGrammar, schemaText } from './grammar/schema.ts';
 import { MARKERS } from './grammar/vocabulary.ts';
 import type { Result, Token } from './stream.ts';
-import { describeTools, toolsGrammar, toolsKey } from './tools.ts';
+import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
 
 /** What the answer's form depends on. */
 export interface AnswerRequest {
@@ -44,6 +45,8 @@ export interface Answer {
   prompt: number[];
   output: OutputFormat;
   parser: AnswerParser;
+  /** What the caller should know of the request. */
+  notices: string[];
 }
 
 interface AnswerModel {
@@ -63,6 +66,7 @@ export function prepareAnswer(
   const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice, maxTokens: maxPromptTokens });
   const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
   const asked = answerGrammar(model, request);
+  const unenforced = asked?.grammar.unenforced ?? [];
   const callsTools = usesTools(request);
   return {
     prompt,
@@ -71,8 +75,17 @@ export function prepareAnswer(
         asked && constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning)),
       markers: callsTools || reasoning ? markerTokens(tokenizer) : undefined,
     },
-    parser: createAnswerParser({ toolCalls: callsTools ? callFormat : undefined, reasoning }),
+    parser: createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning }),
+    notices: unenforced.length > 0 ? [unenforcedNotice(unenforced)] : [],
   };
+}
+
+/** Free text may have calls that the grammar does not know: they must satisfy what it would enforce. */
+function callRules({ tools = [], toolChoice = 'auto', parallelToolCalls = true, schema }: AnswerRequest) {
+  const parameters = new Map(tools.map(({ function: { name, parameters } }) => [name, parameters]));
+  const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) =>
+    (before === 0 || parallelToolCalls) && satisfies(given, parameters.get(name) ?? {});
+  return { names: [...parameters.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
 }
 
 const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolChoice'>): boolean =>
@@ -129,7 +142,7 @@ export function answerGrammar(
   const { constraints } = model;
   if (usesTools({ tools, toolChoice })) {
     const isParallel = parallelToolCalls ?? toolChoice === 'auto';
-    const use = { toolChoice, isParallel, format: formatOf(model).callFormat };
+    const use = { toolChoice, isParallel, format: formatOf(model).callFormat, schema };
     const key = toolsKey(tools, use);
     return { key, grammar: constraints.grammar(key, () => toolsGrammar(tools, use)) };
   }

@@ -216,6 +216,7 @@ export function createConversation(
     };
     const model = { tokenizer, template, constraints: constraints.ofTenant(options.tenant ?? tenant) };
     const answer = prepareAnswer(model, list, request);
+    result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
     const snapshotAt = cache.sharesSnapshots

@@ -92,6 +92,7 @@ export async function* generate(
   const sampler = createSampler(options, prompt, constraint);
   const write = createTextWriter(engine.tokenizer, options, markers);
   const timer = createTimer(result);
+  const notices = [...result.notices];
   const outputs = createOutputQueue<Output>(() => {
     timer.resume();
     scheduler.wake();
@@ -119,7 +120,8 @@ export async function* generate(
     result.usage.completionTokens = result.ids.push(id);
     if (logprob !== undefined && top) result.logprobs?.push({ id, logprob, top });
     result.text += text;
-    if (notice) result.notices = [notice];
+    // The newest counts all that were dropped.
+    if (notice) result.notices = [...notices, notice];
     if (finish) Object.assign(result, { finish, stop });
   };
 

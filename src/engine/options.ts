@@ -132,10 +132,8 @@ export function checkLoadOptions(options: unknown): void {
 
 export function checkChatOptions(options: unknown): void {
   checkOptions('chat', options, chatRules);
-  const { tools, toolChoice = 'auto', schema } = (options ?? {}) as AnswerRequest;
+  const { tools, toolChoice = 'auto' } = (options ?? {}) as AnswerRequest;
   checkToolChoice(toolChoice, tools);
-  if (schema !== undefined && tools?.length && toolChoice !== 'none')
-    throw new InputError("schema and tools cannot be used together. Use toolChoice: 'none', or leave one out.");
   checkConstrained(options);
 }
 

@@ -3,6 +3,8 @@
  * reads one character at a time, so how the text was divided makes no difference.
  */
 
+import { createJsonScanner, createWrittenCalls, type Opening, type WrittenCall } from './written-calls.ts';
+
 /**
  * `hermes`: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, also Qwen's. `llama3`: the whole answer is
  * `{"name": ..., "parameters": {...}}`, several with semicolons between them.
@@ -51,32 +53,50 @@ export interface AnswerParser {
 export interface ParserOptions {
   /** Look for tool calls in this format. Default: none. */
   toolCalls?: CallFormat;
+  /** Names of the tools: what begins like a call of no tool is text. Default: any. */
+  names?: readonly string[];
+  /**
+   * Look for calls that are written as text too: whether this one is accepted, after `before` others. Needs `names`.
+   * Default: only calls in the format.
+   */
+  acceptCall?(call: WrittenCall, before: number): boolean;
   /** `open`: the prompt has opened the reasoning already. `optional`: the answer may. Default: none. */
   reasoning?: 'open' | 'optional';
 }
 
-type Mode = 'start' | 'reasoning' | 'text' | 'call' | 'arguments' | 'closing';
+type Mode = 'start' | 'reasoning' | 'text' | 'call' | 'arguments' | 'closing' | 'written' | 'after';
 
 const CALL_HEAD = /^\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*\{$/;
 /** A call whose head is longer than this is text. */
 const MAX_HEAD = 1024;
+const THINK_END = '</think>';
 
-export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): AnswerParser {
+export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: ParserOptions): AnswerParser {
   const isLlama = toolCalls === 'llama3';
+  const marker = toolCalls === 'hermes' ? '<tool_call>' : undefined;
+  const written = names && createWrittenCalls(names);
   let mode: Mode = reasoning || isLlama ? (reasoning === 'open' ? 'reasoning' : 'start') : 'text';
-  /** What may be part of a marker, or is not complete. */
+  /** What may be part of a marker or a call, or is not complete. */
   let held = '';
   /** Leading white space of a part is dropped. */
   let isFirst = mode !== 'text';
-  /** Of the arguments' JSON. */
-  let [depth, inString, escaped] = [0, false, false];
+  /** Of the text that was written. */
+  let place: Place = { line: '', isCode: false };
+  /** Of a call's JSON; where it begins in `held`; and what is dropped after it. */
+  let scanner = createJsonScanner();
+  let json = 0;
+  let closers: string[] = [];
   let index = -1;
   let part: AnswerPart = { text: '', reasoning: '', calls: [] };
 
   const write = (to: 'text' | 'reasoning', piece: string) => {
-    const written = isFirst ? piece.trimStart() : piece;
-    if (written !== '') isFirst = false;
-    part[to] += written;
+    const content = isFirst ? piece.trimStart() : piece;
+    if (content === '') return;
+    isFirst = false;
+    part[to] += content;
+    if (to === 'reasoning') return;
+    place = advance(place, content);
+    closers = [];
   };
 
   const enter = (next: Mode) => {
@@ -85,25 +105,10 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
     if (next === 'text' || next === 'reasoning') isFirst = true;
   };
 
-  const writeArguments = (piece: string) => {
-    const last = part.calls.at(-1);
-    if (last?.index === index) last.arguments = (last.arguments ?? '') + piece;
-    else part.calls.push({ index, arguments: piece });
-  };
-
-  /** Holds back white space and the beginning of a marker; writes everything else. Returns whether the marker is complete. */
-  const search = (letter: string, marker: string | undefined, to: 'text' | 'reasoning'): boolean => {
-    held += letter;
-    if (marker === undefined) {
-      write(to, held);
-      held = '';
-      return false;
-    }
-    let keep = 0;
-    while (!marker.startsWith(held.slice(keep).trimStart())) keep++;
-    write(to, held.slice(0, keep));
-    held = held.slice(keep);
-    return held.trimStart() === marker;
+  /** Reads what was held back again, in another mode. */
+  const replayAs = (next: Mode, text = held) => {
+    enter(next);
+    for (const letter of text) read(letter);
   };
 
   const start = (letter: string) => {
@@ -117,11 +122,80 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
     } else if (!openings.some(opening => opening.startsWith(content))) replayAs('text');
   };
 
-  /** Reads what was held back again, in another mode. */
-  const replayAs = (next: Mode) => {
-    const text = held;
-    enter(next);
-    for (const letter of text) read(letter);
+  const readReasoning = (letter: string) => {
+    held += letter;
+    const opening = hold('reasoning', text => (THINK_END.startsWith(text.trimStart()) ? MAYBE : NO));
+    if (opening === MAYBE && held.trimStart() === THINK_END) enter('text');
+  };
+
+  const readText = (letter: string) => {
+    held += letter;
+    const opening = hold('text', openingAt);
+    if (opening.state === 'marker') enter('call');
+    if (opening.state !== 'call') return;
+    mode = 'written';
+    [json, closers, scanner] = [opening.json, [...opening.closers, ...closers], createJsonScanner()];
+    for (const one of held.slice(json)) scanner.read(one);
+  };
+
+  /** Writes what is held back up to the first place where something may begin, and returns what that is. */
+  const hold = <T extends { state: string }>(
+    to: 'text' | 'reasoning',
+    openingOf: (text: string, at: number) => T,
+  ): T => {
+    let at = 0;
+    let opening = openingOf(held, at);
+    while (opening.state === 'no') opening = openingOf(held.slice(++at), at);
+    write(to, held.slice(0, at));
+    held = held.slice(at);
+    return opening;
+  };
+
+  const openingAt = (text: string, at: number): Opening | { state: 'marker' } => {
+    if (text === '') return MAYBE;
+    const content = text.trimStart();
+    if (content === marker) return { state: 'marker' };
+    if (marker?.startsWith(content)) return MAYBE;
+    if (!written || !acceptCall) return NO;
+    const before = held.slice(0, at + text.length - content.length);
+    const { line, isCode } = advance(place, before);
+    return line === '' && !isCode ? written.opening(text) : NO;
+  };
+
+  const readWritten = (letter: string) => {
+    const found = scanner.read(letter);
+    if (found !== 'wrong') held += letter;
+    if (found !== 'more') endWritten();
+    if (found === 'wrong') read(letter);
+  };
+
+  const endWritten = () => {
+    const calls = written?.parse(held.slice(json).trim()) ?? [];
+    const isAccepted = calls.length > 0 && calls.every((call, i) => acceptCall?.(call, index + 1 + i));
+    if (!isAccepted) return notCall();
+    for (const { name, arguments: args } of calls)
+      part.calls.push({ index: ++index, name, arguments: JSON.stringify(args) });
+    enter('after');
+  };
+
+  /** Drops what separates and ends calls that are written as text. */
+  const readAfter = (letter: string) => {
+    held += letter;
+    const rest = held.replace(/^[\s,;]+/, '');
+    const closer = closers.find(one => one.startsWith(rest));
+    if (rest !== '' && rest === closer) {
+      closers = closers.filter(one => one !== closer);
+      held = '';
+    } else if (rest !== '' && !closer) {
+      place = { ...place, line: '' };
+      replayAs('text', rest);
+    }
+  };
+
+  const writeArguments = (piece: string) => {
+    const last = part.calls.at(-1);
+    if (last?.index === index) last.arguments = (last.arguments ?? '') + piece;
+    else part.calls.push({ index, arguments: piece });
   };
 
   const readCall = (letter: string) => {
@@ -130,14 +204,17 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
     if (name !== undefined) {
       part.calls.push({ index: ++index, name: JSON.parse(name) });
       enter('arguments');
-      [depth, inString, escaped] = [1, false, false];
-      writeArguments('{');
-    } else if (held.length > MAX_HEAD || (!isLlama && held.endsWith('</tool_call>'))) notCall();
+      scanner = createJsonScanner();
+      readArguments('{');
+      return;
+    }
+    const isOver = held.length > MAX_HEAD || (!isLlama && held.endsWith('</tool_call>'));
+    if (isOver || written?.opening(held).state === 'no') notCall();
   };
 
   /** What looked like a call is text. */
   const notCall = () => {
-    const text = (isLlama ? '' : '<tool_call>') + held;
+    const text = (mode === 'call' && !isLlama ? '<tool_call>' : '') + held;
     mode = 'text';
     held = '';
     write('text', text);
@@ -145,13 +222,7 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
 
   const readArguments = (letter: string) => {
     writeArguments(letter);
-    if (escaped) escaped = false;
-    else if (inString) {
-      if (letter === '\\') escaped = true;
-      else if (letter === '"') inString = false;
-    } else if (letter === '"') inString = true;
-    else if (letter === '{' || letter === '[') depth++;
-    else if ((letter === '}' || letter === ']') && --depth === 0) enter('closing');
+    if (scanner.read(letter) === 'end') enter('closing');
   };
 
   /** Drops the rest of a call: a brace, and the marker or separator after it. */
@@ -165,16 +236,11 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
     else if (!(isLlama ? /^\}?;*$/.test(rest) : '}</tool_call>'.startsWith(rest))) replayAs('text');
   };
 
-  const read = (letter: string): void => {
-    if (mode === 'start') start(letter);
-    else if (mode === 'reasoning') {
-      if (search(letter, '</think>', 'reasoning')) enter('text');
-    } else if (mode === 'text') {
-      if (search(letter, toolCalls === 'hermes' ? '<tool_call>' : undefined, 'text')) enter('call');
-    } else if (mode === 'call') readCall(letter);
-    else if (mode === 'arguments') readArguments(letter);
-    else close(letter);
+  const readers: Record<Mode, (letter: string) => void> = {
+    ...{ start, reasoning: readReasoning, text: readText, call: readCall, arguments: readArguments, closing: close },
+    ...{ written: readWritten, after: readAfter },
   };
+  const read = (letter: string): void => readers[mode](letter);
 
   const take = (): AnswerPart => {
     const taken = part;
@@ -188,6 +254,7 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
       return take();
     },
     end() {
+      if (mode === 'written') endWritten();
       if (mode === 'call') notCall();
       else if (mode === 'text' || mode === 'start') write('text', held);
       else if (mode === 'reasoning') write('reasoning', held);
@@ -195,4 +262,24 @@ export function createAnswerParser({ toolCalls, reasoning }: ParserOptions): Ans
       return take();
     },
   };
+}
+
+const NO = { state: 'no' } as const;
+const MAYBE = { state: 'maybe' } as const;
+
+/** A place in a text: the first three letters of its line, and whether it is in a code block. */
+interface Place {
+  readonly line: string;
+  readonly isCode: boolean;
+}
+
+function advance({ line, isCode }: Place, text: string): Place {
+  for (const letter of text) {
+    if (letter === '\n') line = '';
+    else if (line.length < 3 && (line !== '' || /\S/.test(letter))) {
+      line += letter;
+      if (line === '```') isCode = !isCode;
+    }
+  }
+  return { line, isCode };
 }

@@ -1,12 +1,13 @@
 /** Anthropic's messages and tools as those that chat templates know. */
 import type { Tool, ToolChoice } from '../engine/answer.ts';
 import type { ChatMessage, RenderOptions, ToolCall } from '../model/template.ts';
-import type { AnthropicMessage, CountTokensRequest } from './anthropic-schemas.ts';
+import { type AnthropicMessage, type CountTokensRequest, isCustom } from './anthropic-schemas.ts';
+import { type IgnoredTool, toolOptions } from './tool-notices.ts';
 
 export interface ChatPrompt {
   messages: ChatMessage[];
   render: RenderOptions;
-  tools?: Tool[];
+  tools?: readonly Tool[];
   toolChoice?: ToolChoice;
   parallelToolCalls?: boolean;
 }
@@ -20,15 +21,27 @@ export function toPrompt({ system, messages, tools, tool_choice: choice, thinkin
     // Without the field, Anthropic's models do not think.
     render: { variables: { enable_thinking: thinking != null && thinking.type !== 'disabled' } },
     ...(tools?.length && {
-      tools: tools.map(({ name, description, input_schema }) => ({
-        type: 'function',
-        function: { name, ...(description != null && { description }), parameters: input_schema },
-      })),
-      toolChoice: toToolChoice(choice),
+      ...toolOptions(tools.filter(isCustom).map(toTool), toToolChoice(choice), tools.map(toIgnored)),
       parallelToolCalls: toParallelToolCalls(choice),
     }),
   };
 }
+
+type AnthropicTool = NonNullable<CountTokensRequest['tools']>[number];
+
+const toTool = ({ name, description, input_schema, strict }: AnthropicTool): Tool => ({
+  type: 'function',
+  function: {
+    name: name ?? '',
+    ...(description != null && { description }),
+    ...(input_schema && { parameters: input_schema }),
+    ...(strict != null && { strict }),
+  },
+});
+
+/** A tool of Anthropic's servers; undefined if it can be called. */
+export const toIgnored = (tool: AnthropicTool): IgnoredTool | undefined =>
+  isCustom(tool) ? undefined : { type: tool.type ?? '', name: tool.name };
 
 function toToolChoice(choice: CountTokensRequest['tool_choice']): ToolChoice | undefined {
   if (choice == null) return undefined;

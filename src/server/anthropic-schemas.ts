@@ -1,7 +1,7 @@
 /** Requests of Anthropic's API. */
 import { z } from 'zod';
 import type { Limits } from './limits.ts';
-import { flag, integer, jsonObject, number, toolName } from './sampling-schemas.ts';
+import { flag, integer, jsonObject, number, tokenLimit, toolName } from './sampling-schemas.ts';
 
 const text = z.object({ type: z.literal('text'), text: z.string() });
 
@@ -32,13 +32,19 @@ const message = z.object({
   content: z.union([z.string(), z.array(block)], { error: `must be a string or an array of blocks; each ${BLOCKS}` }),
 });
 
-const tool = z.object({
-  // Tools without this type run on Anthropic's servers.
-  type: z.literal('custom', { error: 'must be "custom": tools of the server are not supported' }).nullish(),
-  name: toolName,
-  description: z.string().nullish(),
-  input_schema: jsonObject,
-});
+/** Tools of other types than `custom` are Anthropic's own, which are ignored. */
+const tool = z
+  .object({
+    type: z.string().nullish(),
+    name: toolName.nullish(),
+    description: z.string().nullish(),
+    input_schema: jsonObject.nullish(),
+    strict: flag,
+  })
+  .refine(tool => !isCustom(tool) || tool.name, { path: ['name'], error: 'missing; expected string' })
+  .refine(tool => !isCustom(tool) || tool.input_schema, { path: ['input_schema'], error: 'missing; expected object' });
+
+export const isCustom = ({ type }: { type?: string | null }): boolean => type == null || type === 'custom';
 
 const toolChoice = z.discriminatedUnion(
   'type',
@@ -65,12 +71,12 @@ export const countTokensSchema = (limits: Limits) => z.object(prompt(limits));
 export const messagesSchema = (limits: Limits) =>
   z.object({
     ...prompt(limits),
-    max_tokens: z.int().min(1),
+    max_tokens: tokenLimit,
     stream: flag,
     temperature: number(0, 1),
     top_p: number(0, 1),
     top_k: integer(0),
-    stop_sequences: z.array(z.string().min(1).max(limits.stopLength)).max(limits.stops).nullish(),
+    stop_sequences: z.array(z.string().max(limits.stopLength)).max(limits.stops).nullish(),
   });
 
 export type MessagesRequest = z.infer<ReturnType<typeof messagesSchema>>;

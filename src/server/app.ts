@@ -8,11 +8,13 @@ import { type Authorize, createHandler, errorResponse } from './exchange.ts';
 import { createJobs, type Jobs } from './jobs.ts';
 import { defaultLimits, type Limits } from './limits.ts';
 import { createMetrics } from './metrics.ts';
+import { createNotices, NOTICE_HEADER } from './notices.ts';
 import { createOpenApi } from './openapi.ts';
 import { createResponseStore } from './response-store.ts';
 import type { Route } from './route.ts';
 import { routes } from './routes.ts';
 import { createKeyring, keyOf, OPERATOR, type TenantConfig } from './tenants.ts';
+import { createToolCheck } from './tool-notices.ts';
 import type { WebFiles } from './web-files.ts';
 import { createPageRules, type PageRules } from './web-pages.ts';
 import { openaiWire } from './wire.ts';
@@ -69,7 +71,10 @@ export function createApp(options: AppOptions): App {
   const keyring = createKeyring(options.tenants ?? []);
   const pages = createPageRules({ hosts: options.hosts ?? [], cors: options.cors ?? [] });
   const openApi = createOpenApi(routes, limits, keyring.isRequired);
-  const exchange = { backend, jobs, limits, metrics, names, responses, slotPath, heartbeatMs, strictModel, logger };
+  const checkTools = createToolCheck();
+  const notify = createNotices(logger);
+  const shared = { backend, jobs, limits, metrics, names, responses, checkTools, slotPath };
+  const exchange = { ...shared, notify, heartbeatMs, strictModel, logger };
   const handle = (route: Route, authorize: Authorize) =>
     createHandler({ ...exchange, logRequests, logPrompts }, route, authorize);
 
@@ -85,7 +90,7 @@ export function createApp(options: AppOptions): App {
     cors({
       origin: pages.origins,
       allowMethods: ['GET', 'POST', 'DELETE'],
-      exposeHeaders: ['x-request-id', 'x-cache-difference', 'retry-after'],
+      exposeHeaders: ['x-request-id', 'x-cache-difference', 'retry-after', NOTICE_HEADER],
       maxAge: 600,
     }),
   );

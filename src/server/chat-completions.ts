@@ -1,5 +1,5 @@
 /** POST /v1/chat/completions. */
-import type { AnswerDelta, Tool, ToolCallDelta } from '../engine/answer.ts';
+import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation-options.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -15,6 +15,7 @@ import { createProgressChannel, type PromptProgress } from './prompt-progress.ts
 import type { Exchange, Route } from './route.ts';
 import { requestedSlot, samplingOptions, seedOf } from './sampling.ts';
 import { chatLogprobs } from './token-texts.ts';
+import { type IgnoredTool, noteTools, toolOptions, withRequestIndex } from './tool-notices.ts';
 import { openaiUsage } from './usage.ts';
 
 export const chatCompletions: Route<ChatRequest> = {
@@ -23,6 +24,7 @@ export const chatCompletions: Route<ChatRequest> = {
   summary: 'Answers messages. Streams with `stream: true`.',
   schema: chatSchema,
   streams: true,
+  fieldOf,
   async handle(exchange, request) {
     const { id, jobs } = exchange;
     const model = exchange.resolveModel(request.model);
@@ -48,6 +50,7 @@ export async function runChat(
   const choices = request.n ?? 1;
   const messages = request.messages.map(toMessage);
   const options = chatOptions(request, limits);
+  noteTools(exchange, options, request.tools?.map(toIgnored), path => fieldOf(path, request));
   const slot = requestedSlot(request, choices);
   const cacheSalt = request.cache_salt ?? undefined;
   const { render, tools, toolChoice } = options;
@@ -86,36 +89,44 @@ export function toMessage({ content, ...fields }: OpenaiMessage): ChatMessage {
 }
 
 function chatOptions(request: ChatRequest, limits: Limits): ChatOptions {
-  const { tools, tool_choice: choice, chat_template_kwargs: variables } = request;
+  const { chat_template_kwargs: variables } = request;
   if (request.top_logprobs != null && !request.logprobs)
     throw invalidRequest('top_logprobs needs logprobs: true.', 'top_logprobs');
   return {
     ...samplingOptions(request, request.max_completion_tokens ?? request.max_tokens, limits),
     ...(request.logprobs && { logprobs: request.top_logprobs ?? 0 }),
     ...(variables && { render: { variables } }),
-    ...(tools?.length && { tools: tools.map(toTool) }),
-    ...(choice && { toolChoice: typeof choice === 'string' ? choice : { name: choice.function.name } }),
+    ...toolOptions(toTools(request.tools), toToolChoice(request.tool_choice), request.tools?.map(toIgnored)),
     parallelToolCalls: request.parallel_tool_calls ?? undefined,
     schema: schemaOf(request.response_format),
   };
 }
 
-export function toTool({ function: { name, description, parameters, strict } }: OpenaiTool): Tool {
-  return {
-    type: 'function',
-    function: {
-      name,
-      ...(description != null && { description }),
-      ...(parameters != null && { parameters }),
-      ...(strict != null && { strict }),
-    },
-  };
-}
+export const toTools = (tools: readonly OpenaiTool[] | null | undefined): Tool[] =>
+  (tools ?? []).flatMap(({ type, function: called }): Tool[] => {
+    if (type !== 'function' || !called) return [];
+    const { name, description, parameters, strict } = called;
+    const given = Object.entries({ description, parameters, strict }).filter(([, value]) => value != null);
+    return [{ type: 'function', function: { name, ...Object.fromEntries(given) } }];
+  });
+
+/** A tool of another type; undefined if it is a function. */
+const toIgnored = ({ type }: OpenaiTool): IgnoredTool | undefined => (type === 'function' ? undefined : { type });
+
+const toToolChoice = (choice: ChatRequest['tool_choice']): ToolChoice | undefined =>
+  choice == null || typeof choice === 'string' ? (choice ?? undefined) : { name: choice.function.name };
 
 /** The JSON Schema that the answer must satisfy; `true`: any JSON object. */
 function schemaOf(format: ChatRequest['response_format']): ChatOptions['schema'] {
   if (format?.type === 'json_schema') return format.json_schema.schema;
-  return format?.type === 'json_object' ? true : undefined;
+  return format?.type === 'json_object' ? (format.schema ?? true) : undefined;
+}
+
+function fieldOf(path: string, { tools, response_format: format }: ChatRequest): string {
+  if (path === 'schema')
+    return format?.type === 'json_schema' ? 'response_format.json_schema.schema' : 'response_format.schema';
+  if (path === 'toolChoice') return 'tool_choice';
+  return withRequestIndex(path, tools?.map(toIgnored));
 }
 
 async function collectChoices(head: Head, events: ChatEvents, request: ChatRequest, service: ModelService) {

@@ -102,6 +102,8 @@ export interface ErrorAudience {
   /** Max tokens per sequence. */
   context?: number;
   isAnthropic?: boolean;
+  /** The field of the request that an option of the engine comes from. */
+  fieldOf?: (path: string) => string;
 }
 
 /** The client has left: nobody reads this one. 499 is nginx's status for it in logs. */
@@ -111,7 +113,8 @@ export const clientLeft = (): ApiError => new ApiError(499, 'The client closed t
 const CAPACITY_SECONDS = 5;
 
 /** Any error as one that a client may see, in the words of its API. What is not meant for clients is a 500 without details. */
-export function toApiError(error: unknown, { context, isAnthropic }: ErrorAudience = {}): ApiError {
+export function toApiError(error: unknown, audience: ErrorAudience = {}): ApiError {
+  const { context, isAnthropic, fieldOf = path => path } = audience;
   if (error instanceof ApiError) return error;
   if (error instanceof ContextError) {
     // Clients look for the beginning of OpenAI's message.
@@ -132,8 +135,14 @@ export function toApiError(error: unknown, { context, isAnthropic }: ErrorAudien
   if (error instanceof DeviceError)
     return new ApiError(503, error.message, { code: 'engine_failed', retryAfter: 5, cause: error });
   if (error instanceof InputError || error instanceof UnsupportedError || error instanceof FormatError) {
-    const { message, param } = withFieldNames(error.message, isAnthropic);
-    return new ApiError(400, message, { param, cause: error });
+    const { path, message } = error;
+    if (path === undefined || !message.startsWith(path)) {
+      const shown = withFieldNames(message, isAnthropic);
+      return new ApiError(400, shown.message, { param: shown.param, cause: error });
+    }
+    const param = fieldOf(path);
+    const rest = withFieldNames(message.slice(path.length), isAnthropic).message;
+    return new ApiError(400, param + rest, { param, cause: error });
   }
   if (error instanceof KvasirError) return new ApiError(500, error.message, { code: 'internal_error', cause: error });
   return new ApiError(500, 'Internal error. The log of the server has the details.', {

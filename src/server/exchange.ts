@@ -5,6 +5,7 @@ import type { Logger } from 'pino';
 import { readBody } from './body.ts';
 import { type ApiError, modelNotFound, toApiError } from './errors.ts';
 import type { AnswerCounts } from './metrics.ts';
+import type { Notify } from './notices.ts';
 import type { Exchange, Route } from './route.ts';
 import { sseResponse } from './sse.ts';
 import type { Tenant } from './tenants.ts';
@@ -12,7 +13,11 @@ import { anthropicWire, openaiWire, type Wire } from './wire.ts';
 
 /** What all requests of a server have in common. */
 export interface ExchangeOptions
-  extends Pick<Exchange, 'backend' | 'jobs' | 'limits' | 'metrics' | 'names' | 'responses' | 'slotPath'> {
+  extends Pick<
+    Exchange,
+    'backend' | 'jobs' | 'limits' | 'metrics' | 'names' | 'responses' | 'checkTools' | 'slotPath'
+  > {
+  notify: Notify;
   heartbeatMs: number;
   /** Whether other names of the model than `names` are refused. */
   strictModel: boolean;
@@ -28,7 +33,7 @@ export type Handle = (context: Context) => Promise<Response>;
 
 /** Answers the requests of a route. */
 export function createHandler(options: ExchangeOptions, route: Route, authorize: Authorize): Handle {
-  const { backend, jobs, limits, metrics, names, responses, logger } = options;
+  const { backend, jobs, limits, metrics, names, responses, checkTools, logger } = options;
   const { wire = openaiWire } = route;
   const isAnthropic = wire === anthropicWire;
   // Once: zod compiles a schema when it is first used.
@@ -41,12 +46,17 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
     const leave = followSignal(request.signal);
     const answers: AnswerCounts[] = [];
     let tenant: string | undefined;
+    let body: unknown;
     let isStreaming = false;
 
     const headers = new Headers({ 'x-request-id': id });
     if (isAnthropic) headers.set('request-id', id);
     const toError = (error: unknown): ApiError => {
-      const shown = toApiError(error, { context: backend.info?.context, isAnthropic });
+      const shown = toApiError(error, {
+        context: backend.info?.context,
+        isAnthropic,
+        fieldOf: path => route.fieldOf?.(path, body) ?? path,
+      });
       if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
       return shown;
     };
@@ -60,11 +70,11 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
     const answer = async (): Promise<Response> => {
       const owner = authorize(route, request);
       tenant = owner.name;
-      const body = schema ? await readBody(request, schema, limits) : undefined;
+      body = schema ? await readBody(request, schema, limits) : undefined;
       if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
       return route.handle(
         {
-          ...{ id, request, backend, jobs, limits, metrics, names, responses, headers, toError },
+          ...{ id, request, backend, jobs, limits, metrics, names, responses, checkTools, headers, toError },
           tenant: owner,
           signal: leave.signal,
           slotPath: options.slotPath,
@@ -75,6 +85,7 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
             if (options.strictModel) throw modelNotFound(name, names);
             return names[0];
           },
+          notify: notice => options.notify(id, headers, notice),
           json: (value, status = 200) =>
             new Response(JSON.stringify(value), { status, headers: { 'content-type': 'application/json' } }),
           async stream(events) {

@@ -2,7 +2,7 @@
 import type { AnswerDelta } from '../engine/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
 import { type Answer, createAnswer, parseArguments } from './answer.ts';
-import { toPrompt } from './anthropic-prompt.ts';
+import { toIgnored, toPrompt } from './anthropic-prompt.ts';
 import {
   type CountTokensRequest,
   countTokensSchema,
@@ -12,7 +12,9 @@ import {
 import { explainCache } from './cache-difference.ts';
 import type { AnswerEvent } from './jobs.ts';
 import type { Route } from './route.ts';
+import { maxTokensOf, stopsOf } from './sampling.ts';
 import { formatEvent } from './sse.ts';
+import { noteTools, withRequestIndex } from './tool-notices.ts';
 import { anthropicWire } from './wire.ts';
 
 export const messages: Route<MessagesRequest> = {
@@ -22,10 +24,12 @@ export const messages: Route<MessagesRequest> = {
   schema: messagesSchema,
   streams: true,
   wire: anthropicWire,
+  fieldOf,
   async handle(exchange, request) {
     const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
+    noteTools(exchange, prompt, request.tools?.map(toIgnored), path => fieldOf(path, request));
     await explainCache(exchange, messages, { ...prompt.render, tools: prompt.tools, toolChoice: prompt.toolChoice });
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1, onAnswer },
@@ -36,8 +40,8 @@ export const messages: Route<MessagesRequest> = {
           temperature: request.temperature ?? 1,
           topP: request.top_p ?? undefined,
           topK: request.top_k ?? undefined,
-          stop: request.stop_sequences ?? undefined,
-          maxTokens: Math.min(request.max_tokens, limits.output),
+          stop: stopsOf(request.stop_sequences),
+          maxTokens: maxTokensOf(request.max_tokens, limits),
           tenant: tenant.name,
           signal: stop,
         }),
@@ -56,6 +60,7 @@ export const countTokens: Route<CountTokensRequest> = {
   summary: 'Tokens of a prompt in the format of /v1/messages.',
   schema: countTokensSchema,
   wire: anthropicWire,
+  fieldOf,
   async handle({ jobs, json, resolveModel }, request) {
     resolveModel(request.model);
     const { messages, render, tools, toolChoice } = toPrompt(request);
@@ -63,6 +68,14 @@ export const countTokens: Route<CountTokensRequest> = {
     return json({ input_tokens: tokens.length });
   },
 };
+
+/** `tools[0].function.parameters` as `tools[0].input_schema`. */
+function fieldOf(path: string, { tools }: CountTokensRequest): string {
+  if (path === 'toolChoice') return 'tool_choice';
+  return withRequestIndex(path, tools?.map(toIgnored))
+    .replace(/^(tools\[\d+\])\.function\.parameters/, '$1.input_schema')
+    .replace(/^(tools\[\d+\])\.function\./, '$1.');
+}
 
 type Events = AsyncGenerator<AnswerEvent<AnswerDelta>, void, void>;
 

@@ -1,7 +1,7 @@
 /** Requests of OpenAI's API. */
 import { z } from 'zod';
 import type { Limits } from './limits.ts';
-import { flag, integer, jsonObject, number, stopStrings, toolName } from './sampling-schemas.ts';
+import { flag, integer, jsonObject, number, stopStrings, tokenLimit, toolName } from './sampling-schemas.ts';
 
 /** Fields of /v1/chat/completions and /v1/completions; those after `seed` are vLLM's and llama.cpp's. */
 const sampling = (limits: Limits) => ({
@@ -9,7 +9,7 @@ const sampling = (limits: Limits) => ({
   stream: flag,
   stream_options: z.object({ include_usage: flag }).nullish(),
   n: integer(1, limits.choices),
-  max_tokens: integer(1),
+  max_tokens: tokenLimit.nullish(),
   temperature: number(0, 100),
   top_p: number(0, 1),
   presence_penalty: number(-2, 2),
@@ -46,15 +46,23 @@ const message = z.object({
 
 export const messageList = ({ messages }: Limits) => z.array(message).min(1).max(messages);
 
-const tool = z.object({
-  type: z.literal('function'),
-  function: z.object({
-    name: toolName,
-    description: z.string().nullish(),
-    parameters: jsonObject.nullish(),
-    strict: flag,
-  }),
-});
+/** Tools of other types are ignored. */
+const tool = z
+  .object({
+    type: z.string(),
+    function: z
+      .object({
+        name: toolName,
+        description: z.string().nullish(),
+        parameters: jsonObject.nullish(),
+        strict: flag,
+      })
+      .nullish(),
+  })
+  .refine(({ type, function: called }) => type !== 'function' || called, {
+    path: ['function'],
+    error: 'missing; expected { name, parameters }',
+  });
 
 export const toolList = ({ tools }: Limits) => z.array(tool).max(tools);
 
@@ -70,7 +78,8 @@ const responseFormat = z.discriminatedUnion(
   'type',
   [
     z.object({ type: z.literal('text') }),
-    z.object({ type: z.literal('json_object') }),
+    // With llama.cpp's schema.
+    z.object({ type: z.literal('json_object'), schema: jsonObject.nullish() }),
     z.object({
       type: z.literal('json_schema'),
       json_schema: z.object({ name: z.string().nullish(), schema: jsonObject, strict: flag }),
@@ -83,7 +92,7 @@ export const chatSchema = (limits: Limits) =>
   z.object({
     ...sampling(limits),
     messages: messageList(limits),
-    max_completion_tokens: integer(1),
+    max_completion_tokens: tokenLimit.nullish(),
     return_progress: flag,
     logprobs: flag,
     top_logprobs: integer(0, 20),

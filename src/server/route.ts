@@ -1,5 +1,6 @@
 /** What a route is: one entry of the table from which the app and its OpenAPI document are made. */
 import type { z } from 'zod';
+import type { Tool } from '../engine/answer.ts';
 import type { Backend } from './backend.ts';
 import type { ApiError } from './errors.ts';
 import type { Jobs } from './jobs.ts';
@@ -34,6 +35,10 @@ export interface Exchange {
   resolveModel(name: string | null | undefined): string;
   /** An error as the client is told of it. The log gets those that are the server's. */
   toError(error: unknown): ApiError;
+  /** Keywords in the parameters of tools that calls need not satisfy, by their paths. Of strict tools, an InputError. */
+  checkTools(tools: readonly Tool[]): readonly string[];
+  /** Tells the client, in a header of the response, and the log what of a request is not followed. */
+  notify(notice: string): void;
   json(body: object, status?: number): Response;
   /** Streams events that are formatted already. */
   stream(events: AsyncGenerator<string, void, void>): Promise<Response>;
@@ -55,5 +60,7 @@ export interface Route<T = unknown> {
   streams?: boolean;
   /** Default: OpenAI's. */
   wire?: Wire;
+  /** The field of the body that an option of the engine comes from, for messages: `tools[0].input_schema`. */
+  fieldOf?(path: string, body: T): string;
   handle(exchange: Exchange, body: T): Promise<Response> | Response;
 }

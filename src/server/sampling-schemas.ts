@@ -1,5 +1,6 @@
 /** Fields that several routes share. Clients send null for fields that they do not use. */
 import { z } from 'zod';
+import { TOOL_NAME, TOOL_NAME_RULE } from '../engine/tools.ts';
 import type { Limits } from './limits.ts';
 
 export const number = (min: number, max: number) => z.number().min(min).max(max).nullish();
@@ -8,13 +9,15 @@ export const flag = z.boolean().nullish();
 
 export const jsonObject = z.record(z.string(), z.unknown());
 
-/** One stop string, or a list of them. */
+/** Tokens of an answer; 0 and -1 are other servers' words for "no limit". */
+export const tokenLimit = z.int().min(-1).max(Number.MAX_SAFE_INTEGER);
+
+/** One stop string, or a list of them. Empty ones stop nothing. */
 export const stopStrings = ({ stops, stopLength }: Limits) => {
-  const stop = z.string().min(1).max(stopLength);
+  const stop = z.string().max(stopLength);
   return z.union([stop, z.array(stop).max(stops)], {
-    error: `must be a string or an array of at most ${stops} strings, of 1 to ${stopLength} characters each`,
+    error: `must be a string or an array of at most ${stops} strings, of up to ${stopLength} characters each`,
   });
 };
 
-/** A tool's name, as OpenAI and Anthropic allow it. */
-export const toolName = z.string().regex(/^[\w-]{1,64}$/, 'must be 1 to 64 letters, digits, underscores or dashes');
+export const toolName = z.string().regex(TOOL_NAME, `must be ${TOOL_NAME_RULE}`);

@@ -22,10 +22,20 @@ export function samplingOptions(fields: Fields, maxTokens: number | null | undef
     presencePenalty: given(fields.presence_penalty),
     frequencyPenalty: given(fields.frequency_penalty),
     logitBias: given(fields.logit_bias),
-    stop: given(fields.stop),
+    stop: stopsOf(fields.stop),
     ignoreEos: given(fields.ignore_eos),
-    maxTokens: Math.min(maxTokens ?? limits.output, limits.output),
+    maxTokens: maxTokensOf(maxTokens, limits),
   };
+}
+
+/** As many as the server allows, if the request has no limit of its own. */
+export const maxTokensOf = (limit: number | null | undefined, { output }: Limits): number =>
+  limit == null || limit <= 0 ? output : Math.min(limit, output);
+
+/** Empty ones stop nothing. */
+export function stopsOf(stop: string | readonly string[] | null | undefined): string[] | undefined {
+  const stops = [stop ?? []].flat().filter(text => text !== '');
+  return stops.length > 0 ? stops : undefined;
 }
 
 /** Each answer of a request has a seed of its own. */

@@ -1,6 +1,6 @@
 /** POST /tokenize and /detokenize, as llama.cpp's server has them. */
 import { z } from 'zod';
-import { toMessage, toTool } from './chat-completions.ts';
+import { toMessage, toTools } from './chat-completions.ts';
 import { invalidRequest } from './errors.ts';
 import type { Limits } from './limits.ts';
 import { messageList, toolList } from './openai-schemas.ts';
@@ -30,7 +30,7 @@ export const tokenize: Route<z.infer<ReturnType<typeof tokenizeSchema>>> = {
     const tokens = messages
       ? await service.tokenizeChat(messages.map(toMessage), {
           variables: body.chat_template_kwargs ?? {},
-          tools: tools?.map(toTool),
+          tools: toTools(tools),
         })
       : await service.tokenize(text ?? '', { bos: add_special ?? false, parseSpecialTokens: parse_special ?? false });
     return json({ tokens, count: tokens.length, max_model_len: service.info.context });

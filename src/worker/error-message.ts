@@ -6,6 +6,8 @@ export interface ErrorMessage {
   name: string;
   message: string;
   code?: string;
+  /** Of a KvasirError. */
+  path?: string;
   /** Only of bugs. */
   stack?: string;
 }
@@ -23,17 +25,18 @@ const classes = new Map<string, ErrorClass>(
 
 export function encodeError(error: unknown): ErrorMessage {
   if (!(error instanceof Error)) return { name: 'Error', message: String(error) };
-  const { name, message, stack, code } = error as Error & { code?: unknown };
+  const { name, message, stack, code, path } = error as Error & { code?: unknown; path?: unknown };
   return {
     name: classes.has(name) ? name : 'Error',
     message,
     ...(typeof code === 'string' && { code }),
+    ...(error instanceof errors.KvasirError && typeof path === 'string' && { path }),
     ...(!(error instanceof errors.KvasirError) && { stack }),
   };
 }
 
-export function decodeError({ name, message, code, stack }: ErrorMessage): Error {
-  const error = new (classes.get(name) ?? Error)(message);
+export function decodeError({ name, message, code, path, stack }: ErrorMessage): Error {
+  const error = new (classes.get(name) ?? Error)(message, { path });
   if (code !== undefined) Object.assign(error, { code });
   if (stack !== undefined) error.stack = stack;
   return error;

@@ -103,6 +103,9 @@ itAll(
 
 const json = (schema: object) => ({ response_format: { type: 'json_schema', json_schema: { schema } } });
 const tool = (parameters: object) => ({ tools: [{ type: 'function', function: { name: 'f', parameters } }] });
+const strict = (parameters: object) => ({
+  tools: [{ type: 'function', function: { name: 'f', parameters, strict: true } }],
+});
 const loop = { $ref: '#/$defs/a', $defs: { a: { $ref: '#/$defs/a' } } };
 const tree = { $ref: '#/$defs/n', $defs: { n: { type: 'object', properties: { n: { $ref: '#/$defs/n' } } } } };
 const endless = { ...tree, $defs: { n: { ...tree.$defs.n, required: ['n'] } } };
@@ -118,11 +121,10 @@ it('absurd requests are answered or refused, and the server goes on', async () =
     { n: 1e9 },
     { n: -1 },
     { n: 0.5 },
-    { max_tokens: 0 },
+    { max_tokens: -2 },
     { max_tokens: 1e300 },
     { stop: Array(17).fill('x') },
     { stop: 'x'.repeat(1001) },
-    { stop: [''] },
     { logit_bias: { 999999999: 1 } },
     { logit_bias: { x: 1 } },
     { temperature: 1e9 },
@@ -132,7 +134,8 @@ it('absurd requests are answered or refused, and the server goes on', async () =
     { tools: Array(129).fill(tool({}).tools[0]) },
     json(loop),
     json(endless),
-    tool(loop),
+    strict(loop),
+    strict(endless),
     json({ enum: Array.from({ length: 20_001 }, (_, i) => i) }),
     json({ const: 'x'.repeat(300_000) }),
     json({ allOf: Array(3000).fill(tree), ...tree }),
@@ -144,6 +147,8 @@ it('absurd requests are answered or refused, and the server goes on', async () =
     { logit_bias: Object.fromEntries(Array.from({ length: 257 }, (_, id) => [id, 1])) },
     json(tree),
     ...hostile.map(json),
+    { stop: [''] },
+    ...[loop, endless, ...hostile].map(tool),
   ];
   for (const fields of answered)
     expect([200, 400], JSON.stringify(fields).slice(0, 100)).toContain(await status(fields));

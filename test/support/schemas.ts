@@ -106,6 +106,30 @@ const groups: Schema[][] = [
     { type: 'object', additionalProperties: { type: 'integer' } },
     { title: 'Any' },
   ],
+  [
+    { type: 'object', propertyNames: { type: 'string' }, additionalProperties: { type: 'boolean' } },
+    { type: 'object', propertyNames: { pattern: '^[a-z]{1,3}$' }, additionalProperties: { type: 'integer' } },
+    { type: 'object', propertyNames: { enum: ['a', 'b'] }, additionalProperties: { type: 'null' }, required: ['b'] },
+    { type: 'object', patternProperties: { '^x-': { type: 'integer' } }, additionalProperties: false },
+    { type: 'string', pattern: '^[a-z]+$', minLength: 2, maxLength: 4 },
+    { type: 'string', pattern: '^[A-Z][a-z0-9-]*$', minLength: 3, maxLength: 9 },
+    { type: 'string', pattern: '^\\d{4}$', minLength: 1, maxLength: 9 },
+    { type: 'string', pattern: '^a', maxLength: 3 },
+    { type: 'string', format: 'date', pattern: '^2024-01-1\\d$' },
+    { type: 'number', multipleOf: 0.01, minimum: 0, maximum: 5 },
+    { type: 'number', multipleOf: 1 },
+    { enum: [1, 5, 'five', 9], minimum: 5, maxLength: 3 },
+    { type: 'integer', 'x-unit': 'm', markdownDescription: 'A length.', minimum: 1 },
+    { allOf: [{ ...object({ a: { type: 'integer' } }), additionalProperties: false }, object({ a: { minimum: 3 } })] },
+    {
+      allOf: [
+        object({ a: { type: 'null' } }),
+        { ...object({ b: { const: 1 } }), additionalProperties: { type: 'null' } },
+      ],
+    },
+    { anyOf: [{ type: 'string' }, { type: 'integer' }], type: 'integer', maximum: 3 },
+    { anyOf: [{ minimum: 2 }, { maximum: -2 }], type: 'integer', allOf: [{ anyOf: [{ maximum: 5 }, { const: 99 }] }] },
+  ],
   [list(list({ type: 'integer' }, 1, 2), 1, 3), list({}, 0, 2), { type: 'string', nullable: true, maxLength: 3 }],
 ];
 

@@ -23,6 +23,8 @@ export type Expression =
 export interface Grammar {
   readonly root: Expression;
   readonly rules: ReadonlyMap<string, Expression>;
+  /** Keywords of schemas that its texts need not satisfy, by their paths. */
+  readonly unenforced?: readonly string[];
 }
 
 export const text = (value: string): Expression => ({ kind: 'text', text: value });

@@ -35,7 +35,7 @@ const unicodeEscape = choice(
   sequence(character([68, 68], [100, 100]), character([48, 55]), hex, hex),
 );
 const plainCharacter = character(...complement(ESCAPED));
-const stringCharacter = choice(
+export const stringCharacter: Expression = choice(
   plainCharacter,
   sequence(text('\\'), choice(texts([...'"\\/bfnrt']), sequence(text('u'), unicodeEscape))),
 );

@@ -33,6 +33,12 @@ export const anyNumber: Expression = sequence(
 export const isBounded = ({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }: Bounds): boolean =>
   [minimum, maximum, exclusiveMinimum, exclusiveMaximum].some(bound => bound !== undefined);
 
+/** The decimal places of the multiples of 1, 0.1, 0.01 and so on; undefined for other steps, and very small ones. */
+export function decimalPlaces(step: number): number | undefined {
+  const places = Math.round(-Math.log10(step));
+  return places >= 0 && places <= MAX_PLACES && Number(`1e-${places}`) === step ? places : undefined;
+}
+
 /** Numbers of up to `places` decimal places between the bounds; undefined if there are none. */
 export function numbersBetween(bounds: Bounds, places = MAX_PLACES): Expression | undefined {
   const items: Expression[] = [];

@@ -185,6 +185,9 @@ const TIME = '(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?(?:Z|[+-](?:[0
 const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)';
 const LABEL = '[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?';
 
+/** Of a URI's path and query, and of its fragment. */
+const LETTER = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})";
+
 /** The formats that are enforced, as patterns. They match a little less than the formats allow. */
 export const formats: Readonly<Record<string, string>> = {
   date: `^${DATE}$`,
@@ -193,6 +196,12 @@ export const formats: Readonly<Record<string, string>> = {
   uuid: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$',
   ipv4: `^${BYTE}\\.${BYTE}\\.${BYTE}\\.${BYTE}$`,
   hostname: `^${LABEL}(?:\\.${LABEL}){0,3}$`,
-  email: `^[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,3}@${LABEL}(?:\\.${LABEL}){1,3}$`,
-  uri: `^https?://${LABEL}(?:\\.${LABEL}){1,3}(?:/[A-Za-z0-9._~-]{1,64}){0,8}/?$`,
+  email: `^[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,3}@${LABEL}(?:\\.${LABEL}){0,2}\\.[a-z]{2,24}$`,
+  uri: `^[a-z][a-z0-9+.-]{1,19}:(?://[A-Za-z0-9._~-]{0,253}(?::\\d{1,4})?(?:[/?]${LETTER}*)?|[A-Za-z0-9]${LETTER}*)(?:#${LETTER}*)?$`,
 };
+
+export const isFormat = (name: string): boolean => Object.hasOwn(formats, name);
+
+/** Why a format cannot be enforced. */
+export const unknownFormat = (name: string): string =>
+  `is ${name.slice(0, 40)}, which is not enforced; ${Object.keys(formats).join(', ')} are.`;

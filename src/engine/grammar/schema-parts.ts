@@ -14,6 +14,8 @@ export interface Schema extends Bounds {
   properties?: Record<string, unknown>;
   required?: readonly string[];
   additionalProperties?: unknown;
+  patternProperties?: Record<string, unknown>;
+  propertyNames?: unknown;
   items?: unknown;
   prefixItems?: readonly unknown[];
   minItems?: number;
@@ -22,13 +24,14 @@ export interface Schema extends Bounds {
   maxLength?: number;
   pattern?: string;
   format?: string;
+  multipleOf?: number;
 }
 
 const KEYWORDS_BY_TYPE: Record<string, readonly (keyof Schema)[]> = {
-  object: ['properties', 'required', 'additionalProperties'],
+  object: ['properties', 'required', 'additionalProperties', 'patternProperties', 'propertyNames'],
   array: ['items', 'prefixItems', 'minItems', 'maxItems'],
   string: ['minLength', 'maxLength', 'pattern', 'format'],
-  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
+  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'multipleOf'],
 };
 
 /** The types that a schema names or that its keywords are about; undefined: any. */
@@ -49,17 +52,21 @@ export function typeOf(value: unknown): string {
 const LARGER = ['minimum', 'exclusiveMinimum', 'minItems', 'minLength'];
 const SMALLER = ['maximum', 'exclusiveMaximum', 'maxItems', 'maxLength'];
 
-/** A schema of what satisfies both, or the keyword that makes it too difficult. */
-export function conjoin(a: Schema, b: Schema): { joined: Schema; problem?: string } {
-  const joined: Record<string, unknown> = { ...a };
-  const isClosed = (schema: Schema) => schema.additionalProperties !== undefined;
-  if ((isClosed(a) && b.properties) || (isClosed(b) && a.properties) || (isClosed(a) && isClosed(b)))
-    return { joined: {}, problem: 'additionalProperties with other properties' };
+/** Alternatives of two schemas that are combined one by one. */
+const MAX_ALTERNATIVES = 64;
+
+/** A schema of what satisfies both; false: nothing does. `problem`: what is too difficult; then the schema allows more. */
+export function conjoin(a: Schema, b: Schema): { joined: Schema | false; problem?: string } {
+  const joined: Record<string, unknown> = { ...a, ...conjoinProperties(a, b) };
+  let problem: string | undefined;
   if ((a.prefixItems && b.items !== undefined) || (b.prefixItems && a.items !== undefined))
-    return { joined: {}, problem: 'prefixItems with items' };
+    problem = 'prefixItems with items';
   if (!a.nullable !== !b.nullable && Object.keys(a).length > 0 && Object.keys(b).length > 0)
-    return { joined: {}, problem: 'nullable with other keywords' };
+    problem = 'nullable with other keywords';
+  if ((a.patternProperties && namesProperties(b)) || (b.patternProperties && namesProperties(a)))
+    problem = 'patternProperties with other properties';
   for (const [key, value] of Object.entries(b)) {
+    if (key === 'properties' || key === 'additionalProperties' || key === 'patternProperties') continue;
     const before = joined[key];
     if (before === undefined || isDeepEqual(before, value)) joined[key] = value;
     else if (key === 'type') joined.type = commonTypes([before].flat() as string[], [value].flat() as string[]);
@@ -68,16 +75,35 @@ export function conjoin(a: Schema, b: Schema): { joined: Schema; problem?: strin
     else if (SMALLER.includes(key)) joined[key] = Math.min(before as number, value as number);
     else if (key === 'enum')
       joined.enum = (before as unknown[]).filter(one => (value as unknown[]).some(other => isDeepEqual(one, other)));
-    else if (key === 'properties') {
-      const names = Object.keys(value as object).filter(name => Object.hasOwn(before as object, name));
-      const both = names.map(name => [
-        name,
-        { allOf: [(before as Schema)[name as never], (value as Schema)[name as never]] },
-      ]);
-      joined.properties = { ...(before as object), ...(value as object), ...Object.fromEntries(both) };
-    } else return { joined: {}, problem: `two different ${key}` };
+    else if (key === 'const') return { joined: false };
+    else if (key === 'items' || key === 'propertyNames') joined[key] = { allOf: [before, value] };
+    else if (key === 'allOf') joined.allOf = [...(before as unknown[]), ...(value as unknown[])];
+    else if (key === 'anyOf' && a.anyOf!.length * b.anyOf!.length <= MAX_ALTERNATIVES)
+      joined.anyOf = a.anyOf!.flatMap(one => b.anyOf!.map(other => ({ allOf: [one, other] })));
+    else problem = `two different ${key}`;
   }
-  return { joined };
+  const isEmpty = ['type', 'enum'].some(key => Array.isArray(joined[key]) && (joined[key] as unknown[]).length === 0);
+  return { joined: !isEmpty ? joined : a.nullable && b.nullable ? { type: 'null' } : false, problem };
+}
+
+const namesProperties = ({ properties, additionalProperties, patternProperties }: Schema): boolean =>
+  (properties ?? additionalProperties ?? patternProperties) !== undefined;
+
+/** What each side says of a property that the other one names, or of those that neither does. */
+function conjoinProperties(a: Schema, b: Schema): Schema {
+  const both = (one: unknown, other: unknown) =>
+    one === undefined || other === undefined ? (one ?? other) : { allOf: [one, other] };
+  const names = new Set([...Object.keys(a.properties ?? {}), ...Object.keys(b.properties ?? {})]);
+  const of = ({ properties = {}, additionalProperties, patternProperties }: Schema, name: string) =>
+    Object.hasOwn(properties, name) ? properties[name] : patternProperties ? undefined : additionalProperties;
+  const properties = Object.fromEntries([...names].map(name => [name, both(of(a, name), of(b, name))]));
+  const others = both(a.additionalProperties, b.additionalProperties);
+  const patterns = { ...a.patternProperties, ...b.patternProperties };
+  return {
+    ...(names.size > 0 && { properties }),
+    ...(others !== undefined && { additionalProperties: others }),
+    ...(Object.keys(patterns).length > 0 && { patternProperties: patterns }),
+  };
 }
 
 function commonTypes(a: readonly string[], b: readonly string[]): string[] {
@@ -86,8 +112,14 @@ function commonTypes(a: readonly string[], b: readonly string[]): string[] {
   return [...new Set([...a.filter(type => includes(b, type)), ...b.filter(type => includes(a, type))])];
 }
 
-/** Whether surely no value satisfies both. `resolve` returns a schema without a reference. */
-export function areDisjoint(a: Schema, b: Schema, resolve: (schema: unknown) => Schema, depth = 0): boolean {
+/** Whether surely no value satisfies both. `resolve` returns a schema without a reference; false: nothing satisfies it. */
+export function areDisjoint(
+  a: Schema | false,
+  b: Schema | false,
+  resolve: (schema: unknown) => Schema | false,
+  depth = 0,
+): boolean {
+  if (!a || !b) return true;
   if (a.nullable && b.nullable) return false;
   const [valuesA, valuesB] = [constantsOf(a), constantsOf(b)];
   if (valuesA && valuesB) return !valuesA.some(one => valuesB.some(other => isDeepEqual(one, other)));

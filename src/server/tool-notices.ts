@@ -1,0 +1,56 @@
+/** Tools of a request: those that the engine can call, and what the client is told of the others. */
+import type { Tool, ToolChoice } from '../engine/answer.ts';
+import type { ChatOptions } from '../engine/conversation-options.ts';
+import { unenforcedKeywords, unenforcedNotice } from '../engine/tools.ts';
+import { remember } from '../remember.ts';
+import type { Exchange } from './route.ts';
+
+/** A tool that only runs on another server: a web search, for example. */
+export interface IgnoredTool {
+  type: string;
+  name?: string | null;
+}
+
+/** One entry per tool of the request: undefined if it can be called. */
+type Ignored = readonly (IgnoredTool | undefined)[];
+
+/** A choice that asks for a tool that is ignored is left to the model. */
+export function toolOptions(
+  tools: readonly Tool[],
+  toolChoice: ToolChoice | undefined,
+  ignored: Ignored = [],
+): Pick<ChatOptions, 'tools' | 'toolChoice'> {
+  const isIgnored =
+    typeof toolChoice === 'object'
+      ? ignored.some(tool => tool?.name === toolChoice.name)
+      : tools.length === 0 && ignored.length > 0;
+  return { ...(tools.length > 0 && { tools }), ...(toolChoice && !isIgnored && { toolChoice }) };
+}
+
+/** As `unenforcedKeywords`, remembered: clients repeat their tools in every request. */
+export function createToolCheck(): Exchange['checkTools'] {
+  const known = new Map<string, readonly string[]>();
+  return tools => remember(known, JSON.stringify(tools), () => unenforcedKeywords(tools), MAX_KNOWN);
+}
+
+const MAX_KNOWN = 32;
+
+/** Throws an InputError if a strict tool cannot be enforced. */
+export function noteTools(
+  { notify, checkTools }: Exchange,
+  { tools = [], toolChoice }: ChatOptions,
+  ignored: Ignored = [],
+  fieldOf: (path: string) => string,
+): void {
+  ignored.forEach((tool, i) => {
+    if (tool) notify(`tools[${i}] is ignored: this server has no tools of the type ${tool.type.slice(0, 60)}.`);
+  });
+  const unenforced = toolChoice === 'none' ? [] : checkTools(tools);
+  if (unenforced.length > 0) notify(unenforcedNotice(unenforced.map(fieldOf)));
+}
+
+/** A path with the index that the tool has in the request, where others may be ignored. */
+export function withRequestIndex(path: string, ignored: Ignored = []): string {
+  const called = ignored.flatMap((tool, i) => (tool ? [] : [i]));
+  return path.replace(/^tools\[(\d+)\]/, (_, index: string) => `tools[${called[Number(index)] ?? index}]`);
+}

@@ -152,8 +152,8 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   };
 
   const openingAt = (text: string, at: number): Opening | { state: 'marker' } => {
-    if (text === '') return MAYBE;
     const content = text.trimStart();
+    if (text === '' || (content === '' && acceptCall)) return MAYBE;
     if (content === marker) return { state: 'marker' };
     if (marker?.startsWith(content)) return MAYBE;
     if (!written || !acceptCall) return NO;
@@ -229,11 +229,12 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   const close = (letter: string) => {
     held += letter;
     const rest = held.replace(/\s/g, '');
+    const mayEnd = isLlama ? /^\}?;*$/.test(rest) : '}</tool_call>'.startsWith(rest);
     if (isLlama && /^\};*\{$/.test(rest)) {
       mode = 'call';
       held = '{';
     } else if (!isLlama && rest === '}</tool_call>') enter('text');
-    else if (!(isLlama ? /^\}?;*$/.test(rest) : '}</tool_call>'.startsWith(rest))) replayAs('text');
+    else if (!mayEnd || held.length > MAX_HEAD) replayAs('text');
   };
 
   const readers: Record<Mode, (letter: string) => void> = {

@@ -216,6 +216,8 @@ describe('the message protocol', () => {
       expect(copy).toMatchObject({ name: one.name, message: 'why', code: 'x' });
     }
     const bug = new TypeError('x is not a function');
+    const named = new errors.InputError('tools[0] is wrong.', { path: 'tools[0]' });
+    expect(decodeError(structuredClone(encodeError(named)))).toMatchObject({ name: 'InputError', path: 'tools[0]' });
     expect(decodeError(encodeError(bug))).toMatchObject({ name: 'Error', message: bug.message, stack: bug.stack });
   });
 

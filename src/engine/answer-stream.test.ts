@@ -5,9 +5,10 @@ import { CapacityError } from '../errors.ts';
 import { type ChatMessage, createChatTemplate } from '../model/template.ts';
 import { byteToUnicode } from '../model/tokenizer/bytes.ts';
 import { createTokenizer } from '../model/tokenizer.ts';
-import type { Tool } from './answer.ts';
-import { type AnswerRequest, encodePrompt, prepareAnswer } from './answer-stream.ts';
+import type { AnswerDelta, Tool } from './answer.ts';
+import { type AnswerRequest, encodePrompt, prepareAnswer, streamParts } from './answer-stream.ts';
 import { createConstraints } from './grammar/constraint.ts';
+import { emptyResult } from './stream.ts';
 
 const FRAME = ['<|im_start|>', '<|im_end|>'];
 const MARKERS = ['<think>', '</think>', '<tool_call>', '</tool_call>'];
@@ -179,6 +180,23 @@ describe('calls that are written as text', () => {
     expect(read('{"name": "stop", "arguments": {}}')).toEqual({ text: '', calls: [['stop', {}]] });
     const wrong = '{"name": "get_weather", "arguments": {"city": 7}}';
     expect(read(wrong)).toEqual({ text: wrong, calls: [] });
+  });
+
+  it('are streamed as one part, with all tokens, and end the answer as calls do', async () => {
+    const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+    const { parser } = prepareAnswer(model, [{ role: 'user', content: '' }], { tools });
+    const tokens = tokenizer.encode(`So:\n${call}`).map(id => ({ id, text: tokenizer.decode([id]) }));
+    const result = emptyResult();
+    async function* stream() {
+      yield* tokens;
+      result.finish = 'stop';
+    }
+    const deltas: AnswerDelta[] = [];
+    for await (const delta of streamParts(stream(), parser, result)) deltas.push(delta);
+    const toolCalls = [{ index: 0, id: expect.any(String), name: 'get_weather', arguments: '{"city":"Oslo"}' }];
+    expect(deltas.filter(delta => delta.toolCalls)).toMatchObject([{ toolCalls }]);
+    expect(deltas.flatMap(delta => delta.tokens)).toEqual(tokens);
+    expect(result).toMatchObject({ text: 'So:', finish: 'tool_calls' });
   });
 
   it('are as many as an answer may have', () => {

@@ -166,7 +166,7 @@ function argumentsOf(
 
 function addArguments(schema: object, { name, rules, unenforced }: SchemaOptions): Expression {
   const own = new Map(jsonRules);
-  const root = addSchema({ type: 'object', ...schema }, { name, rules: own, unenforced });
+  const root = addSchema({ ...schema, type: 'object' }, { name, rules: own, unenforced });
   if (!isSatisfiable({ root, rules: own }))
     refuse(name, 'is satisfied by no value: it contains itself without an end.');
   for (const [key, expression] of own) rules.set(key, expression);

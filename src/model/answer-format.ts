@@ -106,20 +106,18 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   };
 
   /** Reads what was held back again, in another mode. */
-  const replayAs = (next: Mode, text = held) => {
+  const replayAs = (next: Mode) => {
+    const text = held;
     enter(next);
     for (const letter of text) read(letter);
   };
 
   const start = (letter: string) => {
-    held += letter;
-    const content = held.trimStart();
+    held = (held + letter).trimStart();
     const openings = [...(reasoning ? ['<think>'] : []), ...(isLlama ? ['<|python_tag|>'] : [])];
-    if (openings.includes(content)) enter(content === '<think>' ? 'reasoning' : 'call');
-    else if (isLlama && content.startsWith('{')) {
-      mode = 'call';
-      held = content;
-    } else if (!openings.some(opening => opening.startsWith(content))) replayAs('text');
+    if (openings.includes(held)) enter(held === '<think>' ? 'reasoning' : 'call');
+    else if (isLlama && held.startsWith('{')) mode = 'call';
+    else if (!openings.some(opening => opening.startsWith(held))) replayAs('text');
   };
 
   const readReasoning = (letter: string) => {
@@ -143,17 +141,19 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
     to: 'text' | 'reasoning',
     openingOf: (text: string, at: number) => T,
   ): T => {
-    let at = 0;
-    let opening = openingOf(held, at);
-    while (opening.state === 'no') opening = openingOf(held.slice(++at), at);
+    // Endless white space is not held back.
+    let at = held.length > MAX_HEAD && held.trim() === '' ? held.length : 0;
+    let opening = openingOf(held.slice(at), at);
+    const isNone = () => opening.state === 'no' || (opening.state === 'maybe' && held.length - at > MAX_HEAD);
+    while (isNone()) opening = openingOf(held.slice(++at), at);
     write(to, held.slice(0, at));
     held = held.slice(at);
     return opening;
   };
 
   const openingAt = (text: string, at: number): Opening | { state: 'marker' } => {
-    if (text === '') return MAYBE;
     const content = text.trimStart();
+    if (text === '' || (content === '' && acceptCall)) return MAYBE;
     if (content === marker) return { state: 'marker' };
     if (marker?.startsWith(content)) return MAYBE;
     if (!written || !acceptCall) return NO;
@@ -180,15 +180,15 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
 
   /** Drops what separates and ends calls that are written as text. */
   const readAfter = (letter: string) => {
-    held += letter;
-    const rest = held.replace(/^[\s,;]+/, '');
-    const closer = closers.find(one => one.startsWith(rest));
-    if (rest !== '' && rest === closer) {
+    held = (held + letter).replace(/^[\s,;]+/, '');
+    if (held === '') return;
+    const closer = closers.find(one => one.startsWith(held));
+    if (held === closer) {
       closers = closers.filter(one => one !== closer);
       held = '';
-    } else if (rest !== '' && !closer) {
+    } else if (!closer) {
       place = { ...place, line: '' };
-      replayAs('text', rest);
+      replayAs('text');
     }
   };
 
@@ -229,11 +229,12 @@ export function createAnswerParser({ toolCalls, names, acceptCall, reasoning }: 
   const close = (letter: string) => {
     held += letter;
     const rest = held.replace(/\s/g, '');
+    const mayEnd = isLlama ? /^\}?;*$/.test(rest) : '}</tool_call>'.startsWith(rest);
     if (isLlama && /^\};*\{$/.test(rest)) {
       mode = 'call';
       held = '{';
     } else if (!isLlama && rest === '}</tool_call>') enter('text');
-    else if (!(isLlama ? /^\}?;*$/.test(rest) : '}</tool_call>'.startsWith(rest))) replayAs('text');
+    else if (!mayEnd || held.length > MAX_HEAD) replayAs('text');
   };
 
   const readers: Record<Mode, (letter: string) => void> = {

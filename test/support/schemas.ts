@@ -167,6 +167,13 @@ export const refused: readonly [schema: Schema, reason: RegExp][] = [
   [{ type: 'array', items: [{ type: 'integer' }] }, /prefixItems/],
 ];
 
+/** Refused in bounded time, also if what cannot be enforced is left out. */
+export const tooLarge: readonly Schema[] = [
+  { oneOf: times(6000, i => ({ const: i })) },
+  { allOf: times(4000, i => ({ properties: { a: { minimum: i } } })) },
+  { allOf: times(40, i => ({ anyOf: times(60, j => ({ properties: { [`p${i}`]: { const: j } } })) })) },
+];
+
 /** Followed in bounded time, whatever they cost elsewhere. */
 export const hostile: readonly Schema[] = [
   { enum: times(15_000, i => `value ${i}`) },

@@ -6,26 +6,62 @@ import { isPlainObject } from '../../describe-value.ts';
 import { enforcedKeywords } from './keywords.ts';
 import { isDeepEqual, type Schema, typeOf } from './schema-parts.ts';
 
-/** References that are followed without reading anything. */
-const MAX_DEPTH = 64;
+/** Beyond them, a value counts as right: only hostile schemas and values get there. */
+const MAX_DEPTH = 256;
+const MAX_CHECKS = 200_000;
 
 /** `root` is the schema that references are resolved in. */
-export function satisfies(value: unknown, schema: unknown, root: unknown = schema, depth = 0): boolean {
-  if (schema === false) return false;
-  if (!isPlainObject(schema) || depth > MAX_DEPTH) return true;
-  const given = enforcedKeywords(schema);
-  const matches = (other: unknown) => satisfies(value, other, root, depth + 1);
-  if (value === null && given.nullable) return true;
-  return (
-    isOfType(value, given.type) &&
-    (!given.enum || given.enum.some(one => isDeepEqual(one, value))) &&
-    (!Object.hasOwn(given, 'const') || isDeepEqual(given.const, value)) &&
-    (given.$ref === undefined || matches(resolveReference(root, given.$ref) ?? true)) &&
-    (given.allOf ?? []).every(matches) &&
-    (given.anyOf ?? [true]).some(matches) &&
-    (given.oneOf ?? [true]).some(matches) &&
-    satisfiesType(value, given, root)
-  );
+export function satisfies(value: unknown, schema: unknown, root: unknown = schema): boolean {
+  let checks = 0;
+
+  const check = (value: unknown, schema: unknown, depth: number): boolean => {
+    if (schema === false) return false;
+    if (!isPlainObject(schema) || depth > MAX_DEPTH || ++checks > MAX_CHECKS) return true;
+    const given = enforcedKeywords(schema);
+    const matches = (other: unknown) => check(value, other, depth + 1);
+    if (value === null && given.nullable) return true;
+    return (
+      isOfType(value, given.type) &&
+      (!given.enum || given.enum.some(one => isDeepEqual(one, value))) &&
+      (!Object.hasOwn(given, 'const') || isDeepEqual(given.const, value)) &&
+      (given.$ref === undefined || matches(resolveReference(root, given.$ref) ?? true)) &&
+      (given.allOf ?? []).every(matches) &&
+      (given.anyOf ?? [true]).some(matches) &&
+      (given.oneOf ?? [true]).some(matches) &&
+      checkType(value, given, depth + 1)
+    );
+  };
+
+  const checkType = (value: unknown, schema: Schema, depth: number): boolean => {
+    if (typeof value === 'string') return isWithin([...value].length, schema.minLength, schema.maxLength);
+    if (typeof value === 'number') return satisfiesBounds(value, schema);
+    if (Array.isArray(value)) return checkItems(value, schema, depth);
+    return !isPlainObject(value) || checkProperties(value, schema, depth);
+  };
+
+  const checkItems = (
+    values: readonly unknown[],
+    { items, prefixItems = [], minItems, maxItems }: Schema,
+    depth: number,
+  ): boolean => {
+    const schemaOf = (i: number) => prefixItems[i] ?? (Array.isArray(items) ? true : items);
+    return isWithin(values.length, minItems, maxItems) && values.every((item, i) => check(item, schemaOf(i), depth));
+  };
+
+  const checkProperties = (
+    value: Record<string, unknown>,
+    { properties = {}, required = [], additionalProperties, patternProperties }: Schema,
+    depth: number,
+  ): boolean => {
+    const schemaOf = (key: string) =>
+      Object.hasOwn(properties, key) ? properties[key] : patternProperties ? true : additionalProperties;
+    return (
+      required.every(key => Object.hasOwn(value, key)) &&
+      Object.entries(value).every(([key, item]) => check(item, schemaOf(key), depth))
+    );
+  };
+
+  return check(value, schema, 0);
 }
 
 /** What a reference such as `#/$defs/node` stands for; undefined if there is nothing. */
@@ -46,13 +82,6 @@ function isOfType(value: unknown, type: Schema['type']): boolean {
   return types.includes(own) || (own === 'integer' && types.includes('number'));
 }
 
-function satisfiesType(value: unknown, schema: Schema, root: unknown): boolean {
-  if (typeof value === 'string') return isWithin([...value].length, schema.minLength, schema.maxLength);
-  if (typeof value === 'number') return satisfiesBounds(value, schema);
-  if (Array.isArray(value)) return satisfiesItems(value, schema, root);
-  return !isPlainObject(value) || satisfiesProperties(value, schema, root);
-}
-
 const isWithin = (value: number, min = Number.NEGATIVE_INFINITY, max = Number.POSITIVE_INFINITY): boolean =>
   value >= min && value <= max;
 
@@ -60,28 +89,6 @@ const satisfiesBounds = (value: number, schema: Schema): boolean => {
   const { exclusiveMinimum = Number.NEGATIVE_INFINITY, exclusiveMaximum = Number.POSITIVE_INFINITY } = schema;
   return isWithin(value, schema.minimum, schema.maximum) && value > exclusiveMinimum && value < exclusiveMaximum;
 };
-
-function satisfiesItems(
-  values: readonly unknown[],
-  { items, prefixItems = [], minItems, maxItems }: Schema,
-  root: unknown,
-): boolean {
-  const schemaOf = (i: number) => prefixItems[i] ?? (Array.isArray(items) ? true : items);
-  return isWithin(values.length, minItems, maxItems) && values.every((value, i) => satisfies(value, schemaOf(i), root));
-}
-
-function satisfiesProperties(
-  value: Record<string, unknown>,
-  { properties = {}, required = [], additionalProperties, patternProperties }: Schema,
-  root: unknown,
-): boolean {
-  const schemaOf = (key: string) =>
-    Object.hasOwn(properties, key) ? properties[key] : patternProperties ? true : additionalProperties;
-  return (
-    required.every(key => Object.hasOwn(value, key)) &&
-    Object.entries(value).every(([key, item]) => satisfies(item, schemaOf(key), root))
-  );
-}
 
 function decode(part: string): string {
   try {

@@ -1,12 +1,14 @@
 /** Every text of a schema's grammar satisfies the schema; keywords that are not enforced are refused. */
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { cpuTime } from '../../../test/cpu-time.ts';
 import { ALL_CASES } from '../../../test/matrix.ts';
 import { seeded } from '../../../test/random.ts';
 import { acceptsAnswer, openConstraints } from '../../../test/support/constraints.ts';
-import { hostile, refused, schemas } from '../../../test/support/schemas.ts';
+import { hostile, refused, schemas, tooLarge } from '../../../test/support/schemas.ts';
 import { InputError } from '../../errors.ts';
 import type { Tokenizer } from '../../model/tokenizer.ts';
+import { unenforcedKeywords } from '../tools.ts';
 import { type Constraints, createConstraints } from './constraint.ts';
 import { formats } from './pattern.ts';
 import { schemaGrammar, schemaText } from './schema.ts';
@@ -85,6 +87,29 @@ describe('hostile schemas take bounded time', () => {
       if (text !== undefined) expect(validate(JSON.parse(text)), text.slice(0, 200)).toBe(true);
     },
   );
+});
+
+it.each(tooLarge.map(schema => [JSON.stringify(schema).slice(0, 60), schema] as const))(
+  'too large: %s',
+  { timeout: 60_000 },
+  (_name, schema) => {
+    const started = cpuTime();
+    expect(() => schemaGrammar(schema)).toThrow(InputError);
+    const tool = { type: 'function' as const, function: { name: 'f', parameters: schema } };
+    expect(unenforcedKeywords([tool])).not.toEqual([]);
+    expect(cpuTime() - started).toBeLessThan(5000);
+  },
+);
+
+it.each<[schema: Record<string, unknown>, texts: string[], others: string[]]>([
+  [{ propertyNames: { type: 'integer' } }, ['{}'], ['{"a": 1}']],
+  [{ propertyNames: { pattern: 'a', nullable: true } }, ['{"a": 1}'], ['{null: 1}', '{"b": 1}']],
+  [{ propertyNames: { enum: ['a', 'bb'], minLength: 2 } }, ['{"bb": 1}'], ['{"a": 1}']],
+  [{ propertyNames: { minLength: 3, maxLength: 2 } }, ['{}'], ['{"a": 1}', '{"aaa": 1}']],
+  [{ propertyNames: false }, ['{}'], ['{"a": 1}']],
+])('names of properties: %j', (schema, texts, others) => {
+  expect(texts.filter(text => !accepts({ type: 'object', ...schema }, text))).toEqual([]);
+  expect(others.filter(text => accepts({ type: 'object', ...schema }, text))).toEqual([]);
 });
 
 const person = {

@@ -32,6 +32,7 @@ const MAX_TEXT = 256 * 1024;
 const MAX_DEPTH = 48;
 const MAX_VALUES = 20_000;
 const MAX_EXPANSIONS = 2_000;
+const TOO_MANY_PARTS = `needs more than ${MAX_EXPANSIONS} parts. Simplify it.`;
 
 /** The text that identifies a schema. Throws an InputError if it is too large, or not JSON. */
 export function schemaText(schema: JsonSchema, name: string): string {
@@ -131,7 +132,7 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
   /** `open`: references that were followed without reading anything; undefined: no value satisfies it. */
   const convert = (given: unknown, path: string, open: ReadonlySet<string> = new Set()): Expression | undefined => {
     if (given === false) return undefined;
-    if (++expansions > MAX_EXPANSIONS) refuse(name, `needs more than ${MAX_EXPANSIONS} parts. Simplify it.`);
+    if (++expansions > MAX_EXPANSIONS) refuse(name, TOO_MANY_PARTS);
     const schema = check(given, path);
     if (schema.$ref !== undefined && Object.keys(schema).length === 1) return reference(schema.$ref, path, open);
     const key = (['$ref', 'allOf', 'anyOf', 'oneOf'] as const).find(name => schema[name] !== undefined);
@@ -204,13 +205,15 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
   };
 
   const checkDisjoint = (items: readonly unknown[], path: string, open: ReadonlySet<string>): void => {
+    if (items.length > MAX_EXPANSIONS) refuse(name, TOO_MANY_PARTS);
     const branches = items.map(item => expand(item, path, open));
     const resolveSub = (schema: unknown) => expand(schema, path, new Set());
-    const pairs = branches.flatMap((_, b) => branches.slice(0, b).map((_, a) => [a, b]));
-    const overlap = pairs.find(([a, b]) => !areDisjoint(branches[a], branches[b], resolveSub));
-    if (!overlap) return;
-    const [a, b] = overlap;
-    widen(`${path}.oneOf`, `is not enforced: a value may match both [${a}] and [${b}]. Use anyOf.`);
+    for (let b = 1; b < branches.length; b++) {
+      const a = branches.findIndex((branch, i) => i < b && !areDisjoint(branch, branches[b], resolveSub));
+      if (a < 0) continue;
+      widen(`${path}.oneOf`, `is not enforced: a value may match both [${a}] and [${b}]. Use anyOf.`);
+      return;
+    }
   };
 
   const constants = (schema: Schema, path: string): Expression | undefined => {
@@ -306,16 +309,19 @@ export function addSchema(root: unknown, { name, rules, unenforced }: SchemaOpti
     path: string,
   ): 'listed' | Expression | undefined => {
     if (propertyNames === undefined) return undefined;
-    const schema = expand(propertyNames, `${path}.propertyNames`, new Set());
-    const listed = schema && (Object.hasOwn(schema, 'const') ? [schema.const] : schema.enum);
-    if (!schema || listed) {
-      const names = (listed || []).filter(key => typeof key === 'string');
+    const list = (names: readonly unknown[]): 'listed' => {
       for (const key of declared.keys()) if (!names.includes(key)) declared.set(key, false);
-      for (const key of names) if (!declared.has(key)) declared.set(key, additionalProperties ?? true);
+      for (const key of names as string[]) if (!declared.has(key)) declared.set(key, additionalProperties ?? true);
       return 'listed';
-    }
-    if (Object.keys(schema).every(key => key === 'type')) return undefined;
-    if (declared.size === 0) return convert({ ...schema, type: 'string' }, `${path}.propertyNames`);
+    };
+    const given = expand(propertyNames, `${path}.propertyNames`, new Set());
+    if (!given || !satisfies('', { type: given.type })) return list([]);
+    const { nullable: _, ...schema } = { ...given, type: 'string' };
+    const listed = Object.hasOwn(schema, 'const') ? [schema.const] : schema.enum;
+    if (listed && schema.pattern === undefined && schema.format === undefined)
+      return list(listed.filter(key => satisfies(key, schema, root)));
+    if (Object.keys(schema).length === 1) return undefined;
+    if (declared.size === 0) return convert(schema, `${path}.propertyNames`) ?? list([]);
     widen(`${path}.propertyNames`, 'next to properties is not enforced. Write it as additionalProperties.');
     return undefined;
   };

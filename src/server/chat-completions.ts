@@ -50,7 +50,7 @@ export async function runChat(
   const choices = request.n ?? 1;
   const messages = request.messages.map(toMessage);
   const options = chatOptions(request, limits);
-  noteTools(exchange, options, request.tools?.map(toIgnored), path => fieldOf(path, request));
+  noteTools(exchange, options, request.tools?.map(toIgnored));
   const slot = requestedSlot(request, choices);
   const cacheSalt = request.cache_salt ?? undefined;
   const { render, tools, toolChoice } = options;
@@ -111,7 +111,7 @@ export const toTools = (tools: readonly OpenaiTool[] | null | undefined): Tool[]
   });
 
 /** A tool of another type; undefined if it is a function. */
-const toIgnored = ({ type }: OpenaiTool): IgnoredTool | undefined => (type === 'function' ? undefined : { type });
+export const toIgnored = ({ type }: Pick<OpenaiTool, 'type'>): IgnoredTool | undefined => (type === 'function' ? undefined : { type });
 
 const toToolChoice = (choice: ChatRequest['tool_choice']): ToolChoice | undefined =>
   choice == null || typeof choice === 'string' ? (choice ?? undefined) : { name: choice.function.name };

@@ -51,11 +51,12 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
 
     const headers = new Headers({ 'x-request-id': id });
     if (isAnthropic) headers.set('request-id', id);
+    const fieldOf = (path: string) => route.fieldOf?.(path, body) ?? path;
     const toError = (error: unknown): ApiError => {
       const shown = toApiError(error, {
         context: backend.info?.context,
         isAnthropic,
-        fieldOf: path => route.fieldOf?.(path, body) ?? path,
+        fieldOf,
       });
       if (shown.status >= 500) logger?.error({ id, err: shown.cause ?? shown }, shown.message);
       return shown;
@@ -74,7 +75,7 @@ export function createHandler(options: ExchangeOptions, route: Route, authorize:
       if (options.logPrompts && body !== undefined) logger?.info({ id, tenant, body }, 'prompt');
       return route.handle(
         {
-          ...{ id, request, backend, jobs, limits, metrics, names, responses, checkTools, headers, toError },
+          ...{ id, request, backend, jobs, limits, metrics, names, responses, checkTools, headers, fieldOf, toError },
           tenant: owner,
           signal: leave.signal,
           slotPath: options.slotPath,

@@ -29,7 +29,7 @@ export const messages: Route<MessagesRequest> = {
     const { limits, jobs, tenant, signal, id, onAnswer } = exchange;
     const model = exchange.resolveModel(request.model);
     const { messages, ...prompt } = toPrompt(request);
-    noteTools(exchange, prompt, request.tools?.map(toIgnored), path => fieldOf(path, request));
+    noteTools(exchange, prompt, request.tools?.map(toIgnored));
     await explainCache(exchange, messages, { ...prompt.render, tools: prompt.tools, toolChoice: prompt.toolChoice });
     const events = jobs.run<AnswerDelta>({
       ...{ tenant, signal, choices: 1, onAnswer },

@@ -25,6 +25,7 @@ export const ollamaChat: Route<OllamaChatRequest> = {
   schema: ollamaChatSchema,
   streams: true,
   wire: ollamaWire({ message: { role: 'assistant', content: '' } }),
+  fieldOf,
   async handle(exchange, request) {
     resolveOllamaModel(exchange, request.model);
     const messages = (request.messages ?? []).map(toOpenaiMessage);
@@ -41,6 +42,7 @@ export const ollamaGenerate: Route<OllamaGenerateRequest> = {
   schema: ollamaGenerateSchema,
   streams: true,
   wire: ollamaWire({ response: '' }),
+  fieldOf,
   async handle(exchange, request) {
     resolveOllamaModel(exchange, request.model);
     const { prompt, suffix, raw } = request;
@@ -49,6 +51,10 @@ export const ollamaGenerate: Route<OllamaGenerateRequest> = {
     return respond(exchange, request, events, generatePart);
   },
 };
+
+function fieldOf(path: string): string {
+  return path.replace(/^schema\b/, 'format');
+}
 
 type OllamaRequest = OllamaChatRequest | OllamaGenerateRequest;
 

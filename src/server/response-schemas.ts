@@ -47,13 +47,16 @@ function describeInput(input: unknown): string {
         'Others, and images, audio and files, are not supported';
 }
 
-const tool = z.object({
-  type: z.literal('function', { error: 'must be "function": tools that run on the server are not supported' }),
-  name: toolName,
-  description: z.string().nullish(),
-  parameters: jsonObject.nullish(),
-  strict: flag,
-});
+/** Tools of other types are ignored. */
+const tool = z
+  .object({
+    type: z.string(),
+    name: toolName.nullish(),
+    description: z.string().nullish(),
+    parameters: jsonObject.nullish(),
+    strict: flag,
+  })
+  .refine(({ type, name }) => type !== 'function' || name != null, { path: ['name'], error: 'missing' });
 
 const toolChoice = z.union(
   [z.enum(['auto', 'none', 'required']), z.object({ type: z.literal('function'), name: z.string() })],

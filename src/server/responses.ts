@@ -1,7 +1,7 @@
 /** /v1/responses: OpenAI's Responses API. */
 import type { Result } from '../engine/stream.ts';
 import { type Answer, createAnswer } from './answer.ts';
-import { answerMessage, type ChatEvents, runChat } from './chat-completions.ts';
+import { answerMessage, type ChatEvents, runChat, toIgnored } from './chat-completions.ts';
 import { ApiError } from './errors.ts';
 import { conversationOf, toChatRequest } from './response-input.ts';
 import { createOutput, type ResponseEvent, type ResponseObject } from './response-output.ts';
@@ -9,6 +9,7 @@ import { type ResponsesRequest, responsesSchema } from './response-schemas.ts';
 import type { Exchange, Route } from './route.ts';
 import { formatEvent } from './sse.ts';
 import { chatLogprobs } from './token-texts.ts';
+import { withRequestIndex } from './tool-notices.ts';
 
 export const responses: Route<ResponsesRequest> = {
   method: 'post',
@@ -16,6 +17,7 @@ export const responses: Route<ResponsesRequest> = {
   summary: "Answers in the format of OpenAI's Responses API. Streams with `stream: true`.",
   schema: responsesSchema,
   streams: true,
+  fieldOf,
   async handle(exchange, request) {
     const model = exchange.resolveModel(request.model);
     const conversation = conversationOf(exchange, request);
@@ -59,6 +61,12 @@ export const deleteResponse: Route = {
   },
 };
 
+function fieldOf(path: string, { tools }: ResponsesRequest): string {
+  if (path === 'toolChoice') return 'tool_choice';
+  if (/^schema\b/.test(path)) return `text.format.${path}`;
+  return withRequestIndex(path, tools?.map(toIgnored)).replace('.function.', '.');
+}
+
 const notStored = (id: string): ApiError =>
   new ApiError(404, `There is no stored response "${id.slice(0, 200)}" (any more).`, { code: 'response_not_found' });
 
@@ -77,7 +85,9 @@ function describeRequest(id: string, model: string, request: ResponsesRequest): 
     temperature: request.temperature ?? 1,
     text: { format: text?.format ?? { type: 'text' } },
     tool_choice: request.tool_choice ?? 'auto',
-    tools: (tools ?? []).map(tool => ({ ...tool, parameters: tool.parameters ?? null, strict: tool.strict ?? null })),
+    tools: (tools ?? [])
+      .filter(({ type }) => type === 'function')
+      .map(tool => ({ ...tool, parameters: tool.parameters ?? null, strict: tool.strict ?? null })),
     top_p: request.top_p ?? 1,
     truncation: 'disabled',
     metadata: request.metadata ?? {},

@@ -37,10 +37,9 @@ const MAX_KNOWN = 32;
 
 /** Throws an InputError if a strict tool cannot be enforced. */
 export function noteTools(
-  { notify, checkTools }: Exchange,
+  { notify, checkTools, fieldOf }: Exchange,
   { tools = [], toolChoice }: ChatOptions,
   ignored: Ignored = [],
-  fieldOf: (path: string) => string,
 ): void {
   ignored.forEach((tool, i) => {
     if (tool) notify(`tools[${i}] is ignored: this server has no tools of the type ${tool.type.slice(0, 60)}.`);

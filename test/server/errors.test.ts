@@ -70,7 +70,7 @@ describe('words', () => {
   const parameters = { type: 'object', properties: { a: schema } };
 
   it("are OpenAI's on OpenAI's routes", async () => {
-    const tools = [{ type: 'function', function: { name: 'find', parameters } }];
+    const tools = [{ type: 'function', function: { name: 'find', parameters, strict: true } }];
     const tool = await json(CHAT, { messages, tools });
     expect(tool.error.message).toMatch(/^tools\[0\]\.function\.parameters\./);
     expect(tool.error.param).toMatch(/^tools\[0\]\.function\.parameters\./);
@@ -92,7 +92,8 @@ describe('words', () => {
 
   it("are Anthropic's on Anthropic's routes", async () => {
     const base = { messages, max_tokens: 5 };
-    const bad = await json('/v1/messages', { ...base, tools: [{ name: 'find', input_schema: parameters }] });
+    const strict = { name: 'find', input_schema: parameters, strict: true };
+    const bad = await json('/v1/messages', { ...base, tools: [strict] });
     expect(bad.error.message).toMatch(/^tools\[0\]\.input_schema\./);
     const tools = [{ name: 'find', input_schema: { type: 'object' } }];
     const choice = await json('/v1/messages', { ...base, tools, tool_choice: { type: 'tool', name: 'other' } });

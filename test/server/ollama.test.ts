@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { type Json, openServer, openService, user } from './tiny-server.ts';
 
 const service = await openService();
-const { ask, json } = await openServer({}, service);
+const { ask, json } = await openServer({ strictModel: true }, service);
 const options = { temperature: 0, num_predict: 12 };
 const messages = user('Who was Kvasir?');
 const god = { type: 'object', properties: { name: { enum: ['Odin', 'Thor'] } }, required: ['name'] };

@@ -4,7 +4,7 @@ import { type Json, openServer, openService, readEvents, user } from './tiny-ser
 
 const PATH = '/v1/responses';
 const service = await openService();
-const { ask, json } = await openServer({}, service);
+const { ask, json } = await openServer({ strictModel: true }, service);
 const greedy = { temperature: 0, max_output_tokens: 12 };
 const god = {
   type: 'object',

@@ -111,7 +111,8 @@ export const toTools = (tools: readonly OpenaiTool[] | null | undefined): Tool[]
   });
 
 /** A tool of another type; undefined if it is a function. */
-export const toIgnored = ({ type }: Pick<OpenaiTool, 'type'>): IgnoredTool | undefined => (type === 'function' ? undefined : { type });
+export const toIgnored = ({ type }: Pick<OpenaiTool, 'type'>): IgnoredTool | undefined =>
+  type === 'function' ? undefined : { type };
 
 const toToolChoice = (choice: ChatRequest['tool_choice']): ToolChoice | undefined =>
   choice == null || typeof choice === 'string' ? (choice ?? undefined) : { name: choice.function.name };

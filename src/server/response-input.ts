@@ -41,7 +41,10 @@ export function toChatRequest(request: ResponsesRequest, conversation: readonly 
     temperature: request.temperature,
     top_p: request.top_p,
     ...(wantsLogprobs && { logprobs: true, top_logprobs: request.top_logprobs ?? 0 }),
-    tools: tools?.map(({ type, name, ...called }) => ({ type, ...(name != null && { function: { name, ...called } }) })),
+    tools: tools?.map(({ type, name, ...called }) => ({
+      type,
+      ...(name != null && { function: { name, ...called } }),
+    })),
     tool_choice: choice != null && typeof choice !== 'string' ? { type: 'function', function: choice } : choice,
     parallel_tool_calls: request.parallel_tool_calls,
     response_format: responseFormat(text?.format),

@@ -65,8 +65,10 @@ const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url))
 const service = createService(await loadModel(mimir, { context: 16384, kv: 'tq4' }));
 afterAll(() => service.close());
 const app = createApp({ backend: readyBackend(service), names: ['mimir'] });
-const ask = async (path: string, body: object) =>
-  app.fetch(new Request(`http://localhost${path}`, { method: 'POST', body: JSON.stringify(body) }));
+const ask = async (path: string, body: object) => {
+  const headers = { 'content-type': 'application/json' };
+  return app.fetch(new Request(`http://localhost${path}`, { method: 'POST', headers, body: JSON.stringify(body) }));
+};
 const messages = [{ role: 'user', content: 'Use a tool.' }];
 
 it('there are twenty', () => expect(list.length).toBe(20));

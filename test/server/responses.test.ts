@@ -115,11 +115,16 @@ describe('tools', () => {
     expect(next.usage.input_tokens).toBe(stateless.usage.input_tokens);
   });
 
-  it('that are named must exist, and must be functions', async () => {
+  it('that are named are called; those of other servers are ignored, and the client is told', async () => {
     const named = { type: 'function', name: 'find_god' };
     const response = await json(PATH, { input: 'Who?', tools, tool_choice: named, max_output_tokens: 200 });
     expect(response.output[0]).toMatchObject({ type: 'function_call', name: 'find_god' });
-    expect((await ask(PATH, { input: 'Who?', tools: [{ type: 'web_search' }] })).status).toBe(400);
+    const others = await ask(PATH, { input: 'Who?', tools: [{ type: 'web_search' }], max_output_tokens: 4 });
+    expect(others.status).toBe(200);
+    expect(others.headers.get('x-kvasir-notice')).toMatch(/^tools\[0\] is ignored: .* web_search/);
+    const strict = [{ type: 'function', name: 'find', strict: true, parameters: { type: 'object', minProperties: 1 } }];
+    const refused = await ask(PATH, { input: 'Who?', tools: strict });
+    expect(((await refused.json()) as Json).error).toMatchObject({ param: 'tools[0].parameters' });
   });
 });
 

@@ -14,6 +14,8 @@ import { tinyModel } from './tiny-model.ts';
 
 const mimir = fileURLToPath(new URL('../models/mimir.gguf', import.meta.url));
 const ajv = new Ajv2020({
+  // 1.12 / 0.01 is not quite 112 in floating point.
+  multipleOfPrecision: 9,
   strict: false,
   formats: {
     date: true,

@@ -109,8 +109,9 @@ export function createRanking(leaves: Leaves): Ranking {
   /** Going back to LRU is always allowed. Anything else must pay off, and be better than LRU by more than chance. */
   const followBest = () => {
     if (clock - ledSince < capacity) return;
-    // It was better, and is not any more, as when the requests have changed: it has to prove itself anew.
-    if (lead < 0) {
+    // It was better, and is not any more, as when the requests have changed: it has to prove itself anew. A first turnover
+    // says little.
+    if (lead < 0 && clock - ledSince >= 2 * capacity) {
       hits[leader] = hits[0];
       variance[leader] = 0;
       return follow(0);

@@ -6,6 +6,7 @@ import { loadModel } from '../../src/engine/model.ts';
 import { createApp } from '../../src/server/app.ts';
 import { readyBackend } from '../../src/server/backend.ts';
 import { createService } from '../../src/worker/create-service.ts';
+import { ALL_CASES } from '../matrix.ts';
 import type { Json } from './tiny-server.ts';
 
 const word = z.string().max(8);
@@ -89,18 +90,22 @@ const logit_bias: Record<number, number> = {};
 for (const [content, bias] of Object.entries(ENDS))
   logit_bias[((await (await ask('/tokenize', { content })).json()) as Json).tokens[0]] = bias;
 
-it.each(Object.keys(tools))('%s: its call satisfies the schema', { timeout: 60_000 }, async name => {
-  const tool_choice = { type: 'function', function: { name } };
-  const request = { messages, tools: list, tool_choice, seed: 5, logit_bias, max_tokens: 200 };
-  const response = await ask('/v1/chat/completions', request);
-  expect(response.status).toBe(200);
-  const { choices } = (await response.json()) as Json;
-  const [{ function: called }] = choices[0].message.tool_calls;
-  expect(choices[0].finish_reason, called.arguments).toBe('tool_calls');
-  expect(called.name).toBe(name);
-  const { success, error } = tools[name].safeParse(JSON.parse(called.arguments));
-  if (!WIDENED.includes(name)) expect(success, `${called.arguments}: ${error}`).toBe(true);
-});
+it.each(Object.keys(tools).filter((_, i) => ALL_CASES || i % 4 === 0))(
+  '%s: its call satisfies the schema',
+  { timeout: 60_000 },
+  async name => {
+    const tool_choice = { type: 'function', function: { name } };
+    const request = { messages, tools: list, tool_choice, seed: 5, logit_bias, max_tokens: 200 };
+    const response = await ask('/v1/chat/completions', request);
+    expect(response.status).toBe(200);
+    const { choices } = (await response.json()) as Json;
+    const [{ function: called }] = choices[0].message.tool_calls;
+    expect(choices[0].finish_reason, called.arguments).toBe('tool_calls');
+    expect(called.name).toBe(name);
+    const { success, error } = tools[name].safeParse(JSON.parse(called.arguments));
+    if (!WIDENED.includes(name)) expect(success, `${called.arguments}: ${error}`).toBe(true);
+  },
+);
 
 it("as Anthropic's tools", { timeout: 60_000 }, async () => {
   const anthropic = list.map(({ function: { parameters, ...tool } }) => ({ ...tool, input_schema: parameters }));

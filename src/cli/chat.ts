@@ -120,9 +120,10 @@ function createTurns(model: Model, first: Conversation, options: Options) {
     if (last && last.ids.length > 0) await branches.saveChange();
   };
 
+  const attachedNames = () => attached.map(({ path }) => path).join(', ');
   /** Takes the attached files away, and returns their names. */
   const detach = (): string => {
-    const names = attached.map(({ path }) => path).join(', ');
+    const names = attachedNames();
     attached = [];
     return names;
   };
@@ -190,10 +191,7 @@ function createTurns(model: Model, first: Conversation, options: Options) {
       if (last && last.ids.length > 0) attached = [];
       // A question without an answer is dropped; its files are not, since reading them again takes long.
       else if (attached.length > 0)
-        console.error(
-          `Your message was dropped. Still attached to the next one: ${attached.map(({ path }) => path).join(', ')}. ` +
-            '/undo detaches.',
-        );
+        console.error(`Your message was dropped. Still attached to the next one: ${attachedNames()}. /undo detaches.`);
     },
     close: () => branches.close(),
   };

@@ -27,6 +27,10 @@ export interface PageLayout {
   encoding: PageEncoding;
 }
 
+/** Entries of a quad's first book that encoding starts from, and books of a quad at most (codec/mead/additive.ts). */
+export const ADDITIVE_STARTS = 4;
+export const MAX_ADDITIVE_BOOKS = 6;
+
 /** Offsets are in bytes: from the start of a head's block, unless noted otherwise. */
 export type PageEncoding =
   /** Rows of floats. */

@@ -3,6 +3,7 @@
  * each of n codebooks of 16. Encoding is greedy, book by book, from each of the four nearest entries of the first book; the
  * smallest error wins. Of Gaussian quads it leaves 9 to 25 % less than starting from the nearest entry alone.
  */
+import { ADDITIVE_STARTS, MAX_ADDITIVE_BOOKS } from '../../kernel/page-layout.ts';
 import type { Shape } from '../codec.ts';
 import { createGrid } from '../pack.ts';
 import type { PageFormat } from '../page-codec.ts';
@@ -11,12 +12,10 @@ export const ENTRIES = 16;
 export const QUAD = 4;
 /** Floats per book. */
 export const BOOK_LENGTH = ENTRIES * QUAD;
-export const MAX_NIBBLES = 6;
+export const MAX_NIBBLES = MAX_ADDITIVE_BOOKS;
 /** Each number of nibbles has its own books, stored in ascending order: n (n - 1) / 2 of them precede those for n. */
 export const booksBefore = (n: number): number => (n * (n - 1)) / 2;
 export const TOTAL_BOOKS = booksBefore(MAX_NIBBLES + 1);
-/** Entries of the first book that encoding starts from. */
-export const STARTS = 4;
 
 /** |entry|^2 / 2 of every entry: the nearest entry maximizes x . entry - |entry|^2 / 2. */
 function halfSquaredNorms(books: Float64Array): Float64Array {
@@ -103,14 +102,15 @@ function encodeQuad(
   n: number,
   quad: Float64Array,
 ): Uint8Array {
-  const starts = byNearness(books, halfNorms, first, quad).slice(0, n > 1 ? STARTS : 1);
+  const gains = gainsOf(books, halfNorms, first, quad);
+  const byNearness = Array.from(gains.keys()).sort((e, f) => gains[f] - gains[e]);
   let best = new Uint8Array(n);
   let smallest = Number.POSITIVE_INFINITY;
-  for (const start of starts) {
+  for (const start of byNearness.slice(0, n > 1 ? ADDITIVE_STARTS : 1)) {
     const codes = new Uint8Array(n);
     const residual = quad.slice();
     for (let book = 0; book < n; book++) {
-      codes[book] = book === 0 ? start : byNearness(books, halfNorms, first + book, residual)[0];
+      codes[book] = book === 0 ? start : largest(gainsOf(books, halfNorms, first + book, residual));
       const at = (first + book) * BOOK_LENGTH + codes[book] * QUAD;
       for (let i = 0; i < QUAD; i++) residual[i] -= books[at + i];
     }
@@ -120,12 +120,19 @@ function encodeQuad(
   return best;
 }
 
-/** The entries of a book, nearest to a quad first; of equally near ones, the first. */
-function byNearness(books: Float64Array, halfNorms: Float64Array, book: number, [a, b, c, d]: Float64Array): number[] {
-  const gains = Array.from({ length: ENTRIES }, (_, e) => {
-    const at = book * BOOK_LENGTH + e * QUAD;
+/** By entry of a book: the nearest one to a quad has the largest gain. */
+function gainsOf(books: Float64Array, halfNorms: Float64Array, book: number, [a, b, c, d]: Float64Array): Float64Array {
+  const gains = new Float64Array(ENTRIES);
+  for (let e = 0, at = book * BOOK_LENGTH; e < ENTRIES; e++, at += QUAD) {
     const dot = a * books[at] + b * books[at + 1] + c * books[at + 2] + d * books[at + 3];
-    return dot - halfNorms[book * ENTRIES + e];
-  });
-  return gains.map((_, e) => e).sort((e, f) => gains[f] - gains[e]);
+    gains[e] = dot - halfNorms[book * ENTRIES + e];
+  }
+  return gains;
+}
+
+/** The index of the largest number; the first of equal ones. */
+function largest(numbers: Float64Array): number {
+  let best = 0;
+  for (let i = 1; i < numbers.length; i++) if (numbers[i] > numbers[best]) best = i;
+  return best;
 }

@@ -2,9 +2,11 @@
  * Trains the additive codebooks of quads: k-means of a new book on the residual of the earlier ones, then rounds that encode
  * all samples, as pages are encoded, and refit each book with the others fixed. The inner loops run in WASM.
  */
+
+import { ADDITIVE_STARTS } from '../../kernel/page-layout.ts';
 import { CODEBOOK_BYTES, codebookTrainingModule, withHalfNorms } from '../../kernel/wasm/kernels/quad-codebook.ts';
 import type { Random } from '../parts/random.ts';
-import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, STARTS, TOTAL_BOOKS } from './additive.ts';
+import { BOOK_LENGTH, booksBefore, ENTRIES, MAX_NIBBLES, QUAD, TOTAL_BOOKS } from './additive.ts';
 
 const KMEANS_ROUNDS = 12;
 const ROUNDS = 3;
@@ -41,7 +43,7 @@ export function createTrainer(
     errors: 4 * rows,
     codes: MAX_NIBBLES * rows,
     candidate: MAX_NIBBLES * rows,
-    starts: STARTS * rows,
+    starts: ADDITIVE_STARTS * rows,
     books: MAX_NIBBLES * CODEBOOK_BYTES,
     sums: 2 * 16 * ENTRIES,
   };
@@ -83,7 +85,7 @@ export function createTrainer(
   const encode = (n: number) => {
     kernels.findStarts(offsets.x, offsets.starts, bookAt(0), rows);
     errors.fill(Number.POSITIVE_INFINITY);
-    for (let start = 0; start < (n > 1 ? STARTS : 1); start++) {
+    for (let start = 0; start < (n > 1 ? ADDITIVE_STARTS : 1); start++) {
       bytes.copyWithin(candidateAt(0), offsets.starts + start * rows, offsets.starts + (start + 1) * rows);
       residual.set(x);
       addEntries(candidateAt(0), 0, -1);

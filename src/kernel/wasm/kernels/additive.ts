@@ -3,10 +3,10 @@
  * of codes. The number of books per quad is data: `columnCounts` is [kv head][quad] i32, `firstColumns` each KV head's
  * first column followed by the total number, `books` has CODEBOOK_BYTES per column.
  */
-import type { PageLayout } from '../../page-layout.ts';
+import { ADDITIVE_STARTS, MAX_ADDITIVE_BOOKS, type PageLayout } from '../../page-layout.ts';
 import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, v128 } from '../emit.ts';
 import type { Kernel } from '../module.ts';
-import { CODEBOOK_BYTES, findStarts, keepBetter, nearestEntries, STARTS, transposeQuads } from './quad-codebook.ts';
+import { CODEBOOK_BYTES, findStarts, keepBetter, nearestEntries, transposeQuads } from './quad-codebook.ts';
 
 export interface AdditiveTables {
   columnCounts: number;
@@ -33,8 +33,6 @@ export function maxColumns({ booksPerQuad }: AdditiveEncoding, { kvHeads }: { kv
 }
 
 const QUAD_BYTES = 16;
-/** Books per quad, at most. */
-const MAX_BOOKS = 6;
 
 /** Bytes per block of a column, L in codec/pack.ts: byte i of a block holds its tokens i and L + i. */
 const blockBytesOf = (tokens: number) => Math.min(16, (tokens / 2) & -(tokens / 2));
@@ -106,8 +104,8 @@ export function sealAdditive(
   const blockBytes = blockBytesOf(tokens);
   const [residual, errors] = [k.i32(floats), k.i32(i32.add(floats, QUAD_BYTES * tokens))];
   const codes = k.i32(bytes);
-  const candidate = k.i32(i32.add(bytes, MAX_BOOKS * tokens));
-  const starts = k.i32(i32.add(candidate, MAX_BOOKS * tokens));
+  const candidate = k.i32(i32.add(bytes, MAX_ADDITIVE_BOOKS * tokens));
+  const starts = k.i32(i32.add(candidate, MAX_ADDITIVE_BOOKS * tokens));
   const sum = k.f32(f32.const(0));
   const quad = k.v128();
   forEachQuad(k, tables, headDim, head, (offset, count, first) => {
@@ -124,7 +122,7 @@ export function sealAdditive(
     const encode = () => {
       findStarts(k, residual, starts, firstBook, tokens);
       const start = k.i32(starts);
-      const tries = k.i32(i32.select(i32.gtS(count, 1), STARTS, 1));
+      const tries = k.i32(i32.select(i32.gtS(count, 1), ADDITIVE_STARTS, 1));
       k.for(0, tries, 1, () => {
         copyQuads(t => {
           const code = k.i32(i32.load8U(i32.add(start, t)));

@@ -4,6 +4,7 @@
  *
  * A book is 16 x 4 f32, followed by 16 f32: half the squared norm of each entry.
  */
+import { ADDITIVE_STARTS } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i32, i32x4, type Local, lanes32, type V128, v128 } from '../emit.ts';
 import { Kernel, moduleBytes } from '../module.ts';
 
@@ -64,12 +65,9 @@ export function nearestEntries(k: Kernel, groups: readonly (readonly V128[])[], 
   return searches.map(({ entry }) => entry);
 }
 
-/** Entries of the first book that encoding starts from (codec/mead/additive.ts). */
-export const STARTS = 4;
-
-/** The STARTS nearest entries of four quads, given as four vectors, one per dim; the nearest first. */
+/** The ADDITIVE_STARTS nearest entries of four quads, given as four vectors, one per dim; the nearest first. */
 function nearestStarts(k: Kernel, dims: readonly V128[], book: I32): Local<'v128'>[] {
-  const found = Array.from({ length: STARTS }, () => ({
+  const found = Array.from({ length: ADDITIVE_STARTS }, () => ({
     max: k.v128(f32x4.const(Number.NEGATIVE_INFINITY)),
     entry: k.v128(v128.zero),
   }));
@@ -96,7 +94,7 @@ function nearestStarts(k: Kernel, dims: readonly V128[], book: I32): Local<'v128
   return found.map(({ entry }) => entry);
 }
 
-/** starts [STARTS][count] bytes: the nearest entries of each row of four floats; count is a multiple of 4. */
+/** starts [ADDITIVE_STARTS][count] bytes: the nearest entries of each row of four floats; count is a multiple of 4. */
 export function findStarts(k: Kernel, rows: I32, starts: I32, book: I32, count: I32 | number): void {
   k.for(0, count, 4, i => {
     const from = k.i32(i32.add(rows, i32.mul(i, 16)));

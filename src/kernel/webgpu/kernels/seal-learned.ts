@@ -1,6 +1,6 @@
 /** Quantization of vectors for codecs that learn from data (see seal.ts). */
 
-import type { PageEncoding } from '../../page-layout.ts';
+import { MAX_ADDITIVE_BOOKS as MAX_BOOKS, type PageEncoding, ADDITIVE_STARTS as STARTS } from '../../page-layout.ts';
 import { type Kernel, readBuffer, u32, writeBuffer } from '../kernel.ts';
 import { BLOCK, COUNT_IN_LIST, MAX_CODE, type Oaken } from './oaken.ts';
 import type { PageShape } from './shape.ts';
@@ -29,10 +29,6 @@ fn main(group: vec3u, lane: u32) {
   let t = group.x; let head = group.y; let at = (head * ${P} + t) * ${D};
   ${body}
 }`;
-
-/** Entries of the first book that encoding starts from, and books per quad at most (codec/mead/additive.ts). */
-const STARTS = 4;
-const MAX_BOOKS = 6;
 
 /** Stores a token's squared error as its scalar, for `sumErrors`. */
 const storeError = (P: number) => `let token_error = total(lane, squares);

@@ -12,7 +12,6 @@ const LAYERS = [
   'hash-value.ts',
   'describe-value.ts',
   'closest-name.ts',
-  'remember.ts',
   'disposable.ts',
   'units.ts',
   'platform',

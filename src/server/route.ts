@@ -36,7 +36,7 @@ export interface Exchange {
   /** An error as the client is told of it. The log gets those that are the server's. */
   toError(error: unknown): ApiError;
   /** Keywords in the parameters of tools that calls need not satisfy, by their paths. Of strict tools, an InputError. */
-  checkTools(tools: readonly Tool[]): readonly string[];
+  checkTools(tenant: Tenant, tools: readonly Tool[]): readonly string[];
   /** The field of the body that an option of the engine comes from. */
   fieldOf(path: string): string;
   /** Tells the client, in a header of the response, and the log what of a request is not followed. */

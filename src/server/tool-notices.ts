@@ -1,8 +1,8 @@
 /** Tools of a request: those that the engine can call, and what the client is told of the others. */
 import type { Tool, ToolChoice } from '../engine/answer.ts';
 import type { ChatOptions } from '../engine/conversation-options.ts';
+import { createTenantCache } from '../engine/grammar/tenant-cache.ts';
 import { unenforcedKeywords, unenforcedNotice } from '../engine/tools.ts';
-import { remember } from '../remember.ts';
 import type { Exchange } from './route.ts';
 
 /** A tool that only runs on another server: a web search, for example. */
@@ -29,22 +29,22 @@ export function toolOptions(
 
 /** As `unenforcedKeywords`, remembered: clients repeat their tools in every request. */
 export function createToolCheck(): Exchange['checkTools'] {
-  const known = new Map<string, readonly string[]>();
-  return tools => remember(known, JSON.stringify(tools), () => unenforcedKeywords(tools), MAX_KNOWN);
+  const known = createTenantCache<readonly string[]>(MAX_KNOWN);
+  return ({ name }, tools) => known.get(name, JSON.stringify(tools), () => unenforcedKeywords(tools));
 }
 
 const MAX_KNOWN = 32;
 
 /** Throws an InputError if a strict tool cannot be enforced. */
 export function noteTools(
-  { notify, checkTools, fieldOf }: Exchange,
+  { notify, checkTools, fieldOf, tenant }: Exchange,
   { tools = [], toolChoice }: ChatOptions,
   ignored: Ignored = [],
 ): void {
   ignored.forEach((tool, i) => {
     if (tool) notify(`tools[${i}] is ignored: this server has no tools of the type ${tool.type.slice(0, 60)}.`);
   });
-  const unenforced = toolChoice === 'none' ? [] : checkTools(tools);
+  const unenforced = toolChoice === 'none' ? [] : checkTools(tenant, tools);
   if (unenforced.length > 0) notify(unenforcedNotice(unenforced.map(fieldOf)));
 }
 

@@ -76,8 +76,8 @@ const excluded = process.env.KVASIR_ALL === '1' || process.env.KVASIR_LONG === '
  * a process of its own.
  */
 const ISOLATED = [
-  'src/cache/store/disk-start.test.ts',
-  'src/model/hub/cache.test.ts',
+  'src/store/disk-start.test.ts',
+  'src/hub/cache.test.ts',
   'test/wasm/addresses.test.ts',
   'test/wasm/dot-add.test.ts',
 ];

@@ -12,10 +12,10 @@ import { type Engine, type EngineOptions, loadEngine, openModelFile, planShape }
 import { logSoftmax } from '../src/engine/log-probs.ts';
 import { resolveProfile } from '../src/engine/profile.ts';
 import { step } from '../src/engine/step.ts';
-import { InputError } from '../src/errors.ts';
 import { measureDivergence } from '../src/eval/divergence.ts';
 import { choosePlan } from '../src/plan/auto.ts';
 import { createPlan } from '../src/plan/plan.ts';
+import { InputError } from '../src/util/errors.ts';
 
 interface Options {
   device: string;

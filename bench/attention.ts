@@ -11,10 +11,10 @@ import { formatTable } from '../src/cli/table.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
 import { norm } from '../src/codec/parts/vector.ts';
-import { InputError } from '../src/errors.ts';
 import type { Device, Tensor } from '../src/kernel/device.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { createWasmDevice } from '../src/kernel/wasm/device.ts';
+import { InputError } from '../src/util/errors.ts';
 import { benchPlan } from './fill-context.ts';
 
 /** The shape of SmolLM2-135M. */

@@ -1,5 +1,5 @@
 /** What the benches of several sequences share: who is measured, rates of streams that run together, comparisons with answers alone. */
-import { InputError } from '../src/errors.ts';
+import { InputError } from '../src/util/errors.ts';
 
 /** What is measured: one engine with one KV cache format. */
 export interface Contender {

@@ -9,8 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { formatTable } from '../src/cli/table.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { step } from '../src/engine/step.ts';
-import { InputError } from '../src/errors.ts';
 import { createPlan } from '../src/plan/plan.ts';
+import { InputError } from '../src/util/errors.ts';
 import { benchPlan, fillTo, promptTokens } from './fill-context.ts';
 
 interface Options {

@@ -2,7 +2,7 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { InputError } from '../src/errors.ts';
+import { InputError } from '../src/util/errors.ts';
 import type { BatchSetup, Contender } from './concurrent.ts';
 
 export interface LlamaSetting {

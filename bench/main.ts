@@ -1,6 +1,6 @@
 /** `npm run bench -- NAME [options]`: one file per benchmark; `--help` lists them. */
 import { parseArgs } from 'node:util';
-import { KvasirError } from '../src/errors.ts';
+import { KvasirError } from '../src/util/errors.ts';
 import { benchAgree } from './agree.ts';
 import { benchArrival } from './arrival.ts';
 import { benchAttention } from './attention.ts';

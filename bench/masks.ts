@@ -5,7 +5,6 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { isPlainObject } from '../src/describe-value.ts';
 import { openModelFile } from '../src/engine/engine.ts';
 import { type Constraints, createConstraints } from '../src/engine/grammar/constraint.ts';
 import { type Grammar, isSatisfiable } from '../src/engine/grammar/expression.ts';
@@ -14,6 +13,7 @@ import { resolveReference } from '../src/engine/grammar/satisfies.ts';
 import { addSchema, schemaText } from '../src/engine/grammar/schema.ts';
 import { InputError } from '../src/index.ts';
 import type { Tokenizer } from '../src/model/tokenizer.ts';
+import { isPlainObject } from '../src/util/describe-value.ts';
 import { cpuTime } from '../test/cpu-time.ts';
 
 interface Options {

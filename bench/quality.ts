@@ -7,7 +7,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { runInterruptible } from '../src/cli/model-command.ts';
 import { createProgress } from '../src/cli/progress.ts';
-import { InputError } from '../src/errors.ts';
+import { InputError } from '../src/util/errors.ts';
 import { countPlans, type Measuring, pendingJobs, runJobs } from './quality/measure.ts';
 import { mergeModels } from './quality/merge.ts';
 import { measureTokenNorms } from './quality/norms.ts';

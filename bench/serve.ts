@@ -17,8 +17,8 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { formatTable } from '../src/cli/table.ts';
-import { InputError } from '../src/errors.ts';
-import { parseBytes } from '../src/units.ts';
+import { InputError } from '../src/util/errors.ts';
+import { parseBytes } from '../src/util/units.ts';
 import { firstModel, type Target } from './serve/client.ts';
 import { type Chat, chatLoad, clientLoad, traceLoad } from './serve/load.ts';
 import { type Outcome, runLoad, type Summary, summarize } from './serve/measure.ts';

@@ -9,14 +9,14 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { LeafKey } from '../src/cache/leaf-key.ts';
-import type { CacheRecord } from '../src/cache/record.ts';
-import { openDiskStore } from '../src/cache/store/disk-store.ts';
-import { createHostStore } from '../src/cache/store/host-store.ts';
-import type { LeafStore } from '../src/cache/store/leaf-store.ts';
-import { openRedisStore } from '../src/cache/store/redis-store.ts';
 import { formatTable } from '../src/cli/table.ts';
-import { formatBytes, parseBytes } from '../src/units.ts';
+import { openDiskStore } from '../src/store/disk-store.ts';
+import { createHostStore } from '../src/store/host-store.ts';
+import type { LeafKey } from '../src/store/leaf-key.ts';
+import type { LeafStore } from '../src/store/leaf-store.ts';
+import type { CacheRecord } from '../src/store/record.ts';
+import { openRedisStore } from '../src/store/redis-store.ts';
+import { formatBytes, parseBytes } from '../src/util/units.ts';
 import { noRedis, startRedis } from '../test/redis-server.ts';
 
 interface Options {

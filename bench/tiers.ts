@@ -7,10 +7,10 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createHostStore } from '../src/cache/store/host-store.ts';
 import { formatTable } from '../src/cli/table.ts';
 import { type LoadOptions, loadModel, type Model } from '../src/index.ts';
-import { formatBytes } from '../src/units.ts';
+import { createHostStore } from '../src/store/host-store.ts';
+import { formatBytes } from '../src/util/units.ts';
 import { expectSameIds } from './concurrent.ts';
 import { promptTokens } from './fill-context.ts';
 import { withRedis } from './stores.ts';

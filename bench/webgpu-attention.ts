@@ -10,12 +10,12 @@ import { createCodec, type KvCodec, learn } from '../src/codec/kv.ts';
 import { gaussianSamples } from '../src/codec/learned.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
-import { InputError } from '../src/errors.ts';
 import { createJsDevice } from '../src/kernel/js/device.ts';
 import { measureCopy } from '../src/kernel/webgpu/bandwidth.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import type { GpuBlock } from '../src/kernel/webgpu/pool.ts';
-import { formatBytes } from '../src/units.ts';
+import { InputError } from '../src/util/errors.ts';
+import { formatBytes } from '../src/util/units.ts';
 import { relativeError, runAttention } from '../test/attention.ts';
 import { slowness } from './webgpu-clock.ts';
 

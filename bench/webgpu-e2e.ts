@@ -5,13 +5,13 @@
 import { createSequence } from '../src/cache/create-sequence.ts';
 import type { Sequence } from '../src/cache/sequence.ts';
 import { formatTable } from '../src/cli/table.ts';
-import { InputError } from '../src/errors.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
 import type { ModelConfig } from '../src/model/config.ts';
 import { type Chunk, createScratch, forward } from '../src/model/forward.ts';
 import type { RopeFrequencies } from '../src/model/rope.ts';
 import type { ModelWeights } from '../src/model/weights.ts';
 import { createPlan, type Plan } from '../src/plan/plan.ts';
+import { InputError } from '../src/util/errors.ts';
 
 interface Options {
   shape: string;

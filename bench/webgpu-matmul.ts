@@ -4,9 +4,9 @@
  * batch, and nearly the same values as a prompt row, or without `batchInvariant`.
  */
 import { formatTable } from '../src/cli/table.ts';
-import { InputError } from '../src/errors.ts';
 import type { Tensor, Weights } from '../src/kernel/device.ts';
 import { createWebGpuDevice, type WebGpuDevice } from '../src/kernel/webgpu/device.ts';
+import { InputError } from '../src/util/errors.ts';
 
 interface Options {
   /** Rows per product, a list. */

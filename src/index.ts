@@ -2,38 +2,8 @@
  * Kvasir: `loadModel` and its types. Other entry points: `kvasir/codec` (codecs), `kvasir/calibrate` (profiles),
  * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
  */
-export type { LeafSource } from './cache/eviction.ts';
-export type { AdvisorStats } from './cache/graph/advisor.ts';
-export type { KvCacheStats, NearestText } from './cache/kv-cache.ts';
-export type { LeafLayout } from './cache/leaf.ts';
-export type { LeafKey } from './cache/leaf-key.ts';
-export type { EvictionPolicyName, EvictionStats } from './cache/policies/open-eviction.ts';
-export type { CacheRecord, RecordKind } from './cache/record.ts';
-export type { SessionSource, SessionTarget } from './cache/session-io.ts';
-export type { Latency, LeafStore, RecordName, StoreStats } from './cache/store/leaf-store.ts';
-export type { TiersInput } from './cache/store/open-tiers.ts';
-export type { TierStats } from './cache/store/tier-chain.ts';
-export type { Tier } from './cache/store/tiers.ts';
-export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
-export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
-export { zoo } from './codec/zoo.ts';
-export type { AsyncDisposableLike, AsyncDispose } from './disposable.ts';
-export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './engine/answer.ts';
-export type { EncodeChatOptions } from './engine/answer-stream.ts';
-export type { Conversation } from './engine/conversation.ts';
-export type {
-  ChatOptions,
-  ConversationOptions,
-  MessageContent,
-  Prompt,
-  PromptOptions,
-} from './engine/conversation-options.ts';
-export type { DecodedLeaf, DecodeLeavesOptions } from './engine/decode-leaves.ts';
-export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
-export type { GenerateOptions } from './engine/generate.ts';
-export type { JsonSchema } from './engine/grammar/schema.ts';
-export type { GuardStats, QualityLoss, QualityLossAction } from './engine/guard.ts';
-export type { LiveDivergence } from './engine/live-divergence.ts';
+
+export type { DecodedLeaf, DecodeLeavesOptions } from './api/decode-leaves.ts';
 export {
   type LoadOptions,
   loadModel,
@@ -41,33 +11,35 @@ export {
   type Model,
   type ModelDevice,
   type ModelStats,
-} from './engine/model.ts';
+} from './api/model.ts';
+export type { Vectors } from './cache/decode-vectors.ts';
+export type { KvCacheStats, NearestText } from './cache/kv-cache.ts';
+export type { LeafLayout } from './cache/leaf.ts';
+export type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './chat/answer.ts';
+export type { EncodeChatOptions } from './chat/answer-stream.ts';
+export type { Conversation } from './chat/conversation.ts';
+export type {
+  ChatOptions,
+  ConversationOptions,
+  MessageContent,
+  Prompt,
+  PromptOptions,
+} from './chat/conversation-options.ts';
+export { createCodec, type KvCodec, type KvSegment, type KvShape } from './codec/kv.ts';
+export { formatSpec, type KvSpec, parseSpec } from './codec/spec.ts';
+export { zoo } from './codec/zoo.ts';
+export type { EngineOptions, ModelInput, ModelPart } from './engine/engine.ts';
+export type { GenerateOptions } from './engine/generate.ts';
+export type { JsonSchema } from './engine/grammar/schema.ts';
+export type { GuardStats, QualityLoss, QualityLossAction } from './engine/guard.ts';
+export type { LiveDivergence } from './engine/live-divergence.ts';
 export type { Quality } from './engine/quality.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { SchedulerStats } from './engine/scheduler.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
-export {
-  type CacheOptions,
-  type CacheShape,
-  createCache,
-  type StepRows,
-  type VectorCache,
-  type VectorSequence,
-} from './engine/vector-cache.ts';
-export type { Vectors } from './engine/vector-decode.ts';
-export {
-  CapacityError,
-  ContextError,
-  DeviceError,
-  FormatError,
-  InputError,
-  KvasirError,
-  NetworkError,
-  QualityError,
-  ShapeError,
-  SpecError,
-  UnsupportedError,
-} from './errors.ts';
+export type { LeafSource } from './eviction/eviction.ts';
+export type { AdvisorStats } from './eviction/graph/advisor.ts';
+export type { EvictionPolicyName, EvictionStats } from './eviction/open-eviction.ts';
 export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
 export { type AttendOptions, attend } from './kernel/js/attend.ts';
 export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';
@@ -90,3 +62,32 @@ export {
   type TextSource,
 } from './plan/profile.ts';
 export type { ProfileInput } from './plan/profile-input.ts';
+export type { SessionSource, SessionTarget } from './session/session-io.ts';
+export type { LeafKey } from './store/leaf-key.ts';
+export type { Latency, LeafStore, RecordName, StoreStats } from './store/leaf-store.ts';
+export type { TiersInput } from './store/open-tiers.ts';
+export type { CacheRecord, RecordKind } from './store/record.ts';
+export type { TierStats } from './store/tier-chain.ts';
+export type { Tier } from './store/tiers.ts';
+export type { AsyncDisposableLike, AsyncDispose } from './util/disposable.ts';
+export {
+  CapacityError,
+  ContextError,
+  DeviceError,
+  FormatError,
+  InputError,
+  KvasirError,
+  NetworkError,
+  QualityError,
+  ShapeError,
+  SpecError,
+  UnsupportedError,
+} from './util/errors.ts';
+export {
+  type CacheOptions,
+  type CacheShape,
+  createCache,
+  type StepRows,
+  type VectorCache,
+  type VectorSequence,
+} from './vectors/vector-cache.ts';

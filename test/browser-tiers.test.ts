@@ -1,6 +1,6 @@
 /** The tier of browsers: the disk store on a site's storage (OPFS), in headless Chromium. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { countIntact, storeSuite, testRecord, testRecords } from '../src/cache/store/store.case.ts';
+import { countIntact, storeSuite, testRecord, testRecords } from '../src/store/store.case.ts';
 import { openTestPage, type TestPage } from './browser/cases.ts';
 import { noChromium } from './browser/chromium.ts';
 import { openRemoteStore } from './browser/remote-store.ts';

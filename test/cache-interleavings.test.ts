@@ -1,7 +1,7 @@
 /** Random interleavings of conversations on a cache that is too small for them, with tiers below it. */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { createHostStore } from '../src/cache/store/host-store.ts';
+import { createHostStore } from '../src/store/host-store.ts';
 import { actions, playActions } from './interleavings.ts';
 import { load } from './lifetimes.ts';
 import { ALL_CASES, LONG_CASES } from './matrix.ts';

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { openDiskStore } from '../src/cache/store/disk-store.ts';
+import { openDiskStore } from '../src/store/disk-store.ts';
 import { kvasir } from './command.ts';
 import { testRecord } from './store-records.ts';
 import { mimir } from './support/serve.ts';

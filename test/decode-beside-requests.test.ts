@@ -1,6 +1,6 @@
 /** Pages are read back while requests run: nobody's pass is disturbed, and nothing that is read changes meanwhile. */
 import { expect, it } from 'vitest';
-import { decodeLeaves } from '../src/engine/decode-leaves.ts';
+import { decodeLeaves } from '../src/api/decode-leaves.ts';
 import { type Generations, openGenerations } from './generations.ts';
 import { words } from './lifetimes.ts';
 

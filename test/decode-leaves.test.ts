@@ -1,8 +1,8 @@
 /** `model.decodeLeaves`: pages of a text in f16, from the cache or from tiers. */
 import { expect, it } from 'vitest';
-import { createHostStore } from '../src/cache/store/host-store.ts';
 import { type DecodedLeaf, InputError, type LoadOptions, loadModel, type Vectors } from '../src/index.ts';
 import { toF16 } from '../src/kernel/float.ts';
+import { createHostStore } from '../src/store/host-store.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { tinyModel } from './tiny-model.ts';
 

@@ -1,6 +1,6 @@
 /** A model and its scheduler, with a device that counts passes, can fail, and can sample as a GPU does. */
 import type { KvCache } from '../src/cache/kv-cache.ts';
-import { type Conversation, createConversation } from '../src/engine/conversation.ts';
+import { type Conversation, createConversation } from '../src/chat/conversation.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../src/engine/engine.ts';
 import { type GenerateOptions, generate } from '../src/engine/generate.ts';
 import { createConstraints } from '../src/engine/grammar/constraint.ts';

@@ -1,10 +1,10 @@
 /** Random actions on six conversations of one model, for the lifetime tests. */
 import { deepStrictEqual } from 'node:assert';
 import fc from 'fast-check';
-import type { Conversation } from '../src/engine/conversation.ts';
-import type { Model } from '../src/engine/model.ts';
-import { CapacityError, InputError } from '../src/errors.ts';
+import type { Model } from '../src/api/model.ts';
+import type { Conversation } from '../src/chat/conversation.ts';
 import type { ChatMessage } from '../src/model/template.ts';
+import { CapacityError, InputError } from '../src/util/errors.ts';
 
 const TEXT = 'Odin drank the mead, and flew home as an eagle.';
 /** In f16, the exponent of infinity and NaN. */

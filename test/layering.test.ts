@@ -4,26 +4,24 @@ import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 
-/** Lowest first. A file may import its own layer and those before it; errors.ts is the lowest. */
+/** Lowest first. A file may import its own layer and those before it. */
 const LAYERS = [
-  'errors.ts',
-  'sha256.ts',
-  'heap.ts',
-  'hash-value.ts',
-  'describe-value.ts',
-  'closest-name.ts',
-  'disposable.ts',
-  'units.ts',
+  'util',
   'platform',
-  'event-loop.ts',
-  'version.ts',
   'kernel',
   'codec',
+  'store',
+  'eviction',
   'cache',
+  'hub',
   'model',
   'plan',
   'hub.ts',
   'engine',
+  'session',
+  'chat',
+  'api',
+  'vectors',
   'ai-sdk',
   'eval',
   'calibrate',

@@ -1,7 +1,7 @@
 /** Lifetimes on js and wasm, and of a model. */
 import { describe, expect, it } from 'vitest';
-import { loadModel } from '../src/engine/model.ts';
-import { InputError } from '../src/errors.ts';
+import { loadModel } from '../src/api/model.ts';
+import { InputError } from '../src/util/errors.ts';
 import { load, testLifetimes, user, words } from './lifetimes.ts';
 import { matrix } from './matrix.ts';
 

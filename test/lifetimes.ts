@@ -1,11 +1,11 @@
 /** Tests of who frees what, and when: a running pass is cancelled and awaited first, whatever the order of calls. */
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { ChatOptions } from '../src/engine/conversation-options.ts';
-import { type LoadOptions, loadModel, type Model } from '../src/engine/model.ts';
+import { type LoadOptions, loadModel, type Model } from '../src/api/model.ts';
+import type { ChatOptions } from '../src/chat/conversation-options.ts';
 import type { Stream, Token } from '../src/engine/stream.ts';
-import { InputError } from '../src/errors.ts';
 import type { ChatMessage } from '../src/model/template.ts';
+import { InputError } from '../src/util/errors.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { actions, playActions } from './interleavings.ts';
 import { ALL_CASES, LONG_CASES } from './matrix.ts';

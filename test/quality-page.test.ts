@@ -24,7 +24,7 @@ import {
 import { ALL_CODECS, createSuite, defaultTable, planKey, type SuiteOptions } from '../bench/quality/suite.ts';
 import { parseText } from '../bench/quality/texts.ts';
 import { benchQuality } from '../bench/quality.ts';
-import { InputError } from '../src/errors.ts';
+import { InputError } from '../src/util/errors.ts';
 import { writeGguf } from './gguf-writer.ts';
 import { seeded } from './random.ts';
 import { tinyModel } from './tiny-model.ts';

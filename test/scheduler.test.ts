@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { GenerateOptions } from '../src/engine/generate.ts';
-import { CapacityError, InputError } from '../src/errors.ts';
 import type { Result, Stream, Token } from '../src/index.ts';
+import { CapacityError, InputError } from '../src/util/errors.ts';
 import { type Generations, openGenerations } from './generations.ts';
 import { load, words } from './lifetimes.ts';
 

@@ -3,9 +3,9 @@ import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeEach, expect, it, vi } from 'vitest';
-import { type CacheRecord, encodeRecord, readRecords } from '../src/cache/record.ts';
-import { createHostStore } from '../src/cache/store/host-store.ts';
-import type { LoadOptions, Model } from '../src/engine/model.ts';
+import type { LoadOptions, Model } from '../src/api/model.ts';
+import { createHostStore } from '../src/store/host-store.ts';
+import { type CacheRecord, encodeRecord, readRecords } from '../src/store/record.ts';
 import { load as loadOn, words } from './lifetimes.ts';
 
 const folders: string[] = [];

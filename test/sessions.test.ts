@@ -3,8 +3,8 @@ import { mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from 'node:
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadModel, type Model } from '../src/engine/model.ts';
-import { FormatError, InputError, KvasirError, UnsupportedError } from '../src/errors.ts';
+import { loadModel, type Model } from '../src/api/model.ts';
+import { FormatError, InputError, KvasirError, UnsupportedError } from '../src/util/errors.ts';
 import { load, words } from './lifetimes.ts';
 import { matrix } from './matrix.ts';
 

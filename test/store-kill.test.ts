@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { type DiskStore, openDiskStore } from '../src/cache/store/disk-store.ts';
+import { type DiskStore, openDiskStore } from '../src/store/disk-store.ts';
 import { ALL_CASES, LONG_CASES } from './matrix.ts';
 import { seeded } from './random.ts';
 import { testName, testRecord } from './store-records.ts';

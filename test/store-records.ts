@@ -1,7 +1,7 @@
 /** Records whose payload follows from their number, for processes that must agree on them. */
-import type { LeafKey } from '../src/cache/leaf-key.ts';
-import type { CacheRecord } from '../src/cache/record.ts';
-import type { RecordName } from '../src/cache/store/leaf-store.ts';
+import type { LeafKey } from '../src/store/leaf-key.ts';
+import type { RecordName } from '../src/store/leaf-store.ts';
+import type { CacheRecord } from '../src/store/record.ts';
 
 export function testName(number: number): RecordName {
   const key = new Uint8Array(32) as LeafKey;

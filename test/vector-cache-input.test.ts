@@ -5,7 +5,6 @@ import { type KvLearned, learn } from '../src/codec/kv.ts';
 import { gaussianSamples } from '../src/codec/learned.ts';
 import { createRandom, normals } from '../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../src/codec/parts/rope.ts';
-import type { cacheRules } from '../src/engine/vector-input.ts';
 import {
   type CacheOptions,
   CapacityError,
@@ -20,6 +19,7 @@ import {
 import { fixedBytes } from '../src/plan/plan.ts';
 import { content } from '../src/plan/profile.case.ts';
 import { encodeProfile } from '../src/plan/profile.ts';
+import type { cacheRules } from '../src/vectors/vector-input.ts';
 import { worstHeadError } from './attention.ts';
 import {
   append,

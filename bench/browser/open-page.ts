@@ -1,7 +1,7 @@
 /** A cross-origin isolated page of headless Chromium with the package's build for browsers, a model and, if asked for, wllama. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { InputError } from '../../src/errors.ts';
+import { InputError } from '../../src/util/errors.ts';
 import { ISOLATED, noChromium, openBrowser, openSite } from '../../test/browser/chromium.ts';
 import type * as functions from './page.ts';
 

@@ -1,9 +1,9 @@
 /** Measures the plans that the results do not have yet, and stores them after every group of plans. */
 import type { Engine } from '../../src/engine/engine.ts';
-import { DeviceError, KvasirError, ShapeError, UnsupportedError } from '../../src/errors.ts';
 import { measureDivergence } from '../../src/eval/divergence.ts';
 import { createPlan, type Plan, type PlanShape, planBytes } from '../../src/plan/plan.ts';
 import type { Profile } from '../../src/plan/profile.ts';
+import { DeviceError, KvasirError, ShapeError, UnsupportedError } from '../../src/util/errors.ts';
 import { findMeasurements, type PlanKey, planId, type Results, round } from './results.ts';
 import type { Section } from './suite.ts';
 import type { Text } from './texts.ts';

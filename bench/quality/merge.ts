@@ -1,5 +1,5 @@
 /** Joins results of several runs, which may have measured different models, texts and codecs. */
-import { InputError } from '../../src/errors.ts';
+import { InputError } from '../../src/util/errors.ts';
 import { type Measurement, planId, type Results } from './results.ts';
 
 /** One entry per model, the largest first. */

@@ -1,5 +1,5 @@
 /** Renders results as docs/quality.md. Everything on the page comes from the results. */
-import { formatCount } from '../../src/units.ts';
+import { formatCount } from '../../src/util/units.ts';
 import { renderBreaks } from './breaks.ts';
 import { MIN_ROWS, RESAMPLES } from './interval.ts';
 import { markdownTable, paragraph } from './markdown.ts';

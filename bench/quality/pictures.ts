@@ -1,7 +1,7 @@
 /** The pictures of docs/quality.md, as SVG files beside it. */
 import { layerPlot } from '../../src/eval/layer-plot.ts';
 import { divergencePlot, type PlotPoint } from '../../src/eval/plot.ts';
-import { formatCount } from '../../src/units.ts';
+import { formatCount } from '../../src/util/units.ts';
 import { average, completeRows, findMeasurements, type LayerPair, modelName, type Results } from './results.ts';
 import { suiteOf } from './sections.ts';
 import { defaultTable, type Section } from './suite.ts';

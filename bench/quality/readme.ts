@@ -1,5 +1,5 @@
 /** The table of README.md: the summary of the largest model, between two comments. */
-import { InputError } from '../../src/errors.ts';
+import { InputError } from '../../src/util/errors.ts';
 
 const [BEGIN, END] = ['<!-- quality:begin -->', '<!-- quality:end -->'];
 

@@ -1,7 +1,7 @@
 /** The raw numbers behind docs/quality.md: a JSON file beside it, written after every measurement. */
 import { readFile } from 'node:fs/promises';
-import { FormatError } from '../../src/errors.ts';
 import { writeFileAtomic } from '../../src/plan/profile-store.ts';
+import { FormatError } from '../../src/util/errors.ts';
 
 /** What must be the same for all measurements of a model. */
 export interface Setup {

@@ -2,8 +2,8 @@
 import { readdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { readTextFile } from '../../src/cli/read-text.ts';
-import { InputError } from '../../src/errors.ts';
 import type { Tokenizer } from '../../src/model/tokenizer.ts';
+import { InputError } from '../../src/util/errors.ts';
 import type { TextInfo } from './results.ts';
 
 export interface TextSpec extends Pick<TextInfo, 'special' | 'skip'> {

@@ -1,6 +1,6 @@
 /** Requests and their times: chats over shared documents, or a recorded trace. The same seed gives the same load. */
 import { createRandom, type Random } from '../../src/engine/random.ts';
-import { InputError } from '../../src/errors.ts';
+import { InputError } from '../../src/util/errors.ts';
 
 /** Characters per token of English text, roughly. */
 const CHARACTERS = 4;

@@ -4,9 +4,9 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openModelFile } from '../../src/engine/engine.ts';
-import { InputError } from '../../src/errors.ts';
 import { memoryReport } from '../../src/plan/memory.ts';
-import { formatBytes } from '../../src/units.ts';
+import { InputError } from '../../src/util/errors.ts';
+import { formatBytes } from '../../src/util/units.ts';
 
 export interface RunningServer {
   url: string;

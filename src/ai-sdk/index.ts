@@ -1,7 +1,7 @@
 /** `kvasir/ai-sdk`: a loaded model as a language model of the AI SDK (`ai` 6 and 7), in the same process. */
 import type { LanguageModelV3 } from '@ai-sdk/provider';
-import type { ChatOptions } from '../engine/conversation-options.ts';
-import type { Model } from '../engine/model.ts';
+import type { Model } from '../api/model.ts';
+import type { ChatOptions } from '../chat/conversation-options.ts';
 import { collectParts, streamParts } from './parts.ts';
 import { type Call, convertCall } from './prompt.ts';
 

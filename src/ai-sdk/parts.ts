@@ -5,7 +5,7 @@ import type {
   LanguageModelV3StreamPart,
   LanguageModelV3Usage,
 } from '@ai-sdk/provider';
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
 import type { Finish, Result, Stream } from '../engine/stream.ts';
 
 type Finished = Extract<LanguageModelV3StreamPart, { type: 'finish' }>;

@@ -5,11 +5,11 @@ import type {
   LanguageModelV3ToolResultOutput,
   SharedV3Warning,
 } from '@ai-sdk/provider';
-import type { Tool, ToolChoice } from '../engine/answer.ts';
-import type { ChatOptions } from '../engine/conversation-options.ts';
-import { unenforcedKeywords, unenforcedNotice } from '../engine/tools.ts';
-import { UnsupportedError } from '../errors.ts';
+import type { Tool, ToolChoice } from '../chat/answer.ts';
+import type { ChatOptions } from '../chat/conversation-options.ts';
+import { unenforcedKeywords, unenforcedNotice } from '../chat/tools.ts';
 import type { ChatMessage } from '../model/message.ts';
+import { UnsupportedError } from '../util/errors.ts';
 
 /** `ai` 7 also says how much to reason. */
 export type Call = LanguageModelV3CallOptions & { reasoning?: string };

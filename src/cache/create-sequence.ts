@@ -3,10 +3,11 @@
  * decides which of them a query reads. Leaves are published in the prefix index as they are sealed, so that other sequences
  * with the same beginning can hold them too. The tail is a ring of small blocks; only those with tokens are allocated.
  */
-import { assert, CapacityError, ContextError } from '../errors.ts';
+
+import type { LeafSource } from '../eviction/eviction.ts';
 import type { Block, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
-import type { LeafSource } from './eviction.ts';
+import { assert, CapacityError, ContextError } from '../util/errors.ts';
 import type { TailPlace } from './kept-tails.ts';
 import { f16Block, leafBlock, pageBytes } from './leaf.ts';
 import { createPageErrors, pageErrorBytes } from './page-errors.ts';

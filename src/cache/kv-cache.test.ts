@@ -9,7 +9,7 @@ import {
   TRACKED_LEAF,
   tinyShape,
 } from '../../test/tiny-cache.ts';
-import { CapacityError } from '../errors.ts';
+import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
 import { type Pause, withPause } from './pause.ts';

@@ -6,15 +6,17 @@
  * boundary is such a point anyway, and so is every token of a tail: that of a running sequence, of an owner's snapshot, or
  * one that is kept of a sequence that has ended. With a recent window, only snapshots are.
  */
-import { CapacityError } from '../errors.ts';
+
+import type { EvictionPolicy } from '../eviction/eviction.ts';
 import type { Device, KvShape } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
+import type { LeafKey } from '../store/leaf-key.ts';
+import type { TierChain } from '../store/tier-chain.ts';
+import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
-import type { EvictionPolicy } from './eviction.ts';
 import { createIdleSinks } from './idle-sinks.ts';
 import { countShared, createKeptTails, type SharedTail, type TailPlace } from './kept-tails.ts';
 import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
-import type { LeafKey } from './leaf-key.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
 import { checkPause, type Pause, withPause } from './pause.ts';
@@ -23,7 +25,6 @@ import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type 
 import { type Restoring, startRestoring } from './restore.ts';
 import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
 import { createSpill } from './spill.ts';
-import type { TierChain } from './store/tier-chain.ts';
 import { tailTokens } from './tail.ts';
 import { createWarmPages } from './two-tier.ts';
 import { createWarmer } from './warm.ts';

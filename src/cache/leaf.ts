@@ -1,7 +1,8 @@
 /** The layout of a leaf: one part per layer, its key page and its value page, aligned so that devices read whole words. */
-import { createYielder } from '../event-loop.ts';
+
 import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
-import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
+import type { KeyReader, ValueReader } from '../kernel/page-readers.ts';
+import { createYielder } from '../platform/event-loop.ts';
 
 const ALIGN = 16;
 const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN;

@@ -13,19 +13,19 @@ import {
   PAUSE,
   tinyShape,
 } from '../../test/tiny-cache.ts';
-import { CapacityError } from '../errors.ts';
+import { createLru } from '../eviction/eviction.ts';
 import type { Block, KvView } from '../kernel/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
-import { createLru } from './eviction.ts';
+import { createHostStore } from '../store/host-store.ts';
+import { rootKey } from '../store/leaf-key.ts';
+import { createTierChain } from '../store/tier-chain.ts';
+import { CapacityError } from '../util/errors.ts';
 import type { DetachedTail } from './kept-tails.ts';
 import { createKvCache, type KnownPath, type Owner } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
-import { rootKey } from './leaf-key.ts';
 import type { PrefixEvent, PrefixNode } from './prefix.ts';
 import type { Restoring } from './restore.ts';
 import { type HeldContent, type Sequence, sinkPage } from './sequence.ts';
-import { createHostStore } from './store/host-store.ts';
-import { createTierChain } from './store/tier-chain.ts';
 import { readTail } from './tail.ts';
 import { whenWarm } from './warming.ts';
 

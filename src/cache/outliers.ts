@@ -1,6 +1,6 @@
 /** Counts the outliers in a sequence's sealed pages. */
 import type { Device, KvView, Outliers } from '../kernel/device.ts';
-import { formatCount } from '../units.ts';
+import { formatCount } from '../util/units.ts';
 
 /** Reads the pages back from the device. Undefined if no codec has outlier lists. */
 export async function countOutliers(device: Device, view: KvView): Promise<Outliers | undefined> {

@@ -2,7 +2,7 @@
  * The cache is opened between two passes only: copying a sequence whose pass is being recorded would take away what that
  * pass has planned. Whoever runs one piece of work at a time hands each a pause, and opening asks for it.
  */
-import { assert } from '../errors.ts';
+import { assert } from '../util/errors.ts';
 
 /** Says that no pass is being recorded, until the work that it was handed to has ended. */
 export interface Pause {

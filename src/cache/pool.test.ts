@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { createObservedDevice } from '../../test/tiny-cache.ts';
-import { CapacityError } from '../errors.ts';
+import { CapacityError } from '../util/errors.ts';
 import { createPool, type PoolOptions } from './pool.ts';
 
 function create(options: PoolOptions = {}) {

@@ -2,9 +2,10 @@
  * The device memory of a cache: blocks with counted holders, within a fixed capacity. Whoever holds a block keeps it; the
  * last holder to release it frees it. When the capacity is reached, cached blocks that nobody uses are reclaimed.
  */
-import { assert, CapacityError } from '../errors.ts';
+
 import type { Block, Device, Tensor } from '../kernel/device.ts';
-import { formatBytes } from '../units.ts';
+import { assert, CapacityError } from '../util/errors.ts';
+import { formatBytes } from '../util/units.ts';
 
 /** A block that several sequences may hold. */
 export interface SharedBlock {

@@ -5,7 +5,7 @@
  * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
  * can be evicted, children before their parents.
  */
-import { createLru, type Evictable, type EvictionPolicy, type LeafSource } from './eviction.ts';
+import { createLru, type Evictable, type EvictionPolicy, type LeafSource } from '../eviction/eviction.ts';
 import type { IdleSinks } from './idle-sinks.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 

@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { CapacityError } from '../errors.ts';
 import type { Block } from '../kernel/device.ts';
 import { createJsDevice } from '../kernel/js/device.ts';
 import { tailBlockTokens } from '../kernel/visibility.ts';
+import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { f16BlockBytes, type LayerCodecs, leafLayout } from './leaf.ts';
 import { createPool } from './pool.ts';

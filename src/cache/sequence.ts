@@ -1,6 +1,7 @@
 /** What a sequence of tokens in the cache is to others; create-sequence.ts has how it works. */
+
+import type { LeafSource } from '../eviction/eviction.ts';
 import type { Device, KvShape, KvView } from '../kernel/device.ts';
-import type { LeafSource } from './eviction.ts';
 import type { DetachedTail, TailPlace } from './kept-tails.ts';
 import type { LeafLayout } from './leaf.ts';
 import type { PageErrorRow } from './page-errors.ts';

@@ -9,7 +9,7 @@ import {
   PAGE as P,
   tinyShape,
 } from '../../test/tiny-cache.ts';
-import { CapacityError } from '../errors.ts';
+import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';

@@ -1,12 +1,12 @@
 import { expect, it } from 'vitest';
 import { createJsDevice } from '../kernel/js/device.ts';
-import type { LeafKey } from './leaf-key.ts';
+import { createHostStore } from '../store/host-store.ts';
+import type { LeafKey } from '../store/leaf-key.ts';
+import { createTierChain } from '../store/tier-chain.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
 import { createSpill, type Spill } from './spill.ts';
-import { createHostStore } from './store/host-store.ts';
-import { createTierChain } from './store/tier-chain.ts';
 
 const LEAF_BYTES = 64;
 

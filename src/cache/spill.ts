@@ -4,11 +4,11 @@
  * store, and no memory is kept for it.
  */
 import type { Device } from '../kernel/device.ts';
+import type { CacheRecord } from '../store/record.ts';
+import type { TierChain } from '../store/tier-chain.ts';
 import type { NodeKeys } from './node-keys.ts';
 import { isIndexed, type PrefixNode } from './prefix.ts';
-import type { CacheRecord } from './record.ts';
 import { tenantOf } from './salt.ts';
-import type { TierChain } from './store/tier-chain.ts';
 
 export interface SpillOptions {
   device: Pick<Device, 'readBlock'>;

@@ -3,9 +3,10 @@
  * hold it as one ring of tailCapacity tokens, [layer][keys, values][kv head][token % capacity][headDim], zeros where there
  * is no token.
  */
-import { assert } from '../errors.ts';
+
 import type { Block, Device, KvShape, KvView } from '../kernel/device.ts';
 import { type SealingRule, tailBlocks, tailBlockTokens, tailCapacity } from '../kernel/visibility.ts';
+import { assert } from '../util/errors.ts';
 import { f16Block, f16BlockBytes } from './leaf.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 

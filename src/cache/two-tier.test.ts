@@ -10,7 +10,7 @@ import {
   TWO_TIER_LEAF,
   tinyShape,
 } from '../../test/tiny-cache.ts';
-import { CapacityError } from '../errors.ts';
+import { CapacityError } from '../util/errors.ts';
 import { createKvCache } from './kv-cache.ts';
 import type { Sequence } from './sequence.ts';
 import { whenWarm } from './warming.ts';

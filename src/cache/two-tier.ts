@@ -2,8 +2,9 @@
  * Two-tier mode: passes read f16 pages. Every page has its codes, too, so when room is needed the f16 pages of idle
  * conversations are just freed, and decoded back from the codes while the next request of their conversation waits.
  */
-import { CapacityError } from '../errors.ts';
+
 import type { Device, KvShape } from '../kernel/device.ts';
+import { CapacityError } from '../util/errors.ts';
 import { type LeafLayout, leafBlock, transcodeLeaf } from './leaf.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import type { Sequence } from './sequence.ts';

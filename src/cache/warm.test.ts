@@ -9,10 +9,10 @@ import {
   PAUSE,
   tinyShape,
 } from '../../test/tiny-cache.ts';
+import { createHostStore } from '../store/host-store.ts';
+import { rootKey } from '../store/leaf-key.ts';
+import { createTierChain } from '../store/tier-chain.ts';
 import { createKvCache } from './kv-cache.ts';
-import { rootKey } from './leaf-key.ts';
-import { createHostStore } from './store/host-store.ts';
-import { createTierChain } from './store/tier-chain.ts';
 import { whenWarm } from './warming.ts';
 
 const identity = { model: '', rope: '', plan: '', tables: '', arithmetic: '', format: 1 };

@@ -5,17 +5,18 @@
  *
  * One chain at a time, so that the common beginning of several prompts is fetched once.
  */
-import { CapacityError } from '../errors.ts';
+
 import type { Device } from '../kernel/device.ts';
+import { leafKeys } from '../store/leaf-key.ts';
+import type { RecordName } from '../store/leaf-store.ts';
+import type { TierChain } from '../store/tier-chain.ts';
+import { CapacityError } from '../util/errors.ts';
 import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, leafBlock } from './leaf.ts';
-import { leafKeys } from './leaf-key.ts';
 import type { NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import { isIndexed, type PrefixIndex, type PrefixNode } from './prefix.ts';
 import { tenantOf } from './salt.ts';
 import { sinkPage } from './sequence.ts';
-import type { RecordName } from './store/leaf-store.ts';
-import type { TierChain } from './store/tier-chain.ts';
 import { createWarmingState, type Warming, type WarmingState } from './warming.ts';
 
 export interface WarmerOptions {

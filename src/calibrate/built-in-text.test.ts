@@ -1,7 +1,7 @@
 import { beforeAll, describe, expect, it } from 'vitest';
 import { type ModelFile, openModelFile } from '../engine/engine.ts';
-import { InputError } from '../errors.ts';
 import { mimirPath } from '../eval/needle/demo.ts';
+import { InputError } from '../util/errors.ts';
 import { addSpaces, parseConversation, readBuiltInText, readDocuments } from './built-in-text.ts';
 
 let file: ModelFile;

@@ -4,9 +4,9 @@
  */
 import { readFile } from 'node:fs/promises';
 import type { ModelFile } from '../engine/engine.ts';
-import { InputError } from '../errors.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage } from '../model/message.ts';
+import { InputError } from '../util/errors.ts';
 import type { BuiltInText } from './rows.ts';
 
 /** The files, name.txt, and their shares of the rows. Natural language is diverse: it needs more text than code. */

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { beforeAll, expect, it } from 'vitest';
 import { writeTempModel } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { loadModel } from '../engine/model.ts';
-import { InputError } from '../errors.ts';
+import { loadModel } from '../api/model.ts';
 import { readProfile } from '../plan/profile-store.ts';
-import { packageVersion } from '../version.ts';
+import { InputError } from '../util/errors.ts';
+import { packageVersion } from '../util/version.ts';
 import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from './index.ts';
 
 const texts = ['Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20)];

@@ -6,15 +6,15 @@
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename } from 'node:path';
-import { isPlainObject } from '../describe-value.ts';
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
 import { estimateCalibrationSeconds, profileShape } from '../engine/profile.ts';
-import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../engine/rules.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
 import { encodeProfile, mergeProfiles, type Profile, type ProfileContent, type TextSource } from '../plan/profile.ts';
 import { findProfile, profilePath, readProfile, writeFileAtomic } from '../plan/profile-store.ts';
-import { packageVersion } from '../version.ts';
+import { isPlainObject } from '../util/describe-value.ts';
+import { boolean, callback, checkOptions, integer, number, type Rule, rule, string } from '../util/rules.ts';
+import { packageVersion } from '../util/version.ts';
 import { collect } from './collect.ts';
 import { type CalibrationDataOptions, type CalibrationJob, prepareJob } from './job.ts';
 import { longestOf, type Measured, PLAN_LENGTH, probe } from './probe.ts';

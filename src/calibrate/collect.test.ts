@@ -9,7 +9,6 @@ import { tinyModel } from '../../test/tiny-model.ts';
 import { applyRope } from '../codec/parts/rope.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
-import { DeviceError } from '../errors.ts';
 import { roundF16 } from '../kernel/float.ts';
 import { readTensorAsFloat32, requireTensor } from '../model/gguf.ts';
 import { outputGrams, valueMetric } from '../plan/metric.ts';
@@ -26,6 +25,7 @@ import {
   samplesFromRecords,
   viewRecord,
 } from '../plan/statistics.ts';
+import { DeviceError } from '../util/errors.ts';
 import { type Checkpoint, openCheckpoint } from './checkpoint.ts';
 import { collect, readRecords } from './collect.ts';
 import type { ObserveRequest } from './tasks.ts';

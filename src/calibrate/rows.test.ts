@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { createRows, type TokenizedText } from './rows.ts';
 
 /** A text whose ids tell its number and the position. */

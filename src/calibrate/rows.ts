@@ -1,7 +1,8 @@
 /** Divides texts into rows of tokens to calibrate on, and what is held out to measure the result. */
-import { InputError } from '../errors.ts';
+
 import type { TextSource } from '../plan/profile.ts';
-import { formatCount } from '../units.ts';
+import { InputError } from '../util/errors.ts';
+import { formatCount } from '../util/units.ts';
 
 export interface TokenizedText {
   name: string;

@@ -4,7 +4,6 @@ import type { Family } from '../codec/family.ts';
 import { learnSide } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
 import { familyOf, parseSpec } from '../codec/spec.ts';
-import { InputError } from '../errors.ts';
 import { lossOfMead2 } from '../plan/allocate.ts';
 import {
   errorMetric,
@@ -16,6 +15,7 @@ import {
   samplesFromRecords,
   viewRecord,
 } from '../plan/statistics.ts';
+import { InputError } from '../util/errors.ts';
 
 export interface ObserveRequest {
   shape: StatisticsShape;

@@ -1,6 +1,6 @@
 /** The worker thread: runs the tasks that it receives, one at a time, and replies to each. */
 import { parentPort } from 'node:worker_threads';
-import { KvasirError } from '../errors.ts';
+import { KvasirError } from '../util/errors.ts';
 import { type Tasks, tasks } from './tasks.ts';
 
 export interface TaskMessage {

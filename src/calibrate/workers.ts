@@ -1,5 +1,5 @@
 /** Worker threads for CPU tasks, so that the device does not wait. With 0 threads, tasks run in the caller's thread. */
-import { DeviceError, InputError } from '../errors.ts';
+import { DeviceError, InputError } from '../util/errors.ts';
 import { type Tasks, tasks } from './tasks.ts';
 import type { TaskReply } from './worker.ts';
 

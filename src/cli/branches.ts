@@ -1,8 +1,8 @@
 /** The branches of a chat: conversations, each with a session file if it has one. One of them is current. */
 import { resolve } from 'node:path';
-import type { Conversation } from '../engine/conversation.ts';
-import type { Model } from '../engine/model.ts';
-import { InputError } from '../errors.ts';
+import type { Model } from '../api/model.ts';
+import type { Conversation } from '../chat/conversation.ts';
+import { InputError } from '../util/errors.ts';
 import { fileExists, formatLastExchange, formatLength, resumeSession } from './session.ts';
 
 interface Branch {

@@ -1,8 +1,8 @@
 /** The options that choose the codec of a cache, and how the choice is printed. */
 import type { Command } from 'commander';
-import { InputError } from '../errors.ts';
 import { type Plan, type Preset, presets } from '../plan/plan.ts';
-import { parseBytes } from '../units.ts';
+import { InputError } from '../util/errors.ts';
+import { parseBytes } from '../util/units.ts';
 import { formatShort } from './table.ts';
 
 export function addCacheOptions(command: Command): Command {

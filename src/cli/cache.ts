@@ -1,11 +1,11 @@
 /** `kvasir cache`: what the disk tier holds, and how to delete it. Stored leaves carry what was said. */
 import type { Command } from 'commander';
-import { openDiskStore, readUsage, type TenantUsage } from '../cache/store/disk-store.ts';
-import { tenantId } from '../cache/store/leaf-store.ts';
-import { openNodeFileSystem } from '../cache/store/node-file-system.ts';
-import { InputError } from '../errors.ts';
-import { toHex } from '../sha256.ts';
-import { formatBytes, formatCount } from '../units.ts';
+import { openDiskStore, readUsage, type TenantUsage } from '../store/disk-store.ts';
+import { tenantId } from '../store/leaf-store.ts';
+import { openNodeFileSystem } from '../store/node-file-system.ts';
+import { InputError } from '../util/errors.ts';
+import { toHex } from '../util/sha256.ts';
+import { formatBytes, formatCount } from '../util/units.ts';
 import { formatTable } from './table.ts';
 
 interface ListOptions {

@@ -12,7 +12,7 @@ import {
 import type { DeviceName } from '../kernel/open.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
-import { formatCount, formatDuration, formatFileSize, parseCount } from '../units.ts';
+import { formatCount, formatDuration, formatFileSize, parseCount } from '../util/units.ts';
 import { addDeviceOptions, parseNumber, runInterruptible } from './model-command.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { readTextFile } from './read-text.ts';

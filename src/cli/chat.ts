@@ -1,13 +1,13 @@
 /** `kvasir chat`: a chat in the terminal. The KV cache is kept, so each turn only prefills new tokens. */
 import { homedir } from 'node:os';
 import type { Command } from 'commander';
-import { closestName } from '../closest-name.ts';
-import type { Conversation } from '../engine/conversation.ts';
-import type { ChatOptions } from '../engine/conversation-options.ts';
-import type { Model } from '../engine/model.ts';
+import type { Model } from '../api/model.ts';
+import type { Conversation } from '../chat/conversation.ts';
+import type { ChatOptions } from '../chat/conversation-options.ts';
 import type { Result, Stream } from '../engine/stream.ts';
-import { CapacityError, InputError, KvasirError } from '../errors.ts';
-import { formatBytes, formatCount } from '../units.ts';
+import { closestName } from '../util/closest-name.ts';
+import { CapacityError, InputError, KvasirError } from '../util/errors.ts';
+import { formatBytes, formatCount } from '../util/units.ts';
 import { createBranches } from './branches.ts';
 import { openChatInput } from './chat-input.ts';
 import { withFlagNames } from './flag-names.ts';

@@ -13,7 +13,7 @@ import {
   validationRows,
 } from '../eval/codec-table.ts';
 import { vectorSets } from '../eval/vectors.ts';
-import { formatCount, parseCount, parseCounts } from '../units.ts';
+import { formatCount, parseCount, parseCounts } from '../util/units.ts';
 import { createProgress } from './progress.ts';
 import { formatShort, formatTable } from './table.ts';
 

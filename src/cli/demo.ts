@@ -10,7 +10,7 @@ import type { DeviceName } from '../kernel/open.ts';
 import { canAllocateMead } from '../plan/allocate.ts';
 import { choosePlan } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
-import { formatBytes, formatCount, parseCount } from '../units.ts';
+import { formatBytes, formatCount, parseCount } from '../util/units.ts';
 import {
   addDeviceOptions,
   formatDevice,

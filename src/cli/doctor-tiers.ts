@@ -1,11 +1,11 @@
 /** `kvasir doctor --tier`: opens each tier, and measures how fast records are stored and come back. */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { modelFolder } from '../cache/store/disk-store.ts';
-import type { LeafStore } from '../cache/store/leaf-store.ts';
-import { openTier } from '../cache/store/open-tiers.ts';
-import type { Tier } from '../cache/store/tiers.ts';
-import { formatBytes } from '../units.ts';
+import { modelFolder } from '../store/disk-store.ts';
+import type { LeafStore } from '../store/leaf-store.ts';
+import { openTier } from '../store/open-tiers.ts';
+import type { Tier } from '../store/tiers.ts';
+import { formatBytes } from '../util/units.ts';
 
 /** No model has this fingerprint. */
 const PROBE_MODEL = '0'.repeat(64);

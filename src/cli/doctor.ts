@@ -2,7 +2,6 @@
 import { arch, availableParallelism, cpus, freemem, platform as osName, release, totalmem } from 'node:os';
 import type { Command } from 'commander';
 import { leafLayout } from '../cache/leaf.ts';
-import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { createCodec, placeholderLearned } from '../codec/kv.ts';
 import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { cacheDir, listModels } from '../hub.ts';
@@ -12,7 +11,8 @@ import { findAdapter } from '../kernel/webgpu/adapter.ts';
 import { measureCopy } from '../kernel/webgpu/bandwidth.ts';
 import { codecKernels, dumpKernel } from '../kernel/webgpu/dump.ts';
 import { platform } from '../platform/node.ts';
-import { formatBytes, formatFileSize, parseCount } from '../units.ts';
+import { parseTiers, type Tier } from '../store/tiers.ts';
+import { formatBytes, formatFileSize, parseCount } from '../util/units.ts';
 import { examineTiers, formatTierReport } from './doctor-tiers.ts';
 
 export function addDoctor(program: Command): void {

@@ -1,10 +1,10 @@
 import type { Command } from 'commander';
-import { parseTiers, type Tier } from '../cache/store/tiers.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
-import { ShapeError } from '../errors.ts';
 import { type MemoryReport, type ModelShape, memoryReport, whatFits } from '../plan/memory.ts';
-import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { parseTiers, type Tier } from '../store/tiers.ts';
+import { ShapeError } from '../util/errors.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from '../util/units.ts';
 import { formatTable } from './table.ts';
 
 interface Options {

@@ -2,11 +2,11 @@
 import { readdir, stat } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import type { Command } from 'commander';
+import { groupModels } from '../hub/name.ts';
 import { type CachedModel, cacheDir, listModels } from '../hub.ts';
 import { knownFingerprint } from '../model/fingerprint.ts';
-import { groupModels } from '../model/hub/name.ts';
 import { kvasirCacheDir, listProfilePaths } from '../plan/profile-store.ts';
-import { formatFileSize } from '../units.ts';
+import { formatFileSize } from '../util/units.ts';
 import { formatTable } from './table.ts';
 
 export function addList(program: Command): void {

@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 import { Command, InvalidArgumentError } from 'commander';
-import { closestName } from '../closest-name.ts';
-import { InputError, KvasirError } from '../errors.ts';
-import { packageVersion } from '../version.ts';
+import { closestName } from '../util/closest-name.ts';
+import { InputError, KvasirError } from '../util/errors.ts';
+import { packageVersion } from '../util/version.ts';
 import { addCache } from './cache.ts';
 import { addCalibrate } from './calibrate.ts';
 import { addChat } from './chat.ts';

@@ -1,14 +1,14 @@
 /** `kvasir plan`: the presets of a model, or the codec of every layer, with cache size and expected divergence. */
 import type { Command } from 'commander';
+import { resolvePlan } from '../api/resolve-plan.ts';
 import { codeBits } from '../codec/codec.ts';
 import { type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { resolveProfile } from '../engine/profile.ts';
-import { resolvePlan } from '../engine/resolve-plan.ts';
 import { maxTokensIn, type Plan, type Preset, planBytes, presets } from '../plan/plan.ts';
 import { checkCacheChoice, choosePreset } from '../plan/presets.ts';
 import { measuredDivergence, type Profile } from '../plan/profile.ts';
 import { platform } from '../platform/node.ts';
-import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from '../util/units.ts';
 import { addCacheOptions } from './cache-choice.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { formatShort, formatTable } from './table.ts';

@@ -1,8 +1,8 @@
 /** `--profile`: a path, a URL, or a repository on the hub. */
 import { stat } from 'node:fs/promises';
 import { basename } from 'node:path';
-import { parseProfileName } from '../model/hub/name.ts';
-import { resolveModel } from '../model/hub/resolve.ts';
+import { parseProfileName } from '../hub/name.ts';
+import { resolveModel } from '../hub/resolve.ts';
 import { pullProfile } from '../plan/pull.ts';
 import { createProgress } from './progress.ts';
 

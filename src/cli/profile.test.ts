@@ -6,10 +6,10 @@ import { Command } from 'commander';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { writeTempModel } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { FormatError, InputError, UnsupportedError } from '../errors.ts';
-import { type FakeHub, fakeHub, repo } from '../model/hub/fake-hub.case.ts';
+import { type FakeHub, fakeHub, repo } from '../hub/fake-hub.case.ts';
 import { content, withHeader } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
+import { FormatError, InputError, UnsupportedError } from '../util/errors.ts';
 import { addProfile } from './profile.ts';
 
 const mimir = fileURLToPath(new URL('../../models/mimir.gguf', import.meta.url));

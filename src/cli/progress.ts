@@ -2,7 +2,7 @@
  * Progress of long work on stderr: a bar on a terminal, a line every ten seconds elsewhere (a log, CI), nothing if
  * `quiet`. stdout stays free for results.
  */
-import { formatFileSize } from '../units.ts';
+import { formatFileSize } from '../util/units.ts';
 
 export interface ProgressOptions {
   title: string;

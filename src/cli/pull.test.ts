@@ -1,11 +1,11 @@
 import { readdirSync } from 'node:fs';
 import { Command } from 'commander';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { InputError } from '../errors.ts';
-import { type FakeHub, fakeHub, pseudoRandomBytes, repo, sha256 } from '../model/hub/fake-hub.case.ts';
+import { type FakeHub, fakeHub, pseudoRandomBytes, repo, sha256 } from '../hub/fake-hub.case.ts';
 import { smallContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { profilePath, writeFileAtomic } from '../plan/profile-store.ts';
+import { InputError } from '../util/errors.ts';
 import { addList } from './list.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';

@@ -1,7 +1,7 @@
 /** `kvasir pull`: downloads a model and its profile from the Hugging Face hub into its shared cache. */
 import type { Command } from 'commander';
 import { pull } from '../hub.ts';
-import { formatFileSize } from '../units.ts';
+import { formatFileSize } from '../util/units.ts';
 import { createProgress } from './progress.ts';
 
 interface Options {

@@ -1,8 +1,8 @@
 /** Reads text from files and from stdin. */
 import { fstatSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
-import { InputError } from '../errors.ts';
-import { formatFileSize } from '../units.ts';
+import { InputError } from '../util/errors.ts';
+import { formatFileSize } from '../util/units.ts';
 
 /** More than any context holds. */
 const MAX_PROMPT_BYTES = 64e6;

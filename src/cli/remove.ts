@@ -1,9 +1,9 @@
 /** `kvasir rm`: deletes a model from the hub cache. */
 import { createInterface } from 'node:readline/promises';
 import type { Command } from 'commander';
-import { InputError } from '../errors.ts';
 import { planRemoval } from '../hub.ts';
-import { formatFileSize } from '../units.ts';
+import { InputError } from '../util/errors.ts';
+import { formatFileSize } from '../util/units.ts';
 
 interface Options {
   yes?: boolean;

@@ -1,6 +1,6 @@
 /** `kvasir run`: one prompt, one answer, streamed to stdout. */
 import type { Command } from 'commander';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { withFlagNames } from './flag-names.ts';
 import {
   addModelOptions,

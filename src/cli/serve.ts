@@ -2,14 +2,14 @@
 import { readFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { Command } from 'commander';
-import { InputError } from '../errors.ts';
 import { startBackend } from '../server/backend.ts';
 import { defaultLimits } from '../server/limits.ts';
 import type { HttpServer } from '../server/serve.ts';
 import type { TenantConfig } from '../server/tenants.ts';
 import { readWebFiles } from '../server/web-files.ts';
 import { isLoopback } from '../server/web-pages.ts';
-import { formatBytes, formatCount, parseBytes, parseCount } from '../units.ts';
+import { InputError } from '../util/errors.ts';
+import { formatBytes, formatCount, parseBytes, parseCount } from '../util/units.ts';
 import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';

@@ -1,11 +1,11 @@
 /** Session files of `run` and `chat`: a conversation is resumed from its file, and saved to it after each answer. */
 import { access, constants, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import type { Conversation } from '../engine/conversation.ts';
-import type { Model } from '../engine/model.ts';
-import { InputError, KvasirError } from '../errors.ts';
+import type { Model } from '../api/model.ts';
+import type { Conversation } from '../chat/conversation.ts';
 import type { ChatMessage } from '../model/template.ts';
-import { formatCount } from '../units.ts';
+import { InputError, KvasirError } from '../util/errors.ts';
+import { formatCount } from '../util/units.ts';
 
 export const SESSION_HELP = 'session file: the conversation is resumed from it, and saved to it after each answer';
 

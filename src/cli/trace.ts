@@ -1,12 +1,12 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { Command } from 'commander';
-import { checkPolicyName, policyNames } from '../cache/policies/policies.ts';
-import { InputError } from '../errors.ts';
 import { comparePolicies, type TraceRow } from '../eval/trace/compare.ts';
 import { tracePlot } from '../eval/trace/plot.ts';
 import { readTrace } from '../eval/trace/read.ts';
-import { formatCount, parseCount } from '../units.ts';
+import { checkPolicyName, policyNames } from '../eviction/policies.ts';
+import { InputError } from '../util/errors.ts';
+import { formatCount, parseCount } from '../util/units.ts';
 import { formatTable } from './table.ts';
 
 interface Options {

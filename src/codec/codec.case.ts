@@ -4,7 +4,7 @@
  */
 
 import { describe, expect, it } from 'vitest';
-import { ShapeError } from '../errors.ts';
+import { ShapeError } from '../util/errors.ts';
 import type { Codec, Side } from './codec.ts';
 import { createCodec, type KvCodec, type KvLearned, type KvShape, learn } from './kv.ts';
 import { gaussianSamples, type Samples } from './learned.ts';

@@ -7,8 +7,8 @@
  * returns the number of bytes used.
  */
 import type { Outliers } from '../kernel/device.ts';
-import type { KeyReader, ValueReader } from '../kernel/js/attend.ts';
 import type { PageLayout } from '../kernel/page-layout.ts';
+import type { KeyReader, ValueReader } from '../kernel/page-readers.ts';
 import type { Field } from './page-fields.ts';
 
 export interface Shape {

@@ -5,12 +5,10 @@ export {
   type AttendOptions,
   attend,
   attendHead,
-  type KeyReader,
   type Segment,
-  type TransformedQuery,
-  type ValueReader,
 } from '../kernel/js/attend.ts';
 export type { CodeGrid, PageEncoding, PageLayout, ScalarArray } from '../kernel/page-layout.ts';
+export type { KeyReader, TransformedQuery, ValueReader } from '../kernel/page-readers.ts';
 export {
   type Codec,
   codeBits,

@@ -1,7 +1,8 @@
 /** Creates the codecs of a spec: one per side, or both as a `KvCodec`, the interface of the codec library. */
-import { ShapeError } from '../errors.ts';
+
 import { attend, type Segment } from '../kernel/js/attend.ts';
 import { firstCodedRow, sealedPagesAt, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
+import { ShapeError } from '../util/errors.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
 import { gaussianSamples, type Learned, type Samples } from './learned.ts';

@@ -2,7 +2,7 @@
  * The arrays that codecs learn from data, and the samples that they learn from. A family's `learn` trains the arrays by
  * name, a profile stores them for every layer and side, and the family's `create` reads them.
  */
-import { UnsupportedError } from '../errors.ts';
+import { UnsupportedError } from '../util/errors.ts';
 import type { Shape } from './codec.ts';
 import { createRandom, normals } from './parts/random.ts';
 

@@ -2,9 +2,10 @@
  * Builds a codec from its parts. Every codec is the same pipeline: a *domain* (center, rotate) that vectors are
  * transformed into, and a *page format* (scale, quantize, pack) that stores them. Families provide the parts.
  */
-import { InputError, ShapeError } from '../errors.ts';
+
 import type { Outliers } from '../kernel/device.ts';
 import { type PageEncoding, tracksError } from '../kernel/page-layout.ts';
+import { InputError, ShapeError } from '../util/errors.ts';
 import type { Codec, Shape } from './codec.ts';
 import { type Field, layoutFields } from './page-fields.ts';
 import { toMatrix } from './parts/rotation.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { SpecError, UnsupportedError } from '../errors.ts';
+import { SpecError, UnsupportedError } from '../util/errors.ts';
 import { createCodec } from './kv.ts';
 import { formatSpec, parseSpec } from './spec.ts';
 import { families } from './zoo.ts';

@@ -7,7 +7,7 @@
  *
  * formatSpec(parseSpec(text)) is canonical: parsing it gives the same spec.
  */
-import { SpecError } from '../errors.ts';
+import { SpecError } from '../util/errors.ts';
 import type { Side } from './codec.ts';
 import type { Family, Variant } from './family.ts';
 import { families } from './zoo.ts';

@@ -1,6 +1,7 @@
 /** Rows per forward pass: as many as the scratch holds, fewer if one operation would block the event loop for too long. */
-import { InputError } from '../errors.ts';
+
 import type { Device } from '../kernel/device.ts';
+import { InputError } from '../util/errors.ts';
 
 export interface BatchSize {
   readonly rows: number;

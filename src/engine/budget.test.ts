@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
-import { CapacityError } from '../errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { createPlan, planBytes } from '../plan/plan.ts';
 import { platform } from '../platform/node.ts';
-import { formatBytes } from '../units.ts';
+import { CapacityError } from '../util/errors.ts';
+import { formatBytes } from '../util/units.ts';
 import { type BudgetRequest, checkBudget } from './budget.ts';
 
 const config = {

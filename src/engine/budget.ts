@@ -1,12 +1,12 @@
 /** Checks that a model fits in memory before any weights are read, so that the caller gets advice instead of a crash. */
 import { pageBytes } from '../cache/leaf.ts';
-import { CapacityError } from '../errors.ts';
 import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { createScratch } from '../model/forward.ts';
 import type { TensorInfo } from '../model/gguf.ts';
 import { createPlan, fixedBytes, type Plan, planBytes } from '../plan/plan.ts';
-import { formatBytes, formatCount } from '../units.ts';
+import { CapacityError } from '../util/errors.ts';
+import { formatBytes, formatCount } from '../util/units.ts';
 
 export interface BudgetRequest {
   config: ModelConfig;

@@ -4,10 +4,10 @@
  */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
 import { saltOf } from '../cache/salt.ts';
-import { ContextError, InputError } from '../errors.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
 import { maxTokensIn, type Plan } from '../plan/plan.ts';
-import { formatBytes, formatCount } from '../units.ts';
+import { ContextError, InputError } from '../util/errors.ts';
+import { formatBytes, formatCount } from '../util/units.ts';
 import type { Engine } from './engine.ts';
 import type { Constraint } from './grammar/constraint.ts';
 import type { JsonSchema } from './grammar/schema.ts';

@@ -4,10 +4,10 @@
  * than the codec's own error explains.
  */
 import type { KvCodec } from '../codec/kv.ts';
-import { QualityError } from '../errors.ts';
 import { type CheckScratch, type CodeCheck, createCheckScratch } from '../model/code-check.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Plan } from '../plan/plan.ts';
+import { QualityError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';
 
 /** What happens if a codec does not suit the model: a notice, or answers fail with a QualityError. */

@@ -1,7 +1,7 @@
 /** The divergence of a conversation in shadow mode, measured on its own text. */
 import type { Sequence } from '../cache/sequence.ts';
-import { CapacityError } from '../errors.ts';
 import type { Chunk } from '../model/forward.ts';
+import { CapacityError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';
 import { compareLogProbs, logSoftmax } from './log-probs.ts';
 import { step } from './step.ts';

@@ -7,14 +7,14 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { writeTempModel } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
+import { loadModel, type Model } from '../api/model.ts';
 import { placeholderLearned } from '../codec/kv.ts';
-import { FormatError, UnsupportedError } from '../errors.ts';
 import { evaluate } from '../eval/evaluate.ts';
 import { smallContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { openModelFile, planShape } from './engine.ts';
-import { loadModel, type Model } from './model.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
 import { profileShape } from './profile.ts';
 

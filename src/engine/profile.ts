@@ -1,6 +1,5 @@
 /** Finds the profile of a model file: the given one, or the one on disk. */
 import { needsProfile, usesProfile } from '../codec/kv.ts';
-import { UnsupportedError } from '../errors.ts';
 import { type DeviceName, isGpu } from '../kernel/open.ts';
 import { isAuto } from '../plan/auto.ts';
 import { defaultCodecs, missingCodecs, placeholderForAll } from '../plan/default-codecs.ts';
@@ -8,7 +7,8 @@ import { checkProfile, type ProfileShape } from '../plan/profile.ts';
 import { openProfile, type ProfileInput } from '../plan/profile-input.ts';
 import { findProfile, mayHaveProfile, type ProfileSearch } from '../plan/profile-store.ts';
 import { platform } from '../platform/node.ts';
-import { formatDuration } from '../units.ts';
+import { UnsupportedError } from '../util/errors.ts';
+import { formatDuration } from '../util/units.ts';
 import { type ModelFile, planShape } from './engine.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
 

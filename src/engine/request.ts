@@ -1,8 +1,8 @@
 /** A request to the scheduler. */
 
-import type { LeafSource } from '../cache/eviction.ts';
 import type { Owner } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
+import type { LeafSource } from '../eviction/eviction.ts';
 import type { Sampled, Sampler } from './sample.ts';
 
 /** Checked between two passes; an AbortSignal is one. */

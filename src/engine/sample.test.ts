@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { createSampler, type SampleOptions } from './sample.ts';
 
 const logits = (...values: number[]) => Float32Array.from(values);

@@ -2,13 +2,14 @@
  * Samples the next token from logits. Order: bias and penalties, the constraint's mask, temperature, min-p, top-k, top-p, each applied to the tokens that
  * the previous one kept. The lower id wins ties. The same seed gives the same tokens.
  */
-import { isPlainObject } from '../describe-value.ts';
-import { InputError } from '../errors.ts';
+
 import type { SamplingRequest } from '../kernel/device.ts';
+import { isPlainObject } from '../util/describe-value.ts';
+import { InputError } from '../util/errors.ts';
+import { applyRules, integer, number, type Rule, rule } from '../util/rules.ts';
 import { ESTIMATE_ERROR, estimateWeights } from './estimated-weights.ts';
 import type { Constraint } from './grammar/constraint.ts';
 import { createRandom, randomSeed } from './random.ts';
-import { applyRules, integer, number, type Rule, rule } from './rules.ts';
 import { createTopK } from './top-k.ts';
 
 /** How the next token is sampled. */

@@ -10,10 +10,10 @@
 import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
 import type { Pause } from '../cache/pause.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import { CapacityError, ContextError } from '../errors.ts';
-import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
+import { yieldToEventLoop } from '../platform/event-loop.ts';
+import { CapacityError, ContextError } from '../util/errors.ts';
 import type { Engine } from './engine.ts';
 import type { Guard } from './guard.ts';
 import type { Request } from './request.ts';

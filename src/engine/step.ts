@@ -1,7 +1,7 @@
 /** Runs chunks of any sequences through the model, in batches of as many rows as the scratch holds. */
 
-import { yieldToEventLoop } from '../event-loop.ts';
 import { type Chunk, forward, type Hooks, isPrefill } from '../model/forward.ts';
+import { yieldToEventLoop } from '../platform/event-loop.ts';
 import type { Engine } from './engine.ts';
 import type { Cancellation } from './request.ts';
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { cpuTime } from '../../test/cpu-time.ts';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { createStopMatcher } from './stop.ts';
 
 function run(stops: string[], pieces: string[]) {

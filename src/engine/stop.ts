@@ -2,7 +2,7 @@
  * Finds stop strings in streamed text. Text that may be the start of a stop string is held back until that is decided, so
  * that no part of a stop string is ever emitted, however the text was split.
  */
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 
 export interface StopMatcher {
   /** Adds text. Returns the text that is final, and the stop string once one is complete; '' after that. */

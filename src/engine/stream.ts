@@ -1,6 +1,7 @@
 /** The output of generation: a stream of tokens or text, and a result at the end. */
-import type { AsyncDisposableLike } from '../disposable.ts';
+
 import type { ToolCall } from '../model/template.ts';
+import type { AsyncDisposableLike } from '../util/disposable.ts';
 import type { QualityLoss } from './guard.ts';
 import type { LiveDivergence } from './live-divergence.ts';
 import type { Quality } from './quality.ts';

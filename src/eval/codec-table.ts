@@ -8,8 +8,8 @@ import { createRopeFrequencies } from '../codec/parts/rope.ts';
 import { norm } from '../codec/parts/vector.ts';
 import { familyOf, formatSide, parseSpec, type SideSpec } from '../codec/spec.ts';
 import { type Loss, measureLoss, type Validation } from '../codec/validate.ts';
-import { ShapeError } from '../errors.ts';
 import { codecBits } from '../plan/plan.ts';
+import { ShapeError } from '../util/errors.ts';
 import { makeVectors, vectorSets } from './vectors.ts';
 
 /** One page: all codecs take seconds, and losses are within 4 % of those on 1,024 vectors. */

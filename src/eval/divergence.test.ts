@@ -4,8 +4,8 @@ import { tinyModel } from '../../test/tiny-model.ts';
 import { type Engine, loadEngine, openModelFile } from '../engine/engine.ts';
 import { logSoftmax } from '../engine/log-probs.ts';
 import { step } from '../engine/step.ts';
-import { InputError } from '../errors.ts';
 import { createPlan } from '../plan/plan.ts';
+import { InputError } from '../util/errors.ts';
 import { createScore, type DivergenceRow, measureDivergence, SCORED_PER_BLOCK } from './divergence.ts';
 import { divergencePlot } from './plot.ts';
 

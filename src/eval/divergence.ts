@@ -12,11 +12,11 @@ import type { Sequence } from '../cache/sequence.ts';
 import type { Engine } from '../engine/engine.ts';
 import { compareLogProbs, logSoftmax } from '../engine/log-probs.ts';
 import { type StepOptions, step } from '../engine/step.ts';
-import { InputError } from '../errors.ts';
 import type { Outliers } from '../kernel/device.ts';
 import type { Chunk } from '../model/forward.ts';
 import { type ErrorRatio, errorRatio } from '../plan/error-ratio.ts';
 import { createPlan, type Plan } from '../plan/plan.ts';
+import { InputError } from '../util/errors.ts';
 
 export interface DivergenceOptions {
   /** The plans to measure. f16 is always measured, and comes first. */

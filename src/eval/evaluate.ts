@@ -2,13 +2,13 @@
 import { type EngineOptions, loadEngine, type ModelFile, openModelFile, planShape } from '../engine/engine.ts';
 import { engineRules } from '../engine/options.ts';
 import { resolveProfile } from '../engine/profile.ts';
-import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../engine/rules.ts';
 import type { ModelInput } from '../model/input.ts';
 import { choosePlan } from '../plan/auto.ts';
 import { createPlan, type Plan, planBytes, presets } from '../plan/plan.ts';
 import { choosePreset } from '../plan/presets.ts';
 import type { Profile } from '../plan/profile.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
+import { boolean, callback, checkOptions, integer, type Rule, rule, string } from '../util/rules.ts';
 import { type Breakdown, createBreakdowns } from './breakdown.ts';
 import { type DivergenceRow, measureDivergence, SCORED_PER_BLOCK } from './divergence.ts';
 import { measureNeedle, type NeedleRow } from './needle/measure.ts';

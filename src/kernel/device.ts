@@ -5,9 +5,9 @@
  * Tensors, weights and blocks are opaque handles. Operations are recorded in order and may run later. `readRows` and
  * `readBlock` resolve once the operations recorded before them have run.
  */
-import type { DeviceError } from '../errors.ts';
-import type { KeyReader, ValueReader } from './js/attend.ts';
+import type { DeviceError } from '../util/errors.ts';
 import type { PageLayout } from './page-layout.ts';
+import type { KeyReader, ValueReader } from './page-readers.ts';
 import type { WeightType } from './weights/types.ts';
 
 /** A matrix of rows x cols, in the model file's type. */

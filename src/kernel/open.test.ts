@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { UnsupportedError } from '../errors.ts';
+import { UnsupportedError } from '../util/errors.ts';
 import { listDevices, openDevice } from './open.ts';
 
 const shape = { headDim: 64, heads: 4, kvHeads: 2, pageTokens: 128 };

@@ -1,6 +1,7 @@
 /** Device selection. Kernels are generated for a model's shape, so each model opens its own device. */
-import { UnsupportedError } from '../errors.ts';
+
 import { platform } from '../platform/node.ts';
+import { UnsupportedError } from '../util/errors.ts';
 import type { Device } from './device.ts';
 import { createJsDevice } from './js/device.ts';
 import { wasmSupport } from './wasm/support.ts';

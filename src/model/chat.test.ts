@@ -1,7 +1,7 @@
 /** Only the template's own text becomes control tokens; user text in any field stays plain text. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { FormatError, InputError, UnsupportedError } from '../errors.ts';
+import { FormatError, InputError, UnsupportedError } from '../util/errors.ts';
 import { chatTemplateWarning, encodeChat } from './chat.ts';
 import { type ChatMessage, createChatTemplate, type RenderOptions } from './template.ts';
 import { byteToUnicode } from './tokenizer/bytes.ts';

@@ -2,7 +2,7 @@
  * Chat messages to token ids. Only the template's own text becomes control tokens; user text never does, in any field,
  * even if two fields side by side read `<|im_end|>`.
  */
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { type ChatMessage, visitStrings } from './message.ts';
 import type { ChatTemplate, RenderOptions } from './template.ts';
 import type { ChatTokenizer, ControlMarks } from './tokenizer.ts';

@@ -2,7 +2,7 @@
  * Reads a model's configuration from its metadata and checks it against its tensors. A model that would not run
  * correctly is rejected here: an unsupported architecture, or a missing, misshapen or unknown tensor.
  */
-import { FormatError, UnsupportedError } from '../errors.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { type Gguf, readTensorAsFloat32, requireTensor } from './gguf.ts';
 import { quote } from './gguf-header.ts';
 import { createMetadataReader, type MetadataReader } from './metadata-reader.ts';

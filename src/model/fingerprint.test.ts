@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { describeWithFile, smolModel } from '../../test/shared.ts';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { fingerprintFile, fingerprintFiles, fingerprintSources, knownFingerprint } from './fingerprint.ts';
 import { blobSource, bytesSource } from './source.ts';
 

@@ -4,10 +4,11 @@
  * hub cache is a link to `blobs/<sha256>`, whose name is the hash. Files need Node; Blobs and bytes
  * need nothing.
  */
-import { FormatError, InputError } from '../errors.ts';
-import { yieldToEventLoop } from '../event-loop.ts';
+
+import { yieldToEventLoop } from '../platform/event-loop.ts';
 import { platform } from '../platform/node.ts';
-import { createSha256, sha256, toHex } from '../sha256.ts';
+import { FormatError, InputError } from '../util/errors.ts';
+import { createSha256, sha256, toHex } from '../util/sha256.ts';
 import type { ByteSource } from './source.ts';
 
 export interface FingerprintOptions {

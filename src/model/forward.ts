@@ -6,7 +6,6 @@
  * not depend on how a prompt was split into chunks.
  */
 import type { Sequence, SequenceRun } from '../cache/sequence.ts';
-import { createYielder } from '../event-loop.ts';
 import type {
   Device,
   KvBlocks,
@@ -17,6 +16,7 @@ import type {
   SealRequest,
   Tensor,
 } from '../kernel/device.ts';
+import { createYielder } from '../platform/event-loop.ts';
 import { type CodeCheck, startCheck } from './code-check.ts';
 import type { ModelConfig } from './config.ts';
 import { type RopeFrequencies, ropeTable } from './rope.ts';

@@ -7,8 +7,9 @@
  *   tensors:  string name, u32 dims, u64 extent each (fastest first), u32 weight type, u64 offset
  *   padding to the alignment, then the data; offsets are relative to its start
  */
-import { assert, FormatError, UnsupportedError } from '../errors.ts';
+
 import { type WeightType, weightFormats, weightTypeById } from '../kernel/weights/types.ts';
+import { assert, FormatError, UnsupportedError } from '../util/errors.ts';
 import { checkGgufMagic } from './gguf-magic.ts';
 import type { ByteSource } from './source.ts';
 

@@ -4,7 +4,7 @@ import { cpuTime } from '../../test/cpu-time.ts';
 import { arrayOf, ByteWriter, type GgufSpec, nested, typed, writeGguf } from '../../test/gguf-writer.ts';
 import { type Random, seeded } from '../../test/random.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { FormatError, KvasirError, UnsupportedError } from '../errors.ts';
+import { FormatError, KvasirError, UnsupportedError } from '../util/errors.ts';
 import { readConfig } from './config.ts';
 import { readGguf } from './gguf.ts';
 import { type ByteSource, bytesSource } from './source.ts';

@@ -1,5 +1,5 @@
 /** Recognizes a GGUF file by its first bytes, and names other formats that users often pass instead. */
-import { FormatError, UnsupportedError } from '../errors.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
 
 const convert = 'Use a .gguf version of the model, or convert it with llama.cpp (convert_hf_to_gguf.py).';
 const downloadAgain = 'Download it again.';

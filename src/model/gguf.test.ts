@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { arrayOf, nested, splitGguf, typed, writeGguf, writeTempModel } from '../../test/gguf-writer.ts';
 import { describeWithFile, smolModel } from '../../test/shared.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { FormatError, InputError, ShapeError } from '../errors.ts';
+import { FormatError, InputError, ShapeError } from '../util/errors.ts';
 import { openGguf, readGguf, readTensorAsFloat32, readTensorInto, requireTensor } from './gguf.ts';
 import { type ByteSource, blobSource, bytesSource } from './source.ts';
 

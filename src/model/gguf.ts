@@ -2,8 +2,9 @@
  * A GGUF model: one file, or a split model (`name-00001-of-00003.gguf`) opened by the path of its first file or as
  * sources in any order. Opening reads only the headers; weights are read on demand.
  */
-import { CapacityError, FormatError, InputError, KvasirError, ShapeError } from '../errors.ts';
+
 import { dequantize } from '../kernel/weights/dequantize.ts';
+import { CapacityError, FormatError, InputError, KvasirError, ShapeError } from '../util/errors.ts';
 import { type GgufHeader, type MetadataValue, quote, readHeader, type TensorInfo } from './gguf-header.ts';
 import { type ByteSource, fileSource } from './source.ts';
 

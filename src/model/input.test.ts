@@ -10,7 +10,7 @@ import { build } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { splitGguf, writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
-import { CapacityError, FormatError, InputError, NetworkError } from '../errors.ts';
+import { CapacityError, FormatError, InputError, NetworkError } from '../util/errors.ts';
 import { type ModelInput, openModel } from './input.ts';
 import type { LoadProgress } from './weights.ts';
 

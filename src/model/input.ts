@@ -1,7 +1,7 @@
 /** Opens a model from a path, a hub name, a URL, or its bytes in any form that Node and browsers have. */
-import { describeValue } from '../describe-value.ts';
-import { CapacityError, InputError } from '../errors.ts';
-import { formatFileSize } from '../units.ts';
+import { describeValue } from '../util/describe-value.ts';
+import { CapacityError, InputError } from '../util/errors.ts';
+import { formatFileSize } from '../util/units.ts';
 import { type Gguf, openGguf, readGguf } from './gguf.ts';
 import { checkGgufMagic } from './gguf-magic.ts';
 import { type BytesInput, isFileUrl, openBytes, parseIfUrl, pathOfFileUrl } from './open-bytes.ts';
@@ -67,6 +67,6 @@ function checkMemoryLimit(bytes: number, isTotal: boolean, name: string, limit =
 
 async function resolvePath(name: string): Promise<string> {
   // Node only: package.json leaves it out of browser bundles, where every string is a URL.
-  const { resolveModel } = await import('./hub/resolve.ts');
+  const { resolveModel } = await import('../hub/resolve.ts');
   return (await resolveModel(name)).path;
 }

@@ -1,6 +1,6 @@
 /** Chat messages in OpenAI's format: validation, and conversion for templates. */
-import { describeValue, isPlainObject } from '../describe-value.ts';
-import { InputError, UnsupportedError } from '../errors.ts';
+import { describeValue, isPlainObject } from '../util/describe-value.ts';
+import { InputError, UnsupportedError } from '../util/errors.ts';
 
 export interface TextPart {
   type: 'text';

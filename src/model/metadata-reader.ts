@@ -1,5 +1,5 @@
 /** Reads a model's metadata with range checks: every number returned is finite, of its type and in its range. */
-import { FormatError, UnsupportedError } from '../errors.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
 import type { MetadataValue } from './gguf-header.ts';
 
 interface Range {

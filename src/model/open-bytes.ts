@@ -1,7 +1,8 @@
 /** Opens the bytes of a file that a caller gives as a URL, or in any form that Node and browsers have. */
-import { className } from '../describe-value.ts';
-import { InputError, NetworkError, UnsupportedError } from '../errors.ts';
+
 import { platform } from '../platform/node.ts';
+import { className } from '../util/describe-value.ts';
+import { InputError, NetworkError, UnsupportedError } from '../util/errors.ts';
 import { type ByteSource, blobSource, bytesSource } from './source.ts';
 import type { LoadProgress } from './weights.ts';
 

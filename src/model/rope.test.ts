@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { quantize } from '../../test/quantize.ts';
 import { seeded } from '../../test/random.ts';
-import { FormatError, ShapeError } from '../errors.ts';
 import { dequantize } from '../kernel/weights/dequantize.ts';
 import { weightBytes } from '../kernel/weights/types.ts';
+import { FormatError, ShapeError } from '../util/errors.ts';
 import { checkFrequencyFactors, interleaveHalves, type RopeConfig, ropeFrequencies, ropeTable } from './rope.ts';
 
 const plain: RopeConfig = {

@@ -2,7 +2,7 @@
  * Rotary position embeddings (RoPE): pair i of a head is rotated by position x frequency i. The angles are computed
  * here in f64 and uploaded as tables, because f32 angles are too inexact at long contexts.
  */
-import { FormatError, ShapeError } from '../errors.ts';
+import { FormatError, ShapeError } from '../util/errors.ts';
 
 export type RopeScaling =
   | { readonly type: 'none' }

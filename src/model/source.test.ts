@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { FormatError, InputError } from '../errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { type ByteSource, blobSource, bytesSource, fileSource } from './source.ts';
 
 const bytes = Uint8Array.from({ length: 1000 }, (_, i) => (i * 7) & 255);

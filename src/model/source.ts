@@ -2,9 +2,10 @@
  * Random access to a model's bytes: a file, a Blob or memory. Reads fill a buffer of the caller, so weights go straight
  * to their destination and the file is never in memory twice.
  */
-import { FormatError, InputError } from '../errors.ts';
+
 import { createChunkReader } from '../platform/chunks.ts';
 import { platform } from '../platform/node.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 
 export interface ByteSource {
   /** A path or file name, for messages. */

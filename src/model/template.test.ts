@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
 import { cpuTime } from '../../test/cpu-time.ts';
-import { FormatError, InputError } from '../errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { readCostOf } from './template/bounded.ts';
 import { createChatTemplate } from './template.ts';
 

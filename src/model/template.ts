@@ -1,5 +1,5 @@
 /** Chat templates: render a list of messages into the prompt format that the model was trained on. */
-import { FormatError, InputError } from '../errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { type ChatMessage, templateMessages } from './message.ts';
 import { parseTemplate, renderTemplate } from './template/bounded.ts';
 import { strftime } from './template/strftime.ts';

@@ -1,5 +1,5 @@
 /** The tensors that a model must have, with their shapes in file order: a matrix is [inputs, outputs]. */
-import { FormatError, UnsupportedError } from '../errors.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { quote, type TensorInfo } from './gguf-header.ts';
 
 type NamedShape = readonly [name: string, ...shape: number[]];

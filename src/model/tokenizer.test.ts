@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { cpuTime } from '../../test/cpu-time.ts';
-import { FormatError, InputError, UnsupportedError } from '../errors.ts';
+import { FormatError, InputError, UnsupportedError } from '../util/errors.ts';
 import { encodeChat } from './chat.ts';
 import { createChatTemplate } from './template.ts';
 import { bytesToUnicode, byteToUnicode } from './tokenizer/bytes.ts';

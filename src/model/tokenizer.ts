@@ -1,5 +1,5 @@
 /** Text to token ids and back, with the vocabulary of a GGUF file. The ids are the same as llama.cpp's. */
-import { ContextError, InputError, UnsupportedError } from '../errors.ts';
+import { ContextError, InputError, UnsupportedError } from '../util/errors.ts';
 import { createBpeEncoder } from './tokenizer/bpe.ts';
 import { parseHexToken, unicodeToBytes } from './tokenizer/bytes.ts';
 import { type ControlMarks, createControlMarker } from './tokenizer/control-marks.ts';

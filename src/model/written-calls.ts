@@ -2,7 +2,7 @@
  * Tool calls that a model writes as text, outside of its format: JSON that begins a line, bare or in a code block or tags,
  * also with braces doubled, as some templates show them. It is a call if it names a tool and its arguments are accepted.
  */
-import { isPlainObject } from '../describe-value.ts';
+import { isPlainObject } from '../util/describe-value.ts';
 
 export interface WrittenCall {
   name: string;

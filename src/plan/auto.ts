@@ -8,9 +8,9 @@
 import { trackedErrorBytes } from '../cache/page-errors.ts';
 import { createCodec } from '../codec/kv.ts';
 import { DEFAULT_WINDOW, type F16Window, parseSpec } from '../codec/spec.ts';
-import { CapacityError, InputError, SpecError } from '../errors.ts';
 import { packedPages } from '../kernel/visibility.ts';
-import { formatBytes, formatCount } from '../units.ts';
+import { CapacityError, InputError, SpecError } from '../util/errors.ts';
+import { formatBytes, formatCount } from '../util/units.ts';
 import {
   allocateMead,
   allocateTurboQuant,

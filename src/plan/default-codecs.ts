@@ -1,7 +1,7 @@
 /** The codecs that calibration learns for by default, and whether what they learn covers a spec. */
 import { createCodec, type KvLearned, needsProfile, placeholderLearned } from '../codec/kv.ts';
 import { formatSide, formatSpec, parseSpec } from '../codec/spec.ts';
-import { ShapeError, UnsupportedError } from '../errors.ts';
+import { ShapeError, UnsupportedError } from '../util/errors.ts';
 import type { PlanShape } from './plan.ts';
 
 /**

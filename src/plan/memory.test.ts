@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { createCodec, learn, needsProfile, placeholderLearned } from '../codec/kv.ts';
 import { gaussianSamples } from '../codec/learned.ts';
 import { zoo } from '../codec/zoo.ts';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { memoryReport, whatFits } from './memory.ts';
 import { createPlan, planBytes } from './plan.ts';
 

@@ -1,8 +1,8 @@
 /** Memory of a KV cache in bytes, including windows, tails and padding. */
 import { f16BlockBytes } from '../cache/leaf.ts';
 import { createCodec, type KvShape, placeholderLearned } from '../codec/kv.ts';
-import { InputError } from '../errors.ts';
 import { packedPages } from '../kernel/visibility.ts';
+import { InputError } from '../util/errors.ts';
 import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './plan.ts';
 
 /** The dimensions of a model that determine the size of its cache. */

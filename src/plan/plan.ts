@@ -6,7 +6,7 @@ import { createCodec, type KvCodec, type KvShape, needsProfile, recommendedSampl
 import type { Learned } from '../codec/learned.ts';
 import { type F16Window, formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
 import { packedPages, sealPosition, tailBlocks, tailBlockTokens } from '../kernel/visibility.ts';
-import { formatCount } from '../units.ts';
+import { formatCount } from '../util/units.ts';
 import { allocateMead, canAllocateMead, type LayerSide } from './allocate.ts';
 import { errorWeights } from './error-ratio.ts';
 import { measuredDivergence, type Profile } from './profile.ts';

@@ -2,7 +2,7 @@
  * The presets in front of the codecs: how much quality, for how many bits. With a profile, the plan of these bits that it
  * expects the least divergence of; without one, a codec that needs no calibration.
  */
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { choosePlan } from './auto.ts';
 import { supportsShape } from './default-codecs.ts';
 import type { Plan, PlanShape, Preset } from './plan.ts';

@@ -1,7 +1,7 @@
 /** Hostile profiles: whatever the bytes, decoding ends soon in a typed error or in a profile that is safe to use. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { FormatError, KvasirError } from '../errors.ts';
+import { FormatError, KvasirError } from '../util/errors.ts';
 import { smallContent, withChecksum, withHeader, withHeaderText } from './profile.case.ts';
 import { decodeProfile, encodeProfile, type Profile } from './profile.ts';
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { FormatError, InputError, NetworkError } from '../errors.ts';
+import { FormatError, InputError, NetworkError } from '../util/errors.ts';
 import { smallContent } from './profile.case.ts';
 import { decodeProfile, encodeProfile } from './profile.ts';
 import { openProfile, type ProfileInput } from './profile-input.ts';

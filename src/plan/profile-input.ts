@@ -1,7 +1,8 @@
 /** Opens a profile from a path, a hub name, a URL, or its bytes in any form that Node and browsers have. */
-import { describeValue, isPlainObject } from '../describe-value.ts';
-import { FormatError, InputError } from '../errors.ts';
+
 import { type BytesInput, isFileUrl, openBytes, parseIfUrl, pathOfFileUrl } from '../model/open-bytes.ts';
+import { describeValue, isPlainObject } from '../util/describe-value.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { isProfileStart, type Profile } from './profile.ts';
 import { checkProfileSize, decodeSource, readProfile } from './profile-store.ts';
 
@@ -24,7 +25,7 @@ export async function openProfile(
   const source = parseIfUrl(input);
   if (typeof source === 'string') {
     // Node only: package.json leaves it out of browser bundles, where every string is a URL.
-    const { resolveProfilePath } = await import('../model/hub/resolve.ts');
+    const { resolveProfilePath } = await import('../hub/resolve.ts');
     return readProfile(await resolveProfilePath(source, { modelFile }));
   }
   if (isFileUrl(source)) return readProfile(pathOfFileUrl(source));

@@ -2,7 +2,7 @@ import { mkdir, mkdtemp, rm, symlink, utimes, writeFile } from 'node:fs/promises
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { FormatError, InputError } from '../errors.ts';
+import { FormatError, InputError } from '../util/errors.ts';
 import { content } from './profile.case.ts';
 import { encodeProfile } from './profile.ts';
 import { findProfile, listProfilePaths, profilePath, readProfile } from './profile-store.ts';

@@ -2,11 +2,12 @@
  * Profiles on disk: `model.kvprofile` next to `model.gguf`, or `profiles/<fingerprint>.kvprofile` in Kvasir's cache folder,
  * where `kvasir calibrate` writes. Node only.
  */
-import { FormatError } from '../errors.ts';
-import { profileNames } from '../model/profile-name.ts';
+
+import { profileNames } from '../hub/profile-name.ts';
 import { type ByteSource, fileSource } from '../model/source.ts';
 import { platform } from '../platform/node.ts';
-import { formatFileSize } from '../units.ts';
+import { FormatError } from '../util/errors.ts';
+import { formatFileSize } from '../util/units.ts';
 import { decodeProfile, type Profile } from './profile.ts';
 
 const MAX_PROFILE_BYTES = 2 ** 30;

@@ -1,8 +1,8 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { FormatError, UnsupportedError } from '../errors.ts';
 import { roundF16 } from '../kernel/float.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { content, withChecksum, withHeader } from './profile.case.ts';
 import { checkProfile, decodeProfile, encodeProfile } from './profile.ts';
 

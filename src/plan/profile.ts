@@ -13,9 +13,9 @@
  */
 import type { Side } from '../codec/codec.ts';
 import type { Learned } from '../codec/learned.ts';
-import { FormatError, UnsupportedError } from '../errors.ts';
 import { fromF16, toF16 } from '../kernel/float.ts';
-import { sha256, toHex } from '../sha256.ts';
+import { FormatError, UnsupportedError } from '../util/errors.ts';
+import { sha256, toHex } from '../util/sha256.ts';
 
 export type NumberType = 'f16' | 'f32';
 

@@ -2,7 +2,6 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { InputError, NetworkError } from '../errors.ts';
 import {
   commit,
   type FakeFile,
@@ -12,9 +11,10 @@ import {
   repo,
   respondWith,
   sha256,
-} from '../model/hub/fake-hub.case.ts';
-import { listModels } from '../model/hub/list-models.ts';
-import { removeModel } from '../model/hub/remove.ts';
+} from '../hub/fake-hub.case.ts';
+import { listModels } from '../hub/list-models.ts';
+import { removeModel } from '../hub/remove.ts';
+import { InputError, NetworkError } from '../util/errors.ts';
 import { smallContent } from './profile.case.ts';
 import { encodeProfile } from './profile.ts';
 import { findProfile } from './profile-store.ts';

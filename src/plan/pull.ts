@@ -1,8 +1,8 @@
 /** Downloads models from the hub, each with its profile if there is one, and profiles alone. */
-import { InputError, KvasirError, UnsupportedError } from '../errors.ts';
-import { fingerprintFiles } from '../model/fingerprint.ts';
-import { bulletList } from '../model/hub/format.ts';
-import { type ProfileName, parseProfileName, requireModelName } from '../model/hub/name.ts';
+
+import { bulletList } from '../hub/format.ts';
+import { type ProfileName, parseProfileName, requireModelName } from '../hub/name.ts';
+import { profileNames } from '../hub/profile-name.ts';
 import {
   type HubOptions,
   type OpenedRepo,
@@ -11,10 +11,11 @@ import {
   type PulledModel,
   pullModels,
   storeFiles,
-} from '../model/hub/pull.ts';
-import { fetchFileInfo } from '../model/hub/remote-files.ts';
-import { findCachedProfile, matchProfile, type ProfileSearchOptions } from '../model/hub/resolve.ts';
-import { profileNames } from '../model/profile-name.ts';
+} from '../hub/pull.ts';
+import { fetchFileInfo } from '../hub/remote-files.ts';
+import { findCachedProfile, matchProfile, type ProfileSearchOptions } from '../hub/resolve.ts';
+import { fingerprintFiles } from '../model/fingerprint.ts';
+import { InputError, KvasirError, UnsupportedError } from '../util/errors.ts';
 import { checkProfileSize, kvasirCacheDir, readProfile } from './profile-store.ts';
 
 /** Options of `pull`. */

@@ -1,5 +1,5 @@
 /** The platform of browsers: pages, Workers, extensions. */
-import { UnsupportedError } from '../errors.ts';
+import { UnsupportedError } from '../util/errors.ts';
 import { createAnswers } from './answers.ts';
 import { readFile, writeFile } from './opfs.ts';
 import type { NodeModules, Platform, Thread } from './platform.ts';

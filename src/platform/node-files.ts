@@ -2,7 +2,7 @@
 import { createReadStream } from 'node:fs';
 import { open, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { CapacityError, InputError } from '../errors.ts';
+import { CapacityError, InputError } from '../util/errors.ts';
 
 const READ_BYTES = 2 ** 20;
 

@@ -1,6 +1,6 @@
 /** Files of a site: the origin private file system (OPFS) of browsers, below a folder of ours. */
-import { CapacityError, InputError, KvasirError, UnsupportedError } from '../errors.ts';
-import { formatFileSize } from '../units.ts';
+import { CapacityError, InputError, KvasirError, UnsupportedError } from '../util/errors.ts';
+import { formatFileSize } from '../util/units.ts';
 
 const ROOT = 'kvasir';
 

@@ -1,6 +1,6 @@
 /** Metrics of the thread that ranks leaves for `--eviction graph`. */
 import type { Counter, Gauge } from 'prom-client';
-import type { AdvisorStats } from '../cache/graph/advisor.ts';
+import type { AdvisorStats } from '../eviction/graph/advisor.ts';
 
 type Create<T> = (name: string, help: string, labelNames?: string[]) => T;
 

@@ -1,5 +1,5 @@
 /** An answer that is put together from its parts. */
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
 import type { Token } from '../engine/stream.ts';
 
 export interface Answer {

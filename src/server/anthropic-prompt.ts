@@ -1,5 +1,5 @@
 /** Anthropic's messages and tools as those that chat templates know. */
-import type { Tool, ToolChoice } from '../engine/answer.ts';
+import type { Tool, ToolChoice } from '../chat/answer.ts';
 import type { ChatMessage, RenderOptions, ToolCall } from '../model/template.ts';
 import { type AnthropicMessage, type CountTokensRequest, isCustom } from './anthropic-schemas.ts';
 import { type IgnoredTool, toolOptions } from './tool-notices.ts';

@@ -2,7 +2,7 @@
  * Why was my prefix missed? To a request with the header `x-explain-cache`, the header `x-cache-difference` says where its
  * prompt departs from the nearest text in the cache: usually at a date, or at tools in another order.
  */
-import type { EncodeChatOptions } from '../engine/answer-stream.ts';
+import type { EncodeChatOptions } from '../chat/answer-stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';
 import type { Exchange } from './route.ts';

@@ -1,6 +1,6 @@
 /** POST /v1/chat/completions. */
-import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from '../engine/answer.ts';
-import type { ChatOptions } from '../engine/conversation-options.ts';
+import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from '../chat/answer.ts';
+import type { ChatOptions } from '../chat/conversation-options.ts';
 import type { Result } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { ModelService } from '../worker/service.ts';

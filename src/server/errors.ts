@@ -1,6 +1,6 @@
 /** Errors that clients are told, in the shapes that they expect. */
 
-import { closestName } from '../closest-name.ts';
+import { closestName } from '../util/closest-name.ts';
 import {
   CapacityError,
   ContextError,
@@ -9,7 +9,7 @@ import {
   InputError,
   KvasirError,
   UnsupportedError,
-} from '../errors.ts';
+} from '../util/errors.ts';
 import { withFieldNames } from './field-names.ts';
 
 interface ApiErrorOptions {

@@ -1,5 +1,5 @@
 /** POST /v1/messages and /v1/messages/count_tokens: Anthropic's API. */
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
 import type { Result, Usage } from '../engine/stream.ts';
 import { type Answer, createAnswer, parseArguments } from './answer.ts';
 import { toIgnored, toPrompt } from './anthropic-prompt.ts';

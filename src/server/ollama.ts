@@ -1,5 +1,5 @@
 /** POST /api/chat and /api/generate: Ollama's API, on the chats and completions of the others. */
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
 import type { Result, Token } from '../engine/stream.ts';
 import { createAnswer, parseArguments } from './answer.ts';
 import { type ChatEvents, runChat } from './chat-completions.ts';

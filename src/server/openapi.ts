@@ -1,6 +1,6 @@
 /** The OpenAPI document, made from the table of routes and their schemas. */
 import { z } from 'zod';
-import { packageVersion } from '../version.ts';
+import { packageVersion } from '../util/version.ts';
 import type { Limits } from './limits.ts';
 import type { Route } from './route.ts';
 import { openaiWire } from './wire.ts';

@@ -1,5 +1,5 @@
 /** An answer as the items of the Responses API, and the events by which a client follows them. */
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
 
 type Status = 'in_progress' | 'completed' | 'incomplete';
 

@@ -1,6 +1,6 @@
 /** What a route is: one entry of the table from which the app and its OpenAPI document are made. */
 import type { z } from 'zod';
-import type { Tool } from '../engine/answer.ts';
+import type { Tool } from '../chat/answer.ts';
 import type { Backend } from './backend.ts';
 import type { ApiError } from './errors.ts';
 import type { Jobs } from './jobs.ts';

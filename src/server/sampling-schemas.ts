@@ -1,6 +1,6 @@
 /** Fields that several routes share. Clients send null for fields that they do not use. */
 import { z } from 'zod';
-import { TOOL_NAME, TOOL_NAME_RULE } from '../engine/tools.ts';
+import { TOOL_NAME, TOOL_NAME_RULE } from '../chat/tools.ts';
 import type { Limits } from './limits.ts';
 
 export const number = (min: number, max: number) => z.number().min(min).max(max).nullish();

@@ -1,7 +1,7 @@
 /** An app on a port: time-outs against slow clients, and an orderly end. */
 import type { Server } from 'node:http';
 import { serve } from '@hono/node-server';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import type { Jobs } from './jobs.ts';
 
 export interface ListenOptions {

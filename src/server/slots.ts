@@ -2,7 +2,7 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CapacityError } from '../errors.ts';
+import { CapacityError } from '../util/errors.ts';
 import { ApiError, invalidRequest } from './errors.ts';
 import type { Exchange, Route } from './route.ts';
 import { DEFAULT_TENANT, type Tenant } from './tenants.ts';

@@ -1,7 +1,7 @@
 /** API keys and the tenants that they belong to. */
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { z } from 'zod';
-import { InputError } from '../errors.ts';
+import { InputError } from '../util/errors.ts';
 import { invalidKey } from './errors.ts';
 
 /** A user or group of users. Prefixes are shared within a tenant, never across. */

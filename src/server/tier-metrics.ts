@@ -1,6 +1,6 @@
 /** Metrics of the tiers. */
 import type { Counter, Gauge } from 'prom-client';
-import type { TierStats } from '../cache/store/tier-chain.ts';
+import type { TierStats } from '../store/tier-chain.ts';
 
 type Create<T> = (name: string, help: string, labelNames?: string[]) => T;
 

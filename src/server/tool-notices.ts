@@ -1,8 +1,8 @@
 /** Tools of a request: those that the engine can call, and what the client is told of the others. */
-import type { Tool, ToolChoice } from '../engine/answer.ts';
-import type { ChatOptions } from '../engine/conversation-options.ts';
+import type { Tool, ToolChoice } from '../chat/answer.ts';
+import type { ChatOptions } from '../chat/conversation-options.ts';
+import { unenforcedKeywords, unenforcedNotice } from '../chat/tools.ts';
 import { createTenantCache } from '../engine/grammar/tenant-cache.ts';
-import { unenforcedKeywords, unenforcedNotice } from '../engine/tools.ts';
 import type { Exchange } from './route.ts';
 
 /** A tool that only runs on another server: a web search, for example. */

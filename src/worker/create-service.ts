@@ -1,10 +1,11 @@
 /** `createService`: a loaded model of this process as a service. */
-import { describeValue } from '../describe-value.ts';
-import type { Conversation } from '../engine/conversation.ts';
-import type { Model } from '../engine/model.ts';
-import { boolean, checkOptions } from '../engine/rules.ts';
-import { InputError } from '../errors.ts';
+
+import type { Model } from '../api/model.ts';
+import type { Conversation } from '../chat/conversation.ts';
 import { f16Bytes, maxTokensIn, planBytes } from '../plan/plan.ts';
+import { describeValue } from '../util/describe-value.ts';
+import { InputError } from '../util/errors.ts';
+import { boolean, checkOptions } from '../util/rules.ts';
 import type { ModelService, ServiceInfo, SlotState } from './service.ts';
 
 /** Slot numbers go from 0 to this. */

@@ -1,5 +1,5 @@
 /** The program of the engine process: serves the model that its parent names. It ends with its parent. */
-import { type LoadOptions, loadModel } from '../engine/model.ts';
+import { type LoadOptions, loadModel } from '../api/model.ts';
 import { createService } from './create-service.ts';
 import { limitHeapGrowth } from './heap-growth.ts';
 import { hostService } from './host.ts';

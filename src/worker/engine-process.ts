@@ -5,9 +5,9 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { DeviceError, KvasirError } from '../errors.ts';
-import { settleWithin } from '../event-loop.ts';
 import type { LoadProgress } from '../model/weights.ts';
+import { settleWithin } from '../platform/event-loop.ts';
+import { DeviceError, KvasirError } from '../util/errors.ts';
 import { connectService, type RemoteService } from './connect.ts';
 import type { EngineSource } from './engine-main.ts';
 import { portToChild } from './process-port.ts';

@@ -1,6 +1,7 @@
 /** The program of a Worker that runs the engine: serves the model that its page names (start-worker.ts). */
+
+import { loadModel } from '../api/model.ts';
 import type { ModelInput } from '../engine/engine.ts';
-import { loadModel } from '../engine/model.ts';
 import { createService } from './create-service.ts';
 import { hostService } from './host.ts';
 import { checkStorable, storeModel } from './model-store.ts';

@@ -1,6 +1,7 @@
 /** `hostService`: serves a model to the other end of a port. */
-import { InputError, UnsupportedError } from '../errors.ts';
+
 import type { LoadProgress } from '../model/weights.ts';
+import { InputError, UnsupportedError } from '../util/errors.ts';
 import { encodeError } from './error-message.ts';
 import {
   type CallRequest,

@@ -5,8 +5,7 @@
  *     models/<id>/<name>       the bytes, as many as have arrived
  *     models/<id>/info.json    where they come from, and whether they are complete
  */
-import { className } from '../describe-value.ts';
-import { CapacityError, FormatError, InputError, NetworkError, UnsupportedError } from '../errors.ts';
+
 import { checkPresent, knownHashes, unreadableError } from '../model/source.ts';
 import type { LoadProgress } from '../model/weights.ts';
 import { createChunkReader } from '../platform/chunks.ts';
@@ -20,8 +19,10 @@ import {
   whenClosed,
   writeFile,
 } from '../platform/opfs.ts';
-import { createSha256, sha256, toHex } from '../sha256.ts';
-import { formatFileSize } from '../units.ts';
+import { className } from '../util/describe-value.ts';
+import { CapacityError, FormatError, InputError, NetworkError, UnsupportedError } from '../util/errors.ts';
+import { createSha256, sha256, toHex } from '../util/sha256.ts';
+import { formatFileSize } from '../util/units.ts';
 
 export interface StoreOptions {
   /** The expected sha256, in hex. A download with another one is deleted. */

@@ -24,10 +24,11 @@
  * - Ids are chosen by the user; one is in use until its `value`, `error` or `end`.
  * - A message that the host cannot read is answered by an `error` with its id, if it has one.
  */
-import { describeValue, isPlainObject } from '../describe-value.ts';
+
 import type { Result } from '../engine/stream.ts';
-import { FormatError } from '../errors.ts';
 import type { LoadProgress } from '../model/weights.ts';
+import { describeValue, isPlainObject } from '../util/describe-value.ts';
+import { FormatError } from '../util/errors.ts';
 import type { ErrorMessage } from './error-message.ts';
 import type { ServiceInfo } from './service.ts';
 

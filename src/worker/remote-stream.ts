@@ -1,5 +1,5 @@
 /** A stream whose body runs at the other end of a port. */
-import type { AnswerDelta } from '../engine/answer.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
 import { createOutputQueue, type OutputQueue } from '../engine/output-queue.ts';
 import { createStream, type Result, type Stream, type Token } from '../engine/stream.ts';
 import { type CallRequest, CREDITS, type OpenRequest, type Request, type StreamState } from './protocol.ts';

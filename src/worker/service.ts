@@ -2,11 +2,12 @@
  * A model as a service: what a server or a page asks of it, in plain data that can be sent as messages. `createService`
  * implements it on a loaded model; `connectService` forwards it to one in a child process or a browser Worker.
  */
+
+import type { MemoryUse, ModelDevice, ModelStats } from '../api/model.ts';
 import type { NearestText } from '../cache/kv-cache.ts';
-import type { AnswerDelta } from '../engine/answer.ts';
-import type { EncodeChatOptions } from '../engine/answer-stream.ts';
-import type { ChatOptions, PromptOptions } from '../engine/conversation-options.ts';
-import type { MemoryUse, ModelDevice, ModelStats } from '../engine/model.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
+import type { EncodeChatOptions } from '../chat/answer-stream.ts';
+import type { ChatOptions, PromptOptions } from '../chat/conversation-options.ts';
 import type { Stream, Token } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Preset } from '../plan/plan.ts';

@@ -1,9 +1,9 @@
 /** `startWorker`: the engine in a Worker, so that the page never waits for it. */
-import type { LoadOptions } from '../engine/model.ts';
-import { DeviceError, UnsupportedError } from '../errors.ts';
+import type { LoadOptions } from '../api/model.ts';
 import type { BytesInput } from '../model/open-bytes.ts';
 import type { ProfileInput } from '../plan/profile-input.ts';
 import { platform } from '../platform/node.ts';
+import { DeviceError, UnsupportedError } from '../util/errors.ts';
 import { connectService, type RemoteService } from './connect.ts';
 import { messagePort } from './port.ts';
 

@@ -1,6 +1,6 @@
 /** A store in a Worker of a page of Chromium, as a store of this process: the suite of all stores runs on it. */
 import type { Page } from 'playwright-core';
-import type { LeafStore, RecordName, StoreStats } from '../../src/cache/store/leaf-store.ts';
+import type { LeafStore, RecordName, StoreStats } from '../../src/store/leaf-store.ts';
 import type { StoreMethods, TextName } from './store-worker.ts';
 
 const toText = (bytes: Uint8Array) => Buffer.from(bytes).toString('latin1');

@@ -1,8 +1,8 @@
 /** Runs in a Worker of the browser: stores in the site's storage, which remote-store.ts calls. Bytes travel as text. */
-import type { LeafKey } from '../../src/cache/leaf-key.ts';
-import type { RecordKind } from '../../src/cache/record.ts';
-import type { LeafStore } from '../../src/cache/store/leaf-store.ts';
-import { openTier } from '../../src/cache/store/open-tiers.ts';
+import type { LeafKey } from '../../src/store/leaf-key.ts';
+import type { LeafStore } from '../../src/store/leaf-store.ts';
+import { openTier } from '../../src/store/open-tiers.ts';
+import type { RecordKind } from '../../src/store/record.ts';
 
 export interface TextName {
   kind: RecordKind;

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { defaultLimits } from '../../src/server/limits.ts';
 import { routes } from '../../src/server/routes.ts';
-import { formatCount } from '../../src/units.ts';
+import { formatCount } from '../../src/util/units.ts';
 import { kvasir } from '../command.ts';
 import { openServer } from './tiny-server.ts';
 

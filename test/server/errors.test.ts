@@ -1,9 +1,9 @@
 /** What clients are told when something is wrong: the status by which they decide to try again, and words of their API. */
 import { describe, expect, it } from 'vitest';
-import { CapacityError, ContextError, DeviceError, InputError } from '../../src/errors.ts';
 import { readyBackend } from '../../src/server/backend.ts';
 import { toApiError } from '../../src/server/errors.ts';
 import { withFieldNames } from '../../src/server/field-names.ts';
+import { CapacityError, ContextError, DeviceError, InputError } from '../../src/util/errors.ts';
 import type { ModelService } from '../../src/worker/service.ts';
 import { greedy, type Json, openServer, openService, user } from './tiny-server.ts';
 

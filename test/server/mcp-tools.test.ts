@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import { afterAll, expect, it } from 'vitest';
 import { z } from 'zod';
-import { loadModel } from '../../src/engine/model.ts';
+import { loadModel } from '../../src/api/model.ts';
 import { createApp } from '../../src/server/app.ts';
 import { readyBackend } from '../../src/server/backend.ts';
 import { createService } from '../../src/worker/create-service.ts';

@@ -1,6 +1,6 @@
 /** A server on a tiny random model, in this process. */
 import { afterAll } from 'vitest';
-import { loadModel } from '../../src/engine/model.ts';
+import { loadModel } from '../../src/api/model.ts';
 import { type App, type AppOptions, createApp } from '../../src/server/app.ts';
 import { readyBackend } from '../../src/server/backend.ts';
 import { createService } from '../../src/worker/create-service.ts';

@@ -1,6 +1,6 @@
 /** A process that writes to a disk store until it is killed. Prints the number of records that are flushed. */
 import { writeSync } from 'node:fs';
-import { openDiskStore } from '../../src/cache/store/disk-store.ts';
+import { openDiskStore } from '../../src/store/disk-store.ts';
 import { testRecord } from '../store-records.ts';
 
 const [path, firstText] = process.argv.slice(2);

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { type BrowserContext, chromium, type Page } from 'playwright-core';
-import { loadModel } from '../../src/engine/model.ts';
+import { loadModel } from '../../src/api/model.ts';
 import { type AppOptions, createApp } from '../../src/server/app.ts';
 import { readyBackend } from '../../src/server/backend.ts';
 import { listen } from '../../src/server/serve.ts';

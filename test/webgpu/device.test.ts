@@ -9,7 +9,6 @@ import { createRandom, normals } from '../../src/codec/parts/random.ts';
 import { createRopeFrequencies } from '../../src/codec/parts/rope.ts';
 import { openModelFile } from '../../src/engine/engine.ts';
 import { warmUp } from '../../src/engine/warm-up.ts';
-import { CapacityError, DeviceError } from '../../src/errors.ts';
 import type { Tensor } from '../../src/kernel/device.ts';
 import type { AdapterInfo } from '../../src/kernel/webgpu/adapter.ts';
 import { createWebGpuDevice, WebGpuDevice, type WebGpuOptions } from '../../src/kernel/webgpu/device.ts';
@@ -19,6 +18,7 @@ import { readBuffer, u32, writeBuffer } from '../../src/kernel/webgpu/kernel.ts'
 import { createScratch, forward } from '../../src/model/forward.ts';
 import { loadWeights } from '../../src/model/weights.ts';
 import { createPlan } from '../../src/plan/plan.ts';
+import { CapacityError, DeviceError } from '../../src/util/errors.ts';
 import { runAttention } from '../attention.ts';
 import { writeGguf } from '../gguf-writer.ts';
 import { itAll, matrix } from '../matrix.ts';

@@ -3,7 +3,7 @@
  * (q8_0h, q4_0h). Keys are centered first; with `-raw` they are llama.cpp's byte for byte, so that the two programs can be
  * compared value by value.
  */
-import { ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../util/errors.ts';
 import { centerKeys, isCentered, RAW } from '../centered.ts';
 import type { Shape, Side } from '../codec.ts';
 import { identityDomain, rotatedDomain } from '../domain.ts';

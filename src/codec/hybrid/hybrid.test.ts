@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { UnsupportedError } from '../../errors.ts';
+import { UnsupportedError } from '../../util/errors.ts';
 import { createCodec, type KvShape, learn } from '../kv.ts';
 import { samplesOf } from '../learned.ts';
 import { createRandom, normals } from '../parts/random.ts';

@@ -3,7 +3,7 @@
  * per token, because the output is a sum over tokens. No rotation, no codebook. The paper keeps 128 recent tokens in full
  * precision: add `+recent128` to the spec.
  */
-import { ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../util/errors.ts';
 import { type AffineParams, affineBudget, affineFormat } from '../affine.ts';
 import { identityDomain } from '../domain.ts';
 import type { CodecRequest, Family } from '../family.ts';

@@ -1,4 +1,4 @@
-import { createHeap } from '../../heap.ts';
+import { createHeap } from '../../util/heap.ts';
 
 /**
  * Distributes a budget over units (quads or single dims). `losses` is [unit][amount], for amounts from 0 to levels - 1.

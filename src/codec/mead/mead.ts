@@ -6,7 +6,7 @@
  *
  * mead2u, mead3u and mead4u have a uniform code of 0 to 6 bits per coefficient instead of codebooks.
  */
-import { ShapeError, UnsupportedError } from '../../errors.ts';
+import { ShapeError, UnsupportedError } from '../../util/errors.ts';
 import type { Shape } from '../codec.ts';
 import { linearMapDomain } from '../domain.ts';
 import type { CodecRequest, Family, LearnRequest } from '../family.ts';

@@ -1,5 +1,5 @@
 /** Linear algebra on small dense row-major f64 matrices, for calibrated transforms. */
-import { assert } from '../../errors.ts';
+import { assert } from '../../util/errors.ts';
 
 /** L of M = L L^T, lower triangular. M must be positive definite. */
 export function cholesky(m: Float64Array, n: number): Float64Array {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { SpecError } from '../../errors.ts';
+import { SpecError } from '../../util/errors.ts';
 import { createCodec, learn } from '../kv.ts';
 import { samplesOf } from '../learned.ts';
 import { createRandom, normals } from '../parts/random.ts';

@@ -9,7 +9,7 @@
  * Scores are computed from the coefficients, in O(F): the query is made page-relative once per page, and its kept pairs
  * are rotated by the token's index in the page. `-rec` reconstructs the keys instead, to check the result.
  */
-import { ShapeError, SpecError } from '../../errors.ts';
+import { ShapeError, SpecError } from '../../util/errors.ts';
 import type { Codec, Shape } from '../codec.ts';
 import { identityDomain, pageRelativeDomain } from '../domain.ts';
 import type { CodecRequest, Family } from '../family.ts';

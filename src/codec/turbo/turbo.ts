@@ -8,7 +8,7 @@
  * no calibration is needed. The levels are Lloyd-Max's (tqN), or evenly spaced (tqNu): then a code is an int8 after a
  * mask, without a lookup table.
  */
-import { SpecError } from '../../errors.ts';
+import { SpecError } from '../../util/errors.ts';
 import { centerKeys } from '../centered.ts';
 import type { Shape, Side } from '../codec.ts';
 import { rotatedDomain } from '../domain.ts';

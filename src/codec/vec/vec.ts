@@ -8,7 +8,7 @@
  *
  *   y = H (k / lambda)          q . k = (H (lambda q)) . y
  */
-import { ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../util/errors.ts';
 import { centerKeys, isCentered, RAW } from '../centered.ts';
 import type { Codec } from '../codec.ts';
 import { identityDomain, linearMapDomain, rotatedDomain } from '../domain.ts';

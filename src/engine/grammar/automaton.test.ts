@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { acceptsAnswer, openConstraints } from '../../../test/support/constraints.ts';
 import { schemas } from '../../../test/support/schemas.ts';
-import { InputError } from '../../errors.ts';
+import { InputError } from '../../util/errors.ts';
 import { createAutomaton } from './automaton.ts';
 import { createConstraints } from './constraint.ts';
 import { type JsonSchema, schemaGrammar } from './schema.ts';

@@ -3,7 +3,7 @@
  * the calls that it returns to. States and their transitions are computed when they are first met and then kept, so that
  * reading a symbol is a look-up most of the time.
  */
-import { InputError } from '../../errors.ts';
+import { InputError } from '../../util/errors.ts';
 import type { Grammar } from './expression.ts';
 import { compileNodes, type Node } from './nodes.ts';
 import type { Vocabulary } from './vocabulary.ts';

@@ -1,6 +1,7 @@
 /** Grammars that a model's output must follow: compiled once per tenant, then one constraint per answer. */
-import { InputError } from '../../errors.ts';
+
 import type { Tokenizer } from '../../model/tokenizer.ts';
+import { InputError } from '../../util/errors.ts';
 import { type Automaton, createAutomaton } from './automaton.ts';
 import type { Grammar } from './expression.ts';
 import { createTenantCache } from './tenant-cache.ts';

@@ -1,5 +1,5 @@
 /** The keywords of JSON Schema: those that are enforced, and what their values must be. Others only describe. */
-import { isPlainObject } from '../../describe-value.ts';
+import { isPlainObject } from '../../util/describe-value.ts';
 import type { Schema } from './schema-parts.ts';
 
 const MAX_COUNT = 100_000;

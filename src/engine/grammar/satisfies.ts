@@ -2,7 +2,7 @@
  * Whether a JSON value satisfies a schema. For values that were written without the grammar: keywords that the grammar does
  * not enforce are not checked, nor are patterns, since hostile ones take very long to match.
  */
-import { isPlainObject } from '../../describe-value.ts';
+import { isPlainObject } from '../../util/describe-value.ts';
 import { enforcedKeywords } from './keywords.ts';
 import { isDeepEqual, type Schema, typeOf } from './schema-parts.ts';
 

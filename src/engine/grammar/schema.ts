@@ -3,8 +3,8 @@
  * grammar: properties come in the schema's order, and those that it does not name only if `additionalProperties` allows
  * them. A keyword that is not enforced is an InputError, or is left out and reported.
  */
-import { isPlainObject } from '../../describe-value.ts';
-import { InputError } from '../../errors.ts';
+import { isPlainObject } from '../../util/describe-value.ts';
+import { InputError } from '../../util/errors.ts';
 import {
   choice,
   type Expression,

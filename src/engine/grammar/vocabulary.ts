@@ -1,6 +1,7 @@
 /** A model's tokens as a trie, walked once for each state of a grammar that is met: which tokens may come next. */
-import { UnsupportedError } from '../../errors.ts';
+
 import type { Tokenizer } from '../../model/tokenizer.ts';
+import { UnsupportedError } from '../../util/errors.ts';
 
 /** Control tokens that an answer format uses as markers: a grammar may ask for them. */
 export const MARKERS = ['<think>', '</think>', '<tool_call>', '</tool_call>', '<|python_tag|>'];

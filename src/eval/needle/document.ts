@@ -1,7 +1,7 @@
 /** Generates a long document with planted facts, and questions about them. The same seed gives the same document. */
 import { readFile } from 'node:fs/promises';
 import { createRandom } from '../../codec/parts/random.ts';
-import { InputError } from '../../errors.ts';
+import { InputError } from '../../util/errors.ts';
 import { createStoryWriter, type Fact, type Grammar } from './grammar.ts';
 
 export interface DocumentRequest {

@@ -1,5 +1,5 @@
 /** Heat maps of the retrieved facts by document length and depth: as text, SVG and HTML. */
-import { formatCount } from '../../units.ts';
+import { formatCount } from '../../util/units.ts';
 import { htmlPage, htmlTable } from '../html.ts';
 import { escapeHtml, heading, type PlotText, svgDocument, text } from '../plot.ts';
 import { countAnswers, type NeedleCell, type NeedleRow } from './measure.ts';

@@ -1,8 +1,8 @@
 /** Measures how many planted facts a model retrieves, by cache format, document length and depth of the fact. */
 import type { Engine } from '../../engine/engine.ts';
-import { InputError } from '../../errors.ts';
 import type { Plan } from '../../plan/plan.ts';
-import { formatCount } from '../../units.ts';
+import { InputError } from '../../util/errors.ts';
+import { formatCount } from '../../util/units.ts';
 import { evenDepths, readGrammar } from './document.ts';
 import { createNeedleTask, type NeedleTask, openDocumentSession } from './questions.ts';
 

@@ -2,7 +2,7 @@
 import { statSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadModel, type Model } from '../../engine/model.ts';
+import { loadModel, type Model } from '../../api/model.ts';
 import { createDocument, evenDepths, readGrammar } from './document.ts';
 
 const path = fileURLToPath(new URL('../../../models/mimir.gguf', import.meta.url));

@@ -1,11 +1,12 @@
 /** Replays a trace through the real prefix index, pool and policies; only the blocks hold nothing. */
-import type { EvictionPolicy } from '../../cache/eviction.ts';
-import { createOrdered } from '../../cache/eviction.ts';
-import { createPolicy } from '../../cache/policies/policies.ts';
+
 import { createPool } from '../../cache/pool.ts';
 import { childKey, createPrefixIndex, hashTokens, type Leaf, type PrefixNode, rootKey } from '../../cache/prefix.ts';
-import { InputError } from '../../errors.ts';
+import type { EvictionPolicy } from '../../eviction/eviction.ts';
+import { createOrdered } from '../../eviction/eviction.ts';
+import { createPolicy } from '../../eviction/policies.ts';
 import { createJsDevice } from '../../kernel/js/device.ts';
+import { InputError } from '../../util/errors.ts';
 
 /** The blocks of a prompt, in order. Equal numbers at equal places after equal blocks are the same text. */
 export interface TraceRequest {
@@ -30,7 +31,7 @@ export function replayTrace(trace: readonly TraceRequest[], capacity: number, na
     throw new InputError(
       `A capacity of ${capacity} blocks does not hold the longest request, which has ${longest}. Raise --capacity.`,
     );
-  const policy = name === 'belady' ? createBelady(trace) : createPolicy(name);
+  const policy = name === 'belady' ? createBelady(trace) : createPolicy<PrefixNode>(name);
   const timed = timePolicy(policy);
   const pool = createPool(createJsDevice(), {
     capacity,

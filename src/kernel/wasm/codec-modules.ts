@@ -1,5 +1,5 @@
 /** Kernels and tables of the codecs in use: loaded before the first pass, shared by all layers with the same codecs. */
-import { assert } from '../../errors.ts';
+import { assert } from '../../util/errors.ts';
 import { fromFp8 } from '../float.ts';
 import type { PageLayout } from '../page-layout.ts';
 import type { AdditiveEncoding, AdditiveTables } from './kernels/additive.ts';

@@ -2,8 +2,9 @@
  * The wasm device: SIMD kernels generated for the loaded model, run by threads over shared memory. Projections multiply
  * quantized weights by int8 activations, attention reads packed cache pages; norms, softmax and sums are f32.
  */
-import { ShapeError, UnsupportedError } from '../../errors.ts';
+
 import { platform } from '../../platform/node.ts';
+import { ShapeError, UnsupportedError } from '../../util/errors.ts';
 import type { Block, Device, KvBlocks, KvLayer, KvRun, Projection, SealRequest, Tensor, Weights } from '../device.ts';
 import { floatBits } from '../float.ts';
 import type { WeightType } from '../weights/types.ts';

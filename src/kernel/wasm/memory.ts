@@ -1,6 +1,6 @@
 /** WebAssembly memories and their allocator: everything from `top` on is free, and so are the gaps below it. */
-import { CapacityError } from '../../errors.ts';
-import { formatBytes } from '../../units.ts';
+import { CapacityError } from '../../util/errors.ts';
+import { formatBytes } from '../../util/units.ts';
 
 const PAGE_BYTES = 65536;
 const ALIGN = 64;

@@ -1,7 +1,8 @@
 /** The worker threads of a pool: their program, and the control block in shared memory that coordinates them. */
-import { DeviceError } from '../../errors.ts';
+
 import { platform } from '../../platform/node.ts';
 import type { Thread } from '../../platform/platform.ts';
+import { DeviceError } from '../../util/errors.ts';
 
 /** Max tasks per job. */
 export const MAX_TASKS = 32;

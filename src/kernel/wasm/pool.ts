@@ -10,8 +10,9 @@
  *
  * Modules are sent as messages, which workers receive outside of jobs: `load` resolves when all have instantiated it.
  */
-import { DeviceError } from '../../errors.ts';
+
 import { platform } from '../../platform/node.ts';
+import { DeviceError } from '../../util/errors.ts';
 import {
   ACTIVE_WORKERS,
   CONTROL_WORDS,

@@ -1,5 +1,5 @@
 /** Weight matrices: loading them, and multiplying activations by them. */
-import { ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../util/errors.ts';
 import type { Projection, Tensor, Weights } from '../device.ts';
 import { isQuantized } from '../weights/split.ts';
 import { type WeightType, weightBytes } from '../weights/types.ts';

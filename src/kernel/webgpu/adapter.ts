@@ -2,8 +2,9 @@
  * Finding a GPU: `navigator.gpu` in browsers, Dawn (the optional package `webgpu`) in Node. Dawn's objects must stay
  * referenced: the process crashes some time after they are garbage-collected.
  */
-import { UnsupportedError } from '../../errors.ts';
+
 import { platform } from '../../platform/node.ts';
+import { UnsupportedError } from '../../util/errors.ts';
 import { type Limits, limitsOf } from './limits.ts';
 import { PACKED_FEATURE } from './packed-dots.ts';
 

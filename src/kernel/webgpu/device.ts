@@ -2,7 +2,7 @@
  * The webgpu device: every operation is a dispatch into one command encoder, submitted when a result is read. Weights stay
  * quantized, pages stay packed, and their bytes are the same as on every other device.
  */
-import { type DeviceError, ShapeError } from '../../errors.ts';
+import { type DeviceError, ShapeError } from '../../util/errors.ts';
 import type {
   Block,
   Device,

@@ -1,6 +1,6 @@
 /** The kernels that a device would run, as WGSL to read: planned on a device that executes nothing, so no GPU is needed. */
 
-import { formatBytes } from '../../units.ts';
+import { formatBytes } from '../../util/units.ts';
 import type { KvLayer, KvRun } from '../device.ts';
 import { tailBlockTokens } from '../visibility.ts';
 import type { AdapterInfo } from './adapter.ts';

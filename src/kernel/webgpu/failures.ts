@@ -5,8 +5,8 @@
  *   fatal               the device was lost or refused a command: everything after that fails with the same error
  *   failed allocation   commands recorded with the buffer fail; commands recorded later work
  */
-import { CapacityError, DeviceError } from '../../errors.ts';
-import { formatBytes } from '../../units.ts';
+import { CapacityError, DeviceError } from '../../util/errors.ts';
+import { formatBytes } from '../../util/units.ts';
 
 interface FailedAllocation {
   error: CapacityError;

@@ -2,7 +2,7 @@
  * Command recording: kernels are dispatched into one command encoder, their parameters and tables go into one arena that
  * is uploaded once per submission, and everything is submitted when a result is read.
  */
-import { assert, type DeviceError } from '../../errors.ts';
+import { assert, type DeviceError } from '../../util/errors.ts';
 import { Failures, outOfMemoryError } from './failures.ts';
 import type { Kernel } from './kernel.ts';
 import { type Limits, limitsOf } from './limits.ts';

@@ -2,8 +2,8 @@
  * The limits of an adapter, and what a kernel needs. Variants of a kernel are selected by them, and no pipeline is created
  * for a kernel that exceeds them: WebGPU would refuse it, and every command after it.
  */
-import { assert, UnsupportedError } from '../../errors.ts';
-import { formatBytes } from '../../units.ts';
+import { assert, UnsupportedError } from '../../util/errors.ts';
+import { formatBytes } from '../../util/units.ts';
 import { declarationsOf } from './declarations.ts';
 import type { Kernel } from './kernel.ts';
 

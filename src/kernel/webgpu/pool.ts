@@ -5,8 +5,8 @@
  * A new block is only a slot number; `grow` allocates its memory before the first use. Growing is asynchronous (old buffers
  * are copied, then freed) and may fail; existing blocks keep their memory then, and it can be retried.
  */
-import { CapacityError } from '../../errors.ts';
-import { formatBytes } from '../../units.ts';
+import { CapacityError } from '../../util/errors.ts';
+import { formatBytes } from '../../util/units.ts';
 import type { Block } from '../device.ts';
 import type { Gpu } from './gpu.ts';
 

@@ -1,5 +1,5 @@
 /** Tensors and blocks of the webgpu device. */
-import { assert } from '../../errors.ts';
+import { assert } from '../../util/errors.ts';
 import type { Block, KvView, Tensor } from '../device.ts';
 import type { GpuBlock, Pool } from './pool.ts';
 

@@ -15,7 +15,7 @@
  * A matrix that exceeds the largest binding is divided into pieces.
  */
 
-import { CapacityError, ShapeError } from '../../errors.ts';
+import { CapacityError, ShapeError } from '../../util/errors.ts';
 import type { Weights } from '../device.ts';
 import { toF16 } from '../float.ts';
 import { wordAt } from '../weights/blocks.ts';

@@ -1,5 +1,5 @@
 /** Dequantizes weights to floats: the reference for the matmul kernels. */
-import { ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../util/errors.ts';
 import { fromBf16, fromF16 } from '../float.ts';
 import { createSplitBlock, groupSize, halvesOf, isQuantized, splitters } from './split.ts';
 import { type WeightType, weightBytes, weightFormats } from './types.ts';

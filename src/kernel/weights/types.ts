@@ -2,7 +2,7 @@
  * The weight types of GGUF files. A row is divided into blocks of `block` values, each `bytes` long. A row holds whole
  * blocks only, so rows can be moved without decoding them.
  */
-import { ShapeError } from '../../errors.ts';
+import { ShapeError } from '../../util/errors.ts';
 
 export interface WeightFormat {
   /** The type's number in a GGUF file. */

@@ -8,7 +8,7 @@
  * time: a list of lists is as large as its printed text.
  */
 import * as jinja from '@huggingface/jinja';
-import { FormatError, KvasirError } from '../../errors.ts';
+import { FormatError, KvasirError } from '../../util/errors.ts';
 
 /** The parts of the library's syntax tree that are used here. */
 interface Node {

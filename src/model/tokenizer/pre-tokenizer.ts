@@ -5,7 +5,7 @@
  *
  * `\s` in a pattern means Unicode White_Space, as in llama.cpp. JavaScript's `\s` adds U+FEFF and lacks U+0085.
  */
-import { UnsupportedError } from '../../errors.ts';
+import { UnsupportedError } from '../../util/errors.ts';
 
 export interface PreTokenizerRule {
   patterns: readonly string[];

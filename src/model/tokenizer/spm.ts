@@ -2,7 +2,7 @@
  * SentencePiece's byte-pair encoding: the adjacent pair whose merged token has the highest score merges first, the
  * leftmost among equals, until no pair makes a token. Symbols that are no token are encoded as bytes.
  */
-import { FormatError } from '../../errors.ts';
+import { FormatError } from '../../util/errors.ts';
 import { formatHexToken } from './bytes.ts';
 import { type MergeCost, mergePairs } from './merge.ts';
 import { TokenType, type Vocab } from './vocab.ts';

@@ -1,5 +1,5 @@
 /** Typed access to the tokenizer's metadata in a model file. The file is untrusted: every getter checks the value. */
-import { FormatError } from '../../errors.ts';
+import { FormatError } from '../../util/errors.ts';
 
 /** Any reader with a `get`, such as a `Map`. */
 export interface Metadata {

@@ -1,5 +1,5 @@
 /** Reads and checks the vocabulary of a GGUF file: its tokens, their types, and which ones begin and end a text. */
-import { FormatError, UnsupportedError } from '../../errors.ts';
+import { FormatError, UnsupportedError } from '../../util/errors.ts';
 import { type PreTokenizerRule, preTokenizerRule } from './pre-tokenizer.ts';
 import { getBool, getInt, getNumbers, getString, getStrings, type Metadata } from './tokenizer-metadata.ts';
 

@@ -2,7 +2,7 @@
  * Horizontal fusion: two independent kernels in one dispatch. As two dispatches the second would wait for the first, even
  * if it reads nothing of it: WebGPU puts a barrier before a dispatch that writes to a buffer that was used before.
  */
-import { assert } from '../../../errors.ts';
+import { assert } from '../../../util/errors.ts';
 import { declarationsOf } from '../declarations.ts';
 import { type Kernel, u32 } from '../kernel.ts';
 

@@ -1,0 +1,398 @@
+/** The public model: load it, generate text, dispose it. */
+
+import type { CacheTiers, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
+import type { PrefixNode } from '../cache/prefix.ts';
+import { saltOf } from '../cache/salt.ts';
+import type { AnswerDelta } from '../chat/answer.ts';
+import { type EncodeChatOptions, encodePrompt } from '../chat/answer-stream.ts';
+import { type Conversation, createConversation } from '../chat/conversation.ts';
+import {
+  type ChatOptions,
+  type ConversationOptions,
+  type Prompt,
+  type PromptOptions,
+  startMessages,
+} from '../chat/conversation-options.ts';
+import {
+  checkConversationOptions,
+  checkDecodeLeavesOptions,
+  checkEncodeChatOptions,
+  checkPrompt,
+} from '../chat/options.ts';
+import {
+  type Engine,
+  type EngineOptions,
+  loadEngine,
+  type ModelInput,
+  openModelFile,
+  throwIfDisposed,
+} from '../engine/engine.ts';
+import type { GenerateOptions } from '../engine/generate.ts';
+import { createConstraints } from '../engine/grammar/constraint.ts';
+import { createGuard, type GuardStats, guardBytes, type QualityLossAction } from '../engine/guard.ts';
+import { checkLoadOptions } from '../engine/options.ts';
+import { randomSeed } from '../engine/random.ts';
+import { createScheduler, type SchedulerStats } from '../engine/scheduler.ts';
+import type { Result, Stream, Token } from '../engine/stream.ts';
+import { type Eviction, type EvictionPolicyName, type EvictionStats, openEviction } from '../eviction/open-eviction.ts';
+import type { ModelConfig } from '../model/config.ts';
+import type { ChatMessage } from '../model/template.ts';
+import type { Tokenizer } from '../model/tokenizer.ts';
+import { type KvMode, type Plan, type Preset, withMode } from '../plan/plan.ts';
+import type { ProfileInput } from '../plan/profile-input.ts';
+import { settleWithin } from '../platform/event-loop.ts';
+import { restoreSession } from '../session/session.ts';
+import type { SessionSource } from '../session/session-io.ts';
+import type { TiersInput } from '../store/open-tiers.ts';
+import type { TierStats } from '../store/tier-chain.ts';
+import { describeValue } from '../util/describe-value.ts';
+import type { AsyncDisposableLike } from '../util/disposable.ts';
+import { type DeviceError, InputError } from '../util/errors.ts';
+import { formatCount } from '../util/units.ts';
+import { type DecodedLeaf, type DecodeLeavesOptions, decodeLeaves } from './decode-leaves.ts';
+import { resolvePlan } from './resolve-plan.ts';
+import { openModelTiers, tiersNotice } from './tiers.ts';
+
+/** Options of `loadModel`. */
+export interface LoadOptions extends EngineOptions {
+  /**
+   * How good the cache is: `safe` (q8_0), `balanced`, or `small`. With a profile, the last two are the plans of 3 and 2 bits
+   * per value that it recommends; without one, tq4 and tq3. Default: `balanced`.
+   */
+  quality?: Preset;
+  /** Instead of `quality`: a codec spec, or `auto` (`auto:2.25` bits per value) to choose one per layer. */
+  kv?: string;
+  /**
+   * `packed`: pages are codes. `two-tier`: pages are f16 while their conversation is used, and codes when others need the
+   * room; each conversation has its own. `shadow`, for evaluation: every page is kept in f16 beside its codes; prompts read
+   * the f16 pages, answers the codes (or the f16 pages, with `readExact`), and `result.divergence` compares both. The last
+   * two share no prefixes. Default: `packed`.
+   */
+  kvMode?: KvMode;
+  /** Max bytes of one sequence of `context` tokens: chooses codecs that fit. Implies `kv: 'auto'`. */
+  contextMemory?: number;
+  /**
+   * Max bytes of the KV cache: pages, tails and sinks of all conversations, and the pages that are kept for later prompts.
+   * Default: room for four full contexts, or 1 GiB if that is more, as far as the memory allows.
+   */
+  kvMemory?: number;
+  /** Max conversations and requests that run at the same time; others wait. Default: 32, on webgpu 64. */
+  maxSequences?: number;
+  /** Tokens per page. Default: 128. */
+  pageTokens?: number;
+  /** Max tokens per sequence, prompt and answer. Default: the model's training context, at most 32768. */
+  context?: number;
+  /** The result of calibration, from which the plan is chosen. Default: searched on disk. */
+  profile?: ProfileInput;
+  /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
+  overflow?: 'error' | 'slide';
+  /** Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. */
+  eviction?: EvictionPolicyName;
+  /**
+   * Where sealed pages are stored, so that they are found again after they were evicted or the process has ended, the
+   * fastest first: `host=4GiB,disk=/dir:50GiB,redis=redis://host:6379`, or objects. Default: none.
+   */
+  tiers?: TiersInput;
+  /**
+   * What happens if the codec does not suit the model, so that attention on its codes is far from attention on f16:
+   * `notice`, in the first result after it was noticed, or `error`: answers fail with a QualityError. Default: `notice`.
+   */
+  onQualityLoss?: QualityLossAction;
+}
+
+/** Memory in use, in bytes. */
+export interface MemoryUse {
+  weights: number;
+  /** Activations and codec tables. */
+  scratch: number;
+  /** Sealed pages of all conversations. */
+  pages: number;
+  /** f16 tails and sinks of all conversations. */
+  tails: number;
+  /** Pages and tails that are only kept for later prompts. They make room when it is needed. */
+  cached: number;
+  /** Everything that the device has allocated. */
+  total: number;
+}
+
+/** The state of a model's cache and scheduler. */
+export interface ModelStats extends KvCacheStats, SchedulerStats {
+  eviction: EvictionStats;
+  /** The tiers, the fastest first. */
+  tiers: readonly TierStats[];
+  /** How far attention on codes is from attention on f16. */
+  guard: GuardStats;
+}
+
+/** The device that a model runs on. */
+export interface ModelDevice {
+  readonly name: string;
+  readonly threads: number;
+  /** Why this device was chosen. */
+  readonly why: string;
+}
+
+/** A loaded model. Answers that run at the same time share passes through the model, and the prefixes that they have in common. */
+export interface Model extends AsyncDisposableLike {
+  readonly config: ModelConfig;
+  readonly tokenizer: Tokenizer;
+  /** The codec of every layer. */
+  readonly plan: Plan;
+  /** Max tokens per sequence. */
+  readonly context: number;
+  /** Max conversations and requests that run at the same time. */
+  readonly maxSequences: number;
+  readonly device: ModelDevice;
+  /** Warnings about the model as it was loaded, such as a missing chat template. */
+  readonly notices: readonly string[];
+  /** Resolves if the device is lost, such as a GPU after a driver reset. Then dispose the model and load it again. */
+  readonly lost: Promise<DeviceError>;
+  memory(): MemoryUse;
+  /** The state of the cache and of the requests. */
+  stats(): ModelStats;
+  /** Resolves when the device has done what it was given so far; never, if it hangs. */
+  ping(): Promise<void>;
+  /**
+   * The text in the cache that shares the most tokens with a prompt: where they part is why not all of it is reused. With
+   * `tenant` and `cacheSalt`, among theirs.
+   */
+  nearestText(prompt: readonly number[], options?: Pick<GenerateOptions, 'tenant' | 'cacheSalt'>): NearestText;
+  /** The token ids of messages, formatted by the model's chat template: the prompt that `chat` reads. */
+  encodeChat(messages: readonly ChatMessage[], options?: EncodeChatOptions): number[];
+  /** Continues a text or token ids. Streams tokens. */
+  generate(prompt: Prompt, options?: PromptOptions): Stream<Token>;
+  /** Answers messages, formatted by the model's chat template. Streams text. */
+  chat(messages: readonly ChatMessage[], options?: ChatOptions): Stream<string>;
+  /** As `chat`, and streams text, reasoning and tool calls apart, with their tokens. */
+  answer(messages: readonly ChatMessage[], options?: ChatOptions): Stream<AnswerDelta>;
+  /**
+   * The sealed pages of a text in f16, as far as the cache or its tiers have them, one after the other in one buffer. Not
+   * with a recent window, nor in shadow or two-tier mode, where pages are not shared: see `conversation.decode`.
+   */
+  decodeLeaves(prompt: Prompt, options?: DecodeLeavesOptions): AsyncGenerator<DecodedLeaf, void, void>;
+  /** `generate` for a prompt, `chat` for messages, without streaming. */
+  complete(prompt: Prompt | readonly ChatMessage[], options?: ChatOptions & PromptOptions): Promise<Result>;
+  /**
+   * `count` answers to the same prompt or messages, each with a seed of its own: `seed`, `seed` + 1, ... They run together,
+   * and the prompt is read once.
+   */
+  samples(
+    prompt: Prompt | readonly ChatMessage[],
+    count: number,
+    options?: ChatOptions & PromptOptions,
+  ): Promise<Result[]>;
+  /** Opens a conversation whose turns share a cache. Dispose it, or open it with `await using`. */
+  conversation(options?: ConversationOptions): Conversation;
+  /**
+   * Restores a conversation that `save` has written. The model, codec and profile must be the same; a session that is
+   * damaged or does not fit is refused with an error that names the reason.
+   */
+  restore(source: SessionSource, options?: Pick<ConversationOptions, 'tenant'>): Promise<Conversation>;
+  /** Cancels running answers, waits for them, and frees everything. Can be called twice. */
+  dispose(): Promise<void>;
+}
+
+const MAX_DEFAULT_CONTEXT = 32768;
+/** A model is disposed after this time even if a store has not taken all pages. */
+const SPILL_TIME_LIMIT_MS = 10_000;
+
+/**
+ * Loads a GGUF model: a path, a hub name (`org/repo:Q4_K_M`, after `kvasir pull`), a URL, or the bytes.
+ * Dispose it, or load it with `await using`.
+ */
+export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
+  checkLoadOptions(options);
+  const { overflow = 'error' } = options;
+  const file = await openModelFile(input, options);
+  const { config, template } = file;
+  let plan: Plan;
+  let profileNotice: string | undefined;
+  const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
+  try {
+    const chosen = await resolvePlan(file, { ...options, context });
+    profileNotice = chosen.notice;
+    plan = withMode(chosen.plan, options.kvMode ?? 'packed');
+  } catch (error) {
+    await file.gguf.close();
+    throw error;
+  }
+  const cacheRequest = {
+    ...{ plan, context, kvMemory: options.kvMemory ?? ('auto' as const) },
+    guard: guardBytes(config, plan),
+  };
+  const engine = await loadEngine(file, cacheRequest, options);
+  const tiers = await openTiersIfAny(engine, plan, options.tiers);
+  const notices = [
+    template.note,
+    profileNotice,
+    plan.notice,
+    context > config.context && longContextNotice(context, config),
+    options.tiers?.length && tiersNotice(plan, overflow),
+  ].filter(note => !!note);
+  const capacity = engine.kvMemory;
+  const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 32);
+  const eviction = openEviction<PrefixNode>(options.eviction);
+  return createModel({
+    engine,
+    plan,
+    context,
+    overflow,
+    notices: notices as string[],
+    capacity,
+    maxSequences,
+    eviction,
+    tiers,
+    onQualityLoss: options.onQualityLoss ?? 'notice',
+  });
+}
+
+/** With a recent window and in shadow and two-tier mode they are not used: see `tiersNotice`. */
+async function openTiersIfAny(engine: Engine, plan: Plan, tiers?: TiersInput): Promise<CacheTiers | undefined> {
+  if (!tiers?.length || plan.window.recent > 0 || plan.leaf.exact) return undefined;
+  try {
+    return await openModelTiers(engine, plan, tiers);
+  } catch (error) {
+    await engine.dispose();
+    throw error;
+  }
+}
+
+const longContextNotice = (context: number, config: ModelConfig): string =>
+  `The model was trained for ${formatCount(config.context)} tokens; beyond them, up to ${formatCount(context)}, its output may be poor.`;
+
+interface ModelParts {
+  engine: Engine;
+  plan: Plan;
+  context: number;
+  overflow: 'error' | 'slide';
+  notices: string[];
+  /** Max bytes of the cache. */
+  capacity: number;
+  maxSequences: number;
+  eviction: Eviction<PrefixNode>;
+  tiers?: CacheTiers;
+  onQualityLoss: QualityLossAction;
+}
+
+function createModel(parts: ModelParts): Model {
+  const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction, tiers } = parts;
+  const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy, tiers });
+  const guard = createGuard(engine, plan, parts.onQualityLoss);
+  const scheduler = createScheduler(engine, cache, plan, maxSequences, guard);
+  const constraints = createConstraints(engine.tokenizer);
+  const generation = { engine, cache, scheduler, guard, plan, context, overflow, constraints };
+  /** The conversations that are answering. */
+  const answering = new Set<Conversation>();
+  let disposal: Promise<void> | undefined;
+  const checkOpen = () => throwIfDisposed(disposal !== undefined);
+  const noteRunning = (one: Conversation, running: boolean) => {
+    if (running) answering.add(one);
+    else answering.delete(one);
+  };
+  const open = (options?: ConversationOptions, ephemeral?: boolean): Conversation => {
+    checkOpen();
+    return createConversation(
+      generation,
+      { messages: startMessages(options), tenant: options?.tenant },
+      noteRunning,
+      ephemeral,
+    );
+  };
+  const ephemeral = () => open({}, true);
+  const complete: Model['complete'] = async (prompt, options) =>
+    isChat(prompt) ? ephemeral().chat(prompt, options).result() : ephemeral().generate(prompt, options).result();
+  const dispose = () => {
+    disposal ??= (async () => {
+      await Promise.all([...answering].map(one => one.dispose()));
+      await settleWithin(cache.settle(), SPILL_TIME_LIMIT_MS);
+      cache.dispose();
+      guard.dispose();
+      await engine.dispose();
+      await tiers?.chain.close();
+    })();
+    return disposal;
+  };
+
+  return {
+    config: engine.config,
+    tokenizer: engine.tokenizer,
+    plan,
+    context,
+    maxSequences,
+    device: { name: engine.device.name, threads: engine.device.threads, why: engine.why },
+    notices,
+    lost: engine.device.lost ?? new Promise(() => {}),
+    memory() {
+      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, cached: 0, total: 0 };
+      const { used, sharedLeaves, cachedBytes } = cache.stats;
+      const pages = sharedLeaves * plan.leaf.bytes;
+      const tails = used - pages - cachedBytes;
+      const scratch = engine.bytes.scratch + guardBytes(engine.config, plan);
+      return {
+        weights: engine.bytes.weights,
+        scratch,
+        pages,
+        tails,
+        cached: cachedBytes,
+        total: engine.device.allocatedBytes,
+      };
+    },
+    stats: () => ({
+      ...cache.stats,
+      ...scheduler.stats,
+      eviction: eviction.stats(),
+      tiers: tiers?.chain.stats ?? [],
+      guard: guard.stats,
+    }),
+    ping: () =>
+      engine.exclusive(async ({ device, scratch }) => {
+        // A read waits for all operations before it.
+        await device.readRows(scratch.outputRows, 0, 1);
+      }),
+    nearestText(prompt, { tenant = '', cacheSalt } = {}) {
+      checkOpen();
+      checkPrompt(prompt);
+      return cache.nearest(prompt, saltOf(tenant, cacheSalt));
+    },
+    encodeChat(messages, options) {
+      checkEncodeChatOptions(options);
+      return encodePrompt(engine, messages, options);
+    },
+    generate: (prompt, options) => ephemeral().generate(prompt, options),
+    chat: (messages, options) => ephemeral().chat(messages, options),
+    answer: (messages, options) => ephemeral().answer(messages, options),
+    decodeLeaves(prompt, options = {}) {
+      checkOpen();
+      checkPrompt(prompt);
+      checkDecodeLeavesOptions(options);
+      const { tokenizer } = engine;
+      const ids = typeof prompt === 'string' ? tokenizer.encode(prompt, { bos: tokenizer.addBos }) : prompt;
+      return decodeLeaves(generation, ids, options);
+    },
+    complete,
+    async samples(prompt, count, options = {}) {
+      if (!Number.isInteger(count) || count < 1)
+        throw new InputError(`samples needs a number of answers, 1 or more; got ${describeValue(count)}.`);
+      const { seed = randomSeed() } = options;
+      return Promise.all(Array.from({ length: count }, (_, i) => complete(prompt, { ...options, seed: seed + i })));
+    },
+    conversation(options) {
+      checkConversationOptions(options);
+      return open(options);
+    },
+    async restore(source, options = {}) {
+      checkOpen();
+      checkConversationOptions(options);
+      const { tenant } = options;
+      const owner = {};
+      const saved = await restoreSession(generation, source, owner, tenant);
+      checkOpen();
+      return createConversation(generation, { ...saved, owner, tenant }, noteRunning);
+    },
+    dispose,
+    [Symbol.asyncDispose]: dispose,
+  };
+}
+
+const isChat = (prompt: Prompt | readonly ChatMessage[]): prompt is readonly ChatMessage[] =>
+  Array.isArray(prompt) && typeof prompt[0] === 'object';

@@ -1,0 +1,29 @@
+/** The plan of a model's cache: of a codec, of a memory budget, or of a preset. */
+
+import { type ModelFile, planShape } from '../engine/engine.ts';
+import { resolveProfile } from '../engine/profile.ts';
+import { choosePlan } from '../plan/auto.ts';
+import type { Plan } from '../plan/plan.ts';
+import { type CacheChoice, choosePreset, DEFAULT_PRESET, presetSpecs } from '../plan/presets.ts';
+import type { ProfileInput } from '../plan/profile-input.ts';
+import type { ProfileSearch } from '../plan/profile-store.ts';
+
+export interface PlanOptions extends CacheChoice {
+  context?: number;
+  pageTokens?: number;
+  profile?: ProfileInput;
+  signal?: AbortSignal;
+}
+
+export async function resolvePlan(file: ModelFile, options: PlanOptions): Promise<ProfileSearch & { plan: Plan }> {
+  const { quality: preset = DEFAULT_PRESET, contextMemory, context, pageTokens, profile: input, signal } = options;
+  const spec = options.kv ?? (contextMemory === undefined ? undefined : 'auto');
+  const { withProfile, withoutProfile } = presetSpecs[preset];
+  const found = await resolveProfile(file, [spec ?? withProfile ?? withoutProfile], input, { signal });
+  const shape = planShape(file, pageTokens);
+  const plan =
+    spec === undefined
+      ? choosePreset(preset, shape, found.profile)
+      : choosePlan(spec, shape, found.profile, { contextMemory, context });
+  return { ...found, plan };
+}

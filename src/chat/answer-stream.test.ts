@@ -1,0 +1,211 @@
+/** Tools and their results are text, whatever they contain; the markers of an answer are found in any vocabulary. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { createConstraints } from '../engine/grammar/constraint.ts';
+import { emptyResult } from '../engine/stream.ts';
+import { type ChatMessage, createChatTemplate } from '../model/template.ts';
+import { byteToUnicode } from '../model/tokenizer/bytes.ts';
+import { createTokenizer } from '../model/tokenizer.ts';
+import { CapacityError } from '../util/errors.ts';
+import type { AnswerDelta, Tool } from './answer.ts';
+import { type AnswerRequest, encodePrompt, prepareAnswer, streamParts } from './answer-stream.ts';
+
+const FRAME = ['<|im_start|>', '<|im_end|>'];
+const MARKERS = ['<think>', '</think>', '<tool_call>', '</tool_call>'];
+
+/** A token per byte, and these control tokens; `<|im_end|>` ends an answer. */
+function tokenizerWith(controls: readonly string[]) {
+  const tokens = [...byteToUnicode, ...controls];
+  return createTokenizer(
+    new Map<string, unknown>([
+      ['tokenizer.ggml.model', 'gpt2'],
+      ['tokenizer.ggml.pre', 'gpt-2'],
+      ['tokenizer.ggml.tokens', tokens],
+      ['tokenizer.ggml.token_type', tokens.map(text => (controls.includes(text) ? 3 : 1))],
+      ['tokenizer.ggml.merges', ['x x']],
+      ['tokenizer.ggml.eos_token_id', tokens.indexOf('<|im_end|>')],
+    ]),
+  );
+}
+
+const CHATML = `{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' }}
+{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}`;
+
+/** Like Qwen's. */
+const TOOLS = `{% if tools %}{{ '<|im_start|>system\\n<tools>' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}
+{{- '</tools> Answer with <tool_call></tool_call>.<|im_end|>' }}{% endif %}
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}
+{{- '}</tool_call>' }}
+{%- endfor %}{{ '<|im_end|>' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}`;
+
+/** A tool, a call and its result with this text in every place that takes any. */
+function chatWith(text: string): { messages: ChatMessage[]; tools: Tool[] } {
+  const parameters = {
+    type: 'object',
+    description: text,
+    properties: { word: { enum: [text, 'other'] }, [text]: { type: 'string', default: text } },
+    required: [text],
+  };
+  const call = { id: text, type: 'function' as const, function: { name: text, arguments: { [text]: [text] } } };
+  const textCall = { ...call, function: { name: 'say', arguments: JSON.stringify({ a: text }) } };
+  return {
+    tools: [{ type: 'function', function: { name: 'say', description: text, parameters } }],
+    messages: [
+      { role: 'system', content: text },
+      { role: 'user', content: [{ type: 'text', text }] },
+      { role: 'assistant', content: null, tool_calls: [call, textCall] },
+      { role: 'tool', content: text, tool_call_id: text, name: text },
+    ],
+  };
+}
+
+describe.each([
+  ['a template that knows tools', TOOLS],
+  ['a template that does not', CHATML],
+])('%s', (_, source) => {
+  const template = createChatTemplate({ source });
+  const tokenizer = tokenizerWith([...FRAME, ...MARKERS]);
+  const controlsOf = (ids: readonly number[]) =>
+    ids.filter(id => tokenizer.tokenBytes(id).length === 0).map(id => tokenizer.tokenText(id));
+  const encode = (text: string) => {
+    const { messages, tools } = chatWith(text);
+    return encodePrompt({ tokenizer, template }, messages, { tools });
+  };
+
+  it('control tokens never come from tools, their arguments or their results', () => {
+    const expected = controlsOf(encode('x'));
+    const pieces = [...FRAME, ...MARKERS, '<', '|im_end|>', '</tool', '_call>', 'x'];
+    const hostile = fc.array(fc.constantFrom(...pieces), { minLength: 1, maxLength: 4 }).map(parts => parts.join(''));
+    fc.assert(
+      fc.property(hostile, text => {
+        const ids = encode(text);
+        expect(controlsOf(ids)).toEqual(expected);
+        expect(tokenizer.decode(ids)).toContain(text);
+      }),
+    );
+  });
+});
+
+it('a prompt may have a limit: more tokens are a CapacityError', () => {
+  const model = { tokenizer: tokenizerWith(FRAME), template: createChatTemplate({ source: CHATML }) };
+  fc.assert(
+    fc.property(fc.string({ unit: 'grapheme' }), content => {
+      const messages = [{ role: 'user', content }];
+      const ids = encodePrompt(model, messages);
+      expect(encodePrompt(model, messages, { maxTokens: ids.length })).toEqual(ids);
+      expect(() => encodePrompt(model, messages, { maxTokens: ids.length - 1 })).toThrow(CapacityError);
+    }),
+  );
+  const endless = [{ role: 'user', content: 'x'.repeat(2 ** 25) }];
+  expect(() => encodePrompt(model, endless, { maxTokens: 4096 })).toThrow('more than 4096 tokens');
+});
+
+describe.each([
+  ['control tokens', [...FRAME, ...MARKERS]],
+  ['text', FRAME],
+])('an answer whose markers are %s', (_, controls) => {
+  const tokenizer = tokenizerWith(controls);
+  const template = createChatTemplate({ source: TOOLS });
+  const words = ['</tool_call>', '<tool_call>', '<think>', '<|im_end|>', '"}}</tool_call>'];
+  const parameters = { type: 'object', properties: { word: { enum: words } }, required: ['word'] };
+  const tools: Tool[] = [{ type: 'function', function: { name: 'say', parameters } }];
+  const prepare = () =>
+    prepareAnswer({ tokenizer, template, constraints: createConstraints(tokenizer) }, [{ role: 'user', content: '' }], {
+      tools,
+      toolChoice: 'required',
+    });
+  const markerIds = (text: string) => tokenizer.encode(text, { parseSpecialTokens: true });
+
+  it('has those that its vocabulary has', () => {
+    const ids = controls.filter(name => MARKERS.includes(name)).map(name => [markerIds(name)[0], name]);
+    expect([...prepare().output.markers!]).toEqual(ids);
+  });
+
+  it.each(words)('%s in an argument is text', word => {
+    const { output, parser } = prepare();
+    const { constraint, markers } = output;
+    const isAllowed = (id: number) => ((constraint!.mask()[id >>> 5] >>> (id & 31)) & 1) === 1;
+    const json = JSON.stringify({ word });
+    const head = [...markerIds('<tool_call>'), ...tokenizer.encode('{"name": "say", "arguments": {"word": "')];
+    for (const id of head) {
+      expect(isAllowed(id)).toBe(true);
+      constraint!.accept(id);
+    }
+    // Here the argument begins: no control token may be in it.
+    for (const name of controls) expect(isAllowed(markerIds(name)[0])).toBe(false);
+    const tail = [...tokenizer.encode(`${json.slice('{"word":"'.length)}}`), ...markerIds('</tool_call>')];
+    for (const id of tail) {
+      expect(isAllowed(id)).toBe(true);
+      constraint!.accept(id);
+    }
+    const texts = [...head, ...tail].map(id => markers!.get(id) ?? tokenizer.decode([id]));
+    const calls = [...texts.map(text => parser.push(text)), parser.end()].flatMap(part => part.calls);
+    expect(calls[0].name).toBe('say');
+    expect(JSON.parse(calls.map(call => call.arguments ?? '').join(''))).toEqual({ word });
+  });
+});
+
+describe('calls that are written as text', () => {
+  const parameters = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
+  const tools: Tool[] = [
+    { type: 'function', function: { name: 'get_weather', parameters } },
+    { type: 'function', function: { name: 'stop' } },
+  ];
+  const tokenizer = tokenizerWith([...FRAME, ...MARKERS]);
+  const template = createChatTemplate({ source: TOOLS });
+
+  /** Reads an answer that the grammar allows, token by token. */
+  function read(answer: string, request: Omit<AnswerRequest, 'tools'> = {}) {
+    const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+    const { output, parser } = prepareAnswer(model, [{ role: 'user', content: '' }], { tools, ...request });
+    const parts = tokenizer.encode(answer).map(id => {
+      expect(((output.constraint!.mask()[id >>> 5] >>> (id & 31)) & 1) === 1).toBe(true);
+      output.constraint!.accept(id);
+      return parser.push(tokenizer.decode([id]));
+    });
+    const all = [...parts, parser.end()];
+    return {
+      text: all.map(({ text }) => text).join(''),
+      calls: all.flatMap(({ calls }) => calls.map(({ name, arguments: json = '' }) => [name, JSON.parse(json)])),
+    };
+  }
+
+  const call = '{"name": "get_weather", "arguments": {"city": "Oslo"}}';
+  const oslo = ['get_weather', { city: 'Oslo' }];
+
+  it('are calls, if their arguments satisfy the schema', () => {
+    expect(read(`\`\`\`json\n${call}\n\`\`\``)).toEqual({ text: '', calls: [oslo] });
+    expect(read('{"name": "stop", "arguments": {}}')).toEqual({ text: '', calls: [['stop', {}]] });
+    const wrong = '{"name": "get_weather", "arguments": {"city": 7}}';
+    expect(read(wrong)).toEqual({ text: wrong, calls: [] });
+  });
+
+  it('are streamed as one part, with all tokens, and end the answer as calls do', async () => {
+    const model = { tokenizer, template, constraints: createConstraints(tokenizer) };
+    const { parser } = prepareAnswer(model, [{ role: 'user', content: '' }], { tools });
+    const tokens = tokenizer.encode(`So:\n${call}`).map(id => ({ id, text: tokenizer.decode([id]) }));
+    const result = emptyResult();
+    async function* stream() {
+      yield* tokens;
+      result.finish = 'stop';
+    }
+    const deltas: AnswerDelta[] = [];
+    for await (const delta of streamParts(stream(), parser, result)) deltas.push(delta);
+    const toolCalls = [{ index: 0, id: expect.any(String), name: 'get_weather', arguments: '{"city":"Oslo"}' }];
+    expect(deltas.filter(delta => delta.toolCalls)).toMatchObject([{ toolCalls }]);
+    expect(deltas.flatMap(delta => delta.tokens)).toEqual(tokens);
+    expect(result).toMatchObject({ text: 'So:', finish: 'tool_calls' });
+  });
+
+  it('are as many as an answer may have', () => {
+    expect(read(`${call}\n${call}`)).toEqual({ text: '', calls: [oslo, oslo] });
+    expect(read(`${call}\n${call}`, { parallelToolCalls: false })).toEqual({ text: call, calls: [oslo] });
+  });
+
+  it('are the answer itself, if it must satisfy a schema', () => {
+    const schema = { type: 'object', properties: { name: { type: 'string' }, arguments: parameters } };
+    expect(read(call, { schema })).toEqual({ text: call, calls: [] });
+  });
+});

@@ -1,0 +1,238 @@
+/** One answer of a chat: the prompt that asks for it, what its tokens must follow, and its parts as they stream. */
+
+import { sharedLength } from '../cache/kv-cache.ts';
+import type { OutputFormat } from '../engine/generate.ts';
+import type { Constraint, Constraints } from '../engine/grammar/constraint.ts';
+import { choice, type Grammar, marker, repeat, sequence, text } from '../engine/grammar/expression.ts';
+import { satisfies } from '../engine/grammar/satisfies.ts';
+import { type JsonSchema, schemaGrammar, schemaText } from '../engine/grammar/schema.ts';
+import { MARKERS } from '../engine/grammar/vocabulary.ts';
+import type { Result, Token } from '../engine/stream.ts';
+import {
+  type AnswerParser,
+  createAnswerParser,
+  detectAnswerFormat,
+  type ParserOptions,
+} from '../model/answer-format.ts';
+import { encodeChat } from '../model/chat.ts';
+import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
+import type { ChatTokenizer } from '../model/tokenizer.ts';
+import { KvasirError } from '../util/errors.ts';
+import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
+import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
+
+/** What the answer's form depends on. */
+export interface AnswerRequest {
+  render?: RenderOptions;
+  tools?: readonly Tool[];
+  toolChoice?: ToolChoice;
+  parallelToolCalls?: boolean;
+  schema?: JsonSchema;
+  /** Max tokens of the prompt. */
+  maxPromptTokens?: number;
+}
+
+/** Options of `encodeChat`. */
+export interface EncodeChatOptions extends RenderOptions {
+  /** Functions that the model may call, as in `chat`: they are part of its prompt. */
+  tools?: readonly Tool[];
+  toolChoice?: ToolChoice;
+  /** A prompt with more tokens is a ContextError, which is thrown before all of it has been read. Default: no limit. */
+  maxTokens?: number;
+}
+
+export interface Answer {
+  prompt: number[];
+  output: OutputFormat;
+  parser: AnswerParser;
+  /** What the caller should know of the request. */
+  notices: string[];
+}
+
+interface AnswerModel {
+  tokenizer: ChatTokenizer;
+  template: ChatTemplate;
+  constraints: Constraints;
+}
+
+export function prepareAnswer(
+  model: AnswerModel,
+  messages: readonly ChatMessage[],
+  { render, maxPromptTokens, ...request }: AnswerRequest,
+): Answer {
+  const { tokenizer, constraints } = model;
+  const { tools, toolChoice } = request;
+  const { thinks, callFormat } = formatOf(model);
+  const prompt = encodePrompt(model, messages, { ...render, tools, toolChoice, maxTokens: maxPromptTokens });
+  const reasoning = thinks ? (endsThinking(tokenizer, prompt) ? 'open' : 'optional') : undefined;
+  const asked = answerGrammar(model, request);
+  const unenforced = asked?.grammar.unenforced ?? [];
+  const callsTools = usesTools(request);
+  return {
+    prompt,
+    output: {
+      constraint:
+        asked && constraints.create(`${reasoning} ${asked.key}`, () => afterReasoning(asked.grammar, reasoning)),
+      markers: callsTools || reasoning ? markerTokens(tokenizer) : undefined,
+    },
+    parser: createAnswerParser({ ...(callsTools && { toolCalls: callFormat, ...callRules(request) }), reasoning }),
+    notices: unenforced.length > 0 ? [unenforcedNotice(unenforced)] : [],
+  };
+}
+
+/** Free text may have calls that the grammar does not know: they must satisfy what it would enforce. */
+function callRules({ tools = [], toolChoice = 'auto', parallelToolCalls = true, schema }: AnswerRequest) {
+  const parameters = new Map(tools.map(({ function: { name, parameters } }) => [name, parameters]));
+  const acceptCall: ParserOptions['acceptCall'] = ({ name, arguments: given }, before) =>
+    (before === 0 || parallelToolCalls) && satisfies(given, parameters.get(name) ?? {});
+  return { names: [...parameters.keys()], ...(toolChoice === 'auto' && schema === undefined && { acceptCall }) };
+}
+
+const usesTools = ({ tools, toolChoice }: Pick<AnswerRequest, 'tools' | 'toolChoice'>): boolean =>
+  tools !== undefined && tools.length > 0 && toolChoice !== 'none';
+
+/** Tools that the template does not know are called as Hermes does. */
+function formatOf({ template }: Pick<AnswerModel, 'template'>) {
+  const { takesTools, thinks, toolCalls } = detectAnswerFormat(template.source);
+  return { takesTools, thinks, callFormat: takesTools ? toolCalls : ('hermes' as const) };
+}
+
+/** The prompt that asks for an answer. Tools that the template does not know are described in the system message. */
+export function encodePrompt(
+  model: Pick<AnswerModel, 'tokenizer' | 'template'>,
+  messages: readonly ChatMessage[],
+  { tools = [], toolChoice, maxTokens, ...render }: EncodeChatOptions = {},
+): number[] {
+  const encode = (list: readonly ChatMessage[], options: RenderOptions) =>
+    encodeChat(model.tokenizer, model.template, list, options, maxTokens);
+  if (!usesTools({ tools, toolChoice })) return encode(messages, render);
+  if (!formatOf(model).takesTools) return encode(describeTools(messages, tools), render);
+  return encode(messages, { ...render, variables: { ...render.variables, tools } });
+}
+
+/** A user message that begins like hardly any other. */
+const OTHER_MESSAGE: ChatMessage = { role: 'user', content: 'ꙮ' };
+
+/**
+ * How many tokens of a prompt any chat with the same system messages and tools begins with: as many as one with another
+ * user message does. 0 if the template refuses that one.
+ */
+export function countSystemTokens(
+  model: Pick<AnswerModel, 'tokenizer' | 'template'>,
+  messages: readonly ChatMessage[],
+  options: EncodeChatOptions,
+  prompt: readonly number[],
+): number {
+  const first = messages.findIndex(({ role }) => role !== 'system' && role !== 'developer');
+  try {
+    const system = first < 0 ? messages : messages.slice(0, first);
+    const other = encodePrompt(model, [...system, OTHER_MESSAGE], options);
+    return sharedLength(other, prompt);
+  } catch (error) {
+    if (error instanceof KvasirError) return 0;
+    throw error;
+  }
+}
+
+/** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */
+export function answerGrammar(
+  model: Pick<AnswerModel, 'template' | 'constraints'>,
+  { tools = [], toolChoice = 'auto', parallelToolCalls, schema }: AnswerRequest,
+): { key: string; grammar: Grammar } | undefined {
+  const { constraints } = model;
+  if (usesTools({ tools, toolChoice })) {
+    const isParallel = parallelToolCalls ?? toolChoice === 'auto';
+    const use = { toolChoice, isParallel, format: formatOf(model).callFormat, schema };
+    const key = toolsKey(tools, use);
+    return { key, grammar: constraints.grammar(key, () => toolsGrammar(tools, use)) };
+  }
+  if (schema === undefined) return undefined;
+  const key = schemaText(schema, 'schema');
+  return { key, grammar: constraints.grammar(key, () => schemaGrammar(schema)) };
+}
+
+/** The constraint of a text without a chat. */
+export const constrainText = (constraints: Constraints, schema: JsonSchema | undefined): Constraint | undefined =>
+  schema && constraints.create(schemaText(schema, 'schema'), () => schemaGrammar(schema));
+
+/** Whether the prompt ends with `<think>`: the template has opened the reasoning. */
+const endsThinking = (tokenizer: ChatTokenizer, prompt: readonly number[]): boolean =>
+  tokenizer.decode(prompt.slice(-8), { includeSpecialTokens: true }).trimEnd().endsWith('<think>');
+
+/** Reasoning is free text; what follows it is not. */
+function afterReasoning({ root, rules }: Grammar, reasoning: ParserOptions['reasoning']): Grammar {
+  if (!reasoning) return { root, rules };
+  const thought = sequence({ kind: 'until', marker: '</think>' }, repeat(text('\n'), 0, 2), root);
+  return { root: reasoning === 'open' ? thought : choice(sequence(marker('<think>'), thought), root), rules };
+}
+
+/** The markers that are control tokens, which have no text of their own. */
+function markerTokens(tokenizer: ChatTokenizer): ReadonlyMap<number, string> {
+  return new Map(
+    MARKERS.flatMap((name): [number, string][] => {
+      const [id, ...more] = tokenizer.encode(name, { parseSpecialTokens: true });
+      return more.length === 0 && tokenizer.tokenBytes(id).length === 0 ? [[id, name]] : [];
+    }),
+  );
+}
+
+/** Takes the answer apart, and keeps `result` up to date with its parts. */
+export async function* streamParts(
+  stream: AsyncIterable<Token>,
+  parser: AnswerParser,
+  result: Result,
+): AsyncGenerator<AnswerDelta, void, void> {
+  let tokens: Token[] = [];
+  const answer = { text: '', reasoning: '', toolCalls: [] as (ToolCall & { function: { arguments: string } })[] };
+
+  const add = (part: ReturnType<AnswerParser['end']>): AnswerDelta | undefined => {
+    answer.text += part.text;
+    answer.reasoning += part.reasoning;
+    const toolCalls = part.calls.map(({ index, name, arguments: more = '' }): ToolCallDelta => {
+      if (name === undefined) answer.toolCalls[index].function.arguments += more;
+      else answer.toolCalls[index] = { id: callId(), type: 'function', function: { name, arguments: more } };
+      return {
+        index,
+        ...(name !== undefined && { id: answer.toolCalls[index].id, name }),
+        ...(more && { arguments: more }),
+      };
+    });
+    result.text = answer.text;
+    if (answer.reasoning) result.reasoning = answer.reasoning;
+    if (answer.toolCalls.length > 0) result.toolCalls = answer.toolCalls;
+    if (!part.text && !part.reasoning && toolCalls.length === 0) return undefined;
+    const delta = {
+      ...(part.text && { text: part.text }),
+      ...(part.reasoning && { reasoning: part.reasoning }),
+      ...(toolCalls.length > 0 && { toolCalls }),
+      tokens,
+    };
+    tokens = [];
+    return delta;
+  };
+
+  for await (const token of stream) {
+    tokens.push(token);
+    const delta = add(parser.push(token.text));
+    if (delta) yield delta;
+  }
+  const last = add(parser.end());
+  if (result.toolCalls && result.finish === 'stop') result.finish = 'tool_calls';
+  if (last ?? tokens.length > 0) yield last ?? { tokens };
+}
+
+const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
+
+/** The id of a tool call, as OpenAI's API writes them. */
+const callId = (): string =>
+  `call_${Array.from(crypto.getRandomValues(new Uint8Array(24)), byte => LETTERS[byte % LETTERS.length]).join('')}`;
+
+/** An answer as a message of the conversation. */
+export function answerMessage({ text, reasoning, toolCalls }: Result): ChatMessage {
+  return {
+    role: 'assistant',
+    content: toolCalls && text === '' ? null : text,
+    ...(reasoning && { reasoning_content: reasoning }),
+    ...(toolCalls && { tool_calls: toolCalls }),
+  };
+}

@@ -102,7 +102,8 @@ const BROWSERS = [
 const PROGRAMS = [
   'test/bench-serve.test.ts',
   'test/chat.test.ts',
-  'test/cli*.test.ts',
+  'test/cli.test.ts',
+  'test/cli-*.test.ts',
   'test/deploy.test.ts',
   'test/engine-process.test.ts',
   'test/models.test.ts',

@@ -14,7 +14,14 @@ const filesBelow = (folder: string): string[] =>
     .map(name => join(folder, name))
     .filter(path => statSync(join(root, path)).isFile());
 
-const pages = ['README.md', 'CONTRIBUTING.md', 'models/MIMIR.md', 'train/README.md', ...filesBelow('docs')];
+const pages = [
+  'README.md',
+  'CONTRIBUTING.md',
+  'examples/README.md',
+  'models/MIMIR.md',
+  'train/README.md',
+  ...filesBelow('docs'),
+];
 const files = ['src', 'web', 'test', 'bench', 'scripts', 'train', 'models', 'docs'].flatMap(filesBelow);
 const sources = files
   .filter(file => /^(src|web).*\.tsx?$/.test(file))
@@ -68,11 +75,11 @@ const anchorsOf = (markdown: string): string[] =>
       .replaceAll(' ', '-'),
   );
 
-it('docs/api.md is what the doc comments say', () => {
+it.each(['api-page', 'quality-picture'])('scripts/%s.mjs would write what is in docs/', name => {
   const check = () =>
-    execFileSync(process.execPath, [join(root, 'scripts/api-page.mjs'), '--check'], { encoding: 'utf8' });
+    execFileSync(process.execPath, [join(root, `scripts/${name}.mjs`), '--check'], { encoding: 'utf8' });
   expect(outputOf(check)).toBe('');
-}, 30_000);
+});
 
 /** Names in `export { a, type B } from '…'`, and those of the modules in `export * from '…'`. */
 function exportsOf(path: string): string[] {

@@ -94,6 +94,13 @@ function exportsOf(path: string): string[] {
   ];
 }
 
+it("CONTRIBUTING's tour has ten steps, each of which starts with a file", () => {
+  const [, tour] = read('CONTRIBUTING.md').match(/^## A stranger's tour\n([\s\S]*?)^## /m)!;
+  const steps = [...tour.matchAll(/^\d+\. `(src\/\S+\.ts)` /gm)].map(([, file]) => file!);
+  expect(steps).toHaveLength(10);
+  expect(steps.filter(file => !files.includes(file))).toEqual([]);
+});
+
 it('docs/troubleshooting.md explains every line of `kvasir doctor`', () => {
   const labels = [...read('src/cli/doctor.ts').matchAll(/line\('(\w+)'|\? '(\w+)' : ''/g)].map(([, a, b]) => a ?? b!);
   expect(labels).toContain('devices');

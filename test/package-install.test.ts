@@ -33,7 +33,7 @@ const SKIPPED = {
 /** A hub model in a README command is replaced by the model in the package. */
 const HUB_MODEL = /QuantFactory\/\S+/;
 
-/** README commands that take minutes, or need a profile that does: only `npm run test:long` runs them, in this order. */
+/** README commands that take minutes: only `npm run test:long` runs them, in this order. */
 const SLOW = ['npx kvasir eval ', 'npx kvasir calibrate '];
 
 const long = Boolean(process.env.KVASIR_LONG);

@@ -98,9 +98,12 @@ function describeModule(module, source) {
   }
   const comment = source.text.match(/^\/\*\*([\s\S]*?)\*\//)?.[1] ?? '';
   const intro = oneLine(comment.replace(/^\s*\*/gm, ''));
-  const others = [...shared].map(
-    ([place, names]) => `Also ${names.join(', ')}, as in [${code(place)}](#${place.replace('/', '')}).`,
-  );
+  // An entry point without names of its own is an old name of another.
+  const isOldName = functions.length + types.length === 0;
+  const others = [...shared].map(([place, names]) => {
+    const link = `[${code(place)}](#${place.replace('/', '')})`;
+    return isOldName ? `An old name of ${link}, for one more release.` : `Also ${names.join(', ')}, as in ${link}.`;
+  });
   const title = `### Types of ${module}`;
   const blocks = [
     `## ${module}`,

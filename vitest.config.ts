@@ -106,6 +106,7 @@ const PROGRAMS = [
   'test/cli-*.test.ts',
   'test/deploy.test.ts',
   'test/engine-process.test.ts',
+  'test/examples.test.ts',
   'test/models.test.ts',
   'test/server/*.test.ts',
   'test/tiers-cluster.test.ts',

@@ -163,6 +163,8 @@ export interface Device {
   append(layer: number, k: Tensor, v: Tensor, runs: readonly KvRun[]): void;
   /** Causal attention. Sealed pages are read from codes, the sinks and all later tokens from f16. */
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void;
+  /** Whether it unpacks such pages to floats, because it has no kernel for their codes in this shape. */
+  unpacks?(layer: KvLayer): boolean;
   /** Encodes pages from the tails of their sequences into one layer of their leaves. */
   seal(layer: number, requests: readonly SealRequest[]): void;
 

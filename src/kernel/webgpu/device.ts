@@ -7,6 +7,7 @@ import type {
   Block,
   Device,
   KvBlocks,
+  KvLayer,
   KvRun,
   Projection,
   SampledTokens,
@@ -361,6 +362,10 @@ export class WebGpuDevice implements Device {
   attend(layer: number, q: Tensor, out: Tensor, runs: readonly KvRun[], scale: number): void {
     this.flush();
     this.attention.attend(layer, q, out, runs, scale);
+  }
+
+  unpacks(layer: KvLayer): boolean {
+    return this.attention.unpacks(layer);
   }
 
   seal(layer: number, requests: readonly SealRequest[]): void {

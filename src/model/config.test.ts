@@ -33,7 +33,6 @@ describe('reading a config', () => {
         pairing: 'adjacent',
         scaling: { type: 'none' },
         attnFactor: 1,
-        hasFactors: false,
       },
       qkvBias: false,
       qkNorm: false,
@@ -48,7 +47,7 @@ describe('reading a config', () => {
       tiedOutput: false,
       qkvBias: true,
       headDim: 32,
-      rope: { dims: 32, hasFactors: true },
+      rope: { dims: 32, factors: 'rope_freqs.weight' },
     });
     const { frequencies } = await readRopeFrequencies(gguf, found);
     expect(frequencies[3]).toBeCloseTo(10000.5 ** (-3 / 16) / 4, 12);
@@ -212,7 +211,7 @@ describeWithFile(smolModel, 'SmolLM2 135M', path => {
       ffn: 1536,
       vocab: 49152,
       context: 8192,
-      rope: { base: 100000, dims: 64, pairing: 'adjacent', scaling: { type: 'none' }, hasFactors: false },
+      rope: { base: 100000, dims: 64, pairing: 'adjacent', scaling: { type: 'none' } },
       qkvBias: false,
       qkNorm: false,
       tiedOutput: true,

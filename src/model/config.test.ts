@@ -27,6 +27,8 @@ describe('reading a config', () => {
       context: 512,
       normEps: Math.fround(1e-5),
       attentionScale: 0.25,
+      embeddingScale: 1,
+      logitScale: 1,
       rope: {
         base: 10000.5,
         dims: 16,
@@ -34,8 +36,11 @@ describe('reading a config', () => {
         scaling: { type: 'none' },
         attnFactor: 1,
       },
+      ropelessEvery: 0,
       qkvBias: false,
-      qkNorm: false,
+      norms: 'inputs',
+      fusedQkv: false,
+      fusedGateUp: false,
       tiedOutput: true,
     });
   });
@@ -56,12 +61,12 @@ describe('reading a config', () => {
   it('of qwen2 and qwen3', async () => {
     expect(await config({ architecture: 'qwen2' })).toMatchObject({
       qkvBias: true,
-      qkNorm: false,
+      qkNorm: undefined,
       rope: { pairing: 'halves' },
     });
     expect(await config({ architecture: 'qwen3', headDim: 32 })).toMatchObject({
       qkvBias: false,
-      qkNorm: true,
+      qkNorm: 'head',
       headDim: 32,
       rope: { pairing: 'halves', dims: 32 },
     });
@@ -133,7 +138,7 @@ describe('RoPE scaling', () => {
 describe('a model is rejected', () => {
   it('for an unsupported architecture, listing the supported ones', async () => {
     for (const name of ['gemma3', 'toString', '__proto__'])
-      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, qwen2, qwen3/);
+      await expect(withMeta({ 'general.architecture': name })).rejects.toThrow(/llama, mistral3, qwen2, qwen3,/);
     await expect(withMeta({ 'general.architecture': undefined })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.architecture': 7 })).rejects.toThrow(FormatError);
     await expect(withMeta({ 'general.type': 'adapter' })).rejects.toThrow(UnsupportedError);
@@ -213,7 +218,7 @@ describeWithFile(smolModel, 'SmolLM2 135M', path => {
       context: 8192,
       rope: { base: 100000, dims: 64, pairing: 'adjacent', scaling: { type: 'none' } },
       qkvBias: false,
-      qkNorm: false,
+      qkNorm: undefined,
       tiedOutput: true,
     });
     await gguf.close();

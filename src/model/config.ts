@@ -91,7 +91,7 @@ export function readConfig(gguf: Pick<Gguf, 'metadata' | 'tensors'>): ModelConfi
       base: meta.float('rope.freq_base', { min: 1.001, max: 1e15, fallback: 10000 }),
       dims: readRopeDims(meta, headDim),
       pairing: traits.pairing,
-      scaling: readRopeScaling(meta, context),
+      scaling: readRopeScaling(meta, traits, context),
       attnFactor: readAttnFactor(meta),
       factors: findRopeFactors(meta, traits, context, gguf.tensors),
     },
@@ -195,12 +195,13 @@ function findRopeFactors(
 }
 
 /** Like llama.cpp: a factor without a type is linear, and a factor of zero means no scaling. */
-function readRopeScaling(meta: MetadataReader, context: number): RopeScaling {
+function readRopeScaling(meta: MetadataReader, { longRope }: Traits, context: number): RopeScaling {
   const type = meta.string('rope.scaling.type') ?? 'linear';
   const oldFactor = meta.float('rope.scale_linear', { min: 0, max: 1e6, fallback: 0 });
   const factor = meta.float('rope.scaling.factor', { min: 0, max: 1e6, fallback: oldFactor }) || 1;
   // LongRoPE is in the factors of the frequencies.
-  if (type === 'none' || type === 'longrope' || (type === 'linear' && factor === 1)) return { type: 'none' };
+  if (longRope && type === 'longrope') return { type: 'none' };
+  if (type === 'none' || (type === 'linear' && factor === 1)) return { type: 'none' };
   if (type === 'linear') return { type, factor };
   if (type !== 'yarn') return meta.unsupported(`the RoPE scaling ${quote(type)}; none, linear and yarn are supported`);
   const extFactor = meta.float('rope.scaling.yarn_ext_factor', { min: -1, max: 1, fallback: 1 });

@@ -24,14 +24,20 @@ function layerTensors(config: ModelConfig, layer: number): NamedShape[] {
   const { width, heads, kvHeads, headDim, ffn, norms, qkNorm, qkvBias, fusedQkv, fusedGateUp } = config;
   const [q, kv] = [heads * headDim, kvHeads * headDim];
   const projections = Object.entries(fusedQkv ? { attn_qkv: q + 2 * kv } : { attn_q: q, attn_k: kv, attn_v: kv });
-  const tensors: NamedShape[] = [
+  const tensors: NamedShape[] =
+    norms === 'outputs'
+      ? []
+      : [
+          ['attn_norm.weight', width],
+          ['ffn_norm.weight', width],
+        ];
+  tensors.push(
     ...projections.map(([name, rows]): NamedShape => [`${name}.weight`, width, rows]),
     ['attn_output.weight', q, width],
     ...(fusedGateUp ? [] : [['ffn_gate.weight', width, ffn] as const]),
     ['ffn_up.weight', width, fusedGateUp ? 2 * ffn : ffn],
     ['ffn_down.weight', ffn, width],
-  ];
-  if (norms !== 'outputs') tensors.push(['attn_norm.weight', width], ['ffn_norm.weight', width]);
+  );
   if (norms !== 'inputs') tensors.push(['post_attention_norm.weight', width], ['post_ffw_norm.weight', width]);
   if (qkvBias) tensors.push(...projections.map(([name, rows]): NamedShape => [`${name}.bias`, rows]));
   if (qkNorm)

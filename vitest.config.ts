@@ -49,6 +49,7 @@ class LongestFirst extends BaseSequencer {
  * by one representative.
  */
 const FULL_ONLY = [
+  'test/architectures.test.ts',
   'test/package-install.test.ts',
   'test/clients.test.ts',
   'test/bundlers.test.ts',

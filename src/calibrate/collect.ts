@@ -1,4 +1,5 @@
 /** Runs rows of text with an f16 cache and stores the statistics of every layer: one file per row. */
+import { F16 } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { step } from '../engine/step.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
@@ -27,7 +28,7 @@ export async function collect(
   rows: readonly (readonly number[])[],
   { shape, grams, checkpoint, workers, signal, onProgress }: CollectOptions,
 ): Promise<boolean> {
-  const plan = createPlan('f16', engine.config);
+  const plan = createPlan(F16, engine.config);
   let writing = Promise.resolve();
   // Threads and files work while the device runs the next row; their errors are thrown at the next layer.
   const errors: unknown[] = [];

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { checkShape } from '../codec/kv.ts';
-import { parseSpec } from '../codec/spec.ts';
+import { formatSpec, type KvSpec, parseSpec } from '../codec/spec.ts';
 import type { ModelFile } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/model-fingerprint.ts';
 import { CALIBRATION_SAMPLES, defaultCalibrationTokens } from '../engine/profile.ts';
@@ -60,7 +60,7 @@ export interface CalibrationJob extends CalibrationRows {
   /** sha256 of the token ids. */
   text: string;
   shape: StatisticsShape;
-  codecs: readonly string[];
+  codecs: readonly KvSpec[];
   /** The codecs whose sensitivities are measured. */
   probedCodecs: readonly string[];
   /** Part of file names in the checkpoint, so that other codecs do not overwrite them. */
@@ -101,11 +101,12 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const steps = Math.round((rows.length * context) / QUERIES);
   const queryStep = Math.min(MAX_QUERY_STEP, Math.max(MIN_QUERY_STEP, steps));
   const shape = { ...attention, samples: perRow, queryStep, seed };
-  const codecs = [...new Set(options.codecs ?? defaultCodecs(codecShape))];
-  codecs.forEach(parseSpec);
-  const hasMead = codecs.includes('mead2');
+  const codecs = new Map(
+    (options.codecs?.map(parseSpec) ?? defaultCodecs(codecShape)).map(spec => [formatSpec(spec), spec]),
+  );
+  const hasMead = codecs.has('mead2');
   // Plans of TurboQuant are only of use where there is no mead.
-  const probesTurbo = !hasMead || options.codecs?.includes(TURBO_SPEC);
+  const probesTurbo = !hasMead || codecs.has(TURBO_SPEC);
   const probedCodecs = [...(hasMead ? ['mead2'] : []), ...(probesTurbo ? [TURBO_SPEC] : [])];
   const grams: Float32Array[] = [];
   for (let layer = 0; layer < layers; layer++) {
@@ -114,12 +115,12 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   }
   const text = sha256([...rows, ...chosen.heldOut].join('\n'));
   const key = sha256(JSON.stringify([packageVersion, fingerprint, text, context, perRow, seed])).slice(0, 16);
-  const codecsHash = sha256(codecs.join()).slice(0, 8);
+  const codecsHash = sha256([...codecs.keys()].join()).slice(0, 8);
   const checkpoint = await openCheckpoint(join(await kvasirCacheDir(), 'calibrate', key));
   return {
     ...chosen,
     ...{ fingerprint, checkpoint, context, seed, text },
-    ...{ shape, codecs, probedCodecs, codecsHash, codecShape, grams },
+    ...{ shape, codecs: [...codecs.values()], probedCodecs, codecsHash, codecShape, grams },
   };
 }
 

@@ -1,6 +1,7 @@
 /** Learns the codecs' parameters for every layer and side from the records of all rows: one small profile file each. */
 import { checkShape } from '../codec/kv.ts';
 import type { Learned } from '../codec/learned.ts';
+import type { KvSpec } from '../codec/spec.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { decodeProfile, encodeProfile, type ProfileContent } from '../plan/profile.ts';
 import type { StatisticsShape } from '../plan/statistics.ts';
@@ -11,7 +12,7 @@ import type { Workers } from './workers.ts';
 export interface TrainOptions {
   shape: StatisticsShape;
   codecShape: PlanShape;
-  codecs: readonly string[];
+  codecs: readonly KvSpec[];
   /** Part of the file names. */
   codecsHash: string;
   /** Token ids of each row. */

@@ -4,14 +4,13 @@ import { loadModel, type Model } from '../api/model.ts';
 import { formatOutliers } from '../cache/outliers.ts';
 import type { Conversation } from '../chat/conversation.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
-import { parseSpec } from '../codec/spec.ts';
 import { type GuardStats, type QualityLossAction, qualityLossActions } from '../engine/guard.ts';
 import type { LiveDivergence } from '../engine/live-divergence.ts';
 import { type Quality, UNFAMILIAR_RATIO } from '../engine/quality.ts';
 import type { Result } from '../engine/stream.ts';
 import { checkPolicyName, policyNames } from '../eviction/policies.ts';
 import type { DeviceName } from '../kernel/open.ts';
-import { isAuto } from '../plan/auto.ts';
+import { parsePlanSpec } from '../plan/auto.ts';
 import type { Preset } from '../plan/plan.ts';
 import type { TierStats } from '../store/tier-chain.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
@@ -104,7 +103,7 @@ export function parseNumber(text: string): number {
 /** Parses a comma-separated list of codecs to compare, and puts f16, the reference, first. */
 export function parseSpecList(list: string): string[] {
   const specs = list.split(',').map(spec => spec.trim());
-  for (const spec of specs) if (!isAuto(spec)) parseSpec(spec);
+  specs.forEach(parsePlanSpec);
   return [...new Set(['f16', ...specs])];
 }
 

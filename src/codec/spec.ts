@@ -36,6 +36,17 @@ export const DEFAULT_WINDOW: Required<F16Window> = { sink: 4, recent: 0, edge: 0
 const WINDOWS = ['sink', 'recent', 'edge'] as const;
 const MAX_WINDOW = 1 << 20;
 
+/** One codec without variants, for keys and values. */
+export function specOf(base: string, window: F16Window = {}): KvSpec {
+  const side = { base, variants: [] };
+  return { key: side, value: side, window };
+}
+
+export const F16: KvSpec = specOf('f16');
+
+/** For public functions, which take a spec as text or parsed. */
+export const toSpec = (spec: string | KvSpec): KvSpec => (typeof spec === 'string' ? parseSpec(spec) : spec);
+
 export function parseSpec(text: string): KvSpec {
   const [codecs, ...windows] = text.split('+');
   const sides = codecs.split('/');
@@ -52,6 +63,9 @@ export function formatSpec({ key, value, window }: KvSpec): string {
   const codecs = shared ? formatSide(key) : `${formatSide(key)}/${formatSide(value)}`;
   return codecs + WINDOWS.map(name => (window[name] === undefined ? '' : `+${name}${window[name]}`)).join('');
 }
+
+/** Parses `+sink4+recent64`, or nothing. */
+export const parseWindow = (text: string, whole: string): F16Window => parseWindows(text.split('+').slice(1), whole);
 
 /** What stays in f16 under a spec. A cache that is all f16 needs no windows. */
 export function windowOf({ key, value, window }: KvSpec): Required<F16Window> {

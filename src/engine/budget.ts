@@ -1,5 +1,7 @@
 /** Checks that a model fits in memory before any weights are read, so that the caller gets advice instead of a crash. */
+
 import { pageBytes } from '../cache/leaf.ts';
+import { specOf } from '../codec/spec.ts';
 import type { Device } from '../kernel/device.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { createScratch } from '../model/forward.ts';
@@ -90,7 +92,8 @@ function suggestions(request: BudgetRequest, room: number): string {
   if (room < pageBytes(leaf) / pageTokens) return 'Use a smaller model, or one with fewer bits per weight.';
   const maxBytes = Math.min(room, planBytes(plan, context) - 1);
   const fits = ['tq4', 'tq3', 'tq2'].find(
-    spec => spec !== plan.spec && planBytes(createPlan(spec, { ...config, pageTokens }), context) <= maxBytes,
+    codec =>
+      codec !== plan.spec && planBytes(createPlan(specOf(codec), { ...config, pageTokens }), context) <= maxBytes,
   );
   // The largest context, in whole pages, that fits.
   const pages = Math.floor((room - fixedBytes(plan)) / pageBytes(leaf));

@@ -9,6 +9,7 @@
  */
 import { countOutliers } from '../cache/outliers.ts';
 import type { Sequence } from '../cache/sequence.ts';
+import { F16 } from '../codec/spec.ts';
 import type { Engine } from '../engine/engine.ts';
 import { compareLogProbs, logSoftmax } from '../engine/log-probs.ts';
 import { type StepOptions, step } from '../engine/step.ts';
@@ -70,7 +71,7 @@ export async function measureDivergence(
   const { context, signal, onProgress, onScored } = options;
   const from = options.from ?? Math.floor(context / 2);
   const rows = splitRows(ids, options, from);
-  const exact = createMeasurement(createPlan('f16', { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
+  const exact = createMeasurement(createPlan(F16, { ...engine.config, pageTokens: options.plans[0]?.pageTokens }));
   const measurements = [exact, ...options.plans.filter(({ spec }) => spec !== 'f16').map(createMeasurement)];
   const total = rows.length * measurements.length * (context - 1);
   let done = 0;

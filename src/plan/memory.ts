@@ -1,6 +1,7 @@
 /** Memory of a KV cache in bytes, including windows, tails and padding. */
 import { f16BlockBytes } from '../cache/leaf.ts';
 import { createCodec, type KvShape, placeholderLearned } from '../codec/kv.ts';
+import { type KvSpec, toSpec } from '../codec/spec.ts';
 import { packedPages } from '../kernel/visibility.ts';
 import { InputError } from '../util/errors.ts';
 import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './plan.ts';
@@ -34,9 +35,10 @@ export interface MemoryReport {
 }
 
 /** The memory of a cache in this format, without loading a model. */
-export function memoryReport(spec: string, shape: ModelShape, context: number): MemoryReport {
+export function memoryReport(kv: string | KvSpec, shape: ModelShape, context: number): MemoryReport {
   checkCount('layers', shape.layers, 1 << 12);
   checkCount('context', context, 2 ** 40);
+  const spec = toSpec(kv);
   const codec = createCodec(spec, shape, placeholderLearned(spec, shape));
   const { kvHeads, pageTokens } = codec.shape;
   const { sink, recent, edge } = codec.window;

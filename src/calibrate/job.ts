@@ -13,7 +13,7 @@ import { outputGrams } from '../plan/metric.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { kvasirCacheDir } from '../plan/profile-store.ts';
 import { maxSamples, type StatisticsShape } from '../plan/statistics.ts';
-import { InputError } from '../util/errors.ts';
+import { InputError, optionError } from '../util/errors.ts';
 import { packageVersion } from '../util/version.ts';
 import { readBuiltInText } from './built-in-text.ts';
 import { type Checkpoint, openCheckpoint } from './checkpoint.ts';
@@ -86,7 +86,7 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
   const { config, rope } = file;
   const { seed = 0 } = options;
   const context = options.context ?? Math.min(1024, config.context);
-  if (context < 16) throw new InputError(`context is ${context}; it must be at least 16 tokens.`);
+  if (context < 16) throw optionError('context', `is ${context}; it must be at least 16 tokens.`);
   if (file.paths.length === 0)
     throw new InputError('Only a model on disk can be calibrated. Give its path or hub name.');
   const fingerprint = await modelFingerprint(file);
@@ -127,7 +127,7 @@ export async function prepareJob(file: ModelFile, options: JobOptions): Promise<
 async function chooseRows(file: ModelFile, options: JobOptions, context: number): Promise<CalibrationRows> {
   const { texts = [], onlyTexts, parseSpecialTokens, tokens } = options;
   const { tokenizer } = file;
-  if (onlyTexts && texts.length === 0) throw new InputError('onlyTexts is set, but no text was given.');
+  if (onlyTexts && texts.length === 0) throw optionError('onlyTexts', 'is set, but no text was given.');
   const given = texts.map((text, i) => {
     const named = typeof text === 'string' ? { name: `text ${i + 1}`, text } : text;
     return { name: named.name, ids: tokenizer.encode(named.text, { parseSpecialTokens }) };

@@ -17,7 +17,6 @@ import { parseTiers, type Tier } from '../store/tiers.ts';
 import { InputError } from '../util/errors.ts';
 import { formatBytes, formatCount, parseBytes, parseCount } from '../util/units.ts';
 import { addCacheOptions, formatCache } from './cache-choice.ts';
-import { withFlagNames } from './flag-names.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { formatShort } from './table.ts';
@@ -147,7 +146,7 @@ export async function loadWithProgress(name: string, options: ModelOptions, sign
       onProgress: ({ done, total }) => progress.update(done, total),
     });
     progress.end();
-    for (const notice of model.notices) console.error(withFlagNames(notice));
+    for (const notice of model.notices) console.error(notice);
     return model;
   } finally {
     progress.end();

@@ -94,9 +94,10 @@ async function checkLearnedFor(file: ModelFile, spec: KvSpec, { profile, notice 
   const time = file.paths.length > 0 ? ` (about ${formatDuration(await estimateCalibrationSeconds(file))} here)` : '';
   const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
-    `${formatSpec(spec)} needs a calibrated model, and ${why}. ` +
+    option =>
+      `${formatSpec(spec)} needs a calibrated model, and ${why}. ` +
       `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}\n` +
-      `Or use quality: 'safe' (q8_0), which needs none, or kv: 'f16'.${notice ? `\n${notice}` : ''}`,
+      `Or use ${option('quality', 'safe')} (q8_0), which needs none, or ${option('kv', 'f16')}.${notice ? `\n${notice}` : ''}`,
   );
 }
 

@@ -18,7 +18,7 @@ import {
   specOf,
 } from '../codec/spec.ts';
 import { packedPages } from '../kernel/visibility.ts';
-import { CapacityError, InputError, SpecError } from '../util/errors.ts';
+import { CapacityError, InputError, optionError, SpecError } from '../util/errors.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
 import {
   allocateMead,
@@ -101,7 +101,10 @@ export interface MemoryTarget {
 export function choosePlan(spec: PlanSpec, shape: PlanShape, profile?: Profile, target: MemoryTarget = {}): Plan {
   if (!isAuto(spec)) {
     if (target.contextMemory === undefined) return createPlan(spec, shape, profile);
-    throw new InputError(`A memory budget chooses the codec: use kv "auto" with it, not "${formatSpec(spec)}".`);
+    throw new InputError(
+      option => `A memory budget chooses the codec: use ${option('kv', 'auto')} with it, not "${formatSpec(spec)}".`,
+      { option: 'kv' },
+    );
   }
   checkBits(spec, shape);
   const errorBytes = spec.auto !== 'tq' && canAllocateMead(profile) ? trackedErrorBytes(shape.layers) : 0;
@@ -214,7 +217,7 @@ function bitsForMemory(
   errorBytes: number,
 ): number {
   if (context === undefined || !Number.isInteger(context) || context < 1)
-    throw new InputError('A memory budget needs a context: the number of tokens that it must hold.');
+    throw optionError('context', 'is missing. A memory budget needs the number of tokens that it must hold.');
   const window = windowOfAuto(spec);
   const exact = createPlan(F16, shape);
   const pages = packedPages(context, { pageTokens: exact.pageTokens, recent: window.recent });

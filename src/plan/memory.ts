@@ -3,7 +3,7 @@ import { f16BlockBytes } from '../cache/leaf.ts';
 import { createCodec, type KvShape, placeholderLearned } from '../codec/kv.ts';
 import { type KvSpec, toSpec } from '../codec/spec.ts';
 import { packedPages } from '../kernel/visibility.ts';
-import { InputError } from '../util/errors.ts';
+import { integer } from '../util/rules.ts';
 import { codecBits, codecsByLayer, createPlanFromCodecs, planBytes } from './plan.ts';
 
 /** The dimensions of a model that determine the size of its cache. */
@@ -36,8 +36,8 @@ export interface MemoryReport {
 
 /** The memory of a cache in this format, without loading a model. */
 export function memoryReport(kv: string | KvSpec, shape: ModelShape, context: number): MemoryReport {
-  checkCount('layers', shape.layers, 1 << 12);
-  checkCount('context', context, 2 ** 40);
+  integer(1, 1 << 12)(shape.layers, 'layers');
+  integer(1, 2 ** 40)(context, 'context');
   const spec = toSpec(kv);
   const codec = createCodec(spec, shape, placeholderLearned(spec, shape));
   const { kvHeads, pageTokens } = codec.shape;
@@ -70,9 +70,4 @@ export function whatFits(report: MemoryReport, budget: number): { tokens: number
     tokens: Math.floor(budget / report.bytesPerToken),
     sequences: Math.floor(budget / report.totalBytes),
   };
-}
-
-function checkCount(name: string, value: number, max: number): void {
-  if (!Number.isInteger(value) || value < 1 || value > max)
-    throw new InputError(`${name} must be an integer from 1 to ${max}; got ${value}.`);
 }

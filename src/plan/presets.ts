@@ -46,12 +46,16 @@ export function checkCacheChoice({ kv, quality, contextMemory }: CacheChoice): v
   if (quality === undefined) return;
   if (kv !== undefined)
     throw new InputError(
-      `kv "${kv}" and quality "${quality}" both choose the codec of the cache. ` +
-        `Drop quality "${quality}" to use this codec, or kv "${kv}" to use the preset.`,
+      option =>
+        `${option('kv', kv)} and ${option('quality', quality)} both choose the codec of the cache. ` +
+        `Drop ${option('quality', quality)} to use this codec, or ${option('kv', kv)} to use the preset.`,
+      { option: 'quality' },
     );
   if (contextMemory !== undefined)
     throw new InputError(
-      `contextMemory and quality "${quality}" both choose the codec of the cache. ` +
-        `Drop quality "${quality}" to use what fits, or contextMemory to use the preset.`,
+      option =>
+        `${option('contextMemory')} and ${option('quality', quality)} both choose the codec of the cache. ` +
+        `Drop ${option('quality', quality)} to use what fits, or ${option('contextMemory')} to use the preset.`,
+      { option: 'quality' },
     );
 }

@@ -14,7 +14,7 @@ import { choosePlan, type PlanSpec } from '../plan/auto.ts';
 import { learnedCovers, supportsShape } from '../plan/default-codecs.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import type { Profile, ProfileContent } from '../plan/profile.ts';
-import type { Checkpoint } from './checkpoint.ts';
+import type { CalibrationJob } from './job.ts';
 
 /** A codec to probe, and the whole plan that sets the scale of its sensitivities. */
 interface SensitivityProbe {
@@ -42,19 +42,12 @@ const GROUP = 4;
 /** Plans are measured on rows that are this much longer than what is scored of a probe. */
 export const PLAN_LENGTH = 4;
 
-export interface ProbeOptions {
-  /** Token ids of several texts. */
-  heldOut: readonly (readonly number[])[];
+export interface ProbeOptions extends Pick<CalibrationJob, 'heldOut' | 'probedCodecs' | 'checkpoint' | 'codecsHash'> {
   /** Sides are scored on this many tokens of all texts, after as many unscored ones; plans on twice as many of the longest. */
   scored: number;
   /** The profile, with estimates of the sensitivities up to a factor, if there are any. */
   content: ProfileContent;
   shape: PlanShape;
-  /** The codecs whose sensitivities are measured. */
-  probedCodecs: readonly string[];
-  checkpoint: Checkpoint;
-  /** Part of the file name. */
-  codecsHash: string;
   signal?: AbortSignal;
   onProgress?: (done: number, total: number) => void;
 }

@@ -6,7 +6,7 @@
  */
 
 import { trackedErrorBytes } from '../cache/page-errors.ts';
-import { createCodec } from '../codec/kv.ts';
+import { createCodec, type KvCodec } from '../codec/kv.ts';
 import {
   DEFAULT_WINDOW,
   F16,
@@ -21,10 +21,12 @@ import { packedPages } from '../kernel/visibility.ts';
 import { CapacityError, InputError, optionError, SpecError } from '../util/errors.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
 import {
+  type Allocation,
   allocateMead,
   allocateTurboQuant,
   canAllocateMead,
   canAllocateTurboQuant,
+  type LayerSide,
   turboOverheadBits,
 } from './allocate.ts';
 import {
@@ -157,36 +159,46 @@ interface Candidate {
   create(): Plan;
 }
 
-function meadPlan(auto: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
-  const window = windowOfAuto(auto);
-  const sides = codedSides(shape.layers, window.edge);
+function meadPlan(spec: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
   const spent = Math.min(bits, MAX_MEAD_BITS);
-  const { amounts, predicted } = allocateMead(profile, sides, spent, false);
-  const codecOf = (layer: number) => {
-    const index = sides.findIndex(side => side.layer === layer);
-    const known = profile.learned[layer];
-    return createCodec(specOf('mead2'), shape, {
-      key: { ...known.key, 'mead.nibbles': amounts[index] },
-      value: { ...known.value, 'mead.nibbles': amounts[index + 1] },
-    });
-  };
-  const spec = formatPlanSpec({ ...auto, auto: 'mead', bits: spent });
-  const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted, profile) };
+  return allocatedPlan({ ...spec, auto: 'mead', bits: spent }, shape, profile, {
+    allocate: sides => allocateMead(profile, sides, spent, false),
+    createCodec: (keyNibbles, valueNibbles, { key, value }) =>
+      createCodec(specOf('mead2'), shape, {
+        key: { ...key, 'mead.nibbles': keyNibbles },
+        value: { ...value, 'mead.nibbles': valueNibbles },
+      }),
+  });
 }
 
-function turboQuantPlan(auto: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate {
-  const window = windowOfAuto(auto);
+const turboQuantPlan = (spec: AutoSpec, bits: number, shape: PlanShape, profile: Profile): Candidate =>
+  allocatedPlan({ ...spec, auto: 'tq', bits }, shape, profile, {
+    allocate: sides => allocateTurboQuant(profile, sides, bits, shape),
+    createCodec: (key, value, learned) =>
+      createCodec({ key: specOf(key).key, value: specOf(value).value, window: {} }, shape, learned),
+  });
+
+interface Allocator<T> {
+  allocate(sides: readonly LayerSide[]): Allocation<T>;
+  /** The codec of a layer, from what its sides got. */
+  createCodec(key: T, value: T, learned: Profile['learned'][number]): KvCodec;
+}
+
+function allocatedPlan<T>(
+  spec: AutoSpec,
+  shape: PlanShape,
+  profile: Profile,
+  { allocate, createCodec }: Allocator<T>,
+): Candidate {
+  const window = windowOfAuto(spec);
   const sides = codedSides(shape.layers, window.edge);
-  const { amounts, predicted } = allocateTurboQuant(profile, sides, bits, shape);
+  const { amounts, predicted } = allocate(sides);
   const codecOf = (layer: number) => {
     const index = sides.findIndex(side => side.layer === layer);
-    const [{ key }, { value }] = [specOf(amounts[index]), specOf(amounts[index + 1])];
-    return createCodec({ key, value, window: {} }, shape, profile.learned[layer]);
+    return createCodec(amounts[index], amounts[index + 1], profile.learned[layer]);
   };
-  const spec = formatPlanSpec({ ...auto, auto: 'tq', bits });
   const codecs = () => codecsByLayer(shape, window.edge, codecOf);
-  return { predicted, create: () => createPlanFromCodecs(spec, window, codecs(), predicted) };
+  return { predicted, create: () => createPlanFromCodecs(formatPlanSpec(spec), window, codecs(), predicted, profile) };
 }
 
 /** The codecs that calibration measured and that take at most `bits` per value. */

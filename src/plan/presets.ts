@@ -44,18 +44,17 @@ export interface CacheChoice {
 /** Throws if a preset is combined with something else that chooses the codec. */
 export function checkCacheChoice({ kv, quality, contextMemory }: CacheChoice): void {
   if (quality === undefined) return;
-  if (kv !== undefined)
-    throw new InputError(
-      option =>
-        `${option('kv', kv)} and ${option('quality', quality)} both choose the codec of the cache. ` +
-        `Drop ${option('quality', quality)} to use this codec, or ${option('kv', kv)} to use the preset.`,
-      { option: 'quality' },
-    );
-  if (contextMemory !== undefined)
-    throw new InputError(
-      option =>
-        `${option('contextMemory')} and ${option('quality', quality)} both choose the codec of the cache. ` +
-        `Drop ${option('quality', quality)} to use what fits, or ${option('contextMemory')} to use the preset.`,
-      { option: 'quality' },
-    );
+  if (kv === undefined && contextMemory === undefined) return;
+  throw new InputError(
+    option => {
+      const preset = option('quality', quality);
+      const [other, choice] =
+        kv === undefined ? [option('contextMemory'), 'what fits'] : [option('kv', kv), 'this codec'];
+      return (
+        `${other} and ${preset} both choose the codec of the cache. ` +
+        `Drop ${preset} to use ${choice}, or ${other} to use the preset.`
+      );
+    },
+    { option: 'quality' },
+  );
 }

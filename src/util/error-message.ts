@@ -1,5 +1,5 @@
 /** Errors as messages: they come back as the class that they were. */
-import * as errors from '../util/errors.ts';
+import * as errors from './errors.ts';
 
 export interface ErrorMessage {
   /** The name of a class of errors.ts, or `Error`. */

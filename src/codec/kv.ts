@@ -80,6 +80,7 @@ const createPair = (spec: KvSpec, shape: Shape, learned: KvLearned = {}): CodecP
   values: createSideCodec(spec.value, 'value', shape, learned.value),
 });
 
+/** The codec of keys or of values alone. */
 export function createSideCodec(spec: SideSpec, side: Side, shape: Shape, learned: Learned = {}): Codec {
   return familyOf(spec).family.create({ ...createRequest(spec, side, shape), learned });
 }

@@ -95,33 +95,55 @@ describe('kvasir codecs', () => {
   });
 });
 
-describe('kvasir estimate', () => {
-  const shape = ['--layers', '36', '--kv-heads', '8', '--head-dim', '128', '--context', '131072', '--budget', '20GiB'];
+describe('kvasir inspect --shape', () => {
+  const qwen = ['inspect', '--shape', '36x8x128', '--context', '131072', '--memory', '20GiB'];
 
   it('prints how many tokens fit, per codec', () => {
-    const { stdout } = kvasir('estimate', ...shape, 'tq4-raw-n32', 'fp8', '--json');
+    const { stdout } = kvasir(...qwen, '--kv', 'tq4-raw-n32,fp8', '--json');
     const [tq4, fp8] = JSON.parse(stdout);
     expect([tq4.tokens, fp8.tokens]).toEqual([548_275, 291_271]);
     expect([tq4.sequences, fp8.sequences]).toEqual([4, 2]);
-    expect(kvasir('estimate', ...shape).stdout).toMatch(/tq2u +2\.188 +20,160 +1,065,220/);
+    expect(kvasir(...qwen).stdout).toMatch(/tq2u +2\.188 +20,160 +1,065,220/);
   });
 
   it('prints how many tokens each tier holds', () => {
-    const llama = ['--layers', '32', '--kv-heads', '8', '--head-dim', '128'];
+    const llama = ['inspect', '--shape', '32x8x128', '--kv', 'tq4'];
     const tier = ['--tier', 'host=4GiB,disk=/dir:128GB,redis=redis://host'];
-    const [{ bytesPerToken, tiers }] = JSON.parse(kvasir('estimate', ...llama, ...tier, 'tq4', '--json').stdout);
+    const [{ bytesPerToken, tiers }] = JSON.parse(kvasir(...llama, ...tier, '--json').stdout);
     expect([bytesPerToken, tiers]).toEqual([
       34_304,
       [{ tier: 'host', tokens: 125_203 }, { tier: 'disk', tokens: 3_731_343 }, { tier: 'redis' }],
     ]);
-    const { stdout } = kvasir('estimate', ...llama, ...tier, 'tq4');
+    const { stdout } = kvasir(...llama, ...tier);
     expect(stdout).toMatch(/on host +on disk +on redis\n/);
     expect(stdout).toMatch(/ 125,203 +3,731,343 +as set there\n/);
   });
 
   it('rejects an invalid size', () => {
-    expect(kvasir('estimate', ...shape, '--budget', '20 parsecs').stderr).toMatch(/not a size.*20GiB/);
+    expect(kvasir(...qwen, '--memory', '20 parsecs').stderr).toMatch(/not a size.*20GiB/);
+  });
+});
+
+describe('commands of 0.1', () => {
+  const mimir = join(root, 'models/mimir.gguf');
+
+  it('estimate, plan and profile run inspect, and say so', () => {
+    const shape = ['--layers', '36', '--kv-heads', '8', '--head-dim', '128', '--context', '131072'];
+    const estimate = kvasir('estimate', ...shape, '--budget', '20GiB', 'tq4-raw-n32', '--json');
+    expect(JSON.parse(estimate.stdout)[0]).toMatchObject({ spec: 'tq4-raw-n32', tokens: 548_275 });
+    expect(estimate.stderr).toMatch(/^kvasir estimate is now kvasir inspect --shape .*\n$/);
     expect(kvasir('estimate', '--layers', '3').stderr).toMatch(/--kv-heads/);
+    const plan = kvasir('plan', mimir, '--kv', 'tq4', '--json');
+    expect(JSON.parse(plan.stdout)).toMatchObject({ kv: 'tq4', layers: Array(8).fill({ key: { spec: 'tq4' } }) });
+    expect(plan.stderr).toMatch(/^kvasir plan is now kvasir inspect MODEL --kv SPEC\n$/);
+    expect(JSON.parse(kvasir('plan', mimir, '--json').stdout).presets).toHaveLength(3);
+    const profile = kvasir('profile', mimir);
+    expect(profile.stdout).toMatch(/^profile +\S+mimir\.kvprofile\n[\s\S]*auto-mead:2 +2\.000/);
+    expect(profile.stderr).toMatch(/^kvasir profile is now kvasir inspect FILE\.kvprofile\n$/);
+  });
+
+  it('are not in the help', () => {
+    expect(kvasir('--help').stdout).not.toMatch(/^ +(estimate|plan|profile) /m);
   });
 });
 

@@ -23,7 +23,7 @@ export function addCacheOptions(command: Command): Command {
     );
 }
 
-function parsePreset(text: string): Preset {
+export function parsePreset(text: string): Preset {
   const found = presets.find(preset => preset === text);
   if (found) return found;
   throw new InputError(`"${text}" is not a preset. Use ${presets.join(', ')}; --kv takes codecs.`);

@@ -1,8 +1,11 @@
 /** `--profile`: a path, a URL, or a repository on the hub. */
 import { stat } from 'node:fs/promises';
 import { basename } from 'node:path';
+import type { ModelFile } from '../engine/engine.ts';
+import { resolveProfile } from '../engine/profile.ts';
 import { parseProfileName } from '../hub/name.ts';
 import { resolveModel } from '../hub/resolve.ts';
+import type { ProfileSearch } from '../plan/profile-store.ts';
 import { pullProfile } from '../plan/pull.ts';
 import { createProgress } from './progress.ts';
 
@@ -35,4 +38,12 @@ export async function resolveProfileFlag(
 async function fileNameOf(model?: string): Promise<string | undefined> {
   const found = model === undefined ? undefined : await resolveModel(model).catch(() => undefined);
   return found && basename(found.path);
+}
+
+/** The given profile, or the one that the model uses, for any codec: it tells what to expect. Prints a notice. */
+export async function findModelProfile(file: ModelFile, model: string, flag?: string): Promise<ProfileSearch> {
+  const given = await resolveProfileFlag(flag, model);
+  const { profile, path = given, notice } = await resolveProfile(file, ['auto'], given);
+  if (notice) console.error(notice);
+  return { profile, path };
 }

@@ -179,7 +179,7 @@ function render(result: CalibrationResult, bits: number): string {
       ? []
       : [`the top ${TOP_PAIRS} RoPE pairs of a key carry ${(100 * share).toFixed(1)} % of its energy`]),
     plan
-      ? '`kvasir run MODEL` uses it from now on; `kvasir plan MODEL` compares the presets.'
+      ? '`kvasir run MODEL` uses it from now on; `kvasir inspect MODEL` compares the presets.'
       : `The profile is found automatically: kvasir run MODEL --kv ${provenance.codecs[0]}`,
   ].join('\n');
 }

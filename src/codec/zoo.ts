@@ -26,7 +26,7 @@ export const families: readonly Family[] = [
   mead,
 ];
 
-/** The rows of `kvasir codecs` and `kvasir estimate`: every codec, and the variants worth comparing. */
+/** The rows of `kvasir codecs` and `kvasir inspect --shape`: every codec, and the variants worth comparing. */
 export const zoo: readonly string[] = [
   'f16',
   'q8_0',

@@ -29,7 +29,7 @@ describe('the package', () => {
   });
 
   it('has no module of Node and no hub client in a browser bundle', async () => {
-    const entryPoints = [exports['.'].default, exports['./worker'].default, exports['./engine-worker'].default];
+    const entryPoints = ['.', './worker', './engine-worker'].map(name => exports[name].default);
     const { metafile } = await build({
       entryPoints: entryPoints.map(path => join(root, path)),
       bundle: true,
@@ -44,15 +44,33 @@ describe('the package', () => {
     expect(outputs.flatMap(({ imports }) => imports).filter(({ external }) => external)).toEqual([]);
     const sources = outputs.flatMap(({ inputs }) => Object.keys(inputs));
     expect(sources).toContain('dist/platform/browser.js');
-    expect(sources.filter(path => /^dist\/(platform\/node|model\/hub\/)/.test(path))).toEqual([]);
+    expect(sources.filter(path => /^dist\/(platform\/node|hub\.js|hub\/(?!name\.js)|plan\/pull)/.test(path))).toEqual(
+      [],
+    );
   });
 
-  it('exports the hub client as kvasir/hub', async () => {
-    const hub = await import(join(root, exports['./hub'].default));
-    expect(Object.keys(hub)).toEqual(
-      expect.arrayContaining(['pull', 'listModels', 'removeModel', 'resolveModel', 'cacheDir']),
+  it('exports the hub client in Node; in browsers the same names say that they need it', async () => {
+    const { pull } = await import(join(root, exports['.'].default));
+    await expect(pull('model.gguf')).rejects.toMatchObject({ name: 'InputError' });
+    const [inNode, inBrowsers] = await Promise.all(
+      ['hub', 'hub-browser'].map(name => import(`${root}dist/${name}.js`)),
     );
-    await expect(hub.pull('model.gguf')).rejects.toMatchObject({ name: 'InputError' });
+    expect(Object.keys(inBrowsers)).toEqual(Object.keys(inNode));
+    await expect(inBrowsers.listModels()).rejects.toThrow(/^Models of the hub are cached on disk, in Node/);
+    expect(inBrowsers.cacheDir).toThrow(/in Node/);
+  });
+
+  it.each([
+    ['kvasir/hub', 'kvasir', 'listModels'],
+    ['kvasir/calibrate', 'kvasir/eval', 'calibrate'],
+  ])('%s of 0.1 works, with one notice', (name, now, used) => {
+    const program = `import { ${used} } from '${name}'; import '${name}'; console.log(typeof ${used});`;
+    const args = ['--input-type=module', '--eval', program];
+    const { stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8', cwd: root });
+    expect(stdout).toBe('function\n');
+    expect(stderr.match(/DeprecationWarning: .*/g)).toEqual([
+      `DeprecationWarning: Import from '${now}': '${name}' goes in the next release.`,
+    ]);
   });
 });
 

@@ -9,7 +9,7 @@ import { loadModel } from '../api/model.ts';
 import { readProfile } from '../plan/profile-store.ts';
 import { InputError } from '../util/errors.ts';
 import { packageVersion } from '../util/version.ts';
-import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from './index.ts';
+import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from '../eval.ts';
 
 const texts = ['Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20)];
 const options: CalibrateOptions = {

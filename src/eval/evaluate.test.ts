@@ -5,7 +5,7 @@ import { type Engine, loadEngine, openModelFile, planShape } from '../engine/eng
 import { createPlan } from '../plan/plan.ts';
 import { InputError, SpecError } from '../util/errors.ts';
 import { measureDivergence } from './divergence.ts';
-import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from './index.ts';
+import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from '../eval.ts';
 import { mimirPath } from './needle/demo.ts';
 
 const model = new Blob([writeGguf(tinyModel({ tied: false }))]);

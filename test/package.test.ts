@@ -160,6 +160,14 @@ describe('commands of 0.1', () => {
     expect(profile.stderr).toMatch(/^kvasir profile is now kvasir inspect FILE\.kvprofile\n$/);
   });
 
+  it('flags have new names', () => {
+    const { status, stderr } = kvasir('calibrate', './none.gguf', '--codecs=tq4');
+    expect([status, stderr]).toEqual([
+      1,
+      expect.stringMatching(/^--codecs of kvasir calibrate is now --kv\nkvasir: .*none\.gguf/),
+    ]);
+  });
+
   it('are not in the help', () => {
     expect(kvasir('--help').stdout).not.toMatch(/^ +(estimate|plan|profile) /m);
   });

@@ -10,10 +10,10 @@ import type { Profile } from '../plan/profile.ts';
 import { platform } from '../platform/node.ts';
 import type { Tier } from '../store/tiers.ts';
 import { formatBytes, formatCount, formatFileSize } from '../util/units.ts';
-import { formatCache } from './cache-choice.ts';
 import { comparePresets, presetTable } from './inspect-presets.ts';
 import { measureSizes, sizeTable } from './inspect-sizes.ts';
 import { findModelProfile } from './profile-flag.ts';
+import { formatCache } from './stats.ts';
 import { formatFields, formatTable, printResult } from './table.ts';
 
 interface Flags {

@@ -68,7 +68,7 @@ test('describes a file: model, text, codecs, measurements by bits, sensitive lay
   expect(out).toMatch(/^size +\d/m);
   // It names a codec of an earlier version only.
   expect(out).toMatch(/^codecs +none$/m);
-  expect(out).toMatch(/^not covered .*mead2.*--codecs/m);
+  expect(out).toMatch(/^not covered .*mead2.*--kv/m);
   expect(out).toMatch(/mead1\.5 +1\.500 +\.04\nmead2 +2\.000 +\.02\nmead3 +3\.000 +\.007/);
   expect(out).toMatch(/layer +keys +values +share\n.*\n +1 .*96\.2%\n +0 /);
 });

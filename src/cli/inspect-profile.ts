@@ -106,7 +106,7 @@ function render(description: Description): string {
       ],
       ['samples', `${formatCount(samples)} keys and values per layer`],
       ['codecs', codecs.covered.join(', ') || 'none'],
-      ['not covered', codecs.missing.length > 0 ? `${codecs.missing.join(', ')} (calibrate with --codecs)` : undefined],
+      ['not covered', codecs.missing.length > 0 ? `${codecs.missing.join(', ')} (calibrate with --kv)` : undefined],
     ]),
     ...section(
       'Text',

@@ -6,11 +6,11 @@ import { platform } from '../platform/node.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { InputError } from '../util/errors.ts';
 import { parseBytes, parseCount } from '../util/units.ts';
-import { parsePreset } from './cache-choice.ts';
 import { showLayers } from './inspect-layers.ts';
 import { showModel } from './inspect-model.ts';
 import { isProfileName, showProfile } from './inspect-profile.ts';
 import { parseShape, showSizes } from './inspect-sizes.ts';
+import { parseList, parsePreset } from './model-command.ts';
 import { PROFILE_HELP } from './profile-flag.ts';
 
 export interface InspectFlags {
@@ -60,7 +60,7 @@ export const addInspectOptions = (command: Command): Command =>
     .option(
       '--kv <specs>',
       'codecs: one, or auto:2.25, is shown layer by layer; several, with commas, are compared',
-      split,
+      parseList,
     )
     .option('--quality <preset>', 'show a preset layer by layer: safe, balanced or small', parsePreset)
     .option(
@@ -79,8 +79,6 @@ export const addInspectOptions = (command: Command): Command =>
     .option('--shape <LxHxD>', 'instead of a model: layers x KV heads x head dimension, e.g. 36x8x128', parseShape)
     .option('--tensors', 'list every tensor')
     .option('--json', 'print as JSON');
-
-const split = (list: string): string[] => list.split(',').map(item => item.trim());
 
 export async function inspect(name: string | undefined, flags: InspectFlags): Promise<void> {
   const { kv, quality, contextMemory, context = SHAPE_CONTEXT, memory = platform.memoryLimit(), tier, shape } = flags;

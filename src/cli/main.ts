@@ -15,7 +15,7 @@ import { addInspect } from './inspect.ts';
 import { addList } from './list.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
-import { addRenamed } from './renamed.ts';
+import { addRenamed, renameFlags } from './renamed.ts';
 import { addRun } from './run.ts';
 import { addServe } from './serve.ts';
 import { addTrace } from './trace.ts';
@@ -97,7 +97,7 @@ for (const stream of [process.stdout, process.stderr])
   });
 
 try {
-  await createProgram().parseAsync();
+  await createProgram().parseAsync(renameFlags(process.argv.slice(2)), { from: 'user' });
 } catch (error) {
   if (!(error instanceof KvasirError)) throw error;
   console.error(`kvasir: ${withFlagNames(error.message)}`);

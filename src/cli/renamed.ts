@@ -1,4 +1,4 @@
-/** Commands of 0.1, which still work in this release and print their new name. */
+/** Commands and flags of 0.1, which still work in this release and print their new name. */
 import type { Command } from 'commander';
 import { openModelFile } from '../engine/engine.ts';
 import type { ModelShape } from '../plan/memory.ts';
@@ -9,6 +9,22 @@ import { addInspectOptions, inspect } from './inspect.ts';
 import { isProfileName, showProfile } from './inspect-profile.ts';
 import { showSizes } from './inspect-sizes.ts';
 import { findModelProfile } from './profile-flag.ts';
+
+const FLAGS: Record<string, Record<string, string>> = {
+  calibrate: { '--codecs': '--kv' },
+  eval: { '--svg': '--out', '--report': '--out' },
+};
+
+/** The arguments of a command with the new names of its flags. */
+export function renameFlags([command, ...args]: readonly string[]): string[] {
+  const renamed = args.map(arg => {
+    const [flag] = arg.split('=', 1);
+    const now = FLAGS[command]?.[flag];
+    if (now !== undefined) console.error(`${flag} of kvasir ${command} is now ${now}`);
+    return now === undefined ? arg : now + arg.slice(flag.length);
+  });
+  return command === undefined ? [] : [command, ...renamed];
+}
 
 interface EstimateFlags extends ModelShape {
   context: number;

@@ -94,7 +94,7 @@ async function checkLearnedFor(file: ModelFile, spec: string, { profile, notice 
   const why = profile ? `its profile only covers ${profile.provenance.codecs.join(', ')}` : 'it has no profile';
   throw new UnsupportedError(
     `${spec} needs a calibrated model, and ${why}. ` +
-      `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}\n` +
+      `Run: kvasir calibrate ${model}${missing ? ` --kv ${missing}` : ''}${time}\n` +
       `Or use quality: 'safe' (q8_0), which needs none, or kv: 'f16'.${notice ? `\n${notice}` : ''}`,
   );
 }

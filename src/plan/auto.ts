@@ -120,7 +120,7 @@ function createAutoPlan(
   if (family)
     throw new SpecError(
       `auto-${family} needs a profile with sensitivities of ${family === 'mead' ? 'mead' : 'TurboQuant'}, and there is none. ` +
-        `Run \`kvasir calibrate MODEL --codecs ${family === 'mead' ? 'mead2' : 'tq4'}\`.`,
+        `Run \`kvasir calibrate MODEL --kv ${family === 'mead' ? 'mead2' : 'tq4'}\`.`,
     );
   return {
     ...(auto.bits === undefined && !budgeted

@@ -87,7 +87,7 @@ function fewSamplesNotice(spec: string, shape: PlanShape, profile?: Profile): st
   if (samples >= recommended) return undefined;
   return (
     `${spec} was learned from ${formatCount(samples)} samples per layer and is better with ${formatCount(recommended)}. ` +
-    `Run \`kvasir calibrate MODEL --codecs ${spec} --samples ${recommended}\`, with at least as many --tokens.`
+    `Run \`kvasir calibrate MODEL --kv ${spec} --samples ${recommended}\`, with at least as many --tokens.`
   );
 }
 

@@ -3,6 +3,7 @@
 import { basename } from 'node:path';
 import type { Command } from 'commander';
 import {
+  type CalibrateOptions,
   type CalibrationProgress,
   type CalibrationResult,
   type CalibrationStage,
@@ -25,17 +26,13 @@ import { createProgress, type Progress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
 import { formatShort, printResult } from './table.ts';
 
-interface Options extends DeviceFlags {
+interface Options
+  extends DeviceFlags,
+    Pick<CalibrateOptions, 'tokens' | 'context' | 'samples' | 'probeTokens' | 'seed' | 'out'> {
   text?: string[];
-  special?: boolean;
   onlyText?: boolean;
-  tokens?: number;
-  context?: number;
-  samples?: number;
-  probeTokens?: number;
-  seed: number;
+  special?: boolean;
   kv?: string[];
-  out?: string;
   json?: boolean;
 }
 

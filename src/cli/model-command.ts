@@ -1,13 +1,12 @@
 /** Shared by the commands that run a model: options, loading with a progress bar, Ctrl-C, statistics. */
 import type { Command } from 'commander';
-import { loadModel, type Model } from '../api/model.ts';
+import { type LoadOptions, loadModel, type Model } from '../api/model.ts';
 import type { ChatOptions } from '../chat/conversation-options.ts';
 import { parseSpec } from '../codec/spec.ts';
-import { type QualityLossAction, qualityLossActions } from '../engine/guard.ts';
+import { qualityLossActions } from '../engine/guard.ts';
 import { checkPolicyName, policyNames } from '../eviction/policies.ts';
-import type { DeviceName } from '../kernel/open.ts';
 import { isAuto } from '../plan/auto.ts';
-import { type Preset, presets } from '../plan/plan.ts';
+import { presets } from '../plan/plan.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { InputError } from '../util/errors.ts';
 import { parseBytes, parseCount } from '../util/units.ts';
@@ -15,37 +14,31 @@ import { withFlagNames } from './flag-names.ts';
 import { PROFILE_HELP, resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 
-export interface DeviceFlags {
-  device: DeviceName;
-  threads?: number;
+/** Flags that are options of `loadModel` under the same name. */
+const LOAD_FLAGS = [
+  ...(['quality', 'kv', 'contextMemory', 'kvMemory', 'context', 'overflow', 'eviction', 'onQualityLoss'] as const),
+  ...(['device', 'threads'] as const),
+];
+const SAMPLING_FLAGS = [
+  ...(['maxTokens', 'temperature', 'topK', 'topP', 'minP', 'repetitionPenalty', 'seed', 'stop'] as const),
+];
+
+export interface DeviceFlags extends Pick<LoadOptions, 'device' | 'threads'> {
   memory?: number;
 }
 
-export interface ModelOptions extends DeviceFlags {
-  quality?: Preset;
-  kv?: string;
-  contextMemory?: number;
-  kvMemory?: number;
-  context?: number;
+export interface ModelOptions extends DeviceFlags, Pick<LoadOptions, (typeof LOAD_FLAGS)[number]> {
   profile?: string;
-  overflow: 'error' | 'slide';
   shadow?: boolean;
-  eviction?: string;
   tier?: Tier[];
-  onQualityLoss: QualityLossAction;
 }
 
-export interface SamplingFlags {
-  maxTokens?: number;
-  temperature?: number;
-  topK?: number;
-  topP?: number;
-  minP?: number;
-  repetitionPenalty?: number;
-  seed?: number;
-  stop?: string[];
+export interface SamplingFlags extends Pick<ChatOptions, (typeof SAMPLING_FLAGS)[number]> {
   system?: string;
 }
+
+const pick = <T extends object, K extends keyof T>(object: T, keys: readonly K[]): Pick<T, K> =>
+  Object.fromEntries(keys.map(key => [key, object[key]])) as Pick<T, K>;
 
 export const addModelArgument = (command: Command): Command =>
   command.argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`');
@@ -57,9 +50,7 @@ export function addDeviceOptions(command: Command): Command {
     .option('--memory <size>', 'memory limit, e.g. 4GiB (default: the free memory)', parseBytes);
 }
 
-export const deviceOptions = ({ device, threads, memory: memoryLimit }: DeviceFlags) => ({
-  ...{ device, threads, memoryLimit },
-});
+export const deviceOptions = ({ device, threads, memory }: DeviceFlags) => ({ device, threads, memoryLimit: memory });
 
 export function addModelOptions(command: Command): Command {
   command
@@ -117,10 +108,7 @@ export function addSamplingOptions(command: Command): Command {
     .option('--stop <text...>', 'end the answer before this text');
 }
 
-export function samplingOptions(flags: SamplingFlags): ChatOptions {
-  const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop } = flags;
-  return { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
-}
+export const samplingOptions = (flags: SamplingFlags): ChatOptions => pick(flags, SAMPLING_FLAGS);
 
 export function parseNumber(text: string): number {
   const number = Number(text);
@@ -155,11 +143,10 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  const { quality, kv, contextMemory, kvMemory, context, overflow, eviction, onQualityLoss } = options;
-  if (eviction !== undefined) checkPolicyName(eviction);
+  if (options.eviction !== undefined) checkPolicyName(options.eviction);
   return {
-    ...{ quality, kv, contextMemory, kvMemory, context, overflow, eviction, onQualityLoss },
-    ...deviceOptions(options),
+    ...pick(options, LOAD_FLAGS),
+    memoryLimit: options.memory,
     profile: await resolveProfileFlag(options.profile, name, signal),
     kvMode: options.shadow ? ('shadow' as const) : undefined,
     tiers: options.tier,

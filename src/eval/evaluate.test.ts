@@ -2,10 +2,10 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
+import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from '../eval.ts';
 import { createPlan } from '../plan/plan.ts';
 import { InputError, SpecError } from '../util/errors.ts';
 import { measureDivergence } from './divergence.ts';
-import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from '../eval.ts';
 import { mimirPath } from './needle/demo.ts';
 
 const model = new Blob([writeGguf(tinyModel({ tied: false }))]);

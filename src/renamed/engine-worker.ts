@@ -1,2 +1,2 @@
-/** `runWorker` of `kvasir/worker` takes its place. No notice: a Worker's console is not where one is read. */
+/** `runWorker` of `kvasir/worker` takes its place; it works for one more release, without a notice. */
 import '../worker/engine-worker.ts';

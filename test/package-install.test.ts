@@ -92,7 +92,7 @@ const snippets = readmeBlocks('ts').map((code, i) => ({ name: `readme-${i}.ts`, 
 const pages = readmeBlocks('js').map((code, i) => ({ name: `page-${i}.ts`, code }));
 const everything = {
   name: 'everything.ts',
-  code: ['kvasir', 'kvasir/codec', 'kvasir/eval', 'kvasir/worker'].map(entry => `export * from '${entry}';\n`).join(''),
+  code: ['kvasir', 'kvasir/codec', 'kvasir/eval'].map(entry => `export * from '${entry}';\n`).join(''),
 };
 const using = {
   name: 'using.ts',

@@ -79,7 +79,7 @@ export function addCalibrate(program: Command): void {
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
   const { text = [], tokens, context, samples, probeTokens, seed, out } = options;
   const texts = text.map(async path => ({ name: basename(path), text: await readTextFile(path, '--text') }));
-  using bars = createStageBars();
+  const bars = createStageBars();
   const result = await calibrate(model, {
     ...{ tokens, context, samples, probeTokens, seed, out, signal },
     ...deviceOptions(options),
@@ -89,8 +89,7 @@ async function run(model: string, options: Options, signal: AbortSignal): Promis
     parseSpecialTokens: options.special,
     onStart: work => console.error(describeWork(work)),
     onProgress: bars.update,
-  });
-  bars[Symbol.dispose]();
+  }).finally(bars.end);
   if (!result) console.error('stopped; progress is saved. Run the same command again to continue.');
   else printResult(options.json, summarize(result), () => render(result));
 }
@@ -122,7 +121,7 @@ function createStageBars() {
       stage = now.stage;
       bar?.update(now.done, now.total);
     },
-    [Symbol.dispose]: () => bar?.end(),
+    end: () => bar?.end(),
   };
 }
 

@@ -67,7 +67,7 @@ function printByDim<Row extends { dim: number }>(
 
 function measureCodecs(specs: readonly string[], options: Options): void {
   const { dim, vectors } = options;
-  using progress = createProgress({ title: 'measuring', unit: 'codecs', quiet: !process.stderr.isTTY });
+  const progress = createProgress({ title: 'measuring', unit: 'codecs', quiet: !process.stderr.isTTY });
   const rows: (CodecRow | UnsupportedRow)[] = [];
   progress.update(0, specs.length * dim.length);
   for (const d of dim) for (const row of codecRows(specs, d, vectors)) progress.update(rows.push(row));

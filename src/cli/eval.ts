@@ -95,7 +95,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   if (options.text === undefined) throw new InputError('No text was given. Example: --text wiki.valid.txt');
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
   const text = await readTextFile(options.text, '--text');
-  using progress = createProgress({ title: 'eval', unit: 'tokens' });
+  const progress = createProgress({ title: 'eval', unit: 'tokens' });
   const evaluation = await evaluate(name, {
     ...(await evaluationOptions(name, options, signal)),
     ...{ text, context, from, skipRows: skip, rows: chunks },
@@ -108,8 +108,7 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
         );
     },
     onProgress: ({ done, total }) => progress.update(done, total),
-  });
-  progress.end();
+  }).finally(progress.end);
   const { model, device, rows, breakdowns = new Map(), plans, profile, notices } = evaluation;
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error('stopped; results so far:');

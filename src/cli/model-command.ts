@@ -155,13 +155,12 @@ export async function loadOptions(name: string, options: ModelOptions, signal?: 
 
 /** Loads a model with a progress bar and prints its notices on stderr. */
 export async function loadWithProgress(name: string, options: ModelOptions, signal: AbortSignal): Promise<Model> {
-  using progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
+  const progress = createProgress({ title: 'loading', unit: 'B', quiet: !process.stderr.isTTY });
   const model = await loadModel(name, {
     ...(await loadOptions(name, options, signal)),
     signal,
     onProgress: ({ done, total }) => progress.update(done, total),
-  });
-  progress.end();
+  }).finally(progress.end);
   for (const notice of model.notices) console.error(withFlagNames(notice));
   return model;
 }

@@ -47,13 +47,12 @@ export async function writeFiles(out: readonly string[] = [], plot: () => string
 
 export async function runNeedle(name: string, options: NeedleFlags, signal: AbortSignal): Promise<void> {
   const { lengths, depths, documents, seed, json, out } = options;
-  using progress = createProgress({ title: 'needle', unit: 'tokens' });
+  const progress = createProgress({ title: 'needle', unit: 'tokens' });
   const { model, device, rows, match, notices } = await evaluateNeedle(name, {
     ...(await evaluationOptions(name, options, signal)),
     ...{ lengths, depths, documents, seed },
     onProgress: ({ done, total }) => progress.update(done, total),
-  });
-  progress.end();
+  }).finally(progress.end);
   for (const notice of notices) console.error(notice);
   if (signal.aborted) console.error('stopped; results so far:');
   const title = `${model}: facts retrieved`;

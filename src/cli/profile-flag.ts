@@ -21,13 +21,13 @@ export async function resolveProfileFlag(
   const isFile = text !== undefined && (await stat(text).catch(() => undefined)) !== undefined;
   const name = text === undefined || isFile ? undefined : parseProfileName(text);
   if (!name) return text;
-  using progress = createProgress({ title: `profile of ${name.repo}`, unit: 'B' });
+  const progress = createProgress({ title: `profile of ${name.repo}`, unit: 'B' });
   return await pullProfile(name, {
     modelFile: await fileNameOf(model),
     signal,
     onProgress: ({ done, total }) => progress.update(done, total),
     onMessage: progress.note,
-  });
+  }).finally(progress.end);
 }
 
 /** A model that is not on disk cannot tell which of several profiles is its own. */

@@ -22,11 +22,11 @@ export interface ProgressStream {
   write(text: string): unknown;
 }
 
-export interface Progress extends Disposable {
+export interface Progress {
   update(done: number, total?: number): void;
   /** Prints a line above the bar. */
   note(line: string): void;
-  /** Removes the bar and prints `line`, if given, in its place. Safe to call twice; `using` calls it too. */
+  /** Removes the bar and prints `line`, if given, in its place. Safe to call twice. */
   end(line?: string): void;
 }
 
@@ -89,9 +89,6 @@ export function createProgress(options: ProgressOptions): Progress {
       clear();
       shown = '';
       if (line) stream.write(`${line}\n`);
-    },
-    [Symbol.dispose]() {
-      this.end();
     },
   };
 }

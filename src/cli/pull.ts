@@ -29,7 +29,7 @@ export function addPull(program: Command): void {
 }
 
 async function runPull(model: string, { revision, profile, json, quiet }: Options, signal: AbortSignal): Promise<void> {
-  using progress = createProgress({ title: model, unit: 'B', quiet });
+  const progress = createProgress({ title: model, unit: 'B', quiet });
   const onStop = () => {
     const flags = [...(revision ? ['--revision', revision] : []), ...(profile ? ['--profile', profile] : [])];
     progress.end();
@@ -42,7 +42,7 @@ async function runPull(model: string, { revision, profile, json, quiet }: Option
     signal,
     onProgress: ({ done, total }) => progress.update(done, total),
     onMessage: progress.note,
-  });
+  }).finally(progress.end);
   const bytes = result.files.reduce((sum, file) => sum + file.bytes, 0);
   const status = result.files.some(file => file.fetched) ? 'downloaded and verified' : 'already downloaded';
   progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatFileSize(bytes)}, ${status}`);

@@ -141,7 +141,7 @@ async function run(model: string, options: Options): Promise<void> {
   const { host, port, cors, logRequests, logPrompts, maxSequences, batchInvariant } = options;
   // A bar on a terminal, elsewhere lines of the log.
   const stream = process.stderr.isTTY ? process.stderr : { write: (line: string) => logger.info(line.trim()) };
-  using progress = createProgress({ title: 'loading', unit: 'B', stream });
+  const progress = createProgress({ title: 'loading', unit: 'B', stream });
   const backend = startBackend({
     model,
     loadOptions: { ...(await loadOptions(model, options)), maxSequences, batchInvariant },
@@ -196,6 +196,7 @@ async function run(model: string, options: Options): Promise<void> {
       throw error;
     }
   } finally {
+    progress.end();
     // Until now, so that probes and Prometheus see that it drains.
     await operators?.stop();
     await backend.close();

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { architectures } from '../src/model/architectures.ts';
 import { outputOf } from './command.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -143,4 +144,9 @@ it('has examples that compile', () => {
   } finally {
     rmSync(folder, { recursive: true });
   }
+});
+
+it('README lists the architectures that run', () => {
+  const text = read('README.md').replaceAll('\n', ' ');
+  for (const [name, { models }] of Object.entries(architectures)) expect(text).toContain(`\`${name}\` (${models})`);
 });

@@ -3,6 +3,8 @@
  * each added to the residual stream. Numbers of a model come from its metadata (config.ts).
  */
 export interface Traits {
+  /** Well-known models, for documentation. */
+  models: string;
   /** Which dims of a head RoPE rotates together in the file: 2i with 2i + 1, or i with i + dims / 2. */
   pairing: 'adjacent' | 'halves';
   /** Biases of Q, K and V. Default: never. */
@@ -26,21 +28,18 @@ export interface Traits {
 }
 
 export const architectures = {
-  /** Llama 2 and 3, Mistral, SmolLM2. */
-  llama: { pairing: 'adjacent', bias: 'optional', ropeFactors: true },
-  mistral3: { pairing: 'adjacent', ropeFactors: true },
-  qwen2: { pairing: 'halves', bias: 'always' },
-  qwen3: { pairing: 'halves', qkNorm: 'head' },
-  /** Without images all parts of a position are equal, and its RoPE is that of qwen3. */
-  qwen3vl: { pairing: 'halves', qkNorm: 'head' },
-  /** Phi-3, Phi-3.5 and Phi-4. */
-  phi3: { pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
-  smollm3: { pairing: 'adjacent', ropelessEvery: 4 },
-  granite: { pairing: 'adjacent', bias: 'optional', ropeFactors: true, scales: true },
-  olmo2: { pairing: 'halves', qkNorm: 'row', norms: 'outputs' },
-  /** The models without windows: 1.2B. */
-  exaone4: { pairing: 'halves', qkNorm: 'head', norms: 'outputs', ropeFactors: true },
-  glm4: { pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
+  llama: { models: 'Llama 2 and 3, Mistral, SmolLM2', pairing: 'adjacent', bias: 'optional', ropeFactors: true },
+  mistral3: { models: 'Mistral Small 3, Ministral 3', pairing: 'adjacent', ropeFactors: true },
+  qwen2: { models: 'Qwen 2 and 2.5', pairing: 'halves', bias: 'always' },
+  qwen3: { models: 'Qwen 3', pairing: 'halves', qkNorm: 'head' },
+  // Without images all parts of a position are equal, and its RoPE is that of qwen3.
+  qwen3vl: { models: 'Qwen 3 VL without images', pairing: 'halves', qkNorm: 'head' },
+  phi3: { models: 'Phi-3, 3.5 and 4', pairing: 'halves', fusedGateUp: true, longRope: true, ignoresWindow: true },
+  smollm3: { models: 'SmolLM3', pairing: 'adjacent', ropelessEvery: 4 },
+  granite: { models: 'Granite 3', pairing: 'adjacent', bias: 'optional', ropeFactors: true, scales: true },
+  olmo2: { models: 'OLMo 2', pairing: 'halves', qkNorm: 'row', norms: 'outputs' },
+  exaone4: { models: 'EXAONE 4 1.2B', pairing: 'halves', qkNorm: 'head', norms: 'outputs', ropeFactors: true },
+  glm4: { models: 'GLM-4', pairing: 'adjacent', bias: 'optional', norms: 'both', fusedGateUp: true },
 } satisfies Record<string, Traits>;
 
 export type Architecture = keyof typeof architectures;

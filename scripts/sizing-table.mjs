@@ -1,4 +1,4 @@
-// The sizing table in docs/deploy.md, from `kvasir estimate`. Prints it; --write replaces it in the page. Needs dist/.
+// The sizing table in docs/deploy.md, from `kvasir inspect --shape`. Prints it; --write replaces it in the page. Needs dist/.
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -19,15 +19,15 @@ const codecs = ['f16', 'q8_0', 'tq4', 'tq3', 'tq2'];
 const contexts = [4096, 32768];
 const GIB = 2 ** 30;
 
-function estimate([layers, kvHeads, headDim], context) {
-  const shape = ['--layers', layers, '--kv-heads', kvHeads, '--head-dim', headDim, '--context', context];
-  return JSON.parse(execFileSync(process.execPath, [main, 'estimate', ...codecs, ...shape, '--json'].map(String)));
+function measure(shape, context) {
+  const args = ['inspect', '--shape', shape.join('x'), '--context', context, '--kv', codecs.join(), '--json'];
+  return JSON.parse(execFileSync(process.execPath, [main, ...args].map(String)));
 }
 
 const count = x => (x >= 10 ? Math.floor(x).toLocaleString('en') : x.toPrecision(2));
 
 const rows = Object.entries(shapes).flatMap(([model, shape]) => {
-  const [short, long] = contexts.map(context => estimate(shape, context));
+  const [short, long] = contexts.map(context => measure(shape, context));
   return codecs.map((codec, i) => [
     i === 0 ? model : '',
     `\`${codec}\``,

@@ -1,6 +1,6 @@
 /**
- * `kvasir/hub`: downloads GGUF models and their profiles from the Hugging Face hub and manages the local cache, which is
- * shared with Python's huggingface_hub. Node only.
+ * Downloads GGUF models and their profiles from the Hugging Face hub and manages the local cache, which is shared with
+ * Python's huggingface_hub. Node only: package.json replaces this file by hub-browser.ts in bundles for browsers.
  */
 export { cacheDir, type Env } from './hub/cache.ts';
 export { type CachedModel, type ListOptions, listModels } from './hub/list-models.ts';

@@ -1,6 +1,6 @@
 /**
- * Kvasir: `loadModel` and its types. Other entry points: `kvasir/codec` (codecs), `kvasir/calibrate` (profiles),
- * `kvasir/eval` (quality measurements) and `kvasir/hub` (downloads).
+ * Kvasir: `loadModel`, `createCache`, the models of the hub, and their types. Other entry points: `kvasir/codec` (codecs),
+ * `kvasir/eval` (quality, calibration), `kvasir/ai-sdk` and `kvasir/worker`.
  */
 
 export type { DecodedLeaf, DecodeLeavesOptions } from './api/decode-leaves.ts';
@@ -40,6 +40,29 @@ export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/str
 export type { LeafSource } from './eviction/eviction.ts';
 export type { AdvisorStats } from './eviction/graph/advisor.ts';
 export type { EvictionPolicyName, EvictionStats } from './eviction/open-eviction.ts';
+export {
+  type CachedModel,
+  cacheDir,
+  type Env,
+  type HubOptions,
+  type ListOptions,
+  listModels,
+  type ModelName,
+  type PulledFile,
+  type PullOptions,
+  type PullProgress,
+  type PullResult,
+  parseModelName,
+  parseQuant,
+  planRemoval,
+  pull,
+  type Removal,
+  type RemoveOptions,
+  type ResolvedModel,
+  type ResolveOptions,
+  removeModel,
+  resolveModel,
+} from './hub.ts';
 export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
 export { type AttendOptions, attend } from './kernel/js/attend.ts';
 export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';

@@ -44,6 +44,7 @@ beforeAll(() => {
   symlinkSync(join(root, 'node_modules/@huggingface/jinja'), join(modules, '@huggingface/jinja'));
   writeFileSync(join(folder, 'package.json'), '{ "type": "module" }');
   writeFileSync(join(folder, 'app.js'), program('kvasir', 'kvasir/worker'));
+  writeFileSync(join(folder, 'worker.js'), "import { runWorker } from 'kvasir/worker';\nrunWorker();\n");
   writeFileSync(join(folder, 'index.html'), '<!doctype html><script type="module" src="/app.js"></script>');
 });
 
@@ -66,7 +67,7 @@ const builds: Record<string, () => Promise<Record<string, string>>> = {
   async esbuild() {
     const outdir = join(folder, 'esbuild');
     const { warnings } = await esbuild({
-      entryPoints: { app: join(folder, 'app.js'), 'engine-worker': 'kvasir/engine-worker' },
+      entryPoints: { app: join(folder, 'app.js'), 'engine-worker': join(folder, 'worker.js') },
       absWorkingDir: folder,
       bundle: true,
       format: 'esm',

@@ -83,7 +83,7 @@ describe('kvasir calibrate', () => {
 
   it('reads the built-in text', async () => {
     const out = join(await folder(), 'built-in.kvprofile');
-    const quick = ['--codecs', 'tq35-v', '--probe-tokens', '0'];
+    const quick = ['--kv', 'tq35-v', '--probe-tokens', '0'];
     const { status, stdout, stderr } = await kvasir(args('--out', out, ...quick), { kvasirCache: await folder() });
     const { sources } = JSON.parse(stdout).provenance;
     const kinds = ['encyclopedia', 'prose', 'chat', 'web-code', 'c-headers', 'maths', 'recall'];
@@ -102,7 +102,7 @@ describe('kvasir calibrate', () => {
     [['--text', '/nowhere.txt'], /nowhere.txt cannot be read/],
     [['--only-text'], /--only-text is set, but no text was given/],
     [['--text', 'TEXT', '--only-text', '--context', '1024'], /text is too short: calibration needs/],
-    [['--text', 'TEXT', '--codecs', 'tq9'], /not a codec/],
+    [['--text', 'TEXT', '--kv', 'tq9'], /not a codec/],
     [['--text', 'TEXT', '--probe-tokens', '3'], /--probe-tokens must be 0 or an integer, 16 or more; got the number 3/],
   ];
   const REPRESENTATIVES = { '/nowhere.txt': 'no text', 1024: 'a text that is too short', 3: 'an invalid option' };
@@ -129,13 +129,13 @@ describe('a calibrated codec', () => {
   it('without a profile is an error with the command to run', async () => {
     process.env.KVASIR_CACHE = kvasirCache;
     await expect(loadModel(model, { kv: 'vec-d8b4' })).rejects.toThrow(
-      /profile only covers .*tq35-v.*Run: kvasir calibrate \S+ --codecs vec-d8b4 \(about/,
+      /profile only covers .*tq35-v.*Run: kvasir calibrate \S+ --kv vec-d8b4 \(about/,
     );
     process.env.KVASIR_CACHE = await folder();
     await expect(loadModel(model, { kv: 'mead3' })).rejects.toThrow(
       /it has no profile. Run: kvasir calibrate \S+ \(about/,
     );
-    await expect(loadModel(model, { kv: 'vec-d8b12+recent8' })).rejects.toThrow(/--codecs vec-d8b12 \(about/);
+    await expect(loadModel(model, { kv: 'vec-d8b12+recent8' })).rejects.toThrow(/--kv vec-d8b12 \(about/);
   });
 
   itAll('is evaluated at the same bits as the codec without a profile', async () => {

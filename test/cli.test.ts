@@ -196,7 +196,7 @@ describe('kvasir eval', () => {
 
   it('prints rows and writes a plot', async () => {
     const svg = join(model, '..', 'plot.svg');
-    const args = ['eval', model, '--text', text, '--kv', 'tq4,tq2', '--json', '--svg', svg, ...rows];
+    const args = ['eval', model, '--text', text, '--kv', 'tq4,tq2', '--json', '--out', svg, ...rows];
     const found = JSON.parse((await kvasir(args)).stdout);
     expect(found.map((row: { kv: string }) => row.kv)).toEqual(['f16', 'tq4', 'tq2']);
     expect(found[0]).toMatchObject({ kld: 0, top1: 1, tokens: 31 });

@@ -49,17 +49,8 @@ describe('kvasir eval --task needle', () => {
   it('prints maps and writes a plot and a report', async () => {
     const [svg, page] = [join(folder, 'map.svg'), join(folder, 'map.html')];
     const size = ['--lengths', '200,300', '--depths', '2', '--documents', '1', '--kv', 'tq4'];
-    const { status, stdout } = await kvasir([
-      'eval',
-      mimir,
-      '--task',
-      'needle',
-      ...size,
-      '--svg',
-      svg,
-      '--report',
-      page,
-    ]);
+    const files = ['--out', svg, '--out', page];
+    const { status, stdout } = await kvasir(['eval', mimir, '--task', 'needle', ...size, ...files]);
     expect(status).toBe(0);
     expect(stdout).toMatch(/^Mimir: facts retrieved\n1 document of each length.*equals the expected words/);
     expect(stdout).toMatch(
@@ -72,5 +63,6 @@ describe('kvasir eval --task needle', () => {
   it('rejects an unknown task and a missing text', async () => {
     expect((await kvasir(['eval', mimir, '--task', 'haystack'])).stderr).toMatch(/divergence or needle/);
     expect((await kvasir(['eval', mimir])).stderr).toMatch(/Example: --text/);
+    expect((await kvasir(['eval', mimir, '--out', 'plot.png'])).stderr).toMatch(/ends in \.svg or \.html/);
   });
 });

@@ -17,6 +17,7 @@ const LAYERS = [
   'model',
   'plan',
   'hub.ts',
+  'hub-browser.ts',
   'engine',
   'session',
   'chat',
@@ -25,10 +26,12 @@ const LAYERS = [
   'ai-sdk',
   'eval',
   'calibrate',
+  'eval.ts',
   'worker',
   'server',
   'cli',
   'index.ts',
+  'renamed',
 ];
 
 type Graph = Map<string, string[]>;

@@ -29,7 +29,7 @@ describe('the package', () => {
   });
 
   it('has no module of Node and no hub client in a browser bundle', async () => {
-    const entryPoints = [exports['.'].default, exports['./worker'].default, exports['./engine-worker'].default];
+    const entryPoints = ['.', './worker', './engine-worker'].map(name => exports[name].default);
     const { metafile } = await build({
       entryPoints: entryPoints.map(path => join(root, path)),
       bundle: true,
@@ -44,15 +44,33 @@ describe('the package', () => {
     expect(outputs.flatMap(({ imports }) => imports).filter(({ external }) => external)).toEqual([]);
     const sources = outputs.flatMap(({ inputs }) => Object.keys(inputs));
     expect(sources).toContain('dist/platform/browser.js');
-    expect(sources.filter(path => /^dist\/(platform\/node|model\/hub\/)/.test(path))).toEqual([]);
+    expect(
+      sources.filter(path => /^dist\/(platform\/node|hub\.js|hub\/(?!(profile-)?name\.js)|plan\/pull)/.test(path)),
+    ).toEqual([]);
   });
 
-  it('exports the hub client as kvasir/hub', async () => {
-    const hub = await import(join(root, exports['./hub'].default));
-    expect(Object.keys(hub)).toEqual(
-      expect.arrayContaining(['pull', 'listModels', 'removeModel', 'resolveModel', 'cacheDir']),
+  it('exports the hub client in Node; in browsers the same names say that they need it', async () => {
+    const { pull } = await import(join(root, exports['.'].default));
+    await expect(pull('model.gguf')).rejects.toMatchObject({ name: 'InputError' });
+    const [inNode, inBrowsers] = await Promise.all(
+      ['hub', 'hub-browser'].map(name => import(`${root}dist/${name}.js`)),
     );
-    await expect(hub.pull('model.gguf')).rejects.toMatchObject({ name: 'InputError' });
+    expect(Object.keys(inBrowsers).sort()).toEqual(Object.keys(inNode).sort());
+    await expect(inBrowsers.listModels()).rejects.toThrow(/^Models of the hub are cached on disk, in Node/);
+    expect(inBrowsers.cacheDir).toThrow(/in Node/);
+  });
+
+  it.each([
+    ['kvasir/hub', 'kvasir', 'listModels'],
+    ['kvasir/calibrate', 'kvasir/eval', 'calibrate'],
+  ])('%s of 0.1 works, with one notice', (name, now, used) => {
+    const program = `import { ${used} } from '${name}'; import '${name}'; console.log(typeof ${used});`;
+    const args = ['--input-type=module', '--eval', program];
+    const { stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8', cwd: root });
+    expect(stdout).toBe('function\n');
+    expect(stderr.match(/DeprecationWarning: .*/g)).toEqual([
+      `DeprecationWarning: Import from '${now}': '${name}' goes in the next release.`,
+    ]);
   });
 });
 
@@ -95,33 +113,63 @@ describe('kvasir codecs', () => {
   });
 });
 
-describe('kvasir estimate', () => {
-  const shape = ['--layers', '36', '--kv-heads', '8', '--head-dim', '128', '--context', '131072', '--budget', '20GiB'];
+describe('kvasir inspect --shape', () => {
+  const qwen = ['inspect', '--shape', '36x8x128', '--context', '131072', '--memory', '20GiB'];
 
   it('prints how many tokens fit, per codec', () => {
-    const { stdout } = kvasir('estimate', ...shape, 'tq4-raw-n32', 'fp8', '--json');
+    const { stdout } = kvasir(...qwen, '--kv', 'tq4-raw-n32,fp8', '--json');
     const [tq4, fp8] = JSON.parse(stdout);
     expect([tq4.tokens, fp8.tokens]).toEqual([548_275, 291_271]);
     expect([tq4.sequences, fp8.sequences]).toEqual([4, 2]);
-    expect(kvasir('estimate', ...shape).stdout).toMatch(/tq2u +2\.188 +20,160 +1,065,220/);
+    expect(kvasir(...qwen).stdout).toMatch(/tq2u +2\.188 +20,160 +1,065,220/);
   });
 
   it('prints how many tokens each tier holds', () => {
-    const llama = ['--layers', '32', '--kv-heads', '8', '--head-dim', '128'];
+    const llama = ['inspect', '--shape', '32x8x128', '--kv', 'tq4'];
     const tier = ['--tier', 'host=4GiB,disk=/dir:128GB,redis=redis://host'];
-    const [{ bytesPerToken, tiers }] = JSON.parse(kvasir('estimate', ...llama, ...tier, 'tq4', '--json').stdout);
+    const [{ bytesPerToken, tiers }] = JSON.parse(kvasir(...llama, ...tier, '--json').stdout);
     expect([bytesPerToken, tiers]).toEqual([
       34_304,
       [{ tier: 'host', tokens: 125_203 }, { tier: 'disk', tokens: 3_731_343 }, { tier: 'redis' }],
     ]);
-    const { stdout } = kvasir('estimate', ...llama, ...tier, 'tq4');
+    const { stdout } = kvasir(...llama, ...tier);
     expect(stdout).toMatch(/on host +on disk +on redis\n/);
     expect(stdout).toMatch(/ 125,203 +3,731,343 +as set there\n/);
   });
 
   it('rejects an invalid size', () => {
-    expect(kvasir('estimate', ...shape, '--budget', '20 parsecs').stderr).toMatch(/not a size.*20GiB/);
+    expect(kvasir(...qwen, '--memory', '20 parsecs').stderr).toMatch(/not a size.*20GiB/);
+  });
+});
+
+describe('commands of 0.1', () => {
+  const mimir = join(root, 'models/mimir.gguf');
+
+  it('estimate, plan and profile run inspect, and say so', () => {
+    const shape = ['--layers', '36', '--kv-heads', '8', '--head-dim', '128', '--context', '131072'];
+    const estimate = kvasir('estimate', ...shape, '--budget', '20GiB', 'tq4-raw-n32', '--json');
+    expect(JSON.parse(estimate.stdout)[0]).toMatchObject({ spec: 'tq4-raw-n32', tokens: 548_275 });
+    expect(estimate.stderr).toMatch(/^kvasir estimate is now kvasir inspect --shape .*\n$/);
     expect(kvasir('estimate', '--layers', '3').stderr).toMatch(/--kv-heads/);
+    const plan = kvasir('plan', mimir, '--kv', 'tq4', '--json');
+    expect(JSON.parse(plan.stdout)).toMatchObject({ kv: 'tq4', layers: Array(8).fill({ key: { spec: 'tq4' } }) });
+    expect(plan.stderr).toMatch(/^kvasir plan is now kvasir inspect MODEL --kv SPEC\n$/);
+    expect(JSON.parse(kvasir('plan', mimir, '--json').stdout).presets).toHaveLength(3);
+    const profile = kvasir('profile', mimir);
+    expect(profile.stdout).toMatch(/^profile +\S+mimir\.kvprofile\n[\s\S]*auto-mead:2 +2\.000/);
+    expect(profile.stderr).toMatch(/^kvasir profile is now kvasir inspect FILE\.kvprofile\n$/);
+  });
+
+  it('flags have new names', () => {
+    const { status, stderr } = kvasir('calibrate', './none.gguf', '--codecs=tq4');
+    expect([status, stderr]).toEqual([
+      1,
+      expect.stringMatching(/^--codecs of kvasir calibrate is now --kv\nkvasir: .*none\.gguf/),
+    ]);
+  });
+
+  it('are not in the help', () => {
+    expect(kvasir('--help').stdout).not.toMatch(/^ +(estimate|plan|profile) /m);
   });
 });
 

@@ -63,10 +63,9 @@ export function tinyModel(options: TinyOptions = {}): GgufSpec {
   for (let i = 0; i < layers; i++) {
     const layer = `blk.${i}.`;
     if (norms !== 'outputs') vector(`${layer}attn_norm.weight`, width, 0.1, 1);
-    for (const [name, rows] of Object.entries(projections)) {
-      matrix(`${layer}${name}.weight`, width, rows);
-      if (options.bias ?? traits.bias === 'always') vector(`${layer}${name}.bias`, rows, 0.2, 0);
-    }
+    for (const [name, rows] of Object.entries(projections)) matrix(`${layer}${name}.weight`, width, rows);
+    if (options.bias ?? traits.bias === 'always')
+      for (const [name, rows] of Object.entries(projections)) vector(`${layer}${name}.bias`, rows, 0.2, 0);
     if (traits.qkNorm) {
       const [q, k] = traits.qkNorm === 'row' ? [heads, kvHeads] : [1, 1];
       vector(`${layer}attn_q_norm.weight`, q * headDim, 0.2, 1);

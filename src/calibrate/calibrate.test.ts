@@ -6,10 +6,10 @@ import { beforeAll, expect, it } from 'vitest';
 import { writeTempModel } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { loadModel } from '../api/model.ts';
+import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from '../eval.ts';
 import { readProfile } from '../plan/profile-store.ts';
 import { InputError } from '../util/errors.ts';
 import { packageVersion } from '../util/version.ts';
-import { type CalibrateOptions, type CalibrationProgress, type CalibrationWork, calibrate } from './index.ts';
 
 const texts = ['Odin carried the mead of poetry home in the shape of an eagle. '.repeat(20)];
 const options: CalibrateOptions = {

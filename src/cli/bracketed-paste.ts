@@ -8,8 +8,11 @@
 export const PASTE_ON = '\x1b[?2004h';
 export const PASTE_OFF = '\x1b[?2004l';
 
-const BEGIN = '\x1b[200~';
-const END = '\x1b[201~';
+const ESCAPE = '\x1b';
+const BEGIN = `${ESCAPE}[200~`;
+const PASTE = new RegExp(`${ESCAPE}\\[200~(.*?)${ESCAPE}\\[201~`, 's');
+/** The end of a text that is a paste without its end, or may become the marker of one. */
+const UNFINISHED = new RegExp(`${ESCAPE}\\[200~.*$|${ESCAPE}(\\[(2(00?)?)?)?$`, 's');
 
 /** Typed keys, or pasted text. */
 export type InputPiece = { keys: string } | { paste: string };
@@ -24,45 +27,27 @@ export interface PasteSplitter {
 
 export function createPasteSplitter(): PasteSplitter {
   let rest = '';
-  let pasted: string | undefined;
   const keysOf = (keys: string): InputPiece[] => (keys === '' ? [] : [{ keys }]);
+  const hasPartialMarker = () => rest !== '' && !rest.startsWith(BEGIN);
   return {
     get hasPartialMarker() {
-      return pasted === undefined && rest !== '';
+      return hasPartialMarker();
     },
     push(text) {
-      const pieces: InputPiece[] = [];
-      rest += text;
-      for (;;) {
-        const marker = pasted === undefined ? BEGIN : END;
-        const index = rest.indexOf(marker);
-        const ready = rest.slice(0, index < 0 ? rest.length - partialMarkerLength(rest, marker) : index);
-        if (pasted === undefined) pieces.push(...keysOf(ready));
-        else pasted += ready;
-        rest = rest.slice(ready.length);
-        if (index < 0) return pieces;
-        rest = rest.slice(marker.length);
-        if (pasted === undefined) pasted = '';
-        else {
-          pieces.push({ paste: pasted });
-          pasted = undefined;
-        }
-      }
+      // Keys and pastes take turns.
+      const parts = (rest + text).split(PASTE);
+      const last = parts.length - 1;
+      rest = parts[last].match(UNFINISHED)?.[0] ?? '';
+      parts[last] = parts[last].slice(0, parts[last].length - rest.length);
+      return parts.flatMap((part, i) => (i % 2 === 1 ? [{ paste: part }] : keysOf(part)));
     },
     flush() {
-      if (pasted !== undefined) return [];
+      if (!hasPartialMarker()) return [];
       const keys = rest;
       rest = '';
       return keysOf(keys);
     },
   };
-}
-
-/** The length of the longest suffix of `text` that is a proper prefix of `marker`. */
-function partialMarkerLength(text: string, marker: string): number {
-  for (let length = Math.min(text.length, marker.length - 1); length > 0; length--)
-    if (text.endsWith(marker.slice(0, length))) return length;
-  return 0;
 }
 
 const SYMBOLS: Record<string, string> = { '\n': '⏎', '\t': '⇥' };

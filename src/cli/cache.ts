@@ -6,7 +6,7 @@ import { openNodeFileSystem } from '../store/node-file-system.ts';
 import { InputError } from '../util/errors.ts';
 import { toHex } from '../util/sha256.ts';
 import { formatBytes, formatCount } from '../util/units.ts';
-import { formatTable } from './table.ts';
+import { formatTable, printResult } from './table.ts';
 
 interface ListOptions {
   json?: boolean;
@@ -55,17 +55,16 @@ async function readRows(folder: string): Promise<Row[]> {
 }
 
 async function list(folder: string, { json }: ListOptions): Promise<void> {
-  const rows = await readRows(folder);
-  if (json) return console.log(JSON.stringify(rows, null, 1));
-  if (rows.length === 0) return console.log(`${folder} holds nothing.`);
   const date = (ms: number) => new Date(ms).toISOString().slice(0, 16).replace('T', ' ');
-  console.log(
-    formatTable(
-      ['model', 'tenant', 'records', 'size', 'oldest', 'newest'],
-      rows.map(({ model, tenant, records, bytes, oldest, newest }) => [
-        ...[model, nameOf(tenant), formatCount(records), formatBytes(bytes), date(oldest), date(newest)],
-      ]),
-    ),
+  printResult(json, await readRows(folder), rows =>
+    rows.length === 0
+      ? `${folder} holds nothing.`
+      : formatTable(
+          ['model', 'tenant', 'records', 'size', 'oldest', 'newest'],
+          rows.map(({ model, tenant, records, bytes, oldest, newest }) => [
+            ...[model, nameOf(tenant), formatCount(records), formatBytes(bytes), date(oldest), date(newest)],
+          ]),
+        ),
   );
 }
 
@@ -85,6 +84,5 @@ async function remove(folder: string, { tenant, model, all, json }: RemoveOption
     if (!isDone) throw new InputError(`Not everything was deleted: ${lastError} Try again.`);
   }
   const [records, bytes] = [rows.reduce((n, row) => n + row.records, 0), rows.reduce((n, row) => n + row.bytes, 0)];
-  if (json) console.log(JSON.stringify({ records, bytes }, null, 1));
-  else console.log(`Deleted ${formatCount(records)} records (${formatBytes(bytes)}).`);
+  printResult(json, { records, bytes }, () => `Deleted ${formatCount(records)} records (${formatBytes(bytes)}).`);
 }

@@ -3,36 +3,36 @@
 import { basename } from 'node:path';
 import type { Command } from 'commander';
 import {
+  type CalibrateOptions,
   type CalibrationProgress,
   type CalibrationResult,
   type CalibrationStage,
   type CalibrationWork,
   calibrate,
 } from '../calibrate/calibrate.ts';
-import type { DeviceName } from '../kernel/open.ts';
 import { AUTO, choosePlan } from '../plan/auto.ts';
 import { DEFAULT_CODECS } from '../plan/default-codecs.ts';
 import { formatCount, formatDuration, formatFileSize, parseCount } from '../util/units.ts';
-import { addDeviceOptions, parseNumber, runInterruptible } from './model-command.ts';
+import {
+  addDeviceOptions,
+  addModelArgument,
+  type DeviceFlags,
+  deviceOptions,
+  parseList,
+  parseNumber,
+  runInterruptible,
+} from './model-command.ts';
 import { createProgress, type Progress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
-import { formatShort } from './table.ts';
+import { formatShort, printResult } from './table.ts';
 
-interface Options {
+interface Options
+  extends DeviceFlags,
+    Pick<CalibrateOptions, 'tokens' | 'context' | 'samples' | 'probeTokens' | 'seed' | 'out'> {
   text?: string[];
-  special?: boolean;
   onlyText?: boolean;
-  tokens?: number;
-  context?: number;
-  samples?: number;
-  probeTokens?: number;
-  bits: number;
-  seed: number;
-  codecs?: string;
-  out?: string;
-  device: DeviceName;
-  threads?: number;
-  memory?: number;
+  special?: boolean;
+  kv?: string[];
   json?: boolean;
 }
 
@@ -46,8 +46,8 @@ const STAGE_BARS: Record<CalibrationStage, [string, string]> = {
 export function addCalibrate(program: Command): void {
   const command = program
     .command('calibrate')
-    .description('learn codec parameters for a model from text and save them as its profile')
-    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
+    .description('learn codec parameters for a model from text and save them as its profile');
+  addModelArgument(command)
     .option('--text <files...>', 'text files to calibrate on, in addition to the built-in text of many kinds')
     .option('--only-text', 'calibrate on the text files alone')
     .option('--special', 'parse special tokens in the text files')
@@ -61,43 +61,37 @@ export function addCalibrate(program: Command): void {
     .option('--probe-tokens <n>', 'tokens for measuring layer sensitivities; 0 skips it (default: 128)', parseNumber)
     .option('--seed <n>', 'random seed of the samples', parseNumber, 0)
     .option(
-      '--codecs <specs>',
+      '--kv <specs>',
       `codecs to learn for, added to the profile, comma-separated (default: ${DEFAULT_CODECS.join()})`,
+      parseList,
     )
-    .option('--bits <n>', 'bits per value of the plan printed at the end', parseNumber, 2)
     .option('--out <file>', 'write the profile to this file (default: the profile folder)');
   addDeviceOptions(command)
     .option('--json', 'print the result as JSON')
     .addHelpText(
       'after',
       '\nExamples:\n  kvasir calibrate model.gguf\n  kvasir calibrate model.gguf --text notes.md mails.txt\n' +
-        '  kvasir calibrate model.gguf --codecs vec-d8b12',
+        '  kvasir calibrate model.gguf --kv vec-d8b12',
     )
     .action((model: string, options: Options) => runInterruptible(signal => run(model, options, signal)));
 }
 
 async function run(model: string, options: Options, signal: AbortSignal): Promise<void> {
-  const { text, onlyText, memory, codecs, json, bits, special, ...rest } = options;
-  const texts = text?.map(async path => ({ name: basename(path), text: await readTextFile(path, '--text') }));
+  const { text = [], tokens, context, samples, probeTokens, seed, out } = options;
+  const texts = text.map(async path => ({ name: basename(path), text: await readTextFile(path, '--text') }));
   const bars = createStageBars();
-  try {
-    const result = await calibrate(model, {
-      ...rest,
-      texts: texts && (await Promise.all(texts)),
-      onlyTexts: onlyText,
-      codecs: codecs?.split(',').map(spec => spec.trim()),
-      parseSpecialTokens: special,
-      memoryLimit: memory,
-      signal,
-      onStart: work => console.error(describeWork(work)),
-      onProgress: bars.update,
-    });
-    bars.end();
-    if (!result) console.error('stopped; progress is saved. Run the same command again to continue.');
-    else console.log(json ? JSON.stringify(summary(result, bits), null, 1) : render(result, bits));
-  } finally {
-    bars.end();
-  }
+  const result = await calibrate(model, {
+    ...{ tokens, context, samples, probeTokens, seed, out, signal },
+    ...deviceOptions(options),
+    texts: await Promise.all(texts),
+    onlyTexts: options.onlyText,
+    codecs: options.kv,
+    parseSpecialTokens: options.special,
+    onStart: work => console.error(describeWork(work)),
+    onProgress: bars.update,
+  }).finally(bars.end);
+  if (!result) console.error('stopped; progress is saved. Run the same command again to continue.');
+  else printResult(options.json, summarize(result), () => render(result));
 }
 
 function describeWork({ tokens, sources, context, codecs, layers, measures, seconds }: CalibrationWork): string {
@@ -131,19 +125,13 @@ function createStageBars() {
   };
 }
 
-function summary(result: CalibrationResult, bits: number) {
+function summarize(result: CalibrationResult) {
   const { path, bytes, profile } = result;
   const { hash, fingerprint, shape, provenance, sensitivities } = profile;
   return {
-    path,
-    bytes,
-    hash,
-    fingerprint,
-    layers: shape.layers,
-    provenance,
-    sensitivities,
+    ...{ path, bytes, hash, fingerprint, layers: shape.layers, provenance, sensitivities },
     topPairs: topPairShare(result),
-    plan: describePlan(result, bits),
+    plan: describePlan(result),
   };
 }
 
@@ -156,18 +144,18 @@ function topPairShare({ profile: { learned } }: CalibrationResult): number | und
   return shares.length > 0 ? shares.reduce((a, b) => a + b) / shares.length : undefined;
 }
 
-/** The plan for this number of bits; undefined if no sensitivities were measured. */
-function describePlan({ profile }: CalibrationResult, bits: number) {
+/** The plan of two bits per value; undefined if no sensitivities were measured. */
+function describePlan({ profile }: CalibrationResult) {
   if (Object.keys(profile.sensitivities).length === 0) return undefined;
   const shape = { ...profile.shape, ropeFrequencies: Float64Array.from(profile.shape.ropeFrequencies) };
-  const { spec, predicted } = choosePlan({ ...AUTO, bits }, shape, profile);
+  const { spec, predicted } = choosePlan({ ...AUTO, bits: 2 }, shape, profile);
   return { kv: spec, predicted };
 }
 
-function render(result: CalibrationResult, bits: number): string {
+function render(result: CalibrationResult): string {
   const { path, bytes, profile } = result;
   const { provenance } = profile;
-  const plan = describePlan(result, bits);
+  const plan = describePlan(result);
   const share = topPairShare(result);
   return [
     path,
@@ -179,7 +167,7 @@ function render(result: CalibrationResult, bits: number): string {
       ? []
       : [`the top ${TOP_PAIRS} RoPE pairs of a key carry ${(100 * share).toFixed(1)} % of its energy`]),
     plan
-      ? '`kvasir run MODEL` uses it from now on; `kvasir plan MODEL` compares the presets.'
+      ? '`kvasir run MODEL` uses it from now on; `kvasir inspect MODEL` compares the presets.'
       : `The profile is found automatically: kvasir run MODEL --kv ${provenance.codecs[0]}`,
   ].join('\n');
 }

@@ -12,11 +12,10 @@ import { createBranches } from './branches.ts';
 import { openChatInput } from './chat-input.ts';
 import { flagName } from './flag-names.ts';
 import {
+  addModelArgument,
   addModelOptions,
   addSamplingOptions,
   createPrefillBar,
-  formatDevice,
-  formatStats,
   loadWithProgress,
   type ModelOptions,
   runInterruptible,
@@ -26,6 +25,7 @@ import {
 } from './model-command.ts';
 import { type Document, joinPromptParts, readPromptFile } from './read-text.ts';
 import { formatLastExchange, formatLength, openSession, previewOf, SESSION_HELP } from './session.ts';
+import { formatDevice, formatStats } from './stats.ts';
 
 type Options = ModelOptions & SamplingFlags & { session?: string };
 
@@ -44,11 +44,8 @@ const HELP = `/stats        show speed, memory and quality of the last answer
 Ctrl-C stops an answer. Text typed during an answer goes into your next message.`;
 
 export function addChat(program: Command): void {
-  const command = program
-    .command('chat')
-    .description('chat with a model; the KV cache is kept between turns')
-    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`');
-  addSamplingOptions(addModelOptions(command))
+  const command = program.command('chat').description('chat with a model; the KV cache is kept between turns');
+  addSamplingOptions(addModelOptions(addModelArgument(command)))
     .option('--session <file>', SESSION_HELP)
     .action(async (name: string, options: Options) => {
       let model: Model | undefined;

@@ -15,7 +15,7 @@ import {
 import { vectorSets } from '../eval/vectors.ts';
 import { formatCount, parseCount, parseCounts } from '../util/units.ts';
 import { createProgress } from './progress.ts';
-import { formatShort, formatTable } from './table.ts';
+import { formatShort, formatTable, printResult, refusals } from './table.ts';
 
 interface Options {
   dim: number[];
@@ -42,34 +42,43 @@ export function addCodecs(program: Command): void {
     .action((specs: string[], options: Options) => {
       const selected = (specs.length > 0 ? specs : zoo).map(parseSpec);
       if (options.explain) for (const spec of selected) for (const dim of options.dim) console.log(explain(spec, dim));
-      else if (options.verify) verifyCodecs(selected, options);
-      else if (options.json) console.log(JSON.stringify(measureCodecs(selected, options), null, 1));
-      else
-        for (const dim of options.dim)
-          console.log(codecTable(measureCodecs(selected, { ...options, dim: [dim] }), dim, options.vectors));
+      else (options.verify ? verifyCodecs : measureCodecs)(selected, options);
     });
 }
 
-function measureCodecs(specs: readonly KvSpec[], { dim, vectors }: Options): (CodecRow | UnsupportedRow)[] {
+/** Prints one array as JSON, or a table per head dimension. */
+function printByDim<Row extends { dim: number }>(
+  { dim, json }: Options,
+  rows: readonly Row[],
+  render: (rows: readonly Row[], dim: number) => string,
+): void {
+  printResult(json, rows, () =>
+    dim
+      .map(d =>
+        render(
+          rows.filter(row => row.dim === d),
+          d,
+        ),
+      )
+      .join('\n'),
+  );
+}
+
+function measureCodecs(specs: readonly KvSpec[], options: Options): void {
+  const { dim, vectors } = options;
   const progress = createProgress({ title: 'measuring', unit: 'codecs', quiet: !process.stderr.isTTY });
   const rows: (CodecRow | UnsupportedRow)[] = [];
   progress.update(0, specs.length * dim.length);
   for (const d of dim) for (const row of codecRows(specs, d, vectors)) progress.update(rows.push(row));
   progress.end();
-  return rows;
+  printByDim(options, rows, (ofDim, d) => codecTable(ofDim, d, vectors));
 }
 
 /** Prints each codec's error, budget and bounds. The exit status is 1 if a codec exceeds its budget. */
-function verifyCodecs(specs: readonly KvSpec[], { dim, json }: Options): void {
-  const rows = dim.flatMap(d => [...validationRows(specs, d)].flat().map(row => ({ ...row, dim: d })));
+function verifyCodecs(specs: readonly KvSpec[], options: Options): void {
+  const rows = options.dim.flatMap(d => [...validationRows(specs, d)].flat().map(row => ({ ...row, dim: d })));
   if (rows.some(row => 'ok' in row && !row.ok)) process.exitCode = 1;
-  if (json) console.log(JSON.stringify(rows, null, 1));
-  else {
-    for (const d of dim) {
-      const ofDim = rows.filter(row => row.dim === d);
-      console.log(verificationTable(ofDim, d));
-    }
-  }
+  printByDim(options, rows, verificationTable);
 }
 
 function verificationTable(rows: readonly (Validation | UnsupportedRow)[], dim: number): string {
@@ -85,23 +94,11 @@ function verificationTable(rows: readonly (Validation | UnsupportedRow)[], dim: 
           ]
         : Array(6).fill('')),
     ]);
-  const header = [
-    'codec',
-    'side',
-    'error',
-    'budget',
-    'ok',
-    'bound of',
-    'measured',
-    'lower',
-    'upper',
-    '/lower',
-    '/upper',
-  ];
+  const bounds = ['bound of', 'measured', 'lower', 'upper', '/lower', '/upper'];
   return [
     `Head dimension ${dim}`,
-    formatTable(header, lines),
-    ...rows.filter(row => 'refused' in row).map(row => `${row.spec}: not available. ${row.refused}`),
+    formatTable(['codec', 'side', 'error', 'budget', 'ok', ...bounds], lines),
+    ...refusals(rows),
     '',
     'error      squared error over squared norm, on 2,048 Gaussian vectors. ok: it is within the budget of this codec',
     'product    squared error of inner products with random unit vectors, times the dims, over the squared norm',
@@ -125,11 +122,10 @@ function codecTable(rows: readonly (CodecRow | UnsupportedRow)[], dim: number, v
     formatShort(row.valueLoss.mse),
     formatShort(row.attentionError),
   ]);
-  const refused = rows.filter((row): row is UnsupportedRow => 'refused' in row);
   return [
     `Head dimension ${dim}`,
     formatTable(header, lines),
-    ...refused.map(row => `${row.spec}: not available. ${row.refused}`),
+    ...refusals(rows),
     '',
     'bits       code bits per value: everything a page stores. B/vector: the same in bytes; two numbers are keys/values.',
     `for keys   squared error over squared norm, and mean cosine, measured on ${formatCount(vectors)} vectors of five kinds:`,
@@ -168,24 +164,20 @@ function explain(spec: KvSpec, dim: number): string {
 }
 
 function layoutTable({ fields, pageBytes, shape }: KeyCodec | ValueCodec): string {
-  const shared = fields.filter(({ per }) => per === 'page');
-  const blocks = fields.filter(({ per }) => per === 'head');
-  const rest = fields.filter(({ per }) => per === 'rest');
-  const lines = (list: typeof blocks, from: string) => {
-    let offset = 0;
-    return list.map(({ name, bytes, about }) => {
-      const line = [`${from}${formatCount(offset)}`, formatCount(bytes), name, about];
-      offset += bytes;
-      return line;
-    });
-  };
-  const block = blocks.reduce((sum, { bytes }) => sum + bytes, 0);
+  const places = { page: 'page + ', head: 'head + ', rest: 'after + ' };
+  const end = { page: 0, head: 0, rest: 0 };
+  const lines = (['page', 'head', 'rest'] as const).flatMap(place =>
+    fields
+      .filter(({ per }) => per === place)
+      .map(({ name, bytes, about }) => {
+        const offset = end[place];
+        end[place] += bytes;
+        return [`${places[place]}${formatCount(offset)}`, formatCount(bytes), name, about];
+      }),
+  );
   return [
-    formatTable(
-      ['offset', 'bytes', 'field', 'contents'],
-      [...lines(shared, 'page + '), ...lines(blocks, 'head + '), ...lines(rest, 'after + ')],
-    ),
-    `A head's block has ${formatCount(block)} bytes; blocks are stored one after another. ` +
+    formatTable(['offset', 'bytes', 'field', 'contents'], lines),
+    `A head's block has ${formatCount(end.head)} bytes; blocks are stored one after another. ` +
       `${(pageBytes / shape.pageTokens).toFixed(2)} bytes per vector, ${((8 * pageBytes) / shape.pageTokens / shape.headDim).toFixed(3)} code bits per value.`,
   ].join('\n');
 }

@@ -6,40 +6,42 @@ import { type DemoRow, mimirPath, runDemo } from '../eval/needle/demo.ts';
 import { evenDepths, readGrammar } from '../eval/needle/document.ts';
 import { checkContext } from '../eval/needle/measure.ts';
 import { createNeedleTask, type NeedleTask, type QuestionAnswer } from '../eval/needle/questions.ts';
-import type { DeviceName } from '../kernel/open.ts';
 import { canAllocateMead } from '../plan/allocate.ts';
 import { AUTO, choosePlan, parsePlanSpec } from '../plan/auto.ts';
 import type { Plan } from '../plan/plan.ts';
 import { formatBytes, formatCount, parseCount } from '../util/units.ts';
 import {
   addDeviceOptions,
-  formatDevice,
+  type DeviceFlags,
+  deviceOptions,
   parseNumber,
   parseSpecList,
   runInterruptible,
   sanitizeForTerminal,
 } from './model-command.ts';
 import { createProgress, type Progress } from './progress.ts';
+import { formatDevice } from './stats.ts';
 import { formatShort, formatTable } from './table.ts';
 
-interface Options {
-  kv?: string;
+interface Options extends DeviceFlags {
+  kv?: string[];
   tokens: number;
   seed: number;
-  device: DeviceName;
-  threads?: number;
-  memory?: number;
   json?: boolean;
 }
 
 const FACT_COUNT = 10;
-const DEFAULT_CODECS = 'f16,tq4,tq3,tq2,mead2';
+const DEFAULT_CODECS = ['f16', 'tq4', 'tq3', 'tq2', 'mead2'];
 
 export function addDemo(program: Command): void {
   const command = program
     .command('demo')
     .description('a small model answers questions on a long document with KV caches of 16 to 2 bits (under a minute)')
-    .option('--kv <specs>', `codecs, comma-separated; f16 is always included (default: ${DEFAULT_CODECS})`)
+    .option(
+      '--kv <specs>',
+      `codecs, comma-separated; f16 is always included (default: ${DEFAULT_CODECS})`,
+      parseSpecList,
+    )
     .option('--tokens <n>', 'length of the document in tokens', parseCount, 6000)
     .option('--seed <n>', 'random seed of the document', parseNumber, 1);
   addDeviceOptions(command)
@@ -48,13 +50,13 @@ export function addDemo(program: Command): void {
 }
 
 async function demo(options: Options, signal: AbortSignal): Promise<void> {
-  const { tokens, seed, device, threads, memory, json } = options;
+  const { tokens, seed, json } = options;
   const started = performance.now();
   const print = (text: string) => {
     if (!json) process.stdout.write(`${sanitizeForTerminal(text)}\n`);
   };
   const file = await openModelFile(mimirPath);
-  const requested = parseSpecList(options.kv ?? DEFAULT_CODECS);
+  const requested = options.kv ?? DEFAULT_CODECS;
   // Codecs named by the user must have their profile; from the default list, those without are skipped.
   const { profile } = await resolveProfile(file, options.kv ? requested.map(parsePlanSpec) : [AUTO]);
   const specs = options.kv || canAllocateMead(profile) ? requested : requested.filter(spec => spec !== 'mead2');
@@ -62,7 +64,7 @@ async function demo(options: Options, signal: AbortSignal): Promise<void> {
   const task = createNeedleTask(file, await readGrammar(), { seed, tokens, depths: evenDepths(FACT_COUNT) }, plans);
   checkContext(file, task);
   const { context } = task;
-  const engine = await loadEngine(file, { plan: plans[0]!, context }, { device, threads, memoryLimit: memory, signal });
+  const engine = await loadEngine(file, { plan: plans[0]!, context }, { ...deviceOptions(options), signal });
   let bar: Progress | undefined;
   let printedSpec = '';
   try {

@@ -15,6 +15,7 @@ import { platform } from '../platform/node.ts';
 import { parseTiers, type Tier } from '../store/tiers.ts';
 import { formatBytes, formatFileSize, parseCount } from '../util/units.ts';
 import { examineTiers, formatTierReport } from './doctor-tiers.ts';
+import { formatPlural, printResult } from './table.ts';
 
 export function addDoctor(program: Command): void {
   program
@@ -33,12 +34,8 @@ export function addDoctor(program: Command): void {
       '\nExamples:\n  kvasir doctor\n  kvasir doctor --wgsl tq4\n  kvasir doctor --wgsl kivi2g32 --no-subgroups',
     )
     .action(async (options: DoctorOptions) => {
-      if (options.wgsl !== undefined) {
-        console.log(await codecWgsl(options.wgsl, options));
-        return;
-      }
-      const report = await examine(options.tier);
-      console.log(options.json ? JSON.stringify(report, null, 1) : render(report));
+      if (options.wgsl !== undefined) console.log(await codecWgsl(options.wgsl, options));
+      else printResult(options.json, await examine(options.tier), render);
     });
 }
 
@@ -58,14 +55,8 @@ async function codecWgsl(name: string, { dim, pageTokens, rows, subgroups, preci
   const shape = { headDim: dim, kvHeads: 2, pageTokens, ropeFrequencies: createRopeFrequencies(dim) };
   const spec = parseSpec(name);
   const [layer] = leafLayout([createCodec(spec, shape, placeholderLearned(spec, shape))]).layers;
-  const kernels = await codecKernels(layer, rows, {
-    headDim: dim,
-    heads: 8,
-    kvHeads: 2,
-    pageTokens,
-    precise,
-    subgroupSize: subgroups ? 32 : 0,
-  });
+  const model = { headDim: dim, heads: 8, kvHeads: 2, pageTokens, precise, subgroupSize: subgroups ? 32 : 0 };
+  const kernels = await codecKernels(layer, rows, model);
   return kernels.map(dumpKernel).join('\n\n');
 }
 
@@ -104,25 +95,15 @@ function renderGpu(gpu: Awaited<ReturnType<typeof examineGpu>>): string[] {
   ];
 }
 
-function render({
-  node,
-  system,
-  cpu,
-  cores,
-  memory,
-  wasm,
-  gpu,
-  devices,
-  tiers,
-  cache,
-}: Awaited<ReturnType<typeof examine>>): string {
+function render(report: Awaited<ReturnType<typeof examine>>): string {
+  const { node, system, cpu, cores, memory, wasm, gpu, devices, tiers, cache } = report;
   const yes = (has: boolean) => (has ? 'yes' : 'no');
   const line = (name: string, text: string) => `${name.padEnd(10)}${text}`;
   const models = cache.models.map(({ name, bytes }) => `${name} (${formatFileSize(bytes)})`);
   return [
     line('node', node),
     line('system', system),
-    line('cpu', `${cpu}, ${cores} core${cores === 1 ? '' : 's'}`),
+    line('cpu', `${cpu}, ${formatPlural(cores, 'core')}`),
     line('memory', `${formatBytes(memory.total)}, ${formatBytes(memory.limit)} of it available for a model`),
     line(
       'wasm',

@@ -1,5 +1,4 @@
 /** `kvasir eval`: how much each codec changes a model's predictions on a given text. */
-import { writeFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { Command } from 'commander';
 import { formatOutliers } from '../cache/outliers.ts';
@@ -9,15 +8,22 @@ import { divergencePlot } from '../eval/plot.ts';
 import { reportPage } from '../eval/report.ts';
 import { InputError } from '../util/errors.ts';
 import { formatCount, parseCount, parseCounts } from '../util/units.ts';
-import { addDeviceOptions, parseNumber, runInterruptible } from './model-command.ts';
-import { evaluationOptions, type NeedleFlags, runNeedle } from './needle.ts';
+import {
+  addDeviceOptions,
+  addModelArgument,
+  parseChoice,
+  parseNumber,
+  parseSpecList,
+  runInterruptible,
+} from './model-command.ts';
+import { evaluationOptions, type NeedleFlags, runNeedle, writeFiles } from './needle.ts';
 import { PROFILE_HELP } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
 import { readTextFile } from './read-text.ts';
-import { formatShort, formatTable } from './table.ts';
+import { formatShort, formatTable, printResult } from './table.ts';
 
 interface Options extends NeedleFlags {
-  task: string;
+  task: 'divergence' | 'needle';
   text?: string;
   special?: boolean;
   context: number;
@@ -29,14 +35,20 @@ interface Options extends NeedleFlags {
 export function addEval(program: Command): void {
   const command = program
     .command('eval')
-    .description("measure how codecs change a model's predictions, or which facts it retrieves from long documents")
-    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .option('--task <name>', 'divergence (from f16; with top-1 and perplexity) or needle (planted facts)', 'divergence')
+    .description("measure how codecs change a model's predictions, or which facts it retrieves from long documents");
+  addModelArgument(command)
+    .option(
+      '--task <name>',
+      'divergence (from f16; with top-1 and perplexity) or needle (planted facts)',
+      parseChoice(['divergence', 'needle']),
+      'divergence',
+    )
     .option('--text <file>', 'divergence: text file to predict, such as the validation set of WikiText-2')
     .option('--special', 'divergence: parse special tokens in the text')
     .option(
       '--kv <specs>',
       'codecs, comma-separated; f16 is always included (default: the presets safe, balanced, small)',
+      parseSpecList,
     )
     .option('--profile <file>', PROFILE_HELP)
     .option('--context <n>', 'divergence: tokens per row', parseCount, 2048)
@@ -51,19 +63,21 @@ export function addEval(program: Command): void {
   addDeviceOptions(command)
     .option('--fast', 'use int8 activations and integer attention, like generation does')
     .option('--json', 'print rows as JSON')
-    .option('--svg <file>', 'also plot divergence over bits, or the retrieved facts by length and depth')
     .option(
-      '--report <file>',
-      'also write an HTML report: divergence by codec, position, token class and layer, and the plans; or the heatmaps',
+      '--out <file>',
+      'also write a plot (.svg) or a report (.html): divergence by codec, position, token class and layer, and the plans; ' +
+        'or the heatmaps of needle; may be repeated',
+      appendFile,
     )
     .addHelpText('after', HELP)
     .action((model: string, options: Options) =>
-      runInterruptible(signal => {
-        if (options.task === 'needle') return runNeedle(model, options, signal);
-        if (options.task === 'divergence') return evaluateDivergence(model, options, signal);
-        throw new InputError(`--task must be divergence or needle, not "${options.task}".`);
-      }),
+      runInterruptible(signal => (options.task === 'needle' ? runNeedle : evaluateDivergence)(model, options, signal)),
     );
+}
+
+function appendFile(path: string, previous: string[] = []): string[] {
+  if (/\.(svg|html)$/.test(path)) return [...previous, path];
+  throw new InputError(`"${path}" is neither a plot nor a report. Use a name that ends in .svg or .html.`);
 }
 
 const parseChunks = (text: string) => (text === 'all' ? text : parseCount(text));
@@ -74,7 +88,7 @@ and greedy decoding. An answer counts if it contains the expected words; with Mi
 
 Examples:
   kvasir eval model.gguf --text wiki.valid.txt --chunks 8 --kv tq4,tq3,kivi2g32
-  kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --svg map.svg`;
+  kvasir eval model.gguf --task needle --lengths 1000,4000 --kv tq4,tq2 --out map.svg`;
 
 async function evaluateDivergence(name: string, options: Options, signal: AbortSignal): Promise<void> {
   const { context, skip, chunks } = options;
@@ -82,38 +96,31 @@ async function evaluateDivergence(name: string, options: Options, signal: AbortS
   const from = options.from === 'half' ? Math.floor(context / 2) : parseNumber(options.from);
   const text = await readTextFile(options.text, '--text');
   const progress = createProgress({ title: 'eval', unit: 'tokens' });
-  try {
-    const evaluation = await evaluate(name, {
-      ...(await evaluationOptions(name, options, signal)),
-      text,
-      parseSpecialTokens: options.special,
-      context,
-      skipRows: skip,
-      rows: chunks,
-      from,
-      breakdown: options.report !== undefined,
-      onStart({ rows, availableRows }) {
-        if (chunks === undefined && rows < availableRows)
-          progress.note(
-            `${rows} of the ${formatCount(availableRows)} rows of this text are scored; --chunks N or --chunks all scores more.`,
-          );
-      },
-      onProgress: ({ done, total }) => progress.update(done, total),
-    });
-    progress.end();
-    const { model, device, rows, breakdowns, plans, profile, notices } = evaluation;
-    for (const notice of notices) console.error(notice);
-    if (signal.aborted) console.error('stopped; results so far:');
-    const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${device}`;
-    console.log(options.json ? JSON.stringify(rows, null, 1) : render(rows, `${model}: ${subtitle}`));
-    // Names in metadata are often shared by all quantizations of a model; the file's name is not.
-    const title = basename(name);
-    if (options.report && breakdowns)
-      await writeFile(options.report, reportPage({ title, subtitle, rows, breakdowns, plans, profile }));
-    if (options.svg) await writeFile(options.svg, divergencePlot(rows, { title, subtitle }));
-  } finally {
-    progress.end();
-  }
+  const evaluation = await evaluate(name, {
+    ...(await evaluationOptions(name, options, signal)),
+    ...{ text, context, from, skipRows: skip, rows: chunks },
+    parseSpecialTokens: options.special,
+    breakdown: options.out?.some(path => path.endsWith('.html')),
+    onStart({ rows, availableRows }) {
+      if (chunks === undefined && rows < availableRows)
+        progress.note(
+          `${rows} of the ${formatCount(availableRows)} rows of this text are scored; --chunks N or --chunks all scores more.`,
+        );
+    },
+    onProgress: ({ done, total }) => progress.update(done, total),
+  }).finally(progress.end);
+  const { model, device, rows, breakdowns = new Map(), plans, profile, notices } = evaluation;
+  for (const notice of notices) console.error(notice);
+  if (signal.aborted) console.error('stopped; results so far:');
+  const subtitle = `${formatCount(context)} tokens per row, scored from position ${formatCount(from)}; ${device}`;
+  printResult(options.json, rows, () => render(rows, `${model}: ${subtitle}`));
+  // Names in metadata are often shared by all quantizations of a model; the file's name is not.
+  const title = basename(name);
+  await writeFiles(
+    options.out,
+    () => divergencePlot(rows, { title, subtitle }),
+    () => reportPage({ title, subtitle, rows, breakdowns, plans, profile }),
+  );
 }
 
 function render(rows: DivergenceRow[], heading: string): string {

@@ -7,7 +7,7 @@ import { type CachedModel, cacheDir, listModels } from '../hub.ts';
 import { knownFingerprint } from '../model/fingerprint.ts';
 import { kvasirCacheDir, listProfilePaths } from '../plan/profile-store.ts';
 import { formatFileSize } from '../util/units.ts';
-import { formatTable } from './table.ts';
+import { formatTable, printResult } from './table.ts';
 
 export function addList(program: Command): void {
   program
@@ -16,24 +16,19 @@ export function addList(program: Command): void {
     .option('--json', 'print as JSON')
     .action(async ({ json }: { json?: boolean }) => {
       const found = [...(await listFolder()), ...(await listModels())];
-      const models = await Promise.all(found.map(addProfile));
-      if (json) console.log(JSON.stringify(models, null, 1));
-      else if (models.length === 0)
-        console.log(`No models in this folder or ${cacheDir(process.env)}. Fetch one: kvasir pull org/repo:Q4_K_M`);
-      else
-        console.log(
-          formatTable(
-            ['name', 'file', 'size', 'profile', 'last used'],
-            models.map(({ name, file, bytes, profile, lastUsed }) => [
-              name,
-              file,
-              formatFileSize(bytes),
-              profile ? 'yes' : '-',
-              formatDay(lastUsed),
-            ]),
-          ),
-        );
+      printResult(json, await Promise.all(found.map(addProfile)), render);
     });
+}
+
+function render(models: readonly Awaited<ReturnType<typeof addProfile>>[]): string {
+  if (models.length === 0)
+    return `No models in this folder or ${cacheDir(process.env)}. Fetch one: kvasir pull org/repo:Q4_K_M`;
+  return formatTable(
+    ['name', 'file', 'size', 'profile', 'last used'],
+    models.map(({ name, file, bytes, profile, lastUsed }) => [
+      ...[name, file, formatFileSize(bytes), profile ? 'yes' : '-', formatDay(lastUsed)],
+    ]),
+  );
 }
 
 /** The complete models in the current folder, whose names are their files. */

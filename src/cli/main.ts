@@ -9,15 +9,13 @@ import { addChat } from './chat.ts';
 import { addCodecs } from './codecs.ts';
 import { addDemo } from './demo.ts';
 import { addDoctor } from './doctor.ts';
-import { addEstimate } from './estimate.ts';
 import { addEval } from './eval.ts';
 import { flagName } from './flag-names.ts';
 import { addInspect } from './inspect.ts';
 import { addList } from './list.ts';
-import { addPlan } from './plan.ts';
-import { addProfile } from './profile.ts';
 import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
+import { addRenamed, renameFlags } from './renamed.ts';
 import { addRun } from './run.ts';
 import { addServe } from './serve.ts';
 import { addTrace } from './trace.ts';
@@ -50,14 +48,12 @@ function createProgram(): Command {
   addServe(program);
   addInspect(program);
   addCalibrate(program);
-  addProfile(program);
-  addPlan(program);
   addEval(program);
   addCodecs(program);
-  addEstimate(program);
   addTrace(program);
   addDoctor(program);
   addCache(program);
+  addRenamed(program);
   program
     .command('help')
     .description('list the commands, or show the options of one')
@@ -101,7 +97,7 @@ for (const stream of [process.stdout, process.stderr])
   });
 
 try {
-  await createProgram().parseAsync();
+  await createProgram().parseAsync(renameFlags(process.argv.slice(2)), { from: 'user' });
 } catch (error) {
   if (!(error instanceof KvasirError)) throw error;
   console.error(`kvasir: ${error.describe(flagName)}`);

@@ -2,26 +2,27 @@
 import { writeFile } from 'node:fs/promises';
 import { evaluateNeedle } from '../eval/evaluate.ts';
 import { heatmapPage, heatmapPlot, heatmapText } from '../eval/needle/heatmap.ts';
-import type { DeviceName } from '../kernel/open.ts';
-import { parseSpecList } from './model-command.ts';
+import { type DeviceFlags, deviceOptions } from './model-command.ts';
 import { resolveProfileFlag } from './profile-flag.ts';
 import { createProgress } from './progress.ts';
+import { formatPlural, printResult } from './table.ts';
 
-export interface NeedleFlags {
+/** The flags that both tasks share. */
+export interface EvaluationFlags extends DeviceFlags {
+  kv?: string[];
+  profile?: string;
+  batch: number;
+  fast?: boolean;
+  json?: boolean;
+  /** Files that end in .svg or .html. */
+  out?: string[];
+}
+
+export interface NeedleFlags extends EvaluationFlags {
   lengths: number[];
   depths: number;
   documents: number;
   seed: number;
-  kv?: string;
-  profile?: string;
-  batch: number;
-  device: DeviceName;
-  threads?: number;
-  memory?: number;
-  fast?: boolean;
-  json?: boolean;
-  svg?: string;
-  report?: string;
 }
 
 const MATCH_RULES = {
@@ -29,47 +30,38 @@ const MATCH_RULES = {
   contains: 'an answer counts if it contains the expected words',
 };
 
-/** The flags that both tasks share, as options of the library. */
-export const evaluationOptions = async (
-  model: string,
-  flags: Omit<NeedleFlags, 'lengths' | 'depths' | 'documents' | 'seed'>,
-  signal: AbortSignal,
-) => ({
-  kv: flags.kv === undefined ? undefined : parseSpecList(flags.kv),
+/** The shared flags as options of the library. */
+export const evaluationOptions = async (model: string, flags: EvaluationFlags, signal: AbortSignal) => ({
+  ...deviceOptions(flags),
+  kv: flags.kv,
   profile: await resolveProfileFlag(flags.profile, model, signal),
-  device: flags.device,
-  threads: flags.threads,
-  memoryLimit: flags.memory,
   prefillChunk: flags.batch,
   fast: flags.fast,
   signal,
 });
 
+/** Writes the files of `--out`: a plot or a page, by their names. */
+export async function writeFiles(out: readonly string[] = [], plot: () => string, page: () => string): Promise<void> {
+  for (const path of out) await writeFile(path, path.endsWith('.svg') ? plot() : page());
+}
+
 export async function runNeedle(name: string, options: NeedleFlags, signal: AbortSignal): Promise<void> {
-  const { lengths, depths, documents, seed } = options;
+  const { lengths, depths, documents, seed, json, out } = options;
   const progress = createProgress({ title: 'needle', unit: 'tokens' });
-  try {
-    const { model, device, rows, match, notices } = await evaluateNeedle(name, {
-      ...(await evaluationOptions(name, options, signal)),
-      lengths,
-      depths,
-      documents,
-      seed,
-      onProgress: ({ done, total }) => progress.update(done, total),
-    });
-    progress.end();
-    for (const notice of notices) console.error(notice);
-    if (signal.aborted) console.error('stopped; results so far:');
-    const title = `${model}: facts retrieved`;
-    const subtitle = `${documents} document${documents === 1 ? '' : 's'} of each length, ${depths} facts each; ${MATCH_RULES[match]}; ${device}`;
-    console.log(
-      options.json
-        ? JSON.stringify(rows, null, 1)
-        : `${title}\n${subtitle}\n\n${heatmapText(rows, process.stdout.isTTY === true)}`,
-    );
-    if (options.svg) await writeFile(options.svg, heatmapPlot(rows, { title, subtitle }));
-    if (options.report) await writeFile(options.report, heatmapPage(rows, { title, subtitle }));
-  } finally {
-    progress.end();
-  }
+  const { model, device, rows, match, notices } = await evaluateNeedle(name, {
+    ...(await evaluationOptions(name, options, signal)),
+    ...{ lengths, depths, documents, seed },
+    onProgress: ({ done, total }) => progress.update(done, total),
+  }).finally(progress.end);
+  for (const notice of notices) console.error(notice);
+  if (signal.aborted) console.error('stopped; results so far:');
+  const title = `${model}: facts retrieved`;
+  const subtitle = `${formatPlural(documents, 'document')} of each length, ${depths} facts each; ${MATCH_RULES[match]}; ${device}`;
+  const heading = { title, subtitle };
+  printResult(json, rows, () => `${title}\n${subtitle}\n\n${heatmapText(rows, process.stdout.isTTY === true)}`);
+  await writeFiles(
+    out,
+    () => heatmapPlot(rows, heading),
+    () => heatmapPage(rows, heading),
+  );
 }

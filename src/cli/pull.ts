@@ -2,7 +2,9 @@
 import type { Command } from 'commander';
 import { pull } from '../hub.ts';
 import { formatFileSize } from '../util/units.ts';
+import { runInterruptible } from './model-command.ts';
 import { createProgress } from './progress.ts';
+import { printResult } from './table.ts';
 
 interface Options {
   revision?: string;
@@ -23,46 +25,32 @@ export function addPull(program: Command): void {
     )
     .option('--json', 'print the result as JSON')
     .option('--quiet', 'print only the result, no progress')
-    .action(runPull);
+    .action((model: string, options: Options) => runInterruptible(signal => runPull(model, options, signal)));
 }
 
-async function runPull(model: string, { revision, profile, json, quiet }: Options): Promise<void> {
-  const stop = new AbortController();
-  const onSignal = () => stop.abort();
-  // `once`: a second Ctrl-C kills the process; the partial file stays valid.
-  process.once('SIGINT', onSignal).once('SIGTERM', onSignal);
+async function runPull(model: string, { revision, profile, json, quiet }: Options, signal: AbortSignal): Promise<void> {
   const progress = createProgress({ title: model, unit: 'B', quiet });
-  try {
-    const result = await pull(model, {
-      revision,
-      profile,
-      signal: stop.signal,
-      onProgress: ({ done, total }) => progress.update(done, total),
-      onMessage: progress.note,
-    });
-    const bytes = result.files.reduce((sum, file) => sum + file.bytes, 0);
-    const status = result.files.some(file => file.fetched) ? 'downloaded and verified' : 'already downloaded';
-    progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatFileSize(bytes)}, ${status}`);
-    if (result.profile)
-      progress.end(`profile ${result.profile.file}: ${formatFileSize(result.profile.bytes)}, checked`);
-    if (result.profileProblem) {
-      console.error(`No profile was stored: ${result.profileProblem}`);
-      // The model is there; only a profile that was asked for is a failure.
-      if (profile !== undefined) process.exitCode = 1;
-    }
-    console.log(json ? JSON.stringify(result, null, 2) : result.path);
-  } catch (error) {
+  const onStop = () => {
+    const flags = [...(revision ? ['--revision', revision] : []), ...(profile ? ['--profile', profile] : [])];
     progress.end();
-    if (!stop.signal.aborted) throw error;
-    const command = [
-      'kvasir pull',
-      model,
-      ...(revision ? ['--revision', revision] : []),
-      ...(profile ? ['--profile', profile] : []),
-    ].join(' ');
-    console.error(`stopped; the partial download is kept. To resume: ${command}`);
-    process.exitCode = 130;
-  } finally {
-    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
+    console.error(`stopped; the partial download is kept. To resume: ${['kvasir pull', model, ...flags].join(' ')}`);
+  };
+  signal.addEventListener('abort', onStop, { once: true });
+  const result = await pull(model, {
+    revision,
+    profile,
+    signal,
+    onProgress: ({ done, total }) => progress.update(done, total),
+    onMessage: progress.note,
+  }).finally(progress.end);
+  const bytes = result.files.reduce((sum, file) => sum + file.bytes, 0);
+  const status = result.files.some(file => file.fetched) ? 'downloaded and verified' : 'already downloaded';
+  progress.end(`${result.repo}${result.quant ? `:${result.quant}` : ''}: ${formatFileSize(bytes)}, ${status}`);
+  if (result.profile) progress.end(`profile ${result.profile.file}: ${formatFileSize(result.profile.bytes)}, checked`);
+  if (result.profileProblem) {
+    console.error(`No profile was stored: ${result.profileProblem}`);
+    // The model is there; only a profile that was asked for is a failure.
+    if (profile !== undefined) process.exitCode = 1;
   }
+  printResult(json, result, ({ path }) => path);
 }

@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { planRemoval } from '../hub.ts';
 import { InputError } from '../util/errors.ts';
 import { formatFileSize } from '../util/units.ts';
+import { printResult } from './table.ts';
 
 interface Options {
   yes?: boolean;
@@ -24,8 +25,7 @@ async function remove(name: string, { yes, json }: Options): Promise<void> {
   const { files, blobs, bytes, run } = await planRemoval(name);
   if (!yes && !(await confirm(`Remove ${name} (${formatFileSize(bytes)})? [y/N] `))) return;
   await run();
-  if (json) console.log(JSON.stringify({ name, bytes, files, blobs }, null, 1));
-  else console.log(`Removed ${name}: ${formatFileSize(bytes)} freed.`);
+  printResult(json, { name, bytes, files, blobs }, () => `Removed ${name}: ${formatFileSize(bytes)} freed.`);
 }
 
 async function confirm(question: string): Promise<boolean> {

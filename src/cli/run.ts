@@ -2,10 +2,10 @@
 import type { Command } from 'commander';
 import { InputError } from '../util/errors.ts';
 import {
+  addModelArgument,
   addModelOptions,
   addSamplingOptions,
   createPrefillBar,
-  formatStats,
   loadWithProgress,
   type ModelOptions,
   runInterruptible,
@@ -16,6 +16,7 @@ import {
 } from './model-command.ts';
 import { readPrompt } from './read-text.ts';
 import { formatLength, openSession, SESSION_HELP } from './session.ts';
+import { formatStats } from './stats.ts';
 
 interface Options extends ModelOptions, SamplingFlags {
   file?: string[];
@@ -33,11 +34,10 @@ Examples:
   kvasir run model.gguf "And what became of him?" --session kvasir.kvsession`;
 
 export function addRun(program: Command): void {
-  const command = program
-    .command('run')
-    .description('answer a prompt')
-    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
-    .argument('[prompt]', 'the prompt; piped input is put before it; - reads it from stdin');
+  const command = addModelArgument(program.command('run').description('answer a prompt')).argument(
+    '[prompt]',
+    'the prompt; piped input is put before it; - reads it from stdin',
+  );
   addSamplingOptions(addModelOptions(command))
     .option('--file <file>', 'text file to put before the prompt; may be repeated', append)
     .option('--session <file>', SESSION_HELP)

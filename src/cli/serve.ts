@@ -1,5 +1,4 @@
 /** `kvasir serve`: a model for clients of OpenAI's, Anthropic's and Ollama's APIs. */
-import { readFile } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { Command } from 'commander';
 import { startBackend } from '../server/backend.ts';
@@ -13,9 +12,19 @@ import { formatBytes, formatCount, parseBytes, parseCount } from '../util/units.
 import { MAX_PASS_MS } from '../worker/engine-process.ts';
 import { limitHeapGrowth } from '../worker/heap-growth.ts';
 import type { ServiceInfo } from '../worker/service.ts';
-import { formatCache } from './cache-choice.ts';
-import { addModelOptions, formatDevice, loadOptions, type ModelOptions, parseNumber } from './model-command.ts';
+import {
+  addModelArgument,
+  addModelOptions,
+  loadOptions,
+  type ModelOptions,
+  parseChoice,
+  parseList,
+  parseNumber,
+} from './model-command.ts';
 import { createProgress } from './progress.ts';
+import { readTextFile } from './read-text.ts';
+import { formatCache, formatDevice } from './stats.ts';
+import { formatPlural } from './table.ts';
 
 interface Options extends ModelOptions {
   host: string;
@@ -41,6 +50,8 @@ interface Options extends ModelOptions {
   logPrompts?: boolean;
 }
 
+const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
+
 const HELP = `
 Every option can be set by the environment variable that is shown with it. Options win. Flags: 1 is on, 0 is off.
 
@@ -55,9 +66,9 @@ export function addServe(program: Command): void {
   const command = program
     .command('serve')
     .description('serve a model over HTTP, for clients of OpenAI, Anthropic and Ollama')
-    .argument('<model>', 'a .gguf file, or org/repo:Q4_K_M after `kvasir pull`')
     .addHelpText('after', HELP)
     .action(run);
+  addModelArgument(command);
   // A variable is only read if it is set before the option is added.
   for (const option of serveOptions().options) {
     const variable = `KVASIR_${option.name().replaceAll('-', '_').toUpperCase()}`;
@@ -91,17 +102,11 @@ const serveOptions = (): Command =>
     .option('--heartbeat <s>', 'seconds of silence in a stream before a heartbeat', parseSeconds, 15)
     .optionsGroup('Files and log:')
     .option('--slot-save-path <dir>', 'folder for saved slots (default: they cannot be saved)')
-    .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+    .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', parseChoice(LOG_LEVELS), 'info')
     .option('--log-requests', 'log a line per request')
     .option('--log-prompts', 'log the bodies of requests: what users typed');
 
-const appendList = (text: string, previous: string[] = []): string[] => [
-  ...previous,
-  ...text
-    .split(',')
-    .map(item => item.trim())
-    .filter(Boolean),
-];
+const appendList = (text: string, previous: string[] = []): string[] => [...previous, ...parseList(text)];
 
 function parseSeconds(text: string): number {
   const seconds = parseNumber(text);
@@ -199,21 +204,11 @@ async function run(model: string, options: Options): Promise<void> {
 
 async function readTenants({ apiKey = [], apiKeys }: Options): Promise<TenantConfig[]> {
   const { DEFAULT_TENANT, parseTenants } = await import('../server/tenants.ts');
-  const configured = apiKeys === undefined ? [] : parseTenants(await readKeyFile(apiKeys), apiKeys);
+  const configured = apiKeys === undefined ? [] : parseTenants(await readTextFile(apiKeys, '--api-keys'), apiKeys);
   return apiKey.length > 0 ? [...configured, { ...DEFAULT_TENANT, keys: apiKey }] : configured;
 }
 
-async function readKeyFile(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8');
-  } catch (cause) {
-    throw new InputError(`--api-keys ${path} cannot be read: ${(cause as Error).message}`, { cause });
-  }
-}
-
 async function createLogger(level: string) {
-  const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
-  if (!levels.includes(level)) throw new InputError(`--log-level must be one of ${levels.join(', ')}, not "${level}".`);
   const { pino } = await import('pino');
   return pino({ level, base: undefined }, pino.destination({ dest: 2, sync: true }));
 }
@@ -225,7 +220,7 @@ function describeServer(
   { url, hasApp, operatorUrl = url }: { url: string; hasApp: boolean; operatorUrl?: string },
 ): string {
   const { device, preset, kv: spec, kvBits: bits, expectedDivergence: predicted } = info;
-  const threads = device.name === 'wasm' ? ` with ${device.threads} thread${device.threads === 1 ? '' : 's'}` : '';
+  const threads = device.name === 'wasm' ? ` with ${formatPlural(device.threads, 'thread')}` : '';
   return [
     `${info.modelName ?? info.architecture} as ${names.join(', ')}`,
     `${device.name}${threads}: ${formatDevice(device)}`,

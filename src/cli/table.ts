@@ -20,3 +20,20 @@ export function formatShort(x: number): string {
   if (Math.abs(x) < 1e-4) return x.toExponential(1);
   return Number(x.toPrecision(3)).toString().replace(/^0\./, '.');
 }
+
+/** One line per name and text; those without a text are left out. */
+export const formatFields = (fields: readonly (readonly [name: string, text?: string])[], width = 13): string[] =>
+  fields.flatMap(([name, text]) => (text === undefined ? [] : [`${name.padEnd(width)}${text}`]));
+
+/** One line per codec that does not support a shape. */
+export const refusals = (rows: readonly object[]): string[] =>
+  rows.flatMap(row => ('refused' in row && 'spec' in row ? [`${row.spec}: not available. ${row.refused}`] : []));
+
+/** "1 page", "12 pages". */
+export const formatPlural = (count: number, noun: string): string =>
+  `${count.toLocaleString('en-US')} ${noun}${count === 1 ? '' : 's'}`;
+
+/** Prints a result on stdout: as JSON, or as text. */
+export function printResult<T>(json: boolean | undefined, result: T, render: (result: T) => string): void {
+  console.log(json ? JSON.stringify(result, null, 1) : render(result));
+}

@@ -26,7 +26,7 @@ export const families: readonly Family[] = [
   mead,
 ];
 
-/** The rows of `kvasir codecs` and `kvasir estimate`: every codec, and the variants worth comparing. */
+/** The rows of `kvasir codecs` and `kvasir inspect --shape`: every codec, and the variants worth comparing. */
 export const zoo: readonly string[] = [
   ...['f16', 'q8_0', 'q8_0h', 'fp8', 'oaken', 'kivi4g32', 'q4_0', 'q4_0-raw', 'q4_0h', 'q4_0h-raw'],
   ...['tq4', 'tq4-raw', 'tq4u', 'tq4/tq3', 'tq35', 'tq35-v', 'tq3', 'tq3-raw', 'tq3u'],

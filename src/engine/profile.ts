@@ -96,7 +96,7 @@ async function checkLearnedFor(file: ModelFile, spec: KvSpec, { profile, notice 
   throw new UnsupportedError(
     option =>
       `${formatSpec(spec)} needs a calibrated model, and ${why}. ` +
-      `Run: kvasir calibrate ${model}${missing ? ` --codecs ${missing}` : ''}${time}\n` +
+      `Run: kvasir calibrate ${model}${missing ? ` --kv ${missing}` : ''}${time}\n` +
       `Or use ${option('quality', 'safe')} (q8_0), which needs none, or ${option('kv', 'f16')}.${notice ? `\n${notice}` : ''}`,
   );
 }

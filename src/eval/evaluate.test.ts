@@ -3,10 +3,10 @@ import { writeGguf } from '../../test/gguf-writer.ts';
 import { tinyModel } from '../../test/tiny-model.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { type Engine, loadEngine, openModelFile, planShape } from '../engine/engine.ts';
+import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from '../eval.ts';
 import { createPlan } from '../plan/plan.ts';
 import { InputError, SpecError } from '../util/errors.ts';
 import { measureDivergence } from './divergence.ts';
-import { type EvaluateOptions, type EvaluationWork, evaluate, evaluateNeedle } from './index.ts';
 import { mimirPath } from './needle/demo.ts';
 
 const model = new Blob([writeGguf(tinyModel({ tied: false }))]);

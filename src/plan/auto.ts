@@ -147,7 +147,7 @@ function createAutoPlan(
   if (auto !== 'any')
     throw new SpecError(
       `auto-${auto} needs a profile with sensitivities of ${auto === 'mead' ? 'mead' : 'TurboQuant'}, and there is none. ` +
-        `Run \`kvasir calibrate MODEL --codecs ${auto === 'mead' ? 'mead2' : 'tq4'}\`.`,
+        `Run \`kvasir calibrate MODEL --kv ${auto === 'mead' ? 'mead2' : 'tq4'}\`.`,
     );
   const codec = spec.bits === undefined && !budgeted ? 'tq4' : dataFreeCodec(bits, shape);
   return { ...createPlan(codec === 'f16' ? F16 : specOf(codec, window), shape), notice: NO_PROFILE };

@@ -51,8 +51,6 @@ describe('vec', () => {
 
   it('has a notice if its codebooks were learned from few samples', () => {
     expect(noticeOf(32 * 256)).toBeUndefined();
-    expect(noticeOf(32 * 256 - 1)).toMatch(
-      /learned from 8,191 samples per layer.*--codecs vec-d4b8-own --samples 8192/,
-    );
+    expect(noticeOf(32 * 256 - 1)).toMatch(/learned from 8,191 samples per layer.*--kv vec-d4b8-own --samples 8192/);
   });
 });

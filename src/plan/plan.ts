@@ -87,7 +87,7 @@ function fewSamplesNotice(spec: KvSpec, shape: PlanShape, profile?: Profile): st
   const name = formatSpec(spec);
   return (
     `${name} was learned from ${formatCount(samples)} samples per layer and is better with ${formatCount(recommended)}. ` +
-    `Run \`kvasir calibrate MODEL --codecs ${name} --samples ${recommended}\`, with at least as many --tokens.`
+    `Run \`kvasir calibrate MODEL --kv ${name} --samples ${recommended}\`, with at least as many --tokens.`
   );
 }
 

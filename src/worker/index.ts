@@ -1,10 +1,10 @@
 /**
- * `kvasir/worker`: the engine in a Worker of a browser, and what the site has stored. The Worker's program is
- * `kvasir/engine-worker`.
+ * `kvasir/worker`: the engine in a Worker of a browser, and what the site has stored.
  */
 
 export type { StoredFile } from '../platform/opfs.ts';
 export type { RemoteService } from './connect.ts';
+export { runWorker } from './run-worker.ts';
 export type {
   AnswerOptions,
   ModelService,

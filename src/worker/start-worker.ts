@@ -24,13 +24,13 @@ export interface WorkerOptions extends LoadOptions {
   store?: boolean;
   /** The sha256 that a stored model must have, in hex. */
   sha256?: string;
-  /** A Worker that runs `kvasir/engine-worker`. Default: it is started from this package's own file. */
+  /** A Worker that calls `runWorker`. Default: it is started from this package's own file. */
   worker?: Worker;
 }
 
 const NOT_STARTED =
   'The Worker could not be started. Serve engine-worker.js next to the script that starts it, or pass a Worker that ' +
-  'runs kvasir/engine-worker as the option `worker`.';
+  'calls runWorker as the option `worker`.';
 
 /** Starts a Worker and loads a model there. `close` ends the Worker. */
 export async function startWorker(model: WorkerModel, options: WorkerOptions = {}): Promise<RemoteService> {

@@ -121,7 +121,7 @@ describe('the number of pairs', () => {
     const shape = { headDim, ropeFrequencies: createRopeFrequencies(headDim) };
     const { keys } = createCodec('tri-i4/f16', shape);
     expect(keys.pageBytes).toBe(createCodec('tri10i4/f16', shape).keys.pageBytes);
-    expect(keys.notice).toMatch(/keeps 10 RoPE pairs in every layer.*kvasir calibrate MODEL --codecs tri-i4\/f16/);
+    expect(keys.notice).toMatch(/keeps 10 RoPE pairs in every layer.*kvasir calibrate MODEL --kv tri-i4\/f16/);
   });
 
   it('is 10 to 16 without samples, depending on RoPE and shape', () => {

@@ -57,7 +57,7 @@ export const tri: Family = {
     const notice =
       count === undefined && !learned[SHARES]
         ? `${spec} keeps ${keptPairs} RoPE pairs in every layer, the default for this shape, because no profile says how ` +
-          `many each layer needs. Run \`kvasir calibrate MODEL --codecs ${spec}/f16\` to measure it.`
+          `many each layer needs. Run \`kvasir calibrate MODEL --kv ${spec}/f16\` to measure it.`
         : undefined;
     return { ...codec, notice, ...(!has('rec') && { dotKeys: directDots(format.score) }) };
   },

@@ -1,4 +1,4 @@
-/** What `kvasir plan` and `kvasir inspect` say about the cache of a model, with and without a profile. */
+/** What `kvasir inspect` says about a model and its cache, with and without a profile. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -12,7 +12,6 @@ import { profileShape } from '../engine/profile.ts';
 import { measuredContent } from '../plan/profile.case.ts';
 import { encodeProfile } from '../plan/profile.ts';
 import { addInspect } from './inspect.ts';
-import { addPlan } from './plan.ts';
 
 let cache: string;
 let model: string;
@@ -47,78 +46,97 @@ afterAll(async () => {
 
 async function run(...args: string[]): Promise<string> {
   const program = new Command().exitOverride();
-  addPlan(program);
   addInspect(program);
-  await program.parseAsync(args, { from: 'user' });
+  await program.parseAsync(['inspect', ...args], { from: 'user' });
   return out;
 }
 
-describe('kvasir plan', () => {
-  it('compares the presets', async () => {
-    const text = await run('plan', model, '--memory', '1GiB');
+describe('the presets', () => {
+  it('are compared', async () => {
+    const text = await run(model, '--memory', '1GiB');
     expect(text).toContain('one sequence of 2,048 tokens');
     expect(text).toMatch(/safe +q8_0 +8\.563 +[\d.]+ KiB +[\d,]+ +not known\nbalanced +tq4 .*\nsmall +tq3 /);
     expect(text).toContain('The expected divergence is not known without a profile: kvasir calibrate MODEL');
   });
 
-  it('compares them with a profile', async () => {
-    const text = await run('plan', model, '--profile', profile);
+  it('are compared with a profile', async () => {
+    const text = await run(model, '--profile', profile);
     expect(text).toMatch(/safe +q8_0 .* not in the profile\nbalanced +kivi2g32 .* \.0125\nsmall +tq1 .* \.5\n/);
   });
 
   it('--json has the same numbers', async () => {
-    const { presets, room } = JSON.parse(await run('plan', model, '--memory', '1GiB', '--profile', profile, '--json'));
+    const { presets, room } = JSON.parse(await run(model, '--memory', '1GiB', '--profile', profile, '--json'));
     expect(presets[1]).toMatchObject({ preset: 'balanced', kv: 'kivi2g32', predicted: 0.0125 });
     expect(room).toBeLessThan(2 ** 30);
     expect(presets[2].maxTokens).toBeGreaterThan(presets[0].maxTokens);
     expect(presets[2].bytes).toBeLessThan(presets[0].bytes);
   });
+});
 
+describe('the layers of a cache', () => {
   it.each([
     [['--quality', 'balanced'], /^balanced: kivi2g32: .*[\s\S]*divergence from f16: \.0125 nats per token, measured/],
     [['--kv', 'tq4'], /^tq4: [\s\S]*divergence from f16: \.25 nats per token, measured by calibration/],
     [['--kv', 'tq3'], /This profile has no measurement of tq3; `kvasir eval` measures it\./],
   ])('%j with a profile', async (flags, expected) => {
-    expect(await run('plan', model, '--profile', profile, ...flags)).toMatch(expected);
+    expect(await run(model, '--profile', profile, ...flags)).toMatch(expected);
   });
 
   it('a codec without a profile', async () => {
-    expect(await run('plan', model, '--kv', 'tq4')).toContain('not known without a profile: kvasir calibrate MODEL');
+    expect(await run(model, '--kv', 'tq4')).toContain('not known without a profile: kvasir calibrate MODEL');
   });
 
   it('refuses a preset with a codec or a memory budget', async () => {
-    await expect(run('plan', model, '--kv', 'tq4', '--quality', 'safe')).rejects.toThrow(
-      /Drop quality "safe" to use this/,
-    );
-    await expect(run('plan', model, '--quality', 'safe', '--context-memory', '1MB')).rejects.toThrow(
-      /or contextMemory/,
-    );
-    await expect(run('plan', model, '--quality', 'best')).rejects.toThrow('"best" is not a preset. Use safe, balanced');
+    await expect(run(model, '--kv', 'tq4', '--quality', 'safe')).rejects.toThrow(/Drop quality "safe" to use this/);
+    await expect(run(model, '--quality', 'safe', '--context-memory', '1MB')).rejects.toThrow(/or contextMemory/);
+    await expect(run(model, '--quality', 'best')).rejects.toThrow('"best" is not a preset. Use safe, balanced');
   });
 });
 
-describe('kvasir inspect', () => {
+describe('a model', () => {
   it('names the default cache and a large K bias', async () => {
-    const text = await run('inspect', model);
+    const text = await run(model);
     expect(text).toMatch(/^cache +balanced: tq4, 4\.\d\d bits per value$/m);
     expect(text).toMatch(
       /^K bias +up to 1,600 \(layer 1; median \d\): codecs of few bits that share a scale across channels need/m,
     );
-    expect(text).not.toContain('divergence');
+    expect(text).toMatch(/^profile +none; kvasir calibrate MODEL learns one$/m);
+    expect(text).not.toContain('nats');
+  });
+
+  it('says what fits into the memory beside the weights, and into tiers', async () => {
+    const flags = ['--memory', '64MiB', '--tier', 'host=1GiB', '--kv', 'f16,tq4', '--json'];
+    const { room, memory } = JSON.parse(await run(model, ...flags));
+    expect(room).toBeLessThan(64 * 2 ** 20);
+    for (const { bytesPerToken, tokens, tiers } of memory) {
+      expect(tokens).toBe(Math.floor(room / bytesPerToken));
+      expect(tiers).toEqual([{ tier: 'host', tokens: Math.floor(2 ** 30 / bytesPerToken) }]);
+    }
   });
 
   it('has the divergence that a profile has measured', async () => {
-    const text = await run('inspect', model, '--profile', profile, '--kv', 'f16,tq4');
+    const text = await run(model, '--profile', profile, '--kv', 'f16,tq4');
     expect(text).toMatch(/^cache +balanced: kivi2g32, .* expected divergence \.0125 nats per token \(profile\)$/m);
     expect(text).toMatch(/^f16 .* not in the profile\ntq4 .* \.25$/m);
     // By default also what was measured.
-    expect(await run('inspect', model, '--profile', profile)).toMatch(/^kivi2g32 .* \.0125$/m);
+    expect(await run(model, '--profile', profile)).toMatch(/^kivi2g32 .* \.0125$/m);
   });
 
   it('--json has them too', async () => {
-    const found = JSON.parse(await run('inspect', model, '--profile', profile, '--kv', 'tq4', '--json'));
+    const found = JSON.parse(await run(model, '--profile', profile, '--kv', 'tq4,f16', '--json'));
     expect(found.keyBias).toMatchObject({ isLarge: true, largest: { layer: 1, norm: 1600 } });
     expect(found.cache).toMatchObject({ preset: 'balanced', spec: 'kivi2g32', predicted: 0.0125 });
     expect(found.memory[0]).toMatchObject({ spec: 'tq4', divergence: 0.25 });
+    expect(found.profile).toBe(profile);
   });
+});
+
+it.each([
+  [[], 'Name a model or a profile, or give a --shape'],
+  [['--shape', '36x8'], '"36x8" is not a shape. Write layers x KV heads x head dimension: 36x8x128.'],
+  [['--shape', '2x2x64', '--quality', 'safe'], '--quality does not apply to a shape.'],
+  [['a.kvprofile', '--context-memory', '1MB'], '--context-memory does not apply to a profile.'],
+  [['MODEL', '--kv', 'tq4', '--tensors'], '--tensors does not apply to the layers of a cache.'],
+])('refuses %j', async (flags, message) => {
+  await expect(run(...flags.map(flag => (flag === 'MODEL' ? model : flag)))).rejects.toThrow(message);
 });

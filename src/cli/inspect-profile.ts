@@ -1,54 +1,26 @@
-/** `kvasir profile`: for which model a profile is, what it was learned on, and what to expect of it. */
+/** `kvasir inspect FILE.kvprofile`: for which model a profile is, what it was learned on, and what to expect of it. */
 import { stat } from 'node:fs/promises';
-import type { Command } from 'commander';
 import { needsProfile } from '../codec/kv.ts';
 import { parseSpec } from '../codec/spec.ts';
 import { zoo } from '../codec/zoo.ts';
-import { openModelFile } from '../engine/engine.ts';
-import { modelFingerprint } from '../engine/model-fingerprint.ts';
-import { estimateCalibrationSeconds, shellQuote } from '../engine/profile.ts';
-import { profileNames } from '../hub/profile-name.ts';
 import { fileSource } from '../model/source.ts';
 import { AUTO, choosePlan } from '../plan/auto.ts';
 import { learnedCovers } from '../plan/default-codecs.ts';
 import type { PlanShape } from '../plan/plan.ts';
 import { isProfileStart, type Profile } from '../plan/profile.ts';
 import { openProfile } from '../plan/profile-input.ts';
-import { findProfile, profilePath } from '../plan/profile-store.ts';
-import { KvasirError, ShapeError, SpecError, UnsupportedError } from '../util/errors.ts';
-import { formatCount, formatDuration, formatFileSize } from '../util/units.ts';
+import { KvasirError, ShapeError, SpecError } from '../util/errors.ts';
+import { formatCount, formatFileSize } from '../util/units.ts';
 import { resolveProfileFlag } from './profile-flag.ts';
-import { formatShort, formatTable } from './table.ts';
+import { formatFields, formatShort, formatTable, printResult } from './table.ts';
 
 /** Bits per value of the plans whose divergence is predicted. */
 const PLAN_BITS = [1.5, 2, 2.5, 3, 4];
 const LISTED_LAYERS = 5;
 
-export function addProfile(program: Command): void {
-  program
-    .command('profile')
-    .description('show what a profile was learned on, for which model and codecs, and what to expect of them')
-    .argument(
-      '<profile>',
-      'a .kvprofile file, a URL, org/repo:file.kvprofile, or a model: shows the profile that it uses',
-    )
-    .option('--json', 'print as JSON')
-    .action(async (name: string, { json }: { json?: boolean }) => {
-      const found = (await isProfileName(name)) ? await readNamed(name) : await findForModel(name);
-      const description = await describeProfile(found);
-      console.log(json ? JSON.stringify(description, null, 1) : render(description));
-    });
-}
-
-interface Found {
-  profile: Profile;
-  /** A path or a URL. */
-  path: string;
-}
-
 /** Whether the argument names a profile, not a model. */
-async function isProfileName(text: string): Promise<boolean> {
-  if (/^https?:|\.kvprofile$/i.test(text)) return true;
+export async function isProfileName(text: string): Promise<boolean> {
+  if (/^https?:(?!.*\.gguf\b)|\.kvprofile$/i.test(text)) return true;
   const file = await fileSource(text).catch(() => undefined);
   if (!file) return false;
   try {
@@ -58,28 +30,13 @@ async function isProfileName(text: string): Promise<boolean> {
   }
 }
 
-async function readNamed(text: string): Promise<Found> {
-  const path = (await resolveProfileFlag(text)) ?? text;
-  return { profile: await openProfile(path), path };
+/** `name`: a file, a URL, or org/repo:file.kvprofile. */
+export async function showProfile(name: string, { json }: { json?: boolean }): Promise<void> {
+  const path = (await resolveProfileFlag(name)) ?? name;
+  printResult(json, await describeProfile(await openProfile(path), path), render);
 }
 
-async function findForModel(model: string): Promise<Found> {
-  const file = await openModelFile(model);
-  await file.gguf.close();
-  const [modelPath] = file.paths;
-  const fingerprint = await modelFingerprint(file);
-  const { profile, path, notice } = await findProfile(modelPath, fingerprint);
-  if (notice) console.error(notice);
-  if (profile && path !== undefined) return { profile, path };
-  const places = [...profileNames(modelPath), await profilePath(fingerprint)];
-  throw new UnsupportedError(
-    `${model} has no profile. Learn one: kvasir calibrate ${shellQuote(model)} (about ` +
-      `${formatDuration(await estimateCalibrationSeconds(file))} here). It is also found if you put it into one of these files:` +
-      places.map(place => `\n  ${place}`).join(''),
-  );
-}
-
-async function describeProfile({ profile, path }: Found) {
+async function describeProfile(profile: Profile, path: string) {
   const { hash, fingerprint, provenance, sensitivities } = profile;
   const { layers, kvHeads, headDim, ropeFrequencies } = profile.shape;
   const shape: PlanShape = { layers, kvHeads, headDim, ropeFrequencies: Float64Array.from(ropeFrequencies) };
@@ -135,24 +92,23 @@ type Description = Awaited<ReturnType<typeof describeProfile>>;
 function render(description: Description): string {
   const { path, bytes, fingerprint, shape, provenance, codecs, measurements, plans, sensitiveLayers } = description;
   const { model, tokens, samples, context, seed, version, sources } = provenance;
-  const line = (name: string, text: string) => `${name.padEnd(13)}${text}`;
   const section = (title: string, header: string[], rows: (string | number)[][]) =>
     rows.length > 0 ? ['', title, formatTable(header, rows)] : [];
   return [
-    line('profile', path),
-    ...(bytes === undefined ? [] : [line('size', formatFileSize(bytes))]),
-    line('model', model || 'its name is not recorded'),
-    line('fingerprint', fingerprint),
-    line('shape', `${shape.layers} layers x ${shape.kvHeads} KV heads x ${shape.headDim} dims`),
-    line(
-      'learned on',
-      `${formatCount(tokens)} tokens in rows of ${formatCount(context)}, seed ${seed}, Kvasir ${version}`,
-    ),
-    line('samples', `${formatCount(samples)} keys and values per layer`),
-    line('codecs', codecs.covered.join(', ') || 'none'),
-    ...(codecs.missing.length > 0
-      ? [line('not covered', `${codecs.missing.join(', ')} (calibrate with --codecs)`)]
-      : []),
+    ...formatFields([
+      ['profile', path],
+      ['size', bytes === undefined ? undefined : formatFileSize(bytes)],
+      ['model', model || 'its name is not recorded'],
+      ['fingerprint', fingerprint],
+      ['shape', `${shape.layers} layers x ${shape.kvHeads} KV heads x ${shape.headDim} dims`],
+      [
+        'learned on',
+        `${formatCount(tokens)} tokens in rows of ${formatCount(context)}, seed ${seed}, Kvasir ${version}`,
+      ],
+      ['samples', `${formatCount(samples)} keys and values per layer`],
+      ['codecs', codecs.covered.join(', ') || 'none'],
+      ['not covered', codecs.missing.length > 0 ? `${codecs.missing.join(', ')} (calibrate with --kv)` : undefined],
+    ]),
     ...section(
       'Text',
       ['source', 'tokens'],

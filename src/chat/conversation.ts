@@ -28,7 +28,7 @@ import type { SessionTarget } from '../session/session-io.ts';
 import { describeValue } from '../util/describe-value.ts';
 import type { AsyncDisposableLike } from '../util/disposable.ts';
 import { InputError } from '../util/errors.ts';
-import { checkLayer, checkTokens } from '../util/rules.ts';
+import { checkLayer } from '../util/rules.ts';
 import type { AnswerDelta } from './answer.ts';
 import {
   answerGrammar,
@@ -386,15 +386,17 @@ export function createConversation(
       checkOpen();
       const { codecs, mode } = generation.plan;
       checkLayer(layer, codecs.length);
-      const read = readCache(({ device }, { view, exactView, length }) => {
-        const dropped = view.firstLeaf * view.shape.pageTokens;
-        const [first, end] = [from ?? dropped, to ?? length];
-        checkTokens('from', first, dropped, length);
-        checkTokens('to', end, first, length);
-        return decodeVectors(device, view, layer, first, end, mode === 'two-tier' ? exactView : undefined);
-      });
+      const read = readCache(({ device }, { view, exactView, length }) =>
+        decodeVectors(
+          device,
+          { view, exactView: mode === 'two-tier' ? exactView : undefined, length },
+          [layer],
+          from,
+          to,
+        ),
+      );
       if (!read) throw new InputError('This conversation has no cache yet, or it made room for others. Ask something.');
-      return read;
+      return (await read)[0];
     },
     async spill() {
       checkOpen();

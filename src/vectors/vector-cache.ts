@@ -287,15 +287,10 @@ function createFromParts(parts: Parts): VectorCache {
         const [output] = await step(layer, [{ sequence: self, queries, keys, values }]);
         return output;
       },
-      async decode(layer, from = 0, to) {
+      async decode(layer, from, to) {
         checkLayer(layer, layers);
-        return exclusive(async () => {
-          const { sequence } = idleStateOf(self);
-          const end = to ?? sequence.length;
-          checkTokens('from', from, 0, sequence.length);
-          checkTokens('to', end, from, sequence.length);
-          return decodeVectors(device, sequence.view, layer, from, end);
-        });
+        const [vectors] = await exclusive(() => decodeVectors(device, idleStateOf(self).sequence, [layer], from, to));
+        return vectors;
       },
       async fork() {
         return exclusive(async () => open(idleStateOf(self).sequence.fork()));

@@ -42,12 +42,12 @@ export async function* decodeLeaves(
   const bytes = new Uint8Array(layers.length * 2 * sideBytes);
   const values = new Uint16Array(bytes.buffer);
   await whenWarm(onChange => cache.warm(prompt, salt, onChange));
-  const sequence = await engine.exclusive(async (_, pause) => cache.open(pause, prompt, salt));
+  const sequence = await engine.exclusive(async pause => cache.open(pause, prompt, salt));
   try {
     for (let page = 0; page < sequence.view.leaves.length; page++) {
       if (pages && !pages.includes(page)) continue;
       const [from, to] = [page * pageTokens, (page + 1) * pageTokens];
-      const decoded = await engine.exclusive(({ device }) => decodeVectors(device, sequence, layers, from, to));
+      const decoded = await engine.exclusive(() => decodeVectors(engine.device, sequence, layers, from, to));
       const yielder = createYielder();
       for (const [i, rows] of decoded.flatMap(({ keys, values }) => [keys, values]).entries()) {
         f16.keys.encode(rows, pageTokens, bytes.subarray(i * sideBytes, (i + 1) * sideBytes), from);

@@ -345,9 +345,9 @@ function createModel(parts: ModelParts): Model {
       guard: guard.stats,
     }),
     ping: () =>
-      engine.exclusive(async ({ device, scratch }) => {
+      engine.exclusive(async () => {
         // A read waits for all operations before it.
-        await device.readRows(scratch.outputRows, 0, 1);
+        await engine.device.readRows(engine.scratch.outputRows, 0, 1);
       }),
     nearestText(prompt, { tenant = '', cacheSalt } = {}) {
       checkOpen();

@@ -6,7 +6,7 @@ import { countOutliers } from '../cache/outliers.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { HeldContent } from '../cache/sequence.ts';
 import { whenWarm } from '../cache/warming.ts';
-import { type Engine, throwIfDisposed } from '../engine/engine.ts';
+import { throwIfDisposed } from '../engine/engine.ts';
 import {
   type GenerateOptions,
   type GenerationContext,
@@ -265,9 +265,9 @@ export function createConversation(
   const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
 
   /** Reads what the cache holds now, whatever becomes of it meanwhile; undefined if there is none. */
-  const readCache = <T>(read: (engine: Engine, held: HeldContent) => Promise<T>): Promise<T> | undefined => {
+  const readCache = <T>(read: (held: HeldContent) => Promise<T>): Promise<T> | undefined => {
     const held = snapshot()?.hold();
-    return held && engine.exclusive(parts => read(parts, held)).finally(held.release);
+    return held && engine.exclusive(() => read(held)).finally(held.release);
   };
 
   /** Crops the cache to what it shares with `ids`. With a recent window, that may be an older snapshot. */
@@ -386,9 +386,9 @@ export function createConversation(
       checkOpen();
       const { codecs, mode } = generation.plan;
       checkLayer(layer, codecs.length);
-      const read = readCache(({ device }, { view, exactView, length }) =>
+      const read = readCache(({ view, exactView, length }) =>
         decodeVectors(
-          device,
+          engine.device,
           { view, exactView: mode === 'two-tier' ? exactView : undefined, length },
           [layer],
           from,
@@ -409,7 +409,7 @@ export function createConversation(
       // The last token of a prompt is never looked for.
       await whenWarm(onChange => cache.warm([...ids, 0], saltOf(tenant ?? ''), onChange, owner));
     },
-    outliers: async () => readCache(({ device }, { view }) => countOutliers(device, view)),
+    outliers: async () => readCache(({ view }) => countOutliers(engine.device, view)),
     reset: async () => {
       checkOpen();
       await clear();

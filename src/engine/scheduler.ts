@@ -235,7 +235,7 @@ export function createScheduler(
 
   /** Admits requests, chooses rows, and records their pass: all of it between two passes, while nothing else runs. */
   const start = (): Promise<Flight | undefined> =>
-    engine.exclusive(async (_, pause) => {
+    engine.exclusive(async pause => {
       admit(pause);
       const pieces = reserve(() => {
         const active = [...running].filter(task => !task.ended);

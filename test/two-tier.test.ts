@@ -92,9 +92,9 @@ describe('conversations that do not all fit in f16', () => {
     const { reused, traces } = await takeTurns(model);
     // The last token of an answer has not been read by the model.
     expect(reused).toEqual([113, 113, 113, 113]);
-    const { used, capacity, snapshots, spilledPages, warmedPages } = model.stats();
+    const { used, capacity, idleSequences, spilledPages, warmedPages } = model.stats();
     expect(used).toBeLessThanOrEqual(capacity);
-    expect(snapshots).toBe(4);
+    expect(idleSequences).toBe(4);
     expect(spilledPages).toBeGreaterThan(0);
     expect(warmedPages).toBeGreaterThan(0);
 

@@ -256,7 +256,6 @@ export function createSequence(options: SequenceOptions): Sequence {
     get isPlanned() {
       return isPlanned;
     },
-    hasLeaf: (page, leaf) => leaves[page - firstLeaf] === leaf,
     get hotLength() {
       return isHot() ? ids.length : (firstLeaf + exactPages.length) * pageTokens;
     },
@@ -338,7 +337,7 @@ export function createSequence(options: SequenceOptions): Sequence {
     fork() {
       assert(!disposed, 'a disposed sequence was used');
       assert(!isPlanned, 'a sequence was copied while a pass was running on it');
-      // If this is a snapshot, making room for the copy may dispose it.
+      // If this is idle, making room for the copy may dispose it.
       const { release } = hold();
       try {
         const start = { ids, firstLeaf, leaves, exactPages, sinks, tail: tail.blocks };

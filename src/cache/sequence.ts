@@ -80,8 +80,6 @@ export interface Sequence {
   readonly isDisposed: boolean;
   /** Whether a pass is planned that is not committed: it is running, or has failed. */
   readonly isPlanned: boolean;
-  /** Whether this is its leaf at a page: then its text up to there is that of the leaf. */
-  hasLeaf(page: number, leaf: Leaf): boolean;
   /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
   readonly hotLength: number;
   /** Number of tokens dropped by sliding. */

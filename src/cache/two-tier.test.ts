@@ -26,7 +26,7 @@ const create = (pages: number, recent = 0) => {
 
 const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 
-it('frees the newest f16 pages of the oldest snapshot first', () => {
+it('frees the newest f16 pages of the oldest idle sequence first', () => {
   const { device, cache } = create(1000);
   const [alice, bob] = [{}, {}];
   for (const owner of [alice, bob]) {
@@ -34,10 +34,10 @@ it('frees the newest f16 pages of the oldest snapshot first', () => {
     appendAll(device, sequence, numbers(20));
     cache.keep(sequence, owner);
   }
-  const pages = (owner: object) => cache.snapshotOf(owner)!.exactView!.leaves.length;
+  const pages = (owner: object) => cache.idleOf(owner)!.exactView!.leaves.length;
   const { capacity, used } = cache.stats;
   expect(cache.makeRoom(capacity - used + 1)).toBe(true);
-  expect([pages(alice), pages(bob), cache.snapshotOf(alice)!.hotLength]).toEqual([3, 4, 12]);
+  expect([pages(alice), pages(bob), cache.idleOf(alice)!.hotLength]).toEqual([3, 4, 12]);
   expect(cache.makeRoom(capacity - cache.stats.used + 4 * TWO_TIER_LEAF.exact!.bytes)).toBe(true);
   expect([pages(alice), pages(bob)]).toEqual([0, 3]);
   // What is left is reused from its start.
@@ -101,7 +101,7 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
         else await new Promise(setImmediate);
         const { used, capacity } = cache.stats;
         if (used > capacity) expect(used).toBeLessThanOrEqual(capacity);
-        const held = cache.snapshotOf(owner);
+        const held = cache.idleOf(owner);
         if (held) expectContents(held, held.ids);
       }
       await Promise.all(warmings);

@@ -30,14 +30,7 @@ import type { AsyncDisposableLike } from '../util/disposable.ts';
 import { InputError } from '../util/errors.ts';
 import { checkLayer } from '../util/rules.ts';
 import type { AnswerDelta } from './answer.ts';
-import {
-  answerGrammar,
-  answerMessage,
-  constrainText,
-  countSystemTokens,
-  prepareAnswer,
-  streamParts,
-} from './answer-stream.ts';
+import { answerGrammar, answerMessage, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
 import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import { reuseTokens } from './reuse-tokens.ts';
@@ -220,10 +213,7 @@ export function createConversation(
     result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
     const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
-    const snapshotAt = cache.sharesSnapshots
-      ? [countSystemTokens(engine, list, { ...render, tools, toolChoice }, prompt)]
-      : [];
-    const details = { ...answer.output, sourceOf, snapshotAt };
+    const details = { ...answer.output, sourceOf };
     yield* streamParts(streamTokens(prompt, options, cancellation, result, details), answer.parser, result);
   }
 
@@ -252,7 +242,7 @@ export function createConversation(
   /** Takes the sequence out of the cache while it is saved, so that it is not evicted. */
   const save = async (target: SessionTarget) => {
     // Its tail may have been evicted; then it is computed again.
-    if (!cache.snapshotOf(owner) && ids.length > 0) await prefill(generation, ids, owner, tenant);
+    if (!cache.idleOf(owner) && ids.length > 0) await prefill(generation, ids, owner, tenant);
     const sequence = cache.take(owner);
     if (!sequence) throw new InputError('There is nothing to save yet. Send a message first.');
     try {
@@ -262,20 +252,18 @@ export function createConversation(
     }
   };
 
-  const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
+  const idle = () => (engine.disposed ? undefined : cache.idleOf(owner));
 
   /** Reads what the cache holds now, whatever becomes of it meanwhile; undefined if there is none. */
   const readCache = <T>(read: (held: HeldContent) => Promise<T>): Promise<T> | undefined => {
-    const held = snapshot()?.hold();
+    const held = idle()?.hold();
     return held && engine.exclusive(() => read(held)).finally(held.release);
   };
 
-  /** Crops the cache to what it shares with `ids`. With a recent window, that may be an older snapshot. */
+  /** Crops the cache to what it shares with `ids`. */
   const cropToIds = () => {
-    for (let held = snapshot(); held; held = snapshot()) {
-      if (held.crop(sharedLength(held.ids, ids)) > 0) return;
-      cache.take(owner)?.dispose();
-    }
+    const held = idle();
+    if (held?.crop(sharedLength(held.ids, ids)) === 0) cache.forget(owner);
   };
 
   const lastUserMessage = (act: string): number => {
@@ -294,10 +282,10 @@ export function createConversation(
       return messages;
     },
     get length() {
-      return snapshot()?.length ?? 0;
+      return idle()?.length ?? 0;
     },
     get bytes() {
-      return snapshot()?.bytes ?? 0;
+      return idle()?.bytes ?? 0;
     },
     get isAnswering() {
       return running !== undefined;
@@ -365,7 +353,7 @@ export function createConversation(
         throw new InputError(`crop needs a number of tokens, 0 or more; got ${describeValue(tokens)}.`);
       if (running) throw new InputError(ANSWERING);
       ids = ids.slice(0, tokens);
-      return snapshot()?.crop(tokens) ?? 0;
+      return idle()?.crop(tokens) ?? 0;
     },
     async save(target) {
       checkOpen();

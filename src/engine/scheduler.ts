@@ -50,8 +50,6 @@ interface Flight {
   tasks: readonly Task[];
   /** Those that read their prompt: tokens in the cache after the pass. */
   prompts: readonly { task: Task; held: number }[];
-  /** Copies of sequences as they are after the pass, to be kept when it has succeeded. */
-  snapshots: readonly Sequence[];
   delivered: Promise<void>;
   /** Whether the next pass is recorded before this one has ended. */
   runsAhead: boolean;
@@ -188,14 +186,14 @@ export function createScheduler(
 
   /** Whether a running prompt will soon have read more of this one than is known: then waiting is cheaper. */
   const isBeingComputed = (task: Task): boolean => {
+    if (!cache.sharesLeaves) return false;
     const { tokens, request, path } = task;
     const known = cache.known(tokens, request.salt, path);
     return [...running].some(other => {
       if (other.request.salt !== request.salt || other.promptRows === 0 || other.ended) return false;
       const shared = task.sharedWith.get(other) ?? sharedLength(other.tokens, tokens);
       task.sharedWith.set(other, shared);
-      const point = cache.sharesLeaves ? shared : (other.request.snapshotAt?.findLast(one => one <= shared) ?? 0);
-      return point > known && point >= MIN_SHARED_TOKENS && other.sequence!.length <= point;
+      return shared > known && shared >= MIN_SHARED_TOKENS && other.sequence!.length <= shared;
     });
   };
 
@@ -280,7 +278,6 @@ export function createScheduler(
     });
     batchSize.adapt(promptRows + decodeRows, longestBlockMs);
     if (promptRows === 0) recordMs = engine.now() - started;
-    const snapshots = tasks.flatMap(task => takeSnapshot(task) ?? []);
     for (const task of tasks) {
       task.flights++;
       task.lastTurn = turns++;
@@ -294,7 +291,7 @@ export function createScheduler(
     const prompts = chunks.flatMap((chunk, i) =>
       chunk.prefill ? [{ task: tasks[i], held: chunk.sequence.length }] : [],
     );
-    return { tasks, prompts, snapshots, delivered, runsAhead, results, started, decodeRows, promptRows };
+    return { tasks, prompts, delivered, runsAhead, results, started, decodeRows, promptRows };
   };
 
   const createChunk = (task: Task, rows: number): Chunk => {
@@ -325,17 +322,6 @@ export function createScheduler(
     }
   };
 
-  /** Copies a sequence after its chunk is recorded: the next pass, which may be recorded before this one ends, changes it. */
-  const takeSnapshot = (task: Task): Sequence | undefined => {
-    const { sequence, snapshotPoints } = task;
-    try {
-      return sequence && snapshotPoints.includes(sequence.length) ? cache.snapshot(sequence) : undefined;
-    } catch (error) {
-      fail([task], error);
-      return undefined;
-    }
-  };
-
   const notePrompt = (task: Task, held: number) => {
     if (task.ended || !task.sequence) return;
     try {
@@ -346,7 +332,7 @@ export function createScheduler(
   };
 
   const land = async (flight: Flight) => {
-    const { tasks, snapshots, decodeRows, promptRows, started } = flight;
+    const { tasks, decodeRows, promptRows, started } = flight;
     try {
       await flight.delivered;
       guard?.throwIfLost();
@@ -355,9 +341,7 @@ export function createScheduler(
       const now = engine.now();
       times = notePass(times, { decodeRows, promptRows, ms: now - Math.max(started, lastLanding) });
       lastLanding = now;
-      for (const snapshot of snapshots) cache.keep(snapshot);
     } catch (error) {
-      for (const snapshot of snapshots) snapshot.dispose();
       fail(tasks, error);
     }
     for (const task of tasks) task.flights--;

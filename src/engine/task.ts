@@ -22,8 +22,6 @@ export interface Task extends Candidate {
   isWarmedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;
-  /** Numbers of tokens of the prompt at which snapshots are taken, ascending; its end is one of them. */
-  readonly snapshotPoints: readonly number[];
   /** The next token, sampled on the device and not read yet. */
   handle?: number;
   /** Tokens that are sampled, or are being sampled. */
@@ -55,12 +53,7 @@ export function createTask(request: Request, arrival: number, settle: () => void
     get promptRows() {
       const held = this.sequence?.length ?? 0;
       if (held >= this.promptEnd) return 0;
-      // A chunk ends where a snapshot is taken.
-      const end = this.snapshotPoints.find(point => point > held)!;
-      return Math.min(end - held, this.sequence?.maxChunk ?? end);
-    },
-    get snapshotPoints() {
-      return [...(request.snapshotAt ?? []), this.promptEnd];
+      return Math.min(this.promptEnd - held, this.sequence?.maxChunk ?? this.promptEnd);
     },
     get ready() {
       if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;

@@ -61,7 +61,7 @@ function checkSavable({ mode }: Plan): void {
   );
 }
 
-/** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */
+/** Reads a session into the cache, as the idle sequence of `owner`. Nothing is kept of a session that is refused. */
 export async function restoreSession(
   { engine, cache, plan, context }: { engine: Engine; cache: KvCache; plan: Plan; context: number },
   source: SessionSource,

@@ -154,7 +154,7 @@ export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask
   const reader = {};
   return {
     get bytes() {
-      return cache.snapshotOf(reader)?.bytes ?? 0;
+      return cache.idleOf(reader)?.bytes ?? 0;
     },
     async read({ scored = 0, onLogits = () => {}, ...options }) {
       const { prompt } = questions[0]!;

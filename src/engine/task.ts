@@ -62,3 +62,11 @@ export function createTask(request: Request, arrival: number, settle: () => void
     settle,
   };
 }
+
+/** Ends tasks with an error; the first one counts. */
+export function fail(tasks: Iterable<Task>, error: unknown): void {
+  for (const task of tasks) {
+    task.error ??= error ?? new Error('unknown');
+    task.ended = true;
+  }
+}

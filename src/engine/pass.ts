@@ -23,7 +23,6 @@ export async function recordPass(
   guard: Guard | undefined,
   pieces: readonly Piece<Task>[],
 ): Promise<RecordedPass> {
-  const { device, config, weights, rope, scratch, batchSize } = engine;
   const tasks = pieces.map(({ request }) => request);
   const chunks = pieces.map(({ request: task, rows }) => createChunk(engine, plan, task, rows));
   const taskOf = new Map<Chunk, Task>(chunks.map((chunk, i) => [chunk, tasks[i]]));
@@ -33,7 +32,7 @@ export async function recordPass(
     const dropped = chunk.sequence.droppedTokens;
     results.push(() => deliverToken(task, sample, dropped));
   };
-  const { delivered, longestBlockMs } = await forward(device, config, weights, rope, scratch, chunks, {
+  const { delivered, longestBlockMs } = await forward(engine, chunks, {
     onLogits: (chunk, _row, logits) => addResult(chunk, sampler => sampler.sample(logits)),
     onToken: (chunk, id) => addResult(chunk, sampler => sampler.accept(id)),
     onHandle(chunk, handle) {
@@ -46,7 +45,7 @@ export async function recordPass(
   const rows = chunks.reduce((sum, { tokens }) => sum + tokens.length, 0);
   const prompts = chunks.filter(({ prefill }) => prefill).map(chunk => ({ chunk, held: chunk.sequence.length }));
   const promptRows = prompts.reduce((sum, { chunk }) => sum + chunk.tokens.length, 0);
-  batchSize.adapt(rows, longestBlockMs);
+  engine.batchSize.adapt(rows, longestBlockMs);
   const sampled = chunks.filter(({ logits }) => logits !== 'none');
   const onDevice = sampled.filter(({ sampling }) => sampling).length;
   return {

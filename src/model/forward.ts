@@ -56,6 +56,15 @@ export interface Scratch {
   projections: WeakMap<ModelWeights, LayerProjections[]>;
 }
 
+/** A model on a device, and what a pass needs. */
+export interface LoadedModel {
+  readonly device: Device;
+  readonly config: ModelConfig;
+  readonly weights: ModelWeights;
+  readonly rope: RopeFrequencies;
+  readonly scratch: Scratch;
+}
+
 /** The matrix multiplications of a layer. The arrays are created once, so that a device can cache state per array. */
 interface LayerProjections {
   qkv: readonly Projection[];
@@ -156,11 +165,7 @@ export interface Pass {
  * nothing else may use the scratch until it returns.
  */
 export async function forward(
-  device: Device,
-  config: ModelConfig,
-  weights: ModelWeights,
-  rope: RopeFrequencies,
-  scratch: Scratch,
+  { device, config, weights, rope, scratch }: LoadedModel,
   chunks: readonly Chunk[],
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {

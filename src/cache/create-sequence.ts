@@ -8,11 +8,10 @@ import type { LeafSource } from '../eviction/eviction.ts';
 import type { Block, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { assert, CapacityError, ContextError } from '../util/errors.ts';
-import type { TailPlace } from './kept-tails.ts';
 import { f16Block, leafBlock, pageBytes } from './leaf.ts';
 import { createPageErrors, pageErrorBytes } from './page-errors.ts';
 import { createPool, type Pool, type SharedBlock } from './pool.ts';
-import type { Leaf } from './prefix.ts';
+import type { Leaf, UnfinishedLeaf } from './prefix.ts';
 import { type HeldContent, type Sequence, type SequenceOptions, type SequenceRun, sinkPage } from './sequence.ts';
 import { createTail, type TokenRange, tailTokens } from './tail.ts';
 
@@ -171,10 +170,19 @@ export function createSequence(options: SequenceOptions): Sequence {
     return droppedPagesAt(cropped) < firstLeaf ? 0 : cropped;
   };
 
-  const tailPlace = (): TailPlace | undefined => {
-    if (!index || firstLeaf > 0) return undefined;
-    const pages = leaves.length - planned;
-    return pages === 0 ? salt : leaves[pages - 1].node;
+  const unfinishedLeaf = (): UnfinishedLeaf | undefined => {
+    // One whose pass has failed is discarded soon: what its tail holds is unknown.
+    if (!index || firstLeaf > 0 || isPlanned || disposed) return undefined;
+    const parent = leaves.at(-1)?.node;
+    if (leaves.length > 0 && !parent) return undefined;
+    const from = leaves.length * pageTokens;
+    const tokens = ids.slice(from);
+    // A token that is not known is one that nobody has read.
+    const unknown = tokens.findIndex(id => id < 0);
+    if (unknown >= 0) tokens.length = unknown;
+    if (tokens.length === 0) return undefined;
+    const blocks = tail.blocksOf({ from, to: from + tokens.length });
+    return { salt, parent, tokens, blocks, sinks: leaves.length <= sinkPage(shape) ? sinks : undefined };
   };
 
   /** The node under which the next leaf is published: the last leaf's, or the root. Undefined if that leaf is private. */
@@ -213,9 +221,11 @@ export function createSequence(options: SequenceOptions): Sequence {
     return { view: { ...view }, exactView: exactView && { ...exactView }, length: ids.length, release };
   };
 
+  const leave = index?.join(unfinishedLeaf);
   const dispose = () => {
     if (disposed) return;
     disposed = true;
+    leave?.();
     ids = [];
     releaseLeaves(0, leaves.length);
     tail.trim({ from: 0, to: 0 });
@@ -247,8 +257,8 @@ export function createSequence(options: SequenceOptions): Sequence {
     get ids() {
       return ids;
     },
-    get tailPlace() {
-      return tailPlace();
+    get unfinished() {
+      return unfinishedLeaf();
     },
     get isDisposed() {
       return disposed;
@@ -349,19 +359,6 @@ export function createSequence(options: SequenceOptions): Sequence {
     hold,
     readErrors: async () => (await errors?.read(leaves, firstLeaf)) ?? new Map(),
     dispose,
-    detachTail() {
-      discardPlanned();
-      const [from, place] = [unsealed(0).from, tailPlace()];
-      // A token that is not known is one that nobody has read.
-      const unknown = ids.findIndex((id, i) => i >= from && id < 0);
-      const to = unknown < 0 ? ids.length : unknown;
-      if (place === undefined || disposed || to === from) return void dispose();
-      tail.trim({ from, to });
-      const ownSinks = leaves.length <= sinkPage(shape) ? pool.retain(sinks) : undefined;
-      const detached = { place, ids: ids.slice(from, to), blocks: tail.detach(), sinks: ownSinks };
-      dispose();
-      return detached;
-    },
     discard() {
       const firstOwn = firstLeaf === 0 ? leaves[sharedLeaves]?.node : undefined;
       if (firstOwn) index?.remove(firstOwn);

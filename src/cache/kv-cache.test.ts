@@ -45,8 +45,12 @@ describe('nearest', () => {
     const first = run(numbers(20));
     expect(cache.nearest(numbers(20))).toEqual({ shared: 20, next: [] });
     // Within the second page, at its beginning, and in the tail.
-    for (const shared of [11, 8, 18])
-      expect(cache.nearest([...numbers(shared), 100])).toEqual({ shared, next: numbers(20).slice(shared, shared + 8) });
+    for (const [shared, end] of [
+      [9, 12],
+      [8, 12],
+      [18, 20],
+    ])
+      expect(cache.nearest([...numbers(shared), 100])).toEqual({ shared, next: numbers(end).slice(shared) });
     cache.keep(first);
     expect(cache.nearest([...numbers(18), 100])).toEqual({ shared: 18, next: [18, 19] });
   });

@@ -27,8 +27,8 @@ export interface Tail {
   grow(tokens: TokenRange): void;
   /** Frees all other blocks. */
   trim(tokens: TokenRange): void;
-  /** Hands out its blocks, for the caller to release, and is empty then. */
-  detach(): (SharedBlock | undefined)[];
+  /** The ring with the blocks of these tokens only. */
+  blocksOf(tokens: TokenRange): (SharedBlock | undefined)[];
 }
 
 /** Capacity of the ring in tokens. */
@@ -93,11 +93,9 @@ export function createTail(
         noteChange();
       });
     },
-    detach() {
-      const detached = [...ring];
-      ring.fill(undefined);
-      noteChange();
-      return detached;
+    blocksOf(tokens) {
+      const places = placesOf(tokens);
+      return ring.map((shared, place) => (places.includes(place) ? shared : undefined));
     },
   };
 }

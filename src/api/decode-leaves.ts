@@ -1,8 +1,8 @@
 /** Sealed pages of a text in f16, one after the other in one buffer: to look at them, or for other programs. */
 import type { KvCache } from '../cache/kv-cache.ts';
 import { leafLayout, transcodeLeaf } from '../cache/leaf.ts';
+import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
-import { whenWarm } from '../cache/warming.ts';
 import { createCodec } from '../codec/kv.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { KvView } from '../kernel/device.ts';
@@ -43,7 +43,7 @@ export async function* decodeLeaves(
   const to = leafLayout(layers.map(() => f16));
   const bytes = new Uint8Array(to.bytes);
   const values = new Uint16Array(bytes.buffer);
-  await whenWarm(onChange => cache.warm(prompt, salt, onChange));
+  await whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange));
   const sequence = await engine.exclusive(async (_, pause) => cache.open(pause, prompt, salt));
   const { view } = sequence;
   try {

@@ -15,10 +15,13 @@ import type { TierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
 import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
+import { createLeafFetcher } from './leaf-fetcher.ts';
+import { createLeafWriter } from './leaf-writer.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
 import { checkPause, type Pause, withPause } from './pause.ts';
 import { createPool, type Pool } from './pool.ts';
+import type { Prefetch } from './prefetch.ts';
 import {
   countShared,
   createPrefixIndex,
@@ -30,11 +33,8 @@ import {
 } from './prefix.ts';
 import { type Restoring, startRestoring } from './restore.ts';
 import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
-import { createSpill } from './spill.ts';
 import { tailTokens } from './tail.ts';
-import { createWarmPages } from './two-tier.ts';
-import { createWarmer } from './warm.ts';
-import type { Warming } from './warming.ts';
+import { createTwoTier } from './two-tier.ts';
 
 export interface KvCacheOptions {
   device: Device;
@@ -96,9 +96,9 @@ export interface KvCacheStats {
   pageQueries: number;
   pageHits: number;
   evictions: number;
-  /** In two-tier mode: f16 pages that were freed, and decoded back. */
+  /** In two-tier mode: f16 pages that were freed, and decoded again. */
   spilledPages: number;
-  warmedPages: number;
+  decodedPages: number;
 }
 
 export interface KvCache {
@@ -142,7 +142,7 @@ export interface KvCache {
    * Fetches the pages of a prompt that the tiers have and the index lacks; in two-tier mode, decodes those that were spilled
    * of the owner's idle sequence. Undefined if there are none to look for. `onChange`: a page arrived, or it has ended.
    */
-  warm(prompt: readonly number[], salt: string, onChange: () => void, owner?: Owner): Warming | undefined;
+  prefetch(prompt: readonly number[], salt: string, onChange: () => void, owner?: Owner): Prefetch | undefined;
   /** In two-tier mode: frees the f16 pages of an owner's idle sequence. */
   spill(owner: Owner): void;
   /** Hands the leaves that were sealed so far to the tiers. */
@@ -169,7 +169,7 @@ interface FoundPath {
 }
 
 export function createKvCache(options: KvCacheOptions): KvCache {
-  const { device, shape, leaf: layout, recent, capacity, spillsPages = false } = options;
+  const { device, shape, leaf: layout, recent, capacity } = options;
   const exclusive = options.exclusive ?? withPause;
   const now = options.now ?? (() => performance.now());
   const { pageTokens } = shape;
@@ -180,14 +180,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const f16Bytes = (tokens: number) => f16BlockBytes(f16Shape, tokens);
   const tailBlockBytes = f16Bytes(tailBlockTokens(pageTokens));
   const sequenceBytes = f16Bytes(shape.sinks) + pageErrorBytes(layout);
-  const counts = { pageQueries: 0, pageHits: 0, evictions: 0, spilledPages: 0, warmedPages: 0 };
+  const counts = { pageQueries: 0, pageHits: 0, evictions: 0 };
 
-  const spillPage = (sequence: Sequence): boolean => {
-    const spilled = sequence.spillPage();
-    if (spilled) counts.spilledPages++;
-    return spilled;
-  };
-  const spillOldest = (): boolean => spillsPages && [...idle.values()].some(spillPage);
   const take = (owner: Owner): Sequence | undefined => {
     const sequence = idle.get(owner);
     idle.delete(owner);
@@ -207,7 +201,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** A token takes several times as many bytes in a tail as in a leaf, so tails must not take the room of many leaves. */
   const reclaim = (): boolean => {
     if (index.unfinishedBytes > MAX_TAIL_SHARE * pool.capacity) return index.dropUnfinished();
-    return spillOldest() || forgetOldest() || evict() || index.dropUnfinished();
+    const isSpilled = twoTier && [...idle.values()].some(twoTier.spillPage);
+    return isSpilled || forgetOldest() || evict() || index.dropUnfinished();
   };
   const pool = createPool(device, {
     capacity,
@@ -221,7 +216,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     onInsert: node => tiers?.onInsert(node),
   });
   const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, now, pool, index });
-  const warmPages = createWarmPages({ ...options, exclusive, now, pool, onWarmed: () => counts.warmedPages++ });
+  const twoTier = options.spillsPages ? createTwoTier({ ...options, exclusive, now, pool }) : undefined;
   // With a recent window, rows after a page would differ from a cold run. In shadow mode prompts read f16 pages and answers
   // codes, and in two-tier mode pages may have been decoded from codes, so a page depends on more than its tokens.
   const sharesLeaves = recent === 0 && !layout.exact;
@@ -266,7 +261,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   /** How many tokens of the prompt an idle sequence can be continued after. */
   const reusableLength = (sequence: Sequence | undefined, prompt: readonly number[], salt: string): number =>
     sequence?.salt === salt
-      ? sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt)))
+      ? sequence.croppedLength(Math.min(sequence.readableLength, sharedLength(sequence.ids, prompt)))
       : 0;
 
   const continueOwn = (owner: Owner, length: number): Sequence => {
@@ -319,8 +314,9 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     },
     get stats() {
       const { size, idle: cachedLeaves, unfinished: cachedTails, idleBytes: cachedBytes } = index;
+      const spills = { spilledPages: twoTier?.spilledPages ?? 0, decodedPages: twoTier?.decodedPages ?? 0 };
       const cached = { sharedLeaves: size - cachedLeaves, cachedLeaves, cachedTails, cachedBytes };
-      return { capacity: pool.capacity, used: pool.used, ...cached, idleSequences: idle.size, ...counts };
+      return { capacity: pool.capacity, used: pool.used, ...cached, idleSequences: idle.size, ...counts, ...spills };
     },
     known,
     nearest(prompt, salt = '') {
@@ -356,7 +352,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     idleOf: owner => idle.get(owner),
     forget,
     setAside(sequence, owner) {
-      if (spillsPages) keep(sequence, owner);
+      if (twoTier) keep(sequence, owner);
       else sequence.dispose();
     },
     take,
@@ -369,17 +365,17 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         keep,
       });
     },
-    warm(prompt, salt, onChange, owner) {
-      if (!spillsPages) return tiers?.warm(prompt, salt, onChange);
+    prefetch(prompt, salt, onChange, owner) {
+      if (!twoTier) return tiers?.fetch(prompt, salt, onChange);
       const found = owner && take(owner);
       if (!found) return undefined;
       // Now the most recently used one: others make room for it.
       idle.set(owner, found);
-      return warmPages(found, sharedLength(found.ids, prompt), onChange);
+      return twoTier.decode(found, sharedLength(found.ids, prompt), onChange);
     },
     spill(owner) {
       const sequence = idle.get(owner);
-      while (sequence && spillPage(sequence));
+      while (sequence && twoTier?.spillPage(sequence));
     },
     settle: async () => tiers?.settle(),
     makeRoom: pool.makeRoom,
@@ -396,14 +392,14 @@ function connectTiers(
     CacheTiers & { pool: Pool; index: PrefixIndex },
 ) {
   const keys = createNodeKeys(options.rootKey);
-  const spill = createSpill({ ...options, keys, sinks: options.shape.sinks });
+  const writer = createLeafWriter({ ...options, keys, sinks: options.shape.sinks });
   return {
     onInsert(node: PrefixNode) {
       keys.add(node);
-      spill.add(node);
+      writer.add(node);
     },
-    settle: spill.settle,
-    warm: createWarmer({ ...options, keys, onWarmed: spill.remove }),
+    settle: writer.settle,
+    fetch: createLeafFetcher({ ...options, keys, onFetched: writer.remove }),
   };
 }
 

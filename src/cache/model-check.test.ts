@@ -22,11 +22,11 @@ import { createTierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KnownPath, type Owner, sharedLength } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
+import { whenPrefetched } from './prefetch.ts';
 import type { PrefixEvent, PrefixNode, UnfinishedLeaf } from './prefix.ts';
 import type { Restoring } from './restore.ts';
 import { type HeldContent, type Sequence, sinkPage } from './sequence.ts';
 import { readTail } from './tail.ts';
-import { whenWarm } from './warming.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const OPERATIONS = LONG ? 100_000 : 5_000;
@@ -117,7 +117,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const shape = tinyShape(sinks);
   const options = { device, shape, leaf: LEAF, recent, context: CONTEXT, overflow };
   const probe = createKvCache(options);
-  /** Warming and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
+  /** Prefetch and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
   const background = new Set<Promise<void>>();
   const runInBackground = (work: Promise<void>) => {
     const ended = work.finally(() => background.delete(ended));
@@ -305,7 +305,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         const [prompt, salt] = entry
           ? [[...entry.tokens, ...operation.prompt], entry.sequence.salt]
           : [operation.prompt, SALTS[operation.salt]];
-        if (background.size < MAX_BACKGROUND) runInBackground(whenWarm(onChange => cache.warm(prompt, salt, onChange)));
+        if (background.size < MAX_BACKGROUND)
+          runInBackground(whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange)));
         return;
       }
       case 'restore': {

@@ -83,7 +83,7 @@ export interface Sequence {
   /** Whether a pass is planned that is not committed: it is running, or has failed. */
   readonly isPlanned: boolean;
   /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
-  readonly hotLength: number;
+  readonly readableLength: number;
   /** Number of tokens dropped by sliding. */
   readonly droppedTokens: number;
   /** Bytes of leaves, sinks, tail and page errors. Other sequences may hold the same leaves and sinks. */
@@ -113,8 +113,8 @@ export interface Sequence {
   commit(count: number, tokens?: ArrayLike<number>): void;
   /** In two-tier mode: frees the newest f16 page. Its codes stay. False if there is none. */
   spillPage(): boolean;
-  /** In two-tier mode: takes over the f16 page at `hotLength`, decoded from its codes. */
-  addExactPage(page: SharedBlock): void;
+  /** In two-tier mode: takes over the f16 page at `readableLength`, decoded from its codes. */
+  unspillPage(page: SharedBlock): void;
   /** Replaces a token handle by the token's id. */
   setToken(position: number, id: number): void;
   /**

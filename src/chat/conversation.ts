@@ -3,9 +3,9 @@
 import { decodeVectors, type Vectors } from '../cache/decode-vectors.ts';
 import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
+import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { HeldContent } from '../cache/sequence.ts';
-import { whenWarm } from '../cache/warming.ts';
 import { type Engine, throwIfDisposed } from '../engine/engine.ts';
 import {
   type GenerateOptions,
@@ -393,7 +393,7 @@ export function createConversation(
     async warm() {
       checkOpen();
       // The last token of a prompt is never looked for.
-      await whenWarm(onChange => cache.warm([...ids, 0], saltOf(tenant ?? ''), onChange, owner));
+      await whenPrefetched(onChange => cache.prefetch([...ids, 0], saltOf(tenant ?? ''), onChange, owner));
     },
     outliers: async () => readCache(({ device }, { view }) => countOutliers(device, view)),
     reset: async () => {

@@ -1,6 +1,6 @@
 /** The decisions of the scheduler, as pure functions: which rows run next, who is admitted, and who makes room. */
 
-import type { WarmingProgress } from '../cache/warming.ts';
+import type { PrefetchProgress } from '../cache/prefetch.ts';
 
 /** A request as the decisions see it. */
 export interface Candidate {
@@ -153,7 +153,7 @@ const MAX_WARMING_WAIT_MS = 2000;
  * come faster than they could be computed, and for the next one no longer than computing all of the rest would take.
  */
 export function warmingWait(
-  { arrived, left, arrivedMs, silentMs }: WarmingProgress,
+  { arrived, left, arrivedMs, silentMs }: PrefetchProgress,
   { perPromptRow = Number.POSITIVE_INFINITY }: PassTimes,
   pageTokens: number,
 ): number {

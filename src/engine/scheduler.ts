@@ -128,7 +128,7 @@ export function createScheduler(
 
   /** Begins to fetch pages of its prompt from the tiers, or to decode those that were spilled. */
   const warm = (task: Task) => {
-    task.warming = cache.warm(task.tokens, task.request.salt, () => wakeUp(), task.request.owner);
+    task.warming = cache.prefetch(task.tokens, task.request.salt, () => wakeUp(), task.request.owner);
   };
 
   /** Whether pages of its prompt are on their way, and come sooner than they could be computed. */

@@ -1,7 +1,7 @@
 /** A request in the scheduler, and its state. */
 import type { KnownPath } from '../cache/kv-cache.ts';
+import type { Prefetch } from '../cache/prefetch.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import type { Warming } from '../cache/warming.ts';
 import type { Request } from './request.ts';
 import type { Candidate } from './schedule.ts';
 
@@ -17,7 +17,7 @@ export interface Task extends Candidate {
   /** While it is running. */
   sequence?: Sequence;
   /** While it waits: pages that come from the tiers. */
-  warming?: Warming;
+  warming?: Prefetch;
   /** Whether these were looked for again, since there was no room or they were evicted. */
   isWarmedAgain: boolean;
   /** Tokens before this are prompt rows. */

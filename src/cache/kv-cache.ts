@@ -258,33 +258,22 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     return index.using(unfinished, () => create(salt, { ...start, tail }));
   };
 
-  /** How many tokens of the prompt an idle sequence can be continued after. */
-  const reusableLength = (sequence: Sequence | undefined, prompt: readonly number[], salt: string): number =>
-    sequence?.salt === salt
-      ? sequence.croppedLength(Math.min(sequence.readableLength, sharedLength(sequence.ids, prompt)))
-      : 0;
-
-  const continueOwn = (owner: Owner, length: number): Sequence => {
-    // It must not be disposed to make room for its own copy.
-    const sequence = take(owner)!;
-    // Later prompts may need what is cropped.
-    const copies = length < sequence.length && pool.makeRoom(sequence.privateBytes);
-    try {
-      const continued = copies ? sequence.fork() : sequence;
-      continued.crop(length);
-      return continued;
-    } finally {
-      // Now the most recently used one.
-      if (copies) idle.set(owner, sequence);
-    }
+  /** The idle sequence of the owner, cropped to what the prompt shares with it, if that is more than `found` tokens. */
+  const continueOwn = (prompt: readonly number[], salt: string, owner: Owner, found: number): Sequence | undefined => {
+    const own = idle.get(owner);
+    if (own?.salt !== salt) return undefined;
+    const length = own.croppedLength(Math.min(own.readableLength, sharedLength(own.ids, prompt)));
+    // What others find of it is a copy: they may need what would be cropped.
+    if (length < found || length === 0 || (length === found && length < own.length)) return undefined;
+    idle.delete(owner);
+    own.crop(length);
+    return own;
   };
 
   /** Reuses as much as possible. */
   const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
     const found = findPath(prompt, salt);
-    const own = owner ? reusableLength(idle.get(owner), prompt, salt) : 0;
-    if (owner && own > found.leaves.length * pageTokens && own >= found.length) return continueOwn(owner, own);
-    return openPath(found, prompt, salt);
+    return (owner && continueOwn(prompt, salt, owner, found.length)) ?? openPath(found, prompt, salt);
   };
 
   const keep = (sequence: Sequence, owner?: Owner) => {

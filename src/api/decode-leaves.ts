@@ -1,8 +1,8 @@
 /** Sealed pages of a text in f16, one after the other in one buffer: to look at them, or for other programs. */
 import { decodeVectors } from '../cache/decode-vectors.ts';
 import type { KvCache } from '../cache/kv-cache.ts';
+import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
-import { whenWarm } from '../cache/warming.ts';
 import { createCodec } from '../codec/kv.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { Plan } from '../plan/plan.ts';
@@ -41,7 +41,7 @@ export async function* decodeLeaves(
   const sideBytes = f16.keys.pageBytes;
   const bytes = new Uint8Array(layers.length * 2 * sideBytes);
   const values = new Uint16Array(bytes.buffer);
-  await whenWarm(onChange => cache.warm(prompt, salt, onChange));
+  await whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange));
   const sequence = await engine.exclusive(async pause => cache.open(pause, prompt, salt));
   try {
     for (let page = 0; page < sequence.view.leaves.length; page++) {

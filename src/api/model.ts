@@ -194,7 +194,7 @@ export interface Model extends AsyncDisposableLike {
 
 const MAX_DEFAULT_CONTEXT = 32768;
 /** A model is disposed after this time even if a store has not taken all pages. */
-const SPILL_TIME_LIMIT_MS = 10_000;
+const STORE_TIME_LIMIT_MS = 10_000;
 
 /**
  * Loads a GGUF model: a path, a hub name (`org/repo:Q4_K_M`, after `kvasir pull`), a URL, or the bytes.
@@ -271,7 +271,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
   const dispose = () => {
     disposal ??= (async () => {
       await Promise.all([...answering].map(one => one.dispose()));
-      await settleWithin(cache.settle(), SPILL_TIME_LIMIT_MS);
+      await settleWithin(cache.settle(), STORE_TIME_LIMIT_MS);
       cache.dispose();
       guard.dispose();
       await engine.dispose();

@@ -14,21 +14,27 @@ import type { LeafKey } from '../store/leaf-key.ts';
 import type { TierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createSequence } from './create-sequence.ts';
-import { createIdleSinks } from './idle-sinks.ts';
-import { countShared, createKeptTails, type SharedTail, type TailPlace } from './kept-tails.ts';
 import { f16BlockBytes, type LeafLayout, pageBytes } from './leaf.ts';
+import { createLeafFetcher } from './leaf-fetcher.ts';
+import { createLeafWriter } from './leaf-writer.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { pageErrorBytes } from './page-errors.ts';
 import { checkPause, type Pause, withPause } from './pause.ts';
 import { createPool, type Pool } from './pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type PrefixNode } from './prefix.ts';
+import type { Prefetch } from './prefetch.ts';
+import {
+  countShared,
+  createPrefixIndex,
+  type Leaf,
+  type PrefixEvent,
+  type PrefixIndex,
+  type PrefixNode,
+  type UnfinishedLeaf,
+} from './prefix.ts';
 import { type Restoring, startRestoring } from './restore.ts';
 import { type Sequence, type SequenceStart, sinkPage } from './sequence.ts';
-import { createSpill } from './spill.ts';
 import { tailTokens } from './tail.ts';
-import { createWarmPages } from './two-tier.ts';
-import { createWarmer } from './warm.ts';
-import type { Warming } from './warming.ts';
+import { createTwoTier } from './two-tier.ts';
 
 export interface KvCacheOptions {
   device: Device;
@@ -63,7 +69,7 @@ export interface CacheTiers {
 export interface NearestText {
   /** Tokens that both begin with. Whole pages of them are reused, and tails. */
   shared: number;
-  /** The tokens of the text after them, at most a few; none if it ends there. */
+  /** The tokens of the text after them, at most a few and those of one page; none if it ends there. */
   next: number[];
 }
 
@@ -90,9 +96,9 @@ export interface KvCacheStats {
   pageQueries: number;
   pageHits: number;
   evictions: number;
-  /** In two-tier mode: f16 pages that were freed, and decoded back. */
+  /** In two-tier mode: f16 pages that were freed, and decoded again. */
   spilledPages: number;
-  warmedPages: number;
+  decodedPages: number;
 }
 
 export interface KvCache {
@@ -136,7 +142,7 @@ export interface KvCache {
    * Fetches the pages of a prompt that the tiers have and the index lacks; in two-tier mode, decodes those that were spilled
    * of the owner's idle sequence. Undefined if there are none to look for. `onChange`: a page arrived, or it has ended.
    */
-  warm(prompt: readonly number[], salt: string, onChange: () => void, owner?: Owner): Warming | undefined;
+  prefetch(prompt: readonly number[], salt: string, onChange: () => void, owner?: Owner): Prefetch | undefined;
   /** In two-tier mode: frees the f16 pages of an owner's idle sequence. */
   spill(owner: Owner): void;
   /** Hands the leaves that were sealed so far to the tiers. */
@@ -153,8 +159,17 @@ const MAX_TAIL_SHARE = 1 / 8;
 /** Enough to recognize a text. */
 const MAX_NEXT_TOKENS = 8;
 
+/** What the index holds of a prompt. */
+interface FoundPath {
+  leaves: readonly PrefixNode[];
+  /** The one after them from which the most tokens can be used. */
+  unfinished?: UnfinishedLeaf;
+  /** Number of tokens. */
+  length: number;
+}
+
 export function createKvCache(options: KvCacheOptions): KvCache {
-  const { device, shape, leaf: layout, recent, capacity, spillsPages = false } = options;
+  const { device, shape, leaf: layout, recent, capacity } = options;
   const exclusive = options.exclusive ?? withPause;
   const now = options.now ?? (() => performance.now());
   const { pageTokens } = shape;
@@ -165,14 +180,8 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const f16Bytes = (tokens: number) => f16BlockBytes(f16Shape, tokens);
   const tailBlockBytes = f16Bytes(tailBlockTokens(pageTokens));
   const sequenceBytes = f16Bytes(shape.sinks) + pageErrorBytes(layout);
-  const counts = { pageQueries: 0, pageHits: 0, evictions: 0, spilledPages: 0, warmedPages: 0 };
+  const counts = { pageQueries: 0, pageHits: 0, evictions: 0 };
 
-  const spillPage = (sequence: Sequence): boolean => {
-    const spilled = sequence.spillPage();
-    if (spilled) counts.spilledPages++;
-    return spilled;
-  };
-  const spillOldest = (): boolean => spillsPages && [...idle.values()].some(spillPage);
   const take = (owner: Owner): Sequence | undefined => {
     const sequence = idle.get(owner);
     idle.delete(owner);
@@ -191,8 +200,9 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   };
   /** A token takes several times as many bytes in a tail as in a leaf, so tails must not take the room of many leaves. */
   const reclaim = (): boolean => {
-    if (tails.bytes > MAX_TAIL_SHARE * pool.capacity) return tails.dropOldest();
-    return spillOldest() || forgetOldest() || evict() || tails.dropOldest();
+    if (index.unfinishedBytes > MAX_TAIL_SHARE * pool.capacity) return index.dropUnfinished();
+    const isSpilled = twoTier && [...idle.values()].some(twoTier.spillPage);
+    return isSpilled || forgetOldest() || evict() || index.dropUnfinished();
   };
   const pool = createPool(device, {
     capacity,
@@ -201,22 +211,16 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
   const { policy, onEvent } = options;
-  const idleSinks = createIdleSinks();
   const index: PrefixIndex = createPrefixIndex(() => pool, {
     ...{ pageTokens, policy, onEvent },
     onInsert: node => tiers?.onInsert(node),
-    onRemove: node => tails.dropAt(node),
-    idleSinks,
   });
-  const tails = createKeptTails(() => pool, idleSinks);
   const tiers = options.tiers && connectTiers({ ...options, ...options.tiers, exclusive, now, pool, index });
-  const warmPages = createWarmPages({ ...options, exclusive, now, pool, onWarmed: () => counts.warmedPages++ });
+  const twoTier = options.spillsPages ? createTwoTier({ ...options, exclusive, now, pool }) : undefined;
   // With a recent window, rows after a page would differ from a cold run. In shadow mode prompts read f16 pages and answers
   // codes, and in two-tier mode pages may have been decoded from codes, so a page depends on more than its tokens.
   const sharesLeaves = recent === 0 && !layout.exact;
   const published = sharesLeaves ? index : undefined;
-  /** Whose tails can be shared: opened, and maybe disposed since. */
-  const running = new Set<Sequence>();
   const create = (salt: string, start?: SequenceStart) =>
     createSequence({ ...options, pool, index: published, salt, start });
 
@@ -226,87 +230,58 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     return path.length > sinkPage(shape) ? path : [];
   };
 
-  /** How many tokens of the prompt an idle sequence can be continued after. */
-  const reusableLength = (sequence: Sequence | undefined, prompt: readonly number[], salt: string): number =>
-    sequence?.salt === salt
-      ? sequence.croppedLength(Math.min(sequence.hotLength, sharedLength(sequence.ids, prompt)))
-      : 0;
-
-  /** The tail after these leaves that shares the most tokens with the prompt: a kept one, or that of a sequence. */
-  const findTail = (
-    path: readonly PrefixNode[],
-    prompt: readonly number[],
-    salt: string,
-  ): { sequence?: Sequence; kept?: SharedTail; length: number } => {
-    const from = path.length * pageTokens;
-    const place: TailPlace = path.at(-1) ?? salt;
-    const kept = tails.find(place, prompt, from);
-    let best: ReturnType<typeof findTail> = { kept, length: from + (kept?.shared ?? 0) };
-    for (const sequence of running) if (sequence.isDisposed) running.delete(sequence);
-    for (const sequence of [...running, ...idle.values()]) {
-      // One whose pass has failed is discarded soon: what its tail holds is unknown.
-      if (sequence.isPlanned || sequence.tailPlace !== place) continue;
-      const length = sharedLength(sequence.ids, prompt, from);
-      if (length > best.length) best = { sequence, length };
+  /** The longest path that holds the beginning of the prompt: sealed leaves, and an unfinished one. */
+  const findPath = (prompt: readonly number[], salt: string, known?: KnownPath): FoundPath => {
+    const leaves = findLeaves(prompt, salt, known);
+    const from = leaves.length * pageTokens;
+    let best: FoundPath = { leaves, length: from };
+    for (const unfinished of index.unfinishedAfter(salt, leaves.at(-1))) {
+      const length = Math.min(from + countShared(unfinished.tokens, prompt, from), prompt.length - 1);
+      if (length > best.length) best = { leaves, unfinished, length };
     }
     return best;
   };
 
-  const known: KvCache['known'] = (prompt, salt = '', path) =>
-    findTail(findLeaves(prompt, salt, path), prompt, salt).length;
+  const known: KvCache['known'] = (prompt, salt = '', path) => findPath(prompt, salt, path).length;
 
-  /** Opens a sequence with these leaves, and the shared tokens of a tail after them. */
-  const openFrom = (path: readonly PrefixNode[], salt: string, kept?: SharedTail): Sequence => {
-    if (path.length === 0 && !kept) return create(salt);
+  const openPath = (
+    { leaves: path, unfinished, length }: FoundPath,
+    prompt: readonly number[],
+    salt: string,
+  ): Sequence => {
+    if (length === 0) return create(salt);
     const leaves = path.map(({ leaf }) => leaf!);
-    const ids = path.flatMap(({ tokens }) => tokens);
-    const sinks = path[sinkPage(shape)]?.sinks ?? kept!.tail.sinks!;
-    if (!kept) return create(salt, { ids, leaves, sinks });
-    const { tail, shared } = kept;
-    const blocks = tail.blocks.map(one => one?.block);
-    return tails.use(tail, () =>
-      create(salt, { ids: [...ids, ...tail.ids.slice(0, shared)], leaves, sinks, tail: blocks }),
-    );
+    const sinks = path[sinkPage(shape)]?.sinks ?? unfinished!.sinks!;
+    const start = { ids: prompt.slice(0, length), leaves, sinks };
+    if (!unfinished) return create(salt, start);
+    const tail = unfinished.blocks.map(one => one?.block);
+    return index.using(unfinished, () => create(salt, { ...start, tail }));
   };
 
-  const continueOwn = (owner: Owner, length: number): Sequence => {
-    // It must not be disposed to make room for its own copy.
-    const sequence = take(owner)!;
-    // Later prompts may need what is cropped.
-    const copies = length < sequence.length && pool.makeRoom(sequence.privateBytes);
-    try {
-      const continued = copies ? sequence.fork() : sequence;
-      continued.crop(length);
-      return continued;
-    } finally {
-      // Now the most recently used one.
-      if (copies) idle.set(owner, sequence);
-    }
+  /** The idle sequence of the owner, cropped to what the prompt shares with it, if that is more than `found` tokens. */
+  const continueOwn = (prompt: readonly number[], salt: string, owner: Owner, found: number): Sequence | undefined => {
+    const own = idle.get(owner);
+    if (own?.salt !== salt) return undefined;
+    const length = own.croppedLength(Math.min(own.readableLength, sharedLength(own.ids, prompt)));
+    // What others find of it is a copy: they may need what would be cropped.
+    if (length < found || length === 0 || (length === found && length < own.length)) return undefined;
+    idle.delete(owner);
+    own.crop(length);
+    return own;
   };
 
   /** Reuses as much as possible. */
   const openLongest = (prompt: readonly number[], salt: string, owner?: Owner): Sequence => {
-    const path = findLeaves(prompt, salt);
-    const tail = findTail(path, prompt, salt);
-    const own = owner ? reusableLength(idle.get(owner), prompt, salt) : 0;
-    if (owner && own > path.length * pageTokens && own >= tail.length) return continueOwn(owner, own);
-    if (!tail.sequence) return openFrom(path, salt, tail.kept);
-    const copy = tail.sequence.fork();
-    copy.crop(tail.length);
-    return copy;
-  };
-
-  const keepTail = (sequence: Sequence) => {
-    const tail = sequence.detachTail();
-    if (tail) tails.keep(tail);
+    const found = findPath(prompt, salt);
+    return (owner && continueOwn(prompt, salt, owner, found.length)) ?? openPath(found, prompt, salt);
   };
 
   const keep = (sequence: Sequence, owner?: Owner) => {
-    running.delete(sequence);
     if (owner) forget(owner);
-    if (owner && sequence.length > 0) idle.set(owner, sequence);
-    else if (sharesLeaves) keepTail(sequence);
-    else sequence.dispose();
+    if (owner && sequence.length > 0) return void idle.set(owner, sequence);
+    const { unfinished } = sequence;
+    if (unfinished) index.keepUnfinished(unfinished);
+    sequence.dispose();
   };
 
   return {
@@ -317,7 +292,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       // Published leaves, and sinks, that idle sequences hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
       const own = findLeaves(prompt, salt, path).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
-      let evictable = index.idleBytes - own + tails.bytes + idleSinks.bytes;
+      let evictable = index.idleBytes - own;
       for (const sequence of idle.values()) evictable += sequence.privateBytes + (published ? 0 : sequence.leafBytes);
       const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt, path) / pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
@@ -327,31 +302,24 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       return pool.used - evictable + needed + growth <= pool.capacity;
     },
     get stats() {
-      const { size, idle: cachedLeaves, idleBytes } = index;
-      const leaves = { sharedLeaves: size - cachedLeaves, cachedLeaves };
-      const cached = { cachedTails: tails.count, cachedBytes: idleBytes + tails.bytes + idleSinks.bytes };
-      return { capacity: pool.capacity, used: pool.used, ...leaves, ...cached, idleSequences: idle.size, ...counts };
+      const { size, idle: cachedLeaves, unfinished: cachedTails, idleBytes: cachedBytes } = index;
+      const spills = { spilledPages: twoTier?.spilledPages ?? 0, decodedPages: twoTier?.decodedPages ?? 0 };
+      const cached = { sharedLeaves: size - cachedLeaves, cachedLeaves, cachedTails, cachedBytes };
+      return { capacity: pool.capacity, used: pool.used, ...cached, idleSequences: idle.size, ...counts, ...spills };
     },
     known,
     nearest(prompt, salt = '') {
-      const path = sharesLeaves ? index.find(salt, prompt, prompt.length) : [];
+      const path = index.find(salt, prompt, prompt.length);
       const from = path.length * pageTokens;
-      const place: TailPlace = path.at(-1) ?? salt;
-      const sequences = [...running, ...idle.values()].filter(
-        sequence => !sequence.isDisposed && sequence.salt === salt && countShared(sequence.ids, prompt, 0) >= from,
-      );
-      const texts = [
-        ...(sharesLeaves ? index.following(salt, path.at(-1)).map(({ tokens }) => tokens) : []),
-        ...Array.from(tails.at(place), ({ ids }) => ids),
-        ...sequences.map(({ ids }) => ids.slice(from)),
-      ];
+      const last = path.at(-1);
+      const texts = [...index.following(salt, last), ...index.unfinishedAfter(salt, last)];
       let best: NearestText = { shared: from, next: [] };
-      for (const ids of texts) {
-        const count = countShared(ids, prompt, from, 0);
+      for (const { tokens } of texts) {
+        const count = countShared(tokens, prompt, from);
         // The newest one, unless another is the beginning of the prompt.
         if (from + count < best.shared || (from + count === best.shared && count > 0 && best.next.length === 0))
           continue;
-        best = { shared: from + count, next: ids.slice(count, count + MAX_NEXT_TOKENS) };
+        best = { shared: from + count, next: tokens.slice(count, count + MAX_NEXT_TOKENS) };
       }
       return best;
     },
@@ -365,7 +333,6 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         if (!(error instanceof CapacityError && pool.makeRoom(sequenceBytes))) throw error;
         sequence = openLongest(prompt, salt, owner);
       }
-      if (sharesLeaves) running.add(sequence);
       counts.pageQueries += Math.ceil(prompt.length / pageTokens);
       counts.pageHits += Math.floor(sequence.length / pageTokens);
       return sequence;
@@ -374,7 +341,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     idleOf: owner => idle.get(owner),
     forget,
     setAside(sequence, owner) {
-      if (spillsPages) keep(sequence, owner);
+      if (twoTier) keep(sequence, owner);
       else sequence.dispose();
     },
     take,
@@ -387,22 +354,22 @@ export function createKvCache(options: KvCacheOptions): KvCache {
         keep,
       });
     },
-    warm(prompt, salt, onChange, owner) {
-      if (!spillsPages) return tiers?.warm(prompt, salt, onChange);
+    prefetch(prompt, salt, onChange, owner) {
+      if (!twoTier) return tiers?.fetch(prompt, salt, onChange);
       const found = owner && take(owner);
       if (!found) return undefined;
       // Now the most recently used one: others make room for it.
       idle.set(owner, found);
-      return warmPages(found, sharedLength(found.ids, prompt), onChange);
+      return twoTier.decode(found, sharedLength(found.ids, prompt), onChange);
     },
     spill(owner) {
       const sequence = idle.get(owner);
-      while (sequence && spillPage(sequence));
+      while (sequence && twoTier?.spillPage(sequence));
     },
     settle: async () => tiers?.settle(),
     makeRoom: pool.makeRoom,
     dispose() {
-      while (forgetOldest() || tails.dropOldest() || index.evict());
+      while (forgetOldest() || index.dropUnfinished() || index.evict());
       options.policy?.dispose?.();
     },
   };
@@ -414,17 +381,17 @@ function connectTiers(
     CacheTiers & { pool: Pool; index: PrefixIndex },
 ) {
   const keys = createNodeKeys(options.rootKey);
-  const spill = createSpill({ ...options, keys, sinks: options.shape.sinks });
+  const writer = createLeafWriter({ ...options, keys, sinks: options.shape.sinks });
   return {
     onInsert(node: PrefixNode) {
       keys.add(node);
-      spill.add(node);
+      writer.add(node);
     },
-    settle: spill.settle,
-    warm: createWarmer({ ...options, keys, onWarmed: spill.remove }),
+    settle: writer.settle,
+    fetch: createLeafFetcher({ ...options, keys, onFetched: writer.remove }),
   };
 }
 
-/** Number of tokens that a prompt shares with a sequence, at most all but the prompt's last. The first `from` are equal. */
-export const sharedLength = (ids: readonly number[], prompt: readonly number[], from = 0): number =>
-  Math.max(0, Math.min(from + countShared(ids, prompt, from), prompt.length - 1));
+/** Number of tokens that a prompt shares with a sequence, at most all but the prompt's last. */
+export const sharedLength = (ids: readonly number[], prompt: readonly number[]): number =>
+  Math.max(0, Math.min(countShared(ids, prompt), prompt.length - 1));

@@ -20,14 +20,13 @@ import { createHostStore } from '../store/host-store.ts';
 import { rootKey } from '../store/leaf-key.ts';
 import { createTierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
-import type { DetachedTail } from './kept-tails.ts';
 import { createKvCache, type KnownPath, type Owner, sharedLength } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
-import type { PrefixEvent, PrefixNode } from './prefix.ts';
+import { whenPrefetched } from './prefetch.ts';
+import type { PrefixEvent, PrefixNode, UnfinishedLeaf } from './prefix.ts';
 import type { Restoring } from './restore.ts';
 import { type HeldContent, type Sequence, sinkPage } from './sequence.ts';
 import { readTail } from './tail.ts';
-import { whenWarm } from './warming.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const OPERATIONS = LONG ? 100_000 : 5_000;
@@ -95,7 +94,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const tracked = new Map<Sequence, Tracked>();
   const open: Tracked[] = [];
   /** Tails of sequences that have ended, and these sequences' texts. */
-  const tails = new Map<DetachedTail, { salt: string; tokens: number[] }>();
+  const tails = new Map<UnfinishedLeaf, { salt: string; tokens: number[] }>();
   const readings: Reading[] = [];
   const readersOf = (block: Block) =>
     readings.filter(({ content }) => contentBlocks(content.view).includes(block)).length;
@@ -118,7 +117,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const shape = tinyShape(sinks);
   const options = { device, shape, leaf: LEAF, recent, context: CONTEXT, overflow };
   const probe = createKvCache(options);
-  /** Warming and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
+  /** Prefetch and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
   const background = new Set<Promise<void>>();
   const runInBackground = (work: Promise<void>) => {
     const ended = work.finally(() => background.delete(ended));
@@ -170,7 +169,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     if (known) return known;
     const entry = { sequence, tokens: [...sequence.ids] };
     tracked.set(sequence, entry);
-    const { fork, crop, dispose, detachTail } = sequence;
+    const { fork, crop, dispose } = sequence;
     Object.assign(sequence, {
       fork() {
         const { sequence: copy } = track(fork());
@@ -184,12 +183,6 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
       dispose() {
         tracked.delete(sequence);
         dispose();
-      },
-      detachTail() {
-        tracked.delete(sequence);
-        const tail = detachTail();
-        if (tail) tails.set(tail, { salt: sequence.salt, tokens: entry.tokens });
-        return tail;
       },
     } satisfies Partial<Sequence>);
     return entry;
@@ -312,7 +305,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         const [prompt, salt] = entry
           ? [[...entry.tokens, ...operation.prompt], entry.sequence.salt]
           : [operation.prompt, SALTS[operation.salt]];
-        if (background.size < MAX_BACKGROUND) runInBackground(whenWarm(onChange => cache.warm(prompt, salt, onChange)));
+        if (background.size < MAX_BACKGROUND)
+          runInBackground(whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange)));
         return;
       }
       case 'restore': {
@@ -344,6 +338,8 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         const owner = OWNERS[operation.owner] as Owner | undefined;
         if (!entry) return;
         open.splice(open.indexOf(entry), 1);
+        const { unfinished, salt } = entry.sequence;
+        if (unfinished && !owner) tails.set(unfinished, { salt, tokens: entry.tokens });
         cache.keep(entry.sequence, owner);
         const isKept = entry.tokens.length > 0 && owner !== undefined;
         expect(tracked.has(entry.sequence)).toBe(isKept);

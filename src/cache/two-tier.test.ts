@@ -12,8 +12,8 @@ import {
 } from '../../test/tiny-cache.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache } from './kv-cache.ts';
+import { whenPrefetched } from './prefetch.ts';
 import type { Sequence } from './sequence.ts';
-import { whenWarm } from './warming.ts';
 
 const CONTEXT = 40;
 
@@ -37,7 +37,7 @@ it('frees the newest f16 pages of the oldest idle sequence first', () => {
   const pages = (owner: object) => cache.idleOf(owner)!.exactView!.leaves.length;
   const { capacity, used } = cache.stats;
   expect(cache.makeRoom(capacity - used + 1)).toBe(true);
-  expect([pages(alice), pages(bob), cache.idleOf(alice)!.hotLength]).toEqual([3, 4, 12]);
+  expect([pages(alice), pages(bob), cache.idleOf(alice)!.readableLength]).toEqual([3, 4, 12]);
   expect(cache.makeRoom(capacity - cache.stats.used + 4 * TWO_TIER_LEAF.exact!.bytes)).toBe(true);
   expect([pages(alice), pages(bob)]).toEqual([0, 3]);
   // What is left is reused from its start.
@@ -70,7 +70,7 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
       const owners = Array.from({ length: 4 }, (_, name) => ({ owner: { name }, ids: [] as number[] }));
       let clock = 0;
       const warm = (prompt: readonly number[], owner: object) =>
-        whenWarm(onChange => cache.warm(prompt, '', onChange, owner));
+        whenPrefetched(onChange => cache.prefetch(prompt, '', onChange, owner));
       /** Whether there was room. */
       const takeTurn = (prompt: readonly number[], owner: object): boolean => {
         let sequence: Sequence | undefined;

@@ -3,9 +3,9 @@
 import { decodeVectors, type Vectors } from '../cache/decode-vectors.ts';
 import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
+import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { HeldContent } from '../cache/sequence.ts';
-import { whenWarm } from '../cache/warming.ts';
 import { throwIfDisposed } from '../engine/engine.ts';
 import { type GenerationOwner, prefill } from '../engine/generate.ts';
 import type { Stream, Token } from '../engine/stream.ts';
@@ -265,7 +265,7 @@ export function createConversation(
     async warm() {
       checkOpen();
       // The last token of a prompt is never looked for.
-      await whenWarm(onChange => cache.warm([...answerer.ids, 0], saltOf(tenant ?? ''), onChange, owner));
+      await whenPrefetched(onChange => cache.prefetch([...answerer.ids, 0], saltOf(tenant ?? ''), onChange, owner));
     },
     outliers: async () => readCache(({ view }) => countOutliers(engine.device, view)),
     reset: async () => {

@@ -3,7 +3,7 @@ import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
 import type { Pause } from '../cache/pause.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import { CapacityError, ContextError } from '../util/errors.ts';
-import { admissionOrder, chooseVictim, type PassTimes, type Piece, warmingWait } from './schedule.ts';
+import { admissionOrder, chooseVictim, type PassTimes, type Piece, prefetchWait } from './schedule.ts';
 import { fail, type Task } from './task.ts';
 
 export interface Admission {
@@ -37,29 +37,29 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
   let patience = Number.POSITIVE_INFINITY;
 
   /** Begins to fetch pages of its prompt from the tiers, or to decode those that were spilled. */
-  const warm = (task: Task) => {
-    task.warming = cache.warm(task.tokens, task.request.salt, wake, task.request.owner);
+  const prefetch = (task: Task) => {
+    task.prefetch = cache.prefetch(task.tokens, task.request.salt, wake, task.request.owner);
   };
 
   const enqueue = (task: Task) => {
     waiting.add(task);
     task.sharedWith = new WeakMap();
-    task.isWarmedAgain = false;
-    warm(task);
+    task.isPrefetchedAgain = false;
+    prefetch(task);
   };
 
   const hasRoom = ({ tokens, request, path }: Task): boolean =>
     running.size === 0 || (running.size < maxSequences && cache.fits(tokens, request.salt, running.size, path));
 
   /** Whether pages of its prompt are on their way, and come sooner than they could be computed. */
-  const isWarming = (task: Task, times: PassTimes): boolean => {
-    // Without a warming there was nothing to warm when it was queued; since then, room may have been made of its pages.
-    if ((task.warming?.isIncomplete ?? true) && !task.isWarmedAgain && hasRoom(task)) {
-      task.isWarmedAgain = true;
-      warm(task);
+  const isPrefetching = (task: Task, times: PassTimes): boolean => {
+    // Without one there was nothing to fetch when it was queued; since then, room may have been made of its pages.
+    if ((task.prefetch?.isIncomplete ?? true) && !task.isPrefetchedAgain && hasRoom(task)) {
+      task.isPrefetchedAgain = true;
+      prefetch(task);
     }
-    if (!task.warming?.isActive) return false;
-    const wait = warmingWait(task.warming.progress, times, pageTokens);
+    if (!task.prefetch?.isActive) return false;
+    const wait = prefetchWait(task.prefetch.progress, times, pageTokens);
     if (wait > 0) patience = Math.min(patience, wait);
     return wait > 0;
   };
@@ -113,8 +113,8 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
   const start = (task: Task, sequence: Sequence) => {
     waiting.delete(task);
     running.add(task);
-    task.warming?.cancel();
-    task.warming = undefined;
+    task.prefetch?.cancel();
+    task.prefetch = undefined;
     task.sequence = sequence;
     task.promptEnd = task.tokens.length;
     if (!task.started) task.request.onStart(sequence.length);
@@ -135,7 +135,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
       patience = Number.POSITIVE_INFINITY;
       const candidates = [...waiting].filter(task => !task.ended && !task.request.isParked());
       for (const task of admissionOrder(candidates, [...running])) {
-        if (isBeingComputed(task) || isWarming(task, times)) continue;
+        if (isBeingComputed(task) || isPrefetching(task, times)) continue;
         const sequence = open(pause, task);
         if (sequence) start(task, sequence);
         else if (!task.ended) return;
@@ -156,7 +156,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     remove(task) {
       running.delete(task);
       waiting.delete(task);
-      task.warming?.cancel();
+      task.prefetch?.cancel();
     },
   };
 }

@@ -1,7 +1,7 @@
 /** A request in the scheduler, and its state. */
 import type { KnownPath } from '../cache/kv-cache.ts';
+import type { Prefetch } from '../cache/prefetch.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import type { Warming } from '../cache/warming.ts';
 import type { Request } from './request.ts';
 import type { Candidate } from './schedule.ts';
 
@@ -17,9 +17,9 @@ export interface Task extends Candidate {
   /** While it is running. */
   sequence?: Sequence;
   /** While it waits: pages that come from the tiers. */
-  warming?: Warming;
+  prefetch?: Prefetch;
   /** Whether these were looked for again, since there was no room or they were evicted. */
-  isWarmedAgain: boolean;
+  isPrefetchedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;
   /** The next token, sampled on the device and not read yet. */
@@ -43,7 +43,7 @@ export function createTask(request: Request, arrival: number, settle: () => void
     tokens: [...request.prompt],
     path: [],
     sharedWith: new WeakMap(),
-    isWarmedAgain: false,
+    isPrefetchedAgain: false,
     promptEnd: request.prompt.length,
     sampled: 0,
     flights: 0,

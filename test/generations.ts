@@ -83,7 +83,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
     ...{ engine, plan, cache, scheduler, passes },
     conversation() {
       const constraints = createConstraints(engine.tokenizer);
-      return createConversation({ ...generation, constraints }, { messages: [] }, () => {});
+      return createConversation({ ...generation, constraints, answering: new Set() }, { messages: [] });
     },
     get passesAhead() {
       return sampling?.passesAhead ?? 0;

@@ -59,8 +59,8 @@ export async function transcodeLeaf(
   to: LeafLayout,
   { kvHeads, headDim, pageTokens }: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>,
   start: number,
-  into = new Uint8Array(to.bytes),
 ): Promise<Uint8Array> {
+  const into = new Uint8Array(to.bytes);
   const rows = new Float32Array(pageTokens * kvHeads * headDim);
   const page = (bytes: Uint8Array, offset: number, { pageBytes }: PageCodec) =>
     bytes.subarray(offset, offset + pageBytes);

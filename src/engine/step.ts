@@ -29,7 +29,8 @@ export async function step(engine: Engine, chunks: readonly Chunk[], options: St
     if (signal?.aborted) return false;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
     const size = batch.reduce((sum, { part }) => sum + part.tokens.length, 0);
-    const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, batchSize }) => {
+    const { delivered } = await engine.exclusive(async () => {
+      const { device, config, weights, rope, scratch, batchSize } = engine;
       const pass = await forward(device, config, weights, rope, scratch, [...origin.keys()], {
         onLogits(part, row, logits) {
           const { chunk, start } = origin.get(part)!;

@@ -17,9 +17,9 @@ export interface Task extends Candidate {
   /** While it is running. */
   sequence?: Sequence;
   /** While it waits: pages that come from the tiers. */
-  warming?: Prefetch;
+  prefetch?: Prefetch;
   /** Whether these were looked for again, since there was no room or they were evicted. */
-  isWarmedAgain: boolean;
+  isPrefetchedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;
   /** The next token, sampled on the device and not read yet. */
@@ -43,7 +43,7 @@ export function createTask(request: Request, arrival: number, settle: () => void
     tokens: [...request.prompt],
     path: [],
     sharedWith: new WeakMap(),
-    isWarmedAgain: false,
+    isPrefetchedAgain: false,
     promptEnd: request.prompt.length,
     sampled: 0,
     flights: 0,
@@ -61,4 +61,12 @@ export function createTask(request: Request, arrival: number, settle: () => void
     },
     settle,
   };
+}
+
+/** Ends tasks with an error; the first one counts. */
+export function fail(tasks: Iterable<Task>, error: unknown): void {
+  for (const task of tasks) {
+    task.error ??= error ?? new Error('unknown');
+    task.ended = true;
+  }
 }

@@ -132,11 +132,15 @@ export interface LayerActivations {
   v: Tensor;
 }
 
-interface PlacedChunk {
-  chunk: Chunk;
+interface PlacedRuns {
+  chunk: Pick<Chunk, 'sequence' | 'exact'>;
   /** First row in the batch. */
   row: number;
-  runs: SequenceRun[];
+  runs: readonly SequenceRun[];
+}
+
+interface PlacedChunk extends PlacedRuns {
+  chunk: Chunk;
 }
 
 /** A pass whose operations are all recorded. */
@@ -308,13 +312,13 @@ function tokenIdsByRow(placed: readonly PlacedChunk[], rows: number): Uint32Arra
   return ids;
 }
 
-interface Round {
+export interface Round {
   runs: KvRun[];
   seals: SealRequest[];
 }
 
 /** The runs of a chunk depend on each other, so round i holds the i-th run of every chunk. */
-function groupRunsByRound(placed: readonly PlacedChunk[]): Round[] {
+export function groupRunsByRound(placed: readonly PlacedRuns[]): Round[] {
   const rounds: Round[] = [];
   for (const { chunk, row, runs } of placed) {
     const { view, exactView } = chunk.sequence;

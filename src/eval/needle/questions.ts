@@ -158,7 +158,7 @@ export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask
     },
     async read({ scored = 0, onLogits = () => {}, ...options }) {
       const { prompt } = questions[0]!;
-      const sequence = await engine.exclusive(async (_, pause) => cache.open(pause, prompt));
+      const sequence = await engine.exclusive(async pause => cache.open(pause, prompt));
       const from = Math.max(0, shared - scored);
       const tokens = prompt.slice(0, shared + 1);
       try {

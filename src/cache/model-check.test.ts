@@ -58,7 +58,7 @@ type Operation =
   | { type: 'keep'; of: number; owner: number }
   | { type: 'forkIdle' | 'forget'; owner: number }
   | { type: 'restore'; of: number; owner: number; shares: boolean }
-  | { type: 'warm'; of: number; salt: number; prompt: number[] }
+  | { type: 'prefetch'; of: number; salt: number; prompt: number[] }
   | { type: 'release' }
   | { type: 'wait'; isLong: boolean }
   | { type: 'makeRoom'; leaves: number };
@@ -300,7 +300,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
       case 'release':
         if (restoringOwners.size === 0) endReading(0);
         return;
-      case 'warm': {
+      case 'prefetch': {
         const entry = pick(operation.of);
         const [prompt, salt] = entry
           ? [[...entry.tokens, ...operation.prompt], entry.sequence.salt]
@@ -500,7 +500,7 @@ const operation = fc.oneof(
   },
   {
     weight: 2,
-    arbitrary: fc.record({ type: fc.constant('warm'), of: anyOf, salt: fc.nat(2), prompt: tokens(CONTEXT) }),
+    arbitrary: fc.record({ type: fc.constant('prefetch'), of: anyOf, salt: fc.nat(2), prompt: tokens(CONTEXT) }),
   },
   { weight: 1, arbitrary: fc.record({ type: fc.constant('release') }) },
   { weight: 4, arbitrary: fc.record({ type: fc.constant('wait'), isLong: fc.boolean() }) },

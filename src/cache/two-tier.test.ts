@@ -45,8 +45,8 @@ it('frees the newest f16 pages of the oldest idle sequence first', () => {
 });
 
 type Command = { owner: number } & (
-  | { type: 'turn'; keep: number; added: number; warms: boolean }
-  | { type: 'spill' | 'warm' | 'forget' | 'wait' }
+  | { type: 'turn'; keep: number; added: number; prefetches: boolean }
+  | { type: 'spill' | 'prefetch' | 'forget' | 'wait' }
 );
 
 const commands = fc.array(
@@ -56,9 +56,9 @@ const commands = fc.array(
       owner: fc.nat(3),
       keep: fc.nat(CONTEXT),
       added: fc.integer({ min: 1, max: 14 }),
-      warms: fc.boolean(),
+      prefetches: fc.boolean(),
     }),
-    fc.record({ type: fc.constantFrom('spill' as const, 'warm', 'forget', 'wait'), owner: fc.nat(3) }),
+    fc.record({ type: fc.constantFrom('spill' as const, 'prefetch', 'forget', 'wait'), owner: fc.nat(3) }),
   ),
   { maxLength: 40 },
 );
@@ -69,7 +69,7 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
       const { device, allocated, cache } = create(pages, recent);
       const owners = Array.from({ length: 4 }, (_, name) => ({ owner: { name }, ids: [] as number[] }));
       let clock = 0;
-      const warm = (prompt: readonly number[], owner: object) =>
+      const prefetch = (prompt: readonly number[], owner: object) =>
         whenPrefetched(onChange => cache.prefetch(prompt, '', onChange, owner));
       /** Whether there was room. */
       const takeTurn = (prompt: readonly number[], owner: object): boolean => {
@@ -87,15 +87,15 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
           return false;
         }
       };
-      const warmings: Promise<void>[] = [];
+      const prefetches: Promise<void>[] = [];
       for (const step of steps) {
         const one = owners[step.owner];
         const { owner } = one;
         if (step.type === 'turn') {
           const prompt = [...one.ids.slice(0, step.keep), ...numbers(step.added, 1000 * ++clock)].slice(0, CONTEXT);
-          if (step.warms) await warm(prompt, owner);
+          if (step.prefetches) await prefetch(prompt, owner);
           one.ids = takeTurn(prompt, owner) ? prompt : [];
-        } else if (step.type === 'warm') warmings.push(warm([...one.ids, -1], owner));
+        } else if (step.type === 'prefetch') prefetches.push(prefetch([...one.ids, -1], owner));
         else if (step.type === 'spill') cache.spill(owner);
         else if (step.type === 'forget') cache.forget(owner);
         else await new Promise(setImmediate);
@@ -104,7 +104,7 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
         const held = cache.idleOf(owner);
         if (held) expectContents(held, held.ids);
       }
-      await Promise.all(warmings);
+      await Promise.all(prefetches);
       for (const { owner } of owners) cache.forget(owner);
       cache.dispose();
       expect([cache.stats.used, allocated.size]).toEqual([0, 0]);

@@ -37,7 +37,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
   let patience = Number.POSITIVE_INFINITY;
 
   /** Begins to fetch pages of its prompt from the tiers, or to decode those that were spilled. */
-  const prefetch = (task: Task) => {
+  const startPrefetch = (task: Task) => {
     task.prefetch = cache.prefetch(task.tokens, task.request.salt, wake, task.request.owner);
   };
 
@@ -45,7 +45,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     waiting.add(task);
     task.sharedWith = new WeakMap();
     task.isPrefetchedAgain = false;
-    prefetch(task);
+    startPrefetch(task);
   };
 
   const hasRoom = ({ tokens, request, path }: Task): boolean =>
@@ -53,10 +53,10 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
 
   /** Whether pages of its prompt are on their way, and come sooner than they could be computed. */
   const isPrefetching = (task: Task, times: PassTimes): boolean => {
-    // Without one there was nothing to fetch when it was queued; since then, room may have been made of its pages.
+    // Without a prefetch there was nothing to bring back when it was queued; since then, room may have been made of its pages.
     if ((task.prefetch?.isIncomplete ?? true) && !task.isPrefetchedAgain && hasRoom(task)) {
       task.isPrefetchedAgain = true;
-      prefetch(task);
+      startPrefetch(task);
     }
     if (!task.prefetch?.isActive) return false;
     const wait = prefetchWait(task.prefetch.progress, times, pageTokens);

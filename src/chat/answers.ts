@@ -1,4 +1,4 @@
-/** How a conversation answers: a prompt, or messages in the form of the model's chat template, become streams of tokens, parts or text. */
+/** How a conversation answers: a prompt, or messages in the model's chat format, become a stream of tokens, parts or text. */
 import {
   type GenerateOptions,
   type GenerationContext,

@@ -86,8 +86,10 @@ export function createSequence(options: SequenceOptions): Sequence {
     if (heldTokens() + count <= context) return;
     if (overflow === 'error')
       throw new ContextError(
-        `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
-          "prompt, open the model with a larger context, or use overflow: 'slide' to drop the oldest tokens.",
+        option =>
+          `${ids.length} tokens and ${count} more exceed the context of ${context}. Start a new conversation, shorten the ` +
+          `prompt, open the model with a larger ${option('context')}, or use ${option('overflow', 'slide')} to drop the ` +
+          'oldest tokens.',
       );
     const dropped = Math.ceil((heldTokens() + count - context) / pageTokens);
     if (dropped > sealed.leaves.length)
@@ -251,8 +253,9 @@ export function createSequence(options: SequenceOptions): Sequence {
 function checkSlides(context: number, sealing: SealingRule): void {
   if (context > tailCapacity(sealing)) return;
   throw new CapacityError(
-    `overflow: 'slide' needs a context of more than one page plus the recent window (${tailCapacity(sealing)} tokens); ` +
-      `got ${context}. Use a larger context, or overflow: 'error'.`,
+    option =>
+      `${option('overflow', 'slide')} needs a context of more than one page plus the recent window ` +
+      `(${tailCapacity(sealing)} tokens); got ${context}. Use a larger ${option('context')}, or ${option('overflow', 'error')}.`,
   );
 }
 

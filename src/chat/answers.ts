@@ -11,7 +11,7 @@ import {
 import type { Constraints } from '../engine/grammar/constraint.ts';
 import type { StreamBody, Token } from '../engine/stream.ts';
 import type { ChatMessage } from '../model/template.ts';
-import { InputError } from '../util/errors.ts';
+import { optionError } from '../util/errors.ts';
 import type { AnswerDelta } from './answer.ts';
 import { answerGrammar, constrainText, prepareAnswer, streamParts } from './answer-stream.ts';
 import type { ChatOptions, Prompt, PromptOptions } from './conversation-options.ts';
@@ -91,7 +91,7 @@ export function streamPrompt(answerer: Answerer, prompt: Prompt, promptOptions: 
   checkPromptOptions(promptOptions);
   const { parseSpecialTokens, suffix, ...options } = promptOptions;
   if (suffix !== undefined && typeof prompt !== 'string')
-    throw new InputError('suffix needs a prompt that is a text; this one is token ids.');
+    throw optionError('suffix', 'needs a prompt that is a text; this one is token ids.');
   const { context } = answerer;
   const { tokenizer } = context.engine;
   const constraint = constrainText(constraintsOf(answerer, options), options.schema);

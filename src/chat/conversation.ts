@@ -259,7 +259,9 @@ export function createConversation(
     async spill() {
       checkOpen();
       if (plan.mode !== 'two-tier')
-        throw new InputError("spill needs a model in two-tier mode. Load it with kvMode: 'two-tier'.");
+        throw new InputError(
+          option => `spill needs a model in two-tier mode. Load it with ${option('kvMode', 'two-tier')}.`,
+        );
       await engine.exclusive(async () => cache.spill(owner));
     },
     async warm() {

@@ -2,18 +2,20 @@
 
 import { attend, type Segment } from '../kernel/js/attend.ts';
 import { firstCodedRow, sealedPagesAt, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
-import { ShapeError } from '../util/errors.ts';
+import { ShapeError, SpecError } from '../util/errors.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
 import type { LearnRequest } from './family.ts';
 import { gaussianSamples, type Learned, type Samples } from './learned.ts';
 import {
+  F16,
   type F16Window,
   familyOf,
   findVariant,
   formatSide,
   formatSpec,
-  parseSpec,
+  type KvSpec,
   type SideSpec,
+  toSpec,
   windowOf,
 } from './spec.ts';
 import { type Validation, validateCodec } from './validate.ts';
@@ -55,8 +57,8 @@ export interface KvSegment extends Segment {
   values: ValueCodec;
 }
 
-export function createCodec(spec: string, shape: KvShape, learned: KvLearned = {}): KvCodec {
-  const parsed = parseSpec(spec);
+export function createCodec(spec: string | KvSpec, shape: KvShape, learned: KvLearned = {}): KvCodec {
+  const parsed = toSpec(spec);
   const full = checkShape(shape);
   const keys: KeyCodec = createSideCodec(parsed.key, 'key', full, learned.key);
   const values: ValueCodec = createSideCodec(parsed.value, 'value', full, learned.value);
@@ -79,8 +81,8 @@ export function createSideCodec(spec: SideSpec, side: Side, shape: Shape, learne
 }
 
 /** Trains the arrays that a spec's codecs need on samples of one layer, for `createCodec`. */
-export function learn(spec: string, shape: KvShape, samples: { key: Samples; value: Samples }): KvLearned {
-  const { key, value } = parseSpec(spec);
+export function learn(spec: string | KvSpec, shape: KvShape, samples: { key: Samples; value: Samples }): KvLearned {
+  const { key, value } = toSpec(spec);
   const full = checkShape(shape);
   return {
     key: learnSide(key, 'key', full, samples.key),
@@ -89,40 +91,36 @@ export function learn(spec: string, shape: KvShape, samples: { key: Samples; val
 }
 
 /** Untrained arrays of the right lengths, for callers that need only sizes: these do not depend on the data. */
-export function placeholderLearned(spec: string, shape: KvShape): KvLearned {
-  const parsed = parseSpec(spec);
+export function placeholderLearned(spec: KvSpec, shape: KvShape): KvLearned {
   const full = checkShape(shape);
   const createPlaceholder = (side: Side) => {
-    const { placeholderLearned } = familyOf(parsed[side]).family;
+    const { placeholderLearned } = familyOf(spec[side]).family;
     return placeholderLearned
-      ? placeholderLearned(createRequest(parsed[side], side, full))
-      : learnSide(parsed[side], side, full, gaussianSamples(full, 1));
+      ? placeholderLearned(createRequest(spec[side], side, full))
+      : learnSide(spec[side], side, full, gaussianSamples(full, 1));
   };
   return { key: createPlaceholder('key'), value: createPlaceholder('value') };
 }
 
 /** Whether a spec's codecs need learned arrays, which a model's profile provides. */
-export const needsProfile = (spec: string): boolean => profileNeeds(spec).includes(true);
+export const needsProfile = (spec: KvSpec): boolean => profileNeeds(spec).includes(true);
 
 /** Whether a spec's codecs use learned arrays: they need them, or have defaults without them. */
-export const usesProfile = (spec: string): boolean => profileNeeds(spec).some(Boolean);
+export const usesProfile = (spec: KvSpec): boolean => profileNeeds(spec).some(Boolean);
 
 /** Samples of a layer that a spec's codecs should be trained on; 0 if any number will do. */
-export function recommendedSamples(spec: string, shape: KvShape): number {
-  const parsed = parseSpec(spec);
+export function recommendedSamples(spec: KvSpec, shape: KvShape): number {
   const full = checkShape(shape);
   const samplesFor = (side: Side) =>
-    familyOf(parsed[side]).family.recommendedSamples?.(createRequest(parsed[side], side, full)) ?? 0;
+    familyOf(spec[side]).family.recommendedSamples?.(createRequest(spec[side], side, full)) ?? 0;
   return Math.max(samplesFor('key'), samplesFor('value'));
 }
 
-function profileNeeds(spec: string): (boolean | 'optional')[] {
-  const { key, value } = parseSpec(spec);
-  return [key, value].map(({ base, variants }) => {
-    const { family } = familyOf({ base, variants });
-    return family.learn !== undefined && (family.needsLearned?.(variants, base) ?? true);
+const profileNeeds = ({ key, value }: KvSpec): (boolean | 'optional')[] =>
+  [key, value].map(side => {
+    const { family } = familyOf(side);
+    return family.learn !== undefined && (family.needsLearned?.(side.variants, side.base) ?? true);
   });
-}
 
 export function learnSide(spec: SideSpec, side: Side, shape: Shape, samples: Samples): Learned {
   return familyOf(spec).family.learn?.({ ...createRequest(spec, side, shape), samples }) ?? {};
@@ -132,8 +130,9 @@ function createRequest(spec: SideSpec, side: Side, shape: Shape): Omit<LearnRequ
   const { family, match } = familyOf(spec);
   const variants = new Map(
     spec.variants.map(text => {
-      const { variant, number } = findVariant(family, text)!;
-      return [variant.name, number];
+      const found = findVariant(family, text);
+      if (!found) throw new SpecError(`${family.title} has no variant "-${text}".`);
+      return [found.variant.name, found.number];
     }),
   );
   return {
@@ -211,7 +210,7 @@ function encodeAll(
   };
   const f16Segment = (from: number, to: number) => {
     const shape = { ...keys.shape, pageTokens: Math.ceil((to - from) / 16) * 16 };
-    const [keyCodec, valueCodec] = (['key', 'value'] as const).map(side => createSideCodec(F16, side, shape));
+    const [keyCodec, valueCodec] = (['key', 'value'] as const).map(side => createSideCodec(F16[side], side, shape));
     return encodeSegment(from, to, keyCodec, valueCodec, 0);
   };
 
@@ -228,8 +227,6 @@ function encodeAll(
   if (tokens > pages * pageTokens) segments.push(f16Segment(pages * pageTokens, tokens));
   return segments;
 }
-
-const F16: SideSpec = { base: 'f16', variants: [] };
 
 function decodeAll(segments: readonly KvSegment[]): { keys: Float32Array; values: Float32Array } {
   const { headDim, kvHeads } = segments[0]?.keys.shape ?? { headDim: 0, kvHeads: 0 };

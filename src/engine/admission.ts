@@ -2,7 +2,7 @@
 import { type KvCache, sharedLength } from '../cache/kv-cache.ts';
 import type { Pause } from '../cache/pause.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import { CapacityError, ContextError } from '../util/errors.ts';
+import { CapacityError, ContextError, type Wording } from '../util/errors.ts';
 import { admissionOrder, chooseVictim, type PassTimes, type Piece, prefetchWait } from './schedule.ts';
 import { fail, type Task } from './task.ts';
 
@@ -26,8 +26,9 @@ export interface Admission {
 /** Fewer tokens are not worth waiting for. */
 const MIN_SHARED_TOKENS = 16;
 
-const TOO_SMALL =
-  'The KV cache is too small for this request alone. Raise kvMemory, use a codec with fewer bits, or shorten the prompt.';
+const TOO_SMALL: Wording = option =>
+  `The KV cache is too small for this request alone. Raise ${option('kvMemory')}, use a codec with fewer bits, or shorten ` +
+  'the prompt.';
 
 /** `wake`: pages of a waiting request have arrived. */
 export function createAdmission(cache: KvCache, pageTokens: number, maxSequences: number, wake: () => void): Admission {

@@ -135,8 +135,9 @@ function beginOrContinue(pool: Pool, layer: number, rows: readonly LayerRows[]):
   const bytes = beginning.reduce((sum, { state, count }) => sum + state.sequence.bytesFor(count + 1), 0);
   if (!pool.makeRoom(bytes))
     throw new CapacityError(
-      `The cache is full: ${formatBytes(pool.used)} of ${formatBytes(pool.capacity)} are in use, and ` +
-        `${formatBytes(bytes)} more are needed. Raise kvMemory, use a codec with fewer bits, or dispose sequences.`,
+      option =>
+        `The cache is full: ${formatBytes(pool.used)} of ${formatBytes(pool.capacity)} are in use, and ` +
+        `${formatBytes(bytes)} more are needed. Raise ${option('kvMemory')}, use a codec with fewer bits, or dispose sequences.`,
     );
   try {
     for (const { state, count } of beginning)

@@ -65,7 +65,9 @@ export function createSequence(options: SequenceOptions): Sequence {
   const published = () => ({ shape, salt, ids, sealed, sinks, tail });
   // One whose pass has failed is discarded soon: what its tail holds is unknown.
   const unfinished = () => (!index || isPlanned || disposed ? undefined : unfinishedLeaf(published()));
-  const leaveIndex = index?.join(unfinished);
+  const leaveIndex = index?.join((ofSalt, node) =>
+    ofSalt === salt && sealed.leaves.at(-1)?.node === node ? unfinished() : undefined,
+  );
 
   /** The tokens after the last leaf, up to `end`. */
   const unsealed = (end: number): TokenRange => ({ from: sealed.sealedEnd * pageTokens, to: end });

@@ -127,7 +127,7 @@ describe('unfinished leaves', () => {
   it('of sequences are found until these leave', () => {
     const { index, parent, first, unfinished } = createUnfinished('a', 'once');
     const running = unfinished('b');
-    const leave = index.join(() => running);
+    const leave = index.join((_salt, node) => (node === parent ? running : undefined));
     index.join(() => undefined);
     expect(index.unfinishedAfter('', parent)).toEqual([first, running]);
     leave();

@@ -34,11 +34,10 @@ export function createSequence(options: SequenceOptions): Sequence {
 
   // First of all: allocating may evict what nobody holds.
   const sealed = createSealedPages(pool, layout, start);
-  const releaseSealed = () => sealed.crop(0);
   const sinkBlock = f16Block(shape, shape.sinks);
-  let sinks = start ? pool.retain(start.sinks) : orElse(() => pool.allocate(...sinkBlock), releaseSealed);
+  let sinks = start ? pool.retain(start.sinks) : pool.allocate(...sinkBlock);
   const releasePages = () => {
-    releaseSealed();
+    sealed.crop(0);
     pool.release(sinks);
   };
   const errors = orElse(() => createPageErrors(pool, layout), releasePages);

@@ -34,11 +34,10 @@ export function createSequence(options: SequenceOptions): Sequence {
 
   // First of all: allocating may evict what nobody holds.
   const sealed = createSealedPages(pool, layout, start);
-  const releaseSealed = () => sealed.crop(0);
   const sinkBlock = f16Block(shape, shape.sinks);
-  let sinks = start ? pool.retain(start.sinks) : orElse(() => pool.allocate(...sinkBlock), releaseSealed);
+  let sinks = start ? pool.retain(start.sinks) : pool.allocate(...sinkBlock);
   const releasePages = () => {
-    releaseSealed();
+    sealed.crop(0);
     pool.release(sinks);
   };
   const errors = orElse(() => createPageErrors(pool, layout), releasePages);
@@ -65,7 +64,9 @@ export function createSequence(options: SequenceOptions): Sequence {
   const published = () => ({ shape, salt, ids, sealed, sinks, tail });
   // One whose pass has failed is discarded soon: what its tail holds is unknown.
   const unfinished = () => (!index || isPlanned || disposed ? undefined : unfinishedLeaf(published()));
-  const leaveIndex = index?.join(unfinished);
+  const leaveIndex = index?.join((ofSalt, node) =>
+    ofSalt === salt && sealed.leaves.at(-1)?.node === node ? unfinished() : undefined,
+  );
 
   /** The tokens after the last leaf, up to `end`. */
   const unsealed = (end: number): TokenRange => ({ from: sealed.sealedEnd * pageTokens, to: end });

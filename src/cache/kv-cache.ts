@@ -224,15 +224,11 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   const create = (salt: string, start?: SequenceStart) =>
     createSequence({ ...options, pool, index: published, salt, start });
 
-  /** Leaves that hold the beginning of the prompt. */
-  const findLeaves = (prompt: readonly number[], salt: string, known?: KnownPath): readonly PrefixNode[] => {
-    const path = index.find(salt, prompt, prompt.length - 1, known);
-    return path.length > sinkPage(shape) ? path : [];
-  };
-
   /** The longest path that holds the beginning of the prompt: sealed leaves, and an unfinished one. */
   const findPath = (prompt: readonly number[], salt: string, known?: KnownPath): FoundPath => {
-    const leaves = findLeaves(prompt, salt, known);
+    const path = index.find(salt, prompt, prompt.length - 1, known);
+    // Fewer pages than the sinks have are of no use.
+    const leaves = path.length > sinkPage(shape) ? path : [];
     const from = leaves.length * pageTokens;
     let best: FoundPath = { leaves, length: from };
     for (const unfinished of index.unfinishedAfter(salt, leaves.at(-1))) {
@@ -241,8 +237,6 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     }
     return best;
   };
-
-  const known: KvCache['known'] = (prompt, salt = '', path) => findPath(prompt, salt, path).length;
 
   const openPath = (
     { leaves: path, unfinished, length }: FoundPath,
@@ -291,10 +285,10 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     fits(prompt, salt, running, path) {
       // Published leaves, and sinks, that idle sequences hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
-      const own = findLeaves(prompt, salt, path).filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
-      let evictable = index.idleBytes - own;
+      const found = findPath(prompt, salt, path);
+      let evictable = index.idleBytes - found.leaves.filter(({ leaf }) => leaf!.holders === 1).length * layout.bytes;
       for (const sequence of idle.values()) evictable += sequence.privateBytes + (published ? 0 : sequence.leafBytes);
-      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(known(prompt, salt, path) / pageTokens);
+      const pages = Math.ceil(prompt.length / pageTokens) - Math.floor(found.length / pageTokens);
       const tail = Math.min(tailTokens(sealing), prompt.length + 1);
       const needed =
         sequenceBytes + pages * pageBytes(layout) + Math.ceil(tail / tailBlockTokens(pageTokens)) * tailBlockBytes;
@@ -307,7 +301,7 @@ export function createKvCache(options: KvCacheOptions): KvCache {
       const cached = { sharedLeaves: size - cachedLeaves, cachedLeaves, cachedTails, cachedBytes };
       return { capacity: pool.capacity, used: pool.used, ...cached, idleSequences: idle.size, ...counts, ...spills };
     },
-    known,
+    known: (prompt, salt = '', path) => findPath(prompt, salt, path).length,
     nearest(prompt, salt = '') {
       const path = index.find(salt, prompt, prompt.length);
       const from = path.length * pageTokens;

@@ -54,6 +54,9 @@ export type PrefixEvent =
   | { type: 'stored'; id: number; parent: number; salt: string; tokens: readonly number[] }
   | { type: 'removed'; id: number };
 
+/** The unfinished leaf of a sequence, if it follows this node, or begins this salt. */
+export type FindUnfinished = (salt: string, node?: PrefixNode) => UnfinishedLeaf | undefined;
+
 export interface PrefixIndex {
   /** Number of leaves. */
   readonly size: number;
@@ -76,7 +79,7 @@ export interface PrefixIndex {
   /** The unfinished leaves that follow a node, or begin a salt: those that are kept, and those of sequences. */
   unfinishedAfter(salt: string, node?: PrefixNode): UnfinishedLeaf[];
   /** Adds a sequence, whose unfinished leaf others can copy. Returns what removes it. */
-  join(unfinishedLeaf: () => UnfinishedLeaf | undefined): () => void;
+  join(find: FindUnfinished): () => void;
   /** Keeps an unfinished leaf, in place of those that it begins with. */
   keepUnfinished(leaf: UnfinishedLeaf): void;
   /** Holds an unfinished leaf while `work` runs, whatever is dropped. It is now the most recently used one. */
@@ -113,7 +116,7 @@ export interface PrefixOptions {
 export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): PrefixIndex {
   const { pageTokens, policy = createLru(), onEvent, onInsert } = options;
   const roots = new Map<string, PrefixNode>();
-  const sequences = new Set<() => UnfinishedLeaf | undefined>();
+  const sequences = new Set<FindUnfinished>();
   /** Those that are kept, the least recently used first. */
   const unfinished = new Set<UnfinishedLeaf>();
   /** How many idle leaves and kept unfinished ones have these sinks. */
@@ -253,12 +256,11 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     following: (salt, node = roots.get(salt)) => [...(node?.children.values() ?? [])].flat(),
     unfinishedAfter(salt, node) {
       const kept = (node ?? roots.get(salt))?.unfinished ?? [];
-      const running = Array.from(sequences, unfinishedLeaf => unfinishedLeaf());
-      return [...kept, ...running.filter(leaf => leaf?.salt === salt && leaf.parent === node)] as UnfinishedLeaf[];
+      return [...kept, ...Array.from(sequences, find => find(salt, node) ?? []).flat()];
     },
-    join(unfinishedLeaf) {
-      sequences.add(unfinishedLeaf);
-      return () => sequences.delete(unfinishedLeaf);
+    join(find) {
+      sequences.add(find);
+      return () => sequences.delete(find);
     },
     keepUnfinished(leaf) {
       for (const shared of blocksOf(leaf)) pool().retain(shared);

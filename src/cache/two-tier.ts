@@ -3,9 +3,10 @@
  * sequences are just freed (spilled), and decoded from the codes again while the next request of their owner waits.
  */
 
-import type { Device, KvShape } from '../kernel/device.ts';
+import type { Device, KvShape, PageCodec } from '../kernel/device.ts';
+import { createYielder } from '../platform/event-loop.ts';
 import { CapacityError } from '../util/errors.ts';
-import { type LeafLayout, leafBlock, transcodeLeaf } from './leaf.ts';
+import { type LeafLayout, leafBlock } from './leaf.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 import { createPrefetchState, type Prefetch, type PrefetchState } from './prefetch.ts';
 import type { Sequence } from './sequence.ts';
@@ -33,16 +34,36 @@ export interface TwoTier {
 
 export function createTwoTier({ device, pool, leaf: layout, shape, exclusive, now }: TwoTierOptions): TwoTier {
   const { pageTokens } = shape;
-  const { exact } = layout;
+  const exact = layout.exact!;
   let [spilledPages, decodedPages] = [0, 0];
 
   const allocate = (): SharedBlock | undefined => {
     try {
-      return pool.allocate(...leafBlock(exact!));
+      return pool.allocate(...leafBlock(exact));
     } catch (error) {
       if (error instanceof CapacityError) return undefined;
       throw error;
     }
+  };
+
+  /** The f16 pages of a leaf, whose first token is at `start`. */
+  const decodeLeaf = async (leaf: Uint8Array, start: number): Promise<Uint8Array> => {
+    const pages = new Uint8Array(exact.bytes);
+    const rows = new Float32Array(pageTokens * shape.kvHeads * shape.headDim);
+    const pageAt = (bytes: Uint8Array, offset: number, { pageBytes }: PageCodec) =>
+      bytes.subarray(offset, offset + pageBytes);
+    const decode = (codec: PageCodec, at: number, f16: PageCodec, f16At: number) => {
+      codec.decode(pageAt(leaf, at, codec), pageTokens, rows, start);
+      f16.encode(rows, pageTokens, pageAt(pages, f16At, f16), start);
+    };
+    const yielder = createYielder();
+    for (const [layer, { keys, values, keyOffset, valueOffset }] of layout.layers.entries()) {
+      const f16 = exact.layers[layer];
+      decode(keys, keyOffset, f16.keys, f16.keyOffset);
+      decode(values, valueOffset, f16.values, f16.valueOffset);
+      if (yielder.isDue()) await yielder.yieldNow();
+    }
+    return pages;
   };
 
   /** Decodes the first spilled page. False if there is no room, other than by spilling more of the same sequence. */
@@ -55,7 +76,7 @@ export function createTwoTier({ device, pool, leaf: layout, shape, exclusive, no
     try {
       if (sequence.readableLength !== start) return false;
       await device.ensureMemory?.([view, { leaves: [block.block], tail: [], sinkBlock: view.sinkBlock }]);
-      const page = await transcodeLeaf(layout, await device.readBlock(source), exact!, shape, start);
+      const page = await decodeLeaf(await device.readBlock(source), start);
       if (sequence.isDisposed || sequence.readableLength !== start) return false;
       device.writeBlock(block.block, page);
       sequence.unspillPage(block);

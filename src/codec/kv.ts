@@ -4,7 +4,7 @@ import { attend, type Segment } from '../kernel/js/attend.ts';
 import { firstCodedRow, sealedPagesAt, skippedTokens, visibleSinks } from '../kernel/visibility.ts';
 import { ShapeError, SpecError } from '../util/errors.ts';
 import type { Codec, KeyCodec, Shape, Side, ValueCodec } from './codec.ts';
-import type { LearnRequest } from './family.ts';
+import type { SideRequest } from './family.ts';
 import { gaussianSamples, type Learned, type Samples } from './learned.ts';
 import {
   F16,
@@ -60,8 +60,7 @@ export interface KvSegment extends Segment {
 export function createCodec(spec: string | KvSpec, shape: KvShape, learned: KvLearned = {}): KvCodec {
   const parsed = toSpec(spec);
   const full = checkShape(shape);
-  const keys: KeyCodec = createSideCodec(parsed.key, 'key', full, learned.key);
-  const values: ValueCodec = createSideCodec(parsed.value, 'value', full, learned.value);
+  const { keys, values } = createPair(parsed, full, learned);
   const window = windowOf(parsed);
   return {
     spec: formatSpec(parsed),
@@ -69,12 +68,17 @@ export function createCodec(spec: string | KvSpec, shape: KvShape, learned: KvLe
     keys,
     values,
     window,
-    encode: (k, v) => encodeAll(k, v, keys, values, window),
+    encode: (k, v) => encodeAll(k, v, { keys, values }, window),
     decode: decodeAll,
     attend: (query, segments) => attend(checkQuery(query, full), segments, full),
     validate: () => [validateCodec(keys, 'key'), validateCodec(values, 'value')],
   };
 }
+
+const createPair = (spec: KvSpec, shape: Shape, learned: KvLearned = {}): CodecPair => ({
+  keys: createSideCodec(spec.key, 'key', shape, learned.key),
+  values: createSideCodec(spec.value, 'value', shape, learned.value),
+});
 
 /** The codec of keys or of values alone. */
 export function createSideCodec(spec: SideSpec, side: Side, shape: Shape, learned: Learned = {}): Codec {
@@ -127,7 +131,7 @@ export function learnSide(spec: SideSpec, side: Side, shape: Shape, samples: Sam
   return familyOf(spec).family.learn?.({ ...createRequest(spec, side, shape), samples }) ?? {};
 }
 
-function createRequest(spec: SideSpec, side: Side, shape: Shape): Omit<LearnRequest, 'samples'> {
+function createRequest(spec: SideSpec, side: Side, shape: Shape): SideRequest {
   const { family, match } = familyOf(spec);
   const variants = new Map(
     spec.variants.map(text => {
@@ -169,14 +173,15 @@ function checkQuery(query: Float32Array, { headDim, kvHeads }: Shape): Float32Ar
   return query;
 }
 
+type CodecPair = Pick<KvCodec, 'keys' | 'values'>;
+
 function encodeAll(
   k: Float32Array,
   v: Float32Array,
-  keys: KeyCodec,
-  values: ValueCodec,
+  codecs: CodecPair,
   { sink, recent }: Required<F16Window>,
 ): KvSegment[] {
-  const { headDim, kvHeads, pageTokens } = keys.shape;
+  const { headDim, kvHeads, pageTokens } = codecs.keys.shape;
   const rowLength = headDim * kvHeads;
   const tokens = k.length / rowLength;
   if (!Number.isInteger(tokens) || v.length !== k.length)
@@ -184,13 +189,7 @@ function encodeAll(
       `keys and values must have the same length, a multiple of ${kvHeads} heads x ${headDim} dims = ${rowLength}; ` +
         `got ${k.length} and ${v.length}.`,
     );
-  const encodeSegment = (
-    from: number,
-    to: number,
-    keyCodec: KeyCodec,
-    valueCodec: ValueCodec,
-    skip: number,
-  ): KvSegment => {
+  const encodeSegment = (from: number, to: number, { keys, values }: CodecPair, skip: number): KvSegment => {
     const pack = (codec: KeyCodec | ValueCodec, x: Float32Array) => {
       const page = new Uint8Array(codec.pageBytes);
       const rows = x.slice(from * rowLength, to * rowLength);
@@ -199,20 +198,11 @@ function encodeAll(
       codec.encode(rows, to - from, page, from);
       return page;
     };
-    return {
-      keys: keyCodec,
-      values: valueCodec,
-      keyPage: pack(keyCodec, k),
-      valuePage: pack(valueCodec, v),
-      start: from,
-      tokens: to - from,
-      skip,
-    };
+    return { keys, values, keyPage: pack(keys, k), valuePage: pack(values, v), start: from, tokens: to - from, skip };
   };
   const f16Segment = (from: number, to: number) => {
-    const shape = { ...keys.shape, pageTokens: Math.ceil((to - from) / 16) * 16 };
-    const [keyCodec, valueCodec] = (['key', 'value'] as const).map(side => createSideCodec(F16[side], side, shape));
-    return encodeSegment(from, to, keyCodec, valueCodec, 0);
+    const shape = { ...codecs.keys.shape, pageTokens: Math.ceil((to - from) / 16) * 16 };
+    return encodeSegment(from, to, createPair(F16, shape), 0);
   };
 
   // As the query after these tokens sees them.
@@ -223,7 +213,7 @@ function encodeAll(
   for (let page = 0; page < pages; page++) {
     const start = page * pageTokens;
     const skip = Math.min(pageTokens, skippedTokens(start, pages, { pageTokens, sinks: sink }));
-    segments.push(encodeSegment(start, start + pageTokens, keys, values, skip));
+    segments.push(encodeSegment(start, start + pageTokens, codecs, skip));
   }
   if (tokens > pages * pageTokens) segments.push(f16Segment(pages * pageTokens, tokens));
   return segments;

@@ -132,7 +132,6 @@ function kindOf(kernel: string): Kind {
 async function validate(device: WebGpuDevice, model: Model, { plan }: Cache, batchInvariant: boolean): Promise<void> {
   const logits = async (count: number) => {
     const sequences = Array.from({ length: count }, () => opened(device, model.config, plan, VALIDATED.depth, 1));
-    const { config, weights, rope, scratch } = model;
     const chunks = sequences.map((sequence, i): Chunk => {
       return { sequence, tokens: [(count - i) * 17], logits: i === count - 1 ? 'last' : 'none' };
     });
@@ -140,7 +139,7 @@ async function validate(device: WebGpuDevice, model: Model, { plan }: Cache, bat
     const onLogits = (_chunk: Chunk, _row: number, values: Float32Array) => {
       found = values;
     };
-    await (await forward(device, config, weights, rope, scratch, chunks, { onLogits })).delivered;
+    await (await forward({ ...model, device }, chunks, { onLogits })).delivered;
     for (const sequence of sequences) sequence.dispose();
     return found;
   };
@@ -329,15 +328,14 @@ async function begin(
   count: number,
   { given, logits = 'last' }: { given?: readonly number[]; logits?: Chunk['logits'] } = {},
 ): Promise<Pass> {
-  const { config, weights, rope, scratch } = model;
-  const fixed = Array.from({ length: count }, (_, i) => (i * 7919) % config.vocab);
+  const fixed = Array.from({ length: count }, (_, i) => (i * 7919) % model.config.vocab);
   const sampling = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
   const chunks = sequences.map((sequence, i): Chunk => {
     return { sequence, tokens: given ? [given[i]] : fixed, logits, sampling };
   });
   const handles: number[] = [];
   const start = performance.now();
-  const { delivered } = await forward(device, config, weights, rope, scratch, chunks, {
+  const { delivered } = await forward({ ...model, device }, chunks, {
     onLogits() {},
     onToken() {},
     onHandle: (_chunk, name) => handles.push(name),

@@ -16,10 +16,10 @@ it(`${RUNS} interleavings of answers, with pages decoded, warmed, saved and rest
   let answers = 0;
   const runs = fc.asyncProperty(actions, async list => {
     answers += await playActions(model, list);
-    const { sharedLeaves, snapshots, running, waiting } = model.stats();
-    expect({ sharedLeaves, snapshots, running, waiting }).toEqual({
+    const { sharedLeaves, idleSequences, running, waiting } = model.stats();
+    expect({ sharedLeaves, idleSequences, running, waiting }).toEqual({
       sharedLeaves: 0,
-      snapshots: 0,
+      idleSequences: 0,
       running: 0,
       waiting: 0,
     });

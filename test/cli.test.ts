@@ -65,7 +65,7 @@ describe('kvasir run', () => {
     });
     expect(result.ids).toHaveLength(12);
     expect(result.memory.total).toBeGreaterThan(result.memory.weights);
-    expect(result.stats).toMatchObject({ snapshots: 1, running: 0, waiting: 0, preemptions: 0 });
+    expect(result.stats).toMatchObject({ idleSequences: 1, running: 0, waiting: 0, preemptions: 0 });
   });
 
   it('uses the plan that the profile next to the model recommends, or another preset', async () => {

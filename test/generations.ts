@@ -47,7 +47,7 @@ export interface Generations {
   /** If the device samples: the next pass fails with this error after it is recorded. */
   failNextDelivery(error: Error): void;
   conversation(): Conversation;
-  ask(prompt: string, options?: GenerateOptions, snapshotAt?: readonly number[]): Stream<Token>;
+  ask(prompt: string, options?: GenerateOptions): Stream<Token>;
   /** Waits until no pass runs any more: all readers have fallen behind. */
   standstill(): Promise<void>;
 }
@@ -85,7 +85,7 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
     ...{ engine, plan, cache, scheduler, passes },
     conversation() {
       const constraints = createConstraints(engine.tokenizer);
-      return createConversation({ ...generation, constraints }, { messages: [] }, () => {});
+      return createConversation({ ...generation, constraints, answering: new Set() }, { messages: [] });
     },
     get passesAhead() {
       return sampling?.passesAhead ?? 0;
@@ -96,10 +96,10 @@ export async function openGenerations(options: GenerationsOptions = {}): Promise
     failNextDelivery(error) {
       sampling!.failure = error;
     },
-    ask(prompt, options = {}, snapshotAt = []) {
+    ask(prompt, options = {}) {
       const ids = engine.tokenizer.encode(prompt);
       const body = (cancellation: Cancellation, result: Result) =>
-        generate(generation, ids, options, result, cancellation, undefined, { snapshotAt });
+        generate(generation, ids, options, result, cancellation);
       return createStream(body, options.signal);
     },
     async standstill() {

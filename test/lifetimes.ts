@@ -49,7 +49,7 @@ export function testLifetimes(device: 'js' | 'wasm' | 'webgpu'): void {
   const expectReleased = () => {
     const { total, cached, ...rest } = model.memory();
     expect(rest).toMatchObject({ pages: 0, tails: 0, weights: empty.weights, scratch: empty.scratch });
-    expect(model.stats()).toMatchObject({ sharedLeaves: 0, snapshots: 0, running: 0, waiting: 0 });
+    expect(model.stats()).toMatchObject({ sharedLeaves: 0, idleSequences: 0, running: 0, waiting: 0 });
     const fixed = empty.total - empty.cached;
     if (device === 'webgpu') expect(total).toBeLessThan(2 * empty.total);
     else if (device === 'js') expect(total).toBe(fixed + cached);

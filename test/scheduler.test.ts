@@ -3,7 +3,6 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import type { GenerateOptions } from '../src/engine/generate.ts';
 import type { Result, Stream, Token } from '../src/index.ts';
 import { CapacityError, InputError } from '../src/util/errors.ts';
 import { type Generations, openGenerations } from './generations.ts';
@@ -19,8 +18,12 @@ const idsOf = async (stream: Stream<Token>) => (await stream.result()).ids;
 /** Nothing is held but pages that are kept for later prompts. */
 function expectReleased({ cache, scheduler, engine }: Generations): void {
   expect(scheduler.stats).toMatchObject({ waiting: 0, running: 0 });
-  const { sharedLeaves, snapshots, used, cachedBytes } = cache.stats;
-  expect({ sharedLeaves, snapshots, held: used - cachedBytes }).toEqual({ sharedLeaves: 0, snapshots: 0, held: 0 });
+  const { sharedLeaves, idleSequences, used, cachedBytes } = cache.stats;
+  expect({ sharedLeaves, idleSequences, held: used - cachedBytes }).toEqual({
+    sharedLeaves: 0,
+    idleSequences: 0,
+    held: 0,
+  });
   const { weights, scratch } = engine.bytes;
   if (engine.device.name === 'js') expect(engine.device.allocatedBytes).toBe(weights + scratch + cachedBytes);
 }
@@ -141,34 +144,29 @@ describe('on a device that samples, the next pass is recorded while one runs', (
 });
 
 describe('with a recent window', () => {
-  /** Both begin with the same 70 tokens, of which no page boundary is an exact point to continue at. */
-  const [system, first, second] = [words.slice(0, 70), 'the first question', 'another one'];
-  const ids = async (on: Generations, question: string, options: GenerateOptions = {}) =>
-    on.ask(system + question, { ...greedy(20), ...options }, [system.length]).result();
+  it.each([false, true])(
+    'requests share nothing, also if they arrive together (the device samples: %s)',
+    async samples => {
+      const on = await openGenerations({ kv: 'tq4+recent20', samples, prefillChunk: 16 });
+      const prompt = words.slice(0, 90);
+      const found = await Promise.all([0, 1].map(() => on.ask(prompt, greedy(20)).result()));
+      found.push(await on.ask(prompt, greedy(20)).result());
+      expect(found.map(({ usage }) => usage.reusedTokens)).toEqual([0, 0, 0]);
+      expect(new Set(found.map(({ ids }) => ids.join())).size).toBe(1);
+      expect(on.cache.stats.used).toBe(0);
+    },
+  );
 
-  it.each([false, true])('prompts continue at a snapshot inside of another (the device samples: %s)', async samples => {
+  it.each([false, true])('a conversation continues its own sequence (the device samples: %s)', async samples => {
     const on = await openGenerations({ kv: 'tq4+recent20', samples });
-    await ids(on, first);
-    const { snapshots } = on.cache.stats;
-    const found = await ids(on, second);
-    expect(found.usage.reusedTokens).toBe(system.length);
-    expect(found.ids).toEqual((await ids(on, second, { tenant: 'cold' })).ids);
-    // The second one adds its own end and that of its answer.
-    expect([snapshots, on.cache.stats.snapshots]).toEqual([3, 5 + 3]);
-  });
-
-  it.each([false, true])('prompts that arrive together read it once (the device samples: %s)', async samples => {
-    const on = await openGenerations({ kv: 'tq4+recent20', samples, prefillChunk: 16 });
-    const found = await Promise.all([first, second, 'a third'].map(question => ids(on, question)));
-    expect(found.map(({ usage }) => usage.reusedTokens)).toEqual([0, system.length, system.length]);
-  });
-
-  it('a pass that fails leaves no snapshot', async () => {
-    const on = await openGenerations({ kv: 'tq4+recent20', samples: true, prefillChunk: 256 });
-    on.failNextDelivery(new Error('the device hiccuped'));
-    await expect(ids(on, first)).rejects.toThrow('the device hiccuped');
-    // What was read before it failed is kept.
-    expect((await ids(on, first)).usage.reusedTokens).toBe(system.length);
+    await using conversation = on.conversation();
+    const prompt = words.slice(0, 70);
+    const first = await conversation.generate(prompt, greedy(20)).result();
+    const tokens = [...on.engine.tokenizer.encode(prompt), ...first.ids, 1, 2];
+    const second = await conversation.generate(tokens, greedy(20)).result();
+    expect(second.usage.reusedTokens).toBe(tokens.length - 3);
+    await using cold = on.conversation();
+    expect((await cold.generate(tokens, greedy(20)).result()).ids).toEqual(second.ids);
   });
 });
 

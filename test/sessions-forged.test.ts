@@ -70,7 +70,7 @@ it.each(['tq4', 'tq4+recent9'])(
       await using model = await load({ kv, tiers: kv === 'tq4' ? [store] : undefined });
       await using restored = await model.restore(forged);
       expect(await ask(model)).toEqual(expected);
-      // Nor what follows from it: its later pages and snapshots, and what it saves.
+      // Nor what follows from it: its later pages, and what it saves.
       await restored.generate(prompt + words.slice(100, 200), greedy).result();
       const { logprobs } = await clean.complete(prompt + words.slice(100, 250), greedy);
       expect((await model.complete(prompt + words.slice(100, 250), greedy)).logprobs).toEqual(logprobs);

@@ -16,7 +16,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true }));
 
-const WINDOW = { 'tq2+recent9': 'codes, a window, and a snapshot of the tail' };
+const WINDOW = { 'tq2+recent9': 'codes, a window, and the tail' };
 
 describe.each(matrix(['js', 'wasm'] as const, { wasm: 'js is slow' }))('on %s', device => {
   const codecs = ['tq4', 'f16', 'tq2+recent9', 'kivi2g16+sink20'];
@@ -201,7 +201,7 @@ describe('a session that does not fit', () => {
     await using other = await load('wasm', { kv: 'tq3' });
     await expect(other.restore(path)).rejects.toThrow(UnsupportedError);
     await expect(other.restore(path)).rejects.toThrow(/another plan/);
-    expect(other.stats()).toMatchObject({ snapshots: 0, sharedLeaves: 0, cachedLeaves: 0 });
+    expect(other.stats()).toMatchObject({ idleSequences: 0, sharedLeaves: 0, cachedLeaves: 0 });
   });
 
   it('is refused if it is truncated or damaged, and nothing of it is kept', async () => {

@@ -47,8 +47,12 @@ const hostStore = () => createHostStore({ capacity: 2 ** 28 });
 
 /** Nothing is held but pages that are kept for later prompts. */
 function expectReleased(model: Model): void {
-  const { sharedLeaves, snapshots, used, cachedBytes } = model.stats();
-  expect({ sharedLeaves, snapshots, held: used - cachedBytes }).toEqual({ sharedLeaves: 0, snapshots: 0, held: 0 });
+  const { sharedLeaves, idleSequences, used, cachedBytes } = model.stats();
+  expect({ sharedLeaves, idleSequences, held: used - cachedBytes }).toEqual({
+    sharedLeaves: 0,
+    idleSequences: 0,
+    held: 0,
+  });
 }
 
 /** Expects the answer of a model that has computed nothing. */

@@ -64,7 +64,7 @@ function testDevice(device: 'js' | 'wasm' | 'webgpu') {
     await conversation.warm();
     expect(conversation.bytes).toBe(hotBytes);
     expect(await conversation.decode(1)).toEqual({ keys: rounded(codes.keys), values: rounded(codes.values) });
-    expect(model.stats()).toMatchObject({ spilledPages: pages, warmedPages: pages });
+    expect(model.stats()).toMatchObject({ spilledPages: pages, decodedPages: pages });
   });
 }
 
@@ -92,18 +92,18 @@ describe('conversations that do not all fit in f16', () => {
     const { reused, traces } = await takeTurns(model);
     // The last token of an answer has not been read by the model.
     expect(reused).toEqual([113, 113, 113, 113]);
-    const { used, capacity, snapshots, spilledPages, warmedPages } = model.stats();
+    const { used, capacity, idleSequences, spilledPages, decodedPages } = model.stats();
     expect(used).toBeLessThanOrEqual(capacity);
-    expect(snapshots).toBe(4);
+    expect(idleSequences).toBe(4);
     expect(spilledPages).toBeGreaterThan(0);
-    expect(warmedPages).toBeGreaterThan(0);
+    expect(decodedPages).toBeGreaterThan(0);
 
     await using f16 = await load({ device: 'wasm', kvMemory, kv: 'f16', kvMode: 'packed' });
     expect((await takeTurns(f16)).reused).toContain(0);
 
     await using large = await load({ device: 'wasm' });
     expect((await takeTurns(large)).traces).not.toEqual(traces);
-    expect(large.stats()).toMatchObject({ spilledPages: 0, warmedPages: 0 });
+    expect(large.stats()).toMatchObject({ spilledPages: 0, decodedPages: 0 });
   });
 
   it('answer as if they had been spilled and warmed by hand', async () => {
@@ -133,10 +133,10 @@ describe('conversations that do not all fit in f16', () => {
       conversations.map((conversation, i) => conversation.generate(promptOf(i, 100), options).result()),
     );
     expect(results.map(({ ids }) => ids.length)).toEqual([80, 80, 80]);
-    const { used, capacity, warmedPages } = cache.stats;
+    const { used, capacity, decodedPages } = cache.stats;
     expect(used).toBeLessThanOrEqual(capacity);
     expect(scheduler.stats.preemptions).toBeGreaterThan(0);
-    expect(warmedPages).toBeGreaterThan(0);
+    expect(decodedPages).toBeGreaterThan(0);
     for (const conversation of conversations) await conversation.dispose();
     expect(cache.stats.used).toBe(0);
   });
@@ -160,7 +160,7 @@ describe('a spilled conversation', () => {
     await conversation.spill();
     const { usage } = await conversation.generate([...ids.slice(0, 50), 1, 2], greedy).result();
     expect(usage.reusedTokens).toBe(48);
-    expect(cache.stats.warmedPages).toBe(4);
+    expect(cache.stats.decodedPages).toBe(4);
   });
 
   it('can be cropped, and continues there', async () => {
@@ -169,7 +169,7 @@ describe('a spilled conversation', () => {
     await opened.conversation.warm();
     const { usage } = await opened.conversation.generate([...opened.ids.slice(0, 70), 5], greedy).result();
     expect(usage.reusedTokens).toBe(64);
-    expect(opened.model.stats().warmedPages).toBe(4);
+    expect(opened.model.stats().decodedPages).toBe(4);
   });
 
   it('with a recent window is reused as a whole', async () => {

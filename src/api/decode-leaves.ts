@@ -1,13 +1,12 @@
 /** Sealed pages of a text in f16, one after the other in one buffer: to look at them, or for other programs. */
+import { decodeVectors } from '../cache/decode-vectors.ts';
 import type { KvCache } from '../cache/kv-cache.ts';
-import { leafLayout, transcodeLeaf } from '../cache/leaf.ts';
+import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
-import { whenWarm } from '../cache/warming.ts';
 import { createCodec } from '../codec/kv.ts';
 import type { Engine } from '../engine/engine.ts';
-import type { KvView } from '../kernel/device.ts';
-import { visibleSinks } from '../kernel/visibility.ts';
 import type { Plan } from '../plan/plan.ts';
+import { createYielder } from '../platform/event-loop.ts';
 import { checkLayer } from '../util/rules.ts';
 
 export interface DecodeLeavesOptions {
@@ -37,48 +36,26 @@ export async function* decodeLeaves(
   const salt = saltOf(tenant, cacheSalt);
   // The last token of a prompt is never looked for.
   const prompt = [...ids, 0];
-  const { leaf, pageTokens } = plan;
-  const from = { layers: layers.map(layer => leaf.layers[layer]), bytes: leaf.bytes };
+  const { pageTokens } = plan;
   const f16 = createCodec('f16', plan.codecs[0].shape);
-  const to = leafLayout(layers.map(() => f16));
-  const bytes = new Uint8Array(to.bytes);
+  const sideBytes = f16.keys.pageBytes;
+  const bytes = new Uint8Array(layers.length * 2 * sideBytes);
   const values = new Uint16Array(bytes.buffer);
-  await whenWarm(onChange => cache.warm(prompt, salt, onChange));
-  const sequence = await engine.exclusive(async (_, pause) => cache.open(pause, prompt, salt));
-  const { view } = sequence;
+  await whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange));
+  const sequence = await engine.exclusive(async pause => cache.open(pause, prompt, salt));
   try {
-    for (let page = 0; page < view.leaves.length; page++) {
+    for (let page = 0; page < sequence.view.leaves.length; page++) {
       if (pages && !pages.includes(page)) continue;
-      await engine.exclusive(async ({ device }) => {
-        await device.ensureMemory?.([view]);
-        const start = page * pageTokens;
-        await transcodeLeaf(from, await device.readBlock(view.leaves[page]), to, view.shape, start, bytes);
-        if (start < view.shape.sinks) copySinks(view, layers, await device.readBlock(view.sinkBlock), values, start);
-      });
+      const [from, to] = [page * pageTokens, (page + 1) * pageTokens];
+      const decoded = await engine.exclusive(() => decodeVectors(engine.device, sequence, layers, from, to));
+      const yielder = createYielder();
+      for (const [i, rows] of decoded.flatMap(({ keys, values }) => [keys, values]).entries()) {
+        f16.keys.encode(rows, pageTokens, bytes.subarray(i * sideBytes, (i + 1) * sideBytes), from);
+        if (yielder.isDue()) await yielder.yieldNow();
+      }
       yield { page, values };
     }
   } finally {
     sequence.dispose();
   }
-}
-
-/** Sinks are not read from codes. */
-function copySinks(
-  { shape: { kvHeads, headDim, pageTokens, sinks }, leaves }: KvView,
-  layers: readonly number[],
-  block: Uint8Array<ArrayBuffer>,
-  values: Uint16Array,
-  start: number,
-): void {
-  const source = new Uint16Array(block.buffer);
-  const end = Math.min(start + pageTokens, visibleSinks(leaves.length, { pageTokens, sinks }));
-  layers.forEach((layer, i) => {
-    for (let head = 0; head < 2 * kvHeads; head++) {
-      const row = (layer * 2 * kvHeads + head) * sinks * headDim;
-      values.set(
-        source.subarray(row + start * headDim, row + end * headDim),
-        (i * 2 * kvHeads + head) * pageTokens * headDim,
-      );
-    }
-  });
 }

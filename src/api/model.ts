@@ -1,6 +1,6 @@
 /** The public model: load it, generate text, dispose it. */
 
-import type { CacheTiers, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
+import type { CacheTiers, KvCache, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
 import type { PrefixNode } from '../cache/prefix.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { AnswerDelta } from '../chat/answer.ts';
@@ -34,7 +34,7 @@ import { checkLoadOptions } from '../engine/options.ts';
 import { randomSeed } from '../engine/random.ts';
 import { createScheduler, type SchedulerStats } from '../engine/scheduler.ts';
 import type { Result, Stream, Token } from '../engine/stream.ts';
-import { type Eviction, type EvictionPolicyName, type EvictionStats, openEviction } from '../eviction/open-eviction.ts';
+import { type EvictionPolicyName, type EvictionStats, openEviction } from '../eviction/open-eviction.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -194,7 +194,7 @@ export interface Model extends AsyncDisposableLike {
 
 const MAX_DEFAULT_CONTEXT = 32768;
 /** A model is disposed after this time even if a store has not taken all pages. */
-const SPILL_TIME_LIMIT_MS = 10_000;
+const STORE_TIME_LIMIT_MS = 10_000;
 
 /**
  * Loads a GGUF model: a path, a hub name (`org/repo:Q4_K_M`, after `kvasir pull`), a URL, or the bytes.
@@ -202,48 +202,27 @@ const SPILL_TIME_LIMIT_MS = 10_000;
  */
 export async function loadModel(input: ModelInput, options: LoadOptions = {}): Promise<Model> {
   checkLoadOptions(options);
-  const { overflow = 'error' } = options;
+  const { overflow = 'error', kvMode = 'packed', kvMemory = 'auto' } = options;
   const file = await openModelFile(input, options);
   const { config, template } = file;
-  let plan: Plan;
-  let profileNotice: string | undefined;
   const context = options.context ?? Math.min(config.context, MAX_DEFAULT_CONTEXT);
-  try {
-    const chosen = await resolvePlan(file, { ...options, context });
-    profileNotice = chosen.notice;
-    plan = withMode(chosen.plan, options.kvMode ?? 'packed');
-  } catch (error) {
-    await file.gguf.close();
-    throw error;
-  }
-  const cacheRequest = {
-    ...{ plan, context, kvMemory: options.kvMemory ?? ('auto' as const) },
-    guard: guardBytes(config, plan),
-  };
-  const engine = await loadEngine(file, cacheRequest, options);
-  const tiers = await openTiersIfAny(engine, plan, options.tiers);
+  const chosen = await resolvePlan(file, { ...options, context })
+    .then(({ plan, notice }) => ({ plan: withMode(plan, kvMode), notice }))
+    .catch(async error => {
+      await file.gguf.close();
+      throw error;
+    });
+  const { plan } = chosen;
+  const engine = await loadEngine(file, { plan, context, kvMemory, guard: guardBytes(config, plan) }, options);
   const notices = [
     template.note,
-    profileNotice,
+    chosen.notice,
     plan.notice,
     context > config.context && longContextNotice(context, config),
     options.tiers?.length && tiersNotice(plan, overflow),
-  ].filter(note => !!note);
-  const capacity = engine.kvMemory;
-  const maxSequences = options.maxSequences ?? (engine.device.name === 'webgpu' ? 64 : 32);
-  const eviction = openEviction<PrefixNode>(options.eviction);
-  return createModel({
-    engine,
-    plan,
-    context,
-    overflow,
-    notices: notices as string[],
-    capacity,
-    maxSequences,
-    eviction,
-    tiers,
-    onQualityLoss: options.onQualityLoss ?? 'notice',
-  });
+  ].filter(note => !!note) as string[];
+  const tiers = await openTiersIfAny(engine, plan, options.tiers);
+  return createModel({ engine, plan, context, overflow, notices, tiers }, options);
 }
 
 /** With a recent window and in shadow and two-tier mode they are not used: see `tiersNotice`. */
@@ -269,38 +248,26 @@ interface ModelParts {
   plan: Plan;
   context: number;
   overflow: 'error' | 'slide';
-  notices: string[];
-  /** Max bytes of the cache. */
-  capacity: number;
-  maxSequences: number;
-  eviction: Eviction<PrefixNode>;
+  notices: readonly string[];
   tiers?: CacheTiers;
-  onQualityLoss: QualityLossAction;
 }
 
-function createModel(parts: ModelParts): Model {
-  const { engine, plan, context, overflow, notices, capacity, maxSequences, eviction, tiers } = parts;
+function createModel(parts: ModelParts, options: LoadOptions): Model {
+  const { engine, plan, context, overflow, notices, tiers } = parts;
+  const { maxSequences = engine.device.name === 'webgpu' ? 64 : 32, onQualityLoss = 'notice' } = options;
+  const eviction = openEviction<PrefixNode>(options.eviction);
+  const capacity = engine.kvMemory;
   const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy, tiers });
-  const guard = createGuard(engine, plan, parts.onQualityLoss);
+  const guard = createGuard(engine, plan, onQualityLoss);
   const scheduler = createScheduler(engine, cache, plan, maxSequences, guard);
   const constraints = createConstraints(engine.tokenizer);
-  const generation = { engine, cache, scheduler, guard, plan, context, overflow, constraints };
-  /** The conversations that are answering. */
   const answering = new Set<Conversation>();
+  const generation = { engine, cache, scheduler, guard, plan, context, overflow, constraints, answering };
   let disposal: Promise<void> | undefined;
   const checkOpen = () => throwIfDisposed(disposal !== undefined);
-  const noteRunning = (one: Conversation, running: boolean) => {
-    if (running) answering.add(one);
-    else answering.delete(one);
-  };
   const open = (options?: ConversationOptions, ephemeral?: boolean): Conversation => {
     checkOpen();
-    return createConversation(
-      generation,
-      { messages: startMessages(options), tenant: options?.tenant },
-      noteRunning,
-      ephemeral,
-    );
+    return createConversation(generation, { messages: startMessages(options), tenant: options?.tenant }, ephemeral);
   };
   const ephemeral = () => open({}, true);
   const complete: Model['complete'] = async (prompt, options) =>
@@ -308,7 +275,7 @@ function createModel(parts: ModelParts): Model {
   const dispose = () => {
     disposal ??= (async () => {
       await Promise.all([...answering].map(one => one.dispose()));
-      await settleWithin(cache.settle(), SPILL_TIME_LIMIT_MS);
+      await settleWithin(cache.settle(), STORE_TIME_LIMIT_MS);
       cache.dispose();
       guard.dispose();
       await engine.dispose();
@@ -326,21 +293,8 @@ function createModel(parts: ModelParts): Model {
     device: { name: engine.device.name, threads: engine.device.threads, why: engine.why + unpackedNote(engine, plan) },
     notices,
     lost: engine.device.lost ?? new Promise(() => {}),
-    memory() {
-      if (disposal) return { weights: 0, scratch: 0, pages: 0, tails: 0, cached: 0, total: 0 };
-      const { used, sharedLeaves, cachedBytes } = cache.stats;
-      const pages = sharedLeaves * plan.leaf.bytes;
-      const tails = used - pages - cachedBytes;
-      const scratch = engine.bytes.scratch + guardBytes(engine.config, plan);
-      return {
-        weights: engine.bytes.weights,
-        scratch,
-        pages,
-        tails,
-        cached: cachedBytes,
-        total: engine.device.allocatedBytes,
-      };
-    },
+    memory: () =>
+      disposal ? { weights: 0, scratch: 0, pages: 0, tails: 0, cached: 0, total: 0 } : memoryUse(engine, plan, cache),
     stats: () => ({
       ...cache.stats,
       ...scheduler.stats,
@@ -349,9 +303,9 @@ function createModel(parts: ModelParts): Model {
       guard: guard.stats,
     }),
     ping: () =>
-      engine.exclusive(async ({ device, scratch }) => {
+      engine.exclusive(async () => {
         // A read waits for all operations before it.
-        await device.readRows(scratch.outputRows, 0, 1);
+        await engine.device.readRows(engine.scratch.outputRows, 0, 1);
       }),
     nearestText(prompt, { tenant = '', cacheSalt } = {}) {
       checkOpen();
@@ -391,11 +345,18 @@ function createModel(parts: ModelParts): Model {
       const owner = {};
       const saved = await restoreSession(generation, source, owner, tenant);
       checkOpen();
-      return createConversation(generation, { ...saved, owner, tenant }, noteRunning);
+      return createConversation(generation, { ...saved, owner, tenant });
     },
     dispose,
     [Symbol.asyncDispose]: dispose,
   };
+}
+
+function memoryUse({ bytes, config, device }: Engine, plan: Plan, { stats }: KvCache): MemoryUse {
+  const { used, sharedLeaves, cachedBytes: cached } = stats;
+  const pages = sharedLeaves * plan.leaf.bytes;
+  const scratch = bytes.scratch + guardBytes(config, plan);
+  return { weights: bytes.weights, scratch, pages, tails: used - pages - cached, cached, total: device.allocatedBytes };
 }
 
 const isChat = (prompt: Prompt | readonly ChatMessage[]): prompt is readonly ChatMessage[] =>

@@ -1,7 +1,10 @@
-/** Reads vectors of a sequence back as floats: what attention sees. */
+/** Reads tokens of a sequence back as floats: what attention sees. */
 import type { Block, Device, KvView, PageCodec } from '../kernel/device.ts';
 import { fromF16 } from '../kernel/float.ts';
 import { tailBlockTokens, visibleSinks } from '../kernel/visibility.ts';
+import { createYielder } from '../platform/event-loop.ts';
+import { checkTokens } from '../util/rules.ts';
+import type { HeldContent } from './sequence.ts';
 
 /** Keys and values, [token][kv head][dim]. */
 export interface Vectors {
@@ -10,69 +13,70 @@ export interface Vectors {
 }
 
 /**
- * The tokens from `from` to before `to` of one layer: sealed pages decoded, sinks and tail from f16. None is dropped.
- * `exactView`: pages that it has are read from there.
+ * The tokens from `from` to before `to` in each of these layers: sealed pages decoded, sinks and tail from f16. Pages that
+ * `exactView` has are read from there. Default: all tokens that are not dropped. Every block is read once.
  */
 export async function decodeVectors(
   device: Device,
-  view: KvView,
-  layer: number,
-  from: number,
-  to: number,
-  exactView?: KvView,
-): Promise<Vectors> {
+  { view, exactView, length }: Pick<HeldContent, 'view' | 'exactView' | 'length'>,
+  layers: readonly number[],
+  from = view.firstLeaf * view.shape.pageTokens,
+  to = length,
+): Promise<Vectors[]> {
   const { headDim, kvHeads, pageTokens, sinks, tailTokens } = view.shape;
+  checkTokens('from', from, view.firstLeaf * pageTokens, length);
+  checkTokens('to', to, from, length);
   const rowLength = kvHeads * headDim;
-  const out: Vectors = {
-    keys: new Float32Array((to - from) * rowLength),
-    values: new Float32Array((to - from) * rowLength),
-  };
-  const sides = [out.keys, out.values];
+  const createRows = (tokens: number) => new Float32Array(tokens * rowLength);
+  const found = layers.map((): Vectors => ({ keys: createRows(to - from), values: createRows(to - from) }));
+  const page = createRows(pageTokens);
+  const yielder = createYielder();
 
-  const readPage = async (page: number) => {
-    const start = page * pageTokens;
-    const at = page - view.firstLeaf;
-    const { leaves, shape } = exactView && at < exactView.leaves.length ? exactView : view;
-    const { keys, values, keyOffset, valueOffset } = shape.layers[layer];
-    const bytes = await device.readBlock(leaves[at]);
+  const readPage = async ({ leaves, shape, firstLeaf }: KvView, index: number) => {
+    const start = index * pageTokens;
     const [first, end] = [Math.max(from, start), Math.min(to, start + pageTokens)];
-    const rows = new Float32Array(pageTokens * rowLength);
+    const bytes = await device.readBlock(leaves[index - firstLeaf]);
     const decode = (codec: PageCodec, offset: number, out: Float32Array) => {
-      codec.decode(bytes.subarray(offset, offset + codec.pageBytes), pageTokens, rows, start);
-      out.set(rows.subarray((first - start) * rowLength, (end - start) * rowLength), (first - from) * rowLength);
+      codec.decode(bytes.subarray(offset, offset + codec.pageBytes), pageTokens, page, start);
+      out.set(page.subarray((first - start) * rowLength, (end - start) * rowLength), (first - from) * rowLength);
     };
-    decode(keys, keyOffset, out.keys);
-    decode(values, valueOffset, out.values);
+    for (const [i, layer] of layers.entries()) {
+      const { keys, values, keyOffset, valueOffset } = shape.layers[layer];
+      decode(keys, keyOffset, found[i].keys);
+      decode(values, valueOffset, found[i].values);
+      if (yielder.isDue()) await yielder.yieldNow();
+    }
   };
 
   /** Reads tokens `first` to before `end` of a block of [layer][side][kv head][capacity][dim]; token n is at n % capacity. */
   const readF16 = async (block: Block, capacity: number, first: number, end: number) => {
     if (first >= end) return;
-    const values = new Uint16Array((await device.readBlock(block)).buffer);
-    sides.forEach((out, side) => {
+    const source = new Uint16Array((await device.readBlock(block)).buffer);
+    const copy = (out: Float32Array, part: number) => {
       for (let n = first; n < end; n++) {
         for (let head = 0; head < kvHeads; head++) {
-          const at = (((2 * layer + side) * kvHeads + head) * capacity + (n % capacity)) * headDim;
-          for (let j = 0; j < headDim; j++) out[(n - from) * rowLength + head * headDim + j] = fromF16(values[at + j]);
+          const at = ((part * kvHeads + head) * capacity + (n % capacity)) * headDim;
+          for (let j = 0; j < headDim; j++) out[(n - from) * rowLength + head * headDim + j] = fromF16(source[at + j]);
         }
       }
-    });
-  };
-
-  const readTail = async (first: number, end: number) => {
-    const blockTokens = tailBlockTokens(pageTokens);
-    for (let n = first; n < end; ) {
-      const next = Math.min(end, n - (n % blockTokens) + blockTokens);
-      await readF16(view.tail[Math.floor((n % tailTokens) / blockTokens)]!, blockTokens, n, next);
-      n = next;
+    };
+    for (const [i, layer] of layers.entries()) {
+      copy(found[i].keys, 2 * layer);
+      copy(found[i].values, 2 * layer + 1);
     }
   };
 
-  const sealedPages = view.firstLeaf + view.leaves.length;
   await device.ensureMemory?.(exactView ? [view, exactView] : [view]);
-  for (let page = Math.floor(from / pageTokens); page < sealedPages && page * pageTokens < to; page++)
-    await readPage(page);
+  const sealedPages = view.firstLeaf + view.leaves.length;
+  const exactPages = view.firstLeaf + (exactView?.leaves.length ?? 0);
+  for (let index = Math.floor(from / pageTokens); index < sealedPages && index * pageTokens < to; index++)
+    await readPage(exactView && index < exactPages ? exactView : view, index);
   await readF16(view.sinkBlock, sinks, from, Math.min(to, visibleSinks(sealedPages, view.shape)));
-  await readTail(Math.max(from, sealedPages * pageTokens), to);
-  return out;
+  const blockTokens = tailBlockTokens(pageTokens);
+  for (let n = Math.max(from, sealedPages * pageTokens); n < to; ) {
+    const next = Math.min(to, n - (n % blockTokens) + blockTokens);
+    await readF16(view.tail[Math.floor((n % tailTokens) / blockTokens)]!, blockTokens, n, next);
+    n = next;
+  }
+  return found;
 }

@@ -51,7 +51,7 @@ function runScenario(options: Options, failAt: number, attempt: <T>(step: () => 
     if (sequence) texts.set(sequence, [...sequence.ids]);
     return sequence;
   };
-  const open = (prompt: readonly number[]) => add(run(() => cache.open(PAUSE, prompt)));
+  const open = (prompt: readonly number[], owner?: object) => add(run(() => cache.open(PAUSE, prompt, '', owner)));
   const fork = (sequence?: Sequence) => sequence && add(run(() => sequence.fork()));
   const append = (sequence: Sequence | undefined, tokens: readonly number[]) => {
     if (!sequence) return;
@@ -82,10 +82,8 @@ function runScenario(options: Options, failAt: number, attempt: <T>(step: () => 
   append(late, numbers(9, 200));
   crop(late, 12);
   append(late, numbers(9, 300));
-  const copy = first && run(() => cache.snapshot(first));
-  if (copy) cache.keep(copy);
   end(first, sequence => cache.keep(sequence, alice));
-  const edited = open([...numbers(12), 400, 401]);
+  const edited = open([...numbers(12), 400, 401], alice);
   append(edited, [400, 401]);
   crop(edited, 1);
   append(edited, numbers(12, 500));

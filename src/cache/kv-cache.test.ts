@@ -13,7 +13,6 @@ import { CapacityError } from '../util/errors.ts';
 import { createKvCache, type KvCacheOptions } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
 import { type Pause, withPause } from './pause.ts';
-import type { Sequence } from './sequence.ts';
 import { readTail, tailTokens } from './tail.ts';
 
 /** `capacity` is given the bytes of a sequence with a full tail. */
@@ -27,17 +26,13 @@ function create({ sinks = 2, capacity, ...options }: Partial<Settings> = {}) {
   const tailBytes = f16BlockBytes({ ...defaults.shape, layers: LEAF.layers }, tailTokens(sealing));
   const cache = createKvCache({ ...defaults, capacity: capacity?.(sequenceBytes + tailBytes) });
   /** Runs a prompt, and returns the sequence. */
-  const run = (prompt: readonly number[], salt?: string) => {
-    const sequence = cache.open(PAUSE, prompt, salt);
+  const run = (prompt: readonly number[], salt?: string, owner?: object) => {
+    const sequence = cache.open(PAUSE, prompt, salt, owner);
     appendAll(device, sequence, prompt.slice(sequence.length));
     expectContents(sequence, prompt);
     return sequence;
   };
-  const keepSnapshot = (sequence: Sequence) => {
-    const copy = cache.snapshot(sequence);
-    if (copy) cache.keep(copy);
-  };
-  return { cache, device, run, keepSnapshot };
+  return { cache, device, run };
 }
 
 const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
@@ -50,8 +45,12 @@ describe('nearest', () => {
     const first = run(numbers(20));
     expect(cache.nearest(numbers(20))).toEqual({ shared: 20, next: [] });
     // Within the second page, at its beginning, and in the tail.
-    for (const shared of [11, 8, 18])
-      expect(cache.nearest([...numbers(shared), 100])).toEqual({ shared, next: numbers(20).slice(shared, shared + 8) });
+    for (const [shared, end] of [
+      [9, 12],
+      [8, 12],
+      [18, 20],
+    ])
+      expect(cache.nearest([...numbers(shared), 100])).toEqual({ shared, next: numbers(end).slice(shared) });
     cache.keep(first);
     expect(cache.nearest([...numbers(18), 100])).toEqual({ shared: 18, next: [18, 19] });
   });
@@ -204,10 +203,10 @@ describe('without a recent window', () => {
   it('an answer is kept for its owner as a sequence; of others, the tail is', () => {
     const { cache, run } = create();
     cache.keep(run(numbers(11)), alice);
-    expect(cache.stats).toMatchObject({ snapshots: 1, cachedTails: 0 });
+    expect(cache.stats).toMatchObject({ idleSequences: 1, cachedTails: 0 });
     expect(cache.known(numbers(20))).toBe(11);
     cache.keep(run(numbers(11, 100)));
-    expect(cache.stats).toMatchObject({ snapshots: 1, cachedTails: 1 });
+    expect(cache.stats).toMatchObject({ idleSequences: 1, cachedTails: 1 });
     expect(cache.known(numbers(20, 100))).toBe(11);
     expectContents(run(numbers(20, 100)), numbers(20, 100));
   });
@@ -275,112 +274,80 @@ describe('without a recent window', () => {
     const { cache, run } = create();
     const sequence = run(numbers(11));
     cache.keep(sequence, alice);
-    expect(cache.snapshotOf(alice)).toBe(sequence);
+    expect(cache.idleOf(alice)).toBe(sequence);
     expect(cache.open(PAUSE, numbers(20))).not.toBe(sequence);
     expect(cache.open(PAUSE, numbers(20), '', alice)).toBe(sequence);
-    expect([cache.snapshotOf(alice), cache.stats.snapshots]).toEqual([undefined, 0]);
+    expect([cache.idleOf(alice), cache.stats.idleSequences]).toEqual([undefined, 0]);
   });
 
   it('an edited message continues a copy, and the answer stays', () => {
     const { cache, run } = create();
     const sequence = run(numbers(11));
     cache.keep(sequence, alice);
-    const edited = run([...numbers(10), 100, 101]);
+    const edited = run([...numbers(10), 100, 101], '', alice);
     expect(edited).not.toBe(sequence);
-    expect(cache.snapshotOf(alice)).toBe(sequence);
+    expect(cache.idleOf(alice)).toBe(sequence);
     expectContents(sequence, numbers(11));
   });
 
-  it('an edited message continues the answer itself if there is no room for a copy', () => {
+  it('an edited message continues at the last page if there is no room for a copy of the tail', () => {
     const { cache, run } = create({ capacity: bytes => bytes + 2 * LEAF.bytes });
-    const sequence = run(numbers(11));
-    cache.keep(sequence, alice);
-    expect(run([...numbers(10), 100])).toBe(sequence);
-    expect(cache.stats.snapshots).toBe(0);
+    cache.keep(run(numbers(11)), alice);
+    const edited = cache.open(PAUSE, [...numbers(10), 100], '', alice);
+    expectContents(edited, numbers(8));
+    expect(cache.stats.idleSequences).toBe(0);
   });
 
   it('each answer replaces the last one of its owner', () => {
     const { cache, run } = create();
     for (const first of [0, 100, 200]) cache.keep(run(numbers(11, first)), alice);
-    expect(cache.stats.snapshots).toBe(1);
+    expect(cache.stats.idleSequences).toBe(1);
     expect([cache.known(numbers(12)), cache.known(numbers(12, 200))]).toEqual([8, 11]);
-  });
-
-  it('snapshots of running sequences are not needed', () => {
-    const { cache, run } = create();
-    expect(cache.snapshot(run(numbers(11)))).toBeUndefined();
   });
 });
 
 describe('with a recent window', () => {
   const recent = { recent: 3 };
 
-  it('only snapshots are exact points to continue from', () => {
-    const { cache, run, keepSnapshot } = create(recent);
+  it('a sequence is private, while it runs and when it is idle', () => {
+    const { cache, run } = create(recent);
     const sequence = run(numbers(17));
     expect(cache.known(numbers(20))).toBe(0);
-    keepSnapshot(sequence);
-    expect(cache.known(numbers(20))).toBe(17);
-    sequence.dispose();
-    expect(cache.known([...numbers(17), 100])).toBe(17);
-    // A point before that would need a window that is gone.
-    expect(cache.known([...numbers(10), 100])).toBe(0);
+    cache.keep(sequence, alice);
+    expect([cache.known(numbers(20)), cache.open(PAUSE, numbers(20)).length]).toEqual([0, 0]);
+    expect(cache.nearest(numbers(20), 'other').shared).toBe(0);
+    expect(cache.stats).toMatchObject({ idleSequences: 1, sharedLeaves: 0, cachedLeaves: 0 });
   });
 
-  it('a snapshot can be continued many times', () => {
-    const { cache, run, keepSnapshot } = create(recent);
-    const system = run(numbers(17));
-    keepSnapshot(system);
-    system.dispose();
-    for (const first of [100, 200]) {
-      const prompt = [...numbers(17), ...numbers(10, first)];
-      expect(cache.known(prompt)).toBe(17);
-      const sequence = run(prompt);
-      cache.keep(sequence, alice);
-      expect(cache.known([...prompt, 1])).toBe(27);
-    }
-    expect([cache.stats.snapshots, cache.known([...numbers(17), 5])]).toEqual([3, 17]);
-  });
-
-  it("every answer is kept, and snapshotOf is the owner's last one", () => {
+  it('its owner continues it itself, where the window is still there', () => {
     const { cache, run } = create(recent);
-    const [first, second] = [run(numbers(11)), run(numbers(20))];
-    for (const sequence of [first, second]) cache.keep(sequence, alice);
-    cache.keep(run(numbers(5, 100)));
-    expect(cache.stats.snapshots).toBe(3);
-    expect(cache.snapshotOf(alice)).toBe(second);
-  });
-
-  it('a snapshot is not taken if there is no room for it', () => {
-    const { cache, run } = create({ ...recent, capacity: bytes => bytes + 2 * LEAF.bytes });
-    const sequence = run(numbers(15));
-    const { used } = cache.stats;
-    expect(cache.snapshot(sequence)).toBeUndefined();
-    expect(cache.stats).toMatchObject({ snapshots: 0, used });
-  });
-
-  it('a snapshot is not taken twice, nor where a longer one can be cropped to', () => {
-    const { cache, run, keepSnapshot } = create(recent);
     const sequence = run(numbers(17));
-    keepSnapshot(sequence);
-    expect(cache.snapshot(sequence)).toBeUndefined();
-    // The same page is sealed after 16 tokens, but not after 14.
-    expect(cache.snapshot(run(numbers(16)))).toBeUndefined();
-    expect(cache.snapshot(run([...numbers(14)]))).toBeDefined();
-    // Other salts have other snapshots.
-    expect(cache.snapshot(run(numbers(17), 'salt'))).toBeDefined();
+    cache.keep(sequence, alice);
+    const more = [...numbers(17), 100, 101];
+    expect(run(more, '', alice)).toBe(sequence);
+    cache.keep(sequence, alice);
+    // The same pages are sealed after 17 tokens, and after 16; a point before that would need a window that is gone.
+    expect(run([...numbers(16), 200], '', alice)).toBe(sequence);
+    cache.keep(sequence, alice);
+    expect(cache.open(PAUSE, [...numbers(10), 100], '', alice).length).toBe(0);
+  });
+
+  it('nothing is kept of a sequence without an owner', () => {
+    const { cache, run } = create(recent);
+    cache.keep(run(numbers(17)));
+    expect(cache.stats.used).toBe(0);
   });
 });
 
 describe('memory', () => {
-  it('of snapshots is reclaimed before that of leaves, the least recently used first', () => {
+  it('of idle sequences is reclaimed before that of leaves, the least recently used first', () => {
     const { cache, run } = create({ capacity: bytes => 4 * bytes + 6 * LEAF.bytes });
     const owners = [0, 100, 200].map(first => {
       const owner = { first };
       cache.keep(run(numbers(9, first)), owner);
       return owner;
     });
-    const kept = () => owners.map(owner => cache.snapshotOf(owner) !== undefined);
+    const kept = () => owners.map(owner => cache.idleOf(owner) !== undefined);
     const { capacity, used } = cache.stats;
     cache.makeRoom(capacity - used + 1);
     expect(kept()).toEqual([false, true, true]);
@@ -396,9 +363,9 @@ describe('memory', () => {
     const running = run(numbers(9, 100));
     const { capacity, used } = cache.stats;
     expect(cache.makeRoom(capacity - used)).toBe(true);
-    expect(cache.stats).toMatchObject({ snapshots: 1, used });
+    expect(cache.stats).toMatchObject({ idleSequences: 1, used });
     expect(cache.makeRoom(capacity - used + 1)).toBe(true);
-    expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 2 });
+    expect(cache.stats).toMatchObject({ idleSequences: 0, cachedLeaves: 2 });
     expect(cache.makeRoom(capacity - running.bytes + 1)).toBe(false);
     expect(cache.stats).toMatchObject({ cachedLeaves: 0, sharedLeaves: 2, used: running.bytes });
     expectContents(running, numbers(9, 100));
@@ -408,22 +375,20 @@ describe('memory', () => {
     const { cache, run } = create();
     cache.keep(run(numbers(11)), alice);
     cache.forget(alice);
-    expect(cache.stats).toMatchObject({ snapshots: 0, sharedLeaves: 0, cachedLeaves: 2 });
+    expect(cache.stats).toMatchObject({ idleSequences: 0, sharedLeaves: 0, cachedLeaves: 2 });
     expect(cache.known(numbers(20))).toBe(8);
   });
 
   it('of an empty sequence is not kept', () => {
     const { cache } = create({ recent: 3 });
     cache.keep(cache.open(PAUSE, [1, 2]), alice);
-    expect(cache.stats).toMatchObject({ snapshots: 0, used: 0 });
+    expect(cache.stats).toMatchObject({ idleSequences: 0, used: 0 });
   });
 
   it.each([0, 3])('is all freed by dispose (recent %i)', recent => {
-    const { cache, device, run, keepSnapshot } = create({ recent });
+    const { cache, device, run } = create({ recent });
     cache.keep(run(numbers(30)), alice);
-    const sequence = run([...numbers(15), 100]);
-    keepSnapshot(sequence);
-    sequence.dispose();
+    cache.keep(run([...numbers(15), 100]));
     cache.dispose();
     expect([cache.stats.used, device.allocatedBytes]).toEqual([0, 0]);
   });
@@ -451,7 +416,7 @@ describe('a restored sequence', () => {
     const { cache, copyInto } = restore(true);
     await copyInto();
     expectContents(cache.open(PAUSE, [...numbers(9), 100]), numbers(9));
-    expect(cache.stats).toMatchObject({ snapshots: 1, sharedLeaves: 2 });
+    expect(cache.stats).toMatchObject({ idleSequences: 1, sharedLeaves: 2 });
     expectContents(cache.open(PAUSE, numbers(20), '', alice), numbers(11));
   });
 

@@ -2,7 +2,6 @@
 
 import type { KvLayer, KvShape, PageCodec } from '../kernel/device.ts';
 import type { KeyReader, ValueReader } from '../kernel/page-readers.ts';
-import { createYielder } from '../platform/event-loop.ts';
 
 const ALIGN = 16;
 const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN;
@@ -51,32 +50,6 @@ export const leafBlock = (layout: LeafLayout): [bytes: number, partOffsets: numb
   layout.bytes,
   partOffsets(layout),
 ];
-
-/** The pages of a leaf, whose first token is at `start`, decoded and written as the pages of another layout. */
-export async function transcodeLeaf(
-  from: LeafLayout,
-  leaf: Uint8Array,
-  to: LeafLayout,
-  { kvHeads, headDim, pageTokens }: Pick<KvShape, 'kvHeads' | 'headDim' | 'pageTokens'>,
-  start: number,
-  into = new Uint8Array(to.bytes),
-): Promise<Uint8Array> {
-  const rows = new Float32Array(pageTokens * kvHeads * headDim);
-  const page = (bytes: Uint8Array, offset: number, { pageBytes }: PageCodec) =>
-    bytes.subarray(offset, offset + pageBytes);
-  const transcode = (codec: PageCodec, at: number, target: PageCodec, targetAt: number) => {
-    codec.decode(page(leaf, at, codec), pageTokens, rows, start);
-    target.encode(rows, pageTokens, page(into, targetAt, target), start);
-  };
-  const yielder = createYielder();
-  for (const [layer, { keys, values, keyOffset, valueOffset }] of from.layers.entries()) {
-    const target = to.layers[layer];
-    transcode(keys, keyOffset, target.keys, target.keyOffset);
-    transcode(values, valueOffset, target.values, target.valueOffset);
-    if (yielder.isDue()) await yielder.yieldNow();
-  }
-  return into;
-}
 
 /** Size of a tail or sink block, and where each layer, which is a part, starts in it. */
 export function f16Block(

@@ -20,14 +20,13 @@ import { createHostStore } from '../store/host-store.ts';
 import { rootKey } from '../store/leaf-key.ts';
 import { createTierChain } from '../store/tier-chain.ts';
 import { CapacityError } from '../util/errors.ts';
-import type { DetachedTail } from './kept-tails.ts';
-import { createKvCache, type KnownPath, type Owner } from './kv-cache.ts';
+import { createKvCache, type KnownPath, type Owner, sharedLength } from './kv-cache.ts';
 import { f16BlockBytes } from './leaf.ts';
-import type { PrefixEvent, PrefixNode } from './prefix.ts';
+import { whenPrefetched } from './prefetch.ts';
+import type { PrefixEvent, PrefixNode, UnfinishedLeaf } from './prefix.ts';
 import type { Restoring } from './restore.ts';
 import { type HeldContent, type Sequence, sinkPage } from './sequence.ts';
 import { readTail } from './tail.ts';
-import { whenWarm } from './warming.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const OPERATIONS = LONG ? 100_000 : 5_000;
@@ -51,15 +50,15 @@ interface Config {
 /** Numbers choose among what there is: the n-th sequence, a share of a length. */
 type Operation =
   | { type: 'open'; salt: number; prompt: number[] }
-  | { type: 'continue'; of: number; keep: number; more: number[] }
+  | { type: 'continue'; of: number; keep: number; more: number[]; owner: number }
   | { type: 'append'; of: number; tokens: number[] }
   | { type: 'crop'; of: number; length: number }
-  | { type: 'fork' | 'snapshot' | 'dispose' | 'setAside' | 'hold'; of: number }
+  | { type: 'fork' | 'dispose' | 'setAside' | 'hold'; of: number }
   | { type: 'plan'; of: number; count: number }
   | { type: 'keep'; of: number; owner: number }
-  | { type: 'forkSnapshot' | 'forget'; owner: number }
+  | { type: 'forkIdle' | 'forget'; owner: number }
   | { type: 'restore'; of: number; owner: number; shares: boolean }
-  | { type: 'warm'; of: number; salt: number; prompt: number[] }
+  | { type: 'prefetch'; of: number; salt: number; prompt: number[] }
   | { type: 'release' }
   | { type: 'wait'; isLong: boolean }
   | { type: 'makeRoom'; leaves: number };
@@ -91,11 +90,11 @@ function check(condition: boolean, problem: string): void {
 
 function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const { device, allocated } = createObservedDevice();
-  /** All sequences that are not disposed: open ones and snapshots. */
+  /** All sequences that are not disposed: open ones and idle ones of owners. */
   const tracked = new Map<Sequence, Tracked>();
   const open: Tracked[] = [];
   /** Tails of sequences that have ended, and these sequences' texts. */
-  const tails = new Map<DetachedTail, { salt: string; tokens: number[] }>();
+  const tails = new Map<UnfinishedLeaf, { salt: string; tokens: number[] }>();
   const readings: Reading[] = [];
   const readersOf = (block: Block) =>
     readings.filter(({ content }) => contentBlocks(content.view).includes(block)).length;
@@ -118,7 +117,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
   const shape = tinyShape(sinks);
   const options = { device, shape, leaf: LEAF, recent, context: CONTEXT, overflow };
   const probe = createKvCache(options);
-  /** Warming and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
+  /** Prefetch and restoring, which go on while others use the cache. They hold blocks that are nowhere else yet. */
   const background = new Set<Promise<void>>();
   const runInBackground = (work: Promise<void>) => {
     const ended = work.finally(() => background.delete(ended));
@@ -170,7 +169,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     if (known) return known;
     const entry = { sequence, tokens: [...sequence.ids] };
     tracked.set(sequence, entry);
-    const { fork, crop, dispose, detachTail } = sequence;
+    const { fork, crop, dispose } = sequence;
     Object.assign(sequence, {
       fork() {
         const { sequence: copy } = track(fork());
@@ -185,21 +184,16 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         tracked.delete(sequence);
         dispose();
       },
-      detachTail() {
-        tracked.delete(sequence);
-        const tail = detachTail();
-        if (tail) tails.set(tail, { salt: sequence.salt, tokens: entry.tokens });
-        return tail;
-      },
     } satisfies Partial<Sequence>);
     return entry;
   };
   const checkNothingToEvict = () =>
-    expect(cache.stats).toMatchObject({ snapshots: 0, cachedLeaves: 0, cachedTails: 0 });
-  const openPrompt = (prompt: readonly number[], salt: string) => {
+    expect(cache.stats).toMatchObject({ idleSequences: 0, cachedLeaves: 0, cachedTails: 0 });
+  const openPrompt = (prompt: readonly number[], salt: string, owner?: Owner) => {
     if (open.length >= MAX_OPEN) return;
-    const known = cache.known(prompt, salt);
-    const entry = track(cache.open(PAUSE, prompt, salt));
+    const own = owner && cache.idleOf(owner);
+    const known = Math.max(cache.known(prompt, salt), own ? sharedLength(own.ids, prompt) : 0);
+    const entry = track(cache.open(PAUSE, prompt, salt, owner));
     open.push(entry);
     expect(entry.sequence.salt).toBe(salt);
     // Less, if something had to be evicted to make room.
@@ -239,7 +233,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
     } finally {
       endReading(readings.findIndex(({ content }) => content.view === view));
     }
-    const restored = cache.snapshotOf(owner);
+    const restored = cache.idleOf(owner);
     if (restored) track(restored);
   };
   const take = (of: number) => (open.length > 0 ? open.splice(of % open.length, 1)[0] : undefined);
@@ -258,7 +252,7 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         const from = all[operation.of % all.length] as (typeof all)[0] | undefined;
         if (!from) return;
         const kept = from.tokens.slice(0, from.tokens.length - (operation.keep % 8));
-        openPrompt([...kept, ...operation.more], from.salt);
+        openPrompt([...kept, ...operation.more], from.salt, OWNERS[operation.owner]);
         return;
       }
       case 'append': {
@@ -306,12 +300,13 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
       case 'release':
         if (restoringOwners.size === 0) endReading(0);
         return;
-      case 'warm': {
+      case 'prefetch': {
         const entry = pick(operation.of);
         const [prompt, salt] = entry
           ? [[...entry.tokens, ...operation.prompt], entry.sequence.salt]
           : [operation.prompt, SALTS[operation.salt]];
-        if (background.size < MAX_BACKGROUND) runInBackground(whenWarm(onChange => cache.warm(prompt, salt, onChange)));
+        if (background.size < MAX_BACKGROUND)
+          runInBackground(whenPrefetched(onChange => cache.prefetch(prompt, salt, onChange)));
         return;
       }
       case 'restore': {
@@ -329,16 +324,10 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         if (entry && open.length < MAX_OPEN) open.push(track(entry.sequence.fork()));
         return;
       }
-      case 'forkSnapshot': {
-        // Making room for the copy may drop the snapshot itself.
-        const snapshot = cache.snapshotOf(OWNERS[operation.owner]);
-        if (snapshot && open.length < MAX_OPEN) open.push(track(snapshot.fork()));
-        return;
-      }
-      case 'snapshot': {
-        const entry = pickIdle(operation.of);
-        const copy = entry && cache.snapshot(entry.sequence);
-        if (copy) cache.keep(copy);
+      case 'forkIdle': {
+        // Making room for the copy may dispose the idle sequence itself.
+        const idle = cache.idleOf(OWNERS[operation.owner]);
+        if (idle && open.length < MAX_OPEN) open.push(track(idle.fork()));
         return;
       }
       case 'dispose':
@@ -349,15 +338,17 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
         const owner = OWNERS[operation.owner] as Owner | undefined;
         if (!entry) return;
         open.splice(open.indexOf(entry), 1);
+        const { unfinished, salt } = entry.sequence;
+        if (unfinished && !owner) tails.set(unfinished, { salt, tokens: entry.tokens });
         cache.keep(entry.sequence, owner);
-        const isKept = entry.tokens.length > 0 && (owner !== undefined || recent > 0);
+        const isKept = entry.tokens.length > 0 && owner !== undefined;
         expect(tracked.has(entry.sequence)).toBe(isKept);
-        if (owner && isKept) expect(cache.snapshotOf(owner)).toBe(entry.sequence);
+        if (owner && isKept) expect(cache.idleOf(owner)).toBe(entry.sequence);
         return;
       }
       case 'forget':
         cache.forget(OWNERS[operation.owner]);
-        expect(cache.snapshotOf(OWNERS[operation.owner])).toBeUndefined();
+        expect(cache.idleOf(OWNERS[operation.owner])).toBeUndefined();
         return;
       case 'makeRoom': {
         const bytes = operation.leaves * LEAF.bytes;
@@ -400,12 +391,12 @@ function createWorld({ sinks, recent, overflow, leaves }: Config) {
       check(cache.known(prompt, salt, path) === cache.known(prompt, salt), 'a remembered path is outdated');
   };
   const checkBytes = () => {
-    const { used, capacity, sharedLeaves, cachedLeaves, cachedTails, snapshots } = cache.stats;
+    const { used, capacity, sharedLeaves, cachedLeaves, cachedTails, idleSequences } = cache.stats;
     check(used === device.allocatedBytes, 'used differs from what the device has allocated');
     check(used <= capacity, 'used exceeds the capacity');
     check(sharedLeaves + cachedLeaves === stored.size, 'the number of leaves differs from the events');
     // One that is being restored is not tracked yet.
-    if (restoringOwners.size === 0) check(snapshots === tracked.size - open.length, 'a snapshot was lost');
+    if (restoringOwners.size === 0) check(idleSequences === tracked.size - open.length, 'an idle sequence was lost');
     check(cachedTails === keptTails().length, 'a tail was lost');
   };
   const checkHolders = (nodes: readonly PrefixNode[]) => {
@@ -484,12 +475,21 @@ const tokens = (maxLength: number) => fc.array(fc.nat(1), { minLength: 1, maxLen
 const anyOf = fc.nat(1000);
 const operation = fc.oneof(
   { weight: 3, arbitrary: fc.record({ type: fc.constant('open'), salt: fc.nat(2), prompt: tokens(CONTEXT) }) },
-  { weight: 3, arbitrary: fc.record({ type: fc.constant('continue'), of: anyOf, keep: fc.nat(7), more: tokens(6) }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      type: fc.constant('continue'),
+      of: anyOf,
+      keep: fc.nat(7),
+      more: tokens(6),
+      owner: fc.nat(OWNERS.length),
+    }),
+  },
   { weight: 8, arbitrary: fc.record({ type: fc.constant('append'), of: anyOf, tokens: tokens(11) }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('crop'), of: anyOf, length: anyOf }) },
   {
     weight: 4,
-    arbitrary: fc.record({ type: fc.constantFrom('fork', 'snapshot', 'dispose', 'setAside', 'hold'), of: anyOf }),
+    arbitrary: fc.record({ type: fc.constantFrom('fork', 'dispose', 'setAside', 'hold'), of: anyOf }),
   },
   { weight: 3, arbitrary: fc.record({ type: fc.constant('plan'), of: anyOf, count: fc.integer({ min: 1, max: 11 }) }) },
   {
@@ -500,14 +500,14 @@ const operation = fc.oneof(
   },
   {
     weight: 2,
-    arbitrary: fc.record({ type: fc.constant('warm'), of: anyOf, salt: fc.nat(2), prompt: tokens(CONTEXT) }),
+    arbitrary: fc.record({ type: fc.constant('prefetch'), of: anyOf, salt: fc.nat(2), prompt: tokens(CONTEXT) }),
   },
   { weight: 1, arbitrary: fc.record({ type: fc.constant('release') }) },
   { weight: 4, arbitrary: fc.record({ type: fc.constant('wait'), isLong: fc.boolean() }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('keep'), of: anyOf, owner: fc.nat(OWNERS.length) }) },
   {
     weight: 1,
-    arbitrary: fc.record({ type: fc.constantFrom('forkSnapshot', 'forget'), owner: fc.nat(OWNERS.length - 1) }),
+    arbitrary: fc.record({ type: fc.constantFrom('forkIdle', 'forget'), owner: fc.nat(OWNERS.length - 1) }),
   },
   { weight: 1, arbitrary: fc.record({ type: fc.constant('makeRoom'), leaves: fc.nat(20) }) },
 ) as fc.Arbitrary<Operation>;
@@ -531,8 +531,8 @@ it(`holds its invariants after each of ${OPERATIONS} random operations`, async (
           else world.perform(one);
         } catch (error) {
           if (!(error instanceof CapacityError)) throw error;
-          // A snapshot that was dropped while it was being copied leaves what the copy held.
-          if (one.type !== 'forkSnapshot') world.checkNothingToEvict();
+          // An idle sequence that was disposed while it was being copied leaves what the copy held.
+          if (one.type !== 'forkIdle') world.checkNothingToEvict();
           refused++;
         }
         performed++;

@@ -23,6 +23,8 @@ export interface Pool {
   makeRoom(bytes: number): boolean;
   /** Returns a block with one holder. Throws a CapacityError if it does not fit. */
   allocate(bytes: number, partOffsets: readonly number[]): SharedBlock;
+  /** The same, with the content of another block. */
+  allocateCopy(of: Block, bytes: number, partOffsets: readonly number[]): SharedBlock;
   allocateTensor(rows: number, cols: number): Tensor;
   retain<T extends SharedBlock>(shared: T): T;
   release(shared: SharedBlock): void;
@@ -71,6 +73,12 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
     used += bytes;
     return created;
   };
+  const allocate: Pool['allocate'] = (bytes, partOffsets) =>
+    take(bytes, () => ({ block: device.createBlock(bytes, partOffsets), holders: 1 }));
+  const free = ({ block }: SharedBlock) => {
+    used -= block.bytes;
+    device.free(block);
+  };
   return {
     device,
     capacity,
@@ -78,8 +86,17 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
       return used;
     },
     makeRoom,
-    allocate: (bytes, partOffsets) =>
-      take(bytes, () => ({ block: device.createBlock(bytes, partOffsets), holders: 1 })),
+    allocate,
+    allocateCopy(of, ...size) {
+      const copy = allocate(...size);
+      try {
+        device.copyBlock(of, copy.block);
+        return copy;
+      } catch (error) {
+        free(copy);
+        throw error;
+      }
+    },
     allocateTensor: (rows, cols) => take(4 * rows * cols, () => device.createTensor(rows, cols)),
     retain(shared) {
       assert(shared.holders > 0, 'a freed block cannot be retained');
@@ -91,9 +108,7 @@ export function createPool(device: Device, options: PoolOptions = {}): Pool {
       assert(shared.holders > 0, 'a block was released more often than it was retained');
       shared.holders--;
       if (shared.holders === 1) onIdle?.(shared);
-      if (shared.holders > 0) return;
-      used -= shared.block.bytes;
-      device.free(shared.block);
+      if (shared.holders === 0) free(shared);
     },
     freeTensor(tensor) {
       used -= tensorBytes(tensor);

@@ -1,7 +1,14 @@
 import { describe, expect, it } from 'vitest';
 import { createObservedDevice } from '../../test/tiny-cache.ts';
 import { createPool, type Pool } from './pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixIndex, type PrefixNode } from './prefix.ts';
+import {
+  createPrefixIndex,
+  type Leaf,
+  type PrefixEvent,
+  type PrefixIndex,
+  type PrefixNode,
+  type UnfinishedLeaf,
+} from './prefix.ts';
 
 const LONG = process.env.KVASIR_LONG === '1';
 const P = 4;
@@ -83,6 +90,79 @@ describe('find again', () => {
     expect(found()).toBe(4);
     index.remove(path[0]);
     expect(found()).toBe(0);
+  });
+});
+
+describe('unfinished leaves', () => {
+  /** A text after `pages` sealed ones. */
+  const createUnfinished = (text: string, pages = '', salt = '') => {
+    const created = create();
+    const { index, pool, store, release } = created;
+    release(store(pages, salt));
+    const parent = index.find(salt, tokensOf(pages), pages.length).at(-1);
+    const unfinished = (text: string): UnfinishedLeaf => {
+      const [block, sinks] = [1, 2].map(bytes => pool.allocate(bytes, [0]));
+      return { salt, parent, tokens: tokensOf(text), blocks: [undefined, block], sinks };
+    };
+    /** The index is then the only holder. */
+    const keep = (text: string) => {
+      const one = unfinished(text);
+      index.keepUnfinished(one);
+      for (const block of [one.blocks[1]!, one.sinks!]) pool.release(block);
+      return one;
+    };
+    return { ...created, parent, unfinished, keep, first: keep(text) };
+  };
+
+  it.each(['', 'onceupon'])('are found after the leaf before them (%j), in one salt only', pages => {
+    const { index, parent, first, keep } = createUnfinished('a ti', pages, 'me');
+    const second = keep('the');
+    expect(index.unfinishedAfter('me', parent)).toEqual([first, second]);
+    expect(index.unfinishedAfter('you', undefined)).toEqual([]);
+    if (parent) expect(index.unfinishedAfter('me', parent.parent!.parent)).toEqual([]);
+    expect([index.unfinished, index.unfinishedBytes]).toEqual([2, 2]);
+    expect(index.idleBytes).toBe((pages.length / P) * LEAF_BYTES + 2 * (1 + 2));
+  });
+
+  it('of sequences are found until these leave', () => {
+    const { index, parent, first, unfinished } = createUnfinished('a', 'once');
+    const running = unfinished('b');
+    const leave = index.join((_salt, node) => (node === parent ? running : undefined));
+    index.join(() => undefined);
+    expect(index.unfinishedAfter('', parent)).toEqual([first, running]);
+    leave();
+    expect(index.unfinishedAfter('', parent)).toEqual([first]);
+  });
+
+  it('replace those that they begin with', () => {
+    const { index, keep } = createUnfinished('on');
+    for (const text of ['once', 'onto', 'on']) keep(text);
+    expect(index.unfinishedAfter('').map(({ tokens }) => String.fromCharCode(...tokens))).toEqual([
+      'once',
+      'onto',
+      'on',
+    ]);
+    expect(index.unfinished).toBe(3);
+  });
+
+  it('are dropped with the leaf before them, or the least recently used first; nothing is left', () => {
+    const { index, pool, parent, keep, first } = createUnfinished('a', 'onceupon');
+    const second = keep('b');
+    index.using(first, () => expect(first.blocks[1]!.holders).toBe(2));
+    expect(index.dropUnfinished()).toBe(true);
+    expect(index.unfinishedAfter('', parent)).toEqual([first]);
+    expect([first, second].map(({ blocks }) => blocks[1]!.holders)).toEqual([1, 0]);
+    while (index.evict());
+    expect([index.unfinished, index.idleBytes, pool.used, index.dropUnfinished()]).toEqual([0, 0, 0, false]);
+  });
+
+  it('that are in use stay while they are, whatever is dropped', () => {
+    const { index, pool, first } = createUnfinished('a');
+    index.using(first, () => {
+      index.dropUnfinished();
+      expect(first.blocks[1]!.holders).toBe(1);
+    });
+    expect(pool.used).toBe(0);
   });
 });
 

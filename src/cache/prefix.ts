@@ -4,9 +4,11 @@
  *
  * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
  * can be evicted, children before their parents.
+ *
+ * A text ends in an unfinished leaf: the tail of a sequence, of which a prompt can use any number of tokens. That of a
+ * sequence which has ended is kept below its last leaf, and dropped with it.
  */
 import { createLru, type Evictable, type EvictionPolicy, type LeafSource } from '../eviction/eviction.ts';
-import type { IdleSinks } from './idle-sinks.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
 /** One sealed page of all layers. */
@@ -30,7 +32,21 @@ export interface PrefixNode extends Evictable {
   readonly children: Map<number, PrefixNode[]>;
   lastUsed: number;
   childCount: number;
+  /** Unfinished leaves that are kept after it, the newest last. */
+  readonly unfinished: Set<UnfinishedLeaf>;
   isStored?: boolean;
+}
+
+/** The tokens of a text after its last sealed page, in f16. */
+export interface UnfinishedLeaf {
+  readonly salt: string;
+  /** Undefined if there is no sealed page. */
+  readonly parent?: PrefixNode;
+  readonly tokens: readonly number[];
+  /** The tail of its sequence: a ring. */
+  readonly blocks: readonly (SharedBlock | undefined)[];
+  /** If the leaves before it do not have them. */
+  readonly sinks?: SharedBlock;
 }
 
 /** A change of the index. Replaying all events reproduces it. */
@@ -38,13 +54,20 @@ export type PrefixEvent =
   | { type: 'stored'; id: number; parent: number; salt: string; tokens: readonly number[] }
   | { type: 'removed'; id: number };
 
+/** The unfinished leaf of a sequence, if it follows this node, or begins this salt. */
+export type FindUnfinished = (salt: string, node?: PrefixNode) => UnfinishedLeaf | undefined;
+
 export interface PrefixIndex {
   /** Number of leaves. */
   readonly size: number;
-  /** Number of leaves that only the index holds, and their bytes. */
+  /** Number of leaves that only the index holds. */
   readonly idle: number;
+  /** Number of unfinished leaves that are kept, and their bytes. */
+  readonly unfinished: number;
+  readonly unfinishedBytes: number;
+  /** Bytes of all that only the index holds: leaves, unfinished ones, and their sinks. */
   readonly idleBytes: number;
-  /** The root of a salt, where page 0 is inserted. Do not keep it: a root without children is removed. */
+  /** The root of a salt, where page 0 is inserted. Do not keep it: a root with nothing below it is removed. */
   root(salt: string): PrefixNode;
   /**
    * The longest chain of leaves whose tokens are a prefix of the first `limit` tokens. `known`: the chain that was found
@@ -53,6 +76,16 @@ export interface PrefixIndex {
   find(salt: string, tokens: ArrayLike<number>, limit: number, known?: PrefixNode[]): PrefixNode[];
   /** The pages that follow a node, or the first pages of a salt. */
   following(salt: string, node?: PrefixNode): PrefixNode[];
+  /** The unfinished leaves that follow a node, or begin a salt: those that are kept, and those of sequences. */
+  unfinishedAfter(salt: string, node?: PrefixNode): UnfinishedLeaf[];
+  /** Adds a sequence, whose unfinished leaf others can copy. Returns what removes it. */
+  join(find: FindUnfinished): () => void;
+  /** Keeps an unfinished leaf, in place of those that it begins with. */
+  keepUnfinished(leaf: UnfinishedLeaf): void;
+  /** Holds an unfinished leaf while `work` runs, whatever is dropped. It is now the most recently used one. */
+  using<T>(leaf: UnfinishedLeaf, work: () => T): T;
+  /** Drops the unfinished leaf that was used least recently; false if none is kept. */
+  dropUnfinished(): boolean;
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
   insert(
     parent: PrefixNode,
@@ -78,18 +111,20 @@ export interface PrefixOptions {
   onEvent?: (event: PrefixEvent) => void;
   /** A leaf was added. */
   onInsert?: (node: PrefixNode) => void;
-  /** A leaf was removed. */
-  onRemove?: (node: PrefixNode) => void;
-  /** Is told of the sinks of leaves that only the index holds. */
-  idleSinks?: IdleSinks;
 }
 
 export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): PrefixIndex {
-  const { pageTokens, policy = createLru(), onEvent, onInsert, onRemove, idleSinks } = options;
+  const { pageTokens, policy = createLru(), onEvent, onInsert } = options;
   const roots = new Map<string, PrefixNode>();
+  const sequences = new Set<FindUnfinished>();
+  /** Those that are kept, the least recently used first. */
+  const unfinished = new Set<UnfinishedLeaf>();
+  /** How many idle leaves and kept unfinished ones have these sinks. */
+  const sinkUses = new Map<SharedBlock, number>();
   let size = 0;
   let idle = 0;
-  let idleBytes = 0;
+  let leafBytes = 0;
+  let unfinishedBytes = 0;
   let clock = 0;
   let ids = 0;
   /** The leaf that must not be evicted now, and whether the policy has named it meanwhile. */
@@ -101,6 +136,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     ...node,
     id: ids++,
     children: new Map(),
+    unfinished: new Set(),
     lastUsed: 0,
     uses: 0,
     childCount: 0,
@@ -109,10 +145,26 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     node.uses++;
     policy.use?.(node);
   };
+  const countSinks = (sinks: SharedBlock | undefined, change: 1 | -1) => {
+    if (!sinks) return;
+    const uses = (sinkUses.get(sinks) ?? 0) + change;
+    if (uses > 0) sinkUses.set(sinks, uses);
+    else sinkUses.delete(sinks);
+  };
+  /** Bytes of the sinks that no sequence holds. */
+  const idleSinkBytes = () => {
+    let bytes = 0;
+    for (const [{ holders, block }, uses] of sinkUses) if (holders === uses) bytes += block.bytes;
+    return bytes;
+  };
   const noteIdleCount = ({ leaf, sinks }: PrefixNode, change: 1 | -1) => {
     idle += change;
-    idleBytes += change * (leaf?.block.bytes ?? 0);
-    idleSinks?.count(sinks, change);
+    leafBytes += change * (leaf?.block.bytes ?? 0);
+    countSinks(sinks, change);
+  };
+  const noteUnfinished = ({ blocks, sinks }: UnfinishedLeaf, change: 1 | -1) => {
+    for (const shared of blocks) unfinishedBytes += change * (shared?.block.bytes ?? 0);
+    countSinks(sinks, change);
   };
   const isIdle = ({ leaf }: PrefixNode) => leaf?.holders === 1;
   const isEvictable = (node: PrefixNode) => isIdle(node) && node.childCount === 0;
@@ -135,6 +187,22 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   function* pathTo(node?: PrefixNode): Generator<PrefixNode> {
     for (let at = node; at; at = at.parent) yield at;
   }
+  const getRoot = (salt: string): PrefixNode => {
+    const root = roots.get(salt) ?? createNode({ salt, tokens: [], key: rootKey(salt) });
+    roots.set(salt, root);
+    return root;
+  };
+  const removeIfEmpty = (root: PrefixNode) => {
+    if (!root.parent && root.childCount + root.unfinished.size === 0) roots.delete(root.salt);
+  };
+  const drop = (leaf: UnfinishedLeaf) => {
+    const parent = leaf.parent ?? getRoot(leaf.salt);
+    parent.unfinished.delete(leaf);
+    unfinished.delete(leaf);
+    noteUnfinished(leaf, -1);
+    for (const shared of blocksOf(leaf)) pool().release(shared);
+    removeIfEmpty(parent);
+  };
   const remove = (node: PrefixNode) => {
     const { leaf, parent, tokens, sinks } = node;
     if (!leaf || !parent) return;
@@ -148,11 +216,11 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     leaf.node = undefined;
     policy.remove?.(node);
     onEvent?.({ type: 'removed', id: node.id });
-    onRemove?.(node);
+    for (const one of [...node.unfinished]) drop(one);
     pool().release(leaf);
     if (sinks) pool().release(sinks);
-    if (parent.childCount === 0 && !parent.parent) roots.delete(parent.salt);
-    else offer(parent);
+    removeIfEmpty(parent);
+    offer(parent);
   };
   const removeTree = (node: PrefixNode) => {
     for (const descendant of [...walk([node])].reverse()) remove(descendant);
@@ -165,14 +233,16 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     get idle() {
       return idle;
     },
+    get unfinished() {
+      return unfinished.size;
+    },
+    get unfinishedBytes() {
+      return unfinishedBytes;
+    },
     get idleBytes() {
-      return idleBytes;
+      return leafBytes + unfinishedBytes + idleSinkBytes();
     },
-    root(salt) {
-      const root = roots.get(salt) ?? createNode({ salt, tokens: [], key: rootKey(salt) });
-      roots.set(salt, root);
-      return root;
-    },
+    root: getRoot,
     find(salt, tokens, limit, path = []) {
       // Children leave before their parents: those before the last one that is there are there, too.
       while (path.length > 0 && !isIndexed(path[path.length - 1])) path.pop();
@@ -184,6 +254,38 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       return path;
     },
     following: (salt, node = roots.get(salt)) => [...(node?.children.values() ?? [])].flat(),
+    unfinishedAfter(salt, node) {
+      const kept = (node ?? roots.get(salt))?.unfinished ?? [];
+      return [...kept, ...Array.from(sequences, find => find(salt, node) ?? []).flat()];
+    },
+    join(find) {
+      sequences.add(find);
+      return () => sequences.delete(find);
+    },
+    keepUnfinished(leaf) {
+      for (const shared of blocksOf(leaf)) pool().retain(shared);
+      const siblings = (leaf.parent ?? getRoot(leaf.salt)).unfinished;
+      siblings.add(leaf);
+      unfinished.add(leaf);
+      noteUnfinished(leaf, 1);
+      // The turn before this one, or the same question again.
+      for (const other of [...siblings])
+        if (other !== leaf && countShared(other.tokens, leaf.tokens) === other.tokens.length) drop(other);
+    },
+    using(leaf, work) {
+      if (unfinished.delete(leaf)) unfinished.add(leaf);
+      const held = blocksOf(leaf).map(block => pool().retain(block));
+      try {
+        return work();
+      } finally {
+        for (const block of held) pool().release(block);
+      }
+    },
+    dropUnfinished() {
+      const [oldest] = unfinished;
+      if (oldest) drop(oldest);
+      return oldest !== undefined;
+    },
     insert(parent, tokens, leaf, sinks, source) {
       const known = findChild(parent, tokens, 0);
       if (known) return known;
@@ -245,6 +347,16 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
     },
     remove: removeTree,
   };
+}
+
+const blocksOf = ({ blocks, sinks }: UnfinishedLeaf) => [...blocks, sinks].filter(block => block !== undefined);
+
+/** How many of the ids are the tokens from `from` on. */
+export function countShared(ids: readonly number[], tokens: readonly number[], from = 0): number {
+  const max = Math.min(ids.length, tokens.length - from);
+  let shared = 0;
+  while (shared < max && ids[shared] === tokens[from + shared]) shared++;
+  return shared;
 }
 
 /** Whether a node is still in the index. */

@@ -16,8 +16,8 @@ export interface Restoring {
   /** Adds the next leaf. */
   addLeaf(pause: Pause, bytes: Uint8Array): Promise<void>;
   /**
-   * Keeps the sequence as a snapshot of `owner`. `shares`: its leaves are known to be those that this device would compute,
-   * so other prompts may use them.
+   * Keeps the sequence as the idle one of `owner`. `shares`: its leaves are known to be those that this device would
+   * compute, so other prompts may use them.
    */
   finish(pause: Pause, content: RestoredContent, owner: object, shares: boolean): Promise<void>;
   discard(): void;

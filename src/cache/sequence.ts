@@ -2,11 +2,10 @@
 
 import type { LeafSource } from '../eviction/eviction.ts';
 import type { Device, KvShape, KvView } from '../kernel/device.ts';
-import type { DetachedTail, TailPlace } from './kept-tails.ts';
 import type { LeafLayout } from './leaf.ts';
 import type { PageErrorRow } from './page-errors.ts';
 import type { Pool, SharedBlock } from './pool.ts';
-import type { Leaf, PrefixIndex } from './prefix.ts';
+import type { Leaf, PrefixIndex, UnfinishedLeaf } from './prefix.ts';
 
 export interface SequenceOptions {
   device: Device;
@@ -75,15 +74,16 @@ export interface Sequence {
   readonly length: number;
   /** The token ids, including dropped ones; a negative id is the handle of a token that is not known yet. */
   readonly ids: readonly number[];
-  /** Where its tail begins in the index; undefined if that is not there: its leaves are private, or it has slid. */
-  readonly tailPlace: TailPlace | undefined;
+  /**
+   * Its end in the index. Undefined if there is none: it has no tokens after its last leaf, or a pass is planned, or its
+   * leaves are not in the index, because they are private or it has slid.
+   */
+  readonly unfinished: UnfinishedLeaf | undefined;
   readonly isDisposed: boolean;
   /** Whether a pass is planned that is not committed: it is running, or has failed. */
   readonly isPlanned: boolean;
-  /** Whether this is its leaf at a page: then its text up to there is that of the leaf. */
-  hasLeaf(page: number, leaf: Leaf): boolean;
   /** Number of tokens before the first page that was spilled: all, if none was. A pass reads no others. */
-  readonly hotLength: number;
+  readonly readableLength: number;
   /** Number of tokens dropped by sliding. */
   readonly droppedTokens: number;
   /** Bytes of leaves, sinks, tail and page errors. Other sequences may hold the same leaves and sinks. */
@@ -113,8 +113,8 @@ export interface Sequence {
   commit(count: number, tokens?: ArrayLike<number>): void;
   /** In two-tier mode: frees the newest f16 page. Its codes stay. False if there is none. */
   spillPage(): boolean;
-  /** In two-tier mode: takes over the f16 page at `hotLength`, decoded from its codes. */
-  addExactPage(page: SharedBlock): void;
+  /** In two-tier mode: takes over the f16 page at `readableLength`, decoded from its codes. */
+  unspillPage(page: SharedBlock): void;
   /** Replaces a token handle by the token's id. */
   setToken(position: number, id: number): void;
   /**
@@ -138,8 +138,6 @@ export interface Sequence {
   readErrors(): Promise<ReadonlyMap<number, PageErrorRow>>;
   /** Releases all blocks. No pass may be running on the sequence. A second call does nothing. */
   dispose(): void;
-  /** Disposes it but for its tail, if that has tokens and a place in the index. */
-  detachTail(): DetachedTail | undefined;
   /** Disposes it after a pass has failed: what its leaves hold is unknown, so nobody may find those it has sealed itself. */
   discard(): void;
 }

@@ -25,10 +25,12 @@ export interface Tail {
   bytesFor(tokens: TokenRange): number;
   /** Allocates the blocks of these tokens, to be written: those that somebody else holds are replaced by copies. */
   grow(tokens: TokenRange): void;
+  /** Allocates the blocks of these tokens, with the content of another tail, if there is any. The tail is empty before. */
+  copy(tokens: TokenRange, from: KvView['tail']): void;
   /** Frees all other blocks. */
   trim(tokens: TokenRange): void;
-  /** Hands out its blocks, for the caller to release, and is empty then. */
-  detach(): (SharedBlock | undefined)[];
+  /** The ring with the blocks of these tokens only. */
+  blocksOf(tokens: TokenRange): (SharedBlock | undefined)[];
 }
 
 /** Capacity of the ring in tokens. */
@@ -53,15 +55,9 @@ export function createTail(
   };
   const bytesOf = (count: number) => count * f16BlockBytes(shape, blockTokens);
   const isOwn = (shared?: SharedBlock) => shared?.holders === 1;
-  const createBlock = (content?: SharedBlock): SharedBlock => {
-    const created = pool.allocate(...f16Block(shape, blockTokens));
-    try {
-      if (content) pool.device.copyBlock(content.block, created.block);
-      return created;
-    } catch (error) {
-      pool.release(created);
-      throw error;
-    }
+  const createBlock = (content?: Block): SharedBlock => {
+    const size = f16Block(shape, blockTokens);
+    return content ? pool.allocateCopy(content, ...size) : pool.allocate(...size);
   };
   noteChange();
   return {
@@ -79,10 +75,14 @@ export function createTail(
       for (const place of placesOf(tokens)) {
         const before = ring[place];
         if (isOwn(before)) continue;
-        ring[place] = createBlock(before);
+        ring[place] = createBlock(before?.block);
         if (before) pool.release(before);
         noteChange();
       }
+    },
+    copy(tokens, from) {
+      for (const place of placesOf(tokens)) ring[place] = createBlock(from[place]);
+      noteChange();
     },
     trim(tokens) {
       const kept = placesOf(tokens);
@@ -93,11 +93,9 @@ export function createTail(
         noteChange();
       });
     },
-    detach() {
-      const detached = [...ring];
-      ring.fill(undefined);
-      noteChange();
-      return detached;
+    blocksOf(tokens) {
+      const places = placesOf(tokens);
+      return ring.map((shared, place) => (places.includes(place) ? shared : undefined));
     },
   };
 }

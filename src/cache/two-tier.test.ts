@@ -12,8 +12,8 @@ import {
 } from '../../test/tiny-cache.ts';
 import { CapacityError } from '../util/errors.ts';
 import { createKvCache } from './kv-cache.ts';
+import { whenPrefetched } from './prefetch.ts';
 import type { Sequence } from './sequence.ts';
-import { whenWarm } from './warming.ts';
 
 const CONTEXT = 40;
 
@@ -26,7 +26,7 @@ const create = (pages: number, recent = 0) => {
 
 const numbers = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 
-it('frees the newest f16 pages of the oldest snapshot first', () => {
+it('frees the newest f16 pages of the oldest idle sequence first', () => {
   const { device, cache } = create(1000);
   const [alice, bob] = [{}, {}];
   for (const owner of [alice, bob]) {
@@ -34,10 +34,10 @@ it('frees the newest f16 pages of the oldest snapshot first', () => {
     appendAll(device, sequence, numbers(20));
     cache.keep(sequence, owner);
   }
-  const pages = (owner: object) => cache.snapshotOf(owner)!.exactView!.leaves.length;
+  const pages = (owner: object) => cache.idleOf(owner)!.exactView!.leaves.length;
   const { capacity, used } = cache.stats;
   expect(cache.makeRoom(capacity - used + 1)).toBe(true);
-  expect([pages(alice), pages(bob), cache.snapshotOf(alice)!.hotLength]).toEqual([3, 4, 12]);
+  expect([pages(alice), pages(bob), cache.idleOf(alice)!.readableLength]).toEqual([3, 4, 12]);
   expect(cache.makeRoom(capacity - cache.stats.used + 4 * TWO_TIER_LEAF.exact!.bytes)).toBe(true);
   expect([pages(alice), pages(bob)]).toEqual([0, 3]);
   // What is left is reused from its start.
@@ -45,8 +45,8 @@ it('frees the newest f16 pages of the oldest snapshot first', () => {
 });
 
 type Command = { owner: number } & (
-  | { type: 'turn'; keep: number; added: number; warms: boolean }
-  | { type: 'spill' | 'warm' | 'forget' | 'wait' }
+  | { type: 'turn'; keep: number; added: number; prefetches: boolean }
+  | { type: 'spill' | 'prefetch' | 'forget' | 'wait' }
 );
 
 const commands = fc.array(
@@ -56,9 +56,9 @@ const commands = fc.array(
       owner: fc.nat(3),
       keep: fc.nat(CONTEXT),
       added: fc.integer({ min: 1, max: 14 }),
-      warms: fc.boolean(),
+      prefetches: fc.boolean(),
     }),
-    fc.record({ type: fc.constantFrom('spill' as const, 'warm', 'forget', 'wait'), owner: fc.nat(3) }),
+    fc.record({ type: fc.constantFrom('spill' as const, 'prefetch', 'forget', 'wait'), owner: fc.nat(3) }),
   ),
   { maxLength: 40 },
 );
@@ -69,8 +69,8 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
       const { device, allocated, cache } = create(pages, recent);
       const owners = Array.from({ length: 4 }, (_, name) => ({ owner: { name }, ids: [] as number[] }));
       let clock = 0;
-      const warm = (prompt: readonly number[], owner: object) =>
-        whenWarm(onChange => cache.warm(prompt, '', onChange, owner));
+      const prefetch = (prompt: readonly number[], owner: object) =>
+        whenPrefetched(onChange => cache.prefetch(prompt, '', onChange, owner));
       /** Whether there was room. */
       const takeTurn = (prompt: readonly number[], owner: object): boolean => {
         let sequence: Sequence | undefined;
@@ -87,24 +87,24 @@ it.each([0, 3])('random turns of four conversations, recent window %i', async re
           return false;
         }
       };
-      const warmings: Promise<void>[] = [];
+      const prefetches: Promise<void>[] = [];
       for (const step of steps) {
         const one = owners[step.owner];
         const { owner } = one;
         if (step.type === 'turn') {
           const prompt = [...one.ids.slice(0, step.keep), ...numbers(step.added, 1000 * ++clock)].slice(0, CONTEXT);
-          if (step.warms) await warm(prompt, owner);
+          if (step.prefetches) await prefetch(prompt, owner);
           one.ids = takeTurn(prompt, owner) ? prompt : [];
-        } else if (step.type === 'warm') warmings.push(warm([...one.ids, -1], owner));
+        } else if (step.type === 'prefetch') prefetches.push(prefetch([...one.ids, -1], owner));
         else if (step.type === 'spill') cache.spill(owner);
         else if (step.type === 'forget') cache.forget(owner);
         else await new Promise(setImmediate);
         const { used, capacity } = cache.stats;
         if (used > capacity) expect(used).toBeLessThanOrEqual(capacity);
-        const held = cache.snapshotOf(owner);
+        const held = cache.idleOf(owner);
         if (held) expectContents(held, held.ids);
       }
-      await Promise.all(warmings);
+      await Promise.all(prefetches);
       for (const { owner } of owners) cache.forget(owner);
       cache.dispose();
       expect([cache.stats.used, allocated.size]).toEqual([0, 0]);

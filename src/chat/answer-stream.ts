@@ -1,6 +1,5 @@
 /** One answer of a chat: the prompt that asks for it, what its tokens must follow, and its parts as they stream. */
 
-import { sharedLength } from '../cache/kv-cache.ts';
 import type { OutputFormat } from '../engine/generate.ts';
 import type { Constraint, Constraints } from '../engine/grammar/constraint.ts';
 import { choice, type Grammar, marker, repeat, sequence, text } from '../engine/grammar/expression.ts';
@@ -17,7 +16,6 @@ import {
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage, ChatTemplate, RenderOptions, ToolCall } from '../model/template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
-import { KvasirError } from '../util/errors.ts';
 import type { AnswerDelta, Tool, ToolCallDelta, ToolChoice } from './answer.ts';
 import { describeTools, toolsGrammar, toolsKey, unenforcedNotice } from './tools.ts';
 
@@ -108,30 +106,6 @@ export function encodePrompt(
   if (!usesTools({ tools, toolChoice })) return encode(messages, render);
   if (!formatOf(model).takesTools) return encode(describeTools(messages, tools), render);
   return encode(messages, { ...render, variables: { ...render.variables, tools } });
-}
-
-/** A user message that begins like hardly any other. */
-const OTHER_MESSAGE: ChatMessage = { role: 'user', content: 'ꙮ' };
-
-/**
- * How many tokens of a prompt any chat with the same system messages and tools begins with: as many as one with another
- * user message does. 0 if the template refuses that one.
- */
-export function countSystemTokens(
-  model: Pick<AnswerModel, 'tokenizer' | 'template'>,
-  messages: readonly ChatMessage[],
-  options: EncodeChatOptions,
-  prompt: readonly number[],
-): number {
-  const first = messages.findIndex(({ role }) => role !== 'system' && role !== 'developer');
-  try {
-    const system = first < 0 ? messages : messages.slice(0, first);
-    const other = encodePrompt(model, [...system, OTHER_MESSAGE], options);
-    return sharedLength(other, prompt);
-  } catch (error) {
-    if (error instanceof KvasirError) return 0;
-    throw error;
-  }
 }
 
 /** The grammar that a request asks for, and its key. Throws an InputError if it cannot be enforced. */

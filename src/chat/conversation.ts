@@ -3,23 +3,12 @@
 import { decodeVectors, type Vectors } from '../cache/decode-vectors.ts';
 import { sharedLength } from '../cache/kv-cache.ts';
 import { countOutliers } from '../cache/outliers.ts';
+import { whenPrefetched } from '../cache/prefetch.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { HeldContent } from '../cache/sequence.ts';
-import { whenWarm } from '../cache/warming.ts';
-import { type Engine, throwIfDisposed } from '../engine/engine.ts';
-import {
-  type GenerateOptions,
-  type GenerationContext,
-  type GenerationOwner,
-  generate,
-  maxPromptTokens,
-  type OutputFormat,
-  type PromptDetails,
-  prefill,
-} from '../engine/generate.ts';
-import type { Constraints } from '../engine/grammar/constraint.ts';
-import type { Cancellation } from '../engine/request.ts';
-import { createStream, type Result, type Stream, type StreamBody, type Token } from '../engine/stream.ts';
+import { throwIfDisposed } from '../engine/engine.ts';
+import { type GenerationOwner, prefill } from '../engine/generate.ts';
+import type { Stream, Token } from '../engine/stream.ts';
 import type { Outliers } from '../kernel/device.ts';
 import { encodeChat } from '../model/chat.ts';
 import type { ChatMessage } from '../model/template.ts';
@@ -27,21 +16,15 @@ import { saveSession } from '../session/session.ts';
 import type { SessionTarget } from '../session/session-io.ts';
 import { describeValue } from '../util/describe-value.ts';
 import type { AsyncDisposableLike } from '../util/disposable.ts';
-import { InputError, optionError } from '../util/errors.ts';
-import { checkLayer, checkTokens } from '../util/rules.ts';
+import { InputError } from '../util/errors.ts';
+import { checkLayer } from '../util/rules.ts';
 import type { AnswerDelta } from './answer.ts';
-import {
-  answerGrammar,
-  answerMessage,
-  constrainText,
-  countSystemTokens,
-  prepareAnswer,
-  streamParts,
-} from './answer-stream.ts';
+import { answerMessage } from './answer-stream.ts';
+import { type AnswerContext, type Answerer, checkChat, streamDeltas, streamPrompt, streamText } from './answers.ts';
 import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
-import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
+import { checkContent, checkMessages } from './options.ts';
 import { reuseTokens } from './reuse-tokens.ts';
-import { createSourceOf } from './sources.ts';
+import { createTurnTaking } from './turn-taking.ts';
 
 /** A conversation with its own cache. It gives one answer at a time. */
 export interface Conversation extends AsyncDisposableLike {
@@ -100,8 +83,9 @@ export interface Conversation extends AsyncDisposableLike {
 }
 
 /** Where conversations answer. */
-export interface ConversationContext extends GenerationContext {
-  constraints: Constraints;
+export interface ConversationContext extends AnswerContext {
+  /** The conversations that are answering. */
+  answering: Set<Conversation>;
 }
 
 /** What a conversation starts with. */
@@ -116,133 +100,45 @@ interface ConversationStart {
   tenant?: string;
 }
 
-const ANSWERING = 'This conversation is already answering. Wait until it has finished, or open another one.';
-
-/** `onRunning` is told when it starts and stops answering. An ephemeral conversation has one stream, and keeps nothing. */
+/** An ephemeral conversation has one stream, and keeps nothing. */
 export function createConversation(
-  generation: ConversationContext,
+  context: ConversationContext,
   start: ConversationStart,
-  onRunning: (conversation: Conversation, running: boolean) => void,
   ephemeral = false,
 ): Conversation {
-  const { engine, cache, constraints } = generation;
+  const { engine, cache, plan } = context;
   const { tokenizer, template } = engine;
-  const { initialMessages = start.messages } = start;
-  const { owner = {}, tenant } = start;
+  const { initialMessages = start.messages, owner = {}, tenant } = start;
+  const answerer: Answerer = { context, tenant, reader: ephemeral ? undefined : owner, ids: start.ids ?? [] };
   let messages = [...start.messages];
-  /** Tokens of the last prompt and its answer: the answer keeps its own tokens in later prompts. */
-  let ids: readonly number[] = start.ids ?? [];
-  /** The stream that is being read. */
-  let running: Stream<unknown> | undefined;
-  /** A reset or disposal in progress; answers wait for it. */
-  let clearing: Promise<void> | undefined;
-  /** A save in progress; answers wait for it. */
-  let saving: Promise<void> | undefined;
   let disposed = false;
 
   const checkOpen = () => {
     if (disposed) throw new InputError('This conversation was disposed. Open another one: model.conversation().');
     throwIfDisposed(engine.disposed);
   };
+  const turns = createTurnTaking(checkOpen, isAnswering => {
+    if (isAnswering) context.answering.add(conversation);
+    else context.answering.delete(conversation);
+  });
 
   /** Cancels the running pass and waits for it before anything is freed. */
-  const clear = (): Promise<void> => {
-    const before = clearing;
-    const work = async () => {
-      await before;
-      await running?.return();
-      await saving?.catch(() => {});
+  const clear = () =>
+    turns.run(async () => {
+      await turns.stopAnswer();
       messages = [...initialMessages];
-      ids = [];
+      answerer.ids = [];
       owner.warned = false;
       if (!engine.disposed) cache.forget(owner);
-    };
-    const cleared = work().finally(() => {
-      if (clearing === cleared) clearing = undefined;
     });
-    clearing = cleared;
-    return cleared;
-  };
-
-  /** Waits for a reset and a save in progress. */
-  const settled = async () => {
-    checkOpen();
-    while (clearing ?? saving) await (clearing ?? saving)?.catch(() => {});
-    checkOpen();
-  };
-
-  /** Allows one answer at a time: two would write into the same cache. */
-  const stream = <T>(steps: StreamBody<T>, signal?: AbortSignal): Stream<T> => {
-    checkOpen();
-    const created: Stream<T> = createStream(async function* (cancellation, result) {
-      await settled();
-      if (running) throw new InputError(ANSWERING);
-      running = created;
-      onRunning(conversation, true);
-      try {
-        yield* steps(cancellation, result);
-      } finally {
-        running = undefined;
-        onRunning(conversation, false);
-      }
-    }, signal);
-    return created;
-  };
-
-  async function* streamTokens(
-    prompt: readonly number[],
-    options: GenerateOptions,
-    cancellation: Cancellation,
-    result: Result,
-    details?: OutputFormat & PromptDetails,
-  ) {
-    const reader = ephemeral ? undefined : owner;
-    try {
-      yield* generate(generation, prompt, { tenant, ...options }, result, cancellation, reader, details);
-    } finally {
-      ids = [...prompt, ...result.ids];
-    }
-  }
-
-  async function* streamDeltas(
-    list: readonly ChatMessage[],
-    { render, tools, toolChoice, parallelToolCalls, ...options }: ChatOptions,
-    cancellation: Cancellation,
-    result: Result,
-  ): AsyncGenerator<AnswerDelta, void, void> {
-    const { schema } = options;
-    const request = {
-      ...{ render, tools, toolChoice, parallelToolCalls, schema },
-      maxPromptTokens: maxPromptTokens(generation),
-    };
-    const model = { tokenizer, template, constraints: constraints.ofTenant(options.tenant ?? tenant) };
-    const answer = prepareAnswer(model, list, request);
-    result.notices.push(...answer.notices);
-    const prompt = reuseTokens(tokenizer, ids, answer.prompt);
-    const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
-    const snapshotAt = cache.sharesSnapshots
-      ? [countSystemTokens(engine, list, { ...render, tools, toolChoice }, prompt)]
-      : [];
-    const details = { ...answer.output, sourceOf, snapshotAt };
-    yield* streamParts(streamTokens(prompt, options, cancellation, result, details), answer.parser, result);
-  }
-
-  async function* streamText(...answer: Parameters<typeof streamDeltas>): AsyncGenerator<string, void, void> {
-    for await (const { text } of streamDeltas(...answer)) if (text) yield text;
-  }
-
-  const checkChat = (options: ChatOptions) => {
-    checkChatOptions(options);
-    answerGrammar({ template, constraints: constraints.ofTenant(options.tenant ?? tenant) }, options);
-  };
 
   /** Answers the messages that `ask` returns when the stream is first read, and stores them with the answer. */
   const answerTurn = (ask: () => ChatMessage[], options: ChatOptions): Stream<string> => {
-    checkChat(options);
-    return stream(async function* (cancellation, result) {
+    checkChat(answerer, options);
+    return turns.stream(async function* (cancellation, result) {
       const turnMessages = ask();
       try {
-        yield* streamText(turnMessages, options, cancellation, result);
+        yield* streamText(answerer, turnMessages, options)(cancellation, result);
       } finally {
         if (result.ids.length > 0) messages = [...turnMessages, answerMessage(result)];
       }
@@ -251,37 +147,24 @@ export function createConversation(
 
   /** Takes the sequence out of the cache while it is saved, so that it is not evicted. */
   const save = async (target: SessionTarget) => {
+    const { ids } = answerer;
     // Its tail may have been evicted; then it is computed again.
-    if (!cache.snapshotOf(owner) && ids.length > 0) await prefill(generation, ids, owner, tenant);
+    if (!cache.idleOf(owner) && ids.length > 0) await prefill(context, ids, owner, tenant);
     const sequence = cache.take(owner);
     if (!sequence) throw new InputError('There is nothing to save yet. Send a message first.');
     try {
-      await saveSession(engine, generation.plan, sequence, { messages, initialMessages, ids }, target);
+      await saveSession(engine, plan, sequence, { messages, initialMessages, ids }, target);
     } finally {
       cache.keep(sequence, owner);
     }
   };
 
-  const snapshot = () => (engine.disposed ? undefined : cache.snapshotOf(owner));
+  const idle = () => (engine.disposed ? undefined : cache.idleOf(owner));
 
   /** Reads what the cache holds now, whatever becomes of it meanwhile; undefined if there is none. */
-  const readCache = <T>(read: (engine: Engine, held: HeldContent) => Promise<T>): Promise<T> | undefined => {
-    const held = snapshot()?.hold();
-    return held && engine.exclusive(parts => read(parts, held)).finally(held.release);
-  };
-
-  /** Crops the cache to what it shares with `ids`. With a recent window, that may be an older snapshot. */
-  const cropToIds = () => {
-    for (let held = snapshot(); held; held = snapshot()) {
-      if (held.crop(sharedLength(held.ids, ids)) > 0) return;
-      cache.take(owner)?.dispose();
-    }
-  };
-
-  const lastUserMessage = (act: string): number => {
-    const last = messages.findLastIndex(({ role }) => role === 'user');
-    if (last < 0) throw new InputError(`There is no user message to ${act}. Send one first.`);
-    return last;
+  const readCache = <T>(read: (held: HeldContent) => Promise<T>): Promise<T> | undefined => {
+    const held = idle()?.hold();
+    return held && engine.exclusive(() => read(held)).finally(held.release);
   };
 
   const dispose = () => {
@@ -294,19 +177,20 @@ export function createConversation(
       return messages;
     },
     get length() {
-      return snapshot()?.length ?? 0;
+      return idle()?.length ?? 0;
     },
     get bytes() {
-      return snapshot()?.bytes ?? 0;
+      return idle()?.bytes ?? 0;
     },
     get isAnswering() {
-      return running !== undefined;
+      return turns.isAnswering;
     },
     send(content, options = {}) {
       checkContent(content);
       return answerTurn(() => [...messages, { role: 'user', content }], options);
     },
-    regenerate: (options = {}) => answerTurn(() => messages.slice(0, lastUserMessage('answer again') + 1), options),
+    regenerate: (options = {}) =>
+      answerTurn(() => messages.slice(0, lastUserMessage(messages, 'answer again') + 1), options),
     edit(index, content, options = {}) {
       checkContent(content);
       return answerTurn(() => {
@@ -316,89 +200,65 @@ export function createConversation(
       }, options);
     },
     async undo() {
-      await settled();
-      if (running) throw new InputError(ANSWERING);
-      const last = lastUserMessage('remove');
-      const kept = messages.slice(0, last);
-      const removed = messages.slice(last);
+      await turns.settle();
+      turns.checkIdle();
+      const last = lastUserMessage(messages, 'remove');
+      const [kept, removed] = [messages.slice(0, last), messages.slice(last)];
       // Some templates refuse messages without a user's.
       const prompt = kept.some(({ role }) => role === 'user')
         ? encodeChat(tokenizer, template, kept, { addGenerationPrompt: false })
         : [];
       messages = kept;
-      ids = ids.slice(0, sharedLength(ids, reuseTokens(tokenizer, ids, prompt)));
-      cropToIds();
+      const { ids } = answerer;
+      answerer.ids = ids.slice(0, sharedLength(ids, reuseTokens(tokenizer, ids, prompt)));
+      const held = idle();
+      if (held?.crop(sharedLength(held.ids, answerer.ids)) === 0) cache.forget(owner);
       return removed;
     },
     chat(list, options = {}) {
       checkMessages(list);
-      checkChat(options);
-      return stream((cancellation, result) => streamText(list, options, cancellation, result), options.signal);
+      checkChat(answerer, options);
+      return turns.stream(streamText(answerer, list, options), options.signal);
     },
     answer(list, options = {}) {
       checkMessages(list);
-      checkChat(options);
-      return stream((cancellation, result) => streamDeltas(list, options, cancellation, result), options.signal);
+      checkChat(answerer, options);
+      return turns.stream(streamDeltas(answerer, list, options), options.signal);
     },
-    generate(prompt, promptOptions = {}) {
-      checkPrompt(prompt);
-      checkPromptOptions(promptOptions);
-      const { parseSpecialTokens, suffix, ...options } = promptOptions;
-      if (suffix !== undefined && typeof prompt !== 'string')
-        throw optionError('suffix', 'needs a prompt that is a text; this one is token ids.');
-      const constraint = constrainText(constraints.ofTenant(options.tenant ?? tenant), options.schema);
-      return stream(async function* (cancellation, result) {
-        const encoding = { bos: tokenizer.addBos, parseSpecialTokens, maxTokens: maxPromptTokens(generation) };
-        const encode = (text: string) =>
-          suffix === undefined ? tokenizer.encode(text, encoding) : tokenizer.encodeInfill(text, suffix, encoding);
-        const encoded = typeof prompt === 'string' ? encode(prompt) : prompt;
-        yield* streamTokens(encoded, options, cancellation, result, { constraint });
-      }, options.signal);
-    },
+    generate: (prompt, options = {}) => turns.stream(streamPrompt(answerer, prompt, options), options.signal),
     fork() {
       checkOpen();
-      return createConversation(generation, { messages, initialMessages, ids, tenant }, onRunning);
+      return createConversation(context, { messages, initialMessages, ids: answerer.ids, tenant });
     },
     async crop(tokens) {
       checkOpen();
       if (!Number.isInteger(tokens) || tokens < 0)
         throw new InputError(`crop needs a number of tokens, 0 or more; got ${describeValue(tokens)}.`);
-      if (running) throw new InputError(ANSWERING);
-      ids = ids.slice(0, tokens);
-      return snapshot()?.crop(tokens) ?? 0;
+      turns.checkIdle();
+      answerer.ids = answerer.ids.slice(0, tokens);
+      return idle()?.crop(tokens) ?? 0;
     },
     async save(target) {
       checkOpen();
-      const before = saving;
-      const work = async () => {
-        await before?.catch(() => {});
-        if (running) throw new InputError(ANSWERING);
+      return turns.run(async () => {
+        turns.checkIdle();
         checkOpen();
         await save(target);
-      };
-      const saved = work().finally(() => {
-        if (saving === saved) saving = undefined;
       });
-      saving = saved;
-      return saved;
     },
     async decode(layer, from, to) {
       checkOpen();
-      const { codecs, mode } = generation.plan;
-      checkLayer(layer, codecs.length);
-      const read = readCache(({ device }, { view, exactView, length }) => {
-        const dropped = view.firstLeaf * view.shape.pageTokens;
-        const [first, end] = [from ?? dropped, to ?? length];
-        checkTokens('from', first, dropped, length);
-        checkTokens('to', end, first, length);
-        return decodeVectors(device, view, layer, first, end, mode === 'two-tier' ? exactView : undefined);
+      checkLayer(layer, plan.codecs.length);
+      const read = readCache(({ view, exactView, length }) => {
+        const held = { view, exactView: plan.mode === 'two-tier' ? exactView : undefined, length };
+        return decodeVectors(engine.device, held, [layer], from, to);
       });
       if (!read) throw new InputError('This conversation has no cache yet, or it made room for others. Ask something.');
-      return read;
+      return (await read)[0];
     },
     async spill() {
       checkOpen();
-      if (generation.plan.mode !== 'two-tier')
+      if (plan.mode !== 'two-tier')
         throw new InputError(
           option => `spill needs a model in two-tier mode. Load it with ${option('kvMode', 'two-tier')}.`,
         );
@@ -407,9 +267,9 @@ export function createConversation(
     async warm() {
       checkOpen();
       // The last token of a prompt is never looked for.
-      await whenWarm(onChange => cache.warm([...ids, 0], saltOf(tenant ?? ''), onChange, owner));
+      await whenPrefetched(onChange => cache.prefetch([...answerer.ids, 0], saltOf(tenant ?? ''), onChange, owner));
     },
-    outliers: async () => readCache(({ device }, { view }) => countOutliers(device, view)),
+    outliers: async () => readCache(({ view }) => countOutliers(engine.device, view)),
     reset: async () => {
       checkOpen();
       await clear();
@@ -418,6 +278,13 @@ export function createConversation(
     [Symbol.asyncDispose]: dispose,
   };
   return conversation;
+}
+
+/** `act`: what it is wanted for. */
+function lastUserMessage(messages: readonly ChatMessage[], act: string): number {
+  const last = messages.findLastIndex(({ role }) => role === 'user');
+  if (last < 0) throw new InputError(`There is no user message to ${act}. Send one first.`);
+  return last;
 }
 
 function listUserMessages(messages: readonly ChatMessage[]): string {

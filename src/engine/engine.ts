@@ -1,7 +1,6 @@
 /** A model's weights on a device, ready to run. The engine holds no KV cache: sequences with any plan run through it. */
 import { createSequence } from '../cache/create-sequence.ts';
 import { createKvCache, type KvCache, type KvCacheOptions } from '../cache/kv-cache.ts';
-import { type Pause, withPause } from '../cache/pause.ts';
 import type { Sequence } from '../cache/sequence.ts';
 import type { Device, Tensor } from '../kernel/device.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';
@@ -21,6 +20,7 @@ import { InputError } from '../util/errors.ts';
 import { type BatchSize, createBatchSize, maxBatchRows } from './batch-size.ts';
 import { type BudgetRequest, checkBudget } from './budget.ts';
 import { modelFingerprint } from './model-fingerprint.ts';
+import { createQueue, type Exclusive } from './queue.ts';
 import { warmUp } from './warm-up.ts';
 
 export type { ModelInput, ModelPart } from '../model/input.ts';
@@ -79,7 +79,7 @@ export interface Engine {
    * Runs one piece of work at a time, since all share the scratch: between two passes. Rejects with an InputError after
    * disposal.
    */
-  exclusive<T>(work: (engine: Engine, pause: Pause) => Promise<T>): Promise<T>;
+  readonly exclusive: Exclusive;
   /** Waits for the running work, then frees everything. Can be called twice. */
   dispose(): Promise<void>;
 }
@@ -181,8 +181,7 @@ type Parts = Omit<Engine, 'disposed' | 'now' | 'openSequence' | 'openCache' | 'e
 function createEngine(parts: Parts): Engine {
   const { device, config } = parts;
   let disposal: Promise<void> | undefined;
-  /** The work that was queued last. */
-  let last: Promise<unknown> = Promise.resolve();
+  const queue = createQueue();
   const checkOpen = () => throwIfDisposed(disposal !== undefined);
   const cacheShape = ({ pageTokens, window, leaf }: Plan) => {
     const { headDim, kvHeads } = config;
@@ -201,20 +200,16 @@ function createEngine(parts: Parts): Engine {
     openCache(plan, options) {
       checkOpen();
       const spillsPages = plan.mode === 'two-tier';
-      const exclusive: KvCacheOptions['exclusive'] = work => engine.exclusive((_, pause) => work(pause));
+      const { exclusive } = engine;
       return createKvCache({ ...cacheShape(plan), spillsPages, exclusive, now: () => engine.now(), ...options });
     },
-    exclusive(work) {
-      const run = async () => {
+    exclusive: work =>
+      queue(async pause => {
         checkOpen();
-        return withPause(pause => work(engine, pause));
-      };
-      const result = last.then(run);
-      last = result.catch(() => {});
-      return result;
-    },
+        return work(pause);
+      }),
     dispose() {
-      disposal ??= last.then(async () => {
+      disposal ??= queue(async () => {
         const { rows: _, projections: __, ...tensors } = engine.scratch;
         for (const tensor of Object.values<Tensor>(tensors)) device.free(tensor);
         // A reference to the engine must not keep gigabytes alive.

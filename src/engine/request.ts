@@ -13,8 +13,6 @@ export interface Cancellation {
 /** A prompt to continue, and who is told about it. */
 export interface Request {
   readonly prompt: readonly number[];
-  /** Where later prompts are likely to part from this one, as numbers of its tokens: snapshots are taken there, too. */
-  readonly snapshotAt?: readonly number[];
   /** Who wrote the token at a position of the prompt and the answer. */
   readonly sourceOf?: (position: number) => LeafSource;
   /** Tenants get equal shares of the device. */

@@ -6,9 +6,9 @@ import {
   chooseRows,
   chooseVictim,
   notePass,
+  prefetchWait,
   promptRowsPerPass,
   shouldRunAhead,
-  warmingWait,
 } from './schedule.ts';
 
 const request = (arrival: number, promptRows = 0, options: Partial<Candidate> = {}): Candidate => ({
@@ -176,20 +176,20 @@ describe('waiting for pages from a tier', () => {
   const nothing = { arrived: 0, left: 10, arrivedMs: 0, silentMs: 0 };
 
   it('takes no longer than computing them would', () => {
-    expect(warmingWait(nothing, times, page)).toBe(1280);
-    expect(warmingWait({ ...nothing, silentMs: 1000 }, times, page)).toBe(280);
-    expect(warmingWait({ ...nothing, silentMs: 1300 }, times, page)).toBe(0);
+    expect(prefetchWait(nothing, times, page)).toBe(1280);
+    expect(prefetchWait({ ...nothing, silentMs: 1000 }, times, page)).toBe(280);
+    expect(prefetchWait({ ...nothing, silentMs: 1300 }, times, page)).toBe(0);
   });
 
   it('is bounded where computing is slow, or its speed is not known yet', () => {
-    expect(warmingWait({ ...nothing, left: 1000 }, times, page)).toBe(2000);
-    expect(warmingWait(nothing, {}, page)).toBe(2000);
-    expect(warmingWait({ ...nothing, silentMs: 2000 }, {}, page)).toBe(0);
+    expect(prefetchWait({ ...nothing, left: 1000 }, times, page)).toBe(2000);
+    expect(prefetchWait(nothing, {}, page)).toBe(2000);
+    expect(prefetchWait({ ...nothing, silentMs: 2000 }, {}, page)).toBe(0);
   });
 
   it('goes on while they come faster than they could be computed', () => {
-    expect(warmingWait({ arrived: 5, left: 5, arrivedMs: 500, silentMs: 40 }, times, page)).toBe(600);
-    expect(warmingWait({ arrived: 5, left: 5, arrivedMs: 700, silentMs: 0 }, times, page)).toBe(0);
-    expect(warmingWait({ arrived: 10, left: 0, arrivedMs: 1, silentMs: 0 }, times, page)).toBe(0);
+    expect(prefetchWait({ arrived: 5, left: 5, arrivedMs: 500, silentMs: 40 }, times, page)).toBe(600);
+    expect(prefetchWait({ arrived: 5, left: 5, arrivedMs: 700, silentMs: 0 }, times, page)).toBe(0);
+    expect(prefetchWait({ arrived: 10, left: 0, arrivedMs: 1, silentMs: 0 }, times, page)).toBe(0);
   });
 });

@@ -1,6 +1,6 @@
 /** The decisions of the scheduler, as pure functions: which rows run next, who is admitted, and who makes room. */
 
-import type { WarmingProgress } from '../cache/warming.ts';
+import type { PrefetchProgress } from '../cache/prefetch.ts';
 
 /** A request as the decisions see it. */
 export interface Candidate {
@@ -146,18 +146,18 @@ export function notePass(
 }
 
 /** A request waits at most this long for the next page from a tier, in ms. */
-const MAX_WARMING_WAIT_MS = 2000;
+const MAX_PREFETCH_WAIT_MS = 2000;
 
 /**
  * How long a request should still wait for pages that come from tiers, in ms; 0: compute the rest. It waits as long as they
  * come faster than they could be computed, and for the next one no longer than computing all of the rest would take.
  */
-export function warmingWait(
-  { arrived, left, arrivedMs, silentMs }: WarmingProgress,
+export function prefetchWait(
+  { arrived, left, arrivedMs, silentMs }: PrefetchProgress,
   { perPromptRow = Number.POSITIVE_INFINITY }: PassTimes,
   pageTokens: number,
 ): number {
   const computingMs = perPromptRow * pageTokens;
   if (left === 0 || arrivedMs > arrived * computingMs) return 0;
-  return Math.max(0, Math.min(MAX_WARMING_WAIT_MS, left * computingMs) - silentMs);
+  return Math.max(0, Math.min(MAX_PREFETCH_WAIT_MS, left * computingMs) - silentMs);
 }

@@ -9,10 +9,6 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
   signal?: Cancellation;
   /** Called for each requested row of logits: its chunk, its row in the chunk, and the logits, which the callback may keep. */
   onLogits?: (chunk: Chunk, row: number, logits: Float32Array) => void;
-  /** For chunks that the device samples: the token, instead of the last row of logits. */
-  onToken?: (chunk: Chunk, id: number | undefined) => void;
-  /** The handle of that token: another step may use it as a token id before this step has finished. */
-  onHandle?: (chunk: Chunk, handle: number) => void;
   /** After each batch: rows done so far. */
   onProgress?: (rows: number) => void;
 }
@@ -22,25 +18,23 @@ export interface StepOptions extends Pick<Hooks, 'observe' | 'resume'> {
  * exactly the tokens that were run.
  */
 export async function step(engine: Engine, chunks: readonly Chunk[], options: StepOptions = {}): Promise<boolean> {
-  const { signal, onLogits, onToken, onHandle, onProgress, observe, resume } = options;
+  const { signal, onLogits, onProgress, observe, resume } = options;
   let rows = 0;
   for (const batch of batches(chunks, () => engine.batchSize.rows)) {
     await yieldToEventLoop();
     if (signal?.aborted) return false;
     const origin = new Map<Chunk, Piece>(batch.map(piece => [piece.part, piece]));
     const size = batch.reduce((sum, { part }) => sum + part.tokens.length, 0);
-    const { delivered } = await engine.exclusive(async ({ device, config, weights, rope, scratch, batchSize }) => {
-      const pass = await forward(device, config, weights, rope, scratch, [...origin.keys()], {
+    const { delivered } = await engine.exclusive(async () => {
+      const pass = await forward(engine, [...origin.keys()], {
         onLogits(part, row, logits) {
           const { chunk, start } = origin.get(part)!;
           onLogits?.(chunk, start + row, logits);
         },
         observe,
         resume,
-        onToken: onToken && ((part, id) => onToken(origin.get(part)!.chunk, id)),
-        onHandle: onHandle && ((part, handle) => onHandle(origin.get(part)!.chunk, handle)),
       });
-      batchSize.adapt(size, pass.longestBlockMs);
+      engine.batchSize.adapt(size, pass.longestBlockMs);
       return pass;
     });
     await delivered;

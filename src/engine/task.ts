@@ -1,7 +1,7 @@
 /** A request in the scheduler, and its state. */
 import type { KnownPath } from '../cache/kv-cache.ts';
+import type { Prefetch } from '../cache/prefetch.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import type { Warming } from '../cache/warming.ts';
 import type { Request } from './request.ts';
 import type { Candidate } from './schedule.ts';
 
@@ -17,13 +17,11 @@ export interface Task extends Candidate {
   /** While it is running. */
   sequence?: Sequence;
   /** While it waits: pages that come from the tiers. */
-  warming?: Warming;
+  prefetch?: Prefetch;
   /** Whether these were looked for again, since there was no room or they were evicted. */
-  isWarmedAgain: boolean;
+  isPrefetchedAgain: boolean;
   /** Tokens before this are prompt rows. */
   promptEnd: number;
-  /** Numbers of tokens of the prompt at which snapshots are taken, ascending; its end is one of them. */
-  readonly snapshotPoints: readonly number[];
   /** The next token, sampled on the device and not read yet. */
   handle?: number;
   /** Tokens that are sampled, or are being sampled. */
@@ -45,7 +43,7 @@ export function createTask(request: Request, arrival: number, settle: () => void
     tokens: [...request.prompt],
     path: [],
     sharedWith: new WeakMap(),
-    isWarmedAgain: false,
+    isPrefetchedAgain: false,
     promptEnd: request.prompt.length,
     sampled: 0,
     flights: 0,
@@ -55,12 +53,7 @@ export function createTask(request: Request, arrival: number, settle: () => void
     get promptRows() {
       const held = this.sequence?.length ?? 0;
       if (held >= this.promptEnd) return 0;
-      // A chunk ends where a snapshot is taken.
-      const end = this.snapshotPoints.find(point => point > held)!;
-      return Math.min(end - held, this.sequence?.maxChunk ?? end);
-    },
-    get snapshotPoints() {
-      return [...(request.snapshotAt ?? []), this.promptEnd];
+      return Math.min(this.promptEnd - held, this.sequence?.maxChunk ?? this.promptEnd);
     },
     get ready() {
       if (!this.sequence || this.sampled >= request.maxTokens || request.isParked()) return false;
@@ -68,4 +61,12 @@ export function createTask(request: Request, arrival: number, settle: () => void
     },
     settle,
   };
+}
+
+/** Ends tasks with an error; the first one counts. */
+export function fail(tasks: Iterable<Task>, error: unknown): void {
+  for (const task of tasks) {
+    task.error ??= error ?? new Error('unknown');
+    task.ended = true;
+  }
 }

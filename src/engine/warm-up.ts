@@ -3,35 +3,24 @@
  * Passes are recorded, not run, for the row counts at which a device changes kernels. Other kernels compile on first use.
  */
 import type { Sequence } from '../cache/sequence.ts';
-import type { Device } from '../kernel/device.ts';
-import type { ModelConfig } from '../model/config.ts';
-import { type Chunk, forward, type Scratch } from '../model/forward.ts';
-import type { RopeFrequencies } from '../model/rope.ts';
-import type { ModelWeights } from '../model/weights.ts';
+import { type Chunk, forward, type LoadedModel } from '../model/forward.ts';
 import type { Plan } from '../plan/plan.ts';
-
-/** The parts of an engine that a pass needs. */
-interface LoadedEngine {
-  device: Device;
-  config: ModelConfig;
-  rope: RopeFrequencies;
-  weights: ModelWeights;
-  scratch: Scratch;
-  openSequence(plan: Plan, context: number): Sequence;
-}
 
 /** Rows of prefill passes: a few, small tiles of each size, large tiles. */
 const PROMPT_ROWS = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 512];
 
 const GREEDY = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
 
-export async function warmUp(engine: LoadedEngine, plan: Plan): Promise<void> {
-  const { device, config, weights, rope, scratch } = engine;
+export async function warmUp(
+  model: LoadedModel & { openSequence(plan: Plan, context: number): Sequence },
+  plan: Plan,
+): Promise<void> {
+  const { device, scratch } = model;
   const prompts = PROMPT_ROWS.filter(rows => rows <= scratch.rows);
   const sealed = plan.pageTokens + plan.window.recent + 1;
   const context = sealed + prompts.reduce((sum, rows) => sum + rows) + scratch.rows + 2;
   await device.warmUp?.(async () => {
-    const sequence = engine.openSequence(plan, context);
+    const sequence = model.openSequence(plan, context);
     const pass = async (rows: number, prefill: boolean) => {
       const chunk: Chunk = {
         sequence,
@@ -42,7 +31,7 @@ export async function warmUp(engine: LoadedEngine, plan: Plan): Promise<void> {
         sampling: GREEDY,
       };
       const hooks = { onLogits() {}, onToken() {} };
-      const { delivered } = await forward(device, config, weights, rope, scratch, [chunk], hooks);
+      const { delivered } = await forward(model, [chunk], hooks);
       await delivered;
     };
     try {

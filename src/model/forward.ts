@@ -57,6 +57,15 @@ export interface Scratch {
   projections: WeakMap<ModelWeights, LayerProjections[]>;
 }
 
+/** A model on a device, and what a pass needs. */
+export interface LoadedModel {
+  readonly device: Device;
+  readonly config: ModelConfig;
+  readonly weights: ModelWeights;
+  readonly rope: RopeFrequencies;
+  readonly scratch: Scratch;
+}
+
 /** The matrix multiplications of a layer. The arrays are created once, so that a device can cache state per array. */
 interface LayerProjections {
   qkv: readonly Projection[];
@@ -137,11 +146,15 @@ export interface LayerActivations {
   v: Tensor;
 }
 
-interface PlacedChunk {
-  chunk: Chunk;
+interface PlacedRuns {
+  chunk: Pick<Chunk, 'sequence' | 'exact'>;
   /** First row in the batch. */
   row: number;
-  runs: SequenceRun[];
+  runs: readonly SequenceRun[];
+}
+
+interface PlacedChunk extends PlacedRuns {
+  chunk: Chunk;
 }
 
 /** A pass whose operations are all recorded. */
@@ -157,11 +170,7 @@ export interface Pass {
  * nothing else may use the scratch until it returns.
  */
 export async function forward(
-  device: Device,
-  config: ModelConfig,
-  weights: ModelWeights,
-  rope: RopeFrequencies,
-  scratch: Scratch,
+  { device, config, weights, rope, scratch }: LoadedModel,
   chunks: readonly Chunk[],
   { onLogits, onToken, onHandle, observe, codeCheck, resume }: Hooks,
 ): Promise<Pass> {
@@ -317,13 +326,13 @@ function tokenIdsByRow(placed: readonly PlacedChunk[], rows: number): Uint32Arra
   return ids;
 }
 
-interface Round {
+export interface Round {
   runs: KvRun[];
   seals: SealRequest[];
 }
 
 /** The runs of a chunk depend on each other, so round i holds the i-th run of every chunk. */
-function groupRunsByRound(placed: readonly PlacedChunk[]): Round[] {
+export function groupRunsByRound(placed: readonly PlacedRuns[]): Round[] {
   const rounds: Round[] = [];
   for (const { chunk, row, runs } of placed) {
     const { view, exactView } = chunk.sequence;

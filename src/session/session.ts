@@ -1,19 +1,15 @@
 /** Saves a conversation's cache to a session file, and restores it: the next token then needs no prefill. */
 import type { KvCache, Owner } from '../cache/kv-cache.ts';
-import { isValidLeaf } from '../cache/leaf.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import { readTail } from '../cache/tail.ts';
 import type { Engine } from '../engine/engine.ts';
-import type { Block } from '../kernel/device.ts';
-import { tailCapacity } from '../kernel/visibility.ts';
 import { checkMessages } from '../model/message.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Plan } from '../plan/plan.ts';
 import { FormatError, UnsupportedError } from '../util/errors.ts';
 import { cacheIdentity } from './cache-identity.ts';
-import { readSession, writeSession } from './session-file.ts';
-import { readFrom, type SessionSource, type SessionTarget, writeTo } from './session-io.ts';
+import { restoreSequence, saveSequence } from './sequence-file.ts';
+import type { SessionSource, SessionTarget } from './session-io.ts';
 import { openSigner } from './session-secret.ts';
 
 /** What a session holds besides its cache. */
@@ -48,31 +44,16 @@ export async function saveSession(
         `A conversation whose oldest tokens were dropped (${option('overflow', 'slide')}) cannot be saved. Use a larger ` +
         `${option('context')}.`,
     );
-  const { device } = engine;
   // Its blocks now: the model may be disposed while this waits, and then reading them fails with an error that says so.
   const view = { ...sequence.view };
   const tokens = Int32Array.from(sequence.ids);
-  const identity = await cacheIdentity(engine, plan);
-  const read = (block: Block) => engine.exclusive(() => device.readBlock(block));
-  const sealing = { pageTokens: plan.pageTokens, recent: plan.window.recent };
-  const unsealed = { from: view.leaves.length * plan.pageTokens, to: tokens.length };
   // The cache may lack more than the last token, after a crop or a cancelled prompt: those are prefilled again.
   const lastIds = ids.slice(tokens.length, tokens.length + 1);
-  const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: device.arithmetic };
-  await engine.exclusive(async () => device.ensureMemory?.([view]));
-  const leaves = async function* () {
-    for (const leaf of view.leaves) yield read(leaf);
-  };
-  const content = {
-    ...{ identity, extra, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink },
-    tokens,
-    leafCount: view.leaves.length,
-    leaves: leaves(),
-    sinks: await read(view.sinkBlock),
-    tail: await readTail({ readBlock: read }, view, sealing, unsealed),
-  };
+  const extra: SessionExtra = { messages, initialMessages, lastIds, arithmetic: engine.device.arithmetic };
+  const manifest = { tokens, extra, identity: await cacheIdentity(engine, plan) };
   // Pages of a session that was not signed here stay so, whoever saves them again.
-  await writeTo(target, writeSession(content, sequence.shares ? await openSigner() : undefined));
+  const signer = sequence.shares ? await openSigner() : undefined;
+  await saveSequence(engine, plan, { view }, manifest, target, signer);
 }
 
 function checkSavable({ mode }: Plan): void {
@@ -84,7 +65,7 @@ function checkSavable({ mode }: Plan): void {
   );
 }
 
-/** Reads a session into the cache, as a snapshot of `owner`. Nothing is kept of a session that is refused. */
+/** Reads a session into the cache, as the idle sequence of `owner`. Nothing is kept of a session that is refused. */
 export async function restoreSession(
   { engine, cache, plan, context }: { engine: Engine; cache: KvCache; plan: Plan; context: number },
   source: SessionSource,
@@ -93,30 +74,19 @@ export async function restoreSession(
 ): Promise<SavedConversation> {
   checkSavable(plan);
   const identity = await cacheIdentity(engine, plan);
-  const { vocab } = engine.config;
-  const restoring = await engine.exclusive(async (_, pause) => cache.restore(pause, saltOf(tenant)));
-  const expected = {
-    ...{ identity, pageTokens: plan.pageTokens, sinkTokens: plan.window.sink, maxTokens: context, vocab },
-    tailTokens: tailCapacity({ pageTokens: plan.pageTokens, recent: plan.window.recent }),
-    leafBytes: plan.leaf.bytes,
-    sinkBytes: restoring.sinkBytes,
-    tailBytes: () => restoring.tailBytes,
-    isValidLeaf: (leaf: Uint8Array) => isValidLeaf(plan.leaf, leaf),
-  };
-  try {
-    const addLeaf = (leaf: Uint8Array) => engine.exclusive((_, pause) => restoring.addLeaf(pause, leaf));
-    const session = await readSession(readFrom(source), expected, addLeaf, await openSigner());
+  const signer = await openSigner();
+  const { exclusive, device, config } = engine;
+  const { vocab } = config;
+  const restoring = await exclusive(async pause => cache.restore(pause, saltOf(tenant)));
+  const limits = { identity, vocab, maxTokens: context };
+  return restoreSequence(exclusive, plan, restoring, limits, source, signer, async session => {
     const { messages, initialMessages, lastIds, arithmetic } = checkExtra(session.extra, vocab);
-    const tokens = [...session.tokens];
     const { sinks, tail, isSigned } = session;
-    await engine.exclusive(({ device }, pause) =>
-      restoring.finish(pause, { ids: tokens, sinks, tail }, owner, isSigned && arithmetic === device.arithmetic),
-    );
-    return { messages, initialMessages, ids: [...tokens, ...lastIds] };
-  } catch (error) {
-    restoring.discard();
-    throw error;
-  }
+    const ids = [...session.tokens];
+    const shares = isSigned && arithmetic === device.arithmetic;
+    await exclusive(pause => restoring.finish(pause, { ids, sinks, tail }, owner, shares));
+    return { messages, initialMessages, ids: [...ids, ...lastIds] };
+  });
 }
 
 /** Session files are untrusted. */

@@ -8,11 +8,13 @@
 import type { ModelDevice } from '../api/model.ts';
 import { createSequence } from '../cache/create-sequence.ts';
 import { decodeVectors, type Vectors } from '../cache/decode-vectors.ts';
-import { createPool } from '../cache/pool.ts';
+import type { Pause } from '../cache/pause.ts';
+import { createPool, type Pool } from '../cache/pool.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import { writeTail } from '../cache/tail.ts';
 import { checkShape, createCodec, type KvLearned, type KvShape } from '../codec/kv.ts';
 import { formatSpec, type KvSpec, parseSpec, windowOf } from '../codec/spec.ts';
+import { createQueue, type Exclusive } from '../engine/queue.ts';
+import type { Device } from '../kernel/device.ts';
 import { type DeviceName, openDevice } from '../kernel/open.ts';
 import { codecsByLayer, createPlan, createPlanFromCodecs, type Plan, type PlanShape } from '../plan/plan.ts';
 import { checkProfile } from '../plan/profile.ts';
@@ -21,10 +23,9 @@ import type { SessionSource, SessionTarget } from '../session/session-io.ts';
 import type { AsyncDisposableLike } from '../util/disposable.ts';
 import { InputError, ShapeError } from '../util/errors.ts';
 import { applyRules, checkLayer, checkOptions, checkTokens } from '../util/rules.ts';
-import { planRows } from './vector-batches.ts';
-import { cacheRules, cacheShapeRules, checkSameRows, countRows } from './vector-input.ts';
-import { readVectors, type SavedVectors, saveVectors } from './vector-session.ts';
-import { checkRoom, createStepRunner, type RunnerOptions, type State } from './vector-steps.ts';
+import { cacheRules, cacheShapeRules, countQueries, countStep, countTokens } from './vector-input.ts';
+import { restoreVectors, saveVectors } from './vector-session.ts';
+import { createStepRunner, type State } from './vector-steps.ts';
 
 export interface CacheShape extends KvShape {
   /** Default: 1. */
@@ -145,39 +146,41 @@ async function planFor(spec: KvSpec, shape: PlanShape, { learned, profile }: Cac
   return createPlanFromCodecs(formatSpec(spec), window, codecs);
 }
 
-interface Parts extends RunnerOptions {
+interface Parts {
+  device: Device;
   why: string;
+  pool: Pool;
+  plan: Plan;
+  heads: number;
+  scale: number;
 }
 
-function createFromParts(parts: Parts): VectorCache {
-  const { device, why, plan, heads, pool } = parts;
+function createFromParts({ device, why, pool, plan, heads, scale }: Parts): VectorCache {
   const { pageTokens, window, leaf, codecs } = plan;
   const { headDim, kvHeads } = codecs[0].shape;
   const layers = codecs.length;
-  const queryShape = { heads, headDim };
-  const vectorShape = { heads: kvHeads, headDim };
-  const runner = createStepRunner(parts);
+  const dims = { layers, heads, kvHeads, headDim };
+  const sequenceOptions = {
+    ...{ device, pool, leaf, shape: { headDim, kvHeads, pageTokens, sinks: window.sink } },
+    ...{ recent: window.recent, context: Number.POSITIVE_INFINITY },
+  };
+  const runner = createStepRunner(device, pool, plan, heads, scale);
   const states = new Map<VectorSequence, State>();
+  const queue = createQueue();
   let disposal: Promise<void> | undefined;
-  /** The call that was made last. */
-  let last: Promise<unknown> = Promise.resolve();
   const checkOpen = () => {
     if (disposal) throw new InputError('The cache was disposed. Create it again.');
   };
-  /** Runs calls one after the other: they share the activations. */
-  const exclusive = <T>(work: () => Promise<T>): Promise<T> => {
+  /** Calls that were made before it was disposed are finished. */
+  const exclusive: Exclusive = async work => {
     checkOpen();
-    const result = last.then(work);
-    last = result.catch(() => {});
-    return result;
+    return queue(work);
   };
 
   const stateOf = (sequence: VectorSequence): State => {
     const state = states.get(sequence);
     if (!state)
       throw new InputError('The sequence was disposed, or belongs to another cache. Open one with sequence().');
-    if (state.broken)
-      throw new InputError('The device had no memory for a step of this sequence. Dispose it, and start again.');
     return state;
   };
   const idleStateOf = (sequence: VectorSequence): State => {
@@ -193,15 +196,7 @@ function createFromParts(parts: Parts): VectorCache {
   const step = async (layer: number, parts: readonly StepRows[]): Promise<Float32Array[]> => {
     checkLayer(layer, layers);
     if (parts.length === 0) throw new InputError('A step needs the rows of at least one sequence.');
-    const counts = parts.map(({ queries, keys, values }) => {
-      const counted = {
-        queries: countRows('queries', queries, queryShape, false),
-        keys: countRows('keys', keys, vectorShape, true),
-        values: countRows('values', values, vectorShape, true),
-      };
-      checkSameRows(counted);
-      return counted.keys;
-    });
+    const counts = parts.map(part => countStep(part, dims));
     return exclusive(async () =>
       runner.runLayer(
         layer,
@@ -210,50 +205,10 @@ function createFromParts(parts: Parts): VectorCache {
     );
   };
 
-  /** Checks the vectors of all layers, and returns the number of tokens. */
-  const countTokens = (keys: readonly Float32Array[], values: readonly Float32Array[]): number => {
-    if (keys.length !== layers || values.length !== layers)
-      throw new ShapeError(
-        `append needs one array per layer, ${layers}; got ${keys.length} of keys and ${values.length} of values.`,
-      );
-    const nameOf = (name: string, layer: number) => (layers === 1 ? name : `${name}[${layer}]`);
-    const counts = Array.from({ length: layers }, (_, layer) =>
-      Object.entries({ keys, values }).map(([name, side]): [string, number] => [
-        nameOf(name, layer),
-        countRows(nameOf(name, layer), side[layer], vectorShape, true),
-      ]),
-    );
-    checkSameRows(Object.fromEntries(counts.flat()));
-    return counts[0][0][1];
-  };
-
-  const createEmpty = () => {
-    const shape = { headDim, kvHeads, pageTokens, sinks: window.sink };
-    const context = Number.POSITIVE_INFINITY;
-    return createSequence({ device, pool, shape, leaf, recent: window.recent, context });
-  };
-
-  /** A sequence with saved content: its pages are planned as for a step, and written instead of sealed. */
-  const load = async ({ length, leaves, sinks, tail }: SavedVectors): Promise<Sequence> => {
-    const sequence = createEmpty();
-    try {
-      checkRoom(pool, sequence.bytesFor(length + 1));
-      planRows(sequence, length);
-      const { view } = sequence;
-      await device.ensureMemory?.([view]);
-      for (const [i, bytes] of leaves.entries()) device.writeBlock(view.leaves[i], bytes);
-      device.writeBlock(view.sinkBlock, sinks);
-      const unsealed = { from: leaves.length * pageTokens, to: length };
-      writeTail(device, view, { pageTokens, recent: window.recent }, unsealed, tail);
-      sequence.commit(length);
-      return sequence;
-    } catch (error) {
-      sequence.dispose();
-      throw error;
-    }
-  };
-
   const open = (sequence: Sequence): VectorSequence => {
+    /** Runs work on the sequence, unless a step of it has begun. */
+    const whenIdle = <T>(work: (state: State, pause: Pause) => Promise<T>): Promise<T> =>
+      exclusive(async pause => work(idleStateOf(self), pause));
     const dispose = async () => {
       if (disposal) return disposal;
       return exclusive(async () => {
@@ -270,42 +225,33 @@ function createFromParts(parts: Parts): VectorCache {
       },
       async append(keys, values) {
         const [k, v] = [keys, values].map(side => (side instanceof Float32Array ? [side] : side));
-        const count = countTokens(k, v);
-        return exclusive(async () => {
-          const state = idleStateOf(self);
+        const count = countTokens(k, v, dims);
+        return whenIdle(async state => {
           for (let layer = 0; layer < layers; layer++)
             await runner.runLayer(layer, [{ state, keys: k[layer], values: v[layer], count }]);
         });
       },
       async attend(layer, queries) {
         checkLayer(layer, layers);
-        countRows('queries', queries, queryShape, false);
-        return exclusive(async () => runner.attendAll(idleStateOf(self), layer, queries));
+        countQueries(queries, dims);
+        return whenIdle(() => runner.attendAll(sequence, layer, queries));
       },
       async step(layer, queries, keys, values) {
         const [output] = await step(layer, [{ sequence: self, queries, keys, values }]);
         return output;
       },
-      async decode(layer, from = 0, to) {
+      async decode(layer, from, to) {
         checkLayer(layer, layers);
-        return exclusive(async () => {
-          const { sequence } = idleStateOf(self);
-          const end = to ?? sequence.length;
-          checkTokens('from', from, 0, sequence.length);
-          checkTokens('to', end, from, sequence.length);
-          return decodeVectors(device, sequence.view, layer, from, end);
-        });
+        const [vectors] = await whenIdle(() => decodeVectors(device, sequence, [layer], from, to));
+        return vectors;
       },
-      async fork() {
-        return exclusive(async () => open(idleStateOf(self).sequence.fork()));
-      },
+      fork: () => whenIdle(async () => open(sequence.fork())),
       async crop(length) {
         checkTokens('length', length, 0, Number.MAX_SAFE_INTEGER);
-        return exclusive(async () => idleStateOf(self).sequence.crop(length));
+        return whenIdle(async () => sequence.crop(length));
       },
-      async save(target) {
-        return exclusive(async () => saveVectors(device, plan, idleStateOf(self).sequence, target));
-      },
+      save: target =>
+        whenIdle((_, pause) => saveVectors({ device, exclusive: work => work(pause) }, plan, sequence, target)),
       dispose,
       [Symbol.asyncDispose]: dispose,
     };
@@ -314,10 +260,9 @@ function createFromParts(parts: Parts): VectorCache {
   };
 
   const dispose = () => {
-    disposal ??= last.then(async () => {
+    disposal ??= queue(async () => {
       for (const { sequence } of states.values()) sequence.dispose();
       states.clear();
-      runner.dispose();
       await device.dispose();
     });
     return disposal;
@@ -331,12 +276,14 @@ function createFromParts(parts: Parts): VectorCache {
     },
     sequence() {
       checkOpen();
-      return open(createEmpty());
+      return open(createSequence(sequenceOptions));
     },
     async restore(source) {
-      checkOpen();
-      const saved = await readVectors(plan, source, leaves => checkRoom(pool, leaves * leaf.bytes));
-      return exclusive(async () => open(await load(saved)));
+      let restored: VectorSequence | undefined;
+      await restoreVectors(exclusive, plan, sequenceOptions, source, sequence => {
+        restored = open(sequence);
+      });
+      return restored!;
     },
     step,
     dispose,

@@ -20,14 +20,53 @@ export const cacheShapeRules = { layers: integer(1, 4096), heads: integer(1, 655
 /** The largest f16 number. */
 const MAX_F16 = 65504;
 
-/** A row of vectors: one per head. */
-export interface RowShape {
+/** The dimensions of a cache. */
+export interface CacheDims {
+  layers: number;
+  /** Query heads. */
   heads: number;
+  kvHeads: number;
   headDim: number;
 }
 
+/** Returns the number of queries. */
+export const countQueries = (queries: Float32Array, { heads, headDim }: CacheDims): number =>
+  countRows('queries', queries, { heads, headDim }, false);
+
+const countVectors = (name: string, vectors: Float32Array, { kvHeads, headDim }: CacheDims): number =>
+  countRows(name, vectors, { heads: kvHeads, headDim }, true);
+
+/** Checks the rows of a sequence in one layer, and returns their number. */
+export function countStep(rows: { queries: Float32Array; keys: Float32Array; values: Float32Array }, dims: CacheDims) {
+  const queries = countQueries(rows.queries, dims);
+  const keys = countVectors('keys', rows.keys, dims);
+  return checkSameRows({ queries, keys, values: countVectors('values', rows.values, dims) });
+}
+
+/** Checks the vectors of all layers, and returns the number of tokens. */
+export function countTokens(keys: readonly Float32Array[], values: readonly Float32Array[], dims: CacheDims): number {
+  const { layers } = dims;
+  if (keys.length !== layers || values.length !== layers)
+    throw new ShapeError(
+      `append needs one array per layer, ${layers}; got ${keys.length} of keys and ${values.length} of values.`,
+    );
+  const counts: Record<string, number> = {};
+  for (let layer = 0; layer < layers; layer++) {
+    for (const [side, arrays] of Object.entries({ keys, values })) {
+      const name = layers === 1 ? side : `${side}[${layer}]`;
+      counts[name] = countVectors(name, arrays[layer], dims);
+    }
+  }
+  return checkSameRows(counts);
+}
+
 /** Returns the number of rows. New vectors are stored in f16 first, so keys and values must fit in it. */
-export function countRows(name: string, x: Float32Array, { heads, headDim }: RowShape, storedAsF16: boolean): number {
+function countRows(
+  name: string,
+  x: Float32Array,
+  { heads, headDim }: Pick<CacheDims, 'heads' | 'headDim'>,
+  storedAsF16: boolean,
+): number {
   const rowLength = heads * headDim;
   if (!(x instanceof Float32Array)) throw new InputError(`${name} must be a Float32Array; got ${describeValue(x)}.`);
   if (x.length === 0 || x.length % rowLength !== 0)
@@ -46,7 +85,7 @@ export function countRows(name: string, x: Float32Array, { heads, headDim }: Row
   return x.length / rowLength;
 }
 
-export function checkSameRows(rows: Record<string, number>): void {
+function checkSameRows(rows: Record<string, number>): number {
   const [[firstName, first], ...others] = Object.entries(rows);
   for (const [name, count] of others) {
     if (count !== first)
@@ -54,4 +93,5 @@ export function checkSameRows(rows: Record<string, number>): void {
         `${firstName} and ${name} must have the same number of rows, one per token; got ${first} and ${count}.`,
       );
   }
+  return first;
 }

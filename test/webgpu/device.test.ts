@@ -386,7 +386,7 @@ describe('a warm-up', () => {
           sampling: choice,
         };
         const hooks = { onLogits() {}, onToken() {} };
-        await (await forward(device, config, weights, rope, scratch, [chunk], hooks)).delivered;
+        await (await forward({ device, config, weights, rope, scratch }, [chunk], hooks)).delivered;
       }
       sequence.dispose();
     }

@@ -117,7 +117,7 @@ async function passes(device: WebGpuDevice, model: Blob, shape: Shape): Promise<
     const choice = { temperature: 0, topK: 0, topP: 1, minP: 0, random: 0 };
     const chunk = { sequence, tokens: Array(rows).fill(1), logits: 'last' as const, sampling: choice };
     const hooks = { onLogits() {}, onToken() {} };
-    await (await forward(device, config, weights, rope, scratch, [chunk], hooks)).delivered;
+    await (await forward({ device, config, weights, rope, scratch }, [chunk], hooks)).delivered;
     sequence.dispose();
   }
   await file.gguf.close();

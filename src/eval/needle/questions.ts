@@ -154,11 +154,11 @@ export function openDocumentSession(engine: Engine, plan: Plan, task: NeedleTask
   const reader = {};
   return {
     get bytes() {
-      return cache.snapshotOf(reader)?.bytes ?? 0;
+      return cache.idleOf(reader)?.bytes ?? 0;
     },
     async read({ scored = 0, onLogits = () => {}, ...options }) {
       const { prompt } = questions[0]!;
-      const sequence = await engine.exclusive(async (_, pause) => cache.open(pause, prompt));
+      const sequence = await engine.exclusive(async pause => cache.open(pause, prompt));
       const from = Math.max(0, shared - scored);
       const tokens = prompt.slice(0, shared + 1);
       try {

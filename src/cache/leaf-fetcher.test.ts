@@ -13,7 +13,7 @@ import { createHostStore } from '../store/host-store.ts';
 import { rootKey } from '../store/leaf-key.ts';
 import { createTierChain } from '../store/tier-chain.ts';
 import { createKvCache } from './kv-cache.ts';
-import { whenWarm } from './warming.ts';
+import { whenPrefetched } from './prefetch.ts';
 
 const identity = { model: '', rope: '', plan: '', tables: '', arithmetic: '', format: 1 };
 const numbers = (count: number) => Array.from({ length: count }, (_, i) => i);
@@ -38,7 +38,7 @@ it.each([1, 3, 6, 9])('a chain of ten pages that does not fit: the first %i come
   const sinks = source.cache.sequenceBytes;
   const { cache } = create(chain, pages * LEAF.bytes + sinks);
   for (let tries = 0; tries < 2; tries++) {
-    await whenWarm(onChange => cache.warm(PROMPT, '', onChange));
+    await whenPrefetched(onChange => cache.prefetch(PROMPT, '', onChange));
     expect([cache.stats.cachedLeaves, cache.stats.evictions]).toEqual([pages, 0]);
     expect(cache.known(PROMPT)).toBe(pages * PAGE);
   }
@@ -57,7 +57,7 @@ it('makes room of what nobody uses, other than its own pages', async () => {
   appendAll(device, old, other.slice(0, -1));
   old.dispose();
   expect(cache.stats.cachedLeaves).toBe(8 - 1);
-  await whenWarm(onChange => cache.warm(PROMPT, '', onChange));
+  await whenPrefetched(onChange => cache.prefetch(PROMPT, '', onChange));
   expect(cache.known(PROMPT)).toBe(10 * PAGE);
   const found = cache.open(PAUSE, PROMPT);
   expectContents(found, PROMPT.slice(0, 10 * PAGE));

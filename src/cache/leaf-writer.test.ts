@@ -3,26 +3,26 @@ import { createJsDevice } from '../kernel/js/device.ts';
 import { createHostStore } from '../store/host-store.ts';
 import type { LeafKey } from '../store/leaf-key.ts';
 import { createTierChain } from '../store/tier-chain.ts';
+import { createLeafWriter, type LeafWriter } from './leaf-writer.ts';
 import { createNodeKeys } from './node-keys.ts';
 import { createPool, type Pool } from './pool.ts';
 import { createPrefixIndex, type Leaf, type PrefixIndex } from './prefix.ts';
-import { createSpill, type Spill } from './spill.ts';
 
 const LEAF_BYTES = 64;
 
-/** An index whose leaves are spilled to host memory, each with bytes of its own. */
+/** An index whose leaves are written to host memory, each with bytes of its own. */
 function create() {
   const device = createJsDevice();
   const store = createHostStore({ capacity: 1e6 });
   const chain = createTierChain([{ store, isOwned: true }]);
   const keys = createNodeKeys(salt => new Uint8Array(32).fill(salt.length) as LeafKey);
   const pool: Pool = createPool(device, { onIdle: shared => index.noteIdle(shared as Leaf) });
-  const spill: Spill = createSpill({ device, chain, keys, sinks: 3, exclusive: work => work() });
+  const writer: LeafWriter = createLeafWriter({ device, chain, keys, sinks: 3, exclusive: work => work() });
   const index: PrefixIndex = createPrefixIndex(() => pool, {
     pageTokens: 2,
     onInsert(node) {
       keys.add(node);
-      spill.add(node);
+      writer.add(node);
     },
   });
   /** Inserts pages of two tokens each; the sinks end in the second. */
@@ -39,11 +39,11 @@ function create() {
     return parent;
   };
   const settle = async () => {
-    await spill.settle();
+    await writer.settle();
     await new Promise(resolve => setTimeout(resolve));
     return chain.stats[0];
   };
-  return { store, keys, index, spill, insert, settle };
+  return { store, keys, index, writer, insert, settle };
 }
 
 it('puts every leaf once, and the sinks with the page in which they end', async () => {
@@ -66,8 +66,8 @@ it('waits for a batch, and reads what is still there', async () => {
 });
 
 it('does not put what came from a tier', async () => {
-  const { spill, insert, settle } = create();
-  spill.remove(insert('', 1, 2));
+  const { writer, insert, settle } = create();
+  writer.remove(insert('', 1, 2));
   expect(await settle()).toMatchObject({ puts: 0, skipped: 0 });
 });
 

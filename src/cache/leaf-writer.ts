@@ -10,7 +10,7 @@ import type { NodeKeys } from './node-keys.ts';
 import { isIndexed, type PrefixNode } from './prefix.ts';
 import { tenantOf } from './salt.ts';
 
-export interface SpillOptions {
+export interface LeafWriterOptions {
   device: Pick<Device, 'readBlock'>;
   chain: Pick<TierChain, 'put' | 'skip' | 'ready'>;
   keys: NodeKeys;
@@ -20,7 +20,7 @@ export interface SpillOptions {
   exclusive<T>(work: () => Promise<T>): Promise<T>;
 }
 
-export interface Spill {
+export interface LeafWriter {
   /** A leaf was published. */
   add(node: PrefixNode): void;
   /** The tiers have this leaf: it came from there. */
@@ -33,7 +33,7 @@ export interface Spill {
 const COLLECT_MS = 100;
 const BATCH_BYTES = 16 * 2 ** 20;
 
-export function createSpill({ device, chain, keys, sinks, exclusive }: SpillOptions): Spill {
+export function createLeafWriter({ device, chain, keys, sinks, exclusive }: LeafWriterOptions): LeafWriter {
   const pending = new Set<PrefixNode>();
   let running: Promise<void> | undefined;
   let isSettling = false;
@@ -71,7 +71,7 @@ export function createSpill({ device, chain, keys, sinks, exclusive }: SpillOpti
     return [{ ...keys.sinks(node.salt, textOf(node).slice(0, sinks)), payload: sinkBytes }, record];
   };
 
-  const spill = async (batch: readonly PrefixNode[]) => {
+  const writeBatch = async (batch: readonly PrefixNode[]) => {
     // The reads are recorded between two passes; the next pass does not wait for their bytes.
     const { reads } = await exclusive(async () => ({
       reads: batch.filter(isIndexed).map(async node => ({ node, records: await recordsOf(node) })),
@@ -91,7 +91,7 @@ export function createSpill({ device, chain, keys, sinks, exclusive }: SpillOpti
       await chain.ready();
       const batch = takeBatch();
       // The device is lost, or the model was disposed.
-      await spill(batch).catch(() => chain.skip(batch.length));
+      await writeBatch(batch).catch(() => chain.skip(batch.length));
     }
     running = undefined;
   };

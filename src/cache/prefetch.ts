@@ -1,7 +1,7 @@
-/** The state of fetching or decoding pages of a prompt in the background, while its request waits. */
+/** Bringing back the pages of a prompt while its request waits: fetching them from the tiers, or decoding spilled ones. */
 
-export interface Warming {
-  readonly progress: WarmingProgress;
+export interface Prefetch {
+  readonly progress: PrefetchProgress;
   /** Whether more may come. */
   readonly isActive: boolean;
   /** It has ended, and another attempt may find more: there was no room, or what was found has been evicted. */
@@ -9,7 +9,7 @@ export interface Warming {
   cancel(): void;
 }
 
-export interface WarmingProgress {
+export interface PrefetchProgress {
   /** Pages that have arrived, and that may still come. */
   arrived: number;
   left: number;
@@ -19,16 +19,18 @@ export interface WarmingProgress {
 }
 
 /** Of whoever does the work. */
-export interface WarmingState extends Warming {
+export interface PrefetchState extends Prefetch {
   isActive: boolean;
   /** There was no room for the next page. */
   isBlocked: boolean;
   isCancelled: boolean;
   note(arrived: number, left: number): void;
+  /** Waits for the work to end, and notes that. */
+  end(work: Promise<void>, onChange: () => void): Promise<void>;
 }
 
 /** `isEvicted`: whether pages that were found are gone again. `now`: the clock, in ms. */
-export function createWarmingState(pages: number, isEvicted: () => boolean, now: () => number): WarmingState {
+export function createPrefetchState(pages: number, isEvicted: () => boolean, now: () => number): PrefetchState {
   const started = now();
   let lastArrival = started;
   let counts = { arrived: 0, left: pages };
@@ -46,19 +48,25 @@ export function createWarmingState(pages: number, isEvicted: () => boolean, now:
       counts = { arrived, left };
       lastArrival = now();
     },
+    async end(work, onChange) {
+      // The device is lost, or the model was disposed: the request itself will tell.
+      await work.catch(() => {});
+      this.isActive = false;
+      onChange();
+    },
     cancel() {
       this.isCancelled = true;
     },
   };
 }
 
-/** Resolves when a warming has ended, or at once if there is nothing to warm. */
-export function whenWarm(start: (onChange: () => void) => Warming | undefined): Promise<void> {
+/** Resolves when a prefetch has ended, or at once if there is nothing to bring back. */
+export function whenPrefetched(start: (onChange: () => void) => Prefetch | undefined): Promise<void> {
   return new Promise(resolve => {
     const noteChange = () => {
-      if (!warming?.isActive) resolve();
+      if (!prefetch?.isActive) resolve();
     };
-    const warming = start(noteChange);
+    const prefetch = start(noteChange);
     noteChange();
   });
 }

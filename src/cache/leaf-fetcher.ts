@@ -14,12 +14,12 @@ import { CapacityError } from '../util/errors.ts';
 import { f16Block, f16BlockBytes, isValidLeaf, type LeafLayout, leafBlock } from './leaf.ts';
 import type { NodeKeys } from './node-keys.ts';
 import type { Pool, SharedBlock } from './pool.ts';
+import { createPrefetchState, type Prefetch, type PrefetchState } from './prefetch.ts';
 import { isIndexed, type PrefixIndex, type PrefixNode } from './prefix.ts';
 import { tenantOf } from './salt.ts';
 import { sinkPage } from './sequence.ts';
-import { createWarmingState, type Warming, type WarmingState } from './warming.ts';
 
-export interface WarmerOptions {
+export interface LeafFetcherOptions {
   device: Pick<Device, 'ensureMemory' | 'writeBlock'>;
   pool: Pool;
   index: PrefixIndex;
@@ -32,11 +32,11 @@ export interface WarmerOptions {
   /** The clock, in ms. */
   now(): number;
   /** A leaf from a tier is in the index. */
-  onWarmed(node: PrefixNode): void;
+  onFetched(node: PrefixNode): void;
 }
 
 /** Fetches what the index lacks of a prompt; undefined if tiers cannot help. `onChange`: a page arrived, or it has ended. */
-export type WarmChain = (prompt: readonly number[], salt: string, onChange: () => void) => Warming | undefined;
+export type FetchLeaves = (prompt: readonly number[], salt: string, onChange: () => void) => Prefetch | undefined;
 
 interface Arrival {
   name: RecordName;
@@ -47,8 +47,8 @@ interface Arrival {
 /** Max bytes that wait for the device. */
 const MAX_ARRIVED_BYTES = 32 * 2 ** 20;
 
-export function createWarmer(options: WarmerOptions): WarmChain {
-  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, now, onWarmed } = options;
+export function createLeafFetcher(options: LeafFetcherOptions): FetchLeaves {
+  const { device, pool, index, leaf: layout, shape, chain, keys, exclusive, now, onFetched } = options;
   const { pageTokens } = shape;
   const f16Shape = { ...shape, layers: layout.layers };
   let queue: Promise<void> = Promise.resolve();
@@ -72,7 +72,7 @@ export function createWarmer(options: WarmerOptions): WarmChain {
   const fetchChain = async (
     prompt: readonly number[],
     salt: string,
-    state: WarmingState,
+    state: PrefetchState,
     noteLast: (node?: PrefixNode) => void,
     onChange: () => void,
   ) => {
@@ -111,7 +111,7 @@ export function createWarmer(options: WarmerOptions): WarmChain {
         const tokens = prompt.slice(page * pageTokens, (page + 1) * pageTokens);
         parent = index.insert(parent ?? index.root(salt), tokens, leaf, sinks);
         noteLast(parent);
-        onWarmed(parent);
+        onFetched(parent);
       } finally {
         for (const shared of held) pool.release(shared);
       }
@@ -166,17 +166,11 @@ export function createWarmer(options: WarmerOptions): WarmChain {
     const noteLast = (node?: PrefixNode) => {
       last = node;
     };
-    const state = createWarmingState(pages - path.length, () => last !== undefined && !isIndexed(last), now);
+    const state = createPrefetchState(pages - path.length, () => last !== undefined && !isIndexed(last), now);
     if (!state.isActive) return state;
     const copy = [...prompt];
-    queue = queue
-      .then(() => fetchChain(copy, salt, state, noteLast, onChange))
-      // The device is lost, or the model was disposed: the request itself will tell.
-      .catch(() => {})
-      .then(() => {
-        state.isActive = false;
-        onChange();
-      });
+    const fetch = queue.then(() => fetchChain(copy, salt, state, noteLast, onChange));
+    queue = state.end(fetch, onChange);
     return state;
   };
 }

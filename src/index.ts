@@ -37,9 +37,15 @@ export type { Quality } from './engine/quality.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { SchedulerStats } from './engine/scheduler.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
-export type { LeafSource } from './eviction/eviction.ts';
-export type { AdvisorStats } from './eviction/graph/advisor.ts';
-export type { EvictionPolicyName, EvictionStats } from './eviction/open-eviction.ts';
+export type { Edge, EdgeKind } from './eviction/graph/edges.ts';
+export {
+  createKvGraph,
+  type GraphLeaf,
+  type KvGraph,
+  type KvGraphOptions,
+  type LeafTier,
+} from './eviction/graph/kv-graph.ts';
+export type { EvictionPolicyName } from './eviction/policies.ts';
 export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
 export { type AttendOptions, attend } from './kernel/js/attend.ts';
 export { type DeviceName, type ListedDevice, listDevices } from './kernel/open.ts';

@@ -4,7 +4,6 @@
  * with the same beginning can hold them too. The tail is a ring of small blocks; only those with tokens are allocated.
  */
 
-import type { LeafSource } from '../eviction/eviction.ts';
 import type { Block, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { assert, CapacityError, ContextError } from '../util/errors.ts';
@@ -180,7 +179,6 @@ export function createSequence(options: SequenceOptions): Sequence {
   /** The node under which the next leaf is published: the last leaf's, or the root. Undefined if that leaf is private. */
   const parentNode = (page: number) => (page === 0 ? index?.root(salt) : leaves[page - 1]?.node);
 
-  let sourceOf: ((position: number) => LeafSource) | undefined;
   /** Publishes the leaves that have no node yet. A sequence that has slid publishes none: its later pages saw less. */
   const publish = () => {
     if (!index || firstLeaf > 0) return;
@@ -194,8 +192,7 @@ export function createSequence(options: SequenceOptions): Sequence {
       );
       const own = leaves[page];
       const ownSinks = page === sinkPage(shape) ? sinks : undefined;
-      const source = sourceOf?.((page + 1) * pageTokens - 1);
-      const { leaf } = index.insert(parent, tokens, own, ownSinks, source);
+      const { leaf } = index.insert(parent, tokens, own, ownSinks);
       if (leaf === own || !leaf) continue;
       // Another sequence has sealed the same page.
       leaves[page] = pool.retain(leaf);
@@ -314,9 +311,6 @@ export function createSequence(options: SequenceOptions): Sequence {
       assert(!isHot(), 'no page was spilled');
       exactPages.push(page);
       noteChange();
-    },
-    setSources(of) {
-      sourceOf = of;
     },
     setToken(position, id) {
       ids[position] = id;

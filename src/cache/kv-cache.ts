@@ -102,8 +102,6 @@ export interface KvCache {
   readonly sharesLeaves: boolean;
   /** Whether snapshots of any sequence are found by later prompts: with a recent window. */
   readonly sharesSnapshots: boolean;
-  /** Whether the eviction policy wants to know who wrote the tokens of a sequence. */
-  readonly usesSources: boolean;
   /**
    * Whether a prompt fits beside `running` sequences that each seal a leaf or grow their tail by a block, without taking
    * anything from them.
@@ -348,7 +346,6 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     sequenceBytes,
     sharesLeaves,
     sharesSnapshots,
-    usesSources: policy?.usesSources ?? false,
     fits(prompt, salt, running, path) {
       // Published leaves, and sinks, that snapshots hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
@@ -449,7 +446,6 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     makeRoom: pool.makeRoom,
     dispose() {
       while (dropOldestSnapshot() || tails.dropOldest() || index.evict());
-      options.policy?.dispose?.();
     },
   };
 }

@@ -5,7 +5,7 @@
  * The index is one holder of each of its leaves. A leaf that only the index holds is cached: it can be found again, and it
  * can be evicted, children before their parents.
  */
-import { createLru, type Evictable, type EvictionPolicy, type LeafSource } from '../eviction/eviction.ts';
+import { createLru, type Evictable, type EvictionPolicy } from '../eviction/eviction.ts';
 import type { IdleSinks } from './idle-sinks.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
@@ -54,13 +54,7 @@ export interface PrefixIndex {
   /** The pages that follow a node, or the first pages of a salt. */
   following(salt: string, node?: PrefixNode): PrefixNode[];
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
-  insert(
-    parent: PrefixNode,
-    tokens: readonly number[],
-    leaf: Leaf,
-    sinks?: SharedBlock,
-    source?: LeafSource,
-  ): PrefixNode;
+  insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
@@ -95,9 +89,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   /** The leaf that must not be evicted now, and whether the policy has named it meanwhile. */
   let kept: { node: PrefixNode; wasNext: boolean } | undefined;
 
-  const createNode = (
-    node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key' | 'source'>,
-  ): PrefixNode => ({
+  const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key'>): PrefixNode => ({
     ...node,
     id: ids++,
     children: new Map(),
@@ -184,13 +176,13 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       return path;
     },
     following: (salt, node = roots.get(salt)) => [...(node?.children.values() ?? [])].flat(),
-    insert(parent, tokens, leaf, sinks, source) {
+    insert(parent, tokens, leaf, sinks) {
       const known = findChild(parent, tokens, 0);
       if (known) return known;
       const held = { leaf: pool().retain(leaf), sinks: sinks && pool().retain(sinks) };
       const hash = hashTokens(tokens, 0, pageTokens);
       const key = childKey(parent.key, hash);
-      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, source, ...held });
+      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, ...held });
       parent.children.set(hash, [...(parent.children.get(hash) ?? []), node]);
       parent.childCount++;
       size++;

@@ -41,7 +41,6 @@ import {
 import type { ChatOptions, MessageContent, Prompt, PromptOptions } from './conversation-options.ts';
 import { checkChatOptions, checkContent, checkMessages, checkPrompt, checkPromptOptions } from './options.ts';
 import { reuseTokens } from './reuse-tokens.ts';
-import { createSourceOf } from './sources.ts';
 
 /** A conversation with its own cache. It gives one answer at a time. */
 export interface Conversation extends AsyncDisposableLike {
@@ -219,11 +218,10 @@ export function createConversation(
     const answer = prepareAnswer(model, list, request);
     result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
-    const sourceOf = cache.usesSources ? createSourceOf(tokenizer, list, prompt) : undefined;
     const snapshotAt = cache.sharesSnapshots
       ? [countSystemTokens(engine, list, { ...render, tools, toolChoice }, prompt)]
       : [];
-    const details = { ...answer.output, sourceOf, snapshotAt };
+    const details = { ...answer.output, snapshotAt };
     yield* streamParts(streamTokens(prompt, options, cancellation, result, details), answer.parser, result);
   }
 

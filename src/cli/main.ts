@@ -20,7 +20,6 @@ import { addPull } from './pull.ts';
 import { addRemove } from './remove.ts';
 import { addRun } from './run.ts';
 import { addServe } from './serve.ts';
-import { addTrace } from './trace.ts';
 
 const NEXT_STEPS = `
 Next:
@@ -55,7 +54,6 @@ function createProgram(): Command {
   addEval(program);
   addCodecs(program);
   addEstimate(program);
-  addTrace(program);
   addDoctor(program);
   addCache(program);
   program

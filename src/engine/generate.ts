@@ -70,7 +70,7 @@ export interface OutputFormat {
 }
 
 /** What is known of a prompt besides its tokens. */
-export type PromptDetails = Pick<Request, 'sourceOf' | 'snapshotAt'>;
+export type PromptDetails = Pick<Request, 'snapshotAt'>;
 
 /** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(

@@ -2,7 +2,6 @@
 
 import type { Owner } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import type { LeafSource } from '../eviction/eviction.ts';
 import type { Sampled, Sampler } from './sample.ts';
 
 /** Checked between two passes; an AbortSignal is one. */
@@ -15,8 +14,6 @@ export interface Request {
   readonly prompt: readonly number[];
   /** Where later prompts are likely to part from this one, as numbers of its tokens: snapshots are taken there, too. */
   readonly snapshotAt?: readonly number[];
-  /** Who wrote the token at a position of the prompt and the answer. */
-  readonly sourceOf?: (position: number) => LeafSource;
   /** Tenants get equal shares of the device. */
   readonly tenant: string;
   /** Requests with the same salt share prefixes. */

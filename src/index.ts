@@ -38,13 +38,8 @@ export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engi
 export type { SchedulerStats } from './engine/scheduler.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
 export type { Edge, EdgeKind } from './eviction/graph/edges.ts';
-export {
-  createKvGraph,
-  type GraphLeaf,
-  type KvGraph,
-  type KvGraphOptions,
-  type LeafTier,
-} from './eviction/graph/kv-graph.ts';
+export { createKvGraph, type KvGraph, type KvGraphOptions } from './eviction/graph/kv-graph.ts';
+export type { GraphLeaf, LeafTier } from './eviction/graph/node.ts';
 export type { EvictionPolicyName } from './eviction/policies.ts';
 export type { KvLayer, Outliers, PageCodec as DevicePageCodec } from './kernel/device.ts';
 export { type AttendOptions, attend } from './kernel/js/attend.ts';

@@ -1,10 +1,12 @@
 /** Whether a kind of edges says which evicted leaves come back soon. */
-import { EDGE_KINDS, type EdgeKind } from '../../src/eviction/graph/edges.ts';
+import type { EdgeKind } from '../../src/eviction/graph/edges.ts';
 import { createKvGraph } from '../../src/eviction/graph/kv-graph.ts';
 import { createPolicy } from '../../src/eviction/policies.ts';
 import { InputError } from '../../src/util/errors.ts';
 import { replayWith, type TraceRequest } from './replay.ts';
 
+/** The others need attention or embeddings, which a trace does not have. */
+const KINDS: readonly EdgeKind[] = ['prefix_share', 'temporal', 'spill_link'];
 /** Suggestions per request. */
 const MAX_SUGGESTIONS = 8;
 /** A suggestion was right if the leaf is used within so many requests. */
@@ -19,8 +21,8 @@ export interface Prefetched {
 
 /** Counts the leaves that are suggested after each request, and those of them that are used soon. */
 export function countPrefetched(trace: readonly TraceRequest[], capacity: number, kind: string): Prefetched {
-  const edges = EDGE_KINDS.find(known => known === kind);
-  if (!edges) throw new InputError(`Unknown kind of edges "${kind}". Kinds: ${EDGE_KINDS.join(', ')}.`);
+  const edges = KINDS.find(known => known === kind);
+  if (!edges) throw new InputError(`Unknown kind of edges "${kind}". Kinds: ${KINDS.join(', ')}.`);
   const graph = createKvGraph({ edges: [edges] });
   /** Suggested leaves, and the last request in which a use counts. */
   const pending = new Map<number, number>();

@@ -1,7 +1,6 @@
 /** The public model: load it, generate text, dispose it. */
 
 import type { CacheTiers, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
-import type { PrefixNode } from '../cache/prefix.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { AnswerDelta } from '../chat/answer.ts';
 import { type EncodeChatOptions, encodePrompt } from '../chat/answer-stream.ts';

@@ -68,6 +68,8 @@ function createProgram(): Command {
 function findCommand(program: Command, name: string): Command {
   const found = program.commands.find(command => command.name() === name);
   if (found) return found;
+  if (name === 'trace')
+    throw new InputError('`trace` is a benchmark now: `npm run bench -- trace FILE` (docs/eviction.md).');
   const suggestion = closestName(
     name,
     program.commands.map(command => command.name()),

@@ -1,13 +1,11 @@
 /** Edges between leaves: per kind and leaf the few heaviest. */
 
-export const EDGE_KINDS = ['prefix_share', 'co_attend', 'semantic', 'temporal', 'spill_link'] as const;
-
 /**
  * prefix_share: from a leaf to the one after it in a text. co_attend: to a leaf that gets much attention at the same time.
  * semantic: to a leaf of similar content. temporal: to the leaf that is used next. spill_link: to the leaf that moved to the
  * same tier next.
  */
-export type EdgeKind = (typeof EDGE_KINDS)[number];
+export type EdgeKind = 'prefix_share' | 'co_attend' | 'semantic' | 'temporal' | 'spill_link';
 
 export interface Edge {
   /** The key of the leaf. */

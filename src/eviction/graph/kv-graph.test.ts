@@ -162,7 +162,7 @@ it('leaves in lower tiers are fetched ahead along the edges, likeliest first', (
   expect(graph.suggestPrefetch([99], 9)).toEqual([]);
 });
 
-itAll('has room for a million leaves', () => {
+itAll('has room for a million leaves', { timeout: 600_000 }, () => {
   const count = 2 ** 20;
   const before = process.memoryUsage();
   const graph = createKvGraph();
@@ -186,7 +186,7 @@ itAll('has room for a million leaves', () => {
     `${bytes.toFixed(0)} bytes per leaf; ${(filled.user / count).toFixed(1)} us of CPU time per new leaf, ` +
       `${((turned.user - filled.user) / turns).toFixed(1)} us per eviction and use`,
   );
-  expect(bytes).toBeLessThan(768);
-  // A step that grew with the number of leaves would take seconds, not seconds in all.
+  expect(bytes).toBeLessThan(512);
+  // A step that took time in proportion to the number of leaves would take milliseconds.
   expect((turned.user - filled.user) / turns).toBeLessThan(1000);
 });

@@ -4,13 +4,8 @@
  * take O(log n).
  */
 import { addEdge, type Edge, type EdgeKind, signatureOf } from './edges.ts';
-import type { GraphNode, LeafTier } from './node.ts';
+import type { GraphLeaf, GraphNode, LeafTier } from './node.ts';
 import { createRanking } from './ranking.ts';
-
-export type { LeafTier };
-
-/** A leaf as the graph knows it. */
-export type GraphLeaf = Readonly<Pick<GraphNode, 'key' | 'uses' | 'tier' | 'importance'>>;
 
 export interface KvGraphOptions {
   /** The kinds of edges that are kept. Default: none, since none has paid on traces (docs/eviction.md). */
@@ -44,7 +39,7 @@ export interface KvGraph {
   suggestPrefetch(active: readonly number[], count: number): number[];
 }
 
-/** About 80 MB when full. */
+/** About 90 MB when full. */
 const MAX_REMEMBERED = 1 << 18;
 /** Old leaves that are looked at per use. One use adds one leaf. */
 const FORGET_STEPS = 4;

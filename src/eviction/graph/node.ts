@@ -7,13 +7,22 @@ import type { Edge, EdgeKind } from './edges.ts';
  */
 export type LeafTier = 'none' | 'device' | 'stored';
 
-export interface GraphNode {
+/** What the graph tells of a leaf. */
+export interface GraphLeaf {
   readonly key: number;
+  /** All uses that are remembered, also of earlier times in the cache. */
+  readonly uses: number;
+  readonly tier: LeafTier;
+  /** Attention mass per step, relative to the mean of all leaves: 1 is average. NaN before any was noted. */
+  readonly importance: number;
+}
+
+export interface GraphNode extends GraphLeaf {
+  uses: number;
+  tier: LeafTier;
+  importance: number;
   /** The leaf before it in its text. */
   parent?: GraphNode;
-  tier: LeafTier;
-  /** All uses that are remembered, also of earlier times in the cache. */
-  uses: number;
   /** The number of uses of all leaves when its last use ended. */
   lastUsed: number;
   /** The order in which uses ended: the larger, the later. */
@@ -21,8 +30,6 @@ export interface GraphNode {
   isBusy: boolean;
   /** Whether it was used again since the graph last asked whether to forget it. */
   isRecent: boolean;
-  /** Attention mass per step, relative to the mean of all leaves: 1 is average. NaN before any was noted. */
-  importance: number;
   edges?: Partial<Record<EdgeKind, Edge[]>>;
   /** Per cache (the real one and the ghosts), the number of its children there; -1: the cache does not hold the leaf. */
   readonly children: number[];

@@ -94,6 +94,13 @@ export function createRanking(): Ranking {
     if (best === leader) return;
     if (best === 0 || hits[best] - hits[0] >= MIN_DEVIATIONS * Math.sqrt(variance[best])) follow(best);
   };
+  const idle = (node: GraphNode) => {
+    if (!node.isBusy) return;
+    node.isBusy = false;
+    node.lastUsed = clock;
+    node.idleSince = ++ended;
+    for (const one of [cache, ...ghosts]) one.idle(node);
+  };
   return {
     createNode: key => ({
       key,
@@ -125,19 +132,13 @@ export function createRanking(): Ranking {
       endCycle(Math.exp((updated - clock) / (MEMORY * turnover)));
       followBest();
     },
-    idle(node) {
-      node.isBusy = false;
-      node.lastUsed = clock;
-      node.idleSince = ++ended;
-      cache.idle(node);
-      for (const ghost of ghosts) ghost.idle(node);
-    },
+    idle,
     remove(node) {
       if (!cache.has(node)) return;
       // Several may be evicted before one is cached: the cache was full before the first.
       if (!isEvicting) capacity = cache.size;
       isEvicting = true;
-      node.isBusy = false;
+      idle(node);
       cache.remove(node);
     },
     next() {

@@ -5,6 +5,7 @@ import { createLru, type Evictable, type EvictionPolicy } from './eviction.ts';
 import { createKvGraph, type KvGraph } from './graph/kv-graph.ts';
 
 export const policyNames = ['lru', 'graph'] as const;
+/** Least recently used first, or what a `KvGraph` says. */
 export type EvictionPolicyName = (typeof policyNames)[number];
 
 /** Throws an InputError with a suggestion if there is no such policy. */

@@ -7,6 +7,7 @@
  */
 export type EdgeKind = 'prefix_share' | 'co_attend' | 'semantic' | 'temporal' | 'spill_link';
 
+/** An edge of a leaf. */
 export interface Edge {
   /** The key of the leaf. */
   to: number;

@@ -7,6 +7,7 @@ import { addEdge, type Edge, type EdgeKind, signatureOf } from './edges.ts';
 import type { GraphLeaf, GraphNode, LeafTier } from './node.ts';
 import { createRanking } from './ranking.ts';
 
+/** Options of `createKvGraph`. */
 export interface KvGraphOptions {
   /** The kinds of edges that are kept. Default: none, since none has paid on traces (docs/eviction.md). */
   edges?: readonly EdgeKind[];
@@ -14,6 +15,7 @@ export interface KvGraphOptions {
   maxRemembered?: number;
 }
 
+/** What is known of the leaves of a cache, by key, and what to evict or prefetch next. */
 export interface KvGraph {
   /** Leaves that are known. */
   readonly size: number;
@@ -48,6 +50,7 @@ const NEW_SHARE = 0.1;
 /** A suggestion may be so many edges away. */
 const MAX_DISTANCE = 8;
 
+/** A graph of the leaves of one cache: `eviction` of `loadModel` takes it. */
 export function createKvGraph({ edges: kinds = [], maxRemembered = MAX_REMEMBERED }: KvGraphOptions = {}): KvGraph {
   const ranking = createRanking();
   /** Oldest first; those that were used meanwhile get a second chance. */

@@ -57,7 +57,15 @@ export async function createWasmDevice(options: WasmOptions): Promise<Device> {
   const limits = { maxPages, shared };
   const heap = openMemory(limits);
   const pool = await createPool(heap.memory, heap.alloc(4 * CONTROL_WORDS), threads);
-  const kernels = [norm(), rope(), swiglu(), f32ToF16Heads(), f16ToF32(), ...projectionKernels(arithmetic)];
+  const kernels = [
+    norm(false),
+    norm(true),
+    rope(),
+    swiglu(),
+    f32ToF16Heads(),
+    f16ToF32(),
+    ...projectionKernels(arithmetic),
+  ];
   const bytes = moduleBytes(kernels, limits);
   await pool.load(bytes);
   const memories = new Memories(heap, pool, bytes, limits);
@@ -146,20 +154,20 @@ class WasmDevice implements Device {
     return this.projections.loadWeights(type, rows, cols, fill);
   }
 
-  embed(table: Weights, ids: ArrayLike<number>, out: Tensor): void {
-    this.projections.embed(table, ids, out);
+  embed(table: Weights, ids: ArrayLike<number>, out: Tensor, scale = 1): void {
+    this.projections.embed(table, ids, out, scale);
   }
 
   project(x: Tensor, rows: number, projections: readonly Projection[]): void {
     this.projections.project(x, rows, projections);
   }
 
-  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor): void {
+  rmsNorm(x: Tensor, rows: number, weight: Tensor, eps: number, out: Tensor, accumulate = false): void {
     const vectors = (rows * x.cols) / weight.cols;
     this.runSmall(
       rows,
       x.cols,
-      'norm',
+      accumulate ? 'normAdd' : 'norm',
       addressOf(x),
       addressOf(out),
       addressOf(weight),

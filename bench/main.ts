@@ -16,6 +16,7 @@ import { benchQuality } from './quality.ts';
 import { benchServe } from './serve.ts';
 import { benchStores } from './stores.ts';
 import { benchTiers } from './tiers.ts';
+import { benchTrace } from './trace.ts';
 import { benchWebGpuAttention } from './webgpu-attention.ts';
 import { benchWebGpuE2e } from './webgpu-e2e.ts';
 import { benchWebGpuMatmul } from './webgpu-matmul.ts';
@@ -39,6 +40,9 @@ const usage = `usage: npm run bench -- NAME [options]
               --model FILE --kv SPEC --prompt 4096 --rounds 3 --threads N
   tiers       decoding with and without tiers, and the time to first token of a prompt from each tier
               --model FILE --kv SPEC --prompt 4096 --tokens 256 --rounds 3 --threads N --url redis://127.0.0.1:6379 (default: starts one)
+  trace       hit rates of eviction policies on a request trace: a file, or a synthetic one by name
+              FILE --capacity 1000,3000 --policies lru,graph,belady --svg FILE --requests N
+              --edges temporal: instead, how many leaves the graph suggests to prefetch, and how many of them are used
   stores      how fast leaves come back from each tier, against memcpy, dd and pipelined GETs of the same bytes
               --leaf-bytes 64KiB,1MiB --leaves 1,16,256 --rounds 3 --url redis://127.0.0.1:6379 (default: starts one)
   attention   attention on packed pages only
@@ -98,7 +102,11 @@ const { positionals, values } = parseArgs({
     clients: { type: 'string' },
     system: { type: 'string', default: '0' },
     trace: { type: 'string' },
-    requests: { type: 'string', default: '100' },
+    requests: { type: 'string' },
+    capacity: { type: 'string' },
+    policies: { type: 'string' },
+    edges: { type: 'string' },
+    svg: { type: 'string' },
     scale: { type: 'string', default: '16' },
     data: { type: 'string' },
     every: { type: 'string', default: '1' },
@@ -138,6 +146,7 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   arrival: options => benchArrival({ kv: 'tq4', prompt: '16384', chats: '4', tokens: '64', ...options }),
   prefix: options => benchPrefix({ kv: 'tq4', prompt: '4096', ...options }),
   stores: options => benchStores(options),
+  trace: options => benchTrace({ ...options, trace: positionals[1] }),
   tiers: options => benchTiers({ kv: 'tq4', prompt: '4096', ...options }),
   agree: options => benchAgree({ kv: 'f16', device: 'wasm', ...options }),
   attention: options =>
@@ -150,7 +159,8 @@ const benches: Record<string, (options: typeof values) => Promise<void>> = {
   e2e: options => benchWebGpuE2e({ kv: specs, depths, prompt: '4096', ...options }),
   matmul: ({ rows = '1,4,8,16,48,128,512', json }) => benchWebGpuMatmul({ rows, json }),
   quality: options => benchQuality({ context: '2048', ...options }),
-  serve: options => benchServe({ kv: 'tq4', context: '8192', chats: '12', prompt: '3000', tokens: '32', ...options }),
+  serve: options =>
+    benchServe({ kv: 'tq4', context: '8192', chats: '12', prompt: '3000', tokens: '32', requests: '100', ...options }),
 };
 const bench = benches[positionals[0]];
 if (values.help) {

@@ -37,9 +37,10 @@ export type { Quality } from './engine/quality.ts';
 export type { Sampled, SampleOptions, TokenLogprob, TokenLogprobs } from './engine/sample.ts';
 export type { SchedulerStats } from './engine/scheduler.ts';
 export type { Finish, Result, Stream, Timings, Token, Usage } from './engine/stream.ts';
-export type { LeafSource } from './eviction/eviction.ts';
-export type { AdvisorStats } from './eviction/graph/advisor.ts';
-export type { EvictionPolicyName, EvictionStats } from './eviction/open-eviction.ts';
+export type { Edge, EdgeKind } from './eviction/graph/edges.ts';
+export { createKvGraph, type KvGraph, type KvGraphOptions } from './eviction/graph/kv-graph.ts';
+export type { GraphLeaf, LeafTier } from './eviction/graph/node.ts';
+export type { EvictionPolicyName } from './eviction/policies.ts';
 export {
   type CachedModel,
   cacheDir,

@@ -2,12 +2,12 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it } from 'vitest';
-import { comparePolicies } from '../src/eval/trace/compare.ts';
-import { tracePlot } from '../src/eval/trace/plot.ts';
-import { readTrace } from '../src/eval/trace/read.ts';
-import { replayTrace } from '../src/eval/trace/replay.ts';
-import { kvasir } from './command.ts';
+import { afterAll, describe, expect, it, vi } from 'vitest';
+import { comparePolicies } from '../bench/trace/compare.ts';
+import { tracePlot } from '../bench/trace/plot.ts';
+import { readTrace } from '../bench/trace/read.ts';
+import { replayTrace } from '../bench/trace/replay.ts';
+import { benchTrace } from '../bench/trace.ts';
 import { ALL_CASES, LONG_CASES } from './matrix.ts';
 import { describeWithFile } from './shared.ts';
 import { traces } from './traces.ts';
@@ -60,14 +60,25 @@ it('reads traces, and says which line is wrong', () => {
     expect(() => readTrace(`{"hash_ids": []}\n${line}`)).toThrow('Line 2 of the trace is not a request.');
 });
 
-it('kvasir trace prints a table or JSON, and writes a plot', async () => {
+describe('npm run bench -- trace', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-trace-'));
-  try {
-    const [file, svg] = [join(folder, 'loop.jsonl'), join(folder, 'plot.svg')];
-    writeFileSync(file, Array.from({ length: 40 }, (_, i) => `{"hash_ids": [${i % 4}]}\n`).join(''));
-    const args = ['trace', file, '--capacity', '3', '--policy', 'lru,lfu,belady'];
-    const table = await kvasir([...args, '--svg', svg]);
-    expect(table.stdout.replaceAll(/ +[\d.]+ +[\d.]+$/gm, '').split('\n')).toEqual([
+  afterAll(() => rmSync(folder, { recursive: true }));
+  const [trace, svg] = [join(folder, 'loop.jsonl'), join(folder, 'plot.svg')];
+  writeFileSync(trace, Array.from({ length: 40 }, (_, i) => `{"hash_ids": [${i % 4}]}\n`).join(''));
+  const options = { trace, capacity: '3', policies: 'lru,lfu,belady', json: false };
+  const printed = async (more: Partial<Parameters<typeof benchTrace>[0]>): Promise<string> => {
+    const log = vi.spyOn(console, 'log').mockImplementation(() => {});
+    try {
+      await benchTrace({ ...options, ...more });
+      return log.mock.calls.join('\n');
+    } finally {
+      log.mockRestore();
+    }
+  };
+
+  it('prints a table or JSON, and writes a plot', async () => {
+    const table = await printed({ svg });
+    expect(table.replaceAll(/ +[\d.]+ +[\d.]+$/gm, '').split('\n')).toEqual([
       '40 requests, 40 blocks',
       expect.stringMatching(
         /^capacity {2}policy {2}hit rate % {2}hits {2}evictions {2}gap closed % {2}us\/request {2}us\/eviction$/,
@@ -78,17 +89,33 @@ it('kvasir trace prints a table or JSON, and writes a plot', async () => {
       '       3  belady       60.00    24         13        100.00',
       '',
       expect.stringMatching(/^gap closed: 0 is LRU, 100 is Belady/),
-      '',
     ]);
     expect(readFileSync(svg, 'utf8')).toContain('60.0 %');
-    const rows = JSON.parse((await kvasir([...args, '--json'])).stdout);
+    const rows = JSON.parse(await printed({ json: true }));
     expect(rows[2]).toMatchObject({ capacity: 3, policy: 'belady', hits: 24, hitRate: 0.6, gapClosed: 1 });
-    expect((await kvasir(['trace', file, '--capacity', '3', '--policy', 'lruu'])).stderr).toContain(
-      'Did you mean lru?',
-    );
-  } finally {
-    rmSync(folder, { recursive: true });
-  }
+    expect(JSON.parse(await printed({ json: true, requests: '5' }))[0]).toMatchObject({ blocks: 5 });
+  });
+
+  it('counts what each kind of edges suggests to prefetch', async () => {
+    const [temporal, prefix] = JSON.parse(await printed({ edges: 'temporal,prefix_share', json: true }));
+    // A loop: what follows is what was evicted longest ago.
+    expect(temporal).toEqual({
+      capacity: 3,
+      edges: 'temporal',
+      suggested: expect.any(Number),
+      used: expect.any(Number),
+    });
+    expect(temporal.used / temporal.suggested).toBeGreaterThan(0.9);
+    expect(prefix).toMatchObject({ suggested: 0, used: 0 });
+    expect(await printed({ edges: 'temporal' })).toMatch(/^capacity {2}edges +suggested {2}used\n/);
+  });
+
+  it('rejects what it does not know', async () => {
+    await expect(printed({ policies: 'lruu' })).rejects.toThrow('Did you mean lru?');
+    await expect(printed({ edges: 'likes' })).rejects.toThrow('Unknown kind of edges "likes". Kinds: prefix_share,');
+    await expect(printed({ trace: 'nowhere' })).rejects.toThrow(/Cannot read the trace "nowhere".* Synthetic traces: /);
+    await expect(printed({ capacity: undefined })).rejects.toThrow('trace needs a file and --capacity');
+  });
 });
 
 /**

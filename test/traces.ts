@@ -1,5 +1,5 @@
 /** Synthetic request traces of several kinds. They are deterministic; another seed gives another trace of the same kind. */
-import type { TraceRequest } from '../src/eval/trace/replay.ts';
+import type { TraceRequest } from '../bench/trace/replay.ts';
 import { type Random, seeded } from './random.ts';
 
 type Blocks = number[];

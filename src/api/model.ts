@@ -1,7 +1,6 @@
 /** The public model: load it, generate text, dispose it. */
 
 import type { CacheTiers, KvCache, KvCacheStats, NearestText } from '../cache/kv-cache.ts';
-import type { PrefixNode } from '../cache/prefix.ts';
 import { saltOf } from '../cache/salt.ts';
 import type { AnswerDelta } from '../chat/answer.ts';
 import { type EncodeChatOptions, encodePrompt } from '../chat/answer-stream.ts';
@@ -34,7 +33,8 @@ import { checkLoadOptions } from '../engine/options.ts';
 import { randomSeed } from '../engine/random.ts';
 import { createScheduler, type SchedulerStats } from '../engine/scheduler.ts';
 import type { Result, Stream, Token } from '../engine/stream.ts';
-import { type EvictionPolicyName, type EvictionStats, openEviction } from '../eviction/open-eviction.ts';
+import type { KvGraph } from '../eviction/graph/kv-graph.ts';
+import { createPolicy, type EvictionPolicyName } from '../eviction/policies.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { ChatMessage } from '../model/template.ts';
 import type { Tokenizer } from '../model/tokenizer.ts';
@@ -86,8 +86,11 @@ export interface LoadOptions extends EngineOptions {
   profile?: ProfileInput;
   /** What happens when the context is full: an error (default), or drop the oldest pages after the sinks. */
   overflow?: 'error' | 'slide';
-  /** Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. */
-  eviction?: EvictionPolicyName;
+  /**
+   * Which pages are evicted first when the cache is full (docs/eviction.md). Default: `lru`. A graph of your own (see
+   * `createKvGraph`) serves one model.
+   */
+  eviction?: EvictionPolicyName | KvGraph;
   /**
    * Where sealed pages are stored, so that they are found again after they were evicted or the process has ended, the
    * fastest first: `host=4GiB,disk=/dir:50GiB,redis=redis://host:6379`, or objects. Default: none.
@@ -117,7 +120,8 @@ export interface MemoryUse {
 
 /** The state of a model's cache and scheduler. */
 export interface ModelStats extends KvCacheStats, SchedulerStats {
-  eviction: EvictionStats;
+  /** What decides which pages are evicted first. */
+  eviction: EvictionPolicyName;
   /** The tiers, the fastest first. */
   tiers: readonly TierStats[];
   /** How far attention on codes is from attention on f16. */
@@ -254,10 +258,13 @@ interface ModelParts {
 
 function createModel(parts: ModelParts, options: LoadOptions): Model {
   const { engine, plan, context, overflow, notices, tiers } = parts;
-  const { maxSequences = engine.device.name === 'webgpu' ? 64 : 32, onQualityLoss = 'notice' } = options;
-  const eviction = openEviction<PrefixNode>(options.eviction);
+  const {
+    maxSequences = engine.device.name === 'webgpu' ? 64 : 32,
+    onQualityLoss = 'notice',
+    eviction = 'lru',
+  } = options;
   const capacity = engine.kvMemory;
-  const cache = engine.openCache(plan, { context, overflow, capacity, policy: eviction.policy, tiers });
+  const cache = engine.openCache(plan, { context, overflow, capacity, policy: createPolicy(eviction), tiers });
   const guard = createGuard(engine, plan, onQualityLoss);
   const scheduler = createScheduler(engine, cache, plan, maxSequences, guard);
   const constraints = createConstraints(engine.tokenizer);
@@ -298,7 +305,7 @@ function createModel(parts: ModelParts, options: LoadOptions): Model {
     stats: () => ({
       ...cache.stats,
       ...scheduler.stats,
-      eviction: eviction.stats(),
+      eviction: typeof eviction === 'string' ? eviction : 'graph',
       tiers: tiers?.chain.stats ?? [],
       guard: guard.stats,
     }),

@@ -4,7 +4,6 @@
  * with the same beginning can hold them too. The tail is a ring of small blocks; only those with tokens are allocated.
  */
 
-import type { LeafSource } from '../eviction/eviction.ts';
 import type { Block, KvShape, KvView, Tensor } from '../kernel/device.ts';
 import { type SealingRule, sealedPagesAt, sealPosition, tailCapacity } from '../kernel/visibility.ts';
 import { assert, CapacityError, ContextError } from '../util/errors.ts';
@@ -27,7 +26,6 @@ export function createSequence(options: SequenceOptions): Sequence {
   const shape: KvShape = { ...options.shape, layers: layout.layers, tailTokens: tailTokens(sealing) };
   if (overflow === 'slide') checkSlides(context, sealing);
   let ids = [...(start?.ids ?? [])];
-  let sourceOf: ((position: number) => LeafSource) | undefined;
   let disposed = false;
   /** Whether the last plan is not committed yet. */
   let isPlanned = false;
@@ -206,13 +204,10 @@ export function createSequence(options: SequenceOptions): Sequence {
       isPlanned = false;
       for (let i = 0; i < count; i++) ids.push(tokens?.[i] ?? UNKNOWN);
       trimTail();
-      if (tokens && index) publishLeaves(index, published(), sourceOf);
+      if (tokens && index) publishLeaves(index, published());
     },
     spillPage: sealed.spill,
     unspillPage: sealed.unspill,
-    setSources(of) {
-      sourceOf = of;
-    },
     setToken(position, id) {
       ids[position] = id;
     },

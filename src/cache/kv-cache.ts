@@ -107,8 +107,6 @@ export interface KvCache {
   readonly sequenceBytes: number;
   /** Whether later prompts find what sequences have computed; if not, sequences are private. */
   readonly sharesLeaves: boolean;
-  /** Whether the eviction policy wants to know who wrote the tokens of a sequence. */
-  readonly usesSources: boolean;
   /**
    * Whether a prompt fits beside `running` sequences that each seal a leaf or grow their tail by a block, without taking
    * anything from them.
@@ -281,7 +279,6 @@ export function createKvCache(options: KvCacheOptions): KvCache {
   return {
     sequenceBytes,
     sharesLeaves,
-    usesSources: policy?.usesSources ?? false,
     fits(prompt, salt, running, path) {
       // Published leaves, and sinks, that idle sequences hold alone are not counted: a lower bound. The prompt's own leaves must
       // stay.
@@ -364,7 +361,6 @@ export function createKvCache(options: KvCacheOptions): KvCache {
     makeRoom: pool.makeRoom,
     dispose() {
       while (forgetOldest() || index.dropUnfinished() || index.evict());
-      options.policy?.dispose?.();
     },
   };
 }

@@ -8,7 +8,7 @@
  * A text ends in an unfinished leaf: the tail of a sequence, of which a prompt can use any number of tokens. That of a
  * sequence which has ended is kept below its last leaf, and dropped with it.
  */
-import { createLru, type Evictable, type EvictionPolicy, type LeafSource } from '../eviction/eviction.ts';
+import { createLru, type Evictable, type EvictionPolicy } from '../eviction/eviction.ts';
 import type { Pool, SharedBlock } from './pool.ts';
 
 /** One sealed page of all layers. */
@@ -87,13 +87,7 @@ export interface PrefixIndex {
   /** Drops the unfinished leaf that was used least recently; false if none is kept. */
   dropUnfinished(): boolean;
   /** Adds a leaf, and the sinks if they end in it; returns the existing node if these tokens are already there. */
-  insert(
-    parent: PrefixNode,
-    tokens: readonly number[],
-    leaf: Leaf,
-    sinks?: SharedBlock,
-    source?: LeafSource,
-  ): PrefixNode;
+  insert(parent: PrefixNode, tokens: readonly number[], leaf: Leaf, sinks?: SharedBlock): PrefixNode;
   /** Tells the index that only itself holds the leaf now, or that somebody else does again. */
   noteIdle(leaf: Leaf): void;
   noteBusy(leaf: Leaf): void;
@@ -130,9 +124,7 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
   /** The leaf that must not be evicted now, and whether the policy has named it meanwhile. */
   let kept: { node: PrefixNode; wasNext: boolean } | undefined;
 
-  const createNode = (
-    node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key' | 'source'>,
-  ): PrefixNode => ({
+  const createNode = (node: Pick<PrefixNode, 'salt' | 'parent' | 'leaf' | 'tokens' | 'sinks' | 'key'>): PrefixNode => ({
     ...node,
     id: ids++,
     children: new Map(),
@@ -286,13 +278,13 @@ export function createPrefixIndex(pool: () => Pool, options: PrefixOptions): Pre
       if (oldest) drop(oldest);
       return oldest !== undefined;
     },
-    insert(parent, tokens, leaf, sinks, source) {
+    insert(parent, tokens, leaf, sinks) {
       const known = findChild(parent, tokens, 0);
       if (known) return known;
       const held = { leaf: pool().retain(leaf), sinks: sinks && pool().retain(sinks) };
       const hash = hashTokens(tokens, 0, pageTokens);
       const key = childKey(parent.key, hash);
-      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, source, ...held });
+      const node = createNode({ salt: parent.salt, parent, tokens: [...tokens], key, ...held });
       parent.children.set(hash, [...(parent.children.get(hash) ?? []), node]);
       parent.childCount++;
       size++;

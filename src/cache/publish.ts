@@ -1,5 +1,4 @@
 /** What others can find of a sequence in the prefix index: its leaves as they are sealed, and its unfinished one. */
-import type { LeafSource } from '../eviction/eviction.ts';
 import type { KvShape } from '../kernel/device.ts';
 import { assert } from '../util/errors.ts';
 import type { SharedBlock } from './pool.ts';
@@ -19,11 +18,7 @@ export interface SequenceParts {
 }
 
 /** Publishes the leaves that have no node yet. A sequence that has slid publishes none: its later pages saw less. */
-export function publishLeaves(
-  index: PrefixIndex,
-  { shape, salt, ids, sealed, sinks }: SequenceParts,
-  sourceOf?: (position: number) => LeafSource,
-): void {
+export function publishLeaves(index: PrefixIndex, { shape, salt, ids, sealed, sinks }: SequenceParts): void {
   if (sealed.first > 0) return;
   const { pageTokens } = shape;
   const { leaves } = sealed;
@@ -37,7 +32,7 @@ export function publishLeaves(
       `page ${page} was sealed before its tokens were known`,
     );
     const ownSinks = page === sinkPage(shape) ? sinks : undefined;
-    const { leaf } = index.insert(parent, tokens, leaves[page], ownSinks, sourceOf?.((page + 1) * pageTokens - 1));
+    const { leaf } = index.insert(parent, tokens, leaves[page], ownSinks);
     // Another sequence has sealed the same page.
     if (leaf && leaf !== leaves[page]) sealed.replace(page, leaf);
   }

@@ -1,6 +1,5 @@
 /** What a sequence of tokens in the cache is to others; create-sequence.ts has how it works. */
 
-import type { LeafSource } from '../eviction/eviction.ts';
 import type { Device, KvShape, KvView } from '../kernel/device.ts';
 import type { LeafLayout } from './leaf.ts';
 import type { PageErrorRow } from './page-errors.ts';
@@ -68,8 +67,6 @@ export interface Sequence {
   readonly salt: string;
   /** Whether its leaves are published: others may have them. */
   readonly shares: boolean;
-  /** Tells who wrote the token at a position, for the leaves that are published from now on. */
-  setSources(sourceOf: (position: number) => LeafSource): void;
   /** Number of tokens, including dropped ones. */
   readonly length: number;
   /** The token ids, including dropped ones; a negative id is the handle of a token that is not known yet. */

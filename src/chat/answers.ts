@@ -6,7 +6,6 @@ import {
   generate,
   maxPromptTokens,
   type OutputFormat,
-  type PromptDetails,
 } from '../engine/generate.ts';
 import type { Constraints } from '../engine/grammar/constraint.ts';
 import type { StreamBody, Token } from '../engine/stream.ts';
@@ -17,7 +16,6 @@ import { answerGrammar, constrainText, prepareAnswer, streamParts } from './answ
 import type { ChatOptions, Prompt, PromptOptions } from './conversation-options.ts';
 import { checkChatOptions, checkPrompt, checkPromptOptions } from './options.ts';
 import { reuseTokens } from './reuse-tokens.ts';
-import { createSourceOf } from './sources.ts';
 
 /** Where conversations answer. */
 export interface AnswerContext extends GenerationContext {
@@ -42,12 +40,12 @@ const streamTokens = (
   answerer: Answerer,
   prompt: readonly number[],
   options: GenerateOptions,
-  details?: OutputFormat & PromptDetails,
+  format?: OutputFormat,
 ): StreamBody<Token> =>
   async function* (cancellation, result) {
     const { context, tenant, reader } = answerer;
     try {
-      yield* generate(context, prompt, { tenant, ...options }, result, cancellation, reader, details);
+      yield* generate(context, prompt, { tenant, ...options }, result, cancellation, reader, format);
     } finally {
       answerer.ids = [...prompt, ...result.ids];
     }
@@ -74,8 +72,7 @@ export const streamDeltas = (
     const answer = prepareAnswer(model, messages, { ...request, maxPromptTokens: maxPromptTokens(context) });
     result.notices.push(...answer.notices);
     const prompt = reuseTokens(tokenizer, ids, answer.prompt);
-    const sourceOf = context.cache.usesSources ? createSourceOf(tokenizer, messages, prompt) : undefined;
-    const tokens = streamTokens(answerer, prompt, options, { ...answer.output, sourceOf });
+    const tokens = streamTokens(answerer, prompt, options, answer.output);
     yield* streamParts(tokens(cancellation, result), answer.parser, result);
   };
 

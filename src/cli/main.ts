@@ -18,7 +18,6 @@ import { addRemove } from './remove.ts';
 import { addRenamed, renameFlags } from './renamed.ts';
 import { addRun } from './run.ts';
 import { addServe } from './serve.ts';
-import { addTrace } from './trace.ts';
 
 const NEXT_STEPS = `
 Next:
@@ -50,7 +49,6 @@ function createProgram(): Command {
   addCalibrate(program);
   addEval(program);
   addCodecs(program);
-  addTrace(program);
   addDoctor(program);
   addCache(program);
   addRenamed(program);
@@ -66,6 +64,8 @@ function createProgram(): Command {
 function findCommand(program: Command, name: string): Command {
   const found = program.commands.find(command => command.name() === name);
   if (found) return found;
+  if (name === 'trace')
+    throw new InputError('`trace` is a benchmark now: `npm run bench -- trace FILE` (docs/eviction.md).');
   const suggestion = closestName(
     name,
     program.commands.map(command => command.name()),

@@ -141,7 +141,7 @@ export function parseSpecList(list: string): string[] {
 
 /** The options of `loadModel`. */
 export async function loadOptions(name: string, options: ModelOptions, signal?: AbortSignal) {
-  if (options.eviction !== undefined) checkPolicyName(options.eviction);
+  if (typeof options.eviction === 'string') checkPolicyName(options.eviction);
   return {
     ...pick(options, LOAD_FLAGS),
     memoryLimit: options.memory,

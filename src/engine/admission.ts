@@ -99,11 +99,7 @@ export function createAdmission(cache: KvCache, pageTokens: number, maxSequences
     for (;;) {
       const isAlone = running.size === 0;
       try {
-        if (hasRoom(task)) {
-          const sequence = cache.open(pause, tokens, request.salt, request.owner);
-          if (request.sourceOf) sequence.setSources(request.sourceOf);
-          return sequence;
-        }
+        if (hasRoom(task)) return cache.open(pause, tokens, request.salt, request.owner);
       } catch (error) {
         if (isAlone || !(error instanceof CapacityError)) fail([task], error);
       }

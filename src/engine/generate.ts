@@ -15,7 +15,7 @@ import { describeLoss, type Guard } from './guard.ts';
 import { measureLiveDivergence } from './live-divergence.ts';
 import { createOutputQueue } from './output-queue.ts';
 import { measureQuality, unfamiliarNotice } from './quality.ts';
-import type { Cancellation, Request } from './request.ts';
+import type { Cancellation } from './request.ts';
 import { createSampler, type Sampled, type SampleOptions } from './sample.ts';
 import type { Scheduler } from './scheduler.ts';
 import { createStopMatcher } from './stop.ts';
@@ -69,9 +69,6 @@ export interface OutputFormat {
   markers?: ReadonlyMap<number, string>;
 }
 
-/** What is known of a prompt besides its tokens. */
-export type PromptDetails = Pick<Request, 'sourceOf'>;
-
 /** Writes `result` while it runs. `cancellation` is checked between passes, instead of `options.signal`. */
 export async function* generate(
   generation: GenerationContext,
@@ -80,7 +77,7 @@ export async function* generate(
   result: Result,
   cancellation: Cancellation | undefined = options.signal,
   owner?: GenerationOwner,
-  { constraint, markers, ...details }: OutputFormat & PromptDetails = {},
+  { constraint, markers }: OutputFormat = {},
 ): AsyncGenerator<Token, void, void> {
   const { engine, scheduler, guard, plan, context } = generation;
   const { onPrefill, maxTokens, signal, tenant = '', cacheSalt, readExact } = options;
@@ -129,7 +126,7 @@ export async function* generate(
   };
 
   const ended = scheduler.submit({
-    ...{ prompt, ...details, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken, readExact },
+    ...{ prompt, tenant, salt: saltOf(tenant, cacheSalt), owner, sampler, onToken, readExact },
     maxTokens: maxNew,
     cancellation: {
       get aborted() {

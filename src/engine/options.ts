@@ -1,4 +1,5 @@
 /** Validation of the options of loading; `loadModel` rejects. A test checks that these tables match the option interfaces. */
+import type { KvGraph } from '../eviction/graph/kv-graph.ts';
 import { policyNames } from '../eviction/policies.ts';
 import { kvModes, presets } from '../plan/plan.ts';
 import { type CacheChoice, checkCacheChoice } from '../plan/presets.ts';
@@ -41,7 +42,12 @@ export const loadRules = {
   pageTokens: integer(1),
   context: integer(1),
   overflow: oneOf('error', 'slide'),
-  eviction: oneOf(...policyNames),
+  eviction: rule(
+    "'lru' or 'graph' or a graph from createKvGraph",
+    value =>
+      (policyNames as readonly unknown[]).includes(value) ||
+      typeof (value as KvGraph | null)?.nextEviction === 'function',
+  ),
   tiers: rule(
     "tiers as text such as 'host=4GiB', or an array of tiers and stores",
     value =>

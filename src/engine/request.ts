@@ -2,7 +2,6 @@
 
 import type { Owner } from '../cache/kv-cache.ts';
 import type { Sequence } from '../cache/sequence.ts';
-import type { LeafSource } from '../eviction/eviction.ts';
 import type { Sampled, Sampler } from './sample.ts';
 
 /** Checked between two passes; an AbortSignal is one. */
@@ -13,8 +12,6 @@ export interface Cancellation {
 /** A prompt to continue, and who is told about it. */
 export interface Request {
   readonly prompt: readonly number[];
-  /** Who wrote the token at a position of the prompt and the answer. */
-  readonly sourceOf?: (position: number) => LeafSource;
   /** Tenants get equal shares of the device. */
   readonly tenant: string;
   /** Requests with the same salt share prefixes. */

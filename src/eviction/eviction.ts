@@ -1,10 +1,6 @@
 /** The order in which cached leaves are evicted. */
 import { createHeap } from '../util/heap.ts';
 
-/** Who wrote a text; `generation`: the model, in an answer that is not a message yet. */
-export type LeafSource = 'unknown' | 'system' | 'user' | 'assistant' | 'tool' | 'generation';
-export const SOURCES: readonly LeafSource[] = ['unknown', 'system', 'user', 'assistant', 'tool', 'generation'];
-
 /** What a policy sees of a leaf of the prefix index. */
 export interface Evictable {
   /** Names the leaf's text, the same every time it is cached: a hash of the tokens up to its end. */
@@ -14,8 +10,6 @@ export interface Evictable {
   readonly lastUsed: number;
   /** Uses since it was cached; uses that overlap count once. A policy may add uses from before. */
   uses: number;
-  /** Who wrote the end of its text: it is used again where that is said again. Undefined: unknown. */
-  readonly source?: LeafSource;
   /** Whether a tier below the device has it, too. */
   readonly isStored?: boolean;
 }
@@ -25,8 +19,6 @@ export interface Evictable {
  * can learn.
  */
 export interface EvictionPolicy<T> {
-  /** Whether it wants to know the sources of leaves. */
-  readonly usesSources?: boolean;
   /** Adds a candidate: a leaf without children that nobody uses. It may be added again after it was used. */
   add(candidate: T): void;
   /** Removes and returns the next candidate. */
@@ -37,20 +29,14 @@ export interface EvictionPolicy<T> {
   idle?(leaf: T): void;
   /** A leaf left the index. */
   remove?(leaf: T): void;
-  /** Frees what it holds outside of this thread. */
-  dispose?(): void;
 }
 
 /** Heaps up to this size are not worth compacting. */
 const MIN_COMPACTED = 1024;
 
-/**
- * Lowest rank first, then least recently used. A candidate's rank is read when it is added. `isCached` is needed where
- * something else evicts candidates, too.
- */
+/** Lowest rank first, then least recently used. A candidate's rank is read when it is added. */
 export function createOrdered<T extends Pick<Evictable, 'lastUsed'>>(
   rank: (candidate: T) => number,
-  isCached: (candidate: T) => boolean = () => true,
 ): EvictionPolicy<T> {
   interface Entry {
     candidate: T;
@@ -60,7 +46,7 @@ export function createOrdered<T extends Pick<Evictable, 'lastUsed'>>(
   const heap = createHeap<Entry>((a, b) => a.rank < b.rank || (a.rank === b.rank && a.lastUsed < b.lastUsed));
   let maxSize = MIN_COMPACTED;
   /** It was not used since; otherwise it was added again then. */
-  const isCurrent = ({ candidate, lastUsed }: Entry) => candidate.lastUsed === lastUsed && isCached(candidate);
+  const isCurrent = ({ candidate, lastUsed }: Entry) => candidate.lastUsed === lastUsed;
   return {
     add(candidate) {
       // Candidates that are used often leave outdated entries; a cache that never evicts would keep them forever.

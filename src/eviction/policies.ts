@@ -2,37 +2,43 @@
 import { closestName } from '../util/closest-name.ts';
 import { InputError } from '../util/errors.ts';
 import { createLru, type Evictable, type EvictionPolicy } from './eviction.ts';
-import { createFifo } from './fifo.ts';
-import { createGraphPolicy } from './graph-policy.ts';
-import { createLfu, createLfuRemembered } from './lfu.ts';
-import { createS3Fifo } from './s3-fifo.ts';
+import { createKvGraph, type KvGraph } from './graph/kv-graph.ts';
 
-export type EvictionPolicyName = 'fifo' | 'lru' | 'lfu' | 'lfu-remembered' | 's3fifo' | 'graph';
-
-/** What every policy can order. */
-export type Candidate = Evictable & { readonly id: number };
-
-const POLICIES: Record<EvictionPolicyName, <T extends Candidate>() => EvictionPolicy<T>> = {
-  fifo: createFifo,
-  lru: createLru,
-  lfu: createLfu,
-  'lfu-remembered': createLfuRemembered,
-  s3fifo: createS3Fifo,
-  graph: createGraphPolicy,
-};
-
-/** The names of the policies, for `loadModel`, `--eviction` and `kvasir trace`. */
-export const policyNames = Object.keys(POLICIES) as EvictionPolicyName[];
+export const policyNames = ['lru', 'graph'] as const;
+/** Least recently used first, or what a `KvGraph` says. */
+export type EvictionPolicyName = (typeof policyNames)[number];
 
 /** Throws an InputError with a suggestion if there is no such policy. */
 export function checkPolicyName(name: string): asserts name is EvictionPolicyName {
-  if (Object.hasOwn(POLICIES, name)) return;
+  if ((policyNames as readonly string[]).includes(name)) return;
   const suggestion = closestName(name, policyNames);
   const hint = suggestion ? `Did you mean ${suggestion}? ` : '';
   throw new InputError(`Unknown eviction policy "${name}". ${hint}Policies: ${policyNames.join(', ')}.`);
 }
 
-export function createPolicy<T extends Candidate>(name: string): EvictionPolicy<T> {
-  checkPolicyName(name);
-  return POLICIES[name]();
+/** `graph` makes a new graph. */
+export const createPolicy = <T extends Evictable>(choice: EvictionPolicyName | KvGraph): EvictionPolicy<T> =>
+  choice === 'lru' ? createLru() : followGraph(choice === 'graph' ? createKvGraph() : choice);
+
+/** Tells a graph what happens in the cache, and evicts what it says. */
+function followGraph<T extends Evictable>(graph: KvGraph): EvictionPolicy<T> {
+  const cached = new Map<number, T>();
+  return {
+    use(leaf) {
+      cached.set(leaf.key, leaf);
+      graph.noteUse(leaf.key, leaf.parent?.key);
+    },
+    idle: leaf => graph.noteIdle(leaf.key),
+    remove(leaf) {
+      if (cached.get(leaf.key) !== leaf) return;
+      cached.delete(leaf.key);
+      graph.noteMove(leaf.key, leaf.isStored ? 'stored' : 'none');
+    },
+    // The graph knows which leaves are candidates.
+    add() {},
+    next() {
+      const key = graph.nextEviction();
+      return key === undefined ? undefined : cached.get(key);
+    },
+  };
 }

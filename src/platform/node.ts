@@ -24,12 +24,6 @@ export const platform: Platform = {
   // Node 20 needs the flag. Later versions need none and warn about it.
   enableRelaxedSimd: () => v8.setFlagsFromString('--experimental-wasm-relaxed-simd'),
   startThread,
-  startModule(module, workerData) {
-    const worker = new Worker(module, { workerData });
-    worker.on('error', () => {});
-    worker.unref();
-    return () => void worker.terminate();
-  },
   openGpu: async () => (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu ?? openDawn(),
   readFile,
   writeFile,

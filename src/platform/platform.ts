@@ -20,11 +20,6 @@ export interface Platform {
    * before `terminate`.
    */
   startThread(program: string, onEnd: (why: string) => void): Thread;
-  /**
-   * Starts a thread that runs a module with `workerData`, and does not keep the process alive. If it fails, it just ends.
-   * Returns what terminates it. Undefined in browsers: only a bundler would know the module's address there.
-   */
-  readonly startModule?: (module: URL, workerData: unknown) => () => void;
   /** WebGPU, or why there is none. */
   openGpu(): Promise<GPU | string>;
   /** What a URL in a string is relative to, in a browser. Undefined in Node, where other strings are paths. */

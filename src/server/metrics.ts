@@ -1,7 +1,6 @@
 /** Metrics for Prometheus: vLLM's names where it has them, so that its dashboards work, and `kvasir_` for the rest. */
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { Finish } from '../engine/stream.ts';
-import { createAdvisorMetrics } from './advisor-metrics.ts';
 import type { Backend } from './backend.ts';
 import { createTierMetrics } from './tier-metrics.ts';
 
@@ -67,7 +66,6 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
   const capacity = gauge('kvasir_kv_capacity_bytes', 'Max bytes of the KV cache.');
   const evictions = counter('kvasir_evictions_total', 'Sealed pages that were evicted.');
   const restarts = counter('kvasir_engine_restarts_total', 'Restarts of the engine process.');
-  const setAdvisor = createAdvisorMetrics(gauge, counter);
   const codeError = gauge(
     'kvasir_code_error',
     'How far attention on codes is from attention on f16, 0 to 1: mean of all layers, and the worst layer.',
@@ -97,7 +95,6 @@ export function createMetrics(modelName: string, backend: Backend): Metrics {
     capacity.set(stats.capacity);
     set(preemptions, stats.preemptions);
     set(evictions, stats.evictions);
-    setAdvisor(stats.eviction.advisor);
     setTiers(stats.tiers);
     codeError.set({ layers: 'mean' }, stats.guard.meanError);
     codeError.set({ layers: 'worst' }, stats.guard.error);

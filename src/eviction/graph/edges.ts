@@ -1,57 +1,52 @@
-/**
- * Edges between leaves: per kind and leaf the few heaviest, found by Space-Saving (Metwally et al., ICDT 2005): a new edge
- * replaces the lightest one and inherits its weight, so that frequent edges stay.
- */
-import type { Nodes } from './nodes.ts';
-
-export const EDGE_KINDS = ['prefix_share', 'co_attend', 'semantic', 'temporal', 'spill_link'] as const;
+/** Edges between leaves: per kind and leaf the few heaviest. */
 
 /**
  * prefix_share: from a leaf to the one after it in a text. co_attend: to a leaf that gets much attention at the same time.
  * semantic: to a leaf of similar content. temporal: to the leaf that is used next. spill_link: to the leaf that moved to the
  * same tier next.
  */
-export type EdgeKind = (typeof EDGE_KINDS)[number];
+export type EdgeKind = 'prefix_share' | 'co_attend' | 'semantic' | 'temporal' | 'spill_link';
 
+/** An edge of a leaf. */
 export interface Edge {
   /** The key of the leaf. */
-  readonly to: number;
-  readonly weight: number;
-}
-
-export interface Edges {
-  /** Adds an edge between two slots, or to its weight. */
-  add(from: number, to: number): void;
-  /** The edges of a slot, heaviest first. */
-  of(slot: number): Edge[];
+  to: number;
+  weight: number;
 }
 
 const MAX_EDGES = 4;
 
-export function createEdges(nodes: Nodes): Edges {
-  // By key: a slot may belong to another leaf later.
-  const targets = nodes.column(Float64Array, -1, MAX_EDGES);
-  const weights = nodes.column(Float32Array, 0, MAX_EDGES);
-  return {
-    add(from, to) {
-      const key = nodes.key.data[to];
-      const start = from * MAX_EDGES;
-      let at = start;
-      for (let i = start; i < start + MAX_EDGES; i++) {
-        if (targets.data[i] === key) {
-          at = i;
-          break;
-        }
-        if (weights.data[i] < weights.data[at]) at = i;
-      }
-      targets.data[at] = key;
-      weights.data[at]++;
-    },
-    of(slot) {
-      const edges: Edge[] = [];
-      for (let i = slot * MAX_EDGES; i < (slot + 1) * MAX_EDGES; i++)
-        if (weights.data[i] > 0) edges.push({ to: targets.data[i], weight: weights.data[i] });
-      return edges.sort((a, b) => b.weight - a.weight);
-    },
-  };
+/**
+ * Adds an edge, or to its weight. Space-Saving (Metwally et al., ICDT 2005): a new edge replaces the lightest one and inherits
+ * its weight, so that frequent edges stay.
+ */
+export function addEdge(edges: Edge[], to: number): void {
+  const known = edges.find(edge => edge.to === to);
+  if (known) known.weight++;
+  else if (edges.length < MAX_EDGES) edges.push({ to, weight: 1 });
+  else {
+    const lightest = edges.reduce((a, b) => (b.weight < a.weight ? b : a));
+    lightest.to = to;
+    lightest.weight++;
+  }
+}
+
+const SIGNATURE_BITS = 12;
+
+/** SimHash (Charikar, STOC 2002), a bit per random direction: vectors at a small angle mostly have the same signature. */
+export function signatureOf(vector: ArrayLike<number>): number {
+  let bits = 0;
+  for (let bit = 0; bit < SIGNATURE_BITS; bit++) {
+    let sum = 0;
+    for (let i = 0; i < vector.length; i++) sum += randomSign(bit, i) * vector[i];
+    bits = (bits << 1) | Number(sum > 0);
+  }
+  return bits;
+}
+
+/** Directions with entries of 1 and -1, from a hash of the indices. */
+function randomSign(bit: number, i: number): number {
+  let x = Math.imul(i + 1, 0x9e3779b1) ^ Math.imul(bit + 1, 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 15), 0xc2b2ae35);
+  return (x ^ (x >>> 16)) & 1 ? 1 : -1;
 }

@@ -3,8 +3,8 @@
  * after they left it, go to the main queue, which is a FIFO with second chances. Here only leaves without children can leave a
  * queue; the others wait in their place.
  */
-import { createHeap } from '../util/heap.ts';
-import type { Evictable, EvictionPolicy } from './eviction.ts';
+import type { Evictable, EvictionPolicy } from '../../src/eviction/eviction.ts';
+import { createHeap } from '../../src/util/heap.ts';
 import { createMemory } from './memory.ts';
 
 const SMALL_SHARE = 0.1;

@@ -1,5 +1,5 @@
 /** Request traces in the format of Mooncake's releases: one JSON object per line, with the `hash_ids` of a prompt's blocks. */
-import { FormatError } from '../../util/errors.ts';
+import { FormatError } from '../../src/util/errors.ts';
 import type { TraceRequest } from './replay.ts';
 
 export function readTrace(text: string): TraceRequest[] {

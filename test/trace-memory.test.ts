@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { createMemory, MAX_REMEMBERED } from './memory.ts';
+import { createMemory, MAX_REMEMBERED } from '../bench/trace/memory.ts';
 
 it('remembers the newest keys', () => {
   const steps = fc.array(fc.record({ key: fc.nat(9), take: fc.boolean() }), { maxLength: 100 });

@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { createPool } from '../cache/pool.ts';
-import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from '../cache/prefix.ts';
-import { createJsDevice } from '../kernel/js/device.ts';
-import { createPolicy, policyNames } from './policies.ts';
+import { createTracePolicy, tracePolicyNames } from '../bench/trace/policies.ts';
+import { createPool } from '../src/cache/pool.ts';
+import { createPrefixIndex, type Leaf, type PrefixEvent, type PrefixNode } from '../src/cache/prefix.ts';
+import { createJsDevice } from '../src/kernel/js/device.ts';
 
 /** Runs requests through an index; returns its events. `overlap` requests are in use at a time. */
 function run(name: string, requests: readonly number[][], capacity: number, overlap = 1): PrefixEvent[] {
@@ -16,7 +16,7 @@ function run(name: string, requests: readonly number[][], capacity: number, over
   });
   const index = createPrefixIndex(() => pool, {
     pageTokens: 1,
-    policy: createPolicy(name),
+    policy: createTracePolicy(name),
     onEvent: event => events.push(event),
   });
   const running: Leaf[][] = [];
@@ -53,7 +53,7 @@ function evicted(events: readonly PrefixEvent[]): number[] {
 const requestsOf = (blocks: number) =>
   fc.array(fc.array(fc.nat(blocks), { minLength: 1, maxLength: 5 }), { maxLength: 120 });
 
-describe.each(policyNames)('the policy %s', name => {
+describe.each(tracePolicyNames.filter(name => name !== 'belady'))('the policy %s', name => {
   it('evicts only what nobody uses, and children before their parents', () => {
     fc.assert(
       fc.property(requestsOf(3), fc.integer({ min: 1, max: 3 }), (requests, overlap) => {
@@ -99,5 +99,5 @@ it('lfu with remembered counts knows a leaf that comes back', () => {
 });
 
 it('rejects an unknown name and suggests one', () => {
-  expect(() => createPolicy('s3-fifo')).toThrow('Unknown eviction policy "s3-fifo". Did you mean s3fifo?');
+  expect(() => createTracePolicy('s3-fifo')).toThrow('Unknown eviction policy "s3-fifo". Did you mean s3fifo?');
 });

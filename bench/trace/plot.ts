@@ -1,5 +1,5 @@
 /** Hit rates by policy as bars, one group per capacity: a self-contained SVG. */
-import { escapeHtml, heading, line, type PlotText, round, svgDocument, text } from '../plot.ts';
+import { escapeHtml, heading, line, type PlotText, round, svgDocument, text } from '../../src/eval/plot.ts';
 import type { TraceRow } from './compare.ts';
 
 const WIDTH = 860;

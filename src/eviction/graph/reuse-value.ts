@@ -7,6 +7,9 @@
  *
  * Classes and ages grow by factors of sqrt(2). Old observations fade.
  */
+import type { GraphNode } from './node.ts';
+import { createOrder, type Order } from './order.ts';
+
 const CLASSES = 25;
 const AGES = 60;
 /** A class with fewer observations than this is mostly taken from the one below it. */
@@ -23,11 +26,11 @@ const halfOctave = (x: number, count: number) => Math.min(count - 1, Math.floor(
 const AGE_START = Float64Array.from({ length: AGES + 1 }, (_, age) => 2 ** (age / 2));
 
 /** A class and an age. */
-export const CELLS = CLASSES * AGES;
-export const cellOf = (uses: number, age: number): number =>
+const CELLS = CLASSES * AGES;
+const cellOf = (uses: number, age: number): number =>
   halfOctave(uses, CLASSES) * AGES + halfOctave(Math.max(1, age), AGES);
 /** The age at which a leaf leaves a cell. */
-export const cellEnd = (cell: number): number => AGE_START[(cell % AGES) + 1];
+const cellEnd = (cell: number): number => AGE_START[(cell % AGES) + 1];
 
 export interface Reuse {
   /** Notes a use of a leaf: the uses before it, and the time since the last of them. */
@@ -117,5 +120,53 @@ export function createReuse(): Reuse {
       return true;
     },
     values,
+  };
+}
+
+/**
+ * Least valuable first. Leaves wait in one heap per class and age: there they have the same value, and the oldest is first.
+ * `index` and `cellIndex`: where `node.places` has a leaf's place in its heap, and which heap that is.
+ */
+export function createValueOrder(index: number, cellIndex: number, values: Float64Array, clock: () => number): Order {
+  const oldest = Array.from({ length: CELLS }, () => createOrder(index, (a, b) => a.idleSince < b.idleSince));
+  /** The cells that have leaves. */
+  const occupied = new Set<number>();
+  const add = (node: GraphNode) => {
+    const cell = cellOf(node.uses, clock() - node.lastUsed);
+    node.places[cellIndex] = cell;
+    oldest[cell].add(node);
+    occupied.add(cell);
+  };
+  const remove = (node: GraphNode) => {
+    const cell = node.places[cellIndex];
+    if (cell < 0) return;
+    node.places[cellIndex] = -1;
+    oldest[cell].remove(node);
+    if (!oldest[cell].first()) occupied.delete(cell);
+  };
+  /** Moves on what has become older; the first of what is left. */
+  const firstOf = (cell: number): GraphNode | undefined => {
+    for (let node = oldest[cell].first(); node; node = oldest[cell].first()) {
+      const age = clock() - node.lastUsed;
+      if (age < cellEnd(cell) || cellOf(node.uses, age) === cell) return node;
+      remove(node);
+      add(node);
+    }
+    return undefined;
+  };
+  return {
+    add,
+    remove,
+    first() {
+      let best: GraphNode | undefined;
+      let least = Number.POSITIVE_INFINITY;
+      for (const cell of occupied) {
+        const node = firstOf(cell);
+        if (!node || values[cell] > least || (values[cell] === least && node.idleSince >= best!.idleSince)) continue;
+        best = node;
+        least = values[cell];
+      }
+      return best;
+    },
   };
 }

@@ -1,12 +1,18 @@
 /** Replays a trace through the real prefix index, pool and policies; only the blocks hold nothing. */
 
-import { createPool } from '../../cache/pool.ts';
-import { childKey, createPrefixIndex, hashTokens, type Leaf, type PrefixNode, rootKey } from '../../cache/prefix.ts';
-import type { EvictionPolicy } from '../../eviction/eviction.ts';
-import { createOrdered } from '../../eviction/eviction.ts';
-import { createPolicy } from '../../eviction/policies.ts';
-import { createJsDevice } from '../../kernel/js/device.ts';
-import { InputError } from '../../util/errors.ts';
+import { createPool } from '../../src/cache/pool.ts';
+import {
+  childKey,
+  createPrefixIndex,
+  hashTokens,
+  type Leaf,
+  type PrefixNode,
+  rootKey,
+} from '../../src/cache/prefix.ts';
+import { createOrdered, type EvictionPolicy } from '../../src/eviction/eviction.ts';
+import { createJsDevice } from '../../src/kernel/js/device.ts';
+import { InputError } from '../../src/util/errors.ts';
+import { createTracePolicy } from './policies.ts';
 
 /** The blocks of a prompt, in order. Equal numbers at equal places after equal blocks are the same text. */
 export interface TraceRequest {
@@ -26,13 +32,31 @@ export interface Replay {
 }
 
 export function replayTrace(trace: readonly TraceRequest[], capacity: number, name: string): Replay {
+  const policy = name === 'belady' ? createBelady(trace) : createTracePolicy<PrefixNode>(name);
+  const timed = timePolicy(policy);
+  const counts = replayWith(trace, capacity, timed.policy);
+  const us = 1000 * timed.ms();
+  return {
+    policy: name,
+    hitRate: counts.blocks > 0 ? counts.hits / counts.blocks : 0,
+    ...counts,
+    usPerRequest: us / Math.max(1, trace.length),
+    usPerEviction: us / Math.max(1, counts.evictions),
+  };
+}
+
+/** `onRequest` is called after each request with the keys of its leaves. */
+export function replayWith(
+  trace: readonly TraceRequest[],
+  capacity: number,
+  policy: EvictionPolicy<PrefixNode>,
+  onRequest?: (keys: number[], request: number) => void,
+): Pick<Replay, 'hits' | 'blocks' | 'evictions'> {
   const longest = trace.reduce((max, { blocks }) => Math.max(max, blocks.length), 0);
   if (longest > capacity)
     throw new InputError(
       `A capacity of ${capacity} blocks does not hold the longest request, which has ${longest}. Raise --capacity.`,
     );
-  const policy = name === 'belady' ? createBelady(trace) : createPolicy<PrefixNode>(name);
-  const timed = timePolicy(policy);
   const pool = createPool(createJsDevice(), {
     capacity,
     reclaim() {
@@ -42,9 +66,9 @@ export function replayTrace(trace: readonly TraceRequest[], capacity: number, na
     onIdle: shared => index.noteIdle(shared as Leaf),
     onBusy: shared => index.noteBusy(shared as Leaf),
   });
-  const index = createPrefixIndex(() => pool, { pageTokens: 1, policy: timed.policy });
+  const index = createPrefixIndex(() => pool, { pageTokens: 1, policy });
   let [hits, count, evictions] = [0, 0, 0];
-  for (const { blocks } of trace) {
+  for (const [request, { blocks }] of trace.entries()) {
     const path = index.find('', blocks, blocks.length);
     hits += path.length;
     count += blocks.length;
@@ -53,20 +77,17 @@ export function replayTrace(trace: readonly TraceRequest[], capacity: number, na
     for (const block of blocks.slice(path.length)) {
       const leaf = pool.allocate(1, [0]);
       node = index.insert(node ?? index.root(''), [block], leaf);
+      // Every tier below has room: what is evicted stays there.
+      node.isStored = true;
       held.push(leaf);
     }
+    onRequest?.(
+      held.map(({ node }) => node!.key),
+      request,
+    );
     for (const leaf of held.reverse()) pool.release(leaf);
   }
-  const us = 1000 * timed.ms();
-  return {
-    policy: name,
-    hitRate: count > 0 ? hits / count : 0,
-    hits,
-    blocks: count,
-    evictions,
-    usPerRequest: us / Math.max(1, trace.length),
-    usPerEviction: us / Math.max(1, evictions),
-  };
+  return { hits, blocks: count, evictions };
 }
 
 /** Adds up the time spent in a policy. */

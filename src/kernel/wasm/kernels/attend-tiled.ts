@@ -38,7 +38,7 @@ export function attendPagesTiled(
   keys: DequantizedKeys,
   values: DequantizedValues,
   scratch: (k: Kernel, thread: I32) => { oneRow: I32; multiRow: I32 },
-): Kernel {
+) {
   const { group, pageTokens, relaxed } = shape;
   const stateStride = stateBytes(values.codedDim);
   const offsets = scratchLayout(shape, keys.codedDim, values.codedDim);

@@ -9,6 +9,7 @@ import { tailBlockTokens } from '../../visibility.ts';
 import { f32, f32x4, type I32, i32, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { pageRopeBytes } from '../page-rope.ts';
+import { chunked } from '../task.ts';
 import { blockAddress, type CodecTables } from './dequantize-page.ts';
 import { attendRows, contiguous, type RowSpans } from './float-rows.ts';
 import { clearState, MASKED, mergeStates, STATE_HEADER, stateBytes } from './online-softmax.ts';
@@ -65,22 +66,22 @@ function scaleQueries(
   });
 }
 
-/** transformQuery(q, qStride, out, rows, scale bits): writes out[row][kv head], `queryBytes` each. */
+/** Writes out[row][kv head], `queryBytes` each. `scale` is the bits of an f32. */
 export function transformQueries(
   name: string,
   shape: AttentionShape,
   keys: KeyEmitter,
   scratch: (k: Kernel, thread: I32) => I32,
-): Kernel {
+) {
   const { kvHeads } = shape;
-  const k = new Kernel(name, Array(8).fill('i32'));
-  const [q, stride, out, rows, scale, chunk, chunks, thread] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(chunked(name, 'q', 'qStride', 'out', 'rows', 'scale'));
+  const { q, qStride, out, rows, scale, chunk, chunks, thread } = k.params;
   const scaled = k.i32(scratch(k, thread));
   const factor = k.v128(f32x4.splat(f32.mul(f32.fromBits(scale), f32.const(Math.LOG2E))));
   k.for(chunk, i32.mul(rows, kvHeads), chunks, unit => {
     const head = k.i32(i32.remU(unit, kvHeads));
     const row = i32.divU(unit, kvHeads);
-    scaleQueries(k, shape, i32.add(q, i32.mul(row, stride)), head, factor, scaled);
+    scaleQueries(k, shape, i32.add(q, i32.mul(row, qStride)), head, factor, scaled);
     keys.transformQuery(k, scaled, head, i32.add(out, i32.mul(unit, keys.queryBytes)));
   });
   return k;
@@ -103,9 +104,8 @@ export interface PageContext {
 }
 
 /**
- * attendPages(queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, pageRope): computes
- * states[row][head][split]. `leaves` is an array of addresses; the first `skip` tokens are masked; `pageRope` has one
- * table per page. `setUp` emits code that runs once per call and returns the emitter of the code per page.
+ * Computes states[row][head][split]. `leaves` is an array of addresses; the first `skip` tokens are masked; `ropeTables`
+ * has one table per page. `setUp` emits code that runs once per call and returns the emitter of the code per page.
  */
 export function pageLoop(
   name: string,
@@ -113,11 +113,13 @@ export function pageLoop(
   keys: KeyEmitter,
   values: ValueEmitter,
   setUp: (k: Kernel, thread: I32, rows: I32) => (page: PageContext) => void,
-): Kernel {
+) {
   const { headDim, group, kvHeads, pageTokens } = shape;
-  const k = new Kernel(name, Array(12).fill('i32'));
-  const [queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, ropeTables, chunk, chunks, thread] =
-    k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(
+    chunked(name, 'queries', 'states', 'leaves', 'keyOffset', 'valueOffset', 'rows', 'pages', 'skip', 'ropeTables'),
+  );
+  const { queries, states, leaves, keyOffset, valueOffset, rows, pages, skip, ropeTables } = k.params;
+  const { chunk, chunks, thread } = k.params;
   const stateStride = stateBytes(values.codedDim);
   const attendPage = setUp(k, thread, rows);
   const splits = k.i32(i32.divU(i32.add(pages, PAGES_PER_SPLIT - 1), PAGES_PER_SPLIT));
@@ -162,7 +164,7 @@ export function attendPages(
   values: ValueEmitter,
   scratch: (k: Kernel, thread: I32) => I32,
   prefetchLayouts?: { keys: PageLayout; values: PageLayout },
-): Kernel {
+) {
   return pageLoop(name, shape, keys, values, (k, thread) => {
     const scores = k.i32(scratch(k, thread));
     return page => {
@@ -196,10 +198,9 @@ export function maskFirst(k: Kernel, scores: I32, group: number, pageTokens: num
 }
 
 /**
- * combineSplits(q, qStride, states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart, position, out,
- * outStride, rows, scale bits): merges the sinks, the states of the pages after the inverse transform, and the tail;
- * then writes the output. `sinks` are the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of
- * the addresses of the same in the blocks of the tail.
+ * Merges the sinks, the states of the pages after the inverse transform, and the tail; then writes the output. `sinks` are
+ * the layer's keys, `size` bytes per value; its values follow them. `tail` is a table of the addresses of the same in the
+ * blocks of the tail. `scale` is the bits of an f32.
  */
 export function combineSplits(
   name: string,
@@ -208,31 +209,14 @@ export function combineSplits(
   tables: CodecTables,
   scratch: (k: Kernel, thread: I32) => I32,
   size: 2 | 4,
-): Kernel {
+) {
   const { headDim, group, kvHeads, pageTokens } = shape;
   const blockTokens = tailBlockTokens(pageTokens);
   const { codedDim } = values;
-  const k = new Kernel(name, Array(18).fill('i32'));
-  const [
-    q,
-    qStride,
-    states,
-    pages,
-    sinks,
-    sinkTokens,
-    sinkCount,
-    tail,
-    tailTokens,
-    tailStart,
-    position,
-    out,
-    outStride,
-    rows,
-    scale,
-    chunk,
-    chunks,
-    thread,
-  ] = k.params.map((_, i) => k.i32Param(i));
+  const sources = ['states', 'pages', 'sinks', 'sinkTokens', 'sinkCount', 'tail', 'tailTokens', 'tailStart'] as const;
+  const k = new Kernel(chunked(name, 'q', 'qStride', ...sources, 'position', 'out', 'outStride', 'rows', 'scale'));
+  const { states, pages, sinks, sinkTokens, sinkCount, tail, tailTokens, tailStart } = k.params;
+  const { q, qStride, position, out, outStride, rows, scale, chunk, chunks, thread } = k.params;
   const rowShape = { size, dims: headDim, heads: group, relaxed: shape.relaxed } as const;
   const stride = stateBytes(headDim);
   const codedStride = stateBytes(codedDim);

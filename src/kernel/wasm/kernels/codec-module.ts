@@ -16,20 +16,8 @@ import { levelValueScratch, levelValues } from './level-values.ts';
 import { lookupTableKeyScratch, lookupTableKeys } from './lookup-table-keys.ts';
 import { sealPage, sealScratch } from './seal.ts';
 
-export interface CodecModule {
-  bytes: Uint8Array<ArrayBuffer>;
-  /** Kernel names. */
-  sealKeys: string;
-  sealValues: string;
-  transformQuery: string;
-  attendPages: string;
-  combineSplits: string;
-  /** For many rows: f16 pages are converted to f32 once for all of them; sinks and tail must be f32. */
-  attendPagesMultiRow: string;
-  combineSplitsMultiRow: string;
-  /** Bytes of one row's transformed queries for one KV head. */
-  queryBytes: number;
-}
+/** The module's bytes, and the signatures of its kernels. */
+export type CodecModule = ReturnType<typeof codecModule>;
 
 export interface CodecSide {
   layout: PageLayout;
@@ -77,8 +65,9 @@ export function codecModule(
   values: CodecSide,
   scratch: { address: number; stride: number },
   memory: { maxPages: number; shared: boolean },
-): CodecModule {
+) {
   const offsets = scratchLayout(shape, keys.layout, values.layout);
+  const name = (kernel: string) => `${kernel}:${id}`;
   // Address of the thread's scratch in the kernel that is being emitted.
   let base: I32 = 0;
   const threadScratch = (k: Kernel, thread: I32): I32 => {
@@ -87,16 +76,23 @@ export function codecModule(
   };
   const at = (offset: number) => () => i32.add(base, offset);
   const buffers = (floats: number) => ({ codes: at(offsets.codes), floats: at(floats) });
-  const [DEQUANTIZE_KEYS, DEQUANTIZE_VALUES] = [0, 1];
+  // The first kernels of the module, which the others call by index.
+  const dequantizeKeys = dequantizePage(name('dequantizeKeys'), keys.layout, shape, keys.tables);
+  const dequantizeValues = dequantizePage(name('dequantizeValues'), values.layout, shape, values.tables);
   const floatKeys = dequantizedKeys(
     keys.layout,
     shape,
     keys.tables,
-    DEQUANTIZE_KEYS,
+    { index: 0, ...dequantizeKeys.signature },
     buffers(offsets.keyTile),
     at(offsets.relativeQueries),
   );
-  const floatValues = dequantizedValues(values.layout, shape, DEQUANTIZE_VALUES, buffers(offsets.valueTile));
+  const floatValues = dequantizedValues(
+    values.layout,
+    shape,
+    { index: 1, ...dequantizeValues.signature },
+    buffers(offsets.valueTile),
+  );
   // The specialized key loops need one rotation for all heads and pages.
   const oneRotation = keys.layout.encodeMatrix === undefined;
   const keyEmitter =
@@ -116,37 +112,35 @@ export function codecModule(
   const isF16 = ({ layout }: CodecSide) => layout.encoding.kind === 'f16';
   const multiRowKeys = isF16(keys) ? floatKeys : keyEmitter;
   const multiRowValues = isF16(values) ? floatValues : valueEmitter;
-  const name = (kernel: string) => `${kernel}:${id}`;
   const allFloats = multiRowKeys === floatKeys && multiRowValues === floatValues && fitsTiles(shape);
-  const attendPagesMultiRow = allFloats
+  const attendMultiRow = allFloats
     ? attendPagesTiled(name('attendPagesMultiRow'), shape, floatKeys, floatValues, (k, thread) => {
         const oneRow = threadScratch(k, thread);
         return { oneRow, multiRow: k.i32(i32.add(oneRow, offsets.multiRow)) };
       })
     : attendPages(name('attendPagesMultiRow'), shape, multiRowKeys, multiRowValues, threadScratch);
-  const kernels = [
-    dequantizePage(name('dequantizeKeys'), keys.layout, shape, keys.tables),
-    dequantizePage(name('dequantizeValues'), values.layout, shape, values.tables),
-    transformQueries(name('transformQuery'), shape, keyEmitter, threadScratch),
-    attendPages(name('attendPages'), shape, keyEmitter, valueEmitter, threadScratch, {
-      keys: keys.layout,
-      values: values.layout,
-    }),
-    attendPagesMultiRow,
-    combineSplits(name('combineSplits'), shape, values.layout, values.tables, threadScratch, 2),
-    combineSplits(name('combineSplitsMultiRow'), shape, values.layout, values.tables, threadScratch, 4),
-    sealPage(name('sealKeys'), keys.layout, shape, keys.tables, threadScratch),
-    sealPage(name('sealValues'), values.layout, shape, values.tables, threadScratch),
-  ];
+  const { layout, tables } = values;
+  const transformQuery = transformQueries(name('transformQuery'), shape, keyEmitter, threadScratch);
+  const attend = attendPages(name('attendPages'), shape, keyEmitter, valueEmitter, threadScratch, {
+    keys: keys.layout,
+    values: layout,
+  });
+  const combine = combineSplits(name('combineSplits'), shape, layout, tables, threadScratch, 2);
+  const combineMultiRow = combineSplits(name('combineSplitsMultiRow'), shape, layout, tables, threadScratch, 4);
+  const sealKeys = sealPage(name('sealKeys'), keys.layout, shape, keys.tables, threadScratch);
+  const sealValues = sealPage(name('sealValues'), layout, shape, tables, threadScratch);
+  const attention = [transformQuery, attend, attendMultiRow, combine, combineMultiRow];
   return {
-    bytes: moduleBytes(kernels, memory),
-    sealKeys: name('sealKeys'),
-    sealValues: name('sealValues'),
-    transformQuery: name('transformQuery'),
-    attendPages: name('attendPages'),
-    combineSplits: name('combineSplits'),
-    attendPagesMultiRow: name('attendPagesMultiRow'),
-    combineSplitsMultiRow: name('combineSplitsMultiRow'),
+    bytes: moduleBytes([dequantizeKeys, dequantizeValues, ...attention, sealKeys, sealValues], memory),
+    sealKeys: sealKeys.signature,
+    sealValues: sealValues.signature,
+    transformQuery: transformQuery.signature,
+    attendPages: attend.signature,
+    combineSplits: combine.signature,
+    /** For many rows: f16 pages are converted to f32 once for all of them; sinks and tail must be f32. */
+    attendPagesMultiRow: attendMultiRow.signature,
+    combineSplitsMultiRow: combineMultiRow.signature,
+    /** Bytes of one row's transformed queries for one KV head. */
     queryBytes: keyEmitter.queryBytes,
   };
 }

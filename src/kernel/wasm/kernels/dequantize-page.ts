@@ -4,7 +4,7 @@
 import type { PageEncoding, PageLayout, PageShape, ScalarArray } from '../../page-layout.ts';
 import { unpackGrid } from '../code-grid.ts';
 import { type F32, f32, f32x4, type I32, i8x16, i16x8, i32, i32x4, v128 } from '../emit.ts';
-import { Kernel } from '../module.ts';
+import { Kernel, signature } from '../module.ts';
 import { loadF16, loadF16x4 } from '../ops.ts';
 import { type AdditiveTables, dequantizeAdditive } from './additive.ts';
 import { dequantizeMixedBits } from './mixed-bit-columns.ts';
@@ -37,10 +37,10 @@ export const loadScalar = ({ bytes }: ScalarArray, address: I32): F32 =>
 export const blockAddress = ({ sharedBytes, blockBytes }: PageLayout, page: I32, head: I32): I32 =>
   i32.add(i32.add(page, sharedBytes), i32.mul(head, blockBytes));
 
-/** dequantize(page, head, codes, out): `codes` is scratch of two bytes per value. */
-export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables): Kernel {
-  const k = new Kernel(name, Array(4).fill('i32'));
-  const [page, head, codes, out] = k.params.map((_, i) => k.i32Param(i));
+/** Called from other kernels. `codes` is scratch of two bytes per value. */
+export function dequantizePage(name: string, layout: PageLayout, shape: PageShape, tables: CodecTables) {
+  const k = new Kernel(signature(name, 'page', 'head', 'codes', 'out'));
+  const { page, head, codes, out } = k.params;
   const block = k.i32(blockAddress(layout, page, head));
   const { headDim: D, pageTokens: P } = shape;
   const encoding = layout.encoding;

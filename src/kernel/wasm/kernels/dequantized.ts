@@ -1,11 +1,13 @@
 /** Keys and values of any codec: the page is dequantized once, then read as rows of f32. */
 import type { PageLayout } from '../../page-layout.ts';
 import { f32, f32x4, type I32, i32, v128 } from '../emit.ts';
-import type { Kernel } from '../module.ts';
+import type { Callee, Kernel } from '../module.ts';
 import type { AttentionShape, KeyEmitter, ValueEmitter } from './attend.ts';
-import type { CodecTables } from './dequantize-page.ts';
+import type { CodecTables, dequantizePage } from './dequantize-page.ts';
 import { contiguous, scoreRows, softmaxAndSum } from './float-rows.ts';
 import { applyMatrix, dotMean, headMatrix, makePageRelative } from './transform.ts';
+
+type DequantizeKernel = Callee<keyof ReturnType<typeof dequantizePage>['params']>;
 
 /** A thread's buffers for the codes and floats of a page. */
 export interface PageBuffers {
@@ -36,7 +38,7 @@ export function dequantizedKeys(
   layout: PageLayout,
   shape: AttentionShape,
   tables: CodecTables,
-  dequantize: number,
+  dequantize: DequantizeKernel,
   buffers: PageBuffers,
   relativeQueries: () => I32,
 ): DequantizedKeys {
@@ -80,7 +82,7 @@ export function dequantizedKeys(
         k.for(0, 4 * group * headDim, 16, i => k.do(v128.store(i32.add(to, i), v128.load(i32.add(queries, i)))));
       }
     },
-    beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
+    beginPage: (k, page, head) => k.call(dequantize, { page, head, codes: buffers.codes(), out: buffers.floats() }),
     scorePage(k, _page, head, query, scores, pageRope) {
       const transformed = queriesForPage(k, head, query, pageRope);
       scoreRows(k, rows, contiguous(buffers.floats(), pageTokens), transformed, scores, pageTokens);
@@ -122,7 +124,7 @@ export function addConstants(
 export function dequantizedValues(
   layout: PageLayout,
   shape: AttentionShape,
-  dequantize: number,
+  dequantize: DequantizeKernel,
   buffers: PageBuffers,
 ): DequantizedValues {
   const { codedDim } = layout;
@@ -131,7 +133,7 @@ export function dequantizedValues(
   return {
     codedDim,
     floats: buffers.floats,
-    beginPage: (k, page, head) => k.call(dequantize, page, head, buffers.codes(), buffers.floats()),
+    beginPage: (k, page, head) => k.call(dequantize, { page, head, codes: buffers.codes(), out: buffers.floats() }),
     accumulatePage(k, _page, _head, scores, state) {
       softmaxAndSum(k, rows, contiguous(buffers.floats(), pageTokens), scores, pageTokens, pageTokens, state);
     },

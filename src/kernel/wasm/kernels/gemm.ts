@@ -19,6 +19,7 @@ import {
   codeConstant,
   type GemmArithmetic,
   gemmKernelName,
+  gemmSignature,
   initialSum,
   int8Codes,
   int16Codes,
@@ -53,12 +54,10 @@ function panelLayout({ group, mins }: PackedFormat, { activations }: GemmArithme
   return { groups, codes, steps, bytes: codes + 16 * PANEL_VECTORS * steps };
 }
 
-/** The arguments of `gemv`; `scratch` has GEMM_SCRATCH bytes per thread. */
+/** `scratch` has GEMM_SCRATCH bytes per thread. */
 export function gemm(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
-  const k = new Kernel(gemmKernelName(format, 'gemm'), Array(12).fill('i32'));
-  const [x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread] = k.params.map((_, i) =>
-    k.i32Param(i),
-  );
+  const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemm')));
+  const { x, w, out, bias, accumulate, rows, outputs, cols, scratch, chunk, chunks, thread } = k.params;
   const layout = panelLayout(format, arithmetic);
   const blocks = k.i32(i32.shrU(cols, 5));
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));

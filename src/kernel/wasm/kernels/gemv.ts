@@ -7,6 +7,7 @@ import { f32x4, type I32, i8x16, i16x8, i32, i32x4, type Local, lanes16, type V1
 import { Kernel } from '../module.ts';
 import { chunkRange, F16_TO_F32, highF16ToF32, lowF16ToF32, multiplyAdd, reduceAdd } from '../ops.ts';
 import { blockBytes, type PackedFormat, scaleBytes } from '../pack-weights.ts';
+import { chunked } from '../task.ts';
 import { ACTIVATION_TILE, type ActivationType } from './quantize-activations.ts';
 
 export const gemmKernelName = ({ bits, group, mins, sevenBitOffset }: PackedFormat, kernel: 'gemv' | 'gemm') =>
@@ -49,12 +50,14 @@ export function gemmArithmetic(
  */
 const STREAMS = 4;
 
-/** gemv(x, w, out, bias, accumulate, rows = 1, outputs, cols, scratch): `bias` is 0 for none. */
+/** All kernels that multiply by weights take the same arguments. `bias` is 0 for none; `rows` is 1 for `gemv`. */
+export const gemmSignature = (name: string) =>
+  chunked(name, 'x', 'w', 'out', 'bias', 'accumulate', 'rows', 'outputs', 'cols', 'scratch');
+export type GemmSignature = ReturnType<typeof gemmSignature>;
+
 export function gemv(format: PackedFormat, arithmetic: GemmArithmetic): Kernel {
-  const k = new Kernel(gemmKernelName(format, 'gemv'), Array(12).fill('i32'));
-  const [x, w, out, bias, accumulate, _rows, outputs, cols, scratch, chunk, chunks] = k.params.map((_, i) =>
-    k.i32Param(i),
-  );
+  const k = new Kernel(gemmSignature(gemmKernelName(format, 'gemv')));
+  const { x, w, out, bias, accumulate, outputs, cols, scratch, chunk, chunks } = k.params;
   const blocks = k.i32(i32.shrU(cols, 5));
   const { from, to } = chunkRange(k, outputs, 4, chunk, chunks);
   const rowTileBytes = k.i32(i32.mul(blocks, blockBytes(format)));
@@ -221,14 +224,10 @@ export function int16Codes(k: Kernel, format: PackedFormat, block: I32, constant
   });
 }
 
-/**
- * Float weights: gemmF32, gemmF16, gemmBF16. The arguments of `gemv`, but with f32 activations and any number of rows.
- */
+/** Float weights times f32 activations, for any number of rows: gemmF32, gemmF16, gemmBF16. */
 export function gemmFloat(type: 'F32' | 'F16' | 'BF16'): Kernel {
-  const k = new Kernel(`gemm${type}`, Array(12).fill('i32'));
-  const [x, w, out, bias, accumulate, rows, outputs, cols, _scratch, chunk, chunks] = k.params.map((_, i) =>
-    k.i32Param(i),
-  );
+  const k = new Kernel(gemmSignature(`gemm${type}`));
+  const { x, w, out, bias, accumulate, rows, outputs, cols, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, outputs, 1, chunk, chunks);
   const size = type === 'F32' ? 4 : 2;
   const load = (at: I32): V128 =>

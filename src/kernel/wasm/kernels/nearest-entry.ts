@@ -1,20 +1,17 @@
 /** Nearest-entry search in a codebook, the hot loop of k-means. */
 import { f32x4, i32, i32x4, v128 } from '../emit.ts';
-import { Kernel, moduleBytes } from '../module.ts';
+import { Kernel, signature } from '../module.ts';
 
 /** Points per block: they are stored as [block][dim][point]. */
 export const POINT_BLOCK = 8;
 
 /**
- * nearest(points, codes, book, blocks, entries): codes = the nearest entry of each point as u16; ties go to the first.
- * An entry is its values followed by half its squared norm: the nearest one maximizes dot - half squared norm.
+ * codes = the nearest entry of each point as u16; ties go to the first. An entry is its values followed by half its
+ * squared norm: the nearest one maximizes dot - half squared norm.
  */
-export function nearestEntryModule(
-  dims: number,
-  memory: { maxPages: number; shared: boolean },
-): Uint8Array<ArrayBuffer> {
-  const k = new Kernel('nearest', Array(5).fill('i32'));
-  const [points, codes, book, blocks, entries] = k.params.map((_, i) => k.i32Param(i));
+export function nearestEntry(dims: number) {
+  const k = new Kernel(signature('nearest', 'points', 'codes', 'book', 'blocks', 'entries'));
+  const { points, codes, book, blocks, entries } = k.params;
   const entryBytes = 4 * (dims + 1);
   const [from, to] = [k.i32(points), k.i32(codes)];
   const end = k.i32(i32.add(book, i32.mul(entries, entryBytes)));
@@ -48,5 +45,5 @@ export function nearestEntryModule(
     k.increment(from, 4 * POINT_BLOCK * dims);
     k.increment(to, 2 * POINT_BLOCK);
   });
-  return moduleBytes([k], memory);
+  return k;
 }

@@ -2,11 +2,13 @@
 import { f32, f32x4, i32, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, exp, f32ToF16, loadF16x4, packLow16, reduceAdd } from '../ops.ts';
+import { chunked } from '../task.ts';
 
-/** norm(x, out, weight, vectors, n, eps bits): out = x / rms(x) * weight, for each vector of n values. */
+/** out = x / rms(x) * weight, for each vector of n values. `eps` is the bits of an f32. */
+export const NORM = chunked('norm', 'x', 'out', 'weight', 'vectors', 'n', 'eps');
 export function norm(): Kernel {
-  const k = new Kernel('norm', Array(9).fill('i32'));
-  const [x, out, weight, vectors, n, eps, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(NORM);
+  const { x, out, weight, vectors, n, eps, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, vectors, 1, chunk, chunks);
   k.for(from, to, 1, vector => {
     const at = k.i32(i32.mul(i32.mul(vector, n), 4));
@@ -28,10 +30,11 @@ export function norm(): Kernel {
   return k;
 }
 
-/** rope(x, angles, rows, cols, headDim, dims): rotates adjacent pairs of the first `dims` dims of each head. */
+/** Rotates adjacent pairs of the first `dims` dims of each head. */
+export const ROPE = chunked('rope', 'x', 'angles', 'rows', 'cols', 'headDim', 'dims');
 export function rope(): Kernel {
-  const k = new Kernel('rope', Array(9).fill('i32'));
-  const [x, angles, rows, cols, headDim, dims, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(ROPE);
+  const { x, angles, rows, cols, headDim, dims, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
   const sign = f32x4.const(-1, 1, -1, 1);
   k.for(from, to, 1, row => {
@@ -63,10 +66,11 @@ export function rope(): Kernel {
   return k;
 }
 
-/** swiglu(gate, up, values): gate = silu(gate) * up. */
+/** gate = silu(gate) * up. */
+export const SWIGLU = chunked('swiglu', 'gate', 'up', 'values');
 export function swiglu(): Kernel {
-  const k = new Kernel('swiglu', Array(6).fill('i32'));
-  const [gate, up, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(SWIGLU);
+  const { gate, up, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   const g = k.v128();
   k.for(i32.mul(from, 4), i32.mul(to, 4), 16, i => {
@@ -77,10 +81,10 @@ export function swiglu(): Kernel {
   return k;
 }
 
-/** f16ToF32(x, out, values) */
+export const F16_TO_F32 = chunked('f16ToF32', 'x', 'out', 'values');
 export function f16ToF32(): Kernel {
-  const k = new Kernel('f16ToF32', Array(6).fill('i32'));
-  const [x, out, values, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(F16_TO_F32);
+  const { x, out, values, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, values, 4, chunk, chunks);
   k.for(from, to, 4, i => {
     k.do(v128.store(i32.add(out, i32.mul(i, 4)), loadF16x4(i32.add(x, i32.mul(i, 2)))));
@@ -88,25 +92,23 @@ export function f16ToF32(): Kernel {
   return k;
 }
 
-/**
- * f32ToF16Heads(k, v, out, capacity, tokens, n, heads): f32 [token][head][n] to f16 [head][capacity][n], the values after
- * the keys.
- */
+/** Keys and values, f32 [token][head][n], to f16 [head][capacity][n], the values after the keys. */
+export const F32_TO_F16_HEADS = chunked('f32ToF16Heads', 'keys', 'values', 'out', 'capacity', 'tokens', 'n', 'heads');
 export function f32ToF16Heads(): Kernel {
-  const kernel = new Kernel('f32ToF16Heads', Array(10).fill('i32'));
-  const [k, v, out, capacity, tokens, n, heads, chunk, chunks] = kernel.params.map((_, i) => kernel.i32Param(i));
-  kernel.for(chunk, i32.mul(heads, 2), chunks, unit => {
-    const head = kernel.i32(i32.remU(unit, heads));
-    const x = kernel.i32(i32.select(i32.ltS(unit, heads), k, v));
-    const target = kernel.i32(i32.add(out, i32.mul(i32.mul(i32.mul(unit, capacity), n), 2)));
-    kernel.for(0, tokens, 1, token => {
-      const source = kernel.i32(i32.add(x, i32.mul(i32.mul(i32.add(i32.mul(token, heads), head), n), 4)));
-      kernel.for(0, n, 4, i => {
-        const f16 = kernel.v128(f32ToF16(kernel, v128.load(i32.add(source, i32.mul(i, 4)))));
-        kernel.do(v128.store64(target, packLow16(f16, f16)));
-        kernel.increment(target, 8);
+  const k = new Kernel(F32_TO_F16_HEADS);
+  const { keys, values, out, capacity, tokens, n, heads, chunk, chunks } = k.params;
+  k.for(chunk, i32.mul(heads, 2), chunks, unit => {
+    const head = k.i32(i32.remU(unit, heads));
+    const x = k.i32(i32.select(i32.ltS(unit, heads), keys, values));
+    const target = k.i32(i32.add(out, i32.mul(i32.mul(i32.mul(unit, capacity), n), 2)));
+    k.for(0, tokens, 1, token => {
+      const source = k.i32(i32.add(x, i32.mul(i32.mul(i32.add(i32.mul(token, heads), head), n), 4)));
+      k.for(0, n, 4, i => {
+        const f16 = k.v128(f32ToF16(k, v128.load(i32.add(source, i32.mul(i, 4)))));
+        k.do(v128.store64(target, packLow16(f16, f16)));
+        k.increment(target, 8);
       });
     });
   });
-  return kernel;
+  return k;
 }

@@ -13,6 +13,7 @@
 import { f32, f32x4, i8x16, i16x8, i32, i32x4, type Local, lanes16, lanes32, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { chunkRange, reduceAdd, reduceMax } from '../ops.ts';
+import { chunked } from '../task.ts';
 
 export type ActivationType = 'int8' | 'offset8' | 'int16';
 
@@ -26,18 +27,19 @@ export const ACTIVATION_TILE = {
 export const activationBytes = (type: ActivationType, rows: number, cols: number) =>
   Math.ceil(rows / TILE_ROWS) * (cols / 32) * ACTIVATION_TILE[type].size;
 
-export const quantizeKernelName = (type: ActivationType, kernel: 'gemv' | 'gemm') => `quantize ${type} ${kernel}`;
+export const quantizeSignature = (type: ActivationType, kernel: 'gemv' | 'gemm') =>
+  chunked(`quantize ${type} ${kernel}`, 'x', 'out', 'rows', 'cols');
 
 /**
- * quantize(x, out, rows, cols): the largest magnitude of a block becomes 127, or 32767 in precise mode, which uses
+ * The largest magnitude of a block becomes 127, or 32767 in precise mode, which uses
  * int16 only and does not visibly change the generated text.
  */
 export function quantizeActivations(type: ActivationType, kernel: 'gemv' | 'gemm', precise: boolean): Kernel {
   const maxCode = precise ? 32767 : 127;
   const oneRow = kernel === 'gemv';
   const tile = ACTIVATION_TILE[type];
-  const k = new Kernel(quantizeKernelName(type, kernel), Array(7).fill('i32'));
-  const [x, out, rows, cols, chunk, chunks] = k.params.map((_, i) => k.i32Param(i));
+  const k = new Kernel(quantizeSignature(type, kernel));
+  const { x, out, rows, cols, chunk, chunks } = k.params;
   const { from, to } = chunkRange(k, rows, 1, chunk, chunks);
   const v = Array.from({ length: 8 }, () => k.v128());
   // Adding 1.5 x 2^23 rounds to an integer and leaves it in the low bits.

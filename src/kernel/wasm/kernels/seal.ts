@@ -6,6 +6,7 @@ import { packGrid } from '../code-grid.ts';
 import { type F32, f32, f32x4, type I32, i32, i32x4, type Local, type V128, v128 } from '../emit.ts';
 import { Kernel } from '../module.ts';
 import { f32ToF16, loadF16x4, packLow16, reduceAdd, reduceMax, storeF16 } from '../ops.ts';
+import { chunked } from '../task.ts';
 import { sealAdditive } from './additive.ts';
 import { blockAddress, type CodecTables, loadScalar } from './dequantize-page.ts';
 import { sealMixedBits } from './mixed-bit-columns.ts';
@@ -34,8 +35,8 @@ interface SealContext {
 }
 
 /**
- * seal(table, tailTokens, pageStart, firstCodedRow, page, pageRope, errors): the first four are a `Tail`; `pageRope` is
- * the page's rotation, for page-relative keys; `errors` receives one f32 per head where the layout has `tracksError`.
+ * The first four parameters are a `Tail`. `pageRope` is the page's rotation, for page-relative keys; `errors` receives one
+ * f32 per head where the layout has `tracksError`.
  */
 export function sealPage(
   name: string,
@@ -43,12 +44,13 @@ export function sealPage(
   shape: PageShape,
   tables: CodecTables,
   scratch: (k: Kernel, thread: I32) => I32,
-): Kernel {
+) {
   const { headDim: D, pageTokens: P, kvHeads } = shape;
-  const k = new Kernel(name, Array(10).fill('i32'));
-  const params = k.params.map((_, i) => k.i32Param(i));
-  const [table, tailTokens, pageStart, firstCodedRow, page, pageRope, errors, chunk, chunks, thread] = params;
-  const tail: Tail = { table, tailTokens, pageStart, firstCodedRow };
+  const k = new Kernel(
+    chunked(name, 'table', 'tailTokens', 'pageStart', 'firstCodedRow', 'page', 'pageRope', 'errors'),
+  );
+  const { firstCodedRow, page, pageRope, errors, chunk, chunks, thread } = k.params;
+  const tail: Tail = k.params;
   const x = k.i32(scratch(k, thread));
   const y = layout.queryMatrix ? k.i32(i32.add(x, 4 * D * P)) : x;
   const codes = k.i32(i32.add(x, 8 * D * P));
